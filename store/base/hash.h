@@ -1,0 +1,34 @@
+/* hash.h - SHA-256 (OpenSSL libcrypto, SHA-NI where the CPU has it) and digests as values. */
+#ifndef FM_BASE_HASH_H
+#define FM_BASE_HASH_H
+
+#include "store/base/cursor.h"
+
+FM_BEGIN_DECLS
+
+#define FM_DIGEST_BYTES 32
+#define FM_HEX_CHARS 64
+
+typedef struct fm_digest {
+    uint8_t b[FM_DIGEST_BYTES];
+} fm_digest;
+
+FM_CHECKED fm_status fm_sha256(fm_digest *out, const void *data, size_t len);
+
+typedef struct fm_hasher fm_hasher; /* incremental; one thread at a time */
+FM_CHECKED fm_status fm_hasher_new(fm_hasher **out);
+FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len);
+FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* and starts afresh */
+void fm_hasher_free(fm_hasher *h);
+
+int fm_digest_cmp(const fm_digest *a, const fm_digest *b);
+static inline bool fm_digest_eq(const fm_digest *a, const fm_digest *b)
+{
+    return fm_digest_cmp(a, b) == 0;
+}
+bool fm_digest_is_zero(const fm_digest *d);
+void fm_digest_hex(const fm_digest *d, char out[FM_HEX_CHARS + 1]); /* lower case */
+bool fm_digest_parse(fm_digest *out, const char *hex, size_t len);  /* exactly 64 hex digits */
+
+FM_END_DECLS
+#endif

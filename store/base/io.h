@@ -1,0 +1,69 @@
+/* io.h - files: the only door to open, write, fsync and rename, with fault injection.
+ *
+ * Files are never modified in place: a new one is written beside its place, fsynced, renamed,
+ * and the folder fsynced. All paths are NUL-terminated bytes. Errors are FM_EIO (the text holds
+ * the path and strerror), FM_ENOTFOUND where the file is missing, FM_ENOMEM. */
+#ifndef FM_BASE_IO_H
+#define FM_BASE_IO_H
+
+#include "store/base/buf.h"
+#include "store/base/hash.h"
+
+FM_BEGIN_DECLS
+
+/* Read-only mapping of a whole regular file. An empty file maps to len 0. Close is NULL-safe. */
+typedef struct fm_file_map {
+    const uint8_t *data;
+    size_t len;
+} fm_file_map;
+FM_CHECKED fm_status fm_map_file(fm_file_map *out, const char *path);
+void fm_unmap_file(fm_file_map *map);
+
+FM_CHECKED fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes); /* appends */
+/* Durable replace: temp, fsync, rename, fsync folder. */
+FM_CHECKED fm_status fm_write_file(const char *path, const void *data, size_t len);
+
+/* Streaming writer: bytes go to a temporary file in `tmp_dir` (NULL: the target's own folder);
+ * commit makes it durable at `path`; close without commit removes it. Remembers its first error.
+ * The name of a temporary is "tmp-<pid>-<random>", so that a later run can tell dead owners. */
+typedef struct fm_writer fm_writer;
+FM_CHECKED fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir);
+FM_CHECKED fm_status fm_writer_write(fm_writer *w, const void *data, size_t len);
+FM_CHECKED fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size_t len);
+uint64_t fm_writer_offset(const fm_writer *w);
+/* The path may be decided late (a file named by its digest): NULL keeps the one given at open. */
+FM_CHECKED fm_status fm_writer_commit(fm_writer *w, const char *path);
+void fm_writer_close(fm_writer *w);
+
+FM_CHECKED fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len);
+FM_CHECKED fm_status fm_make_dirs(const char *path); /* mkdir -p; existing is fine */
+FM_CHECKED fm_status fm_fsync_dir(const char *path);
+FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine */
+FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow links */
+bool fm_path_exists(const char *path);
+bool fm_path_is_dir(const char *path);
+FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);
+char *fm_path_join(const char *a, const char *b); /* fm_free; NULL = ENOMEM */
+const char *fm_path_base(const char *path);       /* after the last '/', borrowed */
+
+/* Names in a folder but "." and "..", in byte order. */
+typedef struct fm_names {
+    char **name;
+    size_t count;
+} fm_names;
+FM_CHECKED fm_status fm_list_dir(fm_names *out, const char *path);
+void fm_names_release(fm_names *names);
+
+/* Advisory whole-repository lock (flock on an own file), held while a writer commits. */
+typedef struct fm_lock fm_lock;
+FM_CHECKED fm_status fm_lock_take(fm_lock **out, const char *path); /* waits */
+void fm_lock_drop(fm_lock *lock);
+
+/* Tests: the nth next write-side call (open for write, write, fsync, rename, unlink) of the process
+ * fails with errno `err`, or with err == 0 the process kills itself (SIGKILL) right there.
+ * The environment variable FM_IO_KILL_AT=n does the latter for a program under test. */
+void fm_io_fail_at(uint64_t nth, int err);
+uint64_t fm_io_call_count(void);
+
+FM_END_DECLS
+#endif

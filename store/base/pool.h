@@ -1,0 +1,27 @@
+/* pool.h - threads that split [0, count) into fixed parts.
+ *
+ * The partition depends on count and the number of threads alone. Work whose bits must not depend
+ * on the number of threads (all of ours) computes each index independently of the split. */
+#ifndef FM_BASE_POOL_H
+#define FM_BASE_POOL_H
+
+#include "store/base/error.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fm_pool fm_pool; /* one caller at a time */
+/* Runs on [begin, end); a negative return stops nothing but becomes fm_pool_run's result (the one of
+ * the lowest begin), with its text. worker is in [0, threads). */
+typedef fm_status (*fm_pool_fn)(void *ctx, size_t begin, size_t end, unsigned worker);
+
+/* threads 0: the number of CPUs this process may run on. 1 starts no thread. */
+FM_CHECKED fm_status fm_pool_new(fm_pool **out, unsigned threads);
+unsigned fm_pool_threads(const fm_pool *pool); /* NULL pool: 1 */
+/* min_chunk: parts are not smaller than this. NULL pool runs here. Workers spin briefly between
+ * calls, then sleep, since a decode step makes hundreds of short calls. */
+FM_CHECKED fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn fn,
+                                 void *ctx);
+void fm_pool_free(fm_pool *pool);
+
+FM_END_DECLS
+#endif
