@@ -1,0 +1,152 @@
+/* backend.h - the seam between the engines and a device: buffers and a flat table of operations.
+ *
+ * Device memory is plain addresses (float *, int32_t *) that come from fm_backend.alloc; only
+ * operations, upload and download may touch them unless host_visible is true. Index arrays (rows, ids, pos,
+ * tables) are device memory too. Operations are queued in order; they return nothing, their first
+ * failure sticks and is what sync returns. A NULL slot is an operation this device lacks: whoever needs it asks first
+ * (fm_backend_lacks) and refuses by name; nothing is silently run elsewhere.
+ *
+ * All arithmetic is float32 in the order that DESIGN section 10 fixes for `exact`: per output a
+ * chain of fmaf over ascending k, restarted every FM_K_BLOCK, block sums added in ascending order
+ * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run over FM_LANES
+ * lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by halves (l += l + 8,
+ * 4, 2, 1). So a row's result depends on nothing but that row: not on M, neighbours, threads, CPU.
+ * cpu/ref.c states each operation naively; KERNELS.md has the contracts and tolerances.
+ *
+ * Dims: M rows of a step, H hidden, I intermediate, V vocabulary, NH query heads, NKV key/value
+ * heads, HD head size, B batch, T sequence length. Matrices are row-major; ld* count floats. */
+#ifndef FM_INFER_BACKEND_H
+#define FM_INFER_BACKEND_H
+
+#include "store/base/pool.h"
+#include "store/tensor.h"
+
+FM_BEGIN_DECLS
+
+#define FM_K_BLOCK 512
+#define FM_LANES 16
+#define FM_KV_PAGE 32 /* positions of one page of the KV cache */
+
+typedef struct fm_backend fm_backend;
+typedef struct fm_weight fm_weight; /* a matrix [N, K] in the device's product layout; immutable but
+                                       for weight_update */
+
+/* Rope table: cos and sin [positions, HD/2] f32, already scaled by the attention factor. */
+
+/* One layer's cache. k: [pages, NKV, HD, FM_KV_PAGE], v: [pages, NKV, FM_KV_PAGE, HD]. */
+typedef struct fm_kv_view {
+    float *k;
+    float *v;
+} fm_kv_view;
+
+struct fm_backend {
+    const char *name;         /* "cpu" */
+    const char *mode;         /* "exact" */
+    const char *kernel_class; /* "exact-f32-1": part of every result's key; same on every CPU */
+    const char *isa;          /* "avx512", "avx2", "generic": for people, never in a key */
+    bool host_visible;
+    void *ctx;
+    void (*close)(fm_backend *be);
+
+    /* ---- memory ---- */
+    fm_status (*alloc)(fm_backend *be, void **out, size_t bytes); /* 64-byte aligned, zeroed */
+    void (*free)(fm_backend *be, void *ptr);
+    fm_status (*upload)(fm_backend *be, void *dst, const void *src, size_t bytes);
+    fm_status (*download)(fm_backend *be, void *dst, const void *src, size_t bytes); /* syncs */
+    fm_status (*sync)(fm_backend *be); /* wait; the first failure since the last sync */
+
+    /* ---- weights: bytes of (dtype, [n, k]) on the host -> product layout, widened exactly ---- */
+    fm_status (*weight_new)(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n, uint32_t k,
+                            const void *host_bytes);
+    void (*weight_free)(fm_backend *be, fm_weight *w);
+    uint64_t (*weight_bytes)(const fm_weight *w);
+    void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
+
+    /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
+    /* y[row, 0..n) = x[row, 0..k) W^T (+ bias[n] if not NULL, added last) */
+    void (*linear)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                   const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m);
+    /* y[row] += scale * ((x[row] A^T) B^T); a [r, k], b [n, r] f32. One product, one addition. */
+    void (*lora)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, const float *a,
+                 const float *b, uint32_t n, uint32_t k, uint32_t r, float scale,
+                 const int32_t *rows, uint32_t m);
+    /* y[i] = row ids[i] of W */
+    void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                  const int32_t *rows, uint32_t m);
+    /* y = x / sqrt(mean(x^2) + eps) * gain, per row of h; rstd_out [m] may be NULL. y may be x. */
+    void (*rmsnorm)(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
+                    uint32_t m, uint32_t h, size_t ldx, float eps);
+    /* In place on heads of x (row stride ldx): halves (i, i + hd/2) rotated by pos[row]'s angle;
+     * inverse rotates back (the gradient). */
+    void (*rope)(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos,
+                 const float *sin, uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
+    void (*swiglu)(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n);
+    void (*add)(fm_backend *be, float *y, const float *x, uint64_t n); /* y += x */
+    void (*scale)(fm_backend *be, float *y, float s, uint64_t n);
+    void (*copy_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                      const int32_t *rows_of_x, uint32_t m, uint32_t n); /* y[i] = x[rows[i]] */
+    /* Put k, v rows [m, NKV*HD] at slot[i] = page * FM_KV_PAGE + offset. */
+    void (*kv_write)(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+                     size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd);
+    /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0 = all) of the sequence
+     * whose pages are table[i*table_stride ...]. Scores q.k * scale, softmax, sum over v; softmax's
+     * sum and the sum over v run over ascending positions. */
+    void (*attention)(fm_backend *be, float *out, size_t ldo, const float *q, size_t ldq,
+                      fm_kv_view kv, const int32_t *table, uint32_t table_stride,
+                      const int32_t *pos, uint32_t m, uint32_t nh, uint32_t nkv, uint32_t hd,
+                      uint32_t window, float scale);
+    /* lse[i] = log sum exp of logits row i, in the lane order. */
+    void (*logsumexp)(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+                      uint32_t v);
+
+    /* ---- training: forward with saved state, and backward; d* += unless said otherwise ---- */
+    /* c[M,N] = alpha * op(a) op(b) (+ c if accumulate); ta/tb: the stored matrix is transposed. */
+    void (*gemm)(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+                 const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
+                 float alpha, bool accumulate);
+    /* dx[M,K] (= or +=) dy[M,N] W */
+    void (*linear_dx)(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                      const fm_weight *w, uint32_t m, bool accumulate);
+    void (*bias_grad)(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
+                      uint32_t n);
+    void (*embed_grad)(fm_backend *be, float *dw /* [V,H] */, const float *dy, size_t lddy,
+                       const int32_t *ids, uint32_t m, uint32_t h); /* rows ascending */
+    void (*rmsnorm_grad)(fm_backend *be, float *dx, float *dgain /* may be NULL */, const float *dy,
+                         const float *x, const float *gain, const float *rstd, uint32_t m,
+                         uint32_t h, size_t ldx, bool accumulate_dx);
+    /* dgate, dup are set (not added). */
+    void (*swiglu_grad)(fm_backend *be, float *dgate, float *dup, const float *dy,
+                        const float *gate, const float *up, uint64_t n);
+    /* Causal self-attention of whole sequences: q [B*T, NH*HD], k, v [B*T, NKV*HD], out as q;
+     * len[B] valid tokens (rows beyond are 0); lse [B, NH, T] is saved for the gradient. */
+    void (*attention_train)(fm_backend *be, float *out, float *lse, const float *q, const float *k,
+                            const float *v, const int32_t *len, uint32_t b, uint32_t t, uint32_t nh,
+                            uint32_t nkv, uint32_t hd, uint32_t window, float scale);
+    /* dq, dk, dv are set. */
+    void (*attention_grad)(fm_backend *be, float *dq, float *dk, float *dv, const float *dout,
+                           const float *q, const float *k, const float *v, const float *out,
+                           const float *lse, const int32_t *len, uint32_t b, uint32_t t,
+                           uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale);
+    /* loss[i] = -log softmax(logits[i])[label[i]], 0 where label < 0; logits become
+     * (softmax - onehot) * dloss, 0 where label < 0. */
+    void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
+                          const int32_t *label, uint32_t m, uint32_t v, float dloss);
+    /* *out (device double) += sum of squares, each product and sum in double, lane order. */
+    void (*sum_squares)(fm_backend *be, double *out, const float *x, uint64_t n);
+    /* AdamW (Loshchilov & Hutter) in PyTorch's order of operations: p -= lr*wd*p; m, v updated;
+     * p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps); g is multiplied by g_scale first. */
+    void (*adamw)(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n, float lr,
+                  float beta1, float beta2, float eps, float weight_decay, uint64_t step,
+                  float g_scale);
+};
+
+/* The CPU backend in mode `exact`. pool is borrowed and must outlive it; NULL = this thread. */
+FM_CHECKED fm_status fm_backend_cpu_exact(fm_backend **out, fm_pool *pool);
+/* The naive oracle with the same table (double sums where a tolerance is tested; tests only). */
+FM_CHECKED fm_status fm_backend_cpu_ref(fm_backend **out);
+void fm_backend_close(fm_backend *be); /* NULL is fine */
+/* Name of the first forward (training: any) operation that is missing, NULL if none. */
+const char *fm_backend_lacks(const fm_backend *be, bool training);
+
+FM_END_DECLS
+#endif

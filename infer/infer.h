@@ -1,0 +1,146 @@
+/* infer.h - the inference engine: engines, models, timelines, steps, generation, scoring.
+ *
+ * engine    one backend, one thread pool, one cache of weights keyed by tensor id: two models that hold
+ *           the same tensor hold it once in memory, and their rows go through one product
+ * model     one version bound to an engine: architecture, weights, adapters, tokenizer, template
+ * seq       one timeline: tokens seen so far and their pages of the KV cache
+ * step      a flat list of rows, each the next token of some seq of any model; rows are grouped by
+ *           weight id layer by layer; nothing is padded to a common rank
+ * A row's bits never depend on the other rows of its step, on threads, or on how a prompt was cut.
+ * An engine and what hangs on it are used by one thread at a time. */
+#ifndef FM_INFER_INFER_H
+#define FM_INFER_INFER_H
+
+#include "infer/arch.h"
+#include "infer/chat.h"
+#include "infer/sampler.h"
+#include "infer/tokenizer.h"
+#include "store/tree.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fm_engine fm_engine;
+typedef struct fm_model fm_model;
+typedef struct fm_seq fm_seq;
+
+typedef struct fm_engine_opts {
+    unsigned threads;      /* 0 = all CPUs of the process */
+    const char *mode;      /* "exact"; others FM_EUNSUPPORTED */
+    uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
+    uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB) */
+} fm_engine_opts;
+fm_engine_opts fm_engine_defaults(void);
+FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
+void fm_engine_free(fm_engine *e); /* after its models and seqs */
+const char *fm_engine_mode(const fm_engine *e);
+const char *fm_engine_kernel_class(const fm_engine *e); /* part of every result's key */
+typedef struct fm_engine_stats {
+    uint64_t weights, weight_bytes; /* distinct tensors resident */
+    uint64_t weight_bytes_unshared; /* what the open models would take without sharing */
+    uint64_t kv_bytes, steps, rows, models;
+    uint64_t gemm_groups; /* products run, to show sharing */
+} fm_engine_stats;
+fm_engine_stats fm_engine_stats_of(const fm_engine *e);
+
+/* Reads config, weights and adapters of tree from p (p is not used after return). what names the
+ * model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build lacks.
+ * A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
+FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,
+                                   const fm_provider *p, const char *what);
+void fm_model_close(fm_model *m); /* weights leave the cache when their last model closes */
+const fm_arch *fm_model_arch(const fm_model *m);
+const fm_tokenizer *fm_model_tokenizer(const fm_model *m);         /* NULL if the tree has none */
+const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if the tree has none */
+/* Digest of everything that an output depends on: config, weights, adapters (not the tokenizer). */
+fm_digest fm_model_digest(const fm_model *m);
+fm_engine *fm_model_engine(const fm_model *m);
+
+FM_CHECKED fm_status fm_seq_open(fm_seq **out, fm_model *m);
+void fm_seq_close(fm_seq *s); /* gives its pages back */
+uint32_t fm_seq_len(const fm_seq *s);
+FM_CHECKED fm_status fm_seq_rewind(fm_seq *s, uint32_t len); /* forget all beyond len tokens */
+
+typedef struct fm_row {
+    fm_seq *seq;
+    int32_t token;
+    bool want_logits;
+} fm_row;
+/* Rows of one seq are consecutive tokens in list order. n <= max_rows. FM_ELIMIT: no KV page left or
+ * the model's positions are used up (nothing was changed). After FM_OK, fm_engine_logits(e, i) is
+ * row i's [vocab] f32, NULL where not wanted; valid until the next step. */
+FM_CHECKED fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n);
+const float *fm_engine_logits(const fm_engine *e, uint32_t i);
+
+/* ---- hidden states, for tests against references ----
+ * tap(ctx, layer, x, n, h): the residual stream [n, h] after layer 0..layers (0 = embeddings; the last is
+ * after the final norm, as HF's hidden_states). NULL switches it off. */
+typedef void (*fm_tap_fn)(void *ctx, uint32_t layer, const float *x, uint32_t n, uint32_t h);
+void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx);
+
+/* ---- continuous batching: requests of any models, added at any time ---- */
+typedef struct fm_gen_event {
+    int32_t token;          /* -1 in the final event that carries only text or the finish */
+    const char *text;       /* UTF-8 that became complete, stop strings held back; may be empty */
+    size_t text_len;
+    float logprob;          /* of token, from the raw logits, if asked for */
+    const fm_logprob *top;  /* top_count best, if asked for */
+    uint32_t top_count;
+    const char *finish;     /* NULL, "stop" (eos or stop string), "length", "cancelled", "error" */
+    const char *error;      /* text when finish is "error" */
+} fm_gen_event;
+typedef bool (*fm_gen_fn)(void *ctx, const fm_gen_event *ev); /* false = cancel this request */
+
+typedef struct fm_gen_request {
+    fm_model *model;
+    const int32_t *prompt; /* copied */
+    size_t prompt_len;     /* >= 1 */
+    uint32_t max_new;
+    fm_sample_params sampling;
+    const char *const *stop; /* copied */
+    size_t stop_count;
+    bool ignore_eos;
+    bool want_logprobs;
+    uint32_t top_logprobs;
+    fm_gen_fn on_event;
+    void *ctx;
+} fm_gen_request;
+
+typedef struct fm_scheduler fm_scheduler;
+FM_CHECKED fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_running);
+void fm_scheduler_free(fm_scheduler *s); /* running requests end "cancelled" */
+/* FM_EINVAL names the field. Starts when there is room; first come first served. */
+FM_CHECKED fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t *id_out);
+bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id);
+/* One step over everything that runs; decode rows first, prompts fill the rest. *busy: more to do. */
+FM_CHECKED fm_status fm_scheduler_step(fm_scheduler *s, bool *busy);
+uint32_t fm_scheduler_running(const fm_scheduler *s);
+uint32_t fm_scheduler_waiting(const fm_scheduler *s);
+
+/* ---- whole answers ---- */
+typedef struct fm_gen_result {
+    fm_buf text;
+    int32_t *tokens;
+    float *logprobs; /* NULL unless asked */
+    size_t count;
+    char finish[12];
+} fm_gen_result;
+/* Runs all requests in one batch (on_event is ignored). Results are released by the caller. */
+FM_CHECKED fm_status fm_generate(fm_engine *e, const fm_gen_request *req, size_t n,
+                                 fm_gen_result *out);
+void fm_gen_result_release(fm_gen_result *r);
+
+/* logprobs[i] = log p(ids[i] | ids[..i)), logprobs[0] = 0 and meaningless. top (may be NULL):
+ * [n, top_k] best of each position, for the token after position i. */
+FM_CHECKED fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs,
+                              fm_logprob *top, uint32_t top_k);
+/* Many scorings of any models of one engine in shared steps. */
+typedef struct fm_score_request {
+    fm_model *model;
+    const int32_t *ids;
+    size_t n;
+    float *logprobs; /* [n] */
+} fm_score_request;
+FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
+
+FM_END_DECLS
+#endif

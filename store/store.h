@@ -1,0 +1,88 @@
+/* store.h - the content-addressed store: packs of coded tensors and blobs, and an index.
+ *
+ * Layout under the repository root: packs/<sha256>.pack (append-once, self-describing),
+ * index.sqlite (a cache, rebuildable by scanning), tmp/ (staging). FORMAT.md is the byte level.
+ * Several processes may read while one writes. A store handle may be shared between threads for
+ * reading; a transaction belongs to one thread. */
+#ifndef FM_STORE_STORE_H
+#define FM_STORE_STORE_H
+
+#include "store/base/pool.h"
+#include "store/tree.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fm_store fm_store;
+typedef struct fm_txn fm_txn;
+
+FM_CHECKED fm_status fm_store_init(const char *root); /* root exists; FM_EEXISTS if one is there */
+/* Cleans tmp/ of dead owners; rebuilds a missing or stale index. FM_EVERSION: a newer format. */
+FM_CHECKED fm_status fm_store_open(fm_store **out, const char *root);
+void fm_store_close(fm_store *s);
+
+bool fm_store_has(fm_store *s, const fm_digest *id);
+
+typedef struct fm_object_info {
+    bool is_blob;
+    fm_dtype dtype; /* tensors */
+    fm_shape shape;
+    uint64_t bytes;         /* decoded */
+    uint64_t stored_bytes;  /* on disk, with its record header */
+    uint32_t chain_depth;   /* 0 = needs no parent */
+    bool has_parent;
+    fm_digest parent;
+    char codec[32];         /* summary: "raw", "planes", "delta", "mixed", ... */
+} fm_object_info;
+FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);
+
+/* dst has info.bytes bytes; every leaf is verified. FM_ENOTFOUND / FM_ECORRUPT name the id. */
+FM_CHECKED fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes);
+fm_provider fm_store_provider(fm_store *s); /* valid while open */
+
+/* Staging. Objects that are already stored cost nothing and write nothing. Nothing is visible to
+ * others until commit; abort (or a crash) leaves no trace but in tmp/. parent: a tensor of the same
+ * dtype and shape to code against (stored, or put earlier in this transaction), or NULL. The id is checked when
+ * *want is not NULL (FM_ECORRUPT when the bytes differ from it). */
+FM_CHECKED fm_status fm_txn_begin(fm_txn **out, fm_store *s);
+FM_CHECKED fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype,
+                                       const fm_shape *shape, fm_span bytes,
+                                       const fm_digest *parent, const fm_digest *want);
+FM_CHECKED fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes,
+                                     const fm_digest *want);
+/* Every tensor and blob entry of tree from provider; parent_tree (may be NULL) offers the tensor at
+ * the same path as delta parent. progress may be NULL; returning true cancels (FM_ECANCELLED). */
+typedef bool (*fm_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
+FM_CHECKED fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
+                                     const fm_tree *parent_tree, fm_progress_fn progress, void *ctx);
+/* Store bytes as an inline file if they fit, as a blob else, and put it at path. */
+FM_CHECKED fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span bytes);
+typedef struct fm_txn_stats {
+    uint64_t objects_new, objects_known;
+    uint64_t bytes_in;     /* decoded bytes offered */
+    uint64_t bytes_stored; /* written to the pack */
+} fm_txn_stats;
+/* Pack written, fsync, rename, fsync of the folder, then the index: durable on return. An empty
+ * transaction writes nothing. Objects staged can be read through the store before commit by the
+ * same transaction's store handle only after commit. */
+FM_CHECKED fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats);
+void fm_txn_close(fm_txn *t); /* abort unless committed; NULL is fine */
+
+/* fsck: every pack's structure, every record's header, with full: every leaf of every object. Each fault
+ * is reported; the return is FM_OK if the walk ended, whatever it found. */
+typedef struct fm_fsck_report {
+    uint64_t packs, objects, bytes_verified, faults, repaired;
+} fm_fsck_report;
+typedef void (*fm_fault_fn)(void *ctx, const char *text);
+FM_CHECKED fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn fault,
+                                   void *ctx);
+FM_CHECKED fm_status fm_store_rebuild_index(fm_store *s);
+
+typedef struct fm_store_totals {
+    uint64_t objects, packs;
+    uint64_t bytes_decoded; /* each object once */
+    uint64_t bytes_packs;   /* files on disk */
+} fm_store_totals;
+FM_CHECKED fm_status fm_store_totals_of(fm_store *s, fm_store_totals *out);
+
+FM_END_DECLS
+#endif
