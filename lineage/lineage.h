@@ -1,0 +1,149 @@
+/* lineage.h - models as commits of a bare git repository, and what can be asked of their history.
+ *
+ * A version is a commit: its tree is the model tree (store/tree.h; tensors as pointer blobs, small
+ * files as themselves), its parents what it was adapted from, in role order. Plain git reads it:
+ * `git -C REPO/lineage.git log --graph --stat`. SCHEMA.md has the encoding and the SQL.
+ * Objects in packs must be durable before a ref reaches them (invariant 1): callers commit the
+ * store's transaction first; fm_version_commit checks that every pointer of the tree is stored.
+ * A repository handle is used by one thread at a time. */
+#ifndef FM_LINEAGE_LINEAGE_H
+#define FM_LINEAGE_LINEAGE_H
+
+#include "store/store.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fm_repo fm_repo;
+
+typedef struct fm_oid { /* a git object id, 20 bytes */
+    uint8_t b[20];
+} fm_oid;
+void fm_oid_hex(const fm_oid *oid, char out[41]);
+bool fm_oid_eq(const fm_oid *a, const fm_oid *b);
+
+/* ---- repository ---- */
+/* Bare layout in dir itself if `bare`, else in dir/.fmstore (dir is made if needed). FM_EEXISTS. */
+FM_CHECKED fm_status fm_repo_init(const char *dir, bool bare);
+/* dir itself, its .fmstore, or the nearest parent folder's. FM_ENOTFOUND says how to make one;
+ * FM_EVERSION: written by a newer fmstore. */
+FM_CHECKED fm_status fm_repo_open(fm_repo **out, const char *dir);
+void fm_repo_close(fm_repo *r);
+fm_store *fm_repo_store(fm_repo *r);
+const char *fm_repo_path(const fm_repo *r); /* the folder that holds config, packs, lineage.git */
+
+/* ---- versions ---- */
+#define FM_MAX_PARENTS 16u
+typedef struct fm_version {
+    fm_oid oid;
+    fm_oid tree;
+    fm_oid parent[FM_MAX_PARENTS];
+    uint32_t parent_count;
+    char kind[16];        /* trailer Fmstore-Kind: pretrain import finetune lora ... */
+    char *subject;        /* first line */
+    char *message;        /* without trailers */
+    char *author;         /* "Name <mail>" */
+    int64_t time;         /* seconds since 1970 */
+    char *recipe;         /* trailer Fmstore-Recipe: digest of recipe.json, or NULL */
+    char *data;           /* trailer Fmstore-Data: digest of the data manifest, or NULL */
+} fm_version;
+void fm_version_release(fm_version *v);
+
+/* Git's spellings: branch, tag, id or unique prefix, name~2, name^2, name@{1}, HEAD is not used.
+ * FM_ENOTFOUND names it and the nearest branch name if one is close. Resolves to a commit. */
+FM_CHECKED fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev);
+FM_CHECKED fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid);
+FM_CHECKED fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid);
+/* Subtrees share git ids: whether one tensor or folder differs is answered by ids alone. */
+
+typedef struct fm_commit_opts {
+    const char *kind;      /* required; FM_EINVAL on an unknown kind */
+    const char *message;   /* subject, then optional body */
+    const fm_oid *parent;  /* parent_count of them */
+    uint32_t parent_count;
+    const char *recipe_digest, *data_digest; /* hex or NULL */
+    const char *author;    /* NULL: config user.name/user.email, environment GIT_AUTHOR_*, else fmstore <fmstore@localhost> */
+    int64_t time;          /* 0 = now, or SOURCE_DATE_EPOCH if set */
+} fm_commit_opts;
+/* Writes git objects (one pack per commit, fsynced) and no ref. FM_ENOTFOUND: a pointer of the
+ * tree is not in the store (names the path). */
+FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
+                                       const fm_commit_opts *opts);
+
+/* ---- refs ---- */
+/* Compare-and-swap. old NULL: must not exist (FM_EEXISTS). old given: must still be there
+ * (FM_ECONFLICT says what moved it and where the commit is kept). Reflog gets the message.
+ * name: "refs/heads/x", "refs/tags/x", "refs/fmstore/rejected/..." */
+FM_CHECKED fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid,
+                                   const fm_oid *old, const char *reflog);
+FM_CHECKED fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name); /* FM_ENOTFOUND */
+FM_CHECKED fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old);
+/* "heads" name valid as a branch (git's rules)? FM_EINVAL says why not. */
+FM_CHECKED fm_status fm_branch_name_check(const char *name);
+typedef fm_status (*fm_ref_fn)(void *ctx, const char *name, const fm_oid *oid);
+/* Names that start with prefix, sorted. An annotated tag is peeled. */
+FM_CHECKED fm_status fm_ref_each(fm_repo *r, const char *prefix, fm_ref_fn fn, void *ctx);
+
+/* ---- history ---- */
+typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
+/* Newest first, parents after children, streaming; NULL start: all branches and tags. */
+FM_CHECKED fm_status fm_log_walk(fm_repo *r, const fm_oid *start, size_t start_count,
+                                 fm_version_fn fn, void *ctx);
+FM_CHECKED fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *b);
+
+/* ---- diff ---- */
+typedef enum fm_change_kind { FM_CHANGE_ADD, FM_CHANGE_DELETE, FM_CHANGE_MODIFY } fm_change_kind;
+typedef struct fm_change {
+    fm_change_kind kind;
+    const fm_entry *a, *b; /* borrowed from the trees; NULL where absent */
+} fm_change;
+typedef fm_status (*fm_change_fn)(void *ctx, const fm_change *c);
+FM_CHECKED fm_status fm_diff_trees(const fm_tree *a, const fm_tree *b, fm_change_fn fn, void *ctx);
+/* How far two tensors of one dtype and shape are apart, in double. */
+typedef struct fm_tensor_change {
+    uint64_t elems, changed;
+    double norm_a, norm_delta, max_abs_delta, cosine; /* relative change = norm_delta / norm_a */
+} fm_tensor_change;
+FM_CHECKED fm_status fm_tensor_compare(const fm_provider *p, const fm_entry *a, const fm_entry *b,
+                                       fm_tensor_change *out);
+
+/* ---- results of tests ----
+ * key = SHA-256 hex over all inputs (testing computes it). value: canonical JSON. Kept in
+ * lineage.sqlite and as blobs "<2 hex>/<key>" of refs/fmstore/results, one commit per flush, so that they travel;
+ * the SQLite copy is rebuilt from there. */
+FM_CHECKED fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65]); /* FM_ENOTFOUND */
+FM_CHECKED fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value);
+FM_CHECKED fm_status fm_result_flush(fm_repo *r); /* commits what was put since */
+/* A one-line note on the commit for people: git notes ref refs/notes/fmstore. */
+FM_CHECKED fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *line);
+FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit);
+
+/* ---- health ---- */
+/* The store's fsck, then: every commit, tree, blob reachable from every ref reads; every pointer is in
+ * the store with the same dtype, shape and size; results agree. */
+FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
+                                  void *ctx);
+FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */
+
+/* ---- sizes: what a family costs against separate copies ---- */
+typedef struct fm_branch_stats {
+    char *name;
+    uint64_t logical_bytes; /* decoded bytes of every pointer of its tree */
+    uint64_t shared_bytes;  /* of those, decoded bytes also reached by another branch */
+    uint64_t own_bytes;
+    uint64_t own_stored;    /* on disk, objects that only this branch reaches */
+    uint64_t tensors, tensors_shared;
+} fm_branch_stats;
+typedef struct fm_repo_stats {
+    fm_branch_stats *branch;
+    size_t count;
+    uint64_t logical_bytes;  /* sum over branches: what separate copies cost */
+    uint64_t unique_bytes;   /* decoded, each object once */
+    uint64_t physical_bytes; /* packs on disk */
+    uint64_t git_bytes;
+    fm_store_totals store;
+} fm_repo_stats;
+FM_CHECKED fm_status fm_repo_stats_of(fm_repo *r, fm_repo_stats *out);
+void fm_repo_stats_release(fm_repo_stats *s);
+
+FM_END_DECLS
+#endif
