@@ -1,0 +1,120 @@
+/* testing.h - behavioural suites of models: parse, run, score, cache, compare; and blame's searches.
+ *
+ * A suite is a YAML file that hangs on a version (suites/<name>.yaml in its tree) and is inherited
+ * by what is derived from it. SUITES.md is the file format. A result is a function of the model,
+ * tokenizer and template, cases, runner version, compute mode, kernel class and seed; their digest
+ * is its key, so a result is never computed twice and never served stale.
+ * Algorithms that need history or mixtures take callbacks: this folder knows no repository. */
+#ifndef FM_TESTING_TESTING_H
+#define FM_TESTING_TESTING_H
+
+#include "infer/infer.h"
+
+FM_BEGIN_DECLS
+
+#define FM_RUNNER_VERSION 1 /* raised whenever a verdict could change for equal inputs */
+
+typedef struct fm_suite fm_suite; /* immutable once parsed */
+
+/* FM_EINVAL "<what>: case 'x': unknown key 'y' (known: ...)". Templates are expanded here. */
+FM_CHECKED fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what);
+void fm_suite_free(fm_suite *s);
+const char *fm_suite_name(const fm_suite *s);
+const char *fm_suite_description(const fm_suite *s); /* "" if none */
+bool fm_suite_is_gate(const fm_suite *s);
+size_t fm_suite_count(const fm_suite *s);
+const char *fm_suite_case_name(const fm_suite *s, size_t i);
+long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
+fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
+/* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
+FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
+                                          bool chat);
+/* What a case asks and which answer is wanted, as tokens for influence: prompt then the answer the
+ * model gave (`given`); labels count the answer. FM_EUNSUPPORTED for kinds without a text answer. */
+FM_CHECKED fm_status fm_suite_case_text(const fm_suite *s, size_t i, const fm_tokenizer *tok,
+                                        const fm_chat_template *chat, fm_buf *prompt);
+
+typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
+typedef struct fm_case_result {
+    const char *name;   /* borrowed from the suite */
+    fm_verdict verdict;
+    char *output;       /* text generated, or a one-line account of the scores; owned by the run */
+    char *detail;       /* why it failed: "expected contains 'Paris'"; NULL when passed */
+    double score;       /* logprob or margin where the case has one, else NaN */
+    bool cached;
+} fm_case_result;
+typedef struct fm_suite_run {
+    const fm_suite *suite;
+    fm_case_result *result; /* one per selected case */
+    size_t count, passed, failed, errors, cached;
+    double seconds;
+} fm_suite_run;
+void fm_suite_run_release(fm_suite_run *run);
+
+/* Where results are kept, wired by the cli to lineage; may be NULL. get: FM_ENOTFOUND = run it. */
+typedef struct fm_result_cache {
+    void *ctx;
+    fm_status (*get)(void *ctx, fm_buf *out, const char key[65]);
+    fm_status (*put)(void *ctx, const char key[65], fm_span value);
+} fm_result_cache;
+
+/* Runs the cases (case_name NULL: all) on the model, all of them in one batch. */
+FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m,
+                                     const char *case_name, const fm_result_cache *cache);
+/* The key's ingredients, for people and --json; the key of one case's result. */
+FM_CHECKED fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m);
+
+/* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]} owned. */
+fm_json *fm_suite_run_json(const fm_suite_run *run);
+/* JUnit XML of several runs. */
+FM_CHECKED fm_status fm_report_junit(fm_buf *out, const fm_suite_run *runs, size_t n,
+                                     const char *model_name);
+
+/* Paired comparison of two runs of one suite: which cases flipped, and an exact two-sided
+ * McNemar p-value over the flips. */
+typedef struct fm_comparison {
+    size_t fixed, broken, both_pass, both_fail;
+    double p_value;
+} fm_comparison;
+fm_comparison fm_suite_compare(const fm_suite_run *a, const fm_suite_run *b);
+
+/* ---- blame: where in history ---- */
+typedef struct fm_blame_node {
+    const size_t *parent; /* indices into the node array, role order */
+    size_t parent_count;
+} fm_blame_node;
+typedef fm_status (*fm_blame_eval_fn)(void *ctx, size_t node, fm_verdict *verdict);
+typedef enum fm_blame_class {
+    FM_BLAME_PASSES,     /* nothing to blame: it passes at the start node */
+    FM_BLAME_INHERITED,  /* fails at every ancestor to the roots */
+    FM_BLAME_INTRODUCED, /* passes at all parents of `culprit`, fails there */
+    FM_BLAME_REINTRODUCED /* as introduced, but an older ancestor failed too: fixed, then broken */
+} fm_blame_class;
+typedef struct fm_blame_history {
+    fm_blame_class verdict;
+    size_t culprit;      /* INTRODUCED, REINTRODUCED: the version; INHERITED: the oldest failing one */
+    fm_verdict *at;      /* [count] outcome of each node, owned (fm_free) */
+} fm_blame_history;
+/* node 0 is the version that fails; the array is closed under parents, children before parents. */
+FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
+                                   fm_blame_eval_fn eval, void *ctx);
+
+/* ---- blame: which tensors ---- */
+/* A minimal set of units whose child values make the case fail, found by running mixtures: ddmin
+ * (Zeller & Hildebrandt 2002) first over groups (layers), then over the units of the groups that remain.
+ * take[u] true = unit u has the child's value, false = the parent's. The oracle says whether the
+ * mixture still fails. */
+typedef fm_status (*fm_mixture_fn)(void *ctx, const bool *take, bool *fails);
+typedef struct fm_minimal_set {
+    bool *take;           /* [units] the minimal failing set; owned (fm_free) */
+    size_t size;
+    bool sufficient;      /* parent + set fails (checked by a run) */
+    bool necessary;       /* child - set passes (checked by a run) */
+    uint32_t runs;        /* mixtures evaluated (repeats are remembered) */
+} fm_minimal_set;
+FM_CHECKED fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of,
+                                    size_t groups, fm_mixture_fn oracle, void *ctx,
+                                    uint32_t max_runs);
+
+FM_END_DECLS
+#endif
