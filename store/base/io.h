@@ -31,6 +31,8 @@ FM_CHECKED fm_status fm_writer_open(fm_writer **out, const char *path, const cha
 FM_CHECKED fm_status fm_writer_write(fm_writer *w, const void *data, size_t len);
 FM_CHECKED fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size_t len);
 uint64_t fm_writer_offset(const fm_writer *w);
+/* Reads back what was written so far (flushes first). FM_EINVAL beyond it. */
+FM_CHECKED fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len);
 /* The path may be decided late (a file named by its digest): NULL keeps the one given at open. */
 FM_CHECKED fm_status fm_writer_commit(fm_writer *w, const char *path);
 void fm_writer_close(fm_writer *w);

@@ -1,0 +1,709 @@
+/* io.c - the door to the file system. Every call that changes it passes gate(), which counts it
+ * and lets tests fail it or kill the process just before it.
+ *
+ * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
+ * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary. */
+#include "store/base/io.h"
+
+#include "store/base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define READ_CHUNK_BYTES ((size_t)1 << 16)
+#define WRITER_BUFFER_BYTES ((size_t)1 << 17)
+#define TEMP_TRIES 100
+#define TREE_MAX_DEPTH 256
+
+/* ==== faults ==== */
+
+static pthread_once_t env_once = PTHREAD_ONCE_INIT;
+static atomic_uint_fast64_t call_count;
+static atomic_uint_fast64_t fail_countdown; /* 0 = off */
+static atomic_int fail_errno;               /* 0 = kill */
+
+static void read_env(void)
+{
+    const char *text = getenv("FM_IO_KILL_AT");
+    unsigned long long n = text ? strtoull(text, NULL, 10) : 0;
+
+    if (n > 0)
+        atomic_store(&fail_countdown, n);
+}
+
+void fm_io_fail_at(uint64_t nth, int err)
+{
+    pthread_once(&env_once, read_env);
+    atomic_store(&fail_errno, err);
+    atomic_store(&fail_countdown, nth);
+}
+
+uint64_t fm_io_call_count(void)
+{
+    return atomic_load(&call_count);
+}
+
+/* True: the call that follows must not be made, errno says why. */
+static bool gate(void)
+{
+    pthread_once(&env_once, read_env);
+    atomic_fetch_add(&call_count, 1);
+    uint_fast64_t left = atomic_load(&fail_countdown);
+    while (left != 0)
+        if (atomic_compare_exchange_weak(&fail_countdown, &left, left - 1))
+            break;
+    if (left != 1)
+        return false;
+    if (atomic_load(&fail_errno) == 0)
+        kill(getpid(), SIGKILL);
+    errno = atomic_load(&fail_errno);
+    return true;
+}
+
+static int gate_open(const char *path, int flags)
+{
+    int fd;
+
+    if (gate())
+        return -1;
+    do
+        fd = open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* ==== errors ==== */
+
+static fm_status io_fail(const char *verb, const char *path)
+{
+    char text[128];
+    const int err = errno;
+    const char *why = strerror_r(err, text, sizeof(text));
+
+    if (err == ENOMEM)
+        return fm_fail(FM_ENOMEM, "out of memory: cannot %s %s", verb, path);
+    return fm_fail(err == ENOENT || err == ENOTDIR ? FM_ENOTFOUND : FM_EIO, "cannot %s %s: %s", verb,
+                   path, why);
+}
+
+static int open_read(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+/* ==== reading ==== */
+
+static const uint8_t no_bytes[1];
+
+fm_status fm_map_file(fm_file_map *out, const char *path)
+{
+    struct stat st;
+    fm_status rc = FM_OK;
+
+    *out = (fm_file_map){no_bytes, 0};
+    int fd = open_read(path, 0);
+    if (fd < 0)
+        return io_fail("open", path);
+    if (fstat(fd, &st) < 0) {
+        rc = io_fail("stat", path);
+    } else if (!S_ISREG(st.st_mode)) {
+        rc = fm_fail(FM_EIO, "cannot map %s: not a regular file", path);
+    } else if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            rc = io_fail("map", path);
+        else
+            *out = (fm_file_map){p, (size_t)st.st_size};
+    }
+    close(fd);
+    return rc;
+}
+
+void fm_unmap_file(fm_file_map *map)
+{
+    if (!map)
+        return;
+    if (map->len > 0)
+        munmap((void *)(uintptr_t)map->data, map->len);
+    *map = (fm_file_map){NULL, 0};
+}
+
+static ssize_t read_some(int fd, void *dst, size_t len)
+{
+    ssize_t n;
+
+    do
+        n = read(fd, dst, len);
+    while (n < 0 && errno == EINTR);
+    return n;
+}
+
+static fm_status read_all(fm_buf *out, int fd, const char *path, size_t max_bytes)
+{
+    const size_t start = out->len;
+
+    for (;;) {
+        uint8_t *at = fm_buf_extend(out, READ_CHUNK_BYTES);
+        if (!at)
+            return fm_error_prefix(fm_buf_ok(out), "%s", path);
+        ssize_t n = read_some(fd, at, READ_CHUNK_BYTES);
+        out->len -= READ_CHUNK_BYTES - (size_t)FM_MAX(n, 0);
+        out->data[out->len] = '\0';
+        if (n < 0)
+            return io_fail("read", path);
+        if (out->len - start > max_bytes)
+            return fm_fail(FM_ELIMIT, "%s: larger than %zu bytes", path, max_bytes);
+        if (n == 0)
+            return FM_OK;
+    }
+}
+
+fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes)
+{
+    const size_t start = out->len;
+    const size_t max = out->max ? out->max : FM_BUF_MAX_DEFAULT;
+    fm_status rc = fm_buf_ok(out);
+
+    if (rc < 0)
+        return rc;
+    int fd = open_read(path, 0);
+    if (fd < 0)
+        return io_fail("open", path);
+    /* Chunks are reserved before they are read, so the limit is lifted by one and checked here. */
+    max_bytes = FM_MIN(max_bytes ? max_bytes : max, max - start);
+    out->max = max < SIZE_MAX / 2 ? max + READ_CHUNK_BYTES : max;
+    rc = read_all(out, fd, path, max_bytes);
+    out->max = max;
+    close(fd);
+    if (rc < 0 && out->data) {
+        out->len = start;
+        out->data[start] = '\0';
+    }
+    return rc;
+}
+
+fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len)
+{
+    uint8_t *at = dst;
+    size_t done = 0;
+    fm_status rc = FM_OK;
+
+    if (offset > INT64_MAX || len > INT64_MAX - offset)
+        return fm_fail(FM_EINVAL, "%s: byte %llu is beyond any file", path,
+                       (unsigned long long)offset);
+    int fd = open_read(path, 0);
+    if (fd < 0)
+        return io_fail("open", path);
+    while (done < len && rc >= 0) {
+        ssize_t n = pread(fd, at + done, len - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            rc = io_fail("read", path);
+        else if (n == 0)
+            rc = fm_fail(FM_ECORRUPT, "%s: ends at byte %llu, wanted %zu bytes from %llu", path,
+                         (unsigned long long)(offset + done), len, (unsigned long long)offset);
+        else
+            done += (size_t)n;
+    }
+    close(fd);
+    return rc;
+}
+
+/* ==== paths and folders ==== */
+
+const char *fm_path_base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *fm_path_join(const char *a, const char *b)
+{
+    size_t len = strlen(a);
+
+    if (len == 0)
+        return fm_strdup(b);
+    return fm_asprintf("%s%s%s", a, a[len - 1] == '/' ? "" : "/", b);
+}
+
+/* The folder that holds path: "a/b" -> "a", "b" -> ".", "/b" -> "/". */
+static char *path_folder(const char *path)
+{
+    const char *base = fm_path_base(path);
+
+    if (base == path)
+        return fm_strdup(".");
+    size_t len = (size_t)(base - path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    return fm_strndup(path, len);
+}
+
+bool fm_path_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+bool fm_path_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+fm_status fm_file_bytes(uint64_t *out, const char *path)
+{
+    struct stat st;
+
+    *out = 0;
+    if (stat(path, &st) < 0)
+        return io_fail("stat", path);
+    if (!S_ISREG(st.st_mode))
+        return fm_fail(FM_EIO, "%s: not a regular file", path);
+    *out = (uint64_t)st.st_size;
+    return FM_OK;
+}
+
+fm_status fm_fsync_dir(const char *path)
+{
+    fm_status rc = FM_OK;
+    int fd = open_read(path, O_DIRECTORY);
+
+    if (fd < 0)
+        return io_fail("open", path);
+    /* EINVAL: a file system that has nothing to sync for a folder. */
+    if ((gate() || fsync(fd) < 0) && errno != EINVAL)
+        rc = io_fail("fsync", path);
+    close(fd);
+    return rc;
+}
+
+static fm_status fsync_folder_of(const char *path)
+{
+    char *folder = path_folder(path);
+    fm_status rc = folder ? fm_fsync_dir(folder) : FM_ENOMEM;
+
+    fm_free(folder);
+    return rc;
+}
+
+static fm_status make_dir(const char *path)
+{
+    if (!gate() && mkdir(path, 0777) == 0)
+        return fsync_folder_of(path);
+    if (errno == EEXIST && fm_path_is_dir(path))
+        return FM_OK;
+    return io_fail("create folder", path);
+}
+
+fm_status fm_make_dirs(const char *path)
+{
+    fm_status rc = FM_OK;
+
+    if (fm_path_is_dir(path))
+        return FM_OK;
+    char *part = fm_strdup(path);
+    if (!part)
+        return FM_ENOMEM;
+    for (char *p = part; *p && rc >= 0; p++) {
+        if (*p != '/' || p == part)
+            continue;
+        *p = '\0';
+        if (!fm_path_is_dir(part))
+            rc = make_dir(part);
+        *p = '/';
+    }
+    fm_free(part);
+    return rc < 0 || fm_path_is_dir(path) ? rc : make_dir(path);
+}
+
+fm_status fm_remove_file(const char *path)
+{
+    if (!gate() && unlink(path) == 0)
+        return FM_OK;
+    return errno == ENOENT ? FM_OK : io_fail("remove", path);
+}
+
+static fm_status remove_children(const char *path, int depth);
+
+static fm_status remove_at(const char *path, int depth)
+{
+    struct stat st;
+
+    if (lstat(path, &st) < 0)
+        return errno == ENOENT ? FM_OK : io_fail("stat", path);
+    if (!S_ISDIR(st.st_mode))
+        return fm_remove_file(path);
+    if (depth >= TREE_MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
+    fm_status rc = remove_children(path, depth);
+    if (rc < 0)
+        return rc;
+    if (!gate() && rmdir(path) == 0)
+        return FM_OK;
+    return errno == ENOENT ? FM_OK : io_fail("remove", path);
+}
+
+static fm_status remove_children(const char *path, int depth)
+{
+    fm_names names;
+    fm_status rc = fm_list_dir(&names, path);
+
+    for (size_t i = 0; i < names.count && rc >= 0; i++) {
+        char *child = fm_path_join(path, names.name[i]);
+        rc = child ? remove_at(child, depth + 1) : FM_ENOMEM;
+        fm_free(child);
+    }
+    fm_names_release(&names);
+    return rc;
+}
+
+fm_status fm_remove_tree(const char *path)
+{
+    return remove_at(path, 0);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    char *const *x = a;
+    char *const *y = b;
+    return strcmp(*x, *y);
+}
+
+static fm_status add_name(fm_names *names, size_t *cap, const char *name)
+{
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return FM_OK;
+    fm_status rc = fm_grow(&names->name, cap, names->count + 1, sizeof(*names->name));
+    if (rc < 0)
+        return rc;
+    char *copy = fm_strdup(name);
+    if (!copy)
+        return FM_ENOMEM;
+    names->name[names->count++] = copy;
+    return FM_OK;
+}
+
+fm_status fm_list_dir(fm_names *out, const char *path)
+{
+    size_t cap = 0;
+    fm_status rc = FM_OK;
+
+    *out = (fm_names){NULL, 0};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return io_fail("open folder", path);
+    while (rc >= 0) {
+        errno = 0;
+        const struct dirent *e = readdir(dir);
+        if (!e) {
+            rc = errno ? io_fail("read folder", path) : FM_OK;
+            break;
+        }
+        rc = add_name(out, &cap, e->d_name);
+    }
+    closedir(dir);
+    if (rc < 0)
+        fm_names_release(out);
+    else if (out->count > 1)
+        qsort(out->name, out->count, sizeof(*out->name), by_bytes);
+    return rc;
+}
+
+void fm_names_release(fm_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        fm_free(names->name[i]);
+    fm_free(names->name);
+    *names = (fm_names){NULL, 0};
+}
+
+/* ==== writing ==== */
+
+struct fm_writer {
+    int fd;
+    char *path; /* may be NULL: named at commit */
+    char *temp; /* NULL once renamed: nothing left to remove */
+    uint64_t flushed_bytes;
+    size_t held_bytes; /* of buffer */
+    uint8_t *buffer;
+    fm_status failed;
+    fm_error_state error;
+};
+
+/* Remember the first failure: later calls give it again. */
+static fm_status writer_fail(fm_writer *w, fm_status rc)
+{
+    if (rc < 0 && w->failed >= 0) {
+        w->failed = rc;
+        fm_error_save(&w->error);
+    }
+    return rc;
+}
+
+static fm_status writer_failed(const fm_writer *w)
+{
+    if (w->failed < 0)
+        fm_error_restore(&w->error);
+    return w->failed;
+}
+
+static fm_status open_temp(fm_writer *w, const char *folder)
+{
+    for (int i = 0; i < TEMP_TRIES; i++) {
+        uint64_t r = 0;
+        if (getrandom(&r, sizeof(r), 0) < 0)
+            r = (uint64_t)i;
+        char *temp = fm_asprintf("%s/tmp-%ld-%016llx", folder, (long)getpid(),
+                                 (unsigned long long)r);
+        if (!temp)
+            return FM_ENOMEM;
+        w->fd = gate_open(temp, O_RDWR | O_CREAT | O_EXCL);
+        if (w->fd >= 0) {
+            w->temp = temp;
+            return FM_OK;
+        }
+        fm_status rc = errno == EEXIST ? FM_OK : io_fail("create", temp);
+        fm_free(temp);
+        if (rc < 0)
+            return rc;
+    }
+    return fm_fail(FM_EIO, "cannot create a temporary file in %s: every name is taken", folder);
+}
+
+fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
+{
+    char *folder = NULL;
+
+    *out = NULL;
+    if (!path && !tmp_dir)
+        return fm_fail(FM_EINVAL, "a writer needs a path or a folder");
+    fm_writer *w = fm_calloc(1, sizeof(*w));
+    if (!w)
+        return FM_ENOMEM;
+    w->fd = -1;
+    w->buffer = fm_malloc(WRITER_BUFFER_BYTES);
+    w->path = path ? fm_strdup(path) : NULL;
+    folder = tmp_dir ? fm_strdup(tmp_dir) : path_folder(path);
+    fm_status rc = FM_ENOMEM;
+    if (w->buffer && folder && (w->path || !path))
+        rc = open_temp(w, folder);
+    fm_free(folder);
+    if (rc < 0) {
+        fm_writer_close(w);
+        return rc;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+static fm_status write_at(fm_writer *w, uint64_t offset, const uint8_t *p, size_t len)
+{
+    while (len > 0) {
+        ssize_t n = gate() ? -1 : pwrite(w->fd, p, len, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return writer_fail(w, io_fail("write", w->temp));
+        p += n;
+        len -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return FM_OK;
+}
+
+static fm_status flush(fm_writer *w)
+{
+    fm_status rc = write_at(w, w->flushed_bytes, w->buffer, w->held_bytes);
+
+    if (rc < 0)
+        return rc;
+    w->flushed_bytes += w->held_bytes;
+    w->held_bytes = 0;
+    return FM_OK;
+}
+
+static fm_status writer_usable(const fm_writer *w, uint64_t offset, size_t len)
+{
+    if (w->failed < 0)
+        return writer_failed(w);
+    if (w->fd < 0)
+        return fm_fail(FM_EINVAL, "%s: already committed", w->path ? w->path : "file");
+    if (offset > INT64_MAX || len > INT64_MAX - offset)
+        return fm_fail(FM_EINVAL, "%s: larger than any file", w->temp);
+    return FM_OK;
+}
+
+fm_status fm_writer_write(fm_writer *w, const void *data, size_t len)
+{
+    fm_status rc = writer_usable(w, fm_writer_offset(w), len);
+
+    if (rc < 0)
+        return rc;
+    if (len > WRITER_BUFFER_BYTES - w->held_bytes)
+        rc = flush(w);
+    if (rc < 0)
+        return rc;
+    if (len < WRITER_BUFFER_BYTES) {
+        if (len > 0)
+            memcpy(w->buffer + w->held_bytes, data, len);
+        w->held_bytes += len;
+        return FM_OK;
+    }
+    rc = write_at(w, w->flushed_bytes, data, len);
+    if (rc >= 0)
+        w->flushed_bytes += len;
+    return rc;
+}
+
+fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size_t len)
+{
+    fm_status rc = writer_usable(w, offset, len);
+
+    if (rc >= 0)
+        rc = flush(w); /* else the buffered bytes would cover these later */
+    return rc < 0 ? rc : write_at(w, offset, data, len);
+}
+
+uint64_t fm_writer_offset(const fm_writer *w)
+{
+    return w->flushed_bytes + w->held_bytes;
+}
+
+fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
+{
+    fm_status rc = writer_usable(w, offset, len);
+    if (rc >= 0 && offset + len > fm_writer_offset(w))
+        return fm_fail(FM_EINVAL, "%s: read beyond what was written", w->temp);
+    if (rc >= 0)
+        rc = flush(w);
+    uint8_t *p = dst;
+    while (rc >= 0 && len > 0) {
+        ssize_t n = pread(w->fd, p, len, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return io_fail("read back", w->temp);
+        p += n;
+        len -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return rc;
+}
+
+static fm_status publish(fm_writer *w, const char *path)
+{
+    if (gate() || fsync(w->fd) < 0)
+        return io_fail("fsync", w->temp);
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) < 0)
+        return io_fail("close", w->temp);
+    if (gate() || rename(w->temp, path) < 0)
+        return io_fail("rename into place", path);
+    fm_free(w->temp);
+    w->temp = NULL;
+    return fsync_folder_of(path);
+}
+
+fm_status fm_writer_commit(fm_writer *w, const char *path)
+{
+    fm_status rc = writer_usable(w, 0, 0);
+
+    if (rc < 0)
+        return rc;
+    if (!path)
+        path = w->path;
+    if (!path)
+        return fm_fail(FM_EINVAL, "%s: a path is needed to commit", w->temp);
+    rc = flush(w);
+    return rc < 0 ? rc : writer_fail(w, publish(w, path));
+}
+
+void fm_writer_close(fm_writer *w)
+{
+    fm_error_state kept;
+
+    if (!w)
+        return;
+    fm_error_save(&kept); /* a caller on its way out with an error keeps its text */
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->temp)
+        fm_ignore(fm_remove_file(w->temp), "a temporary left behind is found by gc");
+    fm_error_restore(&kept);
+    fm_free(w->temp);
+    fm_free(w->path);
+    fm_free(w->buffer);
+    fm_free(w);
+}
+
+fm_status fm_write_file(const char *path, const void *data, size_t len)
+{
+    fm_writer *w;
+    fm_status rc = fm_writer_open(&w, path, NULL);
+
+    if (rc >= 0)
+        rc = fm_writer_write(w, data, len);
+    if (rc >= 0)
+        rc = fm_writer_commit(w, NULL);
+    fm_writer_close(w);
+    return rc;
+}
+
+/* ==== lock ==== */
+
+struct fm_lock {
+    int fd;
+};
+
+fm_status fm_lock_take(fm_lock **out, const char *path)
+{
+    int got;
+
+    *out = NULL;
+    fm_lock *lock = fm_malloc(sizeof(*lock));
+    if (!lock)
+        return FM_ENOMEM;
+    lock->fd = gate_open(path, O_RDWR | O_CREAT);
+    if (lock->fd < 0) {
+        fm_free(lock);
+        return io_fail("open lock", path);
+    }
+    do
+        got = flock(lock->fd, LOCK_EX);
+    while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        fm_status rc = io_fail("lock", path);
+        fm_lock_drop(lock);
+        return rc;
+    }
+    *out = lock;
+    return FM_OK;
+}
+
+void fm_lock_drop(fm_lock *lock)
+{
+    if (!lock)
+        return;
+    close(lock->fd); /* the lock file stays: removing it would race with the next taker */
+    fm_free(lock);
+}

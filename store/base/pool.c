@@ -1,0 +1,269 @@
+/* pool.c - a fork-join pool with persistent workers.
+ *
+ * The caller publishes a job and one 64-bit word: the generation and the number of parts. A worker
+ * whose number is below the parts takes its own part (no queue, no stealing: the partition is
+ * fixed); the others never look at the job, so it may be rewritten as soon as the participants are
+ * done. Both sides spin for a few tens of microseconds before they sleep on a condition variable:
+ * waking a sleeping thread costs more than a whole short kernel.
+ *
+ * Sleeping is announced (sleepers, caller_waits) before the word is read a last time, and the word
+ * is written before the announcement is read, all in sequential consistency: one of the two sides
+ * always sees the other. */
+#include "store/base/pool.h"
+
+#include "store/base/mem.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_THREADS 1024
+#define SPIN_NS 40000
+#define SPINS_PER_CLOCK 64
+#define PARTS_BITS 16
+
+struct worker {
+    fm_pool *pool;
+    unsigned number; /* 1 ..: the caller is number 0 */
+    pthread_t thread;
+    fm_status status;
+    fm_error_state error;
+};
+
+struct fm_pool {
+    unsigned threads;
+    unsigned started;      /* workers whose thread runs */
+    struct worker *worker; /* [threads], [0] unused */
+    /* the job; read by participants only */
+    fm_pool_fn fn;
+    void *ctx;
+    size_t count;
+    /* hot words on lines of their own */
+    _Alignas(64) atomic_uint_fast64_t word; /* generation << PARTS_BITS | parts */
+    _Alignas(64) atomic_uint pending;       /* participants still at work */
+    _Alignas(64) atomic_uint sleepers;
+    atomic_bool caller_waits;
+    atomic_bool stop;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    pthread_cond_t done;
+};
+
+static inline void cpu_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static unsigned allowed_cpus(void)
+{
+    cpu_set_t set;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return (unsigned)FM_MAX(CPU_COUNT(&set), 1);
+    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than a cpu_set_t holds */
+    return n > 0 ? (unsigned)FM_MIN(n, MAX_THREADS) : 1;
+}
+
+/* Part i of parts: the first count % parts ones are one longer. */
+static void part_of(size_t *begin, size_t *end, size_t count, unsigned parts, unsigned i)
+{
+    size_t each = count / parts;
+    size_t longer = count % parts;
+
+    *begin = i * each + FM_MIN(i, longer);
+    *end = *begin + each + (i < longer ? 1 : 0);
+}
+
+static bool word_changed(fm_pool *p, uint64_t seen)
+{
+    return atomic_load(&p->word) != seen || atomic_load(&p->stop);
+}
+
+static void wait_for_word(fm_pool *p, uint64_t seen)
+{
+    const int64_t until = now_ns() + SPIN_NS;
+
+    do {
+        for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (word_changed(p, seen))
+                return;
+            cpu_pause();
+        }
+    } while (now_ns() < until);
+    pthread_mutex_lock(&p->mutex);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (!word_changed(p, seen))
+        pthread_cond_wait(&p->wake, &p->mutex);
+    atomic_fetch_sub(&p->sleepers, 1);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void wait_for_participants(fm_pool *p)
+{
+    const int64_t until = now_ns() + SPIN_NS;
+
+    do {
+        for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (atomic_load(&p->pending) == 0)
+                return;
+            cpu_pause();
+        }
+    } while (now_ns() < until);
+    pthread_mutex_lock(&p->mutex);
+    atomic_store(&p->caller_waits, true);
+    while (atomic_load(&p->pending) != 0)
+        pthread_cond_wait(&p->done, &p->mutex);
+    atomic_store(&p->caller_waits, false);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void finish_part(fm_pool *p)
+{
+    if (atomic_fetch_sub(&p->pending, 1) != 1 || !atomic_load(&p->caller_waits))
+        return;
+    pthread_mutex_lock(&p->mutex);
+    pthread_cond_signal(&p->done);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker *w = arg;
+    fm_pool *p = w->pool;
+    uint64_t seen = 0;
+
+    for (;;) {
+        wait_for_word(p, seen);
+        if (atomic_load(&p->stop))
+            return NULL;
+        seen = atomic_load(&p->word);
+        unsigned parts = (unsigned)(seen & ((1u << PARTS_BITS) - 1));
+        if (w->number >= parts)
+            continue;
+        size_t begin, end;
+        part_of(&begin, &end, p->count, parts, w->number);
+        w->status = p->fn(p->ctx, begin, end, w->number);
+        if (w->status < 0)
+            fm_error_save(&w->error);
+        finish_part(p);
+    }
+}
+
+static fm_status start_workers(fm_pool *p)
+{
+    for (unsigned i = 1; i < p->threads; i++) {
+        struct worker *w = &p->worker[i];
+        w->pool = p;
+        w->number = i;
+        int err = pthread_create(&w->thread, NULL, worker_main, w);
+        if (err)
+            return fm_fail(FM_EIO, "cannot start thread %u of %u: %s", i + 1, p->threads,
+                           strerror(err));
+        p->started++;
+    }
+    return FM_OK;
+}
+
+fm_status fm_pool_new(fm_pool **out, unsigned threads)
+{
+    *out = NULL;
+    if (threads == 0)
+        threads = allowed_cpus();
+    if (threads > MAX_THREADS)
+        return fm_fail(FM_ELIMIT, "%u threads: at most %d", threads, MAX_THREADS);
+    fm_pool *p = fm_aligned_alloc(_Alignof(fm_pool), sizeof(*p));
+    if (!p)
+        return FM_ENOMEM;
+    memset(p, 0, sizeof(*p));
+    p->threads = threads;
+    pthread_mutex_init(&p->mutex, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    pthread_cond_init(&p->done, NULL);
+    p->worker = fm_calloc(threads, sizeof(*p->worker));
+    fm_status rc = p->worker ? start_workers(p) : FM_ENOMEM;
+    if (rc < 0) {
+        fm_pool_free(p);
+        return rc;
+    }
+    *out = p;
+    return FM_OK;
+}
+
+unsigned fm_pool_threads(const fm_pool *pool)
+{
+    return pool ? pool->threads : 1;
+}
+
+static unsigned parts_for(const fm_pool *p, size_t count, size_t min_chunk)
+{
+    size_t parts = count / FM_MAX(min_chunk, 1);
+    return (unsigned)FM_MAX(FM_MIN(parts, fm_pool_threads(p)), 1);
+}
+
+static void publish(fm_pool *p, unsigned parts)
+{
+    uint64_t generation = (atomic_load(&p->word) >> PARTS_BITS) + 1;
+
+    atomic_store(&p->pending, parts - 1);
+    atomic_store(&p->word, generation << PARTS_BITS | parts);
+    if (atomic_load(&p->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&p->mutex);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->mutex);
+}
+
+fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx)
+{
+    const unsigned parts = parts_for(pool, count, min_chunk);
+    size_t begin, end;
+
+    if (count == 0)
+        return FM_OK;
+    if (parts == 1)
+        return fn(ctx, 0, count, 0);
+    pool->fn = fn;
+    pool->ctx = ctx;
+    pool->count = count;
+    publish(pool, parts);
+    part_of(&begin, &end, count, parts, 0);
+    fm_status rc = fn(ctx, begin, end, 0);
+    wait_for_participants(pool);
+    for (unsigned i = 1; i < parts && rc >= 0; i++) {
+        rc = pool->worker[i].status;
+        if (rc < 0)
+            fm_error_restore(&pool->worker[i].error);
+    }
+    return rc;
+}
+
+void fm_pool_free(fm_pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&pool->stop, true);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->mutex);
+    for (unsigned i = 1; i <= pool->started; i++)
+        pthread_join(pool->worker[i].thread, NULL);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->mutex);
+    fm_free(pool->worker);
+    fm_free(pool);
+}
