@@ -1,0 +1,41 @@
+/* chat.h - chat templates: messages to the text that a model was trained on.
+ *
+ * A template is the Jinja2 source that a Hugging Face folder carries (chat_template.jinja, or the
+ * field in tokenizer_config.json). It is a program from a stranger: it sees only the values given
+ * here, has no loops without end (steps, output bytes and depth are bounded), and every construct
+ * that is not implemented is an error with its line, at open wherever that can be known. */
+#ifndef FM_INFER_CHAT_H
+#define FM_INFER_CHAT_H
+
+#include "infer/tokenizer.h"
+
+FM_BEGIN_DECLS
+
+#define FM_CHAT_SOURCE_MAX ((size_t)1 << 20) /* bytes of a template */
+#define FM_CHAT_OUTPUT_MAX ((size_t)64 << 20)
+#define FM_CHAT_STEPS_MAX 20000000u /* nodes evaluated in one rendering */
+
+typedef struct fm_chat_template fm_chat_template; /* immutable once open: share between threads */
+
+/* source is copied. FM_EINVAL: "<what>: line N: ..." (syntax); FM_EUNSUPPORTED: a construct, filter
+ * or test that is not implemented. */
+FM_CHECKED fm_status fm_chat_template_open(fm_chat_template **out, fm_span source,
+                                           const char *what);
+void fm_chat_template_close(fm_chat_template *t); /* NULL is a no-op */
+
+/* Append the rendered text. messages: array of objects; tools_or_null: array, visible as `tools`
+ * (NULL: none); extra_or_null: object whose fields become variables (bos_token, eos_token,
+ * enable_thinking, ...). Its field "strftime_now" (unix seconds, UTC) gives the function
+ * strftime_now its time; without it that function is not defined, so that a rendering never
+ * depends on the clock. On failure *out is as before: FM_EINVAL with the template's own
+ * raise_exception text or the line of the error, FM_ELIMIT. */
+FM_CHECKED fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t,
+                                    const fm_json *messages, const fm_json *tools_or_null,
+                                    bool add_generation_prompt, const fm_json *extra_or_null);
+
+/* {"bos_token": ..., "eos_token": ..., "pad_token": ..., "unk_token": ...}: those that t names, as
+ * Hugging Face passes them to templates. The caller frees. */
+FM_CHECKED fm_status fm_chat_extra_new(fm_json **out, const fm_tokenizer *t);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,258 @@
+/* tok_norm.c - normalizers: what happens to a text before it is split. */
+#include "infer/tok_internal.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+fm_status fmi_need_bool(bool *out, const fm_json *obj, const char *key, bool dflt,
+                        const char *field)
+{
+    const fm_json *v = fm_json_get(obj, key);
+
+    *out = dflt;
+    if (fm_json_typeof(v) == FM_JSON_NULL)
+        return FM_OK;
+    if (!fm_json_is(v, FM_JSON_BOOL))
+        return fm_fail(FM_EINVAL, "%s: field '%s' must be true or false", field, key);
+    *out = fm_json_bool(v, dflt);
+    return FM_OK;
+}
+
+fm_status fmi_pattern_parse(fmi_regex **out, const fm_json *pattern, const char *field)
+{
+    fm_span text = fm_json_str(fm_json_get(pattern, "Regex"));
+
+    *out = NULL;
+    if (text.data)
+        return fmi_regex_new(out, text, false, field);
+    text = fm_json_str(fm_json_get(pattern, "String"));
+    if (!text.data)
+        return fm_fail(FM_EINVAL, "%s: field 'pattern' must hold a String or a Regex", field);
+    return fmi_regex_new(out, text, true, field);
+}
+
+static fm_status take_text(fmi_norm *n, const fm_json *v, const char *key)
+{
+    fm_span s = fm_json_str(fm_json_get(v, key));
+
+    if (!s.data)
+        return fm_fail(FM_EINVAL, "tokenizer.json: normalizer: field '%s' must be a string", key);
+    n->text = fm_strndup((const char *)s.data, s.len);
+    n->text_len = s.len;
+    return n->text ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
+{
+    static const struct {
+        const char *name;
+        fmi_norm_kind kind;
+    } simple[] = {{"NFC", FMI_NORM_NFC},
+                  {"NFD", FMI_NORM_NFD},
+                  {"NFKC", FMI_NORM_NFKC},
+                  {"NFKD", FMI_NORM_NFKD},
+                  {"Lowercase", FMI_NORM_LOWERCASE}};
+    static const char field[] = "tokenizer.json: normalizer";
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(simple); i++) {
+        if (strcmp(type, simple[i].name) != 0)
+            continue;
+        n->kind = simple[i].kind;
+        return FM_OK;
+    }
+    if (strcmp(type, "Prepend") == 0) {
+        n->kind = FMI_NORM_PREPEND;
+        return take_text(n, v, "prepend");
+    }
+    if (strcmp(type, "Replace") == 0) {
+        n->kind = FMI_NORM_REPLACE;
+        fm_status rc = fmi_pattern_parse(&n->re, fm_json_get(v, "pattern"), field);
+        return rc < 0 ? rc : take_text(n, v, "content");
+    }
+    if (strcmp(type, "Strip") == 0) {
+        n->kind = FMI_NORM_STRIP;
+        fm_status rc = fmi_need_bool(&n->left, v, "strip_left", true, field);
+        return rc < 0 ? rc : fmi_need_bool(&n->right, v, "strip_right", true, field);
+    }
+    return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
+}
+
+static fm_status parse_any(fmi_norms *out, const fm_json *v, int depth)
+{
+    const char *type = fm_json_cstr(fm_json_get(v, "type"), NULL);
+
+    if (!type)
+        return fm_fail(FM_EINVAL, "tokenizer.json: normalizer: field 'type' must be a string");
+    if (strcmp(type, "Sequence") == 0) {
+        const fm_json *list = fm_json_get(v, "normalizers");
+        if (!fm_json_is(list, FM_JSON_ARRAY) || depth > 4)
+            return fm_fail(FM_EINVAL, "tokenizer.json: normalizer: bad Sequence");
+        for (size_t i = 0; i < fm_json_count(list); i++) {
+            fm_status rc = parse_any(out, fm_json_at(list, i), depth + 1);
+            if (rc < 0)
+                return rc;
+        }
+        return FM_OK;
+    }
+    if (out->count == FMI_TOK_STEPS_MAX)
+        return fm_fail(FM_ELIMIT, "tokenizer.json: more than %d normalizers", FMI_TOK_STEPS_MAX);
+    return parse_one(&out->step[out->count++], v, type);
+}
+
+fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v)
+{
+    out->count = 0;
+    return fm_json_typeof(v) == FM_JSON_NULL ? FM_OK : parse_any(out, v, 0);
+}
+
+void fmi_norms_release(fmi_norms *ns)
+{
+    for (size_t i = 0; i < ns->count; i++) {
+        fm_free(ns->step[i].text);
+        fmi_regex_free(ns->step[i].re);
+    }
+    ns->count = 0;
+}
+
+static bool all_ascii(fm_span s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (s.data[i] >= 0x80)
+            return false;
+    return true;
+}
+
+static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
+{
+    unsigned opt = UTF8PROC_STABLE;
+    utf8proc_int32_t *cps = NULL;
+
+    if (kind == FMI_NORM_NFC || kind == FMI_NORM_NFKC)
+        opt |= UTF8PROC_COMPOSE;
+    else
+        opt |= UTF8PROC_DECOMPOSE;
+    if (kind == FMI_NORM_NFKC || kind == FMI_NORM_NFKD)
+        opt |= UTF8PROC_COMPAT;
+    if (all_ascii(in)) {
+        fm_buf_append(out, in.data, in.len);
+        return fm_buf_ok(out);
+    }
+    utf8proc_ssize_t n = utf8proc_decompose(in.data, (utf8proc_ssize_t)in.len, NULL, 0,
+                                            (utf8proc_option_t)opt);
+    if (n >= 0) {
+        /* reencode writes UTF-8 (up to 4 bytes each and a NUL) over the code points */
+        cps = fm_malloc(((size_t)n + 2) * sizeof *cps);
+        if (!cps)
+            return FM_ENOMEM;
+        n = utf8proc_decompose(in.data, (utf8proc_ssize_t)in.len, cps, n, (utf8proc_option_t)opt);
+    }
+    if (n >= 0)
+        n = utf8proc_reencode(cps, n, (utf8proc_option_t)opt);
+    if (n < 0) {
+        fm_free(cps);
+        return fm_fail(FM_EINVAL, "tokenizer: normalizer: %s", utf8proc_errmsg(n));
+    }
+    fm_buf_append(out, cps, (size_t)n);
+    fm_free(cps);
+    return fm_buf_ok(out);
+}
+
+static fm_status lowercase(fm_span in, fm_buf *out)
+{
+    for (size_t i = 0; i < in.len;) {
+        uint32_t cp;
+        uint8_t b[4];
+        i += fmi_utf8_next(in.data + i, &cp);
+        if (cp == 0x130) { /* the only letter whose lower case is two code points */
+            fm_buf_append(out, "i\xcc\x87", 3);
+            continue;
+        }
+        uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+        fm_buf_append(out, b, fmi_utf8_put(b, low));
+    }
+    return fm_buf_ok(out);
+}
+
+static fm_status replace(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
+{
+    size_t done = 0, from = 0;
+
+    while (from <= in.len) {
+        bool found;
+        size_t b, e;
+        fm_status rc = fmi_regex_next(n->re, s->run, in, from, &found, &b, &e);
+        if (rc < 0)
+            return rc;
+        if (!found)
+            break;
+        if (b == e) /* an empty match replaces nothing here */
+            return fm_fail(FM_EUNSUPPORTED,
+                           "tokenizer.json: normalizer: Replace pattern matches an empty text");
+        fm_buf_append(out, in.data + done, b - done);
+        fm_buf_append(out, n->text, n->text_len);
+        done = from = e;
+    }
+    fm_buf_append(out, in.data + done, in.len - done);
+    return fm_buf_ok(out);
+}
+
+static fm_status strip(const fmi_norm *n, fm_span in, fm_buf *out)
+{
+    size_t b = 0, e = in.len;
+    uint32_t cp;
+
+    while (n->left && b < e) {
+        size_t len = fmi_utf8_next(in.data + b, &cp);
+        if (!fmi_is_space(cp))
+            break;
+        b += len;
+    }
+    while (n->right && e > b) {
+        size_t p = e - 1;
+        while (p > b && (in.data[p] & 0xc0) == 0x80)
+            p--;
+        fmi_utf8_next(in.data + p, &cp);
+        if (!fmi_is_space(cp))
+            break;
+        e = p;
+    }
+    fm_buf_append(out, in.data + b, e - b);
+    return fm_buf_ok(out);
+}
+
+static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
+{
+    switch (n->kind) {
+    case FMI_NORM_NFC:
+    case FMI_NORM_NFD:
+    case FMI_NORM_NFKC:
+    case FMI_NORM_NFKD:
+        return unicode_form(n->kind, in, out);
+    case FMI_NORM_LOWERCASE:
+        return lowercase(in, out);
+    case FMI_NORM_PREPEND:
+        if (in.len > 0)
+            fm_buf_append(out, n->text, n->text_len);
+        fm_buf_append(out, in.data, in.len);
+        return fm_buf_ok(out);
+    case FMI_NORM_REPLACE:
+        return replace(n, s, in, out);
+    case FMI_NORM_STRIP:
+        return strip(n, in, out);
+    }
+    return fm_fail(FM_EUNSUPPORTED, "tokenizer: unknown normalizer");
+}
+
+fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out)
+{
+    *out = in;
+    for (size_t i = 0; i < ns->count; i++) {
+        fm_buf *b = &s->norm[i & 1];
+        fm_buf_clear(b);
+        fm_status rc = run_one(&ns->step[i], s, *out, b);
+        if (rc < 0)
+            return rc;
+        *out = fm_buf_span(b);
+    }
+    return FM_OK;
+}

@@ -1,0 +1,151 @@
+/* Token ids and texts of a real tokenizer, against those of Hugging Face. */
+#include "infer/tokenizer.h"
+#include "tests/testkit.h"
+
+#include <string.h>
+
+typedef struct real {
+    fm_tokenizer *t;
+    fm_json *cases;
+} real;
+
+static fm_json *load_json(const char *rel)
+{
+    char *path = tk_shared(rel);
+    fm_json *v = NULL;
+
+    if (path)
+        tk_ok(fm_json_parse_file(&v, path, (size_t)1 << 26));
+    fm_free(path);
+    return v;
+}
+
+static void load_bytes(fm_buf *b, const char *rel)
+{
+    char *path = tk_shared(rel);
+
+    fm_buf_init(b, 0);
+    if (path)
+        tk_ok(fm_read_file(b, path, (size_t)1 << 26));
+    fm_free(path);
+}
+
+static int setup(void **state)
+{
+    real *r = fm_calloc(1, sizeof *r);
+    fm_buf json, config;
+
+    load_bytes(&json, "smollm2/tokenizer.json");
+    load_bytes(&config, "smollm2/tokenizer_config.json");
+    tk_ok(fm_tokenizer_open(&r->t, fm_buf_span(&json), fm_buf_span(&config), "smollm2"));
+    r->cases = load_json("smollm2/tokenizer_cases.json");
+    fm_buf_release(&json);
+    fm_buf_release(&config);
+    *state = r;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    real *r = *state;
+
+    fm_tokenizer_close(r->t);
+    fm_json_free(r->cases);
+    fm_free(r);
+    return 0;
+}
+
+static void check_ids(const fm_ids *got, const fm_json *want)
+{
+    assert_int_equal(got->count, fm_json_count(want));
+    for (size_t i = 0; i < got->count; i++)
+        assert_int_equal(got->id[i], fm_json_int(fm_json_at(want, i), -1));
+}
+
+static void ids_equal_those_of_hugging_face(void **state)
+{
+    const real *r = *state;
+
+    assert_true(fm_json_count(r->cases) >= 100);
+    for (size_t i = 0; i < fm_json_count(r->cases); i++) {
+        const fm_json *c = fm_json_at(r->cases, i);
+        fm_ids ids = {0};
+        tk_ok(fm_tokenizer_encode(r->t, fm_json_str(fm_json_get(c, "text")), true, &ids));
+        check_ids(&ids, fm_json_get(c, "ids"));
+        fm_ids_release(&ids);
+    }
+}
+
+static void decoding_gives_hugging_faces_text(void **state)
+{
+    const real *r = *state;
+
+    for (size_t i = 0; i < fm_json_count(r->cases); i++) {
+        const fm_json *c = fm_json_at(r->cases, i);
+        fm_ids ids = {0};
+        fm_buf out;
+        fm_buf_init(&out, 0);
+        for (size_t k = 0; k < fm_json_count(fm_json_get(c, "ids")); k++)
+            tk_ok(fm_ids_push(&ids, (int32_t)fm_json_int(
+                                        fm_json_at(fm_json_get(c, "ids"), k), -1)));
+        tk_ok(fm_tokenizer_decode(r->t, ids.id, ids.count, false, &out));
+        assert_true(fm_span_eq(fm_buf_span(&out), fm_json_str(fm_json_get(c, "decoded"))));
+        fm_buf_release(&out);
+        fm_ids_release(&ids);
+    }
+}
+
+static void streamed_pieces_are_whole_code_points_and_join_to_the_text(void **state)
+{
+    const real *r = *state;
+
+    for (size_t i = 0; i < fm_json_count(r->cases); i++) {
+        const fm_json *ids = fm_json_get(fm_json_at(r->cases, i), "ids");
+        fm_tok_stream s;
+        fm_buf out;
+        fm_buf_init(&out, 0);
+        fm_tok_stream_init(&s, r->t, false);
+        for (size_t k = 0; k < fm_json_count(ids); k++) {
+            fm_json *piece;
+            size_t before = out.len;
+            int32_t id = (int32_t)fm_json_int(fm_json_at(ids, k), -1);
+            tk_ok(fm_tok_stream_push(&s, r->t, id, &out));
+            piece = fm_json_new_strn(fm_buf_cstr(&out) + before, out.len - before);
+            assert_int_equal(fm_json_str(piece).len, out.len - before); /* valid UTF-8 */
+            fm_json_free(piece);
+        }
+        tk_ok(fm_tok_stream_finish(&s, r->t, &out));
+        assert_true(fm_span_eq(fm_buf_span(&out),
+                               fm_json_str(fm_json_get(fm_json_at(r->cases, i), "decoded"))));
+        fm_buf_release(&out);
+    }
+}
+
+static void special_ids_come_from_the_config(void **state)
+{
+    const real *r = *state;
+
+    assert_int_equal(fm_tokenizer_vocab_size(r->t), 49152);
+    assert_int_equal(fm_tokenizer_bos(r->t), 1);
+    assert_int_equal(fm_tokenizer_eos(r->t), 2);
+    assert_int_equal(fm_tokenizer_pad(r->t), 2);
+    assert_int_equal(fm_tokenizer_unk(r->t), 0);
+    assert_true(fm_tokenizer_is_special(r->t, 2));
+    assert_false(fm_tokenizer_is_special(r->t, 100));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_equal_those_of_hugging_face),
+        cmocka_unit_test(decoding_gives_hugging_faces_text),
+        cmocka_unit_test(streamed_pieces_are_whole_code_points_and_join_to_the_text),
+        cmocka_unit_test(special_ids_come_from_the_config),
+    };
+    char *probe = tk_shared("smollm2/tokenizer.json");
+
+    if (!probe)
+        return tk_skip("no ../shared/data/smollm2");
+    fm_free(probe);
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
