@@ -1,0 +1,48 @@
+/* codec.h - one leaf (at most 1 MiB of decoded bytes) to coded bytes and back.
+ *
+ * Every leaf is coded alone, by whichever codec gave the fewest bytes, raw being the floor; so
+ * any leaf can be read without its neighbours, and a child's leaf needs only the same leaf of its
+ * parent. FORMAT.md section "Codecs" is the byte level. The entropy stages are zstd-1 and an
+ * order-0 range coder of our own: zstd's Huffman cannot spend less than one bit on a symbol, and
+ * in the delta of a fine-tuned model most symbols are worth far less. */
+#ifndef FM_STORE_CODEC_H
+#define FM_STORE_CODEC_H
+
+#include "store/base/buf.h"
+#include "store/tensor.h"
+
+FM_BEGIN_DECLS
+
+/* Values are in the files: never renumber. */
+typedef enum fmi_codec {
+    FMI_CODEC_RAW = 0,
+    FMI_CODEC_CONST = 1,  /* one element, repeated */
+    FMI_CODEC_PLANES = 2, /* byte planes of the elements, each an entropy stream */
+    FMI_CODEC_BYTES = 3,  /* the bytes as one entropy stream */
+    FMI_CODEC_SAME = 4,   /* equal to the parent's leaf: no payload */
+    FMI_CODEC_DELTA = 5,  /* ordered-integer delta in buckets of the parent's exponent */
+    FMI_CODEC_XOR = 6,    /* PLANES of (child XOR parent) */
+    FMI_CODEC_COUNT
+} fmi_codec;
+
+bool fmi_codec_needs_parent(uint8_t codec);
+const char *fmi_codec_name(uint8_t codec); /* "raw", "const", ...; "unknown" */
+
+/* Scratch memory and zstd contexts of one thread, about 6 MiB. */
+typedef struct fmi_coder fmi_coder;
+FM_CHECKED fm_status fmi_coder_new(fmi_coder **out);
+void fmi_coder_free(fmi_coder *c);
+/* Two buffers of FM_LEAF_BYTES for whoever walks a delta chain; encode and decode leave them alone. */
+uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which);
+
+/* Appends the coded leaf to out. dtype is FM_DTYPE_NONE for blobs. parent: the same leaf of the
+ * parent (leaf.len bytes, same dtype), or NULL. Same input, same output on every machine. */
+FM_CHECKED fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, fm_dtype dtype,
+                                     fm_span leaf, const uint8_t *parent);
+/* dst has dst_bytes bytes, and parent as many where the codec needs one. FM_ECORRUPT: the coded
+ * bytes are malformed; the caller must still compare the digest. */
+FM_CHECKED fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
+                                     fm_dtype dtype, fm_span coded, const uint8_t *parent);
+
+FM_END_DECLS
+#endif

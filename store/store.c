@@ -1,0 +1,660 @@
+/* store.c - opening a repository's packs and reading objects out of them.
+ *
+ * The packs are the truth. The index only says where to look, and is compared with the folder's
+ * list at open and again whenever an id is not found, which is how a reader learns of packs that
+ * another process wrote. Records are parsed and checked anew from the mapping at each read, and
+ * each leaf's digest is compared: a read gives the right bytes or an error that names the id. */
+#include "store/store_priv.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define FORMAT_TEXT "fmstore store "
+enum { FORMAT_VERSION = 1, FORMAT_MAX_BYTES = 256 };
+
+/* ==== packs and the index ================================================================== */
+
+bool fmi_is_pack_name(const char *file, char name[FM_HEX_CHARS + 1])
+{
+    fm_digest d;
+    if (strlen(file) != FM_HEX_CHARS + strlen(FMI_PACK_SUFFIX) ||
+        strcmp(file + FM_HEX_CHARS, FMI_PACK_SUFFIX) != 0 ||
+        !fm_digest_parse(&d, file, FM_HEX_CHARS))
+        return false;
+    fm_digest_hex(&d, name);
+    return memcmp(file, name, FM_HEX_CHARS) == 0;
+}
+
+char *fmi_store_pack_path(const fm_store *s, const char *name)
+{
+    return fm_asprintf("%s/%s" FMI_PACK_SUFFIX, s->packs_dir, name);
+}
+
+typedef struct scan_state {
+    fmi_index *index;
+    int64_t pack;
+} scan_state;
+
+static fm_status scan_record(void *ctx, uint64_t offset, const fmi_record *r)
+{
+    scan_state *st = ctx;
+    return fmi_index_put_object(st->index, st->pack, offset, r);
+}
+
+fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
+{
+    *sound = false;
+    fm_file_map map = {NULL, 0};
+    char *path = fmi_store_pack_path(s, name);
+    fm_status rc = path ? fm_map_file(&map, path) : FM_ENOMEM;
+    fm_free(path);
+    if (rc == FM_ENOTFOUND)
+        return FM_OK; /* removed since it was listed */
+    if (rc != FM_OK)
+        return rc;
+    scan_state st = {s->index, 0};
+    bool known;
+    rc = fmi_index_put_pack(s->index, name, map.len, true, &st.pack, &known);
+    fmi_pack_visitor v = {&st, scan_record, NULL};
+    fm_status walked = rc == FM_OK ? fmi_pack_walk(fm_span_of(map.data, map.len), name, &v) : rc;
+    *sound = walked == FM_OK;
+    rc = walked;
+    if (walked == FM_ECORRUPT)
+        rc = fmi_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
+    fm_unmap_file(&map);
+    return rc;
+}
+
+typedef struct row_list {
+    fm_map *by_name; /* name -> a non-NULL mark */
+    int64_t *row;
+    char (*name)[FM_HEX_CHARS + 1];
+    size_t count, row_cap, name_cap;
+    size_t unsound;
+} row_list;
+
+static fm_status collect_row(void *ctx, int64_t pack, const char *name, uint64_t bytes, bool sound)
+{
+    row_list *l = ctx;
+    (void)bytes;
+    fm_status rc = fm_grow(&l->row, &l->row_cap, l->count + 1, sizeof *l->row);
+    if (rc == FM_OK)
+        rc = fm_grow(&l->name, &l->name_cap, l->count + 1, sizeof *l->name);
+    if (rc == FM_OK)
+        rc = fm_map_put(l->by_name, name, strlen(name), l, NULL);
+    if (rc != FM_OK)
+        return rc;
+    l->row[l->count] = pack;
+    size_t len = strnlen(name, FM_HEX_CHARS);
+    memcpy(l->name[l->count], name, len);
+    l->name[l->count][len] = '\0';
+    l->count++;
+    l->unsound += !sound;
+    return FM_OK;
+}
+
+/* Adds packs that the index lacks and drops rows whose pack is gone. `begun`: a change is open. */
+static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows, bool *begun)
+{
+    fm_map *present = NULL;
+    fm_status rc = fm_map_new(&present);
+    for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
+        char name[FM_HEX_CHARS + 1];
+        if (!fmi_is_pack_name(files->name[i], name))
+            continue;
+        rc = fm_map_put(present, name, FM_HEX_CHARS, s, NULL);
+        if (rc != FM_OK || fm_map_has(rows->by_name, name, FM_HEX_CHARS))
+            continue;
+        rc = *begun ? FM_OK : fmi_index_begin(s->index);
+        *begun = *begun || rc == FM_OK;
+        bool sound = true;
+        if (rc == FM_OK)
+            rc = fmi_store_scan_pack(s, name, &sound);
+        rows->unsound += !sound;
+    }
+    for (size_t i = 0; rc == FM_OK && i < rows->count; i++) {
+        if (fm_map_has(present, rows->name[i], strlen(rows->name[i])))
+            continue;
+        rc = *begun ? FM_OK : fmi_index_begin(s->index);
+        *begun = *begun || rc == FM_OK;
+        if (rc == FM_OK)
+            rc = fmi_index_drop_pack(s->index, rows->row[i]);
+    }
+    fm_map_free(present);
+    return rc;
+}
+
+fm_status fmi_store_refresh(fm_store *s)
+{
+    fm_names files = {NULL, 0};
+    row_list rows;
+    memset(&rows, 0, sizeof rows);
+    bool begun = false;
+    fm_status rc = fm_map_new(&rows.by_name);
+    /* Rows first: a pack that appears in between is only looked at once too often. */
+    if (rc == FM_OK)
+        rc = fmi_index_packs(s->index, collect_row, &rows);
+    if (rc == FM_OK)
+        rc = fm_list_dir(&files, s->packs_dir);
+    if (rc == FM_OK)
+        rc = reconcile(s, &files, &rows, &begun);
+    if (begun) {
+        fm_error_state saved;
+        fm_error_save(&saved);
+        fm_status ended = fmi_index_end(s->index, rc == FM_OK);
+        if (rc == FM_OK)
+            rc = ended;
+        else
+            fm_error_restore(&saved);
+    }
+    if (rc == FM_OK)
+        s->unsound_packs = rows.unsound;
+    fm_names_release(&files);
+    fm_map_free(rows.by_name);
+    fm_free(rows.row);
+    fm_free(rows.name);
+    return rc;
+}
+
+/* The mapping of a pack, opened at its first use. The mutex is held. */
+static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
+{
+    for (const fmi_open_pack *p = s->open; p; p = p->next)
+        if (p->row == row) {
+            *out = p;
+            return FM_OK;
+        }
+    fmi_open_pack *p = fm_calloc(1, sizeof *p);
+    if (!p)
+        return FM_ENOMEM;
+    uint64_t bytes = 0;
+    fm_status rc = fmi_index_pack_at(s->index, row, p->name, &bytes);
+    char *path = rc == FM_OK ? fmi_store_pack_path(s, p->name) : NULL;
+    if (rc == FM_OK)
+        rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
+    if (rc == FM_OK && p->map.len != bytes)
+        rc = fm_fail(FM_ECORRUPT, "pack %s has %zu bytes, not the %llu it was written with: run fsck",
+                     p->name, p->map.len, (unsigned long long)bytes);
+    fm_free(path);
+    if (rc != FM_OK) {
+        fm_unmap_file(&p->map);
+        fm_free(p);
+        return rc;
+    }
+    p->row = row;
+    p->next = s->open;
+    s->open = p;
+    *out = p;
+    return FM_OK;
+}
+
+/* ==== open and close ======================================================================= */
+
+static char *format_path(const char *root)
+{
+    return fm_path_join(root, "format");
+}
+
+fm_status fm_store_init(const char *root)
+{
+    static const char *const folder[] = {"packs", "tmp"};
+    char *format = format_path(root);
+    if (!format)
+        return FM_ENOMEM;
+    fm_status rc = FM_OK;
+    if (fm_path_exists(format))
+        rc = fm_fail(FM_EEXISTS, "%s: there is a repository here already", root);
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(folder); i++) {
+        char *dir = fm_path_join(root, folder[i]);
+        rc = dir ? fm_make_dirs(dir) : FM_ENOMEM;
+        fm_free(dir);
+    }
+    char text[64];
+    snprintf(text, sizeof text, FORMAT_TEXT "%d\n", FORMAT_VERSION);
+    if (rc == FM_OK)
+        rc = fm_write_file(format, text, strlen(text)); /* last: its presence makes a repository */
+    fm_free(format);
+    return rc;
+}
+
+static fm_status check_format(const char *root)
+{
+    char *path = format_path(root);
+    if (!path)
+        return FM_ENOMEM;
+    fm_buf text;
+    fm_buf_init(&text, FORMAT_MAX_BYTES);
+    fm_status rc = fm_read_file(&text, path, FORMAT_MAX_BYTES);
+    const char *t = fm_buf_cstr(&text);
+    size_t head = strlen(FORMAT_TEXT);
+    if (rc == FM_ENOTFOUND)
+        rc = fm_fail(FM_ENOTFOUND, "%s: no repository here (its file 'format' is missing)", root);
+    else if (rc == FM_OK && strncmp(t, FORMAT_TEXT, head) != 0)
+        rc = fm_fail(FM_ECORRUPT, "%s: is not what a repository has here", path);
+    else if (rc == FM_OK && strcmp(t + head, "1\n") != 0)
+        rc = fm_fail(FM_EVERSION, "%s: written by a newer fmstore, format %.16s; nothing was changed",
+                     root, t + head);
+    fm_buf_release(&text);
+    fm_free(path);
+    return rc;
+}
+
+/* What a killed process left: "tmp-<pid>-<random>" whose pid is gone. Failing here harms nothing. */
+static void clean_tmp(const fm_store *s)
+{
+    fm_names names = {NULL, 0};
+    if (fm_list_dir(&names, s->tmp_dir) != FM_OK)
+        return;
+    for (size_t i = 0; i < names.count; i++) {
+        if (strncmp(names.name[i], "tmp-", 4) != 0)
+            continue;
+        char *end;
+        long pid = strtol(names.name[i] + 4, &end, 10);
+        if (pid <= 0 || *end != '-' || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
+            continue;
+        char *path = fm_path_join(s->tmp_dir, names.name[i]);
+        if (path)
+            fm_ignore(fm_remove_file(path), "an orphan in tmp is harmless");
+        fm_free(path);
+    }
+    fm_names_release(&names);
+}
+
+fm_status fm_store_open(fm_store **out, const char *root)
+{
+    *out = NULL;
+    fm_status rc = check_format(root);
+    if (rc != FM_OK)
+        return rc;
+    fm_store *s = fm_calloc(1, sizeof *s);
+    if (!s)
+        return FM_ENOMEM;
+    pthread_mutex_init(&s->mutex, NULL);
+    s->root = fm_strdup(root);
+    s->packs_dir = fm_path_join(root, "packs");
+    s->tmp_dir = fm_path_join(root, "tmp");
+    s->index_path = fm_path_join(root, "index.sqlite");
+    s->lock_path = fm_path_join(root, "store.lock");
+    rc = s->root && s->packs_dir && s->tmp_dir && s->index_path && s->lock_path ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        clean_tmp(s);
+    if (rc == FM_OK)
+        rc = fmi_index_open(&s->index, s->index_path);
+    if (rc == FM_OK)
+        rc = fmi_store_refresh(s);
+    if (rc != FM_OK) {
+        fm_store_close(s);
+        return rc;
+    }
+    *out = s;
+    return FM_OK;
+}
+
+void fm_store_close(fm_store *s)
+{
+    if (!s)
+        return;
+    while (s->open) {
+        fmi_open_pack *p = s->open;
+        s->open = p->next;
+        fm_unmap_file(&p->map);
+        fm_free(p);
+    }
+    for (size_t i = 0; i < s->idle_count; i++)
+        fmi_coder_free(s->idle[i]);
+    fmi_index_close(s->index);
+    pthread_mutex_destroy(&s->mutex);
+    fm_free(s->root);
+    fm_free(s->packs_dir);
+    fm_free(s->tmp_dir);
+    fm_free(s->index_path);
+    fm_free(s->lock_path);
+    fm_free(s);
+}
+
+fm_status fmi_store_coder(fm_store *s, fmi_coder **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&s->mutex);
+    if (s->idle_count)
+        *out = s->idle[--s->idle_count];
+    pthread_mutex_unlock(&s->mutex);
+    return *out ? FM_OK : fmi_coder_new(out);
+}
+
+void fmi_store_coder_return(fm_store *s, fmi_coder *c)
+{
+    if (!c)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    bool kept = s->idle_count < FMI_IDLE_CODERS;
+    if (kept)
+        s->idle[s->idle_count++] = c;
+    pthread_mutex_unlock(&s->mutex);
+    if (!kept)
+        fmi_coder_free(c);
+}
+
+/* ==== finding ============================================================================== */
+
+static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                             fmi_place *place)
+{
+    fm_status rc = fmi_index_find(s->index, id, nth, place);
+    if (rc != FM_ENOTFOUND || nth || !look)
+        return rc;
+    rc = fmi_store_refresh(s);
+    return rc == FM_OK ? fmi_index_find(s->index, id, nth, place) : rc;
+}
+
+fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
+{
+    fmi_place place;
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = find_locked(s, id, 0, look, &place);
+    pthread_mutex_unlock(&s->mutex);
+    *out = rc == FM_OK && !place.bad;
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
+}
+
+bool fm_store_has(fm_store *s, const fm_digest *id)
+{
+    bool has;
+    return fmi_store_has(s, id, true, &has) == FM_OK && has;
+}
+
+static fm_status not_found(const fm_store *s, const fm_digest *id)
+{
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest_hex(id, hex);
+    if (s->unsound_packs)
+        return fm_fail(FM_ENOTFOUND, "object %s is not in the store, and %zu packs are damaged: "
+                       "run fsck", hex, s->unsound_packs);
+    return fm_fail(FM_ENOTFOUND, "object %s is not in the store", hex);
+}
+
+fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                           fmi_record *out, fmi_place *place)
+{
+    const fmi_open_pack *pack = NULL;
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = find_locked(s, id, nth, look, place);
+    if (rc == FM_OK)
+        rc = open_pack(s, place->pack, &pack);
+    else if (rc == FM_ENOTFOUND)
+        rc = not_found(s, id);
+    pthread_mutex_unlock(&s->mutex);
+    if (rc != FM_OK || !pack)
+        return rc;
+    size_t end = pack->map.len - FM_MIN(pack->map.len, FMI_PACK_FOOTER_BYTES);
+    if (place->offset > end)
+        return fm_fail(FM_ECORRUPT, "pack %s: the index points beyond its end: delete %s",
+                       pack->name, s->index_path);
+    rc = fmi_record_parse(
+        out, fm_span_of(pack->map.data + place->offset, end - (size_t)place->offset), pack->name);
+    if (rc == FM_OK && !fm_digest_eq(&out->id, id))
+        return fm_fail(FM_ECORRUPT, "pack %s: the index points at another object: delete %s",
+                       pack->name, s->index_path);
+    return rc;
+}
+
+static const char *codec_summary(const fmi_record *r)
+{
+    if (r->leaf_count == 0)
+        return "raw";
+    uint8_t first = fmi_leaf_codec(r, 0);
+    for (uint32_t i = 1; i < r->leaf_count; i++)
+        if (fmi_leaf_codec(r, i) != first)
+            return "mixed";
+    return fmi_codec_name(first);
+}
+
+fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
+{
+    memset(out, 0, sizeof *out);
+    fmi_record r;
+    fmi_place place;
+    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
+    if (rc != FM_OK)
+        return rc;
+    out->is_blob = r.is_blob;
+    out->dtype = r.dtype;
+    out->shape = r.shape;
+    out->bytes = r.bytes;
+    out->stored_bytes = r.stored_bytes;
+    out->chain_depth = r.depth;
+    out->has_parent = r.has_parent;
+    out->parent = r.parent;
+    snprintf(out->codec, sizeof out->codec, "%s", codec_summary(&r));
+    return FM_OK;
+}
+
+/* ==== delta chains ========================================================================= */
+
+static fm_status leaf_offsets(uint64_t **out, const fmi_record *r)
+{
+    uint64_t *offset = fm_malloc(((size_t)r->leaf_count + 1) * sizeof *offset);
+    if (!offset)
+        return FM_ENOMEM;
+    offset[0] = 0;
+    for (uint32_t i = 0; i < r->leaf_count; i++)
+        offset[i + 1] = offset[i] + fmi_leaf_stored(r, i);
+    *out = offset;
+    return FM_OK;
+}
+
+static fm_status find_parent(fmi_chain *ch, fm_store *s, const fm_digest *id,
+                             const fmi_staged *staged, fmi_record *r)
+{
+    if (staged) {
+        uint8_t *bytes = NULL;
+        size_t len = 0;
+        fm_status rc = staged->read(staged->ctx, id, &bytes, &len);
+        ch->owned[ch->count] = bytes;
+        if (rc == FM_OK)
+            return fmi_record_parse(r, fm_span_of(bytes, len), "staged record");
+        if (rc != FM_ENOTFOUND)
+            return rc;
+    }
+    fmi_place place;
+    return fmi_store_record(s, id, 0, true, r, &place);
+}
+
+/* Appends a record to the chain, checked against the child that names it. */
+static fm_status push_link(fmi_chain *ch, const fmi_record *r)
+{
+    if (ch->count > 0) {
+        const fmi_record *child = &ch->link[ch->count - 1];
+        if (r->is_blob || r->dtype != child->dtype || !fm_shape_eq(&r->shape, &child->shape) ||
+            r->depth >= child->depth) {
+            char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
+            fm_digest_hex(&child->id, a);
+            fm_digest_hex(&r->id, b);
+            return fm_fail(FM_EBASE, "tensor %s: its delta parent %s has another dtype, shape or "
+                           "depth", a, b);
+        }
+    }
+    fm_status rc = leaf_offsets(&ch->offset[ch->count], r);
+    if (rc != FM_OK)
+        return rc;
+    ch->link[ch->count++] = *r;
+    return FM_OK;
+}
+
+static fm_status push_parents(fmi_chain *ch, fm_store *s, const fmi_staged *staged)
+{
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && ch->link[ch->count - 1].has_parent) {
+        fm_assert(ch->count <= FMI_CHAIN_MAX); /* depths fall strictly, so the walk ends */
+        const fmi_record *child = &ch->link[ch->count - 1];
+        fmi_record r;
+        rc = find_parent(ch, s, &child->parent, staged, &r);
+        if (rc == FM_ENOTFOUND) {
+            char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
+            fm_digest_hex(&child->id, a);
+            fm_digest_hex(&child->parent, b);
+            return fm_fail(FM_EBASE, "tensor %s is stored as a delta against %s, which is missing: "
+                           "run fsck", a, b);
+        }
+        if (rc == FM_OK)
+            rc = push_link(ch, &r);
+    }
+    return rc;
+}
+
+fm_status fmi_chain_from(fmi_chain *out, fm_store *s, const fmi_record *r, const fmi_staged *staged)
+{
+    memset(out, 0, sizeof *out);
+    fm_status rc = push_link(out, r);
+    if (rc == FM_OK)
+        rc = push_parents(out, s, staged);
+    if (rc != FM_OK)
+        fmi_chain_release(out);
+    return rc;
+}
+
+fm_status fmi_chain_open(fmi_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
+                         const fmi_staged *staged)
+{
+    memset(out, 0, sizeof *out);
+    fmi_record r;
+    fmi_place place;
+    fm_status rc = nth == 0 && staged ? find_parent(out, s, id, staged, &r)
+                                      : fmi_store_record(s, id, nth, true, &r, &place);
+    if (rc == FM_OK)
+        rc = push_link(out, &r);
+    if (rc == FM_OK)
+        rc = push_parents(out, s, staged);
+    if (rc != FM_OK)
+        fmi_chain_release(out);
+    return rc;
+}
+
+void fmi_chain_release(fmi_chain *ch)
+{
+    for (uint32_t i = 0; i <= FMI_CHAIN_MAX; i++) {
+        fm_free(ch->offset[i]);
+        fm_free(ch->owned[i]);
+    }
+    memset(ch, 0, sizeof *ch);
+}
+
+static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
+                             uint8_t *dst, const uint8_t *parent)
+{
+    const fmi_record *r = &ch->link[k];
+    size_t bytes = fmi_leaf_bytes(r->bytes, i);
+    fm_span coded = fm_span_of(r->payload + ch->offset[k][i], fmi_leaf_stored(r, i));
+    fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), r->dtype, coded, parent);
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest want, got;
+    if (rc == FM_OK)
+        rc = fm_sha256(&got, dst, bytes);
+    if (rc != FM_OK) {
+        fm_digest_hex(&r->id, hex);
+        return fm_error_prefix(rc, "object %s, leaf %u", hex, i);
+    }
+    fmi_leaf_digest(r, i, &want);
+    if (fm_digest_eq(&got, &want))
+        return FM_OK;
+    fm_digest_hex(&r->id, hex);
+    if (!parent)
+        return fm_fail(FM_ECORRUPT, "object %s, leaf %u: stored bytes do not match their digest",
+                       hex, i);
+    char base[FM_HEX_CHARS + 1];
+    fm_digest_hex(&r->parent, base);
+    return fm_fail(FM_ECORRUPT, "object %s, leaf %u: the delta against %s does not give the bytes of "
+                   "its digest", hex, i, base);
+}
+
+fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst)
+{
+    uint32_t k = 0;
+    while (fmi_codec_needs_parent(fmi_leaf_codec(&ch->link[k], i))) {
+        k++;
+        fm_assert(k < ch->count); /* the parser refuses a delta leaf without a parent */
+    }
+    const uint8_t *parent = NULL;
+    for (;; k--) {
+        uint8_t *to = k == 0 ? dst : fmi_coder_scratch(c, k & 1);
+        fm_status rc = decode_link(ch, c, k, i, to, parent);
+        if (rc != FM_OK || k == 0)
+            return rc;
+        parent = to;
+    }
+}
+
+/* ==== reading ============================================================================== */
+
+static fm_status read_place(fm_store *s, fmi_coder *c, const fm_digest *id, uint32_t nth, void *dst,
+                            uint64_t bytes)
+{
+    fmi_chain ch;
+    fm_status rc = fmi_chain_open(&ch, s, id, nth, NULL);
+    if (rc != FM_OK)
+        return rc;
+    if (ch.link[0].bytes != bytes) {
+        char hex[FM_HEX_CHARS + 1];
+        fm_digest_hex(id, hex);
+        rc = fm_fail(FM_EINVAL, "object %s has %llu bytes, %llu were asked for", hex,
+                     (unsigned long long)ch.link[0].bytes, (unsigned long long)bytes);
+    }
+    for (uint32_t i = 0; rc == FM_OK && i < ch.link[0].leaf_count; i++)
+        rc = fmi_chain_leaf(&ch, c, i, (uint8_t *)dst + (size_t)i * FM_LEAF_BYTES);
+    fmi_chain_release(&ch);
+    return rc;
+}
+
+fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes)
+{
+    fmi_coder *c;
+    fm_status rc = fmi_store_coder(s, &c);
+    if (rc != FM_OK)
+        return rc;
+    rc = read_place(s, c, id, 0, dst, bytes);
+    fm_error_state first;
+    fm_error_save(&first);
+    fm_status again = rc;
+    for (uint32_t nth = 1; again == FM_ECORRUPT || again == FM_EBASE; nth++) {
+        again = read_place(s, c, id, nth, dst, bytes);
+        if (again == FM_OK)
+            rc = FM_OK;
+    }
+    if (rc != FM_OK)
+        fm_error_restore(&first);
+    fmi_store_coder_return(s, c);
+    return rc;
+}
+
+static fm_status provide(void *ctx, const fm_entry *e, void *dst)
+{
+    if (e->kind == FM_ENTRY_FILE) {
+        memcpy(dst, e->data, (size_t)e->bytes);
+        return FM_OK;
+    }
+    fm_status rc = fm_store_read(ctx, &e->id, dst, e->bytes);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", e->path);
+}
+
+fm_provider fm_store_provider(fm_store *s)
+{
+    fm_provider p = {s, provide};
+    return p;
+}
+
+fm_status fm_store_totals_of(fm_store *s, fm_store_totals *out)
+{
+    memset(out, 0, sizeof *out);
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = fmi_store_refresh(s);
+    if (rc == FM_OK)
+        rc = fmi_index_totals(s->index, &out->objects, &out->bytes_decoded, &out->packs,
+                              &out->bytes_packs);
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}

@@ -1,0 +1,80 @@
+/* store_priv.h - what store.c, txn.c and fsck.c share: the open store, its mapped packs, and
+ * delta chains. Not for other folders. */
+#ifndef FM_STORE_STORE_PRIV_H
+#define FM_STORE_STORE_PRIV_H
+
+#include <pthread.h>
+
+#include "store/base/io.h"
+#include "store/base/map.h"
+#include "store/codec.h"
+#include "store/index.h"
+#include "store/store.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_PACK_SUFFIX ".pack"
+
+/* A pack mapped once and kept until the store is closed: records point into it. */
+typedef struct fmi_open_pack {
+    int64_t row;
+    char name[FM_HEX_CHARS + 1];
+    fm_file_map map;
+    struct fmi_open_pack *next;
+} fmi_open_pack;
+
+#define FMI_IDLE_CODERS 8
+
+struct fm_store {
+    char *root, *packs_dir, *tmp_dir, *index_path, *lock_path;
+    pthread_mutex_t mutex; /* index, open packs, idle coders */
+    fmi_index *index;
+    fmi_open_pack *open;
+    fmi_coder *idle[FMI_IDLE_CODERS];
+    size_t idle_count;
+    size_t unsound_packs; /* seen at the last look at packs/ */
+};
+
+FM_CHECKED fm_status fmi_store_coder(fm_store *s, fmi_coder **out); /* borrow a coder */
+void fmi_store_coder_return(fm_store *s, fmi_coder *c);
+
+/* Compares packs/ with the index and mends the index. The mutex must be held. */
+FM_CHECKED fm_status fmi_store_refresh(fm_store *s);
+/* Scans one pack file into the index (a transaction must be open). *sound: its frame is right. */
+FM_CHECKED fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound);
+char *fmi_store_pack_path(const fm_store *s, const char *name); /* fm_free */
+bool fmi_is_pack_name(const char *file, char name[FM_HEX_CHARS + 1]);
+
+/* Sound and indexed, as far as is known. look: on a miss, look for other processes' packs. */
+FM_CHECKED fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out);
+/* The nth place of an object, parsed, FM_ENOTFOUND beyond the last. Takes the mutex. */
+FM_CHECKED fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                                      fmi_record *out, fmi_place *place);
+
+/* An object and the ancestors that its deltas need, link[0] being the object. */
+typedef struct fmi_chain {
+    fmi_record link[FMI_CHAIN_MAX + 1];
+    uint64_t *offset[FMI_CHAIN_MAX + 1]; /* of each leaf in its payload */
+    uint8_t *owned[FMI_CHAIN_MAX + 1];   /* records of an open transaction, read back */
+    uint32_t count;
+} fmi_chain;
+
+/* Where a transaction's staged records come from; fn gives FM_ENOTFOUND for others' ids. The bytes
+ * are the caller's to free. */
+typedef struct fmi_staged {
+    void *ctx;
+    fm_status (*read)(void *ctx, const fm_digest *id, uint8_t **bytes, size_t *len);
+} fmi_staged;
+
+/* staged may be NULL. FM_EBASE: a parent is missing or has another dtype or shape. */
+FM_CHECKED fm_status fmi_chain_open(fmi_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
+                                    const fmi_staged *staged);
+/* As above, for a record already in hand. */
+FM_CHECKED fm_status fmi_chain_from(fmi_chain *out, fm_store *s, const fmi_record *r,
+                                    const fmi_staged *staged);
+void fmi_chain_release(fmi_chain *ch);
+/* Decodes leaf i of the object and checks every digest on the way. */
+FM_CHECKED fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst);
+
+FM_END_DECLS
+#endif

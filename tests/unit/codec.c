@@ -1,0 +1,250 @@
+/* Codecs: every leaf comes back bit for bit, whatever codec won, and malformed bytes are refused. */
+#include <string.h>
+
+#include "store/base/rng.h"
+#include "store/codec.h"
+#include "store/codec_rans.h"
+#include "store/delta.h"
+#include "tests/testkit.h"
+
+static fmi_coder *coder;
+
+static int setup(void **state)
+{
+    (void)state;
+    return fmi_coder_new(&coder) == FM_OK ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fmi_coder_free(coder);
+    return 0;
+}
+
+/* Encodes twice (same bytes), decodes, compares; returns the coded size. */
+static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const uint8_t *parent,
+                         uint8_t *codec)
+{
+    fm_buf a, b;
+    fm_buf_init(&a, 0);
+    fm_buf_init(&b, 0);
+    uint8_t again;
+    tk_ok(fmi_leaf_encode(coder, &a, codec, dtype, fm_span_of(leaf, n), parent));
+    tk_ok(fmi_leaf_encode(coder, &b, &again, dtype, fm_span_of(leaf, n), parent));
+    assert_int_equal(*codec, again);
+    assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
+    uint8_t *back = fm_malloc(n);
+    memset(back, 0x5a, n);
+    tk_ok(fmi_leaf_decode(coder, back, n, *codec, dtype, fm_buf_span(&a), parent));
+    assert_memory_equal(back, leaf, n);
+    assert_true(a.len <= n);
+    size_t len = a.len;
+    fm_free(back);
+    fm_buf_release(&a);
+    fm_buf_release(&b);
+    return len;
+}
+
+static void fill_normal_bf16(uint8_t *p, size_t n, uint64_t stream)
+{
+    for (size_t i = 0; i < n; i++)
+        fm_put_u16(p + 2 * i, fm_f32_to_bf16((float)(0.02 * fm_rng_normal(1, stream, i))));
+}
+
+static void noise(uint8_t *p, size_t n, uint64_t stream)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = (uint8_t)fm_rng_u64(2, stream, i);
+}
+
+static void noise_is_stored_raw(void **state)
+{
+    (void)state;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
+    noise(p, FM_LEAF_BYTES, 1);
+    assert_int_equal(round_trip(FM_DTYPE_NONE, p, FM_LEAF_BYTES, NULL, &codec), FM_LEAF_BYTES);
+    assert_int_equal(codec, FMI_CODEC_RAW);
+    fm_free(p);
+}
+
+static void constants_take_one_element(void **state)
+{
+    (void)state;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
+    for (size_t i = 0; i < FM_LEAF_BYTES / 4; i++)
+        fm_put_u32(p + 4 * i, 0x3f800000u);
+    assert_int_equal(round_trip(FM_F32, p, FM_LEAF_BYTES, NULL, &codec), 4);
+    assert_int_equal(codec, FMI_CODEC_CONST);
+    fm_free(p);
+}
+
+static void weights_in_bf16_reach_their_entropy(void **state)
+{
+    (void)state;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
+    fill_normal_bf16(p, FM_LEAF_BYTES / 2, 3);
+    size_t len = round_trip(FM_BF16, p, FM_LEAF_BYTES, NULL, &codec);
+    assert_int_equal(codec, FMI_CODEC_PLANES);
+    tk_assert_le((double)len / FM_LEAF_BYTES, 0.67, "bf16 alone");
+    fm_free(p);
+}
+
+static void a_child_costs_less_than_its_xor(void **state)
+{
+    (void)state;
+    size_t n = FM_LEAF_BYTES / 2;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
+    for (size_t i = 0; i < n; i++) {
+        double w = 0.02 * fm_rng_normal(1, 4, i);
+        fm_put_u16(p + 2 * i, fm_f32_to_bf16((float)w));
+        fm_put_u16(c + 2 * i, fm_f32_to_bf16((float)(w + 2e-5 * fm_rng_normal(1, 5, i))));
+    }
+    size_t len = round_trip(FM_BF16, c, FM_LEAF_BYTES, p, &codec);
+    assert_int_equal(codec, FMI_CODEC_DELTA);
+    tk_assert_le((double)len / FM_LEAF_BYTES, 0.09, "bf16 child, relative update 1e-3");
+    assert_int_equal(round_trip(FM_BF16, p, FM_LEAF_BYTES, p, &codec), 0);
+    assert_int_equal(codec, FMI_CODEC_SAME);
+    fm_free(p);
+    fm_free(c);
+}
+
+/* All bit patterns against shuffled bit patterns: NaN with payloads, Inf, -0.0, subnormals. */
+static void deltas_survive_every_bit_pattern(void **state)
+{
+    (void)state;
+    size_t n = 65536;
+    uint8_t *p = fm_malloc(4 * n), *c = fm_malloc(4 * n), codec;
+    for (int width = 2; width <= 4; width += 2) {
+        for (size_t i = 0; i < n; i++) {
+            uint32_t v = (uint32_t)i, o = (uint32_t)(i * 40503u) & 0xffffu;
+            if (width == 2) {
+                fm_put_u16(p + 2 * i, (uint16_t)v);
+                fm_put_u16(c + 2 * i, (uint16_t)(i % 3 ? v + 1 : o));
+            } else {
+                fm_put_u32(p + 4 * i, v << 16 | o);
+                fm_put_u32(c + 4 * i, (i % 3 ? v << 16 | o : o << 16 | v) + 1);
+            }
+        }
+        const fm_dtype two[] = {FM_BF16, FM_F16}, four[] = {FM_F32};
+        const fm_dtype *d = width == 2 ? two : four;
+        for (size_t k = 0; k < (width == 2 ? 2u : 1u); k++)
+            round_trip(d[k], c, (size_t)width * n, p, &codec);
+        uint32_t count[256];
+        uint8_t *mem = fm_malloc(4 * n), *back = fm_malloc(4 * n);
+        uint8_t *plane[4] = {mem, mem + n, mem + 2 * n, mem + 3 * n};
+        const uint8_t *const joined[4] = {plane[0], plane[1], plane[2], plane[3]};
+        fmi_delta_count(count, d[0], p, n);
+        fmi_delta_split(plane, d[0], c, p, count, n);
+        fmi_delta_join(back, d[0], joined, p, count, n);
+        assert_memory_equal(back, c, (size_t)width * n);
+        fm_free(mem);
+        fm_free(back);
+    }
+    fm_free(p);
+    fm_free(c);
+}
+
+static void every_dtype_and_odd_size_round_trips(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1,    2,    7,     20,    255,
+                                   4095, 4096, 65537, FM_LEAF_BYTES - 1, FM_LEAF_BYTES};
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
+    for (unsigned d = FM_DTYPE_NONE; d < FM_DTYPE_COUNT; d++)
+        for (size_t k = 0; k < FM_ARRAY_LEN(sizes); k++) {
+            size_t n = sizes[k];
+            size_t unit = d == FM_DTYPE_NONE ? 1 : fm_dtype_get((fm_dtype)d)->block_bytes;
+            if (unit <= 8 && n % unit)
+                continue; /* a leaf of a plain type holds whole elements; blocks may be cut */
+            for (size_t i = 0; i < n; i++) {
+                uint64_t r = fm_rng_u64(7, d * 16 + k, i);
+                p[i] = (uint8_t)(r & 15);
+                c[i] = (uint8_t)(p[i] + ((r >> 8) % 9 == 0));
+            }
+            round_trip((fm_dtype)d, c, n, NULL, &codec);
+            round_trip((fm_dtype)d, c, n, p, &codec);
+        }
+    fm_free(p);
+    fm_free(c);
+}
+
+static void rans_handles_skewed_and_full_alphabets(void **state)
+{
+    (void)state;
+    size_t n = 100000;
+    uint8_t *src = fm_malloc(n), *dst = fm_malloc(2 * n), *back = fm_malloc(n);
+    for (int mode = 0; mode < 4; mode++) {
+        uint32_t h[256] = {0};
+        for (size_t i = 0; i < n; i++) {
+            uint64_t r = fm_rng_u64(9, (uint64_t)mode, i);
+            src[i] = mode == 0   ? (uint8_t)(r % 50000 == 0)
+                     : mode == 1 ? (uint8_t)r
+                     : mode == 2 ? (uint8_t)(i < 256 ? i : 0)
+                                 : (uint8_t)((r & 255) & (r >> 8 & 255) & (r >> 16 & 255));
+        }
+        src[0] = 1;
+        for (size_t i = 0; i < n; i++)
+            h[src[i]]++;
+        size_t len = fmi_rans_encode(dst, 2 * n, src, n, h);
+        assert_true(len > 0);
+        tk_ok(fmi_rans_decode(back, n, dst, len));
+        assert_memory_equal(back, src, n);
+        tk_fails(fmi_rans_decode(back, n, dst, len - 1), FM_ECORRUPT, "entropy stream");
+        tk_fails(fmi_rans_decode(back, n, dst, 0), FM_ECORRUPT, "entropy stream");
+        assert_int_equal(fmi_rans_encode(dst, len - 1, src, n, h), 0);
+    }
+    fm_free(src);
+    fm_free(dst);
+    fm_free(back);
+}
+
+/* Decoding damaged bytes gives an error or other bytes, and touches nothing beyond dst. */
+static void damaged_leaves_never_overrun(void **state)
+{
+    (void)state;
+    size_t n = 20000;
+    uint8_t *p = fm_malloc(n), *c = fm_malloc(n), *back = fm_malloc(n), codec;
+    fill_normal_bf16(p, n / 2, 11);
+    memcpy(c, p, n);
+    for (size_t i = 0; i < n; i += 6)
+        c[i] ^= 1;
+    fm_buf a;
+    fm_buf_init(&a, 0);
+    for (int with_parent = 0; with_parent < 2; with_parent++) {
+        const uint8_t *parent = with_parent ? p : NULL;
+        fm_buf_clear(&a);
+        tk_ok(fmi_leaf_encode(coder, &a, &codec, FM_BF16, fm_span_of(c, n), parent));
+        size_t refused = 0;
+        for (size_t at = 0; at < a.len; at += 1 + a.len / 997) {
+            a.data[at] ^= 0x41;
+            refused += fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent) !=
+                       FM_OK;
+            a.data[at] ^= 0x41;
+            tk_fails(fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_span_of(a.data, at),
+                                     parent), FM_ECORRUPT, NULL);
+        }
+        assert_true(refused > 0);
+        tk_ok(fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent));
+        assert_memory_equal(back, c, n);
+    }
+    fm_buf_release(&a);
+    fm_free(p);
+    fm_free(c);
+    fm_free(back);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(noise_is_stored_raw),
+        cmocka_unit_test(constants_take_one_element),
+        cmocka_unit_test(weights_in_bf16_reach_their_entropy),
+        cmocka_unit_test(a_child_costs_less_than_its_xor),
+        cmocka_unit_test(deltas_survive_every_bit_pattern),
+        cmocka_unit_test(every_dtype_and_odd_size_round_trips),
+        cmocka_unit_test(rans_handles_skewed_and_full_alphabets),
+        cmocka_unit_test(damaged_leaves_never_overrun),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
