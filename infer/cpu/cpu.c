@@ -1,0 +1,146 @@
+/* cpu.c - the CPU backend in mode `exact`: life cycle, memory, the choice of instruction set.
+ *
+ * Calls run at once and in order; a call that cannot get scratch memory leaves its failure for
+ * sync, as the seam asks. The instruction set is chosen here and nowhere else; the bits of a
+ * result do not depend on it. */
+#include "infer/cpu/cpu.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+void *fmi_scratch_get(fmi_scratch *s, size_t bytes)
+{
+    if (bytes > s->cap_bytes || !s->bytes) {
+        fm_free(s->bytes);
+        s->cap_bytes = 0;
+        s->bytes = fm_aligned_alloc(64, bytes + bytes / 4 + 64);
+        if (s->bytes)
+            s->cap_bytes = bytes + bytes / 4 + 64;
+    }
+    return s->bytes;
+}
+
+void fmi_stick(fmi_cpu *cpu, fm_status rc)
+{
+    if (rc < 0 && cpu->failed == FM_OK) {
+        cpu->failed = rc;
+        fm_error_save(&cpu->error);
+    }
+}
+
+void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx)
+{
+    if (cpu->failed == FM_OK && count > 0)
+        fmi_stick(cpu, fm_pool_run(cpu->pool, count, min_chunk, fn, ctx));
+}
+
+static fm_status cpu_alloc(fm_backend *be, void **out, size_t bytes)
+{
+    (void)be;
+    *out = fm_aligned_alloc(64, bytes);
+    if (!*out)
+        return FM_ENOMEM;
+    memset(*out, 0, bytes);
+    return FM_OK;
+}
+
+static void cpu_free(fm_backend *be, void *ptr)
+{
+    (void)be;
+    fm_free(ptr);
+}
+
+static fm_status cpu_copy(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    if (bytes > 0)
+        memcpy(dst, src, bytes);
+    return FM_OK;
+}
+
+static fm_status cpu_sync(fm_backend *be)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    fm_status rc = cpu->failed;
+
+    if (rc < 0)
+        fm_error_restore(&cpu->error);
+    cpu->failed = FM_OK;
+    return rc;
+}
+
+static fm_status cpu_download(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    fm_status rc = cpu_sync(be);
+    return rc < 0 ? rc : cpu_copy(be, dst, src, bytes);
+}
+
+static void cpu_close(fm_backend *be)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+
+    for (unsigned i = 0; cpu->worker && i < cpu->threads; i++)
+        fm_free(cpu->worker[i].bytes);
+    fm_free(cpu->worker);
+    fm_free(cpu->shared.bytes);
+    fm_free(cpu);
+}
+
+typedef struct isa_choice {
+    const fmi_kern *kern;
+    bool present;
+} isa_choice;
+
+/* Best first. __builtin_cpu_supports also asks whether the system saves the registers. */
+static const fmi_kern *choose_kern(const char *isa)
+{
+#if defined(__x86_64__)
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    const isa_choice choice[] = {
+        {&fmi_kern_avx512, avx512}, {&fmi_kern_avx2, avx2}, {&fmi_kern_generic, true}};
+#else
+    const isa_choice choice[] = {{&fmi_kern_generic, true}};
+#endif
+    for (size_t i = 0; i < FM_ARRAY_LEN(choice); i++)
+        if (choice[i].present && (!isa || strcmp(isa, choice[i].kern->isa) == 0))
+            return choice[i].kern;
+    return NULL;
+}
+
+fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
+{
+    const fmi_kern *kern = choose_kern(isa);
+    fmi_cpu *cpu;
+
+    *out = NULL;
+    if (!kern)
+        return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels", isa);
+    cpu = fm_calloc(1, sizeof *cpu);
+    if (!cpu)
+        return FM_ENOMEM;
+    cpu->pool = pool;
+    cpu->kern = kern;
+    cpu->threads = fm_pool_threads(pool);
+    cpu->be = (fm_backend){
+        .name = "cpu", .mode = "exact", .kernel_class = "exact-f32-1", .isa = kern->isa,
+        .host_visible = true, .ctx = cpu, .close = cpu_close, .alloc = cpu_alloc,
+        .free = cpu_free, .upload = cpu_copy, .download = cpu_download, .sync = cpu_sync};
+    cpu->worker = fm_calloc(cpu->threads, sizeof *cpu->worker);
+    if (!cpu->worker) {
+        cpu_close(&cpu->be);
+        return FM_ENOMEM;
+    }
+    fmi_product_install(&cpu->be);
+    fmi_attention_install(&cpu->be);
+    fmi_elem_install(&cpu->be);
+    *out = &cpu->be;
+    return FM_OK;
+}
+
+fm_status fm_backend_cpu_exact(fm_backend **out, fm_pool *pool)
+{
+    return fmi_cpu_open_isa(out, pool, NULL);
+}

@@ -1,0 +1,51 @@
+/* cpu.h - inside the CPU backend: its context, weights, and what its files share. */
+#ifndef FM_INFER_CPU_CPU_H
+#define FM_INFER_CPU_CPU_H
+
+#include "infer/backend.h"
+#include "infer/cpu/kern.h"
+
+/* Memory that one worker reuses from call to call; grows, is never shrunk, dies with the backend. */
+typedef struct fmi_scratch {
+    void *bytes;
+    size_t cap_bytes;
+} fmi_scratch;
+
+typedef struct fmi_cpu {
+    fm_backend be; /* first: the backend is this object */
+    fm_pool *pool; /* borrowed */
+    const fmi_kern *kern;
+    unsigned threads;
+    fmi_scratch *worker; /* [threads] */
+    fmi_scratch shared;  /* of the calling thread, between parallel parts */
+    fm_status failed;    /* the first failure since the last sync, with its text */
+    fm_error_state error;
+} fmi_cpu;
+
+/* [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial last panel is padded with
+ * zeros. A panel's block of 512 k is one contiguous 64 KiB. */
+struct fm_weight {
+    uint32_t n, k, panels;
+    float *panel;
+};
+
+static inline fmi_cpu *fmi_cpu_of(fm_backend *be)
+{
+    return be->ctx;
+}
+/* NULL after fm_fail. 64-byte aligned; what it held before is lost when it grows. */
+void *fmi_scratch_get(fmi_scratch *s, size_t bytes);
+/* Run fn over [0, count) on the pool; a failure sticks until sync. Nothing runs after a failure. */
+void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx);
+void fmi_stick(fmi_cpu *cpu, fm_status rc);
+
+/* Each file fills its slots. */
+void fmi_product_install(fm_backend *be);
+void fmi_attention_install(fm_backend *be);
+void fmi_elem_install(fm_backend *be);
+
+/* Tests: the backend on a given instruction set ("generic", "avx2", "avx512"); NULL picks the
+ * best. FM_EUNSUPPORTED where this CPU or build lacks it. */
+FM_CHECKED fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa);
+
+#endif

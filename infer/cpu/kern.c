@@ -1,0 +1,45 @@
+/* kern.c - every kernel of the CPU backend, compiled once per instruction set (FMI_ISA_*).
+ *
+ * One source instead of hand-written variants: the order of operations is then the same by
+ * construction, and the tests only have to show that vec.h keeps its word. The parts are headers
+ * of static functions because the register tiles must be inlined into code of their own ISA. */
+#include "infer/cpu/kern.h"
+#include "infer/cpu/vec.h"
+#include "store/base/detmath.h"
+
+#include "infer/cpu/kern_product.h"
+#include "infer/cpu/kern_elem.h"
+#include "infer/cpu/kern_attention.h"
+
+#if defined(FMI_ISA_AVX512)
+#define FMI_TABLE fmi_kern_avx512
+#define FMI_ISA "avx512"
+#elif defined(FMI_ISA_AVX2)
+#define FMI_TABLE fmi_kern_avx2
+#define FMI_ISA "avx2"
+#else
+#define FMI_TABLE fmi_kern_generic
+#define FMI_ISA "generic"
+#endif
+
+const fmi_kern FMI_TABLE = {
+    .isa = FMI_ISA,
+    .tile_rows = FMI_TILE_ROWS,
+    .pack_a = k_pack_a,
+    .product = k_product,
+    .transpose = k_transpose,
+    .swiglu = k_swiglu,
+    .swiglu_grad = k_swiglu_grad,
+    .add = k_add,
+    .scale = k_scale,
+    .rope = k_rope,
+    .rmsnorm = k_rmsnorm,
+    .rmsnorm_dx = k_rmsnorm_dx,
+    .column_sum = k_column_sum,
+    .logsumexp = k_logsumexp,
+    .cross_entropy = k_cross_entropy,
+    .sum_squares = k_sum_squares,
+    .adamw = k_adamw,
+    .attention = k_attention,
+    .attention_grad = k_attention_grad,
+};

@@ -1,0 +1,113 @@
+/* kern.h - what one instruction set offers: kernels on plain ranges, without threads or checks.
+ *
+ * The kern_*.c sources are compiled once per instruction set and fill one fmi_kern each; cpu.c
+ * chooses among them, in one place. Shapes as in infer/backend.h; "panel" is 32 outputs x k:
+ * element (k, j) at [k * FMI_PANEL + j]. */
+#ifndef FM_INFER_CPU_KERN_H
+#define FM_INFER_CPU_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FMI_PANEL 32u
+
+/* What happens to a block's sum s: s *= alpha; if add: s = c + s; if bias: s += bias. */
+typedef struct fmi_epilogue {
+    float alpha;
+    bool add;
+    const float *bias; /* of the panel's first output, or NULL */
+} fmi_epilogue;
+
+/* g query rows against the same keys: positions first..last (both in), pages of 32 positions. */
+typedef struct fmi_attn {
+    float *out; /* g rows, out_stride apart, hd each */
+    const float *q;
+    size_t out_stride, q_stride;
+    float *lse; /* g values, lse_stride apart, or NULL */
+    size_t lse_stride;
+    const float *const *kpage; /* [position / 32] -> [hd, 32] */
+    const float *const *vpage; /* [position / 32] -> rows of hd, ldv apart */
+    size_t ldv;
+    float *score; /* scratch: g rows of fmi_attn_score_ld(first, last) */
+    uint32_t g, first, last, hd;
+    float scale;
+} fmi_attn;
+
+/* One (sequence, key/value head) of the backward pass. */
+typedef struct fmi_attn_grad {
+    float *dq, *dk, *dv;
+    const float *dout, *q, *k, *v, *out, *lse;
+    size_t ldq, ldk;     /* of q, dq, out, dout; of k, v, dk, dv */
+    size_t lse_stride;   /* from one head's lse to the next */
+    float *scratch;      /* fmi_attn_grad_scratch floats */
+    const float **page;  /* scratch: three for every 32 positions */
+    uint32_t g, t, len, hd, window; /* g query heads share this key/value head; rows >= len are 0 */
+    float scale;
+} fmi_attn_grad;
+
+typedef struct fmi_adamw {
+    float decay, one_less_beta1, beta2, one_less_beta2, step_size, bias2_sqrt, eps, g_scale;
+} fmi_adamw;
+
+typedef struct fmi_kern {
+    const char *isa;
+    uint32_t tile_rows; /* rows of a register tile */
+
+    /* ---- products ---- */
+    /* Rows of a as tiles of [kc, rows of tile]. Element (i, k) of a lies at
+     * a[(rows ? rows[i] : i) * lda + k], or if ta at a[k * lda + i]. */
+    void (*pack_a)(float *dst, const float *a, size_t lda, const int32_t *rows, bool ta, uint32_t m,
+                   uint32_t kc);
+    /* c[m, n] from a packed block and one panel, n <= 32. rows as in pack_a. */
+    void (*product)(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
+                    const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi);
+    /* dst[k * ld_dst + i] = src[i * ld_src + k] for i < n, k < kc. */
+    void (*transpose)(float *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
+                      uint32_t kc);
+
+    /* ---- elements, norms, losses ---- */
+    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    void (*swiglu_grad)(float *dgate, float *dup, const float *dy, const float *gate,
+                        const float *up, size_t n);
+    void (*add)(float *y, const float *x, size_t n);
+    void (*scale)(float *y, float s, size_t n);
+    void (*rope)(float *x, size_t ldx, const int32_t *pos, const float *cos, const float *sin,
+                 uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
+    void (*rmsnorm)(float *y, const float *x, const float *gain, float *rstd, uint32_t m,
+                    uint32_t h, size_t ldx, float eps);
+    void (*rmsnorm_dx)(float *dx, const float *dy, const float *x, const float *gain,
+                       const float *rstd, uint32_t m, uint32_t h, size_t ldx, bool accumulate);
+    /* dst[j] += sum over rows ascending of dy (* (x * rstd) if x), j < n */
+    void (*column_sum)(float *dst, const float *dy, const float *x, const float *rstd, uint32_t m,
+                       uint32_t n, size_t ld);
+    void (*logsumexp)(float *lse, const float *logits, size_t ld, uint32_t m, uint32_t v);
+    void (*cross_entropy)(float *loss, float *logits, size_t ld, const int32_t *label, uint32_t m,
+                          uint32_t v, float dloss);
+    double (*sum_squares)(const float *x, size_t n);
+    void (*adamw)(float *p, float *m, float *v, const float *g, size_t n, const fmi_adamw *o);
+
+    /* ---- attention ---- */
+    void (*attention)(const fmi_attn *job);
+    void (*attention_grad)(const fmi_attn_grad *job);
+} fmi_kern;
+
+extern const fmi_kern fmi_kern_generic;
+#if defined(__x86_64__)
+extern const fmi_kern fmi_kern_avx2;
+extern const fmi_kern fmi_kern_avx512;
+#endif
+
+/* Scores of the pages that hold first..last. */
+static inline size_t fmi_attn_score_ld(uint32_t first, uint32_t last)
+{
+    return (size_t)(last / FMI_PANEL - first / FMI_PANEL + 1) * FMI_PANEL;
+}
+#define FMI_GRAD_ROWS 8u /* rows of the backward pass that go through the keys together */
+static inline size_t fmi_attn_grad_scratch(uint32_t t, uint32_t hd)
+{
+    size_t tp = ((size_t)t + FMI_PANEL - 1) / FMI_PANEL * FMI_PANEL;
+    return 2 * tp * hd + 2 * FMI_GRAD_ROWS * tp;
+}
+
+#endif

@@ -1,0 +1,361 @@
+/* product.c - everything that is a matrix product: weights, linear, lora, embed, gemm, linear_dx.
+ *
+ * One driver (mm_range) walks blocks of rows, blocks of 512 k, panels of 32 outputs, in this order,
+ * packing rows (and, where the second matrix is not a weight, panels) into the worker's scratch.
+ * Between blocks of k the sums wait in c itself. How rows and panels are dealt to threads is free:
+ * each output is computed whole by one thread, in one order. */
+#include "infer/cpu/cpu.h"
+
+#include <string.h>
+
+#include "store/base/checked.h"
+#include "store/base/mem.h"
+
+#define MAX_ROWS_BLOCK 384u /* rows packed at a time: x 512 k = 768 KiB, streamed from L2 / L3 */
+
+typedef enum mm_b {
+    MM_PANELS,   /* a weight's panels */
+    MM_PANELS_T, /* a weight [k of the product, n of the product] read the other way */
+    MM_ROWS,     /* row-major [n, k] */
+    MM_COLUMNS,  /* row-major [k, n] */
+} mm_b;
+
+typedef struct mm {
+    fmi_cpu *cpu;
+    float *c;
+    size_t ldc;
+    const int32_t *rows_c, *rows_a; /* NULL: 0, 1, .. */
+    const float *a;
+    size_t lda;
+    bool ta;
+    mm_b kind;
+    const float *b;
+    size_t ldb; /* MM_PANELS_T: k of the weight */
+    uint32_t m, n, k;
+    float alpha;
+    bool accumulate;
+    const float *bias;
+    uint32_t row_parts, panel_parts;
+} mm;
+
+static uint32_t panels_of(uint32_t n)
+{
+    return (n + FMI_PANEL - 1) / FMI_PANEL;
+}
+
+static size_t mm_scratch_floats(uint32_t rows, uint32_t k)
+{
+    size_t kc = FM_MIN(k, FM_K_BLOCK);
+    return FM_MIN(rows, MAX_ROWS_BLOCK) * kc + kc * FMI_PANEL;
+}
+
+/* A weight's panels cover 32 of our k each, and are k-major in our n: turn 32 x 32 squares. */
+static void pack_turned(const mm *j, float *dst, uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n)
+{
+    for (uint32_t k = 0; k < kc; k += FMI_PANEL) {
+        const float *src = j->b + (size_t)(k0 + k) * j->ldb + (size_t)n0 * FMI_PANEL;
+        j->cpu->kern->transpose(dst + (size_t)k * FMI_PANEL, FMI_PANEL, src, FMI_PANEL, n,
+                                FM_MIN(FMI_PANEL, kc - k));
+    }
+}
+
+/* The panel of outputs n0.. for k0..k0+kc, from wherever b lies. Columns beyond n up to the next
+ * 16 are set to 0, since a tile reads them. */
+static const float *mm_panel(const mm *j, float *dst, uint32_t k0, uint32_t kc, uint32_t n0,
+                             uint32_t n)
+{
+    uint32_t width = n > FMI_PANEL / 2 ? FMI_PANEL : FMI_PANEL / 2;
+
+    if (j->kind == MM_PANELS)
+        return j->b + (size_t)n0 * j->k + (size_t)k0 * FMI_PANEL;
+    for (uint32_t k = 0; n < width && k < kc; k++)
+        memset(dst + (size_t)k * FMI_PANEL + n, 0, (width - n) * sizeof *dst);
+    if (j->kind == MM_PANELS_T)
+        pack_turned(j, dst, k0, kc, n0, n);
+    else if (j->kind == MM_ROWS)
+        j->cpu->kern->transpose(dst, FMI_PANEL, j->b + (size_t)n0 * j->ldb + k0, j->ldb, n, kc);
+    else
+        for (uint32_t k = 0; k < kc; k++)
+            memcpy(dst + (size_t)k * FMI_PANEL, j->b + (k0 + k) * j->ldb + n0, n * sizeof *dst);
+    return dst;
+}
+
+/* Rows m0..m1 of panels p0..p1, alone on this thread. */
+static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0, uint32_t p1)
+{
+    const fmi_kern *kern = j->cpu->kern;
+    size_t kc_max = FM_MIN(j->k, FM_K_BLOCK);
+    float *turned = scratch, *apack = scratch + kc_max * FMI_PANEL;
+    uint32_t blocks = (m1 - m0 + MAX_ROWS_BLOCK - 1) / MAX_ROWS_BLOCK, count = m1 - m0, at = m0;
+
+    for (uint32_t block = 0; block < blocks; block++) {
+        uint32_t rows = count / blocks + (block < count % blocks ? 1 : 0);
+        float *c = j->c + (j->rows_c ? 0 : at * j->ldc);
+        const int32_t *rows_c = j->rows_c ? j->rows_c + at : NULL;
+        const int32_t *rows_a = j->rows_a ? j->rows_a + at : NULL;
+        for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
+            uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
+            const float *a = j->ta ? j->a + k0 * j->lda + at
+                                   : j->a + k0 + (rows_a ? 0 : at * j->lda);
+            kern->pack_a(apack, a, j->lda, rows_a, j->ta, rows, kc);
+            for (uint32_t p = p0; p < p1; p++) {
+                uint32_t n0 = p * FMI_PANEL, n = FM_MIN(j->n - n0, FMI_PANEL);
+                bool last = k0 + kc == j->k;
+                fmi_epilogue epi = {.alpha = j->alpha, .add = k0 > 0 || j->accumulate,
+                                    .bias = last && j->bias ? j->bias + n0 : NULL};
+                const float *panel = mm_panel(j, turned, k0, kc, n0, n);
+                kern->product(c + n0, j->ldc, rows_c, apack, rows, panel, n, kc, &epi);
+            }
+        }
+        at += rows;
+    }
+}
+
+static uint32_t part_begin(uint32_t count, uint32_t part, uint32_t parts)
+{
+    return (uint32_t)((uint64_t)count * part / parts);
+}
+
+static fm_status mm_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const mm *j = ctx;
+    size_t floats = mm_scratch_floats(j->m, j->k);
+    float *scratch = fmi_scratch_get(&j->cpu->worker[worker], floats * sizeof *scratch);
+
+    if (!scratch)
+        return FM_ENOMEM;
+    for (size_t i = begin; i < end; i++) {
+        uint32_t rp = (uint32_t)i / j->panel_parts, pp = (uint32_t)i % j->panel_parts;
+        uint32_t panels = panels_of(j->n);
+        mm_range(j, scratch, part_begin(j->m, rp, j->row_parts),
+                 part_begin(j->m, rp + 1, j->row_parts), part_begin(panels, pp, j->panel_parts),
+                 part_begin(panels, pp + 1, j->panel_parts));
+    }
+    return FM_OK;
+}
+
+/* Rows are dealt when there are many: each thread then packs only its own. Panels otherwise: each
+ * thread then streams only its own, which is all that matters to a decode step. */
+static void mm_run(mm *j)
+{
+    uint32_t panels = panels_of(j->n), threads = j->cpu->threads;
+    uint64_t work = (uint64_t)j->m * j->n * j->k;
+    bool by_rows = j->kind == MM_PANELS ? j->m >= 64 * threads : j->m >= j->n;
+
+    if (j->m == 0 || j->n == 0)
+        return;
+    fm_assert(j->k > 0);
+    if (work < 20000) /* shorter than waking a thread */
+        threads = 1;
+    if (panels < threads)
+        by_rows = true;
+    j->row_parts = by_rows ? FM_MIN(threads, (j->m + 3) / 4) : 1;
+    j->panel_parts = by_rows ? FM_MAX(1u, FM_MIN(threads / j->row_parts, panels))
+                             : FM_MIN(threads, panels);
+    fmi_run(j->cpu, (size_t)j->row_parts * j->panel_parts, 1, mm_worker, j);
+}
+
+/* ---- weights ---- */
+
+typedef struct pack_job {
+    fmi_cpu *cpu;
+    fm_weight *w;
+    fm_dtype dtype;
+    const unsigned char *src;
+    size_t row_bytes;
+} pack_job;
+
+static fm_status pack_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const pack_job *j = ctx;
+    uint32_t k = j->w->k;
+    float *rows = fmi_scratch_get(&j->cpu->worker[worker], (size_t)FMI_PANEL * k * sizeof *rows);
+
+    if (!rows)
+        return FM_ENOMEM;
+    for (size_t p = begin; p < end; p++) {
+        uint32_t n = FM_MIN(j->w->n - (uint32_t)p * FMI_PANEL, FMI_PANEL);
+        const unsigned char *src = j->src + p * FMI_PANEL * j->row_bytes;
+        float *dst = j->w->panel + p * FMI_PANEL * k;
+        for (uint32_t i = 0; i < n; i++) {
+            fm_status rc = fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k);
+            if (rc < 0)
+                return rc;
+        }
+        if (n < FMI_PANEL)
+            memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
+        j->cpu->kern->transpose(dst, FMI_PANEL, rows, k, n, k);
+    }
+    return FM_OK;
+}
+
+static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n,
+                               uint32_t k, const void *host_bytes)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    fm_shape row = {.rank = 1, .dim = {k}};
+    uint64_t row_bytes, total;
+    fm_weight *w;
+    fm_status rc;
+
+    *out = NULL;
+    if (n == 0 || k == 0)
+        return fm_fail(FM_EINVAL, "a weight of %u x %u has no elements", n, k);
+    if (!fm_dtype_get(dtype)->is_float)
+        return fm_fail(FM_EUNSUPPORTED, "a weight of type %s cannot be widened to float32",
+                       fm_dtype_get(dtype)->name);
+    rc = fm_tensor_bytes(&row_bytes, dtype, &row, "one row of a weight");
+    if (rc < 0)
+        return rc;
+    if (fm_mul_overflow(&total, (uint64_t)panels_of(n) * FMI_PANEL, k * sizeof(float)))
+        return fm_fail(FM_ELIMIT, "a weight of %u x %u is too large", n, k);
+    w = fm_calloc(1, sizeof *w);
+    if (!w)
+        return FM_ENOMEM;
+    *w = (fm_weight){.n = n, .k = k, .panels = panels_of(n), .panel = fm_aligned_alloc(64, total)};
+    pack_job job = {cpu, w, dtype, host_bytes, row_bytes};
+    rc = w->panel ? fm_pool_run(cpu->pool, w->panels, 4, pack_worker, &job) : FM_ENOMEM;
+    if (rc < 0) {
+        fm_free(w->panel);
+        fm_free(w);
+        return rc;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+static void op_weight_free(fm_backend *be, fm_weight *w)
+{
+    (void)be;
+    if (w)
+        fm_free(w->panel);
+    fm_free(w);
+}
+
+static uint64_t op_weight_bytes(const fm_weight *w)
+{
+    return sizeof *w + (uint64_t)w->panels * FMI_PANEL * w->k * sizeof(float);
+}
+
+static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    pack_job job = {cpu, w, FM_F32, (const unsigned char *)src, w->k * sizeof(float)};
+
+    fmi_run(cpu, w->panels, 4, pack_worker, &job);
+}
+
+/* ---- operations ---- */
+
+static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                      const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+{
+    mm j = {.cpu = fmi_cpu_of(be), .c = y, .ldc = ldy, .rows_c = rows, .rows_a = rows, .a = x,
+            .lda = ldx, .kind = MM_PANELS, .b = w->panel, .m = m, .n = w->n, .k = w->k,
+            .alpha = 1.0f, .bias = bias};
+    mm_run(&j);
+}
+
+static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                         const fm_weight *w, uint32_t m, bool accumulate)
+{
+    mm j = {.cpu = fmi_cpu_of(be), .c = dx, .ldc = lddx, .a = dy, .lda = lddy,
+            .kind = MM_PANELS_T, .b = w->panel, .ldb = w->k, .m = m, .n = w->k, .k = w->n,
+            .alpha = 1.0f, .accumulate = accumulate};
+    mm_run(&j);
+}
+
+static void op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+                    const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
+                    float alpha, bool accumulate)
+{
+    mm j = {.cpu = fmi_cpu_of(be), .c = c, .ldc = ldc, .a = a, .lda = lda, .ta = ta,
+            .kind = tb ? MM_ROWS : MM_COLUMNS, .b = b, .ldb = ldb, .m = m, .n = n, .k = k,
+            .alpha = alpha, .accumulate = accumulate};
+    mm_run(&j);
+}
+
+typedef struct lora_job {
+    mm down, up; /* t = x A^T in scratch; y += scale * t B^T */
+    uint32_t row_parts, panel_parts;
+} lora_job;
+
+/* t is computed by each worker for its own rows; a worker that has a share of the outputs of few
+ * rows computes their t again, which costs less than a second meeting of the threads. */
+static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const lora_job *j = ctx;
+    uint32_t r = j->down.n, panels = panels_of(j->up.n);
+    size_t floats = FM_MAX(mm_scratch_floats(MAX_ROWS_BLOCK, j->down.k),
+                           mm_scratch_floats(MAX_ROWS_BLOCK, r));
+    size_t bytes = (floats + (size_t)MAX_ROWS_BLOCK * r) * sizeof(float);
+    float *scratch = fmi_scratch_get(&j->up.cpu->worker[worker], bytes);
+
+    if (!scratch)
+        return FM_ENOMEM;
+    for (size_t i = begin; i < end; i++) {
+        uint32_t rp = (uint32_t)i / j->panel_parts, pp = (uint32_t)i % j->panel_parts;
+        uint32_t m1 = part_begin(j->up.m, rp + 1, j->row_parts);
+        for (uint32_t m0 = part_begin(j->up.m, rp, j->row_parts); m0 < m1; m0 += MAX_ROWS_BLOCK) {
+            uint32_t rows = FM_MIN(m1 - m0, MAX_ROWS_BLOCK);
+            mm down = j->down, up = j->up;
+            down.c = scratch + floats;
+            down.a += down.rows_a ? 0 : m0 * down.lda;
+            down.rows_a = down.rows_a ? down.rows_a + m0 : NULL;
+            up.a = down.c;
+            up.c += up.rows_c ? 0 : m0 * up.ldc;
+            up.rows_c = up.rows_c ? up.rows_c + m0 : NULL;
+            mm_range(&down, scratch, 0, rows, 0, panels_of(r));
+            mm_range(&up, scratch, 0, rows, part_begin(panels, pp, j->panel_parts),
+                     part_begin(panels, pp + 1, j->panel_parts));
+        }
+    }
+    return FM_OK;
+}
+
+static void op_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                    const float *a, const float *b, uint32_t n, uint32_t k, uint32_t r, float scale,
+                    const int32_t *rows, uint32_t m)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    uint32_t threads = (uint64_t)m * (n + k) * r < 20000 ? 1 : cpu->threads;
+    lora_job j = {
+        .down = {.cpu = cpu, .ldc = r, .rows_a = rows, .a = x, .lda = ldx, .kind = MM_ROWS, .b = a,
+                 .ldb = k, .m = m, .n = r, .k = k, .alpha = 1.0f},
+        .up = {.cpu = cpu, .c = y, .ldc = ldy, .rows_c = rows, .lda = r, .kind = MM_ROWS, .b = b,
+               .ldb = r, .m = m, .n = n, .k = r, .alpha = scale, .accumulate = true}};
+
+    if (m == 0 || n == 0 || r == 0)
+        return;
+    fm_assert(k > 0);
+    j.row_parts = m >= 8 * threads ? threads : 1;
+    j.panel_parts = j.row_parts > 1 ? 1 : FM_MIN(threads, panels_of(n));
+    fmi_run(cpu, (size_t)j.row_parts * j.panel_parts, 1, lora_worker, &j);
+}
+
+static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                     const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        uint32_t row = rows ? (uint32_t)rows[i] : i, id = (uint32_t)ids[row];
+        float *out = y + row * ldy;
+        fm_assert(id < w->n);
+        const float *src = w->panel + (size_t)(id / FMI_PANEL) * FMI_PANEL * w->k + id % FMI_PANEL;
+        for (uint32_t k = 0; k < w->k; k++)
+            out[k] = src[(size_t)k * FMI_PANEL];
+    }
+}
+
+void fmi_product_install(fm_backend *be)
+{
+    be->weight_new = op_weight_new;
+    be->weight_free = op_weight_free;
+    be->weight_bytes = op_weight_bytes;
+    be->weight_update = op_weight_update;
+    be->linear = op_linear;
+    be->linear_dx = op_linear_dx;
+    be->gemm = op_gemm;
+    be->lora = op_lora;
+    be->embed = op_embed;
+}

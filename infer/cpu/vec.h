@@ -1,0 +1,291 @@
+/* vec.h - sixteen floats as one value, in three instruction sets with the same bits.
+ *
+ * Every operation here is one correctly rounded IEEE operation per lane (or a selection), so code
+ * written on it gives the same result with AVX-512, AVX2 + FMA and plain C; exp is built from
+ * them. The kernel sources are compiled once per instruction set, with FMI_ISA_* telling which;
+ * nothing here may have external linkage. vf_max(a, b) is a > b ? a : b and vf_min likewise: where
+ * either is NaN the second operand is the result. */
+#ifndef FM_INFER_CPU_VEC_H
+#define FM_INFER_CPU_VEC_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define FMI_INLINE static inline __attribute__((always_inline, unused))
+#define VF_LANES 16u
+
+#if defined(FMI_ISA_AVX512)
+#include <immintrin.h>
+
+typedef __m512 vf;
+
+FMI_INLINE vf vf_set1(float v)
+{
+    return _mm512_set1_ps(v);
+}
+FMI_INLINE vf vf_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+FMI_INLINE void vf_store(float *p, vf v)
+{
+    _mm512_storeu_ps(p, v);
+}
+/* The first n lanes, 1 <= n <= 16; the others load as 0 and are not stored. */
+FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+}
+FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), v);
+}
+FMI_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+FMI_INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+FMI_INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+FMI_INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+FMI_INLINE vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+FMI_INLINE vf vf_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
+FMI_INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+FMI_INLINE vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+/* 2^n of lanes t = n + 1.5 * 2^23, n a whole number in [-126, 127]: the mantissa's low bits hold
+ * n, and everything else is shifted out. */
+FMI_INLINE vf vf_pow2_biased(vf t)
+{
+    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
+}
+
+#elif defined(FMI_ISA_AVX2)
+#include <immintrin.h>
+
+typedef struct vf {
+    __m256 lo, hi;
+} vf;
+
+FMI_INLINE vf vf_set1(float v)
+{
+    return (vf){_mm256_set1_ps(v), _mm256_set1_ps(v)};
+}
+FMI_INLINE vf vf_load(const float *p)
+{
+    return (vf){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+FMI_INLINE void vf_store(float *p, vf v)
+{
+    _mm256_storeu_ps(p, v.lo);
+    _mm256_storeu_ps(p + 8, v.hi);
+}
+FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+    float tmp[VF_LANES] = {0};
+
+    memcpy(tmp, p, n * sizeof *p);
+    return vf_load(tmp);
+}
+FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+{
+    float tmp[VF_LANES];
+
+    vf_store(tmp, v);
+    memcpy(p, tmp, n * sizeof *p);
+}
+#define FMI_VF2(name, op)                                  \
+    FMI_INLINE vf name(vf a, vf b)                         \
+    {                                                      \
+        return (vf){op(a.lo, b.lo), op(a.hi, b.hi)};       \
+    }
+FMI_VF2(vf_add, _mm256_add_ps)
+FMI_VF2(vf_sub, _mm256_sub_ps)
+FMI_VF2(vf_mul, _mm256_mul_ps)
+FMI_VF2(vf_div, _mm256_div_ps)
+FMI_VF2(vf_max, _mm256_max_ps)
+FMI_VF2(vf_min, _mm256_min_ps)
+#undef FMI_VF2
+FMI_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return (vf){_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+FMI_INLINE vf vf_sqrt(vf a)
+{
+    return (vf){_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)};
+}
+FMI_INLINE __m256 vf_pow2_half(__m256 t)
+{
+    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
+}
+FMI_INLINE vf vf_pow2_biased(vf t)
+{
+    return (vf){vf_pow2_half(t.lo), vf_pow2_half(t.hi)};
+}
+
+#else /* plain C: any CPU; fmaf is a call where the CPU has no such instruction */
+
+typedef struct vf {
+    float f[VF_LANES];
+} vf;
+
+FMI_INLINE vf vf_set1(float v)
+{
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.f[i] = v;
+    return r;
+}
+FMI_INLINE vf vf_load(const float *p)
+{
+    vf r;
+    memcpy(r.f, p, sizeof r.f);
+    return r;
+}
+FMI_INLINE void vf_store(float *p, vf v)
+{
+    memcpy(p, v.f, sizeof v.f);
+}
+FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+    vf r = {{0}};
+    memcpy(r.f, p, n * sizeof *p);
+    return r;
+}
+FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+{
+    memcpy(p, v.f, n * sizeof *p);
+}
+#define FMI_VF2(name, expr)                              \
+    FMI_INLINE vf name(vf a, vf b)                       \
+    {                                                    \
+        vf r;                                            \
+        for (uint32_t i = 0; i < VF_LANES; i++)          \
+            r.f[i] = expr;                               \
+        return r;                                        \
+    }
+FMI_VF2(vf_add, a.f[i] + b.f[i])
+FMI_VF2(vf_sub, a.f[i] - b.f[i])
+FMI_VF2(vf_mul, a.f[i] * b.f[i])
+FMI_VF2(vf_div, a.f[i] / b.f[i])
+FMI_VF2(vf_max, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
+FMI_VF2(vf_min, a.f[i] < b.f[i] ? a.f[i] : b.f[i])
+#undef FMI_VF2
+FMI_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
+    return r;
+}
+FMI_INLINE vf vf_sqrt(vf a)
+{
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.f[i] = sqrtf(a.f[i]);
+    return r;
+}
+FMI_INLINE vf vf_pow2_biased(vf t)
+{
+    vf r;
+    for (uint32_t i = 0; i < VF_LANES; i++) {
+        uint32_t bits;
+        memcpy(&bits, &t.f[i], sizeof bits);
+        bits = (bits << 23) + 0x3f800000u;
+        memcpy(&r.f[i], &bits, sizeof bits);
+    }
+    return r;
+}
+#endif
+
+FMI_INLINE vf vf_zero(void)
+{
+    return vf_set1(0.0f);
+}
+FMI_INLINE vf vf_load_upto(const float *p, uint32_t n)
+{
+    return n >= VF_LANES ? vf_load(p) : vf_load_n(p, n);
+}
+FMI_INLINE void vf_store_upto(float *p, vf v, uint32_t n)
+{
+    if (n >= VF_LANES)
+        vf_store(p, v);
+    else
+        vf_store_n(p, v, n);
+}
+
+/* Lanes folded by halves: l += l + 8, then 4, 2, 1. */
+FMI_INLINE float vf_fold_add(vf v)
+{
+    float f[VF_LANES];
+
+    vf_store(f, v);
+    for (uint32_t half = VF_LANES / 2; half > 0; half /= 2)
+        for (uint32_t i = 0; i < half; i++)
+            f[i] = f[i] + f[i + half];
+    return f[0];
+}
+FMI_INLINE float vf_fold_max(vf v)
+{
+    float f[VF_LANES], best;
+
+    vf_store(f, v);
+    best = f[0];
+    for (uint32_t i = 1; i < VF_LANES; i++)
+        best = f[i] > best ? f[i] : best;
+    return best;
+}
+
+/* e^x within 1 ulp (2 where the result is subnormal); exact at 0, +inf above 88.73, 0 below -104,
+ * NaN stays NaN. x = n ln2 + r, |r| <= ln2 / 2, the polynomial for e^r is Cephes' expf; 2^n is
+ * applied in two halves so that subnormal results are rounded once. */
+FMI_INLINE vf vf_exp(vf x)
+{
+    const vf magic = vf_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number */
+    vf n, r, q, half;
+
+    x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x));
+    n = vf_sub(vf_fma(x, vf_set1(1.44269504088896341f), magic), magic);
+    r = vf_fma(n, vf_set1(-0x1.62e43p-1f), x);
+    r = vf_fma(n, vf_set1(0x1.05c610p-29f), r);
+    q = vf_set1(1.9875691500e-4f);
+    q = vf_fma(q, r, vf_set1(1.3981999507e-3f));
+    q = vf_fma(q, r, vf_set1(8.3334519073e-3f));
+    q = vf_fma(q, r, vf_set1(4.1665795894e-2f));
+    q = vf_fma(q, r, vf_set1(1.6666665459e-1f));
+    q = vf_fma(q, r, vf_set1(5.0000001201e-1f));
+    q = vf_add(vf_fma(q, vf_mul(r, r), r), vf_set1(1.0f));
+    half = vf_fma(n, vf_set1(0.5f), magic);
+    n = vf_add(vf_sub(n, vf_sub(half, magic)), magic);
+    return vf_mul(vf_mul(q, vf_pow2_biased(half)), vf_pow2_biased(n));
+}
+/* 1 / (1 + e^-x): absolute error below 1.5e-7, and 2 ulp relative for x > -80. */
+FMI_INLINE vf vf_sigmoid(vf x)
+{
+    vf one = vf_set1(1.0f);
+    return vf_div(one, vf_add(one, vf_exp(vf_sub(vf_zero(), x))));
+}
+
+#endif
