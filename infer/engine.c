@@ -1,0 +1,295 @@
+/* engine.c - life of engines and sequences, and what models share inside of an engine. */
+#include "infer/engine.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define MAX_ROWS_LIMIT 65536u
+
+fm_engine_opts fm_engine_defaults(void)
+{
+    return (fm_engine_opts){
+        .threads = 0, .mode = "exact", .max_rows = 512, .kv_bytes_max = 1ull << 30};
+}
+
+fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
+{
+    *out = NULL;
+    fm_engine_opts o = opts ? *opts : fm_engine_defaults();
+    if (o.mode && strcmp(o.mode, "exact") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported, exact is", o.mode);
+    if (o.max_rows < 1 || o.max_rows > MAX_ROWS_LIMIT)
+        return fm_fail(FM_EINVAL, "max_rows is %u, allowed are 1 to %u", o.max_rows,
+                       MAX_ROWS_LIMIT);
+    fm_engine *e = fm_calloc(1, sizeof(*e));
+    if (!e)
+        return FM_ENOMEM;
+    o.mode = "exact";
+    e->opts = o;
+    fm_status rc = fm_pool_new(&e->pool, o.threads);
+    if (rc == FM_OK)
+        rc = fm_backend_cpu_exact(&e->be, e->pool);
+    if (rc == FM_OK && fm_backend_lacks(e->be, false))
+        rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
+                     fm_backend_lacks(e->be, false));
+    if (rc == FM_OK)
+        rc = fmi_weights_new(&e->weights, e->be);
+    if (rc == FM_OK)
+        rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
+    if (rc == FM_OK)
+        rc = fmi_step_new(&e->step, e);
+    if (rc != FM_OK) {
+        fm_engine_free(e);
+        return rc;
+    }
+    *out = e;
+    return FM_OK;
+}
+
+void fm_engine_free(fm_engine *e)
+{
+    if (!e)
+        return;
+    fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_step_free(e->step);
+    fmi_kv_free(e->kv);
+    fmi_weights_free(e->weights);
+    fmi_geom *next;
+    for (fmi_geom *g = e->geoms; g; g = next) {
+        next = g->next;
+        fm_free(g);
+    }
+    fm_backend_close(e->be);
+    fm_pool_free(e->pool);
+    fm_free(e);
+}
+
+const char *fm_engine_mode(const fm_engine *e)
+{
+    return e->be->mode;
+}
+
+const char *fm_engine_kernel_class(const fm_engine *e)
+{
+    return e->be->kernel_class;
+}
+
+fm_backend *fm_engine_backend(fm_engine *e)
+{
+    return e->be;
+}
+
+void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx)
+{
+    e->tap = tap;
+    e->tap_ctx = ctx;
+}
+
+fm_engine_stats fm_engine_stats_of(const fm_engine *e)
+{
+    return (fm_engine_stats){
+        .weights = fmi_weights_count(e->weights),
+        .weight_bytes = fmi_weights_bytes(e->weights),
+        .weight_bytes_unshared = e->bytes_unshared,
+        .kv_bytes = fmi_kv_bytes(e->kv),
+        .steps = e->steps,
+        .rows = e->rows,
+        .models = e->models,
+        .gemm_groups = e->gemm_groups,
+    };
+}
+
+/* ==== what models share ==== */
+
+fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
+{
+    *out = NULL;
+    for (fmi_geom *g = e->geoms; g; g = g->next)
+        if (g->hidden == a->hidden && g->inter == a->inter && g->layers == a->layers &&
+            g->heads == a->heads && g->kv_heads == a->kv_heads && g->head_dim == a->head_dim &&
+            g->window == a->window && memcmp(&g->eps, &a->eps, sizeof(float)) == 0 &&
+            g->qk_norm == a->qk_norm) {
+            *out = g;
+            return FM_OK;
+        }
+    fmi_geom *g = fm_calloc(1, sizeof(*g));
+    if (!g)
+        return FM_ENOMEM;
+    g->hidden = a->hidden;
+    g->inter = a->inter;
+    g->layers = a->layers;
+    g->heads = a->heads;
+    g->kv_heads = a->kv_heads;
+    g->head_dim = a->head_dim;
+    g->window = a->window;
+    g->eps = a->eps;
+    g->qk_norm = a->qk_norm;
+    fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->layers, a->kv_heads, a->head_dim);
+    if (rc != FM_OK) {
+        fm_free(g);
+        return rc;
+    }
+    g->next = e->geoms;
+    e->geoms = g;
+    *out = g;
+    return FM_OK;
+}
+
+static void rope_free(fm_engine *e, fmi_rope *r)
+{
+    if (r->cos)
+        e->be->free(e->be, r->cos);
+    if (r->sin)
+        e->be->free(e->be, r->sin);
+    fm_free(r);
+}
+
+static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a)
+{
+    size_t bytes = (size_t)r->positions * (r->head_dim / 2) * sizeof(float);
+    float *host = fm_malloc(2 * bytes);
+    if (!host)
+        return FM_ENOMEM;
+    float *sin = host + bytes / sizeof(float);
+    void *c = NULL, *s = NULL;
+    fm_status rc = fm_arch_rope(a, r->positions, host, sin);
+    if (rc == FM_OK)
+        rc = e->be->alloc(e->be, &c, bytes);
+    r->cos = c;
+    if (rc == FM_OK)
+        rc = e->be->alloc(e->be, &s, bytes);
+    r->sin = s;
+    if (rc == FM_OK)
+        rc = e->be->upload(e->be, r->cos, host, bytes);
+    if (rc == FM_OK)
+        rc = e->be->upload(e->be, r->sin, sin, bytes);
+    fm_free(host);
+    return rc;
+}
+
+/* No sequence can be longer than the whole KV budget, so a table need not be either. */
+static uint32_t rope_positions(const fm_engine *e, const fm_arch *a)
+{
+    uint64_t per = (uint64_t)a->layers * a->kv_heads * a->head_dim * 2 * sizeof(float);
+    uint64_t fit = fmi_kv_bytes_max(e->kv) / per;
+    return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
+}
+
+fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a)
+{
+    *out = NULL;
+    fmi_rope want = {.theta = a->rope_theta,
+                     .head_dim = a->head_dim,
+                     .positions = rope_positions(e, a)};
+    if (a->rope_llama3) {
+        want.factor = a->rope_factor;
+        want.low = a->rope_low;
+        want.high = a->rope_high;
+        want.original = a->rope_original;
+    }
+    for (fmi_rope *r = e->ropes; r; r = r->next)
+        if (memcmp(&r->theta, &want.theta, 4 * sizeof(double)) == 0 &&
+            r->original == want.original && r->head_dim == want.head_dim &&
+            r->positions == want.positions) {
+            r->refs++;
+            *out = r;
+            return FM_OK;
+        }
+    fmi_rope *r = fm_memdup(&want, sizeof(want));
+    if (!r)
+        return FM_ENOMEM;
+    fm_status rc = rope_fill(e, r, a);
+    if (rc != FM_OK) {
+        rope_free(e, r);
+        return rc;
+    }
+    r->refs = 1;
+    r->next = e->ropes;
+    e->ropes = r;
+    *out = r;
+    return FM_OK;
+}
+
+void fmi_rope_drop(fm_engine *e, fmi_rope *r)
+{
+    if (!r || --r->refs > 0)
+        return;
+    fmi_rope **at = &e->ropes;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    rope_free(e, r);
+}
+
+/* ==== sequences ==== */
+
+fm_status fm_seq_open(fm_seq **out, fm_model *m)
+{
+    *out = fm_calloc(1, sizeof(**out));
+    if (!*out)
+        return FM_ENOMEM;
+    (*out)->model = m;
+    fmi_priv(m)->seqs++;
+    m->engine->seqs++;
+    return FM_OK;
+}
+
+void fm_seq_close(fm_seq *s)
+{
+    if (!s)
+        return;
+    s->len = 0;
+    fmi_seq_trim(s);
+    fmi_priv(s->model)->seqs--;
+    s->model->engine->seqs--;
+    fm_free(s->page);
+    fm_free(s);
+}
+
+uint32_t fm_seq_len(const fm_seq *s)
+{
+    return s->len;
+}
+
+fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
+{
+    if (len > s->len)
+        return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
+    s->len = len;
+    fmi_seq_trim(s);
+    return FM_OK;
+}
+
+void fmi_seq_trim(fm_seq *s)
+{
+    uint32_t keep = (s->len + FM_KV_PAGE - 1) / FM_KV_PAGE;
+    while (s->page_count > keep)
+        fmi_kv_give(fmi_priv(s->model)->geom->pool, s->page[--s->page_count]);
+}
+
+fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
+{
+    const fmi_model_priv *p = fmi_priv(s->model);
+    if (len > p->rope->positions)
+        return fm_fail(FM_ELIMIT, "sequence of %u tokens: the model takes at most %u", len,
+                       p->rope->positions);
+    uint32_t need = (len + FM_KV_PAGE - 1) / FM_KV_PAGE;
+    if (need > s->page_cap) {
+        uint32_t cap = FM_MAX(need, s->page_cap * 2);
+        int32_t *page = fm_realloc(s->page, cap * sizeof(int32_t));
+        if (!page)
+            return FM_ENOMEM;
+        s->page = page;
+        s->page_cap = cap;
+    }
+    while (s->page_count < need) {
+        fm_status rc = fmi_kv_take(p->geom->pool, &s->page[s->page_count]);
+        if (rc != FM_OK) {
+            fmi_seq_trim(s);
+            return rc;
+        }
+        s->page_count++;
+    }
+    return FM_OK;
+}

@@ -1,0 +1,92 @@
+/* engine.h - inside of the engine: what model.c, engine.c, scheduler.c and score.c share. */
+#ifndef FM_INFER_ENGINE_H
+#define FM_INFER_ENGINE_H
+
+#include "infer/kvcache.h"
+#include "infer/model.h"
+#include "infer/weights.h"
+
+FM_BEGIN_DECLS
+
+/* Everything that rows must have in common to go through one pass: sizes, not weights. Interned
+ * per engine, so equal pointers mean equal shapes. */
+typedef struct fmi_geom {
+    uint32_t hidden, inter, layers, heads, kv_heads, head_dim, window;
+    float eps;
+    bool qk_norm;
+    fmi_kv_pool *pool;
+    struct fmi_geom *next;
+} fmi_geom;
+
+/* A rotary table, shared by the models with the same settings. */
+typedef struct fmi_rope {
+    double theta, factor, low, high; /* the last three 0 without llama3 scaling */
+    uint32_t original, head_dim, positions;
+    float *cos, *sin; /* device, [positions, head_dim/2] */
+    uint32_t refs;
+    struct fmi_rope *next;
+} fmi_rope;
+
+/* fm_model.priv */
+typedef struct fmi_model_priv {
+    fmi_geom *geom;
+    fmi_rope *rope;
+    fmi_cached **held; /* one per reference taken from the cache */
+    size_t held_count, held_cap;
+    uint64_t bytes_alone; /* what its weights take without other models */
+    bool counted;         /* bytes_alone is in the engine's sum */
+    uint32_t seqs;        /* open sequences */
+    uint64_t stamp;       /* the step that run belongs to */
+    uint32_t run;
+} fmi_model_priv;
+
+static inline fmi_model_priv *fmi_priv(const fm_model *m)
+{
+    return (fmi_model_priv *)m->priv;
+}
+
+struct fm_seq {
+    fm_model *model;
+    uint32_t len;
+    int32_t *page; /* [page_count] */
+    uint32_t page_count, page_cap;
+    uint64_t stamp;   /* the step that pending belongs to */
+    uint32_t pending; /* rows of it in this step */
+};
+
+typedef struct fmi_step fmi_step; /* workspace of steps: step.c */
+
+struct fm_engine {
+    fm_engine_opts opts;
+    fm_pool *pool;
+    fm_backend *be;
+    fmi_weights *weights;
+    fmi_kv *kv;
+    fmi_geom *geoms;
+    fmi_rope *ropes;
+    fmi_step *step;
+    fm_tap_fn tap;
+    void *tap_ctx;
+    uint32_t models, seqs;
+    uint64_t bytes_unshared;
+    uint64_t stamp; /* of the step that is being planned */
+    uint64_t steps, rows, gemm_groups;
+};
+
+FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
+FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a);
+void fmi_rope_drop(fm_engine *e, fmi_rope *r);
+
+FM_CHECKED fm_status fmi_step_new(fmi_step **out, fm_engine *e);
+void fmi_step_free(fmi_step *s);
+
+/* Log sum exp of the logits of each row of the last step that wanted them; then fmi_step_lse. */
+FM_CHECKED fm_status fmi_engine_lse(fm_engine *e);
+float fmi_engine_lse_of(const fm_engine *e, uint32_t row);
+
+/* Pages so that s can hold len tokens; gives back what it took when it fails. */
+FM_CHECKED fm_status fmi_seq_reserve(fm_seq *s, uint32_t len);
+void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,410 @@
+/* model.c - binds a tree to an engine: architecture, weights by name, adapters, tokenizer.
+ *
+ * Every parameter that the architecture names must be there with its shape, and every tensor of the
+ * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
+ * something else than the model's author did. Adapter parsing is in adapter.c. */
+#include "infer/model_bind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+/* ==== taking tensors ==== */
+
+fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form)
+{
+    fmi_model_priv *p = fmi_priv(b->m);
+    *out = NULL;
+    fm_status rc = fm_grow(&p->held, &p->held_cap, p->held_count + 1, sizeof(fmi_cached *));
+    if (rc != FM_OK)
+        return rc;
+    rc = fmi_weights_take(b->m->engine->weights, out, e, form, b->p);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", b->what);
+    bool again = false;
+    for (size_t i = 0; i < p->held_count; i++)
+        again = again || p->held[i] == *out;
+    if (!again)
+        p->bytes_alone += (*out)->bytes;
+    p->held[p->held_count++] = *out;
+    return FM_OK;
+}
+
+/* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
+static fm_status find_entry(fmi_binder *b, const fm_entry **out, const char *name)
+{
+    *out = fm_map_get(b->replaced, name, strlen(name));
+    if (*out)
+        return FM_OK;
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    if (rc == FM_OK)
+        *out = fm_tree_find(b->tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc == FM_OK && !*out)
+        rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, name);
+    return rc;
+}
+
+static fm_status check_shape(const fmi_binder *b, const fm_entry *e, const fm_param *p)
+{
+    if (fm_shape_eq(&e->shape, &p->shape))
+        return FM_OK;
+    char have[96], want[96];
+    fm_shape_text(&e->shape, have, sizeof(have));
+    fm_shape_text(&p->shape, want, sizeof(want));
+    return fm_fail(FM_EBASE, "%s: tensor '%s' has shape %s, the config says %s", b->what, p->name,
+                   have, want);
+}
+
+/* ==== places of parameters ==== */
+
+fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name)
+{
+    fm_layer *l = &m->layers[layer];
+    const struct {
+        const char *name;
+        fm_linear *lin;
+    } all[] = {{"self_attn.q_proj", &l->q}, {"self_attn.k_proj", &l->k},
+               {"self_attn.v_proj", &l->v}, {"self_attn.o_proj", &l->o},
+               {"mlp.gate_proj", &l->gate}, {"mlp.up_proj", &l->up},
+               {"mlp.down_proj", &l->down}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++) {
+        size_t n = strlen(all[i].name);
+        if (strncmp(name, all[i].name, n) == 0 && (name[n] == '\0' || name[n] == '.'))
+            return all[i].lin;
+    }
+    return NULL;
+}
+
+static void set_linear(fm_linear *lin, const fmi_cached *w, const fm_param *p)
+{
+    lin->w = w->w;
+    lin->id = w->id;
+    lin->out = (uint32_t)p->shape.dim[0];
+    lin->in = (uint32_t)p->shape.dim[1];
+}
+
+static void set_layer_vector(fm_model *m, const fm_param *p, const fmi_cached *w)
+{
+    fm_layer *l = &m->layers[p->layer];
+    const char *name = strchr(p->name + sizeof("model.layers.") - 1, '.') + 1;
+    fm_linear *lin = fmi_linear_named(m, (uint32_t)p->layer, name);
+    if (lin) {
+        lin->bias = w->v;
+    } else if (strcmp(name, "input_layernorm.weight") == 0) {
+        l->attn_norm = w->v;
+        l->attn_norm_id = w->id;
+    } else if (strcmp(name, "post_attention_layernorm.weight") == 0) {
+        l->mlp_norm = w->v;
+        l->mlp_norm_id = w->id;
+    } else if (strcmp(name, "self_attn.q_norm.weight") == 0) {
+        l->q_norm = w->v;
+    } else {
+        fm_assert(strcmp(name, "self_attn.k_norm.weight") == 0);
+        l->k_norm = w->v;
+    }
+}
+
+static void set_param(fm_model *m, const fm_param *p, const fmi_cached *w)
+{
+    if (p->layer < 0) {
+        if (!p->is_matrix)
+            m->norm = w->v;
+        else
+            set_linear(strcmp(p->name, "lm_head.weight") == 0 ? &m->head : &m->embed, w, p);
+        return;
+    }
+    if (!p->is_matrix) {
+        set_layer_vector(m, p, w);
+        return;
+    }
+    const char *name = strchr(p->name + sizeof("model.layers.") - 1, '.') + 1;
+    set_linear(fmi_linear_named(m, (uint32_t)p->layer, name), w, p);
+}
+
+static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
+{
+    const fm_entry *e = NULL;
+    fmi_cached *w = NULL;
+    fm_status rc = find_entry(b, &e, p->name);
+    if (rc == FM_OK)
+        rc = check_shape(b, e, p);
+    if (rc == FM_OK)
+        rc = fmi_hold(b, &w, e, p->is_matrix ? FMI_MATRIX : FMI_VECTOR);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    if (rc == FM_OK)
+        set_param(b->m, p, w);
+    return rc;
+}
+
+/* A tied head is the base's embedding, unless an adapter brought its own; an embedding that an
+ * adapter replaced does not change the head (PEFT keeps the original module tied). */
+static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
+{
+    fm_param p;
+    bool there = fm_arch_param(&b->m->arch, 0, &p);
+    fm_assert(there);
+    const char *own = "lm_head.weight";
+    const fm_entry *e = fm_map_get(b->replaced, own, strlen(own));
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", p.name);
+    if (rc == FM_OK && !e)
+        e = fm_tree_find(b->tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc == FM_OK && !e)
+        rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, p.name);
+    fmi_cached *w = NULL;
+    if (rc == FM_OK)
+        rc = check_shape(b, e, &p);
+    if (rc == FM_OK)
+        rc = fmi_hold(b, &w, e, FMI_MATRIX);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    if (rc == FM_OK)
+        set_linear(&b->m->head, w, &p);
+    return rc;
+}
+
+/* ==== leftovers ==== */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* A head beside a tied embedding is not read by the model; frequencies are computed. */
+static bool without_effect(const fm_arch *a, const char *name)
+{
+    return (a->tied && strcmp(name, "lm_head.weight") == 0) ||
+           ends_with(name, ".rotary_emb.inv_freq");
+}
+
+static fm_status check_leftovers(fmi_binder *b)
+{
+    fm_map *known = NULL;
+    fm_status rc = fm_map_new(&known);
+    fm_param p;
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
+        rc = fm_map_put(known, p.name, strlen(p.name), b, NULL);
+    size_t begin = 0, end = 0;
+    fm_tree_range(b->tree, "tensors/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(b->tree, i);
+        if (e->kind != FM_ENTRY_TENSOR)
+            rc = fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
+        else if (!fm_map_has(known, e->name, strlen(e->name)) &&
+                 !without_effect(&b->m->arch, e->name))
+            rc = fm_fail(FM_EUNSUPPORTED,
+                         "%s: tensor '%s' belongs to nothing that %s computes here", b->what,
+                         e->name, b->m->arch.family);
+    }
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(b->replaced); i++) {
+        fm_span name = fm_map_key_at(b->replaced, i);
+        bool head = fm_span_eq_str(name, "lm_head.weight"); /* a tied model may get its own */
+        if (!head && !fm_map_has(known, name.data, name.len))
+            rc = fm_fail(FM_EBASE, "%s: an adapter replaces '%.*s', which the model lacks", b->what,
+                         (int)name.len, (const char *)name.data);
+    }
+    fm_map_free(known);
+    return rc;
+}
+
+/* ==== digest ==== */
+
+static fm_status digest_arch(fm_hasher *h, const fm_arch *a)
+{
+    char text[1024];
+    int n = snprintf(text, sizeof(text),
+                     "fmstore forward 1\n%s %u %u %u %u %u %u %u %u %u\n%a %d%d%d%d%d\n"
+                     "%a %d %a %a %a %u\n%d %d\n",
+                     a->family, a->vocab, a->hidden, a->inter, a->layers, a->heads, a->kv_heads,
+                     a->head_dim, a->max_positions, a->window, (double)a->eps, a->tied,
+                     a->qkv_bias, a->o_bias, a->mlp_bias, a->qk_norm, a->rope_theta,
+                     a->rope_llama3, a->rope_factor, a->rope_low, a->rope_high, a->rope_original,
+                     a->bos, a->pad);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    fm_status rc = fm_hasher_update(h, text, (size_t)n);
+    for (uint32_t i = 0; i < a->eos_count && rc == FM_OK; i++) {
+        uint8_t id[4];
+        fm_put_u32(id, (uint32_t)a->eos[i]);
+        rc = fm_hasher_update(h, id, sizeof(id));
+    }
+    return rc;
+}
+
+/* ==== the whole ==== */
+
+static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
+{
+    fm_param p;
+    fm_status rc = digest_arch(digest, &b->m->arch);
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
+        rc = bind_param(b, &p, digest);
+    if (rc == FM_OK && b->m->arch.tied)
+        rc = bind_tied_head(b, digest);
+    if (rc == FM_OK)
+        rc = check_leftovers(b);
+    if (rc == FM_OK)
+        rc = fmi_adapters_bind(b, digest);
+    return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
+}
+
+static fm_status read_text(fm_buf *out, const fmi_binder *b, const char *path, bool *there)
+{
+    const fm_entry *e = fm_tree_find(b->tree, path);
+    *there = e != NULL;
+    return e ? fm_entry_read(out, b->p, e) : FM_OK;
+}
+
+static fm_status bind_text(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    fm_buf tok, conf, chat;
+    bool has_tok = false, has_conf = false, has_chat = false;
+    fm_buf_init(&tok, 0);
+    fm_buf_init(&conf, 0);
+    fm_buf_init(&chat, 0);
+    fm_status rc = read_text(&tok, b, "tokenizer/tokenizer.json", &has_tok);
+    if (rc == FM_OK)
+        rc = read_text(&conf, b, "tokenizer/tokenizer_config.json", &has_conf);
+    if (rc == FM_OK)
+        rc = read_text(&chat, b, "tokenizer/chat_template.jinja", &has_chat);
+    if (rc == FM_OK && has_tok)
+        rc = fm_tokenizer_open(&m->tokenizer, fm_buf_span(&tok), fm_buf_span(&conf), b->what);
+    fm_span source = fm_buf_span(&chat);
+    if (rc == FM_OK && !has_chat && m->tokenizer)
+        source = fm_tokenizer_chat_template(m->tokenizer);
+    if (rc == FM_OK && source.data)
+        rc = fm_chat_template_open(&m->chat, source, b->what);
+    fm_buf_release(&tok);
+    fm_buf_release(&conf);
+    fm_buf_release(&chat);
+    return rc;
+}
+
+static fm_status bind_shape(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    fmi_model_priv *p = fmi_priv(m);
+    fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
+    if (rc == FM_OK)
+        rc = fmi_geom_of(m->engine, &p->geom, &m->arch);
+    if (rc == FM_OK)
+        rc = fmi_rope_of(m->engine, &p->rope, &m->arch);
+    if (rc != FM_OK)
+        return rc;
+    m->cos = p->rope->cos;
+    m->sin = p->rope->sin;
+    m->layers = fm_calloc(m->arch.layers, sizeof(fm_layer));
+    return m->layers ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status bind(fmi_binder *b)
+{
+    fm_hasher *digest = NULL;
+    fm_status rc = bind_shape(b);
+    if (rc == FM_OK)
+        rc = fm_map_new(&b->replaced);
+    if (rc == FM_OK)
+        rc = fmi_adapters_find(b);
+    if (rc == FM_OK)
+        rc = fm_hasher_new(&digest);
+    if (rc == FM_OK)
+        rc = bind_weights(b, digest);
+    if (rc == FM_OK)
+        rc = bind_text(b);
+    fm_hasher_free(digest);
+    fmi_adapters_release(b);
+    fm_map_free(b->replaced);
+    return rc;
+}
+
+fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                        const char *what)
+{
+    *out = NULL;
+    fm_model *m = fm_calloc(1, sizeof(*m));
+    fmi_model_priv *priv = fm_calloc(1, sizeof(*priv));
+    if (!m || !priv) {
+        fm_free(m);
+        fm_free(priv);
+        return FM_ENOMEM;
+    }
+    m->engine = e;
+    m->priv = priv;
+    e->models++;
+    fmi_binder b = {.m = m, .tree = tree, .p = p, .what = what};
+    fm_status rc = bind(&b);
+    if (rc != FM_OK) {
+        fm_model_close(m);
+        return rc;
+    }
+    e->bytes_unshared += priv->bytes_alone;
+    priv->counted = true;
+    *out = m;
+    return FM_OK;
+}
+
+static void free_linear(fm_linear *lin)
+{
+    fm_free(lin->lora);
+}
+
+void fm_model_close(fm_model *m)
+{
+    if (!m)
+        return;
+    fm_engine *e = m->engine;
+    fmi_model_priv *p = fmi_priv(m);
+    fm_assert(p->seqs == 0); /* sequences are closed first */
+    for (uint32_t l = 0; m->layers && l < m->arch.layers; l++) {
+        fm_layer *y = &m->layers[l];
+        fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+        for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+            free_linear(all[i]);
+    }
+    free_linear(&m->head);
+    for (size_t i = 0; i < p->held_count; i++)
+        fmi_weights_drop(e->weights, p->held[i]);
+    fm_free(p->held);
+    fmi_rope_drop(e, p->rope);
+    if (p->counted)
+        e->bytes_unshared -= p->bytes_alone;
+    e->models--;
+    fm_tokenizer_close(m->tokenizer);
+    fm_chat_template_close(m->chat);
+    fm_free(m->layers);
+    fm_free(p);
+    fm_free(m);
+}
+
+const fm_arch *fm_model_arch(const fm_model *m)
+{
+    return &m->arch;
+}
+
+const fm_tokenizer *fm_model_tokenizer(const fm_model *m)
+{
+    return m->tokenizer;
+}
+
+const fm_chat_template *fm_model_chat_template(const fm_model *m)
+{
+    return m->chat;
+}
+
+fm_digest fm_model_digest(const fm_model *m)
+{
+    return m->digest;
+}
+
+fm_engine *fm_model_engine(const fm_model *m)
+{
+    return m->engine;
+}
