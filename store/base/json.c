@@ -1,12 +1,10 @@
-/* json.c - the only user of jansson.
+/* json.c - the value tree and its writer; the only user of jansson, whose nodes the values are.
  *
- * What is ours: texts of errors, integers beyond 64 bits, the writer (jansson prints reals with a
- * fixed precision and sorts keys by its own flag; digests are taken of these bytes, so they are
- * spelled out here), and the guard against jansson's one weakness: its lexer ignores a failed
- * allocation while it collects a string and would hand back a shortened one. */
+ * The writer is ours: jansson prints reals with a fixed precision and sorts keys by its own flag,
+ * and digests are taken of these bytes, so they are spelled out here. The parser is in
+ * json_parse.c. */
 #include "store/base/json.h"
 
-#include "store/base/io.h"
 #include "store/base/mem.h"
 
 #include <inttypes.h>
@@ -17,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH 2048 /* jansson's own parser limit; the writer holds to it too */
-#define LOAD_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY)
 #define EXACT_INT 9007199254740992.0 /* 2^53: integral reals below are exact integers */
 
 /* ==== the allocator door ==== */
@@ -54,112 +50,6 @@ static json_t *node(const fm_json *v)
 static fm_json *ours(json_t *v)
 {
     return (fm_json *)v;
-}
-
-/* ==== parsing ==== */
-
-static fm_status parse_error(const json_error_t *e, const char *what)
-{
-    if (alloc_failed || e->text[0] == '\0' || json_error_code(e) == json_error_out_of_memory)
-        return fm_fail(FM_ENOMEM, "%s: out of memory while parsing JSON", what);
-    if (json_error_code(e) == json_error_stack_overflow)
-        return fm_fail(FM_ELIMIT, "%s: line %d: nested deeper than %d", what, e->line, MAX_DEPTH);
-    return fm_fail(FM_ECORRUPT, "%s: line %d: %s", what, FM_MAX(e->line, 1), e->text);
-}
-
-static json_t *load(fm_span text, json_error_t *e)
-{
-    alloc_failed = false;
-    memset(e, 0, sizeof(*e));
-    json_t *v = json_loadb((const char *)text.data, text.len, LOAD_FLAGS, e);
-    if (v && alloc_failed) {
-        json_decref(v);
-        v = NULL;
-    }
-    return v;
-}
-
-static bool is_digit(uint8_t c)
-{
-    return c >= '0' && c <= '9';
-}
-
-/* The digits from p on do not fit 64 bits with their sign. */
-static bool too_big(const uint8_t *p, size_t digits, bool negative)
-{
-    const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
-
-    return digits > 19 || (digits == 19 && memcmp(p, limit, 19) > 0);
-}
-
-/* Copy text, giving each integer beyond 64 bits a fraction (".0"), so that it reads as a real and
- * every other number stays what it was. */
-static void widen_integers(fm_buf *out, fm_span text)
-{
-    bool in_string = false;
-    size_t from = 0;
-
-    for (size_t i = 0; i < text.len; i++) {
-        const uint8_t c = text.data[i];
-        if (in_string && c == '\\') {
-            i++;
-        } else if (c == '"') {
-            in_string = !in_string;
-        } else if (!in_string && is_digit(c)) {
-            size_t end = i;
-            while (end < text.len && is_digit(text.data[end]))
-                end++;
-            const bool fraction =
-                (end < text.len && memchr(".eE", text.data[end], 3)) ||
-                (i > 0 && memchr(".eE+", text.data[i - 1], 4)) ||
-                (i > 1 && text.data[i - 1] == '-' && memchr("eE", text.data[i - 2], 2));
-            if (!fraction && too_big(text.data + i, end - i, i > 0 && text.data[i - 1] == '-')) {
-                fm_buf_append(out, text.data + from, end - from);
-                fm_buf_str(out, ".0");
-                from = end;
-            }
-            i = end - 1;
-        }
-    }
-    fm_buf_append(out, text.data + from, text.len - from);
-}
-
-fm_status fm_json_parse(fm_json **out, fm_span text, const char *what)
-{
-    json_error_t e;
-    fm_status rc = FM_OK;
-
-    *out = NULL;
-    ready();
-    if (!text.data || text.len == 0)
-        return fm_fail(FM_ECORRUPT, "%s: line 1: no JSON in an empty text", what);
-    json_t *v = load(text, &e);
-    if (!v && !alloc_failed && json_error_code(&e) == json_error_numeric_overflow) {
-        fm_buf wide;
-        fm_buf_init(&wide, SIZE_MAX / 2);
-        widen_integers(&wide, text);
-        rc = fm_buf_ok(&wide);
-        if (rc >= 0)
-            v = load(fm_buf_span(&wide), &e);
-        fm_buf_release(&wide);
-    }
-    if (rc >= 0 && !v)
-        rc = parse_error(&e, what);
-    *out = ours(v);
-    return rc;
-}
-
-fm_status fm_json_parse_file(fm_json **out, const char *path, size_t max_bytes)
-{
-    fm_buf text;
-
-    *out = NULL;
-    fm_buf_init(&text, max_bytes);
-    fm_status rc = fm_read_file(&text, path, max_bytes);
-    if (rc >= 0)
-        rc = fm_json_parse(out, fm_buf_span(&text), path);
-    fm_buf_release(&text);
-    return rc;
 }
 
 void fm_json_free(fm_json *v)
@@ -355,46 +245,32 @@ fm_json *fm_json_new_array(void)
     return ours(json_array());
 }
 
-/* Length of the UTF-8 sequence at p (1..4), or 0 when it is none: overlong forms, surrogates and
- * what lies beyond U+10FFFF are none. */
-static size_t utf8_len(const uint8_t *p, size_t left)
+/* s with each byte that is not UTF-8 as U+FFFD. */
+static void mend_utf8(fm_buf *out, const uint8_t *p, size_t len)
 {
-    static const uint32_t lowest[] = {0, 0, 0x80, 0x800, 0x10000};
-    const uint8_t c = p[0];
-    size_t len = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-
-    if (len <= 1)
-        return len;
-    if (len > left)
-        return 0;
-    uint32_t code = c & (0x7fu >> len);
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-        code = code << 6 | (p[i] & 0x3fu);
+    for (size_t i = 0, n; i < len; i += FM_MAX(n, 1)) {
+        n = fmi_json_utf8_len(p + i, len - i);
+        if (n)
+            fm_buf_append(out, p + i, n);
+        else
+            fm_buf_str(out, "\xef\xbf\xbd");
     }
-    if (code < lowest[len] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff))
-        return 0;
-    return len;
 }
 
 fm_json *fm_json_new_strn(const char *s, size_t len)
 {
     const uint8_t *p = (const uint8_t *)s;
+    size_t valid = 0;
     fm_buf clean;
     json_t *v = NULL;
 
     ready();
-    if (len == 0)
-        return ours(json_stringn_nocheck("", 0));
+    for (size_t n = 1; valid < len && n; valid += n)
+        n = fmi_json_utf8_len(p + valid, len - valid);
+    if (valid == len)
+        return ours(json_stringn_nocheck(len ? s : "", len));
     fm_buf_init(&clean, SIZE_MAX / 2);
-    for (size_t i = 0, n; i < len; i += FM_MAX(n, 1)) {
-        n = utf8_len(p + i, len - i);
-        if (n)
-            fm_buf_append(&clean, p + i, n);
-        else
-            fm_buf_str(&clean, "\xef\xbf\xbd");
-    }
+    mend_utf8(&clean, p, len);
     if (clean.failed >= 0)
         v = json_stringn_nocheck(fm_buf_cstr(&clean), clean.len);
     fm_buf_release(&clean);
@@ -579,7 +455,7 @@ static fm_status write_object(fm_buf *out, const fm_json *v, fm_json_style style
             fm_buf_char(out, ',');
         new_line(out, style, depth + 1);
         write_string(out, fm_span_str(field[i].key));
-        fm_buf_str(out, style == FM_JSON_CANONICAL ? ":" : ": ");
+        fm_buf_str(out, style == FM_JSON_PRETTY ? ": " : ":");
         rc = write_value(out, field[i].value, style, depth + 1);
     }
     if (n)
@@ -591,8 +467,8 @@ static fm_status write_object(fm_buf *out, const fm_json *v, fm_json_style style
 
 static fm_status write_value(fm_buf *out, const fm_json *v, fm_json_style style, unsigned depth)
 {
-    if (depth > MAX_DEPTH)
-        return fm_fail(FM_ELIMIT, "JSON: nested deeper than %d", MAX_DEPTH);
+    if (depth > FM_JSON_MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "JSON: nested deeper than %d", FM_JSON_MAX_DEPTH);
     switch (fm_json_typeof(v)) {
     case FM_JSON_NULL:
         fm_buf_str(out, "null");

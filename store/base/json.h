@@ -1,4 +1,5 @@
-/* json.h - the only door to jansson: parse with limits and clear errors, walk, build, write.
+/* json.h - the value tree: parse with limits and clear errors, walk, build, write. The nodes are
+ * jansson's, and this is its only door.
  *
  * A value is an opaque reference-counted node. fm_json_parse and the constructors give an owned
  * node (fm_json_free); accessors give borrowed ones, valid while their root lives. Objects keep
@@ -22,7 +23,11 @@ typedef enum fm_json_type {
     FM_JSON_OBJECT
 } fm_json_type;
 
-/* `what` names the file in errors: "<what>: line 3: duplicate key". */
+/* Arrays and objects inside one another, in reading and in writing. */
+#define FM_JSON_MAX_DEPTH 2048
+
+/* `what` names the file in errors: "<what>: line 3: duplicate key 'a'". FM_ECORRUPT: not JSON;
+ * FM_ELIMIT: too deep; FM_ENOMEM. Any value may stand at the top. */
 FM_CHECKED fm_status fm_json_parse(fm_json **out, fm_span text, const char *what);
 FM_CHECKED fm_status fm_json_parse_file(fm_json **out, const char *path, size_t max_bytes);
 void fm_json_free(fm_json *v); /* NULL is fine; drops one reference */
@@ -75,6 +80,11 @@ bool fm_json_equal(const fm_json *a, const fm_json *b);
  * what digests are taken of. Pretty: two spaces, file order. Compact: one line, file order. */
 typedef enum fm_json_style { FM_JSON_CANONICAL, FM_JSON_PRETTY, FM_JSON_COMPACT } fm_json_style;
 FM_CHECKED fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style style);
+
+/* Internal to json*.c and yaml.c. A finite real whatever the locale; the length of the UTF-8
+ * sequence at p (1..4), 0 when it is none (overlong, a surrogate, beyond U+10FFFF, cut). */
+bool fmi_json_real_of(double *out, const char *text);
+size_t fmi_json_utf8_len(const uint8_t *p, size_t left);
 
 FM_END_DECLS
 #endif

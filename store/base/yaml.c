@@ -8,7 +8,6 @@
 #include "store/base/mem.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <yaml.h>
@@ -118,8 +117,8 @@ static fm_status number(fm_json **out, const struct reader *r, yaml_mark_t at, c
         if (base != 10)
             return fail_at(FM_ECORRUPT, r, at, "integer is beyond 64 bits");
     }
-    double v = strtod(s, &end);
-    if (*end != '\0' || !isfinite(v))
+    double v;
+    if (!fmi_json_real_of(&v, s))
         return fail_at(FM_ECORRUPT, r, at, "number is out of range");
     *out = fm_json_new_real(v);
     return *out ? FM_OK : FM_ENOMEM;

@@ -1,0 +1,90 @@
+/* SHA-256 against the vectors of FIPS 180-4, and digests as text. */
+#include "tests/testkit.h"
+
+#include "store/base/hash.h"
+
+#include <string.h>
+
+static void assert_digest(const fm_digest *d, const char *hex)
+{
+    char text[FM_HEX_CHARS + 1];
+
+    fm_digest_hex(d, text);
+    assert_string_equal(text, hex);
+}
+
+static void bad_hex_is_refused_and_leaves_zeros(void **state)
+{
+    fm_digest d;
+    char text[80];
+
+    (void)state;
+    memset(text, 'a', sizeof(text));
+    assert_false(fm_digest_parse(&d, text, 63));
+    assert_false(fm_digest_parse(&d, text, 65));
+    text[63] = 'g';
+    assert_false(fm_digest_parse(&d, text, 64));
+    assert_true(fm_digest_is_zero(&d));
+}
+
+static void known_vectors_hold(void **state)
+{
+    fm_digest d;
+
+    (void)state;
+    tk_ok(fm_sha256(&d, NULL, 0));
+    assert_digest(&d, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    tk_ok(fm_sha256(&d, "abc", 3));
+    assert_digest(&d, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+static void pieces_hash_like_the_whole_and_the_hasher_starts_afresh(void **state)
+{
+    fm_hasher *h;
+    fm_digest d;
+    char a[1000];
+
+    (void)state;
+    memset(a, 'a', sizeof(a));
+    tk_ok(fm_hasher_new(&h));
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 1000; i++)
+            tk_ok(fm_hasher_update(h, a, sizeof(a)));
+        tk_ok(fm_hasher_update(h, NULL, 0));
+        tk_ok(fm_hasher_final(h, &d));
+        assert_digest(&d, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    }
+    fm_hasher_free(h);
+    fm_hasher_free(NULL);
+}
+
+static void hex_reads_back_in_either_case(void **state)
+{
+    fm_digest a, b;
+    char hex[FM_HEX_CHARS + 1];
+
+    (void)state;
+    tk_ok(fm_sha256(&a, "x", 1));
+    fm_digest_hex(&a, hex);
+    assert_true(fm_digest_parse(&b, hex, 64));
+    assert_true(fm_digest_eq(&a, &b));
+    for (char *p = hex; *p; p++)
+        if (*p >= 'a')
+            *p = (char)(*p - 32);
+    assert_true(fm_digest_parse(&b, hex, 64));
+    assert_true(fm_digest_eq(&a, &b));
+    b.b[31] ^= 1;
+    assert_int_not_equal(fm_digest_cmp(&a, &b), 0);
+    assert_false(fm_digest_is_zero(&a));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_hex_is_refused_and_leaves_zeros),
+        cmocka_unit_test(known_vectors_hold),
+        cmocka_unit_test(pieces_hash_like_the_whole_and_the_hasher_starts_afresh),
+        cmocka_unit_test(hex_reads_back_in_either_case),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
