@@ -29,16 +29,16 @@ fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);
-/* What a case asks and which answer is wanted, as tokens for influence: prompt then the answer the
- * model gave (`given`); labels count the answer. FM_EUNSUPPORTED for kinds without a text answer. */
-FM_CHECKED fm_status fm_suite_case_text(const fm_suite *s, size_t i, const fm_tokenizer *tok,
-                                        const fm_chat_template *chat, fm_buf *prompt);
+/* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer. */
+FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
+                                          const fm_model *m);
 
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
 typedef struct fm_case_result {
     const char *name;   /* borrowed from the suite */
     fm_verdict verdict;
     char *output;       /* text generated, or a one-line account of the scores; owned by the run */
+    char *answer;       /* what the model said: the text, or the choice it preferred; NULL = none */
     char *detail;       /* why it failed: "expected contains 'Paris'"; NULL when passed */
     double score;       /* logprob or margin where the case has one, else NaN */
     bool cached;

@@ -1,0 +1,277 @@
+/* cmd_blame.c - fmstore blame: a readable account of where a failure came from, with the evidence. */
+#include <string.h>
+
+#include "cli/blame.h"
+#include "cli/commands.h"
+#include "store/base/mem.h"
+
+typedef struct blame_opts {
+    const char *rev, *case_spec, *prompt, *expect;
+    bool tensors, data, raw, json;
+    uint64_t max_runs, top;
+} blame_opts;
+
+static const char *const verdict_word[] = {"pass", "FAIL", "error"};
+static const char *const class_word[] = {"passes", "inherited", "introduced", "reintroduced"};
+
+/* "SUITE/CASE" among the version's suites; the suite stays owned by the set. */
+static fm_status find_case(const suite_set *set, const char *spec, const fm_suite **suite,
+                           size_t *index)
+{
+    const char *slash = strchr(spec, '/');
+    if (!slash)
+        return fm_fail(FM_EINVAL, "--case wants SUITE/CASE, got '%s'", spec);
+    for (size_t i = 0; i < set->count; i++) {
+        const char *name = fm_suite_name(set->suite[i]);
+        if (strlen(name) != (size_t)(slash - spec) || strncmp(name, spec, strlen(name)) != 0)
+            continue;
+        long at = fm_suite_find(set->suite[i], slash + 1);
+        if (at < 0)
+            return fm_fail(FM_ENOTFOUND, "suite '%s' has no case '%s'", name, slash + 1);
+        *suite = set->suite[i];
+        *index = (size_t)at;
+        return FM_OK;
+    }
+    return fm_fail(FM_ENOTFOUND, "no suite '%.*s' hangs on this version; 'fmstore suite ls' lists them",
+                   (int)(slash - spec), spec);
+}
+
+static const char *node_name(const blame *b, size_t i)
+{
+    return b->names[i][0] ? b->names[i] : cli_short_oid(&b->version[i].oid);
+}
+
+static void print_history(const blame *b)
+{
+    out_table *t = out_table_new();
+    printf("\nhistory\n");
+    for (size_t i = b->count; i-- > 0;) {
+        fm_verdict v = b->history.at[i];
+        out_cell(t, "%s%s%s", out_c(v == FM_PASS ? OUT_GREEN : OUT_RED), verdict_word[v],
+                 out_c(OUT_PLAIN));
+        out_cell(t, "%s", b->names[i][0] ? b->names[i] : "-");
+        out_cell(t, "%s", cli_short_oid(&b->version[i].oid));
+        out_cell(t, "%s", b->version[i].kind);
+        out_cell(t, "%s", out_text(b->output[i], 70));
+        out_end_row(t);
+    }
+    out_table_print(t, stdout, "  ");
+}
+
+static void print_verdict(const blame *b)
+{
+    const fm_version *v = &b->version[b->history.culprit];
+    const char *name = node_name(b, b->history.culprit);
+    printf("\nverdict  %s", out_c(OUT_BOLD));
+    switch (b->history.verdict) {
+    case FM_BLAME_PASSES:
+        printf("nothing to blame: the case passes here%s\n", out_c(OUT_PLAIN));
+        return;
+    case FM_BLAME_INHERITED:
+        printf("inherited: it fails as far back as %s (%s, %s)", name, cli_short_oid(&v->oid), v->kind);
+        break;
+    case FM_BLAME_INTRODUCED:
+        printf("introduced by %s (%s, %s): its parents pass, it fails", name,
+               cli_short_oid(&v->oid), v->kind);
+        break;
+    case FM_BLAME_REINTRODUCED:
+        printf("fixed, then broken again by %s (%s, %s)", name, cli_short_oid(&v->oid), v->kind);
+        break;
+    }
+    printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);
+}
+
+static void print_tensors(const blame *b)
+{
+    const fm_minimal_set *m = &b->minimal;
+    if (!b->unit_count) {
+        printf("\ntensors  none changed in this step\n");
+        return;
+    }
+    printf("\ntensors  %zu of %zu changed units are enough (%u mixtures of parent and child run)\n",
+           m->size, b->unit_count, m->runs);
+    for (size_t u = 0; u < b->unit_count; u++)
+        if (m->take[u])
+            printf("  %s\n", b->unit[u].name);
+    printf("  parent + these alone: %s;  child without them: %s\n",
+           m->sufficient ? "fails" : "passes", m->necessary ? "passes" : "still fails");
+}
+
+static void print_data(const blame *b, uint64_t top)
+{
+    if (!b->example_count) {
+        printf("\ndata     this version carries no training examples\n");
+        return;
+    }
+    printf("\ndata     %s: %zu examples by the cosine of their gradient with the wrong answer's\n",
+           b->data_name, b->example_count);
+    size_t shown = FM_MIN((size_t)top, b->example_count);
+    shown = FM_MAX(shown, FM_MIN(b->outstanding, (size_t)64));
+    out_table *t = out_table_new();
+    for (size_t i = 0; i < shown; i++) {
+        const blame_example *e = &b->example[i];
+        out_cell(t, "%s", i < b->outstanding ? "*" : " ");
+        out_cell_right(t, "%u", e->index);
+        out_cell_right(t, "%+.3f", e->score);
+        out_cell(t, "%s", out_text(e->preview, 90));
+        out_end_row(t);
+    }
+    out_table_print(t, stdout, "  ");
+    if (!b->outstanding)
+        return;
+    printf("  %zu stand%s out (*); to derive without them: --skip ", b->outstanding,
+           b->outstanding == 1 ? "s" : "");
+    for (size_t i = 0; i < b->outstanding; i++)
+        printf("%s%u", i ? "," : "", b->example[i].index);
+    putchar('\n');
+}
+
+static fm_json *history_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *array = fm_json_new_array();
+    for (size_t i = 0; i < b->count; i++) {
+        fm_json *o = version_json(&b->version[i]);
+        out_set(&rc, o, "names", fm_json_new_str(b->names[i]));
+        out_set(&rc, o, "outcome", fm_json_new_str(verdict_word[b->history.at[i]]));
+        out_set(&rc, o, "output", fm_json_new_str(b->output[i]));
+        out_push(&rc, array, o);
+    }
+    return array;
+}
+
+static fm_json *tensors_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *units = fm_json_new_array();
+    for (size_t u = 0; u < b->unit_count; u++)
+        if (b->minimal.take[u])
+            out_push(&rc, units, fm_json_new_str(b->unit[u].name));
+    out_set(&rc, o, "changed", fm_json_new_int((int64_t)b->unit_count));
+    out_set(&rc, o, "minimal", units);
+    out_set(&rc, o, "sufficient", fm_json_new_bool(b->minimal.sufficient));
+    out_set(&rc, o, "necessary", fm_json_new_bool(b->minimal.necessary));
+    out_set(&rc, o, "runs", fm_json_new_int(b->minimal.runs));
+    return o;
+}
+
+static fm_json *data_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
+    for (size_t i = 0; i < b->example_count; i++) {
+        fm_json *e = fm_json_new_object();
+        out_set(&rc, e, "record", fm_json_new_int(b->example[i].index));
+        out_set(&rc, e, "score", fm_json_new_real(b->example[i].score));
+        out_set(&rc, e, "stands_out", fm_json_new_bool(i < b->outstanding));
+        out_set(&rc, e, "preview", fm_json_new_str(b->example[i].preview));
+        out_push(&rc, list, e);
+    }
+    out_set(&rc, o, "name", fm_json_new_str(b->data_name));
+    out_set(&rc, o, "method", fm_json_new_str("gradient cosine"));
+    out_set(&rc, o, "examples", list);
+    return o;
+}
+
+static fm_status print_json(const blame *b, bool tensors, bool data)
+{
+    fm_status rc = FM_OK;
+    char hex[41];
+    fm_json *o = fm_json_new_object();
+    fm_oid_hex(&b->version[b->history.culprit].oid, hex);
+    out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
+    out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
+    out_set(&rc, o, "verdict", fm_json_new_str(class_word[b->history.verdict]));
+    out_set(&rc, o, "culprit", fm_json_new_str(hex));
+    out_set(&rc, o, "history", history_json(b));
+    if (tensors)
+        out_set(&rc, o, "tensors", tensors_json(b));
+    if (data)
+        out_set(&rc, o, "data", data_json(b));
+    if (rc == FM_OK)
+        return out_json(o);
+    fm_json_free(o);
+    return rc;
+}
+
+static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
+{
+    bool all = !o->tensors && !o->data; /* neither asked for: both */
+    fm_status rc = blame_history(b, start);
+    bool step = rc == FM_OK && (b->history.verdict == FM_BLAME_INTRODUCED ||
+                                b->history.verdict == FM_BLAME_REINTRODUCED);
+    bool tensors = step && (all || o->tensors), data = step && (all || o->data);
+    if (rc == FM_OK && !o->json) {
+        printf("case     %s/%s on %s\n", fm_suite_name(b->suite),
+               fm_suite_case_name(b->suite, b->case_index), o->rev);
+        print_history(b);
+        print_verdict(b);
+    }
+    if (tensors)
+        rc = blame_tensors(b, (uint32_t)o->max_runs);
+    if (rc == FM_OK && tensors && !o->json)
+        print_tensors(b);
+    if (rc == FM_OK && data)
+        rc = blame_data(b);
+    if (rc == FM_OK && data && !o->json)
+        print_data(b, o->top);
+    if (rc == FM_OK && o->json)
+        rc = print_json(b, tensors, data);
+    if (rc == FM_OK)
+        rc = fm_result_flush(b->c->repo);
+    return rc;
+}
+
+static int check_opts(cli *c, const blame_opts *o)
+{
+    if (!o->case_spec == !o->prompt)
+        return cli_usage_error(c, "want --case SUITE/CASE, or --prompt P with --expect E");
+    if (!o->prompt != !o->expect)
+        return cli_usage_error(c, "--prompt and --expect go together");
+    return CLI_GO_ON;
+}
+
+int cmd_blame(cli *c, int argc, char **argv)
+{
+    blame_opts o = {.max_runs = 400, .top = 10};
+    size_t n;
+    const opt_spec table[] = {
+        {0, "case", OPT_STR, "SUITE/CASE", "a case of a suite of this version", &o.case_spec},
+        {0, "prompt", OPT_STR, "TEXT", "instead of a case: this prompt ...", &o.prompt},
+        {0, "expect", OPT_STR, "TEXT", "... should be answered with text that contains this", &o.expect},
+        {0, "raw", OPT_FLAG, NULL, "--prompt is plain text, not a chat message", &o.raw},
+        {0, "tensors", OPT_FLAG, NULL, "only look for the tensors (default: tensors and data)",
+         &o.tensors},
+        {0, "data", OPT_FLAG, NULL, "only rank the training examples", &o.data},
+        {0, "max-runs", OPT_UINT, "N", "mixtures to run at most (400)", &o.max_runs},
+        {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
+        {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
+    if (code == CLI_GO_ON)
+        code = check_opts(c, &o);
+    if (code != CLI_GO_ON)
+        return code;
+    fm_oid oid;
+    fm_tree *tree = NULL;
+    suite_set set = {0};
+    fm_suite *made = NULL;
+    blame b = {.c = c};
+    fm_status rc = cli_resolve(c, o.rev, &oid, &tree);
+    if (rc == FM_OK && o.prompt) {
+        rc = fm_suite_from_prompt(&made, o.prompt, o.expect, !o.raw);
+        b.suite = made;
+    } else if (rc == FM_OK) {
+        rc = suites_of(c, tree, &set);
+        if (rc == FM_OK)
+            rc = find_case(&set, o.case_spec, &b.suite, &b.case_index);
+    }
+    if (rc == FM_OK)
+        rc = investigate(&b, &o, &oid);
+    blame_release(&b);
+    fm_suite_free(made);
+    suites_free(&set);
+    fm_tree_free(tree);
+    return cli_exit(rc);
+}

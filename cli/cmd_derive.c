@@ -1,0 +1,79 @@
+/* cmd_derive.c - fmstore derive: options to a family of one or many children. */
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/derive.h"
+#include "store/base/mem.h"
+
+typedef struct derive_opts {
+    const char *family_file, *name, *method, *data, *message, *skip, *config_dir;
+    opt_list set, suites;
+    bool no_gate;
+} derive_opts;
+
+static fm_status one_child(family *f, const derive_opts *o, const char *parent)
+{
+    child *ch;
+    fm_method method;
+    fm_status rc = method_parse(&method, o->method);
+    if (rc == FM_OK)
+        rc = family_add(f, &ch, method);
+    if (rc < 0)
+        return rc;
+    f->parent = parent ? fm_strdup(parent) : NULL;
+    f->config_dir = o->config_dir ? fm_strdup(o->config_dir) : NULL;
+    ch->name = fm_strdup(o->name);
+    ch->data_path = fm_strdup(o->data);
+    ch->message = o->message ? fm_strdup(o->message) : NULL;
+    ch->suites = o->suites;
+    for (size_t i = 0; rc == FM_OK && i < o->set.count; i++) {
+        char key[64];
+        const char *eq = strchr(o->set.item[i], '=');
+        if (!eq || (size_t)(eq - o->set.item[i]) >= sizeof key)
+            return fm_fail(FM_EINVAL, "--set wants KEY=VALUE, got '%s'", o->set.item[i]);
+        memcpy(key, o->set.item[i], (size_t)(eq - o->set.item[i]));
+        key[eq - o->set.item[i]] = 0;
+        rc = fm_train_config_set(&ch->config, key, eq + 1);
+    }
+    if (rc == FM_OK && o->skip)
+        rc = child_skip_text(ch, o->skip);
+    return rc;
+}
+
+int cmd_derive(cli *c, int argc, char **argv)
+{
+    derive_opts o = {.method = "lora"};
+    const char *parent = NULL;
+    size_t n;
+    family f = {0};
+    const opt_spec table[] = {
+        {'f', "family", OPT_STR, "FILE", "children of one parent from a YAML file", &o.family_file},
+        {0, "as", OPT_STR, "NAME", "branch to make", &o.name},
+        {0, "method", OPT_STR, "M", "lora (default), full, or pretrain", &o.method},
+        {0, "data", OPT_STR, "FILE", "alpaca JSON or JSONL, chat JSONL, or plain text", &o.data},
+        {0, "set", OPT_LIST, "KEY=VALUE", "r, alpha, lr, steps, epochs, batch, seed, ...", &o.set},
+        {0, "skip", OPT_STR, "N,N,...", "records of the data to leave out", &o.skip},
+        {0, "suite", OPT_LIST, "FILE", "hang a test suite on it", &o.suites},
+        {0, "from-config", OPT_STR, "DIR", "pretrain: config.json and tokenizer", &o.config_dir},
+        {0, "no-gate", OPT_FLAG, NULL, "land it without running its suites", &o.no_gate},
+        {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, &parent, 0, 1, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    if (o.family_file && (n || o.name || o.data))
+        return cli_usage_error(c, "-f FILE says parent, names and data itself");
+    if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
+        return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
+                                  "of PARENT, or -f FAMILY.yaml)");
+    cli_catch_interrupts();
+    fm_status rc = o.family_file ? family_read(&f, o.family_file)
+                                 : one_child(&f, &o, n ? parent : NULL);
+    if (rc == FM_OK)
+        rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = family_derive(c, &f, !o.no_gate);
+    family_release(&f);
+    return cli_exit(rc);
+}

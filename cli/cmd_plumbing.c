@@ -1,0 +1,182 @@
+/* cmd_plumbing.c - tokenize and score: one JSON object a line in, one a line out, in order, so
+ * that any script can hold the engine against another. */
+#include <string.h>
+
+#include "cli/commands.h"
+#include "infer/prompt.h"
+#include "store/base/mem.h"
+
+/* Answers one request object; the result is owned by the caller. */
+typedef fm_status (*line_fn)(void *ctx, const fm_json *in, fm_json **out);
+
+static fm_status each_line(line_fn fn, void *ctx)
+{
+    fm_buf line, text;
+    bool end = false;
+    fm_status rc = FM_OK;
+    char what[64];
+    fm_buf_init(&line, 0);
+    fm_buf_init(&text, 0);
+    for (unsigned long number = 1; rc == FM_OK; number++) {
+        fm_json *in = NULL, *out = NULL;
+        rc = cli_read_stdin_line(&line, &end);
+        if (rc < 0 || end)
+            break;
+        snprintf(what, sizeof what, "standard input, line %lu", number);
+        rc = fm_json_parse(&in, fm_buf_span(&line), what);
+        if (rc == FM_OK) {
+            rc = fn(ctx, in, &out);
+            if (rc < 0)
+                rc = fm_error_prefix(rc, "%s", what);
+        }
+        fm_buf_clear(&text);
+        if (rc == FM_OK)
+            rc = fm_json_write(&text, out, FM_JSON_COMPACT);
+        if (rc == FM_OK && (puts(fm_buf_cstr(&text)) < 0 || fflush(stdout) != 0))
+            rc = fm_fail(FM_EIO, "standard output: could not write");
+        fm_json_free(in);
+        fm_json_free(out);
+    }
+    fm_buf_release(&line);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status ids_of(const fm_json *in, const fm_model *m, fm_ids *ids)
+{
+    const fm_json *list = fm_json_get(in, "ids");
+    fm_span text = fm_json_str(fm_json_get(in, "text"));
+    if (text.data)
+        return fm_prompt_text(ids, m, text);
+    if (!fm_json_is(list, FM_JSON_ARRAY))
+        return fm_fail(FM_EINVAL, "want {\"text\": ...} or {\"ids\": [...]}");
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
+        int64_t id = fm_json_int(fm_json_at(list, i), -1);
+        if (id < 0 || id >= (int64_t)fm_model_arch(m)->vocab)
+            return fm_fail(FM_EINVAL, "ids[%zu] is no token of this model (0 to %u)", i,
+                           fm_model_arch(m)->vocab - 1);
+        rc = fm_ids_push(ids, (int32_t)id);
+    }
+    return rc;
+}
+
+static fm_json *ids_json(const fm_ids *ids)
+{
+    fm_status rc = FM_OK;
+    fm_json *array = fm_json_new_array();
+    for (size_t i = 0; i < ids->count; i++)
+        out_push(&rc, array, fm_json_new_int(ids->id[i]));
+    return array;
+}
+
+typedef struct plumb {
+    fm_model *m;
+    bool decode;
+    uint64_t top;
+} plumb;
+
+static fm_status tokenize_line(void *ctx, const fm_json *in, fm_json **out)
+{
+    const plumb *p = ctx;
+    fm_ids ids = {0};
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = ids_of(in, p->m, &ids);
+    *out = fm_json_new_object();
+    if (rc == FM_OK && p->decode) {
+        rc = fm_tokenizer_decode(fm_model_tokenizer(p->m), ids.id, ids.count, false, &text);
+        out_set(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
+    } else {
+        out_set(&rc, *out, "ids", ids_json(&ids));
+    }
+    fm_buf_release(&text);
+    fm_ids_release(&ids);
+    return rc;
+}
+
+static fm_json *top_json(const fm_logprob *top, uint64_t k, size_t n)
+{
+    fm_status rc = FM_OK;
+    fm_json *all = fm_json_new_array();
+    for (size_t i = 0; i < n; i++) {
+        fm_json *row = fm_json_new_array();
+        for (uint64_t j = 0; j < k; j++) {
+            fm_json *pair = fm_json_new_array();
+            out_push(&rc, pair, fm_json_new_int(top[i * k + j].token));
+            out_push(&rc, pair, fm_json_new_real((double)top[i * k + j].logprob));
+            out_push(&rc, row, pair);
+        }
+        out_push(&rc, all, row);
+    }
+    return all;
+}
+
+static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
+{
+    const plumb *p = ctx;
+    fm_ids ids = {0};
+    float *lp = NULL;
+    fm_logprob *top = NULL;
+    fm_status rc = ids_of(in, p->m, &ids);
+    *out = fm_json_new_object();
+    if (rc == FM_OK && ids.count == 0)
+        rc = fm_fail(FM_EINVAL, "nothing to score: the text is empty");
+    if (rc == FM_OK) {
+        lp = fm_calloc(ids.count, sizeof *lp);
+        top = fm_calloc(ids.count * p->top, sizeof *top);
+        rc = lp && top ? fm_score(p->m, ids.id, ids.count, lp, p->top ? top : NULL,
+                                  (uint32_t)p->top)
+                       : FM_ENOMEM;
+    }
+    fm_json *logprobs = fm_json_new_array();
+    for (size_t i = 0; rc == FM_OK && i < ids.count; i++)
+        out_push(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
+    out_set(&rc, *out, "ids", ids_json(&ids));
+    out_set(&rc, *out, "logprobs", logprobs);
+    if (rc == FM_OK && p->top)
+        out_set(&rc, *out, "top", top_json(top, p->top, ids.count));
+    fm_free(lp);
+    fm_free(top);
+    fm_ids_release(&ids);
+    return rc;
+}
+
+static int plumbing(cli *c, const char *rev, plumb *p, line_fn fn)
+{
+    fm_oid oid;
+    fm_status rc = cli_load_rev(c, rev, &oid, &p->m);
+    if (rc == FM_OK)
+        rc = each_line(fn, p);
+    fm_model_close(p->m);
+    return cli_exit(rc);
+}
+
+int cmd_tokenize(cli *c, int argc, char **argv)
+{
+    plumb p = {0};
+    const char *rev;
+    size_t n;
+    const opt_spec table[] = {
+        {0, "decode", OPT_FLAG, NULL, "{\"ids\"} to {\"text\"}", &p.decode},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
+    return code != CLI_GO_ON ? code : plumbing(c, rev, &p, tokenize_line);
+}
+
+#define TOP_MAX 1000
+int cmd_score(cli *c, int argc, char **argv)
+{
+    plumb p = {0};
+    const char *rev;
+    size_t n;
+    const opt_spec table[] = {
+        {0, "top", OPT_UINT, "K", "add the K best tokens at each position", &p.top},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
+    if (code == CLI_GO_ON && p.top > TOP_MAX)
+        return cli_usage_error(c, "--top wants at most %d", TOP_MAX);
+    return code != CLI_GO_ON ? code : plumbing(c, rev, &p, score_line);
+}

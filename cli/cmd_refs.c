@@ -1,0 +1,113 @@
+/* cmd_refs.c - fmstore branch and fmstore tag: names of versions. */
+#include <string.h>
+
+#include "cli/commands.h"
+
+static fm_status print_ref(void *ctx, const char *name, const fm_oid *oid)
+{
+    cli *c = ctx;
+    fm_version v;
+    const char *shown = strchr(name + 5, '/') + 1; /* after "refs/heads/" */
+    fm_status rc = fm_version_read(c->repo, &v, oid);
+    if (rc < 0)
+        return rc;
+    printf("%-20s %s  %-9s %s\n", shown, cli_short_oid(oid), v.kind, v.subject);
+    fm_version_release(&v);
+    return FM_OK;
+}
+
+static fm_status full_name(char *out, size_t bytes, const char *space, const char *name)
+{
+    fm_status rc = fm_branch_name_check(name);
+    if (rc < 0)
+        return rc;
+    int n = snprintf(out, bytes, "refs/%s/%s", space, name);
+    return n > 0 && (size_t)n < bytes ? FM_OK
+                                      : fm_fail(FM_EINVAL, "the name is longer than 250 bytes");
+}
+
+static fm_status make_ref(cli *c, const char *space, const char *name, const char *rev)
+{
+    char ref[300];
+    fm_oid oid;
+    fm_status rc = full_name(ref, sizeof ref, space, name);
+    if (rc == FM_OK)
+        rc = cli_resolve(c, rev, &oid, NULL);
+    if (rc == FM_OK)
+        rc = fm_ref_update(c->repo, ref, &oid, NULL, "created");
+    if (rc == FM_OK)
+        printf("%s is %s\n", name, cli_short_oid(&oid));
+    return rc;
+}
+
+static fm_status delete_ref(cli *c, const char *space, const char *name)
+{
+    char ref[300];
+    fm_oid oid;
+    fm_status rc = full_name(ref, sizeof ref, space, name);
+    if (rc == FM_OK)
+        rc = fm_ref_read(c->repo, &oid, ref);
+    if (rc == FM_OK)
+        rc = fm_ref_delete(c->repo, ref, &oid);
+    if (rc == FM_OK)
+        printf("%s (was %s) is deleted; 'fmstore %s %s %s' brings it back\n", name,
+               cli_short_oid(&oid), space[0] == 'h' ? "branch" : "tag", name, cli_short_oid(&oid));
+    return rc;
+}
+
+static fm_status rename_branch(cli *c, const char *from, const char *to)
+{
+    char old_ref[300], new_ref[300];
+    fm_oid oid;
+    fm_status rc = full_name(old_ref, sizeof old_ref, "heads", from);
+    if (rc == FM_OK)
+        rc = full_name(new_ref, sizeof new_ref, "heads", to);
+    if (rc == FM_OK)
+        rc = fm_ref_read(c->repo, &oid, old_ref);
+    if (rc == FM_OK)
+        rc = fm_ref_update(c->repo, new_ref, &oid, NULL, "renamed");
+    if (rc == FM_OK)
+        rc = fm_ref_delete(c->repo, old_ref, &oid);
+    if (rc == FM_OK)
+        printf("%s is now %s\n", from, to);
+    return rc;
+}
+
+static int refs_command(cli *c, int argc, char **argv, const char *space, const char *prefix)
+{
+    bool del = false, move = false;
+    const char *args[2];
+    size_t n;
+    const opt_spec table[] = {
+        {'d', "delete", OPT_FLAG, NULL, "delete the name (versions stay until gc)", &del},
+        {'m', "move", OPT_FLAG, NULL, "rename a branch: -m OLD NEW", &move},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, args, 0, 2, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    if ((del && n != 1) || (move && (n != 2 || space[0] != 'h')))
+        return cli_usage_error(c, "-d wants one name, -m wants two");
+    if (n == 1 && !del)
+        return cli_usage_error(c, "which version should '%s' name? give a REV", args[0]);
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK && n == 0)
+        rc = fm_ref_each(c->repo, prefix, print_ref, c);
+    else if (rc == FM_OK && del)
+        rc = delete_ref(c, space, args[0]);
+    else if (rc == FM_OK && move)
+        rc = rename_branch(c, args[0], args[1]);
+    else if (rc == FM_OK)
+        rc = make_ref(c, space, args[0], args[1]);
+    return cli_exit(rc);
+}
+
+int cmd_branch(cli *c, int argc, char **argv)
+{
+    return refs_command(c, argc, argv, "heads", "refs/heads/");
+}
+
+int cmd_tag(cli *c, int argc, char **argv)
+{
+    return refs_command(c, argc, argv, "tags", "refs/tags/");
+}

@@ -1,0 +1,30 @@
+/* commands.h - one function per command: argv[0] is the command's name; the result is the exit
+ * code of the program. */
+#ifndef FM_CLI_COMMANDS_H
+#define FM_CLI_COMMANDS_H
+
+#include "cli/context.h"
+
+int cmd_init(cli *c, int argc, char **argv);
+int cmd_import(cli *c, int argc, char **argv);
+int cmd_export(cli *c, int argc, char **argv);
+int cmd_log(cli *c, int argc, char **argv);
+int cmd_graph(cli *c, int argc, char **argv);
+int cmd_show(cli *c, int argc, char **argv);
+int cmd_diff(cli *c, int argc, char **argv);
+int cmd_ls(cli *c, int argc, char **argv);
+int cmd_cat(cli *c, int argc, char **argv);
+int cmd_stats(cli *c, int argc, char **argv);
+int cmd_branch(cli *c, int argc, char **argv);
+int cmd_tag(cli *c, int argc, char **argv);
+int cmd_derive(cli *c, int argc, char **argv);
+int cmd_suite(cli *c, int argc, char **argv);
+int cmd_test(cli *c, int argc, char **argv);
+int cmd_blame(cli *c, int argc, char **argv);
+int cmd_run(cli *c, int argc, char **argv);
+int cmd_serve(cli *c, int argc, char **argv);
+int cmd_tokenize(cli *c, int argc, char **argv);
+int cmd_score(cli *c, int argc, char **argv);
+int cmd_fsck(cli *c, int argc, char **argv);
+
+#endif

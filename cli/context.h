@@ -1,0 +1,41 @@
+/* context.h - what every command starts from: where the repository is, the engine, exit codes. */
+#ifndef FM_CLI_CONTEXT_H
+#define FM_CLI_CONTEXT_H
+
+#include "cli/opt.h"
+#include "cli/out.h"
+#include "lineage/lineage.h"
+#include "testing/testing.h"
+
+enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
+
+typedef struct cli {
+    const char *dir;      /* -C, "." */
+    unsigned threads;     /* --threads, 0 = all */
+    const char *usage;    /* of the running command */
+    fm_repo *repo;        /* opened by cli_open, closed by main */
+    fm_engine *engine;    /* made by cli_engine, freed by main */
+} cli;
+
+/* Parse or explain: CLI_GO_ON, or the exit code to return (help printed, usage error printed). */
+int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char **args, size_t min,
+              size_t max, size_t *count);
+int cli_usage_error(cli *c, const char *fmt, ...) FM_PRINTF(2, 3);
+/* Exit code of a status; prints "fmstore: <text>" for failures. FM_EREFUSED is an honest no. */
+int cli_exit(fm_status rc);
+
+fm_status cli_open(cli *c);
+fm_status cli_engine(cli *c);
+/* "REV" to a commit and, where tree is not NULL, its tree. */
+fm_status cli_resolve(cli *c, const char *rev, fm_oid *oid, fm_tree **tree);
+fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model **out);
+fm_status cli_load_rev(cli *c, const char *rev, fm_oid *oid, fm_model **out);
+/* One version's entry as bytes (file, blob or raw tensor); appended. */
+fm_status cli_entry_bytes(cli *c, const fm_entry *e, fm_buf *out);
+const char *cli_short_oid(const fm_oid *oid); /* 10 hex digits, ring of buffers */
+fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; limit 64 MiB */
+/* Set by Ctrl-C; long work looks at it through progress callbacks. */
+extern volatile int cli_interrupted;
+void cli_catch_interrupts(void);
+
+#endif

@@ -1,0 +1,145 @@
+/* main.c - the command table. One command, one file; this one finds it and gives the exit code. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+
+typedef struct command {
+    const char *name;
+    int (*run)(cli *c, int argc, char **argv);
+    const char *usage;
+    const char *summary;
+    const char *group; /* printed before the first of its group */
+} command;
+
+static int cmd_version(cli *c, int argc, char **argv);
+static int cmd_help(cli *c, int argc, char **argv);
+
+static const command commands[] = {
+    {"init", cmd_init, "init [--bare] [DIR]", "make an empty repository", "start and exchange"},
+    {"import", cmd_import,
+     "import SRC --as NAME [--parent REV] [--kind KIND] [--suite FILE]... [--no-gate] [-m TEXT]",
+     "bring in an HF folder, safetensors, GGUF or PEFT adapter", NULL},
+    {"export", cmd_export, "export REV DST [--format hf|safetensors|peft|source] [--dtype D]",
+     "write a version out, byte for byte or in another format", NULL},
+    {"log", cmd_log, "log [REV...] [-n N] [--oneline] [--json]", "show versions, newest first",
+     "look"},
+    {"graph", cmd_graph, "graph [--json]", "draw the family tree of all branches", NULL},
+    {"show", cmd_show, "show REV [--json]", "one version: kind, recipe, data, size, tests", NULL},
+    {"diff", cmd_diff, "diff A B [--stat] [--json]", "which tensors changed, and by how much",
+     NULL},
+    {"ls", cmd_ls, "ls [REV[:PATH]] [--json]", "list branches, or what a version holds", NULL},
+    {"cat", cmd_cat, "cat REV:PATH [--raw]", "print a file, or a tensor's summary", NULL},
+    {"stats", cmd_stats, "stats [--json]", "what is shared, and what the family costs", NULL},
+    {"branch", cmd_branch, "branch [NAME REV | -d NAME | -m OLD NEW]",
+     "list, make, move or delete branches", "names"},
+    {"tag", cmd_tag, "tag [NAME REV | -d NAME]", "list, make or delete tags", NULL},
+    {"derive", cmd_derive,
+     "derive PARENT --as NAME --method lora|full --data FILE [--set KEY=VALUE]... | derive -f FILE",
+     "train adapted models, several of one parent at once", "make and test"},
+    {"suite", cmd_suite, "suite add REV FILE... | suite ls REV", "hang test suites on a branch",
+     NULL},
+    {"test", cmd_test, "test REV [--suite NAME] [--case NAME] [--against REV] [--junit FILE] [--json]",
+     "run a version's suites", NULL},
+    {"blame", cmd_blame,
+     "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
+     "find the version, the tensors and the examples behind a failure", NULL},
+    {"run", cmd_run, "run REV [-p PROMPT] [--raw] [-n N] [--temperature T] [--seed S]",
+     "ask a model, or chat with it", "use"},
+    {"serve", cmd_serve, "serve [REV...] [--port N] [--host H] [--api-key-file FILE]",
+     "answer for all models in one batch, OpenAI's HTTP API", NULL},
+    {"tokenize", cmd_tokenize, "tokenize REV [--decode]", "JSON lines: text to ids and back",
+     "plumbing"},
+    {"score", cmd_score, "score REV [--top K]", "JSON lines: text or ids to log-probabilities",
+     NULL},
+    {"fsck", cmd_fsck, "fsck [--quick] [--rebuild-index] [--json]", "verify everything",
+     NULL},
+    {"version", cmd_version, "version", "version and build", NULL},
+    {"help", cmd_help, "help", "this list", NULL},
+};
+
+static int cmd_version(cli *c, int argc, char **argv)
+{
+    (void)c;
+    (void)argc;
+    (void)argv;
+    printf("fmstore %s\n", FM_VERSION);
+    return EXIT_YES;
+}
+
+static int cmd_help(cli *c, int argc, char **argv)
+{
+    (void)c;
+    (void)argc;
+    (void)argv;
+    printf("usage: fmstore [-C DIR] [--threads N] <command> [...]\n");
+    for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
+        if (commands[i].group)
+            printf("\n%s\n", commands[i].group);
+        printf("  %-9s %s\n", commands[i].name, commands[i].summary);
+    }
+    printf("\n'fmstore <command> -h' lists a command's options.\n");
+    return EXIT_YES;
+}
+
+static int usage_error(const char *what, const char *arg)
+{
+    fprintf(stderr, "fmstore: %s '%s'; 'fmstore help' lists the commands\n", what, arg);
+    return EXIT_USAGE;
+}
+
+/* Options before the command. Returns the command's index in argv, or an exit code negated - 1. */
+static int global_options(cli *c, int argc, char **argv)
+{
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        if (strcmp(argv[i], "-C") == 0 && i + 1 < argc) {
+            c->dir = argv[++i];
+        } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
+            char *end;
+            unsigned long n = strtoul(argv[++i], &end, 10);
+            if (*end || n > 4096)
+                return -1 - usage_error("--threads wants a number up to 4096, got", argv[i]);
+            c->threads = (unsigned)n;
+        } else if (strcmp(argv[i], "--version") == 0) {
+            return -1 - cmd_version(c, 0, NULL);
+        } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
+            return -1 - cmd_help(c, 0, NULL);
+        } else {
+            return -1 - usage_error("unknown option", argv[i]);
+        }
+    }
+    return i;
+}
+
+static int run_command(cli *c, int argc, char **argv)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
+        if (strcmp(argv[0], commands[i].name) == 0) {
+            c->usage = commands[i].usage;
+            return commands[i].run(c, argc, argv);
+        }
+    }
+    return usage_error("no such command:", argv[0]);
+}
+
+int main(int argc, char **argv)
+{
+    cli c = {.dir = "."};
+    int at = global_options(&c, argc, argv);
+    if (at < 0)
+        return -1 - at;
+    if (at == argc) {
+        cmd_help(&c, 0, NULL);
+        return EXIT_USAGE;
+    }
+    int code = run_command(&c, argc - at, argv + at);
+    fm_engine_free(c.engine);
+    fm_repo_close(c.repo);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fputs("fmstore: standard output: could not write everything\n", stderr);
+        return EXIT_FAILURE_128;
+    }
+    return code;
+}

@@ -1,0 +1,135 @@
+/* version_tree.c - from a finished tree to a branch that points at it, in the only safe order. */
+#include "cli/version_tree.h"
+
+#include <string.h>
+
+#include "store/base/io.h"
+#include "store/base/mem.h"
+
+fm_status tree_drop(fm_tree *tree, const char *prefix)
+{
+    fm_status rc = FM_OK;
+    size_t begin, end;
+    fm_tree_range(tree, prefix, &begin, &end);
+    while (rc == FM_OK && end > begin)
+        rc = fm_tree_remove(tree, fm_tree_at(tree, --end)->path);
+    return rc;
+}
+
+fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
+{
+    fm_status rc = FM_OK;
+    size_t begin, end;
+    fm_tree_range(src, prefix, &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++)
+        if (!fm_tree_find(dst, fm_tree_at(src, i)->path))
+            rc = fm_tree_put_entry(dst, fm_tree_at(src, i));
+    return rc;
+}
+
+#define SUITE_MAX_BYTES ((size_t)16 << 20)
+
+fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
+{
+    fm_buf text, where;
+    fm_suite *suite = NULL;
+    fm_buf_init(&text, SUITE_MAX_BYTES);
+    fm_buf_init(&where, 0);
+    fm_status rc = fm_read_file(&text, path, SUITE_MAX_BYTES);
+    if (rc == FM_OK)
+        rc = fm_suite_parse(&suite, fm_buf_span(&text), path);
+    if (rc == FM_OK) {
+        fm_buf_printf(&where, "suites/%s.yaml", fm_suite_name(suite));
+        rc = fm_buf_ok(&where);
+    }
+    if (rc == FM_OK)
+        rc = fm_txn_put_path(txn, tree, fm_buf_cstr(&where), fm_buf_span(&text));
+    fm_suite_free(suite);
+    fm_buf_release(&where);
+    fm_buf_release(&text);
+    return rc;
+}
+
+fm_status tree_recipe(cli *c, const fm_tree *tree, fm_json **out)
+{
+    fm_buf text;
+    *out = NULL;
+    const fm_entry *e = fm_tree_find(tree, "recipe.json");
+    if (!e)
+        return FM_OK;
+    fm_buf_init(&text, 0);
+    fm_status rc = cli_entry_bytes(c, e, &text);
+    if (rc == FM_OK)
+        rc = fm_json_parse(out, fm_buf_span(&text), "recipe.json");
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_json *oid_json(const fm_oid *oid)
+{
+    char hex[41];
+    fm_oid_hex(oid, hex);
+    return fm_json_new_str(hex);
+}
+
+fm_json *version_json(const fm_version *v)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *parents = fm_json_new_array();
+    out_set(&rc, o, "id", oid_json(&v->oid));
+    out_set(&rc, o, "tree", oid_json(&v->tree));
+    out_set(&rc, o, "kind", fm_json_new_str(v->kind));
+    for (uint32_t i = 0; i < v->parent_count; i++)
+        out_push(&rc, parents, oid_json(&v->parent[i]));
+    out_set(&rc, o, "parents", parents);
+    out_set(&rc, o, "author", fm_json_new_str(v->author));
+    out_set(&rc, o, "time", fm_json_new_int(v->time));
+    out_set(&rc, o, "message", fm_json_new_str(v->message));
+    out_set(&rc, o, "recipe", fm_json_new_str(v->recipe));
+    out_set(&rc, o, "data", fm_json_new_str(v->data));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, size_t gates_failed)
+{
+    char hex[41];
+    fm_oid_hex(oid, hex);
+    fm_buf ref;
+    fm_buf_init(&ref, 0);
+    fm_buf_printf(&ref, "refs/fmstore/rejected/%s/%.10s", l->branch, hex);
+    fm_status rc = fm_buf_ok(&ref);
+    if (rc == FM_OK)
+        rc = fm_ref_update(c->repo, fm_buf_cstr(&ref), oid, NULL, "rejected by a gate suite");
+    if (rc == FM_EEXISTS)
+        rc = FM_OK; /* the same candidate was rejected before */
+    fm_buf_release(&ref);
+    if (rc < 0)
+        return rc;
+    return fm_fail(FM_EREFUSED,
+                   "'%s' is not moved: %zu gate suite%s failed; the candidate is kept as %.10s "
+                   "(--no-gate lands it all the same)",
+                   l->branch, gates_failed, gates_failed == 1 ? "" : "s", hex);
+}
+
+fm_status land_version(cli *c, const landing *l, fm_oid *out)
+{
+    size_t gates_failed = 0;
+    char ref[300];
+    int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
+    if (n < 0 || (size_t)n >= sizeof ref)
+        return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
+    fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
+    if (rc == FM_OK && l->gate)
+        rc = run_gates(c, l->tree, l->branch, &gates_failed);
+    if (rc == FM_OK && gates_failed)
+        rc = keep_rejected(c, l, out, gates_failed);
+    if (rc == FM_OK)
+        rc = fm_ref_update(c->repo, ref, out, l->expect_old, l->commit.message);
+    if (rc == FM_OK)
+        printf("%s%s%s  %s  %s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
+               cli_short_oid(out), l->commit.message);
+    return rc;
+}

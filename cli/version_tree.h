@@ -1,0 +1,45 @@
+/* version_tree.h - building a new version's tree and landing it: store, commit, gate, ref. */
+#ifndef FM_CLI_VERSION_TREE_H
+#define FM_CLI_VERSION_TREE_H
+
+#include "cli/context.h"
+
+/* Remove every entry under prefix ("source/"). */
+fm_status tree_drop(fm_tree *tree, const char *prefix);
+/* Copy every entry of src under prefix that dst lacks. */
+fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix);
+/* Read a suite file, check it, put it at suites/<its name>.yaml. */
+fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
+/* recipe.json as JSON, owned; *out NULL where the tree has none. */
+fm_status tree_recipe(cli *c, const fm_tree *tree, fm_json **out);
+
+/* {"id","tree","kind","parents":[...],"author","time","message","recipe","data"}; owned, NULL = ENOMEM. */
+fm_json *version_json(const fm_version *v);
+
+/* What is to become a version. The store's transaction must be committed already. */
+typedef struct landing {
+    const char *branch;       /* the name to move */
+    const fm_oid *expect_old; /* NULL: the branch must be new */
+    const fm_tree *tree;
+    fm_commit_opts commit;
+    bool gate;                /* run the suites that the tree carries first */
+} landing;
+/* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
+ * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Prints one line of what happened. */
+fm_status land_version(cli *c, const landing *l, fm_oid *out);
+
+/* Run all suites of the tree on its model and print one line per suite and failing case to stderr.
+ * *gates_failed counts failing gate suites. label: "child-a". */
+fm_status run_gates(cli *c, const fm_tree *tree, const char *label, size_t *gates_failed);
+
+/* Suites of a tree, parsed; the array and its suites are freed by suites_free. */
+typedef struct suite_set {
+    fm_suite **suite;
+    size_t count;
+} suite_set;
+fm_status suites_of(cli *c, const fm_tree *tree, suite_set *out);
+void suites_free(suite_set *s);
+/* Results kept in lineage. */
+fm_result_cache suite_cache(cli *c);
+
+#endif

@@ -1,0 +1,59 @@
+/* prompt.c - one path from messages or text to ids, so that a suite tests what the server serves. */
+#include "infer/prompt.h"
+
+#include <string.h>
+
+static fm_status need_tokenizer(const fm_model *m)
+{
+    if (fm_model_tokenizer(m))
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED, "this version has no tokenizer/tokenizer.json; import one with "
+                                    "its model folder");
+}
+
+fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
+                         const fm_json *tools_or_null)
+{
+    fm_buf text;
+    fm_json *extra = NULL;
+    fm_status rc = need_tokenizer(m);
+    if (rc < 0)
+        return rc;
+    if (!fm_model_chat_template(m))
+        return fm_fail(FM_EUNSUPPORTED, "this version has no chat template; give a plain prompt");
+    fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
+    rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
+    if (rc == FM_OK)
+        rc = fm_chat_render(&text, fm_model_chat_template(m), messages, tools_or_null, true, extra);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text), false, out);
+    fm_json_free(extra);
+    fm_buf_release(&text);
+    return rc;
+}
+
+fm_status fm_prompt_user(fm_ids *out, const fm_model *m, fm_span text)
+{
+    fm_json *messages = fm_json_new_array(), *message = fm_json_new_object();
+    fm_status rc = messages && message ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(message, "role", fm_json_new_str("user"));
+    if (rc == FM_OK)
+        rc = fm_json_set(message, "content",
+                         fm_json_new_strn((const char *)text.data, text.len));
+    if (rc == FM_OK) {
+        rc = fm_json_push(messages, message);
+        message = NULL;
+    }
+    if (rc == FM_OK)
+        rc = fm_prompt_chat(out, m, messages, NULL);
+    fm_json_free(message);
+    fm_json_free(messages);
+    return rc;
+}
+
+fm_status fm_prompt_text(fm_ids *out, const fm_model *m, fm_span text)
+{
+    fm_status rc = need_tokenizer(m);
+    return rc == FM_OK ? fm_tokenizer_encode(fm_model_tokenizer(m), text, true, out) : rc;
+}

@@ -1,0 +1,19 @@
+/* prompt.h - what people write to the ids that a model sees; the same for run, suites and server. */
+#ifndef FM_INFER_PROMPT_H
+#define FM_INFER_PROMPT_H
+
+#include "infer/infer.h"
+
+FM_BEGIN_DECLS
+
+/* Render messages with the model's own template and encode them (the template writes the special
+ * tokens). FM_EUNSUPPORTED where the model has no template or tokenizer. Appends to out. */
+FM_CHECKED fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
+                                    const fm_json *tools_or_null);
+/* One user message. */
+FM_CHECKED fm_status fm_prompt_user(fm_ids *out, const fm_model *m, fm_span text);
+/* Plain text to continue, with the tokenizer's own special tokens (bos) in front. */
+FM_CHECKED fm_status fm_prompt_text(fm_ids *out, const fm_model *m, fm_span text);
+
+FM_END_DECLS
+#endif

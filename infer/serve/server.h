@@ -1,0 +1,57 @@
+/* server.h - the HTTP server: an OpenAI-compatible API over the scheduler, many models in one batch.
+ *
+ *   GET  /v1/models              POST /v1/chat/completions     POST /v1/completions   (SSE with "stream")
+ *   GET  /health                 GET  /metrics (Prometheus text)
+ *
+ * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
+ * fm_server_run) owns the engine, resolves names, loads models and runs steps. The folder knows no
+ * repository: names are resolved through callbacks, called on the engine thread alone. A name is
+ * resolved anew at each request; requests in flight stay on the version they began with; answers
+ * carry it as "system_fingerprint". Models not used for long are closed when memory is needed. */
+#ifndef FM_INFER_SERVE_SERVER_H
+#define FM_INFER_SERVE_SERVER_H
+
+#include "infer/infer.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fm_server_catalog {
+    void *ctx;
+    /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404. Cheap: called per request. */
+    fm_status (*resolve)(void *ctx, const char *name, char version[65]);
+    /* The version's tree; the caller frees it. */
+    fm_status (*tree)(void *ctx, const char *version, fm_tree **out);
+    /* Names to list; each_fn returns non-OK to stop. */
+    fm_status (*list)(void *ctx, fm_status (*each_fn)(void *each_ctx, const char *name,
+                                                      const char *version, int64_t created),
+                      void *each_ctx);
+    fm_provider provider;
+} fm_server_catalog;
+
+typedef struct fm_server_opts {
+    const char *host;     /* "127.0.0.1" */
+    uint16_t port;        /* 0 = any free one */
+    const char *api_key;  /* NULL = none; compared in constant time */
+    uint32_t max_running; /* sequences of one batch (32) */
+    uint32_t max_queue;   /* waiting requests; beyond: 503 with Retry-After (256) */
+    uint32_t max_models;  /* resident at once (64) */
+    uint32_t max_tokens;  /* cap and default of a request's max_tokens (cap 4096, default 256) */
+    size_t max_body_bytes; /* beyond: 413 (4 MiB) */
+    fm_server_catalog catalog;
+} fm_server_opts;
+fm_server_opts fm_server_defaults(void);
+
+typedef struct fm_server fm_server;
+/* Binds and listens; FM_EIO names host and port. */
+FM_CHECKED fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts);
+uint16_t fm_server_port(const fm_server *s);
+/* Load a model ahead of its first request. */
+FM_CHECKED fm_status fm_server_preload(fm_server *s, const char *name);
+/* Serves until *stop is non-zero (a signal handler may set it; looked at every 100 ms) or
+ * fm_server_stop; then refuses new requests, finishes those in flight (10 s at most), returns. */
+FM_CHECKED fm_status fm_server_run(fm_server *s, const volatile int *stop);
+void fm_server_stop(fm_server *s); /* from any thread */
+void fm_server_free(fm_server *s);
+
+FM_END_DECLS
+#endif
