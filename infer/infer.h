@@ -124,7 +124,8 @@ typedef struct fm_gen_result {
     size_t count;
     char finish[12];
 } fm_gen_result;
-/* Runs all requests in one batch (on_event is ignored). Results are released by the caller. */
+/* Runs all requests in one batch (on_event is ignored). Results are released by the caller. A
+ * request that failed alone has finish "error" and the error's text in text; FM_OK is returned. */
 FM_CHECKED fm_status fm_generate(fm_engine *e, const fm_gen_request *req, size_t n,
                                  fm_gen_result *out);
 void fm_gen_result_release(fm_gen_result *r);
