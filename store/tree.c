@@ -326,7 +326,7 @@ static bool must_escape(unsigned char c)
 /* One part. "%00" stands for the empty part: a name cannot hold NUL, so it is free. A leading dot
  * would hide the file or make ".git"; a trailing dot or space is dropped by some file systems;
  * '~' and ':' make short names and streams that git refuses (GIT~1). */
-static void put_part(fm_buf *out, const char *part, size_t len)
+void fm_path_part(fm_buf *out, const char *part, size_t len)
 {
     if (len == 0)
         fm_buf_str(out, "%00");
@@ -353,10 +353,10 @@ fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name)
         const char *dot = strchr(part, '.');
         fm_buf_char(out, '/');
         if (!last || part > last || dot == last) {
-            put_part(out, part, strlen(part));
+            fm_path_part(out, part, strlen(part));
             return fm_buf_ok(out);
         }
-        put_part(out, part, (size_t)(dot - part));
+        fm_path_part(out, part, (size_t)(dot - part));
         part = dot + 1;
     }
 }

@@ -70,6 +70,8 @@ FM_CHECKED fm_status fm_tree_remove(fm_tree *tree, const char *path);     /* FM_
 
 /* prefix ("tensors" or "adapters/0-lora/tensors") + escaped path of a tensor name. */
 FM_CHECKED fm_status fm_tensor_path(fm_buf *out, const char *prefix, const char *name);
+/* One part (a file's name, say) escaped the same way. */
+void fm_path_part(fm_buf *out, const char *part, size_t len);
 
 /* The pointer blobs that lineage keeps in git, text, one field a line:
  *   fmstore tensor 1\nid sha256:<hex>\ndtype Q4_1\nshape 576 1536\nbytes N\nname <true name>\n

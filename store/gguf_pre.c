@@ -1,0 +1,167 @@
+/* gguf_pre.c - the rules behind `tokenizer.ggml.pre`.
+ *
+ * A GGUF only names its pre-tokenizer. Each name here stands for the pre_tokenizer of the
+ * tokenizer.json that such files are made from; an unknown name is refused, because a near miss
+ * tokenizes most texts right and some wrong. */
+#include "store/gguf_canon.h"
+
+#include <string.h>
+
+#define LLAMA3                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"                      \
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN2                                                                                      \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"                           \
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+#define MAX_SPLITS 4u
+
+typedef struct pre_rule {
+    const char *name;
+    const char *split[MAX_SPLITS]; /* one after another, then ByteLevel without its own regex */
+    bool digits;                   /* each digit alone, then ByteLevel with its own */
+    bool nfc;
+    bool ignore_merges; /* a whole word of the vocabulary needs no merges */
+} pre_rule;
+
+/* "default" is what llama.cpp does with a file that names nothing else. */
+static const pre_rule RULES[] = {
+    {"default",
+     {"[\\p{P}\\$\\+<=>\\^~\\|]+",
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)", "\\p{N}+",
+      "[0-9][0-9][0-9]"},
+     false,
+     false,
+     false},
+    {"gpt-2", {NULL}, false, false, false},
+    {"gpt2", {NULL}, false, false, false},
+    {"smollm", {NULL}, true, false, false},
+    {"starcoder", {NULL}, true, false, false},
+    {"refact", {NULL}, true, false, false},
+    {"codeshell", {NULL}, true, false, false},
+    {"llama-bpe", {LLAMA3}, false, false, true},
+    {"llama3", {LLAMA3}, false, false, true},
+    {"llama-v3", {LLAMA3}, false, false, true},
+    {"qwen2", {QWEN2}, false, true, false},
+    {"deepseek-r1-qwen", {QWEN2}, false, true, false},
+};
+
+static fm_status byte_level(fm_json **out, bool use_regex)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("ByteLevel")) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "trim_offsets", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "use_regex", fm_json_new_bool(use_regex));
+    return rc;
+}
+
+static fm_status digits(fm_json **out)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("Digits")) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "individual_digits", fm_json_new_bool(true));
+    return rc;
+}
+
+static fm_status split(fm_json **out, const char *regex)
+{
+    fm_json *o = fm_json_new_object(), *pattern = fm_json_new_object();
+    fm_status rc = o && pattern ? FM_OK : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(pattern, "Regex", fm_json_new_str(regex));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("Split"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pattern", fm_json_ref(pattern));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "behavior", fm_json_new_str("Isolated"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "invert", fm_json_new_bool(false));
+    fm_json_free(pattern);
+    return rc;
+}
+
+/* Consumes item, also where it is NULL (out of memory). */
+static fm_status add_step(fm_json *list, fm_json *item, fm_status rc)
+{
+    if (rc == FM_OK)
+        return fm_json_push(list, item);
+    fm_json_free(item);
+    return rc;
+}
+
+/* The steps of a rule, as the list of a Sequence. */
+static fm_status steps_of(fm_json *list, const pre_rule *rule)
+{
+    fm_json *item = NULL;
+    fm_status rc = FM_OK;
+
+    if (rule->digits) {
+        rc = digits(&item);
+        rc = add_step(list, item, rc);
+    }
+    for (size_t i = 0; rc == FM_OK && i < MAX_SPLITS && rule->split[i]; i++) {
+        rc = split(&item, rule->split[i]);
+        rc = add_step(list, item, rc);
+    }
+    if (rc == FM_OK) {
+        rc = byte_level(&item, rule->split[0] == NULL);
+        rc = add_step(list, item, rc);
+    }
+    return rc;
+}
+
+static fm_status build(fm_json **pre, const pre_rule *rule)
+{
+    fm_json *list = fm_json_new_array(), *o = NULL;
+    fm_status rc = list ? steps_of(list, rule) : FM_ENOMEM;
+
+    if (rc == FM_OK && fm_json_count(list) == 1) {
+        *pre = fm_json_ref(fm_json_at(list, 0));
+        fm_json_free(list);
+        return FM_OK;
+    }
+    o = fm_json_new_object();
+    if (rc == FM_OK && !o)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("Sequence"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pretokenizers", fm_json_ref(list));
+    fm_json_free(list);
+    *pre = o;
+    return rc;
+}
+
+fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_merges,
+                             const char *name, const char *what)
+{
+    const pre_rule *rule = NULL;
+    fm_status rc;
+
+    *pre = *normalizer = NULL;
+    for (size_t i = 0; i < FM_ARRAY_LEN(RULES) && !rule; i++)
+        if (strcmp(RULES[i].name, name) == 0)
+            rule = &RULES[i];
+    if (!rule)
+        return fm_fail(FM_EUNSUPPORTED, "%s: field 'tokenizer.ggml.pre': '%s' is not known", what,
+                       name);
+    *ignore_merges = rule->ignore_merges;
+    rc = build(pre, rule);
+    if (rc == FM_OK && rule->nfc) {
+        *normalizer = fm_json_new_object();
+        rc = *normalizer ? fm_json_set(*normalizer, "type", fm_json_new_str("NFC")) : FM_ENOMEM;
+    }
+    return rc;
+}
