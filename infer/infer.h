@@ -53,6 +53,8 @@ const fm_tokenizer *fm_model_tokenizer(const fm_model *m);         /* NULL if th
 const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if the tree has none */
 /* Digest of everything that an output depends on: config, weights, adapters (not the tokenizer). */
 fm_digest fm_model_digest(const fm_model *m);
+/* Digest of everything under tokenizer/: what turns text into tokens and back. */
+fm_digest fm_model_text_digest(const fm_model *m);
 fm_engine *fm_model_engine(const fm_model *m);
 
 FM_CHECKED fm_status fm_seq_open(fm_seq **out, fm_model *m);

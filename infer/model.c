@@ -262,6 +262,25 @@ static fm_status read_text(fm_buf *out, const fmi_binder *b, const char *path, b
     return e ? fm_entry_read(out, b->p, e) : FM_OK;
 }
 
+/* The ids of all that lies under tokenizer/: what turns text into tokens and back. */
+static fm_status digest_text(fmi_binder *b)
+{
+    fm_hasher *h = NULL;
+    size_t begin, end;
+    fm_tree_range(b->tree, "tokenizer/", &begin, &end);
+    fm_status rc = fm_hasher_new(&h);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(b->tree, i);
+        rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+    }
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, &b->m->text_digest);
+    fm_hasher_free(h);
+    return rc;
+}
+
 static fm_status bind_text(fmi_binder *b)
 {
     fm_model *m = b->m;
@@ -319,6 +338,8 @@ static fm_status bind(fmi_binder *b)
         rc = bind_weights(b, digest);
     if (rc == FM_OK)
         rc = bind_text(b);
+    if (rc == FM_OK)
+        rc = digest_text(b);
     fm_hasher_free(digest);
     fmi_adapters_release(b);
     fm_map_free(b->replaced);
@@ -402,6 +423,11 @@ const fm_chat_template *fm_model_chat_template(const fm_model *m)
 fm_digest fm_model_digest(const fm_model *m)
 {
     return m->digest;
+}
+
+fm_digest fm_model_text_digest(const fm_model *m)
+{
+    return m->text_digest;
 }
 
 fm_engine *fm_model_engine(const fm_model *m)

@@ -44,6 +44,7 @@ struct fm_model {
     fm_tokenizer *tokenizer;
     fm_chat_template *chat;
     fm_digest digest;
+    fm_digest text_digest; /* of everything under tokenizer/ */
     void *priv;        /* the engine's bookkeeping */
 };
 
