@@ -28,6 +28,7 @@ const fmi_kern FMI_TABLE = {
     .pack_a = k_pack_a,
     .product = k_product,
     .transpose = k_transpose,
+    .copy_panel = k_copy_panel,
     .swiglu = k_swiglu,
     .swiglu_grad = k_swiglu_grad,
     .add = k_add,

@@ -65,6 +65,8 @@ typedef struct fmi_kern {
     /* dst[k * ld_dst + i] = src[i * ld_src + k] for i < n, k < kc. */
     void (*transpose)(float *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
                       uint32_t kc);
+    /* dst[k * FMI_PANEL + j] = src[k * ld_src + j] for j < n <= 32 */
+    void (*copy_panel)(float *dst, const float *src, size_t ld_src, uint32_t n, uint32_t kc);
 
     /* ---- elements, norms, losses ---- */
     void (*swiglu)(float *y, const float *gate, const float *up, size_t n);

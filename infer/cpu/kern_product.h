@@ -63,6 +63,28 @@ static void k_transpose(float *dst, size_t ld_dst, const float *src, size_t ld_s
             dst[k * ld_dst + i] = src[i * ld_src + k];
 }
 
+static void k_copy_panel(float *dst, const float *src, size_t ld_src, uint32_t n, uint32_t kc)
+{
+    for (uint32_t k = 0; k < kc; k++, src += ld_src, dst += FMI_PANEL) {
+        if (n == FMI_PANEL)
+            memcpy(dst, src, FMI_PANEL * sizeof *dst); /* a constant: inlined */
+        else
+            memcpy(dst, src, n * sizeof *dst);
+    }
+}
+
+/* Rows that lie side by side already: [k][i .. i + rows). */
+static void pack_tile_ta(float *dst, const float *a, size_t lda, uint32_t rows, uint32_t kc)
+{
+    for (uint32_t k = 0; k < kc; k++, a += lda, dst += rows) {
+        if (rows == FMI_TILE_ROWS)
+            memcpy(dst, a, FMI_TILE_ROWS * sizeof *dst);
+        else
+            for (uint32_t r = 0; r < rows; r++)
+                dst[r] = a[r];
+    }
+}
+
 /* Rows i .. i + rows of a as [kc, rows], gathered through the row numbers. */
 static void pack_tile(float *dst, const float *a, size_t lda, const int32_t *row, uint32_t rows,
                       uint32_t kc)
@@ -107,8 +129,7 @@ static void k_pack_a(float *dst, const float *a, size_t lda, const int32_t *rows
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t n = tile_rows_at(m, t, tiles);
         if (ta) {
-            for (uint32_t k = 0; k < kc; k++)
-                memcpy(dst + k * n, a + k * lda + i, n * sizeof *dst);
+            pack_tile_ta(dst, a + i, lda, n, kc);
         } else {
             int32_t row[FMI_TILE_ROWS];
             for (uint32_t r = 0; r < n; r++)

@@ -1,7 +1,6 @@
 /* product.c - everything that is a matrix product: weights, linear, lora, embed, gemm, linear_dx.
  *
- * One driver (mm_range) walks blocks of rows, blocks of 512 k, panels of 32 outputs, in this order,
- * packing rows (and, where the second matrix is not a weight, panels) into the worker's scratch.
+ * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing rows (and, where the second matrix is not a weight, panels) into the worker's scratch.
  * Between blocks of k the sums wait in c itself. How rows and panels are dealt to threads is free:
  * each output is computed whole by one thread, in one order. */
 #include "infer/cpu/cpu.h"
@@ -11,7 +10,9 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-#define MAX_ROWS_BLOCK 384u /* rows packed at a time: x 512 k = 768 KiB, streamed from L2 / L3 */
+#define A_FLOATS (128u << 10) /* packed rows of a weight's product: half of a 1 MiB second cache */
+#define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
+#define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
 
 typedef enum mm_b {
     MM_PANELS,   /* a weight's panels */
@@ -38,15 +39,35 @@ typedef struct mm {
     uint32_t row_parts, panel_parts;
 } mm;
 
+typedef struct mm_rows { /* a block of rows */
+    uint32_t at, count;
+    float *c; /* of the first row, or of row number 0 where rows_c says which */
+    const int32_t *rows_c, *rows_a;
+} mm_rows;
+
 static uint32_t panels_of(uint32_t n)
 {
     return (n + FMI_PANEL - 1) / FMI_PANEL;
 }
 
-static size_t mm_scratch_floats(uint32_t rows, uint32_t k)
+/* Rows that are packed at a time. For a weight: what leaves room in the second cache for a panel.
+ * Where panels are packed too, more rows share that work, and the packed rows stream from L3. */
+static bool mm_whole_k(mm_b kind, uint32_t k)
 {
-    size_t kc = FM_MIN(k, FM_K_BLOCK);
-    return FM_MIN(rows, MAX_ROWS_BLOCK) * kc + kc * FMI_PANEL;
+    return kind == MM_PANELS && k <= WHOLE_K;
+}
+
+static uint32_t mm_block_rows(mm_b kind, uint32_t k)
+{
+    if (kind != MM_PANELS)
+        return 1024;
+    return mm_whole_k(kind, k) ? FM_MAX(48u, FM_MIN(240u, A_FLOATS / k)) : 240;
+}
+
+static size_t mm_scratch_floats(mm_b kind, uint32_t rows, uint32_t k)
+{
+    size_t kc = FM_MIN(k, FM_K_BLOCK), depth = mm_whole_k(kind, k) ? k : kc;
+    return FM_MIN(rows, mm_block_rows(kind, k)) * depth + kc * FMI_PANEL;
 }
 
 /* A weight's panels cover 32 of our k each, and are k-major in our n: turn 32 x 32 squares. */
@@ -75,39 +96,60 @@ static const float *mm_panel(const mm *j, float *dst, uint32_t k0, uint32_t kc, 
     else if (j->kind == MM_ROWS)
         j->cpu->kern->transpose(dst, FMI_PANEL, j->b + (size_t)n0 * j->ldb + k0, j->ldb, n, kc);
     else
-        for (uint32_t k = 0; k < kc; k++)
-            memcpy(dst + (size_t)k * FMI_PANEL, j->b + (k0 + k) * j->ldb + n0, n * sizeof *dst);
+        j->cpu->kern->copy_panel(dst, j->b + k0 * j->ldb + n0, j->ldb, n, kc);
     return dst;
 }
 
-/* Rows m0..m1 of panels p0..p1, alone on this thread. */
+/* One block of rows against one panel and one block of k. */
+static void mm_block(const mm *j, const mm_rows *r, const float *apack, float *turned, uint32_t k0,
+                     uint32_t p)
+{
+    uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK), n0 = p * FMI_PANEL;
+    uint32_t n = FM_MIN(j->n - n0, FMI_PANEL);
+    fmi_epilogue epi = {.alpha = j->alpha,
+                        .add = k0 > 0 || j->accumulate,
+                        .bias = k0 + kc == j->k && j->bias ? j->bias + n0 : NULL};
+    const float *panel = mm_panel(j, turned, k0, kc, n0, n);
+
+    j->cpu->kern->product(r->c + n0, j->ldc, r->rows_c, apack, r->count, panel, n, kc, &epi);
+}
+
+static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
+{
+    uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
+    const float *a = j->ta ? j->a + k0 * j->lda + r->at
+                           : j->a + k0 + (r->rows_a ? 0 : r->at * j->lda);
+
+    j->cpu->kern->pack_a(apack, a, j->lda, r->rows_a, j->ta, r->count, kc);
+}
+
+/* Rows m0..m1 of panels p0..p1, alone on this thread. Where all k of a block of rows fit the second
+ * cache, panels are walked whole: a weight then streams from memory in one direction, once. */
 static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0, uint32_t p1)
 {
-    const fmi_kern *kern = j->cpu->kern;
-    size_t kc_max = FM_MIN(j->k, FM_K_BLOCK);
-    float *turned = scratch, *apack = scratch + kc_max * FMI_PANEL;
-    uint32_t blocks = (m1 - m0 + MAX_ROWS_BLOCK - 1) / MAX_ROWS_BLOCK, count = m1 - m0, at = m0;
+    uint32_t most = mm_block_rows(j->kind, j->k), count = m1 - m0;
+    uint32_t blocks = (count + most - 1) / most;
+    float *turned = scratch, *apack = scratch + FM_MIN(j->k, FM_K_BLOCK) * FMI_PANEL;
+    mm_rows r = {.at = m0};
 
-    for (uint32_t block = 0; block < blocks; block++) {
-        uint32_t rows = count / blocks + (block < count % blocks ? 1 : 0);
-        float *c = j->c + (j->rows_c ? 0 : at * j->ldc);
-        const int32_t *rows_c = j->rows_c ? j->rows_c + at : NULL;
-        const int32_t *rows_a = j->rows_a ? j->rows_a + at : NULL;
-        for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
-            uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
-            const float *a = j->ta ? j->a + k0 * j->lda + at
-                                   : j->a + k0 + (rows_a ? 0 : at * j->lda);
-            kern->pack_a(apack, a, j->lda, rows_a, j->ta, rows, kc);
-            for (uint32_t p = p0; p < p1; p++) {
-                uint32_t n0 = p * FMI_PANEL, n = FM_MIN(j->n - n0, FMI_PANEL);
-                bool last = k0 + kc == j->k;
-                fmi_epilogue epi = {.alpha = j->alpha, .add = k0 > 0 || j->accumulate,
-                                    .bias = last && j->bias ? j->bias + n0 : NULL};
-                const float *panel = mm_panel(j, turned, k0, kc, n0, n);
-                kern->product(c + n0, j->ldc, rows_c, apack, rows, panel, n, kc, &epi);
-            }
+    for (uint32_t block = 0; block < blocks; block++, r.at += r.count) {
+        r.count = count / blocks + (block < count % blocks ? 1 : 0);
+        r.c = j->c + (j->rows_c ? 0 : r.at * j->ldc);
+        r.rows_c = j->rows_c ? j->rows_c + r.at : NULL;
+        r.rows_a = j->rows_a ? j->rows_a + r.at : NULL;
+        if (mm_whole_k(j->kind, j->k)) {
+            for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
+                mm_pack(j, &r, apack + (size_t)k0 * r.count, k0);
+            for (uint32_t p = p0; p < p1; p++)
+                for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
+                    mm_block(j, &r, apack + (size_t)k0 * r.count, turned, k0, p);
+            continue;
         }
-        at += rows;
+        for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
+            mm_pack(j, &r, apack, k0);
+            for (uint32_t p = p0; p < p1; p++)
+                mm_block(j, &r, apack, turned, k0, p);
+        }
     }
 }
 
@@ -119,7 +161,7 @@ static uint32_t part_begin(uint32_t count, uint32_t part, uint32_t parts)
 static fm_status mm_worker(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const mm *j = ctx;
-    size_t floats = mm_scratch_floats(j->m, j->k);
+    size_t floats = mm_scratch_floats(j->kind, j->m, j->k);
     float *scratch = fmi_scratch_get(&j->cpu->worker[worker], floats * sizeof *scratch);
 
     if (!scratch)
@@ -286,9 +328,10 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
 {
     const lora_job *j = ctx;
     uint32_t r = j->down.n, panels = panels_of(j->up.n);
-    size_t floats = FM_MAX(mm_scratch_floats(MAX_ROWS_BLOCK, j->down.k),
-                           mm_scratch_floats(MAX_ROWS_BLOCK, r));
-    size_t bytes = (floats + (size_t)MAX_ROWS_BLOCK * r) * sizeof(float);
+    uint32_t most = FM_MIN(j->up.m, LORA_ROWS);
+    size_t floats = FM_MAX(mm_scratch_floats(MM_ROWS, most, j->down.k),
+                           mm_scratch_floats(MM_ROWS, most, r));
+    size_t bytes = (floats + (size_t)most * r) * sizeof(float);
     float *scratch = fmi_scratch_get(&j->up.cpu->worker[worker], bytes);
 
     if (!scratch)
@@ -296,8 +339,8 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     for (size_t i = begin; i < end; i++) {
         uint32_t rp = (uint32_t)i / j->panel_parts, pp = (uint32_t)i % j->panel_parts;
         uint32_t m1 = part_begin(j->up.m, rp + 1, j->row_parts);
-        for (uint32_t m0 = part_begin(j->up.m, rp, j->row_parts); m0 < m1; m0 += MAX_ROWS_BLOCK) {
-            uint32_t rows = FM_MIN(m1 - m0, MAX_ROWS_BLOCK);
+        for (uint32_t m0 = part_begin(j->up.m, rp, j->row_parts); m0 < m1; m0 += LORA_ROWS) {
+            uint32_t rows = FM_MIN(m1 - m0, LORA_ROWS);
             mm down = j->down, up = j->up;
             down.c = scratch + floats;
             down.a += down.rows_a ? 0 : m0 * down.lda;

@@ -1,0 +1,314 @@
+/* ref.c - the oracle: every operation as its formula reads, sums in double, libm for functions.
+ *
+ * It shares nothing with the kernels but the seam, so that an error has to be made twice to pass.
+ * Results are rounded to float once, at the end; tests compare within tolerances (KERNELS.md), and
+ * state bit-equality against scalar chains of fmaf of their own. Slow on purpose. */
+#include "infer/cpu/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+struct fm_weight {
+    uint32_t n, k;
+    float *w; /* [n, k] */
+};
+
+float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k)
+{
+    *n = w->n;
+    *k = w->k;
+    return w->w;
+}
+
+static fm_status ref_alloc(fm_backend *be, void **out, size_t bytes)
+{
+    (void)be;
+    *out = fm_aligned_alloc(64, bytes);
+    if (!*out)
+        return FM_ENOMEM;
+    memset(*out, 0, bytes);
+    return FM_OK;
+}
+
+static void ref_free(fm_backend *be, void *ptr)
+{
+    (void)be;
+    fm_free(ptr);
+}
+
+static fm_status ref_copy(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst, src, bytes);
+    return FM_OK;
+}
+
+static fm_status ref_sync(fm_backend *be)
+{
+    (void)be;
+    return FM_OK;
+}
+
+static void ref_close(fm_backend *be)
+{
+    fm_free(be);
+}
+
+static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n,
+                                uint32_t k, const void *host_bytes)
+{
+    fm_weight *w = fm_calloc(1, sizeof *w);
+    fm_status rc = FM_ENOMEM;
+
+    (void)be;
+    *out = NULL;
+    if (!w)
+        return FM_ENOMEM;
+    *w = (fm_weight){n, k, fm_calloc((size_t)n * k, sizeof(float))};
+    if (w->w)
+        rc = fm_to_f32(w->w, dtype, host_bytes, (uint64_t)n * k);
+    if (rc < 0) {
+        fm_free(w->w);
+        fm_free(w);
+        return rc;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+static void ref_weight_free(fm_backend *be, fm_weight *w)
+{
+    (void)be;
+    if (w)
+        fm_free(w->w);
+    fm_free(w);
+}
+
+static uint64_t ref_weight_bytes(const fm_weight *w)
+{
+    return (uint64_t)w->n * w->k * sizeof(float);
+}
+
+static void ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
+{
+    (void)be;
+    memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
+}
+
+static size_t row_of(const int32_t *rows, uint32_t i)
+{
+    return rows ? (size_t)rows[i] : i;
+}
+
+static double dot(const float *a, const float *b, uint32_t n)
+{
+    double sum = 0.0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                       const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t n = 0; n < w->n; n++) {
+            size_t row = row_of(rows, i);
+            double sum = dot(x + row * ldx, w->w + (size_t)n * w->k, w->k);
+            y[row * ldy + n] = (float)(sum + (bias ? (double)bias[n] : 0.0));
+        }
+}
+
+static void ref_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                     const float *a, const float *b, uint32_t n, uint32_t k, uint32_t r,
+                     float scale, const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        size_t row = row_of(rows, i);
+        for (uint32_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (uint32_t l = 0; l < r; l++)
+                sum += dot(x + row * ldx, a + (size_t)l * k, k) * (double)b[(size_t)j * r + l];
+            y[row * ldy + j] = (float)((double)y[row * ldy + j] + (double)scale * sum);
+        }
+    }
+}
+
+static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                      const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        size_t row = row_of(rows, i);
+        memcpy(y + row * ldy, w->w + (size_t)ids[row] * w->k, w->k * sizeof *y);
+    }
+}
+
+static void ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain,
+                        float *rstd_out, uint32_t m, uint32_t h, size_t ldx, float eps)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        const float *xr = x + i * ldx;
+        double rstd = 1.0 / sqrt(dot(xr, xr, h) / h + (double)eps);
+        for (uint32_t j = 0; j < h; j++)
+            y[i * ldx + j] = (float)((double)xr[j] * rstd * (double)gain[j]);
+        if (rstd_out)
+            rstd_out[i] = (float)rstd;
+    }
+}
+
+static void ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
+                     const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
+                     uint32_t hd, bool inverse)
+{
+    uint32_t half = hd / 2;
+
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < heads * half; j++) {
+            float *p = x + i * ldx + (size_t)(j / half) * hd + j % half;
+            double c = (double)cos_table[(size_t)pos[i] * half + j % half];
+            double s = (double)sin_table[(size_t)pos[i] * half + j % half];
+            double a = (double)p[0], b = (double)p[half];
+            s = inverse ? -s : s;
+            p[0] = (float)(a * c - b * s);
+            p[half] = (float)(b * c + a * s);
+        }
+}
+
+static void ref_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++) {
+        double g = (double)gate[i];
+        y[i] = (float)(g / (1.0 + exp(-g)) * (double)up[i]);
+    }
+}
+
+static void ref_add(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void ref_scale(fm_backend *be, float *y, float s, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] *= s;
+}
+
+static void ref_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                          const int32_t *rows_of_x, uint32_t m, uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] = x[row_of(rows_of_x, i) * ldx + j];
+}
+
+static size_t kv_base(uint32_t page, uint32_t head, uint32_t nkv, uint32_t hd)
+{
+    return ((size_t)page * nkv + head) * hd * FM_KV_PAGE;
+}
+
+static void ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < nkv * hd; j++) {
+            uint32_t page = (uint32_t)slot[i] / FM_KV_PAGE, at = (uint32_t)slot[i] % FM_KV_PAGE;
+            size_t base = kv_base(page, j / hd, nkv, hd);
+            kv.k[base + (size_t)(j % hd) * FM_KV_PAGE + at] = k[i * ldk + j];
+            kv.v[base + (size_t)at * hd + j % hd] = v[i * ldv + j];
+        }
+}
+
+/* The cache entry of one position: its page's place and its offset in the page. */
+static size_t kv_at(const int32_t *table, uint32_t pos, uint32_t head, uint32_t nkv, uint32_t hd,
+                    uint32_t *offset)
+{
+    *offset = pos % FM_KV_PAGE;
+    return kv_base((uint32_t)table[pos / FM_KV_PAGE], head, nkv, hd);
+}
+
+static double paged_score(const float *q, fm_kv_view kv, const int32_t *table, uint32_t pos,
+                          uint32_t head, uint32_t nkv, uint32_t hd)
+{
+    uint32_t at;
+    size_t base = kv_at(table, pos, head, nkv, hd, &at);
+    double sum = 0.0;
+
+    for (uint32_t d = 0; d < hd; d++)
+        sum += (double)q[d] * (double)kv.k[base + (size_t)d * FM_KV_PAGE + at];
+    return sum;
+}
+
+static void ref_attention(fm_backend *be, float *out, size_t ldo, const float *q, size_t ldq,
+                          fm_kv_view kv, const int32_t *table, uint32_t table_stride,
+                          const int32_t *pos, uint32_t m, uint32_t nh, uint32_t nkv, uint32_t hd,
+                          uint32_t window, float scale)
+{
+    (void)be;
+    for (uint32_t u = 0; u < m * nh; u++) {
+        uint32_t i = u / nh, h = u % nh, kvh = h / (nh / nkv), last = (uint32_t)pos[i];
+        uint32_t first = window && last + 1 > window ? last + 1 - window : 0;
+        const int32_t *t = table + (size_t)i * table_stride;
+        const float *qh = q + i * ldq + (size_t)h * hd;
+        double max = -INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
+        for (uint32_t p = first; p <= last; p++)
+            max = fmax(max, (double)scale * paged_score(qh, kv, t, p, kvh, nkv, hd));
+        for (uint32_t p = first; p <= last; p++) {
+            uint32_t at;
+            size_t base = kv_at(t, p, kvh, nkv, hd, &at);
+            double e = exp((double)scale * paged_score(qh, kv, t, p, kvh, nkv, hd) - max);
+            total += e;
+            for (uint32_t d = 0; d < hd; d++)
+                sum[d] += e * (double)kv.v[base + (size_t)at * hd + d];
+        }
+        for (uint32_t d = 0; d < hd; d++)
+            out[i * ldo + (size_t)h * hd + d] = (float)(sum[d] / total);
+    }
+}
+
+static void ref_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+                          uint32_t v)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        double max = -INFINITY, sum = 0.0;
+        for (uint32_t j = 0; j < v; j++)
+            max = fmax(max, (double)logits[i * ld + j]);
+        for (uint32_t j = 0; j < v; j++)
+            sum += exp((double)logits[i * ld + j] - max);
+        lse[i] = (float)(max + log(sum));
+    }
+}
+
+fm_status fm_backend_cpu_ref(fm_backend **out)
+{
+    fm_backend *be = fm_calloc(1, sizeof *be);
+
+    *out = be;
+    if (!be)
+        return FM_ENOMEM;
+    *be = (fm_backend){
+        .name = "cpu-ref", .mode = "oracle", .kernel_class = "oracle-f64", .isa = "plain",
+        .host_visible = true, .close = ref_close, .alloc = ref_alloc, .free = ref_free,
+        .upload = ref_copy, .download = ref_copy, .sync = ref_sync, .weight_new = ref_weight_new,
+        .weight_free = ref_weight_free, .weight_bytes = ref_weight_bytes,
+        .weight_update = ref_weight_update, .linear = ref_linear, .lora = ref_lora,
+        .embed = ref_embed, .rmsnorm = ref_rmsnorm, .rope = ref_rope, .swiglu = ref_swiglu,
+        .add = ref_add, .scale = ref_scale, .copy_rows = ref_copy_rows,
+        .kv_write = ref_kv_write, .attention = ref_attention, .logsumexp = ref_logsumexp};
+    fmi_ref_train_install(be);
+    return FM_OK;
+}
