@@ -14,7 +14,7 @@ FM_BEGIN_DECLS
 typedef enum fm_method { FM_METHOD_LORA, FM_METHOD_FULL, FM_METHOD_PRETRAIN } fm_method;
 typedef enum fm_schedule {
     FM_SCHEDULE_CONSTANT,
-    FM_SCHEDULE_LINEAR, /* to 0 at the last step */
+    FM_SCHEDULE_LINEAR, /* to 0 just after the last step */
     FM_SCHEDULE_COSINE,
 } fm_schedule;
 
@@ -67,7 +67,8 @@ FM_CHECKED fm_status fm_dataset_open(fm_dataset **out, fm_span bytes, const char
 void fm_dataset_close(fm_dataset *d);
 size_t fm_dataset_count(const fm_dataset *d);
 const fm_example *fm_dataset_at(const fm_dataset *d, size_t i);
-/* {"name","sha256","records","used","tokens","skipped":[...]}: owned */
+/* {"name","sha256","records","used","tokens","skipped":[...],"without_target":[...]}: owned. The last:
+ * records of which nothing counts within max_tokens; they are not used. */
 fm_json *fm_dataset_manifest(const fm_dataset *d);
 
 /* ---- training ---- */
@@ -87,7 +88,8 @@ typedef struct fm_train_job {
     /* Instead of data, exact batches (tests, replays): [steps][batch][tokens] i32; label -100 = none,
      * mask may be NULL. */
     const int32_t *batch_ids, *batch_labels, *batch_mask;
-    /* Adapter tensors to start from (PEFT names) instead of the seeded init; may be NULL. */
+    /* Adapter tensors to start from (PEFT names) instead of the seeded init; may be NULL. Where it
+     * holds an adapter_config.json, that says which modules and ranks train, not the config. */
     const fm_tree *init;
     const fm_provider *init_provider;
     const char *checkpoint_dir; /* NULL = none; resume when it holds one of the same config */

@@ -1,0 +1,370 @@
+/* config.c - every value that a training result depends on: defaults, key=value, JSON.
+ *
+ * One table drives all four directions, so that a field cannot be settable and yet be missing
+ * from the recipe. */
+#include "train/train.h"
+
+#include "store/base/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum field_kind {
+    KIND_U32,
+    KIND_U64,
+    KIND_REAL,
+    KIND_BOOL,
+    KIND_TEXT,
+    KIND_METHOD,
+    KIND_SCHEDULE,
+    KIND_DTYPE
+} field_kind;
+
+typedef struct field {
+    const char *key;
+    field_kind kind;
+    size_t at;
+    size_t bytes; /* TEXT: room with the NUL */
+    double min, max;
+} field;
+
+#define AT(member) offsetof(fm_train_config, member)
+#define ROOM(member) sizeof(((fm_train_config *)NULL)->member)
+#define BIG 4294967295.0
+
+static const field fields[] = {
+    {"method", KIND_METHOD, AT(method), 0, 0, 0},
+    {"r", KIND_U32, AT(r), 0, 1, 4096},
+    {"alpha", KIND_REAL, AT(alpha), 0, 1e-6, 1e6},
+    {"rslora", KIND_BOOL, AT(rslora), 0, 0, 0},
+    {"targets", KIND_TEXT, AT(targets), ROOM(targets), 0, 0},
+    {"modules_to_save", KIND_TEXT, AT(modules_to_save), ROOM(modules_to_save), 0, 0},
+    {"lr", KIND_REAL, AT(lr), 0, 0, 1e3},
+    {"beta1", KIND_REAL, AT(beta1), 0, 0, 0.9999999},
+    {"beta2", KIND_REAL, AT(beta2), 0, 0, 0.9999999},
+    {"eps", KIND_REAL, AT(eps), 0, 1e-30, 1},
+    {"weight_decay", KIND_REAL, AT(weight_decay), 0, 0, 1e3},
+    {"clip", KIND_REAL, AT(clip), 0, 0, 1e9},
+    {"schedule", KIND_SCHEDULE, AT(schedule), 0, 0, 0},
+    {"warmup", KIND_U32, AT(warmup), 0, 0, BIG},
+    {"steps", KIND_U32, AT(steps), 0, 0, BIG},
+    {"epochs", KIND_REAL, AT(epochs), 0, 1e-6, 1e6},
+    {"batch", KIND_U32, AT(batch), 0, 1, 65536},
+    {"accumulate", KIND_U32, AT(accumulate), 0, 1, 65536},
+    {"max_tokens", KIND_U32, AT(max_tokens), 0, 2, 1048576},
+    {"seed", KIND_U64, AT(seed), 0, 0, 0},
+    {"dtype", KIND_DTYPE, AT(dtype), 0, 0, 0},
+    {"answers_only", KIND_BOOL, AT(answers_only), 0, 0, 0},
+};
+
+static const char *const method_names[] = {"lora", "full", "pretrain"};
+static const char *const schedule_names[] = {"constant", "linear", "cosine"};
+
+fm_train_config fm_train_defaults(fm_method method)
+{
+    fm_train_config c = {.method = method,
+                         .r = 8,
+                         .alpha = 16.0,
+                         .targets = "all-linear",
+                         .lr = 2e-4,
+                         .beta1 = 0.9,
+                         .beta2 = 0.999,
+                         .eps = 1e-8,
+                         .weight_decay = 0.01,
+                         .clip = 1.0,
+                         .schedule = FM_SCHEDULE_LINEAR,
+                         .warmup = 0,
+                         .steps = 0,
+                         .epochs = 1.0,
+                         .batch = 4,
+                         .accumulate = 1,
+                         .max_tokens = 512,
+                         .seed = 0,
+                         .dtype = FM_F32,
+                         .answers_only = true};
+    if (method == FM_METHOD_FULL)
+        c.lr = 2e-5;
+    if (method == FM_METHOD_PRETRAIN) {
+        c.lr = 1e-3;
+        c.weight_decay = 0.1;
+        c.schedule = FM_SCHEDULE_COSINE;
+        c.answers_only = false;
+    }
+    return c;
+}
+
+static const field *find_field(const char *key)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++)
+        if (strcmp(fields[i].key, key) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static fm_status unknown_key(const char *key)
+{
+    char list[512] = "";
+    size_t len = 0;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++) {
+        size_t n = strlen(fields[i].key);
+        if (len + n + 3 > sizeof(list))
+            break;
+        if (len > 0) {
+            memcpy(list + len, ", ", 2);
+            len += 2;
+        }
+        memcpy(list + len, fields[i].key, n + 1);
+        len += n;
+    }
+    return fm_fail(FM_EINVAL, "training option '%s' is unknown; there are: %s", key, list);
+}
+
+static fm_status parse_choice(int *out, const char *key, const char *value,
+                              const char *const *names, size_t n)
+{
+    char list[64] = "";
+
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            *out = (int)i;
+            return FM_OK;
+        }
+        size_t len = strlen(list);
+        size_t add = strlen(names[i]);
+        if (len + add + 3 > sizeof(list))
+            continue;
+        if (len > 0) {
+            memcpy(list + len, ", ", 2);
+            len += 2;
+        }
+        memcpy(list + len, names[i], add + 1);
+    }
+    return fm_fail(FM_EINVAL, "training option %s: '%s' is none of %s", key, value, list);
+}
+
+static fm_status check_range(const field *f, double v)
+{
+    if (v >= f->min && v <= f->max)
+        return FM_OK;
+    return fm_fail(FM_EINVAL, "training option %s: %.9g is not between %.9g and %.9g", f->key, v,
+                   f->min, f->max);
+}
+
+static fm_status parse_u64(uint64_t *out, const char *key, const char *value)
+{
+    char *end = NULL;
+
+    errno = 0;
+    unsigned long long v = strtoull(value, &end, 10);
+    if (value[0] < '0' || value[0] > '9' || *end || errno)
+        return fm_fail(FM_EINVAL, "training option %s: '%s' is no whole number from 0 up", key,
+                       value);
+    *out = v;
+    return FM_OK;
+}
+
+static fm_status parse_real(double *out, const char *key, const char *value)
+{
+    char *end = NULL;
+    double v = strtod(value, &end);
+
+    if (end == value || *end || !isfinite(v))
+        return fm_fail(FM_EINVAL, "training option %s: '%s' is no finite number", key, value);
+    *out = v;
+    return FM_OK;
+}
+
+static fm_status parse_bool(bool *out, const char *key, const char *value)
+{
+    if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0)
+        return fm_fail(FM_EINVAL, "training option %s: '%s' is neither true nor false", key, value);
+    *out = value[0] == 't';
+    return FM_OK;
+}
+
+static fm_status set_number(fm_train_config *c, const field *f, const char *value)
+{
+    char *at = (char *)c + f->at;
+    uint64_t whole = 0;
+    double real = 0.0;
+    fm_status rc =
+        f->kind == KIND_REAL ? parse_real(&real, f->key, value) : parse_u64(&whole, f->key, value);
+
+    if (rc == FM_OK && f->kind != KIND_U64)
+        rc = check_range(f, f->kind == KIND_REAL ? real : (double)whole);
+    if (rc < 0)
+        return rc;
+    uint32_t narrow = (uint32_t)whole;
+    if (f->kind == KIND_REAL)
+        memcpy(at, &real, sizeof(real));
+    else if (f->kind == KIND_U64)
+        memcpy(at, &whole, sizeof(whole));
+    else
+        memcpy(at, &narrow, sizeof(narrow));
+    return FM_OK;
+}
+
+static fm_status set_text(fm_train_config *c, const field *f, const char *value)
+{
+    size_t len = strlen(value);
+
+    if (len >= f->bytes)
+        return fm_fail(FM_ELIMIT, "training option %s: %zu bytes, the limit is %zu", f->key, len,
+                       f->bytes - 1);
+    memset((char *)c + f->at, 0, f->bytes);
+    memcpy((char *)c + f->at, value, len);
+    return FM_OK;
+}
+
+static fm_status set_dtype(fm_train_config *c, const char *value)
+{
+    fm_dtype d = FM_DTYPE_NONE;
+
+    if (strcmp(value, "f32") == 0 || strcmp(value, "F32") == 0)
+        d = FM_F32;
+    if (strcmp(value, "bf16") == 0 || strcmp(value, "BF16") == 0)
+        d = FM_BF16;
+    if (d == FM_DTYPE_NONE)
+        return fm_fail(FM_EINVAL, "training option dtype: '%s' is none of f32, bf16", value);
+    c->dtype = d;
+    return FM_OK;
+}
+
+fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *value)
+{
+    const field *f = find_field(key);
+    int choice = 0;
+    fm_status rc = FM_OK;
+
+    if (!f)
+        return unknown_key(key);
+    switch (f->kind) {
+    case KIND_U32:
+    case KIND_U64:
+    case KIND_REAL:
+        return set_number(c, f, value);
+    case KIND_BOOL: {
+        bool v = false;
+        rc = parse_bool(&v, key, value);
+        if (rc == FM_OK)
+            memcpy((char *)c + f->at, &v, sizeof(v));
+        return rc;
+    }
+    case KIND_TEXT:
+        return set_text(c, f, value);
+    case KIND_DTYPE:
+        return set_dtype(c, value);
+    case KIND_METHOD:
+        rc = parse_choice(&choice, key, value, method_names, FM_ARRAY_LEN(method_names));
+        if (rc == FM_OK)
+            c->method = (fm_method)choice;
+        return rc;
+    case KIND_SCHEDULE:
+        rc = parse_choice(&choice, key, value, schedule_names, FM_ARRAY_LEN(schedule_names));
+        if (rc == FM_OK)
+            c->schedule = (fm_schedule)choice;
+        return rc;
+    }
+    return FM_OK;
+}
+
+static fm_json *field_json(const fm_train_config *c, const field *f)
+{
+    const char *at = (const char *)c + f->at;
+    uint32_t narrow = 0;
+    uint64_t whole = 0;
+    double real = 0.0;
+    bool flag = false;
+
+    switch (f->kind) {
+    case KIND_U32:
+        memcpy(&narrow, at, sizeof(narrow));
+        return fm_json_new_int((int64_t)narrow);
+    case KIND_U64: /* as text: JSON's integers end at 63 bits */
+        memcpy(&whole, at, sizeof(whole));
+        if (whole <= INT64_MAX)
+            return fm_json_new_int((int64_t)whole);
+        char *text = fm_asprintf("%llu", (unsigned long long)whole);
+        fm_json *v = text ? fm_json_new_str(text) : NULL;
+        fm_free(text);
+        return v;
+    case KIND_REAL:
+        memcpy(&real, at, sizeof(real));
+        return fm_json_new_real(real);
+    case KIND_BOOL:
+        memcpy(&flag, at, sizeof(flag));
+        return fm_json_new_bool(flag);
+    case KIND_TEXT:
+        return fm_json_new_str(at);
+    case KIND_METHOD:
+        return fm_json_new_str(method_names[c->method]);
+    case KIND_SCHEDULE:
+        return fm_json_new_str(schedule_names[c->schedule]);
+    case KIND_DTYPE:
+        return fm_json_new_str(c->dtype == FM_BF16 ? "bf16" : "f32");
+    }
+    return NULL;
+}
+
+fm_json *fm_train_config_json(const fm_train_config *c)
+{
+    fm_json *o = fm_json_new_object();
+
+    for (size_t i = 0; o && i < FM_ARRAY_LEN(fields); i++) {
+        if (fm_json_set(o, fields[i].key, field_json(c, &fields[i])) < 0) {
+            fm_json_free(o);
+            return NULL;
+        }
+    }
+    return o;
+}
+
+/* A JSON scalar as the text that --set would carry, so that one parser judges both. */
+static fm_status scalar_text(fm_buf *out, const fm_json *v, const char *key, const char *what)
+{
+    fm_buf_clear(out);
+    if (fm_json_is(v, FM_JSON_STRING))
+        fm_buf_str(out, fm_json_cstr(v, ""));
+    else if (fm_json_is(v, FM_JSON_INT))
+        fm_buf_printf(out, "%lld", (long long)fm_json_int(v, 0));
+    else if (fm_json_is(v, FM_JSON_REAL))
+        fm_buf_printf(out, "%.17g", fm_json_real(v, 0));
+    else if (fm_json_is(v, FM_JSON_BOOL))
+        fm_buf_str(out, fm_json_bool(v, false) ? "true" : "false");
+    else
+        return fm_fail(FM_EINVAL, "%s: training option %s must be a number, text, true or false",
+                       what, key);
+    return fm_buf_ok(out);
+}
+
+fm_status fm_train_config_from_json(fm_train_config *c, const fm_json *v, const char *what)
+{
+    fm_buf text;
+    fm_status rc = FM_OK;
+    int method = FM_METHOD_LORA;
+    const char *name = fm_json_cstr(fm_json_get(v, "method"), "lora");
+
+    *c = fm_train_defaults(FM_METHOD_LORA);
+    if (!fm_json_is(v, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: the training options must be an object", what);
+    rc = parse_choice(&method, "method", name, method_names, FM_ARRAY_LEN(method_names));
+    if (rc < 0)
+        return fm_error_prefix(rc, "%s", what);
+    *c = fm_train_defaults((fm_method)method);
+    fm_buf_init(&text, 4096);
+    for (void *it = fm_json_iter(v); it && rc == FM_OK; it = fm_json_next(v, it)) {
+        const char *key = fm_json_iter_key(it);
+        rc = scalar_text(&text, fm_json_iter_value(it), key, what);
+        if (rc == FM_OK) {
+            rc = fm_train_config_set(c, key, fm_buf_cstr(&text));
+            if (rc < 0)
+                rc = fm_error_prefix(rc, "%s", what);
+        }
+    }
+    fm_buf_release(&text);
+    return rc;
+}

@@ -1,0 +1,284 @@
+/* influence.c - gradients of one batch, and which examples pull where a given answer pulls.
+ *
+ * TracIn at one checkpoint: the cosine between an example's gradient and the target's. An example
+ * with a positive score moved the parameters so that the target became likelier. Gradients are
+ * taken whole, one backward an example; memory is two gradients whatever the number of examples. */
+#include "train/internal.h"
+
+#include "store/base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define INFLUENCE_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
+
+typedef struct probe { /* a net whose gradients are wanted, values as they are */
+    fm_model *model;
+    fmi_net net;
+    fmi_params ps;
+    fmi_pass *pass;
+} probe;
+
+static void probe_release(probe *b)
+{
+    fmi_pass_free(b->pass);
+    fmi_params_release(&b->ps);
+    fmi_net_release(&b->net);
+    fm_model_close(b->model);
+}
+
+static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                            const char *without)
+{
+    fm_tree *stem = NULL;
+    fm_backend *be = fm_engine_backend(e);
+    const char *lacks = fm_backend_lacks(be, true);
+    fm_status rc = FM_OK;
+
+    if (lacks)
+        return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train: it lacks %s", be->name,
+                       lacks);
+    rc = fmi_tree_without(&stem, tree, without);
+    if (rc == FM_OK)
+        rc = fm_model_load(&b->model, e, stem, p, "gradients");
+    if (rc == FM_OK)
+        rc = fmi_net_init(&b->net, be, fm_model_arch(b->model), b->model);
+    fm_tree_free(stem);
+    return rc;
+}
+
+/* Adapters: the one at prefix trains and the net gets its values. */
+static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                               const char *prefix)
+{
+    fm_status rc = probe_load(b, e, tree, p, prefix);
+
+    if (rc == FM_OK)
+        rc = fmi_lora_declare_from(&b->net, &b->ps, tree, prefix);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&b->ps, b->net.be, false);
+    if (rc == FM_OK)
+        rc = fmi_net_bind(&b->net, &b->ps, true);
+    if (rc == FM_OK)
+        rc = fmi_params_load(&b->ps, tree, p, prefix, true);
+    if (rc == FM_OK)
+        fmi_params_refresh(&b->ps);
+    return rc;
+}
+
+static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p)
+{
+    fm_param param;
+    fm_status rc = probe_load(b, e, tree, p, "tokenizer/");
+
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->net.arch, i, &param); i++)
+        rc = fmi_net_train(&b->net, &b->ps, param.name, &param.shape, param.name);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&b->ps, b->net.be, false);
+    return rc == FM_OK ? fmi_net_bind(&b->net, &b->ps, false) : rc;
+}
+
+/* Sum of gradients of the sequences, each scaled so that the mean loss is differentiated. */
+static fm_status probe_run(probe *b, const fmi_seq_in *s, size_t n, double *loss)
+{
+    fmi_batch batch;
+    double sum = 0.0;
+    fm_status rc = fmi_batch_build(&batch, s, n, b->net.arch.vocab);
+
+    if (rc < 0)
+        return rc;
+    uint32_t labels = batch.labels;
+    rc = fmi_params_zero_grad(&b->ps);
+    if (rc == FM_OK && labels > 0)
+        rc = fmi_pass_run(b->pass, &batch, (float)(1.0 / (double)labels), &sum);
+    fmi_batch_release(&batch);
+    *loss = labels > 0 ? sum / (double)labels : 0.0;
+    return rc;
+}
+
+static void add_size(fmi_pass_size *size, const fmi_seq_in *s)
+{
+    uint32_t rows = fmi_seq_rows(s);
+
+    size->rows += rows;
+    size->labels += fmi_seq_labels(s);
+    size->longest = FM_MAX(size->longest, rows);
+    size->seqs++;
+}
+
+static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels, uint32_t batch,
+                             uint32_t tokens, double *loss)
+{
+    fmi_pass_size size = {0};
+    fmi_seq_in *s = fm_calloc(batch, sizeof(*s));
+    fm_status rc = s ? FM_OK : FM_ENOMEM;
+
+    for (uint32_t i = 0; rc == FM_OK && i < batch; i++) {
+        size_t at = (size_t)i * tokens;
+        s[i] = (fmi_seq_in){ids + at, labels + at, tokens};
+        add_size(&size, &s[i]);
+    }
+    if (rc == FM_OK && size.labels == 0)
+        rc = fm_fail(FM_EINVAL, "no token of the batch counts as a target");
+    if (rc == FM_OK)
+        rc = fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
+    if (rc == FM_OK)
+        rc = probe_run(b, s, batch, loss);
+    fm_free(s);
+    return rc;
+}
+
+fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                             const int32_t *ids, const int32_t *labels, uint32_t batch,
+                             uint32_t tokens, double *loss, fm_train_result *grads)
+{
+    probe b = {0};
+    fm_buf top;
+    fm_status rc;
+
+    memset(grads, 0, sizeof(*grads));
+    *loss = 0.0;
+    fm_buf_init(&top, FM_MAX_PATH_BYTES);
+    rc = fmi_top_adapter(&top, tree);
+    if (rc == FM_OK && top.len > 0)
+        rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
+    else if (rc == FM_OK)
+        rc = probe_full(&b, e, tree, p);
+    if (rc == FM_OK)
+        rc = probe_batch(&b, ids, labels, batch, tokens, loss);
+    if (rc == FM_OK)
+        rc = fmi_params_result(&b.ps, b.ps.g, FM_F32, grads);
+    if (rc < 0)
+        fm_train_result_release(grads);
+    fm_buf_release(&top);
+    probe_release(&b);
+    return rc;
+}
+
+/* ---- influence ---- */
+static bool changed(const fm_tree *child, const fm_tree *parent, const char *name)
+{
+    const fm_entry *a = fmi_find_tensor(child, name);
+    const fm_entry *b = fmi_find_tensor(parent, name);
+    return a && (!b || !fm_digest_eq(&a->id, &b->id));
+}
+
+/* What the step changed, from the last layer down, as long as it fits; the vocabulary matrices
+ * come last, since they are large and say least. */
+static fm_status declare_changed(probe *b, const fm_tree *child, const fm_tree *parent)
+{
+    const fm_arch *a = &b->net.arch;
+    fm_param p;
+    fm_status rc = FM_OK;
+
+    for (int32_t layer = (int32_t)a->layers; layer >= -1 && rc == FM_OK; layer--) {
+        for (uint32_t i = 0; rc == FM_OK && fm_arch_param(a, i, &p); i++) {
+            bool outer_norm = p.layer < 0 && p.shape.rank == 1;
+            int32_t at = outer_norm ? (int32_t)a->layers : p.layer;
+            uint64_t n = 0;
+            if (at != layer || !changed(child, parent, p.name))
+                continue;
+            rc = fm_shape_elems(&n, &p.shape);
+            if (rc == FM_OK && b->ps.total + n <= INFLUENCE_MAX_FLOATS)
+                rc = fmi_net_train(&b->net, &b->ps, p.name, &p.shape, p.name);
+        }
+    }
+    if (rc == FM_OK && b->ps.count == 0)
+        rc = fm_fail(FM_EINVAL, "child and parent have the same weights: no step to explain");
+    return rc;
+}
+
+static fm_status probe_changed(probe *b, fm_engine *e, const fm_tree *child, const fm_tree *parent,
+                               const fm_provider *p)
+{
+    fm_status rc = probe_load(b, e, child, p, "tokenizer/");
+
+    if (rc == FM_OK)
+        rc = declare_changed(b, child, parent);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&b->ps, b->net.be, false);
+    return rc == FM_OK ? fmi_net_bind(&b->net, &b->ps, false) : rc;
+}
+
+static double dot(const float *a, const float *b, uint64_t n)
+{
+    double sum = 0.0;
+
+    for (uint64_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static fm_status example_gradient(probe *b, const fm_example *e, float *host)
+{
+    fmi_seq_in s = {e->ids, e->labels, e->len};
+    double loss = 0.0;
+    fm_status rc = probe_run(b, &s, 1, &loss);
+    return rc == FM_OK ? fmi_params_get_all(&b->ps, b->ps.g, host) : rc;
+}
+
+static void cover(fmi_pass_size *size, const fm_example *e)
+{
+    fmi_seq_in s = {e->ids, e->labels, e->len};
+    fmi_pass_size one = {0};
+
+    add_size(&one, &s);
+    size->rows = FM_MAX(size->rows, one.rows);
+    size->labels = FM_MAX(size->labels, one.labels);
+    size->longest = FM_MAX(size->longest, one.longest);
+    size->seqs = 1;
+}
+
+static fm_status score_all(probe *b, const fm_dataset *data, const fm_example *target,
+                           double *scores)
+{
+    fmi_pass_size size = {0};
+    uint64_t n = b->ps.total;
+    float *want = fm_malloc((size_t)n * sizeof(float));
+    float *have = fm_malloc((size_t)n * sizeof(float));
+    fm_status rc = want && have ? FM_OK : FM_ENOMEM;
+
+    cover(&size, target);
+    for (size_t i = 0; i < fm_dataset_count(data); i++)
+        cover(&size, fm_dataset_at(data, i));
+    if (rc == FM_OK)
+        rc = fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
+    if (rc == FM_OK)
+        rc = example_gradient(b, target, want);
+    double norm = rc == FM_OK ? sqrt(dot(want, want, n)) : 0.0;
+    for (size_t i = 0; rc == FM_OK && i < fm_dataset_count(data); i++) {
+        rc = example_gradient(b, fm_dataset_at(data, i), have);
+        double own = rc == FM_OK ? sqrt(dot(have, have, n)) : 0.0;
+        scores[i] = own > 0.0 && norm > 0.0 ? dot(want, have, n) / (own * norm) : 0.0;
+    }
+    fm_free(want);
+    fm_free(have);
+    return rc;
+}
+
+fm_status fm_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
+                       const fm_provider *p, const fm_dataset *data, const fm_example *target,
+                       double *scores)
+{
+    probe b = {0};
+    fm_buf top;
+    fmi_seq_in s = {target->ids, target->labels, target->len};
+    fm_status rc;
+
+    if (fmi_seq_labels(&s) == 0)
+        return fm_fail(FM_EINVAL, "the answer to explain has no token that counts");
+    fm_buf_init(&top, FM_MAX_PATH_BYTES);
+    rc = fmi_top_adapter(&top, child);
+    if (rc == FM_OK && top.len > 0)
+        rc = probe_adapter(&b, e, child, p, fm_buf_cstr(&top));
+    else if (rc == FM_OK && parent)
+        rc = probe_changed(&b, e, child, parent, p);
+    else if (rc == FM_OK)
+        rc = fm_fail(FM_EINVAL, "a full fine-tune needs its parent to tell what it changed");
+    if (rc == FM_OK)
+        rc = score_all(&b, data, target, scores);
+    fm_buf_release(&top);
+    probe_release(&b);
+    return rc;
+}

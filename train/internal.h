@@ -1,0 +1,204 @@
+/* internal.h - what the files of train/ share: parameters, the net, batches and the pass.
+ *
+ * A net mirrors fm_model: the same modules by name, each with the places of its trainable
+ * parameters. Frozen weights are the model's (shared through the engine's cache); weights that
+ * train have a product layout of their own, refreshed from the flat parameters after each step. */
+#ifndef FM_TRAIN_INTERNAL_H
+#define FM_TRAIN_INTERNAL_H
+
+#include "infer/model.h"
+#include "store/source.h"
+#include "train/train.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_MODULE_BYTES 160
+#define FMI_NO_LABEL (-100)
+#define FMI_PEFT_PREFIX "base_model.model."
+
+/* ---- parameters: flat device buffers, so that clipping and AdamW are one call each ---- */
+typedef struct fmi_param {
+    char *name; /* as the result names it */
+    fm_shape shape;
+    uint64_t n;
+    uint64_t at;       /* first float in p, g, m, v; a multiple of 16 */
+    fm_weight *weight; /* own product layout, NULL where none is needed */
+} fmi_param;
+
+typedef struct fmi_params {
+    fm_backend *be;
+    fmi_param *item;
+    size_t count, cap;
+    uint64_t total; /* floats of each buffer, padding included (which stays 0) */
+    float *p, *g, *m, *v;
+    double *sum; /* device scalar of sum_squares */
+} fmi_params;
+
+FM_CHECKED fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name,
+                                    const fm_shape *shape);
+/* After the last add. moments: m and v too. */
+FM_CHECKED fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments);
+FM_CHECKED fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host);
+/* which: ps->p, g, m or v; host has total floats. */
+FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host);
+FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
+FM_CHECKED fm_status fmi_params_zero_grad(fmi_params *ps);
+FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
+/* One AdamW step number `step` (from 1), then the own weights are refreshed. */
+void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+                     float g_scale);
+void fmi_params_refresh(fmi_params *ps);
+/* Values (or gradients) as a result's tensors in dtype. */
+FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
+                                       fm_train_result *out);
+void fmi_params_release(fmi_params *ps);
+
+/* ---- the net ---- */
+typedef struct fmi_term { /* y += scale * (x A^T) B^T */
+    const float *a;       /* [r, in] device */
+    const float *b;       /* [out, r] device */
+    uint32_t r;
+    float scale;
+    int32_t a_param, b_param; /* -1: frozen */
+    float *u;                 /* [M, r] x A^T, kept for the gradient; the pass's */
+} fmi_term;
+
+typedef struct fmi_linear {
+    char module[FMI_MODULE_BYTES]; /* "model.layers.0.self_attn.q_proj" */
+    const fm_weight *w;
+    const float *bias; /* NULL = none */
+    uint32_t in, out;
+    int32_t w_param, bias_param;
+    bool has_bias;
+    fmi_term *term;
+    size_t terms, cap;
+} fmi_linear;
+
+typedef struct fmi_norm {
+    char module[FMI_MODULE_BYTES];
+    const float *gain;
+    uint32_t n; /* 0: absent */
+    int32_t param;
+} fmi_norm;
+
+#define FMI_LINEARS 7u
+enum { FMI_Q, FMI_K, FMI_V, FMI_O, FMI_GATE, FMI_UP, FMI_DOWN };
+#define FMI_NORMS 4u
+enum { FMI_ATTN_NORM, FMI_MLP_NORM, FMI_Q_NORM, FMI_K_NORM };
+
+typedef struct fmi_block {
+    fmi_linear lin[FMI_LINEARS];
+    fmi_norm norm[FMI_NORMS];
+} fmi_block;
+
+typedef struct fmi_net {
+    fm_backend *be;
+    fm_arch arch;
+    fmi_linear embed, head;
+    fmi_norm norm;
+    fmi_block *block; /* [arch.layers] */
+} fmi_net;
+
+/* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */
+FM_CHECKED fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                                  const fm_model *model);
+void fmi_net_release(fmi_net *net);
+/* Every linear module (embed and head last), NULL at the end; every norm likewise. */
+fmi_linear *fmi_net_linear(fmi_net *net, size_t i);
+fmi_norm *fmi_net_norm(fmi_net *net, size_t i);
+/* Let the parameter `name` ("<module>.weight" or ".bias") train under the name `as`.
+ * FM_EBASE: no such module. */
+FM_CHECKED fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name,
+                                   const fm_shape *shape, const char *as);
+/* A trainable low-rank term on a module, under PEFT's names. */
+FM_CHECKED fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear *lin, uint32_t r,
+                                        float scale);
+/* Point the modules at the parameters' memory. own_weights: matrices that train get a product
+ * layout of their own (false: gradients alone are wanted and the model's weights stand). */
+FM_CHECKED fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights);
+
+/* ---- batches: valid rows of all sequences, one after another, without padding ---- */
+typedef struct fmi_seq_in {
+    const int32_t *ids, *labels;
+    uint32_t len;
+} fmi_seq_in;
+
+typedef struct fmi_batch {
+    uint32_t rows;   /* tokens that some counted target depends on */
+    uint32_t labels; /* rows that have a target */
+    uint32_t seqs;   /* sequences with rows */
+    uint32_t longest;
+    uint64_t tokens;    /* of the sequences as given */
+    int32_t *ids, *pos; /* [rows] */
+    int32_t *back;      /* [rows]: the row's place among the labelled, `labels` if none */
+    int32_t *label_row; /* [labels] */
+    int32_t *label;     /* [labels] the token that should come next */
+    int32_t *len;       /* [seqs] */
+} fmi_batch;
+/* Tokens after the last target and the last token itself change nothing and are left out. */
+uint32_t fmi_seq_rows(const fmi_seq_in *s);
+uint32_t fmi_seq_labels(const fmi_seq_in *s);
+FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, uint32_t vocab);
+void fmi_batch_release(fmi_batch *b);
+
+/* ---- the pass: forward with saved activations, loss, backward ---- */
+typedef struct fmi_pass fmi_pass;
+typedef struct fmi_pass_size {
+    uint32_t rows, labels, seqs, longest;
+} fmi_pass_size;
+/* One allocation for everything; net and ps are borrowed and bound. */
+FM_CHECKED fm_status fmi_pass_new(fmi_pass **out, fmi_net *net, fmi_params *ps,
+                                  const fmi_pass_size *size);
+void fmi_pass_free(fmi_pass *pass);
+uint64_t fmi_pass_bytes(const fmi_pass *pass);
+/* *loss_sum += sum of -log p over the targets; gradients of dloss * that sum are added to g. */
+FM_CHECKED fm_status fmi_pass_run(fmi_pass *pass, const fmi_batch *b, float dloss,
+                                  double *loss_sum);
+
+/* ---- adapters ---- */
+FM_CHECKED fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
+/* Trainable terms and saved modules as the adapter at `prefix` ("adapters/0-lora/") of tree has
+ * them. */
+FM_CHECKED fm_status fmi_lora_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *tree,
+                                           const char *prefix);
+/* A is U(-1/sqrt(in), 1/sqrt(in)), B is 0; saved modules are the parent's values. */
+FM_CHECKED fm_status fmi_lora_init(fmi_params *ps, const fm_train_config *c, const fm_tree *parent,
+                                   const fm_provider *p);
+/* Values of same-named tensors of tree below prefix. need_all: FM_EBASE where one is missing. */
+FM_CHECKED fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider *p,
+                                     const char *prefix, bool need_all);
+fm_json *fmi_lora_config_json(const fm_train_config *c, const char *base_name);
+/* The highest "adapters/<n>-<kind>/" of tree; empty when there is none. */
+FM_CHECKED fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree);
+/* tree without what lies under prefix (and without its tokenizer, which no gradient needs). */
+FM_CHECKED fm_status fmi_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix);
+
+/* One tensor of the tree as float32 on the host (fm_free). */
+FM_CHECKED fm_status fmi_read_f32(float **out, const fm_tree *tree, const fm_provider *p,
+                                  const fm_entry *e);
+const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name);
+/* First 64 bits of SHA-256 over "<purpose>\n<name>": the RNG stream of a tensor. */
+FM_CHECKED fm_status fmi_stream(uint64_t *out, const char *purpose, const char *name);
+
+/* ---- schedule ---- */
+/* Steps of a run over `examples` examples. */
+uint32_t fmi_schedule_steps(const fm_train_config *c, uint64_t examples);
+double fmi_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps);
+/* PyTorch's clip_grad_norm_: what gradients are multiplied by. max_norm 0 = 1. */
+float fmi_clip_scale(double norm, double max_norm);
+
+/* ---- checkpoints ---- */
+typedef struct fmi_checkpoint {
+    fm_digest run; /* of everything that the run's bits depend on */
+    uint32_t step; /* steps done */
+    uint64_t tokens;
+    fm_json *log; /* owned by the loader's caller */
+} fmi_checkpoint;
+FM_CHECKED fm_status fmi_checkpoint_save(const char *dir, const fmi_checkpoint *c,
+                                         const fmi_params *ps);
+/* *found false (and nothing changed) where dir holds none of this run. FM_ECORRUPT: damaged. */
+FM_CHECKED fm_status fmi_checkpoint_load(const char *dir, fmi_checkpoint *c, fmi_params *ps,
+                                         bool *found);
+
+FM_END_DECLS
+#endif

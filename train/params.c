@@ -1,0 +1,189 @@
+/* params.c - what trains: one flat device buffer each of values, gradients and AdamW's moments.
+ *
+ * Flat, because clipping and AdamW are then one call over everything, a checkpoint is three
+ * reads, and the low-rank factors of modules that read the same input lie side by side. */
+#include "train/internal.h"
+
+#include "store/base/checked.h"
+#include "store/base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ALIGN_FLOATS 16u
+#define ZERO_FLOATS ((uint64_t)1 << 16)
+
+fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const fm_shape *shape)
+{
+    uint64_t n = 0;
+    uint64_t padded = 0;
+    fm_status rc = fm_shape_elems(&n, shape);
+
+    *index = -1;
+    if (rc == FM_OK)
+        rc = fm_grow(&ps->item, &ps->cap, ps->count + 1, sizeof(*ps->item));
+    if (rc < 0)
+        return rc;
+    fmi_param *p = &ps->item[ps->count];
+    memset(p, 0, sizeof(*p));
+    if (fm_align_overflow(&padded, n, ALIGN_FLOATS) ||
+        fm_add_overflow(&padded, padded, ps->total) || padded > FM_MAX_TENSOR_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: too many parameters to train", name);
+    p->name = fm_strdup(name);
+    if (!p->name)
+        return FM_ENOMEM;
+    p->shape = *shape;
+    p->n = n;
+    p->at = ps->total;
+    ps->total = padded;
+    *index = (int32_t)ps->count++;
+    return FM_OK;
+}
+
+static fm_status new_floats(fm_backend *be, float **out, uint64_t n)
+{
+    void *mem = NULL;
+    fm_status rc = be->alloc(be, &mem, (size_t)n * sizeof(float));
+
+    *out = mem;
+    return rc;
+}
+
+fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
+{
+    void *sum = NULL;
+
+    ps->be = be;
+    if (ps->count == 0)
+        return fm_fail(FM_EINVAL, "there is nothing to train: no module was chosen");
+    fm_status rc = new_floats(be, &ps->p, ps->total);
+    if (rc == FM_OK)
+        rc = new_floats(be, &ps->g, ps->total);
+    if (rc == FM_OK && moments)
+        rc = new_floats(be, &ps->m, ps->total);
+    if (rc == FM_OK && moments)
+        rc = new_floats(be, &ps->v, ps->total);
+    if (rc == FM_OK)
+        rc = be->alloc(be, &sum, sizeof(double));
+    ps->sum = sum;
+    return rc;
+}
+
+fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host)
+{
+    const fmi_param *p = &ps->item[index];
+    return ps->be->upload(ps->be, ps->p + p->at, host, (size_t)p->n * sizeof(float));
+}
+
+fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host)
+{
+    return ps->be->download(ps->be, host, which, (size_t)ps->total * sizeof(float));
+}
+
+fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host)
+{
+    return ps->be->upload(ps->be, which, host, (size_t)ps->total * sizeof(float));
+}
+
+/* By copying zeros: a product with 0 would keep NaN and make -0. */
+fm_status fmi_params_zero_grad(fmi_params *ps)
+{
+    float *zero = fm_calloc(ZERO_FLOATS, sizeof(float));
+    fm_status rc = zero ? FM_OK : FM_ENOMEM;
+
+    for (uint64_t at = 0; at < ps->total && rc == FM_OK; at += ZERO_FLOATS) {
+        uint64_t n = FM_MIN(ZERO_FLOATS, ps->total - at);
+        rc = ps->be->upload(ps->be, ps->g + at, zero, (size_t)n * sizeof(float));
+    }
+    fm_free(zero);
+    return rc;
+}
+
+fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
+{
+    double sum = 0.0;
+    fm_status rc = ps->be->upload(ps->be, ps->sum, &sum, sizeof(sum));
+
+    *norm = 0.0;
+    if (rc == FM_OK) {
+        ps->be->sum_squares(ps->be, ps->sum, ps->g, ps->total);
+        rc = ps->be->download(ps->be, &sum, ps->sum, sizeof(sum));
+    }
+    if (rc == FM_OK)
+        *norm = sqrt(sum);
+    return rc;
+}
+
+void fmi_params_refresh(fmi_params *ps)
+{
+    for (size_t i = 0; i < ps->count; i++)
+        if (ps->item[i].weight)
+            ps->be->weight_update(ps->be, ps->item[i].weight, ps->p + ps->item[i].at);
+}
+
+void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+                     float g_scale)
+{
+    ps->be->adamw(ps->be, ps->p, ps->m, ps->v, ps->g, ps->total, (float)lr, (float)c->beta1,
+                  (float)c->beta2, (float)c->eps, (float)c->weight_decay, step, g_scale);
+    fmi_params_refresh(ps);
+}
+
+static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_param *p,
+                            const float *which, fm_dtype dtype)
+{
+    float *host = NULL;
+    fm_status rc = fm_tensor_bytes(&out->bytes, dtype, &p->shape, p->name);
+
+    if (rc < 0)
+        return rc;
+    out->dtype = dtype;
+    out->shape = p->shape;
+    out->name = fm_strdup(p->name);
+    out->data = fm_malloc((size_t)out->bytes);
+    host = fm_malloc((size_t)p->n * sizeof(float));
+    if (!out->name || !out->data || !host)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = ps->be->download(ps->be, host, which + p->at, (size_t)p->n * sizeof(float));
+    if (rc == FM_OK)
+        rc = fm_from_f32(out->data, dtype, host, p->n);
+    fm_free(host);
+    return rc;
+}
+
+fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
+                            fm_train_result *out)
+{
+    fm_status rc = FM_OK;
+
+    out->tensors = fm_calloc(ps->count, sizeof(*out->tensors));
+    if (!out->tensors)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < ps->count && rc == FM_OK; i++) {
+        out->count = i + 1;
+        rc = one_result(&out->tensors[i], ps, &ps->item[i], which, dtype);
+    }
+    return rc;
+}
+
+void fmi_params_release(fmi_params *ps)
+{
+    fm_backend *be = ps->be;
+
+    for (size_t i = 0; i < ps->count; i++) {
+        if (be && ps->item[i].weight)
+            be->weight_free(be, ps->item[i].weight);
+        fm_free(ps->item[i].name);
+    }
+    if (be) {
+        float *const buf[] = {ps->p, ps->g, ps->m, ps->v};
+        for (size_t i = 0; i < FM_ARRAY_LEN(buf); i++)
+            if (buf[i])
+                be->free(be, buf[i]);
+        if (ps->sum)
+            be->free(be, ps->sum);
+    }
+    fm_free(ps->item);
+    memset(ps, 0, sizeof(*ps));
+}
