@@ -173,8 +173,8 @@ static fm_status start_pool(void)
 static void json_parse_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(parse_json, 15);
-    fail_each(parse_json_with_huge_integers, 7);
+    fail_each(parse_json, 10);
+    fail_each(parse_json_with_huge_integers, 4);
 }
 
 static void json_building_survives_each_failure(void **state)
