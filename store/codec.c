@@ -17,6 +17,7 @@ enum { PLANES_PLAIN = 0, PLANES_ROTATED = 1 };
 enum { MAX_UNIT = 256 };
 /* Buckets are joined until they hold this many elements: a table costs about 60 bytes. */
 enum { GROUP_MIN = 4096 };
+enum { ZSTD_LEVEL = 1, SAMPLE_MIN = 2048 };
 
 struct fmi_coder {
     ZSTD_CCtx *cctx;
@@ -121,6 +122,17 @@ static void put_stream(fm_buf *out, uint8_t mode, const uint8_t *data, size_t le
     fm_buf_append(out, data, len);
 }
 
+/* zstd wins by repeats, rans by exact probabilities. Where the middle eighth of a stream shows no
+ * gain by repeats, the whole is not tried: that trial would be most of the time of an import. */
+static bool zstd_may_win(fmi_coder *c, uint8_t *room, const uint8_t *src, size_t n, size_t best)
+{
+    size_t sample = n / 8;
+    if (sample < SAMPLE_MIN)
+        return true;
+    size_t z = ZSTD_compressCCtx(c->cctx, room, sample, src + (n - sample) / 2, sample, ZSTD_LEVEL);
+    return !ZSTD_isError(z) && z < best / 8;
+}
+
 static void encode_stream(fmi_coder *c, fm_buf *out, const uint8_t *src, size_t n)
 {
     uint32_t h[256];
@@ -133,13 +145,14 @@ static void encode_stream(fmi_coder *c, fm_buf *out, const uint8_t *src, size_t 
         put_stream(out, STREAM_RAW, src, n);
         return;
     }
-    /* zstd wins by repeats, rans by exact probabilities */
     size_t rans = fmi_rans_encode(c->coded, n, src, n, h);
     size_t best = rans ? rans : n;
     uint8_t mode = rans ? STREAM_RANS : STREAM_RAW;
     const uint8_t *data = rans ? c->coded : src;
     uint8_t *second = c->coded + rans;
-    size_t z = ZSTD_compressCCtx(c->cctx, second, best, src, n, 1);
+    size_t z = zstd_may_win(c, second, src, n, best)
+                   ? ZSTD_compressCCtx(c->cctx, second, best, src, n, ZSTD_LEVEL)
+                   : best;
     if (!ZSTD_isError(z) && z < best) {
         best = z;
         mode = STREAM_ZSTD;

@@ -58,14 +58,28 @@ static size_t write_table(uint8_t *dst, size_t dst_bytes, const uint16_t freq[25
     return at;
 }
 
+/* One symbol into one state; words go down from *at. The caller made sure of two bytes of room. */
+static inline uint32_t push_symbol(uint32_t v, uint32_t code, uint8_t *dst, size_t *at)
+{
+    uint32_t f = code >> 16;
+    if (v >= (uint64_t)f << (32 - SCALE_BITS)) {
+        *at -= 2;
+        fm_put_u16(dst + *at, (uint16_t)v);
+        v >>= 16;
+    }
+    uint32_t q = v / f;
+    return (q << SCALE_BITS) + (v - q * f) + (code & 0xffffu);
+}
+
 size_t fmi_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_t n,
                        const uint32_t histogram[256])
 {
-    uint16_t freq[256], start[256];
+    uint16_t freq[256];
+    uint32_t code[256]; /* frequency << 16 | start */
     normalise(freq, histogram, n);
     uint32_t sum = 0;
     for (unsigned s = 0; s < 256; s++) {
-        start[s] = (uint16_t)sum;
+        code[s] = (uint32_t)freq[s] << 16 | sum;
         sum += freq[s];
     }
     fm_assert(sum == SCALE);
@@ -73,23 +87,26 @@ size_t fmi_rans_encode(uint8_t *dst, size_t dst_bytes, const uint8_t *src, size_
     if (!head || head + 4 * STATES > dst_bytes)
         return 0;
     size_t low = head + 4 * STATES; /* words may come down to here */
-    size_t at = dst_bytes;
+    size_t at = dst_bytes, i = n;
     uint32_t x[STATES] = {state_low, state_low, state_low, state_low};
-    for (size_t i = n; i-- > 0;) {
-        uint8_t s = src[i];
-        uint32_t f = freq[s], v = x[i % STATES];
-        if (v >= (uint64_t)f << (32 - SCALE_BITS)) {
-            if (at < low + 2)
-                return 0;
-            at -= 2;
-            fm_put_u16(dst + at, (uint16_t)v);
-            v >>= 16;
-        }
-        uint32_t q = v / f;
-        x[i % STATES] = (q << SCALE_BITS) + (v - q * f) + start[s];
+    for (; i % STATES; i--) {
+        if (at < low + 2)
+            return 0;
+        x[(i - 1) % STATES] = push_symbol(x[(i - 1) % STATES], code[src[i - 1]], dst, &at);
     }
-    for (unsigned j = 0; j < STATES; j++)
-        fm_put_u32(dst + head + 4 * (size_t)j, x[j]);
+    uint32_t a = x[0], b = x[1], c = x[2], d = x[3];
+    for (; i > 0; i -= STATES) {
+        if (at < low + 2 * STATES)
+            return 0;
+        d = push_symbol(d, code[src[i - 1]], dst, &at);
+        c = push_symbol(c, code[src[i - 2]], dst, &at);
+        b = push_symbol(b, code[src[i - 3]], dst, &at);
+        a = push_symbol(a, code[src[i - 4]], dst, &at);
+    }
+    fm_put_u32(dst + head, a);
+    fm_put_u32(dst + head + 4, b);
+    fm_put_u32(dst + head + 8, c);
+    fm_put_u32(dst + head + 12, d);
     memmove(dst + low, dst + at, dst_bytes - at);
     return low + (dst_bytes - at);
 }
@@ -123,6 +140,19 @@ static size_t read_table(rans_table *t, const uint8_t *src, size_t src_bytes)
     return sum == SCALE ? at : 0;
 }
 
+/* One symbol out of one state. Reads two bytes at *p, and takes them if the state wants them. */
+static inline uint32_t pull_symbol(uint32_t v, const uint32_t slot[SCALE], uint8_t *out,
+                                   const uint8_t **p)
+{
+    uint32_t e = slot[v & (SCALE - 1)];
+    *out = (uint8_t)e;
+    v = (((e >> 8) & (SCALE - 1)) + 1) * (v >> SCALE_BITS) + (e >> 20);
+    uint32_t want = v < state_low; /* arithmetic, since no predictor can guess it */
+    v = v << (16 * want) | (fm_get_u16(*p) & (0 - want));
+    *p += 2 * want;
+    return v;
+}
+
 fm_status fmi_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src_bytes)
 {
     rans_table t;
@@ -133,18 +163,26 @@ fm_status fmi_rans_decode(uint8_t *dst, size_t n, const uint8_t *src, size_t src
     for (unsigned j = 0; j < STATES; j++, at += 4)
         x[j] = fm_get_u32(src + at);
     const uint8_t *p = src + at, *end = src + src_bytes;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t v = x[i % STATES];
-        uint32_t e = t.slot[v & (SCALE - 1)];
-        dst[i] = (uint8_t)e;
-        v = (((e >> 8) & (SCALE - 1)) + 1) * (v >> SCALE_BITS) + (e >> 20);
-        if (v < state_low) {
-            if (end - p < 2)
-                return fm_fail(FM_ECORRUPT, "entropy stream: ends after %zu of %zu bytes", i, n);
-            v = v << 16 | fm_get_u16(p);
-            p += 2;
-        }
-        x[i % STATES] = v;
+    size_t i = 0;
+    uint32_t a = x[0], b = x[1], c = x[2], d = x[3];
+    for (; n - i >= STATES && end - p >= 2 * STATES; i += STATES) {
+        a = pull_symbol(a, t.slot, &dst[i], &p);
+        b = pull_symbol(b, t.slot, &dst[i + 1], &p);
+        c = pull_symbol(c, t.slot, &dst[i + 2], &p);
+        d = pull_symbol(d, t.slot, &dst[i + 3], &p);
+    }
+    x[0] = a;
+    x[1] = b;
+    x[2] = c;
+    x[3] = d;
+    for (; i < n; i++) {
+        static const uint8_t none[2];
+        const uint8_t *q = end - p >= 2 ? p : none;
+        const uint8_t *from = q;
+        x[i % STATES] = pull_symbol(x[i % STATES], t.slot, &dst[i], &q);
+        if (q != from && from == none)
+            return fm_fail(FM_ECORRUPT, "entropy stream: ends after %zu of %zu bytes", i, n);
+        p += q - from;
     }
     for (unsigned j = 0; j < STATES; j++)
         if (x[j] != state_low || p != end)

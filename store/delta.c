@@ -64,7 +64,8 @@ void fmi_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent,
     float_layout l = layout_of(dtype);
     uint32_t part[2][256] = {{0}}; /* two halves: equal neighbours would wait on one counter */
     for (size_t i = 0; i < n; i++) {
-        uint32_t p = l.width == 2 ? fm_get_u16(parent + 2 * i) : fm_get_u32(parent + 4 * i);
+        uint32_t p = l.width == 2 ? (uint32_t)fm_get_u16(parent + 2 * i)
+                                  : fm_get_u32(parent + 4 * i);
         part[i & 1][(p >> l.exp_shift) & l.exp_mask]++;
     }
     for (unsigned e = 0; e < 256; e++)
@@ -76,9 +77,9 @@ static void split16(uint8_t *const plane[], float_layout l, const uint8_t *child
 {
     uint8_t *p0 = plane[0], *p1 = plane[1];
     for (size_t i = 0; i < n; i++) {
-        uint16_t p = fm_get_u16(parent + 2 * i);
-        uint16_t u = (uint16_t)(ordered16(fm_get_u16(child + 2 * i)) - ordered16(p));
-        uint16_t z = (uint16_t)((u << 1) ^ (u & 0x8000u ? 0xffffu : 0));
+        uint32_t p = fm_get_u16(parent + 2 * i);
+        uint16_t u = (uint16_t)(ordered16(fm_get_u16(child + 2 * i)) - ordered16((uint16_t)p));
+        uint16_t z = (uint16_t)(((uint32_t)u << 1) ^ (u & 0x8000u ? 0xffffu : 0u));
         uint32_t k = at[(p >> l.exp_shift) & l.exp_mask]++;
         p0[k] = (uint8_t)z;
         p1[k] = (uint8_t)(z >> 8);
@@ -91,7 +92,7 @@ static void split32(uint8_t *const plane[], float_layout l, const uint8_t *child
     for (size_t i = 0; i < n; i++) {
         uint32_t p = fm_get_u32(parent + 4 * i);
         uint32_t u = ordered32(fm_get_u32(child + 4 * i)) - ordered32(p);
-        uint32_t z = (u << 1) ^ (u & 0x80000000u ? 0xffffffffu : 0);
+        uint32_t z = (u << 1) ^ (u & 0x80000000u ? 0xffffffffu : 0u);
         uint32_t k = at[(p >> l.exp_shift) & l.exp_mask]++;
         plane[0][k] = (uint8_t)z;
         plane[1][k] = (uint8_t)(z >> 8);
@@ -118,11 +119,11 @@ static void join16(uint8_t *child, float_layout l, const uint8_t *const plane[],
 {
     const uint8_t *p0 = plane[0], *p1 = plane[1];
     for (size_t i = 0; i < n; i++) {
-        uint16_t p = fm_get_u16(parent + 2 * i);
+        uint32_t p = fm_get_u16(parent + 2 * i);
         uint32_t k = at[(p >> l.exp_shift) & l.exp_mask]++;
         uint16_t z = (uint16_t)(p0[k] | p1[k] << 8);
-        uint16_t u = (uint16_t)((z >> 1) ^ (z & 1 ? 0xffffu : 0));
-        fm_put_u16(child + 2 * i, unordered16((uint16_t)(ordered16(p) + u)));
+        uint16_t u = (uint16_t)(((uint32_t)z >> 1) ^ (z & 1 ? 0xffffu : 0u));
+        fm_put_u16(child + 2 * i, unordered16((uint16_t)(ordered16((uint16_t)p) + u)));
     }
 }
 
@@ -134,7 +135,7 @@ static void join32(uint8_t *child, float_layout l, const uint8_t *const plane[],
         uint32_t k = at[(p >> l.exp_shift) & l.exp_mask]++;
         uint32_t z = (uint32_t)plane[0][k] | (uint32_t)plane[1][k] << 8 |
                      (uint32_t)plane[2][k] << 16 | (uint32_t)plane[3][k] << 24;
-        uint32_t u = (z >> 1) ^ (z & 1 ? 0xffffffffu : 0);
+        uint32_t u = (z >> 1) ^ (z & 1 ? 0xffffffffu : 0u);
         fm_put_u32(child + 4 * i, unordered32(ordered32(p) + u));
     }
 }
