@@ -1,0 +1,136 @@
+/* Tiny models of each architecture, against Hugging Face's float32 logits. */
+#include "tests/model/infer_kit.h"
+
+#define LIMIT 1e-5
+
+static void check_arch(const char *name)
+{
+    char path[128];
+    ik_ref ref;
+    (void)snprintf(path, sizeof(path), "arch/%s/ref.safetensors", name);
+    if (!ik_ref_open(&ref, path))
+        skip();
+    (void)snprintf(path, sizeof(path), "arch/%s", name);
+    fm_source *src = ik_source(path);
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = ik_model(e, src, name);
+    size_t n = 0, count = 0;
+    int32_t *ids = ik_ref_get(&ref, "input_ids", &n);
+    float *want = ik_ref_get(&ref, "logits", &count);
+    float *got = fm_malloc(count * sizeof(float));
+    for (size_t b = 0; b < n / 24; b++) /* whole, and cut in a way that crosses nothing evenly */
+        ik_logits(m, ids + b * 24, 24, b ? 7 : 24, got + b * 24 * (count / n));
+    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, name);
+    fm_free(got);
+    fm_free(want);
+    fm_free(ids);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_source_close(src);
+    fm_source_close(ref.src);
+}
+
+static void llama_logits_match(void **state)
+{
+    (void)state;
+    check_arch("llama");
+}
+static void llama3_rope_scaling_matches(void **state)
+{
+    (void)state;
+    check_arch("llama3");
+}
+static void mistral_window_matches(void **state)
+{
+    (void)state;
+    check_arch("mistral");
+}
+static void qwen2_biases_match(void **state)
+{
+    (void)state;
+    check_arch("qwen2");
+}
+static void qwen3_head_norms_match(void **state)
+{
+    (void)state;
+    check_arch("qwen3");
+}
+
+static void others_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gemma3", "mixtral", "gpt2", "bert"};
+    fm_engine *e = ik_engine(1, 64);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        char path[64];
+        (void)snprintf(path, sizeof(path), "arch/%s", names[i]);
+        fm_source *src = ik_source(path);
+        if (!src) {
+            fm_engine_free(e);
+            skip();
+        }
+        fm_provider p = fm_source_provider(src);
+        fm_model *m = NULL;
+        tk_fails(fm_model_load(&m, e, fm_source_tree(src), &p, "m"), FM_EUNSUPPORTED, names[i]);
+        assert_null(m);
+        fm_source_close(src);
+    }
+    assert_int_equal(fm_engine_stats_of(e).weights, 0);
+    fm_engine_free(e);
+}
+
+/* A model of another shape in the same step takes its own pages and its own pass. */
+static void unlike_models_share_a_step(void **state)
+{
+    (void)state;
+    fm_source *a = ik_source("arch/llama"), *b = ik_source("arch/qwen3");
+    if (!a || !b)
+        skip();
+    fm_engine *e = ik_engine(2, 64);
+    fm_model *ma = ik_model(e, a, "a"), *mb = ik_model(e, b, "b");
+    int32_t ids[20];
+    float *alone = fm_malloc(2 * 20 * 160 * sizeof(float));
+    for (int i = 0; i < 20; i++)
+        ids[i] = 3 + (i * 37) % 150;
+    ik_logits(ma, ids, 20, 20, alone);
+    ik_logits(mb, ids, 20, 20, alone + 20 * 160);
+    fm_seq *s[2];
+    fm_row row[40];
+    tk_ok(fm_seq_open(&s[0], ma));
+    tk_ok(fm_seq_open(&s[1], mb));
+    for (uint32_t i = 0; i < 40; i++)
+        row[i] = (fm_row){.seq = s[i % 2], .token = ids[i / 2], .want_logits = i % 3 != 0};
+    tk_ok(fm_engine_step(e, row, 40));
+    for (uint32_t i = 0; i < 40; i++) {
+        const float *got = fm_engine_logits(e, i);
+        assert_true((got != NULL) == row[i].want_logits);
+        if (got)
+            assert_memory_equal(got, alone + ((i % 2) * 20 + i / 2) * 160, 160 * sizeof(float));
+    }
+    fm_seq_close(s[0]);
+    fm_seq_close(s[1]);
+    fm_model_close(ma);
+    fm_model_close(mb);
+    fm_engine_free(e);
+    fm_free(alone);
+    fm_source_close(a);
+    fm_source_close(b);
+}
+
+int main(void)
+{
+    char *here = tk_shared("arch");
+    if (!here)
+        return tk_skip("no reference data");
+    fm_free(here);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(others_are_refused_by_name),
+        cmocka_unit_test(llama_logits_match),
+        cmocka_unit_test(llama3_rope_scaling_matches),
+        cmocka_unit_test(mistral_window_matches),
+        cmocka_unit_test(qwen2_biases_match),
+        cmocka_unit_test(qwen3_head_norms_match),
+        cmocka_unit_test(unlike_models_share_a_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
