@@ -1,0 +1,473 @@
+/* commit.c - a model tree written as git trees, and a version read back.
+ *
+ * fm_tree is sorted by whole path bytes, which is exactly git's order (a folder sorts as if its
+ * name ended in '/'), so one pass over the entries writes every folder. Reading trusts nothing:
+ * clones come from strangers. */
+#include "lineage/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- write ---- */
+
+static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
+{
+    fm_buf b;
+    fm_status rc;
+
+    fm_buf_init(&b, 0);
+    rc = fm_entry_encode(&b, e);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fmi_object_put(r, out, GIT_OBJECT_BLOB, fm_buf_span(&b));
+    fm_buf_release(&b);
+    return rc;
+}
+
+/* Entries [begin, end) share their first `skip` bytes, the folder. Depth is bounded by
+ * FM_MAX_PATH_BYTES / 2. */
+static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_t end, size_t skip,
+                            git_oid *out)
+{
+    fm_buf b;
+    fm_status rc = FM_OK;
+
+    fm_buf_init(&b, 0);
+    for (size_t i = begin; rc == FM_OK && i < end;) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        const char *name = e->path + skip;
+        size_t len = strcspn(name, "/"), next = i + 1;
+        git_oid id;
+
+        if (name[len] == '/') {
+            while (next < end && strncmp(fm_tree_at(tree, next)->path + skip, name, len + 1) == 0)
+                next++;
+            rc = put_folder(r, tree, i, next, skip + len + 1, &id);
+        } else {
+            rc = put_blob(r, e, &id);
+        }
+        if (rc < 0)
+            break;
+        fm_buf_printf(&b, "%s %.*s", name[len] == '/' ? "40000" : "100644", (int)len, name);
+        fm_buf_u8(&b, 0);
+        fm_buf_append(&b, id.id, sizeof id.id);
+        i = next;
+    }
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fmi_object_put(r, out, GIT_OBJECT_TREE, fm_buf_span(&b));
+    fm_buf_release(&b);
+    return rc;
+}
+
+static fm_status check_stored(fm_repo *r, const fm_tree *tree)
+{
+    char hex[FM_HEX_CHARS + 1];
+
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        if (e->kind == FM_ENTRY_FILE || fm_store_has(r->store, &e->id))
+            continue;
+        fm_digest_hex(&e->id, hex);
+        return fm_fail(FM_ENOTFOUND,
+                       "commit: '%s' (sha256:%.16s...) is not in the store; commit the store's "
+                       "transaction first",
+                       e->path, hex);
+    }
+    return FM_OK;
+}
+
+fm_status fmi_now(int64_t *out)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    char *end = NULL;
+    long long v;
+
+    *out = (int64_t)time(NULL);
+    if (!epoch || !*epoch)
+        return FM_OK;
+    v = strtoll(epoch, &end, 10);
+    if (*end || v < 0)
+        return fm_fail(FM_EINVAL, "SOURCE_DATE_EPOCH='%.40s' is not seconds since 1970", epoch);
+    *out = (int64_t)v;
+    return FM_OK;
+}
+
+/* "Name <mail>", both without the bytes that end a field of a commit. */
+static bool author_ok(const char *s)
+{
+    const char *lt = strchr(s, '<'), *gt = lt ? strchr(lt, '>') : NULL;
+
+    return lt && lt >= s + 2 && lt[-1] == ' ' && gt && gt > lt + 1 && gt[1] == '\0' &&
+           !strchr(lt + 1, '<') && !strchr(s, '\n') && strspn(s, " ") == 0;
+}
+
+/* A value of REPO/config, then of git's files (lineage.git/config, the user's, the system's). */
+static char *config_value(fm_repo *r, const char *key)
+{
+    char *path = fm_path_join(r->path, "config"), *out = NULL;
+    git_config *ours = NULL, *theirs = NULL;
+    git_buf value = GIT_BUF_INIT;
+    int code = path ? git_config_open_ondisk(&ours, path) : -1;
+
+    if (code == 0)
+        code = git_config_get_string_buf(&value, ours, key);
+    if (code < 0 && git_repository_config(&theirs, r->git) == 0)
+        code = git_config_get_string_buf(&value, theirs, key);
+    if (code == 0 && value.size > 0)
+        out = fm_strndup(value.ptr, value.size);
+    git_buf_dispose(&value);
+    git_config_free(ours);
+    git_config_free(theirs);
+    fm_free(path);
+    return out;
+}
+
+fm_status fmi_author(char **out, fm_repo *r, const char *given)
+{
+    const char *name = getenv("GIT_AUTHOR_NAME"), *mail = getenv("GIT_AUTHOR_EMAIL");
+    char *config_name = NULL, *config_mail = NULL;
+    fm_status rc = FM_OK;
+
+    *out = NULL;
+    if (given) {
+        *out = fm_strdup(given);
+    } else {
+        if (!name || !*name)
+            name = config_name = config_value(r, "user.name");
+        if (!mail || !*mail)
+            mail = config_mail = config_value(r, "user.email");
+        *out = fm_asprintf("%s <%s>", name ? name : "fmstore", mail ? mail : "fmstore@localhost");
+    }
+    if (!*out) {
+        rc = FM_ENOMEM;
+    } else if (!author_ok(*out)) {
+        rc = fm_fail(FM_EINVAL, "author '%.100s' does not read as 'Name <mail>'", *out);
+        fm_free(*out);
+        *out = NULL;
+    }
+    fm_free(config_name);
+    fm_free(config_mail);
+    return rc;
+}
+
+/* Times are UTC: the bytes of a commit then follow from its content and SOURCE_DATE_EPOCH. */
+fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c)
+{
+    char hex[41] = "", *author = NULL;
+    fm_buf b;
+    fm_status rc = fmi_author(&author, r, c->author);
+
+    if (rc < 0)
+        return rc;
+    fm_buf_init(&b, 0);
+    git_oid_fmt(hex, &c->tree);
+    fm_buf_printf(&b, "tree %s\n", hex);
+    for (size_t i = 0; i < c->parent_count; i++) {
+        git_oid_fmt(hex, &c->parent[i]);
+        fm_buf_printf(&b, "parent %s\n", hex);
+    }
+    fm_buf_printf(&b, "author %s %" PRId64 " +0000\n", author, c->author_time);
+    fm_buf_printf(&b, "committer %s %" PRId64 " +0000\n\n", author, c->commit_time);
+    fm_buf_str(&b, c->message);
+    rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fmi_object_put(r, out, GIT_OBJECT_COMMIT, fm_buf_span(&b));
+    fm_buf_release(&b);
+    fm_free(author);
+    return rc;
+}
+
+/* Parents exist, are named once, and are not younger than the commit: a walk by commit time then
+ * shows children first without looking ahead. */
+static fm_status read_parents(fm_repo *r, const fm_commit_opts *opts, git_oid *parent,
+                              int64_t *commit_time)
+{
+    char hex[41];
+
+    if (opts->parent_count > FM_MAX_PARENTS)
+        return fm_fail(FM_ELIMIT, "commit: %" PRIu32 " parents, at most %u", opts->parent_count,
+                       FM_MAX_PARENTS);
+    if (opts->parent_count > 0 && !opts->parent)
+        return fm_fail(FM_EINVAL, "commit: parents are counted but not given");
+    for (uint32_t i = 0; i < opts->parent_count; i++) {
+        git_commit *c = NULL;
+        int code;
+        parent[i] = fmi_git_oid(&opts->parent[i]);
+        fm_oid_hex(&opts->parent[i], hex);
+        for (uint32_t k = 0; k < i; k++)
+            if (git_oid_equal(&parent[i], &parent[k]))
+                return fm_fail(FM_EINVAL, "commit: parent %s is given twice", hex);
+        code = git_commit_lookup(&c, r->git, &parent[i]);
+        if (code < 0)
+            return fmi_git_fail(code, "commit: parent %s is no version here", hex);
+        *commit_time = FM_MAX(*commit_time, (int64_t)git_commit_time(c));
+        git_commit_free(c);
+    }
+    return FM_OK;
+}
+
+static fm_status commit_tree(fm_repo *r, git_oid *out, const fm_tree *tree,
+                             const fm_commit_opts *opts, const char *message)
+{
+    git_oid parent[FM_MAX_PARENTS];
+    fmi_commit c = {.parent = parent,
+                    .parent_count = opts->parent_count,
+                    .author = opts->author,
+                    .author_time = opts->time,
+                    .message = message};
+    fm_status rc = opts->time ? FM_OK : fmi_now(&c.author_time);
+
+    c.commit_time = c.author_time;
+    if (rc == FM_OK)
+        rc = read_parents(r, opts, parent, &c.commit_time);
+    if (rc == FM_OK)
+        rc = check_stored(r, tree);
+    if (rc == FM_OK)
+        rc = put_folder(r, tree, 0, fm_tree_count(tree), 0, &c.tree);
+    if (rc == FM_OK)
+        rc = fmi_commit_put(r, out, &c);
+    if (rc == FM_OK)
+        rc = fmi_objects_write(r);
+    return rc;
+}
+
+fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
+                            const fm_commit_opts *opts)
+{
+    fm_buf message;
+    git_oid id;
+    fm_status rc;
+
+    memset(out, 0, sizeof *out);
+    if (!r || !tree || !opts)
+        return fm_fail(FM_EINVAL, "commit: a repository, a tree and options are needed");
+    if (opts->time < 0)
+        return fm_fail(FM_EINVAL, "commit: a time before 1970");
+    fm_buf_init(&message, 0);
+    rc = fmi_message_make(&message, opts);
+    if (rc == FM_OK)
+        rc = commit_tree(r, &id, tree, opts, fm_buf_cstr(&message));
+    fm_buf_release(&message);
+    if (rc < 0) {
+        fmi_objects_abort(r);
+        return rc;
+    }
+    fmi_from_git(out, &id);
+    fm_ignore(fmi_packs_fold(r, false), "the commit stands; the next one folds");
+    return FM_OK;
+}
+
+/* ---- read ---- */
+
+typedef struct tree_walk {
+    fm_repo *r;
+    const fmi_tree_visitor *v;
+    char path[FM_MAX_PATH_BYTES + 1];
+    uint64_t nodes;
+} tree_walk;
+
+static fm_status walk_blob(tree_walk *w, const git_oid *id)
+{
+    git_odb_object *obj = NULL;
+    git_object_t type = GIT_OBJECT_INVALID;
+    size_t bytes = 0;
+    fm_status rc;
+    int code = git_odb_read_header(&bytes, &type, w->r->odb, id);
+
+    if (code == 0 && type != GIT_OBJECT_BLOB)
+        return fm_fail(FM_ECORRUPT, "tree path '%s': not a file but a %s", w->path,
+                       git_object_type2string(type));
+    if (code == 0 && bytes > w->v->max_blob_bytes)
+        return fm_fail(FM_ECORRUPT, "tree path '%s': %zu bytes in git, at most %" PRIu64, w->path,
+                       bytes, w->v->max_blob_bytes);
+    if (code == 0)
+        code = git_odb_read(&obj, w->r->odb, id);
+    if (code < 0)
+        return fmi_damage(code, "tree path '%s': cannot read its git object", w->path);
+    rc = w->v->blob(w->v->ctx, w->path, id,
+                    fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
+    git_odb_object_free(obj);
+    return rc;
+}
+
+/* git_tree accepts entry names that no checkout could hold; fm_tree refuses them later by rule,
+ * but a '/' inside one name would pass there for a folder. */
+static fm_status push_name(tree_walk *w, size_t *len, const git_tree_entry *e)
+{
+    const char *name = git_tree_entry_name(e);
+    size_t n = strlen(name), at = *len;
+
+    if (n == 0 || strchr(name, '/'))
+        return fm_fail(FM_ECORRUPT, "tree path '%s': an entry named '%.80s'", w->path, name);
+    if (at + 1 + n > FM_MAX_PATH_BYTES)
+        return fm_fail(FM_ECORRUPT, "tree path '%.60s...' is longer than %u bytes", w->path,
+                       FM_MAX_PATH_BYTES);
+    if (at > 0)
+        w->path[at++] = '/';
+    memcpy(w->path + at, name, n + 1);
+    *len = at + n;
+    return FM_OK;
+}
+
+static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
+{
+    git_tree *tree = NULL;
+    fm_status rc = FM_OK;
+    int code = git_tree_lookup(&tree, w->r->git, id);
+
+    if (code < 0)
+        return fmi_damage(code, "tree path '%s': cannot read its git tree", w->path);
+    for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++) {
+        const git_tree_entry *e = git_tree_entry_byindex(tree, i);
+        git_filemode_t mode = git_tree_entry_filemode(e);
+        size_t at = len;
+
+        rc = push_name(w, &at, e);
+        if (rc == FM_OK && ++w->nodes > FMI_MAX_WALK_NODES)
+            rc = fm_fail(FM_ECORRUPT, "tree path '%s': more than %u objects in one tree", w->path,
+                         FMI_MAX_WALK_NODES);
+        if (rc < 0)
+            break;
+        if (mode == GIT_FILEMODE_TREE) {
+            if (!w->v->enter || w->v->enter(w->v->ctx, git_tree_entry_id(e), w->path))
+                rc = walk_folder(w, git_tree_entry_id(e), at);
+        } else if (mode == GIT_FILEMODE_BLOB) {
+            rc = walk_blob(w, git_tree_entry_id(e));
+        } else {
+            rc = fm_fail(FM_ECORRUPT, "tree path '%s': mode %o; only plain files and folders",
+                         w->path, (unsigned)git_tree_entry_filemode_raw(e));
+        }
+        w->path[len] = '\0';
+    }
+    git_tree_free(tree);
+    return rc;
+}
+
+fm_status fmi_tree_walk(fm_repo *r, const git_oid *tree, const fmi_tree_visitor *v)
+{
+    tree_walk *w = fm_calloc(1, sizeof *w);
+    fm_status rc;
+
+    if (!w)
+        return FM_ENOMEM;
+    w->r = r;
+    w->v = v;
+    rc = walk_folder(w, tree, 0);
+    fm_free(w);
+    return rc;
+}
+
+/* What fm_tree refuses as a caller's mistake is, in a stranger's tree, damage. */
+static fm_status decode_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
+{
+    fm_tree *tree = ctx;
+    fm_status rc;
+
+    (void)id;
+    if (fm_tree_find(tree, path))
+        return fm_fail(FM_ECORRUPT, "tree path '%s' is there twice", path);
+    rc = fm_tree_put_encoded(tree, path, bytes);
+    return rc == FM_EINVAL || rc == FM_ELIMIT ? FM_ECORRUPT : rc;
+}
+
+static fm_status lookup_commit(fm_repo *r, git_commit **out, const fm_oid *oid)
+{
+    git_oid id = fmi_git_oid(oid);
+    char hex[41];
+    int code = git_commit_lookup(out, r->git, &id);
+
+    if (code == 0)
+        return FM_OK;
+    fm_oid_hex(oid, hex);
+    return fmi_git_fail(code, "no version %s", hex);
+}
+
+fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
+{
+    fmi_tree_visitor v = {.blob = decode_blob, .max_blob_bytes = FM_INLINE_MAX_BYTES};
+    git_commit *commit = NULL;
+    fm_tree *tree = NULL;
+    fm_status rc;
+
+    *out = NULL;
+    if (!r || !oid)
+        return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
+    rc = lookup_commit(r, &commit, oid);
+    if (rc == FM_OK && fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
+        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    if (rc == FM_OK)
+        rc = fm_tree_new(&tree);
+    if (rc == FM_OK) {
+        v.ctx = tree;
+        rc = fmi_tree_walk(r, git_commit_tree_id(commit), &v);
+    }
+    git_commit_free(commit);
+    if (rc < 0) {
+        char hex[41];
+        fm_oid_hex(oid, hex);
+        fm_tree_free(tree);
+        return fm_error_prefix(rc, "version %.12s", hex);
+    }
+    *out = tree;
+    return FM_OK;
+}
+
+fm_status fmi_version_of(fm_version *out, git_commit *commit)
+{
+    const git_signature *author = git_commit_author(commit);
+    const char *message = git_commit_message_raw(commit);
+    unsigned count = git_commit_parentcount(commit);
+    fm_status rc;
+
+    memset(out, 0, sizeof *out);
+    fmi_from_git(&out->oid, git_commit_id(commit));
+    fmi_from_git(&out->tree, git_commit_tree_id(commit));
+    if (count > FM_MAX_PARENTS) {
+        char hex[41];
+        fm_oid_hex(&out->oid, hex);
+        return fm_fail(FM_ELIMIT, "version %.12s has %u parents, at most %u", hex, count,
+                       FM_MAX_PARENTS);
+    }
+    out->parent_count = (uint32_t)count;
+    for (unsigned i = 0; i < count; i++)
+        fmi_from_git(&out->parent[i], git_commit_parent_id(commit, i));
+    out->time = author ? (int64_t)author->when.time : (int64_t)git_commit_time(commit);
+    out->author = fm_asprintf("%s <%s>", author ? author->name : "", author ? author->email : "");
+    rc = out->author ? fmi_message_read(out, message ? message : "") : FM_ENOMEM;
+    if (rc < 0)
+        fm_version_release(out);
+    return rc;
+}
+
+fm_status fm_version_read(fm_repo *r, fm_version *out, const fm_oid *oid)
+{
+    git_commit *commit = NULL;
+    fm_status rc;
+
+    memset(out, 0, sizeof *out);
+    if (!r || !oid)
+        return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
+    rc = lookup_commit(r, &commit, oid);
+    if (rc == FM_OK)
+        rc = fmi_version_of(out, commit);
+    git_commit_free(commit);
+    return rc;
+}
+
+void fm_version_release(fm_version *v)
+{
+    if (!v)
+        return;
+    fm_free(v->subject);
+    fm_free(v->message);
+    fm_free(v->author);
+    fm_free(v->recipe);
+    fm_free(v->data);
+    memset(v, 0, sizeof *v);
+}

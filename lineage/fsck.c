@@ -1,0 +1,294 @@
+/* fsck.c - is all that any ref reaches there, readable, and true?
+ *
+ * Each git object is read once, whatever the number of versions that share it; libgit2 checks its
+ * hash on the way. A pointer is checked against the store's record: id, dtype, shape, size. */
+#include "lineage/internal.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+typedef struct check {
+    fm_repo *r;
+    fm_fsck_report *out;
+    fm_fault_fn fault;
+    void *ctx;
+    fm_map *seen;    /* ids of trees and blobs that were checked */
+    fm_map *commits; /* ids of commits that were, or wait in todo */
+    git_oid *todo;
+    size_t todo_count, todo_cap;
+    const char *ref;
+    char commit[41];
+    bool is_model; /* tree of pointers, not results or notes */
+    fm_status stop; /* out of memory ends the walk */
+} check;
+
+static void say(check *c, const char *text)
+{
+    c->out->faults++;
+    if (c->fault)
+        c->fault(c->ctx, text);
+}
+
+/* The current error text, with the place in front. Memory trouble is no fault of the repository. */
+static void say_error(check *c, fm_status rc)
+{
+    fm_status ignored;
+
+    if (rc == FM_ENOMEM) {
+        c->stop = rc;
+        return;
+    }
+    ignored = fm_error_prefix(rc, "%s: version %.12s", c->ref, c->commit);
+    fm_ignore(ignored, "the text is what counts");
+    say(c, fm_error_text());
+}
+
+/* True the first time. */
+static bool first_sight(check *c, fm_map *map, const git_oid *id)
+{
+    if (fm_map_has(map, id->id, sizeof id->id))
+        return false;
+    if (fm_map_put(map, id->id, sizeof id->id, c, NULL) < 0)
+        c->stop = FM_ENOMEM;
+    return true;
+}
+
+static fm_status check_pointer(check *c, const fm_entry *e)
+{
+    fm_object_info info;
+    fm_status rc;
+
+    if (e->kind == FM_ENTRY_FILE)
+        return FM_OK;
+    rc = fm_store_info(c->r->store, &info, &e->id);
+    if (rc < 0)
+        return fm_error_prefix(rc, "tree path '%s'", e->path);
+    if (info.is_blob != (e->kind == FM_ENTRY_BLOB) || info.bytes != e->bytes)
+        return fm_fail(FM_ECORRUPT,
+                       "tree path '%s': pointer says %" PRIu64 " bytes of a %s, store has %" PRIu64
+                       " of a %s",
+                       e->path, e->bytes, e->kind == FM_ENTRY_BLOB ? "blob" : "tensor", info.bytes,
+                       info.is_blob ? "blob" : "tensor");
+    if (e->kind == FM_ENTRY_TENSOR &&
+        (info.dtype != e->dtype || !fm_shape_eq(&info.shape, &e->shape)))
+        return fm_fail(FM_ECORRUPT, "tree path '%s': dtype or shape differs from the store's",
+                       e->path);
+    return FM_OK;
+}
+
+static fm_status model_blob(check *c, const char *path, fm_span bytes)
+{
+    fm_tree *one = NULL;
+    fm_status rc = fm_tree_new(&one);
+
+    if (rc == FM_OK)
+        rc = fm_tree_put_encoded(one, path, bytes);
+    if (rc == FM_OK)
+        rc = check_pointer(c, fm_tree_at(one, 0));
+    fm_tree_free(one);
+    return rc;
+}
+
+/* A fault in one blob is told and the walk goes on. */
+static fm_status on_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
+{
+    check *c = ctx;
+    fm_status rc = FM_OK;
+
+    if (!first_sight(c, c->seen, id))
+        return c->stop;
+    c->out->objects++;
+    if (c->is_model)
+        rc = model_blob(c, path, bytes);
+    if (rc < 0)
+        say_error(c, rc);
+    return c->stop;
+}
+
+static bool on_folder(void *ctx, const git_oid *tree, const char *path)
+{
+    check *c = ctx;
+
+    (void)path;
+    if (!first_sight(c, c->seen, tree))
+        return false;
+    c->out->objects++;
+    return true;
+}
+
+static void check_tree(check *c, const git_oid *tree)
+{
+    fmi_tree_visitor v = {on_folder, on_blob, c, FM_INLINE_MAX_BYTES};
+    fm_status rc;
+
+    if (!c->is_model)
+        v.max_blob_bytes = FMI_MAX_RESULT_BYTES;
+    if (!first_sight(c, c->seen, tree))
+        return;
+    c->out->objects++;
+    rc = fmi_tree_walk(c->r, tree, &v);
+    if (rc < 0 && c->stop == FM_OK)
+        say_error(c, rc);
+}
+
+static void add_todo(check *c, const git_oid *id)
+{
+    if (!first_sight(c, c->commits, id))
+        return;
+    if (fm_grow(&c->todo, &c->todo_cap, c->todo_count + 1, sizeof *id) < 0)
+        c->stop = FM_ENOMEM;
+    else
+        c->todo[c->todo_count++] = *id;
+}
+
+static void check_commit(check *c, const git_oid *id)
+{
+    git_commit *commit = NULL;
+    int code = git_commit_lookup(&commit, c->r->git, id);
+
+    git_oid_fmt(c->commit, id);
+    if (code < 0) {
+        say_error(c, fmi_damage(code, "cannot be read"));
+        return;
+    }
+    c->out->objects++;
+    for (unsigned i = 0; i < git_commit_parentcount(commit); i++)
+        add_todo(c, git_commit_parent_id(commit, i));
+    check_tree(c, git_commit_tree_id(commit));
+    git_commit_free(commit);
+}
+
+static bool starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+static fm_status check_ref(void *ctx, const char *name, const fm_oid *oid)
+{
+    check *c = ctx;
+    git_oid id = fmi_git_oid(oid);
+
+    c->ref = name;
+    c->is_model = !starts(name, FMI_RESULTS_REF) && !starts(name, "refs/notes/");
+    add_todo(c, &id);
+    while (c->stop == FM_OK && c->todo_count > 0) {
+        git_oid next = c->todo[--c->todo_count];
+        check_commit(c, &next);
+    }
+    return c->stop;
+}
+
+/* One that points to nothing would hide the others from fm_ref_each: first they are told, by
+ * name. */
+static bool refs_readable(check *c)
+{
+    git_reference_iterator *it = NULL;
+    git_reference *ref = NULL;
+    bool good = git_reference_iterator_new(&it, c->r->git) == 0;
+
+    while (good && git_reference_next(&ref, it) == 0) {
+        git_object *obj = NULL;
+        int code = git_reference_type(ref) == GIT_REFERENCE_DIRECT
+                       ? git_reference_peel(&obj, ref, GIT_OBJECT_ANY)
+                       : 0;
+        if (code < 0) {
+            fm_ignore(fmi_damage(code, "ref '%s' points to nothing readable",
+                                 git_reference_name(ref)),
+                      "the text is what counts");
+            say(c, fm_error_text());
+            good = false;
+        }
+        git_object_free(obj);
+        git_reference_free(ref);
+    }
+    git_reference_iterator_free(it);
+    return good;
+}
+
+/* ---- results ---- */
+
+static fm_status compare_row(void *ctx, const char *key, fm_span value)
+{
+    check *c = ctx;
+    char spec[128];
+    git_object *obj = NULL;
+    fm_buf b;
+
+    fm_buf_init(&b, sizeof spec - 1);
+    fm_buf_printf(&b, FMI_RESULTS_REF ":%.2s/%.64s", key, key);
+    memcpy(spec, fm_buf_cstr(&b), b.len + 1);
+    fm_buf_release(&b);
+    if (git_revparse_single(&obj, c->r->git, spec) < 0 ||
+        git_object_type(obj) != GIT_OBJECT_BLOB) {
+        fm_ignore(fm_fail(FM_ECORRUPT, "result %.16s...: in lineage.sqlite, not in git", key),
+                  "the text is what counts");
+        say(c, fm_error_text());
+    } else {
+        const git_blob *blob = (const git_blob *)obj;
+        fm_span have = fm_span_of(git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob));
+        if (!fm_span_eq(have, value)) {
+            fm_ignore(fm_fail(FM_ECORRUPT, "result %.16s...: lineage.sqlite and git differ", key),
+                      "the text is what counts");
+            say(c, fm_error_text());
+        }
+    }
+    git_object_free(obj);
+    return FM_OK;
+}
+
+static fm_status check_results(check *c)
+{
+    fm_status rc = fmi_results_sync(c->r);
+
+    if (rc == FM_OK)
+        rc = fmi_index_flushed(c->r->index, compare_row, c);
+    if (rc == FM_ECORRUPT) {
+        say(c, fm_error_text());
+        rc = FM_OK;
+    }
+    return rc;
+}
+
+static fm_status check_git(check *c)
+{
+    bool mended = false;
+    fm_status rc = fm_map_new(&c->seen);
+
+    if (rc == FM_OK)
+        rc = fm_map_new(&c->commits);
+    if (rc == FM_OK && refs_readable(c))
+        rc = fm_ref_each(c->r, "refs/", check_ref, c);
+    if (rc == FM_OK)
+        rc = fmi_head_mend(c->r, &mended);
+    if (mended)
+        c->out->repaired++;
+    if (rc == FM_OK)
+        rc = check_results(c);
+    fm_map_free(c->seen);
+    fm_map_free(c->commits);
+    fm_free(c->todo);
+    return rc;
+}
+
+fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
+{
+    check c = {.r = r, .out = out, .fault = fault, .ctx = ctx, .ref = "", .is_model = true};
+    fm_status rc;
+
+    if (!out)
+        return fm_fail(FM_EINVAL, "fsck: a report is needed");
+    memset(out, 0, sizeof *out);
+    if (!r)
+        return fm_fail(FM_EINVAL, "fsck: no repository");
+    rc = fm_store_fsck(r->store, full, out, fault, ctx);
+    return rc == FM_OK ? check_git(&c) : rc;
+}
+
+fm_status fm_repo_rebuild_index(fm_repo *r)
+{
+    fm_status rc = r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository");
+
+    if (rc == FM_OK)
+        rc = fmi_index_drop(r);
+    return rc == FM_OK ? fmi_results_sync(r) : rc;
+}

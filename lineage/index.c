@@ -1,0 +1,295 @@
+/* index.c - lineage.sqlite: the one file of lineage that speaks SQL.
+ *
+ * A cache. A file that SQLite cannot read, or of another schema, is deleted and filled again from
+ * refs/fmstore/results; only results that were put and never flushed can be lost with it. */
+#include "lineage/internal.h"
+
+#include <sqlite3.h>
+#include <string.h>
+
+#define SCHEMA 1
+#define BUSY_MS 30000
+
+struct fmi_index {
+    sqlite3 *db;
+    sqlite3_stmt *get, *put, *keep;
+    bool in_txn;
+};
+
+static const char schema_sql[] =
+    "CREATE TABLE IF NOT EXISTS result("
+    " key TEXT PRIMARY KEY, value BLOB NOT NULL, flushed INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX IF NOT EXISTS result_unflushed ON result(key) WHERE flushed = 0;"
+    "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;";
+
+static fm_status sql_fail(sqlite3 *db, int code, const char *what)
+{
+    int base = code & 0xff;
+    fm_status status = FM_EIO;
+
+    if (base == SQLITE_NOMEM)
+        status = FM_ENOMEM;
+    else if (base == SQLITE_CORRUPT || base == SQLITE_NOTADB)
+        status = FM_ECORRUPT;
+    return fm_fail(status, "lineage.sqlite: %s: %s", what, db ? sqlite3_errmsg(db) : "");
+}
+
+static fm_status exec(sqlite3 *db, const char *sql)
+{
+    int code = sqlite3_exec(db, sql, NULL, NULL, NULL);
+
+    return code == SQLITE_OK ? FM_OK : sql_fail(db, code, sql);
+}
+
+static fm_status prepare(fmi_index *ix, sqlite3_stmt **out, const char *sql)
+{
+    int code = sqlite3_prepare_v3(ix->db, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL);
+
+    return code == SQLITE_OK ? FM_OK : sql_fail(ix->db, code, sql);
+}
+
+void fmi_index_close(fmi_index *ix)
+{
+    if (!ix)
+        return;
+    sqlite3_finalize(ix->get);
+    sqlite3_finalize(ix->put);
+    sqlite3_finalize(ix->keep);
+    sqlite3_close(ix->db);
+    fm_free(ix);
+}
+
+/* FM_ECORRUPT also where the file is of another schema: it is then made anew. */
+static fm_status check_schema(fmi_index *ix)
+{
+    sqlite3_stmt *q = NULL;
+    int version = -1;
+    fm_status rc = prepare(ix, &q, "PRAGMA user_version");
+
+    if (rc == FM_OK) {
+        int code = sqlite3_step(q);
+        if (code == SQLITE_ROW)
+            version = sqlite3_column_int(q, 0);
+        else
+            rc = sql_fail(ix->db, code, "user_version");
+    }
+    sqlite3_finalize(q);
+    if (rc < 0 || version == SCHEMA)
+        return rc;
+    if (version != 0)
+        return fm_fail(FM_ECORRUPT, "lineage.sqlite: schema %d, wanted %d", version, SCHEMA);
+    rc = exec(ix->db, "BEGIN IMMEDIATE");
+    if (rc == FM_OK)
+        rc = exec(ix->db, schema_sql);
+    if (rc == FM_OK)
+        rc = exec(ix->db, "PRAGMA user_version = 1");
+    return rc == FM_OK ? exec(ix->db, "COMMIT") : rc;
+}
+
+static fm_status open_at(fmi_index **out, const char *path)
+{
+    fmi_index *ix = fm_calloc(1, sizeof *ix);
+    fm_status rc = ix ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK) {
+        int code = sqlite3_open_v2(path, &ix->db,
+                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                                   NULL);
+        if (code != SQLITE_OK)
+            rc = sql_fail(ix->db, code, "open");
+    }
+    if (rc == FM_OK) {
+        sqlite3_busy_timeout(ix->db, BUSY_MS);
+        rc = exec(ix->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
+    }
+    if (rc == FM_OK)
+        rc = check_schema(ix);
+    if (rc == FM_OK)
+        rc = prepare(ix, &ix->get, "SELECT value FROM result WHERE key = ?1");
+    if (rc == FM_OK)
+        rc = prepare(ix, &ix->put,
+                     "INSERT INTO result(key, value, flushed) VALUES(?1, ?2, ?3) ON CONFLICT(key) "
+                     "DO UPDATE SET value = ?2, flushed = ?3 WHERE value <> ?2");
+    if (rc == FM_OK)
+        rc = prepare(ix, &ix->keep,
+                     "INSERT OR IGNORE INTO result(key, value, flushed) VALUES(?1, ?2, ?3)");
+    if (rc < 0) {
+        fmi_index_close(ix);
+        return rc;
+    }
+    *out = ix;
+    return FM_OK;
+}
+
+static fm_status remove_files(fm_repo *r)
+{
+    static const char *const end[] = {"", "-wal", "-shm"};
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(end); i++) {
+        char *path = fm_asprintf("%s/lineage.sqlite%s", r->path, end[i]);
+        rc = path ? fm_remove_file(path) : FM_ENOMEM;
+        fm_free(path);
+    }
+    return rc;
+}
+
+fm_status fmi_index_need(fm_repo *r)
+{
+    char *path;
+    fm_status rc;
+
+    if (r->index)
+        return FM_OK;
+    path = fm_path_join(r->path, "lineage.sqlite");
+    if (!path)
+        return FM_ENOMEM;
+    rc = open_at(&r->index, path);
+    if (rc == FM_ECORRUPT) {
+        rc = remove_files(r);
+        if (rc == FM_OK)
+            rc = open_at(&r->index, path);
+    }
+    fm_free(path);
+    return rc;
+}
+
+fm_status fmi_index_drop(fm_repo *r)
+{
+    fmi_index_close(r->index);
+    r->index = NULL;
+    return remove_files(r);
+}
+
+fm_status fmi_index_get(fmi_index *ix, fm_buf *out, const char *key)
+{
+    fm_status rc = FM_OK;
+    int code;
+
+    sqlite3_reset(ix->get);
+    sqlite3_bind_text(ix->get, 1, key, -1, SQLITE_STATIC);
+    code = sqlite3_step(ix->get);
+    if (code == SQLITE_ROW) {
+        const void *data = sqlite3_column_blob(ix->get, 0);
+        size_t bytes = (size_t)sqlite3_column_bytes(ix->get, 0);
+        if (bytes > 0)
+            fm_buf_append(out, data, bytes);
+        rc = fm_buf_ok(out);
+    } else if (code == SQLITE_DONE) {
+        rc = fm_fail(FM_ENOTFOUND, "no result %.16s...", key);
+    } else {
+        rc = sql_fail(ix->db, code, "read a result");
+    }
+    sqlite3_reset(ix->get);
+    sqlite3_clear_bindings(ix->get);
+    return rc;
+}
+
+fm_status fmi_index_put(fmi_index *ix, const char *key, fm_span value, bool flushed, bool keep)
+{
+    sqlite3_stmt *q = keep ? ix->keep : ix->put;
+    const void *data = value.data ? (const void *)value.data : "";
+    int code;
+
+    sqlite3_reset(q);
+    sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    sqlite3_bind_blob64(q, 2, data, value.len, SQLITE_STATIC);
+    sqlite3_bind_int(q, 3, flushed);
+    code = sqlite3_step(q);
+    sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    return code == SQLITE_DONE ? FM_OK : sql_fail(ix->db, code, "write a result");
+}
+
+static fm_status each(fmi_index *ix, const char *sql, fmi_row_fn fn, void *ctx)
+{
+    sqlite3_stmt *q = NULL;
+    fm_status rc = prepare(ix, &q, sql);
+    int code = SQLITE_DONE;
+
+    while (rc == FM_OK && (code = sqlite3_step(q)) == SQLITE_ROW) {
+        const char *key = (const char *)sqlite3_column_text(q, 0);
+        const void *value = sqlite3_column_blob(q, 1);
+        rc = fn(ctx, key ? key : "", fm_span_of(value, (size_t)sqlite3_column_bytes(q, 1)));
+    }
+    if (rc == FM_OK && code != SQLITE_DONE)
+        rc = sql_fail(ix->db, code, "list results");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+fm_status fmi_index_unflushed(fmi_index *ix, fmi_row_fn fn, void *ctx)
+{
+    return each(ix, "SELECT key, value FROM result WHERE flushed = 0 ORDER BY key", fn, ctx);
+}
+
+fm_status fmi_index_flushed(fmi_index *ix, fmi_row_fn fn, void *ctx)
+{
+    return each(ix, "SELECT key, value FROM result WHERE flushed = 1 ORDER BY key", fn, ctx);
+}
+
+fm_status fmi_index_mark_flushed(fmi_index *ix)
+{
+    return exec(ix->db, "UPDATE result SET flushed = 1 WHERE flushed = 0");
+}
+
+fm_status fmi_index_head(fmi_index *ix, char hex[41])
+{
+    sqlite3_stmt *q = NULL;
+    fm_status rc = prepare(ix, &q, "SELECT value FROM meta WHERE key = 'results_head'");
+    int code = rc == FM_OK ? sqlite3_step(q) : SQLITE_DONE;
+
+    memset(hex, 0, 41);
+    if (code == SQLITE_ROW && sqlite3_column_bytes(q, 0) == 40)
+        memcpy(hex, sqlite3_column_text(q, 0), 40);
+    else if (rc == FM_OK && code != SQLITE_ROW && code != SQLITE_DONE)
+        rc = sql_fail(ix->db, code, "read the head of results");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+fm_status fmi_index_set_head(fmi_index *ix, const char *hex)
+{
+    sqlite3_stmt *q = NULL;
+    fm_status rc = prepare(ix, &q, "INSERT OR REPLACE INTO meta VALUES('results_head', ?1)");
+    int code = SQLITE_DONE;
+
+    if (rc == FM_OK) {
+        sqlite3_bind_text(q, 1, hex, -1, SQLITE_STATIC);
+        code = sqlite3_step(q);
+    }
+    if (rc == FM_OK && code != SQLITE_DONE)
+        rc = sql_fail(ix->db, code, "write the head of results");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+fm_status fmi_index_begin(fmi_index *ix)
+{
+    fm_status rc = exec(ix->db, "BEGIN IMMEDIATE");
+
+    ix->in_txn = rc == FM_OK;
+    return rc;
+}
+
+fm_status fmi_index_commit(fmi_index *ix)
+{
+    fm_status rc = exec(ix->db, "COMMIT");
+
+    if (rc == FM_OK)
+        ix->in_txn = false;
+    return rc;
+}
+
+void fmi_index_rollback(fmi_index *ix)
+{
+    fm_error_state kept;
+
+    if (!ix || !ix->in_txn)
+        return;
+    fm_error_save(&kept);
+    ix->in_txn = false;
+    fm_ignore(exec(ix->db, "ROLLBACK"), "closing the file rolls back as well");
+    fm_error_restore(&kept);
+}

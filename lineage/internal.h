@@ -1,0 +1,131 @@
+/* internal.h - what the files of lineage share: the handle, the door for git objects, SQL calls.
+ *
+ * git2.h is included here and nowhere else in the project; sqlite3.h in index.c alone. */
+#ifndef FM_LINEAGE_INTERNAL_H
+#define FM_LINEAGE_INTERNAL_H
+
+#include <git2.h>
+
+#include "lineage/lineage.h"
+#include "store/base/io.h"
+#include "store/base/map.h"
+#include "store/base/mem.h"
+
+#define FMI_FORMAT 1               /* repository format; SCHEMA.md */
+#define FMI_ENCODING 1             /* trailer Fmstore-Version: how a tree is laid out */
+#define FMI_RESULTS_REF "refs/fmstore/results"
+#define FMI_NOTES_REF "refs/notes/fmstore"
+#define FMI_LOST_PREFIX "refs/fmstore/lost/"
+#define FMI_MAX_REV_BYTES 512u
+#define FMI_MAX_REF_BYTES 200u
+#define FMI_MAX_MESSAGE_BYTES (1u << 20)
+#define FMI_MAX_RESULT_BYTES (64u << 20)
+#define FMI_MAX_WALK_NODES 4000000u /* objects of one tree: a bomb of nested trees ends here */
+#define FMI_REF_MODE 0100644
+
+typedef struct fmi_index fmi_index;
+
+struct fm_repo {
+    char *path;      /* holds config, packs, lineage.git */
+    char *git_path;  /* path/lineage.git */
+    char *lock_path; /* flock of whoever moves refs */
+    git_repository *git;
+    git_odb *odb;            /* one reference of ours */
+    git_odb_backend *fresh;  /* in memory, owned by odb: objects of the commit being made */
+    git_oid *pending;        /* ids in `fresh` */
+    size_t pending_count, pending_cap;
+    fm_store *store;
+    fmi_index *index; /* opened at first use */
+};
+
+/* "<text>: <what libgit2 says>" with the status that git's code stands for. */
+fm_status fmi_git_fail(int code, const char *fmt, ...) FM_PRINTF(2, 3);
+/* As fmi_git_fail, but a missing or broken object is damage, not a wrong question. */
+fm_status fmi_damage(int code, const char *fmt, ...) FM_PRINTF(2, 3);
+
+static inline git_oid fmi_git_oid(const fm_oid *oid)
+{
+    git_oid g;
+    git_oid_fromraw(&g, oid->b);
+    return g;
+}
+static inline void fmi_from_git(fm_oid *out, const git_oid *g)
+{
+    for (size_t i = 0; i < sizeof out->b; i++)
+        out->b[i] = g->id[i];
+}
+
+/* ---- objects.c: new objects gather in memory and become one pack ---- */
+FM_CHECKED fm_status fmi_odb_setup(fm_repo *r);
+/* Nothing happens if the object exists. */
+FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
+/* Takes note of an object that libgit2 itself wrote into `fresh`. */
+FM_CHECKED fm_status fmi_object_note(fm_repo *r, const git_oid *id);
+FM_CHECKED fm_status fmi_objects_write(fm_repo *r); /* durable on return */
+void fmi_objects_abort(fm_repo *r);                 /* keeps the current error text */
+FM_CHECKED fm_status fmi_packs_fold(fm_repo *r, bool force); /* many small packs into one */
+
+/* ---- commit.c ---- */
+typedef struct fmi_commit {
+    git_oid tree;
+    const git_oid *parent;
+    size_t parent_count;
+    const char *author;    /* "Name <mail>" or NULL */
+    int64_t author_time, commit_time;
+    const char *message;   /* whole, with trailers */
+} fmi_commit;
+FM_CHECKED fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c);
+/* "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
+FM_CHECKED fm_status fmi_author(char **out, fm_repo *r, const char *given);
+FM_CHECKED fm_status fmi_now(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
+FM_CHECKED fm_status fmi_version_of(fm_version *out, git_commit *commit);
+
+typedef struct fmi_tree_visitor {
+    /* False skips the folder. NULL: all are entered. */
+    bool (*enter)(void *ctx, const git_oid *tree, const char *path);
+    fm_status (*blob)(void *ctx, const char *path, const git_oid *id, fm_span bytes);
+    void *ctx;
+    uint64_t max_blob_bytes;
+} fmi_tree_visitor;
+FM_CHECKED fm_status fmi_tree_walk(fm_repo *r, const git_oid *tree, const fmi_tree_visitor *v);
+
+/* ---- message.c ---- */
+bool fmi_kind_known(const char *kind);
+FM_CHECKED fm_status fmi_message_make(fm_buf *out, const fm_commit_opts *opts);
+FM_CHECKED fm_status fmi_message_read(fm_version *out, const char *message);
+uint32_t fmi_message_encoding(const char *message); /* Fmstore-Version; 0 = not ours */
+
+/* ---- refs.c ---- */
+FM_CHECKED fm_status fmi_ref_lock(fm_repo *r, fm_lock **out);
+/* The id a ref holds, unpeeled; *exists false where there is none. */
+FM_CHECKED fm_status fmi_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name);
+/* Under the lock; old NULL = must not exist. FM_EEXISTS or FM_ECONFLICT when it has moved. */
+FM_CHECKED fm_status fmi_ref_move(fm_repo *r, const char *name, const git_oid *to,
+                                  const git_oid *old, const char *reflog);
+FM_CHECKED fm_status fmi_head_mend(fm_repo *r, bool *changed); /* HEAD names a branch that is */
+bool fmi_is_commit(fm_repo *r, const git_oid *id);
+
+/* ---- index.c: lineage.sqlite ---- */
+FM_CHECKED fm_status fmi_index_need(fm_repo *r); /* r->index is open on FM_OK; made if missing */
+FM_CHECKED fm_status fmi_index_drop(fm_repo *r); /* closes and deletes it */
+void fmi_index_close(fmi_index *ix);
+FM_CHECKED fm_status fmi_index_get(fmi_index *ix, fm_buf *out, const char *key);
+/* flushed false: it differs from what git holds. keep: an existing row stays. */
+FM_CHECKED fm_status fmi_index_put(fmi_index *ix, const char *key, fm_span value, bool flushed,
+                                   bool keep);
+typedef fm_status (*fmi_row_fn)(void *ctx, const char *key, fm_span value);
+FM_CHECKED fm_status fmi_index_unflushed(fmi_index *ix, fmi_row_fn fn, void *ctx); /* by key */
+FM_CHECKED fm_status fmi_index_flushed(fmi_index *ix, fmi_row_fn fn, void *ctx);
+FM_CHECKED fm_status fmi_index_mark_flushed(fmi_index *ix);
+/* The commit of FMI_RESULTS_REF that the rows agree with; "" = none. */
+FM_CHECKED fm_status fmi_index_head(fmi_index *ix, char hex[41]);
+FM_CHECKED fm_status fmi_index_set_head(fmi_index *ix, const char *hex);
+FM_CHECKED fm_status fmi_index_begin(fmi_index *ix); /* takes SQLite's write lock */
+FM_CHECKED fm_status fmi_index_commit(fmi_index *ix);
+void fmi_index_rollback(fmi_index *ix); /* keeps the current error text */
+
+/* ---- results.c ---- */
+FM_CHECKED fm_status fmi_results_sync(fm_repo *r); /* rows of the ref that SQLite lacks */
+bool fmi_result_key_ok(const char *key);
+
+#endif

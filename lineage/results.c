@@ -1,0 +1,294 @@
+/* results.c - outcomes of tests: a row in SQLite to be found fast, a blob in git to travel.
+ *
+ * refs/fmstore/results holds "<2 hex>/<64 hex>" -> JSON. A flush is one commit on top of what the
+ * ref holds now, so two writers, or two clones, join by union. SQLite remembers the commit that
+ * its rows agree with; when the ref has moved (a fetch, another process, a lost SQLite) the
+ * folders that differ are read again. */
+#include "lineage/internal.h"
+
+#include <string.h>
+
+#include "store/base/json.h"
+
+bool fmi_result_key_ok(const char *key)
+{
+    return key && strlen(key) == FM_HEX_CHARS && strspn(key, "0123456789abcdef") == FM_HEX_CHARS;
+}
+
+static fm_status check_key(fm_repo *r, const char *key)
+{
+    if (!r)
+        return fm_fail(FM_EINVAL, "result: no repository");
+    if (!fmi_result_key_ok(key))
+        return fm_fail(FM_EINVAL, "result key '%.80s' is not 64 lower-case hex digits",
+                       key ? key : "");
+    return FM_OK;
+}
+
+/* ---- git -> SQLite ---- */
+
+typedef struct sync_ctx {
+    fm_repo *r;
+    git_tree *old; /* what the rows agree with already; NULL = nothing */
+} sync_ctx;
+
+static bool enter_changed(void *ctx, const git_oid *tree, const char *path)
+{
+    const sync_ctx *s = ctx;
+    const git_tree_entry *e = s->old ? git_tree_entry_byname(s->old, path) : NULL;
+
+    return !e || !git_oid_equal(git_tree_entry_id(e), tree);
+}
+
+/* Names that are no keys are a stranger's; fsck speaks of them. */
+static fm_status sync_blob(void *ctx, const char *path, const git_oid *id, fm_span bytes)
+{
+    const sync_ctx *s = ctx;
+    const char *key = fm_path_base(path);
+
+    (void)id;
+    if (!fmi_result_key_ok(key) || strlen(path) != 3 + FM_HEX_CHARS || strncmp(path, key, 2) != 0)
+        return FM_OK;
+    return fmi_index_put(s->r->index, key, bytes, true, true);
+}
+
+static git_tree *tree_of(fm_repo *r, const char *hex)
+{
+    git_commit *c = NULL;
+    git_tree *tree = NULL;
+    git_oid id;
+
+    if (git_oid_fromstr(&id, hex) == 0 && git_commit_lookup(&c, r->git, &id) == 0 &&
+        git_commit_tree(&tree, c) < 0)
+        tree = NULL;
+    git_commit_free(c);
+    return tree;
+}
+
+static fm_status sync_rows(fm_repo *r, const char *have, const char *want)
+{
+    sync_ctx s = {r, *have ? tree_of(r, have) : NULL};
+    fmi_tree_visitor v = {enter_changed, sync_blob, &s, FMI_MAX_RESULT_BYTES};
+    git_tree *now = tree_of(r, want);
+    fm_status rc;
+
+    if (!now) {
+        git_tree_free(s.old);
+        return fm_fail(FM_ECORRUPT, FMI_RESULTS_REF ": commit %s cannot be read", want);
+    }
+    rc = fmi_index_begin(r->index);
+    if (rc == FM_OK)
+        rc = fmi_tree_walk(r, git_tree_id(now), &v);
+    if (rc == FM_OK)
+        rc = fmi_index_set_head(r->index, want);
+    if (rc == FM_OK)
+        rc = fmi_index_commit(r->index);
+    fmi_index_rollback(r->index);
+    git_tree_free(now);
+    git_tree_free(s.old);
+    return rc < 0 ? fm_error_prefix(rc, FMI_RESULTS_REF) : FM_OK;
+}
+
+fm_status fmi_results_sync(fm_repo *r)
+{
+    git_oid at;
+    bool exists = false;
+    char have[41], want[41] = "";
+    fm_status rc = fmi_index_need(r);
+
+    if (rc == FM_OK)
+        rc = fmi_index_head(r->index, have);
+    if (rc == FM_OK)
+        rc = fmi_ref_peek(r, &at, &exists, FMI_RESULTS_REF);
+    if (rc < 0 || !exists)
+        return rc;
+    git_oid_fmt(want, &at);
+    return strcmp(have, want) == 0 ? FM_OK : sync_rows(r, have, want);
+}
+
+/* ---- get, put ---- */
+
+fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
+{
+    fm_status rc = check_key(r, key);
+
+    if (rc == FM_OK)
+        rc = fmi_index_need(r);
+    if (rc == FM_OK)
+        rc = fmi_index_get(r->index, out, key);
+    if (rc != FM_ENOTFOUND)
+        return rc;
+    rc = fmi_results_sync(r);
+    return rc == FM_OK ? fmi_index_get(r->index, out, key) : rc;
+}
+
+fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
+{
+    fm_json *json = NULL;
+    fm_status rc = check_key(r, key);
+
+    if (rc < 0)
+        return rc;
+    if (value.len > FMI_MAX_RESULT_BYTES)
+        return fm_fail(FM_ELIMIT, "result %.16s...: %zu bytes, at most %u", key, value.len,
+                       FMI_MAX_RESULT_BYTES);
+    rc = fm_json_parse(&json, value, "result");
+    fm_json_free(json);
+    if (rc < 0)
+        return rc;
+    rc = fmi_results_sync(r);
+    return rc == FM_OK ? fmi_index_put(r->index, key, value, false, false) : rc;
+}
+
+/* ---- SQLite -> git ---- */
+
+typedef struct flush {
+    fm_repo *r;
+    git_tree *base;       /* of the ref, or NULL */
+    git_treebuilder *top; /* of the new tree */
+    git_treebuilder *sub; /* of the folder being filled */
+    char folder[3];
+    size_t count;
+} flush;
+
+static fm_status insert(git_treebuilder *b, const char *name, const git_oid *id, unsigned mode)
+{
+    int code = git_treebuilder_insert(NULL, b, name, id, (git_filemode_t)mode);
+
+    return code < 0 ? fmi_git_fail(code, "cannot add '%s' to a tree", name) : FM_OK;
+}
+
+static fm_status write_tree(fm_repo *r, git_treebuilder *b, git_oid *out)
+{
+    int code = git_treebuilder_write(out, b);
+
+    return code < 0 ? fmi_git_fail(code, "cannot write a tree") : fmi_object_note(r, out);
+}
+
+static fm_status close_folder(flush *f)
+{
+    git_oid id;
+    fm_status rc;
+
+    if (!f->sub)
+        return FM_OK;
+    rc = write_tree(f->r, f->sub, &id);
+    if (rc == FM_OK)
+        rc = insert(f->top, f->folder, &id, GIT_FILEMODE_TREE);
+    git_treebuilder_free(f->sub);
+    f->sub = NULL;
+    return rc;
+}
+
+static fm_status open_folder(flush *f, const char *key)
+{
+    const git_tree_entry *e;
+    git_tree *old = NULL;
+    int code = 0;
+    fm_status rc = close_folder(f);
+
+    if (rc < 0)
+        return rc;
+    memcpy(f->folder, key, 2);
+    f->folder[2] = '\0';
+    e = f->base ? git_tree_entry_byname(f->base, f->folder) : NULL;
+    if (e && git_tree_entry_type(e) == GIT_OBJECT_TREE)
+        code = git_tree_lookup(&old, f->r->git, git_tree_entry_id(e));
+    if (code == 0)
+        code = git_treebuilder_new(&f->sub, f->r->git, old);
+    git_tree_free(old);
+    return code < 0 ? fmi_damage(code, FMI_RESULTS_REF ": folder '%s'", f->folder) : FM_OK;
+}
+
+static fm_status flush_row(void *ctx, const char *key, fm_span value)
+{
+    flush *f = ctx;
+    git_oid id;
+    fm_status rc = FM_OK;
+
+    if (!f->sub || strncmp(f->folder, key, 2) != 0)
+        rc = open_folder(f, key);
+    if (rc == FM_OK)
+        rc = fmi_object_put(f->r, &id, GIT_OBJECT_BLOB, value);
+    if (rc == FM_OK)
+        rc = insert(f->sub, key, &id, GIT_FILEMODE_BLOB);
+    f->count++;
+    return rc;
+}
+
+static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
+{
+    char message[64];
+    fm_buf b = {0};
+    fmi_commit c = {.parent = parent, .parent_count = parent ? 1 : 0, .message = message};
+    fm_status rc = write_tree(f->r, f->top, &c.tree);
+
+    fm_buf_init(&b, sizeof message - 1);
+    fm_buf_printf(&b, "results: %zu more\n", f->count);
+    memcpy(message, fm_buf_cstr(&b), b.len + 1);
+    fm_buf_release(&b);
+    if (rc == FM_OK)
+        rc = fmi_now(&c.author_time);
+    c.commit_time = c.author_time;
+    return rc == FM_OK ? fmi_commit_put(f->r, out, &c) : rc;
+}
+
+/* Under the ref lock and SQLite's: nothing can be put between the read and the mark. */
+static fm_status flush_locked(flush *f)
+{
+    fm_repo *r = f->r;
+    git_oid at, to;
+    bool exists = false;
+    char hex[41] = "";
+    int code;
+    fm_status rc = fmi_ref_peek(r, &at, &exists, FMI_RESULTS_REF);
+
+    if (rc < 0)
+        return rc;
+    git_oid_fmt(hex, &at);
+    f->base = exists ? tree_of(r, hex) : NULL;
+    if (exists && !f->base)
+        return fm_fail(FM_ECORRUPT, FMI_RESULTS_REF ": commit %s cannot be read", hex);
+    code = git_treebuilder_new(&f->top, r->git, f->base);
+    if (code < 0)
+        return fmi_git_fail(code, "cannot begin a tree");
+    rc = fmi_index_unflushed(r->index, flush_row, f);
+    if (rc == FM_OK)
+        rc = close_folder(f);
+    if (rc < 0 || f->count == 0)
+        return rc;
+    rc = flush_commit(f, exists ? &at : NULL, &to);
+    if (rc == FM_OK)
+        rc = fmi_objects_write(r);
+    if (rc == FM_OK)
+        rc = fmi_ref_move(r, FMI_RESULTS_REF, &to, exists ? &at : NULL, "results");
+    if (rc == FM_OK)
+        rc = fmi_index_mark_flushed(r->index);
+    git_oid_fmt(hex, &to);
+    return rc == FM_OK ? fmi_index_set_head(r->index, hex) : rc;
+}
+
+fm_status fm_result_flush(fm_repo *r)
+{
+    flush f = {.r = r};
+    fm_lock *lock = NULL;
+    fm_status rc = r ? fmi_ref_lock(r, &lock) : fm_fail(FM_EINVAL, "result: no repository");
+
+    if (rc == FM_OK) /* rows of the ref first: the head that is set must cover them */
+        rc = fmi_results_sync(r);
+    if (rc == FM_OK)
+        rc = fmi_index_begin(r->index);
+    if (rc == FM_OK)
+        rc = flush_locked(&f);
+    if (rc == FM_OK)
+        rc = fmi_index_commit(r->index);
+    if (r) {
+        fmi_index_rollback(r->index);
+        fmi_objects_abort(r);
+    }
+    git_treebuilder_free(f.sub);
+    git_treebuilder_free(f.top);
+    git_tree_free(f.base);
+    fm_lock_drop(lock);
+    return rc;
+}

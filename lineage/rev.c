@@ -1,0 +1,122 @@
+/* rev.c - what people type for a version: git's spellings, by libgit2, peeled to a commit.
+ *
+ * HEAD is refused: nothing is checked out, so it would mean whichever branch was made first. */
+#include "lineage/internal.h"
+
+#include <string.h>
+
+#define MAX_NEAR_BYTES 64u
+
+/* Letters to insert, delete or replace; capped words keep it cheap. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t row[MAX_NEAR_BYTES + 1], n = strlen(a), m = strlen(b);
+
+    if (n > MAX_NEAR_BYTES || m > MAX_NEAR_BYTES)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t diag = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t up = row[j], cost = diag + (a[i - 1] != b[j - 1]);
+            size_t best = FM_MIN(up, row[j - 1]) + 1;
+            row[j] = FM_MIN(best, cost);
+            diag = up;
+        }
+    }
+    return row[m];
+}
+
+typedef struct near {
+    const char *want;
+    size_t best;
+    char name[MAX_NEAR_BYTES + 1];
+} near;
+
+static fm_status try_near(void *ctx, const char *name, const fm_oid *oid)
+{
+    near *n = ctx;
+    const char *bare = strchr(name + 5, '/'); /* after refs/heads or refs/tags */
+    size_t d;
+
+    (void)oid;
+    bare = bare ? bare + 1 : name;
+    d = edit_distance(n->want, bare);
+    if (d < n->best) {
+        n->best = d;
+        memcpy(n->name, bare, strlen(bare) + 1);
+    }
+    return FM_OK;
+}
+
+static fm_status not_found(fm_repo *r, const char *rev)
+{
+    char want[FMI_MAX_REV_BYTES + 1];
+    size_t len = strcspn(rev, "~^@");
+    near n = {.want = want};
+
+    memcpy(want, rev, len);
+    want[len] = '\0';
+    n.best = len / 3 + 2; /* a third of the letters may be wrong */
+    n.best = FM_MIN(n.best, FM_MAX(len, (size_t)1));
+    if (fm_ref_each(r, "refs/heads/", try_near, &n) == FM_OK &&
+        fm_ref_each(r, "refs/tags/", try_near, &n) == FM_OK && n.name[0] && n.best == 0)
+        return fm_fail(FM_ENOTFOUND, "no version '%s': '%s' exists but does not go back that far",
+                       rev, n.name);
+    if (n.name[0])
+        return fm_fail(FM_ENOTFOUND, "no version '%s'; did you mean '%s'?", rev, n.name);
+    return fm_fail(FM_ENOTFOUND, "no version '%s'; 'fmstore branch' lists the names", rev);
+}
+
+static fm_status check_spelling(const char *rev)
+{
+    size_t len = rev ? strlen(rev) : 0;
+
+    if (len == 0)
+        return fm_fail(FM_EINVAL, "no version was named");
+    if (len > FMI_MAX_REV_BYTES)
+        return fm_fail(FM_EINVAL, "version '%.40s...': longer than %u bytes", rev,
+                       FMI_MAX_REV_BYTES);
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)rev[i] < ' ' || rev[i] == 0x7f)
+            return fm_fail(FM_EINVAL, "a version's name holds a control byte");
+    if (rev[0] == '-')
+        return fm_fail(FM_EINVAL, "version '%s' begins with '-'", rev);
+    if (strchr(rev, ':'))
+        return fm_fail(FM_EINVAL, "version '%s' holds ':'; a path is not a version", rev);
+    if (strstr(rev, ".."))
+        return fm_fail(FM_EINVAL, "version '%s' is a range; one version is needed", rev);
+    if (rev[0] == '@' || (strncmp(rev, "HEAD", 4) == 0 && (!rev[4] || strchr("~^@", rev[4]))))
+        return fm_fail(FM_EINVAL, "version '%s': nothing is checked out here; name a branch", rev);
+    return FM_OK;
+}
+
+fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev)
+{
+    git_object *obj = NULL, *commit = NULL;
+    fm_status rc;
+    int code;
+
+    memset(out, 0, sizeof *out);
+    rc = r ? check_spelling(rev) : fm_fail(FM_EINVAL, "version: no repository");
+    if (rc < 0)
+        return rc;
+    code = git_revparse_single(&obj, r->git, rev);
+    if (code == GIT_ENOTFOUND)
+        return not_found(r, rev);
+    if (code == GIT_EAMBIGUOUS)
+        return fm_fail(FM_EINVAL, "version '%s' is the beginning of several ids; add digits", rev);
+    if (code < 0)
+        return fmi_git_fail(code, "version '%s' cannot be understood", rev);
+    code = git_object_peel(&commit, obj, GIT_OBJECT_COMMIT);
+    if (code < 0)
+        rc = fm_fail(FM_EINVAL, "'%s' is a %s, not a version", rev,
+                     git_object_type2string(git_object_type(obj)));
+    else
+        fmi_from_git(out, git_object_id(commit));
+    git_object_free(commit);
+    git_object_free(obj);
+    return rc;
+}
