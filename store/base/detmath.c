@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#define ROUND_MAGIC 0x1.8p52 /* adding and subtracting it rounds |x| < 2^51 to an integer */
+#define ROUND_MAGIC 0x1.8p52   /* adding and subtracting it rounds |x| < 2^51 to an integer */
 #define LN2_HI 0x1.62e42feep-1 /* 32 bits: times any exponent it is exact */
 #define LN2_LO 0x1.a39ef35793c76p-33
 #define LOG2_E 0x1.71547652b82fep+0
@@ -50,10 +50,9 @@ static double pow2(int n) /* -1022 <= n <= 1023 */
 /* (exp(r) - 1 - r) / r^2 for |r| <= 0.35; the first term left out is below 4e-18. */
 static double exp_tail(double r)
 {
-    static const double c[] = {1.0 / 2,        1.0 / 6,         1.0 / 24,      1.0 / 120,
-                               1.0 / 720,      1.0 / 5040,      1.0 / 40320,   1.0 / 362880,
-                               1.0 / 3628800,  1.0 / 39916800,  1.0 / 479001600,
-                               1.0 / 6227020800.0};
+    static const double c[] = {1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
+                               1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
+                               1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0};
     double p = c[FM_ARRAY_LEN(c) - 1];
 
     for (size_t i = FM_ARRAY_LEN(c) - 1; i-- > 0;)
@@ -193,9 +192,14 @@ double fm_pow(double base, double exponent)
 /* sin(r.hi + r.lo) for |r| <= pi/4. */
 static double sin_core(dd r)
 {
-    static const double c[] = {-1.0 / 6,         1.0 / 120,           -1.0 / 5040,
-                               1.0 / 362880,     -1.0 / 39916800,     1.0 / 6227020800.0,
-                               -1.0 / 1307674368000.0, 1.0 / 355687428096000.0};
+    static const double c[] = {-1.0 / 6,
+                               1.0 / 120,
+                               -1.0 / 5040,
+                               1.0 / 362880,
+                               -1.0 / 39916800,
+                               1.0 / 6227020800.0,
+                               -1.0 / 1307674368000.0,
+                               1.0 / 355687428096000.0};
     double z = r.hi * r.hi;
     double p = c[FM_ARRAY_LEN(c) - 1];
 
@@ -206,9 +210,14 @@ static double sin_core(dd r)
 
 static double cos_core(dd r)
 {
-    static const double c[] = {1.0 / 24,         -1.0 / 720,           1.0 / 40320,
-                               -1.0 / 3628800,   1.0 / 479001600,      -1.0 / 87178291200.0,
-                               1.0 / 20922789888000.0, -1.0 / 6402373705728000.0};
+    static const double c[] = {1.0 / 24,
+                               -1.0 / 720,
+                               1.0 / 40320,
+                               -1.0 / 3628800,
+                               1.0 / 479001600,
+                               -1.0 / 87178291200.0,
+                               1.0 / 20922789888000.0,
+                               -1.0 / 6402373705728000.0};
     double z = r.hi * r.hi;
     double z_lo = fma(r.hi, r.hi, -z);
     double p = c[FM_ARRAY_LEN(c) - 1];

@@ -2,7 +2,8 @@
  * and lets tests fail it or kill the process just before it.
  *
  * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
- * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary. */
+ * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary.
+ */
 #include "store/base/io.h"
 
 #include "store/base/mem.h"
@@ -94,8 +95,8 @@ static fm_status io_fail(const char *verb, const char *path)
 
     if (err == ENOMEM)
         return fm_fail(FM_ENOMEM, "out of memory: cannot %s %s", verb, path);
-    return fm_fail(err == ENOENT || err == ENOTDIR ? FM_ENOTFOUND : FM_EIO, "cannot %s %s: %s", verb,
-                   path, why);
+    return fm_fail(err == ENOENT || err == ENOTDIR ? FM_ENOTFOUND : FM_EIO, "cannot %s %s: %s",
+                   verb, path, why);
 }
 
 static int open_read(const char *path, int flags)
@@ -472,8 +473,8 @@ static fm_status open_temp(fm_writer *w, const char *folder)
         uint64_t r = 0;
         if (getrandom(&r, sizeof(r), 0) < 0)
             r = (uint64_t)i;
-        char *temp = fm_asprintf("%s/tmp-%ld-%016llx", folder, (long)getpid(),
-                                 (unsigned long long)r);
+        char *temp =
+            fm_asprintf("%s/tmp-%ld-%016llx", folder, (long)getpid(), (unsigned long long)r);
         if (!temp)
             return FM_ENOMEM;
         w->fd = gate_open(temp, O_RDWR | O_CREAT | O_EXCL);

@@ -24,8 +24,8 @@ static void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
 
 fm_u32x4 fm_philox(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    fm_u32x4 x = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
-                   (uint32_t)(stream >> 32)}};
+    fm_u32x4 x = {
+        {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
     uint32_t k0 = (uint32_t)seed;
     uint32_t k1 = (uint32_t)(seed >> 32);
 

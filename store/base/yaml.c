@@ -15,6 +15,7 @@
 #define MAX_INPUT_BYTES ((size_t)64 << 20)
 #define MAX_DEPTH 100
 #define MAX_NODES 4000000
+#define MAX_EXPANDED 100000 /* of them through aliases: people share settings, not data */
 #define MAX_NUMBER_CHARS 512
 
 struct anchor {
@@ -31,6 +32,7 @@ struct reader {
     size_t anchors_count;
     size_t anchors_cap;
     size_t nodes;
+    size_t expanded;
 };
 
 static fm_status fail_at(fm_status status, const struct reader *r, yaml_mark_t at, const char *text)
@@ -200,11 +202,12 @@ static fm_status alias(fm_json **out, unsigned *height, struct reader *r, const 
     if (index == 0)
         return fail_at(FM_ECORRUPT, r, e->start_mark, "alias names no finished anchor");
     const struct anchor *a = &r->anchor[index - 1];
-    if (a->nodes > MAX_NODES - FM_MIN(r->nodes, MAX_NODES))
+    if (a->nodes > MAX_EXPANDED - r->expanded || a->nodes > MAX_NODES - r->nodes)
         return fail_at(FM_ELIMIT, r, e->start_mark, "aliases expand into too many values");
     if (depth + a->height > MAX_DEPTH)
         return fail_at(FM_ELIMIT, r, e->start_mark, "nested too deep");
     r->nodes += a->nodes;
+    r->expanded += a->nodes;
     *height = a->height;
     *out = fm_json_copy(a->value);
     return *out ? FM_OK : FM_ENOMEM;

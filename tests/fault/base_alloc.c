@@ -108,7 +108,8 @@ static fm_status parse_yaml(void)
         assert_null(v);
         return rc;
     }
-    rc = expect_json(v, "{\"a\":[1,2.5,\"text\"],\"b\":{\"c\":[1,2.5,\"text\"],\"d\":\"block\\n\"}}");
+    rc = expect_json(v,
+                     "{\"a\":[1,2.5,\"text\"],\"b\":{\"c\":[1,2.5,\"text\"],\"d\":\"block\\n\"}}");
     fm_json_free(v);
     return rc;
 }

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CALLS 5 /* open, write, fsync, rename, fsync of the folder */
+#define CALLS 5   /* open, write, fsync, rename, fsync of the folder */
 #define RENAMED 5 /* the call before which the new file is in place */
 
 static const char old_text[] = "the old content";

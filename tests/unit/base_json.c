@@ -33,11 +33,29 @@ static void assert_canonical(const char *text, const char *want)
 
 static void broken_texts_are_refused_by_line(void **state)
 {
-    static const char *const bad[] = {
-        "",       " ",         "{",        "[1,]",     "{\"a\":1,}", "nul",    "01",
-        "1.",     "\"a",       "{\"a\" 1}", "[1] x",   "'a'",        "NaN",    "[1e999]",
-        "\"\\x\"", "\"\\ud800\"", "\"\xff\"", "\"\n\"", "{1:2}",      "-",      "[1}",
-        "\xef\xbb\xbf[1]", "{\"a\\u0000b\":1}"};
+    static const char *const bad[] = {"",
+                                      " ",
+                                      "{",
+                                      "[1,]",
+                                      "{\"a\":1,}",
+                                      "nul",
+                                      "01",
+                                      "1.",
+                                      "\"a",
+                                      "{\"a\" 1}",
+                                      "[1] x",
+                                      "'a'",
+                                      "NaN",
+                                      "[1e999]",
+                                      "\"\\x\"",
+                                      "\"\\ud800\"",
+                                      "\"\xff\"",
+                                      "\"\n\"",
+                                      "{1:2}",
+                                      "-",
+                                      "[1}",
+                                      "\xef\xbb\xbf[1]",
+                                      "{\"a\\u0000b\":1}"};
     fm_json *v;
 
     (void)state;
@@ -164,7 +182,8 @@ static void needed_fields_say_what_they_are(void **state)
     assert_null(s);
     tk_fails(fm_json_need_real(&r, v, "o", "f"), FM_EINVAL, "is an object");
     tk_fails(fm_json_need_str(&s, v, "z", "f"), FM_EINVAL, "is null");
-    tk_fails(fm_json_need_int(&n, v, "q", "f"), FM_EINVAL, "field 'q' must be an integer, is missing");
+    tk_fails(fm_json_need_int(&n, v, "q", "f"), FM_EINVAL,
+             "field 'q' must be an integer, is missing");
     tk_fails(fm_json_need_int(&n, NULL, "q", "f"), FM_EINVAL, "is missing");
     fm_json_free(v);
 }
@@ -177,11 +196,15 @@ static void strings_may_hold_nul_and_bad_utf8_is_mended(void **state)
     assert_true(fm_span_eq(fm_json_str(v), fm_span_of("a\0b", 3)));
     assert_written(v, FM_JSON_CANONICAL, "\"a\\u0000b\"");
     fm_json_free(v);
-    v = fm_json_new_str("a\xff" "b\xe2\x82\xac\xed\xa0\x80\xc0\xaf\xf4\x90\x80\x80\xe2\x82");
+    v = fm_json_new_str("a\xff"
+                        "b\xe2\x82\xac\xed\xa0\x80\xc0\xaf\xf4\x90\x80\x80\xe2\x82");
     assert_written(v, FM_JSON_CANONICAL,
-                   "\"a\xef\xbf\xbd" "b\xe2\x82\xac"
-                   "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" "\xef\xbf\xbd\xef\xbf\xbd"
-                   "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" "\xef\xbf\xbd\xef\xbf\xbd\"");
+                   "\"a\xef\xbf\xbd"
+                   "b\xe2\x82\xac"
+                   "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                   "\xef\xbf\xbd\xef\xbf\xbd"
+                   "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+                   "\xef\xbf\xbd\xef\xbf\xbd\"");
     fm_json_free(v);
 }
 
@@ -212,7 +235,8 @@ static void canonical_bytes_are_the_stated_ones(void **state)
     assert_canonical("[0.1,1.0,-0.0,1e22,1e-5,0.30000000000000004,5e-324,1.7976931348623157e308]",
                      "[0.1,1.0,-0.0,1e+22,1e-05,0.30000000000000004,4.94065645841247e-324,"
                      "1.7976931348623157e+308]");
-    assert_canonical("[100000.0,123456789012345680.0,2.5]", "[100000.0,1.2345678901234568e+17,2.5]");
+    assert_canonical("[100000.0,123456789012345680.0,2.5]",
+                     "[100000.0,1.2345678901234568e+17,2.5]");
 }
 
 static void reals_read_back_bit_for_bit(void **state)

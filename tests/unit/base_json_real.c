@@ -1,9 +1,9 @@
 /* Real JSON files of the field parse, and their canonical form is a fixed point. */
 #include "tests/testkit.h"
 
-static const char *const files[] = {
-    "smollm2/tokenizer_config.json", "smollm2/config.json", "smollm2/tokenizer.json",
-    "arch/llama/peft/lora/adapter_config.json"};
+static const char *const files[] = {"smollm2/tokenizer_config.json", "smollm2/config.json",
+                                    "smollm2/tokenizer.json",
+                                    "arch/llama/peft/lora/adapter_config.json"};
 
 static void real_files_survive_a_round_trip(void **state)
 {

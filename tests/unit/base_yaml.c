@@ -3,7 +3,6 @@
 
 #include "store/base/yaml.h"
 
-
 static void assert_reads(const char *yaml, const char *want)
 {
     fm_json *v;
@@ -85,7 +84,8 @@ static void plain_scalars_follow_the_core_schema(void **state)
 static void quoted_and_block_scalars_are_strings(void **state)
 {
     (void)state;
-    assert_reads("['1', \"true\", \"\\u00e9\\x41\"]", "[\"1\",\"true\",\"\xc3\xa9" "A\"]");
+    assert_reads("['1', \"true\", \"\\u00e9\\x41\"]", "[\"1\",\"true\",\"\xc3\xa9"
+                                                      "A\"]");
     assert_reads("a: |\n  1\n  2\nb: >-\n  x\n  y\n", "{\"a\":\"1\\n2\\n\",\"b\":\"x y\"}");
     assert_reads("'1': 2\n", "{\"1\":2}");
 }
