@@ -1,0 +1,63 @@
+/* train_kit.h - what the training tests share: jobs on reference models and comparisons by name. */
+#ifndef FM_TESTS_MODEL_TRAIN_KIT_H
+#define FM_TESTS_MODEL_TRAIN_KIT_H
+
+#include "tests/model/infer_kit.h"
+#include "train/train.h"
+
+/* The reference's name of a result's tensor: PEFT's own parameters carry ".default" there. */
+static inline void kit_ref_name(char *out, size_t room, const char *prefix, const char *name)
+{
+    const char *lora = strstr(name, ".lora_");
+
+    if (lora) { /* ...lora_A.weight -> ...lora_A.default.weight */
+        int head = (int)(strlen(name) - strlen(".weight"));
+        (void)snprintf(out, room, "%s%.*s.default.weight", prefix, head, name);
+    } else if (strncmp(name, "base_model.model.", 17) == 0) {
+        int head = (int)(strlen(name) - strlen(".weight"));
+        (void)snprintf(out, room, "%s%.*s.modules_to_save.default.weight", prefix, head, name);
+    } else {
+        (void)snprintf(out, room, "%s%s", prefix, name);
+    }
+}
+
+/* Every tensor against reference `<prefix><name>`, norm-wise. Returns the worst. */
+static inline double kit_compare(const fm_train_result *r, const ik_ref *ref, const char *prefix,
+                                 double limit)
+{
+    double worst = 0.0;
+
+    assert_true(r->count > 0);
+    for (size_t i = 0; i < r->count; i++) {
+        char name[400];
+        size_t n = 0;
+        kit_ref_name(name, sizeof(name), prefix, r->tensors[i].name);
+        float *want = ik_ref_get(ref, name, &n);
+        assert_int_equal(n * sizeof(float), r->tensors[i].bytes);
+        float *have = fm_memdup(r->tensors[i].data, (size_t)r->tensors[i].bytes);
+        double diff = tk_rel_norm(have, want, n);
+        tk_assert_le(diff, limit, name);
+        worst = diff > worst ? diff : worst;
+        fm_free(have);
+        fm_free(want);
+    }
+    return worst;
+}
+
+static inline void kit_same_bits(const fm_train_result *a, const fm_train_result *b)
+{
+    assert_int_equal(a->count, b->count);
+    for (size_t i = 0; i < a->count; i++) {
+        assert_string_equal(a->tensors[i].name, b->tensors[i].name);
+        assert_int_equal(a->tensors[i].bytes, b->tensors[i].bytes);
+        if (memcmp(a->tensors[i].data, b->tensors[i].data, (size_t)a->tensors[i].bytes) != 0)
+            fail_msg("%s differs", a->tensors[i].name);
+    }
+}
+
+static inline double kit_log(const fm_train_result *r, size_t step, const char *key)
+{
+    return fm_json_real(fm_json_get(fm_json_at(r->log, step), key), -1.0);
+}
+
+#endif
