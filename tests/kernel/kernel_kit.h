@@ -1,0 +1,184 @@
+/* kernel_kit.h - run one operation on any backend, with guarded outputs, and compare the runs.
+ *
+ * A case is a function that makes its inputs (the same numbers every time: they come from the
+ * counter RNG), calls one operation and registers what it wrote. kk_check runs it on the oracle, on
+ * every instruction set that this CPU has and on 1, 2 and 3 threads: the first is held to a
+ * tolerance, the others to each other's bits. */
+#ifndef FM_TESTS_KERNEL_KIT_H
+#define FM_TESTS_KERNEL_KIT_H
+
+#include "tests/testkit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "infer/cpu/cpu.h"
+#include "store/base/rng.h"
+
+#define KK_GUARD 64u
+#define KK_GUARD_VALUE 12345.678f
+
+typedef struct kk {
+    fm_backend *be;
+    uint64_t stream;
+    void *ptr[64];
+    size_t ptrs;
+    struct {
+        float *base; /* with KK_GUARD floats on both sides */
+        size_t n;
+    } out[8];
+    size_t outs;
+    float *result; /* every output, one after another */
+    size_t result_n;
+} kk;
+
+typedef void (*kk_case)(kk *k, const uint32_t *dim);
+
+static inline void *kk_keep(kk *k, void *ptr)
+{
+    assert_non_null(ptr);
+    assert_true(k->ptrs < FM_ARRAY_LEN(k->ptr));
+    k->ptr[k->ptrs++] = ptr;
+    return ptr;
+}
+
+static inline void kk_fill(kk *k, float *x, size_t n, double size)
+{
+    k->stream++;
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((2.0 * fm_rng_uniform(7, k->stream, i) - 1.0) * size);
+}
+
+/* n values in [-size, size). */
+static inline float *kk_in(kk *k, size_t n, double size)
+{
+    float *x = kk_keep(k, fm_malloc((n + 1) * sizeof *x));
+    kk_fill(k, x, n, size);
+    return x;
+}
+
+/* As kk_in, but written by the operation; guarded on both sides. */
+static inline float *kk_out(kk *k, size_t n, double size)
+{
+    float *base = kk_keep(k, fm_malloc((n + 2 * KK_GUARD) * sizeof *base));
+
+    for (size_t i = 0; i < n + 2 * KK_GUARD; i++)
+        base[i] = KK_GUARD_VALUE;
+    kk_fill(k, base + KK_GUARD, n, size);
+    assert_true(k->outs < FM_ARRAY_LEN(k->out));
+    k->out[k->outs].base = base;
+    k->out[k->outs++].n = n;
+    return base + KK_GUARD;
+}
+
+/* 0 .. n-1 shuffled. */
+static inline int32_t *kk_shuffled(kk *k, uint32_t n)
+{
+    int32_t *p = kk_keep(k, fm_malloc((n + 1u) * sizeof *p));
+    uint32_t *u = (uint32_t *)(void *)p;
+
+    fm_rng_permutation(u, n, 11, ++k->stream);
+    return p;
+}
+
+static inline fm_weight *kk_weight(kk *k, const float *w, uint32_t n, uint32_t kdim)
+{
+    fm_weight *out;
+    tk_ok(k->be->weight_new(k->be, &out, FM_F32, n, kdim, w));
+    return out;
+}
+
+static inline void kk_gather(kk *k)
+{
+    size_t at = 0;
+
+    k->result_n = 0;
+    for (size_t o = 0; o < k->outs; o++)
+        k->result_n += k->out[o].n;
+    k->result = fm_malloc((k->result_n + 1) * sizeof *k->result);
+    assert_non_null(k->result);
+    for (size_t o = 0; o < k->outs; o++) {
+        const float *base = k->out[o].base;
+        size_t n = k->out[o].n;
+        for (size_t i = 0; i < KK_GUARD; i++)
+            if (base[i] != KK_GUARD_VALUE || base[KK_GUARD + n + i] != KK_GUARD_VALUE)
+                fail_msg("output %zu: wrote outside, guard %zu", o, i);
+        memcpy(k->result + at, base + KK_GUARD, n * sizeof *base);
+        at += n;
+    }
+    for (size_t i = 0; i < k->ptrs; i++)
+        fm_free(k->ptr[i]);
+}
+
+/* The case's outputs on one backend; result is the caller's to fm_free. */
+static inline kk kk_run(fm_backend *be, kk_case fn, const uint32_t *dim)
+{
+    kk k = {.be = be};
+
+    fn(&k, dim);
+    tk_ok(be->sync(be));
+    kk_gather(&k);
+    return k;
+}
+
+static const char *const kk_isas[] = {"generic", "avx2", "avx512"};
+
+static inline void kk_same_bits(const kk *a, const kk *b, const char *what, const char *isa,
+                                unsigned threads)
+{
+    assert_int_equal(a->result_n, b->result_n);
+    for (size_t i = 0; i < a->result_n; i++)
+        if (memcmp(&a->result[i], &b->result[i], sizeof(float)) != 0)
+            fail_msg("%s: %s with %u threads gives %a at %zu, expected %a", what, isa, threads,
+                     (double)b->result[i], i, (double)a->result[i]);
+}
+
+static inline void kk_close(const kk *want, const kk *got, double tol, const char *what)
+{
+    double rel = tk_rel_norm(got->result, want->result, want->result_n);
+    double norm = 0.0, worst = tk_max_abs_diff(got->result, want->result, want->result_n);
+
+    for (size_t i = 0; i < want->result_n; i++)
+        norm = fmax(norm, fabs((double)want->result[i]));
+    if (!(rel <= tol) || !(worst <= 8.0 * tol * norm))
+        fail_msg("%s: relative error %g, largest %g of %g, allowed %g", what, rel, worst, norm,
+                 tol);
+}
+
+/* Against the oracle within tol (norm-wise; single values within 8 tol of the largest), and every
+ * variant and number of threads against the first, bit for bit. */
+static inline void kk_check(const char *what, kk_case fn, const uint32_t *dim, double tol)
+{
+    fm_backend *ref;
+    kk want, first = {0};
+
+    tk_ok(fm_backend_cpu_ref(&ref));
+    want = kk_run(ref, fn, dim);
+    fm_backend_close(ref);
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        fm_pool *pool;
+        tk_ok(fm_pool_new(&pool, threads));
+        for (size_t i = 0; i < FM_ARRAY_LEN(kk_isas); i++) {
+            fm_backend *be;
+            fm_status rc = fmi_cpu_open_isa(&be, pool, kk_isas[i]);
+            if (rc == FM_EUNSUPPORTED)
+                continue;
+            assert_int_equal(rc, FM_OK);
+            kk got = kk_run(be, fn, dim);
+            if (first.result) {
+                kk_same_bits(&first, &got, what, kk_isas[i], threads);
+                fm_free(got.result);
+            } else {
+                kk_close(&want, &got, tol, what);
+                first = got;
+            }
+            fm_backend_close(be);
+        }
+        fm_pool_free(pool);
+    }
+    fm_free(first.result);
+    fm_free(want.result);
+}
+
+#endif
