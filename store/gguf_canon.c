@@ -278,7 +278,7 @@ static fm_status put_model(fm_source *src, const gguf_dims *d, const fm_gguf *g)
     if (rc == FM_OK)
         rc = fm_json_set(model, "config", fm_json_ref(config));
     if (rc == FM_OK)
-        rc = src_put_json(src, "model.json", model);
+        rc = src_put_json(src, "model.json", model, FM_JSON_PRETTY);
     fm_json_free(config);
     fm_json_free(model);
     return rc;

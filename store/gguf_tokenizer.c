@@ -408,7 +408,7 @@ static fm_status put_parts(fm_source *src, const parts *p)
     if (rc == FM_OK)
         rc = fm_json_set(o, "model", fm_json_ref(p->model));
     if (rc == FM_OK)
-        rc = src_put_json(src, "tokenizer/tokenizer.json", o);
+        rc = src_put_json(src, "tokenizer/tokenizer.json", o, FM_JSON_COMPACT);
     fm_json_free(o);
     return rc;
 }
@@ -457,7 +457,7 @@ static fm_status put_tokenizer_config(fm_source *src, const vocab *v, const wrap
     if (rc == FM_OK)
         rc = fm_json_set(o, "tokenizer_class", fm_json_new_str("PreTrainedTokenizerFast"));
     if (rc == FM_OK)
-        rc = src_put_json(src, "tokenizer/tokenizer_config.json", o);
+        rc = src_put_json(src, "tokenizer/tokenizer_config.json", o, FM_JSON_PRETTY);
     fm_json_free(o);
     return rc;
 }

@@ -143,13 +143,13 @@ fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes)
     return src_put_bytes(src, path, fm_span_of(copy, bytes.len));
 }
 
-fm_status src_put_json(fm_source *src, const char *path, const fm_json *v)
+fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style)
 {
     fm_buf text;
     fm_status rc;
 
     fm_buf_init(&text, 0);
-    rc = fm_json_write(&text, v, FM_JSON_PRETTY);
+    rc = fm_json_write(&text, v, style);
     fm_buf_char(&text, '\n');
     if (rc == FM_OK)
         rc = fm_buf_ok(&text);
@@ -330,8 +330,6 @@ static fm_status put_source_json(fm_source *src)
         rc = fm_json_set(o, "kind", fm_json_new_str(kind[src->kind]));
     if (rc == FM_OK)
         rc = fm_json_set(o, "single", fm_json_new_bool(src->single));
-    if (rc == FM_OK)
-        rc = fm_json_set(o, "root", fm_json_new_str(src->root));
     for (size_t i = 0; rc == FM_OK && i < src->file_count; i++)
         rc = fm_json_push(files, file_json(src->file[i]));
     if (rc == FM_OK)
@@ -339,7 +337,9 @@ static fm_status put_source_json(fm_source *src)
     if (rc == FM_OK)
         rc = fm_json_set(o, "left_out", fm_json_ref(src->left_out));
     if (rc == FM_OK)
-        rc = src_put_json(src, FM_SOURCE_JSON, o);
+        rc = src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT);
+    if (rc == FM_OK && src->root[0])
+        rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));
     fm_json_free(files);
     fm_json_free(o);
     return rc;

@@ -151,7 +151,7 @@ static fm_status put_model_json(fm_source *src)
     if (rc == FM_OK && gen)
         rc = fm_json_set(model, "generation_config", fm_json_ref(gen));
     if (rc == FM_OK)
-        rc = src_put_json(src, "model.json", model);
+        rc = src_put_json(src, "model.json", model, FM_JSON_PRETTY);
     fm_json_free(gen);
     fm_json_free(config);
     fm_json_free(model);

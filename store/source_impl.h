@@ -15,6 +15,9 @@
 #define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: cards, licences */
 #define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
 #define FM_SOURCE_JSON "source/source.json"
+/* Where source.json's entries lie ("adapters/0-lora"), in a file of its own: laying an adapter on a
+ * parent moves it, and must not need to read and write source.json for that. Absent = "". */
+#define FM_SOURCE_ROOT "source/root"
 
 /* Where an object's bytes lie. heads > 0: `rows` rows in GGUF's interleaved rotary order. */
 typedef struct src_piece {
@@ -79,7 +82,7 @@ fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_
 fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
 /* Likewise, from bytes that are copied. */
 fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
-fm_status src_put_json(fm_source *src, const char *path, const fm_json *v);
+fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
