@@ -1,0 +1,240 @@
+/* Adapters as PEFT saved them, against PEFT's logits; what is not computed is refused by name. */
+#include "tests/model/infer_kit.h"
+
+#define LIMIT 1e-5
+
+/* The tiny Llama with the adapter on it; tree and both sources are the caller's to free. */
+typedef struct adapted {
+    fm_source *base, *adapter;
+    fm_tree *tree;
+    ik_mem both;
+} adapted;
+
+static void open_adapted(adapted *a, const char *kind)
+{
+    char path[128];
+    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s", kind);
+    memset(a, 0, sizeof(*a));
+    a->base = ik_source("arch/llama");
+    a->adapter = ik_source(path);
+    assert_non_null(a->adapter);
+    tk_ok(fm_adapter_apply(&a->tree, fm_source_tree(a->base), fm_source_tree(a->adapter),
+                           "arch/llama", NULL));
+    a->both.behind[0] = fm_source_provider(a->base);
+    a->both.behind[1] = fm_source_provider(a->adapter);
+    a->both.behind_count = 2;
+}
+
+static void close_adapted(adapted *a)
+{
+    fm_tree_free(a->tree);
+    ik_mem_free(&a->both);
+    fm_source_close(a->adapter);
+    fm_source_close(a->base);
+}
+
+static void check_kind(const char *kind)
+{
+    adapted a;
+    ik_ref ref;
+    char path[128];
+    open_adapted(&a, kind);
+    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s/ref.safetensors", kind);
+    assert_true(ik_ref_open(&ref, path));
+    size_t n = 0, count = 0;
+    int32_t *ids = ik_ref_get(&ref, "input_ids", &n);
+    float *want = ik_ref_get(&ref, "logits", &count);
+    float *got = fm_malloc(count * sizeof(float));
+    fm_engine *e = ik_engine(1, 64);
+    fm_provider p = ik_provider(&a.both);
+    fm_model *m = NULL;
+    tk_ok(fm_model_load(&m, e, a.tree, &p, kind));
+    for (size_t b = 0; b < n / 24; b++)
+        ik_logits(m, ids + b * 24, 24, b ? 5 : 24, got + b * 24 * (count / n));
+    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, kind);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_free(got);
+    fm_free(want);
+    fm_free(ids);
+    fm_source_close(ref.src);
+    close_adapted(&a);
+}
+
+static void lora_logits_match(void **state)
+{
+    (void)state;
+    check_kind("lora");
+}
+static void rank_and_alpha_patterns_match(void **state)
+{
+    (void)state;
+    check_kind("lora-qv-pattern");
+}
+static void rslora_scale_matches(void **state)
+{
+    (void)state;
+    check_kind("rslora");
+}
+static void a_saved_head_replaces_the_base_head(void **state)
+{
+    (void)state;
+    check_kind("lora-modules-to-save");
+}
+
+/* ==== refusals: the LoRA's tree with one thing changed ==== */
+
+typedef void (*spoil_fn)(adapted *a);
+
+static void refuse(spoil_fn spoil, fm_status want, const char *needle)
+{
+    adapted a;
+    open_adapted(&a, "lora");
+    spoil(&a);
+    fm_engine *e = ik_engine(1, 64);
+    fm_provider p = ik_provider(&a.both);
+    fm_model *m = NULL;
+    tk_fails(fm_model_load(&m, e, a.tree, &p, "child"), want, needle);
+    assert_null(m);
+    assert_int_equal(fm_engine_stats_of(e).weights, 0);
+    assert_int_equal(fm_engine_stats_of(e).models, 0);
+    fm_engine_free(e);
+    close_adapted(&a);
+}
+
+#define CONFIG "adapters/0-lora/adapter_config.json"
+#define ROOM "adapters/0-lora/tensors"
+
+static void put_config(adapted *a, const char *text)
+{
+    tk_ok(fm_tree_put_file(a->tree, CONFIG, fm_span_str(text)));
+}
+static void dora(adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"use_dora\":true}");
+}
+static void other_type(adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"IA3\"}");
+}
+static void trained_biases(adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"bias\":\"all\"}");
+}
+static void unknown_setting(adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"lora_twist\":2}");
+}
+static void wrong_rank(adapted *a)
+{
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":8,"
+                  "\"target_modules\":[\"q_proj\"]}");
+}
+static void put_factor(adapted *a, const char *name, uint64_t rows, uint64_t cols)
+{
+    float zero[96 * 8] = {0};
+    ik_put(&a->both, a->tree, ROOM, name, zero, 2, rows, cols);
+}
+static void no_such_module(adapted *a)
+{
+    put_factor(a, "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight", 4, 48);
+}
+static void half_a_term(adapted *a)
+{
+    tk_ok(fm_tree_remove(a->tree, ROOM "/base_model/model/model/layers/0/mlp/up_proj/"
+                                       "lora_B.weight"));
+}
+static void wrong_shape(adapted *a)
+{
+    put_factor(a, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", 4, 47);
+}
+static void embedding_factors(adapted *a)
+{
+    put_factor(a, "base_model.model.model.embed_tokens.lora_embedding_A", 4, 48);
+}
+static void foreign_parameter(adapted *a)
+{
+    put_factor(a, "base_model.model.score.weight", 2, 48);
+}
+static void other_kind(adapted *a)
+{
+    tk_ok(fm_tree_put_file(a->tree, "adapters/1-prefix/adapter_config.json", fm_span_str("{}")));
+}
+static void gap_in_numbers(adapted *a)
+{
+    tk_ok(fm_tree_put_file(a->tree, "adapters/2-lora/adapter_config.json", fm_span_str("{}")));
+}
+static void no_config(adapted *a)
+{
+    tk_ok(fm_tree_remove(a->tree, CONFIG));
+}
+
+static void what_is_not_computed_is_refused(void **state)
+{
+    (void)state;
+    refuse(dora, FM_EUNSUPPORTED, "use_dora");
+    refuse(other_type, FM_EUNSUPPORTED, "IA3");
+    refuse(trained_biases, FM_EUNSUPPORTED, "bias");
+    refuse(unknown_setting, FM_EUNSUPPORTED, "lora_twist");
+    refuse(embedding_factors, FM_EUNSUPPORTED, "lora_embedding_A");
+    refuse(other_kind, FM_EUNSUPPORTED, "prefix");
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    refuse(wrong_rank, FM_EBASE, "rank 3");
+    refuse(no_such_module, FM_EBASE, "layers.9");
+    refuse(wrong_shape, FM_EBASE, "47");
+    refuse(foreign_parameter, FM_EBASE, "score.weight");
+    refuse(half_a_term, FM_ECORRUPT, "lora_B");
+    refuse(gap_in_numbers, FM_ECORRUPT, "numbered");
+    refuse(no_config, FM_ENOTFOUND, "adapter_config.json");
+}
+
+/* ==== two adapters, one on the other ==== */
+
+static void two_adapters_add_up(void **state)
+{
+    (void)state;
+    adapted a, b;
+    open_adapted(&a, "lora");
+    open_adapted(&b, "rslora");
+    fm_tree *twice = NULL;
+    tk_ok(fm_adapter_apply(&twice, a.tree, fm_source_tree(b.adapter), "", NULL));
+    ik_mem all = {.behind = {ik_provider(&a.both), ik_provider(&b.both)}, .behind_count = 2};
+    fm_provider p = ik_provider(&all);
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = NULL, *one = NULL;
+    tk_ok(fm_model_load(&m, e, twice, &p, "twice"));
+    tk_ok(fm_model_load(&one, e, a.tree, &p, "once"));
+    int32_t ids[8] = {9, 8, 7, 6, 5, 4, 3, 3};
+    float x[8 * 160], y[8 * 160];
+    ik_logits(m, ids, 8, 8, x);
+    ik_logits(one, ids, 8, 8, y);
+    assert_true(tk_rel_norm(x, y, 8 * 160) > 0.01);
+    fm_model_close(m);
+    fm_model_close(one);
+    fm_engine_free(e);
+    fm_tree_free(twice);
+    close_adapted(&a);
+    close_adapted(&b);
+}
+
+int main(void)
+{
+    char *here = tk_shared("arch/llama/peft/lora");
+    if (!here)
+        return tk_skip("no reference data");
+    fm_free(here);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_computed_is_refused),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(lora_logits_match),
+        cmocka_unit_test(rank_and_alpha_patterns_match),
+        cmocka_unit_test(rslora_scale_matches),
+        cmocka_unit_test(a_saved_head_replaces_the_base_head),
+        cmocka_unit_test(two_adapters_add_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
