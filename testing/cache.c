@@ -1,0 +1,98 @@
+/* cache.c - the key of a case's result, and the result as JSON. Outcomes are kept by what they
+ * depend on and by nothing else: no name, no date. */
+#include <math.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "testing/internal.h"
+
+static fm_json *digest_json(fm_digest d)
+{
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest_hex(&d, hex);
+    return fm_json_new_str(hex);
+}
+
+fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m)
+{
+    const fm_engine *e = fm_model_engine(m);
+    fm_digest key;
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "runner", fm_json_new_int(FM_RUNNER_VERSION));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "case", digest_json(s->cases[i].digest));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "model", digest_json(fm_model_digest(m)));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "text", digest_json(fm_model_text_digest(m)));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e)));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
+    if (rc == FM_OK)
+        rc = fm_sha256(&key, text.data, text.len);
+    if (rc == FM_OK)
+        fm_digest_hex(&key, out);
+    fm_json_free(o);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static const char *const verdicts[] = {"pass", "fail", "error"};
+
+fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "verdict", fm_json_new_str(verdicts[r->verdict]));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "output", fm_json_new_str(r->output));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "answer", fm_json_new_str(r->answer));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "detail", fm_json_new_str(r->detail));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "score", fm_json_new_real(r->score));
+    if (rc == FM_OK)
+        rc = fm_json_write(out, o, FM_JSON_CANONICAL);
+    fm_json_free(o);
+    return rc;
+}
+
+static fm_status copy_text(char **out, const fm_json *v)
+{
+    const char *s = fm_json_cstr(v, NULL);
+    *out = s ? fm_strdup(s) : NULL;
+    return s && !*out ? FM_ENOMEM : FM_OK;
+}
+
+fm_status fmi_result_decode(fm_case_result *out, fm_span text)
+{
+    fm_json *o = NULL;
+    fm_status rc = fm_json_parse(&o, text, "kept result");
+    const char *verdict = fm_json_cstr(fm_json_get(o, "verdict"), "");
+    size_t v = 0;
+    while (v < FM_ARRAY_LEN(verdicts) && strcmp(verdicts[v], verdict) != 0)
+        v++;
+    if (rc == FM_OK && v == FM_ARRAY_LEN(verdicts))
+        rc = fm_fail(FM_ECORRUPT, "kept result: verdict '%.40s' is not known", verdict);
+    if (rc == FM_OK) {
+        out->verdict = (fm_verdict)v;
+        out->score = fm_json_real(fm_json_get(o, "score"), NAN);
+        out->cached = true;
+        rc = copy_text(&out->output, fm_json_get(o, "output"));
+    }
+    if (rc == FM_OK)
+        rc = copy_text(&out->answer, fm_json_get(o, "answer"));
+    if (rc == FM_OK)
+        rc = copy_text(&out->detail, fm_json_get(o, "detail"));
+    fm_json_free(o);
+    return rc;
+}

@@ -1,0 +1,220 @@
+/* suite.c - a suite file: its frame, its cases and templates. Cases are in suite_case.c. */
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "store/base/yaml.h"
+#include "testing/internal.h"
+
+fm_status fmi_known_keys(const fm_json *obj, const char *const *known, const char *where)
+{
+    for (void *it = fm_json_iter(obj); it; it = fm_json_next(obj, it)) {
+        const char *key = fm_json_iter_key(it);
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0)
+            k++;
+        if (*k)
+            continue;
+        char list[512] = "";
+        for (k = known; *k; k++) {
+            strncat(list, *list ? ", " : "", sizeof list - strlen(list) - 1);
+            strncat(list, *k, sizeof list - strlen(list) - 1);
+        }
+        return fm_fail(FM_EINVAL, "%s: unknown key '%s' (known: %s)", where, key, list);
+    }
+    return FM_OK;
+}
+
+typedef struct builder {
+    fm_suite *suite;
+    const char *what;
+} builder;
+
+/* Consumes doc. */
+static fm_status add_case(void *ctx, fm_json *doc)
+{
+    builder *b = ctx;
+    fm_suite *s = b->suite;
+    fmi_case *c;
+    fm_status rc = s->count < FMI_CASES_MAX
+                       ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
+                       : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
+    if (rc < 0) {
+        fm_json_free(doc);
+        return rc;
+    }
+    c = &s->cases[s->count];
+    rc = fmi_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
+    if (rc < 0)
+        return rc;
+    if (fm_suite_find(s, c->name) >= 0) {
+        rc = fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
+        fmi_case_release(c);
+        return rc;
+    }
+    s->count++;
+    return FM_OK;
+}
+
+static fm_status add_all(builder *b)
+{
+    const fm_json *cases = fm_json_get(b->suite->doc, "cases");
+    const fm_json *templates = fm_json_get(b->suite->doc, "templates");
+    fm_status rc = FM_OK;
+    if ((cases && !fm_json_is(cases, FM_JSON_ARRAY)) ||
+        (templates && !fm_json_is(templates, FM_JSON_ARRAY)))
+        return fm_fail(FM_EINVAL, "%s: 'cases' and 'templates' must be lists", b->what);
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(cases); i++) {
+        fm_json *doc = fm_json_copy(fm_json_at(cases, i));
+        rc = doc ? add_case(b, doc) : FM_ENOMEM;
+    }
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(templates); i++)
+        rc = fmi_template_expand(fm_json_at(templates, i), b->what, add_case, b);
+    if (rc == FM_OK && b->suite->count == 0)
+        rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
+    return rc;
+}
+
+/* A suite's name is a file name in the tree. */
+static fm_status check_name(const char *name, const char *what)
+{
+    size_t n = strlen(name);
+    if (n == 0 || n > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                         "0123456789-_") != n)
+        return fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
+                       name);
+    return FM_OK;
+}
+
+static fm_status read_frame(fm_suite *s, const char *what)
+{
+    static const char *const known[] = {"suite",    "description", "gate",     "generate",
+                                        "cases",    "templates",   NULL};
+    const char *name = NULL;
+    const fm_json *gate = fm_json_get(s->doc, "gate");
+    if (!fm_json_is(s->doc, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: a suite is a mapping with 'suite' and 'cases'", what);
+    fm_status rc = fmi_known_keys(s->doc, known, what);
+    if (rc == FM_OK)
+        rc = fm_json_need_str(&name, s->doc, "suite", what);
+    if (rc == FM_OK)
+        rc = check_name(name, what);
+    if (rc == FM_OK && gate && !fm_json_is(gate, FM_JSON_BOOL))
+        rc = fm_fail(FM_EINVAL, "%s: 'gate' must be true or false", what);
+    if (rc < 0)
+        return rc;
+    s->gate = fm_json_bool(gate, false);
+    s->name = fm_strdup(name);
+    s->description = fm_strdup(fm_json_cstr(fm_json_get(s->doc, "description"), ""));
+    return s->name && s->description ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
+{
+    *out = NULL;
+    fm_suite *s = fm_calloc(1, sizeof *s);
+    if (!s) {
+        fm_json_free(doc);
+        return FM_ENOMEM;
+    }
+    s->doc = doc;
+    builder b = {s, what};
+    fm_status rc = read_frame(s, what);
+    if (rc == FM_OK)
+        rc = add_all(&b);
+    if (rc < 0) {
+        fm_suite_free(s);
+        return rc;
+    }
+    *out = s;
+    return FM_OK;
+}
+
+fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
+{
+    fm_json *doc = NULL;
+    *out = NULL;
+    fm_status rc = fm_yaml_parse(&doc, yaml, what);
+    return rc == FM_OK ? suite_of_doc(out, doc, what) : rc;
+}
+
+fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
+{
+    fm_json *doc = fm_json_new_object(), *cases = fm_json_new_array(), *c = fm_json_new_object(),
+            *want = fm_json_new_object();
+    *out = NULL;
+    fm_status rc = doc && cases && c && want ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(want, "contains", fm_json_new_str(expect));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, "name", fm_json_new_str("prompt"));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, chat ? "chat" : "prompt", fm_json_new_str(prompt));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, "expect", fm_json_ref(want));
+    if (rc == FM_OK)
+        rc = fm_json_push(cases, fm_json_ref(c));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "suite", fm_json_new_str("command-line"));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    fm_json_free(want);
+    fm_json_free(c);
+    fm_json_free(cases);
+    if (rc == FM_OK)
+        return suite_of_doc(out, doc, "--prompt");
+    fm_json_free(doc);
+    return rc;
+}
+
+void fm_suite_free(fm_suite *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->count; i++)
+        fmi_case_release(&s->cases[i]);
+    fm_free(s->cases);
+    fm_free(s->name);
+    fm_free(s->description);
+    fm_json_free(s->doc);
+    fm_free(s);
+}
+
+const char *fm_suite_name(const fm_suite *s)
+{
+    return s->name;
+}
+
+const char *fm_suite_description(const fm_suite *s)
+{
+    return s->description;
+}
+
+bool fm_suite_is_gate(const fm_suite *s)
+{
+    return s->gate;
+}
+
+size_t fm_suite_count(const fm_suite *s)
+{
+    return s->count;
+}
+
+const char *fm_suite_case_name(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return s->cases[i].name;
+}
+
+fm_digest fm_suite_case_digest(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return s->cases[i].digest;
+}
+
+long fm_suite_find(const fm_suite *s, const char *case_name)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->cases[i].name, case_name) == 0)
+            return (long)i;
+    return -1;
+}
