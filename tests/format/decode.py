@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""A second reader of packs, after the byte tables of store/FORMAT.md: decodes every object of the packs
+given and checks every digest. usage: decode.py PACK...   exit 0 sound, 1 not, 77 no zstd here.
+
+It shares no code with fmstore, so that what FORMAT.md says and what the program does can be held
+against each other. zstd comes from the module `zstandard`, or from libzstd through ctypes."""
+import ctypes
+import ctypes.util
+import hashlib
+import os
+import struct
+import sys
+
+LEAF = 1 << 20
+FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
+CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor"]
+
+
+def find_zstd():
+    try:
+        import zstandard
+        return lambda data, n: zstandard.ZstdDecompressor().decompress(data, max_output_size=n)
+    except ImportError:
+        pass
+    name = ctypes.util.find_library("zstd")
+    if not name:
+        return None
+    lib = ctypes.CDLL(name)
+    lib.ZSTD_decompress.restype = ctypes.c_size_t
+    lib.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+
+    def run(data, n):
+        out = ctypes.create_string_buffer(max(n, 1))
+        got = lib.ZSTD_decompress(out, n, data, len(data))
+        need(got == n, "zstd frame")
+        return out.raw[:n]
+    return run
+
+
+def need(cond, what):
+    if not cond:
+        raise ValueError(what)
+
+
+def rans(data, n):
+    at, slots = 1, []
+    for _ in range(data[0] + 1):
+        s, f = data[at], data[at + 1]
+        at += 2
+        if f >= 128:
+            f = (f & 127) | data[at] << 7
+            at += 1
+        slots += [(s, f, j) for j in range(f)]
+    need(len(slots) == 4096, "frequencies sum to 4096")
+    x = list(struct.unpack_from("<4I", data, at))
+    at += 16
+    out = bytearray(n)
+    for i in range(n):
+        v = x[i & 3]
+        s, f, j = slots[v & 4095]
+        out[i] = s
+        v = f * (v >> 12) + j
+        if v < 1 << 16:
+            v = v << 16 | data[at] | data[at + 1] << 8
+            at += 2
+        x[i & 3] = v
+    need(x == [1 << 16] * 4 and at == len(data), "end of a rans stream")
+    return bytes(out)
+
+
+def stream(data, at, n, zstd):
+    mode, size = struct.unpack_from("<BI", data, at)
+    body = data[at + 5:at + 5 + size]
+    need(len(body) == size, "stream inside its leaf")
+    if mode == 0:
+        need(size == n, "raw stream")
+        out = body
+    elif mode == 1:
+        need(size == 1, "const stream")
+        out = body * n
+    elif mode == 2:
+        out = zstd(body, n)
+    else:
+        need(mode == 3, "stream mode")
+        out = rans(body, n)
+    return out, at + 5 + size
+
+
+def planes(data, size, zstd):
+    unit, transform = struct.unpack_from("<HB", data)
+    n, at, plane = size // unit, 3, []
+    for _ in range(unit):
+        p, at = stream(data, at, n, zstd)
+        plane.append(p)
+    out = bytearray(size)
+    for b in range(unit):
+        out[b:n * unit:unit] = plane[b]
+    if transform:
+        bits = 8 * unit
+        for i in range(0, n * unit, unit):
+            v = int.from_bytes(out[i:i + unit], "little")
+            out[i:i + unit] = (v >> 1 | (v & 1) << (bits - 1)).to_bytes(unit, "little")
+    need(len(data) - at == size - n * unit, "bytes after the planes")
+    out[n * unit:] = data[at:]
+    return bytes(out)
+
+
+def delta(data, size, dtype, parent, zstd):
+    width, shift, mask = FLOATS[dtype]
+    n, top, ones = size // width, 1 << (8 * width - 1), (1 << 8 * width) - 1
+    base = [int.from_bytes(parent[i:i + width], "little") for i in range(0, size, width)]
+    exps = [v >> shift & mask for v in base]
+    groups = data[0] + 1
+    last, at, first = data[1:1 + groups], 1 + groups, 0
+    z = []
+    for g in range(groups):
+        held = sum(1 for e in exps if first <= e <= last[g])
+        ps = []
+        for _ in range(width):
+            p, at = stream(data, at, held, zstd)
+            ps.append(p)
+        z += [int.from_bytes(bytes(p[i] for p in ps), "little") for i in range(held)]
+        first = last[g] + 1
+    need(at == len(data), "bytes after the delta")
+    order = sorted(range(n), key=lambda i: exps[i])
+    out = bytearray(size)
+    for k, i in enumerate(order):
+        u = z[k] >> 1 ^ (ones if z[k] & 1 else 0)
+        o = base[i] ^ ones if base[i] & top else base[i] | top
+        o = (o + u) & ones
+        v = o & (top - 1) if o & top else o ^ ones
+        out[i * width:(i + 1) * width] = v.to_bytes(width, "little")
+    return bytes(out)
+
+
+def leaf(codec, coded, size, dtype, parent, zstd):
+    name = CODECS[codec]
+    if name == "raw":
+        return coded
+    if name == "const":
+        return coded * (size // len(coded))
+    if name == "planes":
+        return planes(coded, size, zstd)
+    if name == "bytes":
+        out, at = stream(coded, 0, size, zstd)
+        need(at == len(coded), "bytes after the stream")
+        return out
+    if name == "same":
+        need(not coded, "same has no payload")
+        return parent
+    if name == "delta":
+        return delta(coded, size, dtype, parent, zstd)
+    return bytes(a ^ b for a, b in zip(planes(coded, size, zstd), parent))
+
+
+def record(data, at):
+    h = data[at:]
+    need(h[:8] == b"\x93FMREC1\n", "record magic")
+    size, kind, flags, depth, rank = struct.unpack_from("<I4B", h, 8)
+    need(hashlib.sha256(h[:size - 32]).digest() == h[size - 32:size], "head checksum")
+    r = {"kind": kind, "depth": depth, "id": h[32:64], "sum": h[size - 32:size]}
+    r["dtype"] = h[16:32].rstrip(b"\0").decode()
+    r["parent"] = h[64:96] if flags & 1 else None
+    r["bytes"], payload, leaves = struct.unpack_from("<QQI", h, 96)
+    dims = struct.unpack_from("<%dQ" % rank, h, 120)
+    rows = [struct.unpack_from("<32sB3xI", h, 192 + 40 * i) for i in range(leaves)]
+    need(sum(x[2] for x in rows) == payload, "payload size")
+    if kind == 1:
+        text = b"fmstore tensor 1\n" + r["dtype"].encode() + b"\n" + struct.pack("<I", rank)
+        text += struct.pack("<%dQ" % rank, *dims)
+    else:
+        text = b"fmstore blob 1\n"
+    text += struct.pack("<Q", r["bytes"]) + b"".join(x[0] for x in rows)
+    need(hashlib.sha256(text).digest() == r["id"], "id of the leaves")
+    r["rows"], body = [], size
+    for digest, codec, stored in rows:
+        r["rows"].append((digest, codec, h[body:body + stored]))
+        body += stored
+    return r, at + size + (payload + 63) // 64 * 64
+
+
+def read_pack(path, objects):
+    data = open(path, "rb").read()
+    need(os.path.basename(path) == hashlib.sha256(data).hexdigest() + ".pack", "name is the SHA-256")
+    need(data[:8] == b"\x93FMPACK\n" and struct.unpack_from("<II", data, 8) == (1, 0), "pack header")
+    foot = data[-64:]
+    need(foot[:8] == b"\x93FMEND1\n", "pack footer")
+    count, size = struct.unpack_from("<QQ", foot, 8)
+    need(size == len(data), "file size")
+    at, sums = 64, b""
+    for _ in range(count):
+        r, at = record(data, at)
+        sums += r["sum"]
+        objects[r["id"]] = r
+    need(at == len(data) - 64, "records fill the pack")
+    need(hashlib.sha256(sums).digest() == foot[32:64], "footer digest")
+
+
+def decode(objects, oid, zstd):
+    r = objects[oid]
+    if "data" not in r:
+        base = decode(objects, r["parent"], zstd) if r["parent"] else None
+        out = []
+        for i, (digest, codec, coded) in enumerate(r["rows"]):
+            size = min(LEAF, r["bytes"] - i * LEAF)
+            part = base[i * LEAF:i * LEAF + size] if base is not None else None
+            got = leaf(codec, coded, size, r["dtype"], part, zstd)
+            need(len(got) == size and hashlib.sha256(got).digest() == digest, "leaf digest")
+            out.append(got)
+        r["data"] = b"".join(out)
+    return r["data"]
+
+
+def main(paths):
+    zstd = find_zstd()
+    if not zstd:
+        print("skip: neither the module zstandard nor libzstd is here")
+        return 77
+    objects, oid = {}, b""
+    try:
+        for path in paths:
+            read_pack(path, objects)
+        for oid, r in objects.items():
+            decode(objects, oid, zstd)
+            names = sorted({CODECS[row[1]] for row in r["rows"]})
+            print(oid.hex(), r["dtype"] or "blob", r["bytes"], "depth", r["depth"], " ".join(names))
+    except (ValueError, IndexError, KeyError, struct.error) as e:
+        print("decode.py: %s: %r" % (oid.hex(), e), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
