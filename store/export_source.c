@@ -1,0 +1,253 @@
+/* export_source.c - the very bytes that came in, put together from source.json's pieces.
+ *
+ * The list came from a repository that may be a stranger's: names stay inside dst, ranges inside
+ * their literals, and a file is committed only when its SHA-256 is the recorded one. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/checked.h"
+#include "store/export_impl.h"
+#include "store/source_impl.h"
+
+typedef struct rebuild {
+    const fm_tree *tree;
+    const fm_provider *p;
+    const char *root;
+    fm_writer *file;
+    fm_hasher *hash;
+    fm_buf literal; /* the one that is being read from; literal_path says which */
+    const char *literal_path;
+    uint64_t left; /* bytes that the file may still take */
+} rebuild;
+
+static fm_status bad(const char *what, const char *why)
+{
+    return fm_fail(FM_ECORRUPT, "source/source.json: %s %s", what, why);
+}
+
+static fm_status emit(rebuild *r, const uint8_t *data, uint64_t len)
+{
+    fm_status rc;
+
+    if (len > r->left)
+        return bad("field 'pieces'", "gives more bytes than the file has");
+    r->left -= len;
+    if (len == 0)
+        return FM_OK;
+    rc = fm_hasher_update(r->hash, data, (size_t)len);
+    return rc == FM_OK ? fm_writer_write(r->file, data, (size_t)len) : rc;
+}
+
+static bool get_u64(const fm_json *v, uint64_t *out)
+{
+    int64_t i = fm_json_int(v, -1);
+
+    *out = (uint64_t)i;
+    return fm_json_is(v, FM_JSON_INT) && i >= 0;
+}
+
+static fm_status emit_literal(rebuild *r, const fm_json *piece, const char *path)
+{
+    const fm_entry *e = fm_tree_find(r->tree, path);
+    uint64_t at = 0, bytes;
+    fm_status rc;
+
+    if (!e || e->kind == FM_ENTRY_TENSOR)
+        return fm_fail(FM_ENOTFOUND, "source/source.json: the tree has no file '%s'", path);
+    if (!r->literal_path || strcmp(r->literal_path, path) != 0) {
+        fm_buf_clear(&r->literal);
+        rc = fm_entry_read(&r->literal, r->p, e);
+        if (rc < 0)
+            return rc;
+        r->literal_path = e->path;
+    }
+    bytes = e->bytes;
+    if (fm_json_get(piece, "at") &&
+        (!get_u64(fm_json_get(piece, "at"), &at) || !get_u64(fm_json_get(piece, "bytes"), &bytes)))
+        return bad("fields 'at' and 'bytes'", "must be integers from 0");
+    if (at > e->bytes || bytes > e->bytes - at)
+        return bad("fields 'at' and 'bytes'", "reach past the literal");
+    return bytes > 0 ? emit(r, r->literal.data + at, bytes) : FM_OK;
+}
+
+static fm_status emit_rows(rebuild *r, const fm_entry *e, const fm_buf *bytes, uint64_t heads)
+{
+    uint64_t rows = e->kind == FM_ENTRY_TENSOR && e->shape.rank > 0 ? e->shape.dim[0] : 0;
+    uint8_t *turned;
+    fm_status rc;
+
+    if (heads > UINT32_MAX / 2 || rows == 0 || rows % (2 * heads) != 0 || bytes->len % rows != 0)
+        return bad("field 'rotary_heads'", "does not fit the tensor's rows");
+    turned = fm_malloc(bytes->len);
+    if (!turned)
+        return FM_ENOMEM;
+    src_rows_to_gguf(turned, bytes->data, rows, bytes->len / rows, (uint32_t)heads);
+    rc = emit(r, turned, bytes->len);
+    fm_free(turned);
+    return rc;
+}
+
+static fm_status emit_entry(rebuild *r, const fm_json *piece, const char *name)
+{
+    char *path = r->root[0] ? fm_asprintf("%s/%s", r->root, name) : fm_strdup(name);
+    const fm_entry *e = path ? fm_tree_find(r->tree, path) : NULL;
+    uint64_t heads = 0;
+    fm_buf bytes;
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && !e)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "'%s' is no longer in this version, so the bytes that came "
+                     "in cannot be made; export it with --format hf",
+                     path);
+    fm_free(path);
+    if (rc < 0)
+        return rc;
+    if (fm_json_get(piece, "rotary_heads") && !get_u64(fm_json_get(piece, "rotary_heads"), &heads))
+        return bad("field 'rotary_heads'", "must be an integer from 0");
+    fm_buf_init(&bytes, (size_t)FM_MAX_TENSOR_BYTES);
+    rc = fm_entry_read(&bytes, r->p, e);
+    if (rc == FM_OK && heads > 0)
+        rc = emit_rows(r, e, &bytes, heads);
+    else if (rc == FM_OK)
+        rc = emit(r, bytes.data, bytes.len);
+    fm_buf_release(&bytes);
+    return rc;
+}
+
+static fm_status emit_pieces(rebuild *r, const fm_json *pieces)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(pieces); i++) {
+        const fm_json *piece = fm_json_at(pieces, i);
+        const char *entry = fm_json_cstr(fm_json_get(piece, "entry"), NULL);
+        const char *literal = fm_json_cstr(fm_json_get(piece, "literal"), NULL);
+        if (entry)
+            rc = emit_entry(r, piece, entry);
+        else if (literal)
+            rc = emit_literal(r, piece, literal);
+        else
+            rc = bad("a piece", "is neither 'entry' nor 'literal'");
+    }
+    return rc;
+}
+
+static fm_status check_file(rebuild *r, const char *name, const char *sha)
+{
+    fm_digest got, want;
+    fm_status rc = fm_hasher_final(r->hash, &got);
+
+    if (rc < 0)
+        return rc;
+    if (!fm_digest_parse(&want, sha, strlen(sha)))
+        return bad("field 'sha256'", "is no digest");
+    if (r->left != 0 || !fm_digest_eq(&got, &want))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: this version was changed since it was imported, so "
+                       "the bytes that came in cannot be made; export it with --format hf",
+                       name);
+    return FM_OK;
+}
+
+static fm_status rebuild_file(rebuild *r, const fm_json *file, const char *name, const char *path)
+{
+    const fm_json *pieces = fm_json_get(file, "pieces");
+    const char *sha = fm_json_cstr(fm_json_get(file, "sha256"), "");
+    fm_status rc;
+
+    if (!fm_json_is(pieces, FM_JSON_ARRAY) || !get_u64(fm_json_get(file, "bytes"), &r->left))
+        return bad(name, "has no 'pieces' or no 'bytes'");
+    rc = fm_writer_open(&r->file, path, NULL);
+    if (rc == FM_OK)
+        rc = emit_pieces(r, pieces);
+    if (rc == FM_OK)
+        rc = check_file(r, name, sha);
+    if (rc == FM_OK)
+        rc = fm_writer_commit(r->file, NULL);
+    fm_writer_close(r->file);
+    r->file = NULL;
+    return rc;
+}
+
+/* "a" or "a/b", no part empty, "." or "..". */
+static bool is_safe_name(const char *name)
+{
+    for (;;) {
+        size_t n = strcspn(name, "/");
+        if (n == 0 || n > 255 || (n <= 2 && strncmp(name, "..", n) == 0))
+            return false;
+        if (name[n] == '\0')
+            return true;
+        name += n + 1;
+    }
+}
+
+static fm_status make_folder_of(const char *path)
+{
+    const char *base = fm_path_base(path);
+    char *dir = fm_strndup(path, (size_t)(base - path));
+    fm_status rc = dir ? fm_make_dirs(dir) : FM_ENOMEM;
+
+    fm_free(dir);
+    return rc;
+}
+
+static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
+{
+    const fm_json *files = fm_json_get(spec, "files");
+    bool single = fm_json_bool(fm_json_get(spec, "single"), false);
+    fm_status rc = single ? FM_OK : fm_make_dirs(dst);
+
+    if (!fm_json_is(files, FM_JSON_ARRAY) || fm_json_count(files) > FM_SOURCE_MAX_FILES ||
+        (single && fm_json_count(files) != 1))
+        return bad("field 'files'", "must be a list (of one where 'single' is set)");
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
+        const fm_json *file = fm_json_at(files, i);
+        const char *name = fm_json_cstr(fm_json_get(file, "name"), "");
+        char *path;
+        if (!is_safe_name(name))
+            return bad("field 'name'", "must be a path inside the folder");
+        path = single ? fm_strdup(dst) : fm_path_join(dst, name);
+        rc = path ? FM_OK : FM_ENOMEM;
+        if (rc == FM_OK && !single && strchr(name, '/'))
+            rc = make_folder_of(path);
+        if (rc == FM_OK)
+            rc = rebuild_file(r, file, name, path);
+        fm_free(path);
+    }
+    return rc;
+}
+
+fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
+{
+    const fm_entry *e = fm_tree_find(tree, FM_SOURCE_JSON);
+    const fm_entry *root = fm_tree_find(tree, FM_SOURCE_ROOT);
+    rebuild r = {.tree = tree, .p = p, .root = ""};
+    fm_json *spec = NULL;
+    fm_buf text;
+    fm_status rc;
+
+    if (!e)
+        return fm_fail(FM_EUNSUPPORTED, "this version was made here, no file came in; export it "
+                                        "with --format hf or peft");
+    if (root && root->kind == FM_ENTRY_FILE)
+        r.root = (const char *)root->data;
+    fm_buf_init(&text, 0);
+    fm_buf_init(&r.literal, 0);
+    rc = fm_hasher_new(&r.hash);
+    if (rc == FM_OK)
+        rc = fm_entry_read(&text, p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&spec, fm_buf_span(&text), FM_SOURCE_JSON);
+    if (rc == FM_OK && fm_json_int(fm_json_get(spec, "format"), 0) != 1)
+        rc = fm_fail(FM_EVERSION, "source/source.json: an unknown format; use a newer fmstore");
+    if (rc == FM_OK)
+        rc = rebuild_all(&r, spec, dst);
+    fm_json_free(spec);
+    fm_hasher_free(r.hash);
+    fm_buf_release(&r.literal);
+    fm_buf_release(&text);
+    return rc;
+}
