@@ -199,7 +199,7 @@ static fm_status build_units(blame *b)
     for (size_t i = 0; rc == FM_OK && i < b->change_count; i++) {
         const fm_change *ch = &b->change[i];
         char name[BLAME_UNIT_NAME], group[BLAME_UNIT_NAME];
-        size_t before = b->unit_count, u;
+        size_t before = b->unit_count, u = 0;
         unit_name(name, ch->b ? ch->b : ch->a);
         group_key(group, sizeof group, name);
         rc = fm_grow(&b->unit, &b->unit_cap, b->unit_count + 1, sizeof *b->unit);

@@ -13,13 +13,11 @@ typedef struct derive_opts {
 
 static fm_status one_child(family *f, const derive_opts *o, const char *parent)
 {
-    child *ch;
-    fm_method method;
+    fm_method method = FM_METHOD_LORA;
     fm_status rc = method_parse(&method, o->method);
-    if (rc == FM_OK)
-        rc = family_add(f, &ch, method);
-    if (rc < 0)
-        return rc;
+    child *ch = rc == FM_OK ? family_add(f, method) : NULL;
+    if (!ch)
+        return rc < 0 ? rc : FM_ENOMEM;
     f->parent = parent ? fm_strdup(parent) : NULL;
     f->config_dir = o->config_dir ? fm_strdup(o->config_dir) : NULL;
     ch->name = fm_strdup(o->name);

@@ -123,7 +123,7 @@ static int ls_branches(cli *c, bool json)
 int cmd_ls(cli *c, int argc, char **argv)
 {
     bool json = false;
-    const char *spec, *path;
+    const char *spec = NULL, *path = "";
     char rev[512];
     size_t n;
     fm_oid oid;
@@ -180,7 +180,7 @@ static fm_status print_tensor_summary(const fm_entry *e, const fm_buf *bytes)
 int cmd_cat(cli *c, int argc, char **argv)
 {
     bool raw = false;
-    const char *spec, *path;
+    const char *spec = NULL, *path = "";
     char rev[512];
     size_t n;
     fm_oid oid;

@@ -24,7 +24,7 @@ typedef struct family {
     fm_json *doc;           /* keeps the family file's strings alive */
 } family;
 
-fm_status family_add(family *f, child **out, fm_method method);
+child *family_add(family *f, fm_method method); /* NULL = ENOMEM */
 /* YAML; relative paths are meant from the file's folder. FM_EINVAL names file, child and key. */
 fm_status family_read(family *f, const char *path);
 fm_status child_skip_text(child *ch, const char *numbers); /* "3,7,12" */

@@ -42,15 +42,14 @@ const char *method_name(fm_method method)
     return "?";
 }
 
-fm_status family_add(family *f, child **out, fm_method method)
+child *family_add(family *f, fm_method method)
 {
-    fm_status rc = fm_grow(&f->child, &f->cap, f->count + 1, sizeof *f->child);
-    if (rc < 0)
-        return rc;
-    *out = &f->child[f->count++];
-    memset(*out, 0, sizeof **out);
-    (*out)->config = fm_train_defaults(method);
-    return FM_OK;
+    if (fm_grow(&f->child, &f->cap, f->count + 1, sizeof *f->child) < 0)
+        return NULL;
+    child *ch = &f->child[f->count++];
+    memset(ch, 0, sizeof *ch);
+    ch->config = fm_train_defaults(method);
+    return ch;
 }
 
 static fm_status add_skip(child *ch, int64_t n)
@@ -128,7 +127,6 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, size_
     static const char *const known[] = {"as", "method", "data", "set", "skip", "suites",
                                         "message", NULL};
     char where[600];
-    child *ch;
     fm_method method = FM_METHOD_LORA;
     snprintf(where, sizeof where, "%.400s: child %zu", path, number + 1);
     const char *name = fm_json_cstr(fm_json_get(v, "as"), NULL);
@@ -141,10 +139,9 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, size_
                                     fm_json_cstr(fm_json_get(f->doc, "method"), "lora"));
     if (rc == FM_OK)
         rc = fm_error_prefix(method_parse(&method, word), "%s", where);
-    if (rc == FM_OK)
-        rc = family_add(f, &ch, method);
-    if (rc < 0)
-        return rc;
+    child *ch = rc == FM_OK ? family_add(f, method) : NULL;
+    if (!ch)
+        return rc < 0 ? rc : FM_ENOMEM;
     ch->name = fm_strdup(name);
     ch->data_path = beside(path, data);
     ch->message = message ? fm_strdup(message) : NULL;
