@@ -18,7 +18,7 @@ typedef struct check {
     size_t todo_count, todo_cap;
     const char *ref;
     char commit[41];
-    bool is_model; /* tree of pointers, not results or notes */
+    bool is_model;  /* tree of pointers, not results or notes */
     fm_status stop; /* out of memory ends the walk */
 } check;
 
@@ -192,9 +192,9 @@ static bool refs_readable(check *c)
                        ? git_reference_peel(&obj, ref, GIT_OBJECT_ANY)
                        : 0;
         if (code < 0) {
-            fm_ignore(fmi_damage(code, "ref '%s' points to nothing readable",
-                                 git_reference_name(ref)),
-                      "the text is what counts");
+            fm_ignore(
+                fmi_damage(code, "ref '%s' points to nothing readable", git_reference_name(ref)),
+                "the text is what counts");
             say(c, fm_error_text());
             good = false;
         }
@@ -218,8 +218,7 @@ static fm_status compare_row(void *ctx, const char *key, fm_span value)
     fm_buf_printf(&b, FMI_RESULTS_REF ":%.2s/%.64s", key, key);
     memcpy(spec, fm_buf_cstr(&b), b.len + 1);
     fm_buf_release(&b);
-    if (git_revparse_single(&obj, c->r->git, spec) < 0 ||
-        git_object_type(obj) != GIT_OBJECT_BLOB) {
+    if (git_revparse_single(&obj, c->r->git, spec) < 0 || git_object_type(obj) != GIT_OBJECT_BLOB) {
         fm_ignore(fm_fail(FM_ECORRUPT, "result %.16s...: in lineage.sqlite, not in git", key),
                   "the text is what counts");
         say(c, fm_error_text());
@@ -241,7 +240,7 @@ static fm_status check_results(check *c)
     fm_status rc = fmi_results_sync(c->r);
 
     if (rc == FM_OK)
-        rc = fmi_index_flushed(c->r->index, compare_row, c);
+        rc = fmi_rows_flushed(c->r->rows, compare_row, c);
     if (rc == FM_ECORRUPT) {
         say(c, fm_error_text());
         rc = FM_OK;
@@ -289,6 +288,6 @@ fm_status fm_repo_rebuild_index(fm_repo *r)
     fm_status rc = r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository");
 
     if (rc == FM_OK)
-        rc = fmi_index_drop(r);
+        rc = fmi_rows_drop(r);
     return rc == FM_OK ? fmi_results_sync(r) : rc;
 }

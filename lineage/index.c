@@ -10,7 +10,7 @@
 #define SCHEMA 1
 #define BUSY_MS 30000
 
-struct fmi_index {
+struct fmi_rows {
     sqlite3 *db;
     sqlite3_stmt *get, *put, *keep;
     bool in_txn;
@@ -41,14 +41,14 @@ static fm_status exec(sqlite3 *db, const char *sql)
     return code == SQLITE_OK ? FM_OK : sql_fail(db, code, sql);
 }
 
-static fm_status prepare(fmi_index *ix, sqlite3_stmt **out, const char *sql)
+static fm_status prepare(fmi_rows *ix, sqlite3_stmt **out, const char *sql)
 {
     int code = sqlite3_prepare_v3(ix->db, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL);
 
     return code == SQLITE_OK ? FM_OK : sql_fail(ix->db, code, sql);
 }
 
-void fmi_index_close(fmi_index *ix)
+void fmi_rows_close(fmi_rows *ix)
 {
     if (!ix)
         return;
@@ -60,7 +60,7 @@ void fmi_index_close(fmi_index *ix)
 }
 
 /* FM_ECORRUPT also where the file is of another schema: it is then made anew. */
-static fm_status check_schema(fmi_index *ix)
+static fm_status check_schema(fmi_rows *ix)
 {
     sqlite3_stmt *q = NULL;
     int version = -1;
@@ -86,16 +86,15 @@ static fm_status check_schema(fmi_index *ix)
     return rc == FM_OK ? exec(ix->db, "COMMIT") : rc;
 }
 
-static fm_status open_at(fmi_index **out, const char *path)
+static fm_status open_at(fmi_rows **out, const char *path)
 {
-    fmi_index *ix = fm_calloc(1, sizeof *ix);
+    fmi_rows *ix = fm_calloc(1, sizeof *ix);
     fm_status rc = ix ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
     if (rc == FM_OK) {
-        int code = sqlite3_open_v2(path, &ix->db,
-                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
-                                   NULL);
+        int code = sqlite3_open_v2(
+            path, &ix->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
         if (code != SQLITE_OK)
             rc = sql_fail(ix->db, code, "open");
     }
@@ -115,7 +114,7 @@ static fm_status open_at(fmi_index **out, const char *path)
         rc = prepare(ix, &ix->keep,
                      "INSERT OR IGNORE INTO result(key, value, flushed) VALUES(?1, ?2, ?3)");
     if (rc < 0) {
-        fmi_index_close(ix);
+        fmi_rows_close(ix);
         return rc;
     }
     *out = ix;
@@ -135,34 +134,34 @@ static fm_status remove_files(fm_repo *r)
     return rc;
 }
 
-fm_status fmi_index_need(fm_repo *r)
+fm_status fmi_rows_need(fm_repo *r)
 {
     char *path;
     fm_status rc;
 
-    if (r->index)
+    if (r->rows)
         return FM_OK;
     path = fm_path_join(r->path, "lineage.sqlite");
     if (!path)
         return FM_ENOMEM;
-    rc = open_at(&r->index, path);
+    rc = open_at(&r->rows, path);
     if (rc == FM_ECORRUPT) {
         rc = remove_files(r);
         if (rc == FM_OK)
-            rc = open_at(&r->index, path);
+            rc = open_at(&r->rows, path);
     }
     fm_free(path);
     return rc;
 }
 
-fm_status fmi_index_drop(fm_repo *r)
+fm_status fmi_rows_drop(fm_repo *r)
 {
-    fmi_index_close(r->index);
-    r->index = NULL;
+    fmi_rows_close(r->rows);
+    r->rows = NULL;
     return remove_files(r);
 }
 
-fm_status fmi_index_get(fmi_index *ix, fm_buf *out, const char *key)
+fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
 {
     fm_status rc = FM_OK;
     int code;
@@ -186,7 +185,7 @@ fm_status fmi_index_get(fmi_index *ix, fm_buf *out, const char *key)
     return rc;
 }
 
-fm_status fmi_index_put(fmi_index *ix, const char *key, fm_span value, bool flushed, bool keep)
+fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushed, bool keep)
 {
     sqlite3_stmt *q = keep ? ix->keep : ix->put;
     const void *data = value.data ? (const void *)value.data : "";
@@ -202,7 +201,7 @@ fm_status fmi_index_put(fmi_index *ix, const char *key, fm_span value, bool flus
     return code == SQLITE_DONE ? FM_OK : sql_fail(ix->db, code, "write a result");
 }
 
-static fm_status each(fmi_index *ix, const char *sql, fmi_row_fn fn, void *ctx)
+static fm_status each(fmi_rows *ix, const char *sql, fmi_row_fn fn, void *ctx)
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, sql);
@@ -219,22 +218,22 @@ static fm_status each(fmi_index *ix, const char *sql, fmi_row_fn fn, void *ctx)
     return rc;
 }
 
-fm_status fmi_index_unflushed(fmi_index *ix, fmi_row_fn fn, void *ctx)
+fm_status fmi_rows_unflushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
 {
     return each(ix, "SELECT key, value FROM result WHERE flushed = 0 ORDER BY key", fn, ctx);
 }
 
-fm_status fmi_index_flushed(fmi_index *ix, fmi_row_fn fn, void *ctx)
+fm_status fmi_rows_flushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
 {
     return each(ix, "SELECT key, value FROM result WHERE flushed = 1 ORDER BY key", fn, ctx);
 }
 
-fm_status fmi_index_mark_flushed(fmi_index *ix)
+fm_status fmi_rows_mark_flushed(fmi_rows *ix)
 {
     return exec(ix->db, "UPDATE result SET flushed = 1 WHERE flushed = 0");
 }
 
-fm_status fmi_index_head(fmi_index *ix, char hex[41])
+fm_status fmi_rows_head(fmi_rows *ix, char hex[41])
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, "SELECT value FROM meta WHERE key = 'results_head'");
@@ -249,7 +248,7 @@ fm_status fmi_index_head(fmi_index *ix, char hex[41])
     return rc;
 }
 
-fm_status fmi_index_set_head(fmi_index *ix, const char *hex)
+fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex)
 {
     sqlite3_stmt *q = NULL;
     fm_status rc = prepare(ix, &q, "INSERT OR REPLACE INTO meta VALUES('results_head', ?1)");
@@ -265,7 +264,7 @@ fm_status fmi_index_set_head(fmi_index *ix, const char *hex)
     return rc;
 }
 
-fm_status fmi_index_begin(fmi_index *ix)
+fm_status fmi_rows_begin(fmi_rows *ix)
 {
     fm_status rc = exec(ix->db, "BEGIN IMMEDIATE");
 
@@ -273,7 +272,7 @@ fm_status fmi_index_begin(fmi_index *ix)
     return rc;
 }
 
-fm_status fmi_index_commit(fmi_index *ix)
+fm_status fmi_rows_commit(fmi_rows *ix)
 {
     fm_status rc = exec(ix->db, "COMMIT");
 
@@ -282,7 +281,7 @@ fm_status fmi_index_commit(fmi_index *ix)
     return rc;
 }
 
-void fmi_index_rollback(fmi_index *ix)
+void fmi_rows_rollback(fmi_rows *ix)
 {
     fm_error_state kept;
 

@@ -11,8 +11,8 @@
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
-#define FMI_FORMAT 1               /* repository format; SCHEMA.md */
-#define FMI_ENCODING 1             /* trailer Fmstore-Version: how a tree is laid out */
+#define FMI_FORMAT 1   /* repository format; SCHEMA.md */
+#define FMI_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */
 #define FMI_RESULTS_REF "refs/fmstore/results"
 #define FMI_NOTES_REF "refs/notes/fmstore"
 #define FMI_LOST_PREFIX "refs/fmstore/lost/"
@@ -23,19 +23,19 @@
 #define FMI_MAX_WALK_NODES 4000000u /* objects of one tree: a bomb of nested trees ends here */
 #define FMI_REF_MODE 0100644
 
-typedef struct fmi_index fmi_index;
+typedef struct fmi_rows fmi_rows;
 
 struct fm_repo {
     char *path;      /* holds config, packs, lineage.git */
     char *git_path;  /* path/lineage.git */
     char *lock_path; /* flock of whoever moves refs */
     git_repository *git;
-    git_odb *odb;            /* one reference of ours */
-    git_odb_backend *fresh;  /* in memory, owned by odb: objects of the commit being made */
-    git_oid *pending;        /* ids in `fresh` */
+    git_odb *odb;           /* one reference of ours */
+    git_odb_backend *fresh; /* in memory, owned by odb: objects of the commit being made */
+    git_oid *pending;       /* ids in `fresh` */
     size_t pending_count, pending_cap;
     fm_store *store;
-    fmi_index *index; /* opened at first use */
+    fmi_rows *rows; /* opened at first use */
 };
 
 /* "<text>: <what libgit2 says>" with the status that git's code stands for. */
@@ -61,8 +61,8 @@ FM_CHECKED fm_status fmi_odb_setup(fm_repo *r);
 FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
 /* Takes note of an object that libgit2 itself wrote into `fresh`. */
 FM_CHECKED fm_status fmi_object_note(fm_repo *r, const git_oid *id);
-FM_CHECKED fm_status fmi_objects_write(fm_repo *r); /* durable on return */
-void fmi_objects_abort(fm_repo *r);                 /* keeps the current error text */
+FM_CHECKED fm_status fmi_objects_write(fm_repo *r);          /* durable on return */
+void fmi_objects_abort(fm_repo *r);                          /* keeps the current error text */
 FM_CHECKED fm_status fmi_packs_fold(fm_repo *r, bool force); /* many small packs into one */
 
 /* ---- commit.c ---- */
@@ -70,9 +70,9 @@ typedef struct fmi_commit {
     git_oid tree;
     const git_oid *parent;
     size_t parent_count;
-    const char *author;    /* "Name <mail>" or NULL */
+    const char *author; /* "Name <mail>" or NULL */
     int64_t author_time, commit_time;
-    const char *message;   /* whole, with trailers */
+    const char *message; /* whole, with trailers */
 } fmi_commit;
 FM_CHECKED fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c);
 /* "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
@@ -106,23 +106,23 @@ FM_CHECKED fm_status fmi_head_mend(fm_repo *r, bool *changed); /* HEAD names a b
 bool fmi_is_commit(fm_repo *r, const git_oid *id);
 
 /* ---- index.c: lineage.sqlite ---- */
-FM_CHECKED fm_status fmi_index_need(fm_repo *r); /* r->index is open on FM_OK; made if missing */
-FM_CHECKED fm_status fmi_index_drop(fm_repo *r); /* closes and deletes it */
-void fmi_index_close(fmi_index *ix);
-FM_CHECKED fm_status fmi_index_get(fmi_index *ix, fm_buf *out, const char *key);
+FM_CHECKED fm_status fmi_rows_need(fm_repo *r); /* r->rows is open on FM_OK; made if missing */
+FM_CHECKED fm_status fmi_rows_drop(fm_repo *r); /* closes and deletes it */
+void fmi_rows_close(fmi_rows *ix);
+FM_CHECKED fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key);
 /* flushed false: it differs from what git holds. keep: an existing row stays. */
-FM_CHECKED fm_status fmi_index_put(fmi_index *ix, const char *key, fm_span value, bool flushed,
-                                   bool keep);
+FM_CHECKED fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushed,
+                                  bool keep);
 typedef fm_status (*fmi_row_fn)(void *ctx, const char *key, fm_span value);
-FM_CHECKED fm_status fmi_index_unflushed(fmi_index *ix, fmi_row_fn fn, void *ctx); /* by key */
-FM_CHECKED fm_status fmi_index_flushed(fmi_index *ix, fmi_row_fn fn, void *ctx);
-FM_CHECKED fm_status fmi_index_mark_flushed(fmi_index *ix);
+FM_CHECKED fm_status fmi_rows_unflushed(fmi_rows *ix, fmi_row_fn fn, void *ctx); /* by key */
+FM_CHECKED fm_status fmi_rows_flushed(fmi_rows *ix, fmi_row_fn fn, void *ctx);
+FM_CHECKED fm_status fmi_rows_mark_flushed(fmi_rows *ix);
 /* The commit of FMI_RESULTS_REF that the rows agree with; "" = none. */
-FM_CHECKED fm_status fmi_index_head(fmi_index *ix, char hex[41]);
-FM_CHECKED fm_status fmi_index_set_head(fmi_index *ix, const char *hex);
-FM_CHECKED fm_status fmi_index_begin(fmi_index *ix); /* takes SQLite's write lock */
-FM_CHECKED fm_status fmi_index_commit(fmi_index *ix);
-void fmi_index_rollback(fmi_index *ix); /* keeps the current error text */
+FM_CHECKED fm_status fmi_rows_head(fmi_rows *ix, char hex[41]);
+FM_CHECKED fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex);
+FM_CHECKED fm_status fmi_rows_begin(fmi_rows *ix); /* takes SQLite's write lock */
+FM_CHECKED fm_status fmi_rows_commit(fmi_rows *ix);
+void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 
 /* ---- results.c ---- */
 FM_CHECKED fm_status fmi_results_sync(fm_repo *r); /* rows of the ref that SQLite lacks */

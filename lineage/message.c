@@ -10,9 +10,9 @@
 
 #define TRAILER "Fmstore-"
 
-static const char *const kinds[] = {"pretrain", "import",   "finetune", "lora",  "prefix", "ia3",
-                                    "bitfit",   "head",     "distill",  "prune", "quantize",
-                                    "cast",     "merge",    "rebase",   "edit",  "retrieval"};
+static const char *const kinds[] = {
+    "pretrain", "import", "finetune", "lora", "prefix", "ia3",    "bitfit", "head",
+    "distill",  "prune",  "quantize", "cast", "merge",  "rebase", "edit",   "retrieval"};
 
 bool fmi_kind_known(const char *kind)
 {

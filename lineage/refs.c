@@ -326,7 +326,8 @@ static fm_status report_conflict(fm_repo *r, fm_status rc, const char *name, con
     who_moved(r, name, &who);
     rc = fm_fail(rc, "'%s' %s%s and is now at %.12s; your commit %s %s%s", short_name(name),
                  rc == FM_EEXISTS ? "was made" : "was moved", fm_buf_cstr(&who), at, hex,
-                 kept ? "is kept under " FMI_LOST_PREFIX : "could not be kept under a ref of its own",
+                 kept ? "is kept under " FMI_LOST_PREFIX
+                      : "could not be kept under a ref of its own",
                  kept ? hex : "");
     fm_buf_release(&who);
     return rc;

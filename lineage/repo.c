@@ -60,7 +60,7 @@ static fm_status status_of(int code)
     if (e->klass == GIT_ERROR_NOMEMORY)
         return FM_ENOMEM;
     if (e->klass == GIT_ERROR_ODB || e->klass == GIT_ERROR_OBJECT || e->klass == GIT_ERROR_TREE ||
-        e->klass == GIT_ERROR_ZLIB || e->klass == GIT_ERROR_INDEXER)
+        e->klass == GIT_ERROR_CONFIG || e->klass == GIT_ERROR_ZLIB || e->klass == GIT_ERROR_INDEXER)
         return FM_ECORRUPT;
     return FM_EIO;
 }
@@ -175,8 +175,8 @@ static fm_status init_at(const char *root)
     fm_status rc = config && git_path ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK && fm_path_exists(config))
-        rc = fm_fail(FM_EEXISTS, "'%s' already holds a repository (or another 'config' file)",
-                     root);
+        rc =
+            fm_fail(FM_EEXISTS, "'%s' already holds a repository (or another 'config' file)", root);
     if (rc == FM_OK)
         rc = fm_make_dirs(root);
     if (rc == FM_OK) {
@@ -270,9 +270,10 @@ static fm_status check_format(const char *root)
     if (code < 0)
         rc = fmi_damage(code, "%s: cannot read fmstore.format", path);
     else if (format > FMI_FORMAT)
-        rc = fm_fail(FM_EVERSION,
-                     "%s: repository format %" PRId64 ", this fmstore knows %d; use a newer fmstore",
-                     root, format, FMI_FORMAT);
+        rc =
+            fm_fail(FM_EVERSION,
+                    "%s: repository format %" PRId64 ", this fmstore knows %d; use a newer fmstore",
+                    root, format, FMI_FORMAT);
     else if (format < 1)
         rc = fm_fail(FM_ECORRUPT, "%s: fmstore.format is %" PRId64 ", must be at least 1", path,
                      format);
@@ -347,7 +348,7 @@ void fm_repo_close(fm_repo *r)
 {
     if (!r)
         return;
-    fmi_index_close(r->index);
+    fmi_rows_close(r->rows);
     git_odb_free(r->odb);
     git_repository_free(r->git);
     fm_store_close(r->store);

@@ -49,7 +49,7 @@ static fm_status sync_blob(void *ctx, const char *path, const git_oid *id, fm_sp
     (void)id;
     if (!fmi_result_key_ok(key) || strlen(path) != 3 + FM_HEX_CHARS || strncmp(path, key, 2) != 0)
         return FM_OK;
-    return fmi_index_put(s->r->index, key, bytes, true, true);
+    return fmi_rows_put(s->r->rows, key, bytes, true, true);
 }
 
 static git_tree *tree_of(fm_repo *r, const char *hex)
@@ -76,14 +76,14 @@ static fm_status sync_rows(fm_repo *r, const char *have, const char *want)
         git_tree_free(s.old);
         return fm_fail(FM_ECORRUPT, FMI_RESULTS_REF ": commit %s cannot be read", want);
     }
-    rc = fmi_index_begin(r->index);
+    rc = fmi_rows_begin(r->rows);
     if (rc == FM_OK)
         rc = fmi_tree_walk(r, git_tree_id(now), &v);
     if (rc == FM_OK)
-        rc = fmi_index_set_head(r->index, want);
+        rc = fmi_rows_set_head(r->rows, want);
     if (rc == FM_OK)
-        rc = fmi_index_commit(r->index);
-    fmi_index_rollback(r->index);
+        rc = fmi_rows_commit(r->rows);
+    fmi_rows_rollback(r->rows);
     git_tree_free(now);
     git_tree_free(s.old);
     return rc < 0 ? fm_error_prefix(rc, FMI_RESULTS_REF) : FM_OK;
@@ -94,10 +94,10 @@ fm_status fmi_results_sync(fm_repo *r)
     git_oid at;
     bool exists = false;
     char have[41], want[41] = "";
-    fm_status rc = fmi_index_need(r);
+    fm_status rc = fmi_rows_need(r);
 
     if (rc == FM_OK)
-        rc = fmi_index_head(r->index, have);
+        rc = fmi_rows_head(r->rows, have);
     if (rc == FM_OK)
         rc = fmi_ref_peek(r, &at, &exists, FMI_RESULTS_REF);
     if (rc < 0 || !exists)
@@ -113,13 +113,13 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
     fm_status rc = check_key(r, key);
 
     if (rc == FM_OK)
-        rc = fmi_index_need(r);
+        rc = fmi_rows_need(r);
     if (rc == FM_OK)
-        rc = fmi_index_get(r->index, out, key);
+        rc = fmi_rows_get(r->rows, out, key);
     if (rc != FM_ENOTFOUND)
         return rc;
     rc = fmi_results_sync(r);
-    return rc == FM_OK ? fmi_index_get(r->index, out, key) : rc;
+    return rc == FM_OK ? fmi_rows_get(r->rows, out, key) : rc;
 }
 
 fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
@@ -137,7 +137,7 @@ fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
     if (rc < 0)
         return rc;
     rc = fmi_results_sync(r);
-    return rc == FM_OK ? fmi_index_put(r->index, key, value, false, false) : rc;
+    return rc == FM_OK ? fmi_rows_put(r->rows, key, value, false, false) : rc;
 }
 
 /* ---- SQLite -> git ---- */
@@ -252,7 +252,7 @@ static fm_status flush_locked(flush *f)
     code = git_treebuilder_new(&f->top, r->git, f->base);
     if (code < 0)
         return fmi_git_fail(code, "cannot begin a tree");
-    rc = fmi_index_unflushed(r->index, flush_row, f);
+    rc = fmi_rows_unflushed(r->rows, flush_row, f);
     if (rc == FM_OK)
         rc = close_folder(f);
     if (rc < 0 || f->count == 0)
@@ -263,9 +263,9 @@ static fm_status flush_locked(flush *f)
     if (rc == FM_OK)
         rc = fmi_ref_move(r, FMI_RESULTS_REF, &to, exists ? &at : NULL, "results");
     if (rc == FM_OK)
-        rc = fmi_index_mark_flushed(r->index);
+        rc = fmi_rows_mark_flushed(r->rows);
     git_oid_fmt(hex, &to);
-    return rc == FM_OK ? fmi_index_set_head(r->index, hex) : rc;
+    return rc == FM_OK ? fmi_rows_set_head(r->rows, hex) : rc;
 }
 
 fm_status fm_result_flush(fm_repo *r)
@@ -277,13 +277,13 @@ fm_status fm_result_flush(fm_repo *r)
     if (rc == FM_OK) /* rows of the ref first: the head that is set must cover them */
         rc = fmi_results_sync(r);
     if (rc == FM_OK)
-        rc = fmi_index_begin(r->index);
+        rc = fmi_rows_begin(r->rows);
     if (rc == FM_OK)
         rc = flush_locked(&f);
     if (rc == FM_OK)
-        rc = fmi_index_commit(r->index);
+        rc = fmi_rows_commit(r->rows);
     if (r) {
-        fmi_index_rollback(r->index);
+        fmi_rows_rollback(r->rows);
         fmi_objects_abort(r);
     }
     git_treebuilder_free(f.sub);

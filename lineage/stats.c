@@ -54,11 +54,11 @@ static fm_status count_uses(family *f, const fm_tree *tree)
 
     for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
-        usage *u;
+        usage *u = NULL;
         if (e->kind == FM_ENTRY_FILE)
             continue;
         rc = use_of(f, e, &u);
-        if (rc == FM_OK && u->last != f->out->count) {
+        if (rc == FM_OK && u && u->last != f->out->count) {
             u->last = f->out->count;
             u->branches++;
         }

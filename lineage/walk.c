@@ -11,7 +11,7 @@
 typedef struct node {
     git_commit *commit; /* until it is shown */
     int64_t time;
-    size_t seq;         /* order of arrival breaks ties, so that output is stable */
+    size_t seq; /* order of arrival breaks ties, so that output is stable */
     unsigned next_parent;
     bool visited;
 } node;
