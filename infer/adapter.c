@@ -17,13 +17,33 @@
 
 /* Understood by fm_lora_spec_of or below, or without effect on a forward pass. */
 static const char *const known_keys[] = {
-    "peft_type",     "r",             "lora_alpha",       "rank_pattern",
-    "alpha_pattern", "use_rslora",    "target_modules",   "modules_to_save",
-    "bias",          "base_model_name_or_path", "inference_mode", "init_lora_weights",
-    "lora_dropout",  "megatron_core", "peft_version",     "revision",
-    "task_type",     "qalora_group_size", "auto_mapping", "exclude_modules",
-    "layers_to_transform", "layers_pattern", "eva_config", "corda_config",
-    "lora_ga_config", "loftq_config", "ensure_weight_tying",
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_rslora",
+    "target_modules",
+    "modules_to_save",
+    "bias",
+    "base_model_name_or_path",
+    "inference_mode",
+    "init_lora_weights",
+    "lora_dropout",
+    "megatron_core",
+    "peft_version",
+    "revision",
+    "task_type",
+    "qalora_group_size",
+    "auto_mapping",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "loftq_config",
+    "ensure_weight_tying",
 };
 
 static bool is_off(const fm_json *v)
@@ -283,8 +303,7 @@ static fm_status bind_term(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_has
         rc = digest_term(digest, module, ca, cb, spec.scale);
     if (rc != FM_OK)
         return rc;
-    fm_lora_term term = {
-        .a = ca->v, .b = cb->v, .r = spec.r, .scale = spec.scale, .adapter = n};
+    fm_lora_term term = {.a = ca->v, .b = cb->v, .r = spec.r, .scale = spec.scale, .adapter = n};
     return add_term(lin, &term);
 }
 

@@ -11,13 +11,13 @@
 /* What each model type means where its config is silent. */
 typedef struct family {
     const char *name;
-    uint32_t kv_heads;      /* 0: as many as heads */
-    uint32_t head_dim;      /* 0: hidden / heads */
+    uint32_t kv_heads; /* 0: as many as heads */
+    uint32_t head_dim; /* 0: hidden / heads */
     uint32_t max_positions;
-    uint32_t window;        /* where sliding_window is absent */
-    bool window_switch;     /* sliding_window counts only with use_sliding_window */
-    bool qkv_bias;          /* always there, no key says so */
-    bool bias_key;          /* attention_bias is read */
+    uint32_t window;    /* where sliding_window is absent */
+    bool window_switch; /* sliding_window counts only with use_sliding_window */
+    bool qkv_bias;      /* always there, no key says so */
+    bool bias_key;      /* attention_bias is read */
     bool qk_norm;
 } family;
 
@@ -42,28 +42,75 @@ static const family families[] = {
 
 /* Read below, or checked to have the only value that we compute. */
 static const char *const understood[] = {
-    "model_type",        "vocab_size",         "hidden_size",         "intermediate_size",
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "rms_norm_eps",      "tie_word_embeddings", "attention_bias",      "mlp_bias",
-    "rope_theta",        "rope_scaling",       "rope_parameters",     "max_position_embeddings",
-    "sliding_window",    "use_sliding_window", "max_window_layers",   "layer_types",
-    "hidden_act",        "bos_token_id",       "eos_token_id",        "pad_token_id",
-    "partial_rotary_factor", "rope_interleaved",
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "max_position_embeddings",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "hidden_act",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "partial_rotary_factor",
+    "rope_interleaved",
 };
 
 /* Cannot change what a forward pass at inference gives (pretraining_tp splits a product and sums
  * the parts: the same value in exact arithmetic). */
 static const char *const harmless[] = {
-    "architectures",       "attention_dropout",    "hidden_dropout",     "initializer_range",
-    "pretraining_tp",      "transformers_version", "torch_dtype",        "dtype",
-    "use_cache",           "_name_or_path",        "name_or_path",       "auto_map",
-    "is_llama_config",     "output_attentions",    "output_hidden_states", "return_dict",
-    "transformers.js_config", "unsloth_version",   "unsloth_fixed",      "chunk_size_feed_forward",
-    "id2label",            "label2id",             "problem_type",       "task_specific_params",
-    "tokenizer_class",     "unk_token_id",         "_attn_implementation_autoset",
-    "attn_implementation", "_attn_implementation", "resid_pdrop",        "embd_pdrop",
-    "max_length",          "temperature",          "top_p",              "top_k",
-    "do_sample",           "repetition_penalty",   "_commit_hash",
+    "architectures",
+    "attention_dropout",
+    "hidden_dropout",
+    "initializer_range",
+    "pretraining_tp",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "_name_or_path",
+    "name_or_path",
+    "auto_map",
+    "is_llama_config",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "transformers.js_config",
+    "unsloth_version",
+    "unsloth_fixed",
+    "chunk_size_feed_forward",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "task_specific_params",
+    "tokenizer_class",
+    "unk_token_id",
+    "_attn_implementation_autoset",
+    "attn_implementation",
+    "_attn_implementation",
+    "resid_pdrop",
+    "embd_pdrop",
+    "max_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "do_sample",
+    "repetition_penalty",
+    "_commit_hash",
 };
 
 static bool listed(const char *const *list, size_t n, const char *key)
@@ -130,8 +177,7 @@ static fm_status check_keys(const fm_json *c, const char *what)
 {
     for (void *it = fm_json_iter(c); it; it = fm_json_next(c, it)) {
         const char *key = fm_json_iter_key(it);
-        if (absent(fm_json_iter_value(it)) ||
-            listed(understood, FM_ARRAY_LEN(understood), key) ||
+        if (absent(fm_json_iter_value(it)) || listed(understood, FM_ARRAY_LEN(understood), key) ||
             listed(harmless, FM_ARRAY_LEN(harmless), key))
             continue;
         return fm_fail(FM_EUNSUPPORTED,
@@ -179,8 +225,12 @@ static fm_status rope_llama3(fm_arch *a, const fm_json *r, const char *what)
 
 static fm_status rope_fields(fm_arch *a, const fm_json *r, const char *what)
 {
-    static const char *const known[] = {"rope_type", "type", "rope_theta", "factor",
-                                        "low_freq_factor", "high_freq_factor",
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
                                         "original_max_position_embeddings",
                                         "partial_rotary_factor"};
     if (!fm_json_is(r, FM_JSON_OBJECT))
@@ -403,8 +453,8 @@ fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what)
     memset(out, 0, sizeof(*out));
     const fm_entry *e = fm_tree_find(tree, "model.json");
     if (!e)
-        return fm_fail(FM_ENOTFOUND, "%s: no model.json in the tree; import a folder with config.json",
-                       what);
+        return fm_fail(FM_ENOTFOUND,
+                       "%s: no model.json in the tree; import a folder with config.json", what);
     if (e->kind != FM_ENTRY_FILE)
         return fm_fail(FM_ECORRUPT, "%s: model.json is not a plain file", what);
     fm_json *v = NULL;

@@ -179,9 +179,8 @@ static uint32_t rope_positions(const fm_engine *e, const fm_arch *a)
 fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a)
 {
     *out = NULL;
-    fmi_rope want = {.theta = a->rope_theta,
-                     .head_dim = a->head_dim,
-                     .positions = rope_positions(e, a)};
+    fmi_rope want = {
+        .theta = a->rope_theta, .head_dim = a->head_dim, .positions = rope_positions(e, a)};
     if (a->rope_llama3) {
         want.factor = a->rope_factor;
         want.low = a->rope_low;

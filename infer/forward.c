@@ -50,8 +50,7 @@ static const int32_t *known_list(const fmi_step *s, const int32_t *rows, uint32_
 {
     for (size_t i = 0; i < s->list_count; i++) {
         const fmi_list *l = &s->lists[i];
-        if (l->count == count &&
-            memcmp(l->c->host + l->at, rows, count * sizeof(int32_t)) == 0)
+        if (l->count == count && memcmp(l->c->host + l->at, rows, count * sizeof(int32_t)) == 0)
             return l->c->dev + l->at;
     }
     return NULL;
@@ -121,8 +120,8 @@ static fm_status products(fmi_pass *p, fmi_parts ps, matrix y, matrix x)
         fm_status rc = rows_of(s, &rs, ps.p, s->member, n);
         if (rc != FM_OK)
             return rc;
-        be->linear(be, y.p + rs.begin * y.ld, y.ld, x.p + rs.begin * x.ld, x.ld, lin->w,
-                   lin->bias, rs.list, rs.count);
+        be->linear(be, y.p + rs.begin * y.ld, y.ld, x.p + rs.begin * x.ld, x.ld, lin->w, lin->bias,
+                   rs.list, rs.count);
         p->e->gemm_groups++;
     }
     return FM_OK;
@@ -205,8 +204,8 @@ static void rotate(fmi_pass *p, float *x, uint32_t heads)
         uint32_t m = 0;
         for (j = i; j < p->all.n && fmi_priv(p->all.p[j].model)->rope == r; j++)
             m += p->all.p[j].count;
-        be->rope(be, x + first->begin * ld, ld, p->pos + first->begin, r->cos, r->sin, m, heads,
-                 hd, false);
+        be->rope(be, x + first->begin * ld, ld, p->pos + first->begin, r->cos, r->sin, m, heads, hd,
+                 false);
     }
 }
 

@@ -112,8 +112,8 @@ static fm_status regrow(fmi_kv_pool *p, float **array, uint64_t pages)
     if (rc != FM_OK)
         return rc;
     if (p->pages) {
-        be->copy_rows(be, fresh, p->page_floats, *array, p->page_floats, NULL,
-                      (uint32_t)p->pages, (uint32_t)p->page_floats);
+        be->copy_rows(be, fresh, p->page_floats, *array, p->page_floats, NULL, (uint32_t)p->pages,
+                      (uint32_t)p->page_floats);
         rc = be->sync(be);
     }
     if (rc != FM_OK) {

@@ -200,9 +200,9 @@ static fm_status check_leftovers(fmi_binder *b)
             rc = fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
         else if (!fm_map_has(known, e->name, strlen(e->name)) &&
                  !without_effect(&b->m->arch, e->name))
-            rc = fm_fail(FM_EUNSUPPORTED,
-                         "%s: tensor '%s' belongs to nothing that %s computes here", b->what,
-                         e->name, b->m->arch.family);
+            rc =
+                fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' belongs to nothing that %s computes here",
+                        b->what, e->name, b->m->arch.family);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(b->replaced); i++) {
         fm_span name = fm_map_key_at(b->replaced, i);
@@ -224,10 +224,9 @@ static fm_status digest_arch(fm_hasher *h, const fm_arch *a)
                      "fmstore forward 1\n%s %u %u %u %u %u %u %u %u %u\n%a %d%d%d%d%d\n"
                      "%a %d %a %a %a %u\n%d %d\n",
                      a->family, a->vocab, a->hidden, a->inter, a->layers, a->heads, a->kv_heads,
-                     a->head_dim, a->max_positions, a->window, (double)a->eps, a->tied,
-                     a->qkv_bias, a->o_bias, a->mlp_bias, a->qk_norm, a->rope_theta,
-                     a->rope_llama3, a->rope_factor, a->rope_low, a->rope_high, a->rope_original,
-                     a->bos, a->pad);
+                     a->head_dim, a->max_positions, a->window, (double)a->eps, a->tied, a->qkv_bias,
+                     a->o_bias, a->mlp_bias, a->qk_norm, a->rope_theta, a->rope_llama3,
+                     a->rope_factor, a->rope_low, a->rope_high, a->rope_original, a->bos, a->pad);
     fm_assert(n > 0 && (size_t)n < sizeof(text));
     fm_status rc = fm_hasher_update(h, text, (size_t)n);
     for (uint32_t i = 0; i < a->eos_count && rc == FM_OK; i++) {

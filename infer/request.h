@@ -12,12 +12,12 @@ FM_BEGIN_DECLS
 
 typedef struct fmi_request {
     uint64_t id;
-    fm_gen_request ask;  /* prompt and stop are not used: see below */
-    fm_seq *seq;         /* NULL until started */
-    int32_t *token;      /* prompt, then the answer */
+    fm_gen_request ask; /* prompt and stop are not used: see below */
+    fm_seq *seq;        /* NULL until started */
+    int32_t *token;     /* prompt, then the answer */
     size_t prompt_len, count, room;
     fm_tok_stream stream;
-    fm_buf text;         /* complete code points that were not handed out yet */
+    fm_buf text; /* complete code points that were not handed out yet */
     char *stop[FMI_MAX_STOPS];
     size_t stops;
     fm_logprob *top;     /* [top_logprobs] */

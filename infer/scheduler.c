@@ -1,9 +1,10 @@
 /* scheduler.c - continuous batching: one step over whatever runs.
  *
  * Decode rows come first, then prompts fill the step in order of arrival, so that a long prompt
- * delays nobody's next token by more than one step. When KV pages run out, the request that began last
- * gives its pages back and waits; it is computed again later, and since bits do not depend on how a
- * prompt was cut, its answer goes on as if nothing had happened. A failing request ends alone. */
+ * delays nobody's next token by more than one step. When KV pages run out, the request that began
+ * last gives its pages back and waits; it is computed again later, and since bits do not depend on
+ * how a prompt was cut, its answer goes on as if nothing had happened. A failing request ends
+ * alone. */
 #include "infer/request.h"
 
 #include <string.h>
@@ -221,9 +222,8 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
     r->rows = n;
     r->wants = at + n == r->count;
     for (uint32_t i = 0; i < n; i++)
-        s->row[s->rows++] = (fm_row){.seq = r->seq,
-                                     .token = r->token[at + i],
-                                     .want_logits = r->wants && i + 1 == n};
+        s->row[s->rows++] = (fm_row){
+            .seq = r->seq, .token = r->token[at + i], .want_logits = r->wants && i + 1 == n};
 }
 
 /* Reserves and puts n rows of run[i]. Requests behind it may lose their pages when may_preempt;

@@ -29,9 +29,9 @@ static fm_status check(const job *j)
     if (j->feed > fmi_priv(q->model)->rope->positions)
         return fm_fail(FM_EINVAL, "score: %zu tokens, the model takes at most %u", q->n,
                        fmi_priv(q->model)->rope->positions);
-    return j->top_k > a->vocab ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u",
-                                         j->top_k, a->vocab)
-                               : FM_OK;
+    return j->top_k > a->vocab
+               ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u", j->top_k, a->vocab)
+               : FM_OK;
 }
 
 /* Rows of unfinished jobs, in order, up to limit; at most `jobs` of them begin or go on. */
@@ -49,9 +49,8 @@ static fm_status gather(fm_row *row, uint32_t limit, job *j, size_t n, size_t jo
         j[i].row0 = at;
         j[i].rows = (uint32_t)FM_MIN((size_t)(limit - at), j[i].feed - j[i].done);
         for (uint32_t r = 0; r < j[i].rows; r++)
-            row[at++] = (fm_row){.seq = j[i].seq,
-                                 .token = j[i].q->ids[j[i].done + r],
-                                 .want_logits = true};
+            row[at++] =
+                (fm_row){.seq = j[i].seq, .token = j[i].q->ids[j[i].done + r], .want_logits = true};
     }
     *out = at;
     return FM_OK;
@@ -149,10 +148,8 @@ fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs, f
 {
     fm_score_request q = {.model = m, .ids = ids, .n = n, .logprobs = logprobs};
     bool wants_top = top && top_k;
-    job j = {.q = &q,
-             .top = top,
-             .top_k = wants_top ? top_k : 0,
-             .feed = n && !wants_top ? n - 1 : n};
+    job j = {
+        .q = &q, .top = top, .top_k = wants_top ? top_k : 0, .feed = n && !wants_top ? n - 1 : n};
     return score(m->engine, &j, 1);
 }
 

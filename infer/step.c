@@ -67,7 +67,7 @@ void fmi_step_free(fmi_step *s)
     device_free(e, s->act);
     device_free(e, s->logits);
     device_free(e, s->lse);
-    void *host[] = {s->run,  s->want, s->order,    s->pos,  s->logit_row, s->member,
+    void *host[] = {s->run,  s->want, s->order,    s->pos,   s->logit_row, s->member,
                     s->done, s->host, s->lse_host, s->lists, s->tap_host};
     for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
         fm_free(host[i]);
@@ -204,8 +204,7 @@ static fm_status plan_room(fmi_step *s, size_t ints, size_t more)
         return FM_ENOMEM;
     s->host = host;
     void *dev = s->dev;
-    fm_status rc =
-        device_room(s->e, &dev, s->ints * sizeof(int32_t), room * sizeof(int32_t));
+    fm_status rc = device_room(s->e, &dev, s->ints * sizeof(int32_t), room * sizeof(int32_t));
     s->dev = dev;
     if (rc == FM_OK)
         s->ints = room;
@@ -284,20 +283,20 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t stride, uint32_t i, 
             w += s->run[r].wanted;
         }
     fmi_pass p = {.s = s,
-              .e = s->e,
-              .g = g,
-              .all = {s->run + i, j - i},
-              .want = {s->want, wants},
-              .row0 = row0,
-              .m = s->run[j - 1].begin + s->run[j - 1].count,
-              .want0 = want0,
-              .w = w,
-              .table_stride = stride,
-              .ids = s->dev + row0,
-              .pos = s->dev + n + row0,
-              .slot = s->dev + 2 * (size_t)n + row0,
-              .gather = s->dev + 3 * (size_t)n + want0,
-              .table = s->dev + 4 * (size_t)n + (size_t)row0 * stride};
+                  .e = s->e,
+                  .g = g,
+                  .all = {s->run + i, j - i},
+                  .want = {s->want, wants},
+                  .row0 = row0,
+                  .m = s->run[j - 1].begin + s->run[j - 1].count,
+                  .want0 = want0,
+                  .w = w,
+                  .table_stride = stride,
+                  .ids = s->dev + row0,
+                  .pos = s->dev + n + row0,
+                  .slot = s->dev + 2 * (size_t)n + row0,
+                  .gather = s->dev + 3 * (size_t)n + want0,
+                  .table = s->dev + 4 * (size_t)n + (size_t)row0 * stride};
     size_t rows = s->max_rows, h = g->hidden * rows;
     size_t q = (size_t)g->heads * g->head_dim * rows, kv = (size_t)g->kv_heads * g->head_dim * rows;
     size_t sizes[] = {h, h, q, kv, kv, q, h, g->inter * rows, g->inter * rows};

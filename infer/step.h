@@ -6,7 +6,8 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fmi_part { /* rows [begin, begin + count) of one model; numbers inside of its fmi_pass */
+typedef struct fmi_part { /* rows [begin, begin + count) of one model; numbers inside of its
+                             fmi_pass */
     fm_model *model;
     uint32_t begin, count;
     uint32_t wanted; /* of them want logits */
@@ -32,14 +33,14 @@ typedef struct fmi_list {
 struct fmi_step {
     fm_engine *e;
     uint32_t max_rows;
-    fmi_part *run, *want;     /* [max_rows] all rows, and those with logits, by model */
+    fmi_part *run, *want; /* [max_rows] all rows, and those with logits, by model */
     uint32_t runs;
-    uint32_t *order;      /* [max_rows] the caller's number of each row, passes one after another */
-    uint32_t *pos;        /* [max_rows] by the caller's number */
-    int32_t *logit_row;   /* [max_rows] by the caller's number: row of logits or -1 */
-    uint32_t *member;     /* [max_rows] scratch of grouping */
+    uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
+    uint32_t *pos;      /* [max_rows] by the caller's number */
+    int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
+    uint32_t *member;   /* [max_rows] scratch of grouping */
     const fm_linear **lin; /* [max_rows] likewise */
-    bool *done;           /* [max_rows] likewise */
+    bool *done;            /* [max_rows] likewise */
     uint32_t last_n;
     int32_t *host, *dev; /* ids, pos, slot, gather of n rows, then page tables */
     size_t ints;
@@ -62,8 +63,8 @@ typedef struct fmi_pass {
     fm_engine *e;
     const fmi_geom *g;
     fmi_parts all, want;
-    uint32_t row0, m;     /* first row in step order, rows */
-    uint32_t want0, w;    /* first row of logits, rows of them */
+    uint32_t row0, m;  /* first row in step order, rows */
+    uint32_t want0, w; /* first row of logits, rows of them */
     uint32_t table_stride;
     const int32_t *ids, *pos, *slot, *gather, *table; /* device, of this fmi_pass */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up;

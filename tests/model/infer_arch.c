@@ -124,12 +124,9 @@ int main(void)
         return tk_skip("no reference data");
     fm_free(here);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_are_refused_by_name),
-        cmocka_unit_test(llama_logits_match),
-        cmocka_unit_test(llama3_rope_scaling_matches),
-        cmocka_unit_test(mistral_window_matches),
-        cmocka_unit_test(qwen2_biases_match),
-        cmocka_unit_test(qwen3_head_norms_match),
+        cmocka_unit_test(others_are_refused_by_name),  cmocka_unit_test(llama_logits_match),
+        cmocka_unit_test(llama3_rope_scaling_matches), cmocka_unit_test(mistral_window_matches),
+        cmocka_unit_test(qwen2_biases_match),          cmocka_unit_test(qwen3_head_norms_match),
         cmocka_unit_test(unlike_models_share_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,8 +40,10 @@ static void add_lora(family *f, fm_tree *t, uint32_t r, uint64_t seed, bool head
     static const struct {
         const char *name;
         uint32_t out, in;
-    } lin[] = {{"self_attn.q_proj", 48, 48}, {"self_attn.v_proj", 24, 48},
-               {"mlp.gate_proj", 96, 48},    {"mlp.down_proj", 48, 96}};
+    } lin[] = {{"self_attn.q_proj", 48, 48},
+               {"self_attn.v_proj", 24, 48},
+               {"mlp.gate_proj", 96, 48},
+               {"mlp.down_proj", 48, 96}};
     const char *at = "adapters/0-lora/tensors";
     char config[256], name[128];
     (void)snprintf(config, sizeof(config),
@@ -299,7 +301,7 @@ static void bad_steps_change_nothing(void **state)
     row[3].token = 160;
     tk_fails(fm_engine_step(e, row, 4), FM_EINVAL, "vocabulary");
     row[3].token = 5;
-    tk_fails(fm_engine_step(e, row, 65), FM_ELIMIT, NULL);  /* pages, and positions */
+    tk_fails(fm_engine_step(e, row, 65), FM_ELIMIT, NULL); /* pages, and positions */
     tk_fails(fm_engine_step(e, row, 300), FM_ELIMIT, NULL);
     assert_int_equal(fm_seq_len(s), 0);
     tk_ok(fm_engine_step(e, row, 64)); /* what failed gave its pages back */

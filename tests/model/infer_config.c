@@ -1,0 +1,180 @@
+/* config.json to fm_arch: old and new spellings, defaults, and refusals that name the field. */
+#include "tests/model/infer_kit.h"
+
+#include <math.h>
+
+#define BASE                                                                                       \
+    "\"vocab_size\":100,\"hidden_size\":48,\"intermediate_size\":96,\"num_hidden_layers\":2,"      \
+    "\"num_attention_heads\":4"
+
+static fm_status parse_with(fm_arch *a, const char *type, const char *more, const char *gen)
+{
+    char text[2048];
+    fm_json *v = NULL;
+    (void)snprintf(text, sizeof(text),
+                   "{\"format\":1,\"config\":{\"model_type\":\"%s\"," BASE "%s%s}%s%s}", type,
+                   more[0] ? "," : "", more, gen[0] ? ",\"generation_config\":" : "", gen);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    fm_status rc = fm_arch_from_json(a, v, "m");
+    fm_json_free(v);
+    return rc;
+}
+
+static fm_arch good(const char *type, const char *more)
+{
+    fm_arch a;
+    tk_ok(parse_with(&a, type, more, ""));
+    return a;
+}
+
+static void bad(const char *type, const char *more, fm_status want, const char *needle)
+{
+    fm_arch a;
+    tk_fails(parse_with(&a, type, more, ""), want, needle);
+    assert_int_equal(a.layers, 0);
+}
+
+static void unknown_fields_are_refused_by_name(void **state)
+{
+    (void)state;
+    bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
+    bad("llama", "\"quantization_config\":{\"bits\":4}", FM_EUNSUPPORTED, "quantization_config");
+    bad("gpt_neox", "", FM_EUNSUPPORTED, "gpt_neox");
+    bad("llama", "\"hidden_act\":\"gelu\"", FM_EUNSUPPORTED, "gelu");
+    bad("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", FM_EUNSUPPORTED, "yarn");
+    bad("llama", "\"rope_scaling\":{\"type\":\"default\",\"beta\":4}", FM_EUNSUPPORTED, "beta");
+    bad("llama", "\"partial_rotary_factor\":0.5", FM_EUNSUPPORTED, "partial_rotary_factor");
+    bad("qwen2", "\"num_key_value_heads\":2,\"use_sliding_window\":true,\"max_window_layers\":1",
+        FM_EUNSUPPORTED, "max_window_layers");
+    bad("qwen2",
+        "\"num_key_value_heads\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+        FM_EUNSUPPORTED, "mixes");
+    bad("mistral", "\"num_key_value_heads\":2,\"attention_bias\":true", FM_EUNSUPPORTED, "bias");
+    good("llama", "\"softcap\":null,\"torch_dtype\":\"bfloat16\",\"pretraining_tp\":1");
+}
+
+static void wrong_values_are_refused_by_name(void **state)
+{
+    (void)state;
+    bad("llama", "\"num_key_value_heads\":3", FM_EINVAL, "3 key/value heads");
+    bad("llama", "\"head_dim\":5", FM_EINVAL, "head_dim");
+    bad("llama", "\"rms_norm_eps\":-1", FM_EINVAL, "rms_norm_eps");
+    bad("llama", "\"rms_norm_eps\":\"x\"", FM_EINVAL, "rms_norm_eps");
+    bad("llama", "\"tie_word_embeddings\":1", FM_EINVAL, "tie_word_embeddings");
+    bad("llama", "\"max_position_embeddings\":0", FM_EINVAL, "max_position_embeddings");
+    bad("llama", "\"eos_token_id\":100", FM_EINVAL, "eos_token_id");
+    bad("llama", "\"eos_token_id\":[1,2,3,4,5,6,7,8,9]", FM_ELIMIT, "eos_token_id");
+    bad("llama", "\"rope_theta\":0", FM_EINVAL, "rope_theta");
+    bad("llama", "\"rope_scaling\":{\"rope_type\":\"llama3\"}", FM_EINVAL, "factor");
+    bad("llama", "\"rope_scaling\":7", FM_EINVAL, "rope");
+    bad("llama", "\"head_dim\":4294967298", FM_EINVAL, "head_dim");
+    fm_arch a;
+    fm_json *v = NULL;
+    tk_ok(fm_json_parse(&v, fm_span_str("{\"format\":1}"), "x"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), FM_EINVAL, "config");
+    fm_json_free(v);
+    tk_ok(fm_json_parse(&v, fm_span_str("{\"config\":{\"model_type\":\"llama\"}}"), "x"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), FM_EINVAL, "vocab_size");
+    fm_json_free(v);
+}
+
+static void old_and_new_spellings_agree(void **state)
+{
+    (void)state;
+    fm_arch a = good("llama", "\"rope_theta\":500000.0,\"rope_scaling\":{\"rope_type\":\"llama3\","
+                              "\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"
+                              "\"original_max_position_embeddings\":64}");
+    fm_arch b = good("llama", "\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"llama3\","
+                              "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+                              "\"original_max_position_embeddings\":64}");
+    assert_true(a.rope_llama3 && b.rope_llama3);
+    assert_true(a.rope_theta == b.rope_theta && a.rope_theta == 500000.0);
+    assert_true(a.rope_factor == b.rope_factor && a.rope_high == b.rope_high);
+    assert_int_equal(a.rope_original, b.rope_original);
+}
+
+static void silence_means_the_family_default(void **state)
+{
+    (void)state;
+    fm_arch a = good("llama", "");
+    assert_int_equal(a.kv_heads, 4);
+    assert_int_equal(a.head_dim, 12);
+    assert_int_equal(a.max_positions, 2048);
+    assert_true(a.rope_theta == 10000.0 && a.eps == 1e-6f && !a.tied && !a.window);
+    assert_int_equal(a.bos, -1);
+    assert_int_equal(good("mistral", "\"num_key_value_heads\":2").window, 4096);
+    assert_int_equal(good("mistral", "\"num_key_value_heads\":2,\"sliding_window\":null").window,
+                     0);
+    assert_int_equal(good("mistral", "\"num_key_value_heads\":null").kv_heads, 4);
+    a = good("qwen2", "\"num_key_value_heads\":2,\"use_sliding_window\":true,"
+                      "\"max_window_layers\":0,\"sliding_window\":16");
+    assert_int_equal(a.window, 16);
+    assert_true(a.qkv_bias && !a.o_bias && !a.qk_norm);
+    a = good("qwen3", "\"num_key_value_heads\":2");
+    assert_int_equal(a.head_dim, 128);
+    assert_true(a.qk_norm && !a.qkv_bias && a.window == 0);
+    a = good("llama", "\"attention_bias\":true,\"mlp_bias\":true");
+    assert_true(a.qkv_bias && a.o_bias && a.mlp_bias);
+}
+
+static void generation_config_says_what_ends_a_text(void **state)
+{
+    (void)state;
+    fm_arch a;
+    tk_ok(parse_with(&a, "llama", "\"eos_token_id\":2,\"pad_token_id\":-1",
+                     "{\"eos_token_id\":[7,9]}"));
+    assert_int_equal(a.eos_count, 2);
+    assert_int_equal(a.eos[0], 7);
+    assert_int_equal(a.eos[1], 9);
+    a = good("llama", "\"eos_token_id\":2");
+    assert_int_equal(a.eos_count, 1);
+    assert_int_equal(a.eos[0], 2);
+    assert_int_equal(good("llama", "").eos_count, 0);
+}
+
+static void parameters_are_listed_once_each(void **state)
+{
+    (void)state;
+    fm_arch a = good("qwen3", "\"num_key_value_heads\":2,\"attention_bias\":true,\"head_dim\":16");
+    fm_param p;
+    uint32_t n = 0, matrices = 0;
+    for (; fm_arch_param(&a, n, &p); n++)
+        matrices += p.is_matrix;
+    assert_int_equal(n, 1 + 2 * (9 + 4 + 2) + 2);
+    assert_int_equal(matrices, 1 + 2 * 7 + 1);
+    assert_string_equal(p.name, "lm_head.weight"); /* the last one that was filled */
+    assert_true(fm_arch_param(&a, 2, &p));
+    assert_string_equal(p.name, "model.layers.0.self_attn.q_proj.weight");
+    assert_int_equal(p.shape.dim[0], 64);
+    assert_int_equal(p.shape.dim[1], 48);
+    assert_false(fm_arch_param(&a, UINT32_MAX, &p));
+}
+
+static void rotary_table_is_cos_and_sin(void **state)
+{
+    (void)state;
+    fm_arch a = good("llama", "\"head_dim\":4,\"max_position_embeddings\":5000");
+    float *c = fm_malloc(2 * 5000 * sizeof(float)), *s = fm_malloc(2 * 5000 * sizeof(float));
+    tk_fails(fm_arch_rope(&a, 5001, c, s), FM_ELIMIT, "5001");
+    tk_ok(fm_arch_rope(&a, 5000, c, s));
+    for (int p = 0; p < 5000; p++) {
+        assert_true(fabsf(c[2 * p] - (float)cos(p)) <= 1e-7f);
+        assert_true(fabsf(s[2 * p + 1] - (float)sin((double)((float)p * 0.01f))) <= 1e-7f);
+    }
+    fm_free(c);
+    fm_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unknown_fields_are_refused_by_name),
+        cmocka_unit_test(wrong_values_are_refused_by_name),
+        cmocka_unit_test(old_and_new_spellings_agree),
+        cmocka_unit_test(silence_means_the_family_default),
+        cmocka_unit_test(generation_config_says_what_ends_a_text),
+        cmocka_unit_test(parameters_are_listed_once_each),
+        cmocka_unit_test(rotary_table_is_cos_and_sin),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
