@@ -155,11 +155,8 @@ FMI_INLINE void tile_finish(const tile_out *o, uint32_t r, uint32_t column, vf s
 {
     size_t row = o->rows ? (size_t)o->rows[r] : o->first + r;
     float *c = o->c + row * o->ldc + column;
-    uint32_t n;
+    uint32_t n = o->n - column; /* >= 1: a tile is no wider than its outputs need */
 
-    if (column >= o->n)
-        return;
-    n = o->n - column;
     sum = vf_mul(sum, vf_set1(o->epi->alpha));
     if (o->epi->add)
         sum = vf_add(vf_load_upto(c, n), sum);

@@ -1,0 +1,319 @@
+/* Norms, rope, activations, losses, optimizer: the oracle, the lane order, exp's accuracy, limits
+ * (infinities, NaN, masked labels). */
+#include "tests/kernel/kernel_kit.h"
+
+#include "store/base/detmath.h"
+#define FMI_ISA_GENERIC
+#include "infer/cpu/vec.h"
+
+/* One to a few roundings per element, against the exact value. */
+#define TOL_ELEM 1e-6
+/* Sums in 16 lanes add at most the rounding of n / 16 additions, random signs or decaying terms. */
+#define TOL_SUM 3e-6
+
+/* ---- exp ---- */
+
+static float exp1(float x)
+{
+    float out[VF_LANES];
+
+    vf_store(out, vf_exp(vf_set1(x)));
+    return out[0];
+}
+
+static void exp_is_within_about_one_ulp(void **state)
+{
+    double worst = 0.0;
+
+    (void)state;
+    for (int i = -1040000; i <= 887000; i++) {
+        float x = (float)i * 1e-4f, y = exp1(x);
+        double want = exp((double)x);
+        double ulp = want < 1.17549435e-38 ? 0x1p-149 : ldexp(1.0, ilogb(want) - 23);
+        worst = fmax(worst, fabs((double)y - want) / ulp);
+    }
+    tk_assert_le(worst, 1.01, "ulp of exp"); /* measured 1.003, subnormal results included */
+}
+
+static void exp_keeps_its_limits(void **state)
+{
+    (void)state;
+    assert_true(exp1(0.0f) == 1.0f && exp1(-0.0f) == 1.0f);
+    assert_true(exp1(INFINITY) == INFINITY && exp1(89.0f) == INFINITY && exp1(1e30f) == INFINITY);
+    assert_true(exp1(-INFINITY) == 0.0f && exp1(-105.0f) == 0.0f && exp1(-1e30f) == 0.0f);
+    assert_true(isnan(exp1(NAN)));
+    assert_true(exp1(88.7f) < INFINITY && exp1(-103.0f) > 0.0f);
+}
+
+/* ---- against the oracle ---- */
+
+/* dim: m, h, padding */
+static void case_rmsnorm(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], h = dim[1], ld = h + dim[2];
+    float *x = kk_in(k, (size_t)m * ld, 3.0), *gain = kk_in(k, h, 2.0);
+    float *y = kk_out(k, (size_t)m * ld, 1.0), *rstd = kk_out(k, m, 1.0);
+    float *own = kk_out(k, (size_t)m * ld, 1.0);
+
+    k->be->rmsnorm(k->be, y, x, gain, rstd, m, h, ld, 1e-5f);
+    k->be->rmsnorm(k->be, own, own, gain, NULL, m, h, ld, 1e-5f);
+}
+
+/* dim: m, h, padding, accumulate */
+static void case_rmsnorm_grad(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], h = dim[1], ld = h + dim[2];
+    float *x = kk_in(k, (size_t)m * ld, 3.0), *gain = kk_in(k, h, 2.0);
+    float *dy = kk_in(k, (size_t)m * ld, 1.0), *y = kk_in(k, (size_t)m * ld, 1.0);
+    float *rstd = kk_in(k, m, 1.0), *dx = kk_out(k, (size_t)m * ld, 1.0);
+    float *dgain = kk_out(k, h, 1.0);
+
+    k->be->rmsnorm(k->be, y, x, gain, rstd, m, h, ld, 1e-5f);
+    k->be->rmsnorm_grad(k->be, dx, dgain, dy, x, gain, rstd, m, h, ld, dim[3]);
+    k->be->rmsnorm_grad(k->be, y, NULL, dy, x, gain, rstd, m, h, ld, false);
+}
+
+static void norms_equal_the_oracle(void **state)
+{
+    static const uint32_t dims[][4] = {{1, 1, 0, 0},    {1, 16, 0, 1},  {3, 17, 2, 0},
+                                       {40, 576, 0, 1}, {70, 33, 1, 0}, {130, 512, 0, 1},
+                                       {5, 4099, 0, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
+        kk_check("rmsnorm", case_rmsnorm, dims[i], TOL_SUM);
+        kk_check("rmsnorm_grad", case_rmsnorm_grad, dims[i], TOL_SUM);
+    }
+}
+
+/* dim: m, heads, hd, inverse, padding */
+static void case_rope(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], heads = dim[1], hd = dim[2], ld = heads * hd + dim[4];
+    float *cos_table = kk_in(k, (size_t)m * hd / 2, 1.0);
+    float *sin_table = kk_in(k, (size_t)m * hd / 2, 1.0);
+    int32_t *pos = kk_shuffled(k, m);
+    float *x = kk_out(k, (size_t)m * ld, 2.0);
+
+    k->be->rope(k->be, x, ld, pos, cos_table, sin_table, m, heads, hd, dim[3]);
+}
+
+static void rope_equals_the_oracle(void **state)
+{
+    static const uint32_t dims[][5] = {{1, 1, 2, 0, 0},   {7, 3, 8, 1, 1},   {33, 9, 64, 0, 0},
+                                       {33, 9, 64, 1, 5}, {50, 2, 96, 0, 0}, {3, 4, 34, 1, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("rope", case_rope, dims[i], TOL_ELEM);
+}
+
+static void case_swiglu(kk *k, const uint32_t *dim)
+{
+    float *gate = kk_in(k, dim[0], 20.0), *up = kk_in(k, dim[0], 2.0), *dy = kk_in(k, dim[0], 1.0);
+    float *y = kk_out(k, dim[0], 1.0), *dgate = kk_out(k, dim[0], 1.0);
+    float *dup = kk_out(k, dim[0], 1.0), *sum = kk_out(k, dim[0], 1.0);
+
+    k->be->swiglu(k->be, y, gate, up, dim[0]);
+    k->be->swiglu_grad(k->be, dgate, dup, dy, gate, up, dim[0]);
+    k->be->add(k->be, sum, gate, dim[0]);
+    k->be->scale(k->be, sum, 0.3f, dim[0]);
+}
+
+static void elements_equal_the_oracle(void **state)
+{
+    static const uint32_t dims[][1] = {{1}, {15}, {16}, {17}, {1000}, {70001}, {200003}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("swiglu, its gradient, add, scale", case_swiglu, dims[i], TOL_ELEM);
+}
+
+/* dim: m, n, vocabulary of embed_grad */
+static void case_columns(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], n = dim[1], v = dim[2];
+    float *dy = kk_in(k, (size_t)m * (n + 1), 1.0), *db = kk_out(k, n, 1.0);
+    float *dw = kk_out(k, (size_t)v * n, 1.0), *y = kk_out(k, (size_t)m * (n + 2), 1.0);
+    int32_t *ids = kk_shuffled(k, m), *rows = kk_shuffled(k, m);
+
+    for (uint32_t i = 0; i < m; i++)
+        ids[i] = (int32_t)((uint32_t)ids[i] % v);
+    k->be->bias_grad(k->be, db, dy, n + 1, m, n);
+    k->be->embed_grad(k->be, dw, dy, n + 1, ids, m, n);
+    k->be->copy_rows(k->be, y, n + 2, dy, n + 1, rows, m, n);
+}
+
+static void sums_over_rows_equal_the_oracle(void **state)
+{
+    static const uint32_t dims[][3] = {{1, 1, 1}, {300, 33, 7}, {70, 576, 50}, {513, 130, 300}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("bias_grad, embed_grad, copy_rows", case_columns, dims[i], TOL_SUM);
+}
+
+/* dim: m, v, padding */
+static void case_loss(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], v = dim[1], ld = v + dim[2];
+    int32_t *label = kk_shuffled(k, m);
+    float *loss = kk_out(k, m, 1.0), *lse = kk_out(k, m, 1.0);
+    float *x = kk_out(k, (size_t)m * ld, 12.0);
+
+    for (uint32_t i = 0; i < m; i++)
+        label[i] = i % 3 == 2 ? -1 - label[i] : (int32_t)((uint32_t)label[i] * 31u % v);
+    k->be->logsumexp(k->be, lse, x, ld, m, v);
+    k->be->cross_entropy(k->be, loss, x, ld, label, m, v, 0.125f);
+}
+
+static void losses_equal_the_oracle(void **state)
+{
+    static const uint32_t dims[][3] = {{1, 1, 0},  {2, 7, 0},    {3, 16, 1},
+                                       {5, 33, 0}, {9, 1000, 3}, {4, 49152, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("logsumexp, cross_entropy", case_loss, dims[i], TOL_SUM);
+}
+
+static void case_optimizer(kk *k, const uint32_t *dim)
+{
+    uint32_t n = dim[0];
+    float *g = kk_in(k, n, 1.0), *p = kk_out(k, n, 1.0), *m = kk_out(k, n, 0.1);
+    float *v = kk_out(k, n, 0.1), *sum = kk_out(k, 1, 1.0);
+    double total = 0.5;
+
+    for (uint32_t i = 0; i < n; i++)
+        v[i] = fabsf(v[i]);
+    k->be->sum_squares(k->be, &total, g, n);
+    *sum = (float)total;
+    for (uint64_t step = 1; step <= 5; step++)
+        k->be->adamw(k->be, p, m, v, g, n, 1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 0.5f);
+}
+
+static void optimizer_equals_the_oracle(void **state)
+{
+    static const uint32_t dims[][1] = {{1}, {17}, {4096}, {200001}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("adamw, sum_squares", case_optimizer, dims[i], TOL_SUM);
+}
+
+/* ---- the lane order, in scalar ---- */
+
+static void rmsnorm_sums_in_lanes(void **state)
+{
+    enum { H = 603 };
+    fm_backend *be;
+    kk k = {0};
+    float *x = kk_in(&k, H, 3.0), *gain = kk_in(&k, H, 1.0), *y = kk_in(&k, H, 1.0);
+    float lane[FM_LANES] = {0};
+
+    (void)state;
+    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    be->rmsnorm(be, y, x, gain, NULL, 1, H, H, 1e-6f);
+    for (size_t i = 0; i < H; i++)
+        lane[i % FM_LANES] = fmaf(x[i], x[i], lane[i % FM_LANES]);
+    for (size_t half = FM_LANES / 2; half > 0; half /= 2)
+        for (size_t i = 0; i < half; i++)
+            lane[i] = lane[i] + lane[i + half];
+    float rstd = 1.0f / sqrtf(lane[0] / (float)H + 1e-6f);
+    for (size_t i = 0; i < H; i++)
+        assert_true(y[i] == (x[i] * rstd) * gain[i]);
+    fm_backend_close(be);
+    kk_gather(&k);
+    fm_free(k.result);
+}
+
+static void sum_squares_adds_blocks_in_order(void **state)
+{
+    enum { N = 65536 * 2 + 77 };
+    fm_backend *be;
+    kk k = {0};
+    float *x = kk_in(&k, N, 3.0);
+    double total = 1.0, got = 1.0;
+
+    (void)state;
+    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    be->sum_squares(be, &got, x, N);
+    double sum = 0.0;
+    for (size_t at = 0; at < N; at += 65536) {
+        double lane[FM_LANES] = {0};
+        for (size_t i = at; i < N && i < at + 65536; i++)
+            lane[i % FM_LANES] += (double)x[i] * (double)x[i];
+        for (size_t half = FM_LANES / 2; half > 0; half /= 2)
+            for (size_t i = 0; i < half; i++)
+                lane[i] += lane[i + half];
+        sum += lane[0];
+    }
+    total += sum;
+    assert_true(total == got);
+    fm_backend_close(be);
+    kk_gather(&k);
+    fm_free(k.result);
+}
+
+/* ---- limits ---- */
+
+static void losses_survive_large_logits_and_tell_nan(void **state)
+{
+    float x[40], lse, loss;
+    int32_t label = 3;
+    fm_backend *be;
+
+    (void)state;
+    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    for (size_t i = 0; i < 40; i++)
+        x[i] = i == 3 ? 3e38f : -3e38f;
+    be->logsumexp(be, &lse, x, 40, 1, 40);
+    assert_true(lse == 3e38f);
+    be->cross_entropy(be, &loss, x, 40, &label, 1, 40, 1.0f);
+    assert_true(loss == 0.0f && x[3] == 0.0f && x[4] == 0.0f);
+    x[35] = NAN;
+    be->logsumexp(be, &lse, x, 40, 1, 40);
+    assert_true(isnan(lse));
+    x[35] = -INFINITY; /* a banned token */
+    be->logsumexp(be, &lse, x, 40, 1, 40);
+    assert_true(fabsf(lse - logf(39.0f)) < 1e-6f);
+    fm_backend_close(be);
+}
+
+static void empty_calls_touch_nothing(void **state)
+{
+    fm_backend *be;
+    float y[2] = {5.0f, 6.0f};
+    double sum = 2.0;
+
+    (void)state;
+    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    be->add(be, y, y, 0);
+    be->swiglu(be, y, y, y, 0);
+    be->rmsnorm(be, y, y, y, NULL, 0, 2, 2, 1e-5f);
+    be->sum_squares(be, &sum, y, 0);
+    be->lora(be, y, 1, y, 1, y, y, 1, 1, 0, 1.0f, NULL, 1);
+    be->gemm(be, y, 1, y, 1, false, y, 1, false, 0, 1, 1, 1.0f, true);
+    tk_ok(be->sync(be));
+    assert_true(y[0] == 5.0f && y[1] == 6.0f && sum == 2.0);
+    fm_backend_close(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_is_within_about_one_ulp),
+        cmocka_unit_test(exp_keeps_its_limits),
+        cmocka_unit_test(norms_equal_the_oracle),
+        cmocka_unit_test(rope_equals_the_oracle),
+        cmocka_unit_test(elements_equal_the_oracle),
+        cmocka_unit_test(sums_over_rows_equal_the_oracle),
+        cmocka_unit_test(losses_equal_the_oracle),
+        cmocka_unit_test(optimizer_equals_the_oracle),
+        cmocka_unit_test(rmsnorm_sums_in_lanes),
+        cmocka_unit_test(sum_squares_adds_blocks_in_order),
+        cmocka_unit_test(losses_survive_large_logits_and_tell_nan),
+        cmocka_unit_test(empty_calls_touch_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,356 @@
+/* Every gradient of the seam against finite differences of the oracle's forward.
+ *
+ * The loss is a fixed random combination of an operation's outputs, summed in double; its slope
+ * along a random direction, by fourth-order central differences, must be the product of gradient
+ * and direction. The oracle's gradients are tested here; the kernels' equal them in the files
+ * beside this one, and are tested here once more. */
+#include "tests/kernel/kernel_kit.h"
+
+/* The forward rounds its outputs to float: 6e-8 of an output over a step of 0.02 gives about 5e-6
+ * of the slope; the fourth-order remainder is smaller. */
+#define TOL_FD 1e-4
+
+typedef struct fd {
+    kk k;
+    fm_backend *ref, *be; /* forwards run on ref, gradients on be */
+    const uint32_t *dim;
+    float *in[3], *grad[3];
+    size_t n[3], inputs;
+    float *out, *dout; /* dout: the loss's coefficients */
+    size_t out_n;
+    int32_t *label;
+    float *aux; /* rstd, lse */
+    void (*forward)(struct fd *f);
+    void (*gradient)(struct fd *f);
+} fd;
+
+static void fd_in(fd *f, size_t n, double size)
+{
+    f->in[f->inputs] = kk_in(&f->k, n, size);
+    f->grad[f->inputs] = kk_in(&f->k, n, 0.0);
+    f->n[f->inputs++] = n;
+}
+
+static void fd_out(fd *f, size_t n)
+{
+    f->out = kk_in(&f->k, n, 0.0);
+    f->dout = kk_in(&f->k, n, 1.0);
+    f->out_n = n;
+}
+
+static double fd_loss(fd *f, size_t input, const float *origin, const float *direction, double step)
+{
+    double sum = 0.0;
+
+    for (size_t i = 0; i < f->n[input]; i++)
+        f->in[input][i] = (float)((double)origin[i] + step * (double)direction[i]);
+    f->forward(f);
+    for (size_t i = 0; i < f->out_n; i++)
+        sum += (double)f->out[i] * (double)f->dout[i];
+    memcpy(f->in[input], origin, f->n[input] * sizeof *origin);
+    return sum;
+}
+
+static void fd_check_input(fd *f, size_t input, const char *what)
+{
+    const double h = 0x1p-6;
+    float *origin = kk_in(&f->k, f->n[input], 0.0);
+    float *direction = kk_in(&f->k, f->n[input], 1.0);
+    double slope, dot = 0.0, norm = 0.0;
+
+    memcpy(origin, f->in[input], f->n[input] * sizeof *origin);
+    for (size_t i = 0; i < f->n[input]; i++) { /* steps of a power of two */
+        direction[i] = direction[i] > 0.0f ? 1.0f : -1.0f;
+        dot += (double)direction[i] * (double)f->grad[input][i];
+        norm += (double)f->grad[input][i] * (double)f->grad[input][i];
+    }
+    slope = 8.0 * (fd_loss(f, input, origin, direction, h) - fd_loss(f, input, origin, direction, -h));
+    slope -= fd_loss(f, input, origin, direction, 2 * h) - fd_loss(f, input, origin, direction, -2 * h);
+    slope /= 12.0 * h;
+    /* A random direction sees |gradient| of it, give or take: errors are held against that. */
+    if (!(fabs(slope - dot) <= TOL_FD * sqrt(norm)) || !(norm > 0.0))
+        fail_msg("%s, input %zu: slope %g, gradient says %g (norm %g)", what, input, slope, dot,
+                 sqrt(norm));
+}
+
+static void fd_check(const char *what, void (*setup)(fd *f), const uint32_t *dim)
+{
+    for (int who = 0; who < 2; who++) {
+        fd f = {.dim = dim};
+        tk_ok(fm_backend_cpu_ref(&f.ref));
+        tk_ok(fm_backend_cpu_exact(&f.be, NULL));
+        setup(&f);
+        f.forward(&f);
+        if (who == 0) {
+            fm_backend *be = f.be;
+            f.be = f.ref;
+            f.gradient(&f);
+            f.be = be;
+        } else {
+            f.gradient(&f);
+        }
+        for (size_t i = 0; i < f.inputs; i++)
+            fd_check_input(&f, i, what);
+        fm_backend_close(f.be);
+        fm_backend_close(f.ref);
+        kk_gather(&f.k);
+        fm_free(f.k.result);
+    }
+}
+
+/* ---- linear: x [m, k], w [n, k], bias [n]; as gemm for w ---- */
+
+static void linear_forward(fd *f)
+{
+    fm_weight *w;
+
+    tk_ok(f->ref->weight_new(f->ref, &w, FM_F32, f->dim[1], f->dim[2], f->in[1]));
+    f->ref->linear(f->ref, f->out, f->dim[1], f->in[0], f->dim[2], w, f->in[2], NULL, f->dim[0]);
+    f->ref->weight_free(f->ref, w);
+}
+
+static void linear_gradient(fd *f)
+{
+    uint32_t m = f->dim[0], n = f->dim[1], k = f->dim[2];
+    fm_weight *w;
+
+    tk_ok(f->be->weight_new(f->be, &w, FM_F32, n, k, f->in[1]));
+    f->be->linear_dx(f->be, f->grad[0], k, f->dout, n, w, m, true);
+    f->be->gemm(f->be, f->grad[1], k, f->dout, n, true, f->in[0], k, false, n, k, m, 1.0f, true);
+    f->be->bias_grad(f->be, f->grad[2], f->dout, n, m, n);
+    f->be->weight_free(f->be, w);
+}
+
+static void linear_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[2], 1.0);
+    fd_in(f, (size_t)f->dim[1] * f->dim[2], 1.0);
+    fd_in(f, f->dim[1], 1.0);
+    fd_out(f, (size_t)f->dim[0] * f->dim[1]);
+    f->forward = linear_forward;
+    f->gradient = linear_gradient;
+}
+
+/* ---- embed: w [v, h]; rows repeat ---- */
+
+static void embed_forward(fd *f)
+{
+    fm_weight *w;
+
+    tk_ok(f->ref->weight_new(f->ref, &w, FM_F32, f->dim[1], f->dim[2], f->in[0]));
+    f->ref->embed(f->ref, f->out, f->dim[2], w, f->label, NULL, f->dim[0]);
+    f->ref->weight_free(f->ref, w);
+}
+
+static void embed_gradient(fd *f)
+{
+    f->be->embed_grad(f->be, f->grad[0], f->dout, f->dim[2], f->label, f->dim[0], f->dim[2]);
+}
+
+static void embed_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[1] * f->dim[2], 1.0);
+    fd_out(f, (size_t)f->dim[0] * f->dim[2]);
+    f->label = kk_shuffled(&f->k, f->dim[0]);
+    for (uint32_t i = 0; i < f->dim[0]; i++)
+        f->label[i] = f->label[i] % (int32_t)f->dim[1];
+    f->forward = embed_forward;
+    f->gradient = embed_gradient;
+}
+
+/* ---- rmsnorm: x [m, h], gain [h] ---- */
+
+static void norm_forward(fd *f)
+{
+    f->ref->rmsnorm(f->ref, f->out, f->in[0], f->in[1], f->aux, f->dim[0], f->dim[1], f->dim[1],
+                    1e-5f);
+}
+
+static void norm_gradient(fd *f)
+{
+    f->be->rmsnorm_grad(f->be, f->grad[0], f->grad[1], f->dout, f->in[0], f->in[1], f->aux,
+                        f->dim[0], f->dim[1], f->dim[1], true);
+}
+
+static void norm_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 2.0);
+    fd_in(f, f->dim[1], 1.0);
+    fd_out(f, (size_t)f->dim[0] * f->dim[1]);
+    f->aux = kk_in(&f->k, f->dim[0], 0.0);
+    f->forward = norm_forward;
+    f->gradient = norm_gradient;
+}
+
+/* ---- rope: x [m, heads * hd], in place; the gradient is the inverse ---- */
+
+static void rope_run(fd *f, fm_backend *be, float *x, bool inverse)
+{
+    uint32_t m = f->dim[0], heads = f->dim[1], hd = f->dim[2];
+    const float *cos_table = f->aux, *sin_table = f->aux + (size_t)m * hd / 2;
+
+    be->rope(be, x, heads * hd, f->label, cos_table, sin_table, m, heads, hd, inverse);
+}
+
+static void rope_forward(fd *f)
+{
+    memcpy(f->out, f->in[0], f->out_n * sizeof *f->out);
+    rope_run(f, f->ref, f->out, false);
+}
+
+static void rope_gradient(fd *f)
+{
+    memcpy(f->grad[0], f->dout, f->out_n * sizeof *f->dout);
+    rope_run(f, f->be, f->grad[0], true);
+}
+
+static void rope_setup(fd *f)
+{
+    size_t half = (size_t)f->dim[0] * f->dim[2] / 2;
+
+    fd_in(f, (size_t)f->dim[0] * f->dim[1] * f->dim[2], 1.0);
+    fd_out(f, f->n[0]);
+    f->label = kk_shuffled(&f->k, f->dim[0]);
+    f->aux = kk_in(&f->k, 2 * half, 3.0);
+    for (size_t i = 0; i < half; i++) {
+        float angle = f->aux[i];
+        f->aux[i] = cosf(angle);
+        f->aux[half + i] = sinf(angle);
+    }
+    f->forward = rope_forward;
+    f->gradient = rope_gradient;
+}
+
+/* ---- swiglu: gate, up ---- */
+
+static void swiglu_forward(fd *f)
+{
+    f->ref->swiglu(f->ref, f->out, f->in[0], f->in[1], f->out_n);
+}
+
+static void swiglu_gradient(fd *f)
+{
+    f->be->swiglu_grad(f->be, f->grad[0], f->grad[1], f->dout, f->in[0], f->in[1], f->out_n);
+}
+
+static void swiglu_setup(fd *f)
+{
+    fd_in(f, f->dim[0], 4.0);
+    fd_in(f, f->dim[0], 2.0);
+    fd_out(f, f->dim[0]);
+    f->forward = swiglu_forward;
+    f->gradient = swiglu_gradient;
+}
+
+/* ---- attention: q, k, v; dim: b, t, nh, nkv, hd, window ---- */
+
+static void attention_run(fd *f)
+{
+    const uint32_t *d = f->dim;
+
+    f->ref->attention_train(f->ref, f->out, f->aux, f->in[0], f->in[1], f->in[2], f->label, d[0],
+                            d[1], d[2], d[3], d[4], d[5], 0.5f);
+}
+
+static void attention_gradient(fd *f)
+{
+    const uint32_t *d = f->dim;
+
+    f->be->attention_grad(f->be, f->grad[0], f->grad[1], f->grad[2], f->dout, f->in[0], f->in[1],
+                          f->in[2], f->out, f->aux, f->label, d[0], d[1], d[2], d[3], d[4], d[5],
+                          0.5f);
+}
+
+static void attention_setup(fd *f)
+{
+    const uint32_t *d = f->dim;
+
+    fd_in(f, (size_t)d[0] * d[1] * d[2] * d[4], 1.0);
+    fd_in(f, (size_t)d[0] * d[1] * d[3] * d[4], 1.0);
+    fd_in(f, (size_t)d[0] * d[1] * d[3] * d[4], 1.0);
+    fd_out(f, f->n[0]);
+    f->aux = kk_in(&f->k, (size_t)d[0] * d[1] * d[2], 0.0);
+    f->label = kk_shuffled(&f->k, d[0]);
+    for (uint32_t i = 0; i < d[0]; i++)
+        f->label[i] = (int32_t)(d[1] - 2 * i);
+    f->forward = attention_run;
+    f->gradient = attention_gradient;
+}
+
+/* ---- cross entropy: logits [m, v]; every row counts by the same dloss ---- */
+
+#define DLOSS 0.25f
+
+static void loss_forward(fd *f)
+{
+    memcpy(f->aux, f->in[0], f->n[0] * sizeof *f->aux);
+    f->ref->cross_entropy(f->ref, f->out, f->aux, f->dim[1], f->label, f->dim[0], f->dim[1], DLOSS);
+}
+
+static void loss_gradient(fd *f)
+{
+    memcpy(f->grad[0], f->in[0], f->n[0] * sizeof *f->aux);
+    f->be->cross_entropy(f->be, f->out, f->grad[0], f->dim[1], f->label, f->dim[0], f->dim[1],
+                         DLOSS);
+}
+
+static void loss_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 3.0);
+    fd_out(f, f->dim[0]);
+    for (size_t i = 0; i < f->out_n; i++)
+        f->dout[i] = DLOSS;
+    f->aux = kk_in(&f->k, f->n[0], 0.0);
+    f->label = kk_shuffled(&f->k, f->dim[0]);
+    for (uint32_t i = 0; i < f->dim[0]; i++)
+        f->label[i] = i % 4 == 3 ? -100 : (int32_t)((uint32_t)f->label[i] % f->dim[1]);
+    f->forward = loss_forward;
+    f->gradient = loss_gradient;
+}
+
+static void products_have_the_right_slopes(void **state)
+{
+    static const uint32_t linear[] = {5, 33, 37}, embed[] = {20, 7, 33};
+
+    (void)state;
+    fd_check("linear", linear_setup, linear);
+    fd_check("embed", embed_setup, embed);
+}
+
+static void elements_have_the_right_slopes(void **state)
+{
+    static const uint32_t norm[] = {6, 45}, rope[] = {5, 3, 10}, swiglu[] = {333};
+
+    (void)state;
+    fd_check("rmsnorm", norm_setup, norm);
+    fd_check("rope", rope_setup, rope);
+    fd_check("swiglu", swiglu_setup, swiglu);
+}
+
+static void attention_has_the_right_slopes(void **state)
+{
+    static const uint32_t all[] = {2, 37, 4, 2, 6, 0}, window[] = {1, 40, 3, 1, 18, 5};
+
+    (void)state;
+    fd_check("attention", attention_setup, all);
+    fd_check("attention with a window", attention_setup, window);
+}
+
+static void losses_have_the_right_slopes(void **state)
+{
+    static const uint32_t loss[] = {9, 55};
+
+    (void)state;
+    fd_check("cross_entropy", loss_setup, loss);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_have_the_right_slopes),
+        cmocka_unit_test(elements_have_the_right_slopes),
+        cmocka_unit_test(attention_has_the_right_slopes),
+        cmocka_unit_test(losses_have_the_right_slopes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
