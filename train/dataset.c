@@ -8,6 +8,7 @@
 #include "store/base/mem.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #define MAX_RECORDS ((size_t)1 << 24)
@@ -117,6 +118,7 @@ static fm_status load_lines(loader *l, fm_span bytes)
 {
     fm_status rc = FM_OK;
     size_t number = 0;
+    char where[256];
 
     for (size_t at = 0; at < bytes.len && rc == FM_OK;) {
         const uint8_t *end = memchr(bytes.data + at, '\n', bytes.len - at);
@@ -127,9 +129,8 @@ static fm_status load_lines(loader *l, fm_span bytes)
         number++;
         if (leading_blank(line) == line.len)
             continue;
-        rc = fm_json_parse(&record, line, l->r.what);
-        if (rc < 0)
-            rc = fm_error_prefix(rc, "line %zu", number);
+        (void)snprintf(where, sizeof(where), "%.200s, line %zu of the file", l->r.what, number);
+        rc = fm_json_parse(&record, line, where);
         if (rc == FM_OK)
             rc = add_record(l, record);
         fm_json_free(record);

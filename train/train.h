@@ -59,7 +59,8 @@ typedef struct fm_dataset fm_dataset;
 /* Detects by content: JSON array or JSONL of alpaca records (instruction, input, output), of chat
  * {"messages":[...]}, of {"prompt","completion"} or {"text"}; else plain text. Rendered with
  * the tokenizer's own template (chat NULL: alpaca's fields are joined by newlines). skip: record
- * numbers left out. FM_EINVAL: file, record, field; an empty file is an error. */
+ * numbers left out. FM_EINVAL: file, record, field; an empty file is an error.
+ * FM_ECORRUPT: broken JSON, by line. */
 FM_CHECKED fm_status fm_dataset_open(fm_dataset **out, fm_span bytes, const char *what,
                                      const fm_tokenizer *tok, const fm_chat_template *chat,
                                      const fm_train_config *c, const uint32_t *skip,
