@@ -182,8 +182,9 @@ static fm_status decode_stream(fmi_coder *c, uint8_t *dst, size_t n, fm_cursor *
         return fmi_rans_decode(dst, n, s.data, s.len);
     if (mode == STREAM_ZSTD && ZSTD_decompressDCtx(c->dctx, dst, n, s.data, s.len) == n)
         return FM_OK;
-    return fm_fail(FM_ECORRUPT, "coded leaf: entropy stream of mode %u, %zu bytes does not give %zu",
-                   mode, s.len, n);
+    return fm_fail(FM_ECORRUPT,
+                   "coded leaf: entropy stream of mode %u, %zu bytes does not give %zu", mode,
+                   s.len, n);
 }
 
 /* ==== planes =============================================================================== */
@@ -494,7 +495,8 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
         return decode_bytes(c, dst, dst_bytes, coded);
     case FMI_CODEC_SAME:
         if (coded.len)
-            return fm_fail(FM_ECORRUPT, "coded leaf: a copy of the parent has %zu bytes", coded.len);
+            return fm_fail(FM_ECORRUPT, "coded leaf: a copy of the parent has %zu bytes",
+                           coded.len);
         memcpy(dst, parent, dst_bytes);
         return FM_OK;
     case FMI_CODEC_DELTA:

@@ -32,7 +32,8 @@ const char *fmi_codec_name(uint8_t codec); /* "raw", "const", ...; "unknown" */
 typedef struct fmi_coder fmi_coder;
 FM_CHECKED fm_status fmi_coder_new(fmi_coder **out);
 void fmi_coder_free(fmi_coder *c);
-/* Two buffers of FM_LEAF_BYTES for whoever walks a delta chain; encode and decode leave them alone. */
+/* Two buffers of FM_LEAF_BYTES for whoever walks a delta chain; encode and decode leave them alone.
+ */
 uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which);
 
 /* Appends the coded leaf to out. dtype is FM_DTYPE_NONE for blobs. parent: the same leaf of the

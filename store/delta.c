@@ -64,8 +64,8 @@ void fmi_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent,
     float_layout l = layout_of(dtype);
     uint32_t part[2][256] = {{0}}; /* two halves: equal neighbours would wait on one counter */
     for (size_t i = 0; i < n; i++) {
-        uint32_t p = l.width == 2 ? (uint32_t)fm_get_u16(parent + 2 * i)
-                                  : fm_get_u32(parent + 4 * i);
+        uint32_t p =
+            l.width == 2 ? (uint32_t)fm_get_u16(parent + 2 * i) : fm_get_u32(parent + 4 * i);
         part[i & 1][(p >> l.exp_shift) & l.exp_mask]++;
     }
     for (unsigned e = 0; e < 256; e++)

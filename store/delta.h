@@ -21,7 +21,8 @@ size_t fmi_delta_width(fm_dtype dtype); /* bytes of an element */
 
 /* Elements of the parent by exponent. */
 void fmi_delta_count(uint32_t count[256], fm_dtype dtype, const uint8_t *parent, size_t n);
-/* plane[b] has n bytes: byte b of each zigzagged difference, in the order of the parent's exponent. */
+/* plane[b] has n bytes: byte b of each zigzagged difference, in the order of the parent's exponent.
+ */
 void fmi_delta_split(uint8_t *const plane[FMI_DELTA_MAX_WIDTH], fm_dtype dtype,
                      const uint8_t *child, const uint8_t *parent, const uint32_t count[256],
                      size_t n);

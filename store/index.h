@@ -25,7 +25,8 @@ typedef struct fmi_place {
     uint64_t stored_bytes;
     bool bad; /* a full fsck found that it does not decode */
 } fmi_place;
-/* The nth place of id, sound ones first. FM_ENOTFOUND (without text of its own) when there is none. */
+/* The nth place of id, sound ones first. FM_ENOTFOUND (without text of its own) when there is none.
+ */
 FM_CHECKED fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth,
                                     fmi_place *out);
 FM_CHECKED fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int64_t pack,
@@ -35,7 +36,8 @@ FM_CHECKED fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int6
 FM_CHECKED fm_status fmi_index_begin(fmi_index *ix);
 FM_CHECKED fm_status fmi_index_end(fmi_index *ix, bool keep);
 /* name: 64 hex digits. sound: false for a pack whose frame is damaged (it gets no objects). Sets
- * *pack; *known says that the pack was there before with the same judgement, and nothing was done. */
+ * *pack; *known says that the pack was there before with the same judgement, and nothing was done.
+ */
 FM_CHECKED fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_t bytes, bool sound,
                                         int64_t *pack, bool *known);
 FM_CHECKED fm_status fmi_index_put_object(fmi_index *ix, int64_t pack, uint64_t offset,

@@ -51,8 +51,8 @@ uint32_t fmi_leaf_stored(const fmi_record *r, uint32_t i)
 
 static uint64_t head_bytes_of(uint32_t leaf_count)
 {
-    uint64_t n = FMI_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMI_LEAF_ROW_BYTES +
-                 FM_DIGEST_BYTES;
+    uint64_t n =
+        FMI_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMI_LEAF_ROW_BYTES + FM_DIGEST_BYTES;
     return (n + FMI_PACK_ALIGN - 1) / FMI_PACK_ALIGN * FMI_PACK_ALIGN;
 }
 
@@ -165,6 +165,20 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     return FM_OK;
 }
 
+/* What is reserved must be zero, so that it can mean something later. */
+static fm_status check_reserved(const fmi_record *r, const uint8_t *h, const char *what)
+{
+    size_t dims = 120 + 8 * (size_t)r->shape.rank;
+    size_t table_end = FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES;
+    bool zero = is_zero(h + 116, 4) && is_zero(h + dims, FMI_RECORD_FIXED_BYTES - dims) &&
+                is_zero(h + table_end, (size_t)r->head_bytes - FM_DIGEST_BYTES - table_end) &&
+                (r->has_parent || is_zero(h + 64, FM_DIGEST_BYTES)) &&
+                (!r->is_blob || is_zero(h + 16, DTYPE_NAME_BYTES));
+    for (uint32_t i = 0; zero && i < r->leaf_count; i++)
+        zero = is_zero(leaf_row(r, i) + 33, 3);
+    return zero ? FM_OK : fm_fail(FM_ECORRUPT, "%s: reserved bytes of the head are not zero", what);
+}
+
 static fm_status parse_table(const fmi_record *r, const char *what)
 {
     uint64_t sum = 0;
@@ -191,9 +205,8 @@ static fm_status check_id(const fmi_record *r, const char *what)
     for (uint32_t i = 0; i < r->leaf_count; i++)
         fmi_leaf_digest(r, i, &leaf[i]);
     fm_digest id;
-    fm_status rc = r->is_blob
-                       ? fm_blob_id_from_leaves(&id, r->bytes, leaf)
-                       : fm_tensor_id_from_leaves(&id, r->dtype, &r->shape, r->bytes, leaf);
+    fm_status rc = r->is_blob ? fm_blob_id_from_leaves(&id, r->bytes, leaf)
+                              : fm_tensor_id_from_leaves(&id, r->dtype, &r->shape, r->bytes, leaf);
     fm_free(leaf);
     if (rc != FM_OK)
         return rc;
@@ -233,7 +246,9 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: payload of %llu bytes leaves the pack", what,
                        (unsigned long long)r.payload_bytes);
     r.stored_bytes = r.head_bytes + padded;
-    rc = parse_table(&r, what);
+    rc = check_reserved(&r, bytes.data, what);
+    if (rc == FM_OK)
+        rc = parse_table(&r, what);
     if (rc == FM_OK)
         rc = check_id(&r, what);
     if (rc == FM_OK)
@@ -249,8 +264,9 @@ static fm_status check_frame(fm_span pack, const char *what)
     uint32_t version = fm_get_u32(pack.data + 8);
     uint32_t features = fm_get_u32(pack.data + 12);
     if (version != FMI_PACK_VERSION || features)
-        return fm_fail(FM_EVERSION, "%s: pack version %u, features 0x%x: written by a newer fmstore",
-                       what, version, features);
+        return fm_fail(FM_EVERSION,
+                       "%s: pack version %u, features 0x%x: written by a newer fmstore", what,
+                       version, features);
     if (!is_zero(pack.data + 16, FMI_PACK_HEADER_BYTES - 16))
         return fm_fail(FM_ECORRUPT, "%s: the pack header's reserved bytes are not zero", what);
     const uint8_t *f = pack.data + pack.len - FMI_PACK_FOOTER_BYTES;
@@ -294,8 +310,7 @@ static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_vis
         char place[160];
         where_at(place, sizeof place, what, at);
         fmi_record r;
-        fm_status rc = fmi_record_parse(
-            &r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
+        fm_status rc = fmi_record_parse(&r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
         if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
             st->bad = true;
             rc = lost ? FM_OK : report(v, fm_error_text());

@@ -28,13 +28,13 @@ typedef struct fmi_record {
     fm_shape shape;
     fm_digest id;
     fm_digest parent;
-    uint32_t depth;         /* 0 = needs no parent */
+    uint32_t depth; /* 0 = needs no parent */
     uint32_t leaf_count;
     uint64_t bytes;         /* decoded */
     uint64_t payload_bytes; /* coded, without padding */
     uint64_t head_bytes;
-    uint64_t stored_bytes;  /* head, payload and padding: the distance to the next record */
-    const uint8_t *table;   /* leaf_count rows of FMI_LEAF_ROW_BYTES */
+    uint64_t stored_bytes; /* head, payload and padding: the distance to the next record */
+    const uint8_t *table;  /* leaf_count rows of FMI_LEAF_ROW_BYTES */
     const uint8_t *payload;
 } fmi_record;
 

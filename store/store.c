@@ -178,8 +178,9 @@ static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
     if (rc == FM_OK)
         rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
     if (rc == FM_OK && p->map.len != bytes)
-        rc = fm_fail(FM_ECORRUPT, "pack %s has %zu bytes, not the %llu it was written with: run fsck",
-                     p->name, p->map.len, (unsigned long long)bytes);
+        rc = fm_fail(FM_ECORRUPT,
+                     "pack %s has %zu bytes, not the %llu it was written with: run fsck", p->name,
+                     p->map.len, (unsigned long long)bytes);
     fm_free(path);
     if (rc != FM_OK) {
         fm_unmap_file(&p->map);
@@ -237,14 +238,16 @@ static fm_status check_format(const char *root)
     else if (rc == FM_OK && strncmp(t, FORMAT_TEXT, head) != 0)
         rc = fm_fail(FM_ECORRUPT, "%s: is not what a repository has here", path);
     else if (rc == FM_OK && strcmp(t + head, "1\n") != 0)
-        rc = fm_fail(FM_EVERSION, "%s: written by a newer fmstore, format %.16s; nothing was changed",
-                     root, t + head);
+        rc = fm_fail(FM_EVERSION,
+                     "%s: written by a newer fmstore, format %.16s; nothing was changed", root,
+                     t + head);
     fm_buf_release(&text);
     fm_free(path);
     return rc;
 }
 
-/* What a killed process left: "tmp-<pid>-<random>" whose pid is gone. Failing here harms nothing. */
+/* What a killed process left: "tmp-<pid>-<random>" whose pid is gone. Failing here harms nothing.
+ */
 static void clean_tmp(const fm_store *s)
 {
     fm_names names = {NULL, 0};
@@ -373,8 +376,10 @@ static fm_status not_found(const fm_store *s, const fm_digest *id)
     char hex[FM_HEX_CHARS + 1];
     fm_digest_hex(id, hex);
     if (s->unsound_packs)
-        return fm_fail(FM_ENOTFOUND, "object %s is not in the store, and %zu packs are damaged: "
-                       "run fsck", hex, s->unsound_packs);
+        return fm_fail(FM_ENOTFOUND,
+                       "object %s is not in the store, and %zu packs are damaged: "
+                       "run fsck",
+                       hex, s->unsound_packs);
     return fm_fail(FM_ENOTFOUND, "object %s is not in the store", hex);
 }
 
@@ -475,8 +480,10 @@ static fm_status push_link(fmi_chain *ch, const fmi_record *r)
             char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
             fm_digest_hex(&child->id, a);
             fm_digest_hex(&r->id, b);
-            return fm_fail(FM_EBASE, "tensor %s: its delta parent %s has another dtype, shape or "
-                           "depth", a, b);
+            return fm_fail(FM_EBASE,
+                           "tensor %s: its delta parent %s has another dtype, shape or "
+                           "depth",
+                           a, b);
         }
     }
     fm_status rc = leaf_offsets(&ch->offset[ch->count], r);
@@ -498,8 +505,10 @@ static fm_status push_parents(fmi_chain *ch, fm_store *s, const fmi_staged *stag
             char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
             fm_digest_hex(&child->id, a);
             fm_digest_hex(&child->parent, b);
-            return fm_fail(FM_EBASE, "tensor %s is stored as a delta against %s, which is missing: "
-                           "run fsck", a, b);
+            return fm_fail(FM_EBASE,
+                           "tensor %s is stored as a delta against %s, which is missing: "
+                           "run fsck",
+                           a, b);
         }
         if (rc == FM_OK)
             rc = push_link(ch, &r);
@@ -568,8 +577,10 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
                        hex, i);
     char base[FM_HEX_CHARS + 1];
     fm_digest_hex(&r->parent, base);
-    return fm_fail(FM_ECORRUPT, "object %s, leaf %u: the delta against %s does not give the bytes of "
-                   "its digest", hex, i, base);
+    return fm_fail(FM_ECORRUPT,
+                   "object %s, leaf %u: the delta against %s does not give the bytes of "
+                   "its digest",
+                   hex, i, base);
 }
 
 fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst)

@@ -41,8 +41,8 @@ fm_provider fm_store_provider(fm_store *s); /* valid while open */
 
 /* Staging. Objects that are already stored cost nothing and write nothing. Nothing is visible to
  * others until commit; abort (or a crash) leaves no trace but in tmp/. parent: a tensor of the same
- * dtype and shape to code against (stored, or put earlier in this transaction), or NULL. The id is checked when
- * *want is not NULL (FM_ECORRUPT when the bytes differ from it). */
+ * dtype and shape to code against (stored, or put earlier in this transaction), or NULL. The id is
+ * checked when want is not NULL (FM_ECORRUPT when the bytes differ from it). */
 FM_CHECKED fm_status fm_txn_begin(fm_txn **out, fm_store *s);
 FM_CHECKED fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype,
                                        const fm_shape *shape, fm_span bytes,
@@ -67,8 +67,8 @@ typedef struct fm_txn_stats {
 FM_CHECKED fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats);
 void fm_txn_close(fm_txn *t); /* abort unless committed; NULL is fine */
 
-/* fsck: every pack's structure, every record's header, with full: every leaf of every object. Each fault
- * is reported; the return is FM_OK if the walk ended, whatever it found. */
+/* fsck: every pack's structure, every record's header, with full: every leaf of every object and
+ * each file's name against its bytes. Each fault is reported; the return is FM_OK if the walk ended, whatever it found. */
 typedef struct fm_fsck_report {
     uint64_t packs, objects, bytes_verified, faults, repaired;
 } fm_fsck_report;

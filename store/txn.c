@@ -321,9 +321,9 @@ static fm_status identify(put_job *j)
     fm_status rc = fm_pool_run(j->t->pool, j->r.leaf_count, 1, hash_leaves, j);
     if (rc != FM_OK)
         return rc;
-    return j->r.is_blob ? fm_blob_id_from_leaves(&j->r.id, j->r.bytes, j->leaf)
-                        : fm_tensor_id_from_leaves(&j->r.id, j->r.dtype, &j->r.shape, j->r.bytes,
-                                                   j->leaf);
+    return j->r.is_blob
+               ? fm_blob_id_from_leaves(&j->r.id, j->r.bytes, j->leaf)
+               : fm_tensor_id_from_leaves(&j->r.id, j->r.dtype, &j->r.shape, j->r.bytes, j->leaf);
 }
 
 static fm_status put_object(put_job *j, const fm_digest *parent, const fm_digest *want)

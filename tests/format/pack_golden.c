@@ -16,20 +16,20 @@ typedef struct object {
     fm_dtype dtype; /* FM_DTYPE_NONE: blob */
     fm_shape shape;
     size_t bytes;
-    int parent; /* index, -1: none */
+    int parent;    /* index, -1: none */
     uint8_t codec; /* of leaf 0; FMI_CODEC_COUNT: no leaf */
 } object;
 
 static const object objects[OBJECTS] = {
-    {FM_DTYPE_NONE, {0, {0}}, 0, -1, FMI_CODEC_COUNT},          /* empty blob */
-    {FM_F32, {2, {0, 5}}, 0, -1, FMI_CODEC_COUNT},              /* empty tensor */
-    {FM_F32, {0, {0}}, 4, -1, FMI_CODEC_RAW},                   /* scalar NaN */
-    {FM_DTYPE_NONE, {0, {0}}, 3001, -1, FMI_CODEC_RAW},         /* noise */
-    {FM_DTYPE_NONE, {0, {0}}, 9000, -1, FMI_CODEC_BYTES},       /* text that repeats */
+    {FM_DTYPE_NONE, {0, {0}}, 0, -1, FMI_CODEC_COUNT},    /* empty blob */
+    {FM_F32, {2, {0, 5}}, 0, -1, FMI_CODEC_COUNT},        /* empty tensor */
+    {FM_F32, {0, {0}}, 4, -1, FMI_CODEC_RAW},             /* scalar NaN */
+    {FM_DTYPE_NONE, {0, {0}}, 3001, -1, FMI_CODEC_RAW},   /* noise */
+    {FM_DTYPE_NONE, {0, {0}}, 9000, -1, FMI_CODEC_BYTES}, /* text that repeats */
     {FM_F64, {1, {600}}, 4800, -1, FMI_CODEC_CONST},
     {FM_BF16, {2, {64, 96}}, 12288, -1, FMI_CODEC_PLANES},
     {FM_BF16, {2, {64, 96}}, 12288, 6, FMI_CODEC_DELTA},
-    {FM_BF16, {2, {64, 96}}, 12288, 7, FMI_CODEC_DELTA},        /* a chain of two */
+    {FM_BF16, {2, {64, 96}}, 12288, 7, FMI_CODEC_DELTA}, /* a chain of two */
     {FM_F16, {1, {5000}}, 10000, -1, FMI_CODEC_PLANES},
     {FM_F16, {1, {5000}}, 10000, 9, FMI_CODEC_DELTA},
     {FM_F32, {1, {2000}}, 8000, -1, FMI_CODEC_PLANES},

@@ -1,4 +1,5 @@
-/* Any bytes as a pack: the walk ends, and every record that it accepts can be asked for any leaf. */
+/* Any bytes as a pack: the walk ends, and every record that it accepts can be asked for any leaf.
+ */
 #include "store/codec.h"
 #include "store/pack.h"
 

@@ -1,4 +1,5 @@
-/* Codecs: every leaf comes back bit for bit, whatever codec won, and malformed bytes are refused. */
+/* Codecs: every leaf comes back bit for bit, whatever codec won, and malformed bytes are refused.
+ */
 #include <string.h>
 
 #include "store/base/rng.h"
@@ -148,8 +149,8 @@ static void deltas_survive_every_bit_pattern(void **state)
 static void every_dtype_and_odd_size_round_trips(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {1,    2,    7,     20,    255,
-                                   4095, 4096, 65537, FM_LEAF_BYTES - 1, FM_LEAF_BYTES};
+    static const size_t sizes[] = {
+        1, 2, 7, 20, 255, 4095, 4096, 65537, FM_LEAF_BYTES - 1, FM_LEAF_BYTES};
     uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
     for (unsigned d = FM_DTYPE_NONE; d < FM_DTYPE_COUNT; d++)
         for (size_t k = 0; k < FM_ARRAY_LEN(sizes); k++) {
@@ -218,11 +219,12 @@ static void damaged_leaves_never_overrun(void **state)
         size_t refused = 0;
         for (size_t at = 0; at < a.len; at += 1 + a.len / 997) {
             a.data[at] ^= 0x41;
-            refused += fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent) !=
-                       FM_OK;
+            refused +=
+                fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent) != FM_OK;
             a.data[at] ^= 0x41;
-            tk_fails(fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_span_of(a.data, at),
-                                     parent), FM_ECORRUPT, NULL);
+            tk_fails(
+                fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_span_of(a.data, at), parent),
+                FM_ECORRUPT, NULL);
         }
         assert_true(refused > 0);
         tk_ok(fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent));

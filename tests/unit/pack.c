@@ -84,7 +84,8 @@ static void note(void *ctx, const char *text)
         snprintf(f->first, sizeof f->first, "%s", text);
 }
 
-/* Opens with a damaged pack; returns how many of the objects can be read. Wrong bytes never come. */
+/* Opens with a damaged pack; returns how many of the objects can be read. Wrong bytes never come.
+ */
 static size_t survivors(const fixture *x, faults *f, bool full)
 {
     memset(f, 0, sizeof *f);
@@ -184,8 +185,8 @@ static void a_missing_parent_is_named_and_storing_again_repairs(void **state)
     tk_ok(fm_store_open(&s, x.root));
     x.bytes[1][1] ^= 1;
     tk_ok(fm_txn_begin(&t, s));
-    tk_ok(fm_txn_put_tensor(t, &id, FM_BF16, &shape, fm_span_of(x.bytes[1], BYTES), &x.id[0],
-                            NULL));
+    tk_ok(
+        fm_txn_put_tensor(t, &id, FM_BF16, &shape, fm_span_of(x.bytes[1], BYTES), &x.id[0], NULL));
     tk_ok(fm_txn_commit(t, NULL));
     fm_txn_close(t);
     fm_store_close(s);

@@ -75,7 +75,8 @@ static void bad_requests_are_refused(void **state)
     tk_fails(fm_txn_put_tensor(t, &id, FM_F32, &two, fm_span_of("12345678", 8), &other, NULL),
              FM_ENOTFOUND, "0101");
     fm_digest parent;
-    tk_ok(fm_txn_put_tensor(t, &parent, FM_F32, &three, fm_span_of("123456789abc", 12), NULL, NULL));
+    tk_ok(
+        fm_txn_put_tensor(t, &parent, FM_F32, &three, fm_span_of("123456789abc", 12), NULL, NULL));
     tk_fails(fm_txn_put_tensor(t, &id, FM_F32, &two, fm_span_of("12345678", 8), &parent, NULL),
              FM_EBASE, "another dtype or shape");
     fm_txn_close(t);
@@ -135,8 +136,17 @@ static void sizes_around_a_leaf_round_trip(void **state)
     (void)state;
     fm_store *s;
     char *root = fresh_store(&s);
-    static const size_t sizes[] = {0, 1, 2, 63, 64, 65, FM_LEAF_BYTES - 1, FM_LEAF_BYTES,
-                                   FM_LEAF_BYTES + 1, 3 * FM_LEAF_BYTES, 9 * FM_LEAF_BYTES + 17};
+    static const size_t sizes[] = {0,
+                                   1,
+                                   2,
+                                   63,
+                                   64,
+                                   65,
+                                   FM_LEAF_BYTES - 1,
+                                   FM_LEAF_BYTES,
+                                   FM_LEAF_BYTES + 1,
+                                   3 * FM_LEAF_BYTES,
+                                   9 * FM_LEAF_BYTES + 17};
     uint8_t *bytes = weights(10 * FM_LEAF_BYTES, 2);
     fm_digest id[FM_ARRAY_LEN(sizes)], blob[FM_ARRAY_LEN(sizes)];
     for (size_t k = 0; k < FM_ARRAY_LEN(sizes); k++) {
@@ -175,8 +185,8 @@ static void the_same_object_is_stored_once(void **state)
         fm_txn *t;
         tk_ok(fm_txn_begin(&t, s));
         for (int again = 0; again < 2; again++)
-            tk_ok(fm_txn_put_tensor(t, &id, FM_BF16, &shape, fm_span_of(bytes, 3000000), NULL,
-                                    NULL));
+            tk_ok(
+                fm_txn_put_tensor(t, &id, FM_BF16, &shape, fm_span_of(bytes, 3000000), NULL, NULL));
         tk_ok(fm_txn_commit(t, &st));
         fm_txn_close(t);
         assert_int_equal(st.objects_new, round == 0 ? 1 : 0);
