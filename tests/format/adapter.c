@@ -1,0 +1,236 @@
+/* Adapters: fit to their parent, numbers, rank and scale, merging. */
+#include "tests/format/fixtures.h"
+
+#include <math.h>
+
+#include "store/export_impl.h"
+
+typedef struct pair {
+    fm_source *base, *adapter;
+    char *dir;
+} pair;
+
+/* Bytes from whichever of two sources has the object. */
+typedef struct two_providers {
+    fm_provider first, second;
+} two_providers;
+
+static fm_status read_either(void *ctx, const fm_entry *e, void *dst)
+{
+    const two_providers *two = ctx;
+    fm_status rc = two->first.read(two->first.ctx, e, dst);
+    return rc == FM_ENOTFOUND ? two->second.read(two->second.ctx, e, dst) : rc;
+}
+
+static char *under(const pair *p, const char *name)
+{
+    return fm_path_join(p->dir, name);
+}
+
+static void open_pair(pair *p, const char *config, const fx_item *items, size_t n)
+{
+    p->dir = tk_scratch();
+    char *base = under(p, "base"), *adapter = under(p, "adapter");
+    fx_hf_folder(base);
+    fx_peft_folder(adapter, config, items, n);
+    tk_ok(fm_source_open(&p->base, base));
+    tk_ok(fm_source_open(&p->adapter, adapter));
+    fm_free(base);
+    fm_free(adapter);
+}
+
+static void close_pair(pair *p)
+{
+    fm_source_close(p->base);
+    fm_source_close(p->adapter);
+    fm_free(p->dir);
+}
+
+static void refused(const char *config, const fx_item *items, size_t n, fm_status rc,
+                    const char *needle)
+{
+    pair p;
+    fm_tree *tree = NULL;
+    open_pair(&p, config, items, n);
+    tk_fails(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL),
+             rc, needle);
+    assert_null(tree);
+    close_pair(&p);
+}
+
+static void what_does_not_fit_the_parent_is_refused_by_name(void **state)
+{
+    fx_item items[4];
+    (void)state;
+    memcpy(items, FX_ADAPTER, sizeof items);
+    items[0].cols = 9;
+    refused(FX_LORA, items, 4, FM_EBASE, "q_proj.lora_A");
+    memcpy(items, FX_ADAPTER, sizeof items);
+    items[2].rows = items[3].cols = 3; /* rank_pattern says 2 */
+    refused(FX_LORA, items, 4, FM_EBASE, "up_proj.lora_A");
+    memcpy(items, FX_ADAPTER, sizeof items);
+    items[0].name = FX_KEY "self_attn.z_proj.lora_A.weight";
+    items[1].name = FX_KEY "self_attn.z_proj.lora_B.weight";
+    refused(FX_LORA, items, 4, FM_EBASE, "z_proj");
+    refused(FX_LORA, FX_ADAPTER, 1, FM_EBASE, "partner");
+    const fx_item saved[] = {{"base_model.model.lm_head.weight", 5, 8}};
+    refused(FX_LORA, saved, 1, FM_EBASE, "lm_head");
+    refused("{\"peft_type\": \"LORA\", \"r\": 0, \"lora_alpha\": 1}", FX_ADAPTER, 4, FM_EINVAL,
+            "'r'");
+    refused("{\"peft_type\": \"LORA\", \"r\": 3}", FX_ADAPTER, 4, FM_EINVAL, "'lora_alpha'");
+    refused("{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 1, "
+            "\"rank_pattern\": {\".*up_proj\": 2}}",
+            FX_ADAPTER, 4, FM_EUNSUPPORTED, ".*up_proj");
+}
+
+static void a_second_adapter_gets_the_next_number(void **state)
+{
+    pair p;
+    fm_tree *one = NULL, *two = NULL;
+    fm_buf warning;
+    (void)state;
+    open_pair(&p, FX_LORA, FX_ADAPTER, 4);
+    fm_buf_init(&warning, 0);
+    tk_ok(fm_adapter_apply(&one, fm_source_tree(p.base), fm_source_tree(p.adapter), "tiny",
+                           &warning));
+    assert_int_equal(warning.len, 0);
+    tk_ok(fm_adapter_apply(&two, one, fm_source_tree(p.adapter), "other", &warning));
+    assert_non_null(strstr(fm_buf_cstr(&warning), "'tiny'"));
+    assert_non_null(fm_tree_find(one, "adapters/0-lora/adapter_config.json"));
+    assert_null(fm_tree_find(one, "adapters/1-lora/adapter_config.json"));
+    assert_non_null(fm_tree_find(two, "adapters/1-lora/adapter_config.json"));
+    /* the bytes that came in last are the adapter's, from its new place */
+    char *out = under(&p, "out"), *in = under(&p, "adapter");
+    const fm_provider from = fm_source_provider(p.adapter);
+    tk_ok(fm_export(two, &from, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+    fx_same_folder(in, out);
+    fm_buf_release(&warning);
+    fm_tree_free(one);
+    fm_tree_free(two);
+    fm_free(out);
+    fm_free(in);
+    close_pair(&p);
+}
+
+static void rank_and_scale_follow_pefts_rules(void **state)
+{
+    static const char text[] =
+        "{\"r\": 4, \"lora_alpha\": 8, \"rank_pattern\": {\"layers.1.self_attn.q_proj\": 2},"
+        "\"alpha_pattern\": {\"layers.1.self_attn.q_proj\": 6, \"x_proj\": 1}}";
+    fm_json *config = NULL;
+    fm_lora_spec s;
+    (void)state;
+    tk_ok(fm_json_parse(&config, fm_span_str(text), "c"));
+    tk_ok(fm_lora_spec_of(&s, config, "model.layers.1.self_attn.q_proj"));
+    assert_int_equal(s.r, 2);
+    assert_true(s.scale == 3.0f);
+    tk_ok(fm_lora_spec_of(&s, config, "model.layers.11.self_attn.q_proj"));
+    assert_int_equal(s.r, 4);
+    assert_true(s.scale == 2.0f);
+    tk_ok(fm_lora_spec_of(&s, config, "model.max_proj")); /* a pattern ends at a dot */
+    assert_true(s.scale == 2.0f);
+    tk_ok(fm_json_set(config, "use_rslora", fm_json_new_bool(true)));
+    tk_ok(fm_lora_spec_of(&s, config, "model.layers.0.q"));
+    assert_true(s.scale == 4.0f);
+    fm_json_free(config);
+}
+
+static float small(uint64_t i)
+{
+    return (float)((i * 37) % 101) / 53.0f - 0.9f;
+}
+
+static void merging_is_a_fused_chain_a_product_and_a_sum(void **state)
+{
+    enum { OUT = 3, IN = 131, R = 5 };
+    float w[OUT * IN], want[OUT * IN], a[R * IN], b[OUT * R];
+    (void)state;
+    for (uint64_t i = 0; i < OUT * IN; i++)
+        w[i] = want[i] = small(i);
+    for (uint64_t i = 0; i < R * IN; i++)
+        a[i] = small(i + 7);
+    for (uint64_t i = 0; i < OUT * R; i++)
+        b[i] = small(i + 3);
+    for (int o = 0; o < OUT; o++)
+        for (int i = 0; i < IN; i++) {
+            float sum = 0;
+            for (int k = 0; k < R; k++)
+                sum = fmaf(b[o * R + k], a[k * IN + i], sum);
+            const float delta = sum * 1.7f;
+            want[o * IN + i] += delta;
+        }
+    fm_lora_merge(w, a, b, OUT, IN, R, 1.7f);
+    assert_memory_equal(w, want, sizeof w);
+}
+
+/* HF export of parent + adapter holds W + scale * B A; the lm_head that was saved whole unties. */
+static void export_merges_adapters_into_the_weights(void **state)
+{
+    const fx_item items[] = {
+        {"base_model.model.lm_head.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
+    pair p;
+    fm_tree *tree = NULL;
+    fm_source *got = NULL;
+    (void)state;
+    open_pair(&p, FX_LORA, items, 3);
+    tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
+    const fm_provider pb = fm_source_provider(p.base), pa = fm_source_provider(p.adapter);
+    two_providers both = {pb, pa};
+    const fm_provider p2 = {&both, read_either};
+    char *out = under(&p, "out");
+    tk_ok(fm_export(tree, &p2, out, FM_EXPORT_HF, FM_DTYPE_NONE));
+    tk_ok(fm_source_open(&got, out));
+    const fm_provider pg = fm_source_provider(got);
+    float w[64], a[24], b[24], m[64];
+    const fm_tree *base = fm_source_tree(p.base), *ad = fm_source_tree(p.adapter);
+    tk_ok(pb.read(pb.ctx, fm_tree_find(base, "tensors/model/layers/0/self_attn/q_proj.weight"), w));
+#define AT "adapters/0-lora/tensors/base_model/model/model/layers/0/self_attn/q_proj/"
+    tk_ok(pa.read(pa.ctx, fm_tree_find(ad, AT "lora_A.weight"), a));
+    tk_ok(pa.read(pa.ctx, fm_tree_find(ad, AT "lora_B.weight"), b));
+    fm_lora_merge(w, a, b, 8, 8, 3, 2.0f);
+    tk_ok(pg.read(
+        pg.ctx, fm_tree_find(fm_source_tree(got), "tensors/model/layers/0/self_attn/q_proj.weight"),
+        m));
+    assert_memory_equal(w, m, sizeof w);
+    const fm_entry *head = fm_tree_find(fm_source_tree(got), "tensors/lm_head.weight");
+    assert_non_null(head);
+    const fm_entry *model = fm_tree_find(fm_source_tree(got), "model.json");
+    assert_non_null(strstr((const char *)model->data, "\"tie_word_embeddings\": false"));
+    fm_source_close(got);
+    fm_tree_free(tree);
+    fm_free(out);
+    close_pair(&p);
+}
+
+static void other_kinds_are_kept_and_not_merged(void **state)
+{
+    static const char ia3[] = "{\"peft_type\": \"IA3\"}";
+    const fx_item items[] = {{FX_KEY "mlp.up_proj.ia3_l", 12, 1}};
+    pair p;
+    fm_tree *tree = NULL;
+    (void)state;
+    open_pair(&p, ia3, items, 1);
+    tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
+    assert_non_null(fm_tree_find(tree, "adapters/0-ia3/adapter_config.json"));
+    char *out = under(&p, "out");
+    const fm_provider from = fm_source_provider(p.adapter);
+    tk_fails(fm_export(tree, &from, out, FM_EXPORT_HF, FM_DTYPE_NONE), FM_EUNSUPPORTED, "ia3");
+    assert_false(fm_path_exists(out));
+    tk_ok(fm_export(tree, &from, out, FM_EXPORT_PEFT, FM_DTYPE_NONE));
+    fm_tree_free(tree);
+    fm_free(out);
+    close_pair(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_does_not_fit_the_parent_is_refused_by_name),
+        cmocka_unit_test(a_second_adapter_gets_the_next_number),
+        cmocka_unit_test(rank_and_scale_follow_pefts_rules),
+        cmocka_unit_test(merging_is_a_fused_chain_a_product_and_a_sum),
+        cmocka_unit_test(export_merges_adapters_into_the_weights),
+        cmocka_unit_test(other_kinds_are_kept_and_not_merged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,262 @@
+/* Foreign models in and out: every byte that came in comes out again. */
+#include "tests/format/fixtures.h"
+
+#include "store/gguf.h"
+
+static char *dir_in(const char *name)
+{
+    char *root = tk_scratch(), *path = fm_path_join(root, name);
+    fm_free(root);
+    return path;
+}
+
+static void put_gguf(const char *path, const gg_spec *spec)
+{
+    fm_buf b;
+    fm_buf_init(&b, 0);
+    gg_build(&b, spec);
+    tk_ok(fm_write_file(path, b.data, b.len));
+    fm_buf_release(&b);
+}
+
+static const fm_entry *tensor(const fm_source *src, const char *name)
+{
+    fm_buf b;
+    fm_buf_init(&b, 0);
+    tk_ok(fm_tensor_path(&b, "tensors", name));
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), fm_buf_cstr(&b));
+    fm_buf_release(&b);
+    assert_non_null(e);
+    return e;
+}
+
+static void what_is_no_model_is_refused(void **state)
+{
+    char *dir = tk_scratch(), *file = fm_path_join(dir, "x");
+    fm_source *src = NULL;
+    (void)state;
+    tk_fails(fm_source_open(&src, "/no/such/path"), FM_ENOTFOUND, "/no/such/path");
+    tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "model.safetensors");
+    assert_null(src);
+    fx_text(dir, "x", "PK\3\4zip");
+    tk_fails(fm_source_open(&src, file), FM_EUNSUPPORTED, "pickle");
+    fx_text(dir, "x", "abc");
+    tk_fails(fm_source_open(&src, file), FM_ECORRUPT, "too few");
+    fx_text(dir, "pytorch_model.bin", "x");
+    tk_fails(fm_source_open(&src, dir), FM_EUNSUPPORTED, "pickle");
+    fx_safetensors(dir, "model.safetensors", FX_MODEL, 1);
+    tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "config.json");
+    fx_text(dir, "config.json", "[]");
+    tk_fails(fm_source_open(&src, dir), FM_ECORRUPT, "config.json");
+    fm_source_close(NULL);
+    fm_free(file);
+    fm_free(dir);
+}
+
+static void a_model_folder_comes_back_whole(void **state)
+{
+    char *in = dir_in("in"), *out = dir_in("out");
+    fm_source *src = NULL;
+    (void)state;
+    fx_hf_folder(in);
+    fx_round_trip(in, out);
+    tk_ok(fm_source_open(&src, in));
+    assert_int_equal(fm_source_kind_of(src), FM_SOURCE_HF);
+    assert_non_null(fm_tree_find(fm_source_tree(src), "tokenizer/tokenizer_config.json"));
+    assert_non_null(fm_tree_find(fm_source_tree(src), "README.md"));
+    const fm_entry *model = fm_tree_find(fm_source_tree(src), "model.json");
+    assert_non_null(strstr((const char *)model->data, "\"architecture\": \"llama\""));
+    assert_non_null(strstr((const char *)model->data, "generation_config"));
+    tensor(src, "model.layers.0.mlp.up_proj.weight");
+    fm_source_close(src);
+    fm_free(in);
+    fm_free(out);
+}
+
+static void shards_are_one_model_and_come_back(void **state)
+{
+    char *in = dir_in("in"), *out = dir_in("out"), *file = fm_path_join(in, "whole.safetensors");
+    fm_source *src = NULL, *whole = NULL;
+    (void)state;
+    fx_hf_folder(in);
+    char *model = fm_path_join(in, "model.safetensors");
+    tk_ok(fm_remove_file(model));
+    fx_safetensors(in, "model-00001-of-00002.safetensors", FX_MODEL, 2);
+    fx_safetensors(in, "model-00002-of-00002.safetensors", FX_MODEL + 2, 2);
+    fx_text(in, "model.safetensors.index.json",
+            "{\"metadata\": {}, \"weight_map\": {"
+            "\"model.embed_tokens.weight\": \"model-00001-of-00002.safetensors\","
+            "\"model.layers.0.self_attn.q_proj.weight\": \"model-00001-of-00002.safetensors\","
+            "\"model.layers.0.mlp.up_proj.weight\": \"model-00002-of-00002.safetensors\","
+            "\"model.norm.weight\": \"model-00002-of-00002.safetensors\"}}");
+    fx_round_trip(in, out);
+    tk_ok(fm_source_open(&src, in));
+    for (size_t i = 0; i < FM_ARRAY_LEN(FX_MODEL); i++)
+        tensor(src, FX_MODEL[i].name);
+    fm_source_close(src);
+    fx_safetensors(in, "whole.safetensors", FX_MODEL, FM_ARRAY_LEN(FX_MODEL));
+    tk_ok(fm_source_open(&whole, file));
+    assert_int_equal(fm_source_kind_of(whole), FM_SOURCE_SAFETENSORS);
+    fm_source_close(whole);
+    fm_free(model);
+    fm_free(file);
+    fm_free(in);
+    fm_free(out);
+}
+
+static void an_index_must_stay_in_its_folder_and_tell_the_truth(void **state)
+{
+    static const char *const bad[] = {
+        "{\"weight_map\": {\"a\": \"../up.safetensors\"}}",
+        "{\"weight_map\": {\"a\": \"/etc/x.safetensors\"}}",
+        "{\"weight_map\": {\"a\": 7}}",
+        "{\"weight_map\": {}}",
+        "{}",
+        "{\"weight_map\": {\"no.such\": \"one.safetensors\"}}",
+    };
+    char *in = dir_in("in");
+    fm_source *src = NULL;
+    (void)state;
+    tk_ok(fm_make_dirs(in));
+    fx_text(in, "config.json", FX_CONFIG);
+    fx_safetensors(in, "one.safetensors", FX_MODEL, 1);
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        fx_text(in, "model.safetensors.index.json", bad[i]);
+        tk_fails(fm_source_open(&src, in), FM_ECORRUPT, NULL);
+        assert_null(src);
+    }
+    fx_text(in, "model.safetensors.index.json", "{\"weight_map\": {\"a\": \"gone.safetensors\"}}");
+    tk_fails(fm_source_open(&src, in), FM_ENOTFOUND, "gone.safetensors");
+    fm_free(in);
+}
+
+static void a_tensor_in_two_shards_is_refused(void **state)
+{
+    char *in = dir_in("in");
+    fm_source *src = NULL;
+    (void)state;
+    tk_ok(fm_make_dirs(in));
+    fx_text(in, "config.json", FX_CONFIG);
+    fx_safetensors(in, "a.safetensors", FX_MODEL, 2);
+    fx_safetensors(in, "b.safetensors", FX_MODEL + 1, 2);
+    fx_text(in, "model.safetensors.index.json",
+            "{\"weight_map\": {\"model.embed_tokens.weight\": \"a.safetensors\","
+            "\"model.layers.0.mlp.up_proj.weight\": \"b.safetensors\"}}");
+    tk_fails(fm_source_open(&src, in), FM_ECORRUPT, "q_proj.weight' is there twice");
+    fm_free(in);
+}
+
+static void an_adapter_folder_comes_back_whole(void **state)
+{
+    char *in = dir_in("in"), *out = dir_in("out");
+    fm_source *src = NULL;
+    (void)state;
+    fx_peft_folder(in, FX_LORA, FX_ADAPTER, FM_ARRAY_LEN(FX_ADAPTER));
+    fx_round_trip(in, out);
+    tk_ok(fm_source_open(&src, in));
+    assert_int_equal(fm_source_kind_of(src), FM_SOURCE_PEFT);
+    assert_non_null(fm_tree_find(fm_source_tree(src), "adapters/0-lora/adapter_config.json"));
+    fm_source_close(src);
+    fm_free(in);
+    fm_free(out);
+}
+
+static void a_gguf_comes_back_with_its_paddings(void **state)
+{
+    const gg_spec plain = {0}, old = {.version = 2, .bias = true};
+    char *in = dir_in("in.gguf"), *out = dir_in("out.gguf"), *out2 = dir_in("out2.gguf");
+    (void)state;
+    put_gguf(in, &plain);
+    fx_round_trip(in, out);
+    put_gguf(in, &old);
+    fx_round_trip(in, out2);
+    fm_free(in);
+    fm_free(out);
+    fm_free(out2);
+}
+
+/* Row (h, j, i) of the tree is row (h, i, j) of the file: 4 heads of 16 rows of 64 Q4_1. */
+static void rotary_rows_are_put_back_whole(void **state)
+{
+    const gg_spec spec = {.bias = true};
+    const uint64_t row = 40;
+    char *in = dir_in("in.gguf");
+    fm_source *src = NULL;
+    fm_gguf *g = NULL;
+    fm_buf file, bytes;
+    (void)state;
+    put_gguf(in, &spec);
+    tk_ok(fm_source_open(&src, in));
+    const fm_provider p = fm_source_provider(src);
+    const fm_entry *e = tensor(src, "model.layers.0.self_attn.q_proj.weight");
+    fm_buf_init(&file, 0);
+    fm_buf_init(&bytes, 0);
+    tk_ok(fm_read_file(&file, in, 1 << 24));
+    tk_ok(fm_entry_read(&bytes, &p, e));
+    assert_int_equal(e->dtype, FM_Q4_1);
+    tk_ok(fm_gguf_parse(&g, fm_buf_span(&file), "in.gguf"));
+    const uint8_t *at = fm_gguf_bytes(g, fm_gguf_find(g, "blk.0.attn_q.weight")).data;
+    for (uint64_t r = 0; r < 64; r++) {
+        const uint64_t h = r / 16, j = r % 16 / 8, i = r % 8;
+        assert_memory_equal(bytes.data + r * row, at + (h * 16 + i * 2 + j) * row, row);
+    }
+    assert_non_null(tensor(src, "model.layers.0.self_attn.q_proj.bias"));
+    fm_gguf_close(g);
+    fm_buf_release(&file);
+    fm_buf_release(&bytes);
+    fm_source_close(src);
+    fm_free(in);
+}
+
+static void a_changed_file_is_noticed_at_reading(void **state)
+{
+    char *in = dir_in("m.safetensors"), *dir = fm_strndup(in, strlen(in) - 14);
+    fm_source *src = NULL;
+    fm_entry other;
+    float buf[64];
+    (void)state;
+    fx_safetensors(dir, "m.safetensors", FX_MODEL, 2);
+    tk_ok(fm_source_open(&src, in));
+    const fm_provider p = fm_source_provider(src);
+    other = *tensor(src, "model.layers.0.self_attn.q_proj.weight");
+    other.id.b[0] ^= 1;
+    tk_fails(p.read(p.ctx, &other, buf), FM_ENOTFOUND, "q_proj");
+    fm_source_close(src);
+    fm_free(dir);
+    fm_free(in);
+}
+
+static void failed_allocations_leak_nothing(void **state)
+{
+    char *in = dir_in("in.gguf");
+    const gg_spec plain = {0};
+    fm_source *src = NULL;
+    fm_status rc = FM_ENOMEM;
+    (void)state;
+    put_gguf(in, &plain);
+    for (uint64_t n = 1; rc == FM_ENOMEM; n += 1 + n / 16) {
+        fm_mem_fail_at(n, true);
+        rc = fm_source_open(&src, in);
+        fm_mem_fail_at(0, false);
+        assert_true(rc == FM_OK || rc == FM_ENOMEM);
+    }
+    fm_source_close(src);
+    fm_free(in);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_no_model_is_refused),
+        cmocka_unit_test(a_model_folder_comes_back_whole),
+        cmocka_unit_test(shards_are_one_model_and_come_back),
+        cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),
+        cmocka_unit_test(a_tensor_in_two_shards_is_refused),
+        cmocka_unit_test(an_adapter_folder_comes_back_whole),
+        cmocka_unit_test(a_gguf_comes_back_with_its_paddings),
+        cmocka_unit_test(rotary_rows_are_put_back_whole),
+        cmocka_unit_test(a_changed_file_is_noticed_at_reading),
+        cmocka_unit_test(failed_allocations_leak_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
