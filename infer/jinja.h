@@ -1,0 +1,279 @@
+/* jinja.h - the Jinja2 subset that chat templates use. Private to the chat template code.
+ *
+ * Source -> tokens -> tree (all in the template's arena, immutable) -> evaluation (all values in
+ * an arena of one rendering). A filter, test, method or statement that is not known is an error
+ * with its line; nothing is skipped. Semantics are those of jinja2 with transformers' settings:
+ * trim_blocks, lstrip_blocks, no autoescape, loop controls, sandbox (no mutating methods). */
+#ifndef FM_INFER_JINJA_H
+#define FM_INFER_JINJA_H
+
+#include "infer/chat.h"
+#include "store/base/mem.h"
+
+#define JJ_PARSE_DEPTH 100      /* nesting of expressions and statements */
+#define JJ_EVAL_DEPTH 1000      /* nested evaluations, macro calls included */
+#define JJ_VALUE_DEPTH 100      /* nesting of a value that is printed or compared */
+#define JJ_TOKENS_MAX 1000000   /* of one template */
+#define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
+#define JJ_RANGE_MAX 100000     /* as jinja2's sandbox */
+
+/* ---- tokens (jinja_lex.c) ---- */
+typedef enum jj_tok_kind {
+    JJ_T_EOF,
+    JJ_T_TEXT,
+    JJ_T_VAR_BEGIN,
+    JJ_T_VAR_END,
+    JJ_T_BLOCK_BEGIN,
+    JJ_T_BLOCK_END,
+    JJ_T_NAME,
+    JJ_T_STRING,
+    JJ_T_INT,
+    JJ_T_FLOAT,
+    JJ_T_OP
+} jj_tok_kind;
+
+typedef struct jj_tok {
+    jj_tok_kind kind;
+    uint32_t line;
+    const char *s; /* text, name, string value, operator; NUL-terminated but for TEXT */
+    size_t len;
+    int64_t i;
+    double f;
+} jj_tok;
+
+typedef struct jj_lexed {
+    jj_tok *tok; /* fm_free */
+    size_t count, cap;
+} jj_lexed;
+fm_status jj_lex(jj_lexed *out, fm_arena *arena, fm_span source);
+
+/* ---- values (jinja_value.c) ---- */
+typedef enum jj_type {
+    JJ_UNDEFINED,
+    JJ_NONE,
+    JJ_BOOL,
+    JJ_INT,
+    JJ_FLOAT,
+    JJ_STRING,
+    JJ_LIST,
+    JJ_TUPLE,
+    JJ_DICT,
+    JJ_NAMESPACE,
+    JJ_LOOP,
+    JJ_MACRO,
+    JJ_BUILTIN
+} jj_type;
+
+typedef struct jj_list jj_list;
+typedef struct jj_dict jj_dict;
+typedef struct jj_loop jj_loop;
+typedef struct jj_macro jj_macro;
+typedef struct jj_node jj_node;
+
+typedef struct jj_val {
+    jj_type type;
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        struct {
+            const char *p;
+            size_t n;
+        } s;             /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
+        jj_list *list;   /* LIST, TUPLE */
+        jj_dict *dict;   /* DICT, NAMESPACE */
+        jj_loop *loop;
+        jj_macro *macro;
+        int builtin;
+    } u;
+} jj_val;
+
+struct jj_list {
+    jj_val *v;
+    size_t count, cap;
+};
+typedef struct jj_pair {
+    jj_val key, value;
+} jj_pair;
+struct jj_dict {
+    jj_pair *p;
+    size_t count, cap;
+};
+struct jj_loop {
+    const jj_list *items;
+    size_t index; /* from 0 */
+    int depth;
+};
+
+/* One rendering. */
+typedef struct jj_var {
+    const char *name;
+    jj_val value;
+} jj_var;
+typedef struct jj_scope {
+    struct jj_scope *parent;
+    jj_var *var;
+    size_t count, cap;
+} jj_scope;
+struct jj_macro {
+    const jj_node *node;
+    jj_scope *scope; /* where it was defined */
+};
+typedef struct jj_ctx {
+    fm_arena *arena;
+    size_t bytes; /* taken from arena */
+    uint64_t steps;
+    int depth, loop_depth;
+    uint32_t line; /* of the node being evaluated */
+    fm_buf *out;
+    jj_scope *scope;
+    bool have_now;
+    int64_t now;
+} jj_ctx;
+
+fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
+fm_status jj_step(jj_ctx *c); /* counts one unit of work */
+void *jj_alloc(jj_ctx *c, size_t bytes); /* NULL with the error set: ENOMEM or ELIMIT */
+fm_status jj_alloc_status(const jj_ctx *c);
+
+jj_val jj_none(void);
+jj_val jj_undefined(const char *name);
+jj_val jj_bool(bool b);
+jj_val jj_int(int64_t i);
+jj_val jj_float(double f);
+jj_val jj_str(const char *p, size_t n); /* borrows */
+fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n);
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b); /* copies and releases b */
+fm_status jj_list_new(jj_ctx *c, jj_val *out);
+fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
+fm_status jj_dict_new(jj_ctx *c, jj_val *out);
+fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v);
+const jj_val *jj_dict_get(const jj_dict *d, const char *key, size_t n); /* NULL: absent */
+fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v);
+
+const char *jj_type_name(jj_val v);
+bool jj_truth(jj_val v);
+bool jj_is_number(jj_val v); /* BOOL, INT, FLOAT */
+double jj_number(jj_val v);
+bool jj_equal(jj_val a, jj_val b, int depth);
+/* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
+fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case);
+fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);        /* str() */
+fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
+fm_status jj_tojson(jj_ctx *c, fm_buf *out, jj_val v, int indent, int level);
+fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
+size_t jj_chars(jj_val str);                            /* code points */
+size_t jj_char_offset(jj_val str, size_t index);        /* byte offset of code point index */
+void jj_lower(fm_buf *out, jj_val str);
+void jj_upper(fm_buf *out, jj_val str);
+void jj_float_text(fm_buf *out, double f); /* Python's repr */
+
+/* ---- tree (jinja_parse.c) ---- */
+typedef enum jj_kind {
+    /* statements */
+    JJ_N_TEXT,
+    JJ_N_OUTPUT,    /* a */
+    JJ_N_BODY,      /* kid[] */
+    JJ_N_IF,        /* a ? b : c */
+    JJ_N_FOR,       /* name list in kid[]; a iterable, b body, c else, d condition */
+    JJ_N_SET,       /* targets kid[], a value */
+    JJ_N_SET_ATTR,  /* kid[0].name = a */
+    JJ_N_SET_BLOCK, /* name, b body, a filter chain over JJ_N_CAPTURED or NULL */
+    JJ_N_MACRO,     /* name, parameters kid[] (name, a default), b body */
+    JJ_N_BREAK,
+    JJ_N_CONTINUE,
+    /* expressions */
+    JJ_N_CONST,
+    JJ_N_NAME,
+    JJ_N_LIST,
+    JJ_N_TUPLE,
+    JJ_N_DICT,   /* kid[] alternating key, value */
+    JJ_N_ATTR,   /* a.name */
+    JJ_N_ITEM,   /* a[b] */
+    JJ_N_SLICE,  /* a[b:c:d] */
+    JJ_N_CALL,   /* a(args) */
+    JJ_N_FILTER, /* a | fn(args) */
+    JJ_N_TEST,   /* a is fn(args) */
+    JJ_N_COND,   /* b if a else c */
+    JJ_N_AND,
+    JJ_N_OR,
+    JJ_N_NOT,
+    JJ_N_NEG,
+    JJ_N_POS,
+    JJ_N_BINARY,  /* op */
+    JJ_N_COMPARE, /* a, then kid[] with their op */
+    JJ_N_CAPTURED /* the text of a set block */
+} jj_kind;
+
+typedef enum jj_op {
+    JJ_ADD,
+    JJ_SUB,
+    JJ_MUL,
+    JJ_DIV,
+    JJ_FLOORDIV,
+    JJ_MOD,
+    JJ_POW,
+    JJ_CONCAT,
+    JJ_EQ,
+    JJ_NE,
+    JJ_LT,
+    JJ_LE,
+    JJ_GT,
+    JJ_GE,
+    JJ_IN,
+    JJ_NOT_IN
+} jj_op;
+
+struct jj_node {
+    jj_kind kind;
+    jj_op op;
+    uint32_t line;
+    bool scoped;      /* TEST: negated; NAME list of FOR: unpack */
+    const char *name; /* NAME, ATTR, MACRO, SET_BLOCK; TEXT: bytes */
+    size_t len;       /* TEXT */
+    jj_node *a, *b, *c, *d;
+    jj_node **kid; /* list items; positional arguments */
+    size_t kid_count;
+    const char **kw; /* names of keyword arguments */
+    jj_node **kw_value;
+    size_t kw_count;
+    int fn; /* FILTER, TEST: index into their table */
+    jj_val value;
+};
+/* On failure the text has "line N: ...". */
+fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
+
+/* ---- filters and tests (jinja_filter.c), methods (jinja_method.c), evaluation (jinja_eval.c) ---- */
+typedef struct jj_args {
+    jj_val *pos;
+    size_t count;
+    const char *const *kw;
+    jj_val *kw_value;
+    size_t kw_count;
+} jj_args;
+/* Argument by position or keyword; undefined if neither. */
+jj_val jj_arg(const jj_args *a, size_t index, const char *name);
+/* Every argument must be one of names[0..n) by keyword or a position below n. */
+fm_status jj_args_check(jj_ctx *c, const jj_args *a, const char *what, const char *const *names,
+                        size_t n);
+fm_status jj_need_str(jj_ctx *c, jj_val v, const char *what);
+int jj_filter_find(const char *name); /* -1: unknown */
+fm_status jj_filter_run(jj_ctx *c, jj_val *out, int fn, jj_val in, const jj_args *a);
+int jj_test_find(const char *name);
+fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a);
+/* Attribute path "a.b" or index of v; undefined where absent. */
+fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path);
+fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
+fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key);
+fm_status jj_method(jj_ctx *c, jj_val *out, jj_val self, const char *name, const jj_args *a);
+fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, bool right);
+fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, jj_val count);
+fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole);
+
+bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out);
+fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a);
+fm_status jj_set_global(jj_ctx *c, const char *name, jj_val v);
+fm_status jj_exec(jj_ctx *c, const jj_node *n);
+
+#endif
