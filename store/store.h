@@ -68,7 +68,8 @@ FM_CHECKED fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats);
 void fm_txn_close(fm_txn *t); /* abort unless committed; NULL is fine */
 
 /* fsck: every pack's structure, every record's header, with full: every leaf of every object and
- * each file's name against its bytes. Each fault is reported; the return is FM_OK if the walk ended, whatever it found. */
+ * each file's name against its bytes. Each fault is reported; the return is FM_OK if the walk
+ * ended, whatever it found. */
 typedef struct fm_fsck_report {
     uint64_t packs, objects, bytes_verified, faults, repaired;
 } fm_fsck_report;
