@@ -1,6 +1,7 @@
 /* train_arch.c - gradients and training steps of the tiny architectures against Hugging Face and
  * PEFT; and that threads, resumes and accumulation do not change what is learnt. */
 #include "tests/model/train_kit.h"
+#include "tests/unit/train_kit.h"
 
 static fm_train_config steps_of_reference(void)
 {
@@ -36,7 +37,7 @@ static void check_gradients(const char *arch)
     tk_ok(fm_train_gradients(e, fm_source_tree(src), &p, ids, labels, 2, 24, &loss, &g));
     tk_assert_le((loss - (double)*want) * (loss > (double)*want ? 1 : -1), 1e-5, "loss");
     print_message("%s: loss %.7f, worst gradient %.2g\n", arch, loss,
-                  kit_compare(&g, &ref, "grad.", 1e-4));
+                  kit_compare(&g, &ref, "grad.", 1e-4, false));
     fm_train_result_release(&g);
     fm_free(ids);
     fm_free(labels);
@@ -109,7 +110,7 @@ static void adapter_gradients_equal_those_of_peft(void **state)
         tk_ok(fm_train_gradients(e, t.both, &p, t.ids, t.labels, 2, 24, &loss, &g));
         tk_assert_le((loss - (double)*want) * (loss > (double)*want ? 1 : -1), 1e-5, "loss");
         print_message("%s: loss %.7f, worst gradient %.2g\n", kinds[i], loss,
-                      kit_compare(&g, &t.ref, "grad.", 1e-4));
+                      kit_compare(&g, &t.ref, "grad.", 1e-4, false));
         fm_train_result_release(&g);
         fm_free(want);
         peft_close(&t);
@@ -158,7 +159,7 @@ static void twelve_steps_equal_those_of_peft(void **state)
             worst = diff > worst ? diff : worst;
         }
         print_message("%s: worst loss %.2g, worst final parameter %.2g\n", kinds[i], worst,
-                      kit_compare(&r, &t.ref, "train.final.", 1e-4));
+                      kit_compare(&r, &t.ref, "train.final.", 1e-4, true));
         assert_non_null(r.adapter_config);
         fm_train_result_release(&r);
         fm_free(losses);
@@ -424,11 +425,85 @@ static void wrong_jobs_are_refused_by_name(void **state)
     tiny_close(&t);
 }
 
-/* A target answer taken from one example must point at that example more than at the others. */
-static void influence_finds_the_example_that_the_answer_came_from(void **state)
+/* ---- influence ---- */
+static fm_dataset *six_blocks(void)
 {
+    static const char text[] = "the cat sat.one two six.A-B-C-D-E-F-0123456789ab"
+                               "zzzzzzzzzzzz{}[]()<>!?;:";
+    fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
+    fm_tokenizer *tok = kit_tokenizer();
+    fm_dataset *d = NULL;
+
+    c.max_tokens = 12;
+    tk_ok(fm_dataset_open(&d, fm_span_str(text), "blocks", tok, NULL, &c, NULL, 0));
+    fm_tokenizer_close(tok);
+    assert_int_equal(fm_dataset_count(d), 6);
+    return d;
+}
+
+static void check_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
+                            const fm_provider *p)
+{
+    fm_dataset *d = six_blocks();
+    double score[6];
+
+    for (size_t want = 0; want < 6; want += 3) {
+        tk_ok(fm_influence(e, child, parent, p, d, fm_dataset_at(d, want), score));
+        for (size_t i = 0; i < 6; i++) {
+            if (i == want)
+                tk_assert_le(1.0 - score[i], 1e-6, "cosine with itself");
+            else
+                tk_assert_le(score[i], 0.9, "cosine with another");
+        }
+    }
+    fm_dataset_close(d);
+}
+
+static void influence_of_an_adapter_points_at_the_example_of_the_answer(void **state)
+{
+    peft t;
+    fm_engine *e = ik_engine(2, 64);
+
     (void)state;
-    skip();
+    peft_open(&t, "lora");
+    fm_provider p = ik_provider(&t.mem);
+    check_influence(e, t.both, fm_source_tree(t.base), &p);
+    peft_close(&t);
+    fm_engine_free(e);
+}
+
+static void influence_of_a_full_fine_tune_is_over_what_it_changed(void **state)
+{
+    tiny t;
+    fm_train_result r;
+    fm_tree *child = NULL;
+    ik_mem mem = {0};
+    fm_engine *e = ik_engine(2, 64);
+    fm_dataset *d = six_blocks();
+    double score[6];
+
+    (void)state;
+    tiny_open(&t, 6);
+    fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
+    j.config.steps = 1;
+    run_with(&r, &t, &j, 2, NULL, NULL);
+    tk_ok(fm_tree_copy(&child, fm_source_tree(t.src)));
+    for (size_t i = 0; i < r.count; i++) {
+        float *f = fm_memdup(r.tensors[i].data, (size_t)r.tensors[i].bytes);
+        ik_put(&mem, child, "tensors", r.tensors[i].name, f, r.tensors[i].shape.rank,
+               r.tensors[i].shape.dim[0], r.tensors[i].shape.dim[1]);
+        fm_free(f);
+    }
+    fm_provider p = ik_provider(&mem);
+    check_influence(e, child, fm_source_tree(t.src), &p);
+    tk_fails(fm_influence(e, child, NULL, &p, d, fm_dataset_at(d, 0), score), FM_EINVAL, "parent");
+    tk_fails(fm_influence(e, child, child, &p, d, fm_dataset_at(d, 0), score), FM_EINVAL, "same");
+    fm_dataset_close(d);
+    fm_tree_free(child);
+    ik_mem_free(&mem);
+    fm_train_result_release(&r);
+    fm_engine_free(e);
+    tiny_close(&t);
 }
 
 int main(void)
@@ -445,7 +520,8 @@ int main(void)
         cmocka_unit_test(two_accumulated_batches_equal_one_of_double_size),
         cmocka_unit_test(children_trained_together_equal_those_trained_alone),
         cmocka_unit_test(a_full_result_has_the_parents_names_in_the_configs_dtype),
-        cmocka_unit_test(influence_finds_the_example_that_the_answer_came_from),
+        cmocka_unit_test(influence_of_an_adapter_points_at_the_example_of_the_answer),
+        cmocka_unit_test(influence_of_a_full_fine_tune_is_over_what_it_changed),
     };
 
     if (!data)
