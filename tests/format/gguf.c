@@ -1,0 +1,314 @@
+/* The GGUF reader refuses every lie, and what it cannot map to Hugging Face's words, by name. */
+#include "tests/format/fixtures.h"
+
+#include <math.h>
+
+#include "store/gguf.h"
+
+static fm_buf file;
+
+static fm_status parse_len(size_t len)
+{
+    fm_gguf *g = NULL;
+    fm_status rc = fm_gguf_parse(&g, fm_span_of(file.data, len), "m.gguf");
+    if (rc < 0)
+        assert_null(g);
+    fm_gguf_close(g);
+    return rc;
+}
+
+static fm_status parse_spec(const gg_spec *spec)
+{
+    fm_buf_clear(&file);
+    gg_build(&file, spec);
+    return parse_len(file.len);
+}
+
+/* As a source: names, config, tokenizer. */
+static fm_status open_spec(const gg_spec *spec, fm_source **out)
+{
+    char *dir = tk_scratch(), *path = fm_path_join(dir, "m.gguf");
+    fm_source *src = NULL;
+    fm_buf_clear(&file);
+    gg_build(&file, spec);
+    tk_ok(fm_write_file(path, file.data, file.len));
+    fm_status rc = fm_source_open(&src, path);
+    if (out)
+        *out = src;
+    else
+        fm_source_close(src);
+    fm_free(path);
+    fm_free(dir);
+    return rc;
+}
+
+static void every_truncation_is_refused(void **state)
+{
+    const gg_spec plain = {0};
+    (void)state;
+    tk_ok(parse_spec(&plain));
+    for (size_t n = 0; n < file.len; n += 1 + n / 300)
+        assert_int_equal(parse_len(n), FM_ECORRUPT);
+    assert_int_equal(parse_len(file.len - 1), FM_ECORRUPT);
+}
+
+static void versions_and_counts_are_checked(void **state)
+{
+    const gg_spec v1 = {.version = 1}, v9 = {.version = 9}, big = {.version = 0x03000000};
+    const gg_spec tensors = {.tensor_claim = 1ull << 60}, kvs = {.kv_claim = 1ull << 60};
+    const gg_spec more = {.tensor_claim = 1000};
+    (void)state;
+    tk_fails(parse_spec(&v1), FM_EUNSUPPORTED, "version 1");
+    tk_fails(parse_spec(&v9), FM_EUNSUPPORTED, "version 9");
+    tk_fails(parse_spec(&big), FM_EUNSUPPORTED, "big-endian");
+    tk_fails(parse_spec(&tensors), FM_ECORRUPT, "tensors");
+    tk_fails(parse_spec(&kvs), FM_ECORRUPT, "metadata");
+    tk_fails(parse_spec(&more), FM_ECORRUPT, NULL);
+    fm_buf_clear(&file);
+    fm_buf_str(&file, "GGUX\3\0\0\0");
+    tk_fails(parse_len(file.len), FM_ECORRUPT, "GGUF");
+}
+
+static void bend_overlap(gg_tensor *t, size_t n)
+{
+    (void)n;
+    t[2].at = t[1].at;
+}
+static void bend_far(gg_tensor *t, size_t n)
+{
+    t[n - 1].at = 1ull << 40;
+}
+static void bend_wrap(gg_tensor *t, size_t n)
+{
+    t[n - 1].at = UINT64_MAX - 31;
+}
+static void bend_odd(gg_tensor *t, size_t n)
+{
+    t[n - 1].at += 4;
+}
+static void bend_twice(gg_tensor *t, size_t n)
+{
+    t[n - 1].name = t[0].name;
+}
+static void bend_empty(gg_tensor *t, size_t n)
+{
+    t[n - 1].name = "";
+}
+static void bend_type(gg_tensor *t, size_t n)
+{
+    t[n - 1].type = 99;
+}
+static void bend_huge(gg_tensor *t, size_t n)
+{
+    t[n - 1].cols = 1ull << 62;
+}
+static void bend_block(gg_tensor *t, size_t n)
+{
+    (void)n;
+    t[0].cols = 33;
+}
+
+static void places_and_shapes_are_checked(void **state)
+{
+    static const struct {
+        void (*bend)(gg_tensor *t, size_t n);
+        fm_status rc;
+        const char *needle;
+    } bad[] = {
+        {bend_overlap, FM_ECORRUPT, "overlaps"},      {bend_far, FM_ECORRUPT, "outside the file"},
+        {bend_wrap, FM_ECORRUPT, "outside the file"}, {bend_odd, FM_ECORRUPT, "alignment"},
+        {bend_twice, FM_ECORRUPT, "twice"},           {bend_empty, FM_ECORRUPT, "empty"},
+        {bend_type, FM_EUNSUPPORTED, "type 99"},      {bend_huge, FM_ECORRUPT, "output_norm"},
+        {bend_block, FM_ECORRUPT, "token_embd"}};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        const gg_spec spec = {.bend = bad[i].bend};
+        tk_fails(parse_spec(&spec), bad[i].rc, bad[i].needle);
+        assert_non_null(strstr(fm_error_text(), "m.gguf"));
+    }
+}
+
+static void more_twice(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "llama.block_count", 2);
+    ++*count;
+}
+static void more_alignment(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "general.alignment", 24);
+    ++*count;
+}
+static void more_text_alignment(fm_buf *kv, uint64_t *count)
+{
+    gg_str(kv, "general.alignment", "32");
+    ++*count;
+}
+static void more_array(fm_buf *kv, uint64_t *count)
+{
+    gg_text(kv, "x");
+    fm_buf_u32(kv, GG_ARR);
+    fm_buf_u32(kv, GG_U32);
+    fm_buf_u64(kv, UINT64_MAX / 2);
+    ++*count;
+}
+static void more_nested(fm_buf *kv, uint64_t *count)
+{
+    gg_text(kv, "x");
+    fm_buf_u32(kv, GG_ARR);
+    for (int i = 0; i < 40; i++) {
+        fm_buf_u32(kv, GG_ARR);
+        fm_buf_u64(kv, 1);
+    }
+    ++*count;
+}
+static void more_type(fm_buf *kv, uint64_t *count)
+{
+    gg_text(kv, "x");
+    fm_buf_u32(kv, 77);
+    ++*count;
+}
+
+static void metadata_is_checked(void **state)
+{
+    static const struct {
+        void (*more)(fm_buf *kv, uint64_t *count);
+        const char *needle;
+    } bad[] = {{more_twice, "llama.block_count' is there twice"},
+               {more_alignment, "general.alignment"},
+               {more_text_alignment, "general.alignment"},
+               {more_array, "x"},
+               {more_nested, "nests"},
+               {more_type, "type 77"}};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        const gg_spec spec = {.more = bad[i].more};
+        tk_fails(parse_spec(&spec), FM_ECORRUPT, bad[i].needle);
+    }
+}
+
+static void more_unknown(fm_buf *kv, uint64_t *count)
+{
+    gg_f32(kv, "llama.logit_scale", 2.0f);
+    ++*count;
+}
+static void more_experts(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "llama.expert_count", 8);
+    ++*count;
+}
+static void more_longrope(fm_buf *kv, uint64_t *count)
+{
+    gg_str(kv, "llama.rope.scaling.type", "longrope");
+    ++*count;
+}
+static void more_split(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "split.count", 3);
+    ++*count;
+}
+static void more_rot(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "llama.rope.dimension_count", 8);
+    ++*count;
+}
+static void bend_name(gg_tensor *t, size_t n)
+{
+    t[n - 2].name = "blk.7.ffn_down.weight";
+}
+static void bend_alias(gg_tensor *t, size_t n)
+{
+    t[n - 2].name = "blk.01.ffn_down.weight";
+}
+static void bend_rows(gg_tensor *t, size_t n)
+{
+    (void)n;
+    t[3].rows = 32; /* fewer rows than four heads of 16 have */
+}
+
+static void what_cannot_be_mapped_is_refused_by_field(void **state)
+{
+    static const struct {
+        gg_spec spec;
+        fm_status rc;
+        const char *needle;
+    } bad[] = {{{.arch = "mamba"}, FM_EUNSUPPORTED, "mamba"},
+               {{.pre = "tekken"}, FM_EUNSUPPORTED, "tekken"},
+               {{.more = more_unknown}, FM_EUNSUPPORTED, "llama.logit_scale"},
+               {{.more = more_experts}, FM_EUNSUPPORTED, "expert_count"},
+               {{.more = more_longrope}, FM_EUNSUPPORTED, "longrope"},
+               {{.more = more_split}, FM_EUNSUPPORTED, "split.count"},
+               {{.more = more_rot}, FM_EUNSUPPORTED, "rope.dimension_count"},
+               {{.bend = bend_name}, FM_EUNSUPPORTED, "blk.7.ffn_down"},
+               {{.bend = bend_alias}, FM_EUNSUPPORTED, "blk.01.ffn_down"},
+               {{.bend = bend_rows}, FM_ECORRUPT, "attn_q"},
+               {{.rope_freqs = true}, FM_EUNSUPPORTED, "rope_freqs"}};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
+        tk_fails(open_spec(&bad[i].spec, NULL), bad[i].rc, bad[i].needle);
+}
+
+static void more_sliding(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "llama.attention.sliding_window", 8);
+    gg_str(kv, "llama.rope.scaling.type", "linear");
+    gg_f32(kv, "llama.rope.scaling.factor", 2.5f);
+    *count += 3;
+}
+
+static void the_config_speaks_hugging_faces_words(void **state)
+{
+    const gg_spec spec = {.more = more_sliding, .bias = true};
+    fm_source *src = NULL;
+    fm_json *model = NULL;
+    (void)state;
+    tk_ok(open_spec(&spec, &src));
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), "model.json");
+    tk_ok(fm_json_parse(&model, fm_span_of(e->data, (size_t)e->bytes), "model.json"));
+    const fm_json *c = fm_json_get(model, "config");
+    assert_string_equal(fm_json_cstr(fm_json_get(c, "model_type"), ""), "mistral");
+    assert_int_equal(fm_json_int(fm_json_get(c, "sliding_window"), 0), 8);
+    assert_int_equal(fm_json_int(fm_json_get(c, "head_dim"), 0), 16);
+    assert_int_equal(fm_json_int(fm_json_get(c, "vocab_size"), 0), GG_VOCAB);
+    assert_true(fm_json_real(fm_json_get(c, "rms_norm_eps"), 0) == 1e-6);
+    assert_true(fm_json_real(fm_json_path(c, "rope_scaling.factor"), 0) == 2.5);
+    assert_true(fm_json_bool(fm_json_get(c, "attention_bias"), false));
+    assert_true(fm_json_bool(fm_json_get(c, "tie_word_embeddings"), false));
+    fm_json_free(model);
+    fm_source_close(src);
+}
+
+static void special_and_user_tokens_are_added_tokens(void **state)
+{
+    const gg_spec spec = {0};
+    fm_source *src = NULL;
+    fm_json *tok = NULL;
+    (void)state;
+    tk_ok(open_spec(&spec, &src));
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), "tokenizer/tokenizer.json");
+    assert_non_null(e);
+    tk_ok(fm_json_parse(&tok, fm_span_of(e->data, (size_t)e->bytes), "tokenizer.json"));
+    const fm_json *added = fm_json_get(tok, "added_tokens");
+    assert_int_equal(fm_json_count(added), 3);
+    assert_true(fm_json_bool(fm_json_get(fm_json_at(added, 0), "special"), false));
+    assert_false(fm_json_bool(fm_json_get(fm_json_at(added, 2), "special"), true));
+    assert_int_equal(fm_json_int(fm_json_path(tok, "model.vocab.abc"), -1), 6);
+    fm_json_free(tok);
+    fm_source_close(src);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_truncation_is_refused),
+        cmocka_unit_test(versions_and_counts_are_checked),
+        cmocka_unit_test(places_and_shapes_are_checked),
+        cmocka_unit_test(metadata_is_checked),
+        cmocka_unit_test(what_cannot_be_mapped_is_refused_by_field),
+        cmocka_unit_test(the_config_speaks_hugging_faces_words),
+        cmocka_unit_test(special_and_user_tokens_are_added_tokens),
+    };
+    fm_buf_init(&file, 0);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_buf_release(&file);
+    return failed;
+}
