@@ -59,6 +59,8 @@ static fm_status status_of(int code)
         return FM_EIO;
     if (e->klass == GIT_ERROR_NOMEMORY)
         return FM_ENOMEM;
+    if (e->klass == GIT_ERROR_REFERENCE) /* a name that is another's folder, say */
+        return FM_EINVAL;
     if (e->klass == GIT_ERROR_ODB || e->klass == GIT_ERROR_OBJECT || e->klass == GIT_ERROR_TREE ||
         e->klass == GIT_ERROR_CONFIG || e->klass == GIT_ERROR_ZLIB || e->klass == GIT_ERROR_INDEXER)
         return FM_ECORRUPT;
@@ -212,17 +214,40 @@ fm_status fm_repo_init(const char *dir, bool bare)
 
 /* ---- open ---- */
 
-static bool is_repo(const char *root)
+static fm_status is_repo(bool *yes, const char *root)
 {
     char *config = fm_path_join(root, "config"), *git_path = fm_path_join(root, "lineage.git");
-    bool yes = config && git_path && fm_path_exists(config) && fm_path_is_dir(git_path);
+    fm_status rc = config && git_path ? FM_OK : FM_ENOMEM;
 
+    *yes = rc == FM_OK && fm_path_exists(config) && fm_path_is_dir(git_path);
     fm_free(config);
     fm_free(git_path);
-    return yes;
+    return rc;
 }
 
-/* dir, dir/.fmstore, then the .fmstore (or bare repository) of each folder above. */
+/* folder itself, or its .fmstore; *out NULL where neither is one. */
+static fm_status root_at(char **out, const char *folder)
+{
+    char *dot = fm_path_join(folder, DOT_DIR);
+    bool yes = false;
+    fm_status rc = dot ? is_repo(&yes, folder) : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK && yes) {
+        *out = fm_strdup(folder);
+        rc = *out ? FM_OK : FM_ENOMEM;
+    } else if (rc == FM_OK) {
+        rc = is_repo(&yes, dot);
+        if (yes) {
+            *out = dot;
+            return FM_OK;
+        }
+    }
+    fm_free(dot);
+    return rc;
+}
+
+/* dir, dir/.fmstore, then the same for each folder above. */
 static fm_status find_root(char **out, const char *dir)
 {
     char full[PATH_MAX];
@@ -231,20 +256,10 @@ static fm_status find_root(char **out, const char *dir)
     if (!realpath(dir, full))
         return fm_fail(FM_ENOTFOUND, "'%s' is no folder", dir);
     for (;;) {
-        char *dot = fm_path_join(full, DOT_DIR), *slash;
-        if (!dot)
-            return FM_ENOMEM;
-        if (is_repo(full)) {
-            fm_free(dot);
-            *out = fm_strdup(full);
-            return *out ? FM_OK : FM_ENOMEM;
-        }
-        if (is_repo(dot)) {
-            *out = dot;
-            return FM_OK;
-        }
-        fm_free(dot);
-        slash = strrchr(full, '/');
+        fm_status rc = root_at(out, full);
+        char *slash = strrchr(full, '/');
+        if (rc < 0 || *out)
+            return rc;
         if (!slash || full[1] == '\0')
             break;
         slash[slash == full ? 1 : 0] = '\0';

@@ -135,7 +135,7 @@ fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)
     rc = fm_json_parse(&json, value, "result");
     fm_json_free(json);
     if (rc < 0)
-        return rc;
+        return rc == FM_ECORRUPT ? FM_EINVAL : rc;
     rc = fmi_results_sync(r);
     return rc == FM_OK ? fmi_rows_put(r->rows, key, value, false, false) : rc;
 }

@@ -218,8 +218,10 @@ fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *
     y = fmi_git_oid(b);
     fm_oid_hex(a, ha);
     fm_oid_hex(b, hb);
+    if (!fmi_is_commit(r, &x) || !fmi_is_commit(r, &y))
+        return fm_fail(FM_ENOTFOUND, "merge base: no version %.12s or no version %.12s", ha, hb);
     code = git_merge_base(&base, r->git, &x, &y);
-    if (code == GIT_ENOTFOUND && fmi_is_commit(r, &x) && fmi_is_commit(r, &y))
+    if (code == GIT_ENOTFOUND)
         return fm_fail(FM_ENOTFOUND, "%.12s and %.12s have no common ancestor", ha, hb);
     if (code < 0)
         return fmi_git_fail(code, "merge base of %.12s and %.12s", ha, hb);
