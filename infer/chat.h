@@ -29,9 +29,9 @@ void fm_chat_template_close(fm_chat_template *t); /* NULL is a no-op */
  * strftime_now its time; without it that function is not defined, so that a rendering never
  * depends on the clock. On failure *out is as before: FM_EINVAL with the template's own
  * raise_exception text or the line of the error, FM_ELIMIT. */
-FM_CHECKED fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t,
-                                    const fm_json *messages, const fm_json *tools_or_null,
-                                    bool add_generation_prompt, const fm_json *extra_or_null);
+FM_CHECKED fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *messages,
+                                    const fm_json *tools_or_null, bool add_generation_prompt,
+                                    const fm_json *extra_or_null);
 
 /* {"bos_token": ..., "eos_token": ..., "pad_token": ..., "unk_token": ...}: those that t names, as
  * Hugging Face passes them to templates. The caller frees. */

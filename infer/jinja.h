@@ -10,12 +10,12 @@
 #include "infer/chat.h"
 #include "store/base/mem.h"
 
-#define JJ_PARSE_DEPTH 100      /* nesting of expressions and statements */
-#define JJ_EVAL_DEPTH 1000      /* nested evaluations, macro calls included */
-#define JJ_VALUE_DEPTH 100      /* nesting of a value that is printed or compared */
-#define JJ_TOKENS_MAX 1000000   /* of one template */
+#define JJ_PARSE_DEPTH 100                /* nesting of expressions and statements */
+#define JJ_EVAL_DEPTH 1000                /* nested evaluations, macro calls included */
+#define JJ_VALUE_DEPTH 100                /* nesting of a value that is printed or compared */
+#define JJ_TOKENS_MAX 1000000             /* of one template */
 #define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
-#define JJ_RANGE_MAX 100000     /* as jinja2's sandbox */
+#define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
 
 /* ---- tokens (jinja_lex.c) ---- */
 typedef enum jj_tok_kind {
@@ -79,9 +79,9 @@ typedef struct jj_val {
         struct {
             const char *p;
             size_t n;
-        } s;             /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
-        jj_list *list;   /* LIST, TUPLE */
-        jj_dict *dict;   /* DICT, NAMESPACE */
+        } s;           /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
+        jj_list *list; /* LIST, TUPLE */
+        jj_dict *dict; /* DICT, NAMESPACE */
         jj_loop *loop;
         jj_macro *macro;
         int builtin;
@@ -132,7 +132,7 @@ typedef struct jj_ctx {
 } jj_ctx;
 
 fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
-fm_status jj_step(jj_ctx *c); /* counts one unit of work */
+fm_status jj_step(jj_ctx *c);            /* counts one unit of work */
 void *jj_alloc(jj_ctx *c, size_t bytes); /* NULL with the error set: ENOMEM or ELIMIT */
 fm_status jj_alloc_status(const jj_ctx *c);
 
@@ -159,7 +159,7 @@ bool jj_equal(jj_val a, jj_val b, int depth);
 /* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
 fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case);
 fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
-fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);        /* str() */
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);         /* str() */
 fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
 fm_status jj_tojson(jj_ctx *c, fm_buf *out, jj_val v, int indent, int level);
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
@@ -241,10 +241,31 @@ struct jj_node {
     int fn; /* FILTER, TEST: index into their table */
     jj_val value;
 };
+typedef struct jj_parser {
+    fm_arena *arena;
+    const jj_tok *t; /* the next token; the last one is JJ_T_EOF */
+    int depth;
+    int loops; /* for bodies around this place, for break and continue */
+} jj_parser;
+fm_status jj_p_fail(const jj_parser *p, const char *why);
+jj_node *jj_p_new_node(jj_parser *p, jj_kind kind); /* NULL = ENOMEM */
+bool jj_p_is_op(const jj_parser *p, const char *op);
+bool jj_p_is_word(const jj_parser *p, const char *w);
+bool jj_p_take_op(jj_parser *p, const char *op);
+bool jj_p_take_word(jj_parser *p, const char *w);
+fm_status jj_p_need_op(jj_parser *p, const char *op);
+fm_status jj_p_need_name(jj_parser *p, const char **out);
+fm_status jj_p_add_kid(jj_parser *p, jj_node *n, jj_node *kid);
+fm_status jj_p_enter(jj_parser *p); /* depth + 1; the caller takes it back */
+fm_status jj_p_expression(jj_parser *p, jj_node **out);
+fm_status jj_p_tuple_expression(jj_parser *p, jj_node **out);  /* commas without parentheses */
+fm_status jj_p_logic(jj_parser *p, jj_node **out, bool is_or); /* without inline if */
+fm_status jj_p_filter(jj_parser *p, jj_node **io);             /* at the filter's name */
 /* On failure the text has "line N: ...". */
 fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
 
-/* ---- filters and tests (jinja_filter.c), methods (jinja_method.c), evaluation (jinja_eval.c) ---- */
+/* ---- filters and tests (jinja_filter.c), methods (jinja_method.c), evaluation (jinja_eval.c) ----
+ */
 typedef struct jj_args {
     jj_val *pos;
     size_t count;
@@ -270,6 +291,12 @@ fm_status jj_method(jj_ctx *c, jj_val *out, jj_val self, const char *name, const
 fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, bool right);
 fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, jj_val count);
 fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole);
+
+/* Operators (jinja_arith.c). */
+int64_t jj_whole(jj_val v); /* BOOL or INT */
+fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b);
+fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b);
+fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 
 bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out);
 fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a);

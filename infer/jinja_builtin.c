@@ -36,8 +36,7 @@ static fm_status range(jj_ctx *c, jj_val *out, const jj_args *a)
     if (v[2] == 0)
         return jj_error(c, FM_EINVAL, "range step is 0");
     if (v[2] > 0 ? v[1] > v[0] : v[1] < v[0]) {
-        uint64_t gap = v[2] > 0 ? (uint64_t)v[1] - (uint64_t)v[0]
-                                : (uint64_t)v[0] - (uint64_t)v[1];
+        uint64_t gap = v[2] > 0 ? (uint64_t)v[1] - (uint64_t)v[0] : (uint64_t)v[0] - (uint64_t)v[1];
         uint64_t step = v[2] > 0 ? (uint64_t)v[2] : 0 - (uint64_t)v[2];
         n = (gap - 1) / step + 1;
     }
@@ -45,8 +44,7 @@ static fm_status range(jj_ctx *c, jj_val *out, const jj_args *a)
         return jj_error(c, FM_ELIMIT, "range of more than %d", JJ_RANGE_MAX);
     fm_status rc = jj_list_new(c, out);
     for (uint64_t i = 0; i < n && rc == FM_OK; i++)
-        rc = jj_list_push(c, out->u.list,
-                          jj_int((int64_t)((uint64_t)v[0] + i * (uint64_t)v[2])));
+        rc = jj_list_push(c, out->u.list, jj_int((int64_t)((uint64_t)v[0] + i * (uint64_t)v[2])));
     return rc;
 }
 
@@ -86,9 +84,9 @@ static void civil(int64_t days, int64_t *year, int *month, int *day)
 
 static bool time_field(fm_buf *b, char f, int64_t now)
 {
-    static const char *const months[] = {"January", "February", "March",     "April",
-                                         "May",     "June",     "July",      "August",
-                                         "September", "October", "November", "December"};
+    static const char *const months[] = {"January",   "February", "March",    "April",
+                                         "May",       "June",     "July",     "August",
+                                         "September", "October",  "November", "December"};
     static const char *const days[] = {"Thursday", "Friday",  "Saturday", "Sunday",
                                        "Monday",   "Tuesday", "Wednesday"};
     int64_t day_number = now >= 0 ? now / 86400 : -((86399 - now) / 86400), year;

@@ -1,11 +1,10 @@
 /* jinja_eval.c - walk the tree: expressions give values, statements write text.
  *
- * Scopes are jinja2's: a loop body and a macro have their own, `if` has not; what a loop sets is gone
- * after each pass, which is why templates use namespace(). Undefined values may be tested,
+ * Scopes are jinja2's: a loop body and a macro have their own, `if` has not; what a loop sets is
+ * gone after each pass, which is why templates use namespace(). Undefined values may be tested,
  * printed (as nothing) and iterated (as empty); anything else with them is an error. */
 #include "infer/jinja.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,185 +75,13 @@ static fm_status unpack(jj_ctx *c, const jj_node *n, jj_val v)
         return assign(c, n->kid[0]->name, v);
     fm_status rc = jj_as_list(c, &list, v);
     if (rc == FM_OK && list.u.list->count != n->kid_count)
-        return jj_error(c, FM_EINVAL, "%zu names for %zu values", n->kid_count,
-                        list.u.list->count);
+        return jj_error(c, FM_EINVAL, "%zu names for %zu values", n->kid_count, list.u.list->count);
     for (size_t i = 0; rc == FM_OK && i < n->kid_count; i++)
         rc = assign(c, n->kid[i]->name, list.u.list->v[i]);
     return rc;
 }
 
-/* ---- arithmetic ---- */
-
-static fm_status bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b)
-{
-    jj_val u = a.type == JJ_UNDEFINED ? a : b;
-
-    if (u.type == JJ_UNDEFINED)
-        return jj_error(c, FM_EINVAL, "'%s' is undefined", u.u.s.p ? u.u.s.p : "a value");
-    return jj_error(c, FM_EINVAL, "cannot %s %s and %s", what, jj_type_name(a), jj_type_name(b));
-}
-
-static fm_status concat_text(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
-{
-    fm_buf t;
-    fm_status rc;
-
-    fm_buf_init(&t, FM_CHAT_OUTPUT_MAX);
-    rc = jj_to_text(c, &t, a);
-    if (rc == FM_OK)
-        rc = jj_to_text(c, &t, b);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &t);
-    fm_buf_release(&t);
-    return rc;
-}
-
-static fm_status concat_lists(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
-{
-    fm_status rc = jj_list_new(c, out);
-
-    out->type = a.type;
-    for (size_t i = 0; rc == FM_OK && i < a.u.list->count; i++)
-        rc = jj_list_push(c, out->u.list, a.u.list->v[i]);
-    for (size_t i = 0; rc == FM_OK && i < b.u.list->count; i++)
-        rc = jj_list_push(c, out->u.list, b.u.list->v[i]);
-    return rc;
-}
-
-static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
-{
-    fm_buf b;
-
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    for (int64_t i = 0; i < times && s.u.s.n > 0 && b.failed == FM_OK; i++)
-        fm_buf_append(&b, s.u.s.p, s.u.s.n);
-    return jj_buf_str(c, out, &b);
-}
-
-static fm_status int_power(jj_ctx *c, jj_val *out, int64_t a, int64_t e)
-{
-    int64_t r = 1;
-
-    if (e < 0) {
-        *out = jj_float(pow((double)a, (double)e));
-        return FM_OK;
-    }
-    if (e > 64 && a != 0 && a != 1 && a != -1)
-        return jj_error(c, FM_ELIMIT, "integer overflow");
-    if (e > 64)
-        e = 64 + (e & 1);
-    for (; e > 0; e--)
-        if (__builtin_mul_overflow(r, a, &r))
-            return jj_error(c, FM_ELIMIT, "integer overflow");
-    *out = jj_int(r);
-    return FM_OK;
-}
-
-static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)
-{
-    int64_t r = 0;
-    bool overflow = false;
-
-    if (op == JJ_POW)
-        return int_power(c, out, a, b);
-    if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0)
-        return jj_error(c, FM_EINVAL, "division by zero");
-    if (op == JJ_DIV) {
-        *out = jj_float((double)a / (double)b);
-        return FM_OK;
-    }
-    if (op == JJ_ADD)
-        overflow = __builtin_add_overflow(a, b, &r);
-    else if (op == JJ_SUB)
-        overflow = __builtin_sub_overflow(a, b, &r);
-    else if (op == JJ_MUL)
-        overflow = __builtin_mul_overflow(a, b, &r);
-    else if (b == -1)
-        overflow = op == JJ_FLOORDIV && __builtin_sub_overflow((int64_t)0, a, &r);
-    else if (op == JJ_FLOORDIV)
-        r = a / b - (a % b != 0 && (a < 0) != (b < 0));
-    else
-        r = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
-    if (overflow)
-        return jj_error(c, FM_ELIMIT, "integer overflow");
-    *out = jj_int(r);
-    return FM_OK;
-}
-
-static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
-{
-    double r = a;
-
-    if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
-        return jj_error(c, FM_EINVAL, "division by zero");
-    if (op == JJ_ADD)
-        r = a + b;
-    else if (op == JJ_SUB)
-        r = a - b;
-    else if (op == JJ_MUL)
-        r = a * b;
-    else if (op == JJ_DIV)
-        r = a / b;
-    else if (op == JJ_FLOORDIV)
-        r = floor(a / b);
-    else if (op == JJ_MOD)
-        r = fmod(a, b) != 0.0 && (fmod(a, b) < 0) != (b < 0) ? fmod(a, b) + b : fmod(a, b);
-    else
-        r = pow(a, b);
-    *out = jj_float(r);
-    return FM_OK;
-}
-
-static int64_t whole(jj_val v)
-{
-    return v.type == JJ_BOOL ? v.u.b : v.u.i;
-}
-
-static fm_status binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b)
-{
-    bool lists = (a.type == JJ_LIST || a.type == JJ_TUPLE) && a.type == b.type;
-
-    if (op == JJ_CONCAT)
-        return concat_text(c, out, a, b);
-    if (jj_is_number(a) && jj_is_number(b)) {
-        if (a.type == JJ_FLOAT || b.type == JJ_FLOAT)
-            return float_op(c, out, op, jj_number(a), jj_number(b));
-        return int_op(c, out, op, whole(a), whole(b));
-    }
-    if (op == JJ_ADD && a.type == JJ_STRING && b.type == JJ_STRING)
-        return concat_text(c, out, a, b);
-    if (op == JJ_ADD && lists)
-        return concat_lists(c, out, a, b);
-    if (op == JJ_MUL && a.type == JJ_STRING && b.type == JJ_INT)
-        return repeat(c, out, a, b.u.i);
-    if (op == JJ_MUL && a.type == JJ_INT && b.type == JJ_STRING)
-        return repeat(c, out, b, a.u.i);
-    return bad_operands(c, op == JJ_ADD ? "add" : "combine", a, b);
-}
-
-static fm_status compare_one(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b)
-{
-    int order = 0;
-    fm_status rc;
-
-    if (op == JJ_EQ || op == JJ_NE) {
-        *out = jj_equal(a, b, 0) == (op == JJ_EQ);
-        return jj_step(c);
-    }
-    if (op == JJ_IN || op == JJ_NOT_IN) {
-        rc = jj_contains(c, out, a, b);
-        *out = *out == (op == JJ_IN);
-        return rc;
-    }
-    if (a.type == JJ_UNDEFINED || b.type == JJ_UNDEFINED)
-        return bad_operands(c, "order", a, b);
-    rc = jj_compare(c, &order, a, b, false);
-    *out = op == JJ_LT   ? order < 0
-           : op == JJ_LE ? order <= 0
-           : op == JJ_GT ? order > 0
-                         : order >= 0;
-    return rc;
-}
+/* ---- comparisons ---- */
 
 static fm_status compare_chain(jj_ctx *c, jj_val *out, const jj_node *n)
 {
@@ -265,7 +92,7 @@ static fm_status compare_chain(jj_ctx *c, jj_val *out, const jj_node *n)
     for (size_t i = 0; rc == FM_OK && hit && i < n->kid_count; i++) {
         rc = eval(c, &right, n->kid[i]->a);
         if (rc == FM_OK)
-            rc = compare_one(c, &hit, n->kid[i]->op, left, right);
+            rc = jj_compare_op(c, &hit, n->kid[i]->op, left, right);
         left = right;
     }
     *out = jj_bool(hit);
@@ -279,7 +106,7 @@ static int64_t bound(jj_val v, int64_t dflt, int64_t lo, int64_t hi, int64_t cou
 {
     if (v.type != JJ_INT && v.type != JJ_BOOL)
         return dflt;
-    int64_t i = whole(v);
+    int64_t i = jj_whole(v);
     if (i < 0)
         i = i < -count ? lo : i + count;
     return i < lo ? lo : i > hi ? hi : i;
@@ -313,7 +140,7 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
     if (rc < 0)
         return rc;
     int64_t count = (int64_t)list.u.list->count;
-    int64_t step = part[2].type == JJ_NONE ? 1 : whole(part[2]);
+    int64_t step = part[2].type == JJ_NONE ? 1 : jj_whole(part[2]);
     if (step == 0)
         return jj_error(c, FM_EINVAL, "slice step is 0");
     bool up = step > 0;
@@ -492,7 +319,7 @@ static fm_status eval_binary(jj_ctx *c, jj_val *out, const jj_node *n)
     if (rc < 0)
         return rc;
     c->line = n->line;
-    return binary(c, out, n->op, a, b);
+    return jj_binary(c, out, n->op, a, b);
 }
 
 static fm_status eval_sign(jj_ctx *c, jj_val *out, const jj_node *n)
@@ -503,13 +330,13 @@ static fm_status eval_sign(jj_ctx *c, jj_val *out, const jj_node *n)
     if (rc < 0)
         return rc;
     if (!jj_is_number(v))
-        return bad_operands(c, "negate", v, v);
+        return jj_bad_operands(c, "negate", v, v);
     if (n->kind == JJ_N_POS)
         *out = v;
     else if (v.type == JJ_FLOAT)
         *out = jj_float(-v.u.f);
     else
-        return int_op(c, out, JJ_SUB, 0, whole(v));
+        return jj_binary(c, out, JJ_SUB, jj_int(0), v);
     return FM_OK;
 }
 
@@ -644,26 +471,26 @@ static fm_status eval(jj_ctx *c, jj_val *out, const jj_node *n)
 /* The items that pass the loop's own condition; it sees the target, not `loop`. */
 static fm_status loop_items(jj_ctx *c, jj_val *out, const jj_node *n)
 {
-    jj_val v, all, keep;
+    jj_val v, all = jj_none(), keep;
     fm_status rc = eval(c, &v, n->a);
 
     if (rc == FM_OK)
         rc = jj_as_list(c, &all, v);
-    if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+    if (rc < 0 || !n->d) {
+        *out = all;
+        return rc;
+    }
+    rc = jj_list_new(c, out);
     jj_scope scope = {.parent = c->scope};
     for (size_t i = 0; rc == FM_OK && i < all.u.list->count; i++) {
-        if (n->d) {
-            scope.count = 0;
-            c->scope = &scope;
-            rc = unpack(c, n, all.u.list->v[i]);
-            if (rc == FM_OK)
-                rc = eval(c, &keep, n->d);
-            c->scope = scope.parent;
-            if (rc < 0 || !jj_truth(keep))
-                continue;
-        }
-        rc = jj_list_push(c, out->u.list, all.u.list->v[i]);
+        scope.count = 0;
+        c->scope = &scope;
+        rc = unpack(c, n, all.u.list->v[i]);
+        if (rc == FM_OK)
+            rc = eval(c, &keep, n->d);
+        c->scope = scope.parent;
+        if (rc == FM_OK && jj_truth(keep))
+            rc = jj_list_push(c, out->u.list, all.u.list->v[i]);
     }
     return rc;
 }

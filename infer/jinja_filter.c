@@ -1,4 +1,4 @@
-/* jinja_filter.c - filters and tests, each in a table that the parser checks names against. */
+/* jinja_filter.c - filters, in a table that the parser checks names against. */
 #include "infer/jinja.h"
 
 #include <math.h>
@@ -153,10 +153,9 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     bool first = jj_truth(jj_arg(a, 1, "first")), blank = jj_truth(jj_arg(a, 2, "blank"));
     fm_buf b;
     fm_status rc = jj_args_check(c, a, "indent", NAMES("width", "first", "blank"), 3);
-    jj_val pad = jj_str("                                                                ",
-                        width.type == JJ_INT && width.u.i >= 0 && width.u.i <= 64
-                            ? (size_t)width.u.i
-                            : 4);
+    jj_val pad =
+        jj_str("                                                                ",
+               width.type == JJ_INT && width.u.i >= 0 && width.u.i <= 64 ? (size_t)width.u.i : 4);
 
     if (rc == FM_OK)
         rc = as_text(c, &s, in);
@@ -429,8 +428,7 @@ static fm_status f_map(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
             return jj_error(c, FM_EINVAL, "map needs attribute= or the name of a filter");
         fn = jj_filter_find(a->pos[0].u.s.p);
         if (fn < 0)
-            return jj_error(c, FM_EUNSUPPORTED, "filter '%s' is not implemented",
-                            a->pos[0].u.s.p);
+            return jj_error(c, FM_EUNSUPPORTED, "filter '%s' is not implemented", a->pos[0].u.s.p);
     }
     if (rc == FM_OK)
         rc = jj_list_new(c, out);
@@ -669,18 +667,41 @@ static fm_status f_sum(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 static const struct {
     const char *name;
     filter_fn fn;
-} filters[] = {{"trim", f_trim},       {"length", f_length},   {"count", f_length},
-               {"upper", f_upper},     {"lower", f_lower},     {"tojson", f_tojson},
-               {"join", f_join},       {"default", f_default}, {"d", f_default},
-               {"first", f_first},     {"last", f_last},       {"list", f_list},
-               {"string", f_string},   {"int", f_int},         {"float", f_float},
-               {"map", f_map},         {"select", f_select},   {"selectattr", f_selectattr},
-               {"reject", f_reject},   {"rejectattr", f_rejectattr}, {"replace", f_replace},
-               {"items", f_items},     {"dictsort", f_dictsort}, {"unique", f_unique},
-               {"indent", f_indent},   {"safe", f_safe},       {"capitalize", f_capitalize},
-               {"title", f_title},     {"reverse", f_reverse}, {"sort", f_sort},
-               {"sum", f_sum},         {"min", f_min},         {"max", f_max},
-               {"abs", f_abs},         {"round", f_round}};
+} filters[] = {{"trim", f_trim},
+               {"length", f_length},
+               {"count", f_length},
+               {"upper", f_upper},
+               {"lower", f_lower},
+               {"tojson", f_tojson},
+               {"join", f_join},
+               {"default", f_default},
+               {"d", f_default},
+               {"first", f_first},
+               {"last", f_last},
+               {"list", f_list},
+               {"string", f_string},
+               {"int", f_int},
+               {"float", f_float},
+               {"map", f_map},
+               {"select", f_select},
+               {"selectattr", f_selectattr},
+               {"reject", f_reject},
+               {"rejectattr", f_rejectattr},
+               {"replace", f_replace},
+               {"items", f_items},
+               {"dictsort", f_dictsort},
+               {"unique", f_unique},
+               {"indent", f_indent},
+               {"safe", f_safe},
+               {"capitalize", f_capitalize},
+               {"title", f_title},
+               {"reverse", f_reverse},
+               {"sort", f_sort},
+               {"sum", f_sum},
+               {"min", f_min},
+               {"max", f_max},
+               {"abs", f_abs},
+               {"round", f_round}};
 
 int jj_filter_find(const char *name)
 {
@@ -696,143 +717,4 @@ fm_status jj_filter_run(jj_ctx *c, jj_val *out, int fn, jj_val in, const jj_args
 
     *out = jj_none();
     return rc < 0 ? rc : filters[fn].fn(c, out, in, a);
-}
-
-/* ---- tests ---- */
-
-enum {
-    T_DEFINED,
-    T_UNDEFINED,
-    T_NONE,
-    T_STRING,
-    T_MAPPING,
-    T_ITERABLE,
-    T_SEQUENCE,
-    T_NUMBER,
-    T_INTEGER,
-    T_FLOAT,
-    T_BOOLEAN,
-    T_TRUE,
-    T_FALSE,
-    T_CALLABLE,
-    T_EQ,
-    T_NE,
-    T_LT,
-    T_LE,
-    T_GT,
-    T_GE,
-    T_IN,
-    T_ODD,
-    T_EVEN,
-    T_DIVISIBLE
-};
-
-static const struct {
-    const char *name;
-    int test;
-} tests[] = {{"defined", T_DEFINED},   {"undefined", T_UNDEFINED}, {"none", T_NONE},
-             {"string", T_STRING},     {"mapping", T_MAPPING},     {"iterable", T_ITERABLE},
-             {"sequence", T_SEQUENCE}, {"number", T_NUMBER},       {"integer", T_INTEGER},
-             {"float", T_FLOAT},       {"boolean", T_BOOLEAN},     {"true", T_TRUE},
-             {"false", T_FALSE},       {"callable", T_CALLABLE},   {"eq", T_EQ},
-             {"equalto", T_EQ},        {"==", T_EQ},               {"ne", T_NE},
-             {"!=", T_NE},             {"lt", T_LT},               {"lessthan", T_LT},
-             {"<", T_LT},              {"le", T_LE},               {"<=", T_LE},
-             {"gt", T_GT},             {"greaterthan", T_GT},      {">", T_GT},
-             {"ge", T_GE},             {">=", T_GE},               {"in", T_IN},
-             {"odd", T_ODD},           {"even", T_EVEN},           {"divisibleby", T_DIVISIBLE}};
-
-int jj_test_find(const char *name)
-{
-    for (int i = 0; i < (int)FM_ARRAY_LEN(tests); i++)
-        if (strcmp(tests[i].name, name) == 0)
-            return i;
-    return -1;
-}
-
-static bool type_test(int t, jj_val v)
-{
-    bool seq = v.type == JJ_STRING || v.type == JJ_LIST || v.type == JJ_TUPLE ||
-               v.type == JJ_DICT;
-
-    switch (t) {
-    case T_DEFINED:
-        return v.type != JJ_UNDEFINED;
-    case T_UNDEFINED:
-        return v.type == JJ_UNDEFINED;
-    case T_NONE:
-        return v.type == JJ_NONE;
-    case T_STRING:
-        return v.type == JJ_STRING;
-    case T_MAPPING:
-        return v.type == JJ_DICT;
-    case T_ITERABLE:
-        return seq || v.type == JJ_UNDEFINED || v.type == JJ_LOOP;
-    case T_SEQUENCE:
-        return seq;
-    case T_NUMBER:
-        return jj_is_number(v);
-    case T_INTEGER:
-        return v.type == JJ_INT;
-    case T_FLOAT:
-        return v.type == JJ_FLOAT;
-    case T_BOOLEAN:
-        return v.type == JJ_BOOL;
-    case T_TRUE:
-        return v.type == JJ_BOOL && v.u.b;
-    case T_FALSE:
-        return v.type == JJ_BOOL && !v.u.b;
-    default:
-        return v.type == JJ_MACRO || v.type == JJ_BUILTIN;
-    }
-}
-
-static fm_status int_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val by)
-{
-    int64_t d = t == T_DIVISIBLE ? (by.type == JJ_INT ? by.u.i : 0) : 2;
-
-    if (v.type != JJ_INT || d == 0 || d == -1)
-        return jj_error(c, FM_EINVAL, "odd, even or divisibleby needs integers, not %s",
-                        jj_type_name(v));
-    *out = (v.u.i % d == 0) == (t != T_ODD);
-    return FM_OK;
-}
-
-static fm_status order_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val other)
-{
-    int order;
-    fm_status rc = jj_compare(c, &order, v, other, false);
-
-    *out = t == T_LT   ? order < 0
-           : t == T_LE ? order <= 0
-           : t == T_GT ? order > 0
-                       : order >= 0;
-    return rc;
-}
-
-fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)
-{
-    int t = tests[fn].test;
-    size_t want = t >= T_EQ && t != T_ODD && t != T_EVEN ? 1 : 0;
-    fm_status rc = jj_step(c);
-
-    *out = false;
-    if (rc == FM_OK && (a->count != want || a->kw_count > 0))
-        return jj_error(c, FM_EINVAL, "test '%s' takes %zu arguments", tests[fn].name, want);
-    if (rc < 0)
-        return rc;
-    if (t < T_EQ) {
-        *out = type_test(t, in);
-        return FM_OK;
-    }
-    jj_val other = jj_arg(a, 0, NULL);
-    if (t == T_EQ || t == T_NE) {
-        *out = jj_equal(in, other, 0) == (t == T_EQ);
-        return FM_OK;
-    }
-    if (t == T_IN)
-        return jj_contains(c, out, in, other);
-    if (t >= T_ODD)
-        return int_test(c, out, t, in, other);
-    return order_test(c, out, t, in, other);
 }

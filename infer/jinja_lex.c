@@ -278,9 +278,9 @@ static fm_status name(lexer *x)
 
 static fm_status operator_token(lexer *x)
 {
-    static const char *const ops[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/", "*", "%",
-                                      "~",  "(",  ")",  "[",  "]",  "{",  "}", "<", ">", "=", ".",
-                                      ":",  "|",  ","};
+    static const char *const ops[] = {"//", "**", "==", "!=", "<=", ">=", "+", "-", "/",
+                                      "*",  "%",  "~",  "(",  ")",  "[",  "]", "{", "}",
+                                      "<",  ">",  "=",  ".",  ":",  "|",  ","};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(ops); i++) {
         size_t n = strlen(ops[i]);

@@ -74,8 +74,9 @@ static fm_status loop_attr(jj_ctx *c, jj_val *out, const jj_loop *l, const char 
 
 static bool is_method(jj_type type, const char *name)
 {
-    static const char *const dict[] = {"get", "items", "keys", "values", "pop", "update", "copy",
-                                       "setdefault", "clear", "popitem", "fromkeys"};
+    static const char *const dict[] = {"get",   "items",   "keys",    "values",
+                                       "pop",   "update",  "copy",    "setdefault",
+                                       "clear", "popitem", "fromkeys"};
 
     for (size_t i = 0; type == JJ_DICT && i < FM_ARRAY_LEN(dict); i++)
         if (strcmp(dict[i], name) == 0)
@@ -110,8 +111,7 @@ static bool index_of(jj_val key, size_t count, size_t *out)
 {
     int64_t i = key.type == JJ_BOOL ? key.u.b : key.u.i;
 
-    if ((key.type != JJ_INT && key.type != JJ_BOOL) || i >= (int64_t)count ||
-        i < -(int64_t)count)
+    if ((key.type != JJ_INT && key.type != JJ_BOOL) || i >= (int64_t)count || i < -(int64_t)count)
         return false;
     *out = (size_t)(i < 0 ? i + (int64_t)count : i);
     return true;
@@ -406,8 +406,7 @@ static bool ascii_digit(uint32_t cp)
     return cp >= '0' && cp <= '9';
 }
 
-static fm_status string_method(jj_ctx *c, jj_val *out, jj_val s, const char *name,
-                               const jj_args *a)
+static fm_status string_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a)
 {
     jj_val first = jj_arg(a, 0, NULL);
     fm_buf b;
@@ -478,8 +477,8 @@ static fm_status dict_items(jj_ctx *c, jj_val *out, const jj_dict *d, const char
 static fm_status dict_method(jj_ctx *c, jj_val *out, jj_val self, const char *name,
                              const jj_args *a)
 {
-    if (a->count == 0 && (strcmp(name, "items") == 0 || strcmp(name, "keys") == 0 ||
-                          strcmp(name, "values") == 0))
+    if (a->count == 0 &&
+        (strcmp(name, "items") == 0 || strcmp(name, "keys") == 0 || strcmp(name, "values") == 0))
         return dict_items(c, out, self.u.dict, name);
     if (strcmp(name, "get") != 0 || a->count < 1 || a->count > 2 || a->kw_count > 0)
         return jj_error(c, FM_EUNSUPPORTED, "mapping method '%s' is not implemented so", name);

@@ -226,10 +226,9 @@ fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v)
 
 const char *jj_type_name(jj_val v)
 {
-    static const char *const name[] = {"undefined", "none",      "a boolean",   "an integer",
-                                       "a float",   "a string",  "a list",      "a tuple",
-                                       "a mapping", "namespace", "the loop",    "a macro",
-                                       "a function"};
+    static const char *const name[] = {
+        "undefined", "none",      "a boolean", "an integer", "a float", "a string",  "a list",
+        "a tuple",   "a mapping", "namespace", "the loop",   "a macro", "a function"};
     return name[v.type];
 }
 
@@ -411,9 +410,9 @@ fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
         if (needle.type != JJ_STRING)
             return jj_error(c, FM_EINVAL, "'in <string>' needs a string, not %s",
                             jj_type_name(needle));
-        *out = needle.u.s.n == 0 ||
-               (hay.u.s.n >= needle.u.s.n &&
-                memmem(hay.u.s.p, hay.u.s.n, needle.u.s.p, needle.u.s.n) != NULL);
+        *out =
+            needle.u.s.n == 0 || (hay.u.s.n >= needle.u.s.n &&
+                                  memmem(hay.u.s.p, hay.u.s.n, needle.u.s.p, needle.u.s.n) != NULL);
         return FM_OK;
     }
     if (hay.type == JJ_UNDEFINED)
@@ -633,8 +632,7 @@ fm_status jj_tojson(jj_ctx *c, fm_buf *out, jj_val v, int indent, int level)
             fm_buf_str(out, ": ");
         }
         if (rc == FM_OK)
-            rc = jj_tojson(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], indent,
-                           level + 1);
+            rc = jj_tojson(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], indent, level + 1);
     }
     if (n > 0)
         json_break(out, indent, level);

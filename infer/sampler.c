@@ -1,7 +1,8 @@
 /* sampler.c - see sampler.h for the order of operations.
  *
  * Candidates live in a max-heap keyed by (logit, lowest id) and are popped only as far as the cuts
- * and the draw need them: a row of 256k logits costs one pass and a few hundred pops, not a sort. */
+ * and the draw need them: a row of 256k logits costs one pass and a few hundred pops, not a sort.
+ */
 #include "infer/sampler.h"
 
 #include <math.h>
@@ -222,8 +223,8 @@ static int32_t draw(fm_sampler *s, uint32_t vocab, const fm_sample_params *p, ui
 }
 
 fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits, uint32_t vocab,
-                          const fm_sample_params *p, const int32_t *history,
-                          size_t history_count, uint64_t index)
+                          const fm_sample_params *p, const int32_t *history, size_t history_count,
+                          uint64_t index)
 {
     fm_status rc = fm_sample_check(p);
 

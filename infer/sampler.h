@@ -30,18 +30,19 @@ typedef struct fm_logprob {
     float logprob;
 } fm_logprob;
 
-/* Working memory for rows of up to vocab logits. One thread at a time; picking allocates nothing. */
+/* Working memory for rows of up to vocab logits. One thread at a time; picking allocates nothing.
+ */
 typedef struct fm_sampler fm_sampler;
 FM_CHECKED fm_status fm_sampler_new(fm_sampler **out, uint32_t vocab);
 void fm_sampler_free(fm_sampler *s); /* NULL is a no-op */
 
 /* logits [vocab] f32, not changed. history: prompt and answer so far (only read when
- * repetition_penalty is not 1; may be NULL then). index: number of the token within the answer, from
- * 0. FM_EINVAL: a bad parameter; FM_ECORRUPT: NaN or +inf among the logits, or nothing finite. */
+ * repetition_penalty is not 1; may be NULL then). index: number of the token within the answer,
+ * from 0. FM_EINVAL: a bad parameter; FM_ECORRUPT: NaN or +inf among the logits, or nothing finite.
+ */
 FM_CHECKED fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits,
                                      uint32_t vocab, const fm_sample_params *p,
-                                     const int32_t *history, size_t history_count,
-                                     uint64_t index);
+                                     const int32_t *history, size_t history_count, uint64_t index);
 
 /* Log-softmax of the raw logits (before penalty and temperature). *logprob is token's (NULL: not
  * wanted); top[0..top_count) are the best, lowest id first among equals; top_count <= vocab. */

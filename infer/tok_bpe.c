@@ -280,14 +280,13 @@ static fm_status parse_vocab(fmi_bpe *m, const fm_json *v)
 /* Options that would change ids in ways not implemented must be absent, null, "" or 0. */
 static fm_status refuse_options(const fm_json *model)
 {
-    static const char *const off[] = {"dropout", "continuing_subword_prefix",
-                                      "end_of_word_suffix"};
+    static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(off); i++) {
         const fm_json *v = fm_json_get(model, off[i]);
         fm_span s = fm_json_str(v);
-        bool zero = (fm_json_is(v, FM_JSON_REAL) || fm_json_is(v, FM_JSON_INT)) &&
-                    fm_json_real(v, 1) == 0;
+        bool zero =
+            (fm_json_is(v, FM_JSON_REAL) || fm_json_is(v, FM_JSON_INT)) && fm_json_real(v, 1) == 0;
         if (fm_json_typeof(v) != FM_JSON_NULL && !zero && !(s.data && s.len == 0))
             return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model.%s is not implemented", off[i]);
     }

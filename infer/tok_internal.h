@@ -8,10 +8,10 @@
 #include "infer/tokenizer.h"
 #include "store/base/mem.h"
 
-#define FMI_TOK_STEPS_MAX 32       /* normalizers, or pre-tokenizers, in one sequence */
-#define FMI_TOK_PATTERN_MAX 16384  /* bytes of one regular expression */
-#define FMI_TOK_TOKEN_MAX 65536    /* bytes of one vocabulary entry */
-#define FMI_TOK_TEMPLATE_MAX 64    /* ids around a text */
+#define FMI_TOK_STEPS_MAX 32      /* normalizers, or pre-tokenizers, in one sequence */
+#define FMI_TOK_PATTERN_MAX 16384 /* bytes of one regular expression */
+#define FMI_TOK_TOKEN_MAX 65536   /* bytes of one vocabulary entry */
+#define FMI_TOK_TEMPLATE_MAX 64   /* ids around a text */
 
 /* ---- regular expressions (tok_regex.c) ---- */
 typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
@@ -153,10 +153,10 @@ fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_scratch *s, fm_span word, fm_ids 
 typedef struct fmi_vocab {
     uint8_t *bytes;
     size_t bytes_len, bytes_cap;
-    uint32_t *off;   /* [size] start in bytes */
-    uint32_t *len;   /* [size]; UINT32_MAX = no such id */
+    uint32_t *off; /* [size] start in bytes */
+    uint32_t *len; /* [size]; UINT32_MAX = no such id */
     size_t size, id_cap;
-    uint32_t *slot;  /* [slot_mask + 1] id + 1 */
+    uint32_t *slot; /* [slot_mask + 1] id + 1 */
     size_t slot_mask;
     size_t used;
 } fmi_vocab;
@@ -236,9 +236,9 @@ struct fm_tokenizer {
     fmi_bpe *bpe;
     fmi_vocab all; /* model's vocabulary and added tokens */
     fmi_added added;
-    uint8_t *special;        /* [size] 1: marked special */
-    fm_buf decoded;          /* all tokens' bytes in one piece */
-    uint32_t *decoded_off;   /* [size + 1] */
+    uint8_t *special;      /* [size] 1: marked special */
+    fm_buf decoded;        /* all tokens' bytes in one piece */
+    uint32_t *decoded_off; /* [size + 1] */
     fmi_decoder decoder;
     int32_t prefix[FMI_TOK_TEMPLATE_MAX], suffix[FMI_TOK_TEMPLATE_MAX];
     size_t prefix_count, suffix_count;

@@ -137,8 +137,8 @@ static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
         fm_buf_append(out, in.data, in.len);
         return fm_buf_ok(out);
     }
-    utf8proc_ssize_t n = utf8proc_decompose(in.data, (utf8proc_ssize_t)in.len, NULL, 0,
-                                            (utf8proc_option_t)opt);
+    utf8proc_ssize_t n =
+        utf8proc_decompose(in.data, (utf8proc_ssize_t)in.len, NULL, 0, (utf8proc_option_t)opt);
     if (n >= 0) {
         /* reencode writes UTF-8 (up to 4 bytes each and a NUL) over the code points */
         cps = fm_malloc(((size_t)n + 2) * sizeof *cps);

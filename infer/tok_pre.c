@@ -117,7 +117,8 @@ static fm_status parse_metaspace(fmi_pre *p, const fm_json *v)
     else if (strcmp(scheme, "never") == 0)
         p->prepend = FMI_PREPEND_NEVER;
     else
-        return fm_fail(FM_EUNSUPPORTED, "%s: prepend_scheme '%s' is not implemented", field, scheme);
+        return fm_fail(FM_EUNSUPPORTED, "%s: prepend_scheme '%s' is not implemented", field,
+                       scheme);
     return fmi_regex_new(&p->re, fm_span_of(p->space, p->space_len), true, field);
 }
 

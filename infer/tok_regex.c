@@ -107,10 +107,9 @@ static void put_word(fm_buf *out)
 
 static bool known_category(const char *name)
 {
-    static const char *const known[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Me", "N",
-                                        "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi",
-                                        "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs",
-                                        "Zl", "Zp"};
+    static const char *const known[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Me", "N",  "Nd",
+                                        "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po",
+                                        "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp"};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strcmp(known[i], name) == 0)
@@ -196,8 +195,7 @@ static fm_status rewrite_code(rewrite *r)
     }
     while (i < r->len && i - begin < max && is_hex(r->s[i]))
         i++;
-    if (i == begin || (!braces && i - begin != max) ||
-        (!braces && max == 2 && r->s[begin] >= '8'))
+    if (i == begin || (!braces && i - begin != max) || (!braces && max == 2 && r->s[begin] >= '8'))
         return refuse(r, "an unclear code escape");
     fm_buf_str(r->out, "\\x{");
     fm_buf_append(r->out, r->s + begin, i - begin);

@@ -232,8 +232,7 @@ static fm_status build(fm_tokenizer *t, const fm_json *root)
         (rc = fmi_pres_parse(&t->pres, fm_json_get(root, "pre_tokenizer"))) < 0 ||
         (rc = fmi_decoder_parse(&t->decoder, fm_json_get(root, "decoder"))) < 0 ||
         (rc = fmi_added_parse(&t->added, fm_json_get(root, "added_tokens"))) < 0 ||
-        (rc = fmi_bpe_new(&t->bpe, fm_json_get(root, "model"))) < 0 ||
-        (rc = merge_added(t)) < 0 ||
+        (rc = fmi_bpe_new(&t->bpe, fm_json_get(root, "model"))) < 0 || (rc = merge_added(t)) < 0 ||
         (rc = parse_post(t, fm_json_get(root, "post_processor"), 0)) < 0 ||
         (rc = fmi_added_build(&t->added, &t->norms, &scratch)) < 0)
         goto out;
@@ -306,8 +305,8 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_scratch *s, fm_span tex
     if (rc == FM_OK)
         rc = fmi_pres_run(&t->pres, s, first);
     for (size_t i = 0; i < s->a.count && rc == FM_OK; i++)
-        rc = fmi_bpe_encode(t->bpe, s,
-                            fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len), out);
+        rc = fmi_bpe_encode(t->bpe, s, fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len),
+                            out);
     return rc;
 }
 
@@ -331,8 +330,7 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span t
 static fm_status encode(const fm_tokenizer *t, fm_span text, bool add_special, bool plain,
                         fm_ids *out)
 {
-    fmi_added_scan scan = {
-        .added = &t->added, .trie = t->added.raw, .text = text, .plain = plain};
+    fmi_added_scan scan = {.added = &t->added, .trie = t->added.raw, .text = text, .plain = plain};
     fmi_scratch s;
     fmi_segment seg;
     size_t valid = text.len > 0 ? fmi_utf8_valid(text.data, text.len) : 0;

@@ -51,7 +51,7 @@ FM_CHECKED fm_status fm_tokenizer_decode(const fm_tokenizer *t, const int32_t *i
 /* Streaming decoder: feed ids one by one; text comes out as soon as it is whole code points, so
  * that the pieces joined equal fm_tokenizer_decode of all the ids. Plain state, no resources. */
 typedef struct fm_tok_stream {
-    uint8_t held[4];     /* the beginning of an unfinished code point */
+    uint8_t held[4]; /* the beginning of an unfinished code point */
     uint8_t held_len;
     uint32_t strip_left; /* leading characters that the decoder still has to drop */
     bool skip_special;

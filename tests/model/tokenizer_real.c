@@ -86,8 +86,8 @@ static void decoding_gives_hugging_faces_text(void **state)
         fm_buf out;
         fm_buf_init(&out, 0);
         for (size_t k = 0; k < fm_json_count(fm_json_get(c, "ids")); k++)
-            tk_ok(fm_ids_push(&ids, (int32_t)fm_json_int(
-                                        fm_json_at(fm_json_get(c, "ids"), k), -1)));
+            tk_ok(
+                fm_ids_push(&ids, (int32_t)fm_json_int(fm_json_at(fm_json_get(c, "ids"), k), -1)));
         tk_ok(fm_tokenizer_decode(r->t, ids.id, ids.count, false, &out));
         assert_true(fm_span_eq(fm_buf_span(&out), fm_json_str(fm_json_get(c, "decoded"))));
         fm_buf_release(&out);

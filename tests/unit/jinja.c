@@ -54,12 +54,26 @@ static void unknown_constructs_are_named_with_their_line(void **state)
 
 static void syntax_errors_are_refused_at_open(void **state)
 {
-    static const char *const bad[] = {"{{ 1 + }}", "{% if 1 %}", "{% endif %}", "{{ 'abc }}",
-                                      "{{ (1 }}", "{% for in x %}{% endfor %}", "{# open",
-                                      "{{ 1", "{% set = 1 %}", "{{ a b }}", "{% break %}",
-                                      "{{ [1 2] }}", "{{ {'a' 1} }}", "{% macro %}{% endmacro %}",
-                                      "{{ 1 ? 2 }}", "{{ a. }}", "{{ a[] }}", "{% else %}",
-                                      "{% if 1 %}{% endfor %}", "{{ 99999999999999999999 }}"};
+    static const char *const bad[] = {"{{ 1 + }}",
+                                      "{% if 1 %}",
+                                      "{% endif %}",
+                                      "{{ 'abc }}",
+                                      "{{ (1 }}",
+                                      "{% for in x %}{% endfor %}",
+                                      "{# open",
+                                      "{{ 1",
+                                      "{% set = 1 %}",
+                                      "{{ a b }}",
+                                      "{% break %}",
+                                      "{{ [1 2] }}",
+                                      "{{ {'a' 1} }}",
+                                      "{% macro %}{% endmacro %}",
+                                      "{{ 1 ? 2 }}",
+                                      "{{ a. }}",
+                                      "{{ a[] }}",
+                                      "{% else %}",
+                                      "{% if 1 %}{% endfor %}",
+                                      "{{ 99999999999999999999 }}"};
     fm_chat_template *t;
     (void)state;
 
@@ -112,6 +126,7 @@ static void hostile_templates_end(void **state)
     fm_buf_str(&deep, "{{ ");
     for (int i = 0; i < 5000; i++)
         fm_buf_char(&deep, '(');
+    fm_buf_str(&deep, "1 }}");
     fails(fm_buf_cstr(&deep), FM_ELIMIT, "nested");
     fm_buf_release(&deep);
 }
