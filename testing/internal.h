@@ -80,8 +80,8 @@ typedef fm_status (*fmi_case_fn)(void *ctx, fm_json *doc);
 fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_case_fn each, void *ctx);
 
 /* score.c: does the text satisfy the assertion? detail gets the reason when not. */
-fm_status fmi_regex_compile(void **out, const char *pattern, bool ignore_case, const char *where);
-void fmi_regex_free(void *regex);
+fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where);
+void fmi_pattern_free(void *regex);
 fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span text, bool *holds,
                            fm_buf *detail);
 fm_span fmi_trim(fm_span s);

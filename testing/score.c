@@ -22,7 +22,7 @@ fm_span fmi_trim(fm_span s)
     return s;
 }
 
-fm_status fmi_regex_compile(void **out, const char *pattern, bool ignore_case, const char *where)
+fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where)
 {
     int code = 0;
     PCRE2_SIZE at = 0;
@@ -40,7 +40,7 @@ fm_status fmi_regex_compile(void **out, const char *pattern, bool ignore_case, c
                    (const char *)text, (size_t)at);
 }
 
-void fmi_regex_free(void *regex)
+void fmi_pattern_free(void *regex)
 {
     pcre2_code_free(regex);
 }

@@ -180,7 +180,7 @@ static fm_status read_assertion(fmi_case *c, const char *word, const fm_json *va
         return fm_fail(FM_EINVAL, "%s: expect.%s wants a %s", where, word,
                        a->kind == FMI_ONE_OF ? "list of strings" : "string (quote numbers)");
     if (a->kind == FMI_REGEX)
-        return fmi_regex_compile(&a->regex, fm_json_cstr(value, ""), c->ignore_case, where);
+        return fmi_pattern_compile(&a->regex, fm_json_cstr(value, ""), c->ignore_case, where);
     return FM_OK;
 }
 
@@ -336,7 +336,7 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
 void fmi_case_release(fmi_case *c)
 {
     for (size_t i = 0; i < c->assertion_count; i++)
-        fmi_regex_free(c->assertion[i].regex);
+        fmi_pattern_free(c->assertion[i].regex);
     fm_free(c->assertion);
     fm_free(c->name);
     fm_json_free(c->doc);
