@@ -277,6 +277,49 @@ static void the_config_speaks_hugging_faces_words(void **state)
     fm_source_close(src);
 }
 
+static void more_llama3(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "llama.rope.dimension_count", 16);
+    ++*count;
+}
+
+/* Llama 3's divisors as its converter makes them: factor 8, low 1, high 4, original 64. */
+static void llama3_scaling_is_read_back_from_its_table(void **state)
+{
+    const gg_spec spec = {.rope_freqs = true, .more = more_llama3};
+    char *dir = tk_scratch(), *path = fm_path_join(dir, "m.gguf"), *out = fm_path_join(dir, "o");
+    fm_source *src = NULL;
+    fm_gguf *g = NULL;
+    fm_json *model = NULL;
+    (void)state;
+    fm_buf_clear(&file);
+    gg_build(&file, &spec);
+    tk_ok(fm_gguf_parse(&g, fm_buf_span(&file), "m.gguf"));
+    const size_t at = (size_t)fm_gguf_find(g, "rope_freqs.weight")->at;
+    fm_gguf_close(g);
+    for (size_t i = 0; i < 8; i++) {
+        const double wave = 2 * 3.14159265358979 * pow(10000.0, (double)i / 8.0);
+        const double smooth = (64.0 / wave - 1.0) / 3.0;
+        const double mid = 1.0 / ((1.0 - smooth) / 8.0 + smooth);
+        const float v = (float)(wave < 16 ? 1.0 : wave > 64 ? 8.0 : mid);
+        memcpy(file.data + at + 4 * i, &v, 4);
+    }
+    tk_ok(fm_write_file(path, file.data, file.len));
+    tk_ok(fm_source_open(&src, path));
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), "model.json");
+    tk_ok(fm_json_parse(&model, fm_span_of(e->data, (size_t)e->bytes), "model.json"));
+    const fm_json *r = fm_json_path(model, "config.rope_scaling");
+    assert_string_equal(fm_json_cstr(fm_json_get(r, "rope_type"), ""), "llama3");
+    assert_true(fm_json_real(fm_json_get(r, "factor"), 0) == 8.0);
+    assert_int_equal(fm_json_int(fm_json_get(r, "original_max_position_embeddings"), 0), 64);
+    fm_source_close(src);
+    fx_round_trip(path, out);
+    fm_json_free(model);
+    fm_free(path);
+    fm_free(out);
+    fm_free(dir);
+}
+
 static void special_and_user_tokens_are_added_tokens(void **state)
 {
     const gg_spec spec = {0};
@@ -305,6 +348,7 @@ int main(void)
         cmocka_unit_test(metadata_is_checked),
         cmocka_unit_test(what_cannot_be_mapped_is_refused_by_field),
         cmocka_unit_test(the_config_speaks_hugging_faces_words),
+        cmocka_unit_test(llama3_scaling_is_read_back_from_its_table),
         cmocka_unit_test(special_and_user_tokens_are_added_tokens),
     };
     fm_buf_init(&file, 0);
