@@ -1,0 +1,58 @@
+/* Any bytes as a GGUF: the reader, and all that gives its metadata a meaning. */
+#include "store/gguf_canon.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void read_tensors(const fm_gguf *g, const gguf_dims *d)
+{
+    fm_buf name;
+    volatile uint8_t sink = 0;
+
+    fm_buf_init(&name, 0);
+    for (size_t i = 0; i < fm_gguf_count(g); i++) {
+        const fm_gguf_tensor *t = fm_gguf_at(g, i);
+        const fm_span s = fm_gguf_bytes(g, t);
+        uint32_t heads = 0;
+        if (s.len > 0)
+            sink = (uint8_t)(sink ^ s.data[0] ^ s.data[s.len - 1]);
+        fm_buf_clear(&name);
+        if (d->arch && gguf_hf_name(&name, &heads, d, g, t) == FM_OK && heads > 0)
+            fm_assert(t->shape.dim[0] % (2 * heads) == 0);
+    }
+    fm_buf_release(&name);
+}
+
+static void read_meaning(const fm_gguf *g)
+{
+    fm_source src = {.root = ""};
+    fm_json *config = NULL;
+    gguf_dims d;
+
+    if (gguf_read_dims(&d, g) < 0)
+        d.arch = NULL;
+    else if (gguf_config(&config, &d, g) == FM_OK)
+        fm_assert(fm_json_get(config, "hidden_size") != NULL);
+    read_tensors(g, &d);
+    fm_json_free(config);
+    fm_assert(fm_arena_new(&src.arena) == FM_OK && fm_map_new(&src.by_id) == FM_OK &&
+              fm_tree_new(&src.tree) == FM_OK);
+    if (gguf_tokenizer(&src, g) < 0)
+        fm_assert(fm_error_text()[0] != '\0');
+    fm_tree_free(src.tree);
+    fm_map_free(src.by_id);
+    fm_arena_free(src.arena);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fm_gguf *g = NULL;
+
+    if (fm_gguf_parse(&g, fm_span_of(data, size), "fuzz") == FM_OK)
+        read_meaning(g);
+    else
+        fm_assert(fm_error_text()[0] != '\0');
+    fm_gguf_close(g);
+    return 0;
+}
