@@ -329,6 +329,10 @@ static fm_status compile(fmi_regex *re, fm_span pattern, const char *field)
     pcre2_set_newline(cctx, PCRE2_NEWLINE_LF);
     re->code = pcre2_compile((PCRE2_SPTR)fm_buf_cstr(&text), text.len, PCRE2_UTF | PCRE2_UCP,
                              &error, &at, cctx);
+    if (!re->code && error == PCRE2_ERROR_HEAP_FAILED) {
+        rc = FM_ENOMEM;
+        goto out;
+    }
     if (!re->code) {
         PCRE2_UCHAR why[128] = "";
         pcre2_get_error_message(error, why, sizeof why);
@@ -444,6 +448,8 @@ fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subjec
     int n = match(re, run, subject, from);
     if (n == PCRE2_ERROR_NOMATCH)
         return FM_OK;
+    if (n == PCRE2_ERROR_NOMEMORY)
+        return fm_fail(FM_ENOMEM, "out of memory");
     if (n < 0)
         return fm_fail(FM_ELIMIT, "tokenizer: regular expression gave up on this text (PCRE2 %d)",
                        n);

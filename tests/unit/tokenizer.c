@@ -1,0 +1,265 @@
+/* Tokenizers of many kinds against ids that Hugging Face's `tokenizers` gave (tokenizer_cases.json:
+ * small vocabularies, hostile texts), what must be refused, and the streaming decoder. */
+#include "infer/tokenizer.h"
+#include "tests/testkit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Bytes a-d and one merge; `%s` are the fields under test. */
+#define MODEL                                                                                      \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"abc\":4},"          \
+    "\"merges\":[\"a b\",[\"ab\",\"c\"]]}"
+
+static fm_status open_text(fm_tokenizer **t, const char *json)
+{
+    return fm_tokenizer_open(t, fm_span_str(json), fm_span_of(NULL, 0), "toy");
+}
+
+static void refused(const char *json, fm_status status, const char *needle)
+{
+    fm_tokenizer *t;
+
+    tk_fails(open_text(&t, json), status, needle);
+    assert_null(t);
+    assert_non_null(strstr(fm_error_text(), "toy: "));
+}
+
+static void what_is_not_implemented_is_refused_by_name(void **state)
+{
+    (void)state;
+    refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", FM_EUNSUPPORTED, "Unigram");
+    refused("{\"normalizer\":{\"type\":\"BertNormalizer\"}," MODEL "}", FM_EUNSUPPORTED,
+            "normalizer: type 'BertNormalizer'");
+    refused("{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," MODEL "}", FM_EUNSUPPORTED,
+            "pre_tokenizer: type 'UnicodeScripts'");
+    refused("{\"post_processor\":{\"type\":\"BertProcessing\"}," MODEL "}", FM_EUNSUPPORTED,
+            "BertProcessing");
+    refused("{\"decoder\":{\"type\":\"CTC\"}," MODEL "}", FM_EUNSUPPORTED, "CTC");
+    refused("{\"model\":{\"dropout\":0.1,\"vocab\":{\"a\":0},\"merges\":[]}}", FM_EUNSUPPORTED,
+            "model.dropout");
+    refused("{\"model\":{\"end_of_word_suffix\":\"</w>\",\"vocab\":{\"a\":0},\"merges\":[]}}",
+            FM_EUNSUPPORTED, "end_of_word_suffix");
+}
+
+static void split_with(char *out, size_t cap, const char *regex)
+{
+    snprintf(out, cap,
+             "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},"
+             "\"behavior\":\"Isolated\",\"invert\":false}," MODEL "}",
+             regex);
+}
+
+static void patterns_that_could_mean_something_else_are_refused(void **state)
+{
+    static const char *const bad[] = {"^a",       "a$",           "\\\\ba",    "[a[b]]", "[a&&b]",
+                                      "(a)\\\\1", "\\\\p{Greek}", "(?x)a",     "\\\\h",  "a{,3}",
+                                      "[]",       "(?<n>a)",      "\\\\p{Mn}", "[\\\\W]"};
+    static const char *const broken[] = {"(a", "*a", "a**"};
+    char json[512];
+    (void)state;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        split_with(json, sizeof json, bad[i]);
+        refused(json, FM_EUNSUPPORTED, "regular expression");
+    }
+    for (size_t i = 0; i < FM_ARRAY_LEN(broken); i++) {
+        split_with(json, sizeof json, broken[i]);
+        refused(json, FM_EINVAL, "regular expression");
+    }
+}
+
+static void contradictions_are_refused(void **state)
+{
+    (void)state;
+    refused("", FM_ECORRUPT, NULL);
+    refused("{}", FM_EINVAL, "'model' must be an object");
+    refused("{\"model\":{\"vocab\":{},\"merges\":[]}}", FM_EINVAL, "vocab");
+    refused("{\"model\":{\"vocab\":{\"a\":-1},\"merges\":[]}}", FM_EINVAL, "valid id");
+    refused("{\"model\":{\"vocab\":{\"a\":99999999},\"merges\":[]}}", FM_EINVAL, "valid id");
+    refused("{\"model\":{\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", FM_ECORRUPT, "id 0");
+    refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a a\"]}}", FM_ECORRUPT, "merges[0]");
+    refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", FM_ECORRUPT, "merges[0]");
+    refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"aa\"]}}", FM_ECORRUPT, "not a pair");
+    refused("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", FM_ECORRUPT, "not a pair");
+    refused("{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}]," MODEL "}", FM_ECORRUPT, "id 1");
+    refused("{\"added_tokens\":[{\"id\":1,\"content\":\"z\"}]," MODEL "}", FM_ECORRUPT, "id 1");
+    refused("{\"added_tokens\":[{\"content\":\"z\"}]," MODEL "}", FM_EINVAL, "added_tokens[0]");
+    refused("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":["
+            "{\"SpecialToken\":{\"id\":\"x\"}}],\"special_tokens\":{}}," MODEL "}",
+            FM_EINVAL, "'x'");
+}
+
+static void text_that_is_not_utf8_is_refused_with_its_offset(void **state)
+{
+    static const char *const bad[] = {"ab\xff", "ab\xc3", "ab\xed\xa0\x80", "ab\xc0\x80",
+                                      "ab\xf4\x90\x80\x80"};
+    fm_tokenizer *t;
+    fm_ids ids = {0};
+    (void)state;
+
+    tk_ok(open_text(&t, "{" MODEL "}"));
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++)
+        tk_fails(fm_tokenizer_encode(t, fm_span_str(bad[i]), false, &ids), FM_EINVAL, "byte 2");
+    fm_ids_release(&ids);
+    fm_tokenizer_close(t);
+}
+
+static void check_case(const fm_tokenizer *t, const char *name, const fm_json *c, size_t *bad)
+{
+    fm_span text = fm_json_str(fm_json_at(c, 0)), want = fm_json_str(fm_json_at(c, 2));
+    const fm_json *ids_want = fm_json_at(c, 1);
+    fm_ids ids = {0};
+    fm_buf out;
+
+    fm_buf_init(&out, 0);
+    tk_ok(fm_tokenizer_encode(t, text, true, &ids));
+    bool ok = ids.count == fm_json_count(ids_want);
+    for (size_t i = 0; ok && i < ids.count; i++)
+        ok = ids.id[i] == fm_json_int(fm_json_at(ids_want, i), -1);
+    tk_ok(fm_tokenizer_decode(t, ids.id, ids.count, false, &out));
+    if (!ok || !fm_span_eq(fm_buf_span(&out), want)) {
+        fprintf(stderr, "%s: %s of '%s'\n", name, ok ? "text" : "ids", (const char *)text.data);
+        ++*bad;
+    }
+    fm_buf_release(&out);
+    fm_ids_release(&ids);
+}
+
+static void all_kinds_equal_hugging_face(void **state)
+{
+    char *path = tk_source("tests/unit/tokenizer_cases.json");
+    fm_json *list;
+    size_t bad = 0;
+    (void)state;
+
+    tk_ok(fm_json_parse_file(&list, path, (size_t)1 << 22));
+    assert_true(fm_json_count(list) >= 10);
+    for (size_t i = 0; i < fm_json_count(list); i++) {
+        const fm_json *one = fm_json_at(list, i), *cases = fm_json_get(one, "cases");
+        const char *name = fm_json_cstr(fm_json_get(one, "name"), "");
+        fm_tokenizer *t;
+        fm_buf json;
+        fm_buf_init(&json, 0);
+        tk_ok(fm_json_write(&json, fm_json_get(one, "tokenizer"), FM_JSON_COMPACT));
+        tk_ok(fm_tokenizer_open(&t, fm_buf_span(&json), fm_span_of(NULL, 0), name));
+        assert_true(fm_json_count(cases) >= 20);
+        for (size_t k = 0; k < fm_json_count(cases); k++)
+            check_case(t, name, fm_json_at(cases, k), &bad);
+        fm_tokenizer_close(t);
+        fm_buf_release(&json);
+    }
+    fm_json_free(list);
+    fm_free(path);
+    assert_int_equal(bad, 0);
+}
+
+/* A byte-level vocabulary of the euro sign's three bytes. */
+static const char euro[] = "{\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[{\"id\":3,"
+                           "\"content\":\"<s>\",\"special\":true}],"
+                           "\"model\":{\"vocab\":{\"\\u00e2\":0,\"\\u0124\":1,\"\\u00ac\":2},"
+                           "\"merges\":[]}}";
+
+static void streaming_holds_back_an_unfinished_code_point(void **state)
+{
+    static const int32_t ids[] = {0, 1, 2, 0, 3, 1, 0, 1};
+    static const char *const after[] = {
+        "", "", "\xe2\x82\xac", "", "\xef\xbf\xbd<s>", "\xef\xbf\xbd", "", ""};
+    fm_tokenizer *t;
+    fm_tok_stream s;
+    fm_buf out;
+    (void)state;
+
+    tk_ok(open_text(&t, euro));
+    fm_tok_stream_init(&s, t, false);
+    for (size_t i = 0; i < FM_ARRAY_LEN(ids); i++) {
+        fm_buf_init(&out, 0);
+        tk_ok(fm_tok_stream_push(&s, t, ids[i], &out));
+        assert_string_equal(fm_buf_cstr(&out), after[i]);
+        fm_buf_release(&out);
+    }
+    fm_buf_init(&out, 0);
+    tk_ok(fm_tok_stream_finish(&s, t, &out));
+    assert_string_equal(fm_buf_cstr(&out), "\xef\xbf\xbd");
+    tk_fails(fm_tok_stream_push(&s, t, 4, &out), FM_EINVAL, "4 is no token id");
+    tk_fails(fm_tok_stream_push(&s, t, -1, &out), FM_EINVAL, "-1 is no token id");
+    fm_buf_release(&out);
+    fm_tokenizer_close(t);
+}
+
+static void special_tokens_can_be_skipped_or_treated_as_text(void **state)
+{
+    static const int32_t ids[] = {0, 1, 2, 3};
+    fm_tokenizer *t;
+    fm_ids got = {0};
+    fm_buf out;
+    (void)state;
+
+    tk_ok(open_text(&t, euro));
+    fm_buf_init(&out, 0);
+    tk_ok(fm_tokenizer_decode(t, ids, 4, true, &out));
+    assert_string_equal(fm_buf_cstr(&out), "\xe2\x82\xac");
+    tk_ok(fm_tokenizer_encode(t, fm_span_str("<s>"), false, &got));
+    assert_int_equal(got.count, 1);
+    tk_ok(fm_tokenizer_encode_plain(t, fm_span_str("<s>"), false, &got));
+    assert_int_equal(got.count, 1); /* its characters are not in the vocabulary */
+    fm_ids_release(&got);
+    fm_buf_release(&out);
+    fm_tokenizer_close(t);
+}
+
+static void a_long_word_is_merged_like_a_short_one(void **state)
+{
+    fm_tokenizer *t;
+    fm_ids ids = {0};
+    fm_buf text;
+    (void)state;
+
+    tk_ok(open_text(&t, "{" MODEL "}"));
+    fm_buf_init(&text, 0);
+    for (int i = 0; i < 200000; i++)
+        fm_buf_str(&text, "abcab");
+    tk_ok(fm_tokenizer_encode(t, fm_buf_span(&text), false, &ids));
+    assert_int_equal(ids.count, 400000);
+    for (size_t i = 0; i < ids.count; i++)
+        assert_int_equal(ids.id[i], i % 2 ? 3 : 4);
+    fm_ids_release(&ids);
+    fm_buf_release(&text);
+    fm_tokenizer_close(t);
+}
+
+static void every_failed_allocation_is_reported(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n < 2000; n++) {
+        fm_tokenizer *t;
+        fm_ids ids = {0};
+        fm_mem_fail_at(n, false);
+        fm_status rc = open_text(&t, "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"}," MODEL "}");
+        if (rc == FM_OK)
+            rc = fm_tokenizer_encode(t, fm_span_str("abc ab"), false, &ids);
+        fm_mem_fail_at(0, false);
+        fm_tokenizer_close(t);
+        fm_ids_release(&ids);
+        if (rc == FM_OK)
+            return;
+        assert_int_equal(rc, FM_ENOMEM);
+    }
+    fail_msg("never succeeded");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_implemented_is_refused_by_name),
+        cmocka_unit_test(patterns_that_could_mean_something_else_are_refused),
+        cmocka_unit_test(contradictions_are_refused),
+        cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_offset),
+        cmocka_unit_test(all_kinds_equal_hugging_face),
+        cmocka_unit_test(streaming_holds_back_an_unfinished_code_point),
+        cmocka_unit_test(special_tokens_can_be_skipped_or_treated_as_text),
+        cmocka_unit_test(a_long_word_is_merged_like_a_short_one),
+        cmocka_unit_test(every_failed_allocation_is_reported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
