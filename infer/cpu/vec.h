@@ -13,6 +13,13 @@
 #include <string.h>
 
 #define FMI_INLINE static inline __attribute__((always_inline, unused))
+/* Plain C lanes are loops; with a sanitizer's checks in each, inlining them into unrolled tiles
+ * takes the compiler many minutes, so there they are calls. */
+#if defined(FMI_SANITIZED)
+#define FMI_LANES static __attribute__((noinline, unused))
+#else
+#define FMI_LANES FMI_INLINE
+#endif
 #define VF_LANES 16u
 
 #if defined(FMI_ISA_AVX512)
@@ -151,35 +158,35 @@ typedef struct vf {
     float f[VF_LANES];
 } vf;
 
-FMI_INLINE vf vf_set1(float v)
+FMI_LANES vf vf_set1(float v)
 {
     vf r;
     for (uint32_t i = 0; i < VF_LANES; i++)
         r.f[i] = v;
     return r;
 }
-FMI_INLINE vf vf_load(const float *p)
+FMI_LANES vf vf_load(const float *p)
 {
     vf r;
     memcpy(r.f, p, sizeof r.f);
     return r;
 }
-FMI_INLINE void vf_store(float *p, vf v)
+FMI_LANES void vf_store(float *p, vf v)
 {
     memcpy(p, v.f, sizeof v.f);
 }
-FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+FMI_LANES vf vf_load_n(const float *p, uint32_t n)
 {
     vf r = {{0}};
     memcpy(r.f, p, n * sizeof *p);
     return r;
 }
-FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+FMI_LANES void vf_store_n(float *p, vf v, uint32_t n)
 {
     memcpy(p, v.f, n * sizeof *p);
 }
 #define FMI_VF2(name, expr)                              \
-    FMI_INLINE vf name(vf a, vf b)                       \
+    FMI_LANES vf name(vf a, vf b)                       \
     {                                                    \
         vf r;                                            \
         for (uint32_t i = 0; i < VF_LANES; i++)          \
@@ -193,21 +200,21 @@ FMI_VF2(vf_div, a.f[i] / b.f[i])
 FMI_VF2(vf_max, a.f[i] > b.f[i] ? a.f[i] : b.f[i])
 FMI_VF2(vf_min, a.f[i] < b.f[i] ? a.f[i] : b.f[i])
 #undef FMI_VF2
-FMI_INLINE vf vf_fma(vf a, vf b, vf c)
+FMI_LANES vf vf_fma(vf a, vf b, vf c)
 {
     vf r;
     for (uint32_t i = 0; i < VF_LANES; i++)
         r.f[i] = fmaf(a.f[i], b.f[i], c.f[i]);
     return r;
 }
-FMI_INLINE vf vf_sqrt(vf a)
+FMI_LANES vf vf_sqrt(vf a)
 {
     vf r;
     for (uint32_t i = 0; i < VF_LANES; i++)
         r.f[i] = sqrtf(a.f[i]);
     return r;
 }
-FMI_INLINE vf vf_pow2_biased(vf t)
+FMI_LANES vf vf_pow2_biased(vf t)
 {
     vf r;
     for (uint32_t i = 0; i < VF_LANES; i++) {
