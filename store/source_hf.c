@@ -63,30 +63,77 @@ static bool is_other_weights(const char *name)
     return false;
 }
 
-static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place)
+static const char *place_nowhere(const char *name)
 {
-    char *path = fm_path_join(dir, name);
+    (void)name;
+    return NULL;
+}
+
+static fm_status leave_out(fm_source *src, const char *name)
+{
+    return fm_json_push(src->left_out, fm_json_new_str(name));
+}
+
+static fm_status add_extra_file(fm_source *src, const char *dir, const char *name,
+                                src_place_fn *place)
+{
     const char *at = place(name);
     bool known = at != NULL;
-    uint64_t bytes = 0;
     src_file *f = NULL;
+    fm_status rc;
+
+    if (!known)
+        at = src_extra_path(src, name);
+    rc = at ? src_add_file(&f, src, dir, name) : FM_ENOMEM;
+    return rc == FM_OK ? src_whole_file(src, f, at, known) : rc;
+}
+
+/* "1_Pooling": the folders of a sentence-transformers model, part of what it computes. */
+static bool is_module_folder(const char *name)
+{
+    size_t n = strspn(name, "0123456789");
+
+    return n > 0 && name[n] == '_' && name[n + 1] != '\0';
+}
+
+static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
+                           bool top);
+
+static fm_status add_module_folder(fm_source *src, const char *dir, const char *name)
+{
+    char *path = fm_path_join(dir, name);
+    fm_names names = {NULL, 0};
+    fm_status rc = path ? fm_list_dir(&names, path) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
+        char *inner = fm_path_join(name, names.name[i]);
+        rc = inner ? add_extra(src, dir, inner, place_nowhere, false) : FM_ENOMEM;
+        fm_free(inner);
+    }
+    fm_names_release(&names);
+    fm_free(path);
+    return rc;
+}
+
+static fm_status add_extra(fm_source *src, const char *dir, const char *name, src_place_fn *place,
+                           bool top)
+{
+    char *path = fm_path_join(dir, name);
+    bool is_dir = path && fm_path_is_dir(path);
+    uint64_t bytes = 0;
     fm_status rc = path ? FM_OK : FM_ENOMEM;
 
-    if (rc == FM_OK && !fm_path_is_dir(path))
+    if (rc == FM_OK && !is_dir)
         rc = fm_file_bytes(&bytes, path);
-    if (rc == FM_OK &&
-        (fm_path_is_dir(path) || is_other_weights(name) || bytes > FM_SOURCE_MAX_EXTRA_BYTES)) {
-        fm_free(path);
-        return fm_json_push(src->left_out, fm_json_new_str(name));
-    }
     fm_free(path);
-    if (rc == FM_OK && !known)
-        at = src_extra_path(src, name);
-    if (rc == FM_OK && !at)
-        rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = src_add_file(&f, src, dir, name);
-    return rc == FM_OK ? src_whole_file(src, f, at, known) : rc;
+    if (rc < 0)
+        return rc;
+    if (is_dir)
+        return top && is_module_folder(name) ? add_module_folder(src, dir, name)
+                                             : leave_out(src, name);
+    if (is_other_weights(name) || bytes > FM_SOURCE_MAX_EXTRA_BYTES)
+        return leave_out(src, name);
+    return add_extra_file(src, dir, name, place);
 }
 
 fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place)
@@ -96,7 +143,7 @@ fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place)
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++)
         if (!already_taken(src, names.name[i]))
-            rc = add_extra(src, dir, names.name[i], place);
+            rc = add_extra(src, dir, names.name[i], place, true);
     fm_names_release(&names);
     return rc;
 }
@@ -123,12 +170,6 @@ static const char *place_of_model_file(const char *name)
     for (size_t i = 0; i < FM_ARRAY_LEN(place); i++)
         if (strcmp(fm_path_base(place[i]), name) == 0)
             return place[i];
-    return NULL;
-}
-
-static const char *place_nowhere(const char *name)
-{
-    (void)name;
     return NULL;
 }
 

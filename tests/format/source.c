@@ -146,6 +146,30 @@ static void a_tensor_in_two_shards_is_refused(void **state)
     fm_free(in);
 }
 
+static void module_folders_come_back_and_other_weights_are_listed(void **state)
+{
+    char *in = dir_in("in"), *sub = fm_path_join(in, "1_Pooling"), *out = dir_in("out");
+    char *a = fm_path_join(sub, "config.json"), *b = fm_path_join(out, "1_Pooling/config.json");
+    fm_source *src = NULL;
+    (void)state;
+    fx_hf_folder(in);
+    tk_ok(fm_make_dirs(sub));
+    fx_text(sub, "config.json", "{\"pooling_mode_mean_tokens\": true}");
+    fx_text(in, "rust_model.ot", "other weights");
+    tk_ok(fm_source_open(&src, in));
+    const fm_provider p = fm_source_provider(src);
+    tk_ok(fm_export(fm_source_tree(src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+    fx_same_file(a, b);
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), "source/source.json");
+    assert_non_null(strstr((const char *)e->data, "\"left_out\":[\"rust_model.ot\"]"));
+    fm_source_close(src);
+    fm_free(in);
+    fm_free(sub);
+    fm_free(out);
+    fm_free(a);
+    fm_free(b);
+}
+
 static void an_adapter_folder_comes_back_whole(void **state)
 {
     char *in = dir_in("in"), *out = dir_in("out");
@@ -252,6 +276,7 @@ int main(void)
         cmocka_unit_test(shards_are_one_model_and_come_back),
         cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),
         cmocka_unit_test(a_tensor_in_two_shards_is_refused),
+        cmocka_unit_test(module_folders_come_back_and_other_weights_are_listed),
         cmocka_unit_test(an_adapter_folder_comes_back_whole),
         cmocka_unit_test(a_gguf_comes_back_with_its_paddings),
         cmocka_unit_test(rotary_rows_are_put_back_whole),
