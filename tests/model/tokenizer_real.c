@@ -1,5 +1,6 @@
 /* Token ids and texts of a real tokenizer, against those of Hugging Face. */
-#include "infer/tokenizer.h"
+#include "infer/chat.h"
+#include "store/source.h"
 #include "tests/testkit.h"
 
 #include <string.h>
@@ -134,6 +135,80 @@ static void special_ids_come_from_the_config(void **state)
     assert_false(fm_tokenizer_is_special(r->t, 100));
 }
 
+static void read_entry(fm_buf *out, const fm_source *src, const char *path)
+{
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), path);
+    fm_provider p = fm_source_provider(src);
+
+    fm_buf_init(out, 0);
+    if (!e)
+        fail_msg("the imported tree lacks %s", path);
+    else
+        tk_ok(fm_entry_read(out, &p, e));
+}
+
+static fm_source *open_gguf(void)
+{
+    char *path = tk_smollm2_gguf();
+    fm_source *src = NULL;
+
+    if (path)
+        tk_ok(fm_source_open(&src, path));
+    fm_free(path);
+    return src;
+}
+
+static void the_tokenizer_out_of_the_gguf_gives_the_same_ids(void **state)
+{
+    real r = *(const real *)*state;
+    void *inner = &r;
+    fm_source *src = open_gguf();
+    fm_buf json, config;
+
+    if (!src)
+        skip(); /* no download here */
+    read_entry(&json, src, "tokenizer/tokenizer.json");
+    read_entry(&config, src, "tokenizer/tokenizer_config.json");
+    tk_ok(fm_tokenizer_open(&r.t, fm_buf_span(&json), fm_buf_span(&config), "gguf"));
+    ids_equal_those_of_hugging_face(&inner);
+    decoding_gives_hugging_faces_text(&inner);
+    special_ids_come_from_the_config(&inner);
+    fm_tokenizer_close(r.t);
+    fm_buf_release(&json);
+    fm_buf_release(&config);
+    fm_source_close(src);
+}
+
+static void the_template_out_of_the_gguf_gives_the_same_text(void **state)
+{
+    fm_source *src = open_gguf();
+    fm_json *cases, *extra;
+    fm_chat_template *t;
+    fm_buf source, text;
+    const real *r = *state;
+
+    if (!src)
+        skip();
+    read_entry(&source, src, "tokenizer/chat_template.jinja");
+    cases = load_json("smollm2/chat_cases.json");
+    tk_ok(fm_chat_template_open(&t, fm_buf_span(&source), "gguf"));
+    tk_ok(fm_chat_extra_new(&extra, r->t));
+    fm_buf_init(&text, 0);
+    for (size_t i = 0; i < fm_json_count(cases); i++) {
+        const fm_json *c = fm_json_at(cases, i);
+        fm_buf_clear(&text);
+        tk_ok(fm_chat_render(&text, t, fm_json_get(c, "messages"), NULL,
+                             fm_json_bool(fm_json_get(c, "add_generation_prompt"), false), extra));
+        assert_string_equal(fm_buf_cstr(&text), fm_json_cstr(fm_json_get(c, "text"), ""));
+    }
+    fm_chat_template_close(t);
+    fm_json_free(cases);
+    fm_json_free(extra);
+    fm_buf_release(&text);
+    fm_buf_release(&source);
+    fm_source_close(src);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -141,6 +216,8 @@ int main(void)
         cmocka_unit_test(decoding_gives_hugging_faces_text),
         cmocka_unit_test(streamed_pieces_are_whole_code_points_and_join_to_the_text),
         cmocka_unit_test(special_ids_come_from_the_config),
+        cmocka_unit_test(the_tokenizer_out_of_the_gguf_gives_the_same_ids),
+        cmocka_unit_test(the_template_out_of_the_gguf_gives_the_same_text),
     };
     char *probe = tk_shared("smollm2/tokenizer.json");
 
