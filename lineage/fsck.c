@@ -6,6 +6,10 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define DEAD_PACK_SECONDS 3600
 
 typedef struct check {
     fm_repo *r;
@@ -248,6 +252,27 @@ static fm_status check_results(check *c)
     return rc;
 }
 
+/* What libgit2 was writing when its process was killed. Young ones may still be written. */
+static fm_status sweep_packs(check *c)
+{
+    char *dir = fm_path_join(c->r->git_path, "objects/pack");
+    fm_names names = {NULL, 0};
+    fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
+        char *path = starts(names.name[i], "pack_git2_") ? fm_path_join(dir, names.name[i]) : NULL;
+        struct stat st;
+        if (path && lstat(path, &st) == 0 && time(NULL) - st.st_mtime > DEAD_PACK_SECONDS) {
+            rc = fm_remove_file(path);
+            c->out->repaired += rc == FM_OK;
+        }
+        fm_free(path);
+    }
+    fm_names_release(&names);
+    fm_free(dir);
+    return rc;
+}
+
 static fm_status check_git(check *c)
 {
     bool mended = false;
@@ -261,6 +286,8 @@ static fm_status check_git(check *c)
         rc = fmi_head_mend(c->r, &mended);
     if (mended)
         c->out->repaired++;
+    if (rc == FM_OK)
+        rc = sweep_packs(c);
     if (rc == FM_OK)
         rc = check_results(c);
     fm_map_free(c->seen);

@@ -61,7 +61,8 @@ typedef struct fm_commit_opts {
     const fm_oid *parent;  /* parent_count of them */
     uint32_t parent_count;
     const char *recipe_digest, *data_digest; /* hex or NULL */
-    const char *author;    /* NULL: config user.name/user.email, environment GIT_AUTHOR_*, else fmstore <fmstore@localhost> */
+    const char *author;    /* "Name <mail>"; NULL: environment GIT_AUTHOR_NAME and _EMAIL, else
+                            * config user.name and user.email, else fmstore <fmstore@localhost> */
     int64_t time;          /* 0 = now, or SOURCE_DATE_EPOCH if set */
 } fm_commit_opts;
 /* Writes git objects (one pack per commit, fsynced) and no ref. FM_ENOTFOUND: a pointer of the
@@ -71,7 +72,8 @@ FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *t
 
 /* ---- refs ---- */
 /* Compare-and-swap. old NULL: must not exist (FM_EEXISTS). old given: must still be there
- * (FM_ECONFLICT says what moved it and where the commit is kept). Reflog gets the message.
+ * (FM_ECONFLICT). Of a branch, both texts say who won, and that the loser's commit is kept under
+ * refs/fmstore/lost/<id>. FM_EINVAL: a name that git forbids, or that is another's folder. Reflog gets the message.
  * name: "refs/heads/x", "refs/tags/x", "refs/fmstore/rejected/..." */
 FM_CHECKED fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid,
                                    const fm_oid *old, const char *reflog);
@@ -85,7 +87,8 @@ FM_CHECKED fm_status fm_ref_each(fm_repo *r, const char *prefix, fm_ref_fn fn, v
 
 /* ---- history ---- */
 typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
-/* Newest first, parents after children, streaming; NULL start: all branches and tags. */
+/* Newest first, parents after children, streaming; NULL start: all branches and tags. (A foreign
+ * commit that claims to be older than its own parent may be shown after it.) */
 FM_CHECKED fm_status fm_log_walk(fm_repo *r, const fm_oid *start, size_t start_count,
                                  fm_version_fn fn, void *ctx);
 FM_CHECKED fm_status fm_merge_base(fm_repo *r, fm_oid *out, const fm_oid *a, const fm_oid *b);
@@ -108,18 +111,20 @@ FM_CHECKED fm_status fm_tensor_compare(const fm_provider *p, const fm_entry *a, 
 
 /* ---- results of tests ----
  * key = SHA-256 hex over all inputs (testing computes it). value: canonical JSON. Kept in
- * lineage.sqlite and as blobs "<2 hex>/<key>" of refs/fmstore/results, one commit per flush, so that they travel;
- * the SQLite copy is rebuilt from there. */
+ * lineage.sqlite and as blobs "<2 hex>/<key>" of refs/fmstore/results, one commit per flush, so
+ * that they travel; the SQLite copy is rebuilt from there. */
 FM_CHECKED fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65]); /* FM_ENOTFOUND */
+/* FM_EINVAL: no JSON. A key that is there takes the new value. */
 FM_CHECKED fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value);
 FM_CHECKED fm_status fm_result_flush(fm_repo *r); /* commits what was put since */
-/* A one-line note on the commit for people: git notes ref refs/notes/fmstore. */
+/* Adds a line for people to the commit's note (refs/notes/fmstore, shown by git log); a line that
+ * is there is not added again. */
 FM_CHECKED fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *line);
 FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit);
 
 /* ---- health ---- */
-/* The store's fsck, then: every commit, tree, blob reachable from every ref reads; every pointer is in
- * the store with the same dtype, shape and size; results agree. */
+/* The store's fsck, then: every commit, tree, blob reachable from every ref reads; every pointer
+ * is in the store with the same dtype, shape and size; results agree. */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */

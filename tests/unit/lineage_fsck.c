@@ -1,6 +1,6 @@
 /* lineage_fsck.c - damage is found and named; sizes add up; plain git agrees. */
 #include <git2.h>
-#include <sys/stat.h>
+#include <utime.h>
 
 #include "tests/unit/lineage_kit.h"
 
@@ -189,6 +189,26 @@ static void a_ref_to_nothing_and_a_lost_head_are_told_apart(void **state)
     kit_close(r, dir);
 }
 
+static void what_a_killed_writer_left_is_swept_once_old(void **state)
+{
+    char *dir, old[512], young[512];
+    fm_repo *r = kit_repo(&dir);
+    fm_fsck_report report;
+    struct utimbuf then = {1000, 1000};
+
+    (void)state;
+    snprintf(old, sizeof old, "%s/lineage.git/objects/pack/pack_git2_00", dir);
+    snprintf(young, sizeof young, "%s/lineage.git/objects/pack/pack_git2_11", dir);
+    tk_ok(fm_write_file(old, "x", 1));
+    tk_ok(fm_write_file(young, "x", 1));
+    assert_int_equal(utime(old, &then), 0);
+    tk_ok(fm_repo_fsck(r, false, &report, NULL, NULL));
+    assert_int_equal(report.repaired, 1);
+    assert_false(fm_path_exists(old));
+    assert_true(fm_path_exists(young));
+    kit_close(r, dir);
+}
+
 /* base: t0 t1 t2 + blob; child changes t0. Tensors are 128 bytes, the blob 20. */
 static void sizes_add_up(void **state)
 {
@@ -276,6 +296,7 @@ int main(void)
         cmocka_unit_test(plain_git_reads_it_and_finds_no_fault),
         cmocka_unit_test(pointers_that_lie_are_named),
         cmocka_unit_test(a_damaged_git_pack_is_found),
+        cmocka_unit_test(what_a_killed_writer_left_is_swept_once_old),
         cmocka_unit_test(a_ref_to_nothing_and_a_lost_head_are_told_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
