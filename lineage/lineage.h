@@ -73,7 +73,8 @@ FM_CHECKED fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *t
 /* ---- refs ---- */
 /* Compare-and-swap. old NULL: must not exist (FM_EEXISTS). old given: must still be there
  * (FM_ECONFLICT). Of a branch, both texts say who won, and that the loser's commit is kept under
- * refs/fmstore/lost/<id>. FM_EINVAL: a name that git forbids, or that is another's folder. Reflog gets the message.
+ * refs/fmstore/lost/<id>. FM_EINVAL: a name that git forbids, or that is another's folder.
+ * The reflog gets the message.
  * name: "refs/heads/x", "refs/tags/x", "refs/fmstore/rejected/..." */
 FM_CHECKED fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid,
                                    const fm_oid *old, const char *reflog);
