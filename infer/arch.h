@@ -19,7 +19,7 @@ typedef struct fm_arch {
     uint32_t max_positions;
     uint32_t window; /* sliding window of every layer, 0 = none */
     float eps;
-    bool tied;       /* lm_head is embed_tokens */
+    bool tied; /* lm_head is embed_tokens */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     double rope_theta;
     bool rope_llama3; /* the four below are used */
@@ -33,10 +33,12 @@ typedef struct fm_arch {
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what);
 
-/* cos, sin: [positions, head_dim/2]; inverse frequencies and angles rounded to f32 where HF does. */
+/* cos, sin: [positions, head_dim/2]; inverse frequencies and angles rounded to f32 where HF does.
+ */
 FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t positions, float *cos, float *sin);
 
-/* Each parameter of the architecture in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
+/* Each parameter of the architecture in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++).
+ */
 typedef struct fm_param {
     char name[160]; /* "model.layers.3.self_attn.q_proj.weight" */
     fm_shape shape;

@@ -1,13 +1,12 @@
 /* infer.h - the inference engine: engines, models, timelines, steps, generation, scoring.
  *
- * engine    one backend, one thread pool, one cache of weights keyed by tensor id: two models that hold
- *           the same tensor hold it once in memory, and their rows go through one product
- * model     one version bound to an engine: architecture, weights, adapters, tokenizer, template
- * seq       one timeline: tokens seen so far and their pages of the KV cache
- * step      a flat list of rows, each the next token of some seq of any model; rows are grouped by
- *           weight id layer by layer; nothing is padded to a common rank
- * A row's bits never depend on the other rows of its step, on threads, or on how a prompt was cut.
- * An engine and what hangs on it are used by one thread at a time. */
+ * engine    one backend, one thread pool, one cache of weights keyed by tensor id: two models that
+ * hold the same tensor hold it once in memory, and their rows go through one product model     one
+ * version bound to an engine: architecture, weights, adapters, tokenizer, template seq       one
+ * timeline: tokens seen so far and their pages of the KV cache step      a flat list of rows, each
+ * the next token of some seq of any model; rows are grouped by weight id layer by layer; nothing is
+ * padded to a common rank A row's bits never depend on the other rows of its step, on threads, or
+ * on how a prompt was cut. An engine and what hangs on it are used by one thread at a time. */
 #ifndef FM_INFER_INFER_H
 #define FM_INFER_INFER_H
 
@@ -67,28 +66,28 @@ typedef struct fm_row {
     int32_t token;
     bool want_logits;
 } fm_row;
-/* Rows of one seq are consecutive tokens in list order. n <= max_rows. FM_ELIMIT: no KV page left or
- * the model's positions are used up (nothing was changed). After FM_OK, fm_engine_logits(e, i) is
- * row i's [vocab] f32, NULL where not wanted; valid until the next step. */
+/* Rows of one seq are consecutive tokens in list order. n <= max_rows. FM_ELIMIT: no KV page left
+ * or the model's positions are used up (nothing was changed). After FM_OK, fm_engine_logits(e, i)
+ * is row i's [vocab] f32, NULL where not wanted; valid until the next step. */
 FM_CHECKED fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n);
 const float *fm_engine_logits(const fm_engine *e, uint32_t i);
 
 /* ---- hidden states, for tests against references ----
- * tap(ctx, layer, x, n, h): the residual stream [n, h] after layer 0..layers (0 = embeddings; the last is
- * after the final norm, as HF's hidden_states). NULL switches it off. */
+ * tap(ctx, layer, x, n, h): the residual stream [n, h] after layer 0..layers (0 = embeddings; the
+ * last is after the final norm, as HF's hidden_states). NULL switches it off. */
 typedef void (*fm_tap_fn)(void *ctx, uint32_t layer, const float *x, uint32_t n, uint32_t h);
 void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx);
 
 /* ---- continuous batching: requests of any models, added at any time ---- */
 typedef struct fm_gen_event {
-    int32_t token;          /* -1 in the final event that carries only text or the finish */
-    const char *text;       /* UTF-8 that became complete, stop strings held back; may be empty */
+    int32_t token;    /* -1 in the final event that carries only text or the finish */
+    const char *text; /* UTF-8 that became complete, stop strings held back; may be empty */
     size_t text_len;
-    float logprob;          /* of token, from the raw logits, if asked for */
-    const fm_logprob *top;  /* top_count best, if asked for */
+    float logprob;         /* of token, from the raw logits, if asked for */
+    const fm_logprob *top; /* top_count best, if asked for */
     uint32_t top_count;
-    const char *finish;     /* NULL, "stop" (eos or stop string), "length", "cancelled", "error" */
-    const char *error;      /* text when finish is "error" */
+    const char *finish; /* NULL, "stop" (eos or stop string), "length", "cancelled", "error" */
+    const char *error;  /* text when finish is "error" */
 } fm_gen_event;
 typedef bool (*fm_gen_fn)(void *ctx, const fm_gen_event *ev); /* false = cancel this request */
 
@@ -113,7 +112,8 @@ void fm_scheduler_free(fm_scheduler *s); /* running requests end "cancelled" */
 /* FM_EINVAL names the field. Starts when there is room; first come first served. */
 FM_CHECKED fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t *id_out);
 bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id);
-/* One step over everything that runs; decode rows first, prompts fill the rest. *busy: more to do. */
+/* One step over everything that runs; decode rows first, prompts fill the rest. *busy: more to do.
+ */
 FM_CHECKED fm_status fm_scheduler_step(fm_scheduler *s, bool *busy);
 uint32_t fm_scheduler_running(const fm_scheduler *s);
 uint32_t fm_scheduler_waiting(const fm_scheduler *s);

@@ -10,11 +10,11 @@ FM_BEGIN_DECLS
 
 /* One low-rank term on one linear layer, applied in order of the adapters. */
 typedef struct fm_lora_term {
-    const float *a;     /* [r, in] device */
-    const float *b;     /* [out, r] device */
+    const float *a; /* [r, in] device */
+    const float *b; /* [out, r] device */
     uint32_t r;
     float scale;
-    uint32_t adapter;   /* which adapters/<n> it is of */
+    uint32_t adapter; /* which adapters/<n> it is of */
 } fm_lora_term;
 
 typedef struct fm_linear {
@@ -27,8 +27,8 @@ typedef struct fm_linear {
 } fm_linear;
 
 typedef struct fm_layer {
-    const float *attn_norm, *mlp_norm;  /* [hidden] */
-    const float *q_norm, *k_norm;       /* [head_dim] or NULL */
+    const float *attn_norm, *mlp_norm; /* [hidden] */
+    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
     fm_digest attn_norm_id, mlp_norm_id;
     fm_linear q, k, v, o, gate, up, down;
 } fm_layer;
@@ -45,7 +45,7 @@ struct fm_model {
     fm_chat_template *chat;
     fm_digest digest;
     fm_digest text_digest; /* of everything under tokenizer/ */
-    void *priv;        /* the engine's bookkeeping */
+    void *priv;            /* the engine's bookkeeping */
 };
 
 fm_backend *fm_engine_backend(fm_engine *e);
