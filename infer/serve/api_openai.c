@@ -1,0 +1,536 @@
+/* api_openai.c - request bodies, by one table of fields: name, where it is known, who reads it. */
+#include "infer/serve/openai.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+enum { IN_CHAT = 1, IN_TEXT = 2, IN_BOTH = 3 };
+
+typedef struct reader {
+    fmi_ask *a;
+    const fm_json *v;
+    const char *name;
+    uint32_t cap;
+} reader;
+
+/* Remembers the field; the text is set by fm_fail beside it. */
+static fm_status at(fmi_ask *a, const char *param, fm_status rc)
+{
+    (void)snprintf(a->param, sizeof(a->param), "%s", param);
+    return rc;
+}
+
+static const char *type_name(const fm_json *v)
+{
+    static const char *const name[] = {
+        [FM_JSON_NULL] = "null",       [FM_JSON_BOOL] = "a boolean",  [FM_JSON_INT] = "a number",
+        [FM_JSON_REAL] = "a number",   [FM_JSON_STRING] = "a string", [FM_JSON_ARRAY] = "an array",
+        [FM_JSON_OBJECT] = "an object"};
+    return name[fm_json_typeof(v)];
+}
+
+static fm_status wants(const reader *r, const char *what)
+{
+    return at(r->a, r->name,
+              fm_fail(FM_EINVAL, "'%s' must be %s, is %s", r->name, what, type_name(r->v)));
+}
+
+/* ==== scalars ==== */
+
+static fm_status read_uint(const reader *r, uint32_t lo, uint32_t hi, uint32_t *out)
+{
+    if (!fm_json_is(r->v, FM_JSON_INT))
+        return wants(r, "an integer");
+    int64_t n = fm_json_int(r->v, -1);
+    if (n < (int64_t)lo || n > (int64_t)hi)
+        return at(
+            r->a, r->name,
+            fm_fail(FM_EINVAL, "'%s' must be from %u to %u, is %" PRId64, r->name, lo, hi, n));
+    *out = (uint32_t)n;
+    return FM_OK;
+}
+
+static fm_status read_real(const reader *r, double lo, double hi, float *out)
+{
+    if (!fm_json_is(r->v, FM_JSON_INT) && !fm_json_is(r->v, FM_JSON_REAL))
+        return wants(r, "a number");
+    double x = fm_json_real(r->v, -1);
+    if (!(x >= lo && x <= hi))
+        return at(r->a, r->name,
+                  fm_fail(FM_EINVAL, "'%s' must be from %g to %g, is %g", r->name, lo, hi, x));
+    *out = (float)x;
+    return FM_OK;
+}
+
+static fm_status read_bool(const reader *r, bool *out)
+{
+    if (!fm_json_is(r->v, FM_JSON_BOOL))
+        return wants(r, "true or false");
+    *out = fm_json_bool(r->v, false);
+    return FM_OK;
+}
+
+static fm_status take_model(reader *r)
+{
+    fm_span s = fm_json_str(r->v);
+    if (!s.data)
+        return wants(r, "a string");
+    if (s.len == 0 || s.len > FMI_ASK_MAX_MODEL_BYTES || memchr(s.data, 0, s.len))
+        return at(r->a, "model",
+                  fm_fail(FM_EINVAL, "'model' must have 1 to %u bytes and no NUL",
+                          FMI_ASK_MAX_MODEL_BYTES));
+    r->a->model = fm_strndup((const char *)s.data, s.len);
+    return r->a->model ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status take_max_tokens(reader *r)
+{
+    return read_uint(r, 1, r->cap, &r->a->max_tokens);
+}
+
+static fm_status take_temperature(reader *r)
+{
+    return read_real(r, 0, 2, &r->a->sampling.temperature);
+}
+
+static fm_status take_top_p(reader *r)
+{
+    fm_status rc = read_real(r, 0, 1, &r->a->sampling.top_p);
+    if (rc == FM_OK && !(r->a->sampling.top_p > 0.0f))
+        return at(r->a, r->name, fm_fail(FM_EINVAL, "'top_p' must be above 0"));
+    return rc;
+}
+
+/* -1 is how several servers spell "off". */
+static fm_status take_top_k(reader *r)
+{
+    if (fm_json_is(r->v, FM_JSON_INT) && fm_json_int(r->v, 0) == -1)
+        return FM_OK;
+    return read_uint(r, 0, 1u << 24, &r->a->sampling.top_k);
+}
+
+static fm_status take_min_p(reader *r)
+{
+    return read_real(r, 0, 1, &r->a->sampling.min_p);
+}
+
+static fm_status take_repetition_penalty(reader *r)
+{
+    fm_status rc = read_real(r, 0, 100, &r->a->sampling.repetition_penalty);
+    if (rc == FM_OK && !(r->a->sampling.repetition_penalty > 0.0f))
+        return at(r->a, r->name, fm_fail(FM_EINVAL, "'repetition_penalty' must be above 0"));
+    return rc;
+}
+
+static fm_status take_seed(reader *r)
+{
+    if (!fm_json_is(r->v, FM_JSON_INT))
+        return wants(r, "an integer of 64 bits");
+    r->a->sampling.seed = (uint64_t)fm_json_int(r->v, 0);
+    r->a->seeded = true;
+    return FM_OK;
+}
+
+static fm_status take_stream(reader *r)
+{
+    return read_bool(r, &r->a->stream);
+}
+
+static fm_status take_ignore_eos(reader *r)
+{
+    return read_bool(r, &r->a->ignore_eos);
+}
+
+static fm_status take_token_ids(reader *r)
+{
+    return read_bool(r, &r->a->token_ids);
+}
+
+static fm_status take_logprobs(reader *r)
+{
+    if (r->a->chat)
+        return read_bool(r, &r->a->logprobs);
+    r->a->logprobs = true;
+    return read_uint(r, 0, FMI_ASK_MAX_TOP, &r->a->top_logprobs);
+}
+
+static fm_status take_top_logprobs(reader *r)
+{
+    r->a->has_top = true;
+    return read_uint(r, 0, FMI_ASK_MAX_TOP, &r->a->top_logprobs);
+}
+
+static fm_status take_stream_options(reader *r)
+{
+    if (!fm_json_is(r->v, FM_JSON_OBJECT))
+        return wants(r, "an object");
+    for (void *it = fm_json_iter(r->v); it; it = fm_json_next(r->v, it)) {
+        const char *key = fm_json_iter_key(it);
+        const fm_json *v = fm_json_iter_value(it);
+        if (fm_json_is(v, FM_JSON_NULL) || strcmp(key, "include_obfuscation") == 0)
+            continue;
+        if (strcmp(key, "include_usage") != 0)
+            return at(r->a, r->name,
+                      fm_fail(FM_EINVAL, "'stream_options' has an unknown field '%.48s'", key));
+        reader sub = {r->a, v, "stream_options.include_usage", 0};
+        fm_status rc = read_bool(&sub, &r->a->include_usage);
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* ==== stop ==== */
+
+static fm_status add_stop(reader *r, const fm_json *v)
+{
+    fm_span s = fm_json_str(v);
+    fmi_ask *a = r->a;
+    if (!s.data)
+        return at(a, "stop", fm_fail(FM_EINVAL, "'stop' must be a string or an array of strings"));
+    if (s.len == 0 || s.len > FMI_ASK_MAX_STOP_BYTES || memchr(s.data, 0, s.len))
+        return at(a, "stop",
+                  fm_fail(FM_EINVAL, "a string of 'stop' must have 1 to %u bytes",
+                          FMI_ASK_MAX_STOP_BYTES));
+    a->stop[a->stops] = fm_strndup((const char *)s.data, s.len);
+    if (!a->stop[a->stops])
+        return FM_ENOMEM;
+    a->stops++;
+    return FM_OK;
+}
+
+static fm_status take_stop(reader *r)
+{
+    if (!fm_json_is(r->v, FM_JSON_ARRAY))
+        return add_stop(r, r->v);
+    if (fm_json_count(r->v) > FMI_ASK_MAX_STOPS)
+        return at(r->a, "stop",
+                  fm_fail(FM_EINVAL, "'stop' has %zu strings, at most %u are allowed",
+                          fm_json_count(r->v), FMI_ASK_MAX_STOPS));
+    for (size_t i = 0; i < fm_json_count(r->v); i++) {
+        fm_status rc = add_stop(r, fm_json_at(r->v, i));
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* ==== prompt: text, texts, ids, or lists of ids ==== */
+
+static fm_status prompt_ids(reader *r, const fm_json *list, fmi_prompt *p)
+{
+    size_t n = fm_json_count(list);
+    if (n == 0)
+        return at(r->a, "prompt", fm_fail(FM_EINVAL, "'prompt' holds an empty list of token ids"));
+    p->ids = fm_malloc(n * sizeof(int32_t));
+    if (!p->ids)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const fm_json *v = fm_json_at(list, i);
+        int64_t id = fm_json_int(v, -1);
+        if (!fm_json_is(v, FM_JSON_INT) || id < 0 || id > INT32_MAX)
+            return at(r->a, "prompt", fm_fail(FM_EINVAL, "'prompt': item %zu is no token id", i));
+        p->ids[i] = (int32_t)id;
+    }
+    p->count = n;
+    return FM_OK;
+}
+
+static fm_status prompt_one(reader *r, const fm_json *v, fmi_prompt *p)
+{
+    if (fm_json_is(v, FM_JSON_ARRAY))
+        return prompt_ids(r, v, p);
+    p->text = fm_json_str(v);
+    if (!p->text.data)
+        return at(r->a, "prompt",
+                  fm_fail(FM_EINVAL, "'prompt' must be a string, an array of strings, an array of "
+                                     "token ids or an array of such arrays"));
+    return FM_OK;
+}
+
+static fm_status take_prompt(reader *r)
+{
+    bool array = fm_json_is(r->v, FM_JSON_ARRAY);
+    bool one = !array || fm_json_is(fm_json_at(r->v, 0), FM_JSON_INT);
+    size_t n = one ? 1 : fm_json_count(r->v);
+    if (n == 0 || n > FMI_ASK_MAX_PROMPTS)
+        return at(
+            r->a, "prompt",
+            fm_fail(FM_EINVAL, "'prompt' holds %zu prompts, 1 to %u go", n, FMI_ASK_MAX_PROMPTS));
+    r->a->prompt = fm_calloc(n, sizeof(fmi_prompt));
+    if (!r->a->prompt)
+        return FM_ENOMEM;
+    r->a->prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        fm_status rc = prompt_one(r, one ? r->v : fm_json_at(r->v, i), &r->a->prompt[i]);
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* ==== messages ==== */
+
+static fm_status bad_message(fmi_ask *a, size_t i, const char *field, const char *what)
+{
+    char param[64];
+    (void)snprintf(param, sizeof(param), "messages[%zu]%s", i, field);
+    return at(a, param, fm_fail(FM_EINVAL, "'%s' %s", param, what));
+}
+
+/* Text parts joined: templates take strings. Parts of other kinds need models that see or hear. */
+static fm_status join_parts(fmi_ask *a, size_t i, const fm_json *parts, fm_buf *out)
+{
+    for (size_t k = 0; k < fm_json_count(parts); k++) {
+        const fm_json *part = fm_json_at(parts, k);
+        fm_span text = fm_json_str(fm_json_get(part, "text"));
+        if (!fm_span_eq_str(fm_json_str(fm_json_get(part, "type")), "text"))
+            return bad_message(a, i, ".content", "holds a part that is not of type 'text'");
+        if (!text.data)
+            return bad_message(a, i, ".content", "holds a part whose 'text' is no string");
+        fm_buf_append(out, text.data, text.len);
+    }
+    return fm_buf_ok(out);
+}
+
+static fm_status with_joined(fmi_ask *a, size_t i, const fm_json *message, fm_json **out)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = join_parts(a, i, fm_json_get(message, "content"), &text);
+    if (rc == FM_OK) {
+        *out = fm_json_copy(message);
+        rc = fm_json_set(*out, "content", fm_json_new_strn(fm_buf_cstr(&text), text.len));
+    }
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status check_message(fmi_ask *a, size_t i, const fm_json *m, fm_json **out)
+{
+    const fm_json *content = fm_json_get(m, "content");
+    *out = NULL;
+    if (!fm_json_is(m, FM_JSON_OBJECT))
+        return bad_message(a, i, "", "must be an object");
+    if (fm_json_str(fm_json_get(m, "role")).len == 0)
+        return bad_message(a, i, ".role", "must be a string that is not empty");
+    if (fm_json_is(content, FM_JSON_ARRAY))
+        return with_joined(a, i, m, out);
+    bool calls = fm_json_count(fm_json_get(m, "tool_calls")) > 0;
+    if (!fm_json_is(content, FM_JSON_STRING) && !(calls && fm_json_is(content, FM_JSON_NULL)))
+        return bad_message(a, i, ".content", "must be a string or an array of text parts");
+    *out = fm_json_ref(m);
+    return FM_OK;
+}
+
+static fm_status take_messages(reader *r)
+{
+    fmi_ask *a = r->a;
+    if (!fm_json_is(r->v, FM_JSON_ARRAY))
+        return wants(r, "an array");
+    if (fm_json_count(r->v) == 0)
+        return at(a, r->name, fm_fail(FM_EINVAL, "'messages' is empty"));
+    a->messages = fm_json_new_array();
+    for (size_t i = 0; i < fm_json_count(r->v); i++) {
+        fm_json *m = NULL;
+        fm_status rc = check_message(a, i, fm_json_at(r->v, i), &m);
+        if (rc == FM_OK)
+            rc = fm_json_push(a->messages, m);
+        else
+            fm_json_free(m);
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+/* ==== fields that are known and go only at the value that changes nothing ==== */
+
+static fm_status refuse(const reader *r, const char *only)
+{
+    return at(
+        r->a, r->name,
+        fm_fail(FM_EINVAL, "'%s' is not supported here but as %s; leave it out", r->name, only));
+}
+
+static fm_status only_one(reader *r)
+{
+    return fm_json_is(r->v, FM_JSON_INT) && fm_json_int(r->v, 0) == 1 ? FM_OK : refuse(r, "1");
+}
+
+static fm_status only_zero(reader *r)
+{
+    bool number = fm_json_is(r->v, FM_JSON_INT) || fm_json_is(r->v, FM_JSON_REAL);
+    double x = fm_json_real(r->v, 1);
+    return number && !(x < 0) && !(x > 0) ? FM_OK : refuse(r, "0");
+}
+
+static fm_status only_false(reader *r)
+{
+    return fm_json_is(r->v, FM_JSON_BOOL) && !fm_json_bool(r->v, true) ? FM_OK : refuse(r, "false");
+}
+
+static fm_status only_empty(reader *r)
+{
+    bool container = fm_json_is(r->v, FM_JSON_ARRAY) || fm_json_is(r->v, FM_JSON_OBJECT);
+    bool empty_text = fm_json_is(r->v, FM_JSON_STRING) && fm_json_str(r->v).len == 0;
+    return (container && fm_json_count(r->v) == 0) || empty_text ? FM_OK : refuse(r, "empty");
+}
+
+static fm_status only_no_tools(reader *r)
+{
+    fm_span s = fm_json_str(r->v);
+    return fm_span_eq_str(s, "none") || fm_span_eq_str(s, "auto") ? FM_OK : refuse(r, "\"none\"");
+}
+
+static fm_status only_text(reader *r)
+{
+    fm_span s = fm_json_str(fm_json_get(r->v, "type"));
+    return fm_span_eq_str(s, "text") ? FM_OK : refuse(r, "{\"type\": \"text\"}");
+}
+
+static fm_status only_text_out(reader *r)
+{
+    bool text = fm_json_is(r->v, FM_JSON_ARRAY) && fm_json_count(r->v) == 1 &&
+                fm_span_eq_str(fm_json_str(fm_json_at(r->v, 0)), "text");
+    return text ? FM_OK : refuse(r, "[\"text\"]");
+}
+
+static fm_status changes_nothing(reader *r)
+{
+    (void)r;
+    return FM_OK;
+}
+
+/* ==== the table ==== */
+
+typedef struct field {
+    const char *name;
+    int where;
+    fm_status (*take)(reader *r);
+} field;
+
+static const field fields[] = {
+    {"model", IN_BOTH, take_model},
+    {"messages", IN_CHAT, take_messages},
+    {"prompt", IN_TEXT, take_prompt},
+    {"max_tokens", IN_BOTH, take_max_tokens},
+    {"max_completion_tokens", IN_BOTH, take_max_tokens},
+    {"temperature", IN_BOTH, take_temperature},
+    {"top_p", IN_BOTH, take_top_p},
+    {"top_k", IN_BOTH, take_top_k},
+    {"min_p", IN_BOTH, take_min_p},
+    {"repetition_penalty", IN_BOTH, take_repetition_penalty},
+    {"seed", IN_BOTH, take_seed},
+    {"stop", IN_BOTH, take_stop},
+    {"stream", IN_BOTH, take_stream},
+    {"stream_options", IN_BOTH, take_stream_options},
+    {"logprobs", IN_BOTH, take_logprobs},
+    {"top_logprobs", IN_CHAT, take_top_logprobs},
+    {"ignore_eos", IN_BOTH, take_ignore_eos},
+    {"return_token_ids", IN_BOTH, take_token_ids},
+    {"n", IN_BOTH, only_one},
+    {"best_of", IN_TEXT, only_one},
+    {"echo", IN_BOTH, only_false},
+    {"suffix", IN_TEXT, only_empty},
+    {"presence_penalty", IN_BOTH, only_zero},
+    {"frequency_penalty", IN_BOTH, only_zero},
+    {"logit_bias", IN_BOTH, only_empty},
+    {"tools", IN_CHAT, only_empty},
+    {"functions", IN_CHAT, only_empty},
+    {"tool_choice", IN_CHAT, only_no_tools},
+    {"function_call", IN_CHAT, only_no_tools},
+    {"response_format", IN_BOTH, only_text},
+    {"modalities", IN_CHAT, only_text_out},
+    {"parallel_tool_calls", IN_CHAT, changes_nothing},
+    {"store", IN_CHAT, changes_nothing},
+    {"metadata", IN_CHAT, changes_nothing},
+    {"service_tier", IN_BOTH, changes_nothing},
+    {"prompt_cache_key", IN_BOTH, changes_nothing},
+    {"safety_identifier", IN_BOTH, changes_nothing},
+    {"user", IN_BOTH, changes_nothing},
+};
+
+static const field *find_field(const char *name, bool chat)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return fields[i].where & (chat ? IN_CHAT : IN_TEXT) ? &fields[i] : NULL;
+    return NULL;
+}
+
+static fm_status take_all(fmi_ask *a, const fm_json *body, uint32_t cap)
+{
+    for (void *it = fm_json_iter(body); it; it = fm_json_next(body, it)) {
+        const char *name = fm_json_iter_key(it);
+        const field *f = find_field(name, a->chat);
+        reader r = {a, fm_json_iter_value(it), f ? f->name : name, cap};
+        if (fm_json_is(r.v, FM_JSON_NULL))
+            continue;
+        if (!f)
+            return at(a, name,
+                      fm_fail(FM_EINVAL,
+                              "unknown field '%.63s'; it would be ignored, so "
+                              "leave it out",
+                              name));
+        fm_status rc = f->take(&r);
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+static fm_status check_whole(fmi_ask *a)
+{
+    if (!a->model)
+        return at(a, "model", fm_fail(FM_EINVAL, "'model' is missing"));
+    if (a->chat && !a->messages)
+        return at(a, "messages", fm_fail(FM_EINVAL, "'messages' is missing"));
+    if (!a->chat && !a->prompt)
+        return at(a, "prompt", fm_fail(FM_EINVAL, "'prompt' is missing"));
+    if (a->has_top && !a->logprobs)
+        return at(a, "top_logprobs",
+                  fm_fail(FM_EINVAL, "'top_logprobs' is given without 'logprobs': true"));
+    if (a->include_usage && !a->stream)
+        return at(a, "stream_options",
+                  fm_fail(FM_EINVAL, "'stream_options' is given without 'stream': true"));
+    return FM_OK;
+}
+
+fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, bool chat, uint32_t max_tokens_cap)
+{
+    memset(out, 0, sizeof(*out));
+    out->chat = chat;
+    out->max_tokens = FM_MIN(FMI_ASK_DEFAULT_TOKENS, max_tokens_cap);
+    fm_sample_defaults(&out->sampling);
+    out->sampling.temperature = 1.0f; /* the API's default */
+    if (!fm_json_is(body, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "the body must be a JSON object, is %s", type_name(body));
+    out->body = fm_json_ref(body);
+    fm_status rc = take_all(out, body, max_tokens_cap);
+    return rc == FM_OK ? check_whole(out) : rc;
+}
+
+void fmi_ask_drop_texts(fmi_ask *a)
+{
+    for (size_t i = 0; i < a->prompts; i++)
+        a->prompt[i].text = fm_span_of(NULL, 0);
+    fm_json_free(a->messages);
+    fm_json_free(a->body);
+    a->messages = a->body = NULL;
+}
+
+void fmi_ask_release(fmi_ask *a)
+{
+    fmi_ask_drop_texts(a);
+    for (size_t i = 0; i < a->prompts; i++)
+        fm_free(a->prompt[i].ids);
+    for (size_t i = 0; i < a->stops; i++)
+        fm_free(a->stop[i]);
+    fm_free(a->prompt);
+    fm_free(a->model);
+    memset(a, 0, sizeof(*a));
+}

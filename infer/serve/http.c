@@ -1,0 +1,610 @@
+/* http.c - the HTTP side, on libmicrohttpd's threads: routes, bodies, answers.
+ *
+ * A request is called back at its headers, for each piece of its body, at the end of it, and after
+ * each resume; job->stage says what comes next. A request that is refused still has its body read
+ * (and thrown away): closing on unread bytes would reset the connection before the client saw why.
+ * Nothing of a request ever names a file; the Host header is only used to refuse. */
+#include "infer/serve/internal.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "infer/prompt.h"
+#include "store/base/mem.h"
+
+#define THREADS 4u
+#define IDLE_SECONDS 60u
+#define SPARE_CONNECTIONS 128u /* beyond those that wait or run: health, metrics, idle ones */
+#define MEMORY_PER_CONNECTION ((size_t)64 << 10)
+#define DISCARD_FACTOR 16 /* a body of that many limits is cut off instead of read to its end */
+#define BODIES_FACTOR 32  /* all bodies being read together, in limits of one */
+#define SSE_BLOCK 16384
+
+/* ==== sending ==== */
+
+static void add_header(struct MHD_Response *r, const char *name, const char *value)
+{
+    (void)MHD_add_response_header(r, name,
+                                  value); /* fails without memory; the answer then lacks it */
+}
+
+static enum MHD_Result queue_response(fmi_job *j, unsigned code, struct MHD_Response *r,
+                                      const char *type)
+{
+    if (!r)
+        return MHD_NO;
+    add_header(r, "Content-Type", type);
+    add_header(r, "X-Request-Id", j->id);
+    if (code == 401)
+        add_header(r, "WWW-Authenticate", "Bearer");
+    if (code == 405)
+        add_header(r, "Allow", j->route >= FMI_ROUTE_COMPLETIONS ? "POST" : "GET, HEAD");
+    if (code == 503)
+        add_header(r, "Retry-After", "1");
+    if (atomic_load(&j->server->refusing))
+        add_header(r, "Connection", "close");
+    enum MHD_Result ok = MHD_queue_response(j->conn, code, r);
+    MHD_destroy_response(r);
+    if (ok == MHD_YES)
+        fmi_metrics_code(&j->server->metrics, code);
+    return ok;
+}
+
+static enum MHD_Result send_buf(fmi_job *j, unsigned code, fm_buf *text, const char *type)
+{
+    size_t len = text->len;
+    char *data = fm_buf_take(text);
+    struct MHD_Response *r =
+        data ? MHD_create_response_from_buffer_with_free_callback(len, data, fm_free) : NULL;
+    if (!r)
+        fm_free(data);
+    return queue_response(j, code, r, type);
+}
+
+static enum MHD_Result send_fault(fmi_job *j)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    if (fmi_fault_write(&text, &j->fault) < 0) {
+        fm_buf_release(&text);
+        return MHD_NO;
+    }
+    return send_buf(j, j->fault.http, &text, "application/json");
+}
+
+static enum MHD_Result send_json(fmi_job *j, const fm_json *o)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    if (fm_json_write(&text, o, FM_JSON_COMPACT) == FM_OK)
+        return send_buf(j, 200, &text, "application/json");
+    fm_buf_release(&text);
+    return MHD_NO;
+}
+
+static enum MHD_Result send_answer(fmi_job *j)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    if (fmi_answer_write(&text, j) == FM_OK)
+        return send_buf(j, 200, &text, "application/json");
+    fm_buf_release(&text);
+    fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
+    return send_fault(j);
+}
+
+/* ==== streaming ==== */
+
+static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
+{
+    fmi_job *j = cls;
+    ssize_t n = 0;
+    (void)pos;
+    (void)pthread_mutex_lock(&j->lock);
+    if (j->out_at == j->out.len) {
+        fm_buf_clear(&j->out);
+        j->out_at = 0;
+        if (!j->stream_over && fmi_sse_fill(j) < 0)
+            n = MHD_CONTENT_READER_END_WITH_ERROR;
+    }
+    size_t left = FM_MIN(j->out.len - j->out_at, max);
+    if (n == 0 && left > 0) {
+        memcpy(dst, j->out.data + j->out_at, left);
+        j->out_at += left;
+        n = (ssize_t)left;
+    } else if (n == 0 && j->stream_over) {
+        n = MHD_CONTENT_READER_END_OF_STREAM;
+    } else if (n == 0) { /* the next event resumes us */
+        j->suspended = true;
+        MHD_suspend_connection(j->conn);
+    }
+    (void)pthread_mutex_unlock(&j->lock);
+    return n;
+}
+
+static void stream_done(void *cls)
+{
+    fmi_job_unref(cls);
+}
+
+static enum MHD_Result send_stream(fmi_job *j)
+{
+    fmi_job_ref(j);
+    struct MHD_Response *r =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, SSE_BLOCK, read_stream, j, stream_done);
+    if (!r) {
+        fmi_job_unref(j);
+        return MHD_NO;
+    }
+    add_header(r, "Cache-Control", "no-cache");
+    add_header(r, "X-Accel-Buffering", "no");
+    return queue_response(j, 200, r, "text/event-stream; charset=utf-8");
+}
+
+/* ==== from the body to prompts ==== */
+
+/* To the engine thread with the connection suspended, or straight to the refusal. */
+static enum MHD_Result hand_over(fmi_job *j, fmi_stage stage)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    j->stage = stage;
+    j->suspended = fmi_server_post(j->server, j);
+    bool posted = j->suspended;
+    if (posted) /* the engine cannot resume us before: it needs the lock */
+        MHD_suspend_connection(j->conn);
+    (void)pthread_mutex_unlock(&j->lock);
+    if (posted)
+        return MHD_YES;
+    fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+    return send_fault(j);
+}
+
+static void release_body(fmi_job *j)
+{
+    atomic_fetch_sub(&j->server->body_bytes, j->body.len);
+    fm_buf_release(&j->body);
+}
+
+static void parse(fmi_job *j)
+{
+    fm_json *body = NULL;
+    fm_status rc = fm_json_parse(&body, fm_buf_span(&j->body), "request body");
+    release_body(j);
+    if (rc < 0) {
+        fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_json", NULL, NULL);
+        return;
+    }
+    rc = fmi_ask_parse(&j->ask, body, j->route == FMI_ROUTE_CHAT, j->server->opts.max_tokens);
+    fm_json_free(body);
+    if (rc < 0) {
+        fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", j->ask.param, NULL);
+        return;
+    }
+    if (!j->ask.seeded &&
+        getrandom(&j->ask.sampling.seed, sizeof(j->ask.sampling.seed), GRND_NONBLOCK) < 0)
+        j->ask.sampling.seed = (uint64_t)(fmi_now() * 1e9);
+    uint32_t n = j->ask.chat ? 1 : (uint32_t)j->ask.prompts;
+    if (fmi_server_admit(j->server, n))
+        j->admitted = n;
+    else
+        fmi_job_fail(j, 503, "queue_full", NULL, "too many requests are waiting; try again");
+}
+
+static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
+{
+    const fm_model *m = j->res->model;
+    if (j->ask.chat)
+        return fm_prompt_chat(ids, m, j->ask.messages, NULL);
+    fmi_prompt *p = &j->ask.prompt[i];
+    if (p->text.data)
+        return fm_prompt_text(ids, m, p->text);
+    *ids = (fm_ids){p->ids, p->count, p->count}; /* moves */
+    p->ids = NULL;
+    return FM_OK;
+}
+
+static fm_status encode(fmi_job *j)
+{
+    size_t n = j->ask.chat ? 1 : j->ask.prompts;
+    j->choice = fm_calloc(n, sizeof(*j->choice));
+    if (!j->choice)
+        return FM_ENOMEM;
+    j->choices = j->left = n;
+    for (size_t i = 0; i < n; i++) {
+        fmi_choice *c = &j->choice[i];
+        fm_ids ids = {0};
+        c->job = j;
+        fm_buf_init(&c->text, 0);
+        fm_status rc = encode_one(j, i, &ids);
+        c->prompt = ids.id;
+        c->prompt_len = ids.count;
+        if (rc == FM_OK && ids.count == 0)
+            rc = fm_fail(FM_EINVAL, "'prompt' is empty, and this model begins with no token of "
+                                    "its own");
+        if (rc < 0)
+            return rc;
+    }
+    return FM_OK;
+}
+
+static enum MHD_Result run_found(fmi_job *j)
+{
+    fm_status rc = encode(j);
+    fmi_ask_drop_texts(&j->ask);
+    if (rc == FM_OK)
+        return hand_over(j, FMI_RUN);
+    fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value",
+                 j->ask.chat ? "messages" : "prompt", NULL);
+    return send_fault(j);
+}
+
+/* ==== stages ==== */
+
+static enum MHD_Result send_health(fmi_job *j)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_buf_str(&text, "{\"status\":\"ok\"}");
+    return send_buf(j, 200, &text, "application/json");
+}
+
+static enum MHD_Result send_metrics(fmi_job *j)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fmi_metrics_write(&j->server->metrics, &text);
+    return send_buf(j, 200, &text, "text/plain; version=0.0.4; charset=utf-8");
+}
+
+static enum MHD_Result after_read(fmi_job *j)
+{
+    if (j->fault.http)
+        return send_fault(j);
+    switch (j->route) {
+    case FMI_ROUTE_HEALTH:
+        return send_health(j);
+    case FMI_ROUTE_METRICS:
+        return send_metrics(j);
+    case FMI_ROUTE_MODELS:
+    case FMI_ROUTE_MODEL:
+        return hand_over(j, FMI_LIST);
+    case FMI_ROUTE_COMPLETIONS:
+    case FMI_ROUTE_CHAT:
+        parse(j);
+        return j->fault.http ? send_fault(j) : hand_over(j, FMI_FIND);
+    case FMI_ROUTE_NONE:
+        break;
+    }
+    return MHD_NO;
+}
+
+static enum MHD_Result after_run(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    bool failed = j->fault.http != 0, done = j->left == 0;
+    bool wait = !done && (failed || !j->ask.stream);
+    if (wait) { /* resumed early: the engine side is not through with it */
+        j->suspended = true;
+        MHD_suspend_connection(j->conn);
+    }
+    (void)pthread_mutex_unlock(&j->lock);
+    if (wait)
+        return MHD_YES;
+    if (failed)
+        return send_fault(j);
+    return j->ask.stream ? send_stream(j) : send_answer(j);
+}
+
+static enum MHD_Result advance(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    fmi_stage stage = j->stage;
+    (void)pthread_mutex_unlock(&j->lock);
+    switch (stage) {
+    case FMI_READ:
+        return after_read(j);
+    case FMI_LISTED:
+        return send_json(j, j->listing);
+    case FMI_FOUND:
+        return run_found(j);
+    case FMI_RUNNING:
+        return after_run(j);
+    case FMI_FAILED:
+        return send_fault(j);
+    case FMI_LIST:
+    case FMI_FIND:
+    case FMI_RUN:
+        break; /* the engine has it; we are suspended */
+    }
+    return MHD_NO;
+}
+
+/* ==== headers ==== */
+
+static fmi_route route_of(const char *url)
+{
+    static const struct {
+        const char *path;
+        fmi_route route;
+    } table[] = {{"/health", FMI_ROUTE_HEALTH},
+                 {"/metrics", FMI_ROUTE_METRICS},
+                 {"/v1/models", FMI_ROUTE_MODELS},
+                 {"/v1/completions", FMI_ROUTE_COMPLETIONS},
+                 {"/v1/chat/completions", FMI_ROUTE_CHAT}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(table); i++)
+        if (strcmp(url, table[i].path) == 0)
+            return table[i].route;
+    return strncmp(url, "/v1/models/", 11) == 0 && url[11] ? FMI_ROUTE_MODEL : FMI_ROUTE_NONE;
+}
+
+static const char *header(const fmi_job *j, const char *name)
+{
+    return MHD_lookup_connection_value(j->conn, MHD_HEADER_KIND, name);
+}
+
+/* Digests of fixed length are compared without a branch on their content: the time says nothing
+ * about the key. */
+static bool key_fits(const fmi_job *j)
+{
+    const char *given = header(j, "Authorization");
+    fm_digest d;
+    uint8_t differ = 0;
+    if (!j->server->opts.api_key)
+        return true;
+    if (!given || strncasecmp(given, "Bearer ", 7) != 0)
+        return false;
+    given += 7 + strspn(given + 7, " ");
+    if (fm_sha256(&d, given, strlen(given)) < 0)
+        return false;
+    for (size_t i = 0; i < FM_DIGEST_BYTES; i++)
+        differ |= (uint8_t)(d.b[i] ^ j->server->key.b[i]);
+    return differ == 0;
+}
+
+/* A web page can point a name of its own at 127.0.0.1 and so speak to a server that asks for no
+ * key; its requests carry that name. */
+static bool host_fits(const fmi_job *j)
+{
+    static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
+    const char *host = header(j, "Host");
+    if (!j->server->local || j->server->opts.api_key || !host)
+        return true;
+    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n == strlen(j->server->host) && strncasecmp(host, j->server->host, n) == 0)
+        return true;
+    for (size_t i = 0; i < FM_ARRAY_LEN(local); i++)
+        if (n == strlen(local[i]) && strncasecmp(host, local[i], n) == 0)
+            return true;
+    return false;
+}
+
+/* Lenient: what curl sends unasked goes too; what is surely no JSON does not. */
+static bool type_fits(const fmi_job *j)
+{
+    static const char *const fit[] = {"application/json", "text/json", "text/plain",
+                                      "application/x-www-form-urlencoded"};
+    const char *type = header(j, "Content-Type");
+    if (!type || !type[0])
+        return true;
+    size_t n = strcspn(type, "; ");
+    for (size_t i = 0; i < FM_ARRAY_LEN(fit); i++)
+        if (n == strlen(fit[i]) && strncasecmp(type, fit[i], n) == 0)
+            return true;
+    return n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0;
+}
+
+static bool too_long(const fmi_job *j)
+{
+    const char *length = header(j, "Content-Length");
+    return length && strtoull(length, NULL, 10) > j->server->opts.max_body_bytes;
+}
+
+static void fail_too_long(fmi_job *j)
+{
+    char text[96];
+    (void)snprintf(text, sizeof(text), "the body has more than %zu bytes",
+                   j->server->opts.max_body_bytes);
+    fmi_job_fail(j, 413, "body_too_large", NULL, text);
+}
+
+static void check_head(fmi_job *j, const char *url, const char *method)
+{
+    char text[256];
+    bool post = j->route == FMI_ROUTE_COMPLETIONS || j->route == FMI_ROUTE_CHAT;
+    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    if (atomic_load(&j->server->refusing))
+        fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+    else if (!host_fits(j))
+        fmi_job_fail(j, 403, "foreign_host", NULL,
+                     "this server is for this machine alone; its Host header must say so");
+    else if (j->route != FMI_ROUTE_HEALTH && !key_fits(j))
+        fmi_job_fail(j, 401, "invalid_api_key", NULL,
+                     "wrong or missing API key; send 'Authorization: Bearer KEY'");
+    if (j->route == FMI_ROUTE_NONE) {
+        (void)snprintf(text, sizeof(text), "there is nothing at %.200s", url);
+        fmi_job_fail(j, 404, "unknown_url", NULL, text);
+    } else if (post ? strcmp(method, "POST") != 0 : !get) {
+        (void)snprintf(text, sizeof(text), "this address takes %s", post ? "POST" : "GET");
+        fmi_job_fail(j, 405, "method_not_allowed", NULL, text);
+    } else if (post && !type_fits(j)) {
+        fmi_job_fail(j, 415, "unsupported_media_type", NULL, "send application/json");
+    }
+    if (too_long(j))
+        fail_too_long(j);
+}
+
+static void make_id(fmi_job *j)
+{
+    static atomic_ulong counter;
+    uint64_t r[2] = {0, atomic_fetch_add(&counter, 1)};
+    const char *kind = j->route == FMI_ROUTE_CHAT          ? "chatcmpl"
+                       : j->route == FMI_ROUTE_COMPLETIONS ? "cmpl"
+                                                           : "req";
+    if (getrandom(r, sizeof(r), GRND_NONBLOCK) < 0)
+        r[0] = (uint64_t)(fmi_now() * 1e9);
+    (void)snprintf(j->id, sizeof(j->id), "%s-%016llx%08llx", kind, (unsigned long long)r[0],
+                   (unsigned long long)(r[1] & 0xffffffffu));
+}
+
+static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *url)
+{
+    fmi_job *j = fm_calloc(1, sizeof(*j));
+    if (!j)
+        return NULL;
+    if (pthread_mutex_init(&j->lock, NULL) != 0) {
+        fm_free(j);
+        return NULL;
+    }
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+    atomic_init(&j->refs, 1);
+    j->server = s;
+    j->conn = conn;
+    j->fd = fd ? fd->connect_fd : -1;
+    j->begun = fmi_now();
+    j->created = (int64_t)time(NULL);
+    j->route = route_of(url);
+    fm_buf_init(&j->body, s->opts.max_body_bytes);
+    fm_buf_init(&j->out, 0);
+    make_id(j);
+    if (j->route == FMI_ROUTE_MODEL && !(j->name = fm_strdup(url + strlen("/v1/models/")))) {
+        fmi_job_unref(j);
+        return NULL;
+    }
+    atomic_fetch_add(&s->open_jobs, 1);
+    return j;
+}
+
+/* ==== callbacks of libmicrohttpd ==== */
+
+static enum MHD_Result take_body(fmi_job *j, const char *data, size_t n)
+{
+    fm_server *s = j->server;
+    j->body_seen += n;
+    if (j->body_seen / DISCARD_FACTOR > s->opts.max_body_bytes)
+        return MHD_NO;
+    if (j->body_seen > s->opts.max_body_bytes)
+        fail_too_long(j);
+    if (j->fault.http || (j->route != FMI_ROUTE_CHAT && j->route != FMI_ROUTE_COMPLETIONS))
+        return MHD_YES;
+    if (atomic_load(&s->body_bytes) / BODIES_FACTOR > s->opts.max_body_bytes) {
+        fmi_job_fail(j, 503, "queue_full", NULL, "too many bodies are being read; try again");
+        return MHD_YES;
+    }
+    size_t had = j->body.len;
+    fm_buf_append(&j->body, data, n);
+    atomic_fetch_add(&s->body_bytes, j->body.len - had);
+    if (fm_buf_ok(&j->body) < 0)
+        fmi_job_fail(j, 503, "out_of_memory", NULL, NULL);
+    return MHD_YES;
+}
+
+static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char *url,
+                              const char *method, const char *version, const char *upload,
+                              size_t *upload_len, void **con_cls)
+{
+    fmi_job *j = *con_cls;
+    (void)version;
+    if (!j) {
+        *con_cls = j = job_new(cls, conn, url);
+        if (!j)
+            return MHD_NO;
+        check_head(j, url, method);
+        /* whoever asks before sending a body is told before sending it */
+        return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
+    }
+    if (*upload_len) {
+        size_t n = *upload_len;
+        *upload_len = 0;
+        return take_body(j, upload, n);
+    }
+    return advance(j);
+}
+
+static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
+                      enum MHD_RequestTerminationCode how)
+{
+    fm_server *s = cls;
+    fmi_job *j = *con_cls;
+    (void)conn;
+    if (!j)
+        return;
+    *con_cls = NULL;
+    release_body(j);
+    (void)pthread_mutex_lock(&j->lock);
+    /* an answer that went out in full is not a client that left */
+    j->gone = how != MHD_REQUEST_TERMINATED_COMPLETED_OK || j->left > 0;
+    j->suspended = false;
+    (void)pthread_mutex_unlock(&j->lock);
+    fmi_job_unref(j);
+    atomic_fetch_sub(&s->open_jobs, 1);
+}
+
+/* ==== listening ==== */
+
+static bool is_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof(in));
+        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (a->sa_family == AF_INET6) {
+        struct sockaddr_in6 in6;
+        memcpy(&in6, a, sizeof(in6));
+        return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr);
+    }
+    return false;
+}
+
+static struct MHD_Daemon *listen_at(fm_server *s, const struct addrinfo *ai)
+{
+    unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
+    if (ai->ai_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    unsigned connections = FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u);
+    return MHD_start_daemon(flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR,
+                            ai->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, completed, s,
+                            MHD_OPTION_THREAD_POOL_SIZE, THREADS, MHD_OPTION_CONNECTION_TIMEOUT,
+                            IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
+                            connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                            MEMORY_PER_CONNECTION, MHD_OPTION_END);
+}
+
+fm_status fmi_http_start(fm_server *s)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *ai = NULL;
+    char port[8];
+    (void)snprintf(port, sizeof(port), "%u", s->opts.port);
+    int bad = getaddrinfo(s->host, port, &hints, &ai);
+    if (bad)
+        return fm_fail(FM_EIO, "cannot listen on %s:%u: %s", s->host, s->opts.port,
+                       gai_strerror(bad));
+    s->local = is_loopback(ai->ai_addr);
+    errno = 0;
+    s->daemon = listen_at(s, ai);
+    int why = errno;
+    freeaddrinfo(ai);
+    if (!s->daemon)
+        return fm_fail(FM_EIO, "cannot listen on %s:%u: %s; choose another port", s->host,
+                       s->opts.port, why ? strerror(why) : "libmicrohttpd did not start");
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    s->port = info ? info->port : s->opts.port;
+    return FM_OK;
+}
+
+void fmi_http_stop(fm_server *s)
+{
+    if (s->daemon)
+        MHD_stop_daemon(s->daemon);
+    s->daemon = NULL;
+}

@@ -1,0 +1,225 @@
+/* internal.h - one request on its way between two threads, and what the files of this folder share.
+ *
+ * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, encodes,
+ * formats and sends; the engine side (the caller of fm_server_run) resolves, loads and generates. A
+ * job is handed to the engine through the server's queue while its connection is suspended, and
+ * handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
+ * job, then server. */
+#ifndef FM_INFER_SERVE_INTERNAL_H
+#define FM_INFER_SERVE_INTERNAL_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "infer/serve/openai.h"
+#include "infer/serve/server.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_job fmi_job;
+
+/* ---- metrics.c ---- */
+
+#define FMI_MAX_CODES 24
+#define FMI_MAX_BUCKETS 16
+
+typedef struct fmi_histogram {
+    const double *edge; /* upper ends, ascending */
+    size_t edges;
+    uint64_t in[FMI_MAX_BUCKETS + 1];
+    double sum;
+    uint64_t count;
+} fmi_histogram;
+
+typedef struct fmi_metrics {
+    pthread_mutex_t lock;
+    struct {
+        unsigned code;
+        uint64_t count;
+    } by_code[FMI_MAX_CODES];
+    uint64_t tokens_in, tokens_out, cancelled;
+    uint32_t running, waiting, resident, models_running;
+    fm_engine_stats engine;
+    fmi_histogram step_rows, step_models, first_token, whole;
+} fmi_metrics;
+
+FM_CHECKED fm_status fmi_metrics_init(fmi_metrics *m);
+void fmi_metrics_destroy(fmi_metrics *m);
+void fmi_metrics_code(fmi_metrics *m, unsigned code);
+void fmi_metrics_add(fmi_metrics *m, fmi_histogram *h, double value);
+void fmi_metrics_write(fmi_metrics *m, fm_buf *out); /* Prometheus text */
+
+/* ---- models.c: resident models; engine thread only, but for unpin ---- */
+
+typedef struct fmi_resident {
+    char version[65];
+    fm_model *model;
+    atomic_uint pins; /* jobs that hold it; only the engine thread pins */
+    uint64_t used;    /* a clock of uses, for the choice of what to close */
+    struct fmi_resident *next;
+} fmi_resident;
+
+/* FM_ENOTFOUND: no such name. FM_ELIMIT: max_models are resident and all are busy. Pinned. */
+FM_CHECKED fm_status fmi_models_pin(fm_server *s, const char *name, fmi_resident **out);
+void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */
+void fmi_models_close_all(fm_server *s);
+/* name NULL: the list object; else the one, FM_ENOTFOUND. */
+FM_CHECKED fm_status fmi_models_describe(fm_server *s, const char *name, fm_json **out);
+
+/* ---- jobs ---- */
+
+typedef struct fmi_token {
+    int32_t id;
+    float logprob;
+    uint32_t top0, top_count; /* within choice->top */
+    size_t text_at;           /* code points of the answer before it */
+} fmi_token;
+
+typedef struct fmi_choice {
+    fmi_job *job;
+    int32_t *prompt;
+    size_t prompt_len;
+    uint64_t id; /* the scheduler's; 0: not there */
+    bool done;
+    char finish[12];
+    fm_buf text;
+    fmi_token *token;
+    size_t count, cap;
+    fm_logprob *top;
+    size_t tops, tops_cap;
+    size_t text_chars;            /* code points of all tokens so far */
+    size_t sent_text, sent_token; /* streaming: what went out */
+    bool began, ended;            /* streaming: first and last chunk went out */
+} fmi_choice;
+
+typedef enum fmi_route {
+    FMI_ROUTE_NONE,
+    FMI_ROUTE_HEALTH,
+    FMI_ROUTE_METRICS,
+    FMI_ROUTE_MODELS,
+    FMI_ROUTE_MODEL,
+    FMI_ROUTE_COMPLETIONS,
+    FMI_ROUTE_CHAT
+} fmi_route;
+
+/* What the job waits for, or what the HTTP side does next when it is resumed. */
+typedef enum fmi_stage {
+    FMI_READ,    /* HTTP: the body comes in */
+    FMI_LIST,    /* engine: describe models */
+    FMI_LISTED,  /* HTTP: answer */
+    FMI_FIND,    /* engine: resolve and pin the model */
+    FMI_FOUND,   /* HTTP: encode the prompts */
+    FMI_RUN,     /* engine: generate */
+    FMI_RUNNING, /* HTTP: stream, or wait for the end */
+    FMI_FAILED   /* HTTP: send fault */
+} fmi_stage;
+
+typedef struct fmi_fault {
+    unsigned http;    /* 0: none */
+    const char *code; /* static */
+    char param[64];
+    char text[1024];
+} fmi_fault;
+
+struct fmi_job {
+    atomic_uint refs;
+    fm_server *server;
+    struct MHD_Connection *conn;
+    int fd;
+    char id[40];
+    int64_t created; /* unix seconds */
+    double begun;    /* monotonic seconds */
+    fmi_route route;
+    char *name; /* of GET /v1/models/{name} */
+
+    fm_buf body; /* HTTP side, while reading */
+    size_t body_seen;
+    fmi_ask ask;
+    uint32_t admitted; /* sequences counted in server->admitted */
+
+    pthread_mutex_t lock; /* everything below */
+    fmi_stage stage;
+    bool suspended;
+    bool gone; /* the client is not there any more */
+    fmi_fault fault;
+    fm_json *listing;
+    fmi_resident *res;
+    fmi_choice *choice; /* [choices] */
+    size_t choices, left;
+    bool first_token;
+    fm_buf out; /* streaming: formatted, not yet sent */
+    size_t out_at;
+    bool stream_over;
+
+    fmi_job *next_queued, *next_active;
+};
+
+void fmi_job_ref(fmi_job *j);
+void fmi_job_unref(fmi_job *j);
+void fmi_job_resume(fmi_job *j); /* takes the lock */
+void fmi_job_resume_locked(fmi_job *j);
+/* Records the fault once; the thread's error text where text is NULL. Lock held or not needed. */
+void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param, const char *text);
+
+/* ---- answer.c: what goes back ---- */
+
+FM_CHECKED fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f);
+FM_CHECKED fm_status fmi_answer_write(fm_buf *out, fmi_job *j);
+/* ---- sse.c: appends to j->out whatever is new; sets j->stream_over at the end. Lock held. ---- */
+FM_CHECKED fm_status fmi_sse_fill(fmi_job *j);
+
+/* Pieces of answers that sse.c uses too. */
+fm_json *fmi_answer_base(const fmi_job *j, bool chunk, fm_status *rc);
+fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc);
+fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, fm_status *rc);
+fm_json *fmi_answer_ids(const int32_t *id, size_t n, fm_status *rc);
+fm_json *fmi_answer_token_ids(const fmi_choice *c, size_t from, fm_status *rc);
+/* Keeps the first failure; value is consumed. */
+void fmi_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
+void fmi_add(fm_status *rc, fm_json *array, fm_json *value);
+
+/* ---- http.c ---- */
+
+FM_CHECKED fm_status fmi_http_start(fm_server *s);
+void fmi_http_stop(fm_server *s);
+
+/* ---- server.c ---- */
+
+struct fm_server {
+    fm_server_opts opts;
+    char *host;
+    fm_digest key; /* of the API key */
+    bool local;    /* bound to a loopback address */
+    uint16_t port;
+    fm_engine *engine;
+    fm_scheduler *scheduler;
+    struct MHD_Daemon *daemon;
+    fmi_metrics metrics;
+    fmi_resident *resident;
+    uint32_t residents;
+    uint64_t use_clock;
+
+    atomic_bool stop;      /* asked for */
+    atomic_bool refusing;  /* no new requests */
+    atomic_uint open_jobs; /* HTTP sides alive */
+    atomic_size_t body_bytes;
+
+    pthread_mutex_t lock; /* below */
+    pthread_cond_t wake;
+    fmi_job *queue, **queue_end;
+    bool closed; /* nobody takes from the queue any more */
+    uint32_t admitted;
+
+    fmi_job *active; /* engine thread */
+};
+
+/* Hands j (a reference of its own) to the engine thread; false: nobody is there. */
+bool fmi_server_post(fm_server *s, fmi_job *j);
+/* Room for n more sequences? Counted until fmi_server_leave. */
+bool fmi_server_admit(fm_server *s, uint32_t n);
+void fmi_server_leave(fm_server *s, uint32_t n);
+double fmi_now(void); /* monotonic seconds */
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,66 @@
+/* job.c - the life of a request: references, faults, and its way back to the HTTP side. */
+#include "infer/serve/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+void fmi_job_ref(fmi_job *j)
+{
+    atomic_fetch_add(&j->refs, 1);
+}
+
+static void free_choice(fmi_choice *c)
+{
+    fm_free(c->prompt);
+    fm_free(c->token);
+    fm_free(c->top);
+    fm_buf_release(&c->text);
+}
+
+void fmi_job_unref(fmi_job *j)
+{
+    if (!j || atomic_fetch_sub(&j->refs, 1) != 1)
+        return;
+    if (j->admitted)
+        fmi_server_leave(j->server, j->admitted);
+    fmi_models_unpin(j->res);
+    for (size_t i = 0; i < j->choices; i++)
+        free_choice(&j->choice[i]);
+    fm_free(j->choice);
+    fm_free(j->name);
+    fm_json_free(j->listing);
+    fmi_ask_release(&j->ask);
+    fm_buf_release(&j->body);
+    fm_buf_release(&j->out);
+    (void)pthread_mutex_destroy(&j->lock);
+    fm_free(j);
+}
+
+/* The connection cannot be closed while it is suspended, so conn is alive here. */
+void fmi_job_resume_locked(fmi_job *j)
+{
+    if (!j->suspended)
+        return;
+    j->suspended = false;
+    MHD_resume_connection(j->conn);
+}
+
+void fmi_job_resume(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    fmi_job_resume_locked(j);
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param, const char *text)
+{
+    fmi_fault *f = &j->fault;
+    if (f->http)
+        return;
+    f->http = http;
+    f->code = code;
+    (void)snprintf(f->param, sizeof(f->param), "%s", param ? param : "");
+    (void)snprintf(f->text, sizeof(f->text), "%s", text ? text : fm_error_text());
+}

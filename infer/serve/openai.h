@@ -1,0 +1,56 @@
+/* openai.h - what a client asks, as plain values: the body of POST /v1/completions and of
+ * POST /v1/chat/completions, read and checked. A pure function over JSON: it knows no sockets, no
+ * models and no clock.
+ *
+ * A field that would change the answer and is not implemented is refused by name, and so is a name
+ * that nobody knows: an answer that quietly left out half of the question is worse than a refusal.
+ * null stands for an absent field, as clients send it. */
+#ifndef FM_INFER_SERVE_OPENAI_H
+#define FM_INFER_SERVE_OPENAI_H
+
+#include "infer/sampler.h"
+#include "store/base/json.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_ASK_MAX_PROMPTS 64u
+#define FMI_ASK_MAX_STOPS 16u
+#define FMI_ASK_MAX_STOP_BYTES 1024u
+#define FMI_ASK_MAX_TOP 20u /* alternatives per token */
+#define FMI_ASK_MAX_MODEL_BYTES 512u
+#define FMI_ASK_DEFAULT_TOKENS 256u
+
+typedef struct fmi_prompt {
+    fm_span text; /* into body; data NULL where ids are given */
+    int32_t *ids; /* [count] */
+    size_t count;
+} fmi_prompt;
+
+typedef struct fmi_ask {
+    bool chat;
+    char *model;
+    fm_json *body;      /* keeps the texts of prompts alive */
+    fm_json *messages;  /* chat: contents are strings or null */
+    fmi_prompt *prompt; /* [prompts]; chat: none */
+    size_t prompts;
+    uint32_t max_tokens;
+    fm_sample_params sampling;
+    bool seeded; /* the client gave sampling.seed */
+    char *stop[FMI_ASK_MAX_STOPS];
+    size_t stops;
+    bool stream, include_usage, ignore_eos, logprobs, token_ids;
+    uint32_t top_logprobs;
+    bool has_top;   /* chat: top_logprobs was given, which wants logprobs */
+    char param[64]; /* after FM_EINVAL: the field at fault, "" for the whole body */
+} fmi_ask;
+
+/* max_tokens_cap: the most that a request may ask for. FM_EINVAL names the field in the text and in
+ * out->param. Release after either outcome. */
+FM_CHECKED fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, bool chat,
+                                   uint32_t max_tokens_cap);
+/* Texts are encoded: body and messages can go. */
+void fmi_ask_drop_texts(fmi_ask *a);
+void fmi_ask_release(fmi_ask *a);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,290 @@
+/* server.c - the server's life, its queue, and the loop of the engine thread.
+ *
+ * One thread owns engine, catalog and scheduler, so none of them needs a lock; all that crosses is
+ * a job. The queue is bounded at admission: sequences that are waiting or running are counted from
+ * parsing to the last byte sent. */
+#include "infer/serve/batch.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#include "store/base/mem.h"
+
+#define IDLE_WAIT 0.1 /* seconds; how soon *stop is seen */
+#define LOOK_FOR_DEPARTED 0.05
+#define FINISH_WITHIN 10.0 /* requests in flight at the end */
+#define SEND_WITHIN 2.0    /* answers that are ready then */
+
+fm_server_opts fm_server_defaults(void)
+{
+    return (fm_server_opts){.host = "127.0.0.1",
+                            .max_running = 32,
+                            .max_queue = 256,
+                            .max_models = 64,
+                            .max_tokens = 4096,
+                            .max_body_bytes = (size_t)4 << 20};
+}
+
+double fmi_now(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ==== begin and end ==== */
+
+static fm_status check(const fm_server_opts *o)
+{
+    const fm_server_catalog *k = &o->catalog;
+    if (!k->resolve || !k->tree || !k->list || !k->provider.read)
+        return fm_fail(FM_EINVAL, "server: the catalog lacks a callback");
+    if (!o->host || !o->host[0])
+        return fm_fail(FM_EINVAL, "server: no host to bind to");
+    if (o->max_running < 1 || o->max_models < 1 || o->max_tokens < 1 || o->max_body_bytes < 1)
+        return fm_fail(FM_EINVAL, "server: max_running, max_models, max_tokens and "
+                                  "max_body_bytes must be at least 1");
+    if (o->api_key && !o->api_key[0])
+        return fm_fail(FM_EINVAL, "server: the API key is empty");
+    return FM_OK;
+}
+
+static fm_status make_locks(fm_server *s)
+{
+    pthread_condattr_t attr;
+    bool ok = pthread_mutex_init(&s->lock, NULL) == 0 && pthread_condattr_init(&attr) == 0;
+    if (ok) {
+        ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
+             pthread_cond_init(&s->wake, &attr) == 0;
+        (void)pthread_condattr_destroy(&attr);
+    }
+    return ok ? fmi_metrics_init(&s->metrics) : fm_fail(FM_EIO, "server: cannot make a lock");
+}
+
+static fm_status fill(fm_server *s, const fm_server_opts *opts)
+{
+    s->opts = *opts;
+    s->opts.api_key = opts->api_key ? "" : NULL; /* its digest is all we keep */
+    s->host = fm_strdup(opts->host);
+    if (!s->host)
+        return FM_ENOMEM;
+    s->opts.host = s->host;
+    if (opts->api_key)
+        return fm_sha256(&s->key, opts->api_key, strlen(opts->api_key));
+    return FM_OK;
+}
+
+fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts)
+{
+    *out = NULL;
+    fm_status rc = check(opts);
+    if (rc < 0)
+        return rc;
+    fm_server *s = fm_calloc(1, sizeof(*s));
+    if (!s)
+        return FM_ENOMEM;
+    s->engine = e;
+    s->queue_end = &s->queue;
+    rc = make_locks(s);
+    if (rc < 0) {
+        fm_free(s);
+        return rc;
+    }
+    rc = fill(s, opts);
+    if (rc == FM_OK)
+        rc = fm_scheduler_new(&s->scheduler, e, opts->max_running);
+    if (rc == FM_OK)
+        rc = fmi_http_start(s);
+    if (rc < 0) {
+        fm_server_free(s);
+        return rc;
+    }
+    *out = s;
+    return FM_OK;
+}
+
+uint16_t fm_server_port(const fm_server *s)
+{
+    return s->port;
+}
+
+fm_status fm_server_preload(fm_server *s, const char *name)
+{
+    fmi_resident *r = NULL;
+    fm_status rc = fmi_models_pin(s, name, &r);
+    fmi_models_unpin(r);
+    if (rc == FM_OK)
+        fmi_batch_publish(s);
+    return rc;
+}
+
+void fm_server_stop(fm_server *s)
+{
+    atomic_store(&s->stop, true);
+    (void)pthread_mutex_lock(&s->lock);
+    (void)pthread_cond_signal(&s->wake);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* ==== the queue ==== */
+
+bool fmi_server_post(fm_server *s, fmi_job *j)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    bool open = !s->closed;
+    if (open) {
+        fmi_job_ref(j);
+        j->next_queued = NULL;
+        *s->queue_end = j;
+        s->queue_end = &j->next_queued;
+        (void)pthread_cond_signal(&s->wake);
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return open;
+}
+
+bool fmi_server_admit(fm_server *s, uint32_t n)
+{
+    uint64_t most = (uint64_t)s->opts.max_running + s->opts.max_queue;
+    (void)pthread_mutex_lock(&s->lock);
+    bool room = (uint64_t)s->admitted + n <= most;
+    if (room)
+        s->admitted += n;
+    (void)pthread_mutex_unlock(&s->lock);
+    return room;
+}
+
+void fmi_server_leave(fm_server *s, uint32_t n)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    s->admitted -= n;
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+/* The whole queue, oldest first; waits up to `seconds` while it is empty. */
+static fmi_job *take_queue(fm_server *s, double seconds, bool close)
+{
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    long ns = until.tv_nsec + (long)(seconds * 1e9);
+    until.tv_sec += ns / 1000000000;
+    until.tv_nsec = ns % 1000000000;
+    (void)pthread_mutex_lock(&s->lock);
+    int timed = seconds > 0 ? 0 : ETIMEDOUT;
+    while (!s->queue && timed == 0 && !atomic_load(&s->stop))
+        timed = pthread_cond_timedwait(&s->wake, &s->lock, &until);
+    fmi_job *all = s->queue;
+    s->queue = NULL;
+    s->queue_end = &s->queue;
+    s->closed = s->closed || close;
+    (void)pthread_mutex_unlock(&s->lock);
+    return all;
+}
+
+static void serve_queue(fm_server *s, double wait)
+{
+    fmi_job *next;
+    for (fmi_job *j = take_queue(s, wait, false); j; j = next) {
+        next = j->next_queued;
+        fmi_batch_serve(s, j);
+        fmi_job_unref(j);
+    }
+}
+
+static void refuse_queue(fm_server *s)
+{
+    fmi_job *next;
+    for (fmi_job *j = take_queue(s, 0, true); j; j = next) {
+        next = j->next_queued;
+        (void)pthread_mutex_lock(&j->lock);
+        fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+        j->stage = FMI_FAILED;
+        fmi_job_resume_locked(j);
+        (void)pthread_mutex_unlock(&j->lock);
+        fmi_job_unref(j);
+    }
+}
+
+/* ==== the loop ==== */
+
+static bool working(const fm_server *s)
+{
+    return s->active || fm_scheduler_running(s->scheduler) || fm_scheduler_waiting(s->scheduler);
+}
+
+/* One round. idle: how long it may wait for work. */
+static fm_status turn(fm_server *s, double idle, double *looked)
+{
+    fm_status rc = FM_OK;
+    serve_queue(s, working(s) ? 0 : idle);
+    double now = fmi_now();
+    if (now - *looked >= LOOK_FOR_DEPARTED) {
+        *looked = now;
+        fmi_batch_drop_departed(s);
+    }
+    if (working(s))
+        rc = fmi_batch_step(s);
+    fmi_batch_publish(s);
+    return rc;
+}
+
+static void nap(void)
+{
+    const struct timespec t = {.tv_nsec = 2000000};
+    (void)nanosleep(&t, NULL);
+}
+
+/* Nothing new comes in; what is in flight may end in time, and answers may leave. */
+static fm_status wind_up(fm_server *s)
+{
+    fm_status rc = FM_OK;
+    double looked = 0, until = fmi_now() + FINISH_WITHIN;
+    while (rc == FM_OK && fmi_now() < until && (working(s) || atomic_load(&s->open_jobs))) {
+        if (!working(s))
+            nap();
+        rc = turn(s, 0, &looked);
+    }
+    refuse_queue(s);
+    fmi_batch_cancel_all(s);
+    while (rc == FM_OK && working(s))
+        rc = fmi_batch_step(s);
+    until = fmi_now() + SEND_WITHIN;
+    while (atomic_load(&s->open_jobs) && fmi_now() < until)
+        nap();
+    return rc;
+}
+
+fm_status fm_server_run(fm_server *s, const volatile int *stop)
+{
+    fm_status rc = FM_OK;
+    double looked = 0;
+    while (rc == FM_OK && !atomic_load(&s->stop) && !(stop && *stop))
+        rc = turn(s, IDLE_WAIT, &looked);
+    atomic_store(&s->refusing, true);
+    if (rc == FM_OK)
+        return wind_up(s);
+    fm_error_state kept;
+    fm_error_save(&kept);
+    refuse_queue(s);
+    fm_error_restore(&kept);
+    return rc;
+}
+
+void fm_server_free(fm_server *s)
+{
+    if (!s)
+        return;
+    atomic_store(&s->refusing, true);
+    refuse_queue(s);
+    fm_scheduler_free(s->scheduler); /* what still runs ends "cancelled" and is resumed */
+    s->scheduler = NULL;
+    fmi_batch_retire_done(s);
+    fmi_http_stop(s);
+    fmi_models_close_all(s);
+    fmi_metrics_destroy(&s->metrics);
+    (void)pthread_cond_destroy(&s->wake);
+    (void)pthread_mutex_destroy(&s->lock);
+    fm_free(s->host);
+    fm_free(s);
+}
