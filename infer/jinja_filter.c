@@ -412,7 +412,7 @@ static fm_status f_join(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
 static jj_args tail(const jj_args *a, size_t n)
 {
-    jj_args t = {.pos = a->pos + n, .count = a->count - n};
+    jj_args t = {.pos = a->count > n ? a->pos + n : NULL, .count = a->count - n};
 
     return t;
 }
