@@ -14,17 +14,22 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         bool present, training;
     } op[] = {
 #define OP(slot, needs_training) {#slot, be->slot != NULL, needs_training}
-        OP(alloc, false),       OP(free, false),          OP(upload, false),
-        OP(download, false),    OP(sync, false),          OP(weight_new, false),
-        OP(weight_free, false), OP(weight_bytes, false),  OP(linear, false),
-        OP(lora, false),        OP(embed, false),         OP(rmsnorm, false),
-        OP(rope, false),        OP(swiglu, false),        OP(add, false),
-        OP(scale, false),       OP(copy_rows, false),     OP(kv_write, false),
-        OP(attention, false),   OP(logsumexp, false),     OP(weight_update, true),
-        OP(gemm, true),         OP(linear_dx, true),      OP(bias_grad, true),
-        OP(embed_grad, true),   OP(rmsnorm_grad, true),   OP(swiglu_grad, true),
-        OP(attention_train, true), OP(attention_grad, true), OP(cross_entropy, true),
-        OP(sum_squares, true),  OP(adamw, true),
+        OP(alloc, false),         OP(free, false),
+        OP(upload, false),        OP(download, false),
+        OP(sync, false),          OP(weight_new, false),
+        OP(weight_free, false),   OP(weight_bytes, false),
+        OP(linear, false),        OP(lora, false),
+        OP(embed, false),         OP(rmsnorm, false),
+        OP(rope, false),          OP(swiglu, false),
+        OP(add, false),           OP(scale, false),
+        OP(copy_rows, false),     OP(kv_write, false),
+        OP(attention, false),     OP(logsumexp, false),
+        OP(weight_update, true),  OP(gemm, true),
+        OP(linear_dx, true),      OP(bias_grad, true),
+        OP(embed_grad, true),     OP(rmsnorm_grad, true),
+        OP(swiglu_grad, true),    OP(attention_train, true),
+        OP(attention_grad, true), OP(cross_entropy, true),
+        OP(sum_squares, true),    OP(adamw, true),
 #undef OP
     };
 

@@ -70,7 +70,8 @@ static fm_status paged_unit(const paged_job *j, size_t unit, fmi_scratch *scratc
     uint32_t row = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, last = (uint32_t)j->pos[row];
     uint32_t first = first_position(last, j->window), pages = last / FM_KV_PAGE + 1;
-    size_t page_floats = (size_t)j->nkv * j->hd * FM_KV_PAGE, head_at = (size_t)head * group * j->hd;
+    size_t page_floats = (size_t)j->nkv * j->hd * FM_KV_PAGE;
+    size_t head_at = (size_t)head * group * j->hd;
     size_t score_bytes = 4 * fmi_attn_score_ld(first, last) * sizeof(float);
     float *score = fmi_scratch_get(scratch, score_bytes + 2 * pages * sizeof(float *));
 
@@ -84,10 +85,19 @@ static fm_status paged_unit(const paged_job *j, size_t unit, fmi_scratch *scratc
         kpage[p] = j->kv.k + at;
         vpage[p] = j->kv.v + at;
     }
-    fmi_attn a = {.out = j->out + row * j->ldo + head_at, .q = j->query + row * j->ldq + head_at,
-                  .out_stride = j->hd, .q_stride = j->hd, .kpage = kpage, .vpage = vpage,
-                  .ldv = j->hd, .score = score, .g = group, .first = first, .last = last,
-                  .hd = j->hd, .scale = j->scale};
+    fmi_attn a = {.out = j->out + row * j->ldo + head_at,
+                  .q = j->query + row * j->ldq + head_at,
+                  .out_stride = j->hd,
+                  .q_stride = j->hd,
+                  .kpage = kpage,
+                  .vpage = vpage,
+                  .ldv = j->hd,
+                  .score = score,
+                  .g = group,
+                  .first = first,
+                  .last = last,
+                  .hd = j->hd,
+                  .scale = j->scale};
     j->q.cpu->kern->attention(&a);
     return FM_OK;
 }
@@ -116,9 +126,19 @@ static void op_attention(fm_backend *be, float *out, size_t ldo, const float *q,
     fm_assert(nkv > 0 && nh % nkv == 0 && hd <= FM_K_BLOCK);
     for (uint32_t i = 0; i < m; i++)
         work += ((uint64_t)pos[i] + 1) * nh * hd;
-    paged_job j = {.out = out, .ldo = ldo, .query = q, .ldq = ldq, .kv = kv, .table = table,
-                   .pos = pos, .table_stride = table_stride, .nh = nh, .nkv = nkv, .hd = hd,
-                   .window = window, .scale = scale};
+    paged_job j = {.out = out,
+                   .ldo = ldo,
+                   .query = q,
+                   .ldq = ldq,
+                   .kv = kv,
+                   .table = table,
+                   .pos = pos,
+                   .table_stride = table_stride,
+                   .nh = nh,
+                   .nkv = nkv,
+                   .hd = hd,
+                   .window = window,
+                   .scale = scale};
     run_queue(&j.q, cpu, (size_t)m * nkv, work > 20000, paged_worker, &j);
 }
 
@@ -141,7 +161,8 @@ static fm_status train_unit(const train_job *j, size_t unit, fmi_scratch *scratc
     uint32_t b = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, len = (uint32_t)j->len[b];
     uint32_t pages = (len + FM_KV_PAGE - 1) / FM_KV_PAGE;
-    size_t ldq = (size_t)j->nh * j->hd, ldk = (size_t)j->nkv * j->hd, tp = (size_t)pages * FM_KV_PAGE;
+    size_t ldq = (size_t)j->nh * j->hd, ldk = (size_t)j->nkv * j->hd;
+    size_t tp = (size_t)pages * FM_KV_PAGE;
     size_t first_row = (size_t)b * j->t, head_at = (size_t)head * group * j->hd;
     size_t kt_floats = tp * j->hd, floats = kt_floats + 4 * tp;
     float *kt = fmi_scratch_get(scratch, floats * sizeof *kt + 2 * pages * sizeof(float *));
@@ -166,10 +187,20 @@ static fm_status train_unit(const train_job *j, size_t unit, fmi_scratch *scratc
                 lse[(size_t)g * j->t] = 0.0f;
             continue;
         }
-        fmi_attn a = {.out = out, .q = j->query + (first_row + i) * ldq + head_at,
-                      .out_stride = j->hd, .q_stride = j->hd, .lse = lse, .lse_stride = j->t,
-                      .kpage = kpage, .vpage = vpage, .ldv = ldk, .score = kt + kt_floats,
-                      .g = group, .first = first_position(i, j->window), .last = i, .hd = j->hd,
+        fmi_attn a = {.out = out,
+                      .q = j->query + (first_row + i) * ldq + head_at,
+                      .out_stride = j->hd,
+                      .q_stride = j->hd,
+                      .lse = lse,
+                      .lse_stride = j->t,
+                      .kpage = kpage,
+                      .vpage = vpage,
+                      .ldv = ldk,
+                      .score = kt + kt_floats,
+                      .g = group,
+                      .first = first_position(i, j->window),
+                      .last = i,
+                      .hd = j->hd,
                       .scale = j->scale};
         j->q.cpu->kern->attention(&a);
     }
@@ -189,13 +220,26 @@ static fm_status grad_unit(const train_job *j, size_t unit, fmi_scratch *scratch
 
     if (!buf)
         return FM_ENOMEM;
-    fmi_attn_grad a = {
-        .dq = j->dq + at_q, .dk = j->dk + at_k, .dv = j->dv + at_k, .dout = j->dout + at_q,
-        .q = j->query + at_q, .k = j->k + at_k, .v = j->v + at_k, .out = j->saved_out + at_q,
-        .lse = j->saved_lse + ((size_t)b * j->nh + (size_t)head * group) * j->t, .ldq = ldq,
-        .ldk = ldk, .lse_stride = j->t, .scratch = buf,
-        .page = (const float **)(void *)(buf + floats), .g = group, .t = j->t, .len = len,
-        .hd = j->hd, .window = j->window, .scale = j->scale};
+    fmi_attn_grad a = {.dq = j->dq + at_q,
+                       .dk = j->dk + at_k,
+                       .dv = j->dv + at_k,
+                       .dout = j->dout + at_q,
+                       .q = j->query + at_q,
+                       .k = j->k + at_k,
+                       .v = j->v + at_k,
+                       .out = j->saved_out + at_q,
+                       .lse = j->saved_lse + ((size_t)b * j->nh + (size_t)head * group) * j->t,
+                       .ldq = ldq,
+                       .ldk = ldk,
+                       .lse_stride = j->t,
+                       .scratch = buf,
+                       .page = (const float **)(void *)(buf + floats),
+                       .g = group,
+                       .t = j->t,
+                       .len = len,
+                       .hd = j->hd,
+                       .window = j->window,
+                       .scale = j->scale};
     j->q.cpu->kern->attention_grad(&a);
     return FM_OK;
 }
@@ -219,8 +263,18 @@ static void op_attention_train(fm_backend *be, float *out, float *lse, const flo
                                uint32_t t, uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window,
                                float scale)
 {
-    train_job j = {.out = out, .lse = lse, .query = q, .k = k, .v = v, .len = len, .t = t, .nh = nh,
-                   .nkv = nkv, .hd = hd, .window = window, .scale = scale};
+    train_job j = {.out = out,
+                   .lse = lse,
+                   .query = q,
+                   .k = k,
+                   .v = v,
+                   .len = len,
+                   .t = t,
+                   .nh = nh,
+                   .nkv = nkv,
+                   .hd = hd,
+                   .window = window,
+                   .scale = scale};
 
     fm_assert(nkv > 0 && nh % nkv == 0 && hd <= FM_K_BLOCK);
     run_queue(&j.q, fmi_cpu_of(be), (size_t)b * nkv, true, train_worker, &j);
@@ -231,9 +285,22 @@ static void op_attention_grad(fm_backend *be, float *dq, float *dk, float *dv, c
                               const float *lse, const int32_t *len, uint32_t b, uint32_t t,
                               uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale)
 {
-    train_job j = {.query = q, .k = k, .v = v, .len = len, .t = t, .nh = nh, .nkv = nkv, .hd = hd,
-                   .window = window, .scale = scale, .dq = dq, .dk = dk, .dv = dv, .dout = dout,
-                   .saved_out = out, .saved_lse = lse};
+    train_job j = {.query = q,
+                   .k = k,
+                   .v = v,
+                   .len = len,
+                   .t = t,
+                   .nh = nh,
+                   .nkv = nkv,
+                   .hd = hd,
+                   .window = window,
+                   .scale = scale,
+                   .dq = dq,
+                   .dk = dk,
+                   .dv = dv,
+                   .dout = dout,
+                   .saved_out = out,
+                   .saved_lse = lse};
 
     fm_assert(nkv > 0 && nh % nkv == 0 && hd <= FM_K_BLOCK);
     run_queue(&j.q, fmi_cpu_of(be), (size_t)b * nkv, true, train_worker, &j);

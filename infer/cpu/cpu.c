@@ -124,10 +124,18 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     cpu->pool = pool;
     cpu->kern = kern;
     cpu->threads = fm_pool_threads(pool);
-    cpu->be = (fm_backend){
-        .name = "cpu", .mode = "exact", .kernel_class = "exact-f32-1", .isa = kern->isa,
-        .host_visible = true, .ctx = cpu, .close = cpu_close, .alloc = cpu_alloc,
-        .free = cpu_free, .upload = cpu_copy, .download = cpu_download, .sync = cpu_sync};
+    cpu->be = (fm_backend){.name = "cpu",
+                           .mode = "exact",
+                           .kernel_class = "exact-f32-1",
+                           .isa = kern->isa,
+                           .host_visible = true,
+                           .ctx = cpu,
+                           .close = cpu_close,
+                           .alloc = cpu_alloc,
+                           .free = cpu_free,
+                           .upload = cpu_copy,
+                           .download = cpu_download,
+                           .sync = cpu_sync};
     cpu->worker = fm_calloc(cpu->threads, sizeof *cpu->worker);
     if (!cpu->worker) {
         cpu_close(&cpu->be);

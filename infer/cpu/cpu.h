@@ -5,7 +5,7 @@
 #include "infer/backend.h"
 #include "infer/cpu/kern.h"
 
-/* Memory that one worker reuses from call to call; grows, is never shrunk, dies with the backend. */
+/* Memory that one worker reuses from call to call; grows, never shrinks, dies with the backend. */
 typedef struct fmi_scratch {
     void *bytes;
     size_t cap_bytes;

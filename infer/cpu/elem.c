@@ -9,9 +9,9 @@
 
 #include "store/base/detmath.h"
 
-#define MIN_ELEMS 16384u   /* fewer are not worth waking a thread */
-#define SUM_BLOCK 65536u   /* elements of one partial sum of squares, whatever the threads */
-#define COLUMN_UNIT 64u    /* columns dealt together */
+#define MIN_ELEMS 16384u /* fewer are not worth waking a thread */
+#define SUM_BLOCK 65536u /* elements of one partial sum of squares, whatever the threads */
+#define COLUMN_UNIT 64u  /* columns dealt together */
 
 typedef struct elem_job {
     const fmi_kern *kern;
@@ -47,8 +47,8 @@ static void op_rmsnorm(fm_backend *be, float *y, const float *x, const float *ga
                        uint32_t m, uint32_t h, size_t ldx, float eps)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    elem_job j = {.kern = cpu->kern, .y = y, .y2 = rstd_out, .a = x, .b = gain, .h = h, .ld = ldx,
-                  .s = eps};
+    elem_job j = {
+        .kern = cpu->kern, .y = y, .y2 = rstd_out, .a = x, .b = gain, .h = h, .ld = ldx, .s = eps};
     fmi_run(cpu, m, rows_per_part(h), rmsnorm_part, &j);
 }
 
@@ -62,12 +62,20 @@ static fm_status rope_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-static void op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
-                    const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
+static void op_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
+                    const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
+                    uint32_t hd, bool inverse)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    elem_job j = {.kern = cpu->kern, .y = x, .a = cos_table, .b = sin_table, .ids = pos, .h = hd,
-                  .heads = heads, .ld = ldx, .flag = inverse};
+    elem_job j = {.kern = cpu->kern,
+                  .y = x,
+                  .a = cos_table,
+                  .b = sin_table,
+                  .ids = pos,
+                  .h = hd,
+                  .heads = heads,
+                  .ld = ldx,
+                  .flag = inverse};
     fmi_run(cpu, m, rows_per_part((size_t)heads * hd), rope_part, &j);
 }
 
@@ -104,8 +112,8 @@ static void op_cross_entropy(fm_backend *be, float *loss, float *logits, size_t 
                              const int32_t *label, uint32_t m, uint32_t v, float dloss)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    elem_job j = {.kern = cpu->kern, .y = loss, .y2 = logits, .ids = label, .ld = ld, .h = v,
-                  .s = dloss};
+    elem_job j = {
+        .kern = cpu->kern, .y = loss, .y2 = logits, .ids = label, .ld = ld, .h = v, .s = dloss};
 
     for (uint32_t i = 0; i < m; i++)
         fm_assert(label[i] < 0 || (uint32_t)label[i] < v);
@@ -185,7 +193,8 @@ static fm_status adamw_part(void *ctx, size_t begin, size_t end, unsigned worker
     const elem_job *j = ctx;
 
     (void)worker;
-    j->kern->adamw(j->y + begin, j->y2 + begin, j->y3 + begin, j->a + begin, end - begin, &j->adamw);
+    j->kern->adamw(j->y + begin, j->y2 + begin, j->y3 + begin, j->a + begin, end - begin,
+                   &j->adamw);
     return FM_OK;
 }
 
@@ -197,7 +206,11 @@ static void op_adamw(fm_backend *be, float *p, float *m, float *v, const float *
     fmi_cpu *cpu = fmi_cpu_of(be);
     double t = (double)step, bias1 = 1.0 - fm_pow((double)beta1, t);
     double bias2 = 1.0 - fm_pow((double)beta2, t);
-    elem_job j = {.kern = cpu->kern, .y = p, .y2 = m, .y3 = v, .a = g,
+    elem_job j = {.kern = cpu->kern,
+                  .y = p,
+                  .y2 = m,
+                  .y3 = v,
+                  .a = g,
                   .adamw = {.decay = (float)(1.0 - (double)lr * (double)weight_decay),
                             .one_less_beta1 = (float)(1.0 - (double)beta1),
                             .beta2 = beta2,
@@ -217,8 +230,8 @@ static fm_status sum_part(void *ctx, size_t begin, size_t end, unsigned worker)
 
     (void)worker;
     for (size_t i = begin; i < end; i++)
-        j->partial[i] = j->kern->sum_squares(j->a + i * SUM_BLOCK,
-                                             FM_MIN(SUM_BLOCK, j->n - i * SUM_BLOCK));
+        j->partial[i] =
+            j->kern->sum_squares(j->a + i * SUM_BLOCK, FM_MIN(SUM_BLOCK, j->n - i * SUM_BLOCK));
     return FM_OK;
 }
 
@@ -293,13 +306,21 @@ static fm_status rmsnorm_dx_part(void *ctx, size_t begin, size_t end, unsigned w
 }
 
 /* The gain's sums come first: dx may be dy. */
-static void op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy, const float *x,
-                            const float *gain, const float *rstd, uint32_t m, uint32_t h,
-                            size_t ldx, bool accumulate_dx)
+static void op_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy,
+                            const float *x, const float *gain, const float *rstd, uint32_t m,
+                            uint32_t h, size_t ldx, bool accumulate_dx)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    elem_job j = {.kern = cpu->kern, .y = dgain, .a = dy, .b = x, .c = rstd, .d = gain, .m = m,
-                  .h = h, .ld = ldx, .flag = accumulate_dx};
+    elem_job j = {.kern = cpu->kern,
+                  .y = dgain,
+                  .a = dy,
+                  .b = x,
+                  .c = rstd,
+                  .d = gain,
+                  .m = m,
+                  .h = h,
+                  .ld = ldx,
+                  .flag = accumulate_dx};
 
     if (dgain)
         run_columns(cpu, &j, column_part);

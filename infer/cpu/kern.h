@@ -38,10 +38,10 @@ typedef struct fmi_attn {
 typedef struct fmi_attn_grad {
     float *dq, *dk, *dv;
     const float *dout, *q, *k, *v, *out, *lse;
-    size_t ldq, ldk;     /* of q, dq, out, dout; of k, v, dk, dv */
-    size_t lse_stride;   /* from one head's lse to the next */
-    float *scratch;      /* fmi_attn_grad_scratch floats */
-    const float **page;  /* scratch: three for every 32 positions */
+    size_t ldq, ldk;                /* of q, dq, out, dout; of k, v, dk, dv */
+    size_t lse_stride;              /* from one head's lse to the next */
+    float *scratch;                 /* fmi_attn_grad_scratch floats */
+    const float **page;             /* scratch: three for every 32 positions */
     uint32_t g, t, len, hd, window; /* g query heads share this key/value head; rows >= len are 0 */
     float scale;
 } fmi_attn_grad;

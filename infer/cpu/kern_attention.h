@@ -164,9 +164,16 @@ static void k_attention(const fmi_attn *job)
 
     for (uint32_t g = 0; g < job->g; g += SCORE_MAX_ROWS) {
         uint32_t rows = job->g - g < SCORE_MAX_ROWS ? job->g - g : SCORE_MAX_ROWS;
-        mix m = {.out = job->out + g * job->out_stride, .out_stride = job->out_stride,
-                 .w = job->score, .ldw = ld, .vpage = job->vpage + base, .ldv = job->ldv,
-                 .first = first, .last = last, .hd = job->hd, .divide = true};
+        mix m = {.out = job->out + g * job->out_stride,
+                 .out_stride = job->out_stride,
+                 .w = job->score,
+                 .ldw = ld,
+                 .vpage = job->vpage + base,
+                 .ldv = job->ldv,
+                 .first = first,
+                 .last = last,
+                 .hd = job->hd,
+                 .divide = true};
         scores(job->score, ld, job->q + g * job->q_stride, job->q_stride, rows, job->kpage + base,
                pages, job->hd, job->scale);
         for (uint32_t r = 0; r < rows; r++) {
@@ -212,8 +219,8 @@ static void grad_weights(const grad_block *b)
         size_t row = (size_t)(b->row + r) * a->ldq + head;
         scores(b->p + r * b->tp + at, b->tp, a->q + row, a->ldq, n, b->ktp + base, pages, a->hd,
                a->scale);
-        scores(b->ds + r * b->tp + at, b->tp, a->dout + row, a->ldq, n, b->vtp + base, pages,
-               a->hd, 1.0f);
+        scores(b->ds + r * b->tp + at, b->tp, a->dout + row, a->ldq, n, b->vtp + base, pages, a->hd,
+               1.0f);
     }
     for (uint32_t r = 0; r < b->rows; r++) {
         uint32_t i = b->row + r, first = window_first(i, a->window);
@@ -283,9 +290,16 @@ static void grad_rows(grad_block *b)
     grad_weights(b);
     for (uint32_t r = 0; r < b->rows; r += SCORE_MAX_ROWS) {
         uint32_t n = b->rows - r < SCORE_MAX_ROWS ? b->rows - r : SCORE_MAX_ROWS;
-        mix m = {.out = a->dq + row + r * a->ldq, .out_stride = a->ldq, .w = b->ds + r * b->tp,
-                 .ldw = b->tp, .vpage = b->kp, .ldv = a->ldk, .first = b->first, .last = b->last,
-                 .hd = a->hd, .divide = false};
+        mix m = {.out = a->dq + row + r * a->ldq,
+                 .out_stride = a->ldq,
+                 .w = b->ds + r * b->tp,
+                 .ldw = b->tp,
+                 .vpage = b->kp,
+                 .ldv = a->ldk,
+                 .first = b->first,
+                 .last = b->last,
+                 .hd = a->hd,
+                 .divide = false};
         mix_run(n, &m);
     }
     spread(b, b->ds, a->dk, a->q + row);

@@ -1,8 +1,9 @@
 /* product.c - everything that is a matrix product: weights, linear, lora, embed, gemm, linear_dx.
  *
- * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing rows (and, where the second matrix is not a weight, panels) into the worker's scratch.
- * Between blocks of k the sums wait in c itself. How rows and panels are dealt to threads is free:
- * each output is computed whole by one thread, in one order. */
+ * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing
+ * rows (and, where the second matrix is not a weight, panels) into the worker's scratch. Between
+ * blocks of k the sums wait in c itself. How rows and panels are dealt to threads is free: each
+ * output is computed whole by one thread, in one order. */
 #include "infer/cpu/cpu.h"
 
 #include <string.h>
@@ -10,7 +11,8 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-#define A_FLOATS (128u << 10) /* packed rows of a weight's product: half of a 1 MiB second cache */
+#define A_FLOATS (128u << 10) /* packed rows of a weight's product: half of a 1 MiB second cache   \
+                               */
 #define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
 #define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
 
@@ -117,15 +119,16 @@ static void mm_block(const mm *j, const mm_rows *r, const float *apack, float *t
 static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
 {
     uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
-    const float *a = j->ta ? j->a + k0 * j->lda + r->at
-                           : j->a + k0 + (r->rows_a ? 0 : r->at * j->lda);
+    const float *a =
+        j->ta ? j->a + k0 * j->lda + r->at : j->a + k0 + (r->rows_a ? 0 : r->at * j->lda);
 
     j->cpu->kern->pack_a(apack, a, j->lda, r->rows_a, j->ta, r->count, kc);
 }
 
 /* Rows m0..m1 of panels p0..p1, alone on this thread. Where all k of a block of rows fit the second
  * cache, panels are walked whole: a weight then streams from memory in one direction, once. */
-static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0, uint32_t p1)
+static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0,
+                     uint32_t p1)
 {
     uint32_t most = mm_block_rows(j->kind, j->k), count = m1 - m0;
     uint32_t blocks = (count + most - 1) / most;
@@ -192,8 +195,8 @@ static void mm_run(mm *j)
     if (panels < threads)
         by_rows = true;
     j->row_parts = by_rows ? FM_MIN(threads, (j->m + 3) / 4) : 1;
-    j->panel_parts = by_rows ? FM_MAX(1u, FM_MIN(threads / j->row_parts, panels))
-                             : FM_MIN(threads, panels);
+    j->panel_parts =
+        by_rows ? FM_MAX(1u, FM_MIN(threads / j->row_parts, panels)) : FM_MIN(threads, panels);
     fmi_run(j->cpu, (size_t)j->row_parts * j->panel_parts, 1, mm_worker, j);
 }
 
@@ -292,18 +295,39 @@ static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
 {
-    mm j = {.cpu = fmi_cpu_of(be), .c = y, .ldc = ldy, .rows_c = rows, .rows_a = rows, .a = x,
-            .lda = ldx, .kind = MM_PANELS, .b = w->panel, .m = m, .n = w->n, .k = w->k,
-            .alpha = 1.0f, .bias = bias};
+    mm j = {.cpu = fmi_cpu_of(be),
+            .c = y,
+            .ldc = ldy,
+            .rows_c = rows,
+            .rows_a = rows,
+            .a = x,
+            .lda = ldx,
+            .kind = MM_PANELS,
+            .b = w->panel,
+            .m = m,
+            .n = w->n,
+            .k = w->k,
+            .alpha = 1.0f,
+            .bias = bias};
     mm_run(&j);
 }
 
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                          const fm_weight *w, uint32_t m, bool accumulate)
 {
-    mm j = {.cpu = fmi_cpu_of(be), .c = dx, .ldc = lddx, .a = dy, .lda = lddy,
-            .kind = MM_PANELS_T, .b = w->panel, .ldb = w->k, .m = m, .n = w->k, .k = w->n,
-            .alpha = 1.0f, .accumulate = accumulate};
+    mm j = {.cpu = fmi_cpu_of(be),
+            .c = dx,
+            .ldc = lddx,
+            .a = dy,
+            .lda = lddy,
+            .kind = MM_PANELS_T,
+            .b = w->panel,
+            .ldb = w->k,
+            .m = m,
+            .n = w->k,
+            .k = w->n,
+            .alpha = 1.0f,
+            .accumulate = accumulate};
     mm_run(&j);
 }
 
@@ -311,9 +335,20 @@ static void op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t
                     const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
                     float alpha, bool accumulate)
 {
-    mm j = {.cpu = fmi_cpu_of(be), .c = c, .ldc = ldc, .a = a, .lda = lda, .ta = ta,
-            .kind = tb ? MM_ROWS : MM_COLUMNS, .b = b, .ldb = ldb, .m = m, .n = n, .k = k,
-            .alpha = alpha, .accumulate = accumulate};
+    mm j = {.cpu = fmi_cpu_of(be),
+            .c = c,
+            .ldc = ldc,
+            .a = a,
+            .lda = lda,
+            .ta = ta,
+            .kind = tb ? MM_ROWS : MM_COLUMNS,
+            .b = b,
+            .ldb = ldb,
+            .m = m,
+            .n = n,
+            .k = k,
+            .alpha = alpha,
+            .accumulate = accumulate};
     mm_run(&j);
 }
 
@@ -329,8 +364,8 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     const lora_job *j = ctx;
     uint32_t r = j->down.n, panels = panels_of(j->up.n);
     uint32_t most = FM_MIN(j->up.m, LORA_ROWS);
-    size_t floats = FM_MAX(mm_scratch_floats(MM_ROWS, most, j->down.k),
-                           mm_scratch_floats(MM_ROWS, most, r));
+    size_t floats =
+        FM_MAX(mm_scratch_floats(MM_ROWS, most, j->down.k), mm_scratch_floats(MM_ROWS, most, r));
     size_t bytes = (floats + (size_t)most * r) * sizeof(float);
     float *scratch = fmi_scratch_get(&j->up.cpu->worker[worker], bytes);
 
@@ -362,11 +397,31 @@ static void op_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     uint32_t threads = (uint64_t)m * (n + k) * r < 20000 ? 1 : cpu->threads;
-    lora_job j = {
-        .down = {.cpu = cpu, .ldc = r, .rows_a = rows, .a = x, .lda = ldx, .kind = MM_ROWS, .b = a,
-                 .ldb = k, .m = m, .n = r, .k = k, .alpha = 1.0f},
-        .up = {.cpu = cpu, .c = y, .ldc = ldy, .rows_c = rows, .lda = r, .kind = MM_ROWS, .b = b,
-               .ldb = r, .m = m, .n = n, .k = r, .alpha = scale, .accumulate = true}};
+    lora_job j = {.down = {.cpu = cpu,
+                           .ldc = r,
+                           .rows_a = rows,
+                           .a = x,
+                           .lda = ldx,
+                           .kind = MM_ROWS,
+                           .b = a,
+                           .ldb = k,
+                           .m = m,
+                           .n = r,
+                           .k = k,
+                           .alpha = 1.0f},
+                  .up = {.cpu = cpu,
+                         .c = y,
+                         .ldc = ldy,
+                         .rows_c = rows,
+                         .lda = r,
+                         .kind = MM_ROWS,
+                         .b = b,
+                         .ldb = r,
+                         .m = m,
+                         .n = n,
+                         .k = r,
+                         .alpha = scale,
+                         .accumulate = true}};
 
     if (m == 0 || n == 0 || r == 0)
         return;

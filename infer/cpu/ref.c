@@ -263,7 +263,7 @@ static void ref_attention(fm_backend *be, float *out, size_t ldo, const float *q
         uint32_t first = window && last + 1 > window ? last + 1 - window : 0;
         const int32_t *t = table + (size_t)i * table_stride;
         const float *qh = q + i * ldq + (size_t)h * hd;
-        double max = -INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
+        double max = (double)-INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
         for (uint32_t p = first; p <= last; p++)
             max = fmax(max, (double)scale * paged_score(qh, kv, t, p, kvh, nkv, hd));
         for (uint32_t p = first; p <= last; p++) {
@@ -284,7 +284,7 @@ static void ref_logsumexp(fm_backend *be, float *lse, const float *logits, size_
 {
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
-        double max = -INFINITY, sum = 0.0;
+        double max = (double)-INFINITY, sum = 0.0;
         for (uint32_t j = 0; j < v; j++)
             max = fmax(max, (double)logits[i * ld + j]);
         for (uint32_t j = 0; j < v; j++)
@@ -300,15 +300,33 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
     *out = be;
     if (!be)
         return FM_ENOMEM;
-    *be = (fm_backend){
-        .name = "cpu-ref", .mode = "oracle", .kernel_class = "oracle-f64", .isa = "plain",
-        .host_visible = true, .close = ref_close, .alloc = ref_alloc, .free = ref_free,
-        .upload = ref_copy, .download = ref_copy, .sync = ref_sync, .weight_new = ref_weight_new,
-        .weight_free = ref_weight_free, .weight_bytes = ref_weight_bytes,
-        .weight_update = ref_weight_update, .linear = ref_linear, .lora = ref_lora,
-        .embed = ref_embed, .rmsnorm = ref_rmsnorm, .rope = ref_rope, .swiglu = ref_swiglu,
-        .add = ref_add, .scale = ref_scale, .copy_rows = ref_copy_rows,
-        .kv_write = ref_kv_write, .attention = ref_attention, .logsumexp = ref_logsumexp};
+    *be = (fm_backend){.name = "cpu-ref",
+                       .mode = "oracle",
+                       .kernel_class = "oracle-f64",
+                       .isa = "plain",
+                       .host_visible = true,
+                       .close = ref_close,
+                       .alloc = ref_alloc,
+                       .free = ref_free,
+                       .upload = ref_copy,
+                       .download = ref_copy,
+                       .sync = ref_sync,
+                       .weight_new = ref_weight_new,
+                       .weight_free = ref_weight_free,
+                       .weight_bytes = ref_weight_bytes,
+                       .weight_update = ref_weight_update,
+                       .linear = ref_linear,
+                       .lora = ref_lora,
+                       .embed = ref_embed,
+                       .rmsnorm = ref_rmsnorm,
+                       .rope = ref_rope,
+                       .swiglu = ref_swiglu,
+                       .add = ref_add,
+                       .scale = ref_scale,
+                       .copy_rows = ref_copy_rows,
+                       .kv_write = ref_kv_write,
+                       .attention = ref_attention,
+                       .logsumexp = ref_logsumexp};
     fmi_ref_train_install(be);
     return FM_OK;
 }

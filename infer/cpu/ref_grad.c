@@ -99,8 +99,8 @@ static head head_at(const float *q, const float *k, const float *v, uint32_t t, 
     size_t ldq = (size_t)nh * hd, ldk = (size_t)nkv * hd;
     size_t kv = (size_t)b * t * ldk + (size_t)(h / (nh / nkv)) * hd;
 
-    return (head){q + (size_t)b * t * ldq + (size_t)h * hd, k + kv, v + kv, ldq, ldk, hd, window,
-                  scale};
+    return (head){
+        q + (size_t)b * t * ldq + (size_t)h * hd, k + kv, v + kv, ldq, ldk, hd, window, scale};
 }
 
 static uint32_t head_first(const head *a, uint32_t i)
@@ -119,7 +119,7 @@ static double head_score(const head *a, uint32_t i, uint32_t j)
 
 static double head_lse(const head *a, uint32_t i)
 {
-    double max = -INFINITY, sum = 0.0;
+    double max = (double)-INFINITY, sum = 0.0;
 
     for (uint32_t j = head_first(a, i); j <= i; j++)
         max = fmax(max, head_score(a, i, j));
@@ -212,7 +212,7 @@ static void ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t
     (void)be;
     for (uint32_t i = 0; i < m; i++) {
         float *x = logits + i * ld;
-        double max = -INFINITY, sum = 0.0;
+        double max = (double)-INFINITY, sum = 0.0;
         for (uint32_t j = 0; j < v; j++)
             max = fmax(max, (double)x[j]);
         for (uint32_t j = 0; j < v; j++)

@@ -122,10 +122,10 @@ FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
     vf_store(tmp, v);
     memcpy(p, tmp, n * sizeof *p);
 }
-#define FMI_VF2(name, op)                                  \
-    FMI_INLINE vf name(vf a, vf b)                         \
-    {                                                      \
-        return (vf){op(a.lo, b.lo), op(a.hi, b.hi)};       \
+#define FMI_VF2(name, op)                                                                          \
+    FMI_INLINE vf name(vf a, vf b)                                                                 \
+    {                                                                                              \
+        return (vf){op(a.lo, b.lo), op(a.hi, b.hi)};                                               \
     }
 FMI_VF2(vf_add, _mm256_add_ps)
 FMI_VF2(vf_sub, _mm256_sub_ps)
@@ -185,13 +185,13 @@ FMI_LANES void vf_store_n(float *p, vf v, uint32_t n)
 {
     memcpy(p, v.f, n * sizeof *p);
 }
-#define FMI_VF2(name, expr)                              \
-    FMI_LANES vf name(vf a, vf b)                       \
-    {                                                    \
-        vf r;                                            \
-        for (uint32_t i = 0; i < VF_LANES; i++)          \
-            r.f[i] = expr;                               \
-        return r;                                        \
+#define FMI_VF2(name, expr)                                                                        \
+    FMI_LANES vf name(vf a, vf b)                                                                  \
+    {                                                                                              \
+        vf r;                                                                                      \
+        for (uint32_t i = 0; i < VF_LANES; i++)                                                    \
+            r.f[i] = expr;                                                                         \
+        return r;                                                                                  \
     }
 FMI_VF2(vf_add, a.f[i] + b.f[i])
 FMI_VF2(vf_sub, a.f[i] - b.f[i])

@@ -1,8 +1,9 @@
 /* bench_gemm.c - our exact products against oneDNN's float32 matmul, same shapes, same run.
  *
  * usage: bench_gemm [threads] [seconds per figure]
- * One line a shape as CSV: which product, N, K, M, GFLOP/s of both, ratio, GB/s of weights for ours.
- * Best of many repetitions, the two taking turns, because machines are shared and clocks wander. */
+ * One line a shape as CSV: which product, N, K, M, GFLOP/s of both, ratio, GB/s of weights for
+ * ours. Best of many repetitions, the two taking turns, because machines are shared and clocks
+ * wander. */
 #include <dnnl.h>
 #include <omp.h>
 #include <stdio.h>

@@ -26,8 +26,10 @@ static paged make_paged(kk *k, const uint32_t *dim)
     uint32_t m = dim[0], nh = dim[1], nkv = dim[2], hd = dim[3];
     uint32_t per_row = dim[5] / FM_KV_PAGE + 1, pages = m * per_row, n = dim[5] + 1;
     size_t cache = (size_t)pages * FM_KV_PAGE * nkv * hd;
-    paged p = {.stride = per_row, .table = kk_shuffled(k, pages), .q = kk_in(k, (size_t)m * nh * hd, 2.0)};
-    float *rows_k = kk_in(k, (size_t)n * nkv * hd, 1.0), *rows_v = kk_in(k, (size_t)n * nkv * hd, 1.0);
+    size_t row_floats = (size_t)n * nkv * hd;
+    paged p = {
+        .stride = per_row, .table = kk_shuffled(k, pages), .q = kk_in(k, (size_t)m * nh * hd, 2.0)};
+    float *rows_k = kk_in(k, row_floats, 1.0), *rows_v = kk_in(k, row_floats, 1.0);
     int32_t *slot = kk_shuffled(k, n);
 
     p.kv = (fm_kv_view){kk_in(k, cache, 1.0), kk_in(k, cache, 1.0)};
@@ -100,7 +102,7 @@ static void case_grad(kk *k, const uint32_t *dim)
 }
 
 static const uint32_t train_dims[][6] = {
-    {1, 1, 1, 1, 2, 0},   {2, 5, 2, 1, 16, 0},  {1, 33, 3, 3, 8, 0},   {3, 64, 9, 3, 64, 0},
+    {1, 1, 1, 1, 2, 0},   {2, 5, 2, 1, 16, 0},  {1, 33, 3, 3, 8, 0},    {3, 64, 9, 3, 64, 0},
     {2, 70, 4, 2, 34, 0}, {2, 97, 5, 1, 80, 7}, {1, 130, 4, 2, 64, 40}, {2, 40, 2, 1, 128, 1},
 };
 

@@ -64,8 +64,10 @@ static void fd_check_input(fd *f, size_t input, const char *what)
         dot += (double)direction[i] * (double)f->grad[input][i];
         norm += (double)f->grad[input][i] * (double)f->grad[input][i];
     }
-    slope = 8.0 * (fd_loss(f, input, origin, direction, h) - fd_loss(f, input, origin, direction, -h));
-    slope -= fd_loss(f, input, origin, direction, 2 * h) - fd_loss(f, input, origin, direction, -2 * h);
+    slope = 8.0 * fd_loss(f, input, origin, direction, h);
+    slope -= 8.0 * fd_loss(f, input, origin, direction, -h);
+    slope -= fd_loss(f, input, origin, direction, 2 * h);
+    slope += fd_loss(f, input, origin, direction, -2 * h);
     slope /= 12.0 * h;
     /* A random direction sees |gradient| of it, give or take: errors are held against that. */
     if (!(fabs(slope - dot) <= TOL_FD * sqrt(norm)) || !(norm > 0.0))

@@ -77,10 +77,10 @@ static void case_linear(kk *k, const uint32_t *dim)
 static void linear_equals_the_oracle(void **state)
 {
     static const uint32_t dims[][6] = {
-        {1, 1, 1, 0, 0, 0},      {1, 33, 5, 1, 0, 0},       {2, 31, 512, 0, 1, 3},
-        {3, 32, 513, 1, 1, 1},   {7, 64, 511, 0, 0, 0},     {12, 65, 1024, 1, 0, 5},
-        {13, 96, 1100, 1, 1, 0}, {37, 47, 1537, 1, 1, 7},   {64, 160, 576, 0, 0, 0},
-        {130, 70, 600, 0, 1, 0}, {260, 40, 33, 1, 0, 2},    {1, 200, 2800, 0, 0, 0},
+        {1, 1, 1, 0, 0, 0},      {1, 33, 5, 1, 0, 0},      {2, 31, 512, 0, 1, 3},
+        {3, 32, 513, 1, 1, 1},   {7, 64, 511, 0, 0, 0},    {12, 65, 1024, 1, 0, 5},
+        {13, 96, 1100, 1, 1, 0}, {37, 47, 1537, 1, 1, 7},  {64, 160, 576, 0, 0, 0},
+        {130, 70, 600, 0, 1, 0}, {260, 40, 33, 1, 0, 2},   {1, 200, 2800, 0, 0, 0},
         {5, 17, 2731, 1, 1, 0},  {300, 33, 2800, 0, 0, 0},
     };
 
@@ -104,7 +104,7 @@ static void case_lora(kk *k, const uint32_t *dim)
 static void lora_equals_the_oracle(void **state)
 {
     static const uint32_t dims[][5] = {
-        {1, 576, 576, 8, 0}, {1, 5, 3, 1, 0},    {3, 33, 600, 16, 1},  {8, 192, 576, 4, 1},
+        {1, 576, 576, 8, 0},  {1, 5, 3, 1, 0},      {3, 33, 600, 16, 1}, {8, 192, 576, 4, 1},
         {37, 65, 700, 17, 1}, {300, 40, 64, 32, 0}, {600, 33, 70, 3, 1}, {4, 20, 600, 520, 0},
     };
 
@@ -126,14 +126,15 @@ static void case_gemm(kk *k, const uint32_t *dim)
 
 static void gemm_equals_the_oracle(void **state)
 {
-    static const uint32_t sizes[][3] = {{1, 1, 1},     {3, 35, 7},     {16, 16, 512}, {33, 63, 513},
-                                        {65, 31, 1030}, {1100, 20, 40}, {8, 96, 1200}, {70, 8, 600}};
+    static const uint32_t sizes[][3] = {{1, 1, 1},     {3, 35, 7},     {16, 16, 512},
+                                        {33, 63, 513}, {65, 31, 1030}, {1100, 20, 40},
+                                        {8, 96, 1200}, {70, 8, 600}};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(sizes); i++)
         for (uint32_t form = 0; form < 8; form++) {
-            uint32_t dim[] = {sizes[i][0], sizes[i][1], sizes[i][2], form & 1, form >> 1 & 1,
-                              form >> 2,   form % 3};
+            uint32_t dim[] = {sizes[i][0],   sizes[i][1], sizes[i][2], form & 1,
+                              form >> 1 & 1, form >> 2,   form % 3};
             kk_check("gemm", case_gemm, dim, TOL_SUM);
         }
 }
@@ -152,7 +153,7 @@ static void case_linear_dx(kk *k, const uint32_t *dim)
 
 static void linear_dx_equals_the_oracle(void **state)
 {
-    static const uint32_t dims[][4] = {{1, 1, 1, 0},    {2, 33, 31, 1},   {13, 512, 64, 0},
+    static const uint32_t dims[][4] = {{1, 1, 1, 0},    {2, 33, 31, 1},    {13, 512, 64, 0},
                                        {9, 513, 65, 1}, {40, 1100, 48, 0}, {130, 40, 700, 1}};
 
     (void)state;
@@ -236,8 +237,7 @@ static void products_follow_the_stated_order(void **state)
     for (size_t i = 0; i < M; i++)
         for (size_t n = 0; n < N; n++) {
             assert_true(y[i * N + n] == chain(x + i * K, 1, w + n * K, 1, K, 1.0f, NULL) + bias[n]);
-            assert_true(c[i * N + n] ==
-                        chain(x + i * K, 1, w + n * K, 1, K, 0.3f, &c0[i * N + n]));
+            assert_true(c[i * N + n] == chain(x + i * K, 1, w + n * K, 1, K, 0.3f, &c0[i * N + n]));
         }
     memcpy(c, c0, M * N * sizeof *c);
     be->lora(be, c, N, x, K, a, b, N, K, R, 0.7f, NULL, M);
