@@ -1,0 +1,232 @@
+/* Request bodies of the server: what is read, and that whatever is refused is refused by name. */
+#include "infer/serve/openai.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/testkit.h"
+
+#define CAP 4096u
+
+static fm_status parse(fmi_ask *a, bool chat, const char *text)
+{
+    fm_json *body = NULL;
+    tk_ok(fm_json_parse(&body, fm_span_str(text), "test"));
+    fm_status rc = fmi_ask_parse(a, body, chat, CAP);
+    fm_json_free(body);
+    return rc;
+}
+
+static void refused(bool chat, const char *text, const char *param)
+{
+    fmi_ask a;
+    tk_fails(parse(&a, chat, text), FM_EINVAL, NULL);
+    if (strcmp(a.param, param) != 0)
+        fail_msg("%s: blamed '%s', not '%s' (%s)", text, a.param, param, fm_error_text());
+    assert_non_null(strstr(fm_error_text(), param));
+    fmi_ask_release(&a);
+}
+
+#define T "\"model\":\"m\",\"prompt\":\"p\","
+#define C "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"p\"}],"
+
+static void bodies_that_lack_something_name_it(void **state)
+{
+    (void)state;
+    refused(false, "[]", "");
+    refused(false, "3", "");
+    refused(false, "{\"prompt\":\"p\"}", "model");
+    refused(false, "{\"model\":\"m\"}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":null}", "prompt");
+    refused(true, "{\"model\":\"m\"}", "messages");
+    refused(true, "{\"model\":\"m\",\"messages\":[]}", "messages");
+    refused(false, "{\"model\":7,\"prompt\":\"p\"}", "model");
+    refused(false, "{\"model\":\"\",\"prompt\":\"p\"}", "model");
+    refused(false, "{\"model\":\"a\\u0000b\",\"prompt\":\"p\"}", "model");
+}
+
+static void wrong_types_and_ranges_name_their_field(void **state)
+{
+    static const char *const bad[][2] = {
+        {"\"max_tokens\":0", "max_tokens"},
+        {"\"max_tokens\":4097", "max_tokens"},
+        {"\"max_tokens\":1.5", "max_tokens"},
+        {"\"max_tokens\":\"9\"", "max_tokens"},
+        {"\"max_completion_tokens\":-1", "max_completion_tokens"},
+        {"\"temperature\":-0.1", "temperature"},
+        {"\"temperature\":2.1", "temperature"},
+        {"\"temperature\":true", "temperature"},
+        {"\"top_p\":0", "top_p"},
+        {"\"top_p\":1.01", "top_p"},
+        {"\"top_k\":-2", "top_k"},
+        {"\"top_k\":0.5", "top_k"},
+        {"\"min_p\":2", "min_p"},
+        {"\"repetition_penalty\":0", "repetition_penalty"},
+        {"\"seed\":1.5", "seed"},
+        {"\"seed\":99999999999999999999", "seed"},
+        {"\"stop\":7", "stop"},
+        {"\"stop\":\"\"", "stop"},
+        {"\"stop\":[\"a\",3]", "stop"},
+        {"\"stop\":[1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,6,7]", "stop"},
+        {"\"stream\":1", "stream"},
+        {"\"stream_options\":{\"include_usage\":true}", "stream_options"},
+        {"\"stream_options\":[],\"stream\":true", "stream_options"},
+        {"\"stream_options\":{\"x\":1},\"stream\":true", "stream_options"},
+        {"\"ignore_eos\":\"no\"", "ignore_eos"},
+        {"\"n\":2", "n"},
+        {"\"presence_penalty\":0.5", "presence_penalty"},
+        {"\"frequency_penalty\":-1", "frequency_penalty"},
+        {"\"logit_bias\":{\"5\":1}", "logit_bias"},
+        {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"echo\":true", "echo"},
+        {"\"temprature\":1", "temprature"},
+    };
+    char text[512];
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        (void)snprintf(text, sizeof(text), "{" T "%s}", bad[i][0]);
+        refused(false, text, bad[i][1]);
+        (void)snprintf(text, sizeof(text), "{" C "%s}", bad[i][0]);
+        refused(true, text, bad[i][1]);
+    }
+}
+
+static void fields_of_the_other_endpoint_are_unknown(void **state)
+{
+    (void)state;
+    refused(true, "{" C "\"prompt\":\"p\"}", "prompt");
+    refused(false, "{" T "\"messages\":[]}", "messages");
+    refused(false, "{" T "\"top_logprobs\":3}", "top_logprobs");
+    refused(true, "{" C "\"logprobs\":3}", "logprobs");
+    refused(false, "{" T "\"logprobs\":true}", "logprobs");
+    refused(false, "{" T "\"logprobs\":21}", "logprobs");
+    refused(true, "{" C "\"top_logprobs\":3}", "top_logprobs");
+    refused(true, "{" C "\"tools\":[{\"type\":\"function\"}]}", "tools");
+    refused(true, "{" C "\"tool_choice\":\"required\"}", "tool_choice");
+    refused(false, "{" T "\"suffix\":\"x\"}", "suffix");
+    refused(false, "{" T "\"best_of\":3}", "best_of");
+}
+
+static void bad_prompts_and_messages_are_placed(void **state)
+{
+    (void)state;
+    refused(false, "{\"model\":\"m\",\"prompt\":{}}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[]}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[1,\"a\"]}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[\"a\",1]}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[-1]}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[2147483648]}", "prompt");
+    refused(false, "{\"model\":\"m\",\"prompt\":[[]]}", "prompt");
+    refused(true, "{\"model\":\"m\",\"messages\":[3]}", "messages[0]");
+    refused(true, "{\"model\":\"m\",\"messages\":[{\"content\":\"a\"}]}", "messages[0].role");
+    refused(true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content");
+    refused(true,
+            "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
+            "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+            "messages[1].content");
+}
+
+static void every_field_arrives(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, false,
+                "{\"model\":\"team/x~1\",\"prompt\":[\"a\",\"\"],\"max_tokens\":7,"
+                "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":9,\"min_p\":0.125,"
+                "\"repetition_penalty\":1.5,\"seed\":-2,\"stop\":[\"x\",\"yy\"],\"stream\":true,"
+                "\"stream_options\":{\"include_usage\":true},\"logprobs\":3,\"user\":\"me\","
+                "\"n\":1,\"echo\":false,\"logit_bias\":{},\"presence_penalty\":0.0,"
+                "\"suffix\":null,\"ignore_eos\":true,\"return_token_ids\":true}"));
+    assert_string_equal(a.model, "team/x~1");
+    assert_int_equal(a.prompts, 2);
+    assert_true(fm_span_eq_str(a.prompt[0].text, "a"));
+    assert_true(fm_span_eq_str(a.prompt[1].text, ""));
+    assert_int_equal(a.max_tokens, 7);
+    assert_true(a.sampling.temperature == 0.5f && a.sampling.top_p == 0.25f);
+    assert_true(a.sampling.top_k == 9 && a.sampling.min_p == 0.125f);
+    assert_true(a.sampling.repetition_penalty == 1.5f);
+    assert_true(a.seeded && a.sampling.seed == (uint64_t)-2);
+    assert_int_equal(a.stops, 2);
+    assert_string_equal(a.stop[1], "yy");
+    assert_true(a.stream && a.include_usage && a.logprobs && a.ignore_eos && a.token_ids);
+    assert_int_equal(a.top_logprobs, 3);
+    fmi_ask_release(&a);
+}
+
+static void absent_fields_have_the_defaults_of_the_api(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, true, "{" C "\"temperature\":null}"));
+    assert_true(a.sampling.temperature == 1.0f && a.sampling.top_p == 1.0f);
+    assert_true(!a.seeded && !a.stream && !a.logprobs && a.stops == 0);
+    assert_int_equal(a.max_tokens, FMI_ASK_DEFAULT_TOKENS);
+    fmi_ask_release(&a);
+}
+
+static void prompts_of_ids_are_one_or_many(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, false, "{\"model\":\"m\",\"prompt\":[5,0,7]}"));
+    assert_int_equal(a.prompts, 1);
+    assert_int_equal(a.prompt[0].count, 3);
+    assert_int_equal(a.prompt[0].ids[2], 7);
+    fmi_ask_release(&a);
+    tk_ok(parse(&a, false, "{\"model\":\"m\",\"prompt\":[[1],[2,3]]}"));
+    assert_int_equal(a.prompts, 2);
+    assert_int_equal(a.prompt[1].ids[1], 3);
+    fmi_ask_release(&a);
+}
+
+static void text_parts_are_joined(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, true,
+                "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":["
+                "{\"type\":\"text\",\"text\":\"ab\"},{\"type\":\"text\",\"text\":\"c\"}]},"
+                "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}"));
+    assert_string_equal(fm_json_cstr(fm_json_get(fm_json_at(a.messages, 0), "content"), ""), "abc");
+    assert_int_equal(fm_json_count(a.messages), 2);
+    fmi_ask_release(&a);
+}
+
+static void running_out_of_memory_leaks_nothing(void **state)
+{
+    fm_json *body = NULL;
+    bool done = false;
+    (void)state;
+    tk_ok(
+        fm_json_parse(&body,
+                      fm_span_str("{\"model\":\"m\",\"stop\":[\"a\",\"b\"],\"messages\":[{\"role\":"
+                                  "\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"),
+                      "test"));
+    for (uint64_t nth = 1; !done && nth < 200; nth++) {
+        fmi_ask a;
+        fm_mem_fail_at(nth, false);
+        fm_status rc = fmi_ask_parse(&a, body, true, CAP);
+        fm_mem_fail_at(0, false);
+        assert_true(rc == FM_OK || rc == FM_ENOMEM);
+        done = rc == FM_OK;
+        fmi_ask_release(&a);
+    }
+    assert_true(done);
+    fm_json_free(body);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bodies_that_lack_something_name_it),
+        cmocka_unit_test(wrong_types_and_ranges_name_their_field),
+        cmocka_unit_test(fields_of_the_other_endpoint_are_unknown),
+        cmocka_unit_test(bad_prompts_and_messages_are_placed),
+        cmocka_unit_test(every_field_arrives),
+        cmocka_unit_test(absent_fields_have_the_defaults_of_the_api),
+        cmocka_unit_test(prompts_of_ids_are_one_or_many),
+        cmocka_unit_test(text_parts_are_joined),
+        cmocka_unit_test(running_out_of_memory_leaks_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
