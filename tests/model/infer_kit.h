@@ -34,7 +34,7 @@ static inline fm_status ik_read(void *ctx, const fm_entry *e, void *dst)
             return FM_OK;
         }
     fm_status rc = fm_fail(FM_ENOTFOUND, "no such tensor: %s", e->path);
-    for (size_t i = 0; i < m->behind_count && rc != FM_OK; i++)
+    for (size_t i = 0; i < m->behind_count && rc == FM_ENOTFOUND; i++)
         rc = m->behind[i].read(m->behind[i].ctx, e, dst);
     return rc;
 }

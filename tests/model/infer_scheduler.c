@@ -387,6 +387,7 @@ static void cancelled_requests_end_and_others_go_on(void **state)
     assert_true(l[3].logprob <= l[3].top_logprob); /* greedy: equal */
     fm_gen_request q = request(m, 5);
     q.on_event = on_event;
+    fm_buf_release(&l[0].text);
     log_init(&l[0]);
     q.ctx = &l[0];
     tk_ok(fm_scheduler_add(s, &q, NULL));

@@ -425,7 +425,7 @@ static void wrong_jobs_are_refused_by_name(void **state)
     tiny_close(&t);
 }
 
-/* ---- influence ---- */
+/* ---- data ---- */
 static fm_dataset *six_blocks(void)
 {
     static const char text[] = "the cat sat.one two six.A-B-C-D-E-F-0123456789ab"
@@ -441,6 +441,84 @@ static fm_dataset *six_blocks(void)
     return d;
 }
 
+static fm_train_job data_job(const tiny *t, const fm_dataset *d)
+{
+    fm_train_job j = tiny_job(t, FM_METHOD_LORA);
+
+    j.batch_ids = NULL;
+    j.batch_labels = NULL;
+    j.data = d;
+    j.config.steps = 0;
+    j.config.batch = 4;
+    return j;
+}
+
+static void epochs_decide_the_steps_and_the_seed_the_order(void **state)
+{
+    tiny t;
+    fm_train_result r;
+    fm_train_result other;
+    fm_dataset *d = six_blocks();
+
+    (void)state;
+    tiny_open(&t, 1);
+    fm_train_job j = data_job(&t, d);
+    j.config.epochs = 1.5; /* 9 examples: steps of 4, 4 and 1 */
+    run_with(&r, &t, &j, 2, NULL, NULL);
+    assert_int_equal(fm_json_count(r.log), 3);
+    assert_int_equal(r.tokens, 9 * 12);
+    run_with(&other, &t, &j, 1, NULL, NULL);
+    kit_same_bits(&r, &other);
+    fm_train_result_release(&other);
+    j.config.seed = 1;
+    run_with(&other, &t, &j, 1, NULL, NULL);
+    assert_true(kit_log(&other, 0, "loss") != kit_log(&r, 0, "loss"));
+    fm_train_result_release(&other);
+    fm_train_result_release(&r);
+    j = data_job(&t, d);
+    j.config.epochs = 1.0;
+    j.config.batch = 6; /* one step sees every example once, whatever the order */
+    run_with(&r, &t, &j, 2, NULL, NULL);
+    j.config.seed = 1;
+    run_with(&other, &t, &j, 2, NULL, NULL);
+    tk_assert_le(kit_log(&r, 0, "loss") / kit_log(&other, 0, "loss") - 1.0, 1e-6, "loss");
+    fm_train_result_release(&other);
+    fm_train_result_release(&r);
+    fm_dataset_close(d);
+    tiny_close(&t);
+}
+
+/* An adapter on a parent that has one already: the lower one stays as it is and counts. */
+static void a_second_adapter_trains_on_top_of_the_first(void **state)
+{
+    peft t;
+    fm_train_result r;
+    fm_engine *e = ik_engine(2, 64);
+
+    (void)state;
+    peft_open(&t, "lora");
+    fm_provider p = ik_provider(&t.mem);
+    float *loss = ik_ref_get(&t.ref, "loss", NULL);
+    fm_train_job j = {.name = "second",
+                      .config = steps_of_reference(),
+                      .parent = t.both,
+                      .batch_ids = t.ids,
+                      .batch_labels = t.labels};
+    j.config.steps = 1;
+    tk_ok(fm_train_run(e, &p, &j, 1, &r, NULL, NULL));
+    /* B is 0 in the first step: the loss is that of the parent with its adapter. */
+    tk_assert_le(kit_log(&r, 0, "loss") / (double)*loss - 1.0, 1e-6, "loss");
+    tk_assert_le((double)*loss / kit_log(&r, 0, "loss") - 1.0, 1e-6, "loss");
+    assert_int_equal(r.count, 28);
+    fm_train_result_release(&r);
+    j.config.method = FM_METHOD_FULL;
+    tk_fails(fm_train_run(e, &p, &j, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "adapters");
+    fm_free(loss);
+    peft_close(&t);
+    fm_engine_free(e);
+}
+
+/* ---- influence ---- */
 static void check_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
                             const fm_provider *p)
 {
@@ -520,6 +598,8 @@ int main(void)
         cmocka_unit_test(two_accumulated_batches_equal_one_of_double_size),
         cmocka_unit_test(children_trained_together_equal_those_trained_alone),
         cmocka_unit_test(a_full_result_has_the_parents_names_in_the_configs_dtype),
+        cmocka_unit_test(epochs_decide_the_steps_and_the_seed_the_order),
+        cmocka_unit_test(a_second_adapter_trains_on_top_of_the_first),
         cmocka_unit_test(influence_of_an_adapter_points_at_the_example_of_the_answer),
         cmocka_unit_test(influence_of_a_full_fine_tune_is_over_what_it_changed),
     };
