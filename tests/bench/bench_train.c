@@ -1,0 +1,212 @@
+/* bench_train.c - one LoRA step of SmolLM2 (f32, batch 4 x 128) against the time that its matrix
+ * products alone would take.
+ *
+ * usage: bench_train [threads] [steps]
+ * FLOPs of a step: 4 N D for the linear layers (forward, and the gradient of the input; frozen
+ * weights have none) and 4 V H R for the head. Limits taken between the steps, in the same run: our
+ * own `linear`, and oneDNN's f32 matmul, on the same shapes with the same rows. */
+#include <dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "infer/model.h"
+#include "store/source.h"
+#include "tests/testkit.h"
+#include "train/train.h"
+
+#define BATCH 4u
+#define TOKENS 128u
+#define SHAPES 5u
+
+typedef struct product {  /* one linear layer on the rows of a step */
+    uint32_t n, k, times; /* times: how often a forward has it */
+    uint32_t m;
+    fm_weight *w;
+    dnnl_primitive_t prim;
+    dnnl_exec_arg_t arg[3];
+    double ours, peer; /* best seconds */
+} product;
+
+typedef struct bench {
+    fm_backend *be;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    product p[SHAPES];
+    float *x, *y, *w;
+    double step, mark; /* best step, end of the pause before this one */
+    uint32_t steps;
+} bench;
+
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void must(int rc, const char *what)
+{
+    if (rc == 0)
+        return;
+    fprintf(stderr, "%s: %d %s\n", what, rc, fm_error_text());
+    exit(1);
+}
+
+/* y[m, n] = x[m, k] w[n, k]^T, the weight in oneDNN's own layout. */
+static void peer_open(bench *b, product *p)
+{
+    dnnl_dims_t xd = {p->m, p->k};
+    dnnl_dims_t wd = {p->k, p->n};
+    dnnl_dims_t yd = {p->m, p->n};
+    dnnl_memory_desc_t xm;
+    dnnl_memory_desc_t wm;
+    dnnl_memory_desc_t ym;
+    dnnl_matmul_desc_t desc;
+    dnnl_primitive_desc_t pd;
+
+    must(dnnl_memory_desc_init_by_tag(&xm, 2, xd, dnnl_f32, dnnl_ab), "x");
+    must(dnnl_memory_desc_init_by_tag(&wm, 2, wd, dnnl_f32, dnnl_format_tag_any), "w");
+    must(dnnl_memory_desc_init_by_tag(&ym, 2, yd, dnnl_f32, dnnl_ab), "y");
+    must(dnnl_matmul_desc_init(&desc, &xm, &wm, NULL, &ym), "matmul");
+    must(dnnl_primitive_desc_create(&pd, &desc, NULL, b->engine, NULL), "matmul");
+    must(dnnl_primitive_create(&p->prim, pd), "matmul");
+    const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    p->arg[0].arg = DNNL_ARG_SRC;
+    p->arg[1].arg = DNNL_ARG_WEIGHTS;
+    p->arg[2].arg = DNNL_ARG_DST;
+    must(dnnl_memory_create(&p->arg[0].memory, &xm, b->engine, b->x), "x");
+    must(dnnl_memory_create(&p->arg[1].memory, own, b->engine, DNNL_MEMORY_ALLOCATE), "w");
+    must(dnnl_memory_create(&p->arg[2].memory, &ym, b->engine, b->y), "y");
+    dnnl_primitive_desc_destroy(pd);
+}
+
+static void measure(bench *b, product *p)
+{
+    for (int i = 0; i < 6; i++) {
+        double t = now_s();
+        must(dnnl_primitive_execute(p->prim, b->stream, 3, p->arg), "matmul");
+        must(dnnl_stream_wait(b->stream), "matmul");
+        t = now_s() - t;
+        p->peer = t < p->peer ? t : p->peer;
+    }
+    struct timespec pause = {0, 20000000}; /* OpenMP's idle threads spin for a while */
+    nanosleep(&pause, NULL);
+    for (int i = 0; i < 6; i++) {
+        double t = now_s();
+        b->be->linear(b->be, b->y, p->n, b->x, p->k, p->w, NULL, NULL, p->m);
+        must(b->be->sync(b->be), "linear");
+        t = now_s() - t;
+        p->ours = t < p->ours ? t : p->ours;
+    }
+}
+
+static bool between_steps(void *ctx, const fm_train_progress *p)
+{
+    bench *b = ctx;
+    double t = now_s() - b->mark;
+
+    if (p->step > 0 && t < b->step)
+        b->step = t;
+    printf("step %u: %.3f s, loss %.4f\n", p->step, t, p->loss);
+    for (size_t i = 0; i < SHAPES; i++)
+        measure(b, &b->p[i]);
+    b->mark = now_s();
+    return false;
+}
+
+static void open_products(bench *b, const fm_arch *a, uint32_t rows)
+{
+    uint32_t kv = a->kv_heads * a->head_dim;
+    const product shape[SHAPES] = {{.n = a->hidden, .k = a->hidden, .times = 2 * a->layers},
+                                   {.n = kv, .k = a->hidden, .times = 2 * a->layers},
+                                   {.n = a->inter, .k = a->hidden, .times = 2 * a->layers},
+                                   {.n = a->hidden, .k = a->inter, .times = a->layers},
+                                   {.n = a->vocab, .k = a->hidden, .times = 1}};
+    size_t widest = (size_t)rows * a->vocab;
+
+    b->x = fm_calloc((size_t)rows * a->inter, sizeof(float));
+    b->y = fm_calloc(widest, sizeof(float));
+    b->w = fm_calloc((size_t)a->vocab * a->hidden, sizeof(float));
+    must(!(b->x && b->y && b->w), "memory");
+    must(dnnl_engine_create(&b->engine, dnnl_cpu, 0), "engine");
+    must(dnnl_stream_create(&b->stream, b->engine, dnnl_stream_default_flags), "stream");
+    for (size_t i = 0; i < SHAPES; i++) {
+        b->p[i] = shape[i];
+        b->p[i].m = rows;
+        b->p[i].ours = b->p[i].peer = 1e9;
+        must(b->be->weight_new(b->be, &b->p[i].w, FM_F32, shape[i].n, shape[i].k, b->w), "weight");
+        peer_open(b, &b->p[i]);
+    }
+}
+
+static void report(const bench *b)
+{
+    double flops = 0.0;
+    double ours = 0.0;
+    double peer = 0.0;
+
+    for (size_t i = 0; i < SHAPES; i++) {
+        const product *p = &b->p[i];
+        flops += 4.0 * p->m * p->n * p->k * p->times;
+        ours += 2.0 * p->ours * p->times;
+        peer += 2.0 * p->peer * p->times;
+    }
+    printf("step %.3f s, %.0f tokens/s, %.1f GFLOP at %.0f GFLOP/s\n", b->step,
+           BATCH * TOKENS / b->step, 1e-9 * flops, 1e-9 * flops / b->step);
+    printf("products alone: ours %.3f s (%.0f GFLOP/s), oneDNN %.3f s (%.0f GFLOP/s)\n", ours,
+           1e-9 * flops / ours, peer, 1e-9 * flops / peer);
+    printf("the step runs at %.0f %% of our products' rate, %.0f %% of oneDNN's\n",
+           100.0 * ours / b->step, 100.0 * peer / b->step);
+}
+
+static void run(bench *b, fm_engine *e, const fm_source *src)
+{
+    fm_train_job j = {.name = "bench",
+                      .config = fm_train_defaults(FM_METHOD_LORA),
+                      .parent = fm_source_tree(src)};
+    fm_provider p = fm_source_provider(src);
+    size_t n = (size_t)b->steps * BATCH * TOKENS;
+    int32_t *ids = fm_malloc(n * sizeof(int32_t));
+    fm_train_result r;
+
+    must(!ids, "memory");
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(i * 7919u % 40000u) + 100;
+    j.config.steps = b->steps;
+    j.config.max_tokens = TOKENS;
+    j.batch_ids = j.batch_labels = ids;
+    b->mark = now_s();
+    must(fm_train_run(e, &p, &j, 1, &r, between_steps, b), "train");
+    fm_train_result_release(&r);
+    fm_free(ids);
+}
+
+int main(int argc, char **argv)
+{
+    char *path = tk_smollm2_gguf();
+    fm_engine_opts o = fm_engine_defaults();
+    fm_engine *e = NULL;
+    fm_source *src = NULL;
+    fm_arch arch;
+    bench b = {.step = 1e9, .steps = 6};
+
+    if (!path)
+        return tk_skip("SmolLM2's GGUF is not on this machine (FM_MODELS)");
+    o.threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
+    b.steps = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 6;
+    must(fm_engine_new(&e, &o), "engine");
+    must(fm_source_open(&src, path), path);
+    must(fm_arch_of_tree(&arch, fm_source_tree(src), path), path);
+    b.be = fm_engine_backend(e);
+    printf("backend %s %s\n", b.be->name, b.be->isa);
+    open_products(&b, &arch, BATCH * (TOKENS - 1));
+    run(&b, e, src);
+    report(&b);
+    for (size_t i = 0; i < SHAPES; i++)
+        b.be->weight_free(b.be, b.p[i].w);
+    fm_source_close(src);
+    fm_engine_free(e);
+    fm_free(path);
+    return 0;
+}
