@@ -1,9 +1,9 @@
 /* train.h - making adapted models: LoRA, full fine-tune, pretraining; several children of one
  * parent in one call; and ranking training examples by gradient similarity.
  *
- * Everything random is a function of the seed (counter RNG); every value that a result depends on is
- * in fm_train_config and in its canonical JSON, which goes into the recipe. In mode `exact` a replay on any CPU
- * with any number of threads gives the same bytes. */
+ * Everything random is a function of the seed (counter RNG); every value that a result depends on
+ * is in fm_train_config and in its canonical JSON, which goes into the recipe. In mode `exact` a
+ * replay on any CPU with any number of threads gives the same bytes. */
 #ifndef FM_TRAIN_TRAIN_H
 #define FM_TRAIN_TRAIN_H
 
@@ -40,7 +40,7 @@ typedef struct fm_train_config {
     bool answers_only;        /* loss on the assistant's turns (else on every token) */
 } fm_train_config;
 fm_train_config fm_train_defaults(fm_method method);
-/* key=value as --set and family files write them; FM_EINVAL names key, value and what is allowed. */
+/* key=value as --set and family files write them; FM_EINVAL names key, value, what is allowed. */
 FM_CHECKED fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *value);
 fm_json *fm_train_config_json(const fm_train_config *c); /* every field, owned; NULL = ENOMEM */
 FM_CHECKED fm_status fm_train_config_from_json(fm_train_config *c, const fm_json *v,
@@ -68,8 +68,8 @@ FM_CHECKED fm_status fm_dataset_open(fm_dataset **out, fm_span bytes, const char
 void fm_dataset_close(fm_dataset *d);
 size_t fm_dataset_count(const fm_dataset *d);
 const fm_example *fm_dataset_at(const fm_dataset *d, size_t i);
-/* {"name","sha256","records","used","tokens","skipped":[...],"without_target":[...]}: owned. The last:
- * records of which nothing counts within max_tokens; they are not used. */
+/* {"name","sha256","records","used","tokens","skipped":[...],"without_target":[...]}: owned. The
+ * last: records of which nothing counts within max_tokens; they are not used. */
 fm_json *fm_dataset_manifest(const fm_dataset *d);
 
 /* ---- training ---- */
@@ -86,8 +86,8 @@ typedef struct fm_train_job {
     fm_train_config config;
     const fm_tree *parent;      /* PRETRAIN: a tree with model.json and tokenizer alone */
     const fm_dataset *data;
-    /* Instead of data, exact batches (tests, replays): [steps][batch][tokens] i32; label -100 = none,
-     * mask may be NULL. */
+    /* Instead of data, exact batches (tests, replays): i32 [steps][accumulate * batch][max_tokens];
+     * label -100 = none, mask may be NULL, padding on the right. */
     const int32_t *batch_ids, *batch_labels, *batch_mask;
     /* Adapter tensors to start from (PEFT names) instead of the seeded init; may be NULL. Where it
      * holds an adapter_config.json, that says which modules and ranks train, not the config. */
@@ -115,8 +115,8 @@ typedef struct fm_train_result {
     bool stopped;            /* by the callback: no result to commit */
 } fm_train_result;
 
-/* Children of one parent: jobs[i].parent must be the same tree for all (PRETRAIN: one job). p: the bytes of
- * parent. The stem's weights are loaded once. Results are zeroed first; released by the caller.
+/* Children of one parent: jobs[i].parent must be the same tree for all (PRETRAIN: one job). p: the
+ * bytes of parent. The stem's weights are loaded once. Results are zeroed first; released by the caller.
  * FM_EBASE: targets that the parent lacks. */
 FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                   size_t n, fm_train_result *results, fm_train_fn progress,
