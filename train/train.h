@@ -116,8 +116,8 @@ typedef struct fm_train_result {
 } fm_train_result;
 
 /* Children of one parent: jobs[i].parent must be the same tree for all (PRETRAIN: one job). p: the
- * bytes of parent. The stem's weights are loaded once. Results are zeroed first; released by the caller.
- * FM_EBASE: targets that the parent lacks. */
+ * bytes of parent. The stem's weights are loaded once. Results are zeroed first; the caller
+ * releases them. FM_EBASE: targets that the parent lacks. */
 FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                   size_t n, fm_train_result *results, fm_train_fn progress,
                                   void *ctx);

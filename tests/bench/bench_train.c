@@ -57,6 +57,11 @@ static void must(int rc, const char *what)
     exit(1);
 }
 
+static void peer_must(dnnl_status_t rc, const char *what)
+{
+    must((int)rc, what);
+}
+
 /* y[m, n] = x[m, k] w[n, k]^T, the weight in oneDNN's own layout. */
 static void peer_open(bench *b, product *p)
 {
@@ -69,19 +74,19 @@ static void peer_open(bench *b, product *p)
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;
 
-    must(dnnl_memory_desc_init_by_tag(&xm, 2, xd, dnnl_f32, dnnl_ab), "x");
-    must(dnnl_memory_desc_init_by_tag(&wm, 2, wd, dnnl_f32, dnnl_format_tag_any), "w");
-    must(dnnl_memory_desc_init_by_tag(&ym, 2, yd, dnnl_f32, dnnl_ab), "y");
-    must(dnnl_matmul_desc_init(&desc, &xm, &wm, NULL, &ym), "matmul");
-    must(dnnl_primitive_desc_create(&pd, &desc, NULL, b->engine, NULL), "matmul");
-    must(dnnl_primitive_create(&p->prim, pd), "matmul");
+    peer_must(dnnl_memory_desc_init_by_tag(&xm, 2, xd, dnnl_f32, dnnl_ab), "x");
+    peer_must(dnnl_memory_desc_init_by_tag(&wm, 2, wd, dnnl_f32, dnnl_format_tag_any), "w");
+    peer_must(dnnl_memory_desc_init_by_tag(&ym, 2, yd, dnnl_f32, dnnl_ab), "y");
+    peer_must(dnnl_matmul_desc_init(&desc, &xm, &wm, NULL, &ym), "matmul");
+    peer_must(dnnl_primitive_desc_create(&pd, &desc, NULL, b->engine, NULL), "matmul");
+    peer_must(dnnl_primitive_create(&p->prim, pd), "matmul");
     const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     p->arg[0].arg = DNNL_ARG_SRC;
     p->arg[1].arg = DNNL_ARG_WEIGHTS;
     p->arg[2].arg = DNNL_ARG_DST;
-    must(dnnl_memory_create(&p->arg[0].memory, &xm, b->engine, b->x), "x");
-    must(dnnl_memory_create(&p->arg[1].memory, own, b->engine, DNNL_MEMORY_ALLOCATE), "w");
-    must(dnnl_memory_create(&p->arg[2].memory, &ym, b->engine, b->y), "y");
+    peer_must(dnnl_memory_create(&p->arg[0].memory, &xm, b->engine, b->x), "x");
+    peer_must(dnnl_memory_create(&p->arg[1].memory, own, b->engine, DNNL_MEMORY_ALLOCATE), "w");
+    peer_must(dnnl_memory_create(&p->arg[2].memory, &ym, b->engine, b->y), "y");
     dnnl_primitive_desc_destroy(pd);
 }
 
@@ -89,8 +94,8 @@ static void measure(bench *b, product *p)
 {
     for (int i = 0; i < 6; i++) {
         double t = now_s();
-        must(dnnl_primitive_execute(p->prim, b->stream, 3, p->arg), "matmul");
-        must(dnnl_stream_wait(b->stream), "matmul");
+        peer_must(dnnl_primitive_execute(p->prim, b->stream, 3, p->arg), "matmul");
+        peer_must(dnnl_stream_wait(b->stream), "matmul");
         t = now_s() - t;
         p->peer = t < p->peer ? t : p->peer;
     }
@@ -133,8 +138,8 @@ static void open_products(bench *b, const fm_arch *a, uint32_t rows)
     b->y = fm_calloc(widest, sizeof(float));
     b->w = fm_calloc((size_t)a->vocab * a->hidden, sizeof(float));
     must(!(b->x && b->y && b->w), "memory");
-    must(dnnl_engine_create(&b->engine, dnnl_cpu, 0), "engine");
-    must(dnnl_stream_create(&b->stream, b->engine, dnnl_stream_default_flags), "stream");
+    peer_must(dnnl_engine_create(&b->engine, dnnl_cpu, 0), "engine");
+    peer_must(dnnl_stream_create(&b->stream, b->engine, dnnl_stream_default_flags), "stream");
     for (size_t i = 0; i < SHAPES; i++) {
         b->p[i] = shape[i];
         b->p[i].m = rows;
