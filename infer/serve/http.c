@@ -541,7 +541,7 @@ static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
     release_body(j);
     (void)pthread_mutex_lock(&j->lock);
     /* an answer that went out in full is not a client that left */
-    j->gone = how != MHD_REQUEST_TERMINATED_COMPLETED_OK || j->left > 0;
+    j->gone = j->gone || how != MHD_REQUEST_TERMINATED_COMPLETED_OK || j->left > 0;
     j->suspended = false;
     (void)pthread_mutex_unlock(&j->lock);
     fmi_job_unref(j);
