@@ -233,7 +233,7 @@ static fm_status number(lexer *x)
     char tmp[64];
     size_t n = 0;
     bool real = false;
-    jj_tok *t;
+    jj_tok *t = NULL;
 
     while (is_digit(at(x, n)))
         n++;
