@@ -82,7 +82,7 @@ static fm_status check_stored(fm_repo *r, const fm_tree *tree)
     return FM_OK;
 }
 
-fm_status fmi_now(int64_t *out)
+fm_status fmi_commit_clock(int64_t *out)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     char *end = NULL;
@@ -221,7 +221,7 @@ static fm_status commit_tree(fm_repo *r, git_oid *out, const fm_tree *tree,
                     .author = opts->author,
                     .author_time = opts->time,
                     .message = message};
-    fm_status rc = opts->time ? FM_OK : fmi_now(&c.author_time);
+    fm_status rc = opts->time ? FM_OK : fmi_commit_clock(&c.author_time);
 
     c.commit_time = c.author_time;
     if (rc == FM_OK)

@@ -77,7 +77,7 @@ typedef struct fmi_commit {
 FM_CHECKED fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c);
 /* "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
 FM_CHECKED fm_status fmi_author(char **out, fm_repo *r, const char *given);
-FM_CHECKED fm_status fmi_now(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
+FM_CHECKED fm_status fmi_commit_clock(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
 FM_CHECKED fm_status fmi_version_of(fm_version *out, git_commit *commit);
 
 typedef struct fmi_tree_visitor {

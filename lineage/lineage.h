@@ -48,6 +48,8 @@ typedef struct fm_version {
 } fm_version;
 void fm_version_release(fm_version *v);
 
+/* FM_EINVAL lists the kinds there are. */
+FM_CHECKED fm_status fm_kind_check(const char *kind);
 /* Git's spellings: branch, tag, id or unique prefix, name~2, name^2, name@{1}, HEAD is not used.
  * FM_ENOTFOUND names it and the nearest branch name if one is close. Resolves to a commit. */
 FM_CHECKED fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev);

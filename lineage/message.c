@@ -36,6 +36,11 @@ static fm_status fail_kind(const char *kind)
     return rc;
 }
 
+fm_status fm_kind_check(const char *kind)
+{
+    return kind && fmi_kind_known(kind) ? FM_OK : fail_kind(kind);
+}
+
 /* Where the last paragraph begins, or the end if there is only one (a subject has no trailers). */
 static const char *last_paragraph(const char *message)
 {

@@ -92,7 +92,7 @@ static fm_status write_note(fm_repo *r, const git_oid *commit, fm_span text)
         rc = put_in(r, base, name, &blob, &c.tree);
     git_tree_free(base);
     if (rc == FM_OK)
-        rc = fmi_now(&c.author_time);
+        rc = fmi_commit_clock(&c.author_time);
     c.commit_time = c.author_time;
     c.parent = &at;
     c.parent_count = exists ? 1 : 0;

@@ -228,7 +228,7 @@ static fm_status flush_commit(flush *f, const git_oid *parent, git_oid *out)
     memcpy(message, fm_buf_cstr(&b), b.len + 1);
     fm_buf_release(&b);
     if (rc == FM_OK)
-        rc = fmi_now(&c.author_time);
+        rc = fmi_commit_clock(&c.author_time);
     c.commit_time = c.author_time;
     return rc == FM_OK ? fmi_commit_put(f->r, out, &c) : rc;
 }
