@@ -2,12 +2,16 @@
  * Zeller & Hildebrandt 2002) over groups first, then over the units of the groups that remain.
  *
  * "Minimal" is 1-minimal: no single unit can be left out. Interactions are found because sets are
- * run, not added up. Mixtures already run are remembered by their bit set. */
+ * run, not added up. Mixtures already run are remembered by their bit set. One such set need not be
+ * the only cause: where the child fails without it too, the same search turned round (which units,
+ * set back, make the child pass?) finds a set that cuts all causes. */
 #include <string.h>
 
 #include "store/base/map.h"
 #include "store/base/mem.h"
 #include "testing/internal.h"
+
+#define END_RUNS 3u /* none taken, all taken, child without the set: always run */
 
 typedef struct dd {
     size_t units;
@@ -18,19 +22,16 @@ typedef struct dd {
     bool *take;    /* scratch [units] */
     uint32_t runs, max_runs;
     bool exhausted;
+    bool mend;     /* atoms are set back to the parent's value in the child; looked for is a pass */
 } dd;
 
-/* Does parent + `take` fail? A budget that is used up answers "passes": the set found so far stays. */
+/* Does parent + `take` fail? */
 static fm_status fails(dd *d, const bool *take, bool *out)
 {
     uintptr_t seen = (uintptr_t)fm_map_get(d->seen, take, d->units * sizeof *take);
     *out = seen == 2;
     if (seen)
         return FM_OK;
-    if (d->runs >= d->max_runs) {
-        d->exhausted = true;
-        return FM_OK;
-    }
     d->runs++;
     fm_status rc = d->oracle(d->ctx, take, out);
     if (rc == FM_OK)
@@ -39,19 +40,36 @@ static fm_status fails(dd *d, const bool *take, bool *out)
     return rc;
 }
 
+/* Does the set of atoms in d->take do what is looked for? Once the runs are used up a set that was
+ * never run does not: what was found so far stays. */
+static fm_status works(dd *d, bool *out)
+{
+    for (size_t u = 0; d->mend && u < d->units; u++)
+        d->take[u] = !d->take[u];
+    bool known = fm_map_has(d->seen, d->take, d->units * sizeof *d->take);
+    *out = false;
+    if (!known && d->runs >= d->max_runs) {
+        d->exhausted = true;
+        return FM_OK;
+    }
+    fm_status rc = fails(d, d->take, out);
+    *out = rc == FM_OK && *out != d->mend;
+    return rc;
+}
+
 /* take = units whose atom is in atoms[0..n). */
-static fm_status atoms_fail(dd *d, const size_t *atoms, size_t n, bool *out)
+static fm_status atoms_work(dd *d, const size_t *atoms, size_t n, bool *out)
 {
     memset(d->take, 0, d->units * sizeof *d->take);
     for (size_t u = 0; u < d->units; u++)
         for (size_t i = 0; i < n; i++)
             if ((d->group_of ? d->group_of[u] : u) == atoms[i])
                 d->take[u] = true;
-    return fails(d, d->take, out);
+    return works(d, out);
 }
 
-/* One pass with granularity g over atoms[0..*n): a part that fails alone, or a complement that still
- * fails. *reduced says that atoms became smaller; *alone that it was to a single part. */
+/* One pass with granularity g over atoms[0..*n): a part that works alone, or a complement that still
+ * works. *reduced says that atoms became smaller; *alone that it was to a single part. */
 static fm_status reduce_once(dd *d, size_t *atoms, size_t *n, size_t g, size_t *scratch,
                              bool *reduced, bool *alone)
 {
@@ -65,7 +83,7 @@ static fm_status reduce_once(dd *d, size_t *atoms, size_t *n, size_t g, size_t *
                     scratch[m++] = atoms[i];
             if (m == *n || (m == 0 && pass == 0))
                 continue;
-            fm_status rc = atoms_fail(d, scratch, m, &f);
+            fm_status rc = atoms_work(d, scratch, m, &f);
             if (rc < 0)
                 return rc;
             if (f) {
@@ -103,6 +121,7 @@ static fm_status ddmin(dd *d, size_t *atoms, size_t *n)
     return rc;
 }
 
+/* atoms becomes the *n units of a minimal set, all units together being known to work. */
 static fm_status minimize(dd *d, const size_t *group_of, size_t groups, size_t *atoms, size_t *n)
 {
     bool *in = fm_calloc(groups, sizeof *in);
@@ -124,13 +143,33 @@ static fm_status minimize(dd *d, const size_t *group_of, size_t groups, size_t *
     return rc == FM_OK ? ddmin(d, atoms, n) : rc;
 }
 
-/* The two runs that make the set evidence: it alone is enough, and without it the child passes. */
-static fm_status confirm(dd *d, fm_minimal_set *out)
+typedef struct ends {
+    bool none_fails, all_fails;
+} ends;
+
+static fm_status run_ends(dd *d, ends *out)
 {
+    memset(d->take, 0, d->units * sizeof *d->take);
+    fm_status rc = fails(d, d->take, &out->none_fails);
+    memset(d->take, 1, d->units * sizeof *d->take);
+    return rc == FM_OK ? fails(d, d->take, &out->all_fails) : rc;
+}
+
+static fm_status find_cause(dd *d, const ends *e, const size_t *group_of, size_t groups,
+                            size_t *atoms, fm_minimal_set *out)
+{
+    fm_status rc = FM_OK;
+    size_t n = e->none_fails ? 0 : d->units;
     bool f = false;
-    d->max_runs = UINT32_MAX;
-    fm_status rc = fails(d, out->take, &f);
-    out->sufficient = f;
+    for (size_t u = 0; u < d->units; u++)
+        atoms[u] = u;
+    if (!e->none_fails && e->all_fails)
+        rc = minimize(d, group_of, groups, atoms, &n);
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        out->take[atoms[i]] = true;
+    out->size = n;
+    out->sufficient = e->none_fails || e->all_fails;
+    out->minimal = out->sufficient && !d->exhausted;
     for (size_t u = 0; u < d->units; u++)
         d->take[u] = !out->take[u];
     if (rc == FM_OK)
@@ -139,23 +178,50 @@ static fm_status confirm(dd *d, fm_minimal_set *out)
     return rc;
 }
 
+/* Only asked where both ends are as they should be, so that all units together mend the child. */
+static fm_status find_repair(dd *d, const size_t *group_of, size_t groups, size_t *atoms,
+                             fm_minimal_set *out, bool *repair)
+{
+    fm_status rc;
+    size_t n = 0;
+    d->mend = true;
+    if (out->necessary) {
+        for (size_t u = 0; u < d->units; u++)
+            if (out->take[u])
+                atoms[n++] = u;
+        rc = ddmin(d, atoms, &n);
+    } else {
+        rc = minimize(d, group_of, groups, atoms, &n);
+    }
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        repair[atoms[i]] = true;
+    out->repair_size = n;
+    out->repair_minimal = !d->exhausted;
+    return rc;
+}
+
 fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of, size_t groups,
                          fm_mixture_fn oracle, void *ctx, uint32_t max_runs)
 {
-    dd d = {.units = units, .oracle = oracle, .ctx = ctx, .max_runs = max_runs};
-    size_t n = 0, room = FM_MAX(units, groups);
+    /* The last of the end runs comes after the search: kept back for it. */
+    dd d = {.units = units, .oracle = oracle, .ctx = ctx,
+            .max_runs = FM_MAX(max_runs, END_RUNS) - 1};
+    ends e = {false, false};
     memset(out, 0, sizeof *out);
-    size_t *atoms = fm_calloc(room, sizeof *atoms);
+    for (size_t u = 0; u < units; u++)
+        fm_assert(group_of[u] < groups);
+    size_t *atoms = fm_calloc(FM_MAX(units, groups), sizeof *atoms);
     d.take = fm_calloc(units, sizeof *d.take);
-    out->take = fm_calloc(units, sizeof *out->take);
+    out->take = fm_calloc(2 * units, sizeof *out->take); /* the second half is repair */
     fm_status rc = atoms && d.take && out->take ? fm_map_new(&d.seen) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = minimize(&d, group_of, groups, atoms, &n);
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        out->take[atoms[i]] = true;
-    out->size = n;
+        rc = run_ends(&d, &e);
     if (rc == FM_OK)
-        rc = confirm(&d, out);
+        rc = find_cause(&d, &e, group_of, groups, atoms, out);
+    d.max_runs = FM_MAX(max_runs, END_RUNS);
+    if (rc == FM_OK && !e.none_fails && e.all_fails)
+        rc = find_repair(&d, group_of, groups, atoms, out, out->take + units);
+    out->repair = out->take + units;
     out->runs = d.runs;
     fm_map_free(d.seen);
     fm_free(d.take);

@@ -21,6 +21,8 @@ static fm_json *case_json(const fm_case_result *r)
     rc = set_or_free(rc, o, "name", fm_json_new_str(r->name));
     rc = set_or_free(rc, o, "verdict", fm_json_new_str(verdicts[r->verdict]));
     rc = set_or_free(rc, o, "output", fm_json_new_str(r->output));
+    if (r->answer)
+        rc = set_or_free(rc, o, "answer", fm_json_new_str(r->answer));
     if (r->detail)
         rc = set_or_free(rc, o, "detail", fm_json_new_str(r->detail));
     if (!isnan(r->score))
@@ -51,23 +53,48 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     return NULL;
 }
 
-/* XML 1.0 text: markup escaped, control characters (which XML cannot hold) as U+FFFD. */
-static void xml_text(fm_buf *out, const char *s)
+/* Bytes of the code point at p that XML 1.0 can hold, 0: it cannot, or it is no UTF-8. */
+static size_t xml_char(const uint8_t *p, size_t left)
 {
-    for (; s && *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '<')
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t n = p[0] < 0x80 ? 1 : p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
+    uint32_t c = n == 1 ? p[0] : p[0] & (0x7Fu >> n);
+    if (n > left || p[0] >= 0xF8 || (p[0] >= 0x80 && p[0] < 0xC0))
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+        c = c << 6 | (p[i] & 0x3Fu);
+    }
+    bool held = c >= least[n] && c <= 0x10FFFF && !(c >= 0xD800 && c < 0xE000) &&
+                (c & ~1u) != 0xFFFE && (c >= 0x20 || c == '\n' || c == '\t' || c == '\r');
+    return held ? n : 0;
+}
+
+/* Text of an attribute or an element: markup escaped, white space that a parser would fold kept by
+ * reference, what XML cannot hold as U+FFFD. */
+static void xml_text(fm_buf *out, const char *text)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    size_t left = text ? strlen(text) : 0, n;
+    for (; left; p += n, left -= n) {
+        n = xml_char(p, left);
+        if (n == 0) {
+            fm_buf_str(out, "\xEF\xBF\xBD");
+            n = 1;
+        } else if (*p == '<') {
             fm_buf_str(out, "&lt;");
-        else if (c == '&')
-            fm_buf_str(out, "&amp;");
-        else if (c == '"')
-            fm_buf_str(out, "&quot;");
-        else if (c == '>')
+        } else if (*p == '>') {
             fm_buf_str(out, "&gt;");
-        else if (c < 0x20)
-            fm_buf_str(out, c == '\n' || c == '\t' ? "&#10;" : "\xEF\xBF\xBD");
-        else
-            fm_buf_char(out, *s);
+        } else if (*p == '&') {
+            fm_buf_str(out, "&amp;");
+        } else if (*p == '"') {
+            fm_buf_str(out, "&quot;");
+        } else if (*p < 0x20) {
+            fm_buf_printf(out, "&#%u;", (unsigned)*p);
+        } else {
+            fm_buf_append(out, p, n);
+        }
     }
 }
 

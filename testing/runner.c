@@ -40,6 +40,48 @@ static size_t works_of(const fmi_case *c)
     return c->prompt_count * (c->scoring == FMI_SCORE_CHOICE ? c->choice_count : 1);
 }
 
+/* The text that the model reads: as written, or through the model's chat template. */
+static fm_status chat_text(fm_buf *out, const fm_model *m, const fm_json *messages)
+{
+    fm_json *extra = NULL;
+    fm_status rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
+    if (rc == FM_OK)
+        rc = fm_chat_render(out, fm_model_chat_template(m), messages, NULL, true, extra);
+    fm_json_free(extra);
+    return rc;
+}
+
+static fm_status user_message(fm_json **out, const fm_json *text)
+{
+    fm_json *one = fm_json_new_object();
+    fm_status rc = one && (*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(one, "role", fm_json_new_str("user"));
+    if (rc == FM_OK)
+        rc = fm_json_set(one, "content", fm_json_ref(text));
+    if (rc == FM_OK)
+        rc = fm_json_push(*out, fm_json_ref(one));
+    fm_json_free(one);
+    return rc;
+}
+
+static fm_status prompt_text(fm_buf *out, const fmi_case *c, size_t i, const fm_model *m)
+{
+    fm_span plain = fm_json_str(c->prompt[i]);
+    fm_json *made = NULL;
+    if (c->form == FMI_PROMPT_TEXT) {
+        fm_buf_append(out, plain.data, plain.len);
+        return fm_buf_ok(out);
+    }
+    if (c->form == FMI_PROMPT_MESSAGES)
+        return chat_text(out, m, c->prompt[i]);
+    fm_status rc = user_message(&made, c->prompt[i]);
+    if (rc == FM_OK)
+        rc = chat_text(out, m, made);
+    fm_json_free(made);
+    return rc;
+}
+
 static fm_status encode_prompt(fm_ids *ids, const fmi_case *c, size_t i, const fm_model *m)
 {
     switch (c->form) {
@@ -66,26 +108,75 @@ static const char *continuation_of(const fmi_case *c, size_t k)
     return c->scoring == FMI_SCORE_LOGPROB ? c->continuation : NULL;
 }
 
+/* ids = prompt and continuation encoded as one text, as a reader of the whole would see it, since
+ * tokens may reach over the seam ("of " + "Paris" is "of", " Paris"). The continuation is what
+ * comes after the tokens that both encodings share. So the space that ends a prompt goes with the
+ * continuation, as in lm-eval; unlike there, a seam inside a token costs no token. */
+static fm_status encode_pair(work *w, const fmi_case *c, size_t prompt, const char *continuation,
+                             const fm_model *m)
+{
+    fm_ids alone = {0};
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = encode_prompt(&alone, c, prompt, m);
+    if (rc == FM_OK)
+        rc = prompt_text(&text, c, prompt, m);
+    fm_buf_str(&text, continuation);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text),
+                                 c->form == FMI_PROMPT_TEXT, &w->ids);
+    while (w->prompt_len < FM_MIN(alone.count, w->ids.count) &&
+           alone.id[w->prompt_len] == w->ids.id[w->prompt_len])
+        w->prompt_len++;
+    fm_ids_release(&alone);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
+{
+    for (size_t i = 0; i < ids->count; i++)
+        if (ids->id[i] < 0 || (uint32_t)ids->id[i] >= arch->vocab)
+            return fm_fail(FM_EINVAL, "token %d is beyond the model's vocabulary of %u", ids->id[i],
+                           arch->vocab);
+    if (ids->count + answer > arch->max_positions)
+        return fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
+                       ids->count + answer, arch->max_positions);
+    return FM_OK;
+}
+
 static fm_status prepare_work(runner *r, const fmi_case *c, size_t k, work *w)
 {
     size_t prompt = c->scoring == FMI_SCORE_CHOICE ? k / c->choice_count : k;
     const char *continuation = continuation_of(c, k);
-    const fm_arch *arch = fm_model_arch(r->model);
-    fm_status rc = encode_prompt(&w->ids, c, prompt, r->model);
-    w->prompt_len = w->ids.count;
+    fm_status rc;
+    if (continuation) {
+        rc = encode_pair(w, c, prompt, continuation, r->model);
+    } else {
+        rc = encode_prompt(&w->ids, c, prompt, r->model);
+        w->prompt_len = w->ids.count;
+    }
     if (rc == FM_OK && w->prompt_len == 0)
-        rc = fm_fail(FM_EINVAL, "the prompt is empty");
-    if (rc == FM_OK && continuation)
-        rc = fm_tokenizer_encode(fm_model_tokenizer(r->model), fm_span_str(continuation), false,
-                                 &w->ids);
+        rc = fm_fail(FM_EINVAL, "the prompt has no token of its own before the answer");
     if (rc == FM_OK && continuation && w->ids.count == w->prompt_len)
-        rc = fm_fail(FM_EINVAL, "the continuation has no tokens");
-    if (rc == FM_OK && w->ids.count + (continuation ? 0 : c->max_tokens) > arch->max_positions)
-        rc = fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
-                     w->ids.count + (continuation ? 0 : c->max_tokens), arch->max_positions);
+        rc = fm_fail(FM_EINVAL, "the continuation '%.60s' has no tokens", continuation);
+    if (rc == FM_OK)
+        rc = check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(r->model));
     if (rc == FM_OK && continuation && !(w->logprobs = fm_calloc(w->ids.count, sizeof(float))))
         rc = FM_ENOMEM;
     return rc;
+}
+
+/* All choices are scored after the same tokens, or their sums would be of different events. */
+static void share_prefix(runner *r, const job *j)
+{
+    size_t least = SIZE_MAX;
+    for (size_t k = 0; k < j->count; k++)
+        least = FM_MIN(least, r->work[j->first + k].prompt_len);
+    for (size_t k = 0; k < j->count; k++)
+        r->work[j->first + k].prompt_len = least;
 }
 
 static fm_status case_error(job *j)
@@ -118,16 +209,34 @@ static fm_status prepare(runner *r)
             if (one < 0)
                 rc = case_error(j);
         }
+        if (j->c->scoring == FMI_SCORE_CHOICE)
+            share_prefix(r, j);
     }
+    return rc;
+}
+
+#define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
+
+/* at[i]: the work that request i is for. */
+static fm_status generate_all(runner *r, const fm_gen_request *req, const size_t *at, size_t n)
+{
+    fm_gen_result *out = fm_calloc(FM_MIN(n, (size_t)GENERATIONS_AT_ONCE), sizeof *out);
+    fm_status rc = out ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i += GENERATIONS_AT_ONCE) {
+        size_t some = FM_MIN(n - i, (size_t)GENERATIONS_AT_ONCE);
+        rc = fm_generate(fm_model_engine(r->model), req + i, some, out);
+        for (size_t k = 0; rc == FM_OK && k < some; k++)
+            r->work[at[i + k]].gen = out[k];
+    }
+    fm_free(out);
     return rc;
 }
 
 static fm_status run_generations(runner *r)
 {
     fm_gen_request *req = fm_calloc(r->works, sizeof *req);
-    fm_gen_result *out = fm_calloc(r->works, sizeof *out);
     size_t *at = fm_calloc(r->works, sizeof *at), n = 0;
-    fm_status rc = req && out && at ? FM_OK : FM_ENOMEM;
+    fm_status rc = req && at ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         const job *j = &r->job[i];
         for (size_t k = 0; k < j->count && !j->broken && j->c->scoring == FMI_SCORE_TEXT; k++) {
@@ -142,12 +251,9 @@ static fm_status run_generations(runner *r)
                                         .stop_count = j->c->stop_count};
         }
     }
-    if (rc == FM_OK && n)
-        rc = fm_generate(fm_model_engine(r->model), req, n, out);
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        r->work[at[i]].gen = out[i];
+    if (rc == FM_OK)
+        rc = generate_all(r, req, at, n);
     fm_free(req);
-    fm_free(out);
     fm_free(at);
     return rc;
 }
@@ -180,58 +286,90 @@ static double logprob_of(const work *w)
     return sum;
 }
 
+/* A model whose weights are broken gives scores that compare as nothing at all. */
+static fm_status need_finite(const runner *r, const job *j)
+{
+    for (size_t k = 0; k < j->count; k++)
+        if (!isfinite(logprob_of(&r->work[j->first + k])))
+            return fm_fail(FM_EUNSUPPORTED, "the model's log-probabilities are not finite");
+    return FM_OK;
+}
+
+static void compare_answers(const job *j, const work *w, size_t k, bool *ok, fm_buf *detail)
+{
+    fm_span first = fm_buf_span(&w[0].gen.text), text = fm_buf_span(&w[k].gen.text);
+    fm_span said = fmi_clip(text, 200);
+    if (fmi_text_equal(fmi_trim(first), fmi_trim(text), j->c->ignore_case))
+        return;
+    *ok = false;
+    if (!detail->len)
+        fm_buf_printf(detail, "answer %zu differs from the first: \"%.*s\"", k + 1, (int)said.len,
+                      (const char *)said.data);
+}
+
 static fm_status judge_text(const runner *r, job *j, fm_buf *output, fm_buf *detail)
 {
     const work *w = &r->work[j->first];
-    fm_span first = fm_buf_span(&w->gen.text);
     fm_status rc = FM_OK;
     bool ok = true, holds;
     for (size_t k = 0; rc == FM_OK && k < j->count; k++) {
         fm_span text = fm_buf_span(&w[k].gen.text);
+        if (strcmp(w[k].gen.finish, "error") == 0)
+            return fm_fail(FM_EUNSUPPORTED, "the engine gave up: %s", fm_buf_cstr(&w[k].gen.text));
         for (size_t a = 0; rc == FM_OK && a < j->c->assertion_count; a++) {
             rc = fmi_assert_check(&j->c->assertion[a], j->c->ignore_case, text, &holds, detail);
             ok = ok && holds;
         }
-        if (k && !fm_span_eq(fmi_trim(first), fmi_trim(text))) {
-            ok = false;
-            if (!detail->len)
-                fm_buf_printf(detail, "answer %zu differs from the first: \"%.*s\"", k + 1,
-                              (int)FM_MIN(text.len, (size_t)200), (const char *)text.data);
-        }
+        compare_answers(j, w, k, &ok, detail);
     }
-    fm_buf_append(output, first.data, first.len);
+    fm_buf_append(output, w->gen.text.data, w->gen.text.len);
     j->result->answer = fm_strdup(fm_buf_cstr(&w->gen.text));
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
     return rc == FM_OK && !j->result->answer ? FM_ENOMEM : rc;
 }
 
-/* The likeliest choice; the first among equals. Score: its lead over the best other (negative when
- * the answer lost). */
+static double choice_score(const fmi_case *c, const work *w, size_t k)
+{
+    double sum = logprob_of(w);
+    switch (c->normalize) {
+    case FMI_PER_TOKEN:
+        return sum / (double)(w->ids.count - w->prompt_len);
+    case FMI_PER_BYTE:
+        return sum / (double)strlen(c->choice[k]);
+    case FMI_PER_NOTHING:
+        break;
+    }
+    return sum;
+}
+
+/* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
+ * lead over the best other (negative when it lost). */
 static fm_status judge_choice(const runner *r, job *j, fm_buf *output, fm_buf *detail)
 {
     const fmi_case *c = j->c;
     double best_other = -INFINITY, own = -INFINITY;
-    size_t chosen = 0;
-    double top = -INFINITY;
-    for (size_t k = 0; k < c->choice_count; k++) {
-        const work *w = &r->work[j->first + k];
-        double lp = logprob_of(w) / (c->per_token ? (double)(w->ids.count - w->prompt_len) : 1);
+    size_t rival = 0;
+    fm_status rc = need_finite(r, j);
+    for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++) {
+        double lp = choice_score(c, &r->work[j->first + k], k);
         fm_buf_printf(output, "%s\"%s\" %.3f", k ? ", " : "", c->choice[k], lp);
-        if (lp > top) {
-            top = lp;
-            chosen = k;
-        }
-        if (k == c->answer)
+        if (k == c->answer) {
             own = lp;
-        else
-            best_other = fmax(best_other, lp);
+        } else if (lp > best_other) {
+            best_other = lp;
+            rival = k;
+        }
     }
+    if (rc < 0)
+        return rc;
+    bool ok = own > best_other;
     j->result->score = own - best_other;
-    j->result->verdict = chosen == c->answer && isfinite(own) ? FM_PASS : FM_FAIL;
-    if (j->result->verdict == FM_FAIL)
-        fm_buf_printf(detail, "expected \"%s\", the likeliest is \"%s\" (by %.3f)",
-                      c->choice[c->answer], c->choice[chosen], -j->result->score);
-    j->result->answer = fm_strdup(c->choice[chosen]);
+    j->result->verdict = ok ? FM_PASS : FM_FAIL;
+    if (!ok)
+        fm_buf_printf(detail, "expected \"%s\", \"%s\" is %s (by %.3f)", c->choice[c->answer],
+                      c->choice[rival], own < best_other ? "likelier" : "as likely",
+                      best_other - own);
+    j->result->answer = fm_strdup(c->choice[ok ? c->answer : rival]);
     return j->result->answer ? FM_OK : FM_ENOMEM;
 }
 
@@ -249,14 +387,18 @@ static fm_status judge_logprob(const runner *r, job *j, fm_buf *output, fm_buf *
     const work *w = &r->work[j->first];
     double first = logprob_of(w), last = first;
     bool ok = true;
+    fm_status rc = need_finite(r, j);
+    if (rc < 0)
+        return rc;
     fm_buf_printf(output, "\"%s\" %.3f", c->continuation, first);
     for (size_t k = 1; k < j->count; k++) {
         double lp = logprob_of(&w[k]), from = c->kind == FMI_INV ? first : last;
         fm_buf_printf(output, ", %.3f", lp);
         if (!moves_as_wanted(c, from, lp) && ok) {
             ok = false;
-            fm_buf_printf(detail, "from prompt %zu to %zu the log-probability goes from %.3f to %.3f", k,
-                          k + 1, from, lp);
+            fm_buf_printf(detail,
+                          "from prompt %zu to %zu the log-probability goes from %.3f to %.3f",
+                          c->kind == FMI_INV ? (size_t)1 : k, k + 1, from, lp);
         }
         last = lp;
     }
@@ -291,8 +433,8 @@ static fm_status judge(const runner *r, job *j)
         rc = judge_logprob(r, j, &output, &detail);
         break;
     }
-    if (rc == FM_ELIMIT)
-        rc = case_error(j); /* a regex that gave up: this case's error */
+    if (rc < 0 && rc != FM_ENOMEM)
+        rc = case_error(j); /* a regex that gave up, a score that is NaN: this case's error */
     if (rc == FM_OK && !j->broken) {
         j->result->output = fm_buf_take(&output);
         j->result->detail = detail.len ? fm_buf_take(&detail) : NULL;

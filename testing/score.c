@@ -9,7 +9,9 @@
 #include "testing/internal.h"
 
 #define MATCH_LIMIT 1000000u
+#define HEAP_LIMIT_KIB 65536u
 #define PATTERN_MAX_BYTES 8192u
+#define SHOWN_BYTES ((size_t)200) /* of an answer in a detail */
 
 fm_span fmi_trim(fm_span s)
 {
@@ -22,6 +24,14 @@ fm_span fmi_trim(fm_span s)
     return s;
 }
 
+fm_span fmi_clip(fm_span s, size_t max)
+{
+    size_t n = FM_MIN(s.len, max);
+    while (n && n < s.len && (s.data[n] & 0xC0) == 0x80)
+        n--;
+    return (fm_span){s.data ? s.data : (const uint8_t *)"", n};
+}
+
 fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where)
 {
     int code = 0;
@@ -30,7 +40,8 @@ fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case,
     if (strlen(pattern) > PATTERN_MAX_BYTES)
         return fm_fail(FM_ELIMIT, "%s: a regex is longer than %u bytes", where, PATTERN_MAX_BYTES);
     *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
-                         PCRE2_UTF | PCRE2_UCP | (ignore_case ? PCRE2_CASELESS : 0u), &code, &at,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
+                             (ignore_case ? PCRE2_CASELESS : 0u), &code, &at,
                          NULL);
     if (*out)
         return FM_OK;
@@ -52,6 +63,7 @@ static fm_status regex_found(const fmi_assertion *a, fm_span text, bool *found)
     int n = PCRE2_ERROR_NOMEMORY;
     if (ctx && data) {
         pcre2_set_match_limit(ctx, MATCH_LIMIT);
+        pcre2_set_heap_limit(ctx, HEAP_LIMIT_KIB);
         n = pcre2_match(a->regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, 0, 0, data, ctx);
     }
     pcre2_match_data_free(data);
@@ -80,7 +92,7 @@ static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t n, bool ignor
 }
 
 /* ASCII letters alone are folded: more would need a locale. */
-static bool span_equal(fm_span a, fm_span b, bool ignore_case)
+bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case)
 {
     return a.len == b.len && bytes_equal(a.data, b.data, a.len, ignore_case);
 }
@@ -94,26 +106,29 @@ static bool span_contains(fm_span text, fm_span part, bool ignore_case)
 }
 
 /* json: true = any JSON value; a mapping: an object that has these fields with these values. */
-static bool json_fits(fm_span text, const fm_json *want)
+static fm_status json_fits(bool *out, fm_span text, const fm_json *want)
 {
     fm_json *got = NULL;
-    if (fm_json_parse(&got, text, "answer") < 0) {
+    fm_status rc = fm_json_parse(&got, text, "answer");
+    if (rc == FM_ENOMEM)
+        return rc;
+    *out = false;
+    if (rc < 0) {
         fm_error_clear();
-        return false;
+        return FM_OK;
     }
-    bool fits = true;
+    bool fits = !fm_json_is(want, FM_JSON_OBJECT) || fm_json_is(got, FM_JSON_OBJECT);
     for (void *it = fm_json_iter(want); fits && it; it = fm_json_next(want, it))
         fits = fm_json_equal(fm_json_get(got, fm_json_iter_key(it)), fm_json_iter_value(it));
-    if (fm_json_is(want, FM_JSON_OBJECT))
-        fits = fits && fm_json_is(got, FM_JSON_OBJECT);
     fm_json_free(got);
-    return fits;
+    *out = fits;
+    return FM_OK;
 }
 
 static bool any_equal(const fm_json *list, fm_span text, bool ignore_case)
 {
     for (size_t i = 0; i < fm_json_count(list); i++)
-        if (span_equal(fmi_trim(fm_json_str(fm_json_at(list, i))), text, ignore_case))
+        if (fmi_text_equal(fmi_trim(fm_json_str(fm_json_at(list, i))), text, ignore_case))
             return true;
     return false;
 }
@@ -128,12 +143,14 @@ fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span tex
     fm_status rc = FM_OK;
     switch (a->kind) {
     case FMI_EQUALS:
-        is = span_equal(trimmed, fmi_trim(want), ignore_case);
+        is = fmi_text_equal(trimmed, fmi_trim(want), ignore_case);
         break;
     case FMI_CONTAINS:
         is = span_contains(text, want, ignore_case);
         break;
     case FMI_STARTS_WITH:
+        while (want.len && isspace(want.data[0])) /* the answer's are trimmed too */
+            want = (fm_span){want.data + 1, want.len - 1};
         is = trimmed.len >= want.len && bytes_equal(trimmed.data, want.data, want.len, ignore_case);
         break;
     case FMI_REGEX:
@@ -143,17 +160,17 @@ fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span tex
         is = any_equal(a->value, trimmed, ignore_case);
         break;
     case FMI_JSON:
-        is = json_fits(trimmed, a->value);
+        rc = json_fits(&is, trimmed, a->value);
         break;
     }
     *holds = is != a->negated;
     if (rc == FM_OK && !*holds && detail->len == 0) {
         fm_buf shown;
+        fm_span said = fmi_clip(text, SHOWN_BYTES);
         fm_buf_init(&shown, 0);
         rc = fm_json_write(&shown, a->value, FM_JSON_COMPACT);
         fm_buf_printf(detail, "expected %s%s %s, got \"%.*s\"", a->negated ? "not-" : "",
-                      word[a->kind], fm_buf_cstr(&shown), (int)FM_MIN(text.len, (size_t)200),
-                      text.data ? (const char *)text.data : "");
+                      word[a->kind], fm_buf_cstr(&shown), (int)said.len, (const char *)said.data);
         fm_buf_release(&shown);
     }
     return rc;

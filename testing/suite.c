@@ -1,6 +1,7 @@
 /* suite.c - a suite file: its frame, its cases and templates. Cases are in suite_case.c. */
 #include <string.h>
 
+#include "store/base/map.h"
 #include "store/base/mem.h"
 #include "store/base/yaml.h"
 #include "testing/internal.h"
@@ -27,6 +28,8 @@ fm_status fmi_known_keys(const fm_json *obj, const char *const *known, const cha
 typedef struct builder {
     fm_suite *suite;
     const char *what;
+    fm_map *names; /* of the cases so far */
+    size_t budget; /* bytes that templates may still write */
 } builder;
 
 /* Consumes doc. */
@@ -46,13 +49,10 @@ static fm_status add_case(void *ctx, fm_json *doc)
     rc = fmi_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
     if (rc < 0)
         return rc;
-    if (fm_suite_find(s, c->name) >= 0) {
-        rc = fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
-        fmi_case_release(c);
-        return rc;
-    }
-    s->count++;
-    return FM_OK;
+    s->count++; /* from here on the suite owns it */
+    if (fm_map_has(b->names, c->name, strlen(c->name)))
+        return fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
+    return fm_map_put(b->names, c->name, strlen(c->name), c->name, NULL);
 }
 
 static fm_status add_all(builder *b)
@@ -68,7 +68,7 @@ static fm_status add_all(builder *b)
         rc = doc ? add_case(b, doc) : FM_ENOMEM;
     }
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(templates); i++)
-        rc = fmi_template_expand(fm_json_at(templates, i), b->what, add_case, b);
+        rc = fmi_template_expand(fm_json_at(templates, i), b->what, &b->budget, add_case, b);
     if (rc == FM_OK && b->suite->count == 0)
         rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
     return rc;
@@ -85,12 +85,25 @@ static fm_status check_name(const char *name, const char *what)
     return FM_OK;
 }
 
+/* Names, prompts and patterns go to code that ends a text at its first NUL. */
+static bool has_nul(const fm_json *v)
+{
+    fm_span s = fm_json_str(v);
+    bool found = s.len && memchr(s.data, 0, s.len);
+    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && !found && i < fm_json_count(v); i++)
+        found = has_nul(fm_json_at(v, i));
+    for (void *it = fm_json_iter(v); it && !found; it = fm_json_next(v, it))
+        found = has_nul(fm_json_iter_value(it));
+    return found;
+}
+
 static fm_status read_frame(fm_suite *s, const char *what)
 {
     static const char *const known[] = {"suite",    "description", "gate",     "generate",
                                         "cases",    "templates",   NULL};
     const char *name = NULL;
-    const fm_json *gate = fm_json_get(s->doc, "gate");
+    const fm_json *gate = fm_json_get(s->doc, "gate"),
+                  *description = fm_json_get(s->doc, "description");
     if (!fm_json_is(s->doc, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: a suite is a mapping with 'suite' and 'cases'", what);
     fm_status rc = fmi_known_keys(s->doc, known, what);
@@ -100,11 +113,17 @@ static fm_status read_frame(fm_suite *s, const char *what)
         rc = check_name(name, what);
     if (rc == FM_OK && gate && !fm_json_is(gate, FM_JSON_BOOL))
         rc = fm_fail(FM_EINVAL, "%s: 'gate' must be true or false", what);
+    if (rc == FM_OK && description && !fm_json_is(description, FM_JSON_STRING))
+        rc = fm_fail(FM_EINVAL, "%s: 'description' must be a string", what);
+    if (rc == FM_OK && has_nul(s->doc))
+        rc = fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
+    if (rc == FM_OK)
+        rc = fmi_check_generate(fm_json_get(s->doc, "generate"), what);
     if (rc < 0)
         return rc;
     s->gate = fm_json_bool(gate, false);
     s->name = fm_strdup(name);
-    s->description = fm_strdup(fm_json_cstr(fm_json_get(s->doc, "description"), ""));
+    s->description = fm_strdup(fm_json_cstr(description, ""));
     return s->name && s->description ? FM_OK : FM_ENOMEM;
 }
 
@@ -117,10 +136,13 @@ static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
         return FM_ENOMEM;
     }
     s->doc = doc;
-    builder b = {s, what};
+    builder b = {s, what, NULL, FMI_EXPANDED_BYTES_MAX};
     fm_status rc = read_frame(s, what);
     if (rc == FM_OK)
+        rc = fm_map_new(&b.names);
+    if (rc == FM_OK)
         rc = add_all(&b);
+    fm_map_free(b.names);
     if (rc < 0) {
         fm_suite_free(s);
         return rc;
@@ -133,6 +155,9 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
 {
     fm_json *doc = NULL;
     *out = NULL;
+    if (yaml.len > FMI_SUITE_BYTES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
+                       FMI_SUITE_BYTES_MAX, yaml.len);
     fm_status rc = fm_yaml_parse(&doc, yaml, what);
     return rc == FM_OK ? suite_of_doc(out, doc, what) : rc;
 }

@@ -8,10 +8,25 @@
 #include "testing/internal.h"
 
 #define MAX_TOKENS_LIMIT 4096
+#define SEED_LIMIT 9007199254740992.0 /* 2^53: what a double counts exactly */
+
+/* An optional string: a value of another type is a mistake, never the default. */
+static fm_status read_word(const char **out, const fm_json *obj, const char *key,
+                           const char *where)
+{
+    const fm_json *v = fm_json_get(obj, key);
+    if (v && !fm_json_is(v, FM_JSON_STRING))
+        return fm_fail(FM_EINVAL, "%s: '%s' must be a string", where, key);
+    *out = fm_json_cstr(v, *out);
+    return FM_OK;
+}
 
 static fm_status need_kind(fmi_case *c, const char *where)
 {
-    const char *kind = fm_json_cstr(fm_json_get(c->doc, "kind"), "MFT");
+    const char *kind = "MFT";
+    fm_status rc = read_word(&kind, c->doc, "kind", where);
+    if (rc < 0)
+        return rc;
     if (strcmp(kind, "MFT") == 0)
         c->kind = FMI_MFT;
     else if (strcmp(kind, "INV") == 0)
@@ -25,6 +40,8 @@ static fm_status need_kind(fmi_case *c, const char *where)
 
 static fm_status check_messages(const fm_json *m, const char *where)
 {
+    if (!fm_json_is(m, FM_JSON_ARRAY))
+        return fm_fail(FM_EINVAL, "%s: 'messages' wants a list of {role, content}", where);
     for (size_t i = 0; i < fm_json_count(m); i++) {
         const fm_json *one = fm_json_at(m, i);
         if (!fm_json_is(fm_json_get(one, "role"), FM_JSON_STRING) ||
@@ -84,15 +101,25 @@ static fm_status read_number(double *out, const fm_json *obj, const char *key, c
     return FM_OK;
 }
 
+static fm_status read_whole(double *out, const fm_json *obj, const char *key, double low,
+                            double high, const char *where)
+{
+    fm_status rc = read_number(out, obj, key, where);
+    if (rc == FM_OK && !(*out >= low && *out <= high && floor(*out) == *out))
+        rc = fm_fail(FM_EINVAL, "%s: generate.%s wants a whole number, %.0f to %.0f", where, key,
+                     low, high);
+    return rc;
+}
+
 static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
 {
-    if (fm_json_is(stop, FM_JSON_STRING)) {
+    if (fm_json_is(stop, FM_JSON_STRING) && *fm_json_cstr(stop, "")) {
         c->stop[0] = fm_json_cstr(stop, "");
         c->stop_count = 1;
         return FM_OK;
     }
-    if (stop && (!fm_json_is(stop, FM_JSON_ARRAY) || fm_json_count(stop) > FM_ARRAY_LEN(c->stop)))
-        return fm_fail(FM_EINVAL, "%s: generate.stop wants a string or a list of up to 8", where);
+    if (!fm_json_is(stop, FM_JSON_ARRAY) || fm_json_count(stop) > FM_ARRAY_LEN(c->stop))
+        return fm_fail(FM_EINVAL, "%s: generate.stop wants text or a list of up to 8", where);
     c->stop_count = fm_json_count(stop);
     for (size_t i = 0; i < c->stop_count; i++) {
         c->stop[i] = fm_json_cstr(fm_json_at(stop, i), NULL);
@@ -107,41 +134,46 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
 {
     static const char *const known[] = {"max-tokens", "stop", "temperature", "top-p", "top-k",
                                         "seed", "repetition-penalty", NULL};
-    double max_tokens = c->max_tokens, temperature = (double)c->sampling.temperature,
-           top_p = (double)c->sampling.top_p, top_k = c->sampling.top_k, seed = 0,
-           penalty = (double)c->sampling.repetition_penalty;
+    fm_sample_params *p = &c->sampling;
+    double max_tokens = c->max_tokens, temperature = (double)p->temperature,
+           top_p = (double)p->top_p, top_k = p->top_k, seed = (double)p->seed,
+           penalty = (double)p->repetition_penalty;
     if (!g)
         return FM_OK;
-    fm_status rc = fmi_known_keys(g, known, where);
+    fm_status rc = fm_json_is(g, FM_JSON_OBJECT)
+                       ? fmi_known_keys(g, known, where)
+                       : fm_fail(FM_EINVAL, "%s: 'generate' wants a mapping", where);
     if (rc == FM_OK)
-        rc = read_number(&max_tokens, g, "max-tokens", where);
+        rc = read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where);
     if (rc == FM_OK)
         rc = read_number(&temperature, g, "temperature", where);
     if (rc == FM_OK)
         rc = read_number(&top_p, g, "top-p", where);
     if (rc == FM_OK)
-        rc = read_number(&top_k, g, "top-k", where);
+        rc = read_whole(&top_k, g, "top-k", 0, 1e6, where);
     if (rc == FM_OK)
-        rc = read_number(&seed, g, "seed", where);
+        rc = read_whole(&seed, g, "seed", 0, SEED_LIMIT, where);
     if (rc == FM_OK)
         rc = read_number(&penalty, g, "repetition-penalty", where);
-    if (rc == FM_OK && !(max_tokens >= 1 && max_tokens <= MAX_TOKENS_LIMIT))
-        rc = fm_fail(FM_EINVAL, "%s: generate.max-tokens wants 1 to %d", where, MAX_TOKENS_LIMIT);
-    if (rc == FM_OK && !(top_k >= 0 && top_k <= 1e6 && seed >= 0 && seed <= 9e15))
-        rc = fm_fail(FM_EINVAL, "%s: generate.top-k or generate.seed is out of range", where);
     if (rc < 0)
         return rc;
     c->max_tokens = (uint32_t)max_tokens;
-    c->sampling.temperature = (float)temperature;
-    c->sampling.top_p = (float)top_p;
-    c->sampling.top_k = (uint32_t)top_k;
-    c->sampling.repetition_penalty = (float)penalty;
-    if (fm_json_get(g, "seed"))
-        c->sampling.seed = (uint64_t)seed;
-    rc = fm_sample_check(&c->sampling);
+    p->temperature = (float)FM_MIN(temperature, 1e30);
+    p->top_p = (float)FM_MIN(top_p, 1e30);
+    p->top_k = (uint32_t)top_k;
+    p->repetition_penalty = (float)FM_MIN(penalty, 1e30);
+    p->seed = (uint64_t)seed;
+    rc = fm_sample_check(p);
     if (rc < 0)
         return fm_error_prefix(rc, "%s: generate", where);
     return fm_json_get(g, "stop") ? read_stops(c, fm_json_get(g, "stop"), where) : FM_OK;
+}
+
+fm_status fmi_check_generate(const fm_json *g, const char *where)
+{
+    fmi_case c = {.max_tokens = 1};
+    fm_sample_defaults(&c.sampling);
+    return read_generate(&c, g, where);
 }
 
 static const struct {
@@ -156,6 +188,40 @@ static const struct {
     {"one-of", FMI_ONE_OF, false},           {"not-one-of", FMI_ONE_OF, true},
     {"json", FMI_JSON, false},               {"not-json", FMI_JSON, true},
 };
+
+/* The value fits the assertion, and the assertion can both hold and not hold. */
+static fm_status check_expected(const fmi_case *c, fmi_assertion *a, const char *word,
+                                const char *where)
+{
+    const fm_json *v = a->value;
+    bool text = fm_json_is(v, FM_JSON_STRING), list = fm_json_is(v, FM_JSON_ARRAY);
+    switch (a->kind) {
+    case FMI_JSON:
+        if (!fm_json_is(v, FM_JSON_OBJECT) && !fm_json_bool(v, false))
+            return fm_fail(FM_EINVAL, "%s: expect.%s wants true or a mapping of fields", where,
+                           word);
+        return FM_OK;
+    case FMI_ONE_OF:
+        for (size_t i = 0; list && i < fm_json_count(v); i++)
+            list = fm_json_is(fm_json_at(v, i), FM_JSON_STRING);
+        if (!list || !fm_json_count(v))
+            return fm_fail(FM_EINVAL, "%s: expect.%s wants a list of strings (quote numbers)",
+                           where, word);
+        return FM_OK;
+    case FMI_EQUALS:
+    case FMI_CONTAINS:
+    case FMI_STARTS_WITH:
+    case FMI_REGEX:
+        break;
+    }
+    if (!text)
+        return fm_fail(FM_EINVAL, "%s: expect.%s wants a string (quote numbers)", where, word);
+    if (a->kind != FMI_EQUALS && !fmi_trim(fm_json_str(v)).len)
+        return fm_fail(FM_EINVAL, "%s: expect.%s is empty: every answer would do", where, word);
+    if (a->kind != FMI_REGEX)
+        return FM_OK;
+    return fmi_pattern_compile(&a->regex, fm_json_cstr(v, ""), c->ignore_case, where);
+}
 
 static fm_status read_assertion(fmi_case *c, const char *word, const fm_json *value,
                                 const char *where)
@@ -173,15 +239,7 @@ static fm_status read_assertion(fmi_case *c, const char *word, const fm_json *va
     c->assertion = all;
     fmi_assertion *a = &all[c->assertion_count++];
     *a = (fmi_assertion){assert_words[i].kind, assert_words[i].negated, value, NULL};
-    bool list = fm_json_is(value, FM_JSON_ARRAY) && fm_json_count(value);
-    if (a->kind == FMI_JSON)
-        return FM_OK;
-    if (a->kind == FMI_ONE_OF ? !list : !fm_json_is(value, FM_JSON_STRING))
-        return fm_fail(FM_EINVAL, "%s: expect.%s wants a %s", where, word,
-                       a->kind == FMI_ONE_OF ? "list of strings" : "string (quote numbers)");
-    if (a->kind == FMI_REGEX)
-        return fmi_pattern_compile(&a->regex, fm_json_cstr(value, ""), c->ignore_case, where);
-    return FM_OK;
+    return check_expected(c, a, word, where);
 }
 
 static fm_status read_expect(fmi_case *c, const char *where)
@@ -196,8 +254,9 @@ static fm_status read_expect(fmi_case *c, const char *where)
         for (void *it = fm_json_iter(one); rc == FM_OK && it; it = fm_json_next(one, it))
             rc = read_assertion(c, fm_json_iter_key(it), fm_json_iter_value(it), where);
     }
-    if (rc == FM_OK && c->assertion_count == 0 && c->kind == FMI_MFT)
-        rc = fm_fail(FM_EINVAL, "%s: 'expect' is missing: the case could not fail", where);
+    if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
+        rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
+                     expect ? "empty" : "missing");
     if (rc == FM_OK && c->kind == FMI_DIR)
         rc = fm_fail(FM_EINVAL, "%s: DIR compares log-probabilities: give 'continuation'", where);
     return rc;
@@ -207,7 +266,10 @@ static fm_status read_choices(fmi_case *c, const char *where)
 {
     const fm_json *choices = fm_json_get(c->doc, "choices");
     const char *answer = fm_json_cstr(fm_json_get(c->doc, "answer"), NULL);
-    const char *normalize = fm_json_cstr(fm_json_get(c->doc, "normalize"), "none");
+    const char *normalize = "none";
+    fm_status rc = read_word(&normalize, c->doc, "normalize", where);
+    if (rc < 0)
+        return rc;
     c->choice_count = fm_json_count(choices);
     if (!fm_json_is(choices, FM_JSON_ARRAY) || c->choice_count < 2 ||
         c->choice_count > FMI_CHOICES_MAX)
@@ -220,14 +282,21 @@ static fm_status read_choices(fmi_case *c, const char *where)
         c->choice[i] = fm_json_cstr(fm_json_at(choices, i), NULL);
         if (!c->choice[i] || !*c->choice[i])
             return fm_fail(FM_EINVAL, "%s: choices[%zu] must be a non-empty string", where, i);
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(c->choice[k], c->choice[i]) == 0)
+                return fm_fail(FM_EINVAL, "%s: choices[%zu] is there twice", where, i);
         if (answer && strcmp(answer, c->choice[i]) == 0)
             c->answer = i;
     }
     if (c->answer == c->choice_count)
         return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter", where);
-    c->per_token = strcmp(normalize, "tokens") == 0;
-    if (!c->per_token && strcmp(normalize, "none") != 0)
-        return fm_fail(FM_EINVAL, "%s: normalize '%s' is not none or tokens", where, normalize);
+    if (strcmp(normalize, "tokens") == 0)
+        c->normalize = FMI_PER_TOKEN;
+    else if (strcmp(normalize, "bytes") == 0)
+        c->normalize = FMI_PER_BYTE;
+    else if (strcmp(normalize, "none") != 0)
+        return fm_fail(FM_EINVAL, "%s: normalize '%s' is not none, tokens or bytes", where,
+                       normalize);
     return FM_OK;
 }
 
@@ -242,6 +311,8 @@ static fm_status read_logprob(fmi_case *c, const char *where)
         rc = read_number(&c->below, c->doc, "logprob-below", where);
     if (rc == FM_OK)
         rc = read_number(&c->margin, c->doc, "margin", where);
+    if (rc == FM_OK && c->margin < 0)
+        rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (rc < 0)
         return rc;
     if (c->kind == FMI_DIR) {
@@ -256,6 +327,38 @@ static fm_status read_logprob(fmi_case *c, const char *where)
                    : fm_fail(FM_EINVAL, "%s: INV with a continuation wants 'margin'", where);
     if (isnan(c->above) && isnan(c->below))
         return fm_fail(FM_EINVAL, "%s: want 'logprob-above' or 'logprob-below'", where);
+    if (c->above >= c->below)
+        return fm_fail(FM_EINVAL, "%s: nothing is above 'logprob-above' and below 'logprob-below'",
+                       where);
+    return FM_OK;
+}
+
+/* Which keys say something, by what the case is scored by: a key without effect is refused, since
+ * its writer believes that it tests something. */
+static fm_status check_meaning(const fmi_case *c, const char *where)
+{
+    enum { TEXT = 1, CHOICE = 2, BOUND = 4, INV = 8, DIR = 16 };
+    static const struct {
+        const char *key;
+        int with;
+        const char *wants;
+    } rule[] = {
+        {"generate", TEXT, "'expect'"},
+        {"ignore-case", TEXT, "'expect'"},
+        {"answer", CHOICE, "'choices'"},
+        {"normalize", CHOICE, "'choices'"},
+        {"logprob-above", BOUND, "'continuation' and kind MFT"},
+        {"logprob-below", BOUND, "'continuation' and kind MFT"},
+        {"margin", INV | DIR, "'continuation' and kind INV or DIR"},
+        {"direction", DIR, "'continuation' and kind DIR"},
+    };
+    int is = c->scoring == FMI_SCORE_CHOICE ? CHOICE : TEXT;
+    if (c->scoring == FMI_SCORE_LOGPROB)
+        is = c->kind == FMI_MFT ? BOUND : c->kind == FMI_INV ? INV : DIR;
+    for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++)
+        if (fm_json_get(c->doc, rule[i].key) && !(rule[i].with & is))
+            return fm_fail(FM_EINVAL, "%s: '%s' says nothing here: it goes with %s", where,
+                           rule[i].key, rule[i].wants);
     return FM_OK;
 }
 
@@ -266,33 +369,99 @@ static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *
     bool continuation = fm_json_get(c->doc, "continuation") != NULL;
     if (expect + choices + continuation > 1)
         return fm_fail(FM_EINVAL, "%s: want one of 'expect', 'choices', 'continuation'", where);
-    if (choices) {
-        c->scoring = FMI_SCORE_CHOICE;
+    c->scoring = choices ? FMI_SCORE_CHOICE : continuation ? FMI_SCORE_LOGPROB : FMI_SCORE_TEXT;
+    fm_status rc = check_meaning(c, where);
+    if (rc == FM_OK && choices)
         return read_choices(c, where);
-    }
-    if (continuation) {
-        c->scoring = FMI_SCORE_LOGPROB;
+    if (rc == FM_OK && continuation)
         return read_logprob(c, where);
-    }
-    c->scoring = FMI_SCORE_TEXT;
-    fm_status rc = read_generate(c, defaults, where);
+    if (rc == FM_OK)
+        rc = read_generate(c, defaults, where);
     if (rc == FM_OK)
         rc = read_generate(c, fm_json_get(c->doc, "generate"), where);
     return rc == FM_OK ? read_expect(c, where) : rc;
 }
 
-/* The digest covers the case and the defaults that reach it, not its neighbours. */
-static fm_status take_digest(fmi_case *c, const fm_json *defaults)
+/* generate as it came out of defaults and case, so that one and the same has one digest. */
+static fm_json *resolved_generate(const fmi_case *c)
+{
+    const fm_sample_params *p = &c->sampling;
+    fm_json *o = fm_json_new_object(), *stop = fm_json_new_array();
+    fm_status rc = o && stop ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < c->stop_count; i++)
+        rc = fm_json_push(stop, fm_json_new_str(c->stop[i]));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "max-tokens", fm_json_new_int(c->max_tokens));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "temperature", fm_json_new_real((double)p->temperature));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "top-p", fm_json_new_real((double)p->top_p));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "top-k", fm_json_new_int(p->top_k));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "seed", fm_json_new_int((int64_t)p->seed));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "repetition-penalty", fm_json_new_real((double)p->repetition_penalty));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "stop", fm_json_ref(stop));
+    fm_json_free(stop);
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+/* The digest covers what the verdict depends on: everything but the name and the note, and
+ * `generate` as resolved; not the case's neighbours. */
+static fm_status take_digest(fmi_case *c)
 {
     fm_buf text;
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    for (void *it = fm_json_iter(c->doc); rc == FM_OK && it; it = fm_json_next(c->doc, it)) {
+        const char *key = fm_json_iter_key(it);
+        if (strcmp(key, "name") && strcmp(key, "note") && strcmp(key, "generate"))
+            rc = fm_json_set(o, key, fm_json_ref(fm_json_iter_value(it)));
+    }
+    if (rc == FM_OK && c->scoring == FMI_SCORE_TEXT)
+        rc = fm_json_set(o, "generate", resolved_generate(c));
     fm_buf_init(&text, 0);
-    fm_status rc = fm_json_write(&text, c->doc, FM_JSON_CANONICAL);
-    if (rc == FM_OK && defaults && c->scoring == FMI_SCORE_TEXT)
-        rc = fm_json_write(&text, defaults, FM_JSON_CANONICAL);
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
     if (rc == FM_OK)
         rc = fm_sha256(&c->digest, text.data, text.len);
     fm_buf_release(&text);
+    fm_json_free(o);
     return rc;
+}
+
+static bool one_line(const char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+            return false;
+    return true;
+}
+
+static fm_status need_name(fmi_case *c, const char *what)
+{
+    const char *name = fm_json_cstr(fm_json_get(c->doc, "name"), "");
+    if (!fm_json_is(c->doc, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: a case is a mapping", what);
+    if (!*name || strlen(name) > FMI_CASE_NAME_MAX || !one_line(name))
+        return fm_fail(FM_EINVAL, "%s: a case's 'name' must be one line of 1 to %u bytes", what,
+                       FMI_CASE_NAME_MAX);
+    c->name = fm_strdup(name);
+    return c->name ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status need_ignore_case(fmi_case *c, const char *where)
+{
+    const fm_json *v = fm_json_get(c->doc, "ignore-case");
+    if (v && !fm_json_is(v, FM_JSON_BOOL))
+        return fm_fail(FM_EINVAL, "%s: 'ignore-case' must be true or false", where);
+    c->ignore_case = fm_json_bool(v, false);
+    return FM_OK;
 }
 
 fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, const char *what)
@@ -307,19 +476,12 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     c->max_tokens = 32;
     c->above = c->below = NAN;
     fm_sample_defaults(&c->sampling);
-    const char *name = fm_json_cstr(fm_json_get(doc, "name"), "");
-    snprintf(where, sizeof where, "%.200s: case '%.200s'", what, name);
-    fm_status rc = fm_json_is(doc, FM_JSON_OBJECT)
-                       ? FM_OK
-                       : fm_fail(FM_EINVAL, "%s: a case is a mapping", what);
-    if (rc == FM_OK && (!*name || strlen(name) > FMI_CASE_NAME_MAX || strchr(name, '\n')))
-        rc = fm_fail(FM_EINVAL, "%s: a case's 'name' must be one line of 1 to %u bytes", what,
-                     FMI_CASE_NAME_MAX);
+    fm_status rc = need_name(c, what);
+    snprintf(where, sizeof where, "%.200s: case '%.200s'", what, rc == FM_OK ? c->name : "");
     if (rc == FM_OK)
         rc = fmi_known_keys(doc, known, where);
-    if (rc == FM_OK && !(c->name = fm_strdup(name)))
-        rc = FM_ENOMEM;
-    c->ignore_case = fm_json_bool(fm_json_get(doc, "ignore-case"), false);
+    if (rc == FM_OK)
+        rc = need_ignore_case(c, where);
     if (rc == FM_OK)
         rc = need_kind(c, where);
     if (rc == FM_OK)
@@ -327,7 +489,7 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     if (rc == FM_OK)
         rc = read_scoring(c, defaults, where);
     if (rc == FM_OK)
-        rc = take_digest(c, defaults);
+        rc = take_digest(c);
     if (rc < 0)
         fmi_case_release(c);
     return rc;

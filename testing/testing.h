@@ -86,14 +86,17 @@ typedef struct fm_blame_node {
 typedef fm_status (*fm_blame_eval_fn)(void *ctx, size_t node, fm_verdict *verdict);
 typedef enum fm_blame_class {
     FM_BLAME_PASSES,     /* nothing to blame: it passes at the start node */
-    FM_BLAME_INHERITED,  /* fails at every ancestor to the roots */
-    FM_BLAME_INTRODUCED, /* passes at all parents of `culprit`, fails there */
-    FM_BLAME_REINTRODUCED /* as introduced, but an older ancestor failed too: fixed, then broken */
+    FM_BLAME_INHERITED,  /* each failing line goes back to a version without passing ancestors */
+    FM_BLAME_INTRODUCED, /* no parent of `culprit` fails, it does; nothing older fails */
+    FM_BLAME_REINTRODUCED /* as introduced, but an older ancestor failed too: fixed, then broken; or
+                             a merge that took the failing side of a line that had been mended */
 } fm_blame_class;
 typedef struct fm_blame_history {
     fm_blame_class verdict;
     size_t culprit;      /* INTRODUCED, REINTRODUCED: the version; INHERITED: the oldest failing one */
     fm_verdict *at;      /* [count] outcome of each node, owned (fm_free) */
+    bool uncertain;      /* versions that could not be asked lie where the answer would matter: the
+                            failure may have begun in one of them instead */
 } fm_blame_history;
 /* node 0 is the version that fails; the array is closed under parents, children before parents. */
 FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
@@ -103,14 +106,24 @@ FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *n
 /* A minimal set of units whose child values make the case fail, found by running mixtures: ddmin
  * (Zeller & Hildebrandt 2002) first over groups (layers), then over the units of the groups that remain.
  * take[u] true = unit u has the child's value, false = the parent's. The oracle says whether the
- * mixture still fails. */
+ * mixture still fails; it must be a function of take. Nothing is assumed of either end: when the
+ * mixture without any unit fails, the set is empty (the failure is not in the units); when the one with
+ * all of them passes, the set is all of them and not sufficient. */
 typedef fm_status (*fm_mixture_fn)(void *ctx, const bool *take, bool *fails);
 typedef struct fm_minimal_set {
     bool *take;           /* [units] the minimal failing set; owned (fm_free) */
     size_t size;
     bool sufficient;      /* parent + set fails (checked by a run) */
-    bool necessary;       /* child - set passes (checked by a run) */
-    uint32_t runs;        /* mixtures evaluated (repeats are remembered) */
+    bool necessary;       /* child - set passes (checked by a run); false with sufficient: there is
+                             another cause beside this one */
+    bool minimal;         /* the set without any one of its units passes (checked by runs); false: the
+                             runs were used up, a smaller set may do */
+    const bool *repair;   /* [units] units that, set back to the parent's value, make the child pass:
+                             found among the set when necessary, else among all units by the same
+                             search; freed with take */
+    size_t repair_size;   /* 0: none is known */
+    bool repair_minimal;  /* the child fails again with any one of them put back (checked by runs) */
+    uint32_t runs;        /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
 } fm_minimal_set;
 FM_CHECKED fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of,
                                     size_t groups, fm_mixture_fn oracle, void *ctx,
