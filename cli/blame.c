@@ -149,8 +149,8 @@ static fm_status keep_change(void *ctx, const fm_change *ch)
     return rc;
 }
 
-/* "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj" with the
- * adapter's folder in front when it is not the first; plain tensors keep their name. */
+/* "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj" with
+ * the adapter's folder in front when it is not the first; plain tensors keep their name. */
 static void unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
 {
     static const char peft[] = "base_model.model.";
@@ -279,6 +279,18 @@ static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
     return rc;
 }
 
+/* The other way round: does the child pass once the taken units are set back to the parent? */
+static fm_status reset_repairs(void *ctx, const bool *take, bool *repairs)
+{
+    blame *b = ctx;
+    bool fails = false;
+    for (size_t u = 0; u < b->unit_count; u++)
+        b->keep[u] = !take[u];
+    fm_status rc = mixture_fails(b, b->keep, &fails);
+    *repairs = !fails;
+    return rc;
+}
+
 static fm_status open_culprit(blame *b)
 {
     const fm_version *v = &b->version[b->history.culprit];
@@ -310,8 +322,11 @@ fm_status blame_tensors(blame *b, uint32_t max_runs)
     if (rc < 0 || b->unit_count == 0)
         return rc;
     size_t *group_of = fm_calloc(b->unit_count, sizeof *group_of);
-    if (!group_of)
+    b->keep = fm_calloc(b->unit_count, sizeof *b->keep);
+    if (!group_of || !b->keep) {
+        fm_free(group_of);
         return FM_ENOMEM;
+    }
     for (size_t u = 0; u < b->unit_count; u++)
         group_of[u] = b->unit[u].group;
     /* Both ends stay resident, so that a mixture loads no weight at all. */
@@ -320,6 +335,9 @@ fm_status blame_tensors(blame *b, uint32_t max_runs)
         rc = cli_load_model(b->c, b->child, "child", &keep[1]);
     if (rc == FM_OK)
         rc = fm_blame_units(&b->minimal, b->unit_count, group_of, b->group_count, mixture_fails, b,
+                            max_runs);
+    if (rc == FM_OK)
+        rc = fm_blame_units(&b->repair, b->unit_count, group_of, b->group_count, reset_repairs, b,
                             max_runs);
     out_progress_end();
     fm_model_close(keep[0]);
@@ -338,20 +356,31 @@ static int by_score(const void *x, const void *y)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* How many examples stand out: up to the widest gap between neighbours in the upper half of the
- * positive scores; 0 when there is none. A place to look, not a verdict. */
+static int by_value(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+/* How many examples stand out of the crowd: more than six robust deviations (median absolute
+ * deviation, scaled to a normal's) above the median. A place to look, not a verdict. */
 static size_t standing_out(const blame_example *e, size_t count)
 {
-    size_t cut = 0;
-    double widest = 0;
-    for (size_t i = 0; i + 1 < count && i < (count + 1) / 2 && e[i].score > 0; i++) {
-        double gap = e[i].score - fmax(e[i + 1].score, 0);
-        if (gap > widest) {
-            widest = gap;
-            cut = i + 1;
-        }
+    double *v = fm_calloc(count, sizeof *v);
+    size_t out = 0;
+    if (!v || count == 0) {
+        fm_free(v);
+        return 0;
     }
-    return cut;
+    double median = e[count / 2].score;
+    for (size_t i = 0; i < count; i++)
+        v[i] = fabs(e[i].score - median);
+    qsort(v, count, sizeof *v, by_value);
+    double bound = median + 6 * 1.4826 * v[count / 2];
+    while (out < count && e[out].score > fmax(bound, 0))
+        out++;
+    fm_free(v);
+    return out;
 }
 
 /* prompt + the culprit's wrong answer, labels on the answer. */
@@ -398,7 +427,8 @@ static fm_status rank(blame *b, const fm_dataset *data, const fm_example *target
         fm_free(score);
         return FM_ENOMEM;
     }
-    fm_status rc = fm_influence(b->c->engine, b->child, trained_adapter(b) ? NULL : b->parent, &p, data, target, score);
+    fm_status rc = fm_influence(b->c->engine, b->child, trained_adapter(b) ? NULL : b->parent, &p,
+                                data, target, score);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fm_example *e = fm_dataset_at(data, i);
         b->example[i] = (blame_example){e->index, score[i], fm_strdup(e->preview)};
@@ -490,6 +520,8 @@ void blame_release(blame *b)
     fm_free(b->change);
     fm_free(b->unit);
     fm_free(b->minimal.take);
+    fm_free(b->repair.take);
+    fm_free(b->keep);
     fm_free(b->answer);
     fm_free(b->detail);
     fm_free(b->example);

@@ -6,7 +6,8 @@
 
 #define BLAME_UNIT_NAME 256
 
-/* What may be taken from parent or child as one: a tensor, or an adapter's A and B of one module. */
+/* What may be taken from parent or child as one: a tensor, or an adapter's A and B of one module.
+ */
 typedef struct blame_unit {
     char name[BLAME_UNIT_NAME]; /* "model.layers.3.mlp.up_proj" */
     size_t group;               /* its layer */
@@ -15,7 +16,7 @@ typedef struct blame_unit {
 } blame_unit;
 
 typedef struct blame_example {
-    uint32_t index;  /* record number in the data */
+    uint32_t index; /* record number in the data */
     double score;
     char *preview;
 } blame_example;
@@ -30,17 +31,19 @@ typedef struct blame {
     fm_blame_node *node;
     size_t count, cap;
     fm_blame_history history;
-    char **output;       /* [count] what node i answered; NULL where not run */
+    char **output; /* [count] what node i answered; NULL where not run */
     /* culprit */
     fm_tree *parent, *child;
     fm_change *change;
     size_t change_count, change_cap;
     blame_unit *unit;
     size_t unit_count, unit_cap, group_count;
-    fm_minimal_set minimal;
+    fm_minimal_set minimal; /* enough to break the parent */
+    fm_minimal_set repair;  /* enough to repair the child, set back to the parent */
+    bool *keep;             /* scratch [unit_count] */
     char *answer, *detail; /* of the culprit */
     /* data */
-    blame_example *example; /* best first */
+    blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */
     char *data_name;
 } blame;

@@ -1,4 +1,5 @@
-/* cmd_blame.c - fmstore blame: a readable account of where a failure came from, with the evidence. */
+/* cmd_blame.c - fmstore blame: a readable account of where a failure came from, with the evidence.
+ */
 #include <string.h>
 
 #include "cli/blame.h"
@@ -32,7 +33,8 @@ static fm_status find_case(const suite_set *set, const char *spec, const fm_suit
         *index = (size_t)at;
         return FM_OK;
     }
-    return fm_fail(FM_ENOTFOUND, "no suite '%.*s' hangs on this version; 'fmstore suite ls' lists them",
+    return fm_fail(FM_ENOTFOUND,
+                   "no suite '%.*s' hangs on this version; 'fmstore suite ls' lists them",
                    (int)(slash - spec), spec);
 }
 
@@ -68,7 +70,8 @@ static void print_verdict(const blame *b)
         printf("nothing to blame: the case passes here%s\n", out_c(OUT_PLAIN));
         return;
     case FM_BLAME_INHERITED:
-        printf("inherited: it fails as far back as %s (%s, %s)", name, cli_short_oid(&v->oid), v->kind);
+        printf("inherited: it fails as far back as %s (%s, %s)", name, cli_short_oid(&v->oid),
+               v->kind);
         break;
     case FM_BLAME_INTRODUCED:
         printf("introduced by %s (%s, %s): its parents pass, it fails", name,
@@ -81,20 +84,27 @@ static void print_verdict(const blame *b)
     printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);
 }
 
+static void print_units(const blame *b, const fm_minimal_set *set)
+{
+    for (size_t u = 0; u < b->unit_count; u++)
+        if (set->take[u])
+            printf("    %s\n", b->unit[u].name);
+}
+
 static void print_tensors(const blame *b)
 {
-    const fm_minimal_set *m = &b->minimal;
     if (!b->unit_count) {
         printf("\ntensors  none changed in this step\n");
         return;
     }
-    printf("\ntensors  %zu of %zu changed units are enough (%u mixtures of parent and child run)\n",
-           m->size, b->unit_count, m->runs);
-    for (size_t u = 0; u < b->unit_count; u++)
-        if (m->take[u])
-            printf("  %s\n", b->unit[u].name);
-    printf("  parent + these alone: %s;  child without them: %s\n",
-           m->sufficient ? "fails" : "passes", m->necessary ? "passes" : "still fails");
+    printf("\ntensors  of %zu changed units, by running %u mixtures of parent and child\n",
+           b->unit_count, b->minimal.runs + b->repair.runs);
+    printf("  the parent %s with these %zu of the child:\n",
+           b->minimal.sufficient ? "fails" : "still passes", b->minimal.size);
+    print_units(b, &b->minimal);
+    printf("  the child %s with these %zu set back to the parent:\n",
+           b->repair.sufficient ? "passes" : "still fails", b->repair.size);
+    print_units(b, &b->repair);
 }
 
 static void print_data(const blame *b, uint64_t top)
@@ -140,18 +150,28 @@ static fm_json *history_json(const blame *b)
     return array;
 }
 
-static fm_json *tensors_json(const blame *b)
+static fm_json *set_json(const blame *b, const fm_minimal_set *set)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *units = fm_json_new_array();
     for (size_t u = 0; u < b->unit_count; u++)
-        if (b->minimal.take[u])
+        if (set->take[u])
             out_push(&rc, units, fm_json_new_str(b->unit[u].name));
+    out_set(&rc, o, "units", units);
+    out_set(&rc, o, "sufficient", fm_json_new_bool(set->sufficient));
+    out_set(&rc, o, "runs", fm_json_new_int(set->runs));
+    return o;
+}
+
+static fm_json *tensors_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
     out_set(&rc, o, "changed", fm_json_new_int((int64_t)b->unit_count));
-    out_set(&rc, o, "minimal", units);
-    out_set(&rc, o, "sufficient", fm_json_new_bool(b->minimal.sufficient));
-    out_set(&rc, o, "necessary", fm_json_new_bool(b->minimal.necessary));
-    out_set(&rc, o, "runs", fm_json_new_int(b->minimal.runs));
+    if (b->unit_count) {
+        out_set(&rc, o, "breaks_parent", set_json(b, &b->minimal));
+        out_set(&rc, o, "repairs_child", set_json(b, &b->repair));
+    }
     return o;
 }
 
@@ -228,6 +248,8 @@ static int check_opts(cli *c, const blame_opts *o)
         return cli_usage_error(c, "want --case SUITE/CASE, or --prompt P with --expect E");
     if (!o->prompt != !o->expect)
         return cli_usage_error(c, "--prompt and --expect go together");
+    if (o->max_runs == 0 || o->max_runs > 1000000)
+        return cli_usage_error(c, "--max-runs wants 1 to 1,000,000");
     return CLI_GO_ON;
 }
 
@@ -238,7 +260,8 @@ int cmd_blame(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {0, "case", OPT_STR, "SUITE/CASE", "a case of a suite of this version", &o.case_spec},
         {0, "prompt", OPT_STR, "TEXT", "instead of a case: this prompt ...", &o.prompt},
-        {0, "expect", OPT_STR, "TEXT", "... should be answered with text that contains this", &o.expect},
+        {0, "expect", OPT_STR, "TEXT", "... should be answered with text that contains this",
+         &o.expect},
         {0, "raw", OPT_FLAG, NULL, "--prompt is plain text, not a chat message", &o.raw},
         {0, "tensors", OPT_FLAG, NULL, "only look for the tensors (default: tensors and data)",
          &o.tensors},

@@ -9,12 +9,13 @@ typedef struct derive_opts {
     const char *family_file, *name, *method, *data, *message, *skip, *config_dir;
     opt_list set, suites;
     bool no_gate;
+    derive_how how;
 } derive_opts;
 
 static fm_status one_child(family *f, const derive_opts *o, const char *parent)
 {
-    fm_method method = FM_METHOD_LORA;
-    fm_status rc = method_parse(&method, o->method);
+    fm_method method = o->config_dir ? FM_METHOD_PRETRAIN : FM_METHOD_LORA;
+    fm_status rc = o->method ? method_parse(&method, o->method) : FM_OK;
     child *ch = rc == FM_OK ? family_add(f, method) : NULL;
     if (!ch)
         return rc < 0 ? rc : FM_ENOMEM;
@@ -24,6 +25,8 @@ static fm_status one_child(family *f, const derive_opts *o, const char *parent)
     ch->data_path = fm_strdup(o->data);
     ch->message = o->message ? fm_strdup(o->message) : NULL;
     ch->suites = o->suites;
+    if (!f->parent == !f->config_dir || !ch->name || !ch->data_path || !o->message != !ch->message)
+        return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < o->set.count; i++) {
         char key[64];
         const char *eq = strchr(o->set.item[i], '=');
@@ -40,14 +43,15 @@ static fm_status one_child(family *f, const derive_opts *o, const char *parent)
 
 int cmd_derive(cli *c, int argc, char **argv)
 {
-    derive_opts o = {.method = "lora"};
+    derive_opts o = {0};
     const char *parent = NULL;
     size_t n;
     family f = {0};
     const opt_spec table[] = {
         {'f', "family", OPT_STR, "FILE", "children of one parent from a YAML file", &o.family_file},
         {0, "as", OPT_STR, "NAME", "branch to make", &o.name},
-        {0, "method", OPT_STR, "M", "lora (default), full, or pretrain", &o.method},
+        {0, "method", OPT_STR, "M", "lora (default), full, or pretrain (with --from-config)",
+         &o.method},
         {0, "data", OPT_STR, "FILE", "alpaca JSON or JSONL, chat JSONL, or plain text", &o.data},
         {0, "set", OPT_LIST, "KEY=VALUE", "r, alpha, lr, steps, epochs, batch, seed, ...", &o.set},
         {0, "skip", OPT_STR, "N,N,...", "records of the data to leave out", &o.skip},
@@ -55,23 +59,30 @@ int cmd_derive(cli *c, int argc, char **argv)
         {0, "from-config", OPT_STR, "DIR", "pretrain: config.json and tokenizer", &o.config_dir},
         {0, "no-gate", OPT_FLAG, NULL, "land it without running its suites", &o.no_gate},
         {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
+        {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
+         &o.how.log_path},
+        {0, "stop-after", OPT_UINT, "N",
+         "stop after N steps as Ctrl-C does; the same command goes on", &o.how.stop_after},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &parent, 0, 1, &n);
     if (code != CLI_GO_ON)
         return code;
-    if (o.family_file && (n || o.name || o.data))
-        return cli_usage_error(c, "-f FILE says parent, names and data itself");
+    if (o.family_file && (n || o.name || o.data || o.method || o.skip || o.message ||
+                          o.config_dir || o.set.count || o.suites.count))
+        return cli_usage_error(c, "-f FILE says itself what the children are; with it go only "
+                                  "--no-gate, --log and --stop-after");
     if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
     cli_catch_interrupts();
-    fm_status rc = o.family_file ? family_read(&f, o.family_file)
-                                 : one_child(&f, &o, n ? parent : NULL);
+    o.how.gate = !o.no_gate;
+    fm_status rc =
+        o.family_file ? family_read(&f, o.family_file) : one_child(&f, &o, n ? parent : NULL);
     if (rc == FM_OK)
         rc = cli_open(c);
     if (rc == FM_OK)
-        rc = family_derive(c, &f, !o.no_gate);
+        rc = family_derive(c, &f, &o.how);
     family_release(&f);
     return cli_exit(rc);
 }

@@ -56,6 +56,17 @@ static fm_status add_json(diff_state *s, const fm_change *ch, const fm_tensor_ch
     return rc;
 }
 
+static void print_measured(out_table *table, const fm_tensor_change *t)
+{
+    double share = 100.0 * (double)t->changed / (double)FM_MAX(t->elems, (uint64_t)1);
+    if (t->norm_a > 0)
+        out_cell(table, "%.3g %% of the norm, %.1f %% of the values, largest %.3g",
+                 100 * t->norm_delta / t->norm_a, share, t->max_abs_delta);
+    else
+        out_cell(table, "was all zero, %.1f %% of the values, largest %.3g", share,
+                 t->max_abs_delta);
+}
+
 static fm_status each_change(void *ctx, const fm_change *ch)
 {
     diff_state *s = ctx;
@@ -77,9 +88,7 @@ static fm_status each_change(void *ctx, const fm_change *ch)
     out_cell(s->table, "%c", "ADM"[ch->kind]);
     out_cell(s->table, "%s", e->path);
     if (measured)
-        out_cell(s->table, "%.3g %% of the norm, %.1f %% of the values, largest %.3g",
-                 100 * t.norm_delta / t.norm_a, 100.0 * (double)t.changed / (double)t.elems,
-                 t.max_abs_delta);
+        print_measured(s->table, &t);
     else if (ch->kind == FM_CHANGE_MODIFY && strcmp(was, is) != 0)
         out_cell(s->table, "%s -> %s", was, is);
     else

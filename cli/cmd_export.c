@@ -12,8 +12,8 @@ int cmd_export(cli *c, int argc, char **argv)
     const char *args[2], *format = "hf", *dtype_name = NULL;
     size_t n, f;
     const opt_spec table[] = {
-        {0, "format", OPT_STR, "F", "hf (default), safetensors, peft, or source: the bytes that came in",
-         &format},
+        {0, "format", OPT_STR, "F",
+         "hf (default), safetensors, peft, or source: the bytes that came in", &format},
         {0, "dtype", OPT_STR, "D", "f32, bf16 or f16; default: as stored", &dtype_name},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
@@ -23,7 +23,8 @@ int cmd_export(cli *c, int argc, char **argv)
     for (f = 0; f < FM_ARRAY_LEN(names) && strcmp(format, names[f]) != 0; f++)
         ;
     if (f == FM_ARRAY_LEN(names))
-        return cli_usage_error(c, "--format wants hf, safetensors, peft or source, got '%s'", format);
+        return cli_usage_error(c, "--format wants hf, safetensors, peft or source, got '%s'",
+                               format);
     fm_dtype dtype = FM_DTYPE_NONE;
     if (dtype_name) {
         char upper[8] = {0};

@@ -42,7 +42,8 @@ int cmd_fsck(cli *c, int argc, char **argv)
     fsck_state s = {0};
     const opt_spec table[] = {
         {0, "quick", OPT_FLAG, NULL, "structure only; do not decode and hash every object", &quick},
-        {0, "rebuild-index", OPT_FLAG, NULL, "make the indexes anew from packs and git first", &rebuild},
+        {0, "rebuild-index", OPT_FLAG, NULL, "make the indexes anew from packs and git first",
+         &rebuild},
         {0, "json", OPT_FLAG, NULL, "as JSON", &json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };

@@ -68,8 +68,8 @@ static fm_status link_children(family *f)
         n->is_root = !parent;
         if (!parent)
             continue;
-        fm_status rc = fm_grow(&parent->child, &parent->cap, parent->children + 1,
-                               sizeof *parent->child);
+        fm_status rc =
+            fm_grow(&parent->child, &parent->cap, parent->children + 1, sizeof *parent->child);
         if (rc < 0)
             return rc;
         parent->child[parent->children++] = i;
@@ -94,10 +94,11 @@ static void print_below(const family *f, const node *n, char *lead, size_t len, 
         bool last = i + 1 == n->children;
         lead[len] = 0;
         print_node(ch, lead, last ? "`-- " : "|-- ");
-        if (depth < GRAPH_DEPTH_MAX) {
-            memcpy(lead + len, last ? "    " : "|   ", 5);
+        memcpy(lead + len, last ? "    " : "|   ", 5);
+        if (depth < GRAPH_DEPTH_MAX)
             print_below(f, ch, lead, len + 4, depth + 1);
-        }
+        else if (ch->children)
+            printf("%s... more below; 'fmstore log' shows all\n", lead);
     }
 }
 
@@ -132,7 +133,7 @@ int cmd_graph(cli *c, int argc, char **argv)
     bool json = false;
     size_t n;
     family f = {0};
-    char lead[GRAPH_DEPTH_MAX * 4 + 16] = "";
+    char lead[(GRAPH_DEPTH_MAX + 2) * 4 + 16] = "";
     const opt_spec table[] = {
         {0, "json", OPT_FLAG, NULL, "as a JSON array, oldest first", &json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},

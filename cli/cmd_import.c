@@ -30,11 +30,19 @@ static fm_status compose(import *im)
     const fm_tree *own = fm_source_tree(im->source);
     if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT) {
         if (!im->parent)
-            return fm_fail(FM_EINVAL, "%s: is an adapter; name the version that it was trained on "
-                                      "with --parent REV", im->src);
+            return fm_fail(FM_EINVAL,
+                           "%s: is an adapter; name the version that it was trained on "
+                           "with --parent REV",
+                           im->src);
         fm_buf warning;
         fm_buf_init(&warning, 0);
-        rc = fm_adapter_apply(&im->tree, im->parent, own, im->parent_rev, &warning);
+        fm_tree *base = NULL; /* what the parent was trained on is not what this one was */
+        rc = fm_tree_copy(&base, im->parent);
+        if (rc == FM_OK)
+            rc = tree_drop_history(base);
+        if (rc == FM_OK)
+            rc = fm_adapter_apply(&im->tree, base, own, im->parent_rev, &warning);
+        fm_tree_free(base);
         if (rc == FM_OK && warning.len)
             fprintf(stderr, "fmstore: warning: %s\n", fm_buf_cstr(&warning));
         fm_buf_release(&warning);
@@ -92,23 +100,17 @@ static fm_status land(cli *c, import *im)
 }
 
 /* Say so before hours of hashing, not after. */
-static fm_status check_name_free(cli *c, const char *name)
+static fm_status check_words(cli *c, const import *im)
 {
-    fm_oid there;
-    char ref[300];
-    fm_status rc = fm_branch_name_check(name);
-    if (rc < 0)
-        return rc;
-    snprintf(ref, sizeof ref, "refs/heads/%.250s", name);
-    if (fm_ref_read(c->repo, &there, ref) == FM_OK)
-        return fm_fail(FM_EEXISTS, "branch '%s' is there already; choose another name or delete it "
-                                   "with 'fmstore branch -d %s'", name, name);
-    return FM_OK;
+    fm_status rc = branch_must_be_new(c, im->name);
+    if (rc == FM_OK && im->kind)
+        rc = fm_kind_check(im->kind);
+    return rc == FM_OK ? suite_files_check(&im->suites) : rc;
 }
 
 int cmd_import(cli *c, int argc, char **argv)
 {
-    import im = {0};
+import im = {0 };
     size_t n;
     const opt_spec table[] = {
         {0, "as", OPT_STR, "NAME", "branch to make", &im.name},
@@ -127,7 +129,7 @@ int cmd_import(cli *c, int argc, char **argv)
     cli_catch_interrupts();
     fm_status rc = cli_open(c);
     if (rc == FM_OK)
-        rc = check_name_free(c, im.name);
+        rc = check_words(c, &im);
     if (rc == FM_OK && im.parent_rev)
         rc = cli_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)

@@ -66,7 +66,7 @@ static void entry_row(out_table *t, const fm_entry *e)
     out_end_row(t);
 }
 
-static fm_status list_tree(const fm_tree *tree, const char *prefix, bool json)
+static fm_status list_tree(const fm_tree *tree, const char *rev, const char *prefix, bool json)
 {
     fm_status rc = FM_OK;
     size_t shown = 0;
@@ -84,7 +84,8 @@ static fm_status list_tree(const fm_tree *tree, const char *prefix, bool json)
     }
     out_table_print(t, stdout, "");
     if (rc == FM_OK && !shown)
-        rc = fm_fail(FM_ENOTFOUND, "nothing at '%s'", prefix);
+        rc = fm_fail(FM_ENOTFOUND, "%s holds nothing at '%s'; 'fmstore ls %s' lists all", rev,
+                     prefix, rev);
     if (rc == FM_OK && json)
         return out_json(array);
     fm_json_free(array);
@@ -141,7 +142,7 @@ int cmd_ls(cli *c, int argc, char **argv)
     if (rc == FM_OK)
         rc = cli_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
-        rc = list_tree(tree, path, json);
+        rc = list_tree(tree, rev, path, json);
     fm_tree_free(tree);
     return cli_exit(rc);
 }

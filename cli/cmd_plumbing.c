@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "infer/prompt.h"
 #include "store/base/mem.h"
 
 /* Answers one request object; the result is owned by the caller. */
@@ -42,20 +41,30 @@ static fm_status each_line(line_fn fn, void *ctx)
     return rc;
 }
 
-static fm_status ids_of(const fm_json *in, const fm_model *m, fm_ids *ids)
+typedef struct plumb {
+    fm_model *m; /* score alone */
+    const fm_tokenizer *tok;
+    uint64_t vocab;
+    bool decode;
+    uint64_t top;
+} plumb;
+
+static fm_status ids_of(const fm_json *in, const plumb *p, fm_ids *ids)
 {
     const fm_json *list = fm_json_get(in, "ids");
     fm_span text = fm_json_str(fm_json_get(in, "text"));
+    if (text.data && p->tok)
+        return fm_tokenizer_encode(p->tok, text, true, ids); /* as fm_prompt_text does */
     if (text.data)
-        return fm_prompt_text(ids, m, text);
+        return fm_fail(FM_EUNSUPPORTED, "this version has no tokenizer; give {\"ids\": [...]}");
     if (!fm_json_is(list, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "want {\"text\": ...} or {\"ids\": [...]}");
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
         int64_t id = fm_json_int(fm_json_at(list, i), -1);
-        if (id < 0 || id >= (int64_t)fm_model_arch(m)->vocab)
-            return fm_fail(FM_EINVAL, "ids[%zu] is no token of this model (0 to %u)", i,
-                           fm_model_arch(m)->vocab - 1);
+        if (id < 0 || (uint64_t)id >= p->vocab)
+            return fm_fail(FM_EINVAL, "ids[%zu] is no token of this model (0 to %llu)", i,
+                           (unsigned long long)p->vocab - 1);
         rc = fm_ids_push(ids, (int32_t)id);
     }
     return rc;
@@ -70,22 +79,16 @@ static fm_json *ids_json(const fm_ids *ids)
     return array;
 }
 
-typedef struct plumb {
-    fm_model *m;
-    bool decode;
-    uint64_t top;
-} plumb;
-
 static fm_status tokenize_line(void *ctx, const fm_json *in, fm_json **out)
 {
     const plumb *p = ctx;
     fm_ids ids = {0};
     fm_buf text;
     fm_buf_init(&text, 0);
-    fm_status rc = ids_of(in, p->m, &ids);
+    fm_status rc = ids_of(in, p, &ids);
     *out = fm_json_new_object();
     if (rc == FM_OK && p->decode) {
-        rc = fm_tokenizer_decode(fm_model_tokenizer(p->m), ids.id, ids.count, false, &text);
+        rc = fm_tokenizer_decode(p->tok, ids.id, ids.count, false, &text);
         out_set(&rc, *out, "text", fm_json_new_strn(fm_buf_cstr(&text), text.len));
     } else {
         out_set(&rc, *out, "ids", ids_json(&ids));
@@ -118,16 +121,16 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     fm_ids ids = {0};
     float *lp = NULL;
     fm_logprob *top = NULL;
-    fm_status rc = ids_of(in, p->m, &ids);
+    fm_status rc = ids_of(in, p, &ids);
     *out = fm_json_new_object();
     if (rc == FM_OK && ids.count == 0)
         rc = fm_fail(FM_EINVAL, "nothing to score: the text is empty");
     if (rc == FM_OK) {
         lp = fm_calloc(ids.count, sizeof *lp);
         top = fm_calloc(ids.count * p->top, sizeof *top);
-        rc = lp && top ? fm_score(p->m, ids.id, ids.count, lp, p->top ? top : NULL,
-                                  (uint32_t)p->top)
-                       : FM_ENOMEM;
+        rc = lp && top
+                 ? fm_score(p->m, ids.id, ids.count, lp, p->top ? top : NULL, (uint32_t)p->top)
+                 : FM_ENOMEM;
     }
     fm_json *logprobs = fm_json_new_array();
     for (size_t i = 0; rc == FM_OK && i < ids.count; i++)
@@ -142,41 +145,62 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     return rc;
 }
 
-static int plumbing(cli *c, const char *rev, plumb *p, line_fn fn)
+static fm_status tokenize(cli *c, const char *rev, bool decode)
 {
     fm_oid oid;
-    fm_status rc = cli_load_rev(c, rev, &oid, &p->m);
+    fm_tree *tree = NULL;
+    fm_tokenizer *tok = NULL;
+    fm_status rc = cli_resolve(c, rev, &oid, &tree);
     if (rc == FM_OK)
-        rc = each_line(fn, p);
-    fm_model_close(p->m);
-    return cli_exit(rc);
+        rc = cli_open_tokenizer(c, tree, rev, &tok);
+    if (rc == FM_OK) {
+        plumb p = {.tok = tok, .vocab = fm_tokenizer_vocab_size(tok), .decode = decode};
+        rc = each_line(tokenize_line, &p);
+    }
+    fm_tokenizer_close(tok);
+    fm_tree_free(tree);
+    return rc;
+}
+
+static fm_status score(cli *c, const char *rev, uint64_t top)
+{
+    fm_oid oid;
+    plumb p = {.top = top};
+    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    if (rc == FM_OK) {
+        p.tok = fm_model_tokenizer(p.m);
+        p.vocab = fm_model_arch(p.m)->vocab;
+        rc = each_line(score_line, &p);
+    }
+    fm_model_close(p.m);
+    return rc;
 }
 
 int cmd_tokenize(cli *c, int argc, char **argv)
 {
-    plumb p = {0};
+    bool decode = false;
     const char *rev;
     size_t n;
     const opt_spec table[] = {
-        {0, "decode", OPT_FLAG, NULL, "{\"ids\"} to {\"text\"}", &p.decode},
+        {0, "decode", OPT_FLAG, NULL, "{\"ids\"} to {\"text\"}", &decode},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
-    return code != CLI_GO_ON ? code : plumbing(c, rev, &p, tokenize_line);
+    return code != CLI_GO_ON ? code : cli_exit(tokenize(c, rev, decode));
 }
 
 #define TOP_MAX 1000
 int cmd_score(cli *c, int argc, char **argv)
 {
-    plumb p = {0};
+    uint64_t top = 0;
     const char *rev;
     size_t n;
     const opt_spec table[] = {
-        {0, "top", OPT_UINT, "K", "add the K best tokens at each position", &p.top},
+        {0, "top", OPT_UINT, "K", "add the K best tokens at each position", &top},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
-    if (code == CLI_GO_ON && p.top > TOP_MAX)
+    if (code == CLI_GO_ON && top > TOP_MAX)
         return cli_usage_error(c, "--top wants at most %d", TOP_MAX);
-    return code != CLI_GO_ON ? code : plumbing(c, rev, &p, score_line);
+    return code != CLI_GO_ON ? code : cli_exit(score(c, rev, top));
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/version_tree.h"
 
 static fm_status print_ref(void *ctx, const char *name, const fm_oid *oid)
 {
@@ -33,11 +34,27 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     fm_status rc = full_name(ref, sizeof ref, space, name);
     if (rc == FM_OK)
         rc = cli_resolve(c, rev, &oid, NULL);
+    if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */
+        rc = branch_must_be_new(c, name);
     if (rc == FM_OK)
         rc = fm_ref_update(c->repo, ref, &oid, NULL, "created");
+    if (rc == FM_EEXISTS && space[0] == 't')
+        rc = fm_fail(rc,
+                     "tag '%s' is there already; choose another name or delete it with "
+                     "'fmstore tag -d %s'",
+                     name, name);
     if (rc == FM_OK)
         printf("%s is %s\n", name, cli_short_oid(&oid));
     return rc;
+}
+
+static fm_status read_ref(cli *c, fm_oid *oid, const char *ref, const char *space, const char *name)
+{
+    const char *what = space[0] == 'h' ? "branch" : "tag";
+    fm_status rc = fm_ref_read(c->repo, oid, ref);
+    return rc == FM_ENOTFOUND
+               ? fm_fail(rc, "there is no %s '%s'; 'fmstore %s' lists them", what, name, what)
+               : rc;
 }
 
 static fm_status delete_ref(cli *c, const char *space, const char *name)
@@ -46,7 +63,7 @@ static fm_status delete_ref(cli *c, const char *space, const char *name)
     fm_oid oid;
     fm_status rc = full_name(ref, sizeof ref, space, name);
     if (rc == FM_OK)
-        rc = fm_ref_read(c->repo, &oid, ref);
+        rc = read_ref(c, &oid, ref, space, name);
     if (rc == FM_OK)
         rc = fm_ref_delete(c->repo, ref, &oid);
     if (rc == FM_OK)
@@ -63,7 +80,9 @@ static fm_status rename_branch(cli *c, const char *from, const char *to)
     if (rc == FM_OK)
         rc = full_name(new_ref, sizeof new_ref, "heads", to);
     if (rc == FM_OK)
-        rc = fm_ref_read(c->repo, &oid, old_ref);
+        rc = read_ref(c, &oid, old_ref, "heads", from);
+    if (rc == FM_OK)
+        rc = branch_must_be_new(c, to);
     if (rc == FM_OK)
         rc = fm_ref_update(c->repo, new_ref, &oid, NULL, "renamed");
     if (rc == FM_OK)
@@ -80,14 +99,16 @@ static int refs_command(cli *c, int argc, char **argv, const char *space, const 
     size_t n;
     const opt_spec table[] = {
         {'d', "delete", OPT_FLAG, NULL, "delete the name (versions stay until gc)", &del},
-        {'m', "move", OPT_FLAG, NULL, "rename a branch: -m OLD NEW", &move},
+        {'m', "move", OPT_FLAG, NULL, space[0] == 'h' ? "rename a branch: -m OLD NEW" : NULL,
+         &move},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 0, 2, &n);
     if (code != CLI_GO_ON)
         return code;
-    if ((del && n != 1) || (move && (n != 2 || space[0] != 'h')))
-        return cli_usage_error(c, "-d wants one name, -m wants two");
+    if ((del && n != 1) || (move && n != 2) || (del && move))
+        return cli_usage_error(c, space[0] == 'h' ? "-d wants one name, -m wants two, not both"
+                                                  : "-d wants one name");
     if (n == 1 && !del)
         return cli_usage_error(c, "which version should '%s' name? give a REV", args[0]);
     fm_status rc = cli_open(c);

@@ -34,8 +34,12 @@ static bool print_event(void *ctx, const fm_gen_event *ev)
 static fm_status generate(cli *c, const run_opts *o, fm_model *m, const fm_ids *ids, answer *a)
 {
     fm_scheduler *s = NULL;
-    fm_gen_request req = {.model = m, .prompt = ids->id, .prompt_len = ids->count,
-                          .max_new = (uint32_t)o->max_new, .on_event = print_event, .ctx = a};
+    fm_gen_request req = {.model = m,
+                          .prompt = ids->id,
+                          .prompt_len = ids->count,
+                          .max_new = (uint32_t)o->max_new,
+                          .on_event = print_event,
+                          .ctx = a};
     bool busy = true;
     fm_sample_defaults(&req.sampling);
     req.sampling.temperature = (float)o->temperature;
@@ -109,7 +113,8 @@ int cmd_run(cli *c, int argc, char **argv)
     run_opts o = {.max_new = 256, .top_p = 1};
     size_t n;
     const opt_spec table[] = {
-        {'p', "prompt", OPT_STR, "TEXT", "answer this; without it, lines of standard input", &o.prompt},
+        {'p', "prompt", OPT_STR, "TEXT", "answer this; without it, lines of standard input",
+         &o.prompt},
         {0, "raw", OPT_FLAG, NULL, "continue the text itself; no chat template", &o.raw},
         {'n', "max-tokens", OPT_UINT, "N", "at most N new tokens (256)", &o.max_new},
         {0, "temperature", OPT_REAL, "T", "0 = greedy (default)", &o.temperature},
@@ -123,6 +128,8 @@ int cmd_run(cli *c, int argc, char **argv)
         return code;
     if (o.max_new == 0 || o.max_new > 1000000)
         return cli_usage_error(c, "-n wants 1 to 1,000,000");
+    if (o.top_k > UINT32_MAX)
+        return cli_usage_error(c, "--top-k wants at most %u", UINT32_MAX);
     fm_oid oid;
     fm_model *m = NULL;
     fm_json *messages = NULL;

@@ -100,7 +100,8 @@ int cmd_serve(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
         {0, "host", OPT_STR, "H", "address to bind to (127.0.0.1)", &opts.host},
-        {0, "api-key-file", OPT_STR, "FILE", "ask clients for the key on its first line", &key_file},
+        {0, "api-key-file", OPT_STR, "FILE", "ask clients for the key on its first line",
+         &key_file},
         {0, "max-running", OPT_UINT, "N", "answers in one batch (32)", &max_running},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };

@@ -41,7 +41,7 @@ static void print_text(const fm_repo_stats *s)
     out_cell_right(t, "tensors");
     out_cell_right(t, "shared");
     out_cell_right(t, "as a copy");
-    out_cell_right(t, "shared");
+    out_cell_right(t, "of it shared");
     out_cell_right(t, "its own");
     out_cell_right(t, "on disk");
     out_end_row(t);
@@ -58,9 +58,9 @@ static void print_text(const fm_repo_stats *s)
     }
     out_table_print(t, stdout, "");
     uint64_t disk = s->physical_bytes + s->git_bytes;
-    printf("\n%zu separate copies would take %s; this repository takes %s (%s packs, %s lineage)",
-           s->count, out_bytes(s->logical_bytes), out_bytes(disk), out_bytes(s->physical_bytes),
-           out_bytes(s->git_bytes));
+    printf("\n%zu separate cop%s would take %s; this repository takes %s (%s packs, %s lineage)",
+           s->count, s->count == 1 ? "y" : "ies", out_bytes(s->logical_bytes), out_bytes(disk),
+           out_bytes(s->physical_bytes), out_bytes(s->git_bytes));
     if (s->logical_bytes)
         printf(": %.1f %%", 100.0 * (double)disk / (double)s->logical_bytes);
     putchar('\n');

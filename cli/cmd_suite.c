@@ -15,7 +15,8 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     if (rc == FM_OK)
         rc = fm_ref_read(c->repo, &old, ref);
     if (rc == FM_ENOTFOUND)
-        rc = fm_fail(FM_ENOTFOUND, "'%s' is not a branch; a suite is added to a branch's tip", branch);
+        rc = fm_fail(FM_ENOTFOUND, "'%s' is not a branch; a suite is added to a branch's tip",
+                     branch);
     if (rc == FM_OK)
         rc = fm_version_tree(c->repo, &tree, &old);
     if (rc == FM_OK)
@@ -27,8 +28,8 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     if (rc == FM_OK) {
         snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
         landing l = {.branch = branch, .expect_old = &old, .tree = tree, .gate = false};
-        l.commit = (fm_commit_opts){.kind = "edit", .message = subject, .parent = &old,
-                                    .parent_count = 1};
+        l.commit =
+            (fm_commit_opts){.kind = "edit", .message = subject, .parent = &old, .parent_count = 1};
         rc = land_version(c, &l, &oid);
     }
     fm_txn_close(txn);

@@ -53,8 +53,9 @@ static fm_status select_suites(suite_set *set, const test_opts *o)
     if (kept)
         return FM_OK;
     if (o->suite || o->case_name)
-        return fm_fail(FM_ENOTFOUND, "no suite of %s has %s%s%s%s; 'fmstore suite ls %s' lists them",
-                       o->rev, o->suite ? "the name " : "", o->suite ? o->suite : "",
+        return fm_fail(FM_ENOTFOUND,
+                       "no suite of %s has %s%s%s%s; 'fmstore suite ls %s' lists them", o->rev,
+                       o->suite ? "the name " : "", o->suite ? o->suite : "",
                        o->case_name ? " a case " : "", o->case_name ? o->case_name : "", o->rev);
     return fm_fail(FM_ENOTFOUND, "%s carries no suite; add one with 'fmstore suite add %s FILE'",
                    o->rev, o->rev);
@@ -65,8 +66,8 @@ static void print_side(const test_opts *o, const test_side *side, size_t n)
     for (size_t i = 0; i < n; i++) {
         const fm_suite_run *run = &side->run[i];
         printf("%s%s%s  %s%s: %zu of %zu passed", out_c(OUT_BOLD), side->rev, out_c(OUT_PLAIN),
-               fm_suite_name(run->suite), fm_suite_is_gate(run->suite) ? " (gate)" : "", run->passed,
-               run->count);
+               fm_suite_name(run->suite), fm_suite_is_gate(run->suite) ? " (gate)" : "",
+               run->passed, run->count);
         printf(run->cached == run->count ? ", cached\n" : ", %.1f s\n", run->seconds);
         for (size_t k = 0; k < run->count; k++) {
             const fm_case_result *r = &run->result[k];
@@ -74,8 +75,10 @@ static void print_side(const test_opts *o, const test_side *side, size_t n)
                 continue;
             bool pass = r->verdict == FM_PASS;
             printf("  %s%s%s %s\n", out_c(pass ? OUT_GREEN : OUT_RED),
-                   pass ? "pass" : r->verdict == FM_FAIL ? "FAIL" : "ERROR", out_c(OUT_PLAIN),
-                   r->name);
+                   pass                    ? "pass"
+                   : r->verdict == FM_FAIL ? "FAIL"
+                                           : "ERROR",
+                   out_c(OUT_PLAIN), r->name);
             if (!pass && r->detail)
                 printf("       %s\n", out_text(r->detail, 200));
             if (r->output)
@@ -188,8 +191,10 @@ static fm_status report(cli *c, const test_opts *o, const test_side *side, const
     }
     for (size_t i = 0; i < n; i++)
         bad += side->run[i].count - side->run[i].passed;
+    if (rc < 0 || !bad)
+        return rc;
     fm_error_clear();
-    return rc == FM_OK && bad ? FM_EREFUSED : rc;
+    return FM_EREFUSED; /* the honest no has been printed already */
 }
 
 int cmd_test(cli *c, int argc, char **argv)

@@ -55,18 +55,32 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
     return CLI_GO_ON;
 }
 
+/* Names in errors may come from strangers: no byte of theirs may move the cursor or add a line. */
+void cli_say_error(void)
+{
+    fputs("fmstore: ", stderr);
+    for (const char *p = fm_error_text(); *p; p++) {
+        unsigned char ch = (unsigned char)*p;
+        if (ch < 0x20 || ch == 0x7f)
+            fprintf(stderr, "\\x%02x", ch);
+        else
+            fputc(ch, stderr);
+    }
+    fputc('\n', stderr);
+}
+
 int cli_exit(fm_status rc)
 {
     if (rc == FM_OK)
         return EXIT_YES;
     out_progress_end();
-    if (rc == FM_EREFUSED) {
-        if (*fm_error_text())
-            fprintf(stderr, "fmstore: %s\n", fm_error_text());
-        return EXIT_NO;
-    }
-    fprintf(stderr, "fmstore: %s\n", *fm_error_text() ? fm_error_text() : fm_status_name(rc));
-    return EXIT_FAILURE_128;
+    if (rc == FM_ENOMEM) /* whatever text is there is about something else */
+        fm_ignore(fm_fail(rc, "out of memory"), "for cli_say_error");
+    else if (rc != FM_EREFUSED && !*fm_error_text())
+        fm_ignore(fm_fail(rc, "%s", fm_status_name(rc)), "for cli_say_error");
+    if (*fm_error_text())
+        cli_say_error();
+    return rc == FM_EREFUSED ? EXIT_NO : EXIT_FAILURE_128;
 }
 
 fm_status cli_open(cli *c)
@@ -116,6 +130,33 @@ fm_status cli_entry_bytes(cli *c, const fm_entry *e, fm_buf *out)
     return fm_entry_read(out, &p, e);
 }
 
+static fm_status text_entry(cli *c, const fm_tree *tree, const char *path, fm_buf *out)
+{
+    const fm_entry *e = fm_tree_find(tree, path);
+    return e ? cli_entry_bytes(c, e, out) : FM_OK;
+}
+
+fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_tokenizer **out)
+{
+    fm_buf json, config;
+    fm_buf_init(&json, 0);
+    fm_buf_init(&config, 0);
+    *out = NULL;
+    fm_status rc = text_entry(c, tree, "tokenizer/tokenizer.json", &json);
+    if (rc == FM_OK)
+        rc = text_entry(c, tree, "tokenizer/tokenizer_config.json", &config);
+    if (rc == FM_OK && !json.len)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "%s has no tokenizer.json, so it cannot read text; import the "
+                     "model's whole folder",
+                     what);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_open(out, fm_buf_span(&json), fm_buf_span(&config), what);
+    fm_buf_release(&json);
+    fm_buf_release(&config);
+    return rc;
+}
+
 const char *cli_short_oid(const fm_oid *oid)
 {
     static char slot[8][41];
@@ -134,8 +175,9 @@ fm_status cli_read_stdin_line(fm_buf *line, bool *end)
     for (;;) {
         int ch = fgetc(stdin);
         if (ch == EOF) {
-            *end = line->len == 0;
-            return ferror(stdin) ? fm_fail(FM_EIO, "standard input: read error") : FM_OK;
+            *end = line->len == 0 || cli_interrupted;
+            return ferror(stdin) && !cli_interrupted ? fm_fail(FM_EIO, "standard input: read error")
+                                                     : FM_OK;
         }
         if (ch == '\n')
             return FM_OK;

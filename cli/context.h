@@ -10,18 +10,19 @@
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
 
 typedef struct cli {
-    const char *dir;      /* -C, "." */
-    unsigned threads;     /* --threads, 0 = all */
-    const char *usage;    /* of the running command */
-    fm_repo *repo;        /* opened by cli_open, closed by main */
-    fm_engine *engine;    /* made by cli_engine, freed by main */
+    const char *dir;   /* -C, "." */
+    unsigned threads;  /* --threads, 0 = all */
+    const char *usage; /* of the running command */
+    fm_repo *repo;     /* opened by cli_open, closed by main */
+    fm_engine *engine; /* made by cli_engine, freed by main */
 } cli;
 
 /* Parse or explain: CLI_GO_ON, or the exit code to return (help printed, usage error printed). */
 int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char **args, size_t min,
               size_t max, size_t *count);
 int cli_usage_error(cli *c, const char *fmt, ...) FM_PRINTF(2, 3);
-/* Exit code of a status; prints "fmstore: <text>" for failures. FM_EREFUSED is an honest no. */
+/* Exit code of a status; prints one line "fmstore: <text>" for failures. FM_EREFUSED is an honest
+ * no. */
 int cli_exit(fm_status rc);
 
 fm_status cli_open(cli *c);
@@ -32,8 +33,11 @@ fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model
 fm_status cli_load_rev(cli *c, const char *rev, fm_oid *oid, fm_model **out);
 /* One version's entry as bytes (file, blob or raw tensor); appended. */
 fm_status cli_entry_bytes(cli *c, const fm_entry *e, fm_buf *out);
-const char *cli_short_oid(const fm_oid *oid); /* 10 hex digits, ring of buffers */
+/* The text side of a version without its weights; FM_EUNSUPPORTED where it has none. */
+fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_tokenizer **out);
+const char *cli_short_oid(const fm_oid *oid);           /* 10 hex digits, ring of buffers */
 fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; limit 64 MiB */
+void cli_say_error(void);                               /* that line alone */
 /* Set by Ctrl-C; long work looks at it through progress callbacks. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupts(void);

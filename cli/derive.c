@@ -1,7 +1,7 @@
 /* derive.c - one training call for all children of a parent, then one version each.
  *
- * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute mode
- * and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */
+ * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute
+ * mode and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */
 #include "cli/derive.h"
 
 #include <string.h>
@@ -12,13 +12,21 @@
 #include "store/source.h"
 
 #define DATA_MAX_BYTES ((size_t)8 << 30)
+#define CONFIG_MAX_BYTES ((size_t)256 << 20)
+
+/* Of a folder to pretrain from; the first CONFIG_NEEDED must be there. */
+enum { CONFIG_NEEDED = 2, CONFIG_FILES = 5 };
+static const char *const config_files[CONFIG_FILES] = {
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "chat_template.jinja"};
 
 typedef struct derivation {
     cli *c;
     family *f;
     fm_oid parent_oid;
-    fm_tree *parent;      /* PRETRAIN: model.json and tokenizer alone */
-    fm_model *model;      /* keeps the stem resident; NULL for PRETRAIN */
+    fm_tree *parent;             /* PRETRAIN: model.json and tokenizer alone */
+    fm_model *model;             /* keeps the stem resident; NULL for PRETRAIN */
+    fm_buf config[CONFIG_FILES]; /* PRETRAIN: the folder's files */
     fm_tokenizer *own_tokenizer; /* PRETRAIN */
     const fm_tokenizer *tok;
     const fm_chat_template *chat;
@@ -28,27 +36,42 @@ typedef struct derivation {
     fm_train_job *job;
     fm_train_result *result;
     bool pretrain;
+    fm_train_progress last; /* the newest step */
+    uint64_t steps_done;    /* of this call */
+    uint64_t stop_after;    /* 0 = never */
 } derivation;
 
-static fm_status read_entry_text(cli *c, const fm_tree *tree, const char *path, fm_buf *out)
+/* ---- what the children begin from ---- */
+
+/* The config folder's files, read before anything is stored. */
+static fm_status read_config_files(derivation *d)
 {
-    const fm_entry *e = fm_tree_find(tree, path);
-    return e ? cli_entry_bytes(c, e, out) : FM_OK;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < CONFIG_FILES; i++) {
+        char *from = fm_path_join(d->f->config_dir, config_files[i]);
+        fm_buf_init(&d->config[i], CONFIG_MAX_BYTES);
+        if (!from)
+            rc = FM_ENOMEM;
+        else if (i < CONFIG_NEEDED || fm_path_exists(from))
+            rc = fm_read_file(&d->config[i], from, CONFIG_MAX_BYTES);
+        fm_free(from);
+    }
+    if (rc == FM_OK)
+        rc = fm_tokenizer_open(&d->own_tokenizer, fm_buf_span(&d->config[1]),
+                               fm_buf_span(&d->config[2]), d->f->config_dir);
+    d->tok = d->own_tokenizer;
+    return rc;
 }
 
-/* A tree of a config folder: what a model is before it has weights. */
-static fm_status tree_of_config(cli *c, const char *dir, fm_tree **out)
+static fm_status put_model_json(const derivation *d, fm_tree *tree)
 {
-    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json",
-                                        "special_tokens_map.json", "chat_template.jinja"};
-    fm_txn *txn = NULL;
     fm_json *config = NULL, *model = fm_json_new_object();
+    char *path = fm_path_join(d->f->config_dir, config_files[0]);
     fm_buf text;
     fm_buf_init(&text, 0);
-    char *path = fm_path_join(dir, "config.json");
-    fm_status rc = path && model ? fm_tree_new(out) : FM_ENOMEM;
+    fm_status rc = model && path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fm_json_parse_file(&config, path, (size_t)4 << 20);
+        rc = fm_json_parse(&config, fm_buf_span(&d->config[0]), path);
     out_set(&rc, model, "format", fm_json_new_int(1));
     out_set(&rc, model, "architecture",
             fm_json_new_str(fm_json_cstr(fm_json_get(config, "model_type"), "")));
@@ -56,24 +79,7 @@ static fm_status tree_of_config(cli *c, const char *dir, fm_tree **out)
     if (rc == FM_OK)
         rc = fm_json_write(&text, model, FM_JSON_PRETTY);
     if (rc == FM_OK)
-        rc = fm_tree_put_file(*out, "model.json", fm_buf_span(&text));
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&txn, fm_repo_store(c->repo));
-    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(files); i++) {
-        char *from = fm_path_join(dir, files[i]), *to = fm_path_join("tokenizer", files[i]);
-        fm_buf_clear(&text);
-        if (!from || !to)
-            rc = FM_ENOMEM;
-        else if (fm_path_exists(from))
-            rc = fm_read_file(&text, from, (size_t)256 << 20);
-        if (rc == FM_OK && text.len)
-            rc = fm_txn_put_path(txn, *out, to, fm_buf_span(&text));
-        fm_free(from);
-        fm_free(to);
-    }
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
-    fm_txn_close(txn);
+        rc = fm_tree_put_file(tree, "model.json", fm_buf_span(&text));
     fm_buf_release(&text);
     fm_json_free(config);
     fm_json_free(model);
@@ -81,31 +87,33 @@ static fm_status tree_of_config(cli *c, const char *dir, fm_tree **out)
     return rc;
 }
 
-static fm_status open_tokenizer(derivation *d)
+/* A tree of the config folder: what a model is before it has weights. */
+static fm_status store_config(derivation *d)
 {
-    fm_buf json, config;
-    fm_buf_init(&json, 0);
-    fm_buf_init(&config, 0);
-    fm_status rc = read_entry_text(d->c, d->parent, "tokenizer/tokenizer.json", &json);
+    fm_txn *txn = NULL;
+    fm_status rc = fm_tree_new(&d->parent);
     if (rc == FM_OK)
-        rc = read_entry_text(d->c, d->parent, "tokenizer/tokenizer_config.json", &config);
-    if (rc == FM_OK && !json.len)
-        rc = fm_fail(FM_ENOTFOUND, "%s holds no tokenizer.json", d->f->config_dir);
+        rc = put_model_json(d, d->parent);
     if (rc == FM_OK)
-        rc = fm_tokenizer_open(&d->own_tokenizer, fm_buf_span(&json), fm_buf_span(&config),
-                               d->f->config_dir);
-    d->tok = d->own_tokenizer;
-    fm_buf_release(&json);
-    fm_buf_release(&config);
+        rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
+    for (size_t i = 1; rc == FM_OK && i < CONFIG_FILES; i++) {
+        char *to = fm_path_join("tokenizer", config_files[i]);
+        if (!to)
+            rc = FM_ENOMEM;
+        else if (d->config[i].len)
+            rc = fm_txn_put_path(txn, d->parent, to, fm_buf_span(&d->config[i]));
+        fm_free(to);
+    }
+    if (rc == FM_OK)
+        rc = fm_txn_commit(txn, NULL);
+    fm_txn_close(txn);
     return rc;
 }
 
 static fm_status open_parent(derivation *d)
 {
-    if (d->pretrain) {
-        fm_status rc = tree_of_config(d->c, d->f->config_dir, &d->parent);
-        return rc == FM_OK ? open_tokenizer(d) : rc;
-    }
+    if (d->pretrain)
+        return read_config_files(d);
     fm_status rc = cli_resolve(d->c, d->f->parent, &d->parent_oid, &d->parent);
     if (rc == FM_OK)
         rc = cli_load_model(d->c, d->parent, d->f->parent, &d->model);
@@ -137,9 +145,8 @@ static fm_status checkpoint_place(derivation *d, size_t i)
         rc = fm_sha256(&digest, key.data, key.len);
     if (rc == FM_OK) {
         fm_digest_hex(&digest, hex);
-        d->checkpoint[i] =
-            fm_asprintf("%s/cache/checkpoints/%.20s", fm_repo_path(d->c->repo), hex);
-        rc = d->checkpoint[i] ? fm_make_dirs(d->checkpoint[i]) : FM_ENOMEM;
+        d->checkpoint[i] = fm_asprintf("%s/cache/checkpoints/%.20s", fm_repo_path(d->c->repo), hex);
+        rc = d->checkpoint[i] ? FM_OK : FM_ENOMEM;
     }
     fm_json_free(config);
     fm_json_free(manifest);
@@ -147,37 +154,47 @@ static fm_status checkpoint_place(derivation *d, size_t i)
     return rc;
 }
 
+/* Everything that can be wrong with the words of a child, before any work. */
+static fm_status check_child(const derivation *d, size_t i)
+{
+    const child *ch = &d->f->child[i];
+    fm_status rc = branch_must_be_new(d->c, ch->name);
+    for (size_t k = 0; rc == FM_OK && k < i; k++)
+        if (strcmp(d->f->child[k].name, ch->name) == 0)
+            rc =
+                fm_fail(FM_EINVAL, "two children are called '%s'; a branch is made once", ch->name);
+    if (rc == FM_OK && (ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
+        rc = fm_fail(FM_EINVAL,
+                     "child '%s': method pretrain goes with a config folder, the others "
+                     "with a parent",
+                     ch->name);
+    return rc == FM_OK ? suite_files_check(&ch->suites) : rc;
+}
+
 static fm_status prepare_child(derivation *d, size_t i)
 {
     child *ch = &d->f->child[i];
-    fm_oid there;
-    char ref[300];
-    fm_status rc = fm_branch_name_check(ch->name);
-    if (rc < 0)
-        return rc;
-    snprintf(ref, sizeof ref, "refs/heads/%.250s", ch->name);
-    if (fm_ref_read(d->c->repo, &there, ref) == FM_OK)
-        return fm_fail(FM_EEXISTS, "branch '%s' is there already; choose another name or delete it "
-                                   "with 'fmstore branch -d %s'", ch->name, ch->name);
-    if ((ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
-        return fm_fail(FM_EINVAL, "child '%s': method pretrain goes with a config folder, the "
-                                  "others with a parent", ch->name);
-    rc = fm_read_file(&d->data[i], ch->data_path, DATA_MAX_BYTES);
+    fm_status rc = fm_read_file(&d->data[i], ch->data_path, DATA_MAX_BYTES);
     if (rc == FM_OK)
         rc = fm_dataset_open(&d->dataset[i], fm_buf_span(&d->data[i]), fm_path_base(ch->data_path),
                              d->tok, d->chat, &ch->config, ch->skip, ch->skip_count);
-    if (rc == FM_OK)
-        rc = checkpoint_place(d, i);
-    if (rc == FM_OK)
-        d->job[i] = (fm_train_job){.name = ch->name, .config = ch->config, .parent = d->parent,
-                                   .data = d->dataset[i], .checkpoint_dir = d->checkpoint[i],
-                                   .checkpoint_every = 200};
-    return rc;
+    return rc == FM_OK ? checkpoint_place(d, i) : rc;
+}
+
+static fm_train_job job_of(const derivation *d, size_t i)
+{
+    const child *ch = &d->f->child[i];
+    return (fm_train_job){.name = ch->name,
+                          .config = ch->config,
+                          .parent = d->parent,
+                          .data = d->dataset[i],
+                          .checkpoint_dir = d->checkpoint[i],
+                          .checkpoint_every = 200};
 }
 
 static bool show_progress(void *ctx, const fm_train_progress *p)
 {
-    const derivation *d = ctx;
+    derivation *d = ctx;
     const char *name = d->f->child[p->child].name;
     uint32_t every = p->steps / 4 ? p->steps / 4 : 1;
     out_progress("%s  step %u/%u  loss %.4f  %.0f tokens/s", name, p->step + 1, p->steps, p->loss,
@@ -187,7 +204,8 @@ static bool show_progress(void *ctx, const fm_train_progress *p)
         fprintf(stderr, "  %s  step %u/%u  loss %.4f  grad %.3f  lr %.2e  %.0f tokens/s\n", name,
                 p->step + 1, p->steps, p->loss, p->grad_norm, p->lr, p->tokens_per_s);
     }
-    return cli_interrupted != 0;
+    d->last = *p;
+    return cli_interrupted || ++d->steps_done == d->stop_after;
 }
 
 /* ---- from a result to a version ---- */
@@ -291,15 +309,14 @@ static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *
 static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *recipe,
                              fm_digest *data)
 {
-    static const char *const parents_own[] = {"source/", "data/", "recipe.json", "train_log.json"};
     child *ch = &d->f->child[i];
     fm_txn *txn = NULL;
     fm_json *doc = NULL, *manifest = fm_dataset_manifest(d->dataset[i]);
     fm_buf path;
     fm_buf_init(&path, 0);
     fm_status rc = manifest ? FM_OK : FM_ENOMEM;
-    for (size_t k = 0; rc == FM_OK && k < FM_ARRAY_LEN(parents_own); k++)
-        rc = tree_drop(tree, parents_own[k]);
+    if (rc == FM_OK)
+        rc = tree_drop_history(tree);
     if (rc == FM_OK)
         rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
     if (rc == FM_OK)
@@ -354,8 +371,13 @@ static fm_status land_child(derivation *d, size_t i, bool gate)
                                     .data_digest = data_hex};
         rc = land_version(d->c, &l, &oid);
     }
-    if (rc == FM_OK || rc == FM_EREFUSED)
+    bool kept = rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECONFLICT || rc == FM_EEXISTS;
+    if (kept) { /* there is a commit: nothing is left to resume */
+        fm_error_state text;
+        fm_error_save(&text);
         fm_ignore(fm_remove_tree(d->checkpoint[i]), "a leftover checkpoint does no harm");
+        fm_error_restore(&text);
+    }
     fm_tree_free(tree);
     return rc;
 }
@@ -394,46 +416,98 @@ static void derivation_release(derivation *d)
     fm_free(d->result);
     fm_model_close(d->model);
     fm_tokenizer_close(d->own_tokenizer);
+    for (size_t i = 0; i < CONFIG_FILES; i++)
+        fm_buf_release(&d->config[i]);
     fm_tree_free(d->parent);
 }
 
-/* Every child lands or is refused on its own: a failing gate does not hold its siblings back. */
+/* Every child lands or is refused on its own: one that fails does not hold its siblings back. The
+ * text of the worst is left to the caller, the others are printed here. */
 static fm_status land_all(derivation *d, bool gate)
 {
     fm_status worst = FM_OK;
+    fm_error_state kept = {""};
     for (size_t i = 0; i < d->f->count; i++) {
-        if (d->result[i].stopped)
-            return fm_fail(FM_ECANCELLED, "stopped; the same command takes '%s' up again where it "
-                                          "was", d->f->child[i].name);
+        fm_error_state text;
         fm_status rc = land_child(d, i, gate);
-        if (rc < 0 && rc != FM_EREFUSED)
-            return rc;
-        if (rc == FM_EREFUSED) {
+        if (rc == FM_OK)
+            continue;
+        fm_error_save(&text);
+        bool worse = worst == FM_OK || (worst == FM_EREFUSED && rc != FM_EREFUSED);
+        fm_error_restore(worse ? &kept : &text);
+        if (worst != FM_OK)
+            cli_say_error();
+        if (worse) {
             worst = rc;
-            if (i + 1 < d->f->count)
-                fprintf(stderr, "fmstore: %s\n", fm_error_text());
+            kept = text;
         }
     }
+    fm_error_restore(&kept);
     return worst;
 }
 
-fm_status family_derive(cli *c, family *f, bool gate)
+/* Nothing lands before all are trained: the very same command then goes on where this one ended. */
+static fm_status fail_stopped(const derivation *d)
+{
+    return fm_fail(FM_ECANCELLED,
+                   "stopped after step %u of %u of '%s'; no branch was made; the same "
+                   "command goes on from there",
+                   d->last.step + 1, d->last.steps, d->f->child[d->last.child].name);
+}
+
+static fm_status write_log(const derivation *d, const char *path)
+{
+    fm_buf text;
+    fm_json *all = fm_json_new_object();
+    fm_status rc = all ? FM_OK : FM_ENOMEM;
+    fm_buf_init(&text, 0);
+    for (size_t i = 0; i < d->f->count; i++)
+        if (d->result[i].log)
+            out_set(&rc, all, d->f->child[i].name, fm_json_ref(d->result[i].log));
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, all, FM_JSON_PRETTY);
+    fm_buf_char(&text, '\n');
+    if (rc == FM_OK)
+        rc = fm_write_file(path, text.data, text.len);
+    fm_buf_release(&text);
+    fm_json_free(all);
+    return rc;
+}
+
+static fm_status train(derivation *d)
+{
+    fm_provider p = fm_store_provider(fm_repo_store(d->c->repo));
+    for (size_t i = 0; i < d->f->count; i++)
+        d->job[i] = job_of(d, i);
+    fm_status rc = fm_train_run(d->c->engine, &p, d->job, d->f->count, d->result, show_progress, d);
+    out_progress_end();
+    return rc;
+}
+
+fm_status family_derive(cli *c, family *f, const derive_how *how)
 {
     derivation d = {.c = c, .f = f, .pretrain = f->config_dir != NULL};
-    fm_status rc = cli_engine(c);
+    bool stopped = false;
+    d.stop_after = how->stop_after;
+    fm_status rc = derivation_new(&d);
+    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
+        rc = check_child(&d, i);
     if (rc == FM_OK)
-        rc = derivation_new(&d);
+        rc = cli_engine(c);
     if (rc == FM_OK)
         rc = open_parent(&d);
     for (size_t i = 0; rc == FM_OK && i < f->count; i++)
         rc = prepare_child(&d, i);
-    if (rc == FM_OK) {
-        fm_provider p = fm_store_provider(fm_repo_store(c->repo));
-        rc = fm_train_run(c->engine, &p, d.job, f->count, d.result, show_progress, &d);
-        out_progress_end();
-    }
+    if (rc == FM_OK && d.pretrain)
+        rc = store_config(&d);
     if (rc == FM_OK)
-        rc = land_all(&d, gate);
+        rc = train(&d);
+    if (rc == FM_OK && how->log_path)
+        rc = write_log(&d, how->log_path);
+    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
+        stopped = stopped || d.result[i].stopped;
+    if (rc == FM_OK)
+        rc = stopped ? fail_stopped(&d) : land_all(&d, how->gate);
     derivation_release(&d);
     return rc;
 }

@@ -7,21 +7,21 @@
 
 #define CHILD_SKIP_MAX 4096
 typedef struct child {
-    char *name;             /* branch to make */
-    char *data_path;        /* file with examples */
-    char *message;          /* NULL = made from method and data */
+    char *name;      /* branch to make */
+    char *data_path; /* file with examples */
+    char *message;   /* NULL = made from method and data */
     fm_train_config config;
-    opt_list suites;        /* files; borrowed from the family file or argv */
-    uint32_t *skip;         /* record numbers left out */
+    opt_list suites; /* files; argv's, or made by family_read */
+    uint32_t *skip;  /* record numbers left out */
     size_t skip_count, skip_cap;
 } child;
 
 typedef struct family {
-    char *parent;           /* REV; NULL for pretraining */
-    char *config_dir;       /* pretraining: folder with config.json and the tokenizer */
+    char *parent;     /* REV; NULL for pretraining */
+    char *config_dir; /* pretraining: folder with config.json and the tokenizer */
     child *child;
     size_t count, cap;
-    fm_json *doc;           /* keeps the family file's strings alive */
+    fm_json *doc; /* the family file; NULL: from options */
 } family;
 
 child *family_add(family *f, fm_method method); /* NULL = ENOMEM */
@@ -33,7 +33,14 @@ void family_release(family *f);
 fm_status method_parse(fm_method *out, const char *word);
 const char *method_name(fm_method method);
 
-/* Trains all children on the open repository and lands them; FM_EREFUSED when a gate failed. */
-fm_status family_derive(cli *c, family *f, bool gate);
+typedef struct derive_how {
+    bool gate;           /* run the suites before a branch is made */
+    uint64_t stop_after; /* steps, then as if Ctrl-C was pressed; 0 = never */
+    const char
+        *log_path; /* {"child": [{"step","loss","grad_norm","lr"}]}, also when stopped; or NULL */
+} derive_how;
+/* Trains all children on the open repository and lands them; FM_EREFUSED when a gate failed,
+ * FM_ECANCELLED when stopped before the last step: then a checkpoint is kept and nothing landed. */
+fm_status family_derive(cli *c, family *f, const derive_how *how);
 
 #endif

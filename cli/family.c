@@ -72,25 +72,53 @@ fm_status child_skip_text(child *ch, const char *numbers)
         char *end;
         long long n = strtoll(p, &end, 10);
         if (end == p || (*end && *end != ','))
-            return fm_fail(FM_EINVAL, "--skip wants record numbers like 3,17,29, got '%s'", numbers);
+            return fm_fail(FM_EINVAL, "--skip wants record numbers like 3,17,29, got '%s'",
+                           numbers);
         rc = add_skip(ch, n);
         p = *end ? end + 1 : end;
     }
     return rc;
 }
 
-/* Every key of `obj` must be among the NULL-ended list. */
+static fm_status fail_key(const char *key, const char *const *known, const char *where)
+{
+    fm_buf all;
+    fm_buf_init(&all, 4096);
+    for (size_t i = 0; known[i]; i++)
+        fm_buf_printf(&all, "%s%s", i ? ", " : "", known[i]);
+    fm_status rc =
+        fm_fail(FM_EINVAL, "%s: unknown key '%s' (known: %s)", where, key, fm_buf_cstr(&all));
+    fm_buf_release(&all);
+    return rc;
+}
+
+/* obj must be a mapping, and every key of it among the NULL-ended list. */
 static fm_status known_keys(const fm_json *obj, const char *const *known, const char *where)
 {
+    if (!fm_json_is(obj, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: want 'key: value' lines here", where);
     for (void *it = fm_json_iter(obj); it; it = fm_json_next(obj, it)) {
         const char *key = fm_json_iter_key(it);
         const char *const *k = known;
         while (*k && strcmp(*k, key) != 0)
             k++;
         if (!*k)
-            return fm_fail(FM_EINVAL, "%s: unknown key '%s'", where, key);
+            return fail_key(key, known, where);
     }
     return FM_OK;
+}
+
+/* Absent is fine; another type would be left out in silence. */
+static fm_status want_type(const fm_json *obj, const char *key, fm_json_type type,
+                           const char *where)
+{
+    const fm_json *v = fm_json_get(obj, key);
+    if (!v || fm_json_is(v, type))
+        return FM_OK;
+    const char *shape = type == FM_JSON_ARRAY    ? "a list [a, b]"
+                        : type == FM_JSON_OBJECT ? "a mapping {key: value}"
+                                                 : "text";
+    return fm_fail(FM_EINVAL, "%s: '%s' must be %s", where, key, shape);
 }
 
 static fm_status apply_settings(child *ch, const fm_json *set, const char *where)
@@ -122,44 +150,75 @@ static char *beside(const char *family_path, const char *path)
     return fm_asprintf("%.*s%s", (int)(base - family_path), family_path, path);
 }
 
+static fm_status check_child_keys(const fm_json *v, const char *where)
+{
+    static const char *const known[] = {"as",   "method", "data",    "set",
+                                        "skip", "suites", "message", NULL};
+    static const char *const texts[] = {"as", "method", "data", "message"};
+    fm_status rc = known_keys(v, known, where);
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(texts); i++)
+        rc = want_type(v, texts[i], FM_JSON_STRING, where);
+    if (rc == FM_OK)
+        rc = want_type(v, "set", FM_JSON_OBJECT, where);
+    if (rc == FM_OK)
+        rc = want_type(v, "skip", FM_JSON_ARRAY, where);
+    if (rc == FM_OK)
+        rc = want_type(v, "suites", FM_JSON_ARRAY, where);
+    if (rc == FM_OK && (!fm_json_get(v, "as") || !fm_json_get(v, "data")))
+        rc =
+            fm_fail(FM_EINVAL, "%s: 'as' (a branch name) and 'data' (a file) must be there", where);
+    return rc;
+}
+
+static fm_status read_lists(child *ch, const fm_json *v, const char *path, const char *where)
+{
+    fm_status rc = FM_OK;
+    const fm_json *skip = fm_json_get(v, "skip"), *suites = fm_json_get(v, "suites");
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(skip); i++)
+        rc = add_skip(ch, fm_json_int(fm_json_at(skip, i), -1));
+    if (rc < 0)
+        return fm_error_prefix(rc, "%s", where);
+    if (fm_json_count(suites) > OPT_LIST_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %d suites", where, OPT_LIST_MAX);
+    for (size_t i = 0; i < fm_json_count(suites); i++) {
+        const char *name = fm_json_cstr(fm_json_at(suites, i), NULL);
+        if (!name)
+            return fm_fail(FM_EINVAL, "%s: 'suites' must list files", where);
+        char *suite = beside(path, name);
+        if (!suite)
+            return FM_ENOMEM;
+        ch->suites.item[ch->suites.count++] = suite;
+    }
+    return FM_OK;
+}
+
 static fm_status read_child(family *f, const fm_json *v, const char *path, size_t number)
 {
-    static const char *const known[] = {"as", "method", "data", "set", "skip", "suites",
-                                        "message", NULL};
     char where[600];
     fm_method method = FM_METHOD_LORA;
     snprintf(where, sizeof where, "%.400s: child %zu", path, number + 1);
-    const char *name = fm_json_cstr(fm_json_get(v, "as"), NULL);
-    const char *data = fm_json_cstr(fm_json_get(v, "data"), NULL);
+    fm_status rc = check_child_keys(v, where);
+    if (rc < 0)
+        return rc;
     const char *message = fm_json_cstr(fm_json_get(v, "message"), NULL);
-    if (!name || !data)
-        return fm_fail(FM_EINVAL, "%s: 'as' (a branch name) and 'data' (a file) must be there", where);
-    fm_status rc = known_keys(v, known, where);
-    const char *word = fm_json_cstr(fm_json_get(v, "method"),
-                                    fm_json_cstr(fm_json_get(f->doc, "method"), "lora"));
-    if (rc == FM_OK)
-        rc = fm_error_prefix(method_parse(&method, word), "%s", where);
-    child *ch = rc == FM_OK ? family_add(f, method) : NULL;
+    const char *word =
+        fm_json_cstr(fm_json_get(v, "method"), fm_json_cstr(fm_json_get(f->doc, "method"),
+                                                            f->config_dir ? "pretrain" : "lora"));
+    rc = method_parse(&method, word);
+    if (rc < 0)
+        return fm_error_prefix(rc, "%s", where);
+    child *ch = family_add(f, method);
     if (!ch)
-        return rc < 0 ? rc : FM_ENOMEM;
-    ch->name = fm_strdup(name);
-    ch->data_path = beside(path, data);
+        return FM_ENOMEM;
+    ch->name = fm_strdup(fm_json_cstr(fm_json_get(v, "as"), ""));
+    ch->data_path = beside(path, fm_json_cstr(fm_json_get(v, "data"), ""));
     ch->message = message ? fm_strdup(message) : NULL;
     if (!ch->name || !ch->data_path || (message && !ch->message))
         return FM_ENOMEM;
     rc = apply_settings(ch, fm_json_get(f->doc, "set"), where);
     if (rc == FM_OK)
         rc = apply_settings(ch, fm_json_get(v, "set"), where);
-    const fm_json *skip = fm_json_get(v, "skip"), *suites = fm_json_get(v, "suites");
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(skip); i++)
-        rc = add_skip(ch, fm_json_int(fm_json_at(skip, i), -1));
-    for (size_t i = 0; rc == FM_OK && i < FM_MIN(fm_json_count(suites), (size_t)OPT_LIST_MAX); i++) {
-        char *suite = beside(path, fm_json_cstr(fm_json_at(suites, i), ""));
-        if (!suite)
-            return FM_ENOMEM;
-        ch->suites.item[ch->suites.count++] = suite;
-    }
-    return rc;
+    return rc == FM_OK ? read_lists(ch, v, path, where) : rc;
 }
 
 #define FAMILY_MAX_BYTES ((size_t)4 << 20)
@@ -175,18 +234,24 @@ fm_status family_read(family *f, const char *path)
     fm_buf_release(&text);
     if (rc == FM_OK)
         rc = known_keys(f->doc, known, path);
+    if (rc == FM_OK)
+        rc = want_type(f->doc, "set", FM_JSON_OBJECT, path);
+    if (rc == FM_OK)
+        rc = want_type(f->doc, "children", FM_JSON_ARRAY, path);
     if (rc < 0)
         return rc;
     const char *parent = fm_json_cstr(fm_json_get(f->doc, "parent"), NULL);
     const char *config = fm_json_cstr(fm_json_get(f->doc, "config"), NULL);
     const fm_json *children = fm_json_get(f->doc, "children");
     if (!parent == !config)
-        return fm_fail(FM_EINVAL, "%s: want 'parent' (a revision), or 'config' (a folder) to pretrain",
-                       path);
+        return fm_fail(FM_EINVAL,
+                       "%s: want 'parent' (a revision), or 'config' (a folder) to pretrain", path);
     if (fm_json_count(children) == 0)
         return fm_fail(FM_EINVAL, "%s: 'children' must list at least one child", path);
     f->parent = parent ? fm_strdup(parent) : NULL;
     f->config_dir = config ? beside(path, config) : NULL;
+    if (!f->parent == !f->config_dir)
+        return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(children); i++)
         rc = read_child(f, fm_json_at(children, i), path, i);
     return rc;

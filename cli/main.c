@@ -1,4 +1,5 @@
 /* main.c - the command table. One command, one file; this one finds it and gives the exit code. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@ typedef struct command {
 
 static int cmd_version(cli *c, int argc, char **argv);
 static int cmd_help(cli *c, int argc, char **argv);
+static int run_command(cli *c, int argc, char **argv);
 
 static const command commands[] = {
     {"init", cmd_init, "init [--bare] [DIR]", "make an empty repository", "start and exchange"},
@@ -38,9 +40,10 @@ static const command commands[] = {
     {"derive", cmd_derive,
      "derive PARENT --as NAME --method lora|full --data FILE [--set KEY=VALUE]... | derive -f FILE",
      "train adapted models, several of one parent at once", "make and test"},
-    {"suite", cmd_suite, "suite add REV FILE... | suite ls REV", "hang test suites on a branch",
+    {"suite", cmd_suite, "suite add BRANCH FILE... | suite ls REV", "hang test suites on a branch",
      NULL},
-    {"test", cmd_test, "test REV [--suite NAME] [--case NAME] [--against REV] [--junit FILE] [--json]",
+    {"test", cmd_test,
+     "test REV [--suite NAME] [--case NAME] [--against REV] [--junit FILE] [--json]",
      "run a version's suites", NULL},
     {"blame", cmd_blame,
      "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
@@ -53,10 +56,9 @@ static const command commands[] = {
      "plumbing"},
     {"score", cmd_score, "score REV [--top K]", "JSON lines: text or ids to log-probabilities",
      NULL},
-    {"fsck", cmd_fsck, "fsck [--quick] [--rebuild-index] [--json]", "verify everything",
-     NULL},
+    {"fsck", cmd_fsck, "fsck [--quick] [--rebuild-index] [--json]", "verify everything", NULL},
     {"version", cmd_version, "version", "version and build", NULL},
-    {"help", cmd_help, "help", "this list", NULL},
+    {"help", cmd_help, "help [COMMAND]", "this list, or a command's options", NULL},
 };
 
 static int cmd_version(cli *c, int argc, char **argv)
@@ -68,18 +70,26 @@ static int cmd_version(cli *c, int argc, char **argv)
     return EXIT_YES;
 }
 
-static int cmd_help(cli *c, int argc, char **argv)
+static void print_help(FILE *to)
 {
-    (void)c;
-    (void)argc;
-    (void)argv;
-    printf("usage: fmstore [-C DIR] [--threads N] <command> [...]\n");
+    fprintf(to, "usage: fmstore [-C DIR] [--threads N] <command> [...]\n");
     for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
         if (commands[i].group)
-            printf("\n%s\n", commands[i].group);
-        printf("  %-9s %s\n", commands[i].name, commands[i].summary);
+            fprintf(to, "\n%s\n", commands[i].group);
+        fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
     }
-    printf("\n'fmstore <command> -h' lists a command's options.\n");
+    fprintf(to, "\n-C DIR works as if started in DIR; --threads N uses N CPUs (default: all).\n"
+                "'fmstore <command> -h' lists a command's options.\n");
+}
+
+static int cmd_help(cli *c, int argc, char **argv)
+{
+    static char short_help[] = "-h";
+    if (argc > 1 && strcmp(argv[1], "help") != 0 && argv[1][0] != '-') {
+        char *asked[] = {argv[1], short_help, NULL};
+        return run_command(c, 2, asked);
+    }
+    print_help(stdout);
     return EXIT_YES;
 }
 
@@ -89,19 +99,38 @@ static int usage_error(const char *what, const char *arg)
     return EXIT_USAGE;
 }
 
+/* As git does it: relative paths of the command are meant from DIR too. */
+static int enter_dir(const char *dir)
+{
+    if (chdir(dir) == 0)
+        return 0;
+    fprintf(stderr, "fmstore: -C '%s': %s\n", dir, strerror(errno));
+    return EXIT_FAILURE_128;
+}
+
+static int take_threads(cli *c, const char *word)
+{
+    char *end;
+    unsigned long n = strtoul(word, &end, 10);
+    if (end == word || *end || word[0] == '-' || n > 4096)
+        return usage_error("--threads wants a number up to 4096, got", word);
+    c->threads = (unsigned)n;
+    return 0;
+}
+
 /* Options before the command. Returns the command's index in argv, or an exit code negated - 1. */
 static int global_options(cli *c, int argc, char **argv)
 {
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
-        if (strcmp(argv[i], "-C") == 0 && i + 1 < argc) {
-            c->dir = argv[++i];
-        } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
-            char *end;
-            unsigned long n = strtoul(argv[++i], &end, 10);
-            if (*end || n > 4096)
-                return -1 - usage_error("--threads wants a number up to 4096, got", argv[i]);
-            c->threads = (unsigned)n;
+        bool dir = strcmp(argv[i], "-C") == 0;
+        if (dir || strcmp(argv[i], "--threads") == 0) {
+            if (i + 1 == argc)
+                return -1 - usage_error("a value is missing after", argv[i]);
+            int code = dir ? enter_dir(argv[i + 1]) : take_threads(c, argv[i + 1]);
+            if (code)
+                return -1 - code;
+            i++;
         } else if (strcmp(argv[i], "--version") == 0) {
             return -1 - cmd_version(c, 0, NULL);
         } else if (strcmp(argv[i], "-h") == 0 || strcmp(argv[i], "--help") == 0) {
@@ -128,17 +157,15 @@ int main(int argc, char **argv)
 {
     cli c = {.dir = "."};
     int at = global_options(&c, argc, argv);
-    if (at < 0)
-        return -1 - at;
-    if (at == argc) {
-        cmd_help(&c, 0, NULL);
-        return EXIT_USAGE;
-    }
-    int code = run_command(&c, argc - at, argv + at);
+    int code = at < 0 ? -1 - at : EXIT_USAGE;
+    if (at == argc)
+        print_help(stderr);
+    else if (at > 0)
+        code = run_command(&c, argc - at, argv + at);
     fm_engine_free(c.engine);
     fm_repo_close(c.repo);
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        fputs("fmstore: standard output: could not write everything\n", stderr);
+        fputs("fmstore: standard output: could not write everything; is the disk full?\n", stderr);
         return EXIT_FAILURE_128;
     }
     return code;

@@ -117,7 +117,8 @@ fm_status opt_parse(int argc, char **argv, const opt_spec *table, const char **a
         }
     }
     if (*count < min)
-        return fm_fail(FM_EINVAL, "%s", *count ? "an argument is missing" : "arguments are missing");
+        return fm_fail(FM_EINVAL, "%s",
+                       *count ? "an argument is missing" : "arguments are missing");
     return FM_OK;
 }
 

@@ -27,9 +27,9 @@ typedef struct opt_spec {
     void *dest;
 } opt_spec;
 
-/* Positional words are moved to args[0..*count); "--" ends options. Returns FM_EINVAL with text for an
- * unknown option, a missing or bad value, or a count outside [min, max]; FM_ECANCELLED when -h was
- * asked for. Options may stand anywhere. */
+/* Positional words are moved to args[0..*count); "--" ends options. Returns FM_EINVAL with text for
+ * an unknown option, a missing or bad value, or a count outside [min, max]; FM_ECANCELLED when -h
+ * was asked for. Options may stand anywhere. */
 fm_status opt_parse(int argc, char **argv, const opt_spec *table, const char **args, size_t min,
                     size_t max, size_t *count);
 void opt_print_help(const opt_spec *table);

@@ -42,8 +42,8 @@ const char *out_date(int64_t seconds)
 
 const char *out_c(out_colour c)
 {
-    static const char *const code[] = {"\033[0m", "\033[1m", "\033[31m", "\033[32m", "\033[33m",
-                                       "\033[2m"};
+    static const char *const code[] = {"\033[0m",  "\033[1m",  "\033[31m",
+                                       "\033[32m", "\033[33m", "\033[2m"};
     static int on = -1;
     if (on < 0)
         on = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");

@@ -27,17 +27,63 @@ fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
     return rc;
 }
 
+fm_status tree_drop_history(fm_tree *tree)
+{
+    static const char *const own[] = {"source/", "data/", "recipe.json", "train_log.json"};
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(own); i++)
+        rc = tree_drop(tree, own[i]);
+    return rc;
+}
+
+fm_status branch_must_be_new(cli *c, const char *name)
+{
+    fm_oid there;
+    fm_status rc = fm_branch_name_check(name);
+    char *ref = rc == FM_OK ? fm_asprintf("refs/heads/%s", name) : NULL;
+    if (rc == FM_OK)
+        rc = ref ? fm_ref_read(c->repo, &there, ref) : FM_ENOMEM;
+    fm_free(ref);
+    if (rc == FM_OK)
+        return fm_fail(FM_EEXISTS,
+                       "branch '%s' is there already; choose another name or delete it "
+                       "with 'fmstore branch -d %s'",
+                       name, name);
+    if (rc == FM_ENOTFOUND) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    return rc;
+}
+
 #define SUITE_MAX_BYTES ((size_t)16 << 20)
+
+static fm_status read_suite(fm_buf *text, const char *path, fm_suite **out)
+{
+    fm_buf_init(text, SUITE_MAX_BYTES);
+    fm_status rc = fm_read_file(text, path, SUITE_MAX_BYTES);
+    return rc == FM_OK ? fm_suite_parse(out, fm_buf_span(text), path) : rc;
+}
+
+fm_status suite_files_check(const opt_list *files)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
+        fm_buf text;
+        fm_suite *suite = NULL;
+        rc = read_suite(&text, files->item[i], &suite);
+        fm_suite_free(suite);
+        fm_buf_release(&text);
+    }
+    return rc;
+}
 
 fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
 {
     fm_buf text, where;
     fm_suite *suite = NULL;
-    fm_buf_init(&text, SUITE_MAX_BYTES);
     fm_buf_init(&where, 0);
-    fm_status rc = fm_read_file(&text, path, SUITE_MAX_BYTES);
-    if (rc == FM_OK)
-        rc = fm_suite_parse(&suite, fm_buf_span(&text), path);
+    fm_status rc = read_suite(&text, path, &suite);
     if (rc == FM_OK) {
         fm_buf_printf(&where, "suites/%s.yaml", fm_suite_name(suite));
         rc = fm_buf_ok(&where);
@@ -129,7 +175,7 @@ fm_status land_version(cli *c, const landing *l, fm_oid *out)
     if (rc == FM_OK)
         rc = fm_ref_update(c->repo, ref, out, l->expect_old, l->commit.message);
     if (rc == FM_OK)
-        printf("%s%s%s  %s  %s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
-               cli_short_oid(out), l->commit.message);
+        printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
+               cli_short_oid(out), (int)strcspn(l->commit.message, "\n"), l->commit.message);
     return rc;
 }

@@ -8,12 +8,20 @@
 fm_status tree_drop(fm_tree *tree, const char *prefix);
 /* Copy every entry of src under prefix that dst lacks. */
 fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix);
+/* What tells how the parent itself was made: its sources, its data, its recipe and log. */
+fm_status tree_drop_history(fm_tree *tree);
 /* Read a suite file, check it, put it at suites/<its name>.yaml. */
 fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
+/* Before any work: is every file a suite? So that hours of training do not end at a typing error.
+ */
+fm_status suite_files_check(const opt_list *files);
+/* Before any work: FM_EEXISTS where the branch is there already, FM_EINVAL for a bad name. */
+fm_status branch_must_be_new(cli *c, const char *name);
 /* recipe.json as JSON, owned; *out NULL where the tree has none. */
 fm_status tree_recipe(cli *c, const fm_tree *tree, fm_json **out);
 
-/* {"id","tree","kind","parents":[...],"author","time","message","recipe","data"}; owned, NULL = ENOMEM. */
+/* {"id","tree","kind","parents":[...],"author","time","message","recipe","data"}; owned, NULL =
+ * ENOMEM. */
 fm_json *version_json(const fm_version *v);
 
 /* What is to become a version. The store's transaction must be committed already. */
@@ -22,7 +30,7 @@ typedef struct landing {
     const fm_oid *expect_old; /* NULL: the branch must be new */
     const fm_tree *tree;
     fm_commit_opts commit;
-    bool gate;                /* run the suites that the tree carries first */
+    bool gate; /* run the suites that the tree carries first */
 } landing;
 /* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
  * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Prints one line of what happened. */
