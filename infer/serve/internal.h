@@ -219,7 +219,7 @@ bool fmi_server_post(fm_server *s, fmi_job *j);
 /* Room for n more sequences? Counted until fmi_server_leave. */
 bool fmi_server_admit(fm_server *s, uint32_t n);
 void fmi_server_leave(fm_server *s, uint32_t n);
-double fmi_now(void); /* monotonic seconds */
+double fmi_server_now(void); /* monotonic seconds */
 
 FM_END_DECLS
 #endif

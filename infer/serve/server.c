@@ -26,7 +26,7 @@ fm_server_opts fm_server_defaults(void)
                             .max_body_bytes = (size_t)4 << 20};
 }
 
-double fmi_now(void)
+double fmi_server_now(void)
 {
     struct timespec t;
     (void)clock_gettime(CLOCK_MONOTONIC, &t);
@@ -218,7 +218,7 @@ static fm_status turn(fm_server *s, double idle, double *looked)
 {
     fm_status rc = FM_OK;
     serve_queue(s, working(s) ? 0 : idle);
-    double now = fmi_now();
+    double now = fmi_server_now();
     if (now - *looked >= LOOK_FOR_DEPARTED) {
         *looked = now;
         fmi_batch_drop_departed(s);
@@ -239,8 +239,8 @@ static void nap(void)
 static fm_status wind_up(fm_server *s)
 {
     fm_status rc = FM_OK;
-    double looked = 0, until = fmi_now() + FINISH_WITHIN;
-    while (rc == FM_OK && fmi_now() < until && (working(s) || atomic_load(&s->open_jobs))) {
+    double looked = 0, until = fmi_server_now() + FINISH_WITHIN;
+    while (rc == FM_OK && fmi_server_now() < until && (working(s) || atomic_load(&s->open_jobs))) {
         if (!working(s))
             nap();
         rc = turn(s, 0, &looked);
@@ -249,8 +249,8 @@ static fm_status wind_up(fm_server *s)
     fmi_batch_cancel_all(s);
     while (rc == FM_OK && working(s))
         rc = fmi_batch_step(s);
-    until = fmi_now() + SEND_WITHIN;
-    while (atomic_load(&s->open_jobs) && fmi_now() < until)
+    until = fmi_server_now() + SEND_WITHIN;
+    while (atomic_load(&s->open_jobs) && fmi_server_now() < until)
         nap();
     return rc;
 }
