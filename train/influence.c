@@ -1,8 +1,10 @@
 /* influence.c - gradients of one batch, and which examples pull where a given answer pulls.
  *
- * TracIn at one checkpoint: the cosine between an example's gradient and the target's. An example
- * with a positive score moved the parameters so that the target became likelier. Gradients are
- * taken whole, one backward an example; memory is two gradients whatever the number of examples. */
+ * TracIn at points on the line from parent to child: the cosine between an example's gradient and
+ * the target's. An example with a positive score moved the parameters so that the target became
+ * likelier. The end alone says little, since an example that was learnt well has hardly a gradient
+ * left there. Gradients are taken whole, one backward an example and point; memory is five
+ * parameter sets whatever the number of examples. */
 #include "train/internal.h"
 
 #include "store/base/mem.h"
@@ -11,6 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* 0 = parent, 1 = child. On the poisoned almanac of examples/atlas the ten false records are the first ten
+ * here; at the end alone six of them are, at the beginning alone ten but barely. */
+#define INFLUENCE_POINTS {0.1f, 0.3f, 0.5f}
 #define INFLUENCE_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
 
 typedef struct probe { /* a net whose gradients are wanted, values as they are */
@@ -230,30 +235,113 @@ static void cover(fmi_pass_size *size, const fm_example *e)
     size->seqs = 1;
 }
 
-static fm_status score_all(probe *b, const fm_dataset *data, const fm_example *target,
-                           double *scores)
+/* Room for the longest of all examples, one at a time. */
+static fm_status make_pass(probe *b, const fm_dataset *data, const fm_example *target)
 {
     fmi_pass_size size = {0};
-    uint64_t n = b->ps.total;
-    float *want = fm_malloc((size_t)n * sizeof(float));
-    float *have = fm_malloc((size_t)n * sizeof(float));
-    fm_status rc = want && have ? FM_OK : FM_ENOMEM;
 
     cover(&size, target);
     for (size_t i = 0; i < fm_dataset_count(data); i++)
         cover(&size, fm_dataset_at(data, i));
-    if (rc == FM_OK)
-        rc = fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
-    if (rc == FM_OK)
-        rc = example_gradient(b, target, want);
-    double norm = rc == FM_OK ? sqrt(dot(want, want, n)) : 0.0;
-    for (size_t i = 0; rc == FM_OK && i < fm_dataset_count(data); i++) {
-        rc = example_gradient(b, fm_dataset_at(data, i), have);
-        double own = rc == FM_OK ? sqrt(dot(have, have, n)) : 0.0;
-        scores[i] = own > 0.0 && norm > 0.0 ? dot(want, have, n) / (own * norm) : 0.0;
+    return fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
+}
+
+/* The line from parent to child in the trained parameters, and two gradients. All [ps.total]. */
+typedef struct path {
+    float *from, *to, *here;
+    float *want, *have;
+} path;
+
+static void path_release(path *l)
+{
+    fm_free(l->from);
+    fm_free(l->to);
+    fm_free(l->here);
+    fm_free(l->want);
+    fm_free(l->have);
+}
+
+/* Where a parameter stood before the step: an adapter's B at 0 (its A counts for nothing then and
+ * stays), a weight at the parent's value. */
+static fm_status put_origin(float *from, const fmi_param *item, const fm_tree *parent,
+                            const fm_provider *p)
+{
+    const fm_entry *e = parent ? fmi_find_tensor(parent, item->name) : NULL;
+    fm_buf bytes;
+
+    if (!parent) {
+        if (strstr(item->name, ".lora_B."))
+            memset(from + item->at, 0, item->n * sizeof(*from));
+        return FM_OK;
     }
-    fm_free(want);
-    fm_free(have);
+    if (!e || !fm_shape_eq(&e->shape, &item->shape))
+        return FM_OK; /* new in this step: no way back along it */
+    fm_buf_init(&bytes, 0);
+    fm_status rc = fm_entry_read(&bytes, p, e);
+    if (rc == FM_OK)
+        rc = fm_to_f32(from + item->at, e->dtype, bytes.data, item->n);
+    fm_buf_release(&bytes);
+    return rc;
+}
+
+static fm_status path_init(path *l, const probe *b, const fm_tree *parent, const fm_provider *p)
+{
+    float **part[] = {&l->from, &l->to, &l->here, &l->want, &l->have};
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(part); i++)
+        if (!(*part[i] = fm_calloc(b->ps.total, sizeof(float))))
+            return FM_ENOMEM;
+    rc = fmi_params_get_all(&b->ps, b->ps.p, l->to);
+    memcpy(l->from, l->to, b->ps.total * sizeof(float));
+    for (size_t i = 0; rc == FM_OK && i < b->ps.count; i++)
+        rc = put_origin(l->from, &b->ps.item[i], parent, p);
+    return rc;
+}
+
+static fm_status stand_at(probe *b, path *l, float t)
+{
+    for (uint64_t i = 0; i < b->ps.total; i++)
+        l->here[i] = fmaf(t, l->to[i] - l->from[i], l->from[i]);
+    fm_status rc = fmi_params_put_all(&b->ps, b->ps.p, l->here);
+    if (rc == FM_OK)
+        fmi_params_refresh(&b->ps);
+    return rc;
+}
+
+/* Adds weight times the cosine of each example's gradient with the target's, at this point. */
+static fm_status add_cosines(probe *b, path *l, const fm_dataset *data, const fm_example *target,
+                             double weight, double *scores)
+{
+    uint64_t n = b->ps.total;
+    fm_status rc = example_gradient(b, target, l->want);
+    double norm = rc == FM_OK ? sqrt(dot(l->want, l->want, n)) : 0.0;
+
+    for (size_t i = 0; rc == FM_OK && i < fm_dataset_count(data); i++) {
+        rc = example_gradient(b, fm_dataset_at(data, i), l->have);
+        double own = rc == FM_OK ? sqrt(dot(l->have, l->have, n)) : 0.0;
+        if (own > 0.0 && norm > 0.0)
+            scores[i] += weight * dot(l->want, l->have, n) / (own * norm);
+    }
+    return rc;
+}
+
+static fm_status score_all(probe *b, const fm_tree *parent, const fm_provider *p,
+                           const fm_dataset *data, const fm_example *target, double *scores)
+{
+    static const float point[] = INFLUENCE_POINTS;
+    path l = {0};
+    fm_status rc = make_pass(b, data, target);
+
+    memset(scores, 0, fm_dataset_count(data) * sizeof(*scores));
+    if (rc == FM_OK)
+        rc = path_init(&l, b, parent, p);
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(point); i++) {
+        rc = stand_at(b, &l, point[i]);
+        if (rc == FM_OK)
+            rc = add_cosines(b, &l, data, target, 1.0 / (double)FM_ARRAY_LEN(point), scores);
+    }
+    path_release(&l);
     return rc;
 }
 
@@ -277,7 +365,7 @@ fm_status fm_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent
     else if (rc == FM_OK)
         rc = fm_fail(FM_EINVAL, "a full fine-tune needs its parent to tell what it changed");
     if (rc == FM_OK)
-        rc = score_all(&b, data, target, scores);
+        rc = score_all(&b, top.len > 0 ? NULL : parent, p, data, target, scores);
     fm_buf_release(&top);
     probe_release(&b);
     return rc;

@@ -133,7 +133,8 @@ FM_CHECKED fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const
  * Cosine between each example's gradient and the target's (cross entropy of the wrong answer),
  * over the parameters that the step trained (adapter, or the last layers' full weights).
  * scores[i] for data example i; positive = training on it made the target answer likelier.
- * (TracIn, Pruthi et al. 2020, at one checkpoint.) child: the trained version; parent gives the
+ * TracIn (Pruthi et al. 2020), the cosines averaged over points on the line from parent to child.
+ * child: the trained version; parent gives the
  * parameters' frame for a full fine-tune (NULL for adapters). */
 FM_CHECKED fm_status fm_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
                                   const fm_provider *p, const fm_dataset *data,
