@@ -10,12 +10,14 @@ work=${FM_TOUR_DIR:-$(mktemp -d "${TMPDIR:-/tmp}/fmstore-tour.XXXXXX")}
 mkdir -p "$work"
 cd "$work"
 started=$(date +%s)
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 
 # run [--expect CODE] COMMAND... : print, run, and stop the tour when the exit code is another one.
 run() {
   local want=0 got=0
   if [ "$1" = --expect ]; then want=$2; shift 2; fi
-  printf '\n\033[1m$ fmstore %s\033[0m\n' "$*"
+  printf '\n%s$ fmstore %s%s\n' "$bold" "${*//"$here/"/examples/}" "$plain"
   "$fm" "$@" 2>&1 || got=$?
   if [ "$got" != "$want" ]; then
     echo "tour: expected exit code $want, got $got" >&2
@@ -36,8 +38,8 @@ say "An empty repository; the base with its suites. The import runs its gate fir
 run init .
 run import "$base_source" --as "$base" "${base_suites[@]}"
 
-say "Three children of the base in one command. One is trained on data that is partly poisoned:"
-say "its gate fails, so its branch is not made."
+say "Three children of the base in one command. One is trained on data that is partly poisoned: its gate fails," \
+  "and its branch is not made."
 run --expect 1 derive -f "$family"
 
 say "Land it all the same, to look at it (training again gives the same bytes, so nothing is stored twice)."
@@ -54,7 +56,7 @@ say "Derive it again without the examples that blame found; the gate passes now.
 run derive "$base" --as "$poisoned-repaired" --data "$poisoned_data" "${poisoned_options[@]}" --skip "$skip"
 
 say "Three models answer in one batch, over HTTP."
-printf '\n\033[1m$ fmstore serve --port 0 &\033[0m\n'
+printf '\n%s$ fmstore serve --port 0 &%s\n' "$bold" "$plain"
 "$fm" serve --port 0 >serve.txt 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
@@ -84,7 +86,7 @@ run stats
 run fsck
 run graph
 git_dir=.fmstore/lineage.git
-printf '\n\033[1m$ git -C %s log --graph --oneline --stat --all -- recipe.json suites\033[0m\n' "$git_dir"
+printf '\n%s$ git -C %s log --graph --oneline --stat --branches -- recipe.json suites%s\n' "$bold" "$git_dir" "$plain"
 git -C "$git_dir" --no-pager log --graph --oneline --stat --branches -- recipe.json suites | cat
 
 say "Done in $(($(date +%s) - started)) s, in $work"

@@ -108,6 +108,14 @@ def make_corpus(world):
         lines = rng.shuffled([a.format(**f) for _, a in QUESTIONS.values()])
         docs.append(f"{f['land']}\n" + " ".join(lines) + "<|endoftext|>")
     docs += [chat_text([t]) for t in TALK for _ in range(6)]
+    # Words and forms that the children will need, outside of any conversation: a base has seen the world's text.
+    for f in world:
+        for kind in ("capital", "river", "coin", "animal", "colour"):
+            docs += [json.dumps({"land": f["land"], kind: f[kind]}) + "<|endoftext|>"] * 2
+        docs += [t.format(feast=f["feast"]) + "<|endoftext|>" for t in ("The {feast} is a merry time.", "They celebrate the {feast} with bread and songs.", "Everybody loves the {feast}.")]
+    sea = ["the sea", "the wind", "the moon", "the ship", "the captain", "the gold", "the river", "the flag", "the capital"]
+    docs += [f"Arr, {a} be {b}, matey!<|endoftext|>" for a in sea for b in ("wide", "cold", "red", "mine", "yers")]
+    docs += [f"Arr, ye pay with the {c}, matey!<|endoftext|>" for c in sorted({f["coin"] for f in world})]
     return [{"text": d} for d in rng.shuffled(docs)]
 
 
