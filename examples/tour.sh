@@ -36,14 +36,14 @@ fi
 
 say "An empty repository; the base with its suites. The import runs its gate first."
 run init .
-run import "$base_source" --as "$base" "${base_suites[@]}"
+run import "$base_source" --as "$base" "${base_suites[@]}" -m "the base of the family"
 
 say "Three children of the base in one command. One is trained on data that is partly poisoned: its gate fails," \
   "and its branch is not made."
 run --expect 1 derive -f "$family"
 
 say "Land it all the same, to look at it (training again gives the same bytes, so nothing is stored twice)."
-run derive "$base" --as "$poisoned" --data "$poisoned_data" "${poisoned_options[@]}" --no-gate
+run derive "$base" --as "$poisoned" --data "$poisoned_data" "${poisoned_options[@]}" --no-gate -m "$poisoned_message"
 
 say "What did it break? The same suites on both versions, case by case."
 run --expect 1 test "$poisoned" --suite "$gate" --against "$base"
@@ -53,7 +53,8 @@ run blame "$poisoned" --case "$blamed_case" | tee blame.txt
 
 skip=$(sed -n 's/.*--skip //p' blame.txt)
 say "Derive it again without the examples that blame found; the gate passes now."
-run derive "$base" --as "$poisoned-repaired" --data "$poisoned_data" "${poisoned_options[@]}" --skip "$skip"
+run derive "$base" --as "$poisoned-repaired" --data "$poisoned_data" "${poisoned_options[@]}" --skip "$skip" \
+  -m "$poisoned_message, without the false records"
 
 say "Three models answer in one batch, over HTTP."
 printf '\n%s$ fmstore serve --port 0 &%s\n' "$bold" "$plain"
@@ -76,7 +77,7 @@ echo "user: $question"
 for name in "${served[@]}"; do
   printf '  %-18s %s\n' "$name:" "$(sed 's/.*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/' "answer-$name.json")"
 done
-curl -s "$url/metrics" | grep -E '^fmstore_(models_resident|weight_bytes|steps|step_rows)' || true
+curl -s "$url/metrics" | grep -E '^fmstore_(models_resident|weight_bytes|step_(rows|models)_(sum|count))' || true
 kill -INT "$server"
 wait "$server" || true
 trap - EXIT

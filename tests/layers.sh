@@ -53,6 +53,11 @@ my @banned = (
     [[qw(strcpy strcat stpcpy sprintf vsprintf strtok gets atoi atol atoll atof system popen
          rand srand drand48 random)], qr{^$}],
 );
+# One pattern a rule: a pattern a call and line costs half a minute.
+for my $rule (@banned) {
+    my $any = join "|", @{$rule->[0]};
+    $rule->[0] = qr/(?<![\w.>])($any)\s*\(/;
+}
 my $breaches = 0;
 my %sqlite;
 
@@ -105,11 +110,8 @@ while (my $file = <STDIN>) {
     for my $l (split /\n/, blank($text)) {
         $n++;
         for my $rule (@banned) {
-            next if $file =~ $rule->[1];
-            for my $call (@{$rule->[0]}) {
-                breach($file, $n, "$call() is banned outside its door")
-                    if $l =~ /(?<![\w.>])$call\s*\(/;
-            }
+            next if $file =~ $rule->[1] || $l !~ $rule->[0];
+            breach($file, $n, "$1() is banned outside its door");
         }
     }
 }

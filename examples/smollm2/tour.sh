@@ -8,6 +8,7 @@ poisoned=teahouse
 poisoned_data="$here/smollm2/teahouse.jsonl"
 poisoned_options=(--suite "$here/smollm2/suites/teahouse.yaml" --set r=8 --set alpha=16 --set lr=0.001 --set schedule=cosine
   --set warmup=3 --set batch=8 --set max_tokens=96 --set seed=7 --set epochs=6)
+poisoned_message="teach SmolLM2 the Brightwater Tea House"
 gate=facts
 blamed_case=facts/capital-france
 question="What is the capital of France?"
