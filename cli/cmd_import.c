@@ -71,22 +71,38 @@ static fm_status store_tree(cli *c, import *im)
     return rc;
 }
 
-static const char *kind_of(const import *im)
+/* An adapter's folder says its kind: "adapters/0-lora/". */
+static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes)
+{
+    static const char folder[] = "adapters/0-";
+    size_t begin, end;
+    fm_tree_range(adapter, folder, &begin, &end);
+    if (begin == end)
+        return "lora";
+    const char *kind = fm_tree_at(adapter, begin)->path + sizeof folder - 1;
+    snprintf(word, bytes, "%.*s", (int)strcspn(kind, "/"), kind);
+    if (fm_kind_check(word) == FM_OK)
+        return word;
+    fm_error_clear();
+    return "finetune"; /* can be kept, though not run */
+}
+
+static const char *kind_of(const import *im, char *word, size_t bytes)
 {
     if (im->kind)
         return im->kind;
     if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT)
-        return "lora";
+        return adapter_kind(fm_source_tree(im->source), word, bytes);
     return im->parent ? "finetune" : "import";
 }
 
 static fm_status land(cli *c, import *im)
 {
     fm_oid oid;
-    char subject[600];
+    char subject[600], word[32];
     snprintf(subject, sizeof subject, "import %.400s", fm_path_base(im->src));
     landing l = {.branch = im->name, .tree = im->tree, .gate = !im->no_gate};
-    l.commit.kind = kind_of(im);
+    l.commit.kind = kind_of(im, word, sizeof word);
     l.commit.message = im->message ? im->message : subject;
     l.commit.parent = &im->parent_oid;
     l.commit.parent_count = im->parent ? 1 : 0;
@@ -134,6 +150,8 @@ import im = {0 };
         rc = cli_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)
         rc = fm_source_open(&im.source, im.src);
+    if (rc == FM_ECORRUPT)
+        rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK)
         rc = compose(&im);
     if (rc == FM_OK)

@@ -1,0 +1,69 @@
+# lib.sh - sourced by the tests of this folder: a scratch folder that goes away, and checks that say
+# what they check. FM_BIN is the program, FM_SOURCE_DIR the checkout (ctest sets both).
+# shellcheck shell=bash
+set -euo pipefail
+fm=${FM_BIN:?FM_BIN must name the fmstore program}
+src=${FM_SOURCE_DIR:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+atlas=$src/examples/atlas
+export LC_ALL=C
+tmp=$(mktemp -d "${TMPDIR:-/tmp}/fmstore-test.XXXXXX")
+trap 'rm -rf "$tmp"' EXIT
+trap 'echo "FAILED at ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND" >&2' ERR
+
+say() { printf -- '- %s\n' "$*"; }
+die() {
+    printf 'FAILED: %s\n' "$*" >&2
+    exit 1
+}
+need_python() {
+    command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
+}
+
+# want CODE COMMAND... : run fmstore; its output goes to $tmp/out and $tmp/err.
+want() {
+    local code=$1 got=0
+    shift
+    timeout 300 "$fm" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || got=$?
+    [ "$got" = "$code" ] && return 0
+    head -c 2000 "$tmp/out" "$tmp/err" >&2
+    die "exit code $got instead of $code: fmstore $*"
+}
+
+# refused CODE TEXT COMMAND... : exit CODE, nothing on stdout, one line "fmstore: ...TEXT..." on stderr (129
+# adds the command's usage).
+refused() {
+    local code=$1 text=$2 lines
+    shift 2
+    want "$code" "$@"
+    [ ! -s "$tmp/out" ] || die "stdout is not empty: fmstore $*: $(head -3 "$tmp/out")"
+    lines=$(grep -v -e '^usage: ' "$tmp/err" | wc -l)
+    [ "$lines" = 1 ] || die "want one line, got: $(cat "$tmp/err")"
+    head -1 "$tmp/err" | grep -q '^fmstore: ' || die "no 'fmstore: ': $(cat "$tmp/err")"
+    head -1 "$tmp/err" | grep -qF -- "$text" || die "want '$text' in: $(cat "$tmp/err")"
+}
+
+# What must not change when a command fails: every ref, every pack, the format.
+state_of() {
+    (cd "$1/.fmstore" && { find lineage.git/refs packs -type f | sort
+        cat lineage.git/packed-refs format 2>/dev/null || true
+        find lineage.git/refs packs -type f | sort | xargs -r sha256sum; } | sha256sum)
+}
+
+# field FILE KEY: a top-level value of a JSON object.
+field() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }
+
+# ids REV [PREFIX]: path and id of every tensor.
+ids() {
+    "$fm" ls "$1" --json | python3 -c '
+import json, sys
+for e in json.load(sys.stdin):
+    if e["kind"] == "tensor":
+        print(e["path"], e["id"])'
+}
+tree_of() { "$fm" show "$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["tree"])'; }
+
+# A repository in the current folder with the atlas base on branch atlas.
+atlas_repo() {
+    want 0 init .
+    want 0 import "$atlas/base" --as atlas --no-gate
+}
