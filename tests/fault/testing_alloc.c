@@ -1,0 +1,134 @@
+/* Each allocation of parsing a suite fails in turn, once and for ever after: FM_ENOMEM or the whole
+ * suite, never a part of it; leaks are for the address sanitizer to find. */
+#include <math.h>
+
+#include "testing/internal.h"
+#include "tests/testkit.h"
+
+#define MAX_ALLOCS 100000
+
+static const char yaml[] =
+    "suite: s\ndescription: d\ngate: true\ngenerate: {max-tokens: 5, stop: [x, y]}\ncases:\n"
+    "  - {name: a, prompt: p, expect: [{contains: x}, {regex: 'a+'}, {json: {k: [1]}}]}\n"
+    "  - {name: b, messages: [{role: user, content: hi}], expect: {one-of: [x, y]}, note: n}\n"
+    "  - {name: c, prompt: p, choices: [x, y], answer: y}\n"
+    "  - {name: d, kind: DIR, prompt: [p, q], continuation: x, direction: increases}\n"
+    "templates:\n"
+    "  - {name: 't-{n}', chat: 'ask {n} {{', expect: {contains: '{n}'}, slots: [{n: 1}, {n: z}]}\n"
+    "  - {name: 'u-{a}{b}', prompt: '{a}', expect: {json: true}, slots: {a: [1, 2], b: [x, y]}}\n";
+
+static fm_status parse_suite(void)
+{
+    fm_suite *s = NULL;
+    fm_status rc = fm_suite_parse(&s, fm_span_str(yaml), "t");
+    if (rc < 0) {
+        assert_null(s);
+        return rc;
+    }
+    assert_int_equal(fm_suite_count(s), 10);
+    assert_string_equal(fm_suite_case_name(s, 9), "u-2y");
+    assert_true(fm_suite_is_gate(s));
+    fm_suite_free(s);
+    return FM_OK;
+}
+
+static fm_status prompt_suite(void)
+{
+    fm_suite *s = NULL;
+    fm_status rc = fm_suite_from_prompt(&s, "who", "me", true);
+    assert_int_equal(rc == FM_OK, s != NULL);
+    fm_suite_free(s);
+    return rc;
+}
+
+static fm_status keep_result(void)
+{
+    char out[] = "o", answer[] = "a";
+    fm_case_result r = {.verdict = FM_PASS, .output = out, .answer = answer, .score = NAN},
+                   back = {0};
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = fmi_result_encode(&text, &r);
+    if (rc == FM_OK)
+        rc = fmi_result_decode(&back, fm_buf_span(&text));
+    fm_free(back.output);
+    fm_free(back.answer);
+    fm_free(back.detail);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status says(void *ctx, size_t node, fm_verdict *v)
+{
+    (void)ctx;
+    *v = node < 2 ? FM_FAIL : FM_PASS;
+    return FM_OK;
+}
+
+static fm_status one_unit(void *ctx, const bool *take, bool *fails)
+{
+    (void)ctx;
+    *fails = take[3] && take[6];
+    return FM_OK;
+}
+
+static fm_status search(void)
+{
+    static const size_t next[] = {1, 2}, group[] = {0, 0, 0, 0, 1, 1, 1, 1};
+    const fm_blame_node nodes[] = {{&next[0], 1}, {&next[1], 1}, {NULL, 0}};
+    fm_blame_history h;
+    fm_minimal_set m = {0};
+    fm_status rc = fm_blame_find(&h, nodes, 3, says, NULL);
+    if (rc == FM_OK) {
+        assert_int_equal(h.culprit, 1);
+        rc = fm_blame_units(&m, 8, group, 2, one_unit, NULL, 100);
+    }
+    if (rc == FM_OK)
+        assert_int_equal(m.size, 2);
+    fm_free(m.take);
+    fm_free(h.at);
+    return rc;
+}
+
+static void fail_each(fm_status (*scenario)(void), uint64_t at_least)
+{
+    for (int forever = 0; forever < 2; forever++) {
+        uint64_t nth = 1;
+        for (;; nth++) {
+            assert_true(nth < MAX_ALLOCS);
+            uint64_t before = fm_mem_alloc_count();
+            fm_error_clear();
+            fm_mem_fail_at(nth, forever);
+            fm_status rc = scenario();
+            fm_mem_fail_at(0, false);
+            if (rc == FM_OK && fm_mem_alloc_count() - before < nth)
+                break;
+            if (rc != FM_OK)
+                tk_fails(rc, FM_ENOMEM, "out of memory");
+        }
+        assert_true(nth > at_least);
+    }
+}
+
+static void parsing_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each(parse_suite, 100);
+    fail_each(prompt_suite, 10);
+}
+
+static void results_and_searches_survive_each_failure(void **state)
+{
+    (void)state;
+    fail_each(keep_result, 5);
+    fail_each(search, 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parsing_survives_each_failure),
+        cmocka_unit_test(results_and_searches_survive_each_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

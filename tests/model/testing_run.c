@@ -1,0 +1,430 @@
+/* Suites on the family's base model: every kind runs, scores are those of fm_score, results are kept
+ * by what they depend on. What the model knows is asked of it first, so that no weight is assumed. */
+#include <math.h>
+
+#include "store/base/map.h"
+#include "testing/testing.h"
+#include "tests/model/infer_kit.h"
+
+typedef struct world {
+    fm_source *src;
+    fm_engine *engine;
+    fm_model *model;
+} world;
+
+static int open_world(void **state)
+{
+    world *w = fm_calloc(1, sizeof *w);
+    char *path = tk_source("examples/atlas/base");
+    tk_ok(fm_source_open(&w->src, path));
+    fm_free(path);
+    w->engine = ik_engine(2, 64);
+    w->model = ik_model(w->engine, w->src, "base");
+    *state = w;
+    return 0;
+}
+
+static int close_world(void **state)
+{
+    world *w = *state;
+    fm_model_close(w->model);
+    fm_engine_free(w->engine);
+    fm_source_close(w->src);
+    fm_free(w);
+    return 0;
+}
+
+/* ---- kept results in a map ---- */
+
+static fm_status get_kept(void *ctx, fm_buf *out, const char key[65])
+{
+    const char *value = fm_map_get(ctx, key, 64);
+    if (!value)
+        return fm_fail(FM_ENOTFOUND, "not kept");
+    fm_buf_str(out, value);
+    return fm_buf_ok(out);
+}
+
+static fm_status replace_kept(void *ctx, const char key[65], fm_span value)
+{
+    void *old = NULL;
+    char *copy = fm_malloc(value.len + 1);
+    memcpy(copy, value.data, value.len);
+    copy[value.len] = '\0';
+    fm_status rc = fm_map_put(ctx, key, 64, copy, &old);
+    fm_free(old);
+    return rc;
+}
+
+static void free_kept(fm_map *m)
+{
+    for (size_t i = 0; i < fm_map_count(m); i++)
+        fm_free(fm_map_value_at(m, i));
+    fm_map_free(m);
+}
+
+static fm_suite *parsed(const char *yaml)
+{
+    fm_suite *s = NULL;
+    tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "t.yaml"));
+    return s;
+}
+
+static const fm_case_result *result_of(const fm_suite_run *run, const char *name)
+{
+    for (size_t i = 0; i < run->count; i++)
+        if (strcmp(run->result[i].name, name) == 0)
+            return &run->result[i];
+    fail_msg("no result '%s'", name);
+    return NULL;
+}
+
+static void expect_verdict(const fm_suite_run *run, const char *name, fm_verdict want)
+{
+    const fm_case_result *r = result_of(run, name);
+    if (r->verdict != want)
+        fail_msg("%s: verdict %d (%s) %s", name, (int)r->verdict, r->detail ? r->detail : "",
+                 r->output ? r->output : "");
+    assert_int_equal(r->detail == NULL, want == FM_PASS);
+}
+
+/* What the model says to the prompt, as the text of a YAML double-quoted scalar. */
+static char *said(const world *w, const char *prompt, bool chat)
+{
+    fm_suite *s = NULL;
+    fm_suite_run run;
+    fm_buf quoted;
+    fm_buf_init(&quoted, 0);
+    tk_ok(fm_suite_from_prompt(&s, prompt, "\x01 never said", chat));
+    tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
+    assert_int_equal(run.failed, 1);
+    assert_string_equal(run.result[0].output, run.result[0].answer);
+    fm_json *v = fm_json_new_str(run.result[0].output);
+    tk_ok(fm_json_write(&quoted, v, FM_JSON_COMPACT));
+    fm_json_free(v);
+    fm_suite_run_release(&run);
+    fm_suite_free(s);
+    return fm_buf_take(&quoted);
+}
+
+static const char every_kind[] =
+    "suite: kinds\ncases:\n"
+    "  - {name: text, chat: 'What is the capital of Ulevia?', expect: {equals: %s}}\n"
+    "  - {name: text-not, chat: 'What is the capital of Ulevia?', expect: {not-equals: %s}}\n"
+    "  - {name: messages, messages: [{role: user, content: 'What is the capital of Ulevia?'}],\n"
+    "     expect: {equals: %s}}\n"
+    "  - {name: choice, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the'}\n"
+    "  - {name: choice-other, prompt: 'The capital of', choices: [' Ulevia', ' the'],\n"
+    "     answer: ' Ulevia'}\n"
+    "  - {name: above, prompt: 'The capital', continuation: ' of', logprob-above: -1000}\n"
+    "  - {name: below, prompt: 'The capital', continuation: ' of', logprob-below: -1000}\n"
+    "  - {name: inv, kind: INV, chat: ['Who are you?', 'Who are you?']}\n"
+    "  - {name: inv-expect, kind: INV, chat: ['Who are you?', 'Who are you?'],\n"
+    "     expect: {contains: \"\\x01\"}}\n"
+    "  - {name: inv-score, kind: INV, prompt: [a, a], continuation: b, margin: 0}\n"
+    "  - {name: inv-score-far, kind: INV, prompt: [The capital, of of], continuation: ' of',\n"
+    "     margin: 0.0001}\n"
+    "  - {name: dir-up, kind: DIR, prompt: ['of of', 'The capital'], continuation: ' of',\n"
+    "     direction: increases}\n"
+    "  - {name: dir-down, kind: DIR, prompt: ['of of', 'The capital'], continuation: ' of',\n"
+    "     direction: decreases}\n"
+    "  - {name: dir-level, kind: DIR, prompt: [a, a], continuation: b, direction: increases}\n"
+    "  - {name: too-long, prompt: a, generate: {max-tokens: 4096}, expect: {contains: a}}\n"
+    "  - {name: no-prompt, prompt: '', expect: {contains: a}}\n";
+
+static fm_suite *suite_of_every_kind(const world *w)
+{
+    char *answer = said(w, "What is the capital of Ulevia?", true);
+    char *yaml = fm_asprintf(every_kind, answer, answer, answer);
+    fm_suite *s = parsed(yaml);
+    fm_free(yaml);
+    fm_free(answer);
+    return s;
+}
+
+static void every_kind_runs(void **state)
+{
+    const world *w = *state;
+    fm_suite *s = suite_of_every_kind(w);
+    fm_suite_run run;
+    tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
+    expect_verdict(&run, "text", FM_PASS);
+    expect_verdict(&run, "text-not", FM_FAIL);
+    expect_verdict(&run, "messages", FM_PASS);
+    bool the = result_of(&run, "choice")->score > 0;
+    expect_verdict(&run, "choice", the ? FM_PASS : FM_FAIL);
+    expect_verdict(&run, "choice-other", the ? FM_FAIL : FM_PASS);
+    assert_string_equal(result_of(&run, "choice")->answer, the ? " the" : " Ulevia");
+    tk_assert_le(fabs(result_of(&run, "choice")->score + result_of(&run, "choice-other")->score), 0,
+                 "a lead is the other's loss");
+    expect_verdict(&run, "above", FM_PASS);
+    expect_verdict(&run, "below", FM_FAIL);
+    expect_verdict(&run, "inv", FM_PASS);
+    expect_verdict(&run, "inv-expect", FM_FAIL);
+    expect_verdict(&run, "inv-score", FM_PASS);
+    expect_verdict(&run, "inv-score-far", FM_FAIL);
+    bool up = result_of(&run, "dir-up")->verdict == FM_PASS;
+    expect_verdict(&run, "dir-down", up ? FM_FAIL : FM_PASS);
+    expect_verdict(&run, "dir-level", FM_FAIL);
+    expect_verdict(&run, "too-long", FM_ERROR_CASE);
+    fm_ids none = {0};
+    tk_ok(fm_tokenizer_encode(fm_model_tokenizer(w->model), fm_span_str(""), true, &none));
+    expect_verdict(&run, "no-prompt", none.count ? FM_FAIL : FM_ERROR_CASE);
+    fm_ids_release(&none);
+    assert_true(isnan(result_of(&run, "text")->score));
+    assert_int_equal(run.count, fm_suite_count(s));
+    assert_int_equal(run.passed + run.failed + run.errors, run.count);
+    assert_int_equal(run.cached, 0);
+    fm_suite_run_release(&run);
+
+    tk_ok(fm_suite_run_on(&run, s, w->model, "dir-level", NULL));
+    assert_int_equal(run.count, 1);
+    assert_string_equal(run.result[0].name, "dir-level");
+    fm_suite_run_release(&run);
+    tk_fails(fm_suite_run_on(&run, s, w->model, "nobody", NULL), FM_ENOTFOUND, "no case 'nobody'");
+    assert_null(run.result);
+    fm_suite_free(s);
+}
+
+/* log p(last tokens | first), by fm_score over one encoding of the whole text. */
+static double score_of(const world *w, const char *text, size_t tail, size_t *tokens)
+{
+    fm_ids ids = {0};
+    double sum = 0;
+    tk_ok(fm_tokenizer_encode(fm_model_tokenizer(w->model), fm_span_str(text), true, &ids));
+    float *lp = fm_calloc(ids.count, sizeof *lp);
+    tk_ok(fm_score(w->model, ids.id, ids.count, lp, NULL, 0));
+    size_t first = tail ? ids.count - tail : *tokens;
+    for (size_t i = first; i < ids.count; i++)
+        sum += (double)lp[i];
+    *tokens = ids.count;
+    fm_free(lp);
+    fm_ids_release(&ids);
+    return sum;
+}
+
+static void continuations_are_scored_as_part_of_the_whole_text(void **state)
+{
+    const world *w = *state;
+    size_t context = 0, whole = 0, whole2 = 0, from;
+    (void)score_of(w, "The capital of", 1, &context);
+    from = context;
+    double of_ulevia = score_of(w, "The capital of Ulevia", 0, &from);
+    whole = from;
+    from = context;
+    double of_the = score_of(w, "The capital of the", 0, &from);
+    whole2 = from;
+    assert_true(whole > context && whole2 > context);
+    fm_suite *s = parsed(
+        "suite: seam\ncases:\n"
+        "  - {name: space-after, prompt: 'The capital of', continuation: ' Ulevia', logprob-above: -99}\n"
+        "  - {name: space-before, prompt: 'The capital of ', continuation: Ulevia, logprob-above: -99}\n"
+        "  - {name: none, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the'}\n"
+        "  - {name: tokens, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the',\n"
+        "     normalize: tokens}\n"
+        "  - {name: bytes, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the',\n"
+        "     normalize: bytes}\n"
+        "  - {name: inside, prompt: 'The capi', choices: ['tal of', 'tals'], answer: 'tal of'}\n");
+    fm_suite_run run;
+    tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
+    tk_assert_le(fabs(result_of(&run, "space-after")->score - of_ulevia), 0, "space after");
+    tk_assert_le(fabs(result_of(&run, "space-before")->score - of_ulevia), 0, "space before");
+    tk_assert_le(fabs(result_of(&run, "none")->score - (of_the - of_ulevia)), 0, "sums");
+    tk_assert_le(fabs(result_of(&run, "tokens")->score - (of_the / (double)(whole2 - context) -
+                                                          of_ulevia / (double)(whole - context))),
+                 0, "per token");
+    tk_assert_le(fabs(result_of(&run, "bytes")->score - (of_the / 4 - of_ulevia / 7)), 0, "per byte");
+    assert_int_not_equal(result_of(&run, "inside")->verdict, FM_ERROR_CASE);
+    fm_suite_run_release(&run);
+    fm_suite_free(s);
+}
+
+static void kept_results_are_the_same_and_run_nothing(void **state)
+{
+    const world *w = *state;
+    fm_suite *s = suite_of_every_kind(w);
+    fm_map *kept = NULL;
+    tk_ok(fm_map_new(&kept));
+    fm_result_cache cache = {kept, get_kept, replace_kept};
+    fm_suite_run first, again;
+    tk_ok(fm_suite_run_on(&first, s, w->model, NULL, &cache));
+    size_t errors = first.errors;
+    assert_true(errors >= 1);
+    assert_true(fm_map_count(kept) <= first.count - errors); /* equal cases share one result */
+    uint64_t steps = fm_engine_stats_of(w->engine).steps;
+    tk_ok(fm_suite_run_on(&again, s, w->model, NULL, &cache));
+    assert_int_equal(fm_engine_stats_of(w->engine).steps, steps);
+    assert_int_equal(again.cached, again.count - errors); /* errors are asked again */
+    for (size_t i = 0; i < first.count; i++) {
+        const fm_case_result *a = &first.result[i], *b = &again.result[i];
+        assert_int_equal(a->verdict, b->verdict);
+        assert_int_equal(b->cached, a->verdict != FM_ERROR_CASE);
+        if (a->verdict == FM_ERROR_CASE)
+            continue;
+        assert_string_equal(a->output, b->output);
+        assert_string_equal(a->answer, b->answer);
+        assert_string_equal(a->detail ? a->detail : "", b->detail ? b->detail : "");
+        assert_true(a->score == b->score || (isnan(a->score) && isnan(b->score)));
+    }
+    fm_suite_run_release(&first);
+    fm_suite_run_release(&again);
+    fm_suite_free(s);
+    free_kept(kept);
+}
+
+static void damaged_kept_results_are_run_again(void **state)
+{
+    const world *w = *state;
+    fm_suite *s = parsed("suite: s\ncases:\n  - {name: a, prompt: The, continuation: ' capital', "
+                         "logprob-above: -99}\n");
+    fm_map *kept = NULL;
+    char key[65];
+    fm_suite_run run;
+    tk_ok(fm_map_new(&kept));
+    tk_ok(fm_result_key(key, s, 0, w->model));
+    tk_ok(fm_map_put(kept, key, 64, fm_strdup("{\"verdict\":"), NULL));
+    fm_result_cache cache = {kept, get_kept, replace_kept};
+    for (size_t round = 0; round < 2; round++) {
+        tk_ok(fm_suite_run_on(&run, s, w->model, NULL, &cache));
+        assert_int_equal(run.passed, 1);
+        assert_int_equal(run.cached, round);
+        fm_suite_run_release(&run);
+    }
+    fm_suite_free(s);
+    free_kept(kept);
+}
+
+/* ---- keys ---- */
+
+static void key_of(char key[65], const char *yaml, size_t i, const fm_model *m)
+{
+    fm_suite *s = parsed(yaml);
+    tk_ok(fm_result_key(key, s, i, m));
+    fm_suite_free(s);
+}
+
+#define CASE_A "  - {name: a, prompt: The, expect: {contains: x}}\n"
+#define CASE_B "  - {name: b, prompt: The, expect: {contains: y}}\n"
+
+static void keys_follow_the_case_not_its_place(void **state)
+{
+    const world *w = *state;
+    char a[65], b[65], other[65];
+    key_of(a, "suite: s\ncases:\n" CASE_A CASE_B, 0, w->model);
+    key_of(b, "suite: s\ncases:\n" CASE_A CASE_B, 1, w->model);
+    assert_int_equal(strlen(a), 64);
+    assert_string_not_equal(a, b);
+    key_of(other, "suite: t\ngate: true\ncases:\n" CASE_B CASE_A, 1, w->model);
+    assert_string_equal(a, other);
+    key_of(other, "suite: s\ncases:\n" CASE_A, 0, w->model);
+    assert_string_equal(a, other);
+    key_of(other, "suite: s\ngenerate: {seed: 1}\ncases:\n" CASE_A, 0, w->model);
+    assert_string_not_equal(a, other);
+}
+
+static fm_model *changed_model(const world *w, ik_mem *mem, fm_tree *tree, float last_norm,
+                               const char *template)
+{
+    fm_model *m = NULL;
+    float norm[1024];
+    *mem = (ik_mem){.behind = {fm_source_provider(w->src)}, .behind_count = 1};
+    fm_provider p = ik_provider(mem);
+    uint32_t h = fm_model_arch(w->model)->hidden;
+    for (size_t i = 0; i < 1024; i++)
+        norm[i] = last_norm;
+    if (!isinf(last_norm))
+        ik_put(mem, tree, "tensors", "model.norm.weight", norm, 1, h, 0);
+    if (template)
+        tk_ok(fm_tree_put_file(tree, "tokenizer/chat_template.jinja", fm_span_str(template)));
+    tk_ok(fm_model_load(&m, w->engine, tree, &p, "changed"));
+    return m;
+}
+
+static void keys_follow_model_and_tokenizer(void **state)
+{
+    const world *w = *state;
+    static const char yaml[] = "suite: s\ncases:\n" CASE_A;
+    char base[65], weights[65], text[65], same[65];
+    ik_mem mem;
+    key_of(base, yaml, 0, w->model);
+    for (int round = 0; round < 3; round++) {
+        fm_tree *tree = NULL;
+        tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
+        if (round == 2) /* what no verdict depends on */
+            tk_ok(fm_tree_put_file(tree, "README.md", fm_span_str("hello")));
+        fm_model *m = changed_model(w, &mem, tree, round == 0 ? 0.5f : INFINITY,
+                                    round == 1 ? "{{ messages[0]['content'] }}" : NULL);
+        key_of(round == 0 ? weights : round == 1 ? text : same, yaml, 0, m);
+        fm_model_close(m);
+        fm_tree_free(tree);
+        ik_mem_free(&mem);
+    }
+    assert_string_not_equal(base, weights);
+    assert_string_not_equal(base, text);
+    assert_string_not_equal(weights, text);
+    assert_string_equal(base, same);
+}
+
+/* Weights that are not numbers must make errors: "not-contains" would pass on anything else. */
+static void a_model_of_nan_has_errors_and_no_verdicts(void **state)
+{
+    const world *w = *state;
+    fm_tree *tree = NULL;
+    ik_mem mem;
+    fm_suite_run run;
+    fm_suite *s = parsed(
+        "suite: s\ncases:\n"
+        "  - {name: text, prompt: The, expect: {not-contains: x}}\n"
+        "  - {name: choice, prompt: The, choices: [' a', ' b'], answer: ' a'}\n"
+        "  - {name: logprob, prompt: The, continuation: ' a', logprob-below: 0}\n"
+        "  - {name: inv, kind: INV, prompt: [The, A], continuation: ' a', margin: 1}\n");
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
+    fm_model *m = changed_model(w, &mem, tree, NAN, NULL);
+    tk_ok(fm_suite_run_on(&run, s, m, NULL, NULL));
+    for (size_t i = 0; i < run.count; i++) {
+        assert_int_equal(run.result[i].verdict, FM_ERROR_CASE);
+        assert_non_null(run.result[i].detail);
+    }
+    fm_suite_run_release(&run);
+    fm_model_close(m);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    fm_suite_free(s);
+}
+
+static void a_model_without_tokenizer_has_errors(void **state)
+{
+    const world *w = *state;
+    fm_tree *tree = NULL;
+    size_t begin, end;
+    ik_mem mem;
+    fm_suite_run run;
+    fm_suite *s = parsed("suite: s\ncases:\n" CASE_A "  - {name: c, chat: Hi, choices: [a, b], answer: a}\n");
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
+    for (fm_tree_range(tree, "tokenizer/", &begin, &end); begin < end; end--)
+        tk_ok(fm_tree_remove(tree, fm_tree_at(tree, end - 1)->path));
+    fm_model *m = changed_model(w, &mem, tree, INFINITY, NULL);
+    tk_ok(fm_suite_run_on(&run, s, m, NULL, NULL));
+    assert_int_equal(run.errors, 2);
+    assert_non_null(strstr(run.result[0].detail, "no tokenizer"));
+    fm_suite_run_release(&run);
+    fm_model_close(m);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    fm_suite_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind_runs),
+        cmocka_unit_test(continuations_are_scored_as_part_of_the_whole_text),
+        cmocka_unit_test(kept_results_are_the_same_and_run_nothing),
+        cmocka_unit_test(damaged_kept_results_are_run_again),
+        cmocka_unit_test(keys_follow_the_case_not_its_place),
+        cmocka_unit_test(keys_follow_model_and_tokenizer),
+        cmocka_unit_test(a_model_without_tokenizer_has_errors),
+        cmocka_unit_test(a_model_of_nan_has_errors_and_no_verdicts),
+    };
+    return cmocka_run_group_tests(tests, open_world, close_world);
+}
