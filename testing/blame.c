@@ -2,9 +2,9 @@
  *
  * Every version is asked once, the failing one first; then the graph alone decides. What failed is
  * followed upwards along failing parents, and through versions that could not be asked, whose own
- * parents stand in for them. A failing version none of whose parents fails introduced it. A merge of a
- * failing and a passing line has the failure from the failing line, unless that line failed from its
- * root on and the other one had mended it: then the merge lost the repair. */
+ * parents stand in for them. A failing version none of whose parents fails introduced it. A merge
+ * of a failing and a passing line has the failure from the failing line, unless that line failed
+ * from its root on and the other one had mended it: then the merge lost the repair. */
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -60,7 +60,8 @@ static bool failed_before(const search *s, size_t i)
     return before;
 }
 
-/* Does a passing parent of i (or one behind an unasked parent) itself come from a failing version? */
+/* Does a passing parent of i (or one behind an unasked parent) itself come from a failing version?
+ */
 static bool lost_a_repair(const search *s, size_t i)
 {
     bool found = false;

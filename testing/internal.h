@@ -15,10 +15,15 @@ typedef enum fmi_case_kind { FMI_MFT, FMI_INV, FMI_DIR } fmi_case_kind;
 typedef enum fmi_scoring {
     FMI_SCORE_TEXT,    /* generate, then assertions */
     FMI_SCORE_CHOICE,  /* the likeliest of several continuations must be the answer */
-    FMI_SCORE_LOGPROB, /* a continuation's log-probability against a bound, or between prompts (DIR) */
+    FMI_SCORE_LOGPROB, /* a continuation's log-probability against a bound, or between prompts (DIR)
+                        */
 } fmi_scoring;
 typedef enum fmi_normalize { FMI_PER_NOTHING, FMI_PER_TOKEN, FMI_PER_BYTE } fmi_normalize;
-typedef enum fmi_prompt_form { FMI_PROMPT_TEXT, FMI_PROMPT_CHAT, FMI_PROMPT_MESSAGES } fmi_prompt_form;
+typedef enum fmi_prompt_form {
+    FMI_PROMPT_TEXT,
+    FMI_PROMPT_CHAT,
+    FMI_PROMPT_MESSAGES
+} fmi_prompt_form;
 
 typedef enum fmi_assert_kind {
     FMI_EQUALS,
@@ -38,7 +43,7 @@ typedef struct fmi_assertion {
 
 typedef struct fmi_case {
     char *name;
-    fm_json *doc;         /* the expanded case: what the digest is taken of */
+    fm_json *doc; /* the expanded case: what the digest is taken of */
     fm_digest digest;
     fmi_case_kind kind;
     fmi_scoring scoring;
@@ -59,9 +64,9 @@ typedef struct fmi_case {
     fmi_normalize normalize; /* what a choice's log-probability is divided by */
     /* logprob */
     const char *continuation;
-    double above, below;  /* bounds; NaN = none */
-    bool increases;       /* DIR: the continuation's logprob must grow from prompt to prompt */
-    double margin;        /* DIR: by at least this */
+    double above, below; /* bounds; NaN = none */
+    bool increases;      /* DIR: the continuation's logprob must grow from prompt to prompt */
+    double margin;       /* DIR: by at least this */
 } fmi_case;
 
 struct fm_suite {

@@ -18,11 +18,11 @@ typedef struct dd {
     const size_t *group_of; /* unit -> atom in the first round; NULL: each unit is its own atom */
     fm_mixture_fn oracle;
     void *ctx;
-    fm_map *seen;  /* bit set -> 1 passes, 2 fails */
-    bool *take;    /* scratch [units] */
+    fm_map *seen; /* bit set -> 1 passes, 2 fails */
+    bool *take;   /* scratch [units] */
     uint32_t runs, max_runs;
     bool exhausted;
-    bool mend;     /* atoms are set back to the parent's value in the child; looked for is a pass */
+    bool mend; /* atoms are set back to the parent's value in the child; looked for is a pass */
 } dd;
 
 /* Does parent + `take` fail? */
@@ -68,8 +68,8 @@ static fm_status atoms_work(dd *d, const size_t *atoms, size_t n, bool *out)
     return works(d, out);
 }
 
-/* One pass with granularity g over atoms[0..*n): a part that works alone, or a complement that still
- * works. *reduced says that atoms became smaller; *alone that it was to a single part. */
+/* One pass with granularity g over atoms[0..*n): a part that works alone, or a complement that
+ * still works. *reduced says that atoms became smaller; *alone that it was to a single part. */
 static fm_status reduce_once(dd *d, size_t *atoms, size_t *n, size_t g, size_t *scratch,
                              bool *reduced, bool *alone)
 {
@@ -204,8 +204,8 @@ fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_
                          fm_mixture_fn oracle, void *ctx, uint32_t max_runs)
 {
     /* The last of the end runs comes after the search: kept back for it. */
-    dd d = {.units = units, .oracle = oracle, .ctx = ctx,
-            .max_runs = FM_MAX(max_runs, END_RUNS) - 1};
+    dd d = {
+        .units = units, .oracle = oracle, .ctx = ctx, .max_runs = FM_MAX(max_runs, END_RUNS) - 1};
     ends e = {false, false};
     memset(out, 0, sizeof *out);
     for (size_t u = 0; u < units; u++)

@@ -1,8 +1,9 @@
 /* runner.c - all cases of a suite on one model, in one batch.
  *
- * Every prompt of every case becomes one generation or one scoring per continuation; all of them run
- * together (rows of a batch do not change each other's bits), then each case is judged alone. A
- * case that cannot be asked (no chat template, a token beyond the model) is an error of that case. */
+ * Every prompt of every case becomes one generation or one scoring per continuation; all of them
+ * run together (rows of a batch do not change each other's bits), then each case is judged alone. A
+ * case that cannot be asked (no chat template, a token beyond the model) is an error of that case.
+ */
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +14,7 @@
 
 /* What one case needs from the model: prompt_count x max(1, choice_count) works in a row. */
 typedef struct work {
-    fm_ids ids;        /* prompt, then for scorings the continuation */
+    fm_ids ids; /* prompt, then for scorings the continuation */
     size_t prompt_len;
     float *logprobs;   /* scorings: [ids.count] */
     fm_gen_result gen; /* generations */

@@ -41,8 +41,8 @@ fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case,
         return fm_fail(FM_ELIMIT, "%s: a regex is longer than %u bytes", where, PATTERN_MAX_BYTES);
     *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
-                             (ignore_case ? PCRE2_CASELESS : 0u), &code, &at,
-                         NULL);
+                             (ignore_case ? PCRE2_CASELESS : 0u),
+                         &code, &at, NULL);
     if (*out)
         return FM_OK;
     PCRE2_UCHAR text[256];
@@ -64,7 +64,8 @@ static fm_status regex_found(const fmi_assertion *a, fm_span text, bool *found)
     if (ctx && data) {
         pcre2_set_match_limit(ctx, MATCH_LIMIT);
         pcre2_set_heap_limit(ctx, HEAP_LIMIT_KIB);
-        n = pcre2_match(a->regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, 0, 0, data, ctx);
+        n = pcre2_match(a->regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, 0, 0, data,
+                        ctx);
     }
     pcre2_match_data_free(data);
     pcre2_match_context_free(ctx);
@@ -136,8 +137,8 @@ static bool any_equal(const fm_json *list, fm_span text, bool ignore_case)
 fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span text, bool *holds,
                            fm_buf *detail)
 {
-    static const char *const word[] = {"equals", "contains", "starts-with", "regex", "one-of",
-                                       "json"};
+    static const char *const word[] = {"equals", "contains", "starts-with",
+                                       "regex",  "one-of",   "json"};
     fm_span want = fm_json_str(a->value), trimmed = fmi_trim(text);
     bool is = false;
     fm_status rc = FM_OK;

@@ -78,8 +78,9 @@ static fm_status add_all(builder *b)
 static fm_status check_name(const char *name, const char *what)
 {
     size_t n = strlen(name);
-    if (n == 0 || n > 64 || strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                         "0123456789-_") != n)
+    if (n == 0 || n > 64 ||
+        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                     "0123456789-_") != n)
         return fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
                        name);
     return FM_OK;
@@ -99,8 +100,8 @@ static bool has_nul(const fm_json *v)
 
 static fm_status read_frame(fm_suite *s, const char *what)
 {
-    static const char *const known[] = {"suite",    "description", "gate",     "generate",
-                                        "cases",    "templates",   NULL};
+    static const char *const known[] = {"suite", "description", "gate", "generate",
+                                        "cases", "templates",   NULL};
     const char *name = NULL;
     const fm_json *gate = fm_json_get(s->doc, "gate"),
                   *description = fm_json_get(s->doc, "description");

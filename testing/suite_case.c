@@ -11,8 +11,7 @@
 #define SEED_LIMIT 9007199254740992.0 /* 2^53: what a double counts exactly */
 
 /* An optional string: a value of another type is a mistake, never the default. */
-static fm_status read_word(const char **out, const fm_json *obj, const char *key,
-                           const char *where)
+static fm_status read_word(const char **out, const fm_json *obj, const char *key, const char *where)
 {
     const fm_json *v = fm_json_get(obj, key);
     if (v && !fm_json_is(v, FM_JSON_STRING))
@@ -60,7 +59,8 @@ static fm_status need_prompts(fmi_case *c, const char *where)
     for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++) {
         const fm_json *v = fm_json_get(c->doc, keys[i]);
         if (v && found)
-            return fm_fail(FM_EINVAL, "%s: want one of 'prompt', 'chat', 'messages', not two", where);
+            return fm_fail(FM_EINVAL, "%s: want one of 'prompt', 'chat', 'messages', not two",
+                           where);
         if (v) {
             found = v;
             c->form = (fmi_prompt_form)i;
@@ -83,7 +83,8 @@ static fm_status need_prompts(fmi_case *c, const char *where)
             return rc;
     }
     if (c->kind == FMI_MFT && c->prompt_count != 1)
-        return fm_fail(FM_EINVAL, "%s: an MFT case has one prompt (INV and DIR have several)", where);
+        return fm_fail(FM_EINVAL, "%s: an MFT case has one prompt (INV and DIR have several)",
+                       where);
     if (c->kind != FMI_MFT && c->prompt_count < 2)
         return fm_fail(FM_EINVAL, "%s: %s wants a list of at least two prompts", where,
                        c->kind == FMI_INV ? "INV" : "DIR");
@@ -124,7 +125,8 @@ static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
     for (size_t i = 0; i < c->stop_count; i++) {
         c->stop[i] = fm_json_cstr(fm_json_at(stop, i), NULL);
         if (!c->stop[i] || !*c->stop[i])
-            return fm_fail(FM_EINVAL, "%s: generate.stop[%zu] must be a non-empty string", where, i);
+            return fm_fail(FM_EINVAL, "%s: generate.stop[%zu] must be a non-empty string", where,
+                           i);
     }
     return FM_OK;
 }
@@ -132,8 +134,8 @@ static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
 /* Applied twice: the suite's defaults, then the case's own. */
 static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
 {
-    static const char *const known[] = {"max-tokens", "stop", "temperature", "top-p", "top-k",
-                                        "seed", "repetition-penalty", NULL};
+    static const char *const known[] = {"max-tokens", "stop", "temperature",        "top-p",
+                                        "top-k",      "seed", "repetition-penalty", NULL};
     fm_sample_params *p = &c->sampling;
     double max_tokens = c->max_tokens, temperature = (double)p->temperature,
            top_p = (double)p->top_p, top_k = p->top_k, seed = (double)p->seed,
@@ -181,12 +183,18 @@ static const struct {
     fmi_assert_kind kind;
     bool negated;
 } assert_words[] = {
-    {"equals", FMI_EQUALS, false},           {"not-equals", FMI_EQUALS, true},
-    {"contains", FMI_CONTAINS, false},       {"not-contains", FMI_CONTAINS, true},
-    {"starts-with", FMI_STARTS_WITH, false}, {"not-starts-with", FMI_STARTS_WITH, true},
-    {"regex", FMI_REGEX, false},             {"not-regex", FMI_REGEX, true},
-    {"one-of", FMI_ONE_OF, false},           {"not-one-of", FMI_ONE_OF, true},
-    {"json", FMI_JSON, false},               {"not-json", FMI_JSON, true},
+    {"equals", FMI_EQUALS, false},
+    {"not-equals", FMI_EQUALS, true},
+    {"contains", FMI_CONTAINS, false},
+    {"not-contains", FMI_CONTAINS, true},
+    {"starts-with", FMI_STARTS_WITH, false},
+    {"not-starts-with", FMI_STARTS_WITH, true},
+    {"regex", FMI_REGEX, false},
+    {"not-regex", FMI_REGEX, true},
+    {"one-of", FMI_ONE_OF, false},
+    {"not-one-of", FMI_ONE_OF, true},
+    {"json", FMI_JSON, false},
+    {"not-json", FMI_JSON, true},
 };
 
 /* The value fits the assertion, and the assertion can both hold and not hold. */
@@ -230,8 +238,9 @@ static fm_status read_assertion(fmi_case *c, const char *word, const fm_json *va
     while (i < FM_ARRAY_LEN(assert_words) && strcmp(assert_words[i].word, word) != 0)
         i++;
     if (i == FM_ARRAY_LEN(assert_words))
-        return fm_fail(FM_EINVAL, "%s: expect: unknown assertion '%s' (equals, contains, "
-                                  "starts-with, regex, one-of, json, each also with not-)",
+        return fm_fail(FM_EINVAL,
+                       "%s: expect: unknown assertion '%s' (equals, contains, "
+                       "starts-with, regex, one-of, json, each also with not-)",
                        where, word);
     fmi_assertion *all = fm_realloc(c->assertion, (c->assertion_count + 1) * sizeof *all);
     if (!all)
@@ -289,7 +298,8 @@ static fm_status read_choices(fmi_case *c, const char *where)
             c->answer = i;
     }
     if (c->answer == c->choice_count)
-        return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter", where);
+        return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter",
+                       where);
     if (strcmp(normalize, "tokens") == 0)
         c->normalize = FMI_PER_TOKEN;
     else if (strcmp(normalize, "bytes") == 0)
@@ -467,9 +477,9 @@ static fm_status need_ignore_case(fmi_case *c, const char *where)
 fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, const char *what)
 {
     static const char *const known[] = {
-        "name",   "kind",      "prompt",       "chat",          "messages",      "generate",
-        "expect", "choices",   "answer",       "normalize",     "continuation",  "logprob-above",
-        "margin", "direction", "logprob-below", "ignore-case",  "note",          NULL};
+        "name",   "kind",      "prompt",        "chat",        "messages",     "generate",
+        "expect", "choices",   "answer",        "normalize",   "continuation", "logprob-above",
+        "margin", "direction", "logprob-below", "ignore-case", "note",         NULL};
     char where[512];
     memset(c, 0, sizeof *c);
     c->doc = doc;

@@ -75,8 +75,10 @@ static fm_status fill(fm_json **out, const fm_json *v, const filler *f, int dept
     fm_status rc = FM_OK;
     *out = NULL;
     if (depth > FILL_DEPTH_MAX || *f->budget < NODE_BYTES)
-        return fm_fail(FM_ELIMIT, "%s: nested deeper than %d, or the suite's templates write more "
-                                  "than %zu bytes", f->where, FILL_DEPTH_MAX, FMI_EXPANDED_BYTES_MAX);
+        return fm_fail(FM_ELIMIT,
+                       "%s: nested deeper than %d, or the suite's templates write more "
+                       "than %zu bytes",
+                       f->where, FILL_DEPTH_MAX, FMI_EXPANDED_BYTES_MAX);
     *f->budget -= NODE_BYTES;
     if (fm_json_is(v, FM_JSON_STRING))
         return fill_text(out, fm_json_cstr(v, ""), f);

@@ -1,4 +1,5 @@
-/* testing.h - behavioural suites of models: parse, run, score, cache, compare; and blame's searches.
+/* testing.h - behavioural suites of models: parse, run, score, cache, compare; and blame's
+ * searches.
  *
  * A suite is a YAML file that hangs on a version (suites/<name>.yaml in its tree) and is inherited
  * by what is derived from it. SUITES.md is the file format. A result is a function of the model,
@@ -29,18 +30,19 @@ fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);
-/* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer. */
+/* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer.
+ */
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
                                           const fm_model *m);
 
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
 typedef struct fm_case_result {
-    const char *name;   /* borrowed from the suite */
+    const char *name; /* borrowed from the suite */
     fm_verdict verdict;
-    char *output;       /* text generated, or a one-line account of the scores; owned by the run */
-    char *answer;       /* what the model said: the text, or the choice it preferred; NULL = none */
-    char *detail;       /* why it failed: "expected contains 'Paris'"; NULL when passed */
-    double score;       /* logprob or margin where the case has one, else NaN */
+    char *output; /* text generated, or a one-line account of the scores; owned by the run */
+    char *answer; /* what the model said: the text, or the choice it preferred; NULL = none */
+    char *detail; /* why it failed: "expected contains 'Paris'"; NULL when passed */
+    double score; /* logprob or margin where the case has one, else NaN */
     bool cached;
 } fm_case_result;
 typedef struct fm_suite_run {
@@ -64,7 +66,8 @@ FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_mo
 /* The key's ingredients, for people and --json; the key of one case's result. */
 FM_CHECKED fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m);
 
-/* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]} owned. */
+/* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]}
+ * owned. */
 fm_json *fm_suite_run_json(const fm_suite_run *run);
 /* JUnit XML of several runs. */
 FM_CHECKED fm_status fm_report_junit(fm_buf *out, const fm_suite_run *runs, size_t n,
@@ -85,18 +88,18 @@ typedef struct fm_blame_node {
 } fm_blame_node;
 typedef fm_status (*fm_blame_eval_fn)(void *ctx, size_t node, fm_verdict *verdict);
 typedef enum fm_blame_class {
-    FM_BLAME_PASSES,     /* nothing to blame: it passes at the start node */
-    FM_BLAME_INHERITED,  /* each failing line goes back to a version without passing ancestors */
-    FM_BLAME_INTRODUCED, /* no parent of `culprit` fails, it does; nothing older fails */
+    FM_BLAME_PASSES,      /* nothing to blame: it passes at the start node */
+    FM_BLAME_INHERITED,   /* each failing line goes back to a version without passing ancestors */
+    FM_BLAME_INTRODUCED,  /* no parent of `culprit` fails, it does; nothing older fails */
     FM_BLAME_REINTRODUCED /* as introduced, but an older ancestor failed too: fixed, then broken; or
                              a merge that took the failing side of a line that had been mended */
 } fm_blame_class;
 typedef struct fm_blame_history {
     fm_blame_class verdict;
-    size_t culprit;      /* INTRODUCED, REINTRODUCED: the version; INHERITED: the oldest failing one */
-    fm_verdict *at;      /* [count] outcome of each node, owned (fm_free) */
-    bool uncertain;      /* versions that could not be asked lie where the answer would matter: the
-                            failure may have begun in one of them instead */
+    size_t culprit; /* INTRODUCED, REINTRODUCED: the version; INHERITED: the oldest failing one */
+    fm_verdict *at; /* [count] outcome of each node, owned (fm_free) */
+    bool uncertain; /* versions that could not be asked lie where the answer would matter: the
+                       failure may have begun in one of them instead */
 } fm_blame_history;
 /* node 0 is the version that fails; the array is closed under parents, children before parents. */
 FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
@@ -104,26 +107,26 @@ FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *n
 
 /* ---- blame: which tensors ---- */
 /* A minimal set of units whose child values make the case fail, found by running mixtures: ddmin
- * (Zeller & Hildebrandt 2002) first over groups (layers), then over the units of the groups that remain.
- * take[u] true = unit u has the child's value, false = the parent's. The oracle says whether the
- * mixture still fails; it must be a function of take. Nothing is assumed of either end: when the
- * mixture without any unit fails, the set is empty (the failure is not in the units); when the one with
- * all of them passes, the set is all of them and not sufficient. */
+ * (Zeller & Hildebrandt 2002) first over groups (layers), then over the units of the groups that
+ * remain. take[u] true = unit u has the child's value, false = the parent's. The oracle says
+ * whether the mixture still fails; it must be a function of take. Nothing is assumed of either end:
+ * when the mixture without any unit fails, the set is empty (the failure is not in the units); when
+ * the one with all of them passes, the set is all of them and not sufficient. */
 typedef fm_status (*fm_mixture_fn)(void *ctx, const bool *take, bool *fails);
 typedef struct fm_minimal_set {
-    bool *take;           /* [units] the minimal failing set; owned (fm_free) */
+    bool *take; /* [units] the minimal failing set; owned (fm_free) */
     size_t size;
-    bool sufficient;      /* parent + set fails (checked by a run) */
-    bool necessary;       /* child - set passes (checked by a run); false with sufficient: there is
-                             another cause beside this one */
-    bool minimal;         /* the set without any one of its units passes (checked by runs); false: the
-                             runs were used up, a smaller set may do */
-    const bool *repair;   /* [units] units that, set back to the parent's value, make the child pass:
-                             found among the set when necessary, else among all units by the same
-                             search; freed with take */
-    size_t repair_size;   /* 0: none is known */
-    bool repair_minimal;  /* the child fails again with any one of them put back (checked by runs) */
-    uint32_t runs;        /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
+    bool sufficient;    /* parent + set fails (checked by a run) */
+    bool necessary;     /* child - set passes (checked by a run); false with sufficient: there is
+                           another cause beside this one */
+    bool minimal;       /* the set without any one of its units passes (checked by runs); false: the
+                           runs were used up, a smaller set may do */
+    const bool *repair; /* [units] units that, set back to the parent's value, make the child pass:
+                           found among the set when necessary, else among all units by the same
+                           search; freed with take */
+    size_t repair_size; /* 0: none is known */
+    bool repair_minimal; /* the child fails again with any one of them put back (checked by runs) */
+    uint32_t runs;       /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
 } fm_minimal_set;
 FM_CHECKED fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of,
                                     size_t groups, fm_mixture_fn oracle, void *ctx,

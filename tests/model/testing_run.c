@@ -1,5 +1,6 @@
-/* Suites on the family's base model: every kind runs, scores are those of fm_score, results are kept
- * by what they depend on. What the model knows is asked of it first, so that no weight is assumed. */
+/* Suites on the family's base model: every kind runs, scores are those of fm_score, results are
+ * kept by what they depend on. What the model knows is asked of it first, so that no weight is
+ * assumed. */
 #include <math.h>
 
 #include "store/base/map.h"
@@ -217,12 +218,16 @@ static void continuations_are_scored_as_part_of_the_whole_text(void **state)
     assert_true(whole > context && whole2 > context);
     fm_suite *s = parsed(
         "suite: seam\ncases:\n"
-        "  - {name: space-after, prompt: 'The capital of', continuation: ' Ulevia', logprob-above: -99}\n"
-        "  - {name: space-before, prompt: 'The capital of ', continuation: Ulevia, logprob-above: -99}\n"
+        "  - {name: space-after, prompt: 'The capital of', continuation: ' Ulevia', logprob-above: "
+        "-99}\n"
+        "  - {name: space-before, prompt: 'The capital of ', continuation: Ulevia, logprob-above: "
+        "-99}\n"
         "  - {name: none, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the'}\n"
-        "  - {name: tokens, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the',\n"
+        "  - {name: tokens, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' "
+        "the',\n"
         "     normalize: tokens}\n"
-        "  - {name: bytes, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' the',\n"
+        "  - {name: bytes, prompt: 'The capital of', choices: [' Ulevia', ' the'], answer: ' "
+        "the',\n"
         "     normalize: bytes}\n"
         "  - {name: inside, prompt: 'The capi', choices: ['tal of', 'tals'], answer: 'tal of'}\n");
     fm_suite_run run;
@@ -233,7 +238,8 @@ static void continuations_are_scored_as_part_of_the_whole_text(void **state)
     tk_assert_le(fabs(result_of(&run, "tokens")->score - (of_the / (double)(whole2 - context) -
                                                           of_ulevia / (double)(whole - context))),
                  0, "per token");
-    tk_assert_le(fabs(result_of(&run, "bytes")->score - (of_the / 4 - of_ulevia / 7)), 0, "per byte");
+    tk_assert_le(fabs(result_of(&run, "bytes")->score - (of_the / 4 - of_ulevia / 7)), 0,
+                 "per byte");
     assert_int_not_equal(result_of(&run, "inside")->verdict, FM_ERROR_CASE);
     fm_suite_run_release(&run);
     fm_suite_free(s);
@@ -372,12 +378,12 @@ static void a_model_of_nan_has_errors_and_no_verdicts(void **state)
     fm_tree *tree = NULL;
     ik_mem mem;
     fm_suite_run run;
-    fm_suite *s = parsed(
-        "suite: s\ncases:\n"
-        "  - {name: text, prompt: The, expect: {not-contains: x}}\n"
-        "  - {name: choice, prompt: The, choices: [' a', ' b'], answer: ' a'}\n"
-        "  - {name: logprob, prompt: The, continuation: ' a', logprob-below: 0}\n"
-        "  - {name: inv, kind: INV, prompt: [The, A], continuation: ' a', margin: 1}\n");
+    fm_suite *s =
+        parsed("suite: s\ncases:\n"
+               "  - {name: text, prompt: The, expect: {not-contains: x}}\n"
+               "  - {name: choice, prompt: The, choices: [' a', ' b'], answer: ' a'}\n"
+               "  - {name: logprob, prompt: The, continuation: ' a', logprob-below: 0}\n"
+               "  - {name: inv, kind: INV, prompt: [The, A], continuation: ' a', margin: 1}\n");
     tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
     fm_model *m = changed_model(w, &mem, tree, NAN, NULL);
     tk_ok(fm_suite_run_on(&run, s, m, NULL, NULL));
@@ -399,7 +405,8 @@ static void a_model_without_tokenizer_has_errors(void **state)
     size_t begin, end;
     ik_mem mem;
     fm_suite_run run;
-    fm_suite *s = parsed("suite: s\ncases:\n" CASE_A "  - {name: c, chat: Hi, choices: [a, b], answer: a}\n");
+    fm_suite *s =
+        parsed("suite: s\ncases:\n" CASE_A "  - {name: c, chat: Hi, choices: [a, b], answer: a}\n");
     tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
     for (fm_tree_range(tree, "tokenizer/", &begin, &end); begin < end; end--)
         tk_ok(fm_tree_remove(tree, fm_tree_at(tree, end - 1)->path));

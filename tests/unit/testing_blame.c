@@ -38,8 +38,9 @@ static void expect_history(const fm_blame_node *nodes, const char *says, fm_blam
                  out.uncertain ? ", uncertain" : "");
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(h.asked[i], 1);
-        assert_int_equal(out.at[i], says[i] == 'P' ? FM_PASS : says[i] == 'F' ? FM_FAIL
-                                                                              : FM_ERROR_CASE);
+        assert_int_equal(out.at[i], says[i] == 'P'   ? FM_PASS
+                                    : says[i] == 'F' ? FM_FAIL
+                                                     : FM_ERROR_CASE);
     }
     fm_free(out.at);
 }

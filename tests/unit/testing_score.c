@@ -36,7 +36,8 @@ static void expect_holds(const char *assertion, const char *text, bool ignore_ca
             fail_msg("%s on \"%s\": %d", negated, text, holds);
         assert_int_equal(detail.len == 0, holds);
         if (!holds)
-            assert_memory_equal(fm_buf_cstr(&detail), n ? "expected not-" : "expected ", n ? 13 : 9);
+            assert_memory_equal(fm_buf_cstr(&detail), n ? "expected not-" : "expected ",
+                                n ? 13 : 9);
         fm_buf_release(&detail);
     }
 }
@@ -139,10 +140,11 @@ static fm_comparison compared(size_t n, size_t fixed, size_t broken)
     for (size_t i = 0; i < n; i++) {
         snprintf(names[i], sizeof names[i], "c%zu", i);
         bool both = i == fixed + broken;
-        side[0][i] = (fm_case_result){.name = names[i],
-                                      .verdict = i < fixed || both ? FM_FAIL : FM_PASS};
+        side[0][i] =
+            (fm_case_result){.name = names[i], .verdict = i < fixed || both ? FM_FAIL : FM_PASS};
         bool lost = i >= fixed && i < fixed + broken;
-        side[1][i] = (fm_case_result){.name = names[i], .verdict = lost || both ? FM_FAIL : FM_PASS};
+        side[1][i] =
+            (fm_case_result){.name = names[i], .verdict = lost || both ? FM_FAIL : FM_PASS};
     }
     fm_suite_run a = {.result = side[0], .count = n}, b = {.result = side[1], .count = n};
     fm_comparison c = fm_suite_compare(&a, &b);
@@ -174,9 +176,11 @@ static void mcnemar_is_exact(void **state)
 static void comparison_pairs_by_name_and_counts_errors_as_not_passed(void **state)
 {
     (void)state;
-    fm_case_result a[] = {{.name = "x", .verdict = FM_PASS}, {.name = "y", .verdict = FM_PASS},
+    fm_case_result a[] = {{.name = "x", .verdict = FM_PASS},
+                          {.name = "y", .verdict = FM_PASS},
                           {.name = "gone", .verdict = FM_PASS}};
-    fm_case_result b[] = {{.name = "new", .verdict = FM_FAIL}, {.name = "y", .verdict = FM_PASS},
+    fm_case_result b[] = {{.name = "new", .verdict = FM_FAIL},
+                          {.name = "y", .verdict = FM_PASS},
                           {.name = "x", .verdict = FM_ERROR_CASE}};
     fm_suite_run ra = {.result = a, .count = 3}, rb = {.result = b, .count = 3};
     fm_comparison c = fm_suite_compare(&ra, &rb);
@@ -190,13 +194,19 @@ static void comparison_pairs_by_name_and_counts_errors_as_not_passed(void **stat
 static void junit_escapes_what_xml_cannot_hold(void **state)
 {
     (void)state;
-    fm_suite suite = {.name = (char *)(uintptr_t)"s"};
-    char out[] = "a<b>&\"\n\t\r\x01 \xC3\xA9 \xC3( \xEF\xBF\xBE \xED\xA0\x80 \xC0\x80", why[] = "because <x>";
+    fm_suite suite = {.name = (char *)(uintptr_t) "s"};
+    char out[] = "a<b>&\"\n\t\r\x01 \xC3\xA9 \xC3( \xEF\xBF\xBE \xED\xA0\x80 \xC0\x80",
+         why[] = "because <x>";
     fm_case_result r[] = {{.name = "ok", .verdict = FM_PASS},
                           {.name = "f", .verdict = FM_FAIL, .output = out, .detail = why},
                           {.name = "e", .verdict = FM_ERROR_CASE}};
-    fm_suite_run run = {.suite = &suite, .result = r, .count = 3, .passed = 1, .failed = 1,
-                        .errors = 1, .seconds = 0.5};
+    fm_suite_run run = {.suite = &suite,
+                        .result = r,
+                        .count = 3,
+                        .passed = 1,
+                        .failed = 1,
+                        .errors = 1,
+                        .seconds = 0.5};
     fm_buf xml;
     fm_buf_init(&xml, 0);
     tk_ok(fm_report_junit(&xml, &run, 1, "m & m"));
@@ -218,7 +228,10 @@ static void kept_results_come_back_whole(void **state)
 {
     (void)state;
     char out[] = "o\"\n", answer[] = "a", detail[] = "d";
-    fm_case_result r = {.verdict = FM_FAIL, .output = out, .answer = answer, .detail = detail,
+    fm_case_result r = {.verdict = FM_FAIL,
+                        .output = out,
+                        .answer = answer,
+                        .detail = detail,
                         .score = -1.25},
                    back = {0};
     fm_buf text;
@@ -241,7 +254,8 @@ static void kept_results_come_back_whole(void **state)
     assert_true(isnan(back.score) && !back.detail && !back.answer);
     fm_free(back.output);
     fm_buf_release(&text);
-    tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"maybe\"}")), FM_ECORRUPT, "maybe");
+    tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"maybe\"}")), FM_ECORRUPT,
+             "maybe");
     tk_fails(fmi_result_decode(&back, fm_span_str("nonsense")), FM_ECORRUPT, "kept result");
 }
 

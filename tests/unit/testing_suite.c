@@ -61,7 +61,8 @@ static void cases_are_refused_by_name_and_key(void **state)
     (void)state;
     refused(HEAD "  - just text\n", FM_EINVAL, "a case is a mapping");
     refused(HEAD "  - {prompt: a, expect: {contains: b}}\n", FM_EINVAL, "'name'");
-    refused(HEAD "  - {name: \"a\\nb\", prompt: a, expect: {contains: b}}\n", FM_EINVAL, "one line");
+    refused(HEAD "  - {name: \"a\\nb\", prompt: a, expect: {contains: b}}\n", FM_EINVAL,
+            "one line");
     refused_case("prompt: a, expect: {contains: b}, stopp: x", "unknown key 'stopp'");
     refused_case("prompt: a, chat: b, expect: {contains: b}", "'prompt', 'chat', 'messages'");
     refused_case("expect: {contains: b}", "is missing");
@@ -77,15 +78,18 @@ static void cases_are_refused_by_name_and_key(void **state)
     refused_case("prompt: a, kind: DIR, continuation: x, direction: increases", "DIR wants a list");
     refused_case("prompt: a, expect: {contains: b}, ignore-case: 'yes'", "'ignore-case'");
     refused_case("prompt: a, expect: {contains: b}, generate: [1]", "'generate' wants a mapping");
-    refused_case("prompt: a, expect: {contains: b}, generate: {max-tokens: 0}", "generate.max-tokens");
+    refused_case("prompt: a, expect: {contains: b}, generate: {max-tokens: 0}",
+                 "generate.max-tokens");
     refused_case("prompt: a, expect: {contains: b}, generate: {max-tokens: 1.5}", "whole number");
     refused_case("prompt: a, expect: {contains: b}, generate: {max-tokens: 9999999}", "1 to 4096");
     refused_case("prompt: a, expect: {contains: b}, generate: {seed: -1}", "generate.seed");
     refused_case("prompt: a, expect: {contains: b}, generate: {temperature: -1}", "generate");
-    refused_case("prompt: a, expect: {contains: b}, generate: {top-p: x}", "'top-p' must be a number");
+    refused_case("prompt: a, expect: {contains: b}, generate: {top-p: x}",
+                 "'top-p' must be a number");
     refused_case("prompt: a, expect: {contains: b}, generate: {stop: ''}", "generate.stop");
     refused_case("prompt: a, expect: {contains: b}, generate: {stop: [a, '']}", "generate.stop[1]");
-    refused_case("prompt: a, expect: {contains: b}, generate: {stop: [1,2,3,4,5,6,7,8,9]}", "up to 8");
+    refused_case("prompt: a, expect: {contains: b}, generate: {stop: [1,2,3,4,5,6,7,8,9]}",
+                 "up to 8");
 }
 
 static void expectations_that_cannot_fail_are_refused(void **state)
@@ -118,7 +122,8 @@ static void expectations_that_cannot_fail_are_refused(void **state)
     refused_case("prompt: a, continuation: x, logprob-above: '-1'", "must be a number");
     refused_case("prompt: a, continuation: x, logprob-above: -1, logprob-below: -5", "nothing is");
     refused_case("prompt: [a, b], kind: DIR, continuation: x", "DIR wants direction");
-    refused_case("prompt: [a, b], kind: DIR, continuation: x, direction: up", "DIR wants direction");
+    refused_case("prompt: [a, b], kind: DIR, continuation: x, direction: up",
+                 "DIR wants direction");
     refused_case("prompt: [a, b], kind: DIR, expect: {contains: x}", "give 'continuation'");
     refused_case("prompt: [a, b], kind: INV, continuation: x", "wants 'margin'");
     refused_case("prompt: [a, b], kind: INV, continuation: x, margin: -1", "negative");
@@ -133,7 +138,8 @@ static void keys_without_effect_are_refused(void **state)
     refused_case("prompt: a, choices: [a, b], answer: a, generate: {seed: 1}", "'generate' says");
     refused_case("prompt: a, choices: [a, b], answer: a, ignore-case: true", "'ignore-case' says");
     refused_case("prompt: a, continuation: x, logprob-above: -1, margin: 1", "'margin' says");
-    refused_case("prompt: a, continuation: x, logprob-above: -1, direction: increases", "'direction'");
+    refused_case("prompt: a, continuation: x, logprob-above: -1, direction: increases",
+                 "'direction'");
     refused_case("prompt: [a, b], kind: INV, continuation: x, margin: 1, logprob-above: -1",
                  "'logprob-above' says");
 }
@@ -142,16 +148,18 @@ static void each_kind_is_accepted(void **state)
 {
     (void)state;
     fm_suite_free(parsed_case("prompt: a, expect: {contains: b}"));
-    fm_suite_free(parsed_case("chat: a, expect: [{contains: b}, {not-regex: c}], ignore-case: true"));
+    fm_suite_free(
+        parsed_case("chat: a, expect: [{contains: b}, {not-regex: c}], ignore-case: true"));
     fm_suite_free(parsed_case("messages: [{role: user, content: a}], expect: {json: true}"));
     fm_suite_free(parsed_case("prompt: a, choices: [x, y], answer: y, normalize: bytes"));
     fm_suite_free(parsed_case("prompt: a, continuation: x, logprob-above: -5, logprob-below: -1"));
     fm_suite_free(parsed_case("chat: [a, b], kind: INV"));
     fm_suite_free(parsed_case("prompt: [a, b], kind: INV, continuation: x, margin: 0.5"));
-    fm_suite *s = parsed("suite: s-1\ngate: true\ndescription: d\ngenerate: {max-tokens: 3, stop: x}\n"
-                         "cases:\n  - {name: a/b, prompt: p, expect: {equals: ''}, note: why}\n"
-                         "  - {name: d, prompt: [a, b, c], kind: DIR, continuation: x, "
-                         "direction: decreases, margin: 1}\n");
+    fm_suite *s =
+        parsed("suite: s-1\ngate: true\ndescription: d\ngenerate: {max-tokens: 3, stop: x}\n"
+               "cases:\n  - {name: a/b, prompt: p, expect: {equals: ''}, note: why}\n"
+               "  - {name: d, prompt: [a, b, c], kind: DIR, continuation: x, "
+               "direction: decreases, margin: 1}\n");
     assert_string_equal(fm_suite_name(s), "s-1");
     assert_string_equal(fm_suite_description(s), "d");
     assert_true(fm_suite_is_gate(s));
@@ -291,8 +299,10 @@ static void digests_cover_what_a_verdict_depends_on(void **state)
 {
     (void)state;
     static const char plain[] = HEAD "  - {name: a, prompt: p, expect: {contains: x}}\n";
-    assert_true(same_digest(plain, HEAD "  - {name: b, expect: {contains: x}, prompt: p, note: n}\n"));
-    assert_true(same_digest(plain, "suite: t\ngate: true\n" "generate: {max-tokens: 32, temperature: 0}\n"
+    assert_true(
+        same_digest(plain, HEAD "  - {name: b, expect: {contains: x}, prompt: p, note: n}\n"));
+    assert_true(same_digest(plain, "suite: t\ngate: true\n"
+                                   "generate: {max-tokens: 32, temperature: 0}\n"
                                    "cases:\n  - {name: a, prompt: p, expect: {contains: x}}\n"));
     assert_false(same_digest(plain, "suite: s\ngenerate: {max-tokens: 31}\n"
                                     "cases:\n  - {name: a, prompt: p, expect: {contains: x}}\n"));
