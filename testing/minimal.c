@@ -2,9 +2,7 @@
  * Zeller & Hildebrandt 2002) over groups first, then over the units of the groups that remain.
  *
  * "Minimal" is 1-minimal: no single unit can be left out. Interactions are found because sets are
- * run, not added up. Mixtures already run are remembered by their bit set. One such set need not be
- * the only cause: where the child fails without it too, the same search turned round (which units,
- * set back, make the child pass?) finds a set that cuts all causes. */
+ * run, not added up. Mixtures already run are remembered by their bit set. */
 #include <string.h>
 
 #include "store/base/map.h"
@@ -22,7 +20,6 @@ typedef struct dd {
     bool *take;   /* scratch [units] */
     uint32_t runs, max_runs;
     bool exhausted;
-    bool mend; /* atoms are set back to the parent's value in the child; looked for is a pass */
 } dd;
 
 /* Does parent + `take` fail? */
@@ -40,21 +37,17 @@ static fm_status fails(dd *d, const bool *take, bool *out)
     return rc;
 }
 
-/* Does the set of atoms in d->take do what is looked for? Once the runs are used up a set that was
+/* Does the set of atoms in d->take fail? Once the runs are used up a set that was
  * never run does not: what was found so far stays. */
 static fm_status works(dd *d, bool *out)
 {
-    for (size_t u = 0; d->mend && u < d->units; u++)
-        d->take[u] = !d->take[u];
     bool known = fm_map_has(d->seen, d->take, d->units * sizeof *d->take);
     *out = false;
     if (!known && d->runs >= d->max_runs) {
         d->exhausted = true;
         return FM_OK;
     }
-    fm_status rc = fails(d, d->take, out);
-    *out = rc == FM_OK && *out != d->mend;
-    return rc;
+    return fails(d, d->take, out);
 }
 
 /* take = units whose atom is in atoms[0..n). */
@@ -178,28 +171,6 @@ static fm_status find_cause(dd *d, const ends *e, const size_t *group_of, size_t
     return rc;
 }
 
-/* Only asked where both ends are as they should be, so that all units together mend the child. */
-static fm_status find_repair(dd *d, const size_t *group_of, size_t groups, size_t *atoms,
-                             fm_minimal_set *out, bool *repair)
-{
-    fm_status rc;
-    size_t n = 0;
-    d->mend = true;
-    if (out->necessary) {
-        for (size_t u = 0; u < d->units; u++)
-            if (out->take[u])
-                atoms[n++] = u;
-        rc = ddmin(d, atoms, &n);
-    } else {
-        rc = minimize(d, group_of, groups, atoms, &n);
-    }
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        repair[atoms[i]] = true;
-    out->repair_size = n;
-    out->repair_minimal = !d->exhausted;
-    return rc;
-}
-
 fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of, size_t groups,
                          fm_mixture_fn oracle, void *ctx, uint32_t max_runs)
 {
@@ -212,16 +183,12 @@ fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_
         fm_assert(group_of[u] < groups);
     size_t *atoms = fm_calloc(FM_MAX(units, groups), sizeof *atoms);
     d.take = fm_calloc(units, sizeof *d.take);
-    out->take = fm_calloc(2 * units, sizeof *out->take); /* the second half is repair */
+    out->take = fm_calloc(units, sizeof *out->take);
     fm_status rc = atoms && d.take && out->take ? fm_map_new(&d.seen) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = run_ends(&d, &e);
     if (rc == FM_OK)
         rc = find_cause(&d, &e, group_of, groups, atoms, out);
-    d.max_runs = FM_MAX(max_runs, END_RUNS);
-    if (rc == FM_OK && !e.none_fails && e.all_fails)
-        rc = find_repair(&d, group_of, groups, atoms, out, out->take + units);
-    out->repair = out->take + units;
     out->runs = d.runs;
     fm_map_free(d.seen);
     fm_free(d.take);

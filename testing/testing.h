@@ -111,22 +111,19 @@ FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *n
  * remain. take[u] true = unit u has the child's value, false = the parent's. The oracle says
  * whether the mixture still fails; it must be a function of take. Nothing is assumed of either end:
  * when the mixture without any unit fails, the set is empty (the failure is not in the units); when
- * the one with all of them passes, the set is all of them and not sufficient. */
+ * the one with all of them passes, the set is all of them and not sufficient. With the oracle
+ * turned round (take[u] = set back to the parent's value, fails = the child passes) the same search
+ * finds what is enough to repair the child, whatever the number of its causes. */
 typedef fm_status (*fm_mixture_fn)(void *ctx, const bool *take, bool *fails);
 typedef struct fm_minimal_set {
     bool *take; /* [units] the minimal failing set; owned (fm_free) */
     size_t size;
-    bool sufficient;    /* parent + set fails (checked by a run) */
-    bool necessary;     /* child - set passes (checked by a run); false with sufficient: there is
-                           another cause beside this one */
-    bool minimal;       /* the set without any one of its units passes (checked by runs); false: the
-                           runs were used up, a smaller set may do */
-    const bool *repair; /* [units] units that, set back to the parent's value, make the child pass:
-                           found among the set when necessary, else among all units by the same
-                           search; freed with take */
-    size_t repair_size; /* 0: none is known */
-    bool repair_minimal; /* the child fails again with any one of them put back (checked by runs) */
-    uint32_t runs;       /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
+    bool sufficient; /* parent + set fails (checked by a run) */
+    bool necessary;  /* child - set passes (checked by a run); false with sufficient: there is
+                        another cause beside this one */
+    bool minimal;    /* the set without any one of its units passes (checked by runs); false: the
+                        runs were used up, a smaller set may do */
+    uint32_t runs;   /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
 } fm_minimal_set;
 FM_CHECKED fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of,
                                     size_t groups, fm_mixture_fn oracle, void *ctx,
