@@ -41,7 +41,7 @@ typedef struct blame {
     fm_minimal_set minimal; /* enough to break the parent */
     fm_minimal_set repair;  /* enough to repair the child, set back to the parent */
     bool *keep;             /* scratch [unit_count] */
-    char *answer, *detail; /* of the culprit */
+    char *answer, *detail;  /* of the culprit */
     /* data */
     blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */

@@ -22,7 +22,7 @@ static bool comparable(const fm_change *ch)
 {
     return ch->kind == FM_CHANGE_MODIFY && ch->a->kind == FM_ENTRY_TENSOR &&
            ch->b->kind == FM_ENTRY_TENSOR && fm_shape_eq(&ch->a->shape, &ch->b->shape) &&
-           fm_dtype_get(ch->a->dtype)->is_float && fm_dtype_get(ch->b->dtype)->is_float;
+           ch->a->dtype == ch->b->dtype && fm_dtype_get(ch->a->dtype)->is_float;
 }
 
 static void describe_entry(char *out, size_t bytes, const fm_entry *e)

@@ -171,6 +171,21 @@ static fm_status check_child(const derivation *d, size_t i)
     return rc == FM_OK ? suite_files_check(&ch->suites) : rc;
 }
 
+/* A number beyond the data is a mistake, and would be left out in silence. */
+static fm_status check_skip(const child *ch, const fm_dataset *data)
+{
+    fm_json *manifest = fm_dataset_manifest(data);
+    fm_status rc = manifest ? FM_OK : FM_ENOMEM;
+    int64_t records = fm_json_int(fm_json_get(manifest, "records"), 0);
+    for (size_t k = 0; rc == FM_OK && k < ch->skip_count; k++)
+        if (ch->skip[k] >= records)
+            rc = fm_fail(FM_EINVAL,
+                         "child '%s': skip names record %u, but %s has %lld, counted from 0",
+                         ch->name, ch->skip[k], fm_path_base(ch->data_path), (long long)records);
+    fm_json_free(manifest);
+    return rc;
+}
+
 static fm_status prepare_child(derivation *d, size_t i)
 {
     child *ch = &d->f->child[i];
@@ -178,6 +193,8 @@ static fm_status prepare_child(derivation *d, size_t i)
     if (rc == FM_OK)
         rc = fm_dataset_open(&d->dataset[i], fm_buf_span(&d->data[i]), fm_path_base(ch->data_path),
                              d->tok, d->chat, &ch->config, ch->skip, ch->skip_count);
+    if (rc == FM_OK)
+        rc = check_skip(ch, d->dataset[i]);
     return rc == FM_OK ? checkpoint_place(d, i) : rc;
 }
 
