@@ -325,12 +325,18 @@ static slot *slot_of(fmi_pass *p, uint32_t layer)
     return &p->slot[layer > p->first ? layer - p->first : 0];
 }
 
+/* Rounded as infer does it: in float all along, 96 and 112 would be one bit off. */
+static float attention_scale(const fm_arch *a)
+{
+    return (float)(1.0 / sqrt((double)a->head_dim));
+}
+
 static void attention_forward(fmi_pass *p, slot *s, const fmi_batch *b)
 {
     const fm_arch *a = &p->net->arch;
     size_t q = (size_t)a->heads * a->head_dim;
     size_t kv = (size_t)a->kv_heads * a->head_dim;
-    float scale = 1.0f / sqrtf((float)a->head_dim);
+    float scale = attention_scale(a);
     size_t row = 0;
 
     for (uint32_t i = 0; i < b->seqs; i++) {
@@ -441,7 +447,7 @@ static void attention_backward(fmi_pass *p, slot *s, const fmi_batch *b)
     const fm_arch *a = &p->net->arch;
     size_t q = (size_t)a->heads * a->head_dim;
     size_t kv = (size_t)a->kv_heads * a->head_dim;
-    float scale = 1.0f / sqrtf((float)a->head_dim);
+    float scale = attention_scale(a);
     size_t row = 0;
 
     for (uint32_t i = 0; i < b->seqs; i++) {
