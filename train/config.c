@@ -83,7 +83,7 @@ fm_train_config fm_train_defaults(fm_method method)
                          .accumulate = 1,
                          .max_tokens = 512,
                          .seed = 0,
-                         .dtype = FM_F32,
+                         .dtype = FM_DTYPE_NONE,
                          .answers_only = true};
     if (method == FM_METHOD_FULL)
         c.lr = 2e-5;
@@ -220,18 +220,28 @@ static fm_status set_text(fm_train_config *c, const field *f, const char *value)
     return FM_OK;
 }
 
+static const struct dtype_name {
+    const char *name;
+    fm_dtype dtype;
+} dtype_names[] = {{"parent", FM_DTYPE_NONE}, {"f32", FM_F32},   {"bf16", FM_BF16},
+                   {"F32", FM_F32},           {"BF16", FM_BF16}};
+
 static fm_status set_dtype(fm_train_config *c, const char *value)
 {
-    fm_dtype d = FM_DTYPE_NONE;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dtype_names); i++)
+        if (strcmp(value, dtype_names[i].name) == 0) {
+            c->dtype = dtype_names[i].dtype;
+            return FM_OK;
+        }
+    return fm_fail(FM_EINVAL, "training option dtype: '%s' is none of parent, f32, bf16", value);
+}
 
-    if (strcmp(value, "f32") == 0 || strcmp(value, "F32") == 0)
-        d = FM_F32;
-    if (strcmp(value, "bf16") == 0 || strcmp(value, "BF16") == 0)
-        d = FM_BF16;
-    if (d == FM_DTYPE_NONE)
-        return fm_fail(FM_EINVAL, "training option dtype: '%s' is none of f32, bf16", value);
-    c->dtype = d;
-    return FM_OK;
+static const char *dtype_text(fm_dtype dtype)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(dtype_names); i++)
+        if (dtype_names[i].dtype == dtype)
+            return dtype_names[i].name;
+    return ""; /* set past the parser: reading it back fails by name */
 }
 
 fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *value)
@@ -305,7 +315,7 @@ static fm_json *field_json(const fm_train_config *c, const field *f)
     case KIND_SCHEDULE:
         return fm_json_new_str(schedule_names[c->schedule]);
     case KIND_DTYPE:
-        return fm_json_new_str(c->dtype == FM_BF16 ? "bf16" : "f32");
+        return fm_json_new_str(dtype_text(c->dtype));
     }
     return NULL;
 }

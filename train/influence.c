@@ -153,7 +153,7 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     if (rc == FM_OK)
         rc = probe_batch(&b, ids, labels, batch, tokens, loss);
     if (rc == FM_OK)
-        rc = fmi_params_result(&b.ps, b.ps.g, FM_F32, grads);
+        rc = fmi_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads);
     if (rc < 0)
         fm_train_result_release(grads);
     fm_buf_release(&top);

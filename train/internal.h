@@ -48,9 +48,10 @@ FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
 void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
                      float g_scale);
 void fmi_params_refresh(fmi_params *ps);
-/* Values (or gradients) as a result's tensors in dtype. */
+/* Values (or gradients) as a result's tensors in dtype; FM_DTYPE_NONE: as parent's tensors of the
+ * same names where those are F32, BF16 or F16, else F32. */
 FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
-                                       fm_train_result *out);
+                                       const fm_tree *parent, fm_train_result *out);
 void fmi_params_release(fmi_params *ps);
 
 /* ---- the net ---- */

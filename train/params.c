@@ -152,8 +152,16 @@ static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_par
     return rc;
 }
 
+/* A child in its parent's types can be stored as a delta to it; in others it cannot. */
+static fm_dtype dtype_as_parent(const fm_tree *parent, const char *name)
+{
+    const fm_entry *e = fmi_find_tensor(parent, name);
+    bool plain = e && (e->dtype == FM_F32 || e->dtype == FM_BF16 || e->dtype == FM_F16);
+    return plain ? e->dtype : FM_F32;
+}
+
 fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
-                            fm_train_result *out)
+                            const fm_tree *parent, fm_train_result *out)
 {
     fm_status rc = FM_OK;
 
@@ -162,7 +170,9 @@ fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype d
         return FM_ENOMEM;
     for (size_t i = 0; i < ps->count && rc == FM_OK; i++) {
         out->count = i + 1;
-        rc = one_result(&out->tensors[i], ps, &ps->item[i], which, dtype);
+        const fmi_param *p = &ps->item[i];
+        fm_dtype own = dtype == FM_DTYPE_NONE ? dtype_as_parent(parent, p->name) : dtype;
+        rc = one_result(&out->tensors[i], ps, p, which, own);
     }
     return rc;
 }

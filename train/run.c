@@ -291,7 +291,11 @@ static fm_status hash_data(const run *r, fm_hasher *h)
 
     if (!j->data) {
         rc = fm_hasher_update(h, j->batch_ids, n * sizeof(int32_t));
-        return rc == FM_OK ? fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t)) : rc;
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t));
+        if (rc == FM_OK && j->batch_mask)
+            rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
+        return rc;
     }
     for (size_t i = 0; i < fm_dataset_count(j->data) && rc == FM_OK; i++) {
         const fm_example *e = fm_dataset_at(j->data, i);
@@ -459,7 +463,8 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
 static fm_status take_result(run *r, fm_train_result *out)
 {
     bool lora = r->c->method == FM_METHOD_LORA;
-    fm_status rc = fmi_params_result(&r->ps, r->ps.p, lora ? FM_F32 : r->c->dtype, out);
+    fm_status rc = fmi_params_result(&r->ps, r->ps.p, lora ? FM_F32 : r->c->dtype, r->job->parent,
+                                     out);
 
     if (rc == FM_OK && lora) {
         out->adapter_config =

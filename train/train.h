@@ -36,7 +36,8 @@ typedef struct fm_train_config {
     uint32_t accumulate;      /* micro-batches of a step */
     uint32_t max_tokens;      /* longer examples are cut, text is packed to this */
     uint64_t seed;
-    fm_dtype dtype;           /* of stored results: F32, BF16; adapters F32 */
+    fm_dtype dtype;           /* of a full result: F32, BF16; NONE ("parent"): each tensor as the
+                                 parent's where that is F32, BF16 or F16, else F32. Adapters: F32 */
     bool answers_only;        /* loss on the assistant's turns (else on every token) */
 } fm_train_config;
 fm_train_config fm_train_defaults(fm_method method);
@@ -134,8 +135,8 @@ FM_CHECKED fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const
  * over the parameters that the step trained (adapter, or the last layers' full weights).
  * scores[i] for data example i; positive = training on it made the target answer likelier.
  * TracIn (Pruthi et al. 2020), the cosines averaged over points on the line from parent to child.
- * child: the trained version; parent gives the
- * parameters' frame for a full fine-tune (NULL for adapters). */
+ * child: the trained version; parent: what a full fine-tune began from (not used for adapters,
+ * whose way begins at B = 0). p: the bytes of both. */
 FM_CHECKED fm_status fm_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
                                   const fm_provider *p, const fm_dataset *data,
                                   const fm_example *target, double *scores);

@@ -399,6 +399,61 @@ static void a_full_result_has_the_parents_names_in_the_configs_dtype(void **stat
     tiny_close(&t);
 }
 
+/* tree with the named tensor in bf16, its bytes in mem. */
+static void narrow(ik_mem *mem, fm_tree *tree, const fm_provider *p, const char *path)
+{
+    const fm_entry *e = fm_tree_find(tree, path);
+    uint64_t n = 0;
+    fm_buf wide;
+    fm_digest id;
+
+    assert_non_null(e);
+    fm_buf_init(&wide, 0);
+    tk_ok(fm_entry_read(&wide, p, e));
+    tk_ok(fm_shape_elems(&n, &e->shape));
+    uint16_t *half = fm_malloc((size_t)n * sizeof(*half));
+    float *f = fm_memdup(wide.data, wide.len);
+    tk_ok(fm_from_f32(half, FM_BF16, f, n));
+    tk_ok(fm_tensor_id(&id, FM_BF16, &e->shape, fm_span_of(half, (size_t)n * 2), NULL));
+    mem->t[mem->count].id = id;
+    mem->t[mem->count].bytes = half;
+    mem->t[mem->count++].len = n * 2;
+    char *name = fm_strdup(e->name);
+    fm_shape shape = e->shape;
+    tk_ok(fm_tree_put_tensor(tree, path, name, FM_BF16, &shape, &id));
+    fm_free(name);
+    fm_free(f);
+    fm_buf_release(&wide);
+}
+
+static void a_full_result_has_each_tensor_in_its_parents_dtype(void **state)
+{
+    static const char narrowed[] = "model.layers.0.mlp.up_proj.weight";
+    tiny t;
+    fm_train_result r;
+    fm_tree *tree = NULL;
+    ik_mem mem = {0};
+
+    (void)state;
+    tiny_open(&t, 6);
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(t.src)));
+    narrow(&mem, tree, &t.p, "tensors/model/layers/0/mlp/up_proj.weight");
+    mem.behind[0] = t.p;
+    mem.behind_count = 1;
+    t.p = ik_provider(&mem);
+    fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
+    assert_int_equal(j.config.dtype, FM_DTYPE_NONE);
+    j.parent = tree;
+    run_with(&r, &t, &j, 1, NULL, NULL);
+    for (size_t i = 0; i < r.count; i++)
+        assert_int_equal(r.tensors[i].dtype,
+                         strcmp(r.tensors[i].name, narrowed) == 0 ? FM_BF16 : FM_F32);
+    fm_train_result_release(&r);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    tiny_close(&t);
+}
+
 static void wrong_jobs_are_refused_by_name(void **state)
 {
     tiny t;
@@ -572,6 +627,8 @@ static void influence_of_a_full_fine_tune_is_over_what_it_changed(void **state)
                r.tensors[i].shape.dim[0], r.tensors[i].shape.dim[1]);
         fm_free(f);
     }
+    mem.behind[0] = t.p; /* the way from parent to child is walked: both must be readable */
+    mem.behind_count = 1;
     fm_provider p = ik_provider(&mem);
     check_influence(e, child, fm_source_tree(t.src), &p);
     tk_fails(fm_influence(e, child, NULL, &p, d, fm_dataset_at(d, 0), score), FM_EINVAL, "parent");
@@ -598,6 +655,7 @@ int main(void)
         cmocka_unit_test(two_accumulated_batches_equal_one_of_double_size),
         cmocka_unit_test(children_trained_together_equal_those_trained_alone),
         cmocka_unit_test(a_full_result_has_the_parents_names_in_the_configs_dtype),
+        cmocka_unit_test(a_full_result_has_each_tensor_in_its_parents_dtype),
         cmocka_unit_test(epochs_decide_the_steps_and_the_seed_the_order),
         cmocka_unit_test(a_second_adapter_trains_on_top_of_the_first),
         cmocka_unit_test(influence_of_an_adapter_points_at_the_example_of_the_answer),

@@ -82,6 +82,32 @@ static void every_field_survives_json_both_ways(void **state)
     fm_buf_release(&text);
 }
 
+static void stored_types_follow_the_parent_unless_a_recipe_says_otherwise(void **state)
+{
+    static const struct {
+        const char *json;
+        fm_dtype dtype;
+    } recipe[] = {{"{\"method\":\"full\"}", FM_DTYPE_NONE},
+                  {"{\"method\":\"full\",\"dtype\":\"parent\"}", FM_DTYPE_NONE},
+                  {"{\"method\":\"full\",\"dtype\":\"f32\"}", FM_F32},
+                  {"{\"method\":\"pretrain\",\"dtype\":\"bf16\"}", FM_BF16},
+                  {"{\"method\":\"pretrain\",\"dtype\":\"BF16\"}", FM_BF16}};
+    fm_train_config c;
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(recipe); i++) {
+        fm_json *v = NULL;
+        tk_ok(fm_json_parse(&v, fm_span_str(recipe[i].json), "recipe"));
+        tk_ok(fm_train_config_from_json(&c, v, "recipe"));
+        assert_int_equal(c.dtype, recipe[i].dtype);
+        fm_json_free(v);
+    }
+    c = fm_train_defaults(FM_METHOD_FULL);
+    fm_json *v = fm_train_config_json(&c);
+    assert_string_equal(fm_json_cstr(fm_json_get(v, "dtype"), ""), "parent");
+    fm_json_free(v);
+}
+
 static void json_with_a_wrong_field_names_the_file(void **state)
 {
     static const char *const bad[] = {"{\"r\":[]}", "{\"rank\":8}", "{\"method\":\"x\"}", "[]"};
@@ -175,6 +201,7 @@ int main(void)
         cmocka_unit_test(wrong_values_are_refused_with_key_and_value),
         cmocka_unit_test(text_beyond_its_room_is_refused),
         cmocka_unit_test(every_field_survives_json_both_ways),
+        cmocka_unit_test(stored_types_follow_the_parent_unless_a_recipe_says_otherwise),
         cmocka_unit_test(json_with_a_wrong_field_names_the_file),
         cmocka_unit_test(warm_up_reaches_the_rate_and_schedules_fall_to_zero),
         cmocka_unit_test(steps_come_from_epochs_when_none_are_given),
