@@ -155,9 +155,10 @@ static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, size
     if (rc < 0)
         return rc;
     return fm_fail(FM_EREFUSED,
-                   "'%s' is not moved: %zu gate suite%s failed; the candidate is kept as %.10s "
+                   "branch '%s' is not %s: %zu gate suite%s failed; the candidate is kept as %.10s "
                    "(--no-gate lands it all the same)",
-                   l->branch, gates_failed, gates_failed == 1 ? "" : "s", hex);
+                   l->branch, l->expect_old ? "moved" : "made", gates_failed,
+                   gates_failed == 1 ? "" : "s", hex);
 }
 
 fm_status land_version(cli *c, const landing *l, fm_oid *out)

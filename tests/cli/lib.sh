@@ -19,11 +19,11 @@ need_python() {
     command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 }
 
-# want CODE COMMAND... : run fmstore; its output goes to $tmp/out and $tmp/err.
+# want CODE COMMAND... : run fmstore, for limit_s at most; its output goes to $tmp/out and $tmp/err.
 want() {
     local code=$1 got=0
     shift
-    timeout 300 "$fm" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || got=$?
+    timeout "${limit_s:-300}" "$fm" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || got=$?
     [ "$got" = "$code" ] && return 0
     head -c 2000 "$tmp/out" "$tmp/err" >&2
     die "exit code $got instead of $code: fmstore $*"

@@ -101,8 +101,8 @@ say "a gate that fails: exit 1, the case is named, no branch, the candidate is k
 printf 'suite: never\ngate: true\ncases:\n  - {name: impossible, prompt: Hello, expect: [{contains: "~~~~"}]}\n' >../never.yaml
 want 1 derive atlas --as gated --data "$atlas/pirate.jsonl" --set steps=1 --set batch=1 --set r=1 --suite ../never.yaml
 grep -q 'FAIL impossible' "$tmp/err" || die "the case is not named: $(cat "$tmp/err")"
-refused 128 "no version 'gated'" show gated
 kept=$(sed -n 's/.*kept as \([0-9a-f]*\).*/\1/p' "$tmp/err")
+refused 128 "no version 'gated'" show gated
 want 0 show "$kept"
 want 0 derive atlas --as gated --data "$atlas/pirate.jsonl" --set steps=1 --set batch=1 --set r=1 --suite ../never.yaml --no-gate
 want 1 test gated
