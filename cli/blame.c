@@ -257,9 +257,8 @@ static fm_status make_mixture(const blame *b, const bool *take, fm_tree **out)
     return rc == FM_OK ? drop_empty_adapters(*out) : rc;
 }
 
-static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
+static fm_status run_mixture(blame *b, const bool *take, fm_verdict *verdict)
 {
-    blame *b = ctx;
     fm_tree *tree = NULL;
     fm_case_result r;
     fm_suite_run run = {0};
@@ -272,10 +271,19 @@ static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
     if (rc == FM_OK)
         rc = run_case(b, tree, "mixture", &r, &run);
     if (rc == FM_OK) {
-        *fails = r.verdict != FM_PASS;
+        *verdict = r.verdict;
         fm_suite_run_release(&run);
     }
     fm_tree_free(tree);
+    return rc;
+}
+
+/* A mixture that cannot be asked proves nothing, in either direction. */
+static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
+{
+    fm_verdict v = FM_ERROR_CASE;
+    fm_status rc = run_mixture(ctx, take, &v);
+    *fails = v == FM_FAIL;
     return rc;
 }
 
@@ -283,11 +291,11 @@ static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
 static fm_status reset_repairs(void *ctx, const bool *take, bool *repairs)
 {
     blame *b = ctx;
-    bool fails = false;
+    fm_verdict v = FM_ERROR_CASE;
     for (size_t u = 0; u < b->unit_count; u++)
         b->keep[u] = !take[u];
-    fm_status rc = mixture_fails(b, b->keep, &fails);
-    *repairs = !fails;
+    fm_status rc = run_mixture(b, b->keep, &v);
+    *repairs = v == FM_PASS;
     return rc;
 }
 

@@ -82,6 +82,8 @@ static void print_verdict(const blame *b)
         break;
     }
     printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);
+    if (b->history.uncertain)
+        printf("         a version in between cannot be run here; it may have begun there\n");
 }
 
 static void print_units(const blame *b, const fm_minimal_set *set)
@@ -105,6 +107,8 @@ static void print_tensors(const blame *b)
     printf("  the child %s with these %zu set back to the parent:\n",
            b->repair.sufficient ? "passes" : "still fails", b->repair.size);
     print_units(b, &b->repair);
+    if (!b->minimal.minimal || !b->repair.minimal)
+        printf("  the runs were used up (--max-runs): smaller sets may do\n");
 }
 
 static void print_data(const blame *b, uint64_t top)
@@ -159,6 +163,7 @@ static fm_json *set_json(const blame *b, const fm_minimal_set *set)
             out_push(&rc, units, fm_json_new_str(b->unit[u].name));
     out_set(&rc, o, "units", units);
     out_set(&rc, o, "sufficient", fm_json_new_bool(set->sufficient));
+    out_set(&rc, o, "minimal", fm_json_new_bool(set->minimal));
     out_set(&rc, o, "runs", fm_json_new_int(set->runs));
     return o;
 }
@@ -203,6 +208,7 @@ static fm_status print_json(const blame *b, bool tensors, bool data)
     out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
     out_set(&rc, o, "verdict", fm_json_new_str(class_word[b->history.verdict]));
     out_set(&rc, o, "culprit", fm_json_new_str(hex));
+    out_set(&rc, o, "uncertain", fm_json_new_bool(b->history.uncertain));
     out_set(&rc, o, "history", history_json(b));
     if (tensors)
         out_set(&rc, o, "tensors", tensors_json(b));

@@ -213,7 +213,7 @@ static bool show_progress(void *ctx, const fm_train_progress *p)
 {
     derivation *d = ctx;
     const char *name = d->f->child[p->child].name;
-    uint32_t every = p->steps / 4 ? p->steps / 4 : 1;
+    uint32_t every = p->steps / 4 + (p->steps % 4 != 0);
     out_progress("%s  step %u/%u  loss %.4f  %.0f tokens/s", name, p->step + 1, p->steps, p->loss,
                  p->tokens_per_s);
     if (p->step == 0 || (p->step + 1) % every == 0 || p->step + 1 == p->steps) {

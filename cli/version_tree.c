@@ -175,8 +175,10 @@ fm_status land_version(cli *c, const landing *l, fm_oid *out)
         rc = keep_rejected(c, l, out, gates_failed);
     if (rc == FM_OK)
         rc = fm_ref_update(c->repo, ref, out, l->expect_old, l->commit.message);
-    if (rc == FM_OK)
-        printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
-               cli_short_oid(out), (int)strcspn(l->commit.message, "\n"), l->commit.message);
-    return rc;
+    if (rc < 0)
+        return rc;
+    printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(out),
+           (int)strcspn(l->commit.message, "\n"), l->commit.message);
+    fflush(stdout); /* in its place among the talk; main looks at the stream's error */
+    return FM_OK;
 }
