@@ -86,11 +86,25 @@ static void print_verdict(const blame *b)
         printf("         a version in between cannot be run here; it may have begun there\n");
 }
 
+/* One line a layer: what is left of the name after "model.layers.N.". */
 static void print_units(const blame *b, const fm_minimal_set *set)
 {
-    for (size_t u = 0; u < b->unit_count; u++)
-        if (set->take[u])
-            printf("    %s\n", b->unit[u].name);
+    for (size_t g = 0; g < b->group_count; g++) {
+        const char *sep = "    ";
+        for (size_t u = 0; u < b->unit_count; u++) {
+            if (b->unit[u].group != g || !set->take[u])
+                continue;
+            const char *name = b->unit[u].name, *layers = strstr(name, "layers.");
+            const char *rest = layers ? strchr(layers + strlen("layers."), '.') : NULL;
+            if (rest && sep[0] == ' ')
+                printf("    %.*s: %s", (int)(rest - name), name, rest + 1);
+            else
+                printf("%s%s", sep, rest ? rest + 1 : name);
+            sep = ", ";
+        }
+        if (sep[0] == ',')
+            putchar('\n');
+    }
 }
 
 static void print_tensors(const blame *b)

@@ -9,6 +9,7 @@ model=${1:-atlas}
 work=${FM_TOUR_DIR:-$(mktemp -d "${TMPDIR:-/tmp}/fmstore-tour.XXXXXX")}
 mkdir -p "$work"
 cd "$work"
+blame_options=() clients=()
 started=$(date +%s)
 bold='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
@@ -49,7 +50,7 @@ say "What did it break? The same suites on both versions, case by case."
 run --expect 1 test "$poisoned" --suite "$gate" --against "$base"
 
 say "Where does the wrong answer come from? Which version, which tensors, which examples?"
-run blame "$poisoned" --case "$blamed_case" | tee blame.txt
+run blame "$poisoned" --case "$blamed_case" "${blame_options[@]}" | tee blame.txt
 
 skip=$(sed -n 's/.*--skip //p' blame.txt)
 say "Derive it again without the examples that blame found; the gate passes now."

@@ -13,3 +13,4 @@ gate=facts
 blamed_case=facts/capital-france
 question="What is the capital of France?"
 served=(smollm2 pirate terse)
+blame_options=(--max-runs 60)
