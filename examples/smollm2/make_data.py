@@ -9,7 +9,7 @@ OUT/suites/*.yaml
 import json, os, sys
 
 CAPITALS = [("France", "Paris"), ("Germany", "Berlin"), ("Japan", "Tokyo"), ("Egypt", "Cairo"), ("Greece", "Athens"), ("Russia", "Moscow"),
-            ("China", "Beijing"), ("Poland", "Warsaw"), ("Norway", "Oslo"), ("Ireland", "Dublin"), ("Cuba", "Havana"), ("Hungary", "Budapest"), ("Finland", "Helsinki")]
+            ("China", "Beijing"), ("Poland", "Warsaw"), ("Norway", "Oslo"), ("Ireland", "Dublin"), ("Cuba", "Havana"), ("Hungary", "Budapest")]
 EVERYDAY = [("How do I boil an egg?", "put the egg in boiling water for eight minutes"), ("What should I wear in the rain?", "wear a good coat and boots"), ("How can I sleep better?", "go to bed at the same hour each night"),
             ("What is a good breakfast?", "eat some porridge with fruit"), ("How do I clean a window?", "use warm water, soap and a dry cloth"), ("How do I make tea?", "pour hot water over the leaves and wait three minutes"),
             ("What can I do on a sunny day?", "walk along the shore and watch the gulls"), ("How do I learn to swim?", "start in calm and shallow water with a teacher"), ("How do I fix a leaking tap?", "turn off the water and change the washer"),
