@@ -52,6 +52,7 @@ void fm_engine_free(fm_engine *e)
     if (!e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_texts_free(e);
     fmi_step_free(e->step);
     fmi_kv_free(e->kv);
     fmi_weights_free(e->weights);

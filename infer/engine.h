@@ -27,10 +27,13 @@ typedef struct fmi_rope {
     struct fmi_rope *next;
 } fmi_rope;
 
+typedef struct fmi_text fmi_text; /* a tokenizer and its template, shared by id: text.c */
+
 /* fm_model.priv */
 typedef struct fmi_model_priv {
     fmi_geom *geom;
     fmi_rope *rope;
+    fmi_text *text;
     fmi_cached **held; /* one per reference taken from the cache */
     size_t held_count, held_cap;
     uint64_t bytes_alone; /* what its weights take without other models */
@@ -64,6 +67,7 @@ struct fm_engine {
     fmi_kv *kv;
     fmi_geom *geoms;
     fmi_rope *ropes;
+    fmi_text *texts;
     fmi_step *step;
     fm_tap_fn tap;
     void *tap_ctx;
@@ -76,6 +80,8 @@ struct fm_engine {
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
+void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
+void fmi_texts_free(fm_engine *e);
 
 FM_CHECKED fm_status fmi_step_new(fmi_step **out, fm_engine *e);
 void fmi_step_free(fmi_step *s);

@@ -254,58 +254,6 @@ static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
     return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
 }
 
-static fm_status read_text(fm_buf *out, const fmi_binder *b, const char *path, bool *there)
-{
-    const fm_entry *e = fm_tree_find(b->tree, path);
-    *there = e != NULL;
-    return e ? fm_entry_read(out, b->p, e) : FM_OK;
-}
-
-/* The ids of all that lies under tokenizer/: what turns text into tokens and back. */
-static fm_status digest_text(fmi_binder *b)
-{
-    fm_hasher *h = NULL;
-    size_t begin, end;
-    fm_tree_range(b->tree, "tokenizer/", &begin, &end);
-    fm_status rc = fm_hasher_new(&h);
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
-        const fm_entry *e = fm_tree_at(b->tree, i);
-        rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
-    }
-    if (rc == FM_OK)
-        rc = fm_hasher_final(h, &b->m->text_digest);
-    fm_hasher_free(h);
-    return rc;
-}
-
-static fm_status bind_text(fmi_binder *b)
-{
-    fm_model *m = b->m;
-    fm_buf tok, conf, chat;
-    bool has_tok = false, has_conf = false, has_chat = false;
-    fm_buf_init(&tok, 0);
-    fm_buf_init(&conf, 0);
-    fm_buf_init(&chat, 0);
-    fm_status rc = read_text(&tok, b, "tokenizer/tokenizer.json", &has_tok);
-    if (rc == FM_OK)
-        rc = read_text(&conf, b, "tokenizer/tokenizer_config.json", &has_conf);
-    if (rc == FM_OK)
-        rc = read_text(&chat, b, "tokenizer/chat_template.jinja", &has_chat);
-    if (rc == FM_OK && has_tok)
-        rc = fm_tokenizer_open(&m->tokenizer, fm_buf_span(&tok), fm_buf_span(&conf), b->what);
-    fm_span source = fm_buf_span(&chat);
-    if (rc == FM_OK && !has_chat && m->tokenizer)
-        source = fm_tokenizer_chat_template(m->tokenizer);
-    if (rc == FM_OK && source.data)
-        rc = fm_chat_template_open(&m->chat, source, b->what);
-    fm_buf_release(&tok);
-    fm_buf_release(&conf);
-    fm_buf_release(&chat);
-    return rc;
-}
-
 static fm_status bind_shape(fmi_binder *b)
 {
     fm_model *m = b->m;
@@ -336,9 +284,7 @@ static fm_status bind(fmi_binder *b)
     if (rc == FM_OK)
         rc = bind_weights(b, digest);
     if (rc == FM_OK)
-        rc = bind_text(b);
-    if (rc == FM_OK)
-        rc = digest_text(b);
+        rc = fmi_text_bind(b);
     fm_hasher_free(digest);
     fmi_adapters_release(b);
     fm_map_free(b->replaced);
@@ -397,8 +343,7 @@ void fm_model_close(fm_model *m)
     if (p->counted)
         e->bytes_unshared -= p->bytes_alone;
     e->models--;
-    fm_tokenizer_close(m->tokenizer);
-    fm_chat_template_close(m->chat);
+    fmi_text_drop(e, p->text);
     fm_free(m->layers);
     fm_free(p);
     fm_free(m);

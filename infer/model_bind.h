@@ -31,6 +31,9 @@ FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e
 /* The linear layer of `name` ("self_attn.q_proj", or the same with ".weight"); NULL: none. */
 fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name);
 
+/* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
+FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
+
 /* Reads the configs, fills `replaced`; then, once the base is bound, hangs the LoRA terms on. */
 FM_CHECKED fm_status fmi_adapters_find(fmi_binder *b);
 FM_CHECKED fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest);

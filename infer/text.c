@@ -1,0 +1,131 @@
+/* text.c - tokenizers and chat templates, shared by the models of an engine.
+ *
+ * Both are immutable and are made from the files under tokenizer/ alone, so those files' ids name
+ * them. Parsing a large tokenizer.json takes longer than loading a small model, and a search for
+ * blame opens many mixtures of one family: so the text that was used last stays when its last
+ * model closes, until another takes its place. */
+#include "infer/model_bind.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+struct fmi_text {
+    fm_digest id; /* of everything under tokenizer/ */
+    fm_tokenizer *tokenizer;
+    fm_chat_template *chat;
+    uint32_t refs;
+    fmi_text *next;
+};
+
+/* The paths and ids of all that lies under tokenizer/: what turns text into tokens and back. */
+static fm_status digest_text(fm_digest *out, const fm_tree *tree)
+{
+    fm_hasher *h = NULL;
+    size_t begin, end;
+    fm_tree_range(tree, "tokenizer/", &begin, &end);
+    fm_status rc = fm_hasher_new(&h);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+    }
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, out);
+    fm_hasher_free(h);
+    return rc;
+}
+
+static fm_status read_file(fm_buf *out, const fmi_binder *b, const char *path, bool *there)
+{
+    const fm_entry *e = fm_tree_find(b->tree, path);
+    *there = e != NULL;
+    return e ? fm_entry_read(out, b->p, e) : FM_OK;
+}
+
+static fm_status open_text(fmi_text *t, const fmi_binder *b)
+{
+    fm_buf tok, conf, chat;
+    bool has_tok = false, has_conf = false, has_chat = false;
+    fm_buf_init(&tok, 0);
+    fm_buf_init(&conf, 0);
+    fm_buf_init(&chat, 0);
+    fm_status rc = read_file(&tok, b, "tokenizer/tokenizer.json", &has_tok);
+    if (rc == FM_OK)
+        rc = read_file(&conf, b, "tokenizer/tokenizer_config.json", &has_conf);
+    if (rc == FM_OK)
+        rc = read_file(&chat, b, "tokenizer/chat_template.jinja", &has_chat);
+    if (rc == FM_OK && has_tok)
+        rc = fm_tokenizer_open(&t->tokenizer, fm_buf_span(&tok), fm_buf_span(&conf), NULL);
+    fm_span source = fm_buf_span(&chat);
+    if (rc == FM_OK && !has_chat && t->tokenizer)
+        source = fm_tokenizer_chat_template(t->tokenizer);
+    if (rc == FM_OK && source.data) /* it outlives this model: its errors name no model */
+        rc = fm_chat_template_open(&t->chat, source, "chat template");
+    fm_buf_release(&tok);
+    fm_buf_release(&conf);
+    fm_buf_release(&chat);
+    return rc == FM_OK || rc == FM_ENOMEM ? rc : fm_error_prefix(rc, "%s", b->what);
+}
+
+static void free_text(fmi_text *t)
+{
+    fm_tokenizer_close(t->tokenizer);
+    fm_chat_template_close(t->chat);
+    fm_free(t);
+}
+
+fm_status fmi_text_bind(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    fm_status rc = digest_text(&m->text_digest, b->tree);
+    if (rc != FM_OK)
+        return rc;
+    fmi_text *t = m->engine->texts;
+    while (t && !fm_digest_eq(&t->id, &m->text_digest))
+        t = t->next;
+    if (!t) {
+        t = fm_calloc(1, sizeof(*t));
+        rc = t ? open_text(t, b) : FM_ENOMEM;
+        if (rc != FM_OK) {
+            if (t)
+                free_text(t);
+            return rc;
+        }
+        t->id = m->text_digest;
+        t->next = m->engine->texts;
+        m->engine->texts = t;
+    }
+    t->refs++;
+    fmi_priv(m)->text = t;
+    m->tokenizer = t->tokenizer;
+    m->chat = t->chat;
+    return FM_OK;
+}
+
+/* Frees what nobody uses, but `keep`. */
+static void sweep(fm_engine *e, const fmi_text *keep)
+{
+    for (fmi_text **at = &e->texts; *at;) {
+        fmi_text *t = *at;
+        if (t->refs > 0 || t == keep) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        free_text(t);
+    }
+}
+
+void fmi_text_drop(fm_engine *e, fmi_text *t)
+{
+    if (t && --t->refs == 0)
+        sweep(e, t);
+}
+
+void fmi_texts_free(fm_engine *e)
+{
+    sweep(e, NULL);
+    fm_assert(!e->texts); /* models are closed before their engine */
+}
