@@ -222,16 +222,22 @@ static fm_linear *linear_of(fm_model *m, const char *module)
     return lin && !strchr(strchr(rest + 1, '.') + 1, '.') ? lin : NULL;
 }
 
-static const fm_entry *partner_of(const fm_tree *tree, const fmi_adapter *a, const char *key)
+/* The lora_B of a lora_A: NULL where there is none. */
+static fm_status partner_of(const fm_entry **out, const fm_tree *tree, uint32_t adapter,
+                            const char *key)
 {
-    size_t n = strlen(key) - strlen("lora_A.weight");
-    for (size_t i = a->begin; i < a->end; i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
-        if (kind_of(e->name) == KEY_B && strlen(e->name) == strlen(key) &&
-            memcmp(e->name, key, n) == 0)
-            return e;
-    }
-    return NULL;
+    char prefix[64], name[FM_MAX_NAME_BYTES];
+    size_t n = strlen(key) - strlen("A.weight");
+    fm_buf path;
+    *out = NULL;
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-lora/tensors", adapter);
+    (void)snprintf(name, sizeof(name), "%.*sB.weight", (int)n, key);
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, prefix, name);
+    if (rc == FM_OK)
+        *out = fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    return rc;
 }
 
 static fm_status check_factors(const fmi_adapter *a, const char *module, const fm_linear *lin,
@@ -287,11 +293,13 @@ static fm_status bind_term(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_has
     if (!lin)
         return fm_fail(FM_EBASE, "%s: module '%s' is no linear layer of this %s", a->what, module,
                        b->m->arch.family);
-    const fm_entry *eb = partner_of(b->tree, a, ea->name);
-    if (!eb)
-        return fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
+    const fm_entry *eb = NULL;
     fm_lora_spec spec = {0};
-    fm_status rc = fm_lora_spec_of(&spec, a->config, module);
+    fm_status rc = partner_of(&eb, b->tree, n, ea->name);
+    if (rc == FM_OK && !eb)
+        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
+    if (rc == FM_OK)
+        rc = fm_lora_spec_of(&spec, a->config, module);
     if (rc == FM_OK)
         rc = check_factors(a, module, lin, ea, eb, spec.r);
     fmi_cached *ca = NULL, *cb = NULL;

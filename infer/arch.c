@@ -5,6 +5,7 @@
  * a refusal costs one line here once the field is understood. Absent keys get the defaults of the
  * config classes in `transformers`, which writes only what differs from them in older versions. */
 #include "infer/arch.h"
+#include "infer/backend.h"
 
 #include <string.h>
 
@@ -398,7 +399,7 @@ static fm_status read_sizes(fm_arch *a, const family *f, const fm_json *c, const
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
     int64_t hd = f->head_dim && !fm_json_get(c, "head_dim") ? f->head_dim : a->hidden / a->heads;
     if ((rc = take_u32(&a->kv_heads, c, "num_key_value_heads", kv, 1, 4096, what)) != FM_OK ||
-        (rc = take_u32(&a->head_dim, c, "head_dim", hd, 2, 4096, what)) != FM_OK)
+        (rc = take_u32(&a->head_dim, c, "head_dim", hd, 2, FM_K_BLOCK, what)) != FM_OK)
         return rc;
     if (a->heads % a->kv_heads != 0)
         return fm_fail(FM_EINVAL, "%s: %u attention heads cannot share %u key/value heads", what,

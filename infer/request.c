@@ -178,8 +178,10 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
                             .top = top_count ? r->top : NULL,
                             .top_count = top_count});
     drop_front(&r->text, out);
-    if (stop != SIZE_MAX)
-        r->text.len = 0; /* the stop string and what came after it */
+    if (stop != SIZE_MAX) { /* the stop string and what came after it, half a code point too */
+        r->text.len = 0;
+        r->stopped = true;
+    }
     if (r->cancelled)
         fmi_request_finish(r, "cancelled", NULL);
     else if (eos || stop != SIZE_MAX)
@@ -199,7 +201,7 @@ void fmi_request_finish(fmi_request *r, const char *why, const char *error)
         memcpy(copy, error, n);
     }
     const fm_tokenizer *tok = fm_model_tokenizer(r->ask.model);
-    if (tok && fm_tok_stream_finish(&r->stream, tok, &r->text) != FM_OK)
+    if (tok && !r->stopped && fm_tok_stream_finish(&r->stream, tok, &r->text) != FM_OK)
         r->text.len = 0;
     bool has = r->text.len > 0;
     tell(r, &(fm_gen_event){.token = -1,

@@ -117,6 +117,102 @@ static void unlike_models_share_a_step(void **state)
     fm_source_close(b);
 }
 
+/* ==== text ==== */
+
+static const char bytes_tokenizer[] =
+    "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":"
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
+    "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+    "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}}";
+
+static fm_model *model_with_text(fm_engine *e, const fm_source *src, const char *tokenizer,
+                                 const char *chat)
+{
+    fm_provider p = fm_source_provider(src);
+    fm_tree *tree = NULL;
+    fm_model *m = NULL;
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(src)));
+    tk_ok(fm_tree_put_file(tree, "tokenizer/tokenizer.json", fm_span_str(tokenizer)));
+    tk_ok(fm_tree_put_file(tree, "tokenizer/chat_template.jinja", fm_span_str(chat)));
+    fm_status rc = fm_model_load(&m, e, tree, &p, "the model");
+    fm_tree_free(tree);
+    if (rc != FM_OK)
+        assert_null(m);
+    return m;
+}
+
+static void models_share_their_tokenizer_by_content(void **state)
+{
+    (void)state;
+    fm_source *src = ik_source("arch/llama");
+    if (!src)
+        skip();
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *a = model_with_text(e, src, bytes_tokenizer, "{{ 1 }}");
+    fm_model *b = model_with_text(e, src, bytes_tokenizer, "{{ 1 }}");
+    fm_model *other = model_with_text(e, src, bytes_tokenizer, "{{ 2 }}");
+    const fm_tokenizer *tok = fm_model_tokenizer(a);
+    const fm_chat_template *chat = fm_model_chat_template(a);
+    assert_true(tok && chat && fm_model_tokenizer(b) == tok && fm_model_chat_template(b) == chat);
+    assert_true(fm_model_tokenizer(other) != tok && fm_model_chat_template(other) != chat);
+    fm_model_close(other);
+    fm_model_close(a);
+    fm_ids ids = {0};
+    tk_ok(fm_tokenizer_encode(fm_model_tokenizer(b), fm_span_str("abb"), false, &ids));
+    assert_int_equal(ids.count, 2);
+    fm_ids_release(&ids);
+    fm_model_close(b);
+    b = model_with_text(e, src, bytes_tokenizer, "{{ 1 }}"); /* the last used one stayed */
+    assert_true(fm_model_tokenizer(b) == tok);
+    fm_model_close(b);
+    assert_null(model_with_text(e, src, "{", "{{ 1 }}"));
+    assert_non_null(strstr(fm_error_text(), "the model"));
+    assert_null(model_with_text(e, src, bytes_tokenizer, "{% if %}"));
+    assert_non_null(strstr(fm_error_text(), "the model: chat template: line 1"));
+    fm_engine_free(e);
+    fm_source_close(src);
+}
+
+/* Every token is "a", two letters and the first byte of a code point: whatever the model says, the
+ * text stops at once, and what the last byte would have become is not said. */
+static void no_text_follows_a_stop_string(void **state)
+{
+    (void)state;
+    fm_source *src = ik_source("arch/llama");
+    if (!src)
+        skip();
+    fm_buf tok;
+    fm_buf_init(&tok, 0);
+    fm_buf_str(&tok, "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,"
+                     "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
+                     "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int i = 0; i < 160; i++)
+        fm_buf_printf(&tok, "%s\"a%c%c\\u00c3\":%d", i ? "," : "", 'a' + i / 26, 'a' + i % 26, i);
+    fm_buf_str(&tok, "}}}");
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = model_with_text(e, src, fm_buf_cstr(&tok), "{{ 1 }}");
+    const char *stop[] = {"a"};
+    int32_t prompt[] = {5, 6, 7};
+    fm_gen_request q = {.model = m,
+                        .prompt = prompt,
+                        .prompt_len = 3,
+                        .max_new = 4,
+                        .stop = stop,
+                        .stop_count = 1,
+                        .ignore_eos = true};
+    fm_sample_defaults(&q.sampling);
+    fm_gen_result r;
+    tk_ok(fm_generate(e, &q, 1, &r));
+    assert_string_equal(r.finish, "stop");
+    assert_int_equal(r.count, 1);
+    assert_int_equal(r.text.len, 0);
+    fm_gen_result_release(&r);
+    fm_model_close(m);
+    fm_buf_release(&tok);
+    fm_engine_free(e);
+    fm_source_close(src);
+}
+
 int main(void)
 {
     char *here = tk_shared("arch");
@@ -128,6 +224,8 @@ int main(void)
         cmocka_unit_test(llama3_rope_scaling_matches), cmocka_unit_test(mistral_window_matches),
         cmocka_unit_test(qwen2_biases_match),          cmocka_unit_test(qwen3_head_norms_match),
         cmocka_unit_test(unlike_models_share_a_step),
+        cmocka_unit_test(models_share_their_tokenizer_by_content),
+        cmocka_unit_test(no_text_follows_a_stop_string),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

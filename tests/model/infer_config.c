@@ -58,6 +58,7 @@ static void wrong_values_are_refused_by_name(void **state)
     (void)state;
     bad("llama", "\"num_key_value_heads\":3", FM_EINVAL, "3 key/value heads");
     bad("llama", "\"head_dim\":5", FM_EINVAL, "head_dim");
+    bad("llama", "\"head_dim\":514", FM_EINVAL, "head_dim"); /* beyond what attention computes */
     bad("llama", "\"rms_norm_eps\":-1", FM_EINVAL, "rms_norm_eps");
     bad("llama", "\"rms_norm_eps\":\"x\"", FM_EINVAL, "rms_norm_eps");
     bad("llama", "\"tie_word_embeddings\":1", FM_EINVAL, "tie_word_embeddings");
