@@ -324,14 +324,35 @@ static fm_status init_a(fmi_params *ps, int32_t index, uint64_t seed)
     return rc;
 }
 
-/* A saved module begins as the parent's weight; a tied head as the embedding. */
+/* What the highest adapter that has a tensor of this PEFT name put in the base's place. */
+static const fm_entry *replaced_by_adapter(const fm_tree *parent, const char *name)
+{
+    const fm_entry *best = NULL;
+
+    for (uint32_t n = 0;; n++) {
+        char prefix[32];
+        size_t begin = 0;
+        size_t end = 0;
+        (void)snprintf(prefix, sizeof(prefix), "adapters/%u-", n);
+        fm_tree_range(parent, prefix, &begin, &end);
+        if (begin == end)
+            return best;
+        const fm_entry *e = entry_named(parent, prefix, name);
+        best = e ? e : best;
+    }
+}
+
+/* A saved module begins as the weight that the parent computes with: its adapters', else its own; a
+ * tied head as the base's embedding. */
 static fm_status init_saved(fmi_params *ps, int32_t index, const fm_tree *parent,
                             const fm_provider *p)
 {
     const char *name = ps->item[index].name + strlen(FMI_PEFT_PREFIX);
-    const fm_entry *e = fmi_find_tensor(parent, name);
+    const fm_entry *e = replaced_by_adapter(parent, ps->item[index].name);
     float *host = NULL;
 
+    if (!e)
+        e = fmi_find_tensor(parent, name);
     if (!e && strcmp(name, "lm_head.weight") == 0)
         e = fmi_find_tensor(parent, "model.embed_tokens.weight");
     if (!e)
