@@ -467,6 +467,18 @@ static fm_status writer_failed(const fm_writer *w)
     return w->failed;
 }
 
+/* The lock tells others that the owner lives, whatever machine or container it runs in. False: a
+ * cleaner took the file between its making and here. Where no lock can be had (some network file
+ * systems), no cleaner gets one either, and nothing is removed. */
+static bool own_temp(int fd)
+{
+    struct stat st;
+
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno != EWOULDBLOCK;
+    return fstat(fd, &st) == 0 && st.st_nlink > 0;
+}
+
 static fm_status open_temp(fm_writer *w, const char *folder)
 {
     for (int i = 0; i < TEMP_TRIES; i++) {
@@ -478,11 +490,14 @@ static fm_status open_temp(fm_writer *w, const char *folder)
         if (!temp)
             return FM_ENOMEM;
         w->fd = gate_open(temp, O_RDWR | O_CREAT | O_EXCL);
-        if (w->fd >= 0) {
+        if (w->fd >= 0 && own_temp(w->fd)) {
             w->temp = temp;
             return FM_OK;
         }
-        fm_status rc = errno == EEXIST ? FM_OK : io_fail("create", temp);
+        fm_status rc = w->fd >= 0 || errno == EEXIST ? FM_OK : io_fail("create", temp);
+        if (w->fd >= 0)
+            close(w->fd);
+        w->fd = -1;
         fm_free(temp);
         if (rc < 0)
             return rc;
@@ -601,8 +616,10 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
         ssize_t n = pread(w->fd, p, len, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
+        if (n < 0)
             return io_fail("read back", w->temp);
+        if (n == 0)
+            return fm_fail(FM_EIO, "%s: was cut while it was written", w->temp);
         p += n;
         len -= (size_t)n;
         offset += (uint64_t)n;
@@ -614,14 +631,15 @@ static fm_status publish(fm_writer *w, const char *path)
 {
     if (gate() || fsync(w->fd) < 0)
         return io_fail("fsync", w->temp);
-    int fd = w->fd;
-    w->fd = -1;
-    if (close(fd) < 0)
-        return io_fail("close", w->temp);
+    /* Renamed while open: the lock that says that this file has an owner must not end before. */
     if (gate() || rename(w->temp, path) < 0)
         return io_fail("rename into place", path);
     fm_free(w->temp);
     w->temp = NULL;
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) < 0)
+        return io_fail("close", path);
     return fsync_folder_of(path);
 }
 
@@ -655,6 +673,33 @@ void fm_writer_close(fm_writer *w)
     fm_free(w->path);
     fm_free(w->buffer);
     fm_free(w);
+}
+
+static void remove_if_dead(const char *path)
+{
+    int fd = open_read(path, O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        fm_ignore(fm_remove_file(path), "an orphan is harmless");
+    close(fd);
+}
+
+void fm_remove_dead_temps(const char *dir)
+{
+    fm_names names;
+
+    if (fm_list_dir(&names, dir) < 0)
+        return;
+    for (size_t i = 0; i < names.count; i++) {
+        char *path =
+            strncmp(names.name[i], "tmp-", 4) == 0 ? fm_path_join(dir, names.name[i]) : NULL;
+        if (path)
+            remove_if_dead(path);
+        fm_free(path);
+    }
+    fm_names_release(&names);
 }
 
 fm_status fm_write_file(const char *path, const void *data, size_t len)

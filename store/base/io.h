@@ -25,7 +25,7 @@ FM_CHECKED fm_status fm_write_file(const char *path, const void *data, size_t le
 
 /* Streaming writer: bytes go to a temporary file in `tmp_dir` (NULL: the target's own folder);
  * commit makes it durable at `path`; close without commit removes it. Remembers its first error.
- * The name of a temporary is "tmp-<pid>-<random>", so that a later run can tell dead owners. */
+ * The name of a temporary is "tmp-<pid>-<random>", and its owner holds an flock on it. */
 typedef struct fm_writer fm_writer;
 FM_CHECKED fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir);
 FM_CHECKED fm_status fm_writer_write(fm_writer *w, const void *data, size_t len);
@@ -36,6 +36,9 @@ FM_CHECKED fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, s
 /* The path may be decided late (a file named by its digest): NULL keeps the one given at open. */
 FM_CHECKED fm_status fm_writer_commit(fm_writer *w, const char *path);
 void fm_writer_close(fm_writer *w);
+
+/* Removes the temporaries of dead owners from a folder. Failing harms nothing, and is not told. */
+void fm_remove_dead_temps(const char *dir);
 
 FM_CHECKED fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len);
 FM_CHECKED fm_status fm_make_dirs(const char *path); /* mkdir -p; existing is fine */
