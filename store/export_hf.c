@@ -24,14 +24,38 @@ static fm_status put_json(const char *dst, const char *name, const fm_json *v)
     return rc;
 }
 
-/* The config names the dtype of the weights and whether the head is the embedding. */
+/* The one dtype that all weights of floats are written in; FM_DTYPE_NONE where they differ. */
+static fm_dtype common_dtype(const exp_plan *plan)
+{
+    fm_dtype all = FM_DTYPE_NONE;
+
+    for (size_t i = 0; i < plan->count; i++) {
+        fm_dtype d = plan->weight[i].dtype;
+        if (!fm_dtype_get(d)->is_float)
+            continue;
+        if (all != FM_DTYPE_NONE && d != all)
+            return FM_DTYPE_NONE;
+        all = d;
+    }
+    return all;
+}
+
+/* As transformers spells it, or NULL. */
+static const char *dtype_word(fm_dtype d)
+{
+    return d == FM_F32 ? "float32" : d == FM_F16 ? "float16" : d == FM_BF16 ? "bfloat16" : NULL;
+}
+
+/* The config names the dtype of the weights and whether the head is the embedding. A float32
+ * fine-tune of a bfloat16 parent that went on saying bfloat16 would be rounded by whoever loads
+ * it. Where weights differ, what the config said stays: its author chose it. */
 static fm_status adjust_config(fm_json *config, const exp_plan *plan, fm_dtype dtype)
 {
-    const char *name = dtype == FM_F16 ? "float16" : dtype == FM_BF16 ? "bfloat16" : "float32";
     const char *key = fm_json_get(config, "torch_dtype") ? "torch_dtype" : "dtype";
+    const char *name = dtype_word(common_dtype(plan));
     fm_status rc = FM_OK;
 
-    if (dtype != FM_DTYPE_NONE)
+    if (name && (dtype != FM_DTYPE_NONE || fm_json_get(config, key)))
         rc = fm_json_set(config, key, fm_json_new_str(name));
     if (rc == FM_OK && plan->unties)
         rc = fm_json_set(config, "tie_word_embeddings", fm_json_new_bool(false));

@@ -15,8 +15,11 @@ typedef struct fsck_state {
     fm_fault_fn fault;
     void *ctx;
     fmi_coder *coder;
-    const char *name; /* the pack at hand */
-    uint8_t *leaf;    /* FM_LEAF_BYTES */
+    const char *name;        /* the pack at hand, */
+    uint64_t bytes;          /* its size, */
+    int64_t row;             /* its row in the index, */
+    uint64_t agreed, differ; /* its records that the index has, and has not, as they are */
+    uint8_t *leaf;           /* FM_LEAF_BYTES */
 } fsck_state;
 
 static void tell(fsck_state *f, const char *text)
@@ -41,45 +44,76 @@ static bool is_fault(fm_status rc)
     return rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND;
 }
 
-static fm_status pack_row(fsck_state *f, int64_t *row)
+static fm_status compare_row(void *ctx, uint64_t offset, const fmi_record *r)
 {
-    bool known;
-    uint64_t bytes = 0;
-    char *path = fmi_store_pack_path(f->s, f->name);
-    fm_status rc = path ? fm_file_bytes(&bytes, path) : FM_ENOMEM;
-    fm_free(path);
-    return rc == FM_OK ? fmi_index_put_pack(f->s->index, f->name, bytes, true, row, &known) : rc;
+    fsck_state *f = ctx;
+    for (uint32_t nth = 0;; nth++) {
+        fmi_place at;
+        fm_status rc = fmi_index_find(f->s->index, &r->id, nth, &at);
+        if (rc == FM_ENOTFOUND) {
+            f->differ++;
+            return FM_OK;
+        }
+        if (rc != FM_OK)
+            return rc;
+        if (at.pack != f->row || at.offset != offset)
+            continue;
+        bool same = at.stored_bytes == r->stored_bytes && at.has_parent == r->has_parent &&
+                    (!r->has_parent || fm_digest_eq(&at.parent, &r->parent));
+        *(same ? &f->agreed : &f->differ) += 1;
+        return FM_OK;
+    }
 }
 
-/* The index has this record at this place, or gets it. `bad` is what decoding it said. */
-static fm_status agree(fsck_state *f, uint64_t offset, const fmi_record *r, bool bad)
+static fm_status settle_locked(fsck_state *f, fm_span pack)
 {
     fm_store *s = f->s;
-    int64_t row = 0;
-    pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_begin(s->index);
+    bool known, sound;
+    uint64_t rows = 0;
+    fmi_pack_visitor v = {f, compare_row, NULL};
+    f->agreed = f->differ = 0;
+    fm_status rc = fmi_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known);
+    if (rc == FM_OK)
+        rc = fmi_pack_walk(pack, f->name, &v);
+    if (rc == FM_OK)
+        rc = fmi_index_count(s->index, f->row, &rows);
+    if (rc != FM_OK || (f->differ == 0 && rows == f->agreed))
+        return rc;
+    f->report->repaired += FM_MAX(f->differ, (uint64_t)1);
+    rc = fmi_index_drop_pack(s->index, f->row);
+    if (rc == FM_OK)
+        rc = fmi_store_scan_pack(s, f->name, &sound);
+    return rc == FM_OK ? fmi_index_put_pack(s->index, f->name, f->bytes, true, &f->row, &known)
+                       : rc;
+}
+
+/* Makes the index agree with the pack: each record has its row, and no row is another's.
+ * FM_ECORRUPT or FM_EVERSION: the frame is wrong, and the index says so. */
+static fm_status settle(fsck_state *f, fm_span pack)
+{
+    fmi_index *ix = f->s->index;
+    bool known;
+    pthread_mutex_lock(&f->s->mutex);
+    fm_status judged = FM_OK, rc = fmi_index_begin(ix);
     if (rc == FM_OK) {
-        rc = pack_row(f, &row);
-        bool found = false, was_bad = false;
-        fmi_place place;
-        for (uint32_t n = 0; rc == FM_OK && !found; n++) {
-            fm_status got = fmi_index_find(s->index, &r->id, n, &place);
-            if (got == FM_ENOTFOUND)
-                break;
-            rc = got;
-            found = place.pack == row && place.offset == offset;
-            was_bad = place.bad;
-        }
-        if (rc == FM_OK && !found) {
-            rc = fmi_index_put_object(s->index, row, offset, r);
-            f->report->repaired++;
-        }
-        if (rc == FM_OK && f->full && (bad || was_bad))
-            rc = fmi_index_mark_bad(s->index, &r->id, row, offset, bad);
-        fm_status ended = fmi_index_end(s->index, rc == FM_OK);
-        rc = rc == FM_OK ? ended : rc;
+        fm_error_state why;
+        judged = rc = settle_locked(f, pack);
+        fm_error_save(&why);
+        if (rc == FM_ECORRUPT || rc == FM_EVERSION)
+            rc = fmi_index_put_pack(ix, f->name, f->bytes, false, &f->row, &known);
+        rc = fmi_index_end(ix, rc);
+        if (rc == FM_OK && judged != FM_OK)
+            fm_error_restore(&why);
     }
-    pthread_mutex_unlock(&s->mutex);
+    pthread_mutex_unlock(&f->s->mutex);
+    return rc == FM_OK ? judged : rc;
+}
+
+static fm_status mark(fsck_state *f, uint64_t offset, const fmi_record *r, bool bad)
+{
+    pthread_mutex_lock(&f->s->mutex);
+    fm_status rc = fmi_index_mark_bad(f->s->index, &r->id, f->row, offset, bad);
+    pthread_mutex_unlock(&f->s->mutex);
     return rc;
 }
 
@@ -111,7 +145,7 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
         tell(f, line);
         rc = FM_OK;
     }
-    return rc == FM_OK ? agree(f, offset, r, bad) : rc;
+    return rc == FM_OK && f->full ? mark(f, offset, r, bad) : rc;
 }
 
 static fm_status check_name(fsck_state *f, fm_span pack)
@@ -129,23 +163,6 @@ static fm_status check_name(fsck_state *f, fm_span pack)
     return FM_OK;
 }
 
-static fm_status judge_unsound(fsck_state *f)
-{
-    int64_t row = 0;
-    bool known = false;
-    pthread_mutex_lock(&f->s->mutex);
-    fm_status rc = fmi_index_begin(f->s->index);
-    if (rc == FM_OK) {
-        rc = pack_row(f, &row);
-        if (rc == FM_OK)
-            rc = fmi_index_put_pack(f->s->index, f->name, 0, false, &row, &known);
-        fm_status ended = fmi_index_end(f->s->index, rc == FM_OK);
-        rc = rc == FM_OK ? ended : rc;
-    }
-    pthread_mutex_unlock(&f->s->mutex);
-    return rc;
-}
-
 static fm_status check_pack(fsck_state *f, const char *path)
 {
     fm_file_map map = {NULL, 0};
@@ -155,14 +172,14 @@ static fm_status check_pack(fsck_state *f, const char *path)
     if (rc != FM_OK)
         return rc;
     f->report->packs++;
+    f->bytes = map.len;
     fm_span bytes = fm_span_of(map.data, map.len);
     fmi_pack_visitor v = {f, on_record, on_fault};
-    rc = fmi_pack_walk(bytes, f->name, &v);
-    if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
-        char line[1280];
-        snprintf(line, sizeof line, "pack %s", fm_error_text());
-        tell(f, line);
-        rc = judge_unsound(f);
+    rc = settle(f, bytes);
+    if (rc == FM_OK) {
+        rc = fmi_pack_walk(bytes, f->name, &v);
+    } else if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
+        rc = on_fault(f, fm_error_text());
     }
     if (rc == FM_OK && f->full)
         rc = check_name(f, bytes);
@@ -191,16 +208,30 @@ static fm_status check_packs(fsck_state *f)
     return rc;
 }
 
+/* SQLite's own structure, and the list of packs. */
+static fm_status check_index(fsck_state *f)
+{
+    fm_store *s = f->s;
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = fmi_index_check(s->index);
+    if (rc == FM_ECORRUPT) {
+        tell(f, fm_error_text());
+        rc = fmi_store_rescan(s, true);
+        f->report->repaired += rc == FM_OK;
+    } else if (rc == FM_OK) {
+        rc = fmi_store_refresh(s);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
 fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
 {
     memset(out, 0, sizeof *out);
-    fsck_state f = {s, full, out, fault, ctx, NULL, NULL, NULL};
-    pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_store_refresh(s);
-    pthread_mutex_unlock(&s->mutex);
-    if (rc != FM_OK)
-        return rc;
-    rc = fmi_store_coder(s, &f.coder);
+    fsck_state f = {.s = s, .full = full, .report = out, .fault = fault, .ctx = ctx};
+    fm_status rc = check_index(&f);
+    if (rc == FM_OK)
+        rc = fmi_store_coder(s, &f.coder);
     if (rc == FM_OK) {
         f.leaf = fm_malloc(FM_LEAF_BYTES);
         rc = f.leaf ? check_packs(&f) : FM_ENOMEM;
@@ -212,32 +243,8 @@ fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn
 
 fm_status fm_store_rebuild_index(fm_store *s)
 {
-    fm_names files = {NULL, 0};
-    size_t unsound = 0;
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_begin(s->index);
-    if (rc == FM_OK) {
-        rc = fmi_index_drop_all(s->index);
-        if (rc == FM_OK)
-            rc = fm_list_dir(&files, s->packs_dir);
-        for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
-            char name[FM_HEX_CHARS + 1];
-            bool sound = true;
-            if (fmi_is_pack_name(files.name[i], name))
-                rc = fmi_store_scan_pack(s, name, &sound);
-            unsound += !sound;
-        }
-        fm_error_state saved;
-        fm_error_save(&saved);
-        fm_status ended = fmi_index_end(s->index, rc == FM_OK);
-        if (rc == FM_OK)
-            rc = ended;
-        else
-            fm_error_restore(&saved);
-    }
-    if (rc == FM_OK)
-        s->unsound_packs = unsound;
+    fm_status rc = fmi_store_rescan(s, false);
     pthread_mutex_unlock(&s->mutex);
-    fm_names_release(&files);
     return rc;
 }

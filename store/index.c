@@ -20,13 +20,15 @@ enum {
     Q_OBJECTS_DROP,
     Q_PACKS,
     Q_PACK_AT,
+    Q_PACK_COUNT,
     Q_COUNT
 };
 
 static const char *const query_text[Q_COUNT] = {
-    [Q_FIND] = "SELECT pack, offset, stored, bad FROM object WHERE id = ?1"
+    [Q_FIND] = "SELECT pack, offset, stored, bad, parent FROM object WHERE id = ?1"
                " ORDER BY bad, pack, offset LIMIT 1 OFFSET ?2",
-    [Q_MARK] = "UPDATE object SET bad = ?4 WHERE id = ?1 AND pack = ?2 AND offset = ?3",
+    [Q_MARK] = "UPDATE object SET bad = ?4 WHERE id = ?1 AND pack = ?2 AND offset = ?3"
+               " AND bad <> ?4",
     [Q_PACK_GET] = "SELECT pack, bytes, sound FROM pack WHERE name = ?1",
     [Q_PACK_PUT] = "INSERT INTO pack (name, bytes, sound) VALUES (?1, ?2, ?3)",
     [Q_OBJECT_PUT] = "INSERT OR REPLACE INTO object (id, pack, offset, stored, bytes, kind, parent,"
@@ -35,6 +37,7 @@ static const char *const query_text[Q_COUNT] = {
     [Q_OBJECTS_DROP] = "DELETE FROM object WHERE pack = ?1",
     [Q_PACKS] = "SELECT pack, name, bytes, sound FROM pack ORDER BY pack",
     [Q_PACK_AT] = "SELECT name, bytes FROM pack WHERE pack = ?1",
+    [Q_PACK_COUNT] = "SELECT COUNT(*) FROM object WHERE pack = ?1",
 };
 
 static const char schema[] =
@@ -110,6 +113,8 @@ static fm_status connect(fmi_index *ix, const char *path)
         return ix->db ? sql_fail(ix, "cannot be opened") : fm_fail(FM_ENOMEM, "out of memory");
     sqlite3_busy_timeout(ix->db, BUSY_MS);
     fm_status rc = run(ix, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
+    if (rc == FM_OK && sqlite3_db_readonly(ix->db, "main") == 1)
+        rc = fm_fail(FM_EIO, "%s: cannot be written", ix->path);
     if (rc == FM_OK)
         rc = make_schema(ix);
     for (int q = 0; rc == FM_OK && q < Q_COUNT; q++)
@@ -142,33 +147,42 @@ static fm_status remove_files(const char *path)
     return FM_OK;
 }
 
+static fm_status open_files(fmi_index *ix)
+{
+    fm_status rc = connect(ix, ix->path);
+    if (rc == FM_ECORRUPT) {
+        disconnect(ix);
+        rc = remove_files(ix->path);
+        if (rc == FM_OK)
+            rc = connect(ix, ix->path);
+    }
+    if (rc == FM_EIO) { /* a folder that cannot be written, a full disk: reading must still work */
+        disconnect(ix);
+        rc = connect(ix, ":memory:");
+    }
+    return rc;
+}
+
 fm_status fmi_index_open(fmi_index **out, const char *path)
 {
     *out = NULL;
     fmi_index *ix = fm_calloc(1, sizeof *ix);
     if (!ix)
         return FM_ENOMEM;
-    fm_status rc = FM_ENOMEM;
     ix->path = fm_strdup(path);
-    if (!ix->path)
-        goto fail;
-    rc = connect(ix, path);
-    if (rc != FM_OK && rc != FM_ENOMEM) {
-        disconnect(ix);
-        fm_status removed = rc == FM_ECORRUPT ? remove_files(path) : FM_OK;
-        rc = removed == FM_OK ? connect(ix, path) : removed;
-    }
-    if (rc == FM_EIO) { /* a folder that cannot be written: reading must still work */
-        disconnect(ix);
-        rc = connect(ix, ":memory:");
-    }
-    if (rc != FM_OK)
-        goto fail;
-    *out = ix;
-    return FM_OK;
-fail:
-    fmi_index_close(ix);
+    fm_status rc = ix->path ? open_files(ix) : FM_ENOMEM;
+    if (rc == FM_OK)
+        *out = ix;
+    else
+        fmi_index_close(ix);
     return rc;
+}
+
+fm_status fmi_index_reset(fmi_index *ix)
+{
+    disconnect(ix);
+    fm_status rc = remove_files(ix->path);
+    return rc == FM_OK || rc == FM_EIO ? open_files(ix) : rc;
 }
 
 void fmi_index_close(fmi_index *ix)
@@ -178,6 +192,19 @@ void fmi_index_close(fmi_index *ix)
     disconnect(ix);
     fm_free(ix->path);
     fm_free(ix);
+}
+
+fm_status fmi_index_check(fmi_index *ix)
+{
+    sqlite3_stmt *st = NULL;
+    fm_status rc = FM_OK;
+    if (sqlite3_prepare_v2(ix->db, "PRAGMA integrity_check(1)", -1, &st, NULL) != SQLITE_OK ||
+        sqlite3_step(st) != SQLITE_ROW)
+        rc = sql_fail(ix, "cannot be read");
+    else if (strcmp((const char *)sqlite3_column_text(st, 0), "ok") != 0)
+        rc = fm_fail(FM_ECORRUPT, "%s: %s", ix->path, sqlite3_column_text(st, 0));
+    sqlite3_finalize(st);
+    return rc;
 }
 
 /* ==== rows ================================================================================= */
@@ -214,6 +241,9 @@ fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_p
         out->offset = (uint64_t)sqlite3_column_int64(st, 1);
         out->stored_bytes = (uint64_t)sqlite3_column_int64(st, 2);
         out->bad = sqlite3_column_int64(st, 3) != 0;
+        out->has_parent = sqlite3_column_bytes(st, 4) == FM_DIGEST_BYTES;
+        if (out->has_parent)
+            memcpy(out->parent.b, sqlite3_column_blob(st, 4), FM_DIGEST_BYTES);
     } else {
         rc = code == SQLITE_DONE ? FM_ENOTFOUND : sql_fail(ix, "cannot be read");
     }
@@ -237,10 +267,11 @@ fm_status fmi_index_begin(fmi_index *ix)
     return run(ix, "BEGIN IMMEDIATE");
 }
 
-fm_status fmi_index_end(fmi_index *ix, bool keep)
+fm_status fmi_index_end(fmi_index *ix, fm_status rc)
 {
-    fm_status rc = run(ix, keep ? "COMMIT" : "ROLLBACK");
-    if (rc != FM_OK && keep)
+    if (rc == FM_OK)
+        rc = run(ix, "COMMIT");
+    if (rc != FM_OK)
         fm_ignore(sqlite3_exec(ix->db, "ROLLBACK", NULL, NULL, NULL), "the first failure is told");
     return rc;
 }
@@ -353,6 +384,16 @@ fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS 
     } else {
         rc = code == SQLITE_DONE ? FM_ENOTFOUND : sql_fail(ix, "cannot be read");
     }
+    sqlite3_reset(st);
+    return rc;
+}
+
+fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects)
+{
+    sqlite3_stmt *st = fresh(ix, Q_PACK_COUNT);
+    sqlite3_bind_int64(st, 1, pack);
+    fm_status rc = sqlite3_step(st) == SQLITE_ROW ? FM_OK : sql_fail(ix, "cannot be read");
+    *objects = rc == FM_OK ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
     sqlite3_reset(st);
     return rc;
 }

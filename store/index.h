@@ -2,7 +2,9 @@
  *
  * It can be deleted at any time; opening the store fills it again by scanning. So it is written
  * with synchronous=NORMAL in WAL mode: a power cut may lose the last rows, never a pack, and a
- * pack whose row is missing is scanned again. An object may lie in several packs (two processes
+ * pack whose row is missing is scanned again. SQLite keeps no checksums, so rows may be
+ * rubbish: whoever follows one compares what lies there, and fmi_index_reset starts afresh.
+ * An object may lie in several packs (two processes
  * may have stored it at once); all places are kept, so that losing one pack costs nothing.
  * Not for sharing between threads: the store guards it. */
 #ifndef FM_STORE_INDEX_H
@@ -14,16 +16,23 @@ FM_BEGIN_DECLS
 
 typedef struct fmi_index fmi_index;
 
-/* Opens or makes the file. A damaged or foreign file is replaced; where the folder cannot be
- * written, the index lives in memory. */
+/* Opens or makes the file. A damaged or foreign file is replaced; where the file or its folder
+ * cannot be written, the index lives in memory. */
 FM_CHECKED fm_status fmi_index_open(fmi_index **out, const char *path);
 void fmi_index_close(fmi_index *ix);
+/* Deletes the file and makes an empty one; pack rows are numbered from 1 again. Others that have
+ * the old file open keep it. No change may be open. */
+FM_CHECKED fm_status fmi_index_reset(fmi_index *ix);
+/* FM_ECORRUPT where SQLite finds the file's own structure damaged. Reads all of it. */
+FM_CHECKED fm_status fmi_index_check(fmi_index *ix);
 
 typedef struct fmi_place {
     int64_t pack; /* row of the pack */
     uint64_t offset;
     uint64_t stored_bytes;
     bool bad; /* a full fsck found that it does not decode */
+    bool has_parent;
+    fm_digest parent;
 } fmi_place;
 /* The nth place of id, sound ones first. FM_ENOTFOUND (without text of its own) when there is none.
  */
@@ -34,7 +43,8 @@ FM_CHECKED fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int6
 
 /* One change: packs and objects put between begin and end appear together. */
 FM_CHECKED fm_status fmi_index_begin(fmi_index *ix);
-FM_CHECKED fm_status fmi_index_end(fmi_index *ix, bool keep);
+/* Keeps the change if rc is FM_OK, else undoes it. Returns rc with its text, or why not kept. */
+FM_CHECKED fm_status fmi_index_end(fmi_index *ix, fm_status rc);
 /* name: 64 hex digits. sound: false for a pack whose frame is damaged (it gets no objects). Sets
  * *pack; *known says that the pack was there before with the same judgement, and nothing was done.
  */
@@ -52,6 +62,7 @@ FM_CHECKED fm_status fmi_index_packs(fmi_index *ix, fmi_pack_row_fn fn, void *ct
 /* The pack with this row: name (65 bytes) and size. */
 FM_CHECKED fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS + 1],
                                        uint64_t *bytes);
+FM_CHECKED fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects);
 FM_CHECKED fm_status fmi_index_totals(fmi_index *ix, uint64_t *objects, uint64_t *bytes_decoded,
                                       uint64_t *packs, uint64_t *bytes_packs);
 

@@ -224,7 +224,7 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: no record begins here", what);
     r.head_bytes = fm_get_u32(bytes.data + 8);
     if (r.head_bytes > bytes.len || r.head_bytes % FMI_PACK_ALIGN ||
-        r.head_bytes < head_bytes_of(0))
+        r.head_bytes != head_bytes_of(fm_get_u32(bytes.data + 112)))
         return fm_fail(FM_ECORRUPT, "%s: record head of %llu bytes leaves the pack", what,
                        (unsigned long long)r.head_bytes);
     fm_digest sum;
@@ -236,8 +236,6 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
     rc = parse_fixed(&r, bytes.data, what);
     if (rc != FM_OK)
         return rc;
-    if (r.head_bytes != head_bytes_of(r.leaf_count))
-        return fm_fail(FM_ECORRUPT, "%s: head length contradicts %u leaves", what, r.leaf_count);
     r.table = bytes.data + FMI_RECORD_FIXED_BYTES;
     r.payload = bytes.data + r.head_bytes;
     uint64_t padded;
@@ -290,8 +288,14 @@ static void where_at(char *out, size_t out_bytes, const char *what, uint64_t off
     snprintf(out, out_bytes, "%s: at byte %llu", what, (unsigned long long)offset);
 }
 
+/* Every damaged head may claim a long one, whose checksum is computed: the sum is bounded, so that
+ * a hostile pack costs a small multiple of reading it. */
+#define RESYNC_PACK_READS 4u
+#define RESYNC_FREE_BYTES (64ull << 20)
+
 typedef struct walk_state {
     uint64_t records;
+    uint64_t wasted_bytes; /* claimed by damaged heads */
     bool bad;
     fm_hasher *heads;
 } walk_state;
@@ -299,6 +303,13 @@ typedef struct walk_state {
 static fm_status report(const fmi_pack_visitor *v, const char *text)
 {
     return v->on_fault ? v->on_fault(v->ctx, text) : FM_OK;
+}
+
+static fm_status give_up(const fmi_pack_visitor *v, const char *place)
+{
+    fm_ignore(fm_fail(FM_ECORRUPT, "%s: too much is damaged; what follows is left out", place),
+              "only the text is wanted");
+    return report(v, fm_error_text());
 }
 
 static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_visitor *v,
@@ -317,6 +328,9 @@ static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_vis
             if (rc != FM_OK)
                 return rc;
             lost = true;
+            st->wasted_bytes += end - at >= 12 ? fm_get_u32(pack.data + at + 8) : 0;
+            if (st->wasted_bytes > RESYNC_PACK_READS * (uint64_t)pack.len + RESYNC_FREE_BYTES)
+                return give_up(v, place);
             at = resync(pack, at, end);
             continue;
         }
@@ -339,7 +353,7 @@ fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *
     fm_status rc = check_frame(pack, what);
     if (rc != FM_OK)
         return rc;
-    walk_state st = {0, false, NULL};
+    walk_state st = {0, 0, false, NULL};
     rc = fm_hasher_new(&st.heads);
     if (rc == FM_OK)
         rc = walk_records(pack, what, v, &st);

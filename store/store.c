@@ -2,14 +2,13 @@
  *
  * The packs are the truth. The index only says where to look, and is compared with the folder's
  * list at open and again whenever an id is not found, which is how a reader learns of packs that
- * another process wrote. Records are parsed and checked anew from the mapping at each read, and
- * each leaf's digest is compared: a read gives the right bytes or an error that names the id. */
+ * another process wrote. Where it says something that the packs do not bear out, all of them are
+ * scanned anew, once a handle. Records are parsed and checked anew from the mapping at each read,
+ * and each leaf's digest is compared: a read gives the right bytes or an error that names the id.
+ */
 #include "store/store_priv.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -64,124 +63,201 @@ fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
     fm_status walked = rc == FM_OK ? fmi_pack_walk(fm_span_of(map.data, map.len), name, &v) : rc;
     *sound = walked == FM_OK;
     rc = walked;
-    if (walked == FM_ECORRUPT)
+    if (walked == FM_ECORRUPT || walked == FM_EVERSION) /* one pack must not close the others */
         rc = fmi_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
     fm_unmap_file(&map);
     return rc;
 }
 
+typedef struct pack_row {
+    struct pack_row *next;
+    int64_t row;
+    uint64_t bytes;
+    bool sound, present;
+    char name[FM_HEX_CHARS + 1];
+} pack_row;
+
 typedef struct row_list {
-    fm_map *by_name; /* name -> a non-NULL mark */
-    int64_t *row;
-    char (*name)[FM_HEX_CHARS + 1];
-    size_t count, row_cap, name_cap;
+    fm_arena *arena;
+    fm_map *by_name; /* name -> pack_row */
+    pack_row *first;
     size_t unsound;
+    bool begun; /* a change of the index is open */
 } row_list;
 
 static fm_status collect_row(void *ctx, int64_t pack, const char *name, uint64_t bytes, bool sound)
 {
     row_list *l = ctx;
-    (void)bytes;
-    fm_status rc = fm_grow(&l->row, &l->row_cap, l->count + 1, sizeof *l->row);
-    if (rc == FM_OK)
-        rc = fm_grow(&l->name, &l->name_cap, l->count + 1, sizeof *l->name);
-    if (rc == FM_OK)
-        rc = fm_map_put(l->by_name, name, strlen(name), l, NULL);
-    if (rc != FM_OK)
-        return rc;
-    l->row[l->count] = pack;
-    size_t len = strnlen(name, FM_HEX_CHARS);
-    memcpy(l->name[l->count], name, len);
-    l->name[l->count][len] = '\0';
-    l->count++;
+    pack_row *p = fm_arena_alloc(l->arena, sizeof *p);
+    if (!p)
+        return FM_ENOMEM;
+    p->row = pack;
+    p->bytes = bytes;
+    p->sound = sound;
+    memcpy(p->name, name, strnlen(name, FM_HEX_CHARS)); /* the arena's memory is zero */
+    p->next = l->first;
+    l->first = p;
     l->unsound += !sound;
-    return FM_OK;
+    return fm_map_put(l->by_name, p->name, strlen(p->name), p, NULL);
 }
 
-/* Adds packs that the index lacks and drops rows whose pack is gone. `begun`: a change is open. */
-static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows, bool *begun)
+static fm_status begin_once(fm_store *s, row_list *rows)
 {
-    fm_map *present = NULL;
-    fm_status rc = fm_map_new(&present);
+    fm_status rc = rows->begun ? FM_OK : fmi_index_begin(s->index);
+    rows->begun = rows->begun || rc == FM_OK;
+    return rc;
+}
+
+/* A damaged pack whose size is no longer the one it was judged by: it was still being copied. */
+static bool has_grown(const fm_store *s, const pack_row *p)
+{
+    uint64_t bytes = 0;
+    char *path = fmi_store_pack_path(s, p->name);
+    bool grown = path && fm_file_bytes(&bytes, path) == FM_OK && bytes != p->bytes;
+    fm_free(path);
+    return grown;
+}
+
+/* Adds packs that the index lacks and drops rows whose pack is gone. */
+static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
+{
+    fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
         char name[FM_HEX_CHARS + 1];
         if (!fmi_is_pack_name(files->name[i], name))
             continue;
-        rc = fm_map_put(present, name, FM_HEX_CHARS, s, NULL);
-        if (rc != FM_OK || fm_map_has(rows->by_name, name, FM_HEX_CHARS))
+        pack_row *p = fm_map_get(rows->by_name, name, FM_HEX_CHARS);
+        if (p)
+            p->present = true;
+        if (p && (p->sound || !has_grown(s, p)))
             continue;
-        rc = *begun ? FM_OK : fmi_index_begin(s->index);
-        *begun = *begun || rc == FM_OK;
         bool sound = true;
+        rc = begin_once(s, rows);
         if (rc == FM_OK)
             rc = fmi_store_scan_pack(s, name, &sound);
-        rows->unsound += !sound;
+        rows->unsound = rows->unsound + !sound - (p != NULL);
     }
-    for (size_t i = 0; rc == FM_OK && i < rows->count; i++) {
-        if (fm_map_has(present, rows->name[i], strlen(rows->name[i])))
+    for (const pack_row *p = rows->first; rc == FM_OK && p; p = p->next) {
+        if (p->present)
             continue;
-        rc = *begun ? FM_OK : fmi_index_begin(s->index);
-        *begun = *begun || rc == FM_OK;
+        rc = begin_once(s, rows);
         if (rc == FM_OK)
-            rc = fmi_index_drop_pack(s->index, rows->row[i]);
+            rc = fmi_index_drop_pack(s->index, p->row);
+        rows->unsound -= !p->sound;
     }
-    fm_map_free(present);
     return rc;
 }
 
-fm_status fmi_store_refresh(fm_store *s)
+static fm_status refresh_rows(fm_store *s)
 {
     fm_names files = {NULL, 0};
     row_list rows;
     memset(&rows, 0, sizeof rows);
-    bool begun = false;
     fm_status rc = fm_map_new(&rows.by_name);
+    if (rc == FM_OK)
+        rc = fm_arena_new(&rows.arena);
     /* Rows first: a pack that appears in between is only looked at once too often. */
     if (rc == FM_OK)
         rc = fmi_index_packs(s->index, collect_row, &rows);
     if (rc == FM_OK)
         rc = fm_list_dir(&files, s->packs_dir);
     if (rc == FM_OK)
-        rc = reconcile(s, &files, &rows, &begun);
-    if (begun) {
-        fm_error_state saved;
-        fm_error_save(&saved);
-        fm_status ended = fmi_index_end(s->index, rc == FM_OK);
-        if (rc == FM_OK)
-            rc = ended;
-        else
-            fm_error_restore(&saved);
-    }
+        rc = reconcile(s, &files, &rows);
+    if (rows.begun)
+        rc = fmi_index_end(s->index, rc);
     if (rc == FM_OK)
         s->unsound_packs = rows.unsound;
     fm_names_release(&files);
     fm_map_free(rows.by_name);
-    fm_free(rows.row);
-    fm_free(rows.name);
+    fm_arena_free(rows.arena);
     return rc;
 }
 
-/* The mapping of a pack, opened at its first use. The mutex is held. */
+fm_status fmi_store_refresh(fm_store *s)
+{
+    fm_status rc = refresh_rows(s);
+    return rc == FM_ECORRUPT ? fmi_store_rescan(s, true) : rc;
+}
+
+static fm_status scan_all(fm_store *s, const fm_names *files)
+{
+    size_t unsound = 0;
+    fm_status rc = fmi_index_begin(s->index);
+    if (rc != FM_OK)
+        return rc;
+    rc = fmi_index_drop_all(s->index);
+    for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
+        char name[FM_HEX_CHARS + 1];
+        bool sound = true;
+        if (fmi_is_pack_name(files->name[i], name))
+            rc = fmi_store_scan_pack(s, name, &sound);
+        unsound += !sound;
+    }
+    rc = fmi_index_end(s->index, rc);
+    if (rc == FM_OK)
+        s->unsound_packs = unsound;
+    return rc;
+}
+
+fm_status fmi_store_rescan(fm_store *s, bool fresh)
+{
+    fm_names files = {NULL, 0};
+    for (fmi_open_pack *p = s->open; p; p = p->next)
+        p->row = 0; /* rows get new numbers; the mappings are found again by name */
+    fm_status rc = fm_list_dir(&files, s->packs_dir);
+    if (rc == FM_OK && !fresh) {
+        rc = scan_all(s, &files);
+        fresh = rc == FM_ECORRUPT; /* of the index: a pack's damage is no failure of a scan */
+        rc = fresh ? FM_OK : rc;
+    }
+    if (rc == FM_OK && fresh)
+        rc = fmi_index_reset(s->index);
+    if (rc == FM_OK && fresh)
+        rc = scan_all(s, &files);
+    fm_names_release(&files);
+    return rc;
+}
+
+static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
+{
+    char *path = fmi_store_pack_path(s, p->name);
+    fm_status rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
+    fm_free(path);
+    if (rc == FM_ENOTFOUND)
+        return fm_fail(FM_ECORRUPT, "pack %s is gone since it was indexed: run fsck", p->name);
+    if (rc == FM_OK && p->map.len != bytes)
+        return fm_fail(FM_ECORRUPT,
+                       "pack %s has %zu bytes, not the %llu it was written with: run fsck", p->name,
+                       p->map.len, (unsigned long long)bytes);
+    return rc;
+}
+
+/* The mapping of a pack, made at its first use. The mutex is held. */
 static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
 {
+    char name[FM_HEX_CHARS + 1];
+    uint64_t bytes = 0;
     for (const fmi_open_pack *p = s->open; p; p = p->next)
         if (p->row == row) {
+            *out = p;
+            return FM_OK;
+        }
+    fm_status rc = fmi_index_pack_at(s->index, row, name, &bytes);
+    if (rc != FM_OK)
+        return rc == FM_ENOTFOUND
+                   ? fm_fail(FM_ECORRUPT, "%s: a row names no pack: delete it", s->index_path)
+                   : rc;
+    for (fmi_open_pack *p = s->open; p; p = p->next)
+        if (strcmp(p->name, name) == 0 && p->map.len == bytes) {
+            p->row = row;
             *out = p;
             return FM_OK;
         }
     fmi_open_pack *p = fm_calloc(1, sizeof *p);
     if (!p)
         return FM_ENOMEM;
-    uint64_t bytes = 0;
-    fm_status rc = fmi_index_pack_at(s->index, row, p->name, &bytes);
-    char *path = rc == FM_OK ? fmi_store_pack_path(s, p->name) : NULL;
-    if (rc == FM_OK)
-        rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
-    if (rc == FM_OK && p->map.len != bytes)
-        rc = fm_fail(FM_ECORRUPT,
-                     "pack %s has %zu bytes, not the %llu it was written with: run fsck", p->name,
-                     p->map.len, (unsigned long long)bytes);
-    fm_free(path);
+    memcpy(p->name, name, sizeof name);
+    rc = map_pack(s, p, bytes);
     if (rc != FM_OK) {
         fm_unmap_file(&p->map);
         fm_free(p);
@@ -238,34 +314,12 @@ static fm_status check_format(const char *root)
     else if (rc == FM_OK && strncmp(t, FORMAT_TEXT, head) != 0)
         rc = fm_fail(FM_ECORRUPT, "%s: is not what a repository has here", path);
     else if (rc == FM_OK && strcmp(t + head, "1\n") != 0)
-        rc = fm_fail(FM_EVERSION,
-                     "%s: written by a newer fmstore, format %.16s; nothing was changed", root,
-                     t + head);
+        rc =
+            fm_fail(FM_EVERSION, "%s: written by a newer fmstore, format %.*s; nothing was changed",
+                    root, (int)FM_MIN(strcspn(t + head, "\n"), (size_t)16), t + head);
     fm_buf_release(&text);
     fm_free(path);
     return rc;
-}
-
-/* What a killed process left: "tmp-<pid>-<random>" whose pid is gone. Failing here harms nothing.
- */
-static void clean_tmp(const fm_store *s)
-{
-    fm_names names = {NULL, 0};
-    if (fm_list_dir(&names, s->tmp_dir) != FM_OK)
-        return;
-    for (size_t i = 0; i < names.count; i++) {
-        if (strncmp(names.name[i], "tmp-", 4) != 0)
-            continue;
-        char *end;
-        long pid = strtol(names.name[i] + 4, &end, 10);
-        if (pid <= 0 || *end != '-' || kill((pid_t)pid, 0) == 0 || errno != ESRCH)
-            continue;
-        char *path = fm_path_join(s->tmp_dir, names.name[i]);
-        if (path)
-            fm_ignore(fm_remove_file(path), "an orphan in tmp is harmless");
-        fm_free(path);
-    }
-    fm_names_release(&names);
 }
 
 fm_status fm_store_open(fm_store **out, const char *root)
@@ -285,7 +339,7 @@ fm_status fm_store_open(fm_store **out, const char *root)
     s->lock_path = fm_path_join(root, "store.lock");
     rc = s->root && s->packs_dir && s->tmp_dir && s->index_path && s->lock_path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
-        clean_tmp(s);
+        fm_remove_dead_temps(s->tmp_dir);
     if (rc == FM_OK)
         rc = fmi_index_open(&s->index, s->index_path);
     if (rc == FM_OK)
@@ -349,20 +403,40 @@ static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, boo
                              fmi_place *place)
 {
     fm_status rc = fmi_index_find(s->index, id, nth, place);
-    if (rc != FM_ENOTFOUND || nth || !look)
+    if (rc == FM_ENOTFOUND && nth == 0 && look)
+        rc = fmi_store_refresh(s);
+    else if (rc == FM_ECORRUPT)
+        rc = fmi_store_rescan(s, true);
+    else
         return rc;
-    rc = fmi_store_refresh(s);
     return rc == FM_OK ? fmi_index_find(s->index, id, nth, place) : rc;
+}
+
+/* An object is had when some place of it is sound and all that its deltas need is had too: else a
+ * stray pack would keep good bytes from being stored. Parents lie above by at most `left` steps. */
+static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_t left, bool *out)
+{
+    fm_status rc = FM_OK;
+    *out = false;
+    for (uint32_t nth = 0; rc == FM_OK && !*out; nth++) {
+        fmi_place place;
+        rc = find_locked(s, id, nth, look, &place);
+        if (rc != FM_OK || place.bad) /* sound places come first */
+            break;
+        if (!place.has_parent)
+            *out = true;
+        else if (left > 0)
+            rc = has_locked(s, &place.parent, look, left - 1, out);
+    }
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
 fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
 {
-    fmi_place place;
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = find_locked(s, id, 0, look, &place);
+    fm_status rc = has_locked(s, id, look, FMI_CHAIN_MAX, out);
     pthread_mutex_unlock(&s->mutex);
-    *out = rc == FM_OK && !place.bad;
-    return rc == FM_ENOTFOUND ? FM_OK : rc;
+    return rc;
 }
 
 bool fm_store_has(fm_store *s, const fm_digest *id)
@@ -377,13 +451,13 @@ static fm_status not_found(const fm_store *s, const fm_digest *id)
     fm_digest_hex(id, hex);
     if (s->unsound_packs)
         return fm_fail(FM_ENOTFOUND,
-                       "object %s is not in the store, and %zu packs are damaged: "
-                       "run fsck",
+                       "object %s is not in the store; %zu packs are damaged or of a newer "
+                       "fmstore: run fsck",
                        hex, s->unsound_packs);
     return fm_fail(FM_ENOTFOUND, "object %s is not in the store", hex);
 }
 
-fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
                            fmi_record *out, fmi_place *place)
 {
     const fmi_open_pack *pack = NULL;
@@ -400,11 +474,40 @@ fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     if (place->offset > end)
         return fm_fail(FM_ECORRUPT, "pack %s: the index points beyond its end: delete %s",
                        pack->name, s->index_path);
+    char what[FM_HEX_CHARS + 64];
+    snprintf(what, sizeof what, "pack %s: at byte %llu", pack->name,
+             (unsigned long long)place->offset);
     rc = fmi_record_parse(
-        out, fm_span_of(pack->map.data + place->offset, end - (size_t)place->offset), pack->name);
+        out, fm_span_of(pack->map.data + place->offset, end - (size_t)place->offset), what);
     if (rc == FM_OK && !fm_digest_eq(&out->id, id))
         return fm_fail(FM_ECORRUPT, "pack %s: the index points at another object: delete %s",
                        pack->name, s->index_path);
+    return rc;
+}
+
+/* What the index says of an object is wrong, or nothing: it may be rubbish. Scans all packs, once
+ * in the life of a handle, since an object that is really gone or damaged would do it at each read.
+ */
+static bool rescan_once(fm_store *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool done = !s->rescanned && fmi_store_rescan(s, false) == FM_OK;
+    s->rescanned = true;
+    pthread_mutex_unlock(&s->mutex);
+    return done;
+}
+
+fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                           fmi_record *out, fmi_place *place)
+{
+    fm_status rc = record_at(s, id, nth, look, out, place);
+    if (nth > 0 || !look || (rc != FM_ECORRUPT && rc != FM_ENOTFOUND))
+        return rc;
+    fm_error_state first;
+    fm_error_save(&first);
+    if (rescan_once(s) && record_at(s, id, nth, look, out, place) == FM_OK)
+        return FM_OK;
+    fm_error_restore(&first);
     return rc;
 }
 
@@ -573,13 +676,14 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
         return FM_OK;
     fm_digest_hex(&r->id, hex);
     if (!parent)
-        return fm_fail(FM_ECORRUPT, "object %s, leaf %u: stored bytes do not match their digest",
-                       hex, i);
+        return fm_fail(FM_ECORRUPT,
+                       "object %s, leaf %u: stored bytes do not match their digest: run fsck", hex,
+                       i);
     char base[FM_HEX_CHARS + 1];
     fm_digest_hex(&r->parent, base);
     return fm_fail(FM_ECORRUPT,
                    "object %s, leaf %u: the delta against %s does not give the bytes of "
-                   "its digest",
+                   "its digest: run fsck",
                    hex, i, base);
 }
 

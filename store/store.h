@@ -2,7 +2,7 @@
  *
  * Layout under the repository root: packs/<sha256>.pack (append-once, self-describing),
  * index.sqlite (a cache, rebuildable by scanning), tmp/ (staging). FORMAT.md is the byte level.
- * Several processes may read while one writes. A store handle may be shared between threads for
+ * Several processes may read and write at once. A store handle may be shared between threads for
  * reading; a transaction belongs to one thread. */
 #ifndef FM_STORE_STORE_H
 #define FM_STORE_STORE_H
@@ -20,6 +20,7 @@ FM_CHECKED fm_status fm_store_init(const char *root); /* root exists; FM_EEXISTS
 FM_CHECKED fm_status fm_store_open(fm_store **out, const char *root);
 void fm_store_close(fm_store *s);
 
+/* The object and all that its deltas need are here, as far as is known without reading them. */
 bool fm_store_has(fm_store *s, const fm_digest *id);
 
 typedef struct fm_object_info {
@@ -35,13 +36,15 @@ typedef struct fm_object_info {
 } fm_object_info;
 FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);
 
-/* dst has info.bytes bytes; every leaf is verified. FM_ENOTFOUND / FM_ECORRUPT name the id. */
+/* dst has info.bytes bytes; every leaf is verified. FM_ENOTFOUND; FM_ECORRUPT and FM_EBASE name the
+ * object, leaf or pack that is damaged, and what dst holds then means nothing. */
 FM_CHECKED fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes);
 fm_provider fm_store_provider(fm_store *s); /* valid while open */
 
 /* Staging. Objects that are already stored cost nothing and write nothing. Nothing is visible to
  * others until commit; abort (or a crash) leaves no trace but in tmp/. parent: a tensor of the same
- * dtype and shape to code against (stored, or put earlier in this transaction), or NULL. The id is
+ * dtype and shape to code against (stored, or put earlier in this transaction), or NULL; one whose
+ * stored bytes are damaged is passed over. The id is
  * checked when want is not NULL (FM_ECORRUPT when the bytes differ from it). */
 FM_CHECKED fm_status fm_txn_begin(fm_txn **out, fm_store *s);
 FM_CHECKED fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype,
@@ -53,7 +56,8 @@ FM_CHECKED fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes
  * the same path as delta parent. progress may be NULL; returning true cancels (FM_ECANCELLED). */
 typedef bool (*fm_progress_fn)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
 FM_CHECKED fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
-                                     const fm_tree *parent_tree, fm_progress_fn progress, void *ctx);
+                                     const fm_tree *parent_tree, fm_progress_fn progress,
+                                     void *ctx);
 /* Store bytes as an inline file if they fit, as a blob else, and put it at path. */
 FM_CHECKED fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span bytes);
 typedef struct fm_txn_stats {
@@ -62,14 +66,14 @@ typedef struct fm_txn_stats {
     uint64_t bytes_stored; /* written to the pack */
 } fm_txn_stats;
 /* Pack written, fsync, rename, fsync of the folder, then the index: durable on return. An empty
- * transaction writes nothing. Objects staged can be read through the store before commit by the
- * same transaction's store handle only after commit. */
+ * transaction writes nothing. What is staged cannot be read through the store before. After a put
+ * that failed while writing, commit is refused (FM_EINVAL). */
 FM_CHECKED fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats);
 void fm_txn_close(fm_txn *t); /* abort unless committed; NULL is fine */
 
-/* fsck: every pack's structure, every record's header, with full: every leaf of every object and
- * each file's name against its bytes. Each fault is reported; the return is FM_OK if the walk
- * ended, whatever it found. */
+/* fsck: every pack's structure, every record's header, that the index agrees (it is mended, and
+ * counted as repaired); with full: every leaf of every object and each file's name against its
+ * bytes. Each fault is reported; the return is FM_OK if the walk ended, whatever it found. */
 typedef struct fm_fsck_report {
     uint64_t packs, objects, bytes_verified, faults, repaired;
 } fm_fsck_report;

@@ -33,6 +33,7 @@ struct fm_store {
     fmi_coder *idle[FMI_IDLE_CODERS];
     size_t idle_count;
     size_t unsound_packs; /* seen at the last look at packs/ */
+    bool rescanned;       /* all packs were scanned anew because of a read: once a handle */
 };
 
 FM_CHECKED fm_status fmi_store_coder(fm_store *s, fmi_coder **out); /* borrow a coder */
@@ -40,6 +41,9 @@ void fmi_store_coder_return(fm_store *s, fmi_coder *c);
 
 /* Compares packs/ with the index and mends the index. The mutex must be held. */
 FM_CHECKED fm_status fmi_store_refresh(fm_store *s);
+/* Fills the index anew from every pack; with `fresh`, or where SQLite cannot read it, a new file
+ * takes its place. The mutex must be held. */
+FM_CHECKED fm_status fmi_store_rescan(fm_store *s, bool fresh);
 /* Scans one pack file into the index (a transaction must be open). *sound: its frame is right. */
 FM_CHECKED fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound);
 char *fmi_store_pack_path(const fm_store *s, const char *name); /* fm_free */

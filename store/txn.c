@@ -244,20 +244,33 @@ static fm_status code_all(put_job *j, fm_buf *payload)
     return rc;
 }
 
+/* A parent whose stored bytes are damaged must not cost its child, which may be hours of work: the
+ * child is then coded alone. Who reads the parent, and fsck, speak of the damage. */
+static fm_status code_against(put_job *j, const fmi_chain *parent, fm_buf *payload)
+{
+    j->parent = parent;
+    fm_status rc = code_all(j, payload);
+    if (rc == FM_ECORRUPT && parent) {
+        fm_buf_clear(payload);
+        j->parent = NULL;
+        rc = code_all(j, payload);
+    }
+    return rc;
+}
+
 /* Codes and writes; the parent is dropped from the record where no leaf made use of it. */
 static fm_status put_new(put_job *j, const fmi_chain *parent)
 {
     fm_buf payload;
     fm_buf_init(&payload, (size_t)FM_MAX_TENSOR_BYTES);
-    j->parent = parent;
     fm_status rc = FM_ENOMEM;
     j->rows = fm_calloc((size_t)j->r.leaf_count + 1, sizeof *j->rows);
     if (j->rows)
-        rc = code_all(j, &payload);
+        rc = code_against(j, parent, &payload);
     if (rc == FM_OK) {
         for (uint32_t i = 0; i < j->r.leaf_count; i++)
             j->r.has_parent = j->r.has_parent || fmi_codec_needs_parent(j->rows[i].codec);
-        if (j->r.has_parent) {
+        if (j->r.has_parent && parent) {
             j->r.parent = parent->link[0].id;
             j->r.depth = parent->link[0].depth + 1;
         }
@@ -342,6 +355,10 @@ static fm_status put_object(put_job *j, const fm_digest *parent, const fm_digest
         bool with_parent = parent && j->r.bytes > 0;
         if (with_parent)
             rc = open_parent(&chain, j, parent);
+        if (with_parent && rc == FM_ECORRUPT) { /* as in code_against */
+            with_parent = false;
+            rc = FM_OK;
+        }
         if (rc == FM_OK) {
             rc = put_new(j, with_parent ? &chain : NULL);
             t->broken = t->broken || rc != FM_OK;
@@ -494,13 +511,7 @@ static fm_status index_pack(fm_txn *t, const char *name)
         rc = fmi_store_scan_pack(s, name, &sound);
         if (rc == FM_OK && !sound)
             rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
-        fm_error_state saved;
-        fm_error_save(&saved);
-        fm_status ended = fmi_index_end(s->index, rc == FM_OK);
-        if (rc == FM_OK)
-            rc = ended;
-        else
-            fm_error_restore(&saved);
+        rc = fmi_index_end(s->index, rc);
     }
     pthread_mutex_unlock(&s->mutex);
     return rc;
