@@ -86,6 +86,29 @@ static void another_dtype_rounds_every_float_and_says_so(void **state)
     fm_free(out);
 }
 
+/* A loader that believes a stale "bfloat16" would round float32 weights without a word. */
+static void the_config_names_the_dtype_that_is_written(void **state)
+{
+    static const char stale[] =
+        "{\"config\": {\"model_type\": \"llama\", \"torch_dtype\": \"bfloat16\"}}";
+    fm_source *src = open_model();
+    const fm_provider p = fm_source_provider(src);
+    fm_tree *t = NULL;
+    fm_json *v = NULL;
+    char *out = under("named"), *config = under("named/config.json");
+    (void)state;
+    tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
+    tk_ok(fm_tree_put_file(t, "model.json", fm_span_str(stale)));
+    tk_ok(fm_export(t, &p, out, FM_EXPORT_HF, FM_DTYPE_NONE));
+    tk_ok(fm_json_parse_file(&v, config, 1 << 20));
+    assert_string_equal(fm_json_cstr(fm_json_get(v, "torch_dtype"), ""), "float32");
+    fm_json_free(v);
+    fm_tree_free(t);
+    fm_source_close(src);
+    fm_free(out);
+    fm_free(config);
+}
+
 static void large_models_are_sharded_with_an_index(void **state)
 {
     fm_source *src = open_model(), *got = NULL;
@@ -233,6 +256,7 @@ int main(void)
         cmocka_unit_test_setup(bad_requests_are_refused_and_leave_nothing, make_root),
         cmocka_unit_test_setup(an_unchanged_model_is_written_as_it_came, make_root),
         cmocka_unit_test_setup(another_dtype_rounds_every_float_and_says_so, make_root),
+        cmocka_unit_test_setup(the_config_names_the_dtype_that_is_written, make_root),
         cmocka_unit_test_setup(large_models_are_sharded_with_an_index, make_root),
         cmocka_unit_test_setup(blocks_are_widened_where_the_format_has_none, make_root),
         cmocka_unit_test_setup(an_adapter_made_here_leaves_as_peft_writes_it, make_root),
