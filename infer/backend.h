@@ -39,6 +39,16 @@ typedef struct fm_kv_view {
     float *v;
 } fm_kv_view;
 
+/* One low-rank term of a list and the rows that it is for: first, first + 1, .. (rows NULL), or the
+ * m row numbers of rows. */
+typedef struct fm_lora {
+    const float *a, *b; /* [r, k], [n, r] f32, device */
+    uint32_t r;
+    float scale;
+    uint32_t first, m;
+    const int32_t *rows; /* device */
+} fm_lora;
+
 struct fm_backend {
     const char *name;         /* "cpu" */
     const char *mode;         /* "exact" */
@@ -66,10 +76,10 @@ struct fm_backend {
     /* y[row, 0..n) = x[row, 0..k) W^T (+ bias[n] if not NULL, added last) */
     void (*linear)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m);
-    /* y[row] += scale * ((x[row] A^T) B^T); a [r, k], b [n, r] f32. One product, one addition. */
-    void (*lora)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, const float *a,
-                 const float *b, uint32_t n, uint32_t k, uint32_t r, float scale,
-                 const int32_t *rows, uint32_t m);
+    /* y[row] += scale * ((x[row] A^T) B^T) for each term (on the host) and its rows; no row stands
+     * in two terms. A list, because a step has one term for each child and each is tiny. */
+    void (*lora)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
+                 uint32_t k, const fm_lora *term, uint32_t terms);
     /* y[i] = row ids[i] of W */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);

@@ -137,13 +137,18 @@ static fm_status terms(fmi_pass *p, fmi_parts ps, matrix y, matrix x, uint32_t t
 {
     fmi_step *s = p->s;
     fm_backend *be = p->e->be;
+    uint32_t count = 0, out = 0, in = s->lin[0]->in;
     for (uint32_t i = 0; i < ps.n; i++)
         s->done[i] = s->lin[i]->lora_count <= t;
     for (uint32_t i = 0; i < ps.n; i++) {
         if (s->done[i])
             continue;
-        const fm_linear *lin = s->lin[i];
-        const fm_lora_term *term = &lin->lora[t];
+        const fm_lora_term *term = &s->lin[i]->lora[t];
+        if (count > 0 && s->lin[i]->out != out) { /* heads: vocabularies may differ */
+            be->lora(be, y.p, y.ld, x.p, x.ld, out, in, s->lora, count);
+            count = 0;
+        }
+        out = s->lin[i]->out;
         uint32_t n = 0;
         for (uint32_t j = i; j < ps.n; j++)
             if (!s->done[j] && same_term(&s->lin[j]->lora[t], term)) {
@@ -154,9 +159,16 @@ static fm_status terms(fmi_pass *p, fmi_parts ps, matrix y, matrix x, uint32_t t
         fm_status rc = rows_of(s, &rs, ps.p, s->member, n);
         if (rc != FM_OK)
             return rc;
-        be->lora(be, y.p + rs.begin * y.ld, y.ld, x.p + rs.begin * x.ld, x.ld, term->a, term->b,
-                 lin->out, lin->in, term->r, term->scale, rs.list, rs.count);
+        s->lora[count++] = (fm_lora){.a = term->a,
+                                     .b = term->b,
+                                     .r = term->r,
+                                     .scale = term->scale,
+                                     .first = rs.begin,
+                                     .m = rs.count,
+                                     .rows = rs.list};
     }
+    if (count > 0)
+        be->lora(be, y.p, y.ld, x.p, x.ld, out, in, s->lora, count);
     return FM_OK;
 }
 

@@ -27,13 +27,14 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     s->logit_row = fm_calloc(n, sizeof(int32_t));
     s->member = fm_calloc(n, sizeof(uint32_t));
     s->lin = fm_calloc(n, sizeof(fm_linear *));
+    s->lora = fm_calloc(n, sizeof(fm_lora));
     s->done = fm_calloc(n, sizeof(bool));
     s->lse_host = fm_calloc(n, sizeof(float));
     void *lse = NULL;
     fm_status rc = e->be->alloc(e->be, &lse, n * sizeof(float));
     s->lse = lse;
     if (rc == FM_OK && !(s->run && s->want && s->order && s->pos && s->logit_row && s->member &&
-                         s->lin && s->done && s->lse_host))
+                         s->lin && s->lora && s->done && s->lse_host))
         rc = FM_ENOMEM;
     if (rc != FM_OK) {
         fmi_step_free(s);
@@ -68,7 +69,7 @@ void fmi_step_free(fmi_step *s)
     device_free(e, s->logits);
     device_free(e, s->lse);
     void *host[] = {s->run,  s->want, s->order,    s->pos,   s->logit_row, s->member,
-                    s->done, s->host, s->lse_host, s->lists, s->tap_host};
+                    s->done, s->host, s->lse_host, s->lists, s->tap_host,  s->lora};
     for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
         fm_free(host[i]);
     fm_free(s->lin);
@@ -356,8 +357,13 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         else
             fmi_seq_trim(q);
     }
-    if (rc != FM_OK)
+    if (rc != FM_OK) { /* what the device still holds of this step is not the next one's */
+        fm_error_state error;
+        fm_error_save(&error);
+        (void)e->be->sync(e->be);
+        fm_error_restore(&error);
         return rc;
+    }
     s->last_n = n;
     e->steps++;
     e->rows += n;

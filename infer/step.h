@@ -40,6 +40,7 @@ struct fmi_step {
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
     uint32_t *member;   /* [max_rows] scratch of grouping */
     const fm_linear **lin; /* [max_rows] likewise */
+    fm_lora *lora;         /* [max_rows] likewise */
     bool *done;            /* [max_rows] likewise */
     uint32_t last_n;
     int32_t *host, *dev; /* ids, pos, slot, gather of n rows, then page tables */

@@ -260,7 +260,8 @@ static void linear(fmi_pass *p, float *y, const float *x, const fmi_linear *l, u
     for (size_t i = 0; i < l->terms; i++) {
         const fmi_term *t = &l->term[i];
         if (!t->u) {
-            be->lora(be, y, l->out, x, l->in, t->a, t->b, l->out, l->in, t->r, t->scale, NULL, m);
+            fm_lora term = {.a = t->a, .b = t->b, .r = t->r, .scale = t->scale, .m = m};
+            be->lora(be, y, l->out, x, l->in, l->out, l->in, &term, 1);
             continue;
         }
         float *u = t->u + u_row * t->r;

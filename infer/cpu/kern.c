@@ -27,6 +27,7 @@ const fmi_kern FMI_TABLE = {
     .tile_rows = FMI_TILE_ROWS,
     .pack_a = k_pack_a,
     .product = k_product,
+    .row_product = k_row_product,
     .transpose = k_transpose,
     .copy_panel = k_copy_panel,
     .swiglu = k_swiglu,

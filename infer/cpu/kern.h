@@ -62,6 +62,9 @@ typedef struct fmi_kern {
     /* c[m, n] from a packed block and one panel, n <= 32. rows as in pack_a. */
     void (*product)(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
                     const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi);
+    /* c[j] from one row a and rows of b, ldb apart: nothing is packed. j < n */
+    void (*row_product)(float *c, const float *a, const float *b, size_t ldb, uint32_t n,
+                        uint32_t kc, const fmi_epilogue *epi);
     /* dst[k * ld_dst + i] = src[i * ld_src + k] for i < n, k < kc. */
     void (*transpose)(float *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
                       uint32_t kc);

@@ -253,3 +253,37 @@ static void k_product(float *c, size_t ldc, const int32_t *rows, const float *ap
         o.first += r;
     }
 }
+
+/* The chains of eight outputs run side by side in scalars: as fast as a vector of turned outputs,
+ * which would wait for the latency of its one chain. */
+FMI_INLINE void row_chains(const uint32_t count, float *c, const float *a, const float *b,
+                           size_t ldb, uint32_t kc, const fmi_epilogue *epi)
+{
+    float sum[8];
+
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < count; i++)
+        sum[i] = 0.0f;
+    for (uint32_t k = 0; k < kc; k++) {
+        float x = a[k];
+#pragma GCC unroll 8
+        for (uint32_t i = 0; i < count; i++)
+            sum[i] = fmaf(x, b[i * ldb + k], sum[i]);
+    }
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < count; i++) {
+        float s = sum[i] * epi->alpha;
+        c[i] = epi->add ? c[i] + s : s;
+    }
+}
+
+static void k_row_product(float *c, const float *a, const float *b, size_t ldb, uint32_t n,
+                          uint32_t kc, const fmi_epilogue *epi)
+{
+    uint32_t j = 0;
+
+    for (; j + 8 <= n; j += 8)
+        row_chains(8, c + j, a, b + j * ldb, ldb, kc, epi);
+    for (; j < n; j++)
+        row_chains(1, c + j, a, b + j * ldb, ldb, kc, epi);
+}

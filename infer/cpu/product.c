@@ -15,6 +15,7 @@
                                */
 #define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
 #define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
+#define LORA_FEW 2u           /* up to here factors are not packed */
 
 typedef enum mm_b {
     MM_PANELS,   /* a weight's panels */
@@ -352,83 +353,151 @@ static void op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t
     mm_run(&j);
 }
 
+/* ---- low-rank terms ----
+ * A unit of work is some rows of one term, and where there are fewer units than threads a share of
+ * the outputs: its t = x A^T is then computed by each thread that has a share, which costs less
+ * than a second meeting of the threads. */
 typedef struct lora_job {
-    mm down, up; /* t = x A^T in scratch; y += scale * t B^T */
-    uint32_t row_parts, panel_parts;
+    fmi_cpu *cpu;
+    float *y;
+    const float *x;
+    size_t ldy, ldx;
+    uint32_t n, k;
+    const fm_lora *term;
+    uint32_t terms, widest; /* r of any term */
+    uint32_t rows;          /* of a unit, at most */
+    uint32_t panel_parts;
 } lora_job;
 
-/* t is computed by each worker for its own rows; a worker that has a share of the outputs of few
- * rows computes their t again, which costs less than a second meeting of the threads. */
+typedef struct lora_unit {
+    const fm_lora *term;
+    uint32_t at, m; /* rows of the term */
+    uint32_t n0, n1;
+    float *t, *scratch;
+} lora_unit;
+
+/* One or two rows: factors are read where they lie, since turning them would cost more. */
+static void lora_few(const lora_job *j, const lora_unit *u)
+{
+    const fm_lora *l = u->term;
+
+    for (uint32_t i = u->at; i < u->at + u->m; i++) {
+        size_t row = l->rows ? (size_t)l->rows[i] : l->first + i;
+        const float *x = j->x + row * j->ldx;
+        float *y = j->y + row * j->ldy + u->n0;
+        for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
+            j->cpu->kern->row_product(u->t, x + k0, l->a + k0, j->k, l->r,
+                                      FM_MIN(j->k - k0, FM_K_BLOCK),
+                                      &(fmi_epilogue){.alpha = 1.0f, .add = k0 > 0});
+        for (uint32_t r0 = 0; r0 < l->r; r0 += FM_K_BLOCK)
+            j->cpu->kern->row_product(y, u->t + r0, l->b + (size_t)u->n0 * l->r + r0, l->r,
+                                      u->n1 - u->n0, FM_MIN(l->r - r0, FM_K_BLOCK),
+                                      &(fmi_epilogue){.alpha = l->scale, .add = true});
+    }
+}
+
+static void lora_many(const lora_job *j, const lora_unit *u)
+{
+    const fm_lora *l = u->term;
+    size_t first = l->rows ? 0 : l->first + u->at;
+    const int32_t *rows = l->rows ? l->rows + u->at : NULL;
+    mm down = {.cpu = j->cpu,
+               .c = u->t,
+               .ldc = l->r,
+               .rows_a = rows,
+               .a = j->x + first * j->ldx,
+               .lda = j->ldx,
+               .kind = MM_ROWS,
+               .b = l->a,
+               .ldb = j->k,
+               .m = u->m,
+               .n = l->r,
+               .k = j->k,
+               .alpha = 1.0f};
+    mm up = {.cpu = j->cpu,
+             .c = j->y + first * j->ldy,
+             .ldc = j->ldy,
+             .rows_c = rows,
+             .a = u->t,
+             .lda = l->r,
+             .kind = MM_ROWS,
+             .b = l->b,
+             .ldb = l->r,
+             .m = u->m,
+             .n = j->n,
+             .k = l->r,
+             .alpha = l->scale,
+             .accumulate = true};
+
+    mm_range(&down, u->scratch, 0, u->m, 0, panels_of(l->r));
+    mm_range(&up, u->scratch, 0, u->m, u->n0 / FMI_PANEL, panels_of(u->n1));
+}
+
+static uint32_t lora_units(const lora_job *j, const fm_lora *l)
+{
+    return l->r == 0 ? 0 : (l->m + j->rows - 1) / j->rows * j->panel_parts;
+}
+
+static void lora_do(const lora_job *j, lora_unit *u, uint32_t unit)
+{
+    uint32_t panels = panels_of(j->n), part = unit % j->panel_parts;
+
+    u->at = unit / j->panel_parts * j->rows;
+    u->m = FM_MIN(u->term->m - u->at, j->rows);
+    u->n0 = part_begin(panels, part, j->panel_parts) * FMI_PANEL;
+    u->n1 = FM_MIN(part_begin(panels, part + 1, j->panel_parts) * FMI_PANEL, j->n);
+    if (u->m <= LORA_FEW)
+        lora_few(j, u);
+    else
+        lora_many(j, u);
+}
+
 static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const lora_job *j = ctx;
-    uint32_t r = j->down.n, panels = panels_of(j->up.n);
-    uint32_t most = FM_MIN(j->up.m, LORA_ROWS);
-    size_t floats =
-        FM_MAX(mm_scratch_floats(MM_ROWS, most, j->down.k), mm_scratch_floats(MM_ROWS, most, r));
-    size_t bytes = (floats + (size_t)most * r) * sizeof(float);
-    float *scratch = fmi_scratch_get(&j->up.cpu->worker[worker], bytes);
+    size_t t_floats = ((size_t)j->rows * j->widest + 15) & ~(size_t)15;
+    size_t floats = t_floats + FM_MAX(mm_scratch_floats(MM_ROWS, j->rows, j->k),
+                                      mm_scratch_floats(MM_ROWS, j->rows, j->widest));
+    float *t = fmi_scratch_get(&j->cpu->worker[worker], floats * sizeof *t);
+    lora_unit u = {.t = t, .scratch = t + t_floats};
+    size_t at = 0;
 
-    if (!scratch)
+    if (!t)
         return FM_ENOMEM;
-    for (size_t i = begin; i < end; i++) {
-        uint32_t rp = (uint32_t)i / j->panel_parts, pp = (uint32_t)i % j->panel_parts;
-        uint32_t m1 = part_begin(j->up.m, rp + 1, j->row_parts);
-        for (uint32_t m0 = part_begin(j->up.m, rp, j->row_parts); m0 < m1; m0 += LORA_ROWS) {
-            uint32_t rows = FM_MIN(m1 - m0, LORA_ROWS);
-            mm down = j->down, up = j->up;
-            down.c = scratch + floats;
-            down.a += down.rows_a ? 0 : m0 * down.lda;
-            down.rows_a = down.rows_a ? down.rows_a + m0 : NULL;
-            up.a = down.c;
-            up.c += up.rows_c ? 0 : m0 * up.ldc;
-            up.rows_c = up.rows_c ? up.rows_c + m0 : NULL;
-            mm_range(&down, scratch, 0, rows, 0, panels_of(r));
-            mm_range(&up, scratch, 0, rows, part_begin(panels, pp, j->panel_parts),
-                     part_begin(panels, pp + 1, j->panel_parts));
-        }
+    for (uint32_t i = 0; i < j->terms && at < end; i++) {
+        uint32_t units = lora_units(j, &j->term[i]);
+        u.term = &j->term[i];
+        for (uint32_t k = 0; k < units; k++, at++)
+            if (at >= begin && at < end)
+                lora_do(j, &u, k);
     }
     return FM_OK;
 }
 
-static void op_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                    const float *a, const float *b, uint32_t n, uint32_t k, uint32_t r, float scale,
-                    const int32_t *rows, uint32_t m)
+static void op_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
+                    uint32_t k, const fm_lora *term, uint32_t terms)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    uint32_t threads = (uint64_t)m * (n + k) * r < 20000 ? 1 : cpu->threads;
-    lora_job j = {.down = {.cpu = cpu,
-                           .ldc = r,
-                           .rows_a = rows,
-                           .a = x,
-                           .lda = ldx,
-                           .kind = MM_ROWS,
-                           .b = a,
-                           .ldb = k,
-                           .m = m,
-                           .n = r,
-                           .k = k,
-                           .alpha = 1.0f},
-                  .up = {.cpu = cpu,
-                         .c = y,
-                         .ldc = ldy,
-                         .rows_c = rows,
-                         .lda = r,
-                         .kind = MM_ROWS,
-                         .b = b,
-                         .ldb = r,
-                         .m = m,
-                         .n = n,
-                         .k = r,
-                         .alpha = scale,
-                         .accumulate = true}};
+    lora_job j = {cpu, y, x, ldy, ldx, n, k, term, terms, 0, 0, 1};
+    uint64_t work = 0, rows = 0, units = 0;
 
-    if (m == 0 || n == 0 || r == 0)
+    if (n == 0)
         return;
     fm_assert(k > 0);
-    j.row_parts = m >= 8 * threads ? threads : 1;
-    j.panel_parts = j.row_parts > 1 ? 1 : FM_MIN(threads, panels_of(n));
-    fmi_run(cpu, (size_t)j.row_parts * j.panel_parts, 1, lora_worker, &j);
+    for (uint32_t i = 0; i < terms; i++) {
+        work += ((uint64_t)n + k) * term[i].m * term[i].r;
+        rows += term[i].m;
+        j.widest = FM_MAX(j.widest, term[i].r);
+    }
+    uint32_t threads = work < 20000 ? 1 : cpu->threads; /* shorter than waking a thread */
+    j.rows = (uint32_t)FM_MAX(LORA_FEW, FM_MIN(LORA_ROWS, (rows + threads - 1) / threads));
+    for (uint32_t i = 0; i < terms; i++)
+        units += lora_units(&j, &term[i]);
+    if (units < threads && work >= 200000) {
+        j.panel_parts = FM_MIN(threads, panels_of(n));
+        units *= j.panel_parts;
+    }
+    fmi_run(cpu, units, threads > 1 ? 1 : units, lora_worker, &j);
 }
 
 static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,

@@ -123,20 +123,21 @@ static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, siz
         }
 }
 
-static void ref_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                     const float *a, const float *b, uint32_t n, uint32_t k, uint32_t r,
-                     float scale, const int32_t *rows, uint32_t m)
+static void ref_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
+                     uint32_t k, const fm_lora *term, uint32_t terms)
 {
     (void)be;
-    for (uint32_t i = 0; i < m; i++) {
-        size_t row = row_of(rows, i);
-        for (uint32_t j = 0; j < n; j++) {
-            double sum = 0.0;
-            for (uint32_t l = 0; l < r; l++)
-                sum += dot(x + row * ldx, a + (size_t)l * k, k) * (double)b[(size_t)j * r + l];
-            y[row * ldy + j] = (float)((double)y[row * ldy + j] + (double)scale * sum);
+    for (const fm_lora *t = term; t < term + terms; t++)
+        for (uint32_t i = 0; i < t->m; i++) {
+            size_t row = t->rows ? (size_t)t->rows[i] : t->first + i;
+            for (uint32_t j = 0; j < n; j++) {
+                double sum = 0.0;
+                for (uint32_t l = 0; l < t->r; l++)
+                    sum += dot(x + row * ldx, t->a + (size_t)l * k, k) *
+                           (double)t->b[(size_t)j * t->r + l];
+                y[row * ldy + j] = (float)((double)y[row * ldy + j] + (double)t->scale * sum);
+            }
         }
-    }
 }
 
 static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,

@@ -98,7 +98,37 @@ static void case_lora(kk *k, const uint32_t *dim)
     int32_t *rows = dim[4] ? kk_shuffled(k, m + 2) : NULL;
     float *y = kk_out(k, (size_t)(m + 2) * (n + 1), 1.0);
 
-    k->be->lora(k->be, y, n + 1, x, kd, a, b, n, kd, r, 1.75f, rows, m);
+    const fm_lora term = {.a = a, .b = b, .r = r, .scale = 1.75f, .m = m, .rows = rows};
+    k->be->lora(k->be, y, n + 1, x, kd, n, kd, &term, 1);
+}
+
+/* dim: n, k, threads' worth of rows: terms of several ranks and lengths over shuffled rows */
+static void case_lora_list(kk *k, const uint32_t *dim)
+{
+    static const uint32_t count[] = {1, 2, 3, 40, 1, 5}, rank[] = {8, 1, 17, 4, 600, 0};
+    uint32_t n = dim[0], kd = dim[1], at = 0;
+    fm_lora term[FM_ARRAY_LEN(count)];
+    float *x = kk_in(k, (size_t)52 * kd, 1.0), *y = kk_out(k, (size_t)52 * n, 1.0);
+    int32_t *rows = kk_shuffled(k, 52);
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(count); at += count[i++])
+        term[i] = (fm_lora){.a = kk_in(k, (size_t)rank[i] * kd, 0.1),
+                            .b = kk_in(k, (size_t)n * rank[i], 0.5),
+                            .r = rank[i],
+                            .scale = 0.25f + (float)i,
+                            .m = count[i],
+                            .rows = rows + at};
+    assert_int_equal(at, 52);
+    k->be->lora(k->be, y, n, x, kd, n, kd, term, FM_ARRAY_LEN(count));
+}
+
+static void a_list_of_lora_terms_equals_the_oracle(void **state)
+{
+    static const uint32_t dims[][2] = {{576, 576}, {5, 3}, {33, 600}, {97, 1100}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("lora list", case_lora_list, dims[i], TOL_SUM);
 }
 
 static void lora_equals_the_oracle(void **state)
@@ -240,7 +270,8 @@ static void products_follow_the_stated_order(void **state)
             assert_true(c[i * N + n] == chain(x + i * K, 1, w + n * K, 1, K, 0.3f, &c0[i * N + n]));
         }
     memcpy(c, c0, M * N * sizeof *c);
-    be->lora(be, c, N, x, K, a, b, N, K, R, 0.7f, NULL, M);
+    const fm_lora all = {.a = a, .b = b, .r = R, .scale = 0.7f, .m = M};
+    be->lora(be, c, N, x, K, N, K, &all, 1);
     for (size_t i = 0; i < M * R; i++)
         t[i] = chain(x + i / R * K, 1, a + i % R * K, 1, K, 1.0f, NULL);
     for (size_t i = 0; i < M * N; i++)
@@ -271,15 +302,18 @@ static void a_row_does_not_know_its_neighbours(void **state)
     tk_ok(fm_backend_cpu_exact(&be, pool));
     tk_ok(be->weight_new(be, &weight, FM_F32, N, K, w));
     be->linear(be, all, N, x, K, weight, NULL, rows, M);
-    be->lora(be, all, N, x, K, a, b, N, K, R, 0.5f, rows, M);
+    fm_lora term = {.a = a, .b = b, .r = R, .scale = 0.5f, .m = M, .rows = rows};
+    be->lora(be, all, N, x, K, N, K, &term, 1);
     for (int32_t i = 0; i < M; i++) {
         be->linear(be, one + i * N, N, x + i * K, K, weight, NULL, NULL, 1);
-        be->lora(be, one, N, x, K, a, b, N, K, R, 0.5f, &i, 1);
+        fm_lora row = {.a = a, .b = b, .r = R, .scale = 0.5f, .first = (uint32_t)i, .m = 1};
+        be->lora(be, one, N, x, K, N, K, &row, 1);
     }
     assert_memory_equal(all, one, M * N * sizeof *all);
     for (uint32_t m = 1; m < M; m += 5) {
         be->linear(be, one, N, x, K, weight, NULL, rows, m);
-        be->lora(be, one, N, x, K, a, b, N, K, R, 0.5f, rows, m);
+        term.m = m;
+        be->lora(be, one, N, x, K, N, K, &term, 1);
         assert_memory_equal(all, one, M * N * sizeof *all);
     }
     be->weight_free(be, weight);
@@ -332,6 +366,7 @@ int main(void)
         cmocka_unit_test(unknown_isa_is_refused),
         cmocka_unit_test(linear_equals_the_oracle),
         cmocka_unit_test(lora_equals_the_oracle),
+        cmocka_unit_test(a_list_of_lora_terms_equals_the_oracle),
         cmocka_unit_test(gemm_equals_the_oracle),
         cmocka_unit_test(linear_dx_equals_the_oracle),
         cmocka_unit_test(embed_and_update_copy_rows),
