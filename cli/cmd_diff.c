@@ -177,6 +177,7 @@ int cmd_diff(cli *c, int argc, char **argv)
         rc = FM_EREFUSED; /* the honest no: they differ */
     }
     fm_json_free(s.changes);
+    out_table_free(s.table);
     fm_tree_free(tree[0]);
     fm_tree_free(tree[1]);
     return cli_exit(rc);

@@ -135,9 +135,16 @@ void out_table_print(out_table *t, FILE *to, const char *indent)
         if (c->ends_row)
             fputc('\n', to);
         col = c->ends_row ? 0 : col + 1;
-        fm_free(c->text);
     }
-    fm_free(t->cell);
+    out_table_free(t);
+}
+
+void out_table_free(out_table *t)
+{
+    for (size_t i = 0; t && i < t->count; i++)
+        fm_free(t->cell[i].text);
+    if (t)
+        fm_free(t->cell);
     fm_free(t);
 }
 

@@ -22,6 +22,7 @@ void out_cell(out_table *t, const char *fmt, ...) FM_PRINTF(2, 3);
 void out_cell_right(out_table *t, const char *fmt, ...) FM_PRINTF(2, 3);
 void out_end_row(out_table *t);
 void out_table_print(out_table *t, FILE *to, const char *indent); /* and frees it */
+void out_table_free(out_table *t);                                /* unprinted; NULL is fine */
 
 /* One line rewritten in place on a terminal's stderr; nothing elsewhere. */
 void out_progress(const char *fmt, ...) FM_PRINTF(1, 2);
