@@ -286,7 +286,7 @@ int cmd_blame(cli *c, int argc, char **argv)
         {0, "tensors", OPT_FLAG, NULL, "only look for the tensors (default: tensors and data)",
          &o.tensors},
         {0, "data", OPT_FLAG, NULL, "only rank the training examples", &o.data},
-        {0, "max-runs", OPT_UINT, "N", "mixtures to run at most (400)", &o.max_runs},
+        {0, "max-runs", OPT_UINT, "N", "mixtures to run at most in each search (400)", &o.max_runs},
         {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
