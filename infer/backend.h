@@ -1,17 +1,19 @@
 /* backend.h - the seam between the engines and a device: buffers and a flat table of operations.
  *
  * Device memory is plain addresses (float *, int32_t *) that come from fm_backend.alloc; only
- * operations, upload and download may touch them unless host_visible is true. Index arrays (rows, ids, pos,
- * tables) are device memory too. Operations are queued in order; they return nothing, their first
- * failure sticks and is what sync returns. A NULL slot is an operation this device lacks: whoever needs it asks first
- * (fm_backend_lacks) and refuses by name; nothing is silently run elsewhere.
+ * operations, upload and download may touch them unless host_visible is true. Index arrays (rows,
+ * ids, pos, tables) are device memory too. Operations are queued in order; they return nothing,
+ * their first failure sticks and is what sync returns. A NULL slot is an operation this device
+ * lacks: whoever needs it asks first (fm_backend_lacks) and refuses by name; nothing is silently
+ * run elsewhere.
  *
  * All arithmetic is float32 in the order that DESIGN section 10 fixes for `exact`: per output a
  * chain of fmaf over ascending k, restarted every FM_K_BLOCK, block sums added in ascending order
- * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run over FM_LANES
- * lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by halves (l += l + 8,
- * 4, 2, 1). So a row's result depends on nothing but that row: not on M, neighbours, threads, CPU.
- * cpu/ref.c states each operation naively; KERNELS.md has the contracts and tolerances.
+ * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run
+ * over FM_LANES lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by
+ * halves (l += l + 8, 4, 2, 1). So a row's result depends on nothing but that row: not on M,
+ * neighbours, threads, CPU. cpu/ref.c states each operation naively; KERNELS.md has the contracts
+ * and tolerances.
  *
  * Dims: M rows of a step, H hidden, I intermediate, V vocabulary, NH query heads, NKV key/value
  * heads, HD head size, B batch, T sequence length. Matrices are row-major; ld* count floats. */
@@ -145,8 +147,8 @@ struct fm_backend {
     void (*sum_squares)(fm_backend *be, double *out, const float *x, uint64_t n);
     /* AdamW (Loshchilov & Hutter) in PyTorch's order of operations: p -= lr*wd*p; m, v updated;
      * p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps); g is multiplied by g_scale first. */
-    void (*adamw)(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n, float lr,
-                  float beta1, float beta2, float eps, float weight_decay, uint64_t step,
+    void (*adamw)(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
+                  float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
                   float g_scale);
 };
 

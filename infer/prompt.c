@@ -1,4 +1,5 @@
-/* prompt.c - one path from messages or text to ids, so that a suite tests what the server serves. */
+/* prompt.c - one path from messages or text to ids, so that a suite tests what the server serves.
+ */
 #include "infer/prompt.h"
 
 #include <string.h>
@@ -39,8 +40,7 @@ fm_status fm_prompt_user(fm_ids *out, const fm_model *m, fm_span text)
     if (rc == FM_OK)
         rc = fm_json_set(message, "role", fm_json_new_str("user"));
     if (rc == FM_OK)
-        rc = fm_json_set(message, "content",
-                         fm_json_new_strn((const char *)text.data, text.len));
+        rc = fm_json_set(message, "content", fm_json_new_strn((const char *)text.data, text.len));
     if (rc == FM_OK) {
         rc = fm_json_push(messages, message);
         message = NULL;

@@ -11,8 +11,7 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-#define A_FLOATS (128u << 10) /* packed rows of a weight's product: half of a 1 MiB second cache   \
-                               */
+#define A_FLOATS (128u << 10) /* packed rows: half of a 1 MiB second cache */
 #define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
 #define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
 #define LORA_FEW 2u           /* up to here factors are not packed */
