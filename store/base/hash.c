@@ -1,5 +1,5 @@
-/* hash.c - SHA-256 through OpenSSL 3. The algorithm is fetched once a process: an implicit fetch
- * at each digest takes a global lock and costs more than hashing a small object. */
+/* hash.c - SHA-256 (and git's SHA-1) through OpenSSL 3. The algorithm is fetched once a process: an
+ * implicit fetch at each digest takes a global lock and costs more than hashing a small object. */
 #include "store/base/hash.h"
 
 #include "store/base/mem.h"
@@ -36,6 +36,14 @@ fm_status fm_sha256(fm_digest *out, const void *data, size_t len)
     if (rc < 0)
         return rc;
     return EVP_Digest(data ? data : "", len, out->b, NULL, sha256, NULL) ? FM_OK : refused();
+}
+
+fm_status fm_sha1(uint8_t out[20], const void *data, size_t len)
+{
+    memset(out, 0, 20);
+    if (!EVP_Digest(data ? data : "", len, out, NULL, EVP_sha1(), NULL))
+        return fm_fail(FM_EUNSUPPORTED, "OpenSSL computes no SHA-1, which git's files need");
+    return FM_OK;
 }
 
 struct fm_hasher {

@@ -15,6 +15,9 @@ typedef struct fm_digest {
 
 FM_CHECKED fm_status fm_sha256(fm_digest *out, const void *data, size_t len);
 
+/* SHA-1, for the checksums of git's own files and nothing of ours. */
+FM_CHECKED fm_status fm_sha1(uint8_t out[20], const void *data, size_t len);
+
 typedef struct fm_hasher fm_hasher; /* incremental; one thread at a time */
 FM_CHECKED fm_status fm_hasher_new(fm_hasher **out);
 FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len);
