@@ -71,8 +71,14 @@ static fm_status check_stored(fm_repo *r, const fm_tree *tree)
 
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
+        fm_object_info info;
         if (e->kind == FM_ENTRY_FILE || fm_store_has(r->store, &e->id))
             continue;
+        fm_status rc = fm_store_info(r->store, &info, &e->id); /* looks harder, and says why */
+        if (rc == FM_OK && fm_store_has(r->store, &e->id))
+            continue;
+        if (rc < 0 && rc != FM_ENOTFOUND)
+            return fm_error_prefix(rc, "commit: '%s'", e->path);
         fm_digest_hex(&e->id, hex);
         return fm_fail(FM_ENOTFOUND,
                        "commit: '%s' (sha256:%.16s...) is not in the store; commit the store's "

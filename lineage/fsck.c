@@ -10,6 +10,7 @@
 #include <time.h>
 
 #define DEAD_PACK_SECONDS 3600
+#define MAX_REF_DEPTH 100u
 
 typedef struct check {
     fm_repo *r;
@@ -167,46 +168,102 @@ static bool starts(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-static fm_status check_ref(void *ctx, const char *name, const fm_oid *oid)
+static void check_history(check *c, const git_oid *tip)
 {
-    check *c = ctx;
-    git_oid id = fmi_git_oid(oid);
-
-    c->ref = name;
-    c->is_model = !starts(name, FMI_RESULTS_REF) && !starts(name, "refs/notes/");
-    add_todo(c, &id);
+    c->is_model = !starts(c->ref, FMI_RESULTS_REF) && !starts(c->ref, "refs/notes/");
+    add_todo(c, tip);
     while (c->stop == FM_OK && c->todo_count > 0) {
         git_oid next = c->todo[--c->todo_count];
         check_commit(c, &next);
     }
-    return c->stop;
 }
 
-/* One that points to nothing would hide the others from fm_ref_each: first they are told, by
- * name. */
-static bool refs_readable(check *c)
+/* One bad ref is told by name, and hides no other. A name of something else than a commit (a tag of
+ * a file, say) has no history; a symbolic one whose branch is not here is no fault. */
+static void check_ref(check *c, const char *name)
+{
+    git_reference *ref = NULL;
+    git_object *obj = NULL;
+    bool symbolic = false;
+    int code = git_reference_lookup(&ref, c->r->git, name);
+
+    c->ref = name;
+    if (code == 0) {
+        symbolic = git_reference_type(ref) == GIT_REFERENCE_SYMBOLIC;
+        code = git_reference_peel(&obj, ref, GIT_OBJECT_COMMIT);
+    }
+    if (code == 0) {
+        check_history(c, git_object_id(obj));
+    } else if (code != GIT_EPEEL && code != GIT_EINVALIDSPEC && code != GIT_EAMBIGUOUS &&
+               !(code == GIT_ENOTFOUND && symbolic)) {
+        fm_ignore(fmi_damage(code, "ref '%s' points to nothing readable", name),
+                  "the text is what counts");
+        say(c, fm_error_text());
+    }
+    git_object_free(obj);
+    git_reference_free(ref);
+}
+
+static fm_status add_name(check *c, fm_map *names, const char *name)
+{
+    return fm_map_put(names, name, strlen(name) + 1, c, NULL);
+}
+
+/* The files below a folder of refs, readable or not. */
+static fm_status loose_names(check *c, fm_map *names, const char *folder, unsigned depth)
+{
+    char *dir = fm_path_join(c->r->git_path, folder);
+    fm_names files = {NULL, 0};
+    fm_status rc = dir ? fm_list_dir(&files, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
+        char *name = fm_path_join(folder, files.name[i]);
+        char *path = name ? fm_path_join(c->r->git_path, name) : NULL;
+        size_t len = name ? strlen(name) : 0;
+        if (!path)
+            rc = FM_ENOMEM;
+        else if (fm_path_is_dir(path))
+            rc = depth < MAX_REF_DEPTH ? loose_names(c, names, name, depth + 1) : FM_OK;
+        else if (len < 5 || strcmp(name + len - 5, ".lock") != 0)
+            rc = add_name(c, names, name);
+        fm_free(name);
+        fm_free(path);
+    }
+    fm_names_release(&files);
+    fm_free(dir);
+    return rc;
+}
+
+/* libgit2's iterator passes over a file that holds no id, so files are listed beside it. */
+static fm_status all_names(check *c, fm_map *names)
 {
     git_reference_iterator *it = NULL;
-    git_reference *ref = NULL;
-    bool good = git_reference_iterator_new(&it, c->r->git) == 0;
+    const char *name = NULL;
+    fm_status rc = loose_names(c, names, "refs", 0);
+    int code = git_reference_iterator_new(&it, c->r->git);
 
-    while (good && git_reference_next(&ref, it) == 0) {
-        git_object *obj = NULL;
-        int code = git_reference_type(ref) == GIT_REFERENCE_DIRECT
-                       ? git_reference_peel(&obj, ref, GIT_OBJECT_ANY)
-                       : 0;
-        if (code < 0) {
-            fm_ignore(
-                fmi_damage(code, "ref '%s' points to nothing readable", git_reference_name(ref)),
-                "the text is what counts");
-            say(c, fm_error_text());
-            good = false;
-        }
-        git_object_free(obj);
-        git_reference_free(ref);
-    }
+    while (rc == FM_OK && code == 0 && (code = git_reference_next_name(&name, it)) == 0)
+        rc = add_name(c, names, name);
     git_reference_iterator_free(it);
-    return good;
+    if (rc == FM_OK && code < 0 && code != GIT_ITEROVER) {
+        fm_ignore(fmi_damage(code, "the refs of '%s' cannot be listed", c->r->git_path),
+                  "the text is what counts");
+        say(c, fm_error_text());
+    }
+    return rc;
+}
+
+static fm_status check_refs(check *c)
+{
+    fm_map *names = NULL;
+    fm_status rc = fm_map_new(&names);
+
+    if (rc == FM_OK)
+        rc = all_names(c, names);
+    for (size_t i = 0; rc == FM_OK && c->stop == FM_OK && i < fm_map_count(names); i++)
+        check_ref(c, (const char *)fm_map_key_at(names, i).data);
+    fm_map_free(names);
+    return rc < 0 ? rc : c->stop;
 }
 
 /* ---- results ---- */
@@ -241,15 +298,22 @@ static fm_status compare_row(void *ctx, const char *key, fm_span value)
 
 static fm_status check_results(check *c)
 {
+    uint64_t before = c->out->faults;
     fm_status rc = fmi_results_sync(c->r);
 
+    if (rc == FM_OK)
+        rc = fmi_rows_check(c->r->rows);
     if (rc == FM_OK)
         rc = fmi_rows_flushed(c->r->rows, compare_row, c);
     if (rc == FM_ECORRUPT) {
         say(c, fm_error_text());
         rc = FM_OK;
     }
-    return rc;
+    if (rc < 0 || c->out->faults == before)
+        return rc;
+    rc = fmi_results_renew(c->r);
+    c->out->repaired += rc == FM_OK;
+    return rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is the damaged one, and was told */
 }
 
 /* What libgit2 was writing when its process was killed. Young ones may still be written. */
@@ -280,8 +344,8 @@ static fm_status check_git(check *c)
 
     if (rc == FM_OK)
         rc = fm_map_new(&c->commits);
-    if (rc == FM_OK && refs_readable(c))
-        rc = fm_ref_each(c->r, "refs/", check_ref, c);
+    if (rc == FM_OK)
+        rc = check_refs(c);
     if (rc == FM_OK)
         rc = fmi_head_mend(c->r, &mended);
     if (mended)
@@ -314,7 +378,5 @@ fm_status fm_repo_rebuild_index(fm_repo *r)
 {
     fm_status rc = r ? fm_store_rebuild_index(r->store) : fm_fail(FM_EINVAL, "no repository");
 
-    if (rc == FM_OK)
-        rc = fmi_rows_drop(r);
-    return rc == FM_OK ? fmi_results_sync(r) : rc;
+    return rc == FM_OK ? fmi_results_renew(r) : rc;
 }

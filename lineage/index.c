@@ -1,13 +1,14 @@
 /* index.c - lineage.sqlite: the one file of lineage that speaks SQL.
  *
  * A cache. A file that SQLite cannot read, or of another schema, is deleted and filled again from
- * refs/fmstore/results; only results that were put and never flushed can be lost with it. */
+ * refs/fmstore/results; only results that were put and never flushed can be lost with it. SQLite
+ * keeps no checksums: each row has the digest of its key and value, compared at every read. */
 #include "lineage/internal.h"
 
 #include <sqlite3.h>
 #include <string.h>
 
-#define SCHEMA 1
+#define SCHEMA 2
 #define BUSY_MS 30000
 
 struct fmi_rows {
@@ -18,7 +19,8 @@ struct fmi_rows {
 
 static const char schema_sql[] =
     "CREATE TABLE IF NOT EXISTS result("
-    " key TEXT PRIMARY KEY, value BLOB NOT NULL, flushed INTEGER NOT NULL) WITHOUT ROWID;"
+    " key TEXT PRIMARY KEY, value BLOB NOT NULL, flushed INTEGER NOT NULL, sum BLOB NOT NULL)"
+    " WITHOUT ROWID;"
     "CREATE INDEX IF NOT EXISTS result_unflushed ON result(key) WHERE flushed = 0;"
     "CREATE TABLE IF NOT EXISTS meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;";
 
@@ -31,7 +33,10 @@ static fm_status sql_fail(sqlite3 *db, int code, const char *what)
         status = FM_ENOMEM;
     else if (base == SQLITE_CORRUPT || base == SQLITE_NOTADB)
         status = FM_ECORRUPT;
-    return fm_fail(status, "lineage.sqlite: %s: %s", what, db ? sqlite3_errmsg(db) : "");
+    return fm_fail(status,
+                   "lineage.sqlite: %s: %s; it is a cache of results, 'fmstore fsck "
+                   "--rebuild-index' makes it again",
+                   what, db ? sqlite3_errmsg(db) : "");
 }
 
 static fm_status exec(sqlite3 *db, const char *sql)
@@ -82,7 +87,7 @@ static fm_status check_schema(fmi_rows *ix)
     if (rc == FM_OK)
         rc = exec(ix->db, schema_sql);
     if (rc == FM_OK)
-        rc = exec(ix->db, "PRAGMA user_version = 1");
+        rc = exec(ix->db, "PRAGMA user_version = 2");
     return rc == FM_OK ? exec(ix->db, "COMMIT") : rc;
 }
 
@@ -101,18 +106,22 @@ static fm_status open_at(fmi_rows **out, const char *path)
     if (rc == FM_OK) {
         sqlite3_busy_timeout(ix->db, BUSY_MS);
         rc = exec(ix->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;");
+        if (rc == FM_OK && sqlite3_db_readonly(ix->db, "main") == 1)
+            rc = fm_fail(FM_EIO, "lineage.sqlite: cannot be written");
     }
     if (rc == FM_OK)
         rc = check_schema(ix);
     if (rc == FM_OK)
-        rc = prepare(ix, &ix->get, "SELECT value FROM result WHERE key = ?1");
+        rc = prepare(ix, &ix->get, "SELECT key, value, sum FROM result WHERE key = ?1");
     if (rc == FM_OK)
         rc = prepare(ix, &ix->put,
-                     "INSERT INTO result(key, value, flushed) VALUES(?1, ?2, ?3) ON CONFLICT(key) "
-                     "DO UPDATE SET value = ?2, flushed = ?3 WHERE value <> ?2");
+                     "INSERT INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, ?4) ON "
+                     "CONFLICT(key) DO UPDATE SET value = ?2, flushed = ?3, sum = ?4 WHERE value "
+                     "<> ?2");
     if (rc == FM_OK)
         rc = prepare(ix, &ix->keep,
-                     "INSERT OR IGNORE INTO result(key, value, flushed) VALUES(?1, ?2, ?3)");
+                     "INSERT OR IGNORE INTO result(key, value, flushed, sum) VALUES(?1, ?2, ?3, "
+                     "?4)");
     if (rc < 0) {
         fmi_rows_close(ix);
         return rc;
@@ -150,6 +159,8 @@ fm_status fmi_rows_need(fm_repo *r)
         if (rc == FM_OK)
             rc = open_at(&r->rows, path);
     }
+    if (rc == FM_EIO) /* a repository that may only be read, a full disk */
+        rc = open_at(&r->rows, ":memory:");
     fm_free(path);
     return rc;
 }
@@ -161,6 +172,42 @@ fm_status fmi_rows_drop(fm_repo *r)
     return remove_files(r);
 }
 
+static fm_status sum_of(fm_digest *out, const char *key, fm_span value)
+{
+    fm_hasher *h = NULL;
+    fm_status rc = fm_hasher_new(&h);
+
+    if (rc == FM_OK)
+        rc = fm_hasher_update(h, key, strlen(key) + 1);
+    if (rc == FM_OK && value.len > 0)
+        rc = fm_hasher_update(h, value.data, value.len);
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, out);
+    fm_hasher_free(h);
+    return rc;
+}
+
+/* The row at hand: key, value, sum. Borrowed until the next step. */
+static fm_status row_at(sqlite3_stmt *q, const char **key, fm_span *value)
+{
+    fm_digest want;
+    fm_status rc;
+
+    *key = (const char *)sqlite3_column_text(q, 0);
+    const void *data = sqlite3_column_blob(q, 1), *sum = sqlite3_column_blob(q, 2);
+    *value = fm_span_of(data, (size_t)sqlite3_column_bytes(q, 1));
+    if (!*key)
+        *key = "";
+    rc = sum_of(&want, *key, *value);
+    if (rc == FM_OK && (!sum || sqlite3_column_bytes(q, 2) != FM_DIGEST_BYTES ||
+                        memcmp(sum, want.b, FM_DIGEST_BYTES) != 0))
+        rc = fm_fail(FM_ECORRUPT,
+                     "lineage.sqlite: result %.16s... is damaged; 'fmstore fsck --rebuild-index' "
+                     "makes the file again",
+                     *key);
+    return rc;
+}
+
 fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
 {
     fm_status rc = FM_OK;
@@ -170,11 +217,13 @@ fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
     sqlite3_bind_text(ix->get, 1, key, -1, SQLITE_STATIC);
     code = sqlite3_step(ix->get);
     if (code == SQLITE_ROW) {
-        const void *data = sqlite3_column_blob(ix->get, 0);
-        size_t bytes = (size_t)sqlite3_column_bytes(ix->get, 0);
-        if (bytes > 0)
-            fm_buf_append(out, data, bytes);
-        rc = fm_buf_ok(out);
+        const char *found;
+        fm_span value;
+        rc = row_at(ix->get, &found, &value);
+        if (rc == FM_OK && value.len > 0)
+            fm_buf_append(out, value.data, value.len);
+        if (rc == FM_OK)
+            rc = fm_buf_ok(out);
     } else if (code == SQLITE_DONE) {
         rc = fm_fail(FM_ENOTFOUND, "no result %.16s...", key);
     } else {
@@ -189,12 +238,17 @@ fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushe
 {
     sqlite3_stmt *q = keep ? ix->keep : ix->put;
     const void *data = value.data ? (const void *)value.data : "";
+    fm_digest sum;
+    fm_status rc = sum_of(&sum, key, value);
     int code;
 
+    if (rc < 0)
+        return rc;
     sqlite3_reset(q);
     sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
     sqlite3_bind_blob64(q, 2, data, value.len, SQLITE_STATIC);
     sqlite3_bind_int(q, 3, flushed);
+    sqlite3_bind_blob(q, 4, sum.b, FM_DIGEST_BYTES, SQLITE_STATIC);
     code = sqlite3_step(q);
     sqlite3_reset(q);
     sqlite3_clear_bindings(q);
@@ -208,9 +262,11 @@ static fm_status each(fmi_rows *ix, const char *sql, fmi_row_fn fn, void *ctx)
     int code = SQLITE_DONE;
 
     while (rc == FM_OK && (code = sqlite3_step(q)) == SQLITE_ROW) {
-        const char *key = (const char *)sqlite3_column_text(q, 0);
-        const void *value = sqlite3_column_blob(q, 1);
-        rc = fn(ctx, key ? key : "", fm_span_of(value, (size_t)sqlite3_column_bytes(q, 1)));
+        const char *key;
+        fm_span value;
+        rc = row_at(q, &key, &value);
+        if (rc == FM_OK)
+            rc = fn(ctx, key, value);
     }
     if (rc == FM_OK && code != SQLITE_DONE)
         rc = sql_fail(ix->db, code, "list results");
@@ -220,12 +276,12 @@ static fm_status each(fmi_rows *ix, const char *sql, fmi_row_fn fn, void *ctx)
 
 fm_status fmi_rows_unflushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
 {
-    return each(ix, "SELECT key, value FROM result WHERE flushed = 0 ORDER BY key", fn, ctx);
+    return each(ix, "SELECT key, value, sum FROM result WHERE flushed = 0 ORDER BY key", fn, ctx);
 }
 
 fm_status fmi_rows_flushed(fmi_rows *ix, fmi_row_fn fn, void *ctx)
 {
-    return each(ix, "SELECT key, value FROM result WHERE flushed = 1 ORDER BY key", fn, ctx);
+    return each(ix, "SELECT key, value, sum FROM result WHERE flushed = 1 ORDER BY key", fn, ctx);
 }
 
 fm_status fmi_rows_mark_flushed(fmi_rows *ix)
@@ -260,6 +316,23 @@ fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex)
     }
     if (rc == FM_OK && code != SQLITE_DONE)
         rc = sql_fail(ix->db, code, "write the head of results");
+    sqlite3_finalize(q);
+    return rc;
+}
+
+fm_status fmi_rows_check(fmi_rows *ix)
+{
+    sqlite3_stmt *q = NULL;
+    fm_status rc = prepare(ix, &q, "PRAGMA integrity_check(1)");
+
+    if (rc == FM_OK) {
+        int code = sqlite3_step(q);
+        const char *said = (const char *)sqlite3_column_text(q, 0);
+        if (code != SQLITE_ROW)
+            rc = sql_fail(ix->db, code, "check");
+        else if (!said || strcmp(said, "ok") != 0)
+            rc = fm_fail(FM_ECORRUPT, "lineage.sqlite: %s", said ? said : "?");
+    }
     sqlite3_finalize(q);
     return rc;
 }

@@ -56,6 +56,8 @@ static inline void fmi_from_git(fm_oid *out, const git_oid *g)
 }
 
 /* ---- objects.c: new objects gather in memory and become one pack ---- */
+/* Every pack's index against its own checksum: libgit2 follows a damaged one out of bounds. */
+FM_CHECKED fm_status fmi_pack_indexes_check(const fm_repo *r);
 FM_CHECKED fm_status fmi_odb_setup(fm_repo *r);
 /* Nothing happens if the object exists. */
 FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
@@ -106,9 +108,11 @@ FM_CHECKED fm_status fmi_head_mend(fm_repo *r, bool *changed); /* HEAD names a b
 bool fmi_is_commit(fm_repo *r, const git_oid *id);
 
 /* ---- index.c: lineage.sqlite ---- */
-FM_CHECKED fm_status fmi_rows_need(fm_repo *r); /* r->rows is open on FM_OK; made if missing */
+/* r->rows is open on FM_OK; made if missing, in memory where the repository cannot be written. */
+FM_CHECKED fm_status fmi_rows_need(fm_repo *r);
 FM_CHECKED fm_status fmi_rows_drop(fm_repo *r); /* closes and deletes it */
 void fmi_rows_close(fmi_rows *ix);
+/* FM_ECORRUPT, here and in the two lists: unreadable, or a value that is not that of its sum. */
 FM_CHECKED fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key);
 /* flushed false: it differs from what git holds. keep: an existing row stays. */
 FM_CHECKED fm_status fmi_rows_put(fmi_rows *ix, const char *key, fm_span value, bool flushed,
@@ -120,12 +124,14 @@ FM_CHECKED fm_status fmi_rows_mark_flushed(fmi_rows *ix);
 /* The commit of FMI_RESULTS_REF that the rows agree with; "" = none. */
 FM_CHECKED fm_status fmi_rows_head(fmi_rows *ix, char hex[41]);
 FM_CHECKED fm_status fmi_rows_set_head(fmi_rows *ix, const char *hex);
+FM_CHECKED fm_status fmi_rows_check(fmi_rows *ix); /* FM_ECORRUPT: SQLite's own structure */
 FM_CHECKED fm_status fmi_rows_begin(fmi_rows *ix); /* takes SQLite's write lock */
 FM_CHECKED fm_status fmi_rows_commit(fmi_rows *ix);
 void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 
 /* ---- results.c ---- */
 FM_CHECKED fm_status fmi_results_sync(fm_repo *r); /* rows of the ref that SQLite lacks */
+FM_CHECKED fm_status fmi_results_renew(fm_repo *r); /* SQLite made again from the ref */
 bool fmi_result_key_ok(const char *key);
 
 #endif

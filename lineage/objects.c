@@ -11,7 +11,54 @@
 #include <git2/sys/repository.h>
 
 #define FRESH_PRIORITY 999
+#define SHA1_BYTES 20u
 #define FOLD_AT 32u /* packs; each lookup asks every pack */
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && memcmp(s + n - m, end, m) == 0;
+}
+
+static fm_status check_index(const char *path)
+{
+    fm_file_map map = {NULL, 0};
+    uint8_t sum[SHA1_BYTES];
+    fm_status rc = fm_map_file(&map, path);
+
+    if (rc == FM_ENOTFOUND) /* folded away since it was listed */
+        return FM_OK;
+    if (rc == FM_OK && map.len > SHA1_BYTES)
+        rc = fm_sha1(sum, map.data, map.len - SHA1_BYTES);
+    if (rc == FM_OK &&
+        (map.len <= SHA1_BYTES || memcmp(sum, map.data + map.len - SHA1_BYTES, SHA1_BYTES) != 0))
+        rc =
+            fm_fail(FM_ECORRUPT,
+                    "%s is damaged: its checksum is wrong; 'git index-pack' on the .pack beside it "
+                    "makes it again",
+                    path);
+    fm_unmap_file(&map);
+    return rc;
+}
+
+fm_status fmi_pack_indexes_check(const fm_repo *r)
+{
+    char *dir = fm_path_join(r->git_path, "objects/pack");
+    fm_names names = {NULL, 0};
+    fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
+        if (!ends_with(names.name[i], ".idx"))
+            continue;
+        char *path = fm_path_join(dir, names.name[i]);
+        rc = path ? check_index(path) : FM_ENOMEM;
+        fm_free(path);
+    }
+    fm_names_release(&names);
+    fm_free(dir);
+    return rc;
+}
 
 fm_status fmi_odb_setup(fm_repo *r)
 {
@@ -126,13 +173,6 @@ typedef struct fold {
     size_t id_count, id_cap;
     fm_status rc;
 } fold;
-
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n >= m && memcmp(s + n - m, end, m) == 0;
-}
 
 /* path with its ".idx" replaced. */
 static char *sibling(const char *idx, const char *ext)

@@ -323,7 +323,9 @@ static fm_status open_git(fm_repo *r)
 
     if (code < 0)
         return fmi_damage(code, "cannot open '%s'", r->git_path);
-    rc = fmi_odb_setup(r);
+    rc = fmi_pack_indexes_check(r);
+    if (rc == FM_OK)
+        rc = fmi_odb_setup(r);
     return rc == FM_OK ? set_ident(r) : rc;
 }
 

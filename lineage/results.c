@@ -106,6 +106,13 @@ fm_status fmi_results_sync(fm_repo *r)
     return strcmp(have, want) == 0 ? FM_OK : sync_rows(r, have, want);
 }
 
+fm_status fmi_results_renew(fm_repo *r)
+{
+    fm_status rc = fmi_rows_drop(r);
+
+    return rc == FM_OK ? fmi_results_sync(r) : rc;
+}
+
 /* ---- get, put ---- */
 
 fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
@@ -116,9 +123,12 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
         rc = fmi_rows_need(r);
     if (rc == FM_OK)
         rc = fmi_rows_get(r->rows, out, key);
-    if (rc != FM_ENOTFOUND)
+    if (rc == FM_ENOTFOUND)
+        rc = fmi_results_sync(r);
+    else if (rc == FM_ECORRUPT)
+        rc = fmi_results_renew(r);
+    else
         return rc;
-    rc = fmi_results_sync(r);
     return rc == FM_OK ? fmi_rows_get(r->rows, out, key) : rc;
 }
 
