@@ -25,7 +25,8 @@ bool fm_oid_eq(const fm_oid *a, const fm_oid *b);
 /* Bare layout in dir itself if `bare`, else in dir/.fmstore (dir is made if needed). FM_EEXISTS. */
 FM_CHECKED fm_status fm_repo_init(const char *dir, bool bare);
 /* dir itself, its .fmstore, or the nearest parent folder's. FM_ENOTFOUND says how to make one;
- * FM_EVERSION: written by a newer fmstore. */
+ * FM_EVERSION: written by a newer fmstore; FM_ECORRUPT names the file that is damaged. A repository
+ * that cannot be written can be read. */
 FM_CHECKED fm_status fm_repo_open(fm_repo **out, const char *dir);
 void fm_repo_close(fm_repo *r);
 fm_store *fm_repo_store(fm_repo *r);
@@ -126,8 +127,9 @@ FM_CHECKED fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *l
 FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit);
 
 /* ---- health ---- */
-/* The store's fsck, then: every commit, tree, blob reachable from every ref reads; every pointer
- * is in the store with the same dtype, shape and size; results agree. */
+/* The store's fsck, then: every ref reads; every commit, tree, blob reachable from one reads; every
+ * pointer is in the store with the same dtype, shape and size; results agree (lineage.sqlite is
+ * made again where they do not). */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */
