@@ -272,7 +272,10 @@ fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
 {
     const fmi_model_priv *p = fmi_priv(s->model);
     if (len > p->rope->positions)
-        return fm_fail(FM_ELIMIT, "sequence of %u tokens: the model takes at most %u", len,
+        return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
+                       p->rope->positions < s->model->arch.max_positions
+                           ? "the engine's KV memory (kv_bytes_max) holds"
+                           : "the model takes",
                        p->rope->positions);
     uint32_t need = (len + FM_KV_PAGE - 1) / FM_KV_PAGE;
     if (need > s->page_cap) {
