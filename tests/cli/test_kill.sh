@@ -18,10 +18,11 @@ cp -r "$tmp/repo" "$tmp/sound"
 
 # check WHAT: the repository in the current folder is whole.
 check() {
-    local line
+    local line heads
     want 0 fsck
+    heads=$(heads_of .)
     while read -r line; do
-        heads_of . | grep -qxF -- "$line" || die "$1: lost $line"
+        grep -qxF -- "$line" <<<"$heads" || die "$1: lost $line"
     done <<<"$kept"
     want 0 cat atlas:model.json
 }
