@@ -26,6 +26,17 @@ static bool cut_suffix(char *s, const char *suffix)
     return true;
 }
 
+/* PEFT wraps what it adapts: a bias or an embedding that it saves beside the factors is called
+ * "lm_head.base_layer.weight" and stands for "lm_head.weight". */
+static void unwrap(char *module)
+{
+    static const char wrapped[] = ".base_layer.";
+    char *p = strstr(module, wrapped);
+
+    if (p)
+        memmove(p, p + sizeof wrapped - 2, strlen(p + sizeof wrapped - 2) + 1);
+}
+
 void adp_parse_key(adp_key *out, const char *name)
 {
     static const struct {
@@ -51,6 +62,8 @@ void adp_parse_key(adp_key *out, const char *name)
         }
     if (strstr(out->module, ".lora_"))
         out->role = ADP_OTHER;
+    else
+        unwrap(out->module);
 }
 
 const fm_entry *adp_base_tensor(const fm_tree *tree, const char *name)
@@ -269,8 +282,15 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
 /* A lone lora_A would be skipped by a merge and crash a run. */
 static fm_status check_pair(const fm_tree *adapter, const fm_entry *e)
 {
-    char *other = fm_strdup(e->path), *p = other ? strstr(other, "/lora_") : NULL;
+    char *other, *p;
     bool whole = true;
+    adp_key key;
+
+    adp_parse_key(&key, e->name);
+    if (key.role != ADP_LORA_A && key.role != ADP_LORA_B)
+        return FM_OK;
+    other = fm_strdup(e->path);
+    p = other ? strstr(other, "/lora_") : NULL;
 
     if (!other)
         return FM_ENOMEM;

@@ -118,6 +118,21 @@ static fm_status add_term(exp_plan *plan, const fm_tree *tree, const fm_entry *e
     return rc;
 }
 
+/* A tied model of which an adapter saved the embedding alone: the head stays what it was, as in
+ * PEFT's own merge, and needs a weight of its own. */
+static fm_status keep_head(exp_plan *plan, const fm_tree *tree, const adp_key *key,
+                           const fm_entry *e)
+{
+    const fm_entry *old = strcmp(key->module, "model.embed_tokens.weight") == 0
+                              ? adp_base_tensor(tree, key->module)
+                              : NULL;
+    exp_weight *head;
+
+    if (!old || fm_digest_eq(&old->id, &e->id))
+        return FM_OK;
+    return find_weight(&head, plan, tree, "lm_head.weight", e);
+}
+
 static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const fm_entry *e,
                                     const fm_json *config, bool saved_pass)
 {
@@ -132,7 +147,9 @@ static fm_status add_adapter_tensor(exp_plan *plan, const fm_tree *tree, const f
         return add_term(plan, tree, e, &key, config);
     if (key.role != ADP_SAVED)
         return fm_fail(FM_EUNSUPPORTED, "adapter tensor '%s' cannot be merged", e->name);
-    rc = find_weight(&w, plan, tree, key.module, e);
+    rc = keep_head(plan, tree, &key, e);
+    if (rc == FM_OK)
+        rc = find_weight(&w, plan, tree, key.module, e);
     if (rc < 0)
         return rc;
     if (!fm_shape_eq(&w->base->shape, &e->shape))

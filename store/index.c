@@ -156,11 +156,8 @@ static fm_status open_files(fmi_index *ix)
         if (rc == FM_OK)
             rc = connect(ix, ix->path);
     }
-    if (rc == FM_EIO) { /* a folder that cannot be written, a full disk: reading must still work */
-        disconnect(ix);
-        rc = connect(ix, ":memory:");
-    }
-    return rc;
+    /* A folder that cannot be written: reading must still work. */
+    return rc == FM_EIO ? fmi_index_to_memory(ix) : rc;
 }
 
 fm_status fmi_index_open(fmi_index **out, const char *path)
@@ -192,6 +189,12 @@ void fmi_index_close(fmi_index *ix)
     disconnect(ix);
     fm_free(ix->path);
     fm_free(ix);
+}
+
+fm_status fmi_index_to_memory(fmi_index *ix)
+{
+    disconnect(ix);
+    return connect(ix, ":memory:");
 }
 
 fm_status fmi_index_check(fmi_index *ix)

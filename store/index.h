@@ -23,6 +23,8 @@ void fmi_index_close(fmi_index *ix);
 /* Deletes the file and makes an empty one; pack rows are numbered from 1 again. Others that have
  * the old file open keep it. No change may be open. */
 FM_CHECKED fm_status fmi_index_reset(fmi_index *ix);
+/* From now on an empty one in memory; the file stays as it is. */
+FM_CHECKED fm_status fmi_index_to_memory(fmi_index *ix);
 /* FM_ECORRUPT where SQLite finds the file's own structure damaged. Reads all of it. */
 FM_CHECKED fm_status fmi_index_check(fmi_index *ix);
 

@@ -173,10 +173,28 @@ static fm_status refresh_rows(fm_store *s)
     return rc;
 }
 
+/* Rows get new numbers; the mappings are found again by name. */
+static void forget_rows(fm_store *s)
+{
+    for (fmi_open_pack *p = s->open; p; p = p->next)
+        p->row = 0;
+}
+
+static fm_status to_memory(fm_store *s)
+{
+    forget_rows(s);
+    return fmi_index_to_memory(s->index);
+}
+
 fm_status fmi_store_refresh(fm_store *s)
 {
     fm_status rc = refresh_rows(s);
-    return rc == FM_ECORRUPT ? fmi_store_rescan(s, true) : rc;
+    if (rc == FM_ECORRUPT)
+        return fmi_store_rescan(s, true);
+    if (rc != FM_EIO)
+        return rc;
+    rc = to_memory(s); /* the disk is full, say: reading must still work */
+    return rc == FM_OK ? refresh_rows(s) : rc;
 }
 
 static fm_status scan_all(fm_store *s, const fm_names *files)
@@ -202,8 +220,7 @@ static fm_status scan_all(fm_store *s, const fm_names *files)
 fm_status fmi_store_rescan(fm_store *s, bool fresh)
 {
     fm_names files = {NULL, 0};
-    for (fmi_open_pack *p = s->open; p; p = p->next)
-        p->row = 0; /* rows get new numbers; the mappings are found again by name */
+    forget_rows(s);
     fm_status rc = fm_list_dir(&files, s->packs_dir);
     if (rc == FM_OK && !fresh) {
         rc = scan_all(s, &files);
@@ -214,6 +231,11 @@ fm_status fmi_store_rescan(fm_store *s, bool fresh)
         rc = fmi_index_reset(s->index);
     if (rc == FM_OK && fresh)
         rc = scan_all(s, &files);
+    if (rc == FM_EIO) {
+        rc = to_memory(s);
+        if (rc == FM_OK)
+            rc = scan_all(s, &files);
+    }
     fm_names_release(&files);
     return rc;
 }
