@@ -16,9 +16,13 @@ if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 
 # run [--expect CODE] COMMAND... : print, run, and stop the tour when the exit code is another one.
 run() {
-  local want=0 got=0
+  local want=0 got=0 shown='' word
   if [ "$1" = --expect ]; then want=$2; shift 2; fi
-  printf '\n%s$ fmstore %s%s\n' "$bold" "${*//"$here/"/examples/}" "$plain"
+  for word in "$@"; do
+    case "$word" in *' '*) word="\"$word\"" ;; esac
+    shown+=" ${word/#"$here/"/examples/}"
+  done
+  printf '\n%s$ fmstore%s%s\n' "$bold" "$shown" "$plain"
   "$fm" "$@" 2>&1 || got=$?
   if [ "$got" != "$want" ]; then
     echo "tour: expected exit code $want, got $got" >&2
@@ -76,7 +80,7 @@ done
 wait "${clients[@]}"
 echo "user: $question"
 for name in "${served[@]}"; do
-  printf '  %-18s %s\n' "$name:" "$(sed 's/.*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/' "answer-$name.json")"
+  printf '  %-18s %s\n' "$name:" "$(sed 's/.*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/; s/\\\\"/"/g' "answer-$name.json")"
 done
 curl -s "$url/metrics" | grep -E '^fmstore_(models_resident|weight_bytes|step_(rows|models)_(sum|count))' || true
 kill -INT "$server"
