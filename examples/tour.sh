@@ -80,7 +80,7 @@ done
 wait "${clients[@]}"
 echo "user: $question"
 for name in "${served[@]}"; do
-  printf '  %-18s %s\n' "$name:" "$(sed 's/.*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/; s/\\\\"/"/g' "answer-$name.json")"
+  printf '  %-18s %s\n' "$name:" "$(sed 's/.*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/; s/\\"/"/g' "answer-$name.json")"
 done
 curl -s "$url/metrics" | grep -E '^fmstore_(models_resident|weight_bytes|step_(rows|models)_(sum|count))' || true
 kill -INT "$server"
