@@ -126,7 +126,7 @@ static fm_status init_git(const char *git_path)
 {
     static const char *const setting[][2] = {
         {"core.logallrefupdates", "always"},
-        {"notes.displayref", FMI_NOTES_REF},
+        {"notes.displayref", FMI_NOTES_REF "*"}, /* git warns of a plain one until it is there */
     };
     git_repository_init_options opts;
     git_repository *git = NULL;

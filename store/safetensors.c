@@ -116,8 +116,9 @@ static fm_status parse_tensor(const fm_st *st, fm_st_tensor *t, const char *name
     fm_status rc;
 
     if (len == 0 || len > FM_MAX_NAME_BYTES)
-        return fm_fail(FM_ELIMIT, "%s: a tensor name of %zu bytes; 1 to %u are allowed", st->what,
-                       len, FM_MAX_NAME_BYTES);
+        return fm_fail(len ? FM_ELIMIT : FM_ECORRUPT,
+                       "%s: a tensor name of %zu bytes; 1 to %u are allowed", st->what, len,
+                       FM_MAX_NAME_BYTES);
     t->name = fm_strdup(name);
     if (!t->name)
         return FM_ENOMEM;

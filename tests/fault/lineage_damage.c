@@ -1,5 +1,9 @@
 /* Bits flipped in git's files and in lineage.sqlite: what is read is what was written, or an error
  * that says where; fsck finds what a reader would meet; a bad ref hides no other. */
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "store/base/rng.h"
 #include "tests/unit/lineage_kit.h"
 
@@ -222,6 +226,68 @@ static void each_bad_ref_is_named_and_hides_no_other(void **state)
     kit_close(r, dir);
 }
 
+static fm_status count_versions(void *ctx, const fm_version *v)
+{
+    (void)v;
+    *(unsigned *)ctx += 1;
+    return FM_OK;
+}
+
+/* What log, show and export do, as somebody who may only read. 0 = all of it went well. */
+static int read_everything(const char *dir)
+{
+    fm_repo *r;
+    fm_oid id;
+    fm_tree *tree;
+    fm_buf b;
+    fm_repo_stats stats;
+    char key[65];
+    unsigned count = 0;
+
+    key_of(key, 7);
+    fm_buf_init(&b, 0);
+    if (fm_repo_open(&r, dir) != FM_OK || fm_rev_resolve(r, &id, "main") != FM_OK)
+        return 1;
+    if (fm_version_tree(r, &tree, &id) != FM_OK ||
+        fm_log_walk(r, NULL, 0, count_versions, &count) != FM_OK || count != 1)
+        return 2;
+    fm_provider p = fm_store_provider(fm_repo_store(r));
+    for (size_t i = 0; i < fm_tree_count(tree); i++)
+        if (fm_entry_read(&b, &p, fm_tree_at(tree, i)) != FM_OK)
+            return 3;
+    fm_buf_clear(&b);
+    if (fm_result_get(r, &b, key) != FM_OK || fm_repo_stats_of(r, &stats) != FM_OK)
+        return 4;
+    if (faults_of(r, true).count != 0)
+        return 5;
+    return fm_ref_update(r, "refs/heads/other", &id, NULL, "x") == FM_EIO ? 0 : 6;
+}
+
+static void a_repository_that_may_only_be_read_is_read(void **state)
+{
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    int status;
+
+    (void)state;
+    kit_branch(r, "main", NULL, 1);
+    put_results(r);
+    fm_repo_close(r);
+    assert_int_equal(chmod(dir, 0755), 0);
+    if (getuid() != 0)
+        assert_int_equal(chmod(dir, 0555), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+            _exit(7);
+        _exit(read_everything(dir));
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_int_equal(chmod(dir, 0755), 0);
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +295,7 @@ int main(void)
         cmocka_unit_test(a_damaged_git_pack_never_gives_a_wrong_tree),
         cmocka_unit_test(a_damaged_git_index_is_refused_by_name),
         cmocka_unit_test(each_bad_ref_is_named_and_hides_no_other),
+        cmocka_unit_test(a_repository_that_may_only_be_read_is_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

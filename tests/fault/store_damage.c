@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "store/base/rng.h"
@@ -304,6 +307,34 @@ static void a_living_writer_s_temporary_is_left_alone(void **state)
     fm_free(y.root);
 }
 
+/* No file may grow: a full disk, as far as SQLite can tell. */
+static void a_disk_that_takes_nothing_can_still_be_read(void **state)
+{
+    (void)state;
+    repo x;
+    make(&x);
+    for (unsigned limit = 0; limit <= 64; limit += 8) {
+        char *index = in(&x, "index.sqlite");
+        tk_ok(fm_remove_file(index));
+        fm_free(index);
+        pid_t pid = fork();
+        if (pid == 0) {
+            const struct rlimit most = {limit * 1024, limit * 1024};
+            fm_store *s;
+            fm_fsck_report report;
+            signal(SIGXFSZ, SIG_IGN);
+            bool good = setrlimit(RLIMIT_FSIZE, &most) == 0;
+            good = good && fm_store_open(&s, x.root) == FM_OK && right(s, &x) == OBJECTS;
+            good = good && fm_store_fsck(s, true, &report, NULL, NULL) == FM_OK;
+            _exit(good && report.faults == 0 ? 0 : 1);
+        }
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(status, 0);
+    }
+    fm_free(x.root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -313,6 +344,7 @@ int main(void)
         cmocka_unit_test(a_damaged_parent_does_not_cost_its_child),
         cmocka_unit_test(a_pack_that_goes_away_is_an_error_that_names_it),
         cmocka_unit_test(a_pack_of_lying_heads_costs_no_more_than_reading_it),
+        cmocka_unit_test(a_disk_that_takes_nothing_can_still_be_read),
         cmocka_unit_test(a_living_writer_s_temporary_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
