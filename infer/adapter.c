@@ -157,6 +157,15 @@ static key_kind kind_of(const char *key)
     return strstr(key, ".lora_") ? KEY_UNKNOWN : KEY_REPLACES;
 }
 
+/* PEFT wraps what it adapts: "lm_head.base_layer.weight" stands for "lm_head.weight". */
+static void unwrap(char *name)
+{
+    static const char wrapped[] = ".base_layer.";
+    char *p = strstr(name, wrapped);
+    if (p)
+        memmove(p, p + sizeof(wrapped) - 2, strlen(p + sizeof(wrapped) - 2) + 1);
+}
+
 static fm_status find_replaced(fmi_binder *b, const fmi_adapter *a)
 {
     for (size_t i = a->begin; i < a->end; i++) {
@@ -168,7 +177,9 @@ static fm_status find_replaced(fmi_binder *b, const fmi_adapter *a)
             return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' is not understood", a->what, e->name);
         if (kind != KEY_REPLACES)
             continue;
-        const char *name = module_of(e->name);
+        char name[FM_MAX_NAME_BYTES + 1];
+        (void)snprintf(name, sizeof(name), "%s", module_of(e->name));
+        unwrap(name);
         union { /* the map holds plain pointers; entries are only read */
             const fm_entry *in;
             void *out;

@@ -202,6 +202,48 @@ static void export_merges_adapters_into_the_weights(void **state)
     close_pair(&p);
 }
 
+/* The names in an export of the fixture's model under the adapter, and whether it stays tied. */
+static void export_with(const fx_item *items, size_t n, bool *head, bool *tied)
+{
+    pair p;
+    fm_tree *tree = NULL;
+    fm_source *got = NULL;
+    open_pair(&p, FX_LORA, items, n);
+    tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
+    two_providers both = {fm_source_provider(p.base), fm_source_provider(p.adapter)};
+    const fm_provider from = {&both, read_either};
+    char *out = under(&p, "out");
+    tk_ok(fm_export(tree, &from, out, FM_EXPORT_HF, FM_DTYPE_NONE));
+    tk_ok(fm_source_open(&got, out));
+    const fm_entry *model = fm_tree_find(fm_source_tree(got), "model.json");
+    *head = fm_tree_find(fm_source_tree(got), "tensors/lm_head.weight") != NULL;
+    *tied = strstr((const char *)model->data, "\"tie_word_embeddings\": false") == NULL;
+    fm_source_close(got);
+    fm_tree_free(tree);
+    fm_free(out);
+    close_pair(&p);
+}
+
+static void a_wrapped_modules_own_weight_replaces_it(void **state)
+{
+    const fx_item items[] = {
+        {"base_model.model.lm_head.base_layer.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
+    bool head, tied;
+    (void)state;
+    export_with(items, 3, &head, &tied);
+    assert_true(head && !tied);
+}
+
+static void a_saved_embedding_leaves_a_tied_head_as_it_was(void **state)
+{
+    const fx_item items[] = {
+        {"base_model.model.model.embed_tokens.weight", 6, 8}, FX_ADAPTER[0], FX_ADAPTER[1]};
+    bool head, tied;
+    (void)state;
+    export_with(items, 3, &head, &tied);
+    assert_true(head && !tied);
+}
+
 static void other_kinds_are_kept_and_not_merged(void **state)
 {
     static const char ia3[] = "{\"peft_type\": \"IA3\"}";
@@ -230,6 +272,8 @@ int main(void)
         cmocka_unit_test(rank_and_scale_follow_pefts_rules),
         cmocka_unit_test(merging_is_a_fused_chain_a_product_and_a_sum),
         cmocka_unit_test(export_merges_adapters_into_the_weights),
+        cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),
+        cmocka_unit_test(a_saved_embedding_leaves_a_tied_head_as_it_was),
         cmocka_unit_test(other_kinds_are_kept_and_not_merged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -33,12 +33,17 @@ static void close_adapted(adapted *a)
     fm_source_close(a->base);
 }
 
-static void check_kind(const char *kind)
+/* One thing changed in the adapted tree. */
+typedef void (*spoil_fn)(adapted *a);
+
+static void check_changed(const char *kind, spoil_fn change)
 {
     adapted a;
     ik_ref ref;
     char path[128];
     open_adapted(&a, kind);
+    if (change)
+        change(&a);
     (void)snprintf(path, sizeof(path), "arch/llama/peft/%s/ref.safetensors", kind);
     assert_true(ik_ref_open(&ref, path));
     size_t n = 0, count = 0;
@@ -59,6 +64,11 @@ static void check_kind(const char *kind)
     fm_free(ids);
     fm_source_close(ref.src);
     close_adapted(&a);
+}
+
+static void check_kind(const char *kind)
+{
+    check_changed(kind, NULL);
 }
 
 static void lora_logits_match(void **state)
@@ -82,9 +92,27 @@ static void a_saved_head_replaces_the_base_head(void **state)
     check_kind("lora-modules-to-save");
 }
 
-/* ==== refusals: the LoRA's tree with one thing changed ==== */
+/* PEFT's name for the same tensor when the head is a target too. */
+static void wrap_head(adapted *a)
+{
+    const char *old = "adapters/0-lora/tensors/base_model/model/lm_head.weight";
+    const fm_entry *e = fm_tree_find(a->tree, old);
+    assert_non_null(e);
+    fm_shape shape = e->shape;
+    fm_dtype dtype = e->dtype;
+    fm_digest id = e->id;
+    tk_ok(fm_tree_remove(a->tree, old));
+    tk_ok(fm_tree_put_tensor(a->tree,
+                             "adapters/0-lora/tensors/base_model/model/lm_head/base_layer.weight",
+                             "base_model.model.lm_head.base_layer.weight", dtype, &shape, &id));
+}
+static void a_wrapped_modules_own_weight_replaces_it(void **state)
+{
+    (void)state;
+    check_changed("lora-modules-to-save", wrap_head);
+}
 
-typedef void (*spoil_fn)(adapted *a);
+/* ==== refusals: the LoRA's tree with one thing changed ==== */
 
 static void refuse(spoil_fn spoil, fm_status want, const char *needle)
 {
@@ -234,6 +262,7 @@ int main(void)
         cmocka_unit_test(rank_and_alpha_patterns_match),
         cmocka_unit_test(rslora_scale_matches),
         cmocka_unit_test(a_saved_head_replaces_the_base_head),
+        cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),
         cmocka_unit_test(two_adapters_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
