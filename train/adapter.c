@@ -25,13 +25,12 @@ const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name)
     return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
 }
 
-fm_status fmi_read_f32(float **out, const fm_tree *tree, const fm_provider *p, const fm_entry *e)
+fm_status fmi_read_f32(float **out, const fm_provider *p, const fm_entry *e)
 {
     uint64_t n = 0;
     void *raw = NULL;
     fm_status rc = fm_shape_elems(&n, &e->shape);
 
-    (void)tree;
     *out = NULL;
     if (rc < 0)
         return rc;
@@ -300,7 +299,7 @@ fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider
             return fm_fail(FM_EBASE, "%s is missing", ps->item[i].name);
         if (!fm_shape_eq(&e->shape, &ps->item[i].shape))
             return fm_fail(FM_EBASE, "%s has another shape than its module needs", e->name);
-        rc = fmi_read_f32(&host, tree, p, e);
+        rc = fmi_read_f32(&host, p, e);
         if (rc == FM_OK)
             rc = fmi_params_put(ps, (int32_t)i, host);
         fm_free(host);
@@ -357,7 +356,7 @@ static fm_status init_saved(fmi_params *ps, int32_t index, const fm_tree *parent
         e = fmi_find_tensor(parent, "model.embed_tokens.weight");
     if (!e)
         return fm_fail(FM_EBASE, "modules_to_save: the parent has no %s", name);
-    fm_status rc = fmi_read_f32(&host, parent, p, e);
+    fm_status rc = fmi_read_f32(&host, p, e);
     if (rc == FM_OK)
         rc = fmi_params_put(ps, index, host);
     fm_free(host);

@@ -267,7 +267,6 @@ static fm_status put_origin(float *from, const fmi_param *item, const fm_tree *p
                             const fm_provider *p)
 {
     const fm_entry *e = parent ? fmi_find_tensor(parent, item->name) : NULL;
-    fm_buf bytes;
 
     if (!parent) {
         if (strstr(item->name, ".lora_B."))
@@ -276,11 +275,11 @@ static fm_status put_origin(float *from, const fmi_param *item, const fm_tree *p
     }
     if (!e || !fm_shape_eq(&e->shape, &item->shape))
         return FM_OK; /* new in this step: no way back along it */
-    fm_buf_init(&bytes, 0);
-    fm_status rc = fm_entry_read(&bytes, p, e);
+    float *host = NULL;
+    fm_status rc = fmi_read_f32(&host, p, e);
     if (rc == FM_OK)
-        rc = fm_to_f32(from + item->at, e->dtype, bytes.data, item->n);
-    fm_buf_release(&bytes);
+        memcpy(from + item->at, host, item->n * sizeof(*from));
+    fm_free(host);
     return rc;
 }
 

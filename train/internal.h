@@ -175,8 +175,7 @@ FM_CHECKED fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree);
 FM_CHECKED fm_status fmi_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix);
 
 /* One tensor of the tree as float32 on the host (fm_free). */
-FM_CHECKED fm_status fmi_read_f32(float **out, const fm_tree *tree, const fm_provider *p,
-                                  const fm_entry *e);
+FM_CHECKED fm_status fmi_read_f32(float **out, const fm_provider *p, const fm_entry *e);
 const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name);
 /* First 64 bits of SHA-256 over "<purpose>\n<name>": the RNG stream of a tensor. */
 FM_CHECKED fm_status fmi_stream(uint64_t *out, const char *purpose, const char *name);

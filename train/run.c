@@ -234,7 +234,7 @@ static fm_status fill_full(run *r)
         if (!fm_shape_eq(&e->shape, &p->shape))
             return fm_fail(FM_EBASE, "%s: %s has another shape than the config says", r->job->name,
                            p->name);
-        rc = fmi_read_f32(&host, r->job->parent, r->p, e);
+        rc = fmi_read_f32(&host, r->p, e);
         if (rc == FM_OK)
             rc = fmi_params_put(&r->ps, (int32_t)i, host);
         fm_free(host);
