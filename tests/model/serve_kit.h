@@ -207,7 +207,7 @@ static inline fm_status sk_list(void *ctx,
                                                   const char *version, int64_t created),
                                 void *each_ctx)
 {
-    char name[8], version[65];
+    char name[16], version[65];
     (void)ctx;
     for (int i = 0; i < SK_CHILDREN; i++) {
         (void)snprintf(name, sizeof(name), "m%d", i);
