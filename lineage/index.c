@@ -31,8 +31,8 @@ static fm_status sql_fail(sqlite3 *db, int code, const char *what)
 
     if (base == SQLITE_NOMEM)
         status = FM_ENOMEM;
-    else if (base == SQLITE_CORRUPT || base == SQLITE_NOTADB)
-        status = FM_ECORRUPT;
+    else if (base == SQLITE_CORRUPT || base == SQLITE_NOTADB || base == SQLITE_ERROR)
+        status = FM_ECORRUPT; /* ERROR: our statements are fixed, so the tables are not ours */
     return fm_fail(status,
                    "lineage.sqlite: %s: %s; it is a cache of results, 'fmstore fsck "
                    "--rebuild-index' makes it again",
@@ -220,6 +220,8 @@ fm_status fmi_rows_get(fmi_rows *ix, fm_buf *out, const char *key)
         const char *found;
         fm_span value;
         rc = row_at(ix->get, &found, &value);
+        if (rc == FM_OK && strcmp(found, key) != 0) /* a damaged page led to another's row */
+            rc = fm_fail(FM_ECORRUPT, "lineage.sqlite: result %.16s... has another's row", key);
         if (rc == FM_OK && value.len > 0)
             fm_buf_append(out, value.data, value.len);
         if (rc == FM_OK)

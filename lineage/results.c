@@ -123,13 +123,17 @@ fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65])
         rc = fmi_rows_need(r);
     if (rc == FM_OK)
         rc = fmi_rows_get(r->rows, out, key);
-    if (rc == FM_ENOTFOUND)
+    if (rc == FM_ENOTFOUND) {
         rc = fmi_results_sync(r);
-    else if (rc == FM_ECORRUPT)
+        if (rc == FM_OK)
+            rc = fmi_rows_get(r->rows, out, key);
+    }
+    if (rc == FM_ECORRUPT) {
         rc = fmi_results_renew(r);
-    else
-        return rc;
-    return rc == FM_OK ? fmi_rows_get(r->rows, out, key) : rc;
+        if (rc == FM_OK)
+            rc = fmi_rows_get(r->rows, out, key);
+    }
+    return rc;
 }
 
 fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value)

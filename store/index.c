@@ -25,7 +25,7 @@ enum {
 };
 
 static const char *const query_text[Q_COUNT] = {
-    [Q_FIND] = "SELECT pack, offset, stored, bad, parent FROM object WHERE id = ?1"
+    [Q_FIND] = "SELECT pack, offset, stored, bad, parent, id FROM object WHERE id = ?1"
                " ORDER BY bad, pack, offset LIMIT 1 OFFSET ?2",
     [Q_MARK] = "UPDATE object SET bad = ?4 WHERE id = ?1 AND pack = ?2 AND offset = ?3"
                " AND bad <> ?4",
@@ -60,7 +60,9 @@ static fm_status sql_fail(const fmi_index *ix, const char *what)
     int code = sqlite3_errcode(ix->db);
     if (code == SQLITE_NOMEM)
         return fm_fail(FM_ENOMEM, "out of memory");
-    fm_status rc = code == SQLITE_CORRUPT || code == SQLITE_NOTADB ? FM_ECORRUPT : FM_EIO;
+    /* ERROR: our statements are fixed, so the file has other tables than ours. */
+    bool damaged = code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR;
+    fm_status rc = damaged ? FM_ECORRUPT : FM_EIO;
     return fm_fail(rc, "%s: %s: %s; it is a cache and may be deleted", ix->path, what,
                    sqlite3_errmsg(ix->db));
 }
@@ -239,7 +241,11 @@ fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_p
     sqlite3_bind_int64(st, 2, nth);
     int code = sqlite3_step(st);
     fm_status rc = FM_OK;
-    if (code == SQLITE_ROW) {
+    /* A damaged page can lead the search to another id's row. */
+    if (code == SQLITE_ROW && (sqlite3_column_bytes(st, 5) != FM_DIGEST_BYTES ||
+                               memcmp(sqlite3_column_blob(st, 5), id->b, FM_DIGEST_BYTES) != 0)) {
+        rc = fm_fail(FM_ECORRUPT, "%s: is damaged; it is a cache and may be deleted", ix->path);
+    } else if (code == SQLITE_ROW) {
         out->pack = sqlite3_column_int64(st, 0);
         out->offset = (uint64_t)sqlite3_column_int64(st, 1);
         out->stored_bytes = (uint64_t)sqlite3_column_int64(st, 2);
