@@ -1,4 +1,5 @@
-/* prompt.h - what people write to the ids that a model sees; the same for run, suites and server. */
+/* prompt.h - what people write to the ids that a model sees; the same for run, suites and
+ * server. */
 #ifndef FM_INFER_PROMPT_H
 #define FM_INFER_PROMPT_H
 

@@ -24,7 +24,7 @@ typedef struct fmi_request {
     uint32_t row0, rows; /* its rows of the running step */
     bool wants;          /* the last of them gives a token */
     bool cancelled, done;
-    bool stopped; /* by a stop string: no text follows */
+    bool stopped;             /* by a stop string: no text follows */
     struct fmi_request *next; /* of the waiting list */
 } fmi_request;
 

@@ -130,7 +130,7 @@ FM_CHECKED fm_status fmi_rows_commit(fmi_rows *ix);
 void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 
 /* ---- results.c ---- */
-FM_CHECKED fm_status fmi_results_sync(fm_repo *r); /* rows of the ref that SQLite lacks */
+FM_CHECKED fm_status fmi_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fmi_results_renew(fm_repo *r); /* SQLite made again from the ref */
 bool fmi_result_key_ok(const char *key);
 

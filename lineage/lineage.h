@@ -39,13 +39,13 @@ typedef struct fm_version {
     fm_oid tree;
     fm_oid parent[FM_MAX_PARENTS];
     uint32_t parent_count;
-    char kind[16];        /* trailer Fmstore-Kind: pretrain import finetune lora ... */
-    char *subject;        /* first line */
-    char *message;        /* without trailers */
-    char *author;         /* "Name <mail>" */
-    int64_t time;         /* seconds since 1970 */
-    char *recipe;         /* trailer Fmstore-Recipe: digest of recipe.json, or NULL */
-    char *data;           /* trailer Fmstore-Data: digest of the data manifest, or NULL */
+    char kind[16]; /* trailer Fmstore-Kind: pretrain import finetune lora ... */
+    char *subject; /* first line */
+    char *message; /* without trailers */
+    char *author;  /* "Name <mail>" */
+    int64_t time;  /* seconds since 1970 */
+    char *recipe;  /* trailer Fmstore-Recipe: digest of recipe.json, or NULL */
+    char *data;    /* trailer Fmstore-Data: digest of the data manifest, or NULL */
 } fm_version;
 void fm_version_release(fm_version *v);
 
@@ -59,14 +59,14 @@ FM_CHECKED fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oi
 /* Subtrees share git ids: whether one tensor or folder differs is answered by ids alone. */
 
 typedef struct fm_commit_opts {
-    const char *kind;      /* required; FM_EINVAL on an unknown kind */
-    const char *message;   /* subject, then optional body */
-    const fm_oid *parent;  /* parent_count of them */
+    const char *kind;     /* required; FM_EINVAL on an unknown kind */
+    const char *message;  /* subject, then optional body */
+    const fm_oid *parent; /* parent_count of them */
     uint32_t parent_count;
     const char *recipe_digest, *data_digest; /* hex or NULL */
-    const char *author;    /* "Name <mail>"; NULL: environment GIT_AUTHOR_NAME and _EMAIL, else
+    const char *author; /* "Name <mail>"; NULL: environment GIT_AUTHOR_NAME and _EMAIL, else
                             * config user.name and user.email, else fmstore <fmstore@localhost> */
-    int64_t time;          /* 0 = now, or SOURCE_DATE_EPOCH if set */
+    int64_t time;       /* 0 = now, or SOURCE_DATE_EPOCH if set */
 } fm_commit_opts;
 /* Writes git objects (one pack per commit, fsynced) and no ref. FM_ENOTFOUND: a pointer of the
  * tree is not in the store (names the path). */
@@ -140,7 +140,7 @@ typedef struct fm_branch_stats {
     uint64_t logical_bytes; /* decoded bytes of every pointer of its tree */
     uint64_t shared_bytes;  /* of those, decoded bytes also reached by another branch */
     uint64_t own_bytes;
-    uint64_t own_stored;    /* on disk, objects that only this branch reaches */
+    uint64_t own_stored; /* on disk, objects that only this branch reaches */
     uint64_t tensors, tensors_shared;
 } fm_branch_stats;
 typedef struct fm_repo_stats {

@@ -51,7 +51,6 @@ fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, f
 /* dst/name = bytes. */
 fm_status exp_put_file(const char *dst, const char *name, fm_span bytes);
 /* dst/name = an entry's bytes. */
-fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p,
-                        const fm_entry *e);
+fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p, const fm_entry *e);
 
 #endif

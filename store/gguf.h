@@ -10,7 +10,7 @@
 FM_BEGIN_DECLS
 
 #define FM_GGUF_MAX_KV 65536u
-#define FM_GGUF_MAX_KEY_BYTES 65535u     /* the format's own limit */
+#define FM_GGUF_MAX_KEY_BYTES 65535u /* the format's own limit */
 #define FM_GGUF_MAX_STRING_BYTES (64u << 20)
 #define FM_GGUF_MAX_DIMS 4u
 #define FM_GGUF_MAX_ALIGNMENT (1u << 20)

@@ -27,7 +27,7 @@ typedef struct fm_st fm_st;
 FM_CHECKED fm_status fm_st_parse(fm_st **out, fm_span file, const char *what);
 void fm_st_close(fm_st *st);
 size_t fm_st_count(const fm_st *st);
-const fm_st_tensor *fm_st_at(const fm_st *st, size_t i); /* in the order of their bytes */
+const fm_st_tensor *fm_st_at(const fm_st *st, size_t i);           /* in the order of their bytes */
 const fm_st_tensor *fm_st_find(const fm_st *st, const char *name); /* NULL = absent */
 fm_span fm_st_bytes(const fm_st *st, const fm_st_tensor *t);
 uint64_t fm_st_body(const fm_st *st); /* where the tensors begin */

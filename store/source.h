@@ -5,7 +5,8 @@
  * files are synthesized from its metadata; its block types keep their bytes. Q and K rows that
  * GGUF interleaves for rotary order are put back as whole rows. source/source.json holds what
  * undoes it: for each original file its name, size, whole-file SHA-256 and the list of pieces
- * (literal bytes, or a tree entry with the row permutation) that give the file back byte for byte. */
+ * (literal bytes, or a tree entry with the row permutation) that give the file back byte for
+ * byte. */
 #ifndef FM_STORE_SOURCE_H
 #define FM_STORE_SOURCE_H
 
@@ -17,7 +18,7 @@ typedef enum fm_source_kind {
     FM_SOURCE_HF,          /* folder with config.json and *.safetensors (or an index.json) */
     FM_SOURCE_SAFETENSORS, /* one file: no config, tensors alone */
     FM_SOURCE_GGUF,
-    FM_SOURCE_PEFT,        /* folder with adapter_config.json and adapter_model.safetensors */
+    FM_SOURCE_PEFT, /* folder with adapter_config.json and adapter_model.safetensors */
 } fm_source_kind;
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */
@@ -26,20 +27,21 @@ typedef struct fm_source fm_source; /* immutable once open; provider is thread-s
 FM_CHECKED fm_status fm_source_open(fm_source **out, const char *path);
 void fm_source_close(fm_source *src);
 fm_source_kind fm_source_kind_of(const fm_source *src);
-const fm_tree *fm_source_tree(const fm_source *src);      /* borrowed */
-fm_provider fm_source_provider(const fm_source *src);     /* valid while src is open */
-uint64_t fm_source_file_bytes(const fm_source *src);      /* sum of the original files */
+const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
+fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
+uint64_t fm_source_file_bytes(const fm_source *src);  /* sum of the original files */
 
 /* An adapter (its own tree, entries under adapters/0-<kind>/) laid on a parent: a copy of parent
  * with the adapter at the next free number, the parent's source/ replaced by the adapter's.
- * FM_EBASE names the first module or shape that does not fit. warning (may be NULL) receives text when
+ * FM_EBASE names the first module or shape that does not fit. warning (may be NULL) receives
+ * text when
  * base_model_name_or_path differs from base_name; else stays empty. */
 FM_CHECKED fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
                                       const char *base_name, fm_buf *warning);
 
 typedef enum fm_export_format {
-    FM_EXPORT_SOURCE,      /* the very bytes that came in; FM_EUNSUPPORTED where there is no source/ */
-    FM_EXPORT_HF,          /* config.json, model.safetensors (sharded beyond 5 GB), tokenizer files */
+    FM_EXPORT_SOURCE, /* the very bytes that came in; FM_EUNSUPPORTED where there is no source/ */
+    FM_EXPORT_HF,     /* config.json, model.safetensors (sharded beyond 5 GB), tokenizer files */
     FM_EXPORT_SAFETENSORS, /* one file */
     FM_EXPORT_PEFT,        /* the topmost adapter as PEFT writes it */
 } fm_export_format;

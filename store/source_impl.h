@@ -31,7 +31,7 @@ typedef struct src_piece {
 typedef struct src_part {
     const char *path; /* entry: below root; literal: whole tree path. In the arena. */
     bool is_entry;
-    bool whole;       /* all of the literal */
+    bool whole; /* all of the literal */
     uint64_t at, bytes;
     uint32_t heads;
 } src_part;
@@ -89,7 +89,8 @@ const char *src_strdup(fm_source *src, const char *s);
 /* A safetensors file: header as literal, tensors under prefix. */
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
                               const char *prefix);
-/* Every file of dir that is not in src yet: kept whole under source/files (or where `place` says). */
+/* Every file of dir that is not in src yet: kept whole under source/files (or where `place`
+ * says). */
 typedef const char *src_place_fn(const char *name); /* tree path, or NULL */
 fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place);
 /* Hash, fill the tree, write source.json. */

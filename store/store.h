@@ -27,12 +27,12 @@ typedef struct fm_object_info {
     bool is_blob;
     fm_dtype dtype; /* tensors */
     fm_shape shape;
-    uint64_t bytes;         /* decoded */
-    uint64_t stored_bytes;  /* on disk, with its record header */
-    uint32_t chain_depth;   /* 0 = needs no parent */
+    uint64_t bytes;        /* decoded */
+    uint64_t stored_bytes; /* on disk, with its record header */
+    uint32_t chain_depth;  /* 0 = needs no parent */
     bool has_parent;
     fm_digest parent;
-    char codec[32];         /* summary: "raw", "planes", "delta", "mixed", ... */
+    char codec[32]; /* summary: "raw", "planes", "delta", "mixed", ... */
 } fm_object_info;
 FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);
 

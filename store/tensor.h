@@ -39,20 +39,20 @@ typedef enum fm_dtype {
 } fm_dtype;
 
 #define FM_MAX_RANK 8u
-#define FM_LEAF_BYTES (1u << 20)        /* frozen for ever: the unit of identity */
+#define FM_LEAF_BYTES (1u << 20) /* frozen for ever: the unit of identity */
 #define FM_MAX_TENSOR_BYTES (1ull << 40)
 #define FM_MAX_NAME_BYTES 512u
 #define FM_MAX_TENSORS 1000000u
 
 typedef struct fm_dtype_info {
-    const char *name;      /* safetensors' spelling where it has one ("BF16"), GGUF's else ("Q4_1") */
-    uint32_t block_elems;  /* 1 for plain types */
+    const char *name; /* safetensors' spelling where it has one ("BF16"), GGUF's else ("Q4_1") */
+    uint32_t block_elems; /* 1 for plain types */
     uint32_t block_bytes;
     bool is_block;
-    bool is_float;         /* widens to float32 (block types do) */
+    bool is_float; /* widens to float32 (block types do) */
 } fm_dtype_info;
-const fm_dtype_info *fm_dtype_get(fm_dtype dtype);         /* asserts a valid value */
-fm_dtype fm_dtype_parse(const char *name, size_t len);     /* FM_DTYPE_NONE when unknown */
+const fm_dtype_info *fm_dtype_get(fm_dtype dtype);     /* asserts a valid value */
+fm_dtype fm_dtype_parse(const char *name, size_t len); /* FM_DTYPE_NONE when unknown */
 
 typedef struct fm_shape {
     uint32_t rank; /* 0 = scalar, one element */

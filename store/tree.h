@@ -4,12 +4,14 @@
  * infer loads one, blame grafts two into a third. It holds pointers (ids) and small files, never
  * weights; a provider turns an entry into bytes.
  *
- *   model.json                        {"format":1,"architecture":"llama","config":{...HF config...},
+ *   model.json                        {"format":1,"architecture":"llama","config":{...HF
+ *   config...},
  *                                      "generation_config":{...} if there is one}
  *   tensors/<path of the name>        tensors under Hugging Face names
  *   adapters/<n>-<kind>/adapter_config.json, adapters/<n>-<kind>/tensors/<path of PEFT's key>
  *                                     n = 0, 1, ... in order of application; kind = lora
- *   tokenizer/...                     tokenizer.json, tokenizer_config.json, chat_template.jinja ...
+ *   tokenizer/...                     tokenizer.json, tokenizer_config.json, chat_template.jinja
+ *   ...
  *   suites/<name>.yaml                behavioural suites
  *   recipe.json                       how these weights were made (absent for a plain import)
  *   data/<name>                       examples a derivation was trained on (blob or file)
@@ -34,14 +36,14 @@ FM_BEGIN_DECLS
 typedef enum fm_entry_kind { FM_ENTRY_TENSOR, FM_ENTRY_BLOB, FM_ENTRY_FILE } fm_entry_kind;
 
 typedef struct fm_entry {
-    char *path;       /* owned by the tree, as all below */
+    char *path; /* owned by the tree, as all below */
     fm_entry_kind kind;
-    fm_digest id;     /* TENSOR, BLOB: content id; FILE: fm_blob_id of its bytes */
-    uint64_t bytes;   /* decoded size */
-    char *name;       /* TENSOR: true name; else NULL */
-    fm_dtype dtype;   /* TENSOR */
-    fm_shape shape;   /* TENSOR */
-    uint8_t *data;    /* FILE: its bytes (NUL-terminated beyond `bytes`); else NULL */
+    fm_digest id;   /* TENSOR, BLOB: content id; FILE: fm_blob_id of its bytes */
+    uint64_t bytes; /* decoded size */
+    char *name;     /* TENSOR: true name; else NULL */
+    fm_dtype dtype; /* TENSOR */
+    fm_shape shape; /* TENSOR */
+    uint8_t *data;  /* FILE: its bytes (NUL-terminated beyond `bytes`); else NULL */
 } fm_entry;
 
 typedef struct fm_tree fm_tree; /* not for sharing between threads while changed */
@@ -51,7 +53,7 @@ FM_CHECKED fm_status fm_tree_copy(fm_tree **out, const fm_tree *tree);
 void fm_tree_free(fm_tree *tree);
 
 size_t fm_tree_count(const fm_tree *tree);
-const fm_entry *fm_tree_at(const fm_tree *tree, size_t i); /* sorted by path bytes */
+const fm_entry *fm_tree_at(const fm_tree *tree, size_t i);           /* sorted by path bytes */
 const fm_entry *fm_tree_find(const fm_tree *tree, const char *path); /* NULL = absent */
 /* [*begin, *end): entries whose path starts with prefix ("tensors/"). */
 void fm_tree_range(const fm_tree *tree, const char *prefix, size_t *begin, size_t *end);

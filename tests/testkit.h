@@ -19,7 +19,7 @@
 /* FM_OK or the test fails, printing the error text. */
 #define tk_ok(expr) tk_check_ok((expr), #expr, __FILE__, __LINE__)
 /* The status is as stated and the text contains `needle` (NULL: any). */
-#define tk_fails(expr, status, needle) \
+#define tk_fails(expr, status, needle)                                                             \
     tk_check_fails((expr), (status), (needle), #expr, __FILE__, __LINE__)
 void tk_check_ok(fm_status rc, const char *expr, const char *file, int line);
 void tk_check_fails(fm_status rc, fm_status want, const char *needle, const char *expr,
@@ -30,7 +30,8 @@ void tk_check_fails(fm_status rc, fm_status want, const char *needle, const char
 char *tk_scratch(void);
 
 /* Paths; NULL where the data is not on this machine. fm_free. Rooms: FM_SHARED_DATA or
- * ../shared/data beside the checkout; FM_MODELS or build-independent cache ~/.cache/fmstore/models. */
+ * ../shared/data beside the checkout; FM_MODELS or build-independent cache
+ * ~/.cache/fmstore/models. */
 char *tk_shared(const char *relative);
 char *tk_source(const char *relative); /* inside the checkout; fails the test if missing */
 char *tk_smollm2_gguf(void);           /* the GGUF, NULL if not downloaded */

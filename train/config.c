@@ -223,8 +223,11 @@ static fm_status set_text(fm_train_config *c, const field *f, const char *value)
 static const struct dtype_name {
     const char *name;
     fm_dtype dtype;
-} dtype_names[] = {{"parent", FM_DTYPE_NONE}, {"f32", FM_F32},   {"bf16", FM_BF16},
-                   {"F32", FM_F32},           {"BF16", FM_BF16}};
+} dtype_names[] = {{"parent", FM_DTYPE_NONE},
+                   {"f32", FM_F32},
+                   {"bf16", FM_BF16},
+                   {"F32", FM_F32},
+                   {"BF16", FM_BF16}};
 
 static fm_status set_dtype(fm_train_config *c, const char *value)
 {

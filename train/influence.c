@@ -13,9 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* 0 = parent, 1 = child. On the poisoned almanac of examples/atlas the ten false records are the first ten
- * here; at the end alone six of them are, at the beginning alone ten but barely. */
-#define INFLUENCE_POINTS {0.1f, 0.3f, 0.5f}
 #define INFLUENCE_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
 
 typedef struct probe { /* a net whose gradients are wanted, values as they are */
@@ -328,7 +325,9 @@ static fm_status add_cosines(probe *b, path *l, const fm_dataset *data, const fm
 static fm_status score_all(probe *b, const fm_tree *parent, const fm_provider *p,
                            const fm_dataset *data, const fm_example *target, double *scores)
 {
-    static const float point[] = INFLUENCE_POINTS;
+    /* 0 = parent, 1 = child. On the poisoned almanac of examples/atlas the ten false records are
+     * the first ten here; at the end alone six of them are, at the beginning alone ten, barely. */
+    static const float point[] = {0.1f, 0.3f, 0.5f};
     path l = {0};
     fm_status rc = make_pass(b, data, target);
 

@@ -463,8 +463,8 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
 static fm_status take_result(run *r, fm_train_result *out)
 {
     bool lora = r->c->method == FM_METHOD_LORA;
-    fm_status rc = fmi_params_result(&r->ps, r->ps.p, lora ? FM_F32 : r->c->dtype, r->job->parent,
-                                     out);
+    fm_status rc =
+        fmi_params_result(&r->ps, r->ps.p, lora ? FM_F32 : r->c->dtype, r->job->parent, out);
 
     if (rc == FM_OK && lora) {
         out->adapter_config =

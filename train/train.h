@@ -24,21 +24,21 @@ typedef struct fm_train_config {
     uint32_t r;
     double alpha;
     bool rslora;
-    char targets[256];        /* "q_proj,v_proj" or "all-linear" */
+    char targets[256];         /* "q_proj,v_proj" or "all-linear" */
     char modules_to_save[128]; /* "" or "lm_head" */
     /* optimisation */
     double lr, beta1, beta2, eps, weight_decay, clip; /* clip 0 = off */
     fm_schedule schedule;
-    uint32_t warmup;          /* step i of warmup uses lr * (i+1)/warmup */
-    uint32_t steps;           /* 0: epochs decide */
+    uint32_t warmup; /* step i of warmup uses lr * (i+1)/warmup */
+    uint32_t steps;  /* 0: epochs decide */
     double epochs;
-    uint32_t batch;           /* sequences of a micro-batch */
-    uint32_t accumulate;      /* micro-batches of a step */
-    uint32_t max_tokens;      /* longer examples are cut, text is packed to this */
+    uint32_t batch;      /* sequences of a micro-batch */
+    uint32_t accumulate; /* micro-batches of a step */
+    uint32_t max_tokens; /* longer examples are cut, text is packed to this */
     uint64_t seed;
-    fm_dtype dtype;           /* of a full result: F32, BF16; NONE ("parent"): each tensor as the
+    fm_dtype dtype;    /* of a full result: F32, BF16; NONE ("parent"): each tensor as the
                                  parent's where that is F32, BF16 or F16, else F32. Adapters: F32 */
-    bool answers_only;        /* loss on the assistant's turns (else on every token) */
+    bool answers_only; /* loss on the assistant's turns (else on every token) */
 } fm_train_config;
 fm_train_config fm_train_defaults(fm_method method);
 /* key=value as --set and family files write them; FM_EINVAL names key, value, what is allowed. */
@@ -49,8 +49,8 @@ FM_CHECKED fm_status fm_train_config_from_json(fm_train_config *c, const fm_json
 
 /* ---- data ---- */
 typedef struct fm_example {
-    int32_t *ids;     /* [len] */
-    int32_t *labels;  /* [len]: ids[i] where it counts as a target, -100 where not */
+    int32_t *ids;    /* [len] */
+    int32_t *labels; /* [len]: ids[i] where it counts as a target, -100 where not */
     uint32_t len;
     uint32_t index;   /* place in the file: record number from 0 */
     fm_digest digest; /* SHA-256 of the record's canonical JSON (text: of its bytes) */
@@ -83,9 +83,9 @@ typedef struct fm_train_progress {
 typedef bool (*fm_train_fn)(void *ctx, const fm_train_progress *p); /* true = stop */
 
 typedef struct fm_train_job {
-    const char *name;           /* for progress and errors */
+    const char *name; /* for progress and errors */
     fm_train_config config;
-    const fm_tree *parent;      /* PRETRAIN: a tree with model.json and tokenizer alone */
+    const fm_tree *parent; /* PRETRAIN: a tree with model.json and tokenizer alone */
     const fm_dataset *data;
     /* Instead of data, exact batches (tests, replays): i32 [steps][accumulate * batch][max_tokens];
      * label -100 = none, mask may be NULL, padding on the right. */
@@ -113,7 +113,7 @@ typedef struct fm_train_result {
     fm_json *log;            /* [{"step","loss","grad_norm","lr"}] */
     double seconds;
     uint64_t tokens;
-    bool stopped;            /* by the callback: no result to commit */
+    bool stopped; /* by the callback: no result to commit */
 } fm_train_result;
 
 /* Children of one parent: jobs[i].parent must be the same tree for all (PRETRAIN: one job). p: the

@@ -205,7 +205,9 @@ typedef void (*tile_fn)(const float *a, const float *b, uint32_t kc, const tile_
         tile(m, nvf, a, b, kc, o);                                                                 \
     }
 TILE(1, 1)
-TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+TILE(2, 1)
+TILE(3, 1)
+TILE(4, 1) TILE(5, 1) TILE(6, 1)
 #if FMI_TILE_VF == 2
     TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1) TILE(1, 2) TILE(2, 2)
         TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2)

@@ -1,6 +1,7 @@
-/* server.h - the HTTP server: an OpenAI-compatible API over the scheduler, many models in one batch.
+/* server.h - the HTTP server: an OpenAI-compatible API over the scheduler, many models in one
+ * batch.
  *
- *   GET  /v1/models              POST /v1/chat/completions     POST /v1/completions   (SSE with "stream")
+ *   GET  /v1/models   POST /v1/chat/completions   POST /v1/completions   (SSE with "stream")
  *   GET  /health                 GET  /metrics (Prometheus text)
  *
  * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
@@ -22,20 +23,21 @@ typedef struct fm_server_catalog {
     /* The version's tree; the caller frees it. */
     fm_status (*tree)(void *ctx, const char *version, fm_tree **out);
     /* Names to list; each_fn returns non-OK to stop. */
-    fm_status (*list)(void *ctx, fm_status (*each_fn)(void *each_ctx, const char *name,
-                                                      const char *version, int64_t created),
+    fm_status (*list)(void *ctx,
+                      fm_status (*each_fn)(void *each_ctx, const char *name, const char *version,
+                                           int64_t created),
                       void *each_ctx);
     fm_provider provider;
 } fm_server_catalog;
 
 typedef struct fm_server_opts {
-    const char *host;     /* "127.0.0.1" */
-    uint16_t port;        /* 0 = any free one */
-    const char *api_key;  /* NULL = none; compared in constant time */
-    uint32_t max_running; /* sequences of one batch (32) */
-    uint32_t max_queue;   /* waiting requests; beyond: 503 with Retry-After (256) */
-    uint32_t max_models;  /* resident at once (64) */
-    uint32_t max_tokens;  /* cap and default of a request's max_tokens (cap 4096, default 256) */
+    const char *host;      /* "127.0.0.1" */
+    uint16_t port;         /* 0 = any free one */
+    const char *api_key;   /* NULL = none; compared in constant time */
+    uint32_t max_running;  /* sequences of one batch (32) */
+    uint32_t max_queue;    /* waiting requests; beyond: 503 with Retry-After (256) */
+    uint32_t max_models;   /* resident at once (64) */
+    uint32_t max_tokens;   /* cap and default of a request's max_tokens (cap 4096, default 256) */
     size_t max_body_bytes; /* beyond: 413 (4 MiB) */
     fm_server_catalog catalog;
 } fm_server_opts;

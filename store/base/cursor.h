@@ -16,7 +16,7 @@ static inline fm_span fm_span_of(const void *data, size_t len)
     fm_span s = {(const uint8_t *)data, len};
     return s;
 }
-fm_span fm_span_str(const char *s);           /* without its NUL */
+fm_span fm_span_str(const char *s); /* without its NUL */
 bool fm_span_eq(fm_span a, fm_span b);
 bool fm_span_eq_str(fm_span a, const char *s);
 

@@ -10,8 +10,8 @@
 
 FM_BEGIN_DECLS
 double fm_exp(double x);
-double fm_log(double x); /* x > 0; 0 gives -inf, negative NaN */
-double fm_pow(double base, double exponent); /* base > 0 */
+double fm_log(double x);                                    /* x > 0; 0 gives -inf, negative NaN */
+double fm_pow(double base, double exponent);                /* base > 0 */
 void fm_sincos(double *sin_out, double *cos_out, double x); /* |x| <= 1e9 */
 FM_END_DECLS
 #endif

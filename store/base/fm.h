@@ -14,7 +14,8 @@
 #define FM_END_DECLS
 #endif
 
-/* The result must be looked at. Where it truly does not matter, say why: fm_ignore(f(), "reason"). */
+/* The result must be looked at. Where it truly does not matter, say why: fm_ignore(f(),
+ * "reason"). */
 #define FM_CHECKED __attribute__((warn_unused_result))
 #define FM_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define FM_NORETURN __attribute__((noreturn))

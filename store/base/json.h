@@ -36,9 +36,9 @@ fm_json *fm_json_ref(const fm_json *v);
 /* Walking. All accept v == NULL (absent) and then say absent: type NULL, count 0. */
 fm_json_type fm_json_typeof(const fm_json *v); /* FM_JSON_NULL for NULL */
 bool fm_json_is(const fm_json *v, fm_json_type t);
-const fm_json *fm_json_get(const fm_json *obj, const char *key); /* NULL: absent or no object */
+const fm_json *fm_json_get(const fm_json *obj, const char *key);     /* NULL: absent or no object */
 const fm_json *fm_json_path(const fm_json *obj, const char *dotted); /* "a.b.c" */
-size_t fm_json_count(const fm_json *v);                          /* array or object */
+size_t fm_json_count(const fm_json *v);                              /* array or object */
 const fm_json *fm_json_at(const fm_json *array, size_t i);
 /* for (it = fm_json_iter(o); it; it = fm_json_next(o, it)) ... */
 void *fm_json_iter(const fm_json *obj);
@@ -47,7 +47,7 @@ const char *fm_json_iter_key(void *it);
 const fm_json *fm_json_iter_value(void *it);
 
 /* Values with a default where absent or of another type. */
-fm_span fm_json_str(const fm_json *v);                       /* data NULL when no string */
+fm_span fm_json_str(const fm_json *v);                        /* data NULL when no string */
 const char *fm_json_cstr(const fm_json *v, const char *dflt); /* NUL-terminated */
 int64_t fm_json_int(const fm_json *v, int64_t dflt);
 double fm_json_real(const fm_json *v, double dflt); /* ints too */

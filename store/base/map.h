@@ -12,7 +12,8 @@ typedef struct fm_map fm_map;
 FM_CHECKED fm_status fm_map_new(fm_map **out);
 void fm_map_free(fm_map *m);
 /* Sets *old to the value that was there (NULL if none); old may be NULL. */
-FM_CHECKED fm_status fm_map_put(fm_map *m, const void *key, size_t key_len, void *value, void **old);
+FM_CHECKED fm_status fm_map_put(fm_map *m, const void *key, size_t key_len, void *value,
+                                void **old);
 void *fm_map_get(const fm_map *m, const void *key, size_t key_len); /* NULL = absent */
 bool fm_map_has(const fm_map *m, const void *key, size_t key_len);
 size_t fm_map_count(const fm_map *m);

@@ -10,7 +10,8 @@
 FM_BEGIN_DECLS
 
 typedef struct fm_pool fm_pool; /* one caller at a time */
-/* Runs on [begin, end); a negative return stops nothing but becomes fm_pool_run's result (the one of
+/* Runs on [begin, end); a negative return stops nothing but becomes fm_pool_run's result (the
+ * one of
  * the lowest begin), with its text. worker is in [0, threads). */
 typedef fm_status (*fm_pool_fn)(void *ctx, size_t begin, size_t end, unsigned worker);
 

@@ -220,9 +220,12 @@ int main(void)
         return tk_skip("no reference data");
     fm_free(here);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_are_refused_by_name),  cmocka_unit_test(llama_logits_match),
-        cmocka_unit_test(llama3_rope_scaling_matches), cmocka_unit_test(mistral_window_matches),
-        cmocka_unit_test(qwen2_biases_match),          cmocka_unit_test(qwen3_head_norms_match),
+        cmocka_unit_test(others_are_refused_by_name),
+        cmocka_unit_test(llama_logits_match),
+        cmocka_unit_test(llama3_rope_scaling_matches),
+        cmocka_unit_test(mistral_window_matches),
+        cmocka_unit_test(qwen2_biases_match),
+        cmocka_unit_test(qwen3_head_norms_match),
         cmocka_unit_test(unlike_models_share_a_step),
         cmocka_unit_test(models_share_their_tokenizer_by_content),
         cmocka_unit_test(no_text_follows_a_stop_string),

@@ -560,7 +560,8 @@ static void check_second_adapter(fm_engine *e, const char *kind, const char *sav
     j.config.steps = 1;
     tk_ok(fm_train_config_set(&j.config, "modules_to_save", save));
     tk_ok(fm_train_run(e, &p, &j, 1, &r, NULL, NULL));
-    /* A saved module begins as the first adapter left it; B is 0 in the first step: the loss is that of the parent with its adapter. */
+    /* A saved module begins as the first adapter left it; B is 0 in the first step: the loss is
+     * that of the parent with its adapter. */
     tk_assert_le(kit_log(&r, 0, "loss") / (double)*loss - 1.0, 1e-6, "loss");
     tk_assert_le((double)*loss / kit_log(&r, 0, "loss") - 1.0, 1e-6, "loss");
     assert_int_equal(r.count, tensors);
