@@ -4,19 +4,18 @@
  * infer loads one, blame grafts two into a third. It holds pointers (ids) and small files, never
  * weights; a provider turns an entry into bytes.
  *
- *   model.json                        {"format":1,"architecture":"llama","config":{...HF
- *   config...},
- *                                      "generation_config":{...} if there is one}
- *   tensors/<path of the name>        tensors under Hugging Face names
- *   adapters/<n>-<kind>/adapter_config.json, adapters/<n>-<kind>/tensors/<path of PEFT's key>
- *                                     n = 0, 1, ... in order of application; kind = lora
- *   tokenizer/...                     tokenizer.json, tokenizer_config.json, chat_template.jinja
- *   ...
- *   suites/<name>.yaml                behavioural suites
- *   recipe.json                       how these weights were made (absent for a plain import)
- *   data/<name>                       examples a derivation was trained on (blob or file)
- *   source/...                        what byte-exact export needs
- *   README.md                         model card
+ *   model.json            {"format":1, "architecture":"llama", "config":{... HF config ...},
+ *                          "generation_config":{...} if there is one}
+ *   tensors/<path of the name>      tensors under Hugging Face names
+ *   adapters/<n>-<kind>/            adapter_config.json and tensors/<path of PEFT's key>;
+ *                                   n = 0, 1, ... in order of application; kind = lora
+ *   tokenizer/...         tokenizer.json, tokenizer_config.json, chat_template.jinja ...
+ *   suites/<name>.yaml    behavioural suites
+ *   recipe.json           how these weights were made (absent for a plain import)
+ *   train_log.json        loss and gradient norm of every step of that
+ *   data/<name>           examples the derivation was trained on (blob or file)
+ *   source/...            what byte-exact export needs
+ *   README.md             model card
  *
  * A tensor name is split at its dots but the last: "model.layers.0.mlp.up_proj.weight" lives at
  * "tensors/model/layers/0/mlp/up_proj.weight". '%', '/', control bytes, empty parts, leading dots
