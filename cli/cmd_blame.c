@@ -38,11 +38,6 @@ static fm_status find_case(const suite_set *set, const char *spec, const fm_suit
                    (int)(slash - spec), spec);
 }
 
-static const char *node_name(const blame *b, size_t i)
-{
-    return b->names[i][0] ? b->names[i] : cli_short_oid(&b->version[i].oid);
-}
-
 static void print_history(const blame *b)
 {
     out_table *t = out_table_new();
@@ -63,22 +58,25 @@ static void print_history(const blame *b)
 static void print_verdict(const blame *b)
 {
     const fm_version *v = &b->version[b->history.culprit];
-    const char *name = node_name(b, b->history.culprit);
+    const char *name = b->names[b->history.culprit], *oid = cli_short_oid(&v->oid);
+    char who[400];
+    if (name[0])
+        snprintf(who, sizeof who, "%s (%s, %s)", name, oid, v->kind);
+    else
+        snprintf(who, sizeof who, "%s (%s)", oid, v->kind);
     printf("\nverdict  %s", out_c(OUT_BOLD));
     switch (b->history.verdict) {
     case FM_BLAME_PASSES:
         printf("nothing to blame: the case passes here%s\n", out_c(OUT_PLAIN));
         return;
     case FM_BLAME_INHERITED:
-        printf("inherited: it fails as far back as %s (%s, %s)", name, cli_short_oid(&v->oid),
-               v->kind);
+        printf("inherited: it fails as far back as %s", who);
         break;
     case FM_BLAME_INTRODUCED:
-        printf("introduced by %s (%s, %s): its parents pass, it fails", name,
-               cli_short_oid(&v->oid), v->kind);
+        printf("introduced by %s: its parents pass, it fails", who);
         break;
     case FM_BLAME_REINTRODUCED:
-        printf("fixed, then broken again by %s (%s, %s)", name, cli_short_oid(&v->oid), v->kind);
+        printf("fixed, then broken again by %s", who);
         break;
     }
     printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);

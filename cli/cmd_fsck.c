@@ -14,12 +14,13 @@ static void print_fault(void *ctx, const char *text)
         printf("fault: %s\n", text);
 }
 
-static fm_status print_report(const fm_fsck_report *r, fm_json *faults)
+static fm_status print_report(const fm_fsck_report *r, bool quick, fm_json *faults)
 {
     if (!faults) {
-        printf("%llu packs, %llu objects, %s verified: %s\n", (unsigned long long)r->packs,
-               (unsigned long long)r->objects, out_bytes(r->bytes_verified),
-               r->faults ? "NOT CLEAN" : "clean");
+        printf("%llu packs, %llu objects, ", (unsigned long long)r->packs,
+               (unsigned long long)r->objects);
+        printf(quick ? "structure only" : "%s verified", out_bytes(r->bytes_verified));
+        puts(r->faults ? ": NOT CLEAN" : ": clean");
         return FM_OK;
     }
     fm_status rc = FM_OK;
@@ -58,7 +59,7 @@ int cmd_fsck(cli *c, int argc, char **argv)
     if (rc == FM_OK)
         rc = fm_repo_fsck(c->repo, !quick, &report, print_fault, &s);
     if (rc == FM_OK)
-        rc = print_report(&report, s.faults);
+        rc = print_report(&report, quick, s.faults);
     else
         fm_json_free(s.faults);
     if (rc == FM_OK && report.faults) {

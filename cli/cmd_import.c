@@ -44,7 +44,7 @@ static fm_status compose(import *im)
             rc = fm_adapter_apply(&im->tree, base, own, im->parent_rev, &warning);
         fm_tree_free(base);
         if (rc == FM_OK && warning.len)
-            fprintf(stderr, "fmstore: warning: %s\n", fm_buf_cstr(&warning));
+            fprintf(stderr, "  note: %s\n", fm_buf_cstr(&warning));
         fm_buf_release(&warning);
         return rc;
     }
@@ -83,8 +83,10 @@ static const char *adapter_kind(const fm_tree *adapter, char *word, size_t bytes
     snprintf(word, bytes, "%.*s", (int)strcspn(kind, "/"), kind);
     if (fm_kind_check(word) == FM_OK)
         return word;
-    fm_error_clear();
-    return "finetune"; /* can be kept, though not run */
+    fm_error_clear(); /* what can be kept, though not run, goes under its nearest relation */
+    if (strcmp(word, "dora") == 0)
+        return "lora";
+    return strcmp(word, "prompt") == 0 ? "prefix" : "finetune";
 }
 
 static const char *kind_of(const import *im, char *word, size_t bytes)

@@ -198,8 +198,10 @@ int cmd_cat(cli *c, int argc, char **argv)
     fm_status rc = split_spec(spec, rev, sizeof rev, &path);
     if (rc == FM_OK)
         rc = cli_resolve(c, rev, &oid, &tree);
-    const fm_entry *e = rc == FM_OK ? fm_tree_find(tree, path) : NULL;
-    if (rc == FM_OK && !e)
+    const fm_entry *e = rc == FM_OK && path[0] ? fm_tree_find(tree, path) : NULL;
+    if (rc == FM_OK && !path[0])
+        rc = fm_fail(FM_EINVAL, "'%s': want REV:PATH; 'fmstore ls %s' lists the paths", spec, rev);
+    else if (rc == FM_OK && !e)
         rc = fm_fail(FM_ENOTFOUND, "%s holds no '%s'; 'fmstore ls %s' lists what it holds", rev,
                      path, rev);
     if (e && e->kind == FM_ENTRY_TENSOR && raw && isatty(STDOUT_FILENO))

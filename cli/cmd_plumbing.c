@@ -182,7 +182,8 @@ int cmd_tokenize(cli *c, int argc, char **argv)
     const char *rev;
     size_t n;
     const opt_spec table[] = {
-        {0, "decode", OPT_FLAG, NULL, "{\"ids\"} to {\"text\"}", &decode},
+        {0, "decode", OPT_FLAG, NULL,
+         "{\"ids\": [N, ...]} to {\"text\": T}; without it, the other way", &decode},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
@@ -196,7 +197,10 @@ int cmd_score(cli *c, int argc, char **argv)
     const char *rev;
     size_t n;
     const opt_spec table[] = {
-        {0, "top", OPT_UINT, "K", "add the K best tokens at each position", &top},
+        {0, "top", OPT_UINT, "K",
+         "of each line {\"text\": T} or {\"ids\": [N, ...]}, add the K best tokens at each "
+         "position",
+         &top},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);

@@ -4,15 +4,24 @@
 #include "cli/commands.h"
 #include "cli/version_tree.h"
 
-static fm_status print_ref(void *ctx, const char *name, const fm_oid *oid)
+typedef struct ref_list {
+    cli *c;
+    out_table *table;
+} ref_list;
+
+static fm_status add_ref_row(void *ctx, const char *name, const fm_oid *oid)
 {
-    cli *c = ctx;
+    ref_list *list = ctx;
     fm_version v;
     const char *shown = strchr(name + 5, '/') + 1; /* after "refs/heads/" */
-    fm_status rc = fm_version_read(c->repo, &v, oid);
+    fm_status rc = fm_version_read(list->c->repo, &v, oid);
     if (rc < 0)
         return rc;
-    printf("%-20s %s  %-9s %s\n", shown, cli_short_oid(oid), v.kind, v.subject);
+    out_cell(list->table, "%s", shown);
+    out_cell(list->table, "%s", cli_short_oid(oid));
+    out_cell(list->table, "%s", v.kind);
+    out_cell(list->table, "%s", v.subject);
+    out_end_row(list->table);
     fm_version_release(&v);
     return FM_OK;
 }
@@ -92,13 +101,24 @@ static fm_status rename_branch(cli *c, const char *from, const char *to)
     return rc;
 }
 
+static fm_status list_refs(cli *c, const char *prefix)
+{
+    ref_list list = {c, out_table_new()};
+    fm_status rc = fm_ref_each(c->repo, prefix, add_ref_row, &list);
+    if (rc == FM_OK)
+        out_table_print(list.table, stdout, "");
+    else
+        out_table_free(list.table);
+    return rc;
+}
+
 static int refs_command(cli *c, int argc, char **argv, const char *space, const char *prefix)
 {
     bool del = false, move = false;
     const char *args[2];
     size_t n;
     const opt_spec table[] = {
-        {'d', "delete", OPT_FLAG, NULL, "delete the name (versions stay until gc)", &del},
+        {'d', "delete", OPT_FLAG, NULL, "delete the name; its versions stay in the store", &del},
         {'m', "move", OPT_FLAG, NULL, space[0] == 'h' ? "rename a branch: -m OLD NEW" : NULL,
          &move},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
@@ -113,7 +133,7 @@ static int refs_command(cli *c, int argc, char **argv, const char *space, const 
         return cli_usage_error(c, "which version should '%s' name? give a REV", args[0]);
     fm_status rc = cli_open(c);
     if (rc == FM_OK && n == 0)
-        rc = fm_ref_each(c->repo, prefix, print_ref, c);
+        rc = list_refs(c, prefix);
     else if (rc == FM_OK && del)
         rc = delete_ref(c, space, args[0]);
     else if (rc == FM_OK && move)

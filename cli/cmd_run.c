@@ -52,7 +52,8 @@ static fm_status generate(cli *c, const run_opts *o, fm_model *m, const fm_ids *
     while (rc == FM_OK && busy)
         rc = fm_scheduler_step(s, &busy);
     fm_scheduler_free(s);
-    putchar('\n');
+    if (a->text.len || (rc == FM_OK && !a->failed)) /* an error stands alone */
+        putchar('\n');
     return rc == FM_OK && a->failed ? FM_EINVAL : rc;
 }
 
@@ -104,6 +105,8 @@ static fm_status converse(cli *c, const run_opts *o, fm_model *m, fm_json *messa
         if (rc == FM_OK && line.len)
             rc = answer_one(c, o, m, messages, fm_buf_span(&line));
     }
+    if (tty) /* the shell's prompt begins its own line */
+        fputc('\n', stderr);
     fm_buf_release(&line);
     return rc;
 }

@@ -73,6 +73,13 @@ static void print_summary(const summary *s)
                (unsigned long long)s->changed);
 }
 
+/* Where the number of steps is given, epochs decide nothing; steps=0 is "not given". */
+static bool counts(const fm_json *cfg, const char *key)
+{
+    bool by_steps = fm_json_int(fm_json_get(cfg, "steps"), 0) > 0;
+    return strcmp(key, by_steps ? "epochs" : "steps") != 0;
+}
+
 static void print_recipe(const fm_json *recipe)
 {
     if (!recipe)
@@ -84,7 +91,7 @@ static void print_recipe(const fm_json *recipe)
         static const char *const shown[] = {"r", "alpha", "lr", "steps", "epochs", "batch", "seed"};
         const fm_json *v = fm_json_iter_value(it);
         for (size_t i = 0; i < FM_ARRAY_LEN(shown); i++)
-            if (strcmp(shown[i], fm_json_iter_key(it)) == 0)
+            if (strcmp(shown[i], fm_json_iter_key(it)) == 0 && counts(cfg, shown[i]))
                 printf(" %s=%g", shown[i], fm_json_real(v, 0));
     }
     putchar('\n');

@@ -4,11 +4,21 @@
 #include "cli/commands.h"
 #include "cli/version_tree.h"
 
+static bool same_entries(const fm_tree *a, const fm_tree *b)
+{
+    bool same = fm_tree_count(a) == fm_tree_count(b);
+    for (size_t i = 0; same && i < fm_tree_count(a); i++) {
+        const fm_entry *x = fm_tree_at(a, i), *y = fm_tree_at(b, i);
+        same = strcmp(x->path, y->path) == 0 && memcmp(&x->id, &y->id, sizeof x->id) == 0;
+    }
+    return same;
+}
+
 static fm_status add(cli *c, const char *branch, const char *const *files, size_t n)
 {
     char ref[300], subject[300];
     fm_oid old, oid;
-    fm_tree *tree = NULL;
+    fm_tree *tree = NULL, *before = NULL;
     fm_txn *txn = NULL;
     snprintf(ref, sizeof ref, "refs/heads/%.250s", branch);
     fm_status rc = cli_open(c);
@@ -18,6 +28,8 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
         rc = fm_fail(FM_ENOTFOUND, "'%s' is not a branch; a suite is added to a branch's tip",
                      branch);
     if (rc == FM_OK)
+        rc = fm_version_tree(c->repo, &before, &old);
+    if (rc == FM_OK)
         rc = fm_version_tree(c->repo, &tree, &old);
     if (rc == FM_OK)
         rc = fm_txn_begin(&txn, fm_repo_store(c->repo));
@@ -25,7 +37,9 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
         rc = tree_add_suite(txn, tree, files[i]);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, NULL);
-    if (rc == FM_OK) {
+    if (rc == FM_OK && same_entries(tree, before)) {
+        printf("%s carries %s already\n", branch, n == 1 ? "this suite" : "these suites");
+    } else if (rc == FM_OK) {
         snprintf(subject, sizeof subject, "add %zu suite%s", n, n == 1 ? "" : "s");
         landing l = {.branch = branch, .expect_old = &old, .tree = tree, .gate = false};
         l.commit =
@@ -33,6 +47,7 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
         rc = land_version(c, &l, &oid);
     }
     fm_txn_close(txn);
+    fm_tree_free(before);
     fm_tree_free(tree);
     return rc;
 }

@@ -8,6 +8,7 @@
 
 typedef struct test_opts {
     const char *rev, *against, *suite, *case_name, *junit;
+    char suite_word[80]; /* what suite points to when it stood in --case SUITE/CASE */
     bool json, verbose;
 } test_opts;
 
@@ -36,6 +37,27 @@ static void side_release(test_side *side, size_t n)
     fm_model_close(side->model);
 }
 
+/* --case SUITE/CASE, as blame takes it; a name of a case may hold '/' itself. */
+static void split_case(const suite_set *set, test_opts *o)
+{
+    const char *slash = o->case_name ? strchr(o->case_name, '/') : NULL;
+    if (!slash || o->suite)
+        return;
+    size_t len = (size_t)(slash - o->case_name);
+    for (size_t i = 0; i < set->count; i++)
+        if (fm_suite_find(set->suite[i], o->case_name) >= 0)
+            return;
+    for (size_t i = 0; i < set->count; i++) {
+        const char *name = fm_suite_name(set->suite[i]);
+        if (strlen(name) == len && strncmp(name, o->case_name, len) == 0) {
+            snprintf(o->suite_word, sizeof o->suite_word, "%s", name);
+            o->suite = o->suite_word;
+            o->case_name = slash + 1;
+            return;
+        }
+    }
+}
+
 /* Keep only the suite that was asked for (--suite), or those that have the case (--case). */
 static fm_status select_suites(suite_set *set, const test_opts *o)
 {
@@ -52,11 +74,15 @@ static fm_status select_suites(suite_set *set, const test_opts *o)
     set->count = kept;
     if (kept)
         return FM_OK;
-    if (o->suite || o->case_name)
+    if (o->case_name)
+        return fm_fail(
+            FM_ENOTFOUND,
+            "no suite%s%s of %s has a case '%s'; 'fmstore suite ls %s --json' lists them",
+            o->suite ? " " : "", o->suite ? o->suite : "", o->rev, o->case_name, o->rev);
+    if (o->suite)
         return fm_fail(FM_ENOTFOUND,
-                       "no suite of %s has %s%s%s%s; 'fmstore suite ls %s' lists them", o->rev,
-                       o->suite ? "the name " : "", o->suite ? o->suite : "",
-                       o->case_name ? " a case " : "", o->case_name ? o->case_name : "", o->rev);
+                       "no suite of %s is called '%s'; 'fmstore suite ls %s' lists them", o->rev,
+                       o->suite, o->rev);
     return fm_fail(FM_ENOTFOUND, "%s carries no suite; add one with 'fmstore suite add %s FILE'",
                    o->rev, o->rev);
 }
@@ -203,7 +229,7 @@ int cmd_test(cli *c, int argc, char **argv)
     size_t n;
     const opt_spec table[] = {
         {0, "suite", OPT_STR, "NAME", "only this suite", &o.suite},
-        {0, "case", OPT_STR, "NAME", "only this case", &o.case_name},
+        {0, "case", OPT_STR, "NAME", "only this case; SUITE/NAME too", &o.case_name},
         {0, "against", OPT_STR, "REV", "run the same suites on REV too and show what flipped",
          &o.against},
         {0, "junit", OPT_STR, "FILE", "write JUnit XML", &o.junit},
@@ -221,6 +247,8 @@ int cmd_test(cli *c, int argc, char **argv)
     fm_status rc = cli_resolve(c, o.rev, &oid, &tree);
     if (rc == FM_OK)
         rc = suites_of(c, tree, &set);
+    if (rc == FM_OK)
+        split_case(&set, &o);
     if (rc == FM_OK)
         rc = select_suites(&set, &o);
     if (rc == FM_OK)

@@ -22,6 +22,9 @@ void cli_catch_interrupts(void)
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
+    struct sigaction hup;
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* nohup: goes on */
+        sigaction(SIGHUP, &sa, NULL);
 }
 
 static void print_usage(FILE *to, const cli *c)
@@ -47,6 +50,7 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
     fm_status rc = opt_parse(argc, argv, table, args, min, max, count);
     if (rc == FM_ECANCELLED) {
         print_usage(stdout, c);
+        printf("%s\n", c->summary);
         opt_print_help(table);
         return EXIT_YES;
     }

@@ -10,11 +10,11 @@
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
 
 typedef struct cli {
-    const char *dir;   /* -C, "." */
-    unsigned threads;  /* --threads, 0 = all */
-    const char *usage; /* of the running command */
-    fm_repo *repo;     /* opened by cli_open, closed by main */
-    fm_engine *engine; /* made by cli_engine, freed by main */
+    const char *dir;             /* -C, "." */
+    unsigned threads;            /* --threads, 0 = all */
+    const char *usage, *summary; /* of the running command */
+    fm_repo *repo;               /* opened by cli_open, closed by main */
+    fm_engine *engine;           /* made by cli_engine, freed by main */
 } cli;
 
 /* Parse or explain: CLI_GO_ON, or the exit code to return (help printed, usage error printed). */

@@ -186,10 +186,29 @@ static fm_status check_skip(const child *ch, const fm_dataset *data)
     return rc;
 }
 
+/* By its content alone a broken JSON file would be trained on as text. */
+static fm_status check_named_json(const char *path, fm_span bytes)
+{
+    const char *dot = strrchr(fm_path_base(path), '.');
+    size_t at = bytes.len >= 3 && memcmp(bytes.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    if (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".jsonl") != 0))
+        return FM_OK;
+    while (at < bytes.len && strchr(" \t\r\n", bytes.data[at]) && bytes.data[at])
+        at++;
+    if (at == bytes.len || bytes.data[at] == '{' || bytes.data[at] == '[')
+        return FM_OK;
+    return fm_fail(FM_EINVAL,
+                   "%s: is named as JSON, but begins with neither '{' nor '['; rename it to .txt "
+                   "to train on it as text",
+                   path);
+}
+
 static fm_status prepare_child(derivation *d, size_t i)
 {
     child *ch = &d->f->child[i];
     fm_status rc = fm_read_file(&d->data[i], ch->data_path, DATA_MAX_BYTES);
+    if (rc == FM_OK)
+        rc = check_named_json(ch->data_path, fm_buf_span(&d->data[i]));
     if (rc == FM_OK)
         rc = fm_dataset_open(&d->dataset[i], fm_buf_span(&d->data[i]), fm_path_base(ch->data_path),
                              d->tok, d->chat, &ch->config, ch->skip, ch->skip_count);

@@ -147,6 +147,7 @@ static int run_command(cli *c, int argc, char **argv)
     for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
         if (strcmp(argv[0], commands[i].name) == 0) {
             c->usage = commands[i].usage;
+            c->summary = commands[i].summary;
             return commands[i].run(c, argc, argv);
         }
     }

@@ -357,7 +357,7 @@ static fm_status warn_base(fm_buf *warning, const fm_json *config, const char *b
 
     if (!warning || !base_name || !made_for || !*made_for || strcmp(made_for, base_name) == 0)
         return FM_OK;
-    fm_buf_printf(warning, "the adapter was made for '%s', the parent is '%s'", made_for,
+    fm_buf_printf(warning, "the adapter names its base '%s'; its shapes fit '%s'", made_for,
                   base_name);
     return fm_buf_ok(warning);
 }
