@@ -19,8 +19,9 @@ run() {
   local want=0 got=0 shown='' word
   if [ "$1" = --expect ]; then want=$2; shift 2; fi
   for word in "$@"; do
+    word=${word/#"$here/"/examples/}
     case "$word" in *' '*) word="\"$word\"" ;; esac
-    shown+=" ${word/#"$here/"/examples/}"
+    shown+=" $word"
   done
   printf '\n%s$ fmstore%s%s\n' "$bold" "$shown" "$plain"
   "$fm" "$@" 2>&1 || got=$?
