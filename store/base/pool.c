@@ -1,10 +1,12 @@
 /* pool.c - a fork-join pool with persistent workers.
  *
- * The caller publishes a job and one 64-bit word: the generation and the number of parts. A worker
- * whose number is below the parts takes its own part (no queue, no stealing: the partition is
- * fixed); the others never look at the job, so it may be rewritten as soon as the participants are
- * done. Both sides spin for a few tens of microseconds before they sleep on a condition variable:
- * waking a sleeping thread costs more than a whole short kernel.
+ * The caller publishes a job and one 64-bit word: the generation and the number of parts. The
+ * partition is fixed; who computes a part is not. A worker claims the part of its number; when the
+ * caller is through with its own, it claims and computes those that no worker has begun, so that a
+ * worker whose core is taken by another process holds nobody up. Only who has won a claim looks at
+ * the job, so it may be rewritten as soon as all parts are done. Both sides spin for a few tens of
+ * microseconds before they sleep on a condition variable: waking a sleeping thread costs more than a
+ * whole short kernel.
  *
  * Sleeping is announced (sleepers, caller_waits) before the word is read a last time, and the word
  * is written before the announcement is read, all in sequential consistency: one of the two sides
@@ -29,7 +31,8 @@ struct worker {
     fm_pool *pool;
     unsigned number; /* 1 ..: the caller is number 0 */
     pthread_t thread;
-    fm_status status;
+    atomic_uint_fast64_t claimed; /* the last generation whose part was begun */
+    fm_status status;             /* of the part; written by who claimed it */
     fm_error_state error;
 };
 
@@ -140,6 +143,23 @@ static void finish_part(fm_pool *p)
     pthread_mutex_unlock(&p->mutex);
 }
 
+/* One of the two sides wins each generation's part. A late worker loses to a caller that has gone
+ * on: had the part not been begun, the caller would still be waiting. */
+static bool claim(struct worker *w, uint64_t generation)
+{
+    uint_fast64_t last = atomic_load(&w->claimed);
+    return last < generation && atomic_compare_exchange_strong(&w->claimed, &last, generation);
+}
+
+static void compute_part(fm_pool *p, struct worker *w, unsigned parts)
+{
+    size_t begin, end;
+    part_of(&begin, &end, p->count, parts, w->number);
+    w->status = p->fn(p->ctx, begin, end, w->number);
+    if (w->status < 0)
+        fm_error_save(&w->error);
+}
+
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
@@ -152,13 +172,9 @@ static void *worker_main(void *arg)
             return NULL;
         seen = atomic_load(&p->word);
         unsigned parts = (unsigned)(seen & ((1u << PARTS_BITS) - 1));
-        if (w->number >= parts)
+        if (w->number >= parts || !claim(w, seen >> PARTS_BITS))
             continue;
-        size_t begin, end;
-        part_of(&begin, &end, p->count, parts, w->number);
-        w->status = p->fn(p->ctx, begin, end, w->number);
-        if (w->status < 0)
-            fm_error_save(&w->error);
+        compute_part(p, w, parts);
         finish_part(p);
     }
 }
@@ -214,17 +230,28 @@ static unsigned parts_for(const fm_pool *p, size_t count, size_t min_chunk)
     return (unsigned)FM_MAX(FM_MIN(parts, fm_pool_threads(p)), 1);
 }
 
-static void publish(fm_pool *p, unsigned parts)
+static uint64_t publish(fm_pool *p, unsigned parts)
 {
     uint64_t generation = (atomic_load(&p->word) >> PARTS_BITS) + 1;
 
     atomic_store(&p->pending, parts - 1);
     atomic_store(&p->word, generation << PARTS_BITS | parts);
     if (atomic_load(&p->sleepers) == 0)
-        return;
+        return generation;
     pthread_mutex_lock(&p->mutex);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->mutex);
+    return generation;
+}
+
+static void compute_unclaimed(fm_pool *p, unsigned parts, uint64_t generation)
+{
+    for (unsigned i = 1; i < parts; i++) {
+        if (!claim(&p->worker[i], generation))
+            continue;
+        compute_part(p, &p->worker[i], parts);
+        atomic_fetch_sub(&p->pending, 1);
+    }
 }
 
 fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx)
@@ -239,9 +266,15 @@ fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn 
     pool->fn = fn;
     pool->ctx = ctx;
     pool->count = count;
-    publish(pool, parts);
+    const uint64_t generation = publish(pool, parts);
     part_of(&begin, &end, count, parts, 0);
     fm_status rc = fn(ctx, begin, end, 0);
+    fm_error_state own;
+    if (rc < 0)
+        fm_error_save(&own); /* a part computed below may fail too; the lowest one's text counts */
+    compute_unclaimed(pool, parts, generation);
+    if (rc < 0)
+        fm_error_restore(&own);
     wait_for_participants(pool);
     for (unsigned i = 1; i < parts && rc >= 0; i++) {
         rc = pool->worker[i].status;
