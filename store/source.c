@@ -129,6 +129,12 @@ static fm_status open_file(fm_source *src)
                        "%s: a PyTorch pickle can run code and is not read; save the model as "
                        "safetensors",
                        src->path);
+    size_t len = strlen(src->path);
+    if (len > 5 && strcmp(src->path + len - 5, ".gguf") == 0)
+        return fm_fail(FM_ECORRUPT,
+                       "%s: does not begin with GGUF's mark; it is another file under that name, "
+                       "or damaged",
+                       src->path);
     return src_open_single(src);
 }
 

@@ -45,6 +45,7 @@ bad 128 "lora_A" import "$tmp/adapters/shape" --as x --parent atlas
 say "sources that are not models"
 : >../empty.gguf
 echo "hello" >../text.gguf
+bad 128 "does not begin with GGUF's mark" import ../text.gguf --as x
 mkdir ../folder
 for f in ../empty.gguf ../text.gguf ../folder ../nowhere /dev/null "$atlas/suites"; do
     bad 128 "" import "$f" --as x
