@@ -1,10 +1,12 @@
-/* cmd_diff.c - fmstore diff A B: which tensors and files changed, and by how much. */
+/* cmd_diff.c - fmstore diff A B: which tensors and files changed, and by how much; what changed in
+ * the recipe; what the tests last said of each. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/version_tree.h"
+#include "store/base/mem.h"
 
 typedef struct diff_state {
     cli *c;
@@ -13,6 +15,8 @@ typedef struct diff_state {
     out_table *table;
     fm_json *changes;
     uint64_t tensors, files;
+    const char *rev[2];
+    fm_oid oid[2];
 } diff_state;
 
 static const char *const change_word[] = {"added", "deleted", "modified"};
@@ -118,6 +122,7 @@ static void print_recipe_difference(const fm_json *a, const fm_json *b)
 
 static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
 {
+    char *tests[2] = {tests_note(s->c, &s->oid[0]), tests_note(s->c, &s->oid[1])};
     if (s->json) {
         fm_status rc = FM_OK;
         fm_json *o = fm_json_new_object();
@@ -125,6 +130,10 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
         out_set(&rc, o, "files", fm_json_new_int((int64_t)s->files));
         out_set(&rc, o, "changes", s->changes);
         s->changes = NULL;
+        out_set(&rc, o, "tests_a", fm_json_new_str(tests[0]));
+        out_set(&rc, o, "tests_b", fm_json_new_str(tests[1]));
+        fm_free(tests[0]);
+        fm_free(tests[1]);
         if (rc == FM_OK)
             return out_json(o);
         fm_json_free(o);
@@ -138,6 +147,11 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
         rc = tree_recipe(s->c, b, &rb);
     if (rc == FM_OK && ra && rb)
         print_recipe_difference(ra, rb);
+    for (size_t i = 0; i < 2; i++) {
+        if (rc == FM_OK && tests[i])
+            printf("%s: %s\n", s->rev[i], tests[i]);
+        fm_free(tests[i]);
+    }
     if (rc == FM_OK)
         printf("%" PRIu64 " tensor%s and %" PRIu64 " file%s differ\n", s->tensors,
                s->tensors == 1 ? "" : "s", s->files, s->files == 1 ? "" : "s");
@@ -149,21 +163,19 @@ static fm_status finish(diff_state *s, const fm_tree *a, const fm_tree *b)
 int cmd_diff(cli *c, int argc, char **argv)
 {
     diff_state s = {.c = c};
-    const char *args[2];
     size_t n;
-    fm_oid oid[2];
     fm_tree *tree[2] = {NULL, NULL};
     const opt_spec table[] = {
         {0, "stat", OPT_FLAG, NULL, "names only; do not read the values", &s.stat},
         {0, "json", OPT_FLAG, NULL, "as JSON", &s.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
+    int code = cli_parse(c, argc, argv, table, s.rev, 2, 2, &n);
     if (code != CLI_GO_ON)
         return code;
-    fm_status rc = cli_resolve(c, args[0], &oid[0], &tree[0]);
+    fm_status rc = cli_resolve(c, s.rev[0], &s.oid[0], &tree[0]);
     if (rc == FM_OK)
-        rc = cli_resolve(c, args[1], &oid[1], &tree[1]);
+        rc = cli_resolve(c, s.rev[1], &s.oid[1], &tree[1]);
     if (rc == FM_OK) {
         s.p = fm_store_provider(fm_repo_store(c->repo));
         s.table = out_table_new();

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/version_tree.h"
 #include "infer/arch.h"
+#include "store/base/mem.h"
 
 typedef struct summary {
     uint64_t tensors, tensor_bytes, elems;
@@ -140,7 +141,6 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
                       const fm_json *recipe)
 {
     char hex[41];
-    fm_buf note;
     fm_oid_hex(&v->oid, hex);
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
     printf("Kind:    %s\n", v->kind);
@@ -151,11 +151,10 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     print_summary(s);
     print_recipe(recipe);
     print_paths(tree, "suites/", "Suite:   ");
-    fm_buf_init(&note, 0);
-    if (fm_note_read(c->repo, &note, &v->oid) == FM_OK)
-        printf("Note:    %s\n", fm_buf_cstr(&note));
-    fm_buf_release(&note);
-    fm_error_clear();
+    char *note = tests_note(c, &v->oid);
+    if (note)
+        printf("Note:    %s\n", note);
+    fm_free(note);
 }
 
 int cmd_show(cli *c, int argc, char **argv)

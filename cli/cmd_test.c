@@ -184,27 +184,23 @@ static fm_status write_junit(const test_opts *o, const test_side *side, size_t n
     return rc;
 }
 
-/* One line on the commit, for people who look with plain git. */
-static fm_status note_result(cli *c, const test_side *side, size_t n)
+static test_tally tally_of(const test_side *side, size_t n)
 {
-    size_t passed = 0, count = 0;
-    char line[200];
+    test_tally t = {0};
     for (size_t i = 0; i < n; i++) {
-        passed += side->run[i].passed;
-        count += side->run[i].count;
+        t.passed += side->run[i].passed;
+        t.count += side->run[i].count;
     }
-    snprintf(line, sizeof line, "tests: %zu of %zu cases passed (%s)", passed, count,
-             fm_engine_mode(c->engine));
-    return fm_note_add(c->repo, &side->oid, line);
+    return t;
 }
 
 static fm_status report(cli *c, const test_opts *o, const test_side *side, const test_side *base,
                         size_t n)
 {
+    const test_tally tally = tally_of(side, n);
     fm_status rc = fm_result_flush(c->repo);
-    size_t bad = 0;
     if (rc == FM_OK && !o->case_name && !o->suite)
-        rc = note_result(c, side, n);
+        rc = note_tests(c, &side->oid, &tally);
     if (rc == FM_OK && o->junit)
         rc = write_junit(o, side, n);
     if (rc == FM_OK && o->json) {
@@ -215,9 +211,7 @@ static fm_status report(cli *c, const test_opts *o, const test_side *side, const
         else
             print_side(o, side, n);
     }
-    for (size_t i = 0; i < n; i++)
-        bad += side->run[i].count - side->run[i].passed;
-    if (rc < 0 || !bad)
+    if (rc < 0 || tally.passed == tally.count)
         return rc;
     fm_error_clear();
     return FM_EREFUSED; /* the honest no has been printed already */

@@ -67,12 +67,41 @@ static void print_run(const fm_suite_run *run, const char *label)
     }
 }
 
-fm_status run_gates(cli *c, const fm_tree *tree, const char *label, size_t *gates_failed)
+char *tests_note(cli *c, const fm_oid *oid)
+{
+    fm_buf note;
+    char *line = NULL;
+    fm_buf_init(&note, 0);
+    if (fm_note_read(c->repo, &note, oid) == FM_OK) {
+        while (note.len && note.data[note.len - 1] == '\n')
+            note.data[--note.len] = 0;
+        const char *text = fm_buf_cstr(&note), *last = strrchr(text, '\n');
+        line = fm_strdup(last ? last + 1 : text);
+    }
+    fm_error_clear(); /* a version without a note is the common case */
+    fm_buf_release(&note);
+    return line;
+}
+
+fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally)
+{
+    char line[200];
+    if (!tally->count)
+        return FM_OK;
+    snprintf(line, sizeof line, "tests: %zu of %zu cases passed (%s)", tally->passed, tally->count,
+             fm_engine_mode(c->engine));
+    char *last = tests_note(c, oid);
+    bool known = last && strcmp(last, line) == 0;
+    fm_free(last);
+    return known ? FM_OK : fm_note_add(c->repo, oid, line);
+}
+
+fm_status run_gates(cli *c, const fm_tree *tree, const char *label, test_tally *out)
 {
     suite_set set = {0};
     fm_model *model = NULL;
     fm_result_cache cache = suite_cache(c);
-    *gates_failed = 0;
+    *out = (test_tally){0};
     fm_status rc = suites_of(c, tree, &set);
     if (rc == FM_OK && set.count)
         rc = cli_load_model(c, tree, label, &model);
@@ -83,7 +112,9 @@ fm_status run_gates(cli *c, const fm_tree *tree, const char *label, size_t *gate
             break;
         print_run(&run, label);
         if (fm_suite_is_gate(set.suite[i]) && run.passed != run.count)
-            ++*gates_failed;
+            out->gates_failed++;
+        out->passed += run.passed;
+        out->count += run.count;
         fm_suite_run_release(&run);
     }
     if (rc == FM_OK && set.count)

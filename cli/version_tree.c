@@ -139,7 +139,7 @@ fm_json *version_json(const fm_version *v)
     return NULL;
 }
 
-static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, size_t gates_failed)
+static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, const test_tally *tally)
 {
     char hex[41];
     fm_oid_hex(oid, hex);
@@ -152,29 +152,33 @@ static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, size
     if (rc == FM_EEXISTS)
         rc = FM_OK; /* the same candidate was rejected before */
     fm_buf_release(&ref);
+    if (rc == FM_OK)
+        rc = note_tests(c, oid, tally);
     if (rc < 0)
         return rc;
     return fm_fail(FM_EREFUSED,
                    "branch '%s' is not %s: %zu gate suite%s failed; the candidate is kept as %.10s "
                    "(--no-gate lands it all the same)",
-                   l->branch, l->expect_old ? "moved" : "made", gates_failed,
-                   gates_failed == 1 ? "" : "s", hex);
+                   l->branch, l->expect_old ? "moved" : "made", tally->gates_failed,
+                   tally->gates_failed == 1 ? "" : "s", hex);
 }
 
 fm_status land_version(cli *c, const landing *l, fm_oid *out)
 {
-    size_t gates_failed = 0;
+    test_tally tally = {0};
     char ref[300];
     int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
     if (n < 0 || (size_t)n >= sizeof ref)
         return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
     fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
     if (rc == FM_OK && l->gate)
-        rc = run_gates(c, l->tree, l->branch, &gates_failed);
-    if (rc == FM_OK && gates_failed)
-        rc = keep_rejected(c, l, out, gates_failed);
+        rc = run_gates(c, l->tree, l->branch, &tally);
+    if (rc == FM_OK && tally.gates_failed)
+        rc = keep_rejected(c, l, out, &tally);
     if (rc == FM_OK)
         rc = fm_ref_update(c->repo, ref, out, l->expect_old, l->commit.message);
+    if (rc == FM_OK)
+        rc = note_tests(c, out, &tally);
     if (rc < 0)
         return rc;
     printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(out),

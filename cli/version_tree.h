@@ -37,8 +37,17 @@ typedef struct landing {
 fm_status land_version(cli *c, const landing *l, fm_oid *out);
 
 /* Run all suites of the tree on its model and print one line per suite and failing case to stderr.
- * *gates_failed counts failing gate suites. label: "child-a". */
-fm_status run_gates(cli *c, const fm_tree *tree, const char *label, size_t *gates_failed);
+ * label: "child-a". */
+typedef struct test_tally {
+    size_t passed, count; /* cases of all suites */
+    size_t gates_failed;  /* gate suites with a case that does not pass */
+} test_tally;
+fm_status run_gates(cli *c, const fm_tree *tree, const char *label, test_tally *out);
+/* One line on the commit, for people who look with plain git; nothing where no case was run or the
+ * last line says the same. */
+fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally);
+/* The last line of the note on a commit, owned; NULL where there is none. */
+char *tests_note(cli *c, const fm_oid *oid);
 
 /* Suites of a tree, parsed; the array and its suites are freed by suites_free. */
 typedef struct suite_set {
