@@ -80,32 +80,11 @@ fm_status child_skip_text(child *ch, const char *numbers)
     return rc;
 }
 
-static fm_status fail_key(const char *key, const char *const *known, const char *where)
-{
-    fm_buf all;
-    fm_buf_init(&all, 4096);
-    for (size_t i = 0; known[i]; i++)
-        fm_buf_printf(&all, "%s%s", i ? ", " : "", known[i]);
-    fm_status rc =
-        fm_fail(FM_EINVAL, "%s: unknown key '%s' (known: %s)", where, key, fm_buf_cstr(&all));
-    fm_buf_release(&all);
-    return rc;
-}
-
-/* obj must be a mapping, and every key of it among the NULL-ended list. */
 static fm_status known_keys(const fm_json *obj, const char *const *known, const char *where)
 {
     if (!fm_json_is(obj, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: want 'key: value' lines here", where);
-    for (void *it = fm_json_iter(obj); it; it = fm_json_next(obj, it)) {
-        const char *key = fm_json_iter_key(it);
-        const char *const *k = known;
-        while (*k && strcmp(*k, key) != 0)
-            k++;
-        if (!*k)
-            return fail_key(key, known, where);
-    }
-    return FM_OK;
+    return fm_json_known_keys(obj, known, where);
 }
 
 /* Absent is fine; another type would be left out in silence. */

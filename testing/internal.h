@@ -82,8 +82,6 @@ fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, co
 void fmi_case_release(fmi_case *c);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
-/* Every key of obj is among the NULL-ended list; the error names `where` and lists them. */
-fm_status fmi_known_keys(const fm_json *obj, const char *const *known, const char *where);
 
 /* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. *budget
  * is what all templates of the suite may still write, in bytes: beyond it FM_ELIMIT. */

@@ -6,25 +6,6 @@
 #include "store/base/yaml.h"
 #include "testing/internal.h"
 
-fm_status fmi_known_keys(const fm_json *obj, const char *const *known, const char *where)
-{
-    for (void *it = fm_json_iter(obj); it; it = fm_json_next(obj, it)) {
-        const char *key = fm_json_iter_key(it);
-        const char *const *k = known;
-        while (*k && strcmp(*k, key) != 0)
-            k++;
-        if (*k)
-            continue;
-        char list[512] = "";
-        for (k = known; *k; k++) {
-            strncat(list, *list ? ", " : "", sizeof list - strlen(list) - 1);
-            strncat(list, *k, sizeof list - strlen(list) - 1);
-        }
-        return fm_fail(FM_EINVAL, "%s: unknown key '%s' (known: %s)", where, key, list);
-    }
-    return FM_OK;
-}
-
 typedef struct builder {
     fm_suite *suite;
     const char *what;
@@ -107,7 +88,7 @@ static fm_status read_frame(fm_suite *s, const char *what)
                   *description = fm_json_get(s->doc, "description");
     if (!fm_json_is(s->doc, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: a suite is a mapping with 'suite' and 'cases'", what);
-    fm_status rc = fmi_known_keys(s->doc, known, what);
+    fm_status rc = fm_json_known_keys(s->doc, known, what);
     if (rc == FM_OK)
         rc = fm_json_need_str(&name, s->doc, "suite", what);
     if (rc == FM_OK)

@@ -143,7 +143,7 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
     if (!g)
         return FM_OK;
     fm_status rc = fm_json_is(g, FM_JSON_OBJECT)
-                       ? fmi_known_keys(g, known, where)
+                       ? fm_json_known_keys(g, known, where)
                        : fm_fail(FM_EINVAL, "%s: 'generate' wants a mapping", where);
     if (rc == FM_OK)
         rc = read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where);
@@ -489,7 +489,7 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     fm_status rc = need_name(c, what);
     snprintf(where, sizeof where, "%.200s: case '%.200s'", what, rc == FM_OK ? c->name : "");
     if (rc == FM_OK)
-        rc = fmi_known_keys(doc, known, where);
+        rc = fm_json_known_keys(doc, known, where);
     if (rc == FM_OK)
         rc = need_ignore_case(c, where);
     if (rc == FM_OK)

@@ -498,3 +498,22 @@ fm_status fm_json_write(fm_buf *out, const fm_json *v, fm_json_style style)
     fm_status rc = write_value(out, v, style, 0);
     return rc < 0 ? rc : fm_buf_ok(out);
 }
+
+fm_status fm_json_known_keys(const fm_json *obj, const char *const *known, const char *what)
+{
+    for (void *it = fm_json_iter(obj); it; it = fm_json_next(obj, it)) {
+        const char *key = fm_json_iter_key(it);
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0)
+            k++;
+        if (*k)
+            continue;
+        char list[512] = "";
+        for (k = known; *k; k++) {
+            strncat(list, *list ? ", " : "", sizeof list - strlen(list) - 1);
+            strncat(list, *k, sizeof list - strlen(list) - 1);
+        }
+        return fm_fail(FM_EINVAL, "%s: unknown key '%s' (known: %s)", what, key, list);
+    }
+    return FM_OK;
+}

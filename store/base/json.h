@@ -61,6 +61,11 @@ FM_CHECKED fm_status fm_json_need_real(double *out, const fm_json *obj, const ch
 FM_CHECKED fm_status fm_json_need_str(const char **out, const fm_json *obj, const char *key,
                                       const char *what);
 
+/* Every key of obj is among the NULL-ended list, so that a misspelt one is never ignored:
+ * FM_EINVAL "<what>: unknown key 'x' (known: a, b)". Anything but an object has no keys. */
+FM_CHECKED fm_status fm_json_known_keys(const fm_json *obj, const char *const *known,
+                                        const char *what);
+
 /* Building. Constructors return NULL on ENOMEM; set/push consume value (NULL value = ENOMEM is
  * passed through), so that they nest: fm_json_set(o, "k", fm_json_new_int(3)). */
 fm_json *fm_json_new_object(void);
