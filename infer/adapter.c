@@ -315,14 +315,14 @@ static fm_status bind_term(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_has
         rc = check_factors(a, module, lin, ea, eb, spec.r);
     fmi_cached *ca = NULL, *cb = NULL;
     if (rc == FM_OK)
-        rc = fmi_hold(b, &ca, ea, FMI_VECTOR);
+        rc = fmi_hold(b, &ca, ea, FMI_LORA_A);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &cb, eb, FMI_VECTOR);
+        rc = fmi_hold(b, &cb, eb, FMI_LORA_B);
     if (rc == FM_OK)
         rc = digest_term(digest, module, ca, cb, spec.scale);
     if (rc != FM_OK)
         return rc;
-    fm_lora_term term = {.a = ca->v, .b = cb->v, .r = spec.r, .scale = spec.scale, .adapter = n};
+    fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
     return add_term(lin, &term);
 }
 

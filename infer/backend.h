@@ -7,7 +7,7 @@
  * lacks: whoever needs it asks first (fm_backend_lacks) and refuses by name; nothing is silently
  * run elsewhere.
  *
- * All arithmetic is float32 in the order that DESIGN section 10 fixes for `exact`: per output a
+ * In mode exact all arithmetic is float32 in the order that DESIGN section 10 fixes: per output a
  * chain of fmaf over ascending k, restarted every FM_K_BLOCK, block sums added in ascending order
  * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run
  * over FM_LANES lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by
@@ -30,31 +30,71 @@ FM_BEGIN_DECLS
 #define FM_KV_PAGE 32 /* positions of one page of the KV cache */
 
 typedef struct fm_backend fm_backend;
-typedef struct fm_weight fm_weight; /* a matrix [N, K] in the device's product layout; immutable but
-                                       for weight_update */
+typedef struct fm_weight
+    fm_weight; /* a matrix [N, K] in the device's layout for its role; immutable
+                                       but for weight_update */
+
+/* What a matrix is used for, which decides its layout. */
+typedef enum fm_role {
+    FM_ROLE_LINEAR, /* [n, k] of linear, products, embed */
+    FM_ROLE_LORA_A, /* [r, k] */
+    FM_ROLE_LORA_B, /* [n, r] */
+} fm_role;
 
 /* Rope table: cos and sin [positions, HD/2] f32, already scaled by the attention factor. */
 
-/* One layer's cache. k: [pages, NKV, HD, FM_KV_PAGE], v: [pages, NKV, FM_KV_PAGE, HD]. */
+/* Pages of keys and values: page p begins at k + p * kv_page_bytes, v likewise. What is inside is
+ * the backend's; mode exact has f32 k [NKV, HD, FM_KV_PAGE] and v [NKV, FM_KV_PAGE, HD]. */
 typedef struct fm_kv_view {
-    float *k;
-    float *v;
+    void *k, *v;
 } fm_kv_view;
 
-/* One low-rank term of a list and the rows that it is for: first, first + 1, .. (rows NULL), or the
- * m row numbers of rows. */
+/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). */
+
+/* One product of a list that shares x: y[row, 0..n) = x[row, 0..k) W^T (+ bias[n], added last). */
+typedef struct fm_product {
+    float *y;
+    size_t ldy;
+    const fm_weight *w;
+    const float *bias; /* [n] or NULL */
+    uint32_t first, m;
+    const int32_t *rows;
+} fm_product;
+
+/* One low-rank term of a list that shares x: y[row, 0..n) += scale * ((x[row] A^T) B^T). */
 typedef struct fm_lora {
-    const float *a, *b; /* [r, k], [n, r] f32, device */
-    uint32_t r;
+    float *y;
+    size_t ldy;
+    const fm_weight *a, *b; /* [r, k], [n, r] */
     float scale;
     uint32_t first, m;
-    const int32_t *rows; /* device */
+    const int32_t *rows;
 } fm_lora;
+
+/* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
+ * sequence seq[i], whose position t lies in page table[seq[i] * table_stride + t / FM_KV_PAGE].
+ * Rows of one sequence that stand one after another have ascending positions. Scores are
+ * s = (q . k) * scale, then softcap * tanh(s / softcap) where softcap > 0; softmax over them, sum
+ * over v, both in ascending positions. */
+typedef struct fm_attn {
+    float *out; /* [m, NH*HD], ldo apart */
+    size_t ldo;
+    const float *q; /* likewise */
+    size_t ldq;
+    fm_kv_view kv;
+    const int32_t *table;
+    uint32_t table_stride;
+    const int32_t *seq, *pos; /* [m] */
+    uint32_t m, nh, nkv, hd;
+    uint32_t window;
+    float scale, softcap;
+} fm_attn;
 
 struct fm_backend {
     const char *name;         /* "cpu" */
-    const char *mode;         /* "exact" */
-    const char *kernel_class; /* "exact-f32-1": part of every result's key; same on every CPU */
+    const char *mode;         /* "exact", "fast" */
+    const char *kernel_class; /* part of every result's key. "exact-f32-1": same on every CPU */
+    const char *layout;       /* names what weight_image writes: part of a cached artefact's key */
     const char *isa;          /* "avx512", "avx2", "generic": for people, never in a key */
     bool host_visible;
     void *ctx;
@@ -67,21 +107,41 @@ struct fm_backend {
     fm_status (*download)(fm_backend *be, void *dst, const void *src, size_t bytes); /* syncs */
     fm_status (*sync)(fm_backend *be); /* wait; the first failure since the last sync */
 
-    /* ---- weights: bytes of (dtype, [n, k]) on the host -> product layout, widened exactly ---- */
-    fm_status (*weight_new)(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n, uint32_t k,
-                            const void *host_bytes);
+    /* ---- weights: bytes of (dtype, [n, k]) on the host -> the layout of a role ----
+     * Mode exact widens exactly to f32; mode fast keeps the stored block types where it has kernels
+     * for them. An image is those bytes in the layout: plain, free of addresses, so that it can be
+     * kept in a file and mapped. weight_map borrows an image (64-byte aligned) for the weight's
+     * life; weight_new owns its own. These four may be called from any thread. */
+    fm_status (*weight_new)(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                            uint32_t n, uint32_t k, const void *host_bytes);
+    /* Bytes of the image; FM_EUNSUPPORTED for a dtype that cannot be used in this role. */
+    fm_status (*weight_image_bytes)(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
+                                    uint32_t n, uint32_t k);
+    fm_status (*weight_image)(fm_backend *be, void *image, fm_role role, fm_dtype dtype, uint32_t n,
+                              uint32_t k, const void *host_bytes);
+    fm_status (*weight_map)(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                            uint32_t n, uint32_t k, const void *image);
     void (*weight_free)(fm_backend *be, fm_weight *w);
-    uint64_t (*weight_bytes)(const fm_weight *w);
+    uint64_t (*weight_bytes)(const fm_weight *w); /* resident, its image included */
+    /* Training, mode exact: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
     void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
+    const float *(*weight_floats)(const fm_weight *w);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
     /* y[row, 0..n) = x[row, 0..k) W^T (+ bias[n] if not NULL, added last) */
     void (*linear)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                    const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m);
-    /* y[row] += scale * ((x[row] A^T) B^T) for each term (on the host) and its rows; no row stands
-     * in two terms. A list, because a step has one term for each child and each is tiny. */
-    void (*lora)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
-                 uint32_t k, const fm_lora *term, uint32_t terms);
+    /* The same for a list (on the host): q, k, v of every group of rows in one call, which share
+     * the packing of x and one meeting of the threads. No element of y stands in two products. */
+    void (*products)(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_product *list,
+                     uint32_t count);
+    /* Each term of the list (on the host) on its rows; no element of y stands in two terms. A list,
+     * because a step has one term for each child and module, and each is tiny. */
+    void (*lora)(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                 uint32_t terms);
+    /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
+    void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                   const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
     /* y[i] = row ids[i] of W */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);
@@ -97,16 +157,15 @@ struct fm_backend {
     void (*scale)(fm_backend *be, float *y, float s, uint64_t n);
     void (*copy_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                       const int32_t *rows_of_x, uint32_t m, uint32_t n); /* y[i] = x[rows[i]] */
+    /* Bytes of one page of keys (of values: the same) in one layer. */
+    size_t (*kv_page_bytes)(const fm_backend *be, uint32_t nkv, uint32_t hd);
+    /* Keys and values of page src to page dst: before a shared page is written to. */
+    void (*kv_copy)(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                    uint32_t hd);
     /* Put k, v rows [m, NKV*HD] at slot[i] = page * FM_KV_PAGE + offset. */
     void (*kv_write)(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                      size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd);
-    /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0 = all) of the sequence
-     * whose pages are table[i*table_stride ...]. Scores q.k * scale, softmax, sum over v; softmax's
-     * sum and the sum over v run over ascending positions. */
-    void (*attention)(fm_backend *be, float *out, size_t ldo, const float *q, size_t ldq,
-                      fm_kv_view kv, const int32_t *table, uint32_t table_stride,
-                      const int32_t *pos, uint32_t m, uint32_t nh, uint32_t nkv, uint32_t hd,
-                      uint32_t window, float scale);
+    void (*attention)(fm_backend *be, const fm_attn *a);
     /* lse[i] = log sum exp of logits row i, in the lane order. */
     void (*logsumexp)(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
                       uint32_t v);
@@ -152,8 +211,9 @@ struct fm_backend {
                   float g_scale);
 };
 
-/* The CPU backend in mode `exact`. pool is borrowed and must outlive it; NULL = this thread. */
-FM_CHECKED fm_status fm_backend_cpu_exact(fm_backend **out, fm_pool *pool);
+/* The CPU backend in mode "exact" or "fast" (FM_EUNSUPPORTED names others). pool is borrowed and
+ * must outlive it; NULL = this thread. Weights made by one backend serve another of the same mode. */
+FM_CHECKED fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool);
 /* The naive oracle with the same table (double sums where a tolerance is tested; tests only). */
 FM_CHECKED fm_status fm_backend_cpu_ref(fm_backend **out);
 void fm_backend_close(fm_backend *be); /* NULL is fine */

@@ -17,19 +17,18 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
 {
     *out = NULL;
     fm_engine_opts o = opts ? *opts : fm_engine_defaults();
-    if (o.mode && strcmp(o.mode, "exact") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported, exact is", o.mode);
     if (o.max_rows < 1 || o.max_rows > MAX_ROWS_LIMIT)
         return fm_fail(FM_EINVAL, "max_rows is %u, allowed are 1 to %u", o.max_rows,
                        MAX_ROWS_LIMIT);
     fm_engine *e = fm_calloc(1, sizeof(*e));
     if (!e)
         return FM_ENOMEM;
-    o.mode = "exact";
+    if (!o.mode)
+        o.mode = "exact";
     e->opts = o;
     fm_status rc = fm_pool_new(&e->pool, o.threads);
     if (rc == FM_OK)
-        rc = fm_backend_cpu_exact(&e->be, e->pool);
+        rc = fm_backend_open(&e->be, o.mode, e->pool);
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
@@ -172,8 +171,8 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a)
 /* No sequence can be longer than the whole KV budget, so a table need not be either. */
 static uint32_t rope_positions(const fm_engine *e, const fm_arch *a)
 {
-    uint64_t per = (uint64_t)a->layers * a->kv_heads * a->head_dim * 2 * sizeof(float);
-    uint64_t fit = fmi_kv_bytes_max(e->kv) / per;
+    uint64_t page = 2 * (uint64_t)a->layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
+    uint64_t fit = fmi_kv_bytes_max(e->kv) / page * FM_KV_PAGE;
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
 }
 

@@ -53,8 +53,9 @@ struct fm_seq {
     uint32_t len;
     int32_t *page; /* [page_count] */
     uint32_t page_count, page_cap;
-    uint64_t stamp;   /* the step that pending belongs to */
-    uint32_t pending; /* rows of it in this step */
+    uint64_t stamp;   /* the step that the two below belong to */
+    uint32_t pending; /* rows of it */
+    uint32_t number;  /* among its sequences */
 };
 
 typedef struct fmi_step fmi_step; /* workspace of steps: step.c */

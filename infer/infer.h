@@ -24,7 +24,7 @@ typedef struct fm_seq fm_seq;
 
 typedef struct fm_engine_opts {
     unsigned threads;      /* 0 = all CPUs of the process */
-    const char *mode;      /* "exact"; others FM_EUNSUPPORTED */
+    const char *mode;      /* "exact", "fast"; others FM_EUNSUPPORTED */
     uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
     uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB) */
 } fm_engine_opts;

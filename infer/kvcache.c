@@ -10,8 +10,8 @@ struct fmi_kv_pool {
     fmi_kv *kv;
     fmi_kv_pool *next;
     uint32_t layers, kv_heads, head_dim;
-    size_t page_floats; /* of K, or of V, in one layer */
-    fm_kv_view *layer;  /* [layers] */
+    size_t page_bytes; /* of K, or of V, in one layer */
+    fm_kv_view *layer; /* [layers] */
     uint64_t pages, in_use;
     int32_t *free_page; /* stack of pages - in_use */
 };
@@ -91,7 +91,7 @@ fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t layers, uint32_
     p->layers = layers;
     p->kv_heads = kv_heads;
     p->head_dim = head_dim;
-    p->page_floats = (size_t)kv_heads * head_dim * FM_KV_PAGE;
+    p->page_bytes = kv->be->kv_page_bytes(kv->be, kv_heads, head_dim);
     p->next = kv->pools;
     kv->pools = p;
     *out = p;
@@ -100,20 +100,21 @@ fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t layers, uint32_
 
 uint64_t fmi_kv_page_bytes(const fmi_kv_pool *p)
 {
-    return (uint64_t)p->page_floats * 2 * sizeof(float) * p->layers;
+    return (uint64_t)p->page_bytes * 2 * p->layers;
 }
 
 /* A larger array with the first `pages` pages of *array in it. */
-static fm_status regrow(fmi_kv_pool *p, float **array, uint64_t pages)
+static fm_status regrow(fmi_kv_pool *p, void **array, uint64_t pages)
 {
     fm_backend *be = p->kv->be;
     void *fresh = NULL;
-    fm_status rc = be->alloc(be, &fresh, (size_t)pages * p->page_floats * sizeof(float));
+    fm_status rc = be->alloc(be, &fresh, (size_t)pages * p->page_bytes);
     if (rc != FM_OK)
         return rc;
     if (p->pages) {
-        be->copy_rows(be, fresh, p->page_floats, *array, p->page_floats, NULL, (uint32_t)p->pages,
-                      (uint32_t)p->page_floats);
+        size_t floats = p->page_bytes / sizeof(float);
+        be->copy_rows(be, fresh, floats, *array, floats, NULL, (uint32_t)p->pages,
+                      (uint32_t)floats);
         rc = be->sync(be);
     }
     if (rc != FM_OK) {

@@ -10,20 +10,25 @@ FM_BEGIN_DECLS
 
 /* One low-rank term on one linear layer, applied in order of the adapters. */
 typedef struct fm_lora_term {
-    const float *a; /* [r, in] device */
-    const float *b; /* [out, r] device */
+    const fm_weight *a; /* [r, in] */
+    const fm_weight *b; /* [out, r] */
     uint32_t r;
     float scale;
     uint32_t adapter; /* which adapters/<n> it is of */
 } fm_lora_term;
 
+/* y = ((x * in_scale) W^T + bias + low-rank terms) * out_scale + bias_after, where what is NULL is
+ * left out. Rows are grouped by (w, bias), terms by their factors. */
 typedef struct fm_linear {
     const fm_weight *w; /* [out, in]; shared through the cache */
-    fm_digest id;       /* of w's tensor: rows are grouped by it */
+    fm_digest id;       /* of w's tensor */
     const float *bias;  /* [out] or NULL */
     uint32_t in, out;
     fm_lora_term *lora;
     uint32_t lora_count;
+    const float *in_scale;   /* [in]: IA3 on a feed-forward module */
+    const float *out_scale;  /* [out]: IA3; DoRA's magnitude over the norm of W + scale B A */
+    const float *bias_after; /* [out]: DoRA scales what is added to the bias, not the bias */
 } fm_linear;
 
 typedef struct fm_layer {

@@ -27,14 +27,15 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     s->logit_row = fm_calloc(n, sizeof(int32_t));
     s->member = fm_calloc(n, sizeof(uint32_t));
     s->lin = fm_calloc(n, sizeof(fm_linear *));
-    s->lora = fm_calloc(n, sizeof(fm_lora));
-    s->done = fm_calloc(n, sizeof(bool));
+    s->product = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_product));
+    s->lora = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_lora));
+    s->seq = fm_calloc(n, sizeof(fm_seq *));
     s->lse_host = fm_calloc(n, sizeof(float));
     void *lse = NULL;
     fm_status rc = e->be->alloc(e->be, &lse, n * sizeof(float));
     s->lse = lse;
     if (rc == FM_OK && !(s->run && s->want && s->order && s->pos && s->logit_row && s->member &&
-                         s->lin && s->lora && s->done && s->lse_host))
+                         s->lin && s->lora && s->product && s->seq && s->lse_host))
         rc = FM_ENOMEM;
     if (rc != FM_OK) {
         fmi_step_free(s);
@@ -68,11 +69,12 @@ void fmi_step_free(fmi_step *s)
     device_free(e, s->act);
     device_free(e, s->logits);
     device_free(e, s->lse);
-    void *host[] = {s->run,  s->want, s->order,    s->pos,   s->logit_row, s->member,
-                    s->done, s->host, s->lse_host, s->lists, s->tap_host,  s->lora};
+    void *host[] = {s->run,  s->want,     s->order, s->pos,      s->logit_row, s->member,
+                    s->host, s->lse_host, s->lists, s->tap_host, s->lora,      s->product};
     for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
         fm_free(host[i]);
     fm_free(s->lin);
+    fm_free(s->seq);
     fm_free(s);
 }
 
@@ -120,12 +122,14 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
 /* Positions of the rows, and rows per model in order of first appearance. */
 static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t stamp)
 {
-    s->runs = 0;
+    s->runs = s->seqs = 0;
     for (uint32_t i = 0; i < n; i++) {
         fm_seq *q = rows[i].seq;
         if (q->stamp != stamp) {
             q->stamp = stamp;
             q->pending = 0;
+            q->number = s->seqs;
+            s->seq[s->seqs++] = q;
         }
         s->pos[i] = q->len + q->pending++;
         fmi_model_priv *mp = fmi_priv(q->model);
@@ -136,10 +140,10 @@ static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t sta
     }
 }
 
-static fm_status reserve(const fm_row *rows, uint32_t n)
+static fm_status reserve(const fmi_step *s)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        fm_status rc = fmi_seq_reserve(rows[i].seq, rows[i].seq->len + rows[i].seq->pending);
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        fm_status rc = fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending);
         if (rc != FM_OK)
             return rc;
     }
@@ -187,11 +191,11 @@ static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
         s->order[s->member[fmi_priv(rows[i].seq->model)->run]++] = i;
 }
 
-static uint32_t widest_table(const fm_row *rows, uint32_t n)
+static uint32_t widest_table(const fmi_step *s)
 {
     uint32_t stride = 1;
-    for (uint32_t i = 0; i < n; i++)
-        stride = FM_MAX(stride, rows[i].seq->page_count);
+    for (uint32_t i = 0; i < s->seqs; i++)
+        stride = FM_MAX(stride, s->seq[i]->page_count);
     return stride;
 }
 
@@ -212,15 +216,15 @@ static fm_status plan_room(fmi_step *s, size_t ints, size_t more)
     return rc;
 }
 
-/* ids, pos, slot, gather and page tables of all rows in step order, in one upload. */
+/* ids, pos, slot, gather, seq of all rows in step order and page tables, in one upload. */
 static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n, uint32_t stride)
 {
-    size_t ints = (size_t)n * (4 + stride);
-    fm_status rc = plan_room(s, ints, (size_t)s->max_rows * (4 + stride));
+    size_t ints = (size_t)n * 5 + (size_t)s->seqs * stride;
+    fm_status rc = plan_room(s, ints, (size_t)s->max_rows * 5 + (size_t)s->seqs * stride);
     if (rc != FM_OK)
         return rc;
     int32_t *ids = s->host, *pos = ids + n, *slot = pos + n, *gather = slot + n;
-    int32_t *table = gather + n;
+    int32_t *seq = gather + n, *table = seq + n;
     s->wanted = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = s->order[i], at = s->pos[from];
@@ -232,6 +236,10 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n, uint32
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
         if (r->want_logits)
             gather[s->wanted++] = (int32_t)(i - s->run[fmi_priv(q->model)->run].row0);
+        seq[i] = (int32_t)q->number;
+    }
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        const fm_seq *q = s->seq[i];
         int32_t *row = table + (size_t)i * stride;
         memcpy(row, q->page, q->page_count * sizeof(int32_t));
         memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
@@ -244,7 +252,9 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n, uint32
 static size_t act_floats(const fmi_geom *g, uint32_t rows)
 {
     size_t q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
-    return (3 * (size_t)g->hidden + 2 * q + 2 * kv + 2 * (size_t)g->inter + 8 * 16) * rows;
+    return (3 * (size_t)g->hidden + 2 * q + 2 * kv + 2 * (size_t)g->inter +
+            FM_MAX(FM_MAX((size_t)g->hidden, q), (size_t)g->inter) + 9 * 16) *
+           rows;
 }
 
 /* Room for activations of every pass at max_rows, and for the logits of this step. */
@@ -297,11 +307,13 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t stride, uint32_t i, 
                   .pos = s->dev + n + row0,
                   .slot = s->dev + 2 * (size_t)n + row0,
                   .gather = s->dev + 3 * (size_t)n + want0,
-                  .table = s->dev + 4 * (size_t)n + (size_t)row0 * stride};
+                  .seq = s->dev + 4 * (size_t)n + row0,
+                  .table = s->dev + 5 * (size_t)n};
     size_t rows = s->max_rows, h = g->hidden * rows;
     size_t q = (size_t)g->heads * g->head_dim * rows, kv = (size_t)g->kv_heads * g->head_dim * rows;
-    size_t sizes[] = {h, h, q, kv, kv, q, h, g->inter * rows, g->inter * rows};
-    float **fields[] = {&p.x, &p.xn, &p.q, &p.k, &p.v, &p.att, &p.o, &p.gate, &p.up};
+    size_t inter = g->inter * rows, widest = FM_MAX(FM_MAX(h, q), inter);
+    size_t sizes[] = {h, h, q, kv, kv, q, h, inter, inter, widest};
+    float **fields[] = {&p.x, &p.xn, &p.q, &p.k, &p.v, &p.att, &p.o, &p.gate, &p.up, &p.scaled};
     float *at = s->act;
     for (size_t f = 0; f < FM_ARRAY_LEN(sizes); f++) {
         *fields[f] = at;
@@ -337,13 +349,13 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         return rc;
     /* A failed step's stamps must not be taken for this one's. */
     count_rows(s, rows, n, ++e->stamp);
-    rc = reserve(rows, n);
+    rc = reserve(s);
     if (rc == FM_OK) {
         sort_runs(s);
         place_rows(s, rows, n);
         s->list_count = 0;
         s->chunk_now = NULL;
-        uint32_t stride = widest_table(rows, n);
+        uint32_t stride = widest_table(s);
         rc = upload_plan(s, rows, n, stride);
         if (rc == FM_OK)
             rc = workspace(s);

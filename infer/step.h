@@ -40,10 +40,12 @@ struct fmi_step {
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
     uint32_t *member;   /* [max_rows] scratch of grouping */
     const fm_linear **lin; /* [max_rows] likewise */
-    fm_lora *lora;         /* [max_rows] likewise */
-    bool *done;            /* [max_rows] likewise */
+    fm_product *product;   /* [FMI_OUTS * max_rows] likewise */
+    fm_lora *lora;         /* [FMI_OUTS * max_rows] likewise */
+    fm_seq **seq;          /* [max_rows] the sequences of the step */
+    uint32_t seqs;
     uint32_t last_n;
-    int32_t *host, *dev; /* ids, pos, slot, gather of n rows, then page tables */
+    int32_t *host, *dev; /* ids, pos, slot, gather, seq of n rows, then a page table per sequence */
     size_t ints;
     float *act; /* device activations */
     size_t act_floats;
@@ -67,9 +69,40 @@ typedef struct fmi_pass {
     uint32_t row0, m;  /* first row in step order, rows */
     uint32_t want0, w; /* first row of logits, rows of them */
     uint32_t table_stride;
-    const int32_t *ids, *pos, *slot, *gather, *table; /* device, of this fmi_pass */
-    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up;
+    const int32_t *ids, *pos, *slot, *gather, *seq; /* device, of this fmi_pass */
+    const int32_t *table;                           /* device, [sequences of the step, stride] */
+    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled;
 } fmi_pass;
+
+/* ---- linears.c ---- */
+
+#define FMI_OUTS 4u /* linears that may share one x */
+
+typedef struct fmi_rows { /* begin, begin + 1, .. (list NULL), or the listed ones */
+    uint32_t begin, count;
+    const int32_t *list; /* device; valid for this step */
+} fmi_rows;
+
+/* count row numbers (host, of this pass) as a list on the device; equal lists are made once. */
+FM_CHECKED fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t count);
+
+typedef struct fmi_matrix { /* rows of activations, device */
+    float *p;
+    size_t ld;
+} fmi_matrix;
+
+/* The linear of a layer; NULL: this model has none there. */
+typedef const fm_linear *(*fmi_pick)(const fm_model *m, uint32_t layer);
+
+typedef struct fmi_out {
+    fmi_pick pick;
+    fmi_matrix y;
+} fmi_out;
+
+/* Up to FMI_OUTS linears of one layer on the same x, for all rows of ps: rows of the same weight go
+ * through one product, whoever's model they are of; then low-rank terms, then scales. */
+FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
+                                 const fmi_out *out, uint32_t outs);
 
 /* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
 FM_CHECKED fm_status fmi_forward(fmi_pass *p);

@@ -70,7 +70,7 @@ static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     if (e->shape.rank != 2 || e->shape.dim[0] > INT32_MAX || e->shape.dim[1] > INT32_MAX)
         return fm_fail(FM_EUNSUPPORTED, "tensor '%s' is no matrix that a product can take",
                        e->name);
-    fm_status rc = c->be->weight_new(c->be, &w->w, e->dtype, (uint32_t)e->shape.dim[0],
+    fm_status rc = c->be->weight_new(c->be, &w->w, (fm_role)w->form, e->dtype, (uint32_t)e->shape.dim[0],
                                      (uint32_t)e->shape.dim[1], bytes);
     if (rc != FM_OK)
         return fm_error_prefix(rc, "tensor '%s'", e->name);
@@ -125,7 +125,7 @@ static fm_status load(fmi_weights *c, fmi_cached **out, const fm_entry *e, fmi_f
     w->form = form;
     rc = p->read(p->ctx, e, raw);
     if (rc == FM_OK)
-        rc = form == FMI_MATRIX ? load_matrix(c, w, e, raw) : load_vector(c, w, e, raw);
+        rc = form == FMI_VECTOR ? load_vector(c, w, e, raw) : load_matrix(c, w, e, raw);
     fm_free(raw);
     if (rc != FM_OK) {
         release(c, w);

@@ -13,14 +13,16 @@
 FM_BEGIN_DECLS
 
 typedef enum fmi_form {
-    FMI_MATRIX, /* fm_weight [n, k]: rows of a linear layer or embedding */
-    FMI_VECTOR  /* float32 as stored, row-major: gains, biases, LoRA factors */
+    FMI_MATRIX = FM_ROLE_LINEAR, /* fm_weight [n, k]: a linear layer or embedding */
+    FMI_LORA_A = FM_ROLE_LORA_A, /* fm_weight [r, k] */
+    FMI_LORA_B = FM_ROLE_LORA_B, /* fm_weight [n, r] */
+    FMI_VECTOR,                  /* float32 as stored, row-major: gains, biases */
 } fmi_form;
 
 typedef struct fmi_cached {
     fm_digest id;
     fmi_form form;
-    fm_weight *w;   /* FMI_MATRIX */
+    fm_weight *w;   /* all forms but FMI_VECTOR */
     float *v;       /* FMI_VECTOR */
     uint64_t bytes; /* on the device */
     uint32_t refs;

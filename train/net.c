@@ -60,7 +60,7 @@ static fm_status add_term(fmi_linear *l, const fmi_term *t)
     return rc;
 }
 
-static fm_status take_linear(fmi_linear *l, const fm_linear *from)
+static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linear *from)
 {
     fm_status rc = FM_OK;
 
@@ -68,22 +68,24 @@ static fm_status take_linear(fmi_linear *l, const fm_linear *from)
     l->bias = from->bias;
     for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
         const fm_lora_term *t = &from->lora[i];
-        rc = add_term(
-            l,
-            &(fmi_term){
-                .a = t->a, .b = t->b, .r = t->r, .scale = t->scale, .a_param = -1, .b_param = -1});
+        rc = add_term(l, &(fmi_term){.a = be->weight_floats(t->a),
+                                     .b = be->weight_floats(t->b),
+                                     .r = t->r,
+                                     .scale = t->scale,
+                                     .a_param = -1,
+                                     .b_param = -1});
     }
     return rc;
 }
 
-static fm_status take_block(fmi_block *b, const fm_layer *from)
+static fm_status take_block(const fm_backend *be, fmi_block *b, const fm_layer *from)
 {
     const fm_linear *const lin[FMI_LINEARS] = {&from->q,    &from->k,  &from->v,   &from->o,
                                                &from->gate, &from->up, &from->down};
     fm_status rc = FM_OK;
 
     for (uint32_t i = 0; i < FMI_LINEARS && rc == FM_OK; i++)
-        rc = take_linear(&b->lin[i], lin[i]);
+        rc = take_linear(be, &b->lin[i], lin[i]);
     b->norm[FMI_ATTN_NORM].gain = from->attn_norm;
     b->norm[FMI_MLP_NORM].gain = from->mlp_norm;
     b->norm[FMI_Q_NORM].gain = from->q_norm;
@@ -109,11 +111,11 @@ fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const 
     if (!model)
         return FM_OK;
     net->norm.gain = model->norm;
-    rc = take_linear(&net->embed, &model->embed);
+    rc = take_linear(be, &net->embed, &model->embed);
     if (rc == FM_OK)
-        rc = take_linear(&net->head, &model->head);
+        rc = take_linear(be, &net->head, &model->head);
     for (uint32_t l = 0; l < arch->layers && rc == FM_OK; l++)
-        rc = take_block(&net->block[l], &model->layers[l]);
+        rc = take_block(be, &net->block[l], &model->layers[l]);
     return rc;
 }
 
@@ -219,7 +221,7 @@ static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
     fm_status rc = FM_ENOMEM;
 
     if (zero && !p->weight)
-        rc = ps->be->weight_new(ps->be, &p->weight, FM_F32, l->out, l->in, zero);
+        rc = ps->be->weight_new(ps->be, &p->weight, FM_ROLE_LINEAR, FM_F32, l->out, l->in, zero);
     fm_free(zero);
     return rc;
 }

@@ -259,12 +259,7 @@ static void linear(fmi_pass *p, float *y, const float *x, const fmi_linear *l, u
     be->linear(be, y, l->out, x, l->in, l->w, l->bias, NULL, m);
     for (size_t i = 0; i < l->terms; i++) {
         const fmi_term *t = &l->term[i];
-        if (!t->u) {
-            fm_lora term = {.a = t->a, .b = t->b, .r = t->r, .scale = t->scale, .m = m};
-            be->lora(be, y, l->out, x, l->in, l->out, l->in, &term, 1);
-            continue;
-        }
-        float *u = t->u + u_row * t->r;
+        float *u = t->u ? t->u + u_row * t->r : p->du; /* kept for the gradient, or not */
         be->gemm(be, u, t->r, x, l->in, false, t->a, l->in, true, m, t->r, l->in, 1.0f, false);
         be->gemm(be, y, l->out, u, t->r, false, t->b, t->r, true, m, l->out, t->r, t->scale, true);
     }

@@ -40,12 +40,29 @@ static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ld
         for (uint32_t h = 0; h < nkv; h++) {
             size_t base = (page * nkv + h) * hd * FM_KV_PAGE;
             const float *src = k + i * ldk + (size_t)h * hd;
-            float *dst = kv.k + base + at;
+            float *dst = (float *)kv.k + base + at;
             for (uint32_t d = 0; d < hd; d++)
                 dst[(size_t)d * FM_KV_PAGE] = src[d];
-            memcpy(kv.v + base + at * hd, v + i * ldv + (size_t)h * hd, hd * sizeof(float));
+            memcpy((float *)kv.v + base + at * hd, v + i * ldv + (size_t)h * hd,
+                   hd * sizeof(float));
         }
     }
+}
+
+static size_t op_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
+}
+
+/* Whatever a page holds: mode fast uses it too. */
+static void op_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                       uint32_t hd)
+{
+    size_t bytes = be->kv_page_bytes(be, nkv, hd);
+
+    memcpy((char *)kv.k + (size_t)dst * bytes, (char *)kv.k + (size_t)src * bytes, bytes);
+    memcpy((char *)kv.v + (size_t)dst * bytes, (char *)kv.v + (size_t)src * bytes, bytes);
 }
 
 static uint32_t first_position(uint32_t pos, uint32_t window)
@@ -55,17 +72,10 @@ static uint32_t first_position(uint32_t pos, uint32_t window)
 
 typedef struct paged_job {
     queue q;
-    float *out;
-    size_t ldo;
-    const float *query;
-    size_t ldq;
-    fm_kv_view kv;
-    const int32_t *table, *pos;
-    uint32_t table_stride, nh, nkv, hd, window;
-    float scale;
+    const fm_attn *op;
 } paged_job;
 
-static fm_status paged_unit(const paged_job *j, size_t unit, fmi_scratch *scratch)
+static fm_status paged_unit(const fmi_cpu *cpu, const fm_attn *j, size_t unit, fmi_scratch *scratch)
 {
     uint32_t row = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, last = (uint32_t)j->pos[row];
@@ -79,14 +89,14 @@ static fm_status paged_unit(const paged_job *j, size_t unit, fmi_scratch *scratc
         return FM_ENOMEM;
     const float **kpage = (const float **)(void *)((char *)score + score_bytes);
     const float **vpage = kpage + pages;
+    const int32_t *table = j->table + (size_t)j->seq[row] * j->table_stride;
     for (uint32_t p = first / FM_KV_PAGE; p < pages; p++) {
-        size_t at = (size_t)j->table[(size_t)row * j->table_stride + p] * page_floats +
-                    (size_t)head * j->hd * FM_KV_PAGE;
-        kpage[p] = j->kv.k + at;
-        vpage[p] = j->kv.v + at;
+        size_t at = (size_t)table[p] * page_floats + (size_t)head * j->hd * FM_KV_PAGE;
+        kpage[p] = (const float *)j->kv.k + at;
+        vpage[p] = (const float *)j->kv.v + at;
     }
     fmi_attn a = {.out = j->out + row * j->ldo + head_at,
-                  .q = j->query + row * j->ldq + head_at,
+                  .q = j->q + row * j->ldq + head_at,
                   .out_stride = j->hd,
                   .q_stride = j->hd,
                   .kpage = kpage,
@@ -98,7 +108,7 @@ static fm_status paged_unit(const paged_job *j, size_t unit, fmi_scratch *scratc
                   .last = last,
                   .hd = j->hd,
                   .scale = j->scale};
-    j->q.cpu->kern->attention(&a);
+    cpu->kern->attention(&a);
     return FM_OK;
 }
 
@@ -111,35 +121,21 @@ static fm_status paged_worker(void *ctx, size_t begin, size_t end, unsigned work
     (void)begin;
     (void)end;
     while (rc == FM_OK && take(&j->q, &unit)) /* the longest rows come last: begin with them */
-        rc = paged_unit(j, j->q.count - 1 - unit, &j->q.cpu->worker[worker]);
+        rc = paged_unit(j->q.cpu, j->op, j->q.count - 1 - unit, &j->q.cpu->worker[worker]);
     return rc;
 }
 
-static void op_attention(fm_backend *be, float *out, size_t ldo, const float *q, size_t ldq,
-                         fm_kv_view kv, const int32_t *table, uint32_t table_stride,
-                         const int32_t *pos, uint32_t m, uint32_t nh, uint32_t nkv, uint32_t hd,
-                         uint32_t window, float scale)
+static void op_attention(fm_backend *be, const fm_attn *a)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     uint64_t work = 0;
 
-    fm_assert(nkv > 0 && nh % nkv == 0 && hd <= FM_K_BLOCK);
-    for (uint32_t i = 0; i < m; i++)
-        work += ((uint64_t)pos[i] + 1) * nh * hd;
-    paged_job j = {.out = out,
-                   .ldo = ldo,
-                   .query = q,
-                   .ldq = ldq,
-                   .kv = kv,
-                   .table = table,
-                   .pos = pos,
-                   .table_stride = table_stride,
-                   .nh = nh,
-                   .nkv = nkv,
-                   .hd = hd,
-                   .window = window,
-                   .scale = scale};
-    run_queue(&j.q, cpu, (size_t)m * nkv, work > 20000, paged_worker, &j);
+    fm_assert(a->nkv > 0 && a->nh % a->nkv == 0 && a->hd <= FM_K_BLOCK);
+    fm_assert(!(a->softcap > 0.0f));
+    for (uint32_t i = 0; i < a->m; i++)
+        work += ((uint64_t)a->pos[i] + 1) * a->nh * a->hd;
+    paged_job j = {.op = a};
+    run_queue(&j.q, cpu, (size_t)a->m * a->nkv, work > 20000, paged_worker, &j);
 }
 
 /* ---- whole sequences ---- */
@@ -308,6 +304,8 @@ static void op_attention_grad(fm_backend *be, float *dq, float *dk, float *dv, c
 
 void fmi_attention_install(fm_backend *be)
 {
+    be->kv_page_bytes = op_kv_page_bytes;
+    be->kv_copy = op_kv_copy;
     be->kv_write = op_kv_write;
     be->attention = op_attention;
     be->attention_train = op_attention_train;

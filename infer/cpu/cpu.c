@@ -127,6 +127,7 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     cpu->be = (fm_backend){.name = "cpu",
                            .mode = "exact",
                            .kernel_class = "exact-f32-1",
+                           .layout = "f32-panel32-1",
                            .isa = kern->isa,
                            .host_visible = true,
                            .ctx = cpu,
@@ -148,7 +149,10 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     return FM_OK;
 }
 
-fm_status fm_backend_cpu_exact(fm_backend **out, fm_pool *pool)
+fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool)
 {
+    *out = NULL;
+    if (strcmp(mode, "exact") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported, exact is", mode);
     return fmi_cpu_open_isa(out, pool, NULL);
 }

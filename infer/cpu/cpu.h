@@ -22,11 +22,14 @@ typedef struct fmi_cpu {
     fm_error_state error;
 } fmi_cpu;
 
-/* [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial last panel is padded with
- * zeros. A panel's block of 512 k is one contiguous 64 KiB. */
+/* Mode exact, role LINEAR: [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial
+ * last panel is padded with zeros. A panel's block of 512 k is one contiguous 64 KiB. Roles
+ * LORA_*: f32 [n, k] row-major, panels 0. */
 struct fm_weight {
+    fm_role role;
     uint32_t n, k, panels;
-    float *panel;
+    float *panel; /* the image */
+    bool own;     /* the image is freed with the weight */
 };
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)

@@ -203,25 +203,30 @@ static void mm_run(mm *j)
 /* ---- weights ---- */
 
 typedef struct pack_job {
-    fmi_cpu *cpu;
-    fm_weight *w;
+    const fmi_kern *kern;
+    float *panel;
+    uint32_t n, k;
     fm_dtype dtype;
     const unsigned char *src;
     size_t row_bytes;
+    float *rows; /* scratch: FMI_PANEL * k, or NULL: the worker's */
+    fmi_cpu *cpu;
 } pack_job;
 
-static fm_status pack_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const pack_job *j = ctx;
-    uint32_t k = j->w->k;
-    float *rows = fmi_scratch_get(&j->cpu->worker[worker], (size_t)FMI_PANEL * k * sizeof *rows);
+    uint32_t k = j->k;
+    float *rows = j->rows;
 
+    if (!rows)
+        rows = fmi_scratch_get(&j->cpu->worker[worker], (size_t)FMI_PANEL * k * sizeof *rows);
     if (!rows)
         return FM_ENOMEM;
     for (size_t p = begin; p < end; p++) {
-        uint32_t n = FM_MIN(j->w->n - (uint32_t)p * FMI_PANEL, FMI_PANEL);
+        uint32_t n = FM_MIN(j->n - (uint32_t)p * FMI_PANEL, FMI_PANEL);
         const unsigned char *src = j->src + p * FMI_PANEL * j->row_bytes;
-        float *dst = j->w->panel + p * FMI_PANEL * k;
+        float *dst = j->panel + p * FMI_PANEL * k;
         for (uint32_t i = 0; i < n; i++) {
             fm_status rc = fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k);
             if (rc < 0)
@@ -229,65 +234,142 @@ static fm_status pack_worker(void *ctx, size_t begin, size_t end, unsigned worke
         }
         if (n < FMI_PANEL)
             memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
-        j->cpu->kern->transpose(dst, FMI_PANEL, rows, k, n, k);
+        j->kern->transpose(dst, FMI_PANEL, rows, k, n, k);
     }
     return FM_OK;
 }
 
-static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n,
-                               uint32_t k, const void *host_bytes)
+static fm_status row_bytes_of(uint64_t *out, fm_dtype dtype, uint32_t n, uint32_t k)
 {
-    fmi_cpu *cpu = fmi_cpu_of(be);
     fm_shape row = {.rank = 1, .dim = {k}};
-    uint64_t row_bytes, total;
-    fm_weight *w;
-    fm_status rc;
 
-    *out = NULL;
     if (n == 0 || k == 0)
         return fm_fail(FM_EINVAL, "a weight of %u x %u has no elements", n, k);
     if (!fm_dtype_get(dtype)->is_float)
         return fm_fail(FM_EUNSUPPORTED, "a weight of type %s cannot be widened to float32",
                        fm_dtype_get(dtype)->name);
-    rc = fm_tensor_bytes(&row_bytes, dtype, &row, "one row of a weight");
+    return fm_tensor_bytes(out, dtype, &row, "one row of a weight");
+}
+
+static fm_status op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
+                                       uint32_t n, uint32_t k)
+{
+    uint64_t row_bytes, rows = role == FM_ROLE_LINEAR ? (uint64_t)panels_of(n) * FMI_PANEL : n;
+    fm_status rc = row_bytes_of(&row_bytes, dtype, n, k);
+
+    (void)be;
+    *out = 0;
     if (rc < 0)
         return rc;
-    if (fm_mul_overflow(&total, (uint64_t)panels_of(n) * FMI_PANEL, k * sizeof(float)))
+    if (fm_mul_overflow(out, rows, k * sizeof(float)))
         return fm_fail(FM_ELIMIT, "a weight of %u x %u is too large", n, k);
-    w = fm_calloc(1, sizeof *w);
+    return FM_OK;
+}
+
+/* On the caller's thread with memory of its own: a loading thread may run beside a step. */
+static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
+                                 uint32_t n, uint32_t k, const void *host_bytes)
+{
+    uint64_t row_bytes;
+    fm_status rc = row_bytes_of(&row_bytes, dtype, n, k);
+
+    if (rc < 0)
+        return rc;
+    if (role != FM_ROLE_LINEAR)
+        return fm_to_f32(image, dtype, host_bytes, (uint64_t)n * k);
+    pack_job job = {.kern = fmi_cpu_of(be)->kern,
+                    .panel = image,
+                    .n = n,
+                    .k = k,
+                    .dtype = dtype,
+                    .src = host_bytes,
+                    .row_bytes = row_bytes,
+                    .rows = fm_aligned_alloc(64, (size_t)FMI_PANEL * k * sizeof(float))};
+    if (!job.rows)
+        return FM_ENOMEM;
+    rc = pack_panels(&job, 0, panels_of(n), 0);
+    fm_free(job.rows);
+    return rc;
+}
+
+static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                               uint32_t n, uint32_t k, const void *image)
+{
+    fm_weight *w;
+    union { /* only weight_update writes, and it refuses what is not its own */
+        const void *in;
+        float *out;
+    } panel = {.in = image};
+
+    (void)be;
+    (void)dtype;
+    *out = w = fm_calloc(1, sizeof *w);
     if (!w)
         return FM_ENOMEM;
-    *w = (fm_weight){.n = n, .k = k, .panels = panels_of(n), .panel = fm_aligned_alloc(64, total)};
-    pack_job job = {cpu, w, dtype, host_bytes, row_bytes};
-    rc = w->panel ? fm_pool_run(cpu->pool, w->panels, 4, pack_worker, &job) : FM_ENOMEM;
+    *w = (fm_weight){.role = role,
+                     .n = n,
+                     .k = k,
+                     .panels = role == FM_ROLE_LINEAR ? panels_of(n) : 0,
+                     .panel = panel.out};
+    return FM_OK;
+}
+
+static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                               uint32_t n, uint32_t k, const void *host_bytes)
+{
+    uint64_t total;
+    fm_status rc = be->weight_image_bytes(be, &total, role, dtype, n, k);
+
+    *out = NULL;
+    if (rc < 0)
+        return rc;
+    void *image = fm_aligned_alloc(64, total);
+    if (!image)
+        return FM_ENOMEM;
+    rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
+    if (rc == FM_OK)
+        rc = be->weight_map(be, out, role, dtype, n, k, image);
     if (rc < 0) {
-        fm_free(w->panel);
-        fm_free(w);
+        fm_free(image);
         return rc;
     }
-    *out = w;
+    (*out)->own = true;
     return FM_OK;
 }
 
 static void op_weight_free(fm_backend *be, fm_weight *w)
 {
     (void)be;
-    if (w)
+    if (w && w->own)
         fm_free(w->panel);
     fm_free(w);
 }
 
 static uint64_t op_weight_bytes(const fm_weight *w)
 {
-    return sizeof *w + (uint64_t)w->panels * FMI_PANEL * w->k * sizeof(float);
+    uint64_t rows = w->role == FM_ROLE_LINEAR ? (uint64_t)w->panels * FMI_PANEL : w->n;
+    return sizeof *w + rows * w->k * sizeof(float);
 }
 
 static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    pack_job job = {cpu, w, FM_F32, (const unsigned char *)src, w->k * sizeof(float)};
+    pack_job job = {.kern = cpu->kern,
+                    .panel = w->panel,
+                    .n = w->n,
+                    .k = w->k,
+                    .dtype = FM_F32,
+                    .src = (const unsigned char *)src,
+                    .row_bytes = w->k * sizeof(float),
+                    .cpu = cpu};
 
-    fmi_run(cpu, w->panels, 4, pack_worker, &job);
+    fm_assert(w->own && w->role == FM_ROLE_LINEAR);
+    fmi_run(cpu, w->panels, 4, pack_panels, &job);
+}
+
+static const float *op_weight_floats(const fm_weight *w)
+{
+    return w->role == FM_ROLE_LINEAR ? NULL : w->panel;
 }
 
 /* ---- operations ---- */
@@ -310,6 +392,17 @@ static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size
             .alpha = 1.0f,
             .bias = bias};
     mm_run(&j);
+}
+
+static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                        const fm_product *list, uint32_t count)
+{
+    (void)k;
+    for (const fm_product *p = list; p < list + count; p++) {
+        size_t first = p->rows ? 0 : p->first;
+        op_linear(be, p->y + first * p->ldy, p->ldy, x + first * ldx, ldx, p->w, p->bias, p->rows,
+                  p->m);
+    }
 }
 
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
@@ -358,10 +451,9 @@ static void op_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t
  * than a second meeting of the threads. */
 typedef struct lora_job {
     fmi_cpu *cpu;
-    float *y;
     const float *x;
-    size_t ldy, ldx;
-    uint32_t n, k;
+    size_t ldx;
+    uint32_t k;
     const fm_lora *term;
     uint32_t terms, widest; /* r of any term */
     uint32_t rows;          /* of a unit, at most */
@@ -379,18 +471,19 @@ typedef struct lora_unit {
 static void lora_few(const lora_job *j, const lora_unit *u)
 {
     const fm_lora *l = u->term;
+    const uint32_t r = l->a->n;
 
     for (uint32_t i = u->at; i < u->at + u->m; i++) {
         size_t row = l->rows ? (size_t)l->rows[i] : l->first + i;
         const float *x = j->x + row * j->ldx;
-        float *y = j->y + row * j->ldy + u->n0;
+        float *y = l->y + row * l->ldy + u->n0;
         for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
-            j->cpu->kern->row_product(u->t, x + k0, l->a + k0, j->k, l->r,
+            j->cpu->kern->row_product(u->t, x + k0, l->a->panel + k0, j->k, r,
                                       FM_MIN(j->k - k0, FM_K_BLOCK),
                                       &(fmi_epilogue){.alpha = 1.0f, .add = k0 > 0});
-        for (uint32_t r0 = 0; r0 < l->r; r0 += FM_K_BLOCK)
-            j->cpu->kern->row_product(y, u->t + r0, l->b + (size_t)u->n0 * l->r + r0, l->r,
-                                      u->n1 - u->n0, FM_MIN(l->r - r0, FM_K_BLOCK),
+        for (uint32_t r0 = 0; r0 < r; r0 += FM_K_BLOCK)
+            j->cpu->kern->row_product(y, u->t + r0, l->b->panel + (size_t)u->n0 * r + r0, r,
+                                      u->n1 - u->n0, FM_MIN(r - r0, FM_K_BLOCK),
                                       &(fmi_epilogue){.alpha = l->scale, .add = true});
     }
 }
@@ -398,53 +491,54 @@ static void lora_few(const lora_job *j, const lora_unit *u)
 static void lora_many(const lora_job *j, const lora_unit *u)
 {
     const fm_lora *l = u->term;
+    const uint32_t r = l->a->n;
     size_t first = l->rows ? 0 : l->first + u->at;
     const int32_t *rows = l->rows ? l->rows + u->at : NULL;
     mm down = {.cpu = j->cpu,
                .c = u->t,
-               .ldc = l->r,
+               .ldc = r,
                .rows_a = rows,
                .a = j->x + first * j->ldx,
                .lda = j->ldx,
                .kind = MM_ROWS,
-               .b = l->a,
+               .b = l->a->panel,
                .ldb = j->k,
                .m = u->m,
-               .n = l->r,
+               .n = r,
                .k = j->k,
                .alpha = 1.0f};
     mm up = {.cpu = j->cpu,
-             .c = j->y + first * j->ldy,
-             .ldc = j->ldy,
+             .c = l->y + first * l->ldy,
+             .ldc = l->ldy,
              .rows_c = rows,
              .a = u->t,
-             .lda = l->r,
+             .lda = r,
              .kind = MM_ROWS,
-             .b = l->b,
-             .ldb = l->r,
+             .b = l->b->panel,
+             .ldb = r,
              .m = u->m,
-             .n = j->n,
-             .k = l->r,
+             .n = l->b->n,
+             .k = r,
              .alpha = l->scale,
              .accumulate = true};
 
-    mm_range(&down, u->scratch, 0, u->m, 0, panels_of(l->r));
+    mm_range(&down, u->scratch, 0, u->m, 0, panels_of(r));
     mm_range(&up, u->scratch, 0, u->m, u->n0 / FMI_PANEL, panels_of(u->n1));
 }
 
 static uint32_t lora_units(const lora_job *j, const fm_lora *l)
 {
-    return l->r == 0 ? 0 : (l->m + j->rows - 1) / j->rows * j->panel_parts;
+    return (l->m + j->rows - 1) / j->rows * j->panel_parts;
 }
 
 static void lora_do(const lora_job *j, lora_unit *u, uint32_t unit)
 {
-    uint32_t panels = panels_of(j->n), part = unit % j->panel_parts;
+    uint32_t n = u->term->b->n, panels = panels_of(n), part = unit % j->panel_parts;
 
     u->at = unit / j->panel_parts * j->rows;
     u->m = FM_MIN(u->term->m - u->at, j->rows);
     u->n0 = part_begin(panels, part, j->panel_parts) * FMI_PANEL;
-    u->n1 = FM_MIN(part_begin(panels, part + 1, j->panel_parts) * FMI_PANEL, j->n);
+    u->n1 = FM_MIN(part_begin(panels, part + 1, j->panel_parts) * FMI_PANEL, n);
     if (u->m <= LORA_FEW)
         lora_few(j, u);
     else
@@ -473,30 +567,61 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     return FM_OK;
 }
 
-static void op_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
-                    uint32_t k, const fm_lora *term, uint32_t terms)
+static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                    uint32_t terms)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    lora_job j = {cpu, y, x, ldy, ldx, n, k, term, terms, 0, 0, 1};
+    lora_job j = {cpu, x, ldx, k, term, terms, 0, 0, 1};
     uint64_t work = 0, rows = 0, units = 0;
+    uint32_t narrowest = UINT32_MAX;
 
-    if (n == 0)
-        return;
-    fm_assert(k > 0);
     for (uint32_t i = 0; i < terms; i++) {
-        work += ((uint64_t)n + k) * term[i].m * term[i].r;
+        uint32_t n = term[i].b->n, r = term[i].a->n;
+        work += ((uint64_t)n + k) * term[i].m * r;
         rows += term[i].m;
-        j.widest = FM_MAX(j.widest, term[i].r);
+        j.widest = FM_MAX(j.widest, r);
+        narrowest = FM_MIN(narrowest, n);
     }
     uint32_t threads = work < 20000 ? 1 : cpu->threads; /* shorter than waking a thread */
     j.rows = (uint32_t)FM_MAX(LORA_FEW, FM_MIN(LORA_ROWS, (rows + threads - 1) / threads));
     for (uint32_t i = 0; i < terms; i++)
         units += lora_units(&j, &term[i]);
     if (units < threads && work >= 200000) {
-        j.panel_parts = FM_MIN(threads, panels_of(n));
+        j.panel_parts = FM_MIN(threads, panels_of(narrowest));
         units *= j.panel_parts;
     }
     fmi_run(cpu, units, threads > 1 ? 1 : units, lora_worker, &j);
+}
+
+typedef struct affine_job {
+    float *y;
+    size_t ldy;
+    uint32_t n, first;
+    const float *scale, *bias;
+    const int32_t *rows;
+} affine_job;
+
+static fm_status affine_worker(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const affine_job *j = ctx;
+
+    (void)worker;
+    for (size_t i = begin; i < end; i++) {
+        float *y = j->y + (j->rows ? (size_t)j->rows[i] : j->first + i) * j->ldy;
+        for (uint32_t c = 0; j->scale && c < j->n; c++)
+            y[c] = y[c] * j->scale[c];
+        for (uint32_t c = 0; j->bias && c < j->n; c++)
+            y[c] = y[c] + j->bias[c];
+    }
+    return FM_OK;
+}
+
+static void op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                      const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+{
+    affine_job j = {y, ldy, n, first, scale, bias, rows};
+
+    fmi_run(fmi_cpu_of(be), m, n > 0 ? 65536 / n + 1 : m, affine_worker, &j);
 }
 
 static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
@@ -516,12 +641,18 @@ static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, c
 void fmi_product_install(fm_backend *be)
 {
     be->weight_new = op_weight_new;
+    be->weight_image_bytes = op_weight_image_bytes;
+    be->weight_image = op_weight_image;
+    be->weight_map = op_weight_map;
+    be->weight_floats = op_weight_floats;
     be->weight_free = op_weight_free;
     be->weight_bytes = op_weight_bytes;
     be->weight_update = op_weight_update;
     be->linear = op_linear;
     be->linear_dx = op_linear_dx;
     be->gemm = op_gemm;
+    be->products = op_products;
     be->lora = op_lora;
+    be->affine = op_affine;
     be->embed = op_embed;
 }

@@ -56,13 +56,14 @@ static void ref_close(fm_backend *be)
     fm_free(be);
 }
 
-static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_dtype dtype, uint32_t n,
-                                uint32_t k, const void *host_bytes)
+static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                                uint32_t n, uint32_t k, const void *host_bytes)
 {
     fm_weight *w = fm_calloc(1, sizeof *w);
     fm_status rc = FM_ENOMEM;
 
     (void)be;
+    (void)role;
     *out = NULL;
     if (!w)
         return FM_ENOMEM;
@@ -123,20 +124,44 @@ static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, siz
         }
 }
 
-static void ref_lora(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t n,
-                     uint32_t k, const fm_lora *term, uint32_t terms)
+static void ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                         const fm_product *list, uint32_t count)
+{
+    (void)k;
+    for (const fm_product *p = list; p < list + count; p++) {
+        size_t first = p->rows ? 0 : p->first;
+        ref_linear(be, p->y + first * p->ldy, p->ldy, x + first * ldx, ldx, p->w, p->bias, p->rows,
+                   p->m);
+    }
+}
+
+static void ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                     uint32_t terms)
 {
     (void)be;
     for (const fm_lora *t = term; t < term + terms; t++)
         for (uint32_t i = 0; i < t->m; i++) {
             size_t row = t->rows ? (size_t)t->rows[i] : t->first + i;
-            for (uint32_t j = 0; j < n; j++) {
+            for (uint32_t j = 0; j < t->b->n; j++) {
                 double sum = 0.0;
-                for (uint32_t l = 0; l < t->r; l++)
-                    sum += dot(x + row * ldx, t->a + (size_t)l * k, k) *
-                           (double)t->b[(size_t)j * t->r + l];
-                y[row * ldy + j] = (float)((double)y[row * ldy + j] + (double)t->scale * sum);
+                for (uint32_t l = 0; l < t->a->n; l++)
+                    sum += dot(x + row * ldx, t->a->w + (size_t)l * k, k) *
+                           (double)t->b->w[(size_t)j * t->a->n + l];
+                float *y = t->y + row * t->ldy + j;
+                *y = (float)((double)*y + (double)t->scale * sum);
             }
+        }
+}
+
+static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                       const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            float *at = y + (rows ? (size_t)rows[i] : first + i) * ldy + j;
+            *at = (float)((double)*at * (scale ? (double)scale[j] : 1.0) +
+                          (bias ? (double)bias[j] : 0.0));
         }
 }
 
@@ -228,9 +253,26 @@ static void ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t l
         for (uint32_t j = 0; j < nkv * hd; j++) {
             uint32_t page = (uint32_t)slot[i] / FM_KV_PAGE, at = (uint32_t)slot[i] % FM_KV_PAGE;
             size_t base = kv_base(page, j / hd, nkv, hd);
-            kv.k[base + (size_t)(j % hd) * FM_KV_PAGE + at] = k[i * ldk + j];
-            kv.v[base + (size_t)at * hd + j % hd] = v[i * ldv + j];
+            ((float *)kv.k)[base + (size_t)(j % hd) * FM_KV_PAGE + at] = k[i * ldk + j];
+            ((float *)kv.v)[base + (size_t)at * hd + j % hd] = v[i * ldv + j];
         }
+}
+
+static size_t ref_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
+}
+
+static void ref_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                        uint32_t hd)
+{
+    size_t n = (size_t)nkv * hd * FM_KV_PAGE;
+    float *all[] = {kv.k, kv.v};
+
+    (void)be;
+    for (size_t i = 0; i < 2 * n; i++)
+        all[i / n][(size_t)dst * n + i % n] = all[i / n][(size_t)src * n + i % n];
 }
 
 /* The cache entry of one position: its page's place and its offset in the page. */
@@ -249,34 +291,40 @@ static double paged_score(const float *q, fm_kv_view kv, const int32_t *table, u
     double sum = 0.0;
 
     for (uint32_t d = 0; d < hd; d++)
-        sum += (double)q[d] * (double)kv.k[base + (size_t)d * FM_KV_PAGE + at];
+        sum += (double)q[d] * (double)((float *)kv.k)[base + (size_t)d * FM_KV_PAGE + at];
     return sum;
 }
 
-static void ref_attention(fm_backend *be, float *out, size_t ldo, const float *q, size_t ldq,
-                          fm_kv_view kv, const int32_t *table, uint32_t table_stride,
-                          const int32_t *pos, uint32_t m, uint32_t nh, uint32_t nkv, uint32_t hd,
-                          uint32_t window, float scale)
+static double ref_score(const fm_attn *a, const int32_t *table, const float *q, uint32_t pos,
+                        uint32_t head)
+{
+    double s = (double)a->scale * paged_score(q, a->kv, table, pos, head, a->nkv, a->hd);
+    double cap = (double)a->softcap;
+    return cap > 0.0 ? cap * tanh(s / cap) : s;
+}
+
+static void ref_attention(fm_backend *be, const fm_attn *a)
 {
     (void)be;
-    for (uint32_t u = 0; u < m * nh; u++) {
-        uint32_t i = u / nh, h = u % nh, kvh = h / (nh / nkv), last = (uint32_t)pos[i];
-        uint32_t first = window && last + 1 > window ? last + 1 - window : 0;
-        const int32_t *t = table + (size_t)i * table_stride;
-        const float *qh = q + i * ldq + (size_t)h * hd;
+    for (uint32_t u = 0; u < a->m * a->nh; u++) {
+        uint32_t i = u / a->nh, h = u % a->nh, kvh = h / (a->nh / a->nkv);
+        uint32_t last = (uint32_t)a->pos[i];
+        uint32_t first = a->window && last + 1 > a->window ? last + 1 - a->window : 0;
+        const int32_t *t = a->table + (size_t)a->seq[i] * a->table_stride;
+        const float *qh = a->q + i * a->ldq + (size_t)h * a->hd;
         double max = (double)-INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
         for (uint32_t p = first; p <= last; p++)
-            max = fmax(max, (double)scale * paged_score(qh, kv, t, p, kvh, nkv, hd));
+            max = fmax(max, ref_score(a, t, qh, p, kvh));
         for (uint32_t p = first; p <= last; p++) {
             uint32_t at;
-            size_t base = kv_at(t, p, kvh, nkv, hd, &at);
-            double e = exp((double)scale * paged_score(qh, kv, t, p, kvh, nkv, hd) - max);
+            size_t base = kv_at(t, p, kvh, a->nkv, a->hd, &at);
+            double e = exp(ref_score(a, t, qh, p, kvh) - max);
             total += e;
-            for (uint32_t d = 0; d < hd; d++)
-                sum[d] += e * (double)kv.v[base + (size_t)at * hd + d];
+            for (uint32_t d = 0; d < a->hd; d++)
+                sum[d] += e * (double)((float *)a->kv.v)[base + (size_t)at * a->hd + d];
         }
-        for (uint32_t d = 0; d < hd; d++)
-            out[i * ldo + (size_t)h * hd + d] = (float)(sum[d] / total);
+        for (uint32_t d = 0; d < a->hd; d++)
+            a->out[i * a->ldo + (size_t)h * a->hd + d] = (float)(sum[d] / total);
     }
 }
 
@@ -317,6 +365,10 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .weight_bytes = ref_weight_bytes,
                        .weight_update = ref_weight_update,
                        .linear = ref_linear,
+                       .products = ref_products,
+                       .affine = ref_affine,
+                       .kv_page_bytes = ref_kv_page_bytes,
+                       .kv_copy = ref_kv_copy,
                        .lora = ref_lora,
                        .embed = ref_embed,
                        .rmsnorm = ref_rmsnorm,

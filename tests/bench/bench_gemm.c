@@ -138,7 +138,7 @@ static void run_shape(bench *b, shape s, uint32_t m)
     double best[WAYS] = {1e9, 1e9, 1e9, 1e9};
     int ways = m >= 64 ? WAYS : DX;
 
-    must(b->be->weight_new(b->be, &w, FM_F32, s.n, s.k, b->w), "weight_new");
+    must(b->be->weight_new(b->be, &w, FM_ROLE_LINEAR, FM_F32, s.n, s.k, b->w), "weight_new");
     peer_open(&b->peer, b->z, b->x, b->w, m, s.n, s.k);
     for (double end = now_s() + b->seconds * ways; now_s() < end;)
         for (int way = 0; way < ways; way++)

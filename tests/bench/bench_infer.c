@@ -65,7 +65,7 @@ static double linear_rate(fm_backend *be, uint32_t m, uint32_t n, uint32_t k)
         host[i] = (float)(i % 17) * 0.01f;
     tk_ok(be->alloc(be, &x, (size_t)m * k * sizeof(float)));
     tk_ok(be->alloc(be, &y, (size_t)m * n * sizeof(float)));
-    tk_ok(be->weight_new(be, &w, FM_F32, n, k, host));
+    tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, n, k, host));
     double best = INFINITY;
     for (int i = 0; i < REPEATS * 4; i++) {
         double t = now_s();

@@ -144,7 +144,7 @@ static void open_products(bench *b, const fm_arch *a, uint32_t rows)
         b->p[i] = shape[i];
         b->p[i].m = rows;
         b->p[i].ours = b->p[i].peer = 1e9;
-        must(b->be->weight_new(b->be, &b->p[i].w, FM_F32, shape[i].n, shape[i].k, b->w), "weight");
+        must(b->be->weight_new(b->be, &b->p[i].w, FM_ROLE_LINEAR, FM_F32, shape[i].n, shape[i].k, b->w), "weight");
         peer_open(b, &b->p[i]);
     }
 }

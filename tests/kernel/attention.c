@@ -14,7 +14,7 @@
 
 typedef struct paged {
     fm_kv_view kv;
-    int32_t *table, *pos;
+    int32_t *table, *pos, *seq;
     float *q;
     uint32_t stride;
 } paged;
@@ -34,14 +34,16 @@ static paged make_paged(kk *k, const uint32_t *dim)
 
     p.kv = (fm_kv_view){kk_in(k, cache, 1.0), kk_in(k, cache, 1.0)};
     for (size_t i = 0; i < cache; i++)
-        p.kv.k[i] = p.kv.v[i] = NAN;
+        ((float *)p.kv.k)[i] = ((float *)p.kv.v)[i] = NAN;
     p.pos = kk_shuffled(k, m);
+    p.seq = kk_shuffled(k, m);
     for (uint32_t row = 0; row < m; row++) {
         uint32_t last = row == 0 ? dim[5] : (uint32_t)(fm_rng_below(5, 1, row, n));
         p.pos[row] = (int32_t)last;
         for (uint32_t i = 0; i <= last; i++)
-            slot[i] = p.table[row * per_row + i / FM_KV_PAGE] * (int32_t)FM_KV_PAGE +
-                      (int32_t)(i % FM_KV_PAGE);
+            slot[i] =
+                p.table[(uint32_t)p.seq[row] * per_row + i / FM_KV_PAGE] * (int32_t)FM_KV_PAGE +
+                (int32_t)(i % FM_KV_PAGE);
         k->be->kv_write(k->be, p.kv, rows_k, nkv * hd, rows_v, nkv * hd, slot, last + 1, nkv, hd);
         kk_fill(k, rows_k, (size_t)n * nkv * hd, 1.0);
     }
@@ -54,8 +56,22 @@ static void case_paged(kk *k, const uint32_t *dim)
     uint32_t nh = dim[1], nkv = dim[2], hd = dim[3];
     float *out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
 
-    k->be->attention(k->be, out, nh * hd, p.q, nh * hd, p.kv, p.table, p.stride, p.pos, dim[0], nh,
-                     nkv, hd, dim[4], 0.3f);
+    const fm_attn a = {.out = out,
+                       .ldo = nh * hd,
+                       .q = p.q,
+                       .ldq = nh * hd,
+                       .kv = p.kv,
+                       .table = p.table,
+                       .table_stride = p.stride,
+                       .seq = p.seq,
+                       .pos = p.pos,
+                       .m = dim[0],
+                       .nh = nh,
+                       .nkv = nkv,
+                       .hd = hd,
+                       .window = dim[4],
+                       .scale = 0.3f};
+    k->be->attention(k->be, &a);
 }
 
 static void paged_attention_equals_the_oracle(void **state)
@@ -140,7 +156,7 @@ static void attention_follows_the_stated_order(void **state)
     int32_t len = T;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->attention_train(be, out, lse, q, key, v, &len, 1, T, 1, 1, HD, 0, 0.25f);
     for (size_t i = 0; i < T; i++) {
         float s[T], max = -INFINITY, sum = 0.0f, mix[HD] = {0};
@@ -177,28 +193,45 @@ static void paged_and_whole_attention_agree(void **state)
     float *v = kk_in(&k, T * NKV * HD, 1.0), *lse = kk_in(&k, NH * T, 1.0);
     float *whole = kk_in(&k, T * NH * HD, 1.0), *step = kk_in(&k, T * NH * HD, 1.0);
     fm_kv_view kv = {kk_in(&k, 4 * 32 * NKV * HD, 1.0), kk_in(&k, 4 * 32 * NKV * HD, 1.0)};
-    int32_t table[T * 4], pos[T], slot[T], len = T;
+    int32_t table[4] = {2, 0, 3, 1}, seq[T] = {0}, pos[T], slot[T], len = T;
 
     (void)state;
     tk_ok(fm_pool_new(&pool, 2));
-    tk_ok(fm_backend_cpu_exact(&be, pool));
+    tk_ok(fm_backend_open(&be, "exact", pool));
     for (int32_t i = 0; i < T; i++) {
-        const int32_t pages[4] = {2, 0, 3, 1};
         pos[i] = i;
-        slot[i] = pages[i / 32] * 32 + i % 32;
-        memcpy(table + 4 * i, pages, sizeof pages);
+        slot[i] = table[i / 32] * 32 + i % 32;
     }
+    fm_attn a = {.out = step,
+                 .ldo = NH * HD,
+                 .q = q,
+                 .ldq = NH * HD,
+                 .kv = kv,
+                 .table = table,
+                 .table_stride = 4,
+                 .seq = seq,
+                 .pos = pos,
+                 .m = T,
+                 .nh = NH,
+                 .nkv = NKV,
+                 .hd = HD,
+                 .window = W,
+                 .scale = 0.2f};
     be->attention_train(be, whole, lse, q, key, v, &len, 1, T, NH, NKV, HD, W, 0.2f);
     for (uint32_t i = 0; i < T; i += 7) {
         uint32_t m = FM_MIN(7u, T - i);
         be->kv_write(be, kv, key + i * NKV * HD, NKV * HD, v + i * NKV * HD, NKV * HD, slot + i, m,
                      NKV, HD);
-        be->attention(be, step + i * NH * HD, NH * HD, q + i * NH * HD, NH * HD, kv, table, 4,
-                      pos + i, m, NH, NKV, HD, W, 0.2f);
+        fm_attn piece = a;
+        piece.out += i * NH * HD;
+        piece.q += i * NH * HD;
+        piece.pos += i;
+        piece.m = m;
+        be->attention(be, &piece);
     }
     assert_memory_equal(whole, step, T * NH * HD * sizeof *step);
     kk_fill(&k, step, T * NH * HD, 1.0);
-    be->attention(be, step, NH * HD, q, NH * HD, kv, table, 4, pos, T, NH, NKV, HD, W, 0.2f);
+    be->attention(be, &a);
     assert_memory_equal(whole, step, T * NH * HD * sizeof *step);
     fm_backend_close(be);
     fm_pool_free(pool);
@@ -219,7 +252,7 @@ static void a_sequence_does_not_know_its_neighbours(void **state)
     int32_t len[B] = {45, 30, 1};
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->attention_train(be, out, lse, q, key, v, len, B, T, NH, NKV, HD, 0, 0.2f);
     be->attention_grad(be, dq, dk, dv, dout, q, key, v, out, lse, len, B, T, NH, NKV, HD, 0, 0.2f);
     for (size_t b = 0; b < B; b++) {

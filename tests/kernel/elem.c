@@ -212,7 +212,7 @@ static void rmsnorm_sums_in_lanes(void **state)
     float lane[FM_LANES] = {0};
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->rmsnorm(be, y, x, gain, NULL, 1, H, H, 1e-6f);
     for (size_t i = 0; i < H; i++)
         lane[i % FM_LANES] = fmaf(x[i], x[i], lane[i % FM_LANES]);
@@ -236,7 +236,7 @@ static void sum_squares_adds_blocks_in_order(void **state)
     double total = 1.0, got = 1.0;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->sum_squares(be, &got, x, N);
     double sum = 0.0;
     for (size_t at = 0; at < N; at += 65536) {
@@ -264,7 +264,7 @@ static void losses_survive_large_logits_and_tell_nan(void **state)
     fm_backend *be;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     for (size_t i = 0; i < 40; i++)
         x[i] = i == 3 ? 3e38f : -3e38f;
     be->logsumexp(be, &lse, x, 40, 1, 40);
@@ -287,14 +287,17 @@ static void empty_calls_touch_nothing(void **state)
     double sum = 2.0;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->add(be, y, y, 0);
     be->swiglu(be, y, y, y, 0);
     be->rmsnorm(be, y, y, y, NULL, 0, 2, 2, 1e-5f);
     be->sum_squares(be, &sum, y, 0);
-    const fm_lora none = {.a = y, .b = y, .scale = 1.0f, .m = 1};
-    be->lora(be, y, 1, y, 1, 1, 1, &none, 1);
-    be->lora(be, y, 1, y, 1, 1, 1, NULL, 0);
+    fm_lora none = kk_lora(be, y, 1, y, y, 1, 1, 1);
+    be->lora(be, y, 1, 1, &none, 1);
+    be->lora(be, y, 1, 1, NULL, 0);
+    be->products(be, y, 1, 1, NULL, 0);
+    be->affine(be, y, 1, 1, y, y, 0, 0, NULL);
+    kk_lora_free(be, &none);
     be->gemm(be, y, 1, y, 1, false, y, 1, false, 0, 1, 1, 1.0f, true);
     tk_ok(be->sync(be));
     assert_true(y[0] == 5.0f && y[1] == 6.0f && sum == 2.0);

@@ -80,7 +80,7 @@ static void fd_check(const char *what, void (*setup)(fd *f), const uint32_t *dim
     for (int who = 0; who < 2; who++) {
         fd f = {.dim = dim};
         tk_ok(fm_backend_cpu_ref(&f.ref));
-        tk_ok(fm_backend_cpu_exact(&f.be, NULL));
+        tk_ok(fm_backend_open(&f.be, "exact", NULL));
         setup(&f);
         f.forward(&f);
         if (who == 0) {
@@ -106,7 +106,7 @@ static void linear_forward(fd *f)
 {
     fm_weight *w;
 
-    tk_ok(f->ref->weight_new(f->ref, &w, FM_F32, f->dim[1], f->dim[2], f->in[1]));
+    tk_ok(f->ref->weight_new(f->ref, &w, FM_ROLE_LINEAR, FM_F32, f->dim[1], f->dim[2], f->in[1]));
     f->ref->linear(f->ref, f->out, f->dim[1], f->in[0], f->dim[2], w, f->in[2], NULL, f->dim[0]);
     f->ref->weight_free(f->ref, w);
 }
@@ -116,7 +116,7 @@ static void linear_gradient(fd *f)
     uint32_t m = f->dim[0], n = f->dim[1], k = f->dim[2];
     fm_weight *w;
 
-    tk_ok(f->be->weight_new(f->be, &w, FM_F32, n, k, f->in[1]));
+    tk_ok(f->be->weight_new(f->be, &w, FM_ROLE_LINEAR, FM_F32, n, k, f->in[1]));
     f->be->linear_dx(f->be, f->grad[0], k, f->dout, n, w, m, true);
     f->be->gemm(f->be, f->grad[1], k, f->dout, n, true, f->in[0], k, false, n, k, m, 1.0f, true);
     f->be->bias_grad(f->be, f->grad[2], f->dout, n, m, n);
@@ -139,7 +139,7 @@ static void embed_forward(fd *f)
 {
     fm_weight *w;
 
-    tk_ok(f->ref->weight_new(f->ref, &w, FM_F32, f->dim[1], f->dim[2], f->in[0]));
+    tk_ok(f->ref->weight_new(f->ref, &w, FM_ROLE_LINEAR, FM_F32, f->dim[1], f->dim[2], f->in[0]));
     f->ref->embed(f->ref, f->out, f->dim[2], w, f->label, NULL, f->dim[0]);
     f->ref->weight_free(f->ref, w);
 }

@@ -82,11 +82,38 @@ static inline int32_t *kk_shuffled(kk *k, uint32_t n)
     return p;
 }
 
-static inline fm_weight *kk_weight(kk *k, const float *w, uint32_t n, uint32_t kdim)
+static inline fm_weight *kk_role(fm_backend *be, fm_role role, const float *w, uint32_t n,
+                                 uint32_t kdim)
 {
     fm_weight *out;
-    tk_ok(k->be->weight_new(k->be, &out, FM_F32, n, kdim, w));
+    tk_ok(be->weight_new(be, &out, role, FM_F32, n, kdim, w));
     return out;
+}
+
+static inline fm_weight *kk_weight(kk *k, const float *w, uint32_t n, uint32_t kdim)
+{
+    return kk_role(k->be, FM_ROLE_LINEAR, w, n, kdim);
+}
+
+/* A low-rank term from plain factors a [r, k], b [n, r]; kk_lora_free frees its factors. */
+static inline fm_lora kk_lora(fm_backend *be, float *y, size_t ldy, const float *a, const float *b,
+                              uint32_t n, uint32_t kdim, uint32_t r)
+{
+    return (fm_lora){.y = y,
+                     .ldy = ldy,
+                     .a = kk_role(be, FM_ROLE_LORA_A, a, r, kdim),
+                     .b = kk_role(be, FM_ROLE_LORA_B, b, n, r),
+                     .scale = 1.0f};
+}
+
+static inline void kk_lora_free(fm_backend *be, const fm_lora *l)
+{
+    union {
+        const fm_weight *in;
+        fm_weight *out;
+    } a = {.in = l->a}, b = {.in = l->b};
+    be->weight_free(be, a.out);
+    be->weight_free(be, b.out);
 }
 
 static inline void kk_gather(kk *k)

@@ -35,11 +35,11 @@ static void weight_refuses_what_it_cannot_hold(void **state)
     float x[40] = {0};
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
-    tk_fails(be->weight_new(be, &w, FM_F32, 0, 4, x), FM_EINVAL, "no elements");
+    tk_ok(fm_backend_open(&be, "exact", NULL));
+    tk_fails(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, 0, 4, x), FM_EINVAL, "no elements");
     assert_null(w);
-    tk_fails(be->weight_new(be, &w, FM_I32, 2, 4, x), FM_EUNSUPPORTED, "I32");
-    tk_fails(be->weight_new(be, &w, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
+    tk_fails(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_I32, 2, 4, x), FM_EUNSUPPORTED, "I32");
+    tk_fails(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
     assert_null(w);
     assert_null(fm_backend_lacks(be, true));
     be->gemm = NULL;
@@ -98,28 +98,34 @@ static void case_lora(kk *k, const uint32_t *dim)
     int32_t *rows = dim[4] ? kk_shuffled(k, m + 2) : NULL;
     float *y = kk_out(k, (size_t)(m + 2) * (n + 1), 1.0);
 
-    const fm_lora term = {.a = a, .b = b, .r = r, .scale = 1.75f, .m = m, .rows = rows};
-    k->be->lora(k->be, y, n + 1, x, kd, n, kd, &term, 1);
+    fm_lora term = kk_lora(k->be, y, n + 1, a, b, n, kd, r);
+    term.scale = 1.75f;
+    term.m = m;
+    term.rows = rows;
+    k->be->lora(k->be, x, kd, kd, &term, 1);
+    kk_lora_free(k->be, &term);
 }
 
 /* dim: n, k, threads' worth of rows: terms of several ranks and lengths over shuffled rows */
 static void case_lora_list(kk *k, const uint32_t *dim)
 {
-    static const uint32_t count[] = {1, 2, 3, 40, 1, 5}, rank[] = {8, 1, 17, 4, 600, 0};
+    static const uint32_t count[] = {1, 2, 3, 40, 1, 5}, rank[] = {8, 1, 17, 4, 600, 2};
     uint32_t n = dim[0], kd = dim[1], at = 0;
     fm_lora term[FM_ARRAY_LEN(count)];
     float *x = kk_in(k, (size_t)52 * kd, 1.0), *y = kk_out(k, (size_t)52 * n, 1.0);
     int32_t *rows = kk_shuffled(k, 52);
 
-    for (size_t i = 0; i < FM_ARRAY_LEN(count); at += count[i++])
-        term[i] = (fm_lora){.a = kk_in(k, (size_t)rank[i] * kd, 0.1),
-                            .b = kk_in(k, (size_t)n * rank[i], 0.5),
-                            .r = rank[i],
-                            .scale = 0.25f + (float)i,
-                            .m = count[i],
-                            .rows = rows + at};
+    for (size_t i = 0; i < FM_ARRAY_LEN(count); at += count[i++]) {
+        float *a = kk_in(k, (size_t)rank[i] * kd, 0.1), *b = kk_in(k, (size_t)n * rank[i], 0.5);
+        term[i] = kk_lora(k->be, y, n, a, b, n, kd, rank[i]);
+        term[i].scale = 0.25f + (float)i;
+        term[i].m = count[i];
+        term[i].rows = rows + at;
+    }
     assert_int_equal(at, 52);
-    k->be->lora(k->be, y, n, x, kd, n, kd, term, FM_ARRAY_LEN(count));
+    k->be->lora(k->be, x, kd, kd, term, FM_ARRAY_LEN(count));
+    for (size_t i = 0; i < FM_ARRAY_LEN(count); i++)
+        kk_lora_free(k->be, &term[i]);
 }
 
 static void a_list_of_lora_terms_equals_the_oracle(void **state)
@@ -225,10 +231,10 @@ static void half_types_and_blocks_widen_exactly(void **state)
     float y[3 * 40], want[64];
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     for (uint16_t i = 0; i < 3 * 40; i++)
         half[i] = (uint16_t)(0x3c00 + 37 * i);
-    tk_ok(be->weight_new(be, &w, FM_F16, 3, 40, half));
+    tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F16, 3, 40, half));
     be->embed(be, y, 40, w, ids, NULL, 3);
     for (size_t i = 0; i < 40; i++) {
         assert_true(y[i] == fm_f16_to_f32(half[80 + i]));
@@ -238,7 +244,7 @@ static void half_types_and_blocks_widen_exactly(void **state)
     for (size_t i = 0; i < sizeof q8; i++)
         q8[i] = (unsigned char)(i % 34 < 2 ? 0x3c : 5 * i);
     tk_ok(fm_to_f32(want, FM_Q8_0, q8, 64));
-    tk_ok(be->weight_new(be, &w, FM_Q8_0, 2, 32, q8));
+    tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_Q8_0, 2, 32, q8));
     be->embed(be, y, 32, w, ids + 1, NULL, 2);
     assert_memory_equal(y, want, sizeof want);
     be->weight_free(be, w);
@@ -259,8 +265,8 @@ static void products_follow_the_stated_order(void **state)
     fm_weight *weight;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
-    tk_ok(be->weight_new(be, &weight, FM_F32, N, K, w));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
+    tk_ok(be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w));
     be->linear(be, y, N, x, K, weight, bias, NULL, M);
     memcpy(c, c0, M * N * sizeof *c);
     be->gemm(be, c, N, x, K, false, w, K, true, M, N, K, 0.3f, true);
@@ -270,8 +276,12 @@ static void products_follow_the_stated_order(void **state)
             assert_true(c[i * N + n] == chain(x + i * K, 1, w + n * K, 1, K, 0.3f, &c0[i * N + n]));
         }
     memcpy(c, c0, M * N * sizeof *c);
-    const fm_lora all = {.a = a, .b = b, .r = R, .scale = 0.7f, .m = M};
-    be->lora(be, c, N, x, K, N, K, &all, 1);
+    fm_lora all = kk_lora(be, c, N, a, b, N, K, R);
+    all.scale = 0.7f;
+    all.m = M;
+    be->lora(be, x, K, K, &all, 1);
+    assert_memory_equal(be->weight_floats(all.a), a, R * K * sizeof *a);
+    kk_lora_free(be, &all);
     for (size_t i = 0; i < M * R; i++)
         t[i] = chain(x + i / R * K, 1, a + i % R * K, 1, K, 1.0f, NULL);
     for (size_t i = 0; i < M * N; i++)
@@ -299,23 +309,31 @@ static void a_row_does_not_know_its_neighbours(void **state)
 
     (void)state;
     tk_ok(fm_pool_new(&pool, 2));
-    tk_ok(fm_backend_cpu_exact(&be, pool));
-    tk_ok(be->weight_new(be, &weight, FM_F32, N, K, w));
+    tk_ok(fm_backend_open(&be, "exact", pool));
+    tk_ok(be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w));
     be->linear(be, all, N, x, K, weight, NULL, rows, M);
-    fm_lora term = {.a = a, .b = b, .r = R, .scale = 0.5f, .m = M, .rows = rows};
-    be->lora(be, all, N, x, K, N, K, &term, 1);
+    fm_lora term = kk_lora(be, all, N, a, b, N, K, R);
+    term.scale = 0.5f;
+    term.m = M;
+    term.rows = rows;
+    be->lora(be, x, K, K, &term, 1);
+    term.y = one;
     for (int32_t i = 0; i < M; i++) {
         be->linear(be, one + i * N, N, x + i * K, K, weight, NULL, NULL, 1);
-        fm_lora row = {.a = a, .b = b, .r = R, .scale = 0.5f, .first = (uint32_t)i, .m = 1};
-        be->lora(be, one, N, x, K, N, K, &row, 1);
+        fm_lora row = term;
+        row.rows = NULL;
+        row.first = (uint32_t)i;
+        row.m = 1;
+        be->lora(be, x, K, K, &row, 1);
     }
     assert_memory_equal(all, one, M * N * sizeof *all);
     for (uint32_t m = 1; m < M; m += 5) {
         be->linear(be, one, N, x, K, weight, NULL, rows, m);
         term.m = m;
-        be->lora(be, one, N, x, K, N, K, &term, 1);
+        be->lora(be, x, K, K, &term, 1);
         assert_memory_equal(all, one, M * N * sizeof *all);
     }
+    kk_lora_free(be, &term);
     be->weight_free(be, weight);
     fm_backend_close(be);
     fm_pool_free(pool);
@@ -334,15 +352,15 @@ static void a_failed_allocation_waits_for_sync(void **state)
     fm_weight *weight;
 
     (void)state;
-    tk_ok(fm_backend_cpu_exact(&be, NULL));
+    tk_ok(fm_backend_open(&be, "exact", NULL));
     for (uint64_t nth = 1; nth <= 3; nth++) {
         fm_mem_fail_at(nth, false);
-        fm_status rc = be->weight_new(be, &weight, FM_F32, N, K, w);
+        fm_status rc = be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w);
         fm_mem_fail_at(0, false);
         assert_int_equal(rc, FM_ENOMEM);
         assert_null(weight);
     }
-    tk_ok(be->weight_new(be, &weight, FM_F32, N, K, w));
+    tk_ok(be->weight_new(be, &weight, FM_ROLE_LINEAR, FM_F32, N, K, w));
     fm_mem_fail_at(1, true);
     be->linear(be, y, N, x, K, weight, NULL, NULL, M);
     be->add(be, y, y, M);
