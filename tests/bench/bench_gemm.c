@@ -4,32 +4,12 @@
  * One line a shape as CSV: which product, N, K, M, GFLOP/s of both, ratio, GB/s of weights for
  * ours. Best of many repetitions, the two taking turns, because machines are shared and clocks
  * wander. */
-#include <dnnl.h>
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "infer/cpu/cpu.h"
-#include "store/base/mem.h"
-#include "store/base/pool.h"
 #include "store/base/rng.h"
-
-typedef struct peer {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    dnnl_primitive_t product;
-    dnnl_exec_arg_t arg[3];
-    dnnl_memory_t packed; /* the weight in oneDNN's own layout */
-} peer;
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+#include "tests/bench/bench_kit.h"
 
 static void must(int rc, const char *what)
 {
@@ -39,67 +19,13 @@ static void must(int rc, const char *what)
     }
 }
 
-static void peer_memory(peer *p, dnnl_memory_t *out, const dnnl_memory_desc_t *md, void *data)
-{
-    must(dnnl_memory_create(out, md, p->engine, data), "dnnl_memory_create");
-}
-
-/* dst[M,N] = src[M,K] w[N,K]^T with the weight reordered once, as an engine would. */
-static void peer_open(peer *p, float *dst, float *src, float *w, int64_t m, int64_t n, int64_t k)
-{
-    dnnl_dims_t sd = {m, k}, wd = {k, n}, dd = {m, n}, wstride = {1, k};
-    dnnl_memory_desc_t smd, wmd, any, dmd;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t pd, rd;
-    dnnl_primitive_t reorder;
-    dnnl_memory_t plain;
-
-    must(dnnl_memory_desc_init_by_tag(&smd, 2, sd, dnnl_f32, dnnl_ab), "src");
-    must(dnnl_memory_desc_init_by_strides(&wmd, 2, wd, dnnl_f32, wstride), "weights");
-    must(dnnl_memory_desc_init_by_tag(&any, 2, wd, dnnl_f32, dnnl_format_tag_any), "any");
-    must(dnnl_memory_desc_init_by_tag(&dmd, 2, dd, dnnl_f32, dnnl_ab), "dst");
-    must(dnnl_matmul_desc_init(&desc, &smd, &any, NULL, &dmd), "matmul");
-    must(dnnl_primitive_desc_create(&pd, &desc, NULL, p->engine, NULL), "matmul desc");
-    must(dnnl_primitive_create(&p->product, pd), "matmul create");
-    const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
-    peer_memory(p, &p->packed, own, DNNL_MEMORY_ALLOCATE);
-    peer_memory(p, &plain, &wmd, w);
-    must(dnnl_reorder_primitive_desc_create(&rd, &wmd, p->engine, own, p->engine, NULL), "reorder");
-    must(dnnl_primitive_create(&reorder, rd), "reorder create");
-    dnnl_exec_arg_t ra[2] = {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, p->packed}};
-    must(dnnl_primitive_execute(reorder, p->stream, 2, ra), "reorder run");
-    must(dnnl_stream_wait(p->stream), "wait");
-    p->arg[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, NULL};
-    p->arg[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, p->packed};
-    p->arg[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, NULL};
-    peer_memory(p, &p->arg[0].memory, &smd, src);
-    peer_memory(p, &p->arg[2].memory, &dmd, dst);
-    dnnl_memory_destroy(plain);
-    dnnl_primitive_destroy(reorder);
-    dnnl_primitive_desc_destroy(rd);
-    dnnl_primitive_desc_destroy(pd);
-}
-
-static void peer_run(peer *p)
-{
-    must(dnnl_primitive_execute(p->product, p->stream, 3, p->arg), "matmul run");
-    must(dnnl_stream_wait(p->stream), "wait");
-}
-
-static void peer_shut(peer *p)
-{
-    for (int i = 0; i < 3; i++)
-        dnnl_memory_destroy(p->arg[i].memory);
-    dnnl_primitive_destroy(p->product);
-}
-
 typedef struct shape {
     uint32_t n, k;
 } shape;
 
 typedef struct bench {
     fm_backend *be;
-    peer peer;
+    bk_product *peer;
     double seconds;
     float *x, *w, *y, *z;
 } bench;
@@ -117,17 +43,17 @@ enum { OURS, PEER, DX, DW, WAYS };
 
 static double run_once(bench *b, int way, const fm_weight *w, shape s, uint32_t m)
 {
-    double t = now_s();
+    double t = bk_now_s();
 
     if (way == OURS)
         b->be->linear(b->be, b->y, s.n, b->x, s.k, w, NULL, NULL, m);
     else if (way == PEER)
-        peer_run(&b->peer);
+        bk_product_run(b->peer);
     else if (way == DX)
         b->be->linear_dx(b->be, b->z, s.k, b->y, s.n, w, m, false);
     else
         b->be->gemm(b->be, b->w, s.k, b->y, s.n, true, b->x, s.k, false, s.n, s.k, m, 1.0f, false);
-    return now_s() - t;
+    return bk_now_s() - t;
 }
 
 /* The ways take turns of a few milliseconds each, not of one call: OpenMP's idle threads spin on
@@ -139,10 +65,10 @@ static void run_shape(bench *b, shape s, uint32_t m)
     int ways = m >= 64 ? WAYS : DX;
 
     must(b->be->weight_new(b->be, &w, FM_ROLE_LINEAR, FM_F32, s.n, s.k, b->w), "weight_new");
-    peer_open(&b->peer, b->z, b->x, b->w, m, s.n, s.k);
-    for (double end = now_s() + b->seconds * ways; now_s() < end;)
+    b->peer = bk_product_open(BK_F32, m, s.n, s.k);
+    for (double end = bk_now_s() + b->seconds * ways; bk_now_s() < end;)
         for (int way = 0; way < ways; way++)
-            for (double turn = now_s() + 0.02; now_s() < turn;)
+            for (double turn = bk_now_s() + 0.02; bk_now_s() < turn;)
                 best[way] = FM_MIN(best[way], run_once(b, way, w, s, m));
     must(b->be->sync(b->be), "sync");
     report("linear", s, m, best[OURS], best[PEER]);
@@ -150,7 +76,7 @@ static void run_shape(bench *b, shape s, uint32_t m)
         report("linear_dx", s, m, best[DX], best[PEER]);
         report("dw", s, m, best[DW], best[PEER]);
     }
-    peer_shut(&b->peer);
+    bk_product_close(b->peer);
     b->be->weight_free(b->be, w);
 }
 
@@ -166,8 +92,6 @@ int main(int argc, char **argv)
     must(fm_pool_new(&pool, threads), "pool");
     must(fmi_cpu_open_isa(&b.be, pool, argc > 3 ? argv[3] : NULL), "backend");
     omp_set_num_threads((int)threads);
-    must(dnnl_engine_create(&b.peer.engine, dnnl_cpu, 0), "engine");
-    must(dnnl_stream_create(&b.peer.stream, b.peer.engine, dnnl_stream_default_flags), "stream");
     b.x = fm_calloc(512 * 1536, sizeof(float));
     b.w = fm_calloc(biggest, sizeof(float));
     b.y = fm_calloc((size_t)512 * 49152, sizeof(float));

@@ -1,262 +1,435 @@
-/* bench_infer - prefill and decode of SmolLM2 in mode exact, beside the limits of the machine taken
- * in the same run: how fast memory is read, and how fast the `linear` operation can go.
+/* bench_infer - the speed table of SmolLM2-135M: this engine and llama.cpp taking turns in one run,
+ * each figure beside its limit of the same run (bytes over bandwidth, operations over rate).
  *
- * usage: bench_infer [THREADS]     the GGUF is found as the tests find it (FM_MODELS) */
+ * usage: bench_infer [--only NAME] [--mode MODE[,MODE]] [--threads N] [--repeat N] [--json]
+ *        bench_infer --error [--json]
+ *   --only    lines whose name holds NAME ("decode 8", "Q4_1", "LoRA", "kinds", "gaps")
+ *   --mode    fast (the default), exact, or both with a comma
+ *   --repeat  turns of each side (5); the best counts, the median stands beside it
+ *   --error   KL divergence and top-1 agreement against exact instead of speed
+ *   --json    one JSON object a line
+ * The Q4_1 file is found as the tests find it (FM_MODELS); llama.cpp and the other two files in the
+ * folder FM_LLAMA, made by build_llama.sh. What is missing or refused says so in its cell.
+ *
+ * The limit of a line is the larger of: bytes of the matrices as the file stores them (exact: as
+ * float32) and of the children's own, over the read rate; operations over oneDNN's rate for the
+ * kind. Keys and values are not counted in it. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "infer/model.h"
-#include "tests/model/infer_kit.h"
+#include "tests/bench/infer_bench.h"
 
-#define PREFILL 512u
-#define DECODE 32u
-#define CONTEXT 64u /* tokens before decoding begins */
-#define REPEATS 5
+#define MAX_MODES 4
 
-static double now_s(void)
+typedef enum work { PREFILL, DECODE, CHILDREN, GAPS } work;
+
+typedef struct child_spec {
+    bk_child kind;
+    uint32_t rank;
+} child_spec;
+
+typedef struct line {
+    const char *name;
+    int file;
+    work work;
+    uint32_t streams;
+    const child_spec *child; /* [BI_STREAMS] */
+    const char *peer_ranks;
+    double goal_ratio, goal_share; /* share: of the limit; of the stem's own rate for children */
+} line;
+
+static const child_spec loras[BI_STREAMS] = {{BK_LORA, 8}, {BK_LORA, 8}, {BK_LORA, 8},
+                                             {BK_LORA, 8}, {BK_LORA, 8}, {BK_LORA, 8},
+                                             {BK_LORA, 8}, {BK_LORA, 8}};
+static const child_spec ranks[BI_STREAMS] = {{BK_LORA, 4},  {BK_LORA, 8},  {BK_LORA, 8},
+                                             {BK_LORA, 16}, {BK_LORA, 16}, {BK_LORA, 32},
+                                             {BK_LORA, 32}, {BK_LORA, 64}};
+static const child_spec kinds[BI_STREAMS] = {{BK_STEM, 0}, {BK_LORA, 8},      {BK_LORA, 8},
+                                             {BK_LORA, 8}, {BK_PREFIX, 0},    {BK_PREFIX, 0},
+                                             {BK_IA3, 0},  {BK_FULL_UPPER, 0}};
+
+static const line lines[] = {
+    {"prefill 512, Q4_1", BK_Q4_1, PREFILL, 1, NULL, NULL, 5, 0.50},
+    {"prefill 512, Q8_0", BK_Q8_0, PREFILL, 1, NULL, NULL, 3, 0.65},
+    {"prefill 512, bf16", BK_BF16_FILE, PREFILL, 1, NULL, NULL, 1.4, 0.65},
+    {"decode 1, Q4_1", BK_Q4_1, DECODE, 1, NULL, NULL, 1.7, 0.85},
+    {"decode 1, Q8_0", BK_Q8_0, DECODE, 1, NULL, NULL, 0, 0},
+    {"decode 1, bf16", BK_BF16_FILE, DECODE, 1, NULL, NULL, 1.0, 0.95},
+    {"decode 8, Q4_1", BK_Q4_1, DECODE, 8, NULL, NULL, 5, 0},
+    {"decode 8, Q8_0", BK_Q8_0, DECODE, 8, NULL, NULL, 0, 0},
+    {"decode 8, bf16", BK_BF16_FILE, DECODE, 8, NULL, NULL, 2, 0},
+    {"8 LoRA r 8, Q4_1", BK_Q4_1, CHILDREN, 8, loras, "8,8,8,8,8,8,8,8", 6, 0.65},
+    {"8 LoRA r 4-64, Q4_1", BK_Q4_1, CHILDREN, 8, ranks, "4,8,8,16,16,32,32,64", 0, 0},
+    {"8 kinds, bf16", BK_BF16_FILE, CHILDREN, 8, kinds, NULL, 0, 0.55},
+    {"gaps, Q4_1", BK_Q4_1, GAPS, 7, NULL, NULL, 0, 0},
+    {"gaps, bf16", BK_BF16_FILE, GAPS, 7, NULL, NULL, 0, 0},
+};
+
+typedef struct side { /* this engine in one mode */
+    const char *mode;
+    fm_engine *e;
+    fm_model *m[BI_STREAMS];
+    uint32_t models;
+    char refused[200];
+    bk_figure rate;     /* tokens a second */
+    bk_figure stem;     /* children: as many streams of the stem alone */
+    bi_gaps gaps;       /* the turn with the smallest ratio of p99 to median */
+    double child_mb;    /* what children add to a step's bytes */
+    double resident_gb; /* weights held */
+} side;
+
+typedef struct result {
+    const line *line;
+    bool there; /* the file is */
+    double stem_bytes, ops_a_token;
+    bk_figure peer;
+    side side[MAX_MODES];
+} result;
+
+/* ==== one line ==== */
+
+static void refuse(side *s)
 {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    (void)snprintf(s->refused, sizeof(s->refused), "%s", fm_error_text());
 }
 
-/* ==== limits ==== */
-
-typedef struct read_job {
-    const uint64_t *data;
-    uint64_t sum[64];
-} read_job;
-
-static fm_status read_part(void *ctx, size_t begin, size_t end, unsigned worker)
+static void open_side(side *s, const bi_opts *o, const line *l, const fm_source *src)
 {
-    read_job *j = ctx;
-    uint64_t s = 0;
-    for (size_t i = begin; i < end; i++)
-        s += j->data[8 * i]; /* one word a line: the bus is measured, not the adder */
-    j->sum[worker % 64] += s;
-    return FM_OK;
-}
-
-/* GB/s of reading 512 MiB, best of REPEATS. */
-static double memory_rate(fm_pool *pool)
-{
-    size_t bytes = (size_t)512 << 20, lines = bytes / 64;
-    uint64_t *data = fm_aligned_alloc(64, bytes);
-    memset(data, 1, bytes);
-    read_job j = {.data = data};
-    double best = INFINITY;
-    for (int i = 0; i < REPEATS; i++) {
-        double t = now_s();
-        tk_ok(fm_pool_run(pool, lines, 1 << 12, read_part, &j));
-        best = fmin(best, now_s() - t);
+    double bytes = 0;
+    fm_status rc = bk_engine(&s->e, o->threads, s->mode, BI_PREFILL);
+    uint32_t models = l->work == CHILDREN ? BI_STREAMS : 1;
+    for (; s->models < models && rc >= 0; s->models += rc >= 0) {
+        child_spec c = l->child ? l->child[s->models] : (child_spec){BK_STEM, 0};
+        rc = bk_child_load(&s->m[s->models], s->e, src, c.kind, c.rank, s->models, &bytes);
     }
-    fm_free(data);
-    return (double)bytes / best * 1e-9;
+    if (rc < 0)
+        refuse(s);
+    s->child_mb = bytes * 1e-6;
+    if (s->e)
+        s->resident_gb = (double)fm_engine_stats_of(s->e).weight_bytes * 1e-9;
 }
 
-/* GFLOP/s of `linear` at m rows of [n, k], best of REPEATS. */
-static double linear_rate(fm_backend *be, uint32_t m, uint32_t n, uint32_t k)
+static void close_side(side *s)
 {
-    void *x = NULL, *y = NULL;
-    fm_weight *w = NULL;
-    float *host = fm_calloc((size_t)n * k, sizeof(float));
-    for (size_t i = 0; i < (size_t)n * k; i++)
-        host[i] = (float)(i % 17) * 0.01f;
-    tk_ok(be->alloc(be, &x, (size_t)m * k * sizeof(float)));
-    tk_ok(be->alloc(be, &y, (size_t)m * n * sizeof(float)));
-    tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, n, k, host));
-    double best = INFINITY;
-    for (int i = 0; i < REPEATS * 4; i++) {
-        double t = now_s();
-        be->linear(be, y, n, x, k, w, NULL, NULL, m);
-        tk_ok(be->sync(be));
-        best = fmin(best, now_s() - t);
+    for (uint32_t i = 0; i < s->models; i++)
+        fm_model_close(s->m[i]);
+    fm_engine_free(s->e);
+    s->e = NULL;
+    s->models = 0;
+}
+
+static fm_status gaps_turn(side *s)
+{
+    bi_gaps g;
+    fm_status rc = bi_gaps_of(s->m[0], &g);
+    if (rc >= 0 && (s->gaps.alone_median <= 0 ||
+                    g.beside_p99 / g.alone_median < s->gaps.beside_p99 / s->gaps.alone_median))
+        s->gaps = g;
+    return rc;
+}
+
+/* Children are held against 8 streams of their stem, a turn of each. */
+static fm_status children_turn(side *s, const line *l, fm_model *stem, double *rate)
+{
+    double of_stem = 0;
+    fm_status rc = bi_decode(&stem, 1, l->streams, &of_stem);
+    if (rc >= 0)
+        bk_add(&s->stem, of_stem);
+    return rc >= 0 ? bi_decode(s->m, s->models, l->streams, rate) : rc;
+}
+
+static void our_turn(side *s, const line *l, const fm_source *src)
+{
+    double rate = 0, ignored = 0;
+    fm_status rc = FM_OK;
+    fm_model *stem = NULL;
+    if (s->refused[0])
+        return;
+    switch (l->work) {
+    case PREFILL:
+        rc = bi_prefill(s->m[0], &rate);
+        break;
+    case DECODE:
+        rc = bi_decode(s->m, 1, l->streams, &rate);
+        break;
+    case CHILDREN:
+        rc = bk_child_load(&stem, s->e, src, BK_STEM, 0, 0, &ignored);
+        if (rc >= 0)
+            rc = children_turn(s, l, stem, &rate);
+        fm_model_close(stem);
+        break;
+    case GAPS:
+        rc = gaps_turn(s);
+        break;
     }
-    be->weight_free(be, w);
-    be->free(be, x);
-    be->free(be, y);
-    fm_free(host);
-    return 2.0 * m * n * k / best * 1e-9;
+    if (rc < 0)
+        refuse(s);
+    else if (l->work != GAPS)
+        bk_add(&s->rate, rate);
 }
 
-/* ==== work ==== */
-
-static double linear_params(const fm_arch *a)
+static void peer_turn(result *r, const char *path, unsigned threads)
 {
-    fm_param p;
-    double n = 0;
-    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
-        if (p.is_matrix && p.layer >= 0)
-            n += (double)p.shape.dim[0] * (double)p.shape.dim[1];
-    return n;
+    const line *l = r->line;
+    double rate = 0;
+    if (l->work == PREFILL)
+        rate = bi_peer_prefill(path, threads);
+    else if (l->work == DECODE)
+        rate = bi_peer_decode(path, threads, l->streams);
+    else if (l->peer_ranks)
+        rate = bi_peer_lora(path, threads, l->peer_ranks);
+    if (rate > 0)
+        bk_add(&r->peer, rate);
 }
 
-static double prefill_flops(const fm_arch *a, double n)
+static void run_line(result *r, const bi_opts *o)
 {
-    double attention = 4.0 * a->layers * a->heads * a->head_dim * n * (n + 1) / 2;
-    return 2 * linear_params(a) * n + 2.0 * a->vocab * a->hidden + attention;
-}
-
-static double prefill_s(fm_model *m)
-{
-    static fm_row row[PREFILL];
-    double best = INFINITY;
-    for (int r = 0; r < REPEATS; r++) {
-        fm_seq *s = NULL;
-        tk_ok(fm_seq_open(&s, m));
-        for (uint32_t i = 0; i < PREFILL; i++)
-            row[i] = (fm_row){
-                .seq = s, .token = (int32_t)(i * 7919 % 49152), .want_logits = i + 1 == PREFILL};
-        double t = now_s();
-        tk_ok(fm_engine_step(fm_model_engine(m), row, PREFILL));
-        best = fmin(best, now_s() - t);
-        fm_seq_close(s);
+    char *path = bk_smollm2(r->line->file);
+    fm_source *src = NULL;
+    fm_arch a;
+    if (!path)
+        return;
+    tk_ok(fm_source_open(&src, path));
+    tk_ok(fm_arch_of_tree(&a, fm_source_tree(src), path));
+    r->there = true;
+    r->stem_bytes = bk_matrix_bytes(src);
+    r->ops_a_token = r->line->work == PREFILL ? bk_prefill_ops(&a, BI_PREFILL) / BI_PREFILL
+                                              : 2 * bk_linear_params(&a) + 2.0 * a.vocab * a.hidden;
+    for (int i = 0; o->mode[i]; i++) {
+        r->side[i].mode = o->mode[i];
+        open_side(&r->side[i], o, r->line, src);
     }
-    return best;
-}
-
-/* Seconds of one step of `batch` sequences, one row each; the best of DECODE steps is noise-free
- * enough, the mean is what a user sees: the mean of the best half is given. */
-static double decode_s(fm_model *const *m, uint32_t batch)
-{
-    fm_seq *s[16];
-    static fm_row row[16 * CONTEXT];
-    double took[DECODE];
-    for (uint32_t b = 0; b < batch; b++) {
-        tk_ok(fm_seq_open(&s[b], m[b]));
-        for (uint32_t i = 0; i < CONTEXT; i++)
-            row[i] = (fm_row){.seq = s[b], .token = (int32_t)(b * 100 + i)};
-        tk_ok(fm_engine_step(fm_model_engine(m[0]), row, CONTEXT));
+    for (uint32_t t = 0; t < o->repeat; t++) {
+        peer_turn(r, path, o->threads);
+        for (int i = 0; o->mode[i]; i++)
+            our_turn(&r->side[i], r->line, src);
     }
-    for (uint32_t t = 0; t < DECODE; t++) {
-        for (uint32_t b = 0; b < batch; b++)
-            row[b] = (fm_row){.seq = s[b], .token = (int32_t)(t + b), .want_logits = true};
-        double from = now_s();
-        tk_ok(fm_engine_step(fm_model_engine(m[0]), row, batch));
-        took[t] = now_s() - from;
+    for (int i = 0; o->mode[i]; i++)
+        close_side(&r->side[i]);
+    fm_source_close(src);
+    fm_free(path);
+}
+
+/* ==== limits of a line ==== */
+
+typedef struct bound {
+    double tok_s;
+    bool by_bytes;
+    double bytes, gops; /* of a step; rate of the kind */
+    const char *kind;
+} bound;
+
+static bound bound_of(const result *r, const side *s, const bk_limits *l)
+{
+    static const int kind_of[BK_FILES] = {BK_INT8, BK_INT8, BK_BF16};
+    bool exact = strcmp(s->mode, "exact") == 0;
+    int kind = exact ? BK_F32 : kind_of[r->line->file];
+    double tokens = r->line->work == PREFILL ? BI_PREFILL : r->line->streams;
+    bound b = {.gops = l->onednn[kind], .kind = bk_kind_name[kind]};
+    b.bytes = exact ? s->resident_gb * 1e9 : r->stem_bytes + s->child_mb * 1e6;
+    double by_bytes = b.bytes / (l->read_gbs * 1e9);
+    double by_ops = tokens * r->ops_a_token / (b.gops * 1e9);
+    b.by_bytes = by_bytes > by_ops;
+    b.tok_s = tokens / fmax(by_bytes, by_ops);
+    return b;
+}
+
+/* ==== output ==== */
+
+static void goal(char *out, size_t n, const char *before, double value, double goal_value)
+{
+    int at = snprintf(out, n, "%s%.2f", before, value);
+    if (goal_value > 0)
+        (void)snprintf(out + at, n - (size_t)at, " (>= %.2f)%s", goal_value,
+                       value >= goal_value ? "" : " MISSED");
+}
+
+static void print_gaps(const side *s)
+{
+    const bi_gaps *g = &s->gaps;
+    double ratio = g->beside_p99 / g->alone_median;
+    printf("alone median %.2f ms, p99 %.2f | beside %u tokens median %.2f, p99 %.2f | p99 / median "
+           "%.2f (<= 2.00)%s | prompt %.2f s\n",
+           g->alone_median, g->alone_p99, BI_PROMPT, g->beside_median, g->beside_p99, ratio,
+           ratio <= 2 ? "" : " MISSED", g->prompt_s);
+}
+
+static void print_side(const result *r, const side *s, const bk_limits *l)
+{
+    bound b = bound_of(r, s, l);
+    double rate = bk_best(&s->rate), peer = bk_best(&r->peer);
+    bool children = r->line->work == CHILDREN, fast = strcmp(s->mode, "exact") != 0;
+    char ratio[48] = "-", share[48], of_stem[64] = "";
+    if (peer > 0)
+        goal(ratio, sizeof(ratio), "", rate / peer, fast ? r->line->goal_ratio : 0);
+    goal(share, sizeof(share), "", rate / b.tok_s, fast && !children ? r->line->goal_share : 0);
+    if (children)
+        goal(of_stem, sizeof(of_stem), " | of 8 streams of the stem ", rate / bk_best(&s->stem),
+             fast ? r->line->goal_share : 0);
+    printf("%.1f tok/s (median %.1f) | %s x llama.cpp | %s of ", rate, bk_median(&s->rate), ratio,
+           share);
+    if (b.by_bytes)
+        printf("%.0f tok/s: %.1f MB", b.tok_s, b.bytes * 1e-6);
+    else
+        printf("%.0f tok/s: %s operations", b.tok_s, b.kind);
+    if (children)
+        printf(" (children %.1f)", s->child_mb);
+    printf("%s\n", of_stem);
+}
+
+static void print_result(const result *r, const bk_limits *l)
+{
+    double peer = bk_best(&r->peer);
+    printf("%-20s llama.cpp ", r->line->name);
+    if (peer > 0)
+        printf("%.1f tok/s (median %.1f)\n", peer, bk_median(&r->peer));
+    else
+        printf("%s\n", r->line->work == GAPS || !r->line->peer_ranks == (r->line->work == CHILDREN)
+                           ? "-"
+                           : "not here (FM_LLAMA: see build_llama.sh)");
+    for (int i = 0; r->side[i].mode; i++) {
+        printf("%-20s %-9s ", "", r->side[i].mode);
+        if (r->side[i].refused[0])
+            printf("refused: %s\n", r->side[i].refused);
+        else if (r->line->work == GAPS)
+            print_gaps(&r->side[i]);
+        else
+            print_side(r, &r->side[i], l);
     }
-    for (uint32_t b = 0; b < batch; b++)
-        fm_seq_close(s[b]);
-    for (uint32_t i = 0; i < DECODE; i++) /* insertion sort */
-        for (uint32_t k = i; k > 0 && took[k] < took[k - 1]; k--) {
-            double swap = took[k];
-            took[k] = took[k - 1];
-            took[k - 1] = swap;
-        }
-    double sum = 0;
-    for (uint32_t i = 0; i < DECODE / 2; i++)
-        sum += took[i];
-    return sum / (DECODE / 2);
+    if (!r->there)
+        printf("%-20s the model file is not here (FM_MODELS, FM_LLAMA)\n", "");
+    (void)fflush(stdout);
 }
 
-/* ==== children: rank-8 LoRAs on all linears, made of noise ==== */
-
-static void add_lora(ik_mem *mem, fm_tree *t, const fm_arch *a, uint32_t child)
+static void put(fm_json *o, const char *key, double v)
 {
-    static float noise[8 * 4096];
-    fm_param p;
-    tk_ok(fm_tree_put_file(t, "adapters/0-lora/adapter_config.json",
-                           fm_span_str("{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16,"
-                                       "\"target_modules\":\"all-linear\"}")));
-    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
-        if (!p.is_matrix || p.layer < 0)
-            continue;
-        char name[256];
-        int stem = (int)(strlen(p.name) - strlen(".weight"));
-        for (size_t k = 0; k < FM_ARRAY_LEN(noise); k++)
-            noise[k] = 1e-3f * (float)((k * 31 + i * 7 + child * 13) % 97) - 0.05f;
-        (void)snprintf(name, sizeof(name), "base_model.model.%.*s.lora_A.weight", stem, p.name);
-        ik_put(mem, t, "adapters/0-lora/tensors", name, noise, 2, 8, p.shape.dim[1]);
-        (void)snprintf(name, sizeof(name), "base_model.model.%.*s.lora_B.weight", stem, p.name);
-        ik_put(mem, t, "adapters/0-lora/tensors", name, noise, 2, p.shape.dim[0], 8);
+    tk_ok(fm_json_set(o, key, fm_json_new_real(v)));
+}
+
+static void json_side(fm_json *o, const result *r, const side *s, const bk_limits *l)
+{
+    bound b = bound_of(r, s, l);
+    tk_ok(fm_json_set(o, "mode", fm_json_new_str(s->mode)));
+    if (s->refused[0]) {
+        tk_ok(fm_json_set(o, "refused", fm_json_new_str(s->refused)));
+    } else if (r->line->work == GAPS) {
+        put(o, "alone_median_ms", s->gaps.alone_median);
+        put(o, "alone_p99_ms", s->gaps.alone_p99);
+        put(o, "beside_median_ms", s->gaps.beside_median);
+        put(o, "beside_p99_ms", s->gaps.beside_p99);
+        put(o, "prompt_s", s->gaps.prompt_s);
+    } else {
+        put(o, "tok_s", bk_best(&s->rate));
+        put(o, "tok_s_median", bk_median(&s->rate));
+        put(o, "limit_tok_s", b.tok_s);
+        put(o, "step_bytes", b.bytes);
+        put(o, "child_bytes", s->child_mb * 1e6);
+        tk_ok(fm_json_set(o, "limit", fm_json_new_str(b.by_bytes ? "memory" : b.kind)));
+        if (s->stem.n > 0)
+            put(o, "stem_tok_s", bk_best(&s->stem));
     }
 }
 
-static fm_model *load_child(fm_engine *e, const fm_source *src, ik_mem *mem, const fm_arch *a,
-                            uint32_t child)
+static void json_result(const result *r, const bk_limits *l)
 {
-    fm_tree *t = NULL;
-    fm_model *m = NULL;
-    tk_ok(fm_tree_copy(&t, fm_source_tree(src)));
-    mem->behind[0] = fm_source_provider(src);
-    mem->behind_count = 1;
-    add_lora(mem, t, a, child);
-    fm_provider p = ik_provider(mem);
-    tk_ok(fm_model_load(&m, e, t, &p, "child"));
-    fm_tree_free(t);
-    ik_mem_free(mem);
-    return m;
+    for (int i = 0; r->side[i].mode; i++) {
+        fm_json *o = fm_json_new_object();
+        fm_buf text;
+        fm_buf_init(&text, 0);
+        tk_ok(fm_json_set(o, "line", fm_json_new_str(r->line->name)));
+        put(o, "llama_tok_s", bk_best(&r->peer));
+        put(o, "llama_tok_s_median", bk_median(&r->peer));
+        put(o, "goal_ratio", r->line->goal_ratio);
+        put(o, "goal_share", r->line->goal_share);
+        put(o, "memory_gbs", l->read_gbs);
+        json_side(o, r, &r->side[i], l);
+        tk_ok(fm_json_write(&text, o, FM_JSON_COMPACT));
+        printf("%s\n", fm_buf_cstr(&text));
+        fm_buf_release(&text);
+        fm_json_free(o);
+    }
 }
 
-typedef struct limits {
-    double gbs, gflops;
-} limits;
+/* ==== all lines ==== */
 
-/* Raised by what is seen before and after the work, since other programs share the machine. */
-static void take_limits(limits *l, fm_pool *pool, fm_backend *be)
+static int run_table(const bi_opts *o)
 {
-    l->gbs = fmax(l->gbs, memory_rate(pool));
-    l->gflops = fmax(l->gflops, linear_rate(be, PREFILL, 1536, 576));
-    l->gflops = fmax(l->gflops, linear_rate(be, PREFILL, 2048, 2048));
-}
-
-static double decode_children_s(fm_engine *e, const fm_source *src, fm_model *base)
-{
-    static ik_mem mem;
-    fm_model *m[8] = {base};
-    for (uint32_t c = 1; c < 8; c++)
-        m[c] = load_child(e, src, &mem, fm_model_arch(base), c);
-    double t = decode_s(m, 8);
-    fm_engine_stats st = fm_engine_stats_of(e);
-    printf("base + 7 LoRA children (r 8): %.0f MB resident for %.0f MB of models\n",
-           (double)st.weight_bytes * 1e-6, (double)st.weight_bytes_unshared * 1e-6);
-    for (uint32_t c = 1; c < 8; c++)
-        fm_model_close(m[c]);
-    return t;
-}
-
-static void bench(fm_source *src, unsigned threads)
-{
+    static result r[FM_ARRAY_LEN(lines)];
+    bk_limits l = {0};
     fm_pool *pool = NULL;
-    fm_engine *e = ik_engine(threads, PREFILL);
-    fm_backend *be = fm_engine_backend(e);
-    fm_model *m = ik_model(e, src, "smollm2"), *same[8];
-    limits l = {0};
-    double gb = (double)fm_engine_stats_of(e).weight_bytes * 1e-9;
-    for (uint32_t b = 0; b < 8; b++)
-        same[b] = m;
-    tk_ok(fm_pool_new(&pool, threads));
-    printf("threads %u, %s, %s\n", fm_pool_threads(pool), be->isa, be->kernel_class);
-    take_limits(&l, pool, be);
-    double pre = prefill_s(m), one = decode_s(same, 1), eight = decode_s(same, 8);
-    double family = decode_children_s(e, src, m);
-    take_limits(&l, pool, be);
-    double gflops = prefill_flops(fm_model_arch(m), PREFILL) / pre * 1e-9;
-    printf("limits: memory %.1f GB/s, linear %.0f GFLOP/s; weights %.2f GB (f32)\n", l.gbs,
-           l.gflops, gb);
-    printf("prefill %u: %.0f tok/s, %.0f GFLOP/s = %.0f %% of linear\n", PREFILL, PREFILL / pre,
-           gflops, 100 * gflops / l.gflops);
-    printf("decode 1: %.1f tok/s, %.1f GB/s = %.0f %% of memory\n", 1 / one, gb / one,
-           100 * gb / one / l.gbs);
-    printf("decode 8: %.1f tok/s, %.1f GB/s = %.0f %% of memory\n", 8 / eight, gb / eight,
-           100 * gb / eight / l.gbs);
-    printf("decode base + 7 children: %.1f tok/s = %.0f %% of decode 8\n", 8 / family,
-           100 * eight / family);
-    fm_model_close(m);
-    fm_engine_free(e);
+    tk_ok(fm_pool_new(&pool, o->threads));
+    bk_limits_take(&l, pool);
+    for (size_t i = 0; i < FM_ARRAY_LEN(lines); i++) {
+        r[i].line = &lines[i];
+        if (o->only && !strstr(lines[i].name, o->only))
+            continue;
+        fprintf(stderr, "running: %s\n", lines[i].name);
+        run_line(&r[i], o);
+        bk_limits_take(&l, pool); /* others share the machine: the best that was ever seen */
+    }
+    if (!o->json)
+        bk_limits_print(&l, o->threads);
+    for (size_t i = 0; i < FM_ARRAY_LEN(lines); i++)
+        if (!o->only || strstr(lines[i].name, o->only)) {
+            if (o->json)
+                json_result(&r[i], &l);
+            else
+                print_result(&r[i], &l);
+        }
     fm_pool_free(pool);
+    return 0;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench_infer [--only NAME] [--mode MODE[,MODE]] [--threads N] "
+                    "[--repeat N] [--json] [--error]\n");
+    return 129;
+}
+
+static void split_modes(bi_opts *o, char *text)
+{
+    int n = 0;
+    for (char *at = text; at && n + 1 < MAX_MODES; n++) {
+        char *comma = strchr(at, ',');
+        o->mode[n] = at;
+        if (comma)
+            *comma++ = 0;
+        at = comma;
+    }
+    o->mode[n] = NULL;
 }
 
 int main(int argc, char **argv)
 {
-    char *path = tk_smollm2_gguf();
-    if (!path)
-        return tk_skip("SmolLM2's GGUF is not on this machine");
-    fm_source *src = NULL;
-    tk_ok(fm_source_open(&src, path));
-    fm_free(path);
-    bench(src, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0);
-    fm_source_close(src);
-    return 0;
+    bi_opts o = {.repeat = 5, .mode = {"fast"}};
+    bool error = false;
+    for (int i = 1; i < argc; i++) {
+        char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "--error") == 0) {
+            o.json = o.json || strcmp(argv[i], "--json") == 0;
+            error = error || strcmp(argv[i], "--error") == 0;
+            continue;
+        }
+        if (!value)
+            return usage();
+        if (strcmp(argv[i], "--only") == 0)
+            o.only = value;
+        else if (strcmp(argv[i], "--mode") == 0)
+            split_modes(&o, value);
+        else if (strcmp(argv[i], "--threads") == 0)
+            o.threads = (unsigned)strtoul(value, NULL, 10);
+        else if (strcmp(argv[i], "--repeat") == 0)
+            o.repeat = (uint32_t)strtoul(value, NULL, 10);
+        else
+            return usage();
+        i++;
+    }
+    if (o.threads == 0) {
+        fm_pool *pool = NULL;
+        tk_ok(fm_pool_new(&pool, 0));
+        o.threads = fm_pool_threads(pool);
+        fm_pool_free(pool);
+    }
+    return error ? bi_error(&o) : run_table(&o);
 }

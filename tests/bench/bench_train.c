@@ -6,15 +6,11 @@
  * FLOPs of a step: 4 N D for the linear layers (forward, and the gradient of the input; frozen
  * weights have none) and 4 V H R for the head. Limits taken between the steps, in the same run: our
  * own `linear`, and oneDNN's f32 matmul, on the same shapes with the same rows. */
-#include <dnnl.h>
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "infer/model.h"
-#include "store/source.h"
-#include "tests/testkit.h"
+#include "tests/bench/bench_kit.h"
 #include "train/train.h"
 
 #define BATCH 4u
@@ -25,15 +21,12 @@ typedef struct product {  /* one linear layer on the rows of a step */
     uint32_t n, k, times; /* times: how often a forward has it */
     uint32_t m;
     fm_weight *w;
-    dnnl_primitive_t prim;
-    dnnl_exec_arg_t arg[3];
+    bk_product *theirs;
     double ours, peer; /* best seconds */
 } product;
 
 typedef struct bench {
     fm_backend *be;
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
     product p[SHAPES];
     float *x, *y, *w;
     double step, mark; /* best step, end of the pause before this one */
@@ -57,50 +50,15 @@ static void must(int rc, const char *what)
     exit(1);
 }
 
-static void peer_must(dnnl_status_t rc, const char *what)
-{
-    must((int)rc, what);
-}
-
-/* y[m, n] = x[m, k] w[n, k]^T, the weight in oneDNN's own layout. */
-static void peer_open(bench *b, product *p)
-{
-    dnnl_dims_t xd = {p->m, p->k};
-    dnnl_dims_t wd = {p->k, p->n};
-    dnnl_dims_t yd = {p->m, p->n};
-    dnnl_memory_desc_t xm;
-    dnnl_memory_desc_t wm;
-    dnnl_memory_desc_t ym;
-    dnnl_matmul_desc_t desc;
-    dnnl_primitive_desc_t pd;
-
-    peer_must(dnnl_memory_desc_init_by_tag(&xm, 2, xd, dnnl_f32, dnnl_ab), "x");
-    peer_must(dnnl_memory_desc_init_by_tag(&wm, 2, wd, dnnl_f32, dnnl_format_tag_any), "w");
-    peer_must(dnnl_memory_desc_init_by_tag(&ym, 2, yd, dnnl_f32, dnnl_ab), "y");
-    peer_must(dnnl_matmul_desc_init(&desc, &xm, &wm, NULL, &ym), "matmul");
-    peer_must(dnnl_primitive_desc_create(&pd, &desc, NULL, b->engine, NULL), "matmul");
-    peer_must(dnnl_primitive_create(&p->prim, pd), "matmul");
-    const dnnl_memory_desc_t *own = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
-    p->arg[0].arg = DNNL_ARG_SRC;
-    p->arg[1].arg = DNNL_ARG_WEIGHTS;
-    p->arg[2].arg = DNNL_ARG_DST;
-    peer_must(dnnl_memory_create(&p->arg[0].memory, &xm, b->engine, b->x), "x");
-    peer_must(dnnl_memory_create(&p->arg[1].memory, own, b->engine, DNNL_MEMORY_ALLOCATE), "w");
-    peer_must(dnnl_memory_create(&p->arg[2].memory, &ym, b->engine, b->y), "y");
-    dnnl_primitive_desc_destroy(pd);
-}
-
 static void measure(bench *b, product *p)
 {
     for (int i = 0; i < 6; i++) {
         double t = now_s();
-        peer_must(dnnl_primitive_execute(p->prim, b->stream, 3, p->arg), "matmul");
-        peer_must(dnnl_stream_wait(b->stream), "matmul");
+        bk_product_run(p->theirs);
         t = now_s() - t;
         p->peer = t < p->peer ? t : p->peer;
     }
-    struct timespec pause = {0, 20000000}; /* OpenMP's idle threads spin for a while */
-    nanosleep(&pause, NULL);
+    bk_rest();
     for (int i = 0; i < 6; i++) {
         double t = now_s();
         b->be->linear(b->be, b->y, p->n, b->x, p->k, p->w, NULL, NULL, p->m);
@@ -138,14 +96,14 @@ static void open_products(bench *b, const fm_arch *a, uint32_t rows)
     b->y = fm_calloc(widest, sizeof(float));
     b->w = fm_calloc((size_t)a->vocab * a->hidden, sizeof(float));
     must(!(b->x && b->y && b->w), "memory");
-    peer_must(dnnl_engine_create(&b->engine, dnnl_cpu, 0), "engine");
-    peer_must(dnnl_stream_create(&b->stream, b->engine, dnnl_stream_default_flags), "stream");
     for (size_t i = 0; i < SHAPES; i++) {
         b->p[i] = shape[i];
         b->p[i].m = rows;
         b->p[i].ours = b->p[i].peer = 1e9;
-        must(b->be->weight_new(b->be, &b->p[i].w, FM_ROLE_LINEAR, FM_F32, shape[i].n, shape[i].k, b->w), "weight");
-        peer_open(b, &b->p[i]);
+        must(b->be->weight_new(b->be, &b->p[i].w, FM_ROLE_LINEAR, FM_F32, shape[i].n, shape[i].k,
+                               b->w),
+             "weight");
+        b->p[i].theirs = bk_product_open(BK_F32, rows, shape[i].n, shape[i].k);
     }
 }
 

@@ -1,0 +1,89 @@
+/* infer_peer.c - one turn of llama.cpp's own benchmark programs (build_llama.sh makes them). */
+#include "tests/bench/infer_bench.h"
+
+/* Runs FM_LLAMA/bin/program with args (NULL-ended); NULL where it is missing or fails. */
+static fm_json *peer(const char *program, const char *const *args)
+{
+    const char *argv[24] = {NULL};
+    char *path = bk_llama(program);
+    size_t n = 1;
+    if (!path)
+        return NULL;
+    argv[0] = path;
+    for (; args[n - 1] && n + 1 < FM_ARRAY_LEN(argv); n++)
+        argv[n] = args[n - 1];
+    fm_json *v = bk_run_json(argv);
+    fm_free(path);
+    return v;
+}
+
+static void number(char out[16], uint32_t v)
+{
+    (void)snprintf(out, 16, "%u", v);
+}
+
+/* The best sample of the only test of a llama-bench run. */
+static double bench(const char *const *args)
+{
+    fm_json *v = peer("llama-bench", args);
+    const fm_json *samples = fm_json_get(fm_json_at(v, 0), "samples_ts");
+    double best = 0;
+    for (size_t i = 0; i < fm_json_count(samples); i++) {
+        double s = fm_json_real(fm_json_at(samples, i), 0);
+        best = s > best ? s : best;
+    }
+    fm_json_free(v);
+    return best;
+}
+
+double bi_peer_prefill(const char *gguf, unsigned threads)
+{
+    char t[16], n[16];
+    number(t, threads);
+    number(n, BI_PREFILL);
+    return bench((const char *const[]){"-m", gguf, "-t", t, "-p", n, "-n", "0", "-r", "1", "-o",
+                                       "json", NULL});
+}
+
+static double batched(const char *gguf, unsigned threads, uint32_t streams)
+{
+    char t[16], pp[16], tg[16], pl[16], ctx[16];
+    number(t, threads);
+    number(pp, BI_CONTEXT);
+    number(tg, BI_DECODE);
+    number(pl, streams);
+    number(ctx, streams * 256);
+    fm_json *v = peer("llama-batched-bench",
+                      (const char *const[]){"-m", gguf, "-t", t, "-npp", pp, "-ntg", tg, "-npl", pl,
+                                            "-c", ctx, "--output-format", "jsonl", NULL});
+    double rate = fm_json_real(fm_json_get(v, "speed_tg"), 0);
+    fm_json_free(v);
+    return rate;
+}
+
+double bi_peer_decode(const char *gguf, unsigned threads, uint32_t streams)
+{
+    char t[16], n[16], d[16];
+    if (streams > 1)
+        return batched(gguf, threads, streams);
+    number(t, threads);
+    number(n, BI_DECODE);
+    number(d, BI_CONTEXT);
+    return bench((const char *const[]){"-m", gguf, "-t", t, "-p", "0", "-n", n, "-d", d, "-r", "1",
+                                       "-o", "json", NULL});
+}
+
+double bi_peer_lora(const char *gguf, unsigned threads, const char *ranks)
+{
+    char t[16], context[16], tokens[16];
+    static char *folder;
+    folder = folder ? folder : tk_scratch();
+    number(t, threads);
+    number(context, BI_CONTEXT);
+    number(tokens, BI_DECODE);
+    fm_json *v = peer("llama-lora",
+                      (const char *const[]){gguf, t, ranks, context, tokens, "f32", folder, NULL});
+    double rate = fm_json_real(fm_json_get(v, "tok_s"), 0);
+    fm_json_free(v);
+    return rate;
+}

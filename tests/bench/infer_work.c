@@ -1,0 +1,156 @@
+/* infer_work.c - one turn of this engine: prefill, decode, decode beside a long prompt. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/bench/infer_bench.h"
+
+/* ==== steps ==== */
+
+fm_status bi_prefill(fm_model *m, double *tok_s)
+{
+    static fm_row row[BI_PREFILL];
+    fm_seq *s = NULL;
+    fm_status rc = fm_seq_open(&s, m);
+    for (uint32_t i = 0; i < BI_PREFILL; i++)
+        row[i] = (fm_row){
+            .seq = s, .token = (int32_t)(i * 7919 % 49152), .want_logits = i + 1 == BI_PREFILL};
+    double t = bk_now_s();
+    if (rc >= 0)
+        rc = fm_engine_step(fm_model_engine(m), row, BI_PREFILL);
+    *tok_s = BI_PREFILL / (bk_now_s() - t);
+    fm_seq_close(s);
+    return rc;
+}
+
+static fm_status read_context(fm_model *m, fm_seq *s, uint32_t stream)
+{
+    fm_row row[BI_CONTEXT];
+    for (uint32_t i = 0; i < BI_CONTEXT; i++)
+        row[i] = (fm_row){.seq = s, .token = (int32_t)(stream * 100 + i)};
+    return fm_engine_step(fm_model_engine(m), row, BI_CONTEXT);
+}
+
+fm_status bi_decode(fm_model *const *m, uint32_t models, uint32_t streams, double *tok_s)
+{
+    fm_seq *s[BI_STREAMS] = {NULL};
+    fm_row row[BI_STREAMS];
+    fm_status rc = FM_OK;
+    for (uint32_t b = 0; b < streams && rc >= 0; b++) {
+        rc = fm_seq_open(&s[b], m[b % models]);
+        if (rc >= 0)
+            rc = read_context(m[b % models], s[b], b);
+    }
+    double t = bk_now_s();
+    for (uint32_t i = 0; i < BI_DECODE && rc >= 0; i++) {
+        for (uint32_t b = 0; b < streams; b++)
+            row[b] = (fm_row){.seq = s[b], .token = (int32_t)(i + b), .want_logits = true};
+        rc = fm_engine_step(fm_model_engine(m[0]), row, streams);
+    }
+    *tok_s = (double)BI_DECODE * streams / (bk_now_s() - t);
+    for (uint32_t b = 0; b < streams; b++)
+        fm_seq_close(s[b]);
+    return rc;
+}
+
+/* ==== decode beside a long prompt ==== */
+
+#define GAPS_MAX 65536u
+#define STREAMS 7u
+#define ALONE 48u /* steps before the prompt comes */
+
+typedef struct stream {
+    struct gaps *of;
+    double last;
+} stream;
+
+typedef struct gaps {
+    double ms[GAPS_MAX];
+    uint32_t n;
+    double prompt_from, prompt_s;
+} gaps;
+
+static bool on_token(void *ctx, const fm_gen_event *ev)
+{
+    stream *s = ctx;
+    double now = bk_now_s();
+    if (ev->finish)
+        return true;
+    if (s->last > 0 && s->of->n < GAPS_MAX)
+        s->of->ms[s->of->n++] = 1e3 * (now - s->last);
+    s->last = now;
+    return true;
+}
+
+static bool on_prompt(void *ctx, const fm_gen_event *ev)
+{
+    gaps *g = ctx;
+    (void)ev;
+    if (g->prompt_s <= 0)
+        g->prompt_s = bk_now_s() - g->prompt_from;
+    return true;
+}
+
+static fm_status add(fm_scheduler *s, fm_model *m, uint32_t prompt, uint32_t max_new, fm_gen_fn fn,
+                     void *ctx)
+{
+    static int32_t id[BI_PROMPT];
+    uint64_t number;
+    fm_gen_request q = {.model = m,
+                        .prompt = id,
+                        .prompt_len = prompt,
+                        .max_new = max_new,
+                        .ignore_eos = true,
+                        .on_event = fn,
+                        .ctx = ctx};
+    for (uint32_t i = 0; i < prompt; i++)
+        id[i] = (int32_t)(i * 7919 % 40000 + 100);
+    fm_sample_defaults(&q.sampling);
+    return fm_scheduler_add(s, &q, &number);
+}
+
+static double at_share(double *v, uint32_t n, double share)
+{
+    if (n == 0)
+        return 0;
+    qsort(v, n, sizeof(double), bk_compare);
+    uint32_t i = (uint32_t)ceil(share * n);
+    return v[i > 0 ? i - 1 : 0];
+}
+
+/* Steps until a phase is over: ALONE gaps of each stream, or the prompt's first token. */
+static fm_status run_phase(fm_scheduler *s, const gaps *g, bool beside)
+{
+    bool busy = true;
+    fm_status rc = FM_OK;
+    while (rc >= 0 && busy && (beside ? g->prompt_s <= 0 : g->n < ALONE * STREAMS))
+        rc = fm_scheduler_step(s, &busy);
+    return rc;
+}
+
+fm_status bi_gaps_of(fm_model *m, bi_gaps *out)
+{
+    static gaps g;
+    stream st[STREAMS];
+    fm_scheduler *s = NULL;
+    fm_status rc = fm_scheduler_new(&s, fm_model_engine(m), STREAMS + 1);
+    g = (gaps){0};
+    for (uint32_t i = 0; i < STREAMS && rc >= 0; i++) {
+        st[i] = (stream){.of = &g};
+        rc = add(s, m, BI_CONTEXT, 4000, on_token, &st[i]);
+    }
+    if (rc >= 0)
+        rc = run_phase(s, &g, false);
+    out->alone_median = at_share(g.ms, g.n, 0.5);
+    out->alone_p99 = at_share(g.ms, g.n, 0.99);
+    g.n = 0;
+    g.prompt_from = bk_now_s();
+    if (rc >= 0)
+        rc = add(s, m, BI_PROMPT, 1, on_prompt, &g);
+    if (rc >= 0)
+        rc = run_phase(s, &g, true);
+    out->beside_median = at_share(g.ms, g.n, 0.5);
+    out->beside_p99 = at_share(g.ms, g.n, 0.99);
+    out->prompt_s = g.prompt_s;
+    fm_scheduler_free(s);
+    return rc;
+}

@@ -1,0 +1,79 @@
+// llama_logits.cpp - llama.cpp's logits of given token ids, for the error table of bench_infer.
+//
+// usage: llama-logits MODEL.gguf THREADS CONTEXT IDS     IDS: a file of int32, little-endian
+// Writes [ids, vocab] float32 to standard output. Ids are taken CONTEXT at a time; each piece
+// begins with an empty cache, and nothing (no BOS) is put before it. Built by
+// tests/bench/build_llama.sh.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "llama.h"
+
+static int fail(const char *what)
+{
+    fprintf(stderr, "llama-logits: %s\n", what);
+    return 1;
+}
+
+static bool read_ids(const char *path, std::vector<int32_t> &ids)
+{
+    FILE *f = fopen(path, "rb");
+    int32_t id;
+    if (!f)
+        return false;
+    while (fread(&id, sizeof(id), 1, f) == 1)
+        ids.push_back(id);
+    fclose(f);
+    return !ids.empty();
+}
+
+static llama_batch piece(const int32_t *ids, int n)
+{
+    llama_batch b = llama_batch_init(n, 0, 1);
+    b.n_tokens = n;
+    for (int i = 0; i < n; i++) {
+        b.token[i] = ids[i];
+        b.pos[i] = i;
+        b.n_seq_id[i] = 1;
+        b.seq_id[i][0] = 0;
+        b.logits[i] = 1;
+    }
+    return b;
+}
+
+int main(int argc, char **argv)
+{
+    std::vector<int32_t> ids;
+    if (argc != 5 || !read_ids(argv[4], ids))
+        return fail("usage: llama-logits MODEL.gguf THREADS CONTEXT IDS");
+    const int threads = atoi(argv[2]);
+    const size_t context = strtoul(argv[3], nullptr, 10);
+    llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+    llama_backend_init();
+    llama_model *model = llama_model_load_from_file(argv[1], llama_model_default_params());
+    if (!model)
+        return fail("the model does not load");
+    llama_context_params p = llama_context_default_params();
+    p.n_ctx = p.n_batch = p.n_ubatch = (uint32_t)context;
+    p.n_threads = p.n_threads_batch = threads;
+    llama_context *ctx = llama_init_from_model(model, p);
+    const size_t vocab = (size_t)llama_vocab_n_tokens(llama_model_get_vocab(model));
+    if (!ctx)
+        return fail("no context");
+    for (size_t at = 0; at < ids.size(); at += context) {
+        const int n = (int)(ids.size() - at < context ? ids.size() - at : context);
+        llama_batch b = piece(ids.data() + at, n);
+        llama_memory_clear(llama_get_memory(ctx), true);
+        if (llama_decode(ctx, b) != 0)
+            return fail("decode failed");
+        for (int i = 0; i < n; i++)
+            if (fwrite(llama_get_logits_ith(ctx, i), sizeof(float), vocab, stdout) != vocab)
+                return fail("the output cannot be written");
+        llama_batch_free(b);
+    }
+    llama_free(ctx);
+    llama_model_free(model);
+    return fflush(stdout) == 0 ? 0 : fail("the output cannot be written");
+}
