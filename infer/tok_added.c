@@ -24,6 +24,9 @@ static fm_status parse_one(fmi_added *a, const fm_json *v)
     int64_t id = fm_json_int(fm_json_get(v, "id"), -1);
     fm_status rc;
 
+    if (text.len > FMI_TOK_PIECE_MAX)
+        return fm_fail(FM_ELIMIT, "%s[%zu]: 'content' of %zu bytes (at most %d)", field, a->count,
+                       text.len, FMI_TOK_PIECE_MAX);
     if (!text.data || id < 0 || id >= (int64_t)FM_TOK_VOCAB_MAX)
         return fm_fail(FM_EINVAL, "%s[%zu]: needs 'content' and a valid 'id'", field, a->count);
     rc = fm_grow(&a->tok, &a->cap, a->count + 1, sizeof *a->tok);
@@ -125,6 +128,11 @@ fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_scratch *s)
         fm_span text = fm_span_of(a->tok[i].text, a->tok[i].len);
         if (a->tok[i].normalized)
             rc = fmi_norms_run(ns, s, text, &text);
+        if (rc == FM_OK) {
+            a->tok[i].shown = fm_strndup((const char *)text.data, text.len);
+            a->tok[i].shown_len = text.len;
+            rc = a->tok[i].shown ? FM_OK : FM_ENOMEM;
+        }
         if (rc == FM_OK && text.len > 0)
             rc = trie_put(a->tok[i].normalized ? a->normalized : a->raw, text, (uint32_t)i);
     }
@@ -135,8 +143,10 @@ void fmi_added_release(fmi_added *a)
 {
     fmi_trie *both[2] = {a->raw, a->normalized};
 
-    for (size_t i = 0; i < a->count; i++)
+    for (size_t i = 0; i < a->count; i++) {
         fm_free(a->tok[i].text);
+        fm_free(a->tok[i].shown);
+    }
     fm_free(a->tok);
     for (size_t i = 0; i < 2; i++) {
         if (both[i])

@@ -27,7 +27,13 @@ typedef struct fmi_heap_item {
     uint32_t id; /* what the pair becomes */
 } fmi_heap_item;
 
+typedef struct fmi_affix {
+    uint8_t text[64];
+    size_t len;
+} fmi_affix;
+
 struct fmi_bpe {
+    fmi_affix inside, last; /* continuing_subword_prefix, end_of_word_suffix */
     fmi_vocab vocab;
     merge_slot *merge;
     size_t merge_mask;
@@ -37,128 +43,6 @@ struct fmi_bpe {
     bool fuse_unk, ignore_merges;
     uint32_t unk;
 };
-
-/* ---- vocabulary ---- */
-
-static uint64_t hash_bytes(const uint8_t *s, size_t len)
-{
-    uint64_t h = 0x9e3779b97f4a7c15u ^ len;
-
-    for (; len >= 8; s += 8, len -= 8) {
-        uint64_t w;
-        memcpy(&w, s, 8);
-        h = (h ^ w) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
-    for (; len > 0; s++, len--)
-        h = (h ^ *s) * 0x100000001b3u;
-    h ^= h >> 29;
-    h *= 0xbf58476d1ce4e5b9u;
-    return h ^ h >> 32;
-}
-
-fm_span fmi_vocab_text(const fmi_vocab *v, int32_t id)
-{
-    if (id < 0 || (size_t)id >= v->size || v->len[id] == UINT32_MAX)
-        return fm_span_of(NULL, 0);
-    return fm_span_of(v->bytes + v->off[id], v->len[id]);
-}
-
-static size_t vocab_slot(const fmi_vocab *v, fm_span text)
-{
-    size_t i = (size_t)hash_bytes(text.data, text.len) & v->slot_mask;
-
-    while (v->slot[i] != 0) {
-        uint32_t id = v->slot[i] - 1;
-        if (v->len[id] == text.len && memcmp(v->bytes + v->off[id], text.data, text.len) == 0)
-            break;
-        i = (i + 1) & v->slot_mask;
-    }
-    return i;
-}
-
-int32_t fmi_vocab_find(const fmi_vocab *v, fm_span text)
-{
-    if (!v->slot)
-        return -1;
-    return (int32_t)v->slot[vocab_slot(v, text)] - 1;
-}
-
-static fm_status vocab_rehash(fmi_vocab *v)
-{
-    size_t n = v->slot ? (v->slot_mask + 1) * 2 : 1024;
-    uint32_t *old = v->slot;
-    size_t old_n = old ? v->slot_mask + 1 : 0;
-    uint32_t *slot = fm_calloc(n, sizeof *slot);
-
-    if (!slot)
-        return FM_ENOMEM;
-    v->slot = slot;
-    v->slot_mask = n - 1;
-    for (size_t i = 0; i < old_n; i++)
-        if (old[i])
-            v->slot[vocab_slot(v, fmi_vocab_text(v, (int32_t)(old[i] - 1)))] = old[i];
-    fm_free(old);
-    return FM_OK;
-}
-
-static fm_status vocab_room(fmi_vocab *v, uint32_t id, size_t len)
-{
-    size_t cap_off = v->id_cap, cap_len = v->id_cap;
-    fm_status rc = FM_OK;
-
-    if (id >= v->id_cap) {
-        rc = fm_grow(&v->off, &cap_off, (size_t)id + 1, sizeof *v->off);
-        if (rc == FM_OK)
-            rc = fm_grow(&v->len, &cap_len, cap_off, sizeof *v->len);
-        if (rc < 0)
-            return rc;
-        v->id_cap = FM_MIN(cap_off, cap_len);
-    }
-    for (; v->size <= id; v->size++)
-        v->len[v->size] = UINT32_MAX;
-    if ((v->used + 1) * 2 > (v->slot ? v->slot_mask + 1 : 0))
-        rc = vocab_rehash(v);
-    if (rc == FM_OK && v->bytes_len + len > v->bytes_cap)
-        rc = fm_grow(&v->bytes, &v->bytes_cap, v->bytes_len + len, 1);
-    return rc;
-}
-
-fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id)
-{
-    if (id >= FM_TOK_VOCAB_MAX)
-        return fm_fail(FM_ELIMIT, "tokenizer.json: token id %u is beyond %zu", id,
-                       FM_TOK_VOCAB_MAX);
-    if (text.len > FMI_TOK_TOKEN_MAX || v->bytes_len > UINT32_MAX - FMI_TOK_TOKEN_MAX)
-        return fm_fail(FM_ELIMIT, "tokenizer.json: token %u is %zu bytes long (at most %d)", id,
-                       text.len, FMI_TOK_TOKEN_MAX);
-    fm_status rc = vocab_room(v, id, text.len);
-    if (rc < 0)
-        return rc;
-    if (v->len[id] != UINT32_MAX)
-        return fm_fail(FM_ECORRUPT, "tokenizer.json: two tokens have id %u", id);
-    size_t i = vocab_slot(v, text);
-    if (v->slot[i] != 0)
-        return fm_fail(FM_ECORRUPT, "tokenizer.json: a token text has ids %u and %u",
-                       v->slot[i] - 1, id);
-    if (text.len > 0)
-        memcpy(v->bytes + v->bytes_len, text.data, text.len);
-    v->off[id] = (uint32_t)v->bytes_len;
-    v->len[id] = (uint32_t)text.len;
-    v->bytes_len += text.len;
-    v->slot[i] = id + 1;
-    v->used++;
-    return FM_OK;
-}
-
-void fmi_vocab_release(fmi_vocab *v)
-{
-    fm_free(v->bytes);
-    fm_free(v->off);
-    fm_free(v->len);
-    fm_free(v->slot);
-    memset(v, 0, sizeof *v);
-}
 
 const fmi_vocab *fmi_bpe_vocab(const fmi_bpe *m)
 {
@@ -190,19 +74,21 @@ static fm_status merge_put(fmi_bpe *m, size_t rank, fm_span left, fm_span right)
 {
     uint8_t joined[512];
     uint8_t *text = joined;
-    size_t len = left.len + right.len;
+    size_t len = left.len + right.len - m->inside.len;
     int32_t a = fmi_vocab_find(&m->vocab, left), b = fmi_vocab_find(&m->vocab, right);
 
     if (a < 0 || b < 0)
         return fm_fail(FM_ECORRUPT, "tokenizer.json: model.merges[%zu] names an unknown token",
                        rank);
+    if (right.len < m->inside.len)
+        return fm_fail(FM_ECORRUPT, "tokenizer.json: model.merges[%zu] lacks the prefix", rank);
     if (len > sizeof joined) {
         text = fm_malloc(len);
         if (!text)
             return FM_ENOMEM;
     }
     memcpy(text, left.data, left.len);
-    memcpy(text + left.len, right.data, right.len);
+    memcpy(text + left.len, right.data + m->inside.len, right.len - m->inside.len);
     int32_t id = fmi_vocab_find(&m->vocab, fm_span_of(text, len));
     if (text != joined)
         fm_free(text);
@@ -261,35 +147,28 @@ static fm_status parse_merges(fmi_bpe *m, const fm_json *list)
 
 /* ---- reading ---- */
 
-static fm_status parse_vocab(fmi_bpe *m, const fm_json *v)
-{
-    if (!fm_json_is(v, FM_JSON_OBJECT) || fm_json_count(v) == 0)
-        return fm_fail(FM_EINVAL, "tokenizer.json: model.vocab must be a filled object");
-    for (void *it = fm_json_iter(v); it; it = fm_json_next(v, it)) {
-        int64_t id = fm_json_int(fm_json_iter_value(it), -1);
-        if (id < 0 || id >= (int64_t)FM_TOK_VOCAB_MAX)
-            return fm_fail(FM_EINVAL, "tokenizer.json: model.vocab: '%.40s' has no valid id",
-                           fm_json_iter_key(it));
-        fm_status rc = fmi_vocab_put(&m->vocab, fm_span_str(fm_json_iter_key(it)), (uint32_t)id);
-        if (rc < 0)
-            return rc;
-    }
-    return FM_OK;
-}
-
-/* Options that would change ids in ways not implemented must be absent, null, "" or 0. */
+/* Chance has no place here. */
 static fm_status refuse_options(const fm_json *model)
 {
-    static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+    const fm_json *v = fm_json_get(model, "dropout");
 
-    for (size_t i = 0; i < FM_ARRAY_LEN(off); i++) {
-        const fm_json *v = fm_json_get(model, off[i]);
-        fm_span s = fm_json_str(v);
-        bool zero =
-            (fm_json_is(v, FM_JSON_REAL) || fm_json_is(v, FM_JSON_INT)) && fm_json_real(v, 1) == 0;
-        if (fm_json_typeof(v) != FM_JSON_NULL && !zero && !(s.data && s.len == 0))
-            return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model.%s is not implemented", off[i]);
-    }
+    if (fm_json_typeof(v) == FM_JSON_NULL || fm_json_real(v, 1) == 0)
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model.dropout is not implemented");
+}
+
+/* What is written before every character but a word's first, and behind its last. */
+static fm_status parse_affix(fmi_affix *out, const fm_json *model, const char *key)
+{
+    const fm_json *v = fm_json_get(model, key);
+    fm_span s = fm_json_str(v);
+
+    if (fm_json_typeof(v) == FM_JSON_NULL)
+        return FM_OK;
+    if (!s.data || s.len > sizeof out->text)
+        return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model.%s must be a short text", key);
+    memcpy(out->text, s.data, s.len);
+    out->len = s.len;
     return FM_OK;
 }
 
@@ -323,18 +202,15 @@ static void fill_quick(fmi_bpe *m)
 static fm_status parse(fmi_bpe *m, const fm_json *model)
 {
     static const char field[] = "tokenizer.json: model";
-    const char *type = fm_json_cstr(fm_json_get(model, "type"), "BPE");
     fm_status rc;
 
-    if (!fm_json_is(model, FM_JSON_OBJECT))
-        return fm_fail(FM_EINVAL, "tokenizer.json: field 'model' must be an object");
-    if (strcmp(type, "BPE") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented (BPE is)", field, type);
     if ((rc = refuse_options(model)) < 0 ||
+        (rc = parse_affix(&m->inside, model, "continuing_subword_prefix")) < 0 ||
+        (rc = parse_affix(&m->last, model, "end_of_word_suffix")) < 0 ||
         (rc = fmi_need_bool(&m->fuse_unk, model, "fuse_unk", false, field)) < 0 ||
         (rc = fmi_need_bool(&m->byte_fallback, model, "byte_fallback", false, field)) < 0 ||
         (rc = fmi_need_bool(&m->ignore_merges, model, "ignore_merges", false, field)) < 0 ||
-        (rc = parse_vocab(m, fm_json_get(model, "vocab"))) < 0 ||
+        (rc = fmi_vocab_parse(&m->vocab, fm_json_get(model, "vocab"))) < 0 ||
         (rc = parse_unk(m, fm_json_get(model, "unk_token"))) < 0)
         return rc;
     fill_quick(m);
@@ -380,34 +256,66 @@ static bool put_fallback(const fmi_bpe *m, fmi_scratch *s, size_t *n, const uint
     return true;
 }
 
-/* Characters to ids. What the vocabulary lacks becomes bytes, else unk, else nothing. */
+/* The id of the character at word[i], with what belongs before and behind it; *len bytes of *text
+ * are what falls back to bytes. */
+static uint32_t symbol_at(const fmi_bpe *m, fm_span word, size_t i, uint8_t *text, size_t *len)
+{
+    uint32_t cp;
+    size_t n = fmi_utf8_next(word.data + i, &cp);
+    bool first = i == 0, last = i + n == word.len;
+    size_t at = 0;
+
+    if ((first || m->inside.len == 0) && (!last || m->last.len == 0)) {
+        memcpy(text, word.data + i, n);
+        *len = n;
+        return cp < FM_ARRAY_LEN(m->quick)
+                   ? m->quick[cp]
+                   : (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(text, n));
+    }
+    if (!first) {
+        memcpy(text, m->inside.text, m->inside.len);
+        at = m->inside.len;
+    }
+    memcpy(text + at, word.data + i, n);
+    at += n;
+    if (last) {
+        memcpy(text + at, m->last.text, m->last.len);
+        at += m->last.len;
+    }
+    *len = at;
+    return (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(text, at));
+}
+
+/* Characters to ids. What the vocabulary lacks becomes bytes, else unk, else nothing. An unk is
+ * written when the next known character comes, so behind bytes that follow it: as in `tokenizers`. */
 static fm_status first_symbols(const fmi_bpe *m, fmi_scratch *s, fm_span word, size_t *count)
 {
-    size_t n = 0;
+    size_t n = 0, room = word.len + m->last.len;
     bool unk_open = false;
 
-    if (word.len > s->sym_cap) {
-        fm_status rc = fm_grow(&s->sym, &s->sym_cap, word.len, sizeof *s->sym);
+    if (m->inside.len > 0)
+        room += m->inside.len * word.len; /* they too fall back to bytes */
+    if (room > s->sym_cap) {
+        fm_status rc = fm_grow(&s->sym, &s->sym_cap, room, sizeof *s->sym);
         if (rc < 0)
             return rc;
     }
     for (size_t i = 0; i < word.len;) {
+        uint8_t text[2 * sizeof m->last.text + 4];
         uint32_t cp;
-        size_t len = fmi_utf8_next(word.data + i, &cp);
-        uint32_t id = cp < FM_ARRAY_LEN(m->quick)
-                          ? m->quick[cp]
-                          : (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(word.data + i, len));
-        if (id != NO_ID) {
-            s->sym[n++].id = id;
-            unk_open = false;
-        } else if (put_fallback(m, s, &n, word.data + i, len)) {
-            unk_open = false;
-        } else if (m->unk != NO_ID && !(unk_open && m->fuse_unk)) {
+        size_t len;
+        uint32_t id = symbol_at(m, word, i, text, &len);
+        i += fmi_utf8_next(word.data + i, &cp);
+        if (id == NO_ID && put_fallback(m, s, &n, text, len))
+            continue;
+        if (unk_open && (id != NO_ID || !m->fuse_unk))
             s->sym[n++].id = m->unk;
-            unk_open = true;
-        }
-        i += len;
+        unk_open = id == NO_ID && m->unk != NO_ID;
+        if (id != NO_ID)
+            s->sym[n++].id = id;
     }
+    if (unk_open)
+        s->sym[n++].id = m->unk;
     *count = n;
     return FM_OK;
 }

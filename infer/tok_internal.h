@@ -12,6 +12,8 @@
 #define FMI_TOK_PATTERN_MAX 16384 /* bytes of one regular expression */
 #define FMI_TOK_TOKEN_MAX 65536   /* bytes of one vocabulary entry */
 #define FMI_TOK_TEMPLATE_MAX 64   /* ids around a text */
+#define FMI_TOK_PIECE_MAX 1024    /* bytes of a token in a prefix tree: bounds the work per byte */
+#define FMI_TOK_PTREE_MAX ((size_t)1 << 27) /* bytes of all of them */
 
 /* ---- regular expressions (tok_regex.c) ---- */
 typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
@@ -37,6 +39,14 @@ extern const size_t fmi_unicode_extra_count;
 bool fmi_is_numeric(uint32_t cp); /* Rust's char::is_numeric: N*, Unicode 17 */
 bool fmi_is_space(uint32_t cp);   /* White_Space */
 bool fmi_is_word(uint32_t cp);    /* Rust regex \w: Alphabetic, M, Nd, Pc, Join_Control */
+/* Of the Unicode that `tokenizers` knows there (tok_unicode_old.c). */
+bool fmi_is_nonspacing(uint32_t cp);  /* Mn, for BertNormalizer */
+bool fmi_is_mark(uint32_t cp);        /* M*, for StripAccents */
+bool fmi_is_punctuation(uint32_t cp); /* P* and ASCII's symbols */
+bool fmi_is_other(uint32_t cp);       /* Cc, Cf, Co */
+bool fmi_is_inert(uint32_t cp);       /* its normal forms leave this one as it is, where it is */
+uint32_t fmi_lower(uint32_t cp);      /* but U+0130, which becomes two code points */
+int fmi_script(uint32_t cp);          /* tok_script.c; -1: of any script */
 /* Decode one code point of valid UTF-8; returns its length. */
 size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp);
 size_t fmi_utf8_put(uint8_t out[4], uint32_t cp);
@@ -79,7 +89,13 @@ typedef enum fmi_norm_kind {
     FMI_NORM_LOWERCASE,
     FMI_NORM_PREPEND,
     FMI_NORM_REPLACE,
-    FMI_NORM_STRIP
+    FMI_NORM_STRIP,
+    FMI_NORM_BYTE_LEVEL,
+    FMI_NORM_NMT,
+    FMI_NORM_STRIP_MARKS,      /* StripAccents */
+    FMI_NORM_STRIP_NONSPACING, /* the parts of BertNormalizer */
+    FMI_NORM_BERT_CLEAN,
+    FMI_NORM_BERT_CHINESE
 } fmi_norm_kind;
 
 typedef struct fmi_norm {
@@ -106,7 +122,11 @@ typedef enum fmi_pre_kind {
     FMI_PRE_BYTE_LEVEL,
     FMI_PRE_METASPACE,
     FMI_PRE_WHITESPACE,
-    FMI_PRE_WHITESPACE_SPLIT
+    FMI_PRE_WHITESPACE_SPLIT,
+    FMI_PRE_BERT,
+    FMI_PRE_PUNCTUATION,
+    FMI_PRE_SCRIPTS,
+    FMI_PRE_FIXED_LENGTH
 } fmi_pre_kind;
 
 typedef enum fmi_behavior {
@@ -130,6 +150,7 @@ typedef struct fmi_pre {
     fmi_prepend prepend;
     uint8_t space[4]; /* Metaspace's replacement character */
     size_t space_len;
+    size_t length; /* FixedLength */
 } fmi_pre;
 
 typedef struct fmi_pres {
@@ -143,12 +164,7 @@ fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first);
 uint32_t fmi_byte_to_char(uint8_t b); /* GPT-2's printable character for a byte */
 int fmi_char_to_byte(uint32_t cp);    /* -1: not one of them */
 
-/* ---- model (tok_bpe.c) ---- */
-typedef struct fmi_bpe fmi_bpe;
-fm_status fmi_bpe_new(fmi_bpe **out, const fm_json *model);
-void fmi_bpe_free(fmi_bpe *m);
-fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_scratch *s, fm_span word, fm_ids *out);
-
+/* ---- vocabulary and prefix tree (tok_vocab.c) ---- */
 /* Hash of token text to id, with the texts in one arena; ids are dense up to `size`. */
 typedef struct fmi_vocab {
     uint8_t *bytes;
@@ -164,13 +180,59 @@ fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id);
 int32_t fmi_vocab_find(const fmi_vocab *v, fm_span text);
 fm_span fmi_vocab_text(const fmi_vocab *v, int32_t id); /* data NULL: no such id */
 void fmi_vocab_release(fmi_vocab *v);
+/* {"text": id, ...} */
+fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v);
+
+typedef struct fmi_ptree_key {
+    fm_span text;
+    int32_t token;
+} fmi_ptree_key;
+typedef struct fmi_ptree_node fmi_ptree_node;
+typedef struct fmi_ptree {
+    fmi_ptree_node *node;
+    size_t count, cap;
+    uint32_t first[256]; /* children of the root; 0 = none */
+} fmi_ptree;
+/* Sorts the keys. Of equal texts the one with the largest token counts. */
+fm_status fmi_ptree_build(fmi_ptree *t, fmi_ptree_key *key, size_t count);
+void fmi_ptree_release(fmi_ptree *t);
+/* From a node (0 = root) on; 0 = no such text. */
+uint32_t fmi_ptree_step(const fmi_ptree *t, uint32_t node, uint8_t byte);
+int32_t fmi_ptree_token(const fmi_ptree *t, uint32_t node); /* that ends here; -1 = none */
+/* Bytes of the longest key that begins text (0 = none). */
+size_t fmi_ptree_longest(const fmi_ptree *t, fm_span text, int32_t *token);
+
+/* ---- models: BPE (tok_bpe.c), WordPiece and WordLevel (tok_wordpiece.c) ---- */
+typedef struct fmi_bpe fmi_bpe;
+fm_status fmi_bpe_new(fmi_bpe **out, const fm_json *model);
+void fmi_bpe_free(fmi_bpe *m);
+fm_status fmi_bpe_encode(const fmi_bpe *m, fmi_scratch *s, fm_span word, fm_ids *out);
+
 const fmi_vocab *fmi_bpe_vocab(const fmi_bpe *m);
+
+typedef struct fmi_wordpiece fmi_wordpiece;
+fm_status fmi_wordpiece_new(fmi_wordpiece **out, const fm_json *model, bool whole);
+void fmi_wordpiece_free(fmi_wordpiece *m);
+fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out);
+const fmi_vocab *fmi_wordpiece_vocab(const fmi_wordpiece *m);
+
+/* One of them (tok_model.c). */
+typedef struct fmi_model {
+    fmi_bpe *bpe;
+    fmi_wordpiece *wordpiece;
+} fmi_model;
+fm_status fmi_model_parse(fmi_model *out, const fm_json *model);
+void fmi_model_release(fmi_model *m);
+const fmi_vocab *fmi_model_vocab(const fmi_model *m);
+fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_ids *out);
 
 /* ---- added tokens (tok_added.c) ---- */
 typedef struct fmi_added_token {
     int32_t id;
     char *text;
     size_t len;
+    char *shown; /* what it decodes to: normalised, where it is matched so */
+    size_t shown_len;
     bool special, normalized, lstrip, rstrip, single_word;
 } fmi_added_token;
 
@@ -202,27 +264,49 @@ typedef struct fmi_added_scan {
 bool fmi_added_next(fmi_added_scan *scan, fmi_segment *out);
 
 /* ---- decoders (tok_decode.c) ---- */
-typedef struct fmi_replace {
-    char *from, *to;
-    size_t from_len, to_len;
-} fmi_replace;
+typedef enum fmi_decode_kind {
+    FMI_DECODE_REPLACE,
+    FMI_DECODE_STRIP,
+    FMI_DECODE_METASPACE,
+    FMI_DECODE_CTC,
+    FMI_DECODE_WORDPIECE,
+    FMI_DECODE_BPE,
+    FMI_DECODE_BYTE_FALLBACK,
+    FMI_DECODE_BYTE_LEVEL,
+    FMI_DECODE_FUSE
+} fmi_decode_kind;
+
+typedef struct fmi_text_part {
+    char *data;
+    size_t len;
+} fmi_text_part;
+
+typedef struct fmi_decode_step {
+    fmi_decode_kind kind;
+    fmi_text_part a, b;   /* pattern, prefix, suffix, character, padding; replacement, delimiter */
+    uint32_t start, stop; /* Strip */
+    bool drop_first;      /* Metaspace: a first token loses its spaces */
+    bool cleanup;         /* WordPiece, CTC */
+} fmi_decode_step;
+
+enum { FMI_FORM_FIRST = 1, FMI_FORM_LAST = 2 }; /* a token's place that its bytes depend on */
 
 typedef struct fmi_decoder {
-    bool join_space; /* no decoder given: tokens joined by a space */
-    bool byte_level;
-    bool byte_fallback;
-    uint8_t metaspace[4];
-    size_t metaspace_len;
-    fmi_replace replace[8];
-    size_t replace_count;
-    uint32_t strip_start; /* characters dropped at the start of the text */
-    uint8_t strip_char[4];
-    size_t strip_char_len;
+    fmi_decode_step step[16];
+    size_t count;
+    const fmi_decode_step *strip; /* of the joined text; NULL: none */
+    bool join_space;              /* no decoder given: tokens joined by a space */
+    bool bytes, ctc, by_first, by_last;
+    struct {
+        fm_buf bytes;  /* all tokens' bytes in one piece */
+        uint32_t *off; /* [size + 1] */
+    } form[4];
 } fmi_decoder;
 fm_status fmi_decoder_parse(fmi_decoder *out, const fm_json *v);
+/* Decodes every token: texts by id, data NULL where there is none. */
+fm_status fmi_decoder_prepare(fmi_decoder *d, const fm_span *text, size_t count);
 void fmi_decoder_release(fmi_decoder *d);
-/* Append the bytes that one token stands for. */
-fm_status fmi_decoder_token(const fmi_decoder *d, fm_span text, fm_buf *out);
+fm_span fmi_decoder_bytes(const fmi_decoder *d, int32_t id, bool first, bool last);
 
 /* ---- helpers for the parsers ---- */
 fm_status fmi_need_bool(bool *out, const fm_json *obj, const char *key, bool dflt,
@@ -233,12 +317,10 @@ fm_status fmi_pattern_parse(fmi_regex **out, const fm_json *pattern, const char 
 struct fm_tokenizer {
     fmi_norms norms;
     fmi_pres pres;
-    fmi_bpe *bpe;
+    fmi_model model;
     fmi_vocab all; /* model's vocabulary and added tokens */
     fmi_added added;
-    uint8_t *special;      /* [size] 1: marked special */
-    fm_buf decoded;        /* all tokens' bytes in one piece */
-    uint32_t *decoded_off; /* [size + 1] */
+    uint8_t *special; /* [size] 1: marked special */
     fmi_decoder decoder;
     int32_t prefix[FMI_TOK_TEMPLATE_MAX], suffix[FMI_TOK_TEMPLATE_MAX];
     size_t prefix_count, suffix_count;

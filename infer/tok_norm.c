@@ -51,7 +51,10 @@ static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
                   {"NFD", FMI_NORM_NFD},
                   {"NFKC", FMI_NORM_NFKC},
                   {"NFKD", FMI_NORM_NFKD},
-                  {"Lowercase", FMI_NORM_LOWERCASE}};
+                  {"Lowercase", FMI_NORM_LOWERCASE},
+                  {"Nmt", FMI_NORM_NMT},
+                  {"ByteLevel", FMI_NORM_BYTE_LEVEL},
+                  {"StripAccents", FMI_NORM_STRIP_MARKS}};
     static const char field[] = "tokenizer.json: normalizer";
 
     for (size_t i = 0; i < FM_ARRAY_LEN(simple); i++) {
@@ -77,6 +80,46 @@ static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
     return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
 }
 
+/* The next step; NULL where there are too many. */
+static fmi_norm *add_step(fmi_norms *out)
+{
+    if (out->count < FMI_TOK_STEPS_MAX)
+        return &out->step[out->count++];
+    (void)fm_fail(FM_ELIMIT, "tokenizer.json: more than %d normalizers", FMI_TOK_STEPS_MAX);
+    return NULL;
+}
+
+/* Its parts become steps of their own. */
+static fm_status parse_bert(fmi_norms *out, const fm_json *v)
+{
+    static const char field[] = "tokenizer.json: normalizer";
+    bool clean, chinese, lower, strip;
+    fm_status rc;
+
+    if ((rc = fmi_need_bool(&clean, v, "clean_text", true, field)) < 0 ||
+        (rc = fmi_need_bool(&chinese, v, "handle_chinese_chars", true, field)) < 0 ||
+        (rc = fmi_need_bool(&lower, v, "lowercase", true, field)) < 0 ||
+        (rc = fmi_need_bool(&strip, v, "strip_accents", lower, field)) < 0)
+        return rc;
+    const struct {
+        bool on;
+        fmi_norm_kind kind;
+    } part[] = {{clean, FMI_NORM_BERT_CLEAN},
+                {chinese, FMI_NORM_BERT_CHINESE},
+                {strip, FMI_NORM_NFD},
+                {strip, FMI_NORM_STRIP_NONSPACING},
+                {lower, FMI_NORM_LOWERCASE}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(part); i++) {
+        if (!part[i].on)
+            continue;
+        fmi_norm *n = add_step(out);
+        if (!n)
+            return FM_ELIMIT;
+        n->kind = part[i].kind;
+    }
+    return FM_OK;
+}
+
 static fm_status parse_any(fmi_norms *out, const fm_json *v, int depth)
 {
     const char *type = fm_json_cstr(fm_json_get(v, "type"), NULL);
@@ -94,9 +137,10 @@ static fm_status parse_any(fmi_norms *out, const fm_json *v, int depth)
         }
         return FM_OK;
     }
-    if (out->count == FMI_TOK_STEPS_MAX)
-        return fm_fail(FM_ELIMIT, "tokenizer.json: more than %d normalizers", FMI_TOK_STEPS_MAX);
-    return parse_one(&out->step[out->count++], v, type);
+    if (strcmp(type, "BertNormalizer") == 0)
+        return parse_bert(out, v);
+    fmi_norm *step = add_step(out);
+    return step ? parse_one(step, v, type) : FM_ELIMIT;
 }
 
 fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v)
@@ -122,17 +166,11 @@ static bool all_ascii(fm_span s)
     return true;
 }
 
-static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
+/* A normal form by utf8proc. */
+static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
 {
-    unsigned opt = UTF8PROC_STABLE;
     utf8proc_int32_t *cps = NULL;
 
-    if (kind == FMI_NORM_NFC || kind == FMI_NORM_NFKC)
-        opt |= UTF8PROC_COMPOSE;
-    else
-        opt |= UTF8PROC_DECOMPOSE;
-    if (kind == FMI_NORM_NFKC || kind == FMI_NORM_NFKD)
-        opt |= UTF8PROC_COMPAT;
     if (all_ascii(in)) {
         fm_buf_append(out, in.data, in.len);
         return fm_buf_ok(out);
@@ -157,6 +195,102 @@ static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
     return fm_buf_ok(out);
 }
 
+/* Code points that the older Unicode does not know are starters there that neither decompose nor
+ * compose: what lies between them is normalised by itself. */
+static fm_status unicode_form(fmi_norm_kind kind, fm_span in, fm_buf *out)
+{
+    unsigned opt = UTF8PROC_STABLE;
+    size_t done = 0, n;
+    fm_status rc = FM_OK;
+
+    opt |= kind == FMI_NORM_NFC || kind == FMI_NORM_NFKC ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+    if (kind == FMI_NORM_NFKC || kind == FMI_NORM_NFKD)
+        opt |= UTF8PROC_COMPAT;
+    for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(in.data + i, &cp);
+        if (!fmi_is_inert(cp))
+            continue;
+        rc = form_part(opt, fm_span_of(in.data + done, i - done), out);
+        fm_buf_append(out, in.data + i, n);
+        done = i + n;
+    }
+    return rc < 0 ? rc : form_part(opt, fm_span_of(in.data + done, in.len - done), out);
+}
+
+/* CJK ideographs as BERT's first code counted them. */
+static bool is_chinese(uint32_t cp)
+{
+    return (cp >= 0x3400 && cp <= 0x4dbf) || (cp >= 0x4e00 && cp <= 0x9fff) ||
+           (cp >= 0xf900 && cp <= 0xfaff) || (cp >= 0x20000 && cp <= 0x2a6df) ||
+           (cp >= 0x2a700 && cp <= 0x2b81f) || (cp >= 0x2b920 && cp <= 0x2ceaf) ||
+           (cp >= 0x2f800 && cp <= 0x2fa1f);
+}
+
+/* Code points that the Nmt rules of SentencePiece drop, and those that become a space. */
+static bool nmt_drops(uint32_t cp)
+{
+    return (cp >= 1 && cp <= 8) || cp == 0xb || (cp >= 0xe && cp <= 0x1f) || cp == 0x7f ||
+           cp == 0x8f || cp == 0x9f;
+}
+
+static bool nmt_space(uint32_t cp)
+{
+    return cp == 9 || cp == 0xa || cp == 0xc || cp == 0xd || cp == 0x1680 ||
+           (cp >= 0x200b && cp <= 0x200f) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+           cp == 0xfeff || cp == 0xfffd;
+}
+
+typedef enum verdict { KEEP, DROP, SPACE, SURROUND } verdict;
+
+static verdict judge(fmi_norm_kind kind, uint32_t cp)
+{
+    bool control = cp == 0 || cp == 0xfffd;
+
+    switch ((int)kind) {
+    case FMI_NORM_BERT_CLEAN:
+        if (cp == '\t' || cp == '\n' || cp == '\r')
+            return SPACE;
+        return control || fmi_is_other(cp) ? DROP : fmi_is_space(cp) ? SPACE : KEEP;
+    case FMI_NORM_BERT_CHINESE:
+        return is_chinese(cp) ? SURROUND : KEEP;
+    case FMI_NORM_NMT:
+        return nmt_drops(cp) ? DROP : nmt_space(cp) ? SPACE : KEEP;
+    case FMI_NORM_STRIP_MARKS:
+        return fmi_is_mark(cp) ? DROP : KEEP;
+    default:
+        return fmi_is_nonspacing(cp) ? DROP : KEEP;
+    }
+}
+
+/* Normalizers that decide code point by code point. */
+static fm_status filter(fmi_norm_kind kind, fm_span in, fm_buf *out)
+{
+    size_t n;
+
+    for (size_t i = 0; i < in.len; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(in.data + i, &cp);
+        verdict v = judge(kind, cp);
+        if (v == SPACE || v == SURROUND)
+            fm_buf_char(out, ' ');
+        if (v == KEEP || v == SURROUND)
+            fm_buf_append(out, in.data + i, n);
+        if (v == SURROUND)
+            fm_buf_char(out, ' ');
+    }
+    return fm_buf_ok(out);
+}
+
+static fm_status byte_level(fm_span in, fm_buf *out)
+{
+    for (size_t i = 0; i < in.len; i++) {
+        uint8_t b[4];
+        fm_buf_append(out, b, fmi_utf8_put(b, fmi_byte_to_char(in.data[i])));
+    }
+    return fm_buf_ok(out);
+}
+
 static fm_status lowercase(fm_span in, fm_buf *out)
 {
     for (size_t i = 0; i < in.len;) {
@@ -167,8 +301,7 @@ static fm_status lowercase(fm_span in, fm_buf *out)
             fm_buf_append(out, "i\xcc\x87", 3);
             continue;
         }
-        uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
-        fm_buf_append(out, b, fmi_utf8_put(b, low));
+        fm_buf_append(out, b, fmi_utf8_put(b, fmi_lower(cp)));
     }
     return fm_buf_ok(out);
 }
@@ -239,6 +372,14 @@ static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
         return replace(n, s, in, out);
     case FMI_NORM_STRIP:
         return strip(n, in, out);
+    case FMI_NORM_BYTE_LEVEL:
+        return byte_level(in, out);
+    case FMI_NORM_NMT:
+    case FMI_NORM_STRIP_MARKS:
+    case FMI_NORM_STRIP_NONSPACING:
+    case FMI_NORM_BERT_CLEAN:
+    case FMI_NORM_BERT_CHINESE:
+        return filter(n->kind, in, out);
     }
     return fm_fail(FM_EUNSUPPORTED, "tokenizer: unknown normalizer");
 }

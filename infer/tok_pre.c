@@ -122,25 +122,63 @@ static fm_status parse_metaspace(fmi_pre *p, const fm_json *v)
     return fmi_regex_new(&p->re, fm_span_of(p->space, p->space_len), true, field);
 }
 
+static fm_status parse_fixed_length(fmi_pre *p, const fm_json *v)
+{
+    int64_t n = fm_json_int(fm_json_get(v, "length"), 5);
+
+    p->kind = FMI_PRE_FIXED_LENGTH;
+    if (n <= 0)
+        return fm_fail(FM_EINVAL, "%s: FixedLength: field 'length' must be positive", field);
+    p->length = (size_t)n;
+    return FM_OK;
+}
+
+/* Removes one character. */
+static fm_status parse_delimiter(fmi_pre *p, const fm_json *v)
+{
+    fm_span c = fm_json_str(fm_json_get(v, "delimiter"));
+    uint32_t cp;
+
+    p->kind = FMI_PRE_SPLIT;
+    p->behavior = FMI_REMOVED;
+    if (!c.data || c.len == 0 || fmi_utf8_next(c.data, &cp) != c.len)
+        return fm_fail(FM_EINVAL, "%s: field 'delimiter' must be one character", field);
+    return fmi_regex_new(&p->re, c, true, field);
+}
+
 static fm_status parse_one(fmi_pre *p, const fm_json *v, const char *type)
 {
+    static const struct {
+        const char *name;
+        fmi_pre_kind kind;
+    } simple[] = {{"Whitespace", FMI_PRE_WHITESPACE},
+                  {"WhitespaceSplit", FMI_PRE_WHITESPACE_SPLIT},
+                  {"BertPreTokenizer", FMI_PRE_BERT},
+                  {"UnicodeScripts", FMI_PRE_SCRIPTS}};
     fm_status rc;
 
+    for (size_t i = 0; i < FM_ARRAY_LEN(simple); i++) {
+        if (strcmp(type, simple[i].name) != 0)
+            continue;
+        p->kind = simple[i].kind;
+        return FM_OK;
+    }
     if (strcmp(type, "ByteLevel") == 0)
         return parse_byte_level(p, v);
     if (strcmp(type, "Metaspace") == 0)
         return parse_metaspace(p, v);
+    if (strcmp(type, "FixedLength") == 0)
+        return parse_fixed_length(p, v);
+    if (strcmp(type, "CharDelimiterSplit") == 0)
+        return parse_delimiter(p, v);
+    if (strcmp(type, "Punctuation") == 0) {
+        p->kind = FMI_PRE_PUNCTUATION;
+        p->behavior = FMI_ISOLATED;
+        return fm_json_get(v, "behavior") ? parse_behavior(&p->behavior, v) : FM_OK;
+    }
     if (strcmp(type, "Digits") == 0) {
         p->kind = FMI_PRE_DIGITS;
         return fmi_need_bool(&p->individual, v, "individual_digits", false, field);
-    }
-    if (strcmp(type, "Whitespace") == 0) {
-        p->kind = FMI_PRE_WHITESPACE;
-        return FM_OK;
-    }
-    if (strcmp(type, "WhitespaceSplit") == 0) {
-        p->kind = FMI_PRE_WHITESPACE_SPLIT;
-        return FM_OK;
     }
     if (strcmp(type, "Split") != 0)
         return fm_fail(FM_EUNSUPPORTED, "%s: type '%s' is not implemented", field, type);
@@ -279,7 +317,7 @@ static char_class classify(const fmi_pre *p, uint32_t cp)
         return CLASS_NONE;
     if (p->kind == FMI_PRE_WHITESPACE)
         return fmi_is_word(cp) ? CLASS_A : CLASS_B;
-    return CLASS_A;
+    return p->kind == FMI_PRE_BERT && fmi_is_punctuation(cp) ? CLASS_B : CLASS_A;
 }
 
 /* Runs of one class become pieces; CLASS_NONE is dropped. */
@@ -288,13 +326,14 @@ static fm_status class_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi
     const uint8_t *text = s->a.text.data + in.off;
     size_t begin = 0;
     char_class open = CLASS_NONE;
+    bool alone = p->individual || p->kind == FMI_PRE_BERT;
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < in.len && rc == FM_OK;) {
         uint32_t cp;
         size_t n = fmi_utf8_next(text + i, &cp);
         char_class c = classify(p, cp);
-        if (c != open || (c == CLASS_B && p->individual)) {
+        if (c != open || (c == CLASS_B && alone)) {
             if (open != CLASS_NONE)
                 rc = fmi_pieces_add(out, in.off + begin, i - begin);
             begin = i;
@@ -305,6 +344,68 @@ static fm_status class_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi
     if (rc == FM_OK && open != CLASS_NONE)
         rc = fmi_pieces_add(out, in.off + begin, in.len - begin);
     return rc;
+}
+
+/* Every punctuation character is a match of its own. */
+static fm_status punctuation_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+{
+    const uint8_t *text = s->a.text.data + in.off;
+    joiner j = {out, p->behavior, 0, 0, false, false};
+    size_t done = 0, n;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(text + i, &cp);
+        if (!fmi_is_punctuation(cp))
+            continue;
+        if (i > done)
+            rc = part(&j, in.off + done, i - done, false);
+        if (rc == FM_OK)
+            rc = part(&j, in.off + i, n, true);
+        done = i + n;
+    }
+    if (rc == FM_OK && done < in.len)
+        rc = part(&j, in.off + done, in.len - done, false);
+    return rc < 0 ? rc : flush(&j);
+}
+
+/* A piece begins where the script changes; what belongs to any script and leads is dropped. */
+static fm_status script_piece(fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+{
+    const uint8_t *text = s->a.text.data + in.off;
+    size_t begin = in.len, n;
+    int last = -1;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < in.len && rc == FM_OK; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(text + i, &cp);
+        int script = fmi_script(cp);
+        if (script < 0 || script == last)
+            continue;
+        if (last >= 0)
+            rc = fmi_pieces_add(out, in.off + begin, i - begin);
+        begin = i;
+        last = script;
+    }
+    return rc < 0 ? rc : fmi_pieces_add(out, in.off + begin, in.len - begin);
+}
+
+static fm_status fixed_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in, fmi_pieces *out)
+{
+    const uint8_t *text = s->a.text.data + in.off;
+    size_t begin = 0, chars = 0;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < in.len && rc == FM_OK; i++) {
+        if ((text[i] & 0xc0) == 0x80 || chars++ < p->length)
+            continue;
+        rc = fmi_pieces_add(out, in.off + begin, i - begin);
+        begin = i;
+        chars = 1;
+    }
+    return rc < 0 ? rc : fmi_pieces_add(out, in.off + begin, in.len - begin);
 }
 
 /* Append s with every byte written as its printable character. */
@@ -414,11 +515,26 @@ static fm_status metaspace(const fmi_pre *p, fmi_scratch *s, bool first)
     return FM_OK;
 }
 
+static fm_status cut_piece(const fmi_pre *p, fmi_scratch *s, fmi_piece in)
+{
+    switch ((int)p->kind) {
+    case FMI_PRE_SPLIT:
+        return split_piece(p, s, in, &s->b);
+    case FMI_PRE_PUNCTUATION:
+        return punctuation_piece(p, s, in, &s->b);
+    case FMI_PRE_SCRIPTS:
+        return script_piece(s, in, &s->b);
+    case FMI_PRE_FIXED_LENGTH:
+        return fixed_piece(p, s, in, &s->b);
+    default:
+        return class_piece(p, s, in, &s->b);
+    }
+}
+
 static fm_status border_step(const fmi_pre *p, fmi_scratch *s)
 {
     for (size_t i = 0; i < s->a.count; i++) {
-        fm_status rc = p->kind == FMI_PRE_SPLIT ? split_piece(p, s, s->a.p[i], &s->b)
-                                                : class_piece(p, s, s->a.p[i], &s->b);
+        fm_status rc = cut_piece(p, s, s->a.p[i]);
         if (rc < 0)
             return rc;
     }

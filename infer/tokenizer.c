@@ -46,19 +46,25 @@ static void scratch_release(fmi_scratch *s)
 
 /* ---- opening: post-processor ---- */
 
-static fm_status add_template_id(int32_t *list, size_t *count, const fm_tokenizer *t, int64_t id)
+typedef struct around { /* what one post-processor puts around a text */
+    int32_t id[2][FMI_TOK_TEMPLATE_MAX];
+    size_t count[2];
+} around;
+
+static fm_status add_template_id(around *w, bool after, const fm_tokenizer *t, int64_t id)
 {
-    if (*count == FMI_TOK_TEMPLATE_MAX)
+    if (w->count[after] == FMI_TOK_TEMPLATE_MAX)
         return fm_fail(FM_ELIMIT, "tokenizer.json: post_processor: more than %d special tokens",
                        FMI_TOK_TEMPLATE_MAX);
-    if (id < 0 || !fmi_vocab_text(&t->all, (int32_t)id).data)
+    if (id < 0 || id >= (int64_t)FM_TOK_VOCAB_MAX || !fmi_vocab_text(&t->all, (int32_t)id).data)
         return fm_fail(FM_ECORRUPT, "tokenizer.json: post_processor: unknown token id");
-    list[(*count)++] = (int32_t)id;
+    w->id[after][w->count[after]++] = (int32_t)id;
     return FM_OK;
 }
 
 /* One template item: {"SpecialToken": {"id": name}} goes before or behind {"Sequence": ...}. */
-static fm_status template_item(fm_tokenizer *t, const fm_json *v, const fm_json *item, bool *after)
+static fm_status template_item(around *w, const fm_tokenizer *t, const fm_json *v,
+                               const fm_json *item, bool *after)
 {
     const fm_json *seq = fm_json_get(item, "Sequence");
     const char *name = fm_json_cstr(fm_json_path(item, "SpecialToken.id"), NULL);
@@ -76,26 +82,22 @@ static fm_status template_item(fm_tokenizer *t, const fm_json *v, const fm_json 
         return fm_fail(FM_EINVAL, "tokenizer.json: post_processor: special token '%s' has no ids",
                        name ? name : "?");
     for (size_t i = 0; i < fm_json_count(ids); i++) {
-        int64_t id = fm_json_int(fm_json_at(ids, i), -1);
-        fm_status rc = *after ? add_template_id(t->suffix, &t->suffix_count, t, id)
-                              : add_template_id(t->prefix, &t->prefix_count, t, id);
+        fm_status rc = add_template_id(w, *after, t, fm_json_int(fm_json_at(ids, i), -1));
         if (rc < 0)
             return rc;
     }
     return FM_OK;
 }
 
-static fm_status parse_template(fm_tokenizer *t, const fm_json *v)
+static fm_status parse_template(around *w, const fm_tokenizer *t, const fm_json *v)
 {
     const fm_json *single = fm_json_get(v, "single");
     bool after = false;
 
-    if (t->prefix_count + t->suffix_count > 0)
-        return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: post_processor: several templates");
     if (!fm_json_is(single, FM_JSON_ARRAY))
         return fm_fail(FM_EINVAL, "tokenizer.json: post_processor: 'single' must be a list");
     for (size_t i = 0; i < fm_json_count(single); i++) {
-        fm_status rc = template_item(t, v, fm_json_at(single, i), &after);
+        fm_status rc = template_item(w, t, v, fm_json_at(single, i), &after);
         if (rc < 0)
             return rc;
     }
@@ -104,36 +106,63 @@ static fm_status parse_template(fm_tokenizer *t, const fm_json *v)
     return FM_OK;
 }
 
+/* ["[SEP]", 102] and ["[CLS]", 101] */
+static fm_status parse_cls_sep(around *w, const fm_tokenizer *t, const fm_json *v)
+{
+    fm_status rc =
+        add_template_id(w, false, t, fm_json_int(fm_json_at(fm_json_get(v, "cls"), 1), -1));
+
+    return rc < 0
+               ? rc
+               : add_template_id(w, true, t, fm_json_int(fm_json_at(fm_json_get(v, "sep"), 1), -1));
+}
+
+/* A later post-processor of a sequence goes around what the earlier ones put there. */
+static fm_status wrap(fm_tokenizer *t, const around *w)
+{
+    size_t before = w->count[0], after = w->count[1];
+
+    if (before + t->prefix_count > FMI_TOK_TEMPLATE_MAX ||
+        after + t->suffix_count > FMI_TOK_TEMPLATE_MAX)
+        return fm_fail(FM_ELIMIT, "tokenizer.json: post_processor: more than %d special tokens",
+                       FMI_TOK_TEMPLATE_MAX);
+    memmove(t->prefix + before, t->prefix, t->prefix_count * sizeof *t->prefix);
+    memcpy(t->prefix, w->id[0], before * sizeof *t->prefix);
+    memcpy(t->suffix + t->suffix_count, w->id[1], after * sizeof *t->suffix);
+    t->prefix_count += before;
+    t->suffix_count += after;
+    return FM_OK;
+}
+
 static fm_status parse_post(fm_tokenizer *t, const fm_json *v, int depth)
 {
     const char *type = fm_json_cstr(fm_json_get(v, "type"), "");
+    around w = {.count = {0, 0}};
     fm_status rc = FM_OK;
 
     if (fm_json_typeof(v) == FM_JSON_NULL || strcmp(type, "ByteLevel") == 0)
         return FM_OK; /* ByteLevel trims offsets, which are not kept */
-    if (strcmp(type, "TemplateProcessing") == 0)
-        return parse_template(t, v);
-    if (strcmp(type, "RobertaProcessing") == 0) {
-        rc = add_template_id(t->prefix, &t->prefix_count, t,
-                             fm_json_int(fm_json_at(fm_json_get(v, "cls"), 1), -1));
-        return rc < 0 ? rc
-                      : add_template_id(t->suffix, &t->suffix_count, t,
-                                        fm_json_int(fm_json_at(fm_json_get(v, "sep"), 1), -1));
+    if (strcmp(type, "Sequence") == 0 && depth <= 4) {
+        const fm_json *list = fm_json_get(v, "processors");
+        for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++)
+            rc = parse_post(t, fm_json_at(list, i), depth + 1);
+        return rc;
     }
-    if (strcmp(type, "Sequence") != 0 || depth > 4)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "tokenizer.json: post_processor: type '%s' is not implemented", type);
-    const fm_json *list = fm_json_get(v, "processors");
-    for (size_t i = 0; i < fm_json_count(list) && rc == FM_OK; i++)
-        rc = parse_post(t, fm_json_at(list, i), depth + 1);
-    return rc;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        rc = parse_template(&w, t, v);
+    else if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)
+        rc = parse_cls_sep(&w, t, v);
+    else
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "tokenizer.json: post_processor: type '%s' is not implemented", type);
+    return rc < 0 ? rc : wrap(t, &w);
 }
 
 /* ---- opening: tables ---- */
 
 static fm_status merge_added(fm_tokenizer *t)
 {
-    const fmi_vocab *v = fmi_bpe_vocab(t->bpe);
+    const fmi_vocab *v = fmi_model_vocab(&t->model);
 
     for (size_t id = 0; id < v->size; id++) {
         fm_span text = fmi_vocab_text(v, (int32_t)id);
@@ -158,21 +187,29 @@ static fm_status merge_added(fm_tokenizer *t)
     return FM_OK;
 }
 
+/* Added tokens decode to what they were matched as. */
 static fm_status decode_all(fm_tokenizer *t)
 {
+    fm_span *text = fm_calloc(t->all.size + 1, sizeof *text);
+
+    if (!text)
+        return FM_ENOMEM;
+    for (size_t id = 0; id < t->all.size; id++)
+        text[id] = fmi_vocab_text(&t->all, (int32_t)id);
+    for (size_t i = 0; i < t->added.count; i++)
+        text[t->added.tok[i].id] = fm_span_of(t->added.tok[i].shown, t->added.tok[i].shown_len);
+    fm_status rc = fmi_decoder_prepare(&t->decoder, text, t->all.size);
+    fm_free(text);
+    return rc;
+}
+
+static fm_status mark_special(fm_tokenizer *t)
+{
     t->special = fm_calloc(t->all.size + 1, 1);
-    t->decoded_off = fm_calloc(t->all.size + 1, sizeof *t->decoded_off);
-    if (!t->special || !t->decoded_off)
+    if (!t->special)
         return FM_ENOMEM;
     for (size_t i = 0; i < t->added.count; i++)
         t->special[t->added.tok[i].id] = t->added.tok[i].special;
-    for (size_t id = 0; id < t->all.size; id++) {
-        fm_span text = fmi_vocab_text(&t->all, (int32_t)id);
-        fm_status rc = text.data ? fmi_decoder_token(&t->decoder, text, &t->decoded) : FM_OK;
-        if (rc < 0)
-            return rc;
-        t->decoded_off[id + 1] = (uint32_t)t->decoded.len;
-    }
     return FM_OK;
 }
 
@@ -232,9 +269,10 @@ static fm_status build(fm_tokenizer *t, const fm_json *root)
         (rc = fmi_pres_parse(&t->pres, fm_json_get(root, "pre_tokenizer"))) < 0 ||
         (rc = fmi_decoder_parse(&t->decoder, fm_json_get(root, "decoder"))) < 0 ||
         (rc = fmi_added_parse(&t->added, fm_json_get(root, "added_tokens"))) < 0 ||
-        (rc = fmi_bpe_new(&t->bpe, fm_json_get(root, "model"))) < 0 || (rc = merge_added(t)) < 0 ||
+        (rc = fmi_model_parse(&t->model, fm_json_get(root, "model"))) < 0 ||
+        (rc = merge_added(t)) < 0 ||
         (rc = parse_post(t, fm_json_get(root, "post_processor"), 0)) < 0 ||
-        (rc = fmi_added_build(&t->added, &t->norms, &scratch)) < 0)
+        (rc = fmi_added_build(&t->added, &t->norms, &scratch)) < 0 || (rc = mark_special(t)) < 0)
         goto out;
     rc = decode_all(t);
 out:
@@ -258,7 +296,6 @@ fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span tokenizer_json,
         rc = FM_ENOMEM;
         goto fail;
     }
-    fm_buf_init(&t->decoded, 0);
     rc = build(t, root);
     if (rc == FM_OK)
         rc = read_config(t, tokenizer_config_json);
@@ -281,11 +318,9 @@ void fm_tokenizer_close(fm_tokenizer *t)
     fmi_pres_release(&t->pres);
     fmi_decoder_release(&t->decoder);
     fmi_added_release(&t->added);
-    fmi_bpe_free(t->bpe);
+    fmi_model_release(&t->model);
     fmi_vocab_release(&t->all);
     fm_free(t->special);
-    fm_free(t->decoded_off);
-    fm_buf_release(&t->decoded);
     fm_free(t->chat_template);
     fm_free(t);
 }
@@ -305,8 +340,8 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_scratch *s, fm_span tex
     if (rc == FM_OK)
         rc = fmi_pres_run(&t->pres, s, first);
     for (size_t i = 0; i < s->a.count && rc == FM_OK; i++)
-        rc = fmi_bpe_encode(t->bpe, s, fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len),
-                            out);
+        rc = fmi_model_encode(&t->model, s,
+                              fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len), out);
     return rc;
 }
 
@@ -382,10 +417,9 @@ fm_span fm_tokenizer_token_text(const fm_tokenizer *t, int32_t id)
 
 fm_span fm_tokenizer_token_bytes(const fm_tokenizer *t, int32_t id)
 {
-    if (id < 0 || (size_t)id >= t->all.size || t->decoded.len == 0)
+    if (id < 0 || (size_t)id >= t->all.size)
         return fm_span_of("", 0);
-    uint32_t off = t->decoded_off[id];
-    return fm_span_of(t->decoded.data + off, t->decoded_off[id + 1] - off);
+    return fmi_decoder_bytes(&t->decoder, id, false, false);
 }
 
 int32_t fm_tokenizer_id(const fm_tokenizer *t, fm_span token_text)

@@ -54,6 +54,8 @@ typedef struct fm_tok_stream {
     uint8_t held[4]; /* the beginning of an unfinished code point */
     uint8_t held_len;
     uint32_t strip_left; /* leading characters that the decoder still has to drop */
+    uint32_t strip_held; /* characters kept back that a trailing Strip may drop */
+    int32_t previous;    /* token before, or one not yet given out; -1: none */
     bool skip_special;
     bool any; /* a token came through */
 } fm_tok_stream;
@@ -65,7 +67,7 @@ FM_CHECKED fm_status fm_tok_stream_finish(fm_tok_stream *s, const fm_tokenizer *
 
 /* Facts. Spans are borrowed from t. */
 size_t fm_tokenizer_vocab_size(const fm_tokenizer *t);               /* largest id + 1 */
-fm_span fm_tokenizer_token_bytes(const fm_tokenizer *t, int32_t id); /* decoded; empty: no token */
+fm_span fm_tokenizer_token_bytes(const fm_tokenizer *t, int32_t id); /* decoded, amid others */
 fm_span fm_tokenizer_token_text(const fm_tokenizer *t, int32_t id);  /* as in the vocabulary */
 int32_t fm_tokenizer_id(const fm_tokenizer *t, fm_span token_text);  /* -1: no such token */
 bool fm_tokenizer_is_special(const fm_tokenizer *t, int32_t id);
