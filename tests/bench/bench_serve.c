@@ -1,0 +1,247 @@
+/* bench_serve - what HTTP adds to a token: 8 clients that stream answers of SmolLM2 from a server in
+ * this process, and the same 8 requests given to the scheduler directly, taking turns.
+ *
+ * usage: bench_serve [--mode MODE[,MODE]] [--threads N] [--repeat N] [--tokens N]
+ * Both sides tokenize nothing (prompts are ids) and make text of every token; the server adds JSON,
+ * HTTP, its threads and a socket per client. The client is a loop over poll in this process, so its
+ * work is on the same cores and is counted as overhead. */
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#include "tests/bench/bench_kit.h"
+#include "tests/model/serve_kit.h"
+
+#define CLIENTS 8u
+#define PROMPT 64u
+
+typedef struct bench {
+    fm_source *src;
+    unsigned threads;
+    uint32_t repeat, tokens;
+    const char *mode;
+    fm_engine *alone, *served;
+    fm_model *model;
+    fm_server *server;
+    pthread_t thread;
+    fm_status rc;
+} bench;
+
+typedef struct turn {
+    double seconds;
+    uint32_t events;
+} turn;
+
+/* ==== a catalog of one ==== */
+
+static fm_status resolve(void *ctx, const char *name, char version[65])
+{
+    (void)ctx;
+    if (strcmp(name, "smollm2") != 0)
+        return fm_fail(FM_ENOTFOUND, "no revision '%s'", name);
+    memset(version, '1', 40);
+    version[40] = 0;
+    return FM_OK;
+}
+
+static fm_status tree_of(void *ctx, const char *version, fm_tree **out)
+{
+    bench *b = ctx;
+    (void)version;
+    return fm_tree_copy(out, fm_source_tree(b->src));
+}
+
+static fm_status list_none(void *ctx,
+                           fm_status (*each)(void *each_ctx, const char *name, const char *version,
+                                             int64_t created),
+                           void *each_ctx)
+{
+    (void)ctx;
+    (void)each;
+    (void)each_ctx;
+    return FM_OK;
+}
+
+static void *serve(void *arg)
+{
+    bench *b = arg;
+    b->rc = fm_server_run(b->server, NULL);
+    return NULL;
+}
+
+/* ==== the scheduler alone ==== */
+
+static bool on_event(void *ctx, const fm_gen_event *ev)
+{
+    turn *t = ctx;
+    t->events += ev->token >= 0;
+    return true;
+}
+
+static turn scheduler_turn(bench *b)
+{
+    static int32_t id[CLIENTS][PROMPT];
+    fm_scheduler *s = NULL;
+    turn t = {0};
+    uint64_t number;
+    bool busy = true;
+    tk_ok(fm_scheduler_new(&s, b->alone, CLIENTS));
+    double from = bk_now_s();
+    for (uint32_t c = 0; c < CLIENTS; c++) {
+        for (uint32_t i = 0; i < PROMPT; i++)
+            id[c][i] = (int32_t)(1000 + c * 100 + i);
+        fm_gen_request q = {.model = b->model,
+                            .prompt = id[c],
+                            .prompt_len = PROMPT,
+                            .max_new = b->tokens,
+                            .ignore_eos = true,
+                            .on_event = on_event,
+                            .ctx = &t};
+        fm_sample_defaults(&q.sampling);
+        tk_ok(fm_scheduler_add(s, &q, &number));
+    }
+    while (busy)
+        tk_ok(fm_scheduler_step(s, &busy));
+    t.seconds = bk_now_s() - from;
+    fm_scheduler_free(s);
+    assert_int_equal(t.events, CLIENTS * b->tokens);
+    return t;
+}
+
+/* ==== clients ==== */
+
+static int ask(const bench *b, uint32_t client)
+{
+    fm_buf body;
+    fm_buf_init(&body, 0);
+    fm_buf_printf(&body,
+                  "{\"model\":\"smollm2\",\"max_tokens\":%u,\"temperature\":0,"
+                  "\"ignore_eos\":true,\"stream\":true,\"prompt\":[",
+                  b->tokens);
+    for (uint32_t i = 0; i < PROMPT; i++)
+        fm_buf_printf(&body, "%s%u", i ? "," : "", 1000 + client * 100 + i);
+    fm_buf_printf(&body, "]}");
+    int fd = sk_begin(fm_server_port(b->server), "POST", "/v1/completions",
+                      "Content-Type: application/json\r\n", fm_buf_cstr(&body));
+    fm_buf_release(&body);
+    return fd;
+}
+
+/* Counts the events that carry a choice; a mark that falls between two reads is found too. */
+static uint32_t count_events(fm_buf *seen, size_t *at)
+{
+    static const char mark[] = "\"finish_reason\":";
+    uint32_t n = 0;
+    const char *text = fm_buf_cstr(seen);
+    for (const char *p; (p = strstr(text + *at, mark)) != NULL; n++)
+        *at = (size_t)(p - text) + sizeof(mark) - 1;
+    return n;
+}
+
+static turn http_turn(bench *b)
+{
+    struct pollfd p[CLIENTS];
+    fm_buf seen[CLIENTS];
+    size_t at[CLIENTS] = {0};
+    turn t = {0};
+    char piece[16384];
+    double from = bk_now_s();
+    for (uint32_t c = 0; c < CLIENTS; c++) {
+        p[c] = (struct pollfd){.fd = ask(b, c), .events = POLLIN};
+        fm_buf_init(&seen[c], 0);
+    }
+    for (uint32_t open = CLIENTS; open > 0;) {
+        assert_true(poll(p, CLIENTS, 60000) > 0);
+        for (uint32_t c = 0; c < CLIENTS; c++) {
+            if (p[c].fd < 0 || !p[c].revents)
+                continue;
+            ssize_t n = recv(p[c].fd, piece, sizeof(piece), 0);
+            if (n > 0) {
+                fm_buf_append(&seen[c], piece, (size_t)n);
+                t.events += count_events(&seen[c], &at[c]);
+                continue;
+            }
+            (void)close(p[c].fd);
+            p[c].fd = -1;
+            open--;
+        }
+    }
+    t.seconds = bk_now_s() - from;
+    for (uint32_t c = 0; c < CLIENTS; c++) {
+        if (!strstr(fm_buf_cstr(&seen[c]), "data: [DONE]"))
+            fail_msg("client %u: the answer has no end: %.400s", c, fm_buf_cstr(&seen[c]));
+        fm_buf_release(&seen[c]);
+    }
+    return t;
+}
+
+/* ==== both ==== */
+
+static void report(const bench *b, const bk_figure *alone, const bk_figure *http, uint32_t events)
+{
+    double a = bk_best(alone), h = bk_best(http);
+    printf("%-6s 8 x %u tokens: scheduler alone %.1f tok/s (median %.1f), by HTTP %.1f (median "
+           "%.1f): %.3f of it, %+.3f ms a step; %.2f tokens an event\n",
+           b->mode, b->tokens, a, bk_median(alone), h, bk_median(http), h / a,
+           1e3 * CLIENTS * (1 / h - 1 / a), (double)CLIENTS * b->tokens / events);
+    (void)fflush(stdout);
+}
+
+static void run_mode(bench *b)
+{
+    bk_figure alone = {0}, http = {0};
+    fm_provider p = fm_source_provider(b->src);
+    fm_server_opts o = fm_server_defaults();
+    uint32_t events = 0;
+    if (bk_engine(&b->alone, b->threads, b->mode, 512) < 0 ||
+        fm_model_load(&b->model, b->alone, fm_source_tree(b->src), &p, "smollm2") < 0) {
+        printf("%-6s refused: %s\n", b->mode, fm_error_text());
+        return;
+    }
+    tk_ok(bk_engine(&b->served, b->threads, b->mode, 512));
+    o.catalog = (fm_server_catalog){b, resolve, tree_of, list_none, p};
+    tk_ok(fm_server_new(&b->server, b->served, &o));
+    tk_ok(fm_server_preload(b->server, "smollm2"));
+    assert_int_equal(pthread_create(&b->thread, NULL, serve, b), 0);
+    for (uint32_t i = 0; i < b->repeat; i++) {
+        bk_add(&alone, CLIENTS * b->tokens / scheduler_turn(b).seconds);
+        turn t = http_turn(b);
+        bk_add(&http, CLIENTS * b->tokens / t.seconds);
+        events = t.events;
+    }
+    report(b, &alone, &http, events);
+    fm_server_stop(b->server);
+    assert_int_equal(pthread_join(b->thread, NULL), 0);
+    tk_ok(b->rc);
+    fm_server_free(b->server);
+    fm_engine_free(b->served);
+    fm_model_close(b->model);
+    fm_engine_free(b->alone);
+}
+
+int main(int argc, char **argv)
+{
+    bench b = {.repeat = 5, .tokens = 128};
+    char fast[] = "fast", *modes = fast, *path = tk_smollm2_gguf();
+    if (!path)
+        return tk_skip("SmolLM2's GGUF is not on this machine (FM_MODELS)");
+    for (int i = 1; i + 1 < argc; i += 2) {
+        unsigned value = (unsigned)strtoul(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--mode") == 0)
+            modes = argv[i + 1];
+        else if (strcmp(argv[i], "--threads") == 0)
+            b.threads = value;
+        else if (strcmp(argv[i], "--repeat") == 0)
+            b.repeat = value;
+        else if (strcmp(argv[i], "--tokens") == 0)
+            b.tokens = value;
+    }
+    tk_ok(fm_source_open(&b.src, path));
+    for (char *save = NULL, *m = strtok_r(modes, ",", &save); m; m = strtok_r(NULL, ",", &save)) {
+        b.mode = m;
+        run_mode(&b);
+    }
+    fm_source_close(b.src);
+    fm_free(path);
+    return 0;
+}
