@@ -1,13 +1,13 @@
-/* adapter.c - adapters/<n>-lora/ as PEFT writes them: low-rank terms on linear layers, and whole
- * modules that were trained beside them (modules_to_save).
+/* adapter.c - adapters/<n>-<kind>/ as PEFT writes them: finding them, their configs, which tensor
+ * means what. What a tensor does to the model is in adapter_kinds.c.
  *
- * Keys are "base_model.model.<module>.lora_A.weight" and lora_B; any other tensor stands for a
- * parameter that it replaces. A setting that would change the result and is not computed here is
- * refused by name, as in arch.c; null, false and empty values mean "off" in PEFT's configs. */
+ * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_magnitude_vector, ia3_l, or
+ * "prompt_embeddings"; any other tensor stands for a parameter that it replaces (modules_to_save,
+ * trained biases). A setting that would change the result and is not computed here is refused by
+ * name, as in arch.c; null, false and empty values mean "off" in PEFT's configs. */
 #include "infer/model_bind.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -15,35 +15,45 @@
 
 #define PEFT_PREFIX "base_model.model."
 
-/* Understood by fm_lora_spec_of or below, or without effect on a forward pass. */
-static const char *const known_keys[] = {
-    "peft_type",
-    "r",
-    "lora_alpha",
-    "rank_pattern",
-    "alpha_pattern",
-    "use_rslora",
-    "target_modules",
-    "modules_to_save",
-    "bias",
-    "base_model_name_or_path",
-    "inference_mode",
-    "init_lora_weights",
-    "lora_dropout",
-    "megatron_core",
-    "peft_version",
-    "revision",
-    "task_type",
-    "qalora_group_size",
-    "auto_mapping",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "eva_config",
-    "corda_config",
-    "lora_ga_config",
-    "loftq_config",
-    "ensure_weight_tying",
+/* Understood below or in adapter_kinds.c, or without effect on a forward pass. */
+static const char *const common_keys[] = {
+    "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
+    "inference_mode", "peft_version",    "revision",        "task_type",
+    "auto_mapping",   "exclude_modules", "layers_pattern",  "layers_to_transform",
+};
+
+static const char *const lora_keys[] = {
+    "r",          "lora_alpha",   "rank_pattern",      "alpha_pattern", "use_rslora",
+    "bias",       "lora_dropout", "init_lora_weights", "megatron_core", "qalora_group_size",
+    "eva_config", "corda_config", "lora_ga_config",    "loftq_config",  "ensure_weight_tying",
+};
+static const char *const dora_keys[] = {"use_dora"};
+static const char *const ia3_keys[] = {"feedforward_modules", "init_ia3_weights"};
+static const char *const virtual_keys[] = {
+    "num_virtual_tokens", "num_transformer_submodules", "num_layers",       "num_attention_heads",
+    "token_dim",          "encoder_hidden_size",        "prefix_projection"};
+static const char *const prompt_keys[] = {"prompt_tuning_init", "prompt_tuning_init_text",
+                                          "tokenizer_kwargs", "tokenizer_name_or_path"};
+
+typedef struct key_set {
+    const char *const *key;
+    size_t count;
+} key_set;
+#define KEYS(array)                                                                                \
+    {                                                                                              \
+        array, FM_ARRAY_LEN(array)                                                                 \
+    }
+
+static const struct kind {
+    const char *name; /* of the folder */
+    const char *peft_type;
+    key_set keys[2]; /* beside common_keys */
+} kinds[FMI_ADAPTER_KINDS] = {
+    [FMI_LORA] = {"lora", "LORA", {KEYS(lora_keys)}},
+    [FMI_DORA] = {"dora", "LORA", {KEYS(lora_keys), KEYS(dora_keys)}},
+    [FMI_IA3] = {"ia3", "IA3", {KEYS(ia3_keys)}},
+    [FMI_PREFIX] = {"prefix", "PREFIX_TUNING", {KEYS(virtual_keys)}},
+    [FMI_PROMPT] = {"prompt", "PROMPT_TUNING", {KEYS(virtual_keys), KEYS(prompt_keys)}},
 };
 
 static bool is_off(const fm_json *v)
@@ -65,27 +75,35 @@ static bool is_off(const fm_json *v)
     return false;
 }
 
-static bool is_known(const char *key)
+static bool in_set(key_set s, const char *key)
 {
-    for (size_t i = 0; i < FM_ARRAY_LEN(known_keys); i++)
-        if (strcmp(known_keys[i], key) == 0)
+    for (size_t i = 0; i < s.count; i++)
+        if (strcmp(s.key[i], key) == 0)
             return true;
     return false;
 }
 
+static bool is_known(const struct kind *k, const char *key)
+{
+    return in_set((key_set)KEYS(common_keys), key) || in_set(k->keys[0], key) ||
+           in_set(k->keys[1], key);
+}
+
 static fm_status check_config(const fmi_binder *b, const fmi_adapter *a)
 {
+    const struct kind *k = &kinds[a->kind];
     const char *type = fm_json_cstr(fm_json_get(a->config, "peft_type"), "");
-    if (strcmp(type, "LORA") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: peft_type '%s' is not supported, LORA is", a->what,
-                       type);
+    if (strcmp(type, k->peft_type) != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: peft_type '%s' in a folder of kind %s, which wants %s",
+                       a->what, type, k->name, k->peft_type);
     for (void *it = fm_json_iter(a->config); it; it = fm_json_next(a->config, it))
-        if (!is_known(fm_json_iter_key(it)) && !is_off(fm_json_iter_value(it)))
+        if (!is_known(k, fm_json_iter_key(it)) && !is_off(fm_json_iter_value(it)))
             return fm_fail(FM_EUNSUPPORTED, "%s: adapter setting '%s' is not supported", a->what,
                            fm_json_iter_key(it));
     const char *bias = fm_json_cstr(fm_json_get(a->config, "bias"), "none");
-    if (strcmp(bias, "none") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: bias '%s' is not supported, none is", a->what, bias);
+    if (strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 && strcmp(bias, "lora_only") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: bias '%s' is not supported; none, all, lora_only are",
+                       a->what, bias);
     if (b->m->arch.tied && fm_json_bool(fm_json_get(a->config, "ensure_weight_tying"), false) &&
         !is_off(fm_json_get(a->config, "modules_to_save")))
         return fm_fail(FM_EUNSUPPORTED,
@@ -94,6 +112,20 @@ static fm_status check_config(const fmi_binder *b, const fmi_adapter *a)
 }
 
 /* ==== finding ==== */
+
+/* folder: "lora/...". */
+static fm_status find_kind(fmi_adapter *a, const char *folder)
+{
+    size_t len = strcspn(folder, "/");
+    for (int k = 0; k < FMI_ADAPTER_KINDS; k++)
+        if (strlen(kinds[k].name) == len && memcmp(folder, kinds[k].name, len) == 0) {
+            a->kind = (fmi_adapter_kind)k;
+            return FM_OK;
+        }
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: kind '%.*s' is not supported; lora, dora, ia3, prefix, prompt are", a->what,
+                   (int)FM_MIN(len, (size_t)64), folder);
+}
 
 /* Adapter n's entries are those under "adapters/<n>-"; all of one kind. */
 static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
@@ -111,34 +143,40 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
     fmi_adapter *a = &b->adapter[n];
     b->adapters = n + 1;
     (void)snprintf(a->what, sizeof(a->what), "%.200s: adapter %u", b->what, n);
-    const char *kind = fm_tree_at(b->tree, begin)->path + strlen(prefix);
-    size_t len = strcspn(kind, "/");
-    if (len != 4 || memcmp(kind, "lora", 4) != 0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: kind '%.*s' is not supported, lora is", a->what,
-                       (int)FM_MIN(len, (size_t)64), kind);
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-lora/tensors/", n);
+    fm_status rc = find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix));
+    if (rc != FM_OK)
+        return rc;
+    const char *kind = kinds[a->kind].name;
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors/", n, kind);
     fm_tree_range(b->tree, prefix, &a->begin, &a->end);
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-lora/adapter_config.json", n);
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/adapter_config.json", n, kind);
     const fm_entry *e = fm_tree_find(b->tree, prefix);
     if (!e)
         return fm_fail(FM_ENOTFOUND, "%s: adapter_config.json is missing", a->what);
     fm_buf text;
     fm_buf_init(&text, 16u << 20);
-    fm_status rc = fm_entry_read(&text, b->p, e);
+    rc = fm_entry_read(&text, b->p, e);
     if (rc == FM_OK)
         rc = fm_json_parse(&a->config, fm_buf_span(&text), a->what);
     fm_buf_release(&text);
     return rc == FM_OK ? check_config(b, a) : rc;
 }
 
-/* "base_model.model.X": X, else NULL. */
-static const char *module_of(const char *key)
+const char *fmi_module_of(const char *key)
 {
     size_t n = sizeof(PEFT_PREFIX) - 1;
     return strncmp(key, PEFT_PREFIX, n) == 0 ? key + n : NULL;
 }
 
-typedef enum key_kind { KEY_A, KEY_B, KEY_REPLACES, KEY_UNKNOWN } key_kind;
+typedef enum key_kind {
+    KEY_UNKNOWN,
+    KEY_A,
+    KEY_B,
+    KEY_MAGNITUDE,
+    KEY_IA3,
+    KEY_VIRTUAL,
+    KEY_REPLACES
+} key_kind;
 
 static bool ends_with(const char *s, const char *end)
 {
@@ -146,14 +184,22 @@ static bool ends_with(const char *s, const char *end)
     return n >= k && strcmp(s + n - k, end) == 0;
 }
 
-static key_kind kind_of(const char *key)
+/* KEY_UNKNOWN: not in an adapter of this kind. */
+static key_kind kind_of(const fmi_adapter *a, const char *key)
 {
-    if (!module_of(key))
+    bool lora = a->kind == FMI_LORA || a->kind == FMI_DORA;
+    if (a->kind == FMI_PREFIX || a->kind == FMI_PROMPT)
+        return strcmp(key, "prompt_embeddings") == 0 ? KEY_VIRTUAL : KEY_UNKNOWN;
+    if (!fmi_module_of(key))
         return KEY_UNKNOWN;
     if (ends_with(key, ".lora_A.weight"))
-        return KEY_A;
+        return lora ? KEY_A : KEY_UNKNOWN;
     if (ends_with(key, ".lora_B.weight"))
-        return KEY_B;
+        return lora ? KEY_B : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_magnitude_vector") || ends_with(key, ".lora_magnitude_vector.weight"))
+        return a->kind == FMI_DORA ? KEY_MAGNITUDE : KEY_UNKNOWN;
+    if (ends_with(key, ".ia3_l"))
+        return a->kind == FMI_IA3 ? KEY_IA3 : KEY_UNKNOWN;
     return strstr(key, ".lora_") ? KEY_UNKNOWN : KEY_REPLACES;
 }
 
@@ -172,13 +218,13 @@ static fm_status find_replaced(fmi_binder *b, const fmi_adapter *a)
         const fm_entry *e = fm_tree_at(b->tree, i);
         if (e->kind != FM_ENTRY_TENSOR)
             return fm_fail(FM_ECORRUPT, "%s: %s is no tensor", a->what, e->path);
-        key_kind kind = kind_of(e->name);
+        key_kind kind = kind_of(a, e->name);
         if (kind == KEY_UNKNOWN)
             return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' is not understood", a->what, e->name);
         if (kind != KEY_REPLACES)
             continue;
         char name[FM_MAX_NAME_BYTES + 1];
-        (void)snprintf(name, sizeof(name), "%s", module_of(e->name));
+        (void)snprintf(name, sizeof(name), "%s", fmi_module_of(e->name));
         unwrap(name);
         union { /* the map holds plain pointers; entries are only read */
             const fm_entry *in;
@@ -216,132 +262,34 @@ void fmi_adapters_release(fmi_binder *b)
 
 /* ==== binding ==== */
 
-/* The linear layer that PEFT's module name means; NULL: there is none that takes a LoRA. */
-static fm_linear *linear_of(fm_model *m, const char *module)
-{
-    const char *head = "model.layers.";
-    if (strcmp(module, "lm_head") == 0)
-        return &m->head;
-    if (strncmp(module, head, strlen(head)) != 0)
-        return NULL;
-    const char *digits = module + strlen(head);
-    char *rest = NULL;
-    unsigned long layer = strtoul(digits, &rest, 10);
-    if (digits[0] < '0' || digits[0] > '9' || *rest != '.' || layer >= m->arch.layers)
-        return NULL;
-    fm_linear *lin = fmi_linear_named(m, (uint32_t)layer, rest + 1);
-    return lin && !strchr(strchr(rest + 1, '.') + 1, '.') ? lin : NULL;
-}
-
-/* The lora_B of a lora_A: NULL where there is none. */
-static fm_status partner_of(const fm_entry **out, const fm_tree *tree, uint32_t adapter,
-                            const char *key)
-{
-    char prefix[64], name[FM_MAX_NAME_BYTES];
-    size_t n = strlen(key) - strlen("A.weight");
-    fm_buf path;
-    *out = NULL;
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-lora/tensors", adapter);
-    (void)snprintf(name, sizeof(name), "%.*sB.weight", (int)n, key);
-    fm_buf_init(&path, FM_MAX_PATH_BYTES);
-    fm_status rc = fm_tensor_path(&path, prefix, name);
-    if (rc == FM_OK)
-        *out = fm_tree_find(tree, fm_buf_cstr(&path));
-    fm_buf_release(&path);
-    return rc;
-}
-
-static fm_status check_factors(const fmi_adapter *a, const char *module, const fm_linear *lin,
-                               const fm_entry *ea, const fm_entry *eb, uint32_t r)
-{
-    const fm_shape *sa = &ea->shape, *sb = &eb->shape;
-    if (sa->rank == 2 && sb->rank == 2 && sa->dim[0] == r && sa->dim[1] == lin->in &&
-        sb->dim[0] == lin->out && sb->dim[1] == r)
-        return FM_OK;
-    char ta[96], tb[96];
-    fm_shape_text(sa, ta, sizeof(ta));
-    fm_shape_text(sb, tb, sizeof(tb));
-    return fm_fail(FM_EBASE, "%s: '%s': A %s and B %s do not fit [%u, %u] at rank %u", a->what,
-                   module, ta, tb, lin->out, lin->in, r);
-}
-
-static fm_status add_term(fm_linear *lin, const fm_lora_term *term)
-{
-    fm_lora_term *all = fm_realloc(lin->lora, (lin->lora_count + 1) * sizeof(*all));
-    if (!all)
-        return FM_ENOMEM;
-    lin->lora = all;
-    all[lin->lora_count++] = *term;
-    return FM_OK;
-}
-
-static fm_status digest_term(fm_hasher *h, const char *module, const fmi_cached *a,
-                             const fmi_cached *b, float scale)
-{
-    uint32_t bits;
-    uint8_t le[4];
-    memcpy(&bits, &scale, sizeof(bits));
-    fm_put_u32(le, bits);
-    fm_status rc = fm_hasher_update(h, module, strlen(module) + 1);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, a->id.b, sizeof(a->id.b));
-    if (rc == FM_OK)
-        rc = fm_hasher_update(h, b->id.b, sizeof(b->id.b));
-    return rc == FM_OK ? fm_hasher_update(h, le, sizeof(le)) : rc;
-}
-
-static fm_status bind_term(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher *digest)
-{
-    const fmi_adapter *a = &b->adapter[n];
-    const char *full = module_of(ea->name);
-    char module[FM_MAX_NAME_BYTES];
-    size_t len = strlen(full) - strlen(".lora_A.weight");
-    if (len >= sizeof(module))
-        return fm_fail(FM_ELIMIT, "%s: a module name of %zu bytes", a->what, len);
-    memcpy(module, full, len);
-    module[len] = '\0';
-    fm_linear *lin = linear_of(b->m, module);
-    if (!lin)
-        return fm_fail(FM_EBASE, "%s: module '%s' is no linear layer of this %s", a->what, module,
-                       b->m->arch.family);
-    const fm_entry *eb = NULL;
-    fm_lora_spec spec = {0};
-    fm_status rc = partner_of(&eb, b->tree, n, ea->name);
-    if (rc == FM_OK && !eb)
-        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
-    if (rc == FM_OK)
-        rc = fm_lora_spec_of(&spec, a->config, module);
-    if (rc == FM_OK)
-        rc = check_factors(a, module, lin, ea, eb, spec.r);
-    fmi_cached *ca = NULL, *cb = NULL;
-    if (rc == FM_OK)
-        rc = fmi_hold(b, &ca, ea, FMI_LORA_A);
-    if (rc == FM_OK)
-        rc = fmi_hold(b, &cb, eb, FMI_LORA_B);
-    if (rc == FM_OK)
-        rc = digest_term(digest, module, ca, cb, spec.scale);
-    if (rc != FM_OK)
-        return rc;
-    fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
-    return add_term(lin, &term);
-}
-
+/* Factors first: a magnitude is of the matrix that they make. */
 fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
 {
+    static fm_status (*const bind[])(fmi_binder *, uint32_t, const fm_entry *, fm_hasher *) = {
+        [KEY_A] = fmi_bind_lora,  [KEY_MAGNITUDE] = fmi_bind_magnitude,
+        [KEY_IA3] = fmi_bind_ia3, [KEY_VIRTUAL] = fmi_bind_virtual,
+        [KEY_REPLACES] = NULL,
+    };
+    static const key_kind order[] = {KEY_A, KEY_MAGNITUDE, KEY_IA3, KEY_VIRTUAL};
     for (uint32_t n = 0; n < b->adapters; n++) {
         const fmi_adapter *a = &b->adapter[n];
-        size_t as = 0, bs = 0;
-        for (size_t i = a->begin; i < a->end; i++) {
-            const fm_entry *e = fm_tree_at(b->tree, i);
-            key_kind kind = kind_of(e->name);
-            as += kind == KEY_A;
-            bs += kind == KEY_B;
-            fm_status rc = kind == KEY_A ? bind_term(b, n, e, digest) : FM_OK;
-            if (rc != FM_OK)
-                return rc;
-        }
-        if (as != bs)
+        size_t count[KEY_REPLACES + 1] = {0};
+        for (size_t i = a->begin; i < a->end; i++)
+            count[kind_of(a, fm_tree_at(b->tree, i)->name)]++;
+        for (size_t k = 0; k < FM_ARRAY_LEN(order); k++)
+            for (size_t i = a->begin; i < a->end; i++) {
+                const fm_entry *e = fm_tree_at(b->tree, i);
+                if (kind_of(a, e->name) != order[k])
+                    continue;
+                fm_status rc = bind[order[k]](b, n, e, digest);
+                if (rc != FM_OK)
+                    return rc;
+            }
+        if (count[KEY_A] != count[KEY_B])
             return fm_fail(FM_ECORRUPT, "%s: a lora_B without its lora_A", a->what);
+        if (a->kind == FMI_DORA && count[KEY_A] != count[KEY_MAGNITUDE])
+            return fm_fail(FM_ECORRUPT, "%s: %zu lora_A but %zu lora_magnitude_vector", a->what,
+                           count[KEY_A], count[KEY_MAGNITUDE]);
     }
     return FM_OK;
 }

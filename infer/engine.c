@@ -225,6 +225,8 @@ void fmi_rope_drop(fm_engine *e, fmi_rope *r)
 
 fm_status fm_seq_open(fm_seq **out, fm_model *m)
 {
+    if (m->virtual_len)
+        return fm_fail(FM_EUNSUPPORTED, "virtual tokens are not computed yet");
     *out = fm_calloc(1, sizeof(**out));
     if (!*out)
         return FM_ENOMEM;

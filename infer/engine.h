@@ -36,6 +36,8 @@ typedef struct fmi_model_priv {
     fmi_text *text;
     fmi_cached **held; /* one per reference taken from the cache */
     size_t held_count, held_cap;
+    float **own; /* device vectors of its own: scales computed from tensors */
+    size_t own_count, own_cap;
     uint64_t bytes_alone; /* what its weights take without other models */
     bool counted;         /* bytes_alone is in the engine's sum */
     uint32_t seqs;        /* open sequences */

@@ -31,8 +31,7 @@ fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form 
     return FM_OK;
 }
 
-/* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
-static fm_status find_entry(fmi_binder *b, const fm_entry **out, const char *name)
+fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name)
 {
     *out = fm_map_get(b->replaced, name, strlen(name));
     if (*out)
@@ -46,6 +45,48 @@ static fm_status find_entry(fmi_binder *b, const fm_entry **out, const char *nam
     if (rc == FM_OK && !*out)
         rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, name);
     return rc;
+}
+
+fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e)
+{
+    uint64_t n = 0, bytes = 0;
+    *out = NULL;
+    if (e->kind != FM_ENTRY_TENSOR)
+        return fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
+    fm_status rc = fm_shape_elems(&n, &e->shape);
+    if (rc == FM_OK)
+        rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", b->what);
+    void *raw = fm_aligned_alloc(64, (size_t)bytes);
+    float *wide = fm_malloc((size_t)n * sizeof(float));
+    rc = raw && wide ? b->p->read(b->p->ctx, e, raw) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_to_f32(wide, e->dtype, raw, n);
+    fm_free(raw);
+    if (rc != FM_OK) {
+        fm_free(wide);
+        return fm_error_prefix(rc, "%s: tensor '%s'", b->what, e->name);
+    }
+    *out = wide;
+    return FM_OK;
+}
+
+fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_backend *be = m->engine->be;
+    void *v = NULL;
+    *out = NULL;
+    fm_status rc = fm_grow(&p->own, &p->own_cap, p->own_count + 1, sizeof(float *));
+    if (rc == FM_OK)
+        rc = be->alloc(be, &v, (size_t)n * sizeof(float));
+    if (rc != FM_OK)
+        return rc;
+    p->own[p->own_count++] = v;
+    p->bytes_alone += (uint64_t)n * sizeof(float);
+    *out = v;
+    return be->upload(be, v, host, (size_t)n * sizeof(float));
 }
 
 static fm_status check_shape(const fmi_binder *b, const fm_entry *e, const fm_param *p)
@@ -129,7 +170,7 @@ static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
 {
     const fm_entry *e = NULL;
     fmi_cached *w = NULL;
-    fm_status rc = find_entry(b, &e, p->name);
+    fm_status rc = fmi_find_entry(b, &e, p->name);
     if (rc == FM_OK)
         rc = check_shape(b, e, p);
     if (rc == FM_OK)
@@ -339,6 +380,10 @@ void fm_model_close(fm_model *m)
     for (size_t i = 0; i < p->held_count; i++)
         fmi_weights_drop(e->weights, p->held[i]);
     fm_free(p->held);
+    for (size_t i = 0; i < p->own_count; i++)
+        e->be->free(e->be, p->own[i]);
+    fm_free(p->own);
+    fm_free(m->virtual_rows);
     fmi_rope_drop(e, p->rope);
     if (p->counted)
         e->bytes_unshared -= p->bytes_alone;

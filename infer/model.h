@@ -50,7 +50,14 @@ struct fm_model {
     fm_chat_template *chat;
     fm_digest digest;
     fm_digest text_digest; /* of everything under tokenizer/ */
-    void *priv;            /* the engine's bookkeeping */
+    /* Positions before the first token of every sequence: prefix tuning (keys and values as they
+     * stand in the cache: [len, layers, 2, kv_heads * head_dim]) or prompt tuning (rows that take
+     * the embeddings' place: [len, hidden]). They count as positions: rope goes on behind them. */
+    uint32_t virtual_len;
+    bool virtual_is_kv;
+    float *virtual_rows; /* host, NULL where virtual_len is 0 */
+    fm_digest virtual_id;
+    void *priv; /* the engine's bookkeeping */
 };
 
 fm_backend *fm_engine_backend(fm_engine *e);

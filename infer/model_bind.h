@@ -9,8 +9,18 @@ FM_BEGIN_DECLS
 
 #define FMI_MAX_ADAPTERS 64u
 
-/* adapters/<n>-lora/ of a tree: its config and its entries. */
+typedef enum fmi_adapter_kind {
+    FMI_LORA, /* rsLoRA too: only its scale differs */
+    FMI_DORA,
+    FMI_IA3,
+    FMI_PREFIX,
+    FMI_PROMPT,
+    FMI_ADAPTER_KINDS
+} fmi_adapter_kind;
+
+/* adapters/<n>-<kind>/ of a tree: its config and its entries. */
 typedef struct fmi_adapter {
+    fmi_adapter_kind kind;
     fm_json *config;
     size_t begin, end; /* entries of its tensors in the tree */
     char what[256];    /* "<model>: adapter 0" */
@@ -28,16 +38,33 @@ typedef struct fmi_binder {
 
 /* One more reference to e's tensor, given back when the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
+/* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
+FM_CHECKED fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name);
+/* e's elements as f32 [n], the caller's to fm_free. */
+FM_CHECKED fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e);
+/* A device vector that the model owns: what is computed from tensors, not held as one. */
+FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n);
 /* The linear layer of `name` ("self_attn.q_proj", or the same with ".weight"); NULL: none. */
 fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name);
 
 /* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
 FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
 
-/* Reads the configs, fills `replaced`; then, once the base is bound, hangs the LoRA terms on. */
+/* adapter.c: reads the configs, fills `replaced`; then, once the base is bound, hangs terms, scales
+ * and virtual positions on. */
 FM_CHECKED fm_status fmi_adapters_find(fmi_binder *b);
 FM_CHECKED fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest);
 void fmi_adapters_release(fmi_binder *b);
+
+/* adapter_kinds.c: each binds what `e` of adapter n stands for and tells digest what it read. */
+FM_CHECKED fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e,
+                                        fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e,
+                                      fm_hasher *digest);
+/* PEFT's "base_model.model.X": X, else NULL. */
+const char *fmi_module_of(const char *key);
 
 FM_END_DECLS
 #endif

@@ -107,10 +107,19 @@ fm_provider fm_source_provider(const fm_source *src)
     return p;
 }
 
+/* A pickle of protocol 2 to 5, or a zip. A safetensors header of 0x..80 bytes begins with the same
+ * byte as a pickle, but its length then fits the file, which a pickle's first bytes never do. */
+static bool is_pickle(const uint8_t head[8], uint64_t bytes)
+{
+    if (memcmp(head, "PK\3\4", 4) == 0)
+        return true;
+    return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) > bytes - 8;
+}
+
 /* One file: GGUF by its magic, pickles refused, safetensors else. */
 static fm_status open_file(fm_source *src)
 {
-    uint8_t head[4] = {0};
+    uint8_t head[8] = {0};
     uint64_t bytes = 0;
     fm_status rc = fm_file_bytes(&bytes, src->path);
 
@@ -124,7 +133,7 @@ static fm_status open_file(fm_source *src)
         return rc;
     if (memcmp(head, "GGUF", 4) == 0)
         return src_open_gguf(src);
-    if (memcmp(head, "PK\3\4", 4) == 0 || head[0] == 0x80)
+    if (is_pickle(head, bytes))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: a PyTorch pickle can run code and is not read; save the model as "
                        "safetensors",

@@ -64,6 +64,10 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
 {
     fm_status rc = FM_OK;
 
+    if (from->in_scale || from->out_scale)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "'%s' is scaled by DoRA or IA3; training on top of that is not supported",
+                       l->module);
     l->w = from->w;
     l->bias = from->bias;
     for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
@@ -110,6 +114,10 @@ fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const 
         init_block(&net->block[l], arch, l);
     if (!model)
         return FM_OK;
+    if (model->virtual_len)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "training on a parent with virtual tokens (prefix or prompt tuning) is not "
+                       "supported");
     net->norm.gain = model->norm;
     rc = take_linear(be, &net->embed, &model->embed);
     if (rc == FM_OK)

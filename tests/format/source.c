@@ -1,6 +1,8 @@
 /* Foreign models in and out: every byte that came in comes out again. */
 #include "tests/format/fixtures.h"
 
+#include <stdio.h>
+
 #include "store/gguf.h"
 
 static char *dir_in(const char *name)
@@ -38,7 +40,9 @@ static void what_is_no_model_is_refused(void **state)
     tk_fails(fm_source_open(&src, "/no/such/path"), FM_ENOTFOUND, "/no/such/path");
     tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "model.safetensors");
     assert_null(src);
-    fx_text(dir, "x", "PK\3\4zip");
+    fx_text(dir, "x", "PK\3\4 a zip");
+    tk_fails(fm_source_open(&src, file), FM_EUNSUPPORTED, "pickle");
+    fx_text(dir, "x", "\x80\x02}q\x01X\x05q");
     tk_fails(fm_source_open(&src, file), FM_EUNSUPPORTED, "pickle");
     fx_text(dir, "x", "abc");
     tk_fails(fm_source_open(&src, file), FM_ECORRUPT, "too few");
@@ -49,6 +53,24 @@ static void what_is_no_model_is_refused(void **state)
     fx_text(dir, "config.json", "[]");
     tk_fails(fm_source_open(&src, dir), FM_ECORRUPT, "config.json");
     fm_source_close(NULL);
+    fm_free(file);
+    fm_free(dir);
+}
+
+/* Its first byte is that of a pickle. */
+static void a_header_of_0x80_bytes_is_no_pickle(void **state)
+{
+    char *dir = tk_scratch(), *file = fm_path_join(dir, "x.safetensors");
+    char bytes[8 + 0x80 + 4 + 1];
+    fm_source *src = NULL;
+    (void)state;
+    (void)snprintf(bytes + 8, 0x80 + 4 + 1, "%-132s",
+                   "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}");
+    fm_put_u64((uint8_t *)bytes, 0x80);
+    tk_ok(fm_write_file(file, bytes, sizeof(bytes) - 1));
+    tk_ok(fm_source_open(&src, file));
+    (void)tensor(src, "w");
+    fm_source_close(src);
     fm_free(file);
     fm_free(dir);
 }
@@ -272,6 +294,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_no_model_is_refused),
+        cmocka_unit_test(a_header_of_0x80_bytes_is_no_pickle),
         cmocka_unit_test(a_model_folder_comes_back_whole),
         cmocka_unit_test(shards_are_one_model_and_come_back),
         cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),

@@ -86,6 +86,16 @@ static void rslora_scale_matches(void **state)
     (void)state;
     check_kind("rslora");
 }
+static void dora_matches(void **state)
+{
+    (void)state;
+    check_kind("dora");
+}
+static void ia3_matches(void **state)
+{
+    (void)state;
+    check_kind("ia3");
+}
 static void a_saved_head_replaces_the_base_head(void **state)
 {
     (void)state;
@@ -145,9 +155,9 @@ static void other_type(adapted *a)
 {
     put_config(a, "{\"peft_type\":\"IA3\"}");
 }
-static void trained_biases(adapted *a)
+static void other_biases(adapted *a)
 {
-    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"bias\":\"all\"}");
+    put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"bias\":\"some\"}");
 }
 static void unknown_setting(adapted *a)
 {
@@ -186,7 +196,16 @@ static void foreign_parameter(adapted *a)
 }
 static void other_kind(adapted *a)
 {
-    tk_ok(fm_tree_put_file(a->tree, "adapters/1-prefix/adapter_config.json", fm_span_str("{}")));
+    tk_ok(fm_tree_put_file(a->tree, "adapters/1-vera/adapter_config.json", fm_span_str("{}")));
+}
+static void folder_of_another_kind(adapted *a)
+{
+    tk_ok(fm_tree_put_file(a->tree, "adapters/1-prefix/adapter_config.json",
+                           fm_span_str("{\"peft_type\":\"LORA\",\"r\":4}")));
+}
+static void magnitude_in_a_lora(adapted *a)
+{
+    put_factor(a, "base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", 96, 1);
 }
 static void gap_in_numbers(adapted *a)
 {
@@ -202,10 +221,12 @@ static void what_is_not_computed_is_refused(void **state)
     (void)state;
     refuse(dora, FM_EUNSUPPORTED, "use_dora");
     refuse(other_type, FM_EUNSUPPORTED, "IA3");
-    refuse(trained_biases, FM_EUNSUPPORTED, "bias");
+    refuse(other_biases, FM_EUNSUPPORTED, "bias");
     refuse(unknown_setting, FM_EUNSUPPORTED, "lora_twist");
     refuse(embedding_factors, FM_EUNSUPPORTED, "lora_embedding_A");
-    refuse(other_kind, FM_EUNSUPPORTED, "prefix");
+    refuse(other_kind, FM_EUNSUPPORTED, "vera");
+    refuse(folder_of_another_kind, FM_EUNSUPPORTED, "kind prefix");
+    refuse(magnitude_in_a_lora, FM_EUNSUPPORTED, "lora_magnitude_vector");
 }
 
 static void what_does_not_fit_is_refused(void **state)
@@ -220,7 +241,76 @@ static void what_does_not_fit_is_refused(void **state)
     refuse(no_config, FM_ENOTFOUND, "adapter_config.json");
 }
 
+/* ==== trained biases ==== */
+
+/* PEFT's bias "lora_only": the adapter's biases stand for the model's own. */
+static void trained_biases_replace_the_models(void **state)
+{
+    (void)state;
+    const char *name = "model.layers.1.self_attn.k_proj.bias";
+    fm_source *base = ik_source("arch/qwen2");
+    assert_non_null(base);
+    ik_mem mem = {.behind = {fm_source_provider(base)}, .behind_count = 1};
+    fm_tree *child = NULL, *edited = NULL;
+    tk_ok(fm_tree_copy(&child, fm_source_tree(base)));
+    tk_ok(fm_tree_copy(&edited, fm_source_tree(base)));
+    const fm_entry *e = fm_tree_find(edited, "tensors/model/layers/1/self_attn/k_proj.bias");
+    assert_non_null(e);
+    uint64_t n = e->shape.dim[0];
+    float bias[512];
+    assert_true(n <= FM_ARRAY_LEN(bias));
+    for (size_t i = 0; i < n; i++)
+        bias[i] = 0.25f * (float)(i % 7) - 0.5f;
+    tk_ok(fm_tree_put_file(child, CONFIG,
+                           fm_span_str("{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,"
+                                       "\"bias\":\"lora_only\"}")));
+    ik_put(&mem, child, ROOM, "base_model.model.model.layers.1.self_attn.k_proj.base_layer.bias",
+           bias, 1, n, 0);
+    ik_put(&mem, edited, "tensors", name, bias, 1, n, 0);
+    fm_provider p = ik_provider(&mem);
+    fm_engine *g = ik_engine(1, 64);
+    fm_model *m[3] = {NULL, NULL, ik_model(g, base, "qwen2")};
+    tk_ok(fm_model_load(&m[0], g, child, &p, "child"));
+    tk_ok(fm_model_load(&m[1], g, edited, &p, "edited"));
+    uint32_t vocab = fm_model_arch(m[0])->vocab;
+    int32_t ids[8] = {9, 8, 7, 6, 5, 4, 3, 3};
+    float *out = fm_malloc(3 * 8 * vocab * sizeof(float));
+    for (size_t i = 0; i < 3; i++)
+        ik_logits(m[i], ids, 8, 8, out + i * 8 * vocab);
+    assert_memory_equal(out, out + 8 * vocab, 8 * vocab * sizeof(float));
+    assert_true(tk_rel_norm(out, out + 16 * vocab, 8 * vocab) > 1e-3);
+    for (size_t i = 0; i < 3; i++)
+        fm_model_close(m[i]);
+    fm_engine_free(g);
+    fm_free(out);
+    fm_tree_free(child);
+    fm_tree_free(edited);
+    ik_mem_free(&mem);
+    fm_source_close(base);
+}
+
 /* ==== two adapters, one on the other ==== */
+
+/* What scales a module's output must come last. */
+static void nothing_goes_on_top_of_a_scale(void **state)
+{
+    (void)state;
+    adapted a, b;
+    open_adapted(&a, "dora");
+    open_adapted(&b, "rslora");
+    fm_tree *twice = NULL;
+    tk_ok(fm_adapter_apply(&twice, a.tree, fm_source_tree(b.adapter), "", NULL));
+    ik_mem all = {.behind = {ik_provider(&a.both), ik_provider(&b.both)}, .behind_count = 2};
+    fm_provider p = ik_provider(&all);
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = NULL;
+    tk_fails(fm_model_load(&m, e, twice, &p, "twice"), FM_EUNSUPPORTED, "on top");
+    assert_int_equal(fm_engine_stats_of(e).weights, 0);
+    fm_engine_free(e);
+    fm_tree_free(twice);
+    close_adapted(&a);
+    close_adapted(&b);
+}
 
 static void two_adapters_add_up(void **state)
 {
@@ -263,6 +353,10 @@ int main(void)
         cmocka_unit_test(rslora_scale_matches),
         cmocka_unit_test(a_saved_head_replaces_the_base_head),
         cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),
+        cmocka_unit_test(dora_matches),
+        cmocka_unit_test(ia3_matches),
+        cmocka_unit_test(trained_biases_replace_the_models),
+        cmocka_unit_test(nothing_goes_on_top_of_a_scale),
         cmocka_unit_test(two_adapters_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
