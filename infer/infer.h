@@ -12,6 +12,7 @@
 
 #include "infer/arch.h"
 #include "infer/chat.h"
+#include "infer/grammar.h"
 #include "infer/sampler.h"
 #include "infer/tokenizer.h"
 #include "store/tree.h"
@@ -100,6 +101,7 @@ typedef struct fm_gen_request {
     const char *const *stop; /* copied */
     size_t stop_count;
     bool ignore_eos;
+    fm_grammar *grammar; /* the form of the answer, NULL: any; borrowed until the last event */
     bool want_logprobs;
     uint32_t top_logprobs;
     fm_gen_fn on_event;

@@ -49,6 +49,8 @@ fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name);
 
 /* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
 FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
+/* The trie of the model's vocabulary, made at the first call. FM_EINVAL: no tokenizer. */
+FM_CHECKED fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m);
 
 /* adapter.c: reads the configs, fills `replaced`; then, once the base is bound, hangs terms, scales
  * and virtual positions on. */

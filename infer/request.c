@@ -2,6 +2,8 @@
  * what is held back is the longest end of the text that some stop string begins with. */
 #include "infer/request.h"
 
+#include "infer/model_bind.h"
+
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -38,6 +40,19 @@ static fm_status check(const fm_gen_request *q)
     return fm_sample_check(&q->sampling);
 }
 
+static fm_status fill_form(fmi_request *r, const fm_gen_request *ask)
+{
+    const fm_token_trie *trie;
+    fm_status rc = fmi_text_trie(&trie, ask->model);
+    if (rc != FM_OK)
+        return rc;
+    size_t words = FM_MAX(fm_token_trie_words(trie), fm_model_arch(ask->model)->vocab / 64 + 1);
+    r->allowed = fm_calloc(words, sizeof(uint64_t));
+    if (!r->allowed)
+        return FM_ENOMEM;
+    return fm_grammar_state_new(&r->form, ask->grammar, trie);
+}
+
 static fm_status fill(fmi_request *r, const fm_gen_request *ask)
 {
     uint32_t positions = fmi_priv(ask->model)->rope->positions;
@@ -61,7 +76,7 @@ static fm_status fill(fmi_request *r, const fm_gen_request *ask)
     const fm_tokenizer *tok = fm_model_tokenizer(ask->model);
     if (tok)
         fm_tok_stream_init(&r->stream, tok, true);
-    return FM_OK;
+    return ask->grammar ? fill_form(r, ask) : FM_OK;
 }
 
 fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t id)
@@ -95,6 +110,8 @@ void fmi_request_free(fmi_request *r)
     for (size_t i = 0; i < r->stops; i++)
         fm_free(r->stop[i]);
     fm_buf_release(&r->text);
+    fm_grammar_state_free(r->form);
+    fm_free(r->allowed);
     fm_free(r->top);
     fm_free(r->token);
     fm_free(r);
@@ -145,16 +162,43 @@ static void drop_front(fm_buf *text, size_t n)
 
 /* ==== tokens ==== */
 
-static bool is_eos(const fmi_request *r, int32_t token)
+/* The i-th token that ends an answer, -1 behind the last. */
+static int32_t eos_at(const fmi_request *r, uint32_t i)
 {
     const fm_arch *a = fm_model_arch(r->ask.model);
     const fm_tokenizer *tok = fm_model_tokenizer(r->ask.model);
     if (r->ask.ignore_eos)
-        return false;
-    for (uint32_t i = 0; i < a->eos_count; i++)
-        if (a->eos[i] == token)
+        return -1;
+    if (i < a->eos_count)
+        return a->eos[i];
+    return a->eos_count == 0 && i == 0 && tok ? fm_tokenizer_eos(tok) : -1;
+}
+
+static bool is_eos(const fmi_request *r, int32_t token)
+{
+    for (uint32_t i = 0; eos_at(r, i) >= 0; i++)
+        if (eos_at(r, i) == token)
             return true;
-    return a->eos_count == 0 && tok && fm_tokenizer_eos(tok) == token;
+    return false;
+}
+
+fm_status fmi_request_allowed(fmi_request *r, const uint64_t **out)
+{
+    uint32_t vocab = fm_model_arch(r->ask.model)->vocab;
+    *out = r->allowed;
+    if (!r->form)
+        return FM_OK;
+    fm_status rc = fm_grammar_mask(r->form, r->allowed);
+    for (uint32_t i = 0; rc == FM_OK && fm_grammar_complete(r->form) && eos_at(r, i) >= 0; i++)
+        if ((uint32_t)eos_at(r, i) < vocab)
+            r->allowed[eos_at(r, i) / 64] |= (uint64_t)1 << (eos_at(r, i) % 64);
+    return rc;
+}
+
+/* Nothing can follow, and no token says so: the model has none, or it is ignored. */
+static bool form_ended(const fmi_request *r)
+{
+    return r->form && eos_at(r, 0) < 0 && fm_grammar_ended(r->form);
 }
 
 void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t top_count)
@@ -163,7 +207,9 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
     bool eos = is_eos(r, token);
     r->token[r->count++] = token;
     fm_status rc = FM_OK;
-    if (tok && !eos)
+    if (r->form && !eos)
+        rc = fm_grammar_accept(r->form, token);
+    if (rc == FM_OK && tok && !eos)
         rc = fm_tok_stream_push(&r->stream, tok, token, &r->text);
     if (rc != FM_OK) {
         fmi_request_finish(r, "error", fm_error_text());
@@ -184,7 +230,7 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
     }
     if (r->cancelled)
         fmi_request_finish(r, "cancelled", NULL);
-    else if (eos || stop != SIZE_MAX)
+    else if (eos || stop != SIZE_MAX || form_ended(r))
         fmi_request_finish(r, "stop", NULL);
     else if (r->count == r->room)
         fmi_request_finish(r, "length", NULL);

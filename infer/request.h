@@ -20,9 +20,11 @@ typedef struct fmi_request {
     fm_buf text; /* complete code points that were not handed out yet */
     char *stop[FMI_MAX_STOPS];
     size_t stops;
-    fm_logprob *top;     /* [top_logprobs] */
-    uint32_t row0, rows; /* its rows of the running step */
-    bool wants;          /* the last of them gives a token */
+    fm_grammar_state *form; /* NULL: any text */
+    uint64_t *allowed;      /* [vocab / 64 + 1] where form */
+    fm_logprob *top;        /* [top_logprobs] */
+    uint32_t row0, rows;    /* its rows of the running step */
+    bool wants;             /* the last of them gives a token */
     bool cancelled, done;
     bool stopped;             /* by a stop string: no text follows */
     struct fmi_request *next; /* of the waiting list */
@@ -30,6 +32,8 @@ typedef struct fmi_request {
 
 FM_CHECKED fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t id);
 void fmi_request_free(fmi_request *r);
+/* The tokens that may come next, for the sampler: *out NULL where the form is free. */
+FM_CHECKED fm_status fmi_request_allowed(fmi_request *r, const uint64_t **out);
 /* A sampled token: text, stop strings, eos, limits; the caller hears of it. May end the request. */
 void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t top_count);
 /* The last event, once; error is text for "error", else NULL. */

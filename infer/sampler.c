@@ -222,9 +222,38 @@ static int32_t draw(fm_sampler *s, uint32_t vocab, const fm_sample_params *p, ui
     return s->kept[i].id;
 }
 
-fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits, uint32_t vocab,
-                          const fm_sample_params *p, const int32_t *history, size_t history_count,
-                          uint64_t index)
+static bool is_allowed(const uint64_t *allowed, int32_t id)
+{
+    return allowed[id / 64] >> (id % 64) & 1;
+}
+
+/* Strike out what is not allowed. */
+static fm_status restrict_to(fm_sampler *s, uint32_t vocab, const uint64_t *allowed)
+{
+    bool any = false;
+
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (!is_allowed(allowed, (int32_t)i))
+            s->heap[i].logit = -INFINITY;
+        any = any || s->heap[i].logit > -INFINITY;
+    }
+    return any ? FM_OK : fm_fail(FM_EINVAL, "no token that is allowed here has a finite logit");
+}
+
+static int32_t best_of(const fm_sampler *s, uint32_t vocab)
+{
+    cand best = s->heap[0];
+
+    for (uint32_t i = 1; i < vocab; i++)
+        if (s->heap[i].logit > best.logit)
+            best = s->heap[i];
+    return best.id;
+}
+
+fm_status fm_sampler_pick_allowed(int32_t *token_out, fm_sampler *s, const float *logits,
+                                  uint32_t vocab, const fm_sample_params *p,
+                                  const uint64_t *allowed, const int32_t *history,
+                                  size_t history_count, uint64_t index)
 {
     fm_status rc = fm_sample_check(p);
 
@@ -234,18 +263,29 @@ fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits
     if (vocab == 0 || vocab > s->vocab)
         return fm_fail(FM_EINVAL, "sampler: row of %u logits, room for %u", vocab, s->vocab);
     rc = load(s, logits, vocab, p->repetition_penalty, history, history ? history_count : 0);
+    if (rc == FM_OK && allowed)
+        rc = restrict_to(s, vocab, allowed);
     if (rc < 0)
         return rc;
-    if (p->temperature > 0.0f) {
-        *token_out = draw(s, vocab, p, index);
+    if (!(p->temperature > 0.0f)) {
+        *token_out = best_of(s, vocab);
         return FM_OK;
     }
-    cand best = s->heap[0];
-    for (uint32_t i = 1; i < vocab; i++)
-        if (s->heap[i].logit > best.logit)
-            best = s->heap[i];
-    *token_out = best.id;
+    *token_out = draw(s, vocab, p, index);
+    if (allowed && !is_allowed(allowed, *token_out)) { /* rounding put the draw behind the last */
+        *token_out = s->kept[0].id;
+        for (uint32_t i = 0; i < vocab && !is_allowed(allowed, *token_out); i++)
+            *token_out = (int32_t)i;
+    }
     return FM_OK;
+}
+
+fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits, uint32_t vocab,
+                          const fm_sample_params *p, const int32_t *history, size_t history_count,
+                          uint64_t index)
+{
+    return fm_sampler_pick_allowed(token_out, s, logits, vocab, p, NULL, history, history_count,
+                                   index);
 }
 
 static void insert_top(fm_logprob *top, uint32_t *n, uint32_t max, int32_t id, float logit)

@@ -275,8 +275,11 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
     int32_t token = -1;
     float logprob = 0;
     uint32_t top = r->ask.want_logprobs ? r->ask.top_logprobs : 0;
-    fm_status rc = fm_sampler_pick(&token, s->sampler, logits, vocab, &r->ask.sampling, r->token,
-                                   r->count, r->count - r->prompt_len);
+    const uint64_t *allowed;
+    fm_status rc = fmi_request_allowed(r, &allowed);
+    if (rc == FM_OK)
+        rc = fm_sampler_pick_allowed(&token, s->sampler, logits, vocab, &r->ask.sampling, allowed,
+                                     r->token, r->count, r->count - r->prompt_len);
     if (rc == FM_OK && r->ask.want_logprobs)
         rc = fm_logprobs(&logprob, r->top, top, logits, vocab, token);
     if (rc != FM_OK)

@@ -14,6 +14,7 @@ struct fmi_text {
     fm_digest id; /* of everything under tokenizer/ */
     fm_tokenizer *tokenizer;
     fm_chat_template *chat;
+    fm_token_trie *trie; /* made when a grammar first needs it */
     uint32_t refs;
     fmi_text *next;
 };
@@ -73,6 +74,7 @@ static void free_text(fmi_text *t)
 {
     fm_tokenizer_close(t->tokenizer);
     fm_chat_template_close(t->chat);
+    fm_token_trie_free(t->trie);
     fm_free(t);
 }
 
@@ -102,6 +104,19 @@ fm_status fmi_text_bind(fmi_binder *b)
     m->tokenizer = t->tokenizer;
     m->chat = t->chat;
     return FM_OK;
+}
+
+fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m)
+{
+    fmi_text *t = fmi_priv(m)->text;
+    fm_status rc = FM_OK;
+    *out = NULL;
+    if (!t || !t->tokenizer)
+        return fm_fail(FM_EINVAL, "request: 'grammar' needs a tokenizer, the model has none");
+    if (!t->trie)
+        rc = fm_token_trie_new(&t->trie, t->tokenizer);
+    *out = t->trie;
+    return rc;
 }
 
 /* Frees what nobody uses, but `keep`. */
