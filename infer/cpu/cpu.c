@@ -101,6 +101,8 @@ static const fmi_kern *choose_kern(const char *isa)
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     const isa_choice choice[] = {
         {&fmi_kern_avx512, avx512}, {&fmi_kern_avx2, avx2}, {&fmi_kern_generic, true}};
+#elif defined(__aarch64__) /* NEON is part of the architecture */
+    const isa_choice choice[] = {{&fmi_kern_neon, true}, {&fmi_kern_generic, true}};
 #else
     const isa_choice choice[] = {{&fmi_kern_generic, true}};
 #endif

@@ -47,7 +47,7 @@ void fmi_product_install(fm_backend *be);
 void fmi_attention_install(fm_backend *be);
 void fmi_elem_install(fm_backend *be);
 
-/* Tests: the backend on a given instruction set ("generic", "avx2", "avx512"); NULL picks the
+/* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
  * best. FM_EUNSUPPORTED where this CPU or build lacks it. */
 FM_CHECKED fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa);
 

@@ -17,6 +17,9 @@
 #elif defined(FMI_ISA_AVX2)
 #define FMI_TABLE fmi_kern_avx2
 #define FMI_ISA "avx2"
+#elif defined(FMI_ISA_NEON)
+#define FMI_TABLE fmi_kern_neon
+#define FMI_ISA "neon"
 #else
 #define FMI_TABLE fmi_kern_generic
 #define FMI_ISA "generic"

@@ -101,6 +101,8 @@ extern const fmi_kern fmi_kern_generic;
 #if defined(__x86_64__)
 extern const fmi_kern fmi_kern_avx2;
 extern const fmi_kern fmi_kern_avx512;
+#elif defined(__aarch64__)
+extern const fmi_kern fmi_kern_neon;
 #endif
 
 /* Scores of the pages that hold first..last. */

@@ -1,7 +1,7 @@
-/* vec.h - sixteen floats as one value, in three instruction sets with the same bits.
+/* vec.h - sixteen floats as one value, in four instruction sets with the same bits.
  *
  * Every operation here is one correctly rounded IEEE operation per lane (or a selection), so code
- * written on it gives the same result with AVX-512, AVX2 + FMA and plain C; exp is built from
+ * written on it gives the same result with AVX-512, AVX2 + FMA, NEON and plain C; exp is built from
  * them. The kernel sources are compiled once per instruction set, with FMI_ISA_* telling which;
  * nothing here may have external linkage. vf_max(a, b) is a > b ? a : b and vf_min likewise: where
  * either is NaN the second operand is the result. */
@@ -150,6 +150,81 @@ FMI_INLINE __m256 vf_pow2_half(__m256 t)
 FMI_INLINE vf vf_pow2_biased(vf t)
 {
     return (vf){vf_pow2_half(t.lo), vf_pow2_half(t.hi)};
+}
+
+#elif defined(FMI_ISA_NEON)
+#include <arm_neon.h>
+
+typedef struct vf {
+    float32x4_t q[4];
+} vf;
+
+FMI_INLINE vf vf_set1(float v)
+{
+    float32x4_t q = vdupq_n_f32(v);
+    return (vf){{q, q, q, q}};
+}
+FMI_INLINE vf vf_load(const float *p)
+{
+    return (vf){{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}};
+}
+FMI_INLINE void vf_store(float *p, vf v)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        vst1q_f32(p + 4 * i, v.q[i]);
+}
+FMI_INLINE vf vf_load_n(const float *p, uint32_t n)
+{
+    float tmp[VF_LANES] = {0};
+
+    memcpy(tmp, p, n * sizeof *p);
+    return vf_load(tmp);
+}
+FMI_INLINE void vf_store_n(float *p, vf v, uint32_t n)
+{
+    float tmp[VF_LANES];
+
+    vf_store(tmp, v);
+    memcpy(p, tmp, n * sizeof *p);
+}
+#define FMI_VF2(name, expr)                                                                        \
+    FMI_INLINE vf name(vf a, vf b)                                                                 \
+    {                                                                                              \
+        vf r;                                                                                      \
+        for (uint32_t i = 0; i < 4; i++)                                                           \
+            r.q[i] = expr;                                                                         \
+        return r;                                                                                  \
+    }
+FMI_VF2(vf_add, vaddq_f32(a.q[i], b.q[i]))
+FMI_VF2(vf_sub, vsubq_f32(a.q[i], b.q[i]))
+FMI_VF2(vf_mul, vmulq_f32(a.q[i], b.q[i]))
+FMI_VF2(vf_div, vdivq_f32(a.q[i], b.q[i]))
+/* Not vmaxq: where one is NaN the second operand is wanted. */
+FMI_VF2(vf_max, vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]))
+FMI_VF2(vf_min, vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i]))
+#undef FMI_VF2
+FMI_INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    vf r;
+    for (uint32_t i = 0; i < 4; i++)
+        r.q[i] = vfmaq_f32(c.q[i], a.q[i], b.q[i]);
+    return r;
+}
+FMI_INLINE vf vf_sqrt(vf a)
+{
+    vf r;
+    for (uint32_t i = 0; i < 4; i++)
+        r.q[i] = vsqrtq_f32(a.q[i]);
+    return r;
+}
+FMI_INLINE vf vf_pow2_biased(vf t)
+{
+    vf r;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32x4_t bits = vshlq_n_u32(vreinterpretq_u32_f32(t.q[i]), 23);
+        r.q[i] = vreinterpretq_f32_u32(vaddq_u32(bits, vdupq_n_u32(0x3f800000u)));
+    }
+    return r;
 }
 
 #else /* plain C: any CPU; fmaf is a call where the CPU has no such instruction */

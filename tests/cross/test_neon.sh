@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The exact kernels for NEON: compiled by the cross compiler, and run under qemu where it is
+# installed: the same bits as plain C. Exit 77 (a skip) without the compiler.
+set -euo pipefail
+src=${FM_SOURCE_DIR:?}
+cc=aarch64-linux-gnu-gcc
+command -v "$cc" >/dev/null || { echo "no $cc (Debian: gcc-aarch64-linux-gnu)"; exit 77; }
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+flags=(-std=c17 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -I"$src")
+for isa in NEON GENERIC; do
+  "$cc" "${flags[@]}" -DFMI_ISA_$isa -c "$src/infer/cpu/kern.c" -o "$tmp/$isa.o" &
+done
+wait
+# The rest of the backend at least compiles.
+for file in cpu product attention elem; do
+  "$cc" "${flags[@]}" -c "$src/infer/cpu/$file.c" -o "$tmp/$file.o"
+done
+"$cc" "${flags[@]}" -static "$src/tests/cross/kern_bits.c" "$src/store/base/detmath.c" \
+  "$tmp/NEON.o" "$tmp/GENERIC.o" -lm -o "$tmp/kern_bits"
+command -v qemu-aarch64-static >/dev/null || { echo "compiled; no qemu-user-static to run it"; exit 0; }
+qemu-aarch64-static "$tmp/kern_bits"
