@@ -38,8 +38,8 @@ struct fmi_bpe {
     merge_slot *merge;
     size_t merge_mask;
     uint32_t quick[0x180]; /* ids of single characters below U+0180 */
-    uint32_t byte_id[256]; /* ids of <0x00>.. <0xFF> */
-    bool byte_fallback;    /* and all 256 may not exist: NO_ID */
+    int32_t byte_id[256];  /* of <0x00> .. <0xFF>; -1: none */
+    bool byte_fallback;
     bool fuse_unk, ignore_merges;
     uint32_t unk;
 };
@@ -192,11 +192,7 @@ static void fill_quick(fmi_bpe *m)
         uint8_t b[4];
         m->quick[c] = (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(b, fmi_utf8_put(b, c)));
     }
-    for (uint32_t c = 0; c < 256; c++) {
-        static const char hex[] = "0123456789ABCDEF";
-        uint8_t b[6] = {'<', '0', 'x', (uint8_t)hex[c >> 4], (uint8_t)hex[c & 15], '>'};
-        m->byte_id[c] = (uint32_t)fmi_vocab_find(&m->vocab, fm_span_of(b, 6));
-    }
+    fmi_byte_ids(m->byte_id, &m->vocab);
 }
 
 static fm_status parse(fmi_bpe *m, const fm_json *model)
@@ -249,10 +245,10 @@ static bool put_fallback(const fmi_bpe *m, fmi_scratch *s, size_t *n, const uint
     if (!m->byte_fallback)
         return false;
     for (size_t i = 0; i < len; i++)
-        if (m->byte_id[c[i]] == NO_ID)
+        if (m->byte_id[c[i]] < 0)
             return false;
     for (size_t i = 0; i < len; i++)
-        s->sym[(*n)++].id = m->byte_id[c[i]];
+        s->sym[(*n)++].id = (uint32_t)m->byte_id[c[i]];
     return true;
 }
 

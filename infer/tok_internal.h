@@ -73,14 +73,30 @@ fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len); /* drops empty
 typedef struct fmi_scratch {
     fmi_pieces a, b;
     fm_buf norm[2];
+    bool head_lost; /* the last normalising dropped the beginning of the text */
     fmi_regex_run *run;
     struct fmi_symbol *sym;
     size_t sym_cap;
     struct fmi_heap_item *heap;
     size_t heap_cap;
+    struct fmi_best *best; /* Unigram */
+    size_t best_cap;
 } fmi_scratch;
 
 /* ---- normalizers (tok_norm.c) ---- */
+/* A table of replacements compiled by SentencePiece: a double array over texts, and the replacements
+ * (tok_charsmap.c). */
+typedef struct fmi_charsmap fmi_charsmap;
+fm_status fmi_charsmap_new(fmi_charsmap **out, fm_span bytes, const char *field);
+fm_status fmi_charsmap_new_base64(fmi_charsmap **out, fm_span text, const char *field);
+void fmi_charsmap_free(fmi_charsmap *m);
+/* As `tokenizers` does it, by grapheme clusters. */
+fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out);
+/* As SentencePiece does it: the longest entry that begins text; its length in bytes (0 = none). */
+size_t fmi_charsmap_longest(const fmi_charsmap *m, fm_span text, fm_span *replacement);
+/* Bytes of the extended grapheme cluster that begins text (tok_grapheme.c). */
+size_t fmi_grapheme_next(fm_span text);
+
 typedef enum fmi_norm_kind {
     FMI_NORM_NFC,
     FMI_NORM_NFD,
@@ -95,7 +111,8 @@ typedef enum fmi_norm_kind {
     FMI_NORM_STRIP_MARKS,      /* StripAccents */
     FMI_NORM_STRIP_NONSPACING, /* the parts of BertNormalizer */
     FMI_NORM_BERT_CLEAN,
-    FMI_NORM_BERT_CHINESE
+    FMI_NORM_BERT_CHINESE,
+    FMI_NORM_PRECOMPILED
 } fmi_norm_kind;
 
 typedef struct fmi_norm {
@@ -104,6 +121,7 @@ typedef struct fmi_norm {
     size_t text_len;
     fmi_regex *re;
     bool left, right; /* Strip */
+    fmi_charsmap *map;
 } fmi_norm;
 
 typedef struct fmi_norms {
@@ -175,11 +193,14 @@ typedef struct fmi_vocab {
     uint32_t *slot; /* [slot_mask + 1] id + 1 */
     size_t slot_mask;
     size_t used;
+    bool twice_ok; /* a text may have several ids: the last one is found */
 } fmi_vocab;
 fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id);
 int32_t fmi_vocab_find(const fmi_vocab *v, fm_span text);
 fm_span fmi_vocab_text(const fmi_vocab *v, int32_t id); /* data NULL: no such id */
 void fmi_vocab_release(fmi_vocab *v);
+/* Ids of <0x00> .. <0xFF>; -1 where there is none. */
+void fmi_byte_ids(int32_t out[256], const fmi_vocab *v);
 /* {"text": id, ...} */
 fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v);
 
@@ -216,10 +237,41 @@ void fmi_wordpiece_free(fmi_wordpiece *m);
 fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out);
 const fmi_vocab *fmi_wordpiece_vocab(const fmi_wordpiece *m);
 
+/* What a SentencePiece model file holds (tok_spm.c). */
+typedef enum fmi_piece_type {
+    FMI_PIECE_NORMAL = 1,
+    FMI_PIECE_UNKNOWN = 2,
+    FMI_PIECE_CONTROL = 3,
+    FMI_PIECE_USER = 4,
+    FMI_PIECE_UNUSED = 5,
+    FMI_PIECE_BYTE = 6
+} fmi_piece_type;
+
+typedef struct fmi_piece_def {
+    fm_span text; /* borrowed from the file */
+    float score;
+    fmi_piece_type type;
+} fmi_piece_def;
+
+typedef struct fmi_pieces_model {
+    fmi_piece_def *piece;
+    size_t count, cap;
+    int32_t unk;
+    bool byte_fallback;
+} fmi_pieces_model;
+
+typedef struct fmi_unigram fmi_unigram; /* tok_unigram.c */
+fm_status fmi_unigram_new(fmi_unigram **out, const fm_json *model);
+fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p);
+void fmi_unigram_free(fmi_unigram *m);
+fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_scratch *s, fm_span word, fm_ids *out);
+const fmi_vocab *fmi_unigram_vocab(const fmi_unigram *m);
+
 /* One of them (tok_model.c). */
 typedef struct fmi_model {
     fmi_bpe *bpe;
     fmi_wordpiece *wordpiece;
+    fmi_unigram *unigram;
 } fmi_model;
 fm_status fmi_model_parse(fmi_model *out, const fm_json *model);
 void fmi_model_release(fmi_model *m);

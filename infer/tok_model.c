@@ -27,26 +27,30 @@ fm_status fmi_model_parse(fmi_model *out, const fm_json *model)
         return fmi_wordpiece_new(&out->wordpiece, model, false);
     if (strcmp(kind, "WordLevel") == 0)
         return fmi_wordpiece_new(&out->wordpiece, model, true);
-    return fm_fail(FM_EUNSUPPORTED,
-                   "tokenizer.json: model: type '%s' is not implemented (BPE, WordPiece and "
-                   "WordLevel are)",
-                   kind);
+    if (strcmp(kind, "Unigram") == 0)
+        return fmi_unigram_new(&out->unigram, model);
+    return fm_fail(FM_EUNSUPPORTED, "tokenizer.json: model: type '%s' is not implemented", kind);
 }
 
 void fmi_model_release(fmi_model *m)
 {
     fmi_bpe_free(m->bpe);
     fmi_wordpiece_free(m->wordpiece);
+    fmi_unigram_free(m->unigram);
     memset(m, 0, sizeof *m);
 }
 
 const fmi_vocab *fmi_model_vocab(const fmi_model *m)
 {
+    if (m->unigram)
+        return fmi_unigram_vocab(m->unigram);
     return m->bpe ? fmi_bpe_vocab(m->bpe) : fmi_wordpiece_vocab(m->wordpiece);
 }
 
 fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_ids *out)
 {
+    if (m->unigram)
+        return fmi_unigram_encode(m->unigram, s, word, out);
     return m->bpe ? fmi_bpe_encode(m->bpe, s, word, out)
                   : fmi_wordpiece_encode(m->wordpiece, word, out);
 }

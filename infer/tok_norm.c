@@ -63,6 +63,13 @@ static fm_status parse_one(fmi_norm *n, const fm_json *v, const char *type)
         n->kind = simple[i].kind;
         return FM_OK;
     }
+    if (strcmp(type, "Precompiled") == 0) {
+        fm_span s = fm_json_str(fm_json_get(v, "precompiled_charsmap"));
+        n->kind = FMI_NORM_PRECOMPILED;
+        if (!s.data)
+            return fm_fail(FM_EINVAL, "%s: field 'precompiled_charsmap' must be a string", field);
+        return fmi_charsmap_new_base64(&n->map, s, field);
+    }
     if (strcmp(type, "Prepend") == 0) {
         n->kind = FMI_NORM_PREPEND;
         return take_text(n, v, "prepend");
@@ -154,6 +161,7 @@ void fmi_norms_release(fmi_norms *ns)
     for (size_t i = 0; i < ns->count; i++) {
         fm_free(ns->step[i].text);
         fmi_regex_free(ns->step[i].re);
+        fmi_charsmap_free(ns->step[i].map);
     }
     ns->count = 0;
 }
@@ -264,7 +272,7 @@ static verdict judge(fmi_norm_kind kind, uint32_t cp)
 }
 
 /* Normalizers that decide code point by code point. */
-static fm_status filter(fmi_norm_kind kind, fm_span in, fm_buf *out)
+static fm_status filter(fmi_norm_kind kind, fmi_scratch *s, fm_span in, fm_buf *out)
 {
     size_t n;
 
@@ -272,6 +280,7 @@ static fm_status filter(fmi_norm_kind kind, fm_span in, fm_buf *out)
         uint32_t cp;
         n = fmi_utf8_next(in.data + i, &cp);
         verdict v = judge(kind, cp);
+        s->head_lost = s->head_lost || (i == 0 && v == DROP);
         if (v == SPACE || v == SURROUND)
             fm_buf_char(out, ' ');
         if (v == KEEP || v == SURROUND)
@@ -321,6 +330,7 @@ static fm_status replace(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
         if (b == e) /* an empty match replaces nothing here */
             return fm_fail(FM_EUNSUPPORTED,
                            "tokenizer.json: normalizer: Replace pattern matches an empty text");
+        s->head_lost = s->head_lost || (b == 0 && n->text_len == 0);
         fm_buf_append(out, in.data + done, b - done);
         fm_buf_append(out, n->text, n->text_len);
         done = from = e;
@@ -329,7 +339,7 @@ static fm_status replace(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
     return fm_buf_ok(out);
 }
 
-static fm_status strip(const fmi_norm *n, fm_span in, fm_buf *out)
+static fm_status strip(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *out)
 {
     size_t b = 0, e = in.len;
     uint32_t cp;
@@ -349,6 +359,7 @@ static fm_status strip(const fmi_norm *n, fm_span in, fm_buf *out)
             break;
         e = p;
     }
+    s->head_lost = s->head_lost || b > 0;
     fm_buf_append(out, in.data + b, e - b);
     return fm_buf_ok(out);
 }
@@ -371,15 +382,17 @@ static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
     case FMI_NORM_REPLACE:
         return replace(n, s, in, out);
     case FMI_NORM_STRIP:
-        return strip(n, in, out);
+        return strip(n, s, in, out);
     case FMI_NORM_BYTE_LEVEL:
         return byte_level(in, out);
+    case FMI_NORM_PRECOMPILED:
+        return fmi_charsmap_normalize(n->map, in, out);
     case FMI_NORM_NMT:
     case FMI_NORM_STRIP_MARKS:
     case FMI_NORM_STRIP_NONSPACING:
     case FMI_NORM_BERT_CLEAN:
     case FMI_NORM_BERT_CHINESE:
-        return filter(n->kind, in, out);
+        return filter(n->kind, s, in, out);
     }
     return fm_fail(FM_EUNSUPPORTED, "tokenizer: unknown normalizer");
 }
@@ -387,6 +400,7 @@ static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out)
 {
     *out = in;
+    s->head_lost = false;
     for (size_t i = 0; i < ns->count; i++) {
         fm_buf *b = &s->norm[i & 1];
         fm_buf_clear(b);

@@ -106,7 +106,7 @@ fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id)
     if (v->len[id] != UINT32_MAX)
         return fm_fail(FM_ECORRUPT, "tokenizer.json: two tokens have id %u", id);
     size_t i = vocab_slot(v, text);
-    if (v->slot[i] != 0)
+    if (v->slot[i] != 0 && !v->twice_ok)
         return fm_fail(FM_ECORRUPT, "tokenizer.json: a token text has ids %u and %u",
                        v->slot[i] - 1, id);
     if (text.len > 0)
@@ -114,8 +114,8 @@ fm_status fmi_vocab_put(fmi_vocab *v, fm_span text, uint32_t id)
     v->off[id] = (uint32_t)v->bytes_len;
     v->len[id] = (uint32_t)text.len;
     v->bytes_len += text.len;
+    v->used += v->slot[i] == 0;
     v->slot[i] = id + 1;
-    v->used++;
     return FM_OK;
 }
 
@@ -126,6 +126,16 @@ void fmi_vocab_release(fmi_vocab *v)
     fm_free(v->len);
     fm_free(v->slot);
     memset(v, 0, sizeof *v);
+}
+
+void fmi_byte_ids(int32_t out[256], const fmi_vocab *v)
+{
+    static const char hex[] = "0123456789ABCDEF";
+
+    for (uint32_t c = 0; c < 256; c++) {
+        uint8_t b[6] = {'<', '0', 'x', (uint8_t)hex[c >> 4], (uint8_t)hex[c & 15], '>'};
+        out[c] = fmi_vocab_find(v, fm_span_of(b, 6));
+    }
 }
 
 fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v)

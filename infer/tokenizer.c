@@ -41,6 +41,7 @@ static void scratch_release(fmi_scratch *s)
     fm_free(s->b.p);
     fm_free(s->sym);
     fm_free(s->heap);
+    fm_free(s->best);
     fmi_regex_run_free(s->run);
 }
 
@@ -164,6 +165,7 @@ static fm_status merge_added(fm_tokenizer *t)
 {
     const fmi_vocab *v = fmi_model_vocab(&t->model);
 
+    t->all.twice_ok = v->twice_ok;
     for (size_t id = 0; id < v->size; id++) {
         fm_span text = fmi_vocab_text(v, (int32_t)id);
         fm_status rc = text.data ? fmi_vocab_put(&t->all, text, (uint32_t)id) : FM_OK;
@@ -174,7 +176,7 @@ static fm_status merge_added(fm_tokenizer *t)
         const fmi_added_token *a = &t->added.tok[i];
         fm_span text = fm_span_of(a->text, a->len);
         int32_t old = fmi_vocab_find(&t->all, text);
-        if (old == a->id)
+        if (old == a->id || fm_span_eq(fmi_vocab_text(&t->all, a->id), text))
             continue;
         if (old >= 0)
             return fm_fail(FM_ECORRUPT,
@@ -357,7 +359,7 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span t
             rc = fm_ids_push(out, seg.id);
         else
             rc = encode_words(t, s, fm_span_of(scan.text.data + seg.begin, seg.end - seg.begin),
-                              first && seg.begin == 0, out);
+                              first && !s->head_lost && seg.begin == 0, out);
     }
     return rc;
 }

@@ -20,11 +20,12 @@ def main():
     with tempfile.TemporaryDirectory() as tmp:
         for make in tok_kinds.small(tmp):
             kind = make()
-            ids = kind.encode(texts)
+            feed = kind.texts or texts
+            ids = kind.encode(feed)
             back = kind.decode(ids) if kind.decode else [None] * len(ids)
             case = {"name": kind.name, "plain": "--plain" in kind.flags}
             case.update(tok_kinds.file_of(kind))
-            case["cases"] = [list(x) for x in zip(texts, ids, back)]
+            case["cases"] = [list(x) for x in zip(feed, ids, back)]
             with open(os.path.join(out, kind.name + ".json"), "w") as f:
                 json.dump(case, f, ensure_ascii=True, separators=(",", ":"))
                 f.write("\n")

@@ -3,6 +3,8 @@ import base64
 import functools
 import json
 import os
+import random
+import struct
 import zipfile
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -10,17 +12,29 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 import tok_text
 
 
+def corpus():
+    return tok_text.corpus(few=FEW)
+
+
+FEW = False
+
+
 class Kind:
     def __init__(self, name, files, encode, decode, flags=()):
         self.name, self.files, self.encode, self.decode, self.flags = name, files, encode, decode, list(flags)
+        self.texts = None  # that this kind wants in golden files
+        self.runs = False  # decodes by ByteFallback
 
 
 def hf(name, path):
     t = Tokenizer.from_file(path)
     t.no_truncation()
     t.no_padding()
-    return Kind(name, [path], lambda xs: [e.ids for e in t.encode_batch(xs)],
+    kind = Kind(name, [path], lambda xs: [e.ids for e in t.encode_batch(xs)],
                 lambda ids: t.decode_batch(ids, skip_special_tokens=False))
+    with open(path, encoding="utf-8") as f:
+        kind.runs = "ByteFallback" in json.dumps(json.load(f)["decoder"])
+    return kind
 
 
 class Later:
@@ -35,9 +49,38 @@ class Later:
 
 def trained(folder, name, tok, trainer):
     path = os.path.join(folder, name + ".json")
-    tok.train_from_iterator(tok_text.corpus(), trainer)
+    tok.train_from_iterator(corpus(), trainer)
     tok.save(path)
     return hf(name, path)
+
+
+# ---- SentencePiece model files ----
+
+def _varint(b, i):
+    v = shift = 0
+    while True:
+        v |= (b[i] & 127) << shift
+        shift += 7
+        i += 1
+        if b[i - 1] < 128:
+            return v, i
+
+
+def proto(b):
+    """(field, value) of a protobuf message."""
+    i = 0
+    while i < len(b):
+        key, i = _varint(b, i)
+        if key & 7 == 0:
+            v, i = _varint(b, i)
+        else:
+            n, i = _varint(b, i) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], i)
+            v, i = b[i:i + n], i + n
+        yield key >> 3, v
+
+
+def charsmap(model):
+    return next(x for f, v in proto(model) if f == 3 for g, x in proto(v) if g == 2)
 
 
 # ---- vocabularies ----
@@ -81,7 +124,7 @@ def added(folder, name, vocab=1500):
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     path = os.path.join(folder, name + ".json")
-    t.train_from_iterator(tok_text.corpus(), trainers.BpeTrainer(
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(
         vocab_size=vocab, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<s>", "</s>"]))
     t.add_special_tokens([AddedToken("<mask>", lstrip=True), AddedToken("[MASK]", rstrip=True),
                           AddedToken("<pad>", lstrip=True, rstrip=True), AddedToken("[CLS]", single_word=True)])
@@ -95,6 +138,131 @@ def added(folder, name, vocab=1500):
                                       special_tokens=[("<s>", 0), ("</s>", 1)])])
     t.save(path)
     return hf(name, path)
+
+
+@functools.lru_cache(maxsize=None)
+def spm_model(folder, name, **options):
+    """A SentencePiece model trained on the corpus: its bytes."""
+    import sentencepiece
+    prefix = os.path.join(folder, name)
+    with open(prefix + ".txt", "w", encoding="utf-8") as f:
+        f.writelines(line + "\n" for line in corpus())
+    settings = dict(vocab_size=3000, character_coverage=0.995, minloglevel=2, hard_vocab_limit=False, num_threads=1)
+    settings.update(options)
+    sentencepiece.SentencePieceTrainer.train(input=prefix + ".txt", model_prefix=prefix, **settings)
+    with open(prefix + ".model", "rb") as f:
+        return f.read()
+
+
+def few_rules(folder):
+    """A character map small enough to be checked in: single characters, clusters, one inside another, removals."""
+    rules = ["FB01\t66 69", "41\t61", "65 301\tE9", "65 301 323\t65", "75\t76", "75 308\tFC", "3000\t20", "A0\t20", "9\t20",
+             "A\t20", "AD\t", "200B\t20", "BD\t31 2044 32", "309\t", "D\t", "D A\t2F", "915 94D\t4B", "958\t915 93C", "130\t69"]
+    path = os.path.join(folder, "few.tsv")
+    with open(path, "w") as f:
+        f.write("\n".join(rules) + "\n")
+    return dict(normalization_rule_tsv=path)
+
+
+def unigram(folder, name, norm=None, pre=None, decoder=None, vocab=3000, byte_fallback=False, rules=None):
+    """Trained by tokenizers. rules: the character map of a SentencePiece model."""
+    t = Tokenizer(models.Unigram())
+    if rules == "few":
+        cm = charsmap(spm_model(folder, "rules-few", vocab_size=200, **few_rules(folder)))
+        norm = normalizers.Sequence([normalizers.Precompiled(cm)] + ([norm] if norm else []))
+    elif rules:
+        cm = charsmap(spm_model(folder, "rules-" + rules, vocab_size=1200, normalization_rule_name=rules))
+        norm = normalizers.Sequence([normalizers.Precompiled(cm)] + ([norm] if norm else []))
+    t.normalizer, t.pre_tokenizer = norm, pre
+    if decoder:
+        t.decoder = decoder
+    special = SPECIAL + (["<0x%02X>" % b for b in range(256)] if byte_fallback else [])
+    path = os.path.join(folder, name + ".json")
+    t.train_from_iterator(corpus(), trainers.UnigramTrainer(
+        vocab_size=vocab, special_tokens=special, unk_token="<unk>", show_progress=False))
+    t.save(path)
+    if byte_fallback:
+        with open(path, encoding="utf-8") as f:
+            j = json.load(f)
+        j["model"]["byte_fallback"] = True
+        j["added_tokens"] = [a for a in j["added_tokens"] if not a["content"].startswith("<0x")]
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(j, f)
+    return hf(name, path)
+
+
+def spm_unigram(folder, name, rules="nmt_nfkc", **options):
+    """A SentencePiece Unigram model as transformers turns it into a tokenizer.json."""
+    data = spm_model(folder, name + "-spm", model_type="unigram", normalization_rule_name=rules, **options)
+    vocab, byte = [], False
+    for f, v in proto(data):
+        if f == 1:
+            p = dict(proto(v))
+            vocab.append((p[1].decode(), struct.unpack("<f", p[2])[0] if 2 in p else 0.0))
+            byte = byte or p.get(3) == 6
+    t = Tokenizer(models.Unigram(vocab, 0, byte))
+    t.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap(data)),
+                                         normalizers.Strip(left=False, right=True),
+                                         normalizers.Replace(Regex(" {2,}"), "\u2581")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    t.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()]) if byte else \
+        decoders.Metaspace(replacement="\u2581", prepend_scheme="always")
+    t.add_special_tokens(["<s>", "</s>", "<unk>"])
+    path = os.path.join(folder, name + ".json")
+    t.save(path)
+    return hf(name, path)
+
+
+def pieces(data):
+    for f, v in proto(data):
+        if f == 1:
+            p = dict(proto(v))
+            yield p[1].decode(), struct.unpack("<f", p[2])[0] if 2 in p else 0.0, p.get(3, 1)
+
+
+def merges_of(vocab):
+    """As transformers finds the merges of a SentencePiece BPE model."""
+    ids = {t: i for i, (t, _, _) in enumerate(vocab)}
+    out = []
+    for text, score, _ in vocab:
+        local = [(text[:i], text[i:], score) for i in range(1, len(text)) if text[:i] in ids and text[i:] in ids]
+        out += sorted(local, key=lambda x: (ids[x[0]], ids[x[1]]))
+    return [(a, b) for a, b, _ in sorted(out, key=lambda x: (x[2], len(x[0]), len(x[1])), reverse=True)]
+
+
+def spm_bpe(folder, name, legacy, scheme="first", split=False, **options):
+    """A SentencePiece BPE model as transformers turns it into a tokenizer.json (Llama, Gemma, Mistral)."""
+    data = spm_model(folder, name + "-spm", model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+                     remove_extra_whitespaces=False, **options)
+    vocab = list(pieces(data))
+    t = Tokenizer(models.BPE({p: i for i, (p, _, _) in enumerate(vocab)}, merges_of(vocab), unk_token="<unk>",
+                             fuse_unk=True, byte_fallback=True))
+    N, D = normalizers, decoders
+    if legacy:
+        t.normalizer = N.Sequence([N.Prepend("\u2581"), N.Replace(" ", "\u2581")])
+    else:
+        t.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme=scheme, split=split)
+    t.decoder = D.Sequence([D.Replace("\u2581", " "), D.ByteFallback(), D.Fuse(), D.Strip(" ", 1, 0)])
+    t.add_special_tokens(["<unk>", "<s>", "</s>"])
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    path = os.path.join(folder, name + ".json")
+    t.save(path)
+    return hf(name, path)
+
+
+def ties(folder, name):
+    """Cuts that are equal but for rounding: scores whose decimal text tokenizers reads one bit off decide."""
+    vocab = [("<unk>", 0.0)]
+    r = random.Random(5)
+    for c in "abcdefghijkl":
+        score = -7 - r.random()
+        vocab += [(c, score), (2 * c, -6 - r.random()), (3 * c, -6 - r.random())]
+    t = Tokenizer(models.Unigram(vocab, 0))
+    path = os.path.join(folder, name + ".json")
+    t.save(path)
+    kind = hf(name, path)
+    kind.texts = [c * n for c in "abcdefghijkl" for n in (4, 5, 7, 8, 10, 11)]
+    return kind
 
 
 def byte_bpe(folder, name, norm, pre, vocab=3000):
@@ -156,6 +324,23 @@ def kinds(folder, data, wheel):
         special=SPECIAL + ["<0x%02X>" % b for b in range(0x80, 0xE8)])
     add("bpe-words", char_bpe, None, P.WhitespaceSplit(), ignore_merges=True)
     add("added", added)
+    add("bpe-like-llama", spm_bpe, True)
+    add("bpe-like-mistral", spm_bpe, False)
+    add("bpe-like-gemma", spm_bpe, False, scheme="never", split=True)
+    add("bpe-always", spm_bpe, False, scheme="always", split=True, split_digits=True)
+    add("unigram", unigram, N.NFKC(), P.Metaspace(), D.Metaspace())
+    add("unigram-scripts", unigram, N.Nmt(), P.Sequence([P.UnicodeScripts(), P.Digits(True), P.Metaspace(prepend_scheme="first")]),
+        D.Metaspace())
+    add("unigram-bytes", unigram, None, P.Metaspace(split=False), byte_fallback=True)
+    add("unigram-nmt_nfkc", unigram, None, P.Metaspace(), D.Metaspace(), rules="nmt_nfkc")
+    add("unigram-nmt_nfkc_cf", unigram, N.Replace(Regex(" {2,}"), " "), P.Sequence([P.WhitespaceSplit(), P.Metaspace()]),
+        D.Metaspace(), rules="nmt_nfkc_cf")
+    add("unigram-like-xlmr", spm_unigram)
+    add("unigram-like-t5", spm_unigram, byte_fallback=True, rules="nfkc")
+    for rules in ("nmt_nfkc", "nmt_nfkc_cf"):
+        out.append(Later("norm-Precompiled-" + rules, functools.partial(
+            lambda r: bytes_of(folder, "norm-Precompiled-" + r, N.Precompiled(charsmap(spm_model(
+                folder, "rules-" + r, vocab_size=1200, normalization_rule_name=r))), None), rules)))
     for form in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "ByteLevel"):
         add("norm-" + form, bytes_of, getattr(N, form)(), None)
     add("norm-Strip", bytes_of, N.Strip(), None)
@@ -190,6 +375,8 @@ def file_of(kind):
 
 def small(folder):
     """The same kinds with vocabularies small enough to be checked in."""
+    global FEW
+    FEW = True
     N, P, D = normalizers, pre_tokenizers, decoders
     out = []
 
@@ -209,4 +396,10 @@ def small(folder):
     add("bpe-some-bytes", char_bpe, None, P.CharDelimiterSplit("e"), vocab=320, alphabet=100, fuse_unk=True, byte_fallback=True,
         special=SPECIAL + ["<0x%02X>" % b for b in range(0x80, 0xE8)])
     add("added", added, vocab=400)
+    add("unigram", unigram, N.Replace(Regex(" {2,}"), " "), P.Metaspace(), D.Metaspace(), vocab=250, rules="few")
+    add("unigram-bytes", unigram, N.Nmt(), P.Metaspace(prepend_scheme="first", split=False),
+        D.Sequence([D.Metaspace(prepend_scheme="first"), D.ByteFallback()]), vocab=500, byte_fallback=True)
+    add("bpe-like-llama", spm_bpe, True, vocab_size=480, character_coverage=0.98)
+    add("bpe-like-mistral", spm_bpe, False, vocab_size=460, character_coverage=0.98)
+    add("unigram-ties", ties)
     return out

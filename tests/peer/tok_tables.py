@@ -1,9 +1,9 @@
-"""Print the C tables of infer/tok_unicode_old.c and tok_script.c: where the tokenizers package's idea of
+"""Print the C tables of infer/tok_unicode_old.c, tok_script.c and tok_grapheme.c: where the tokenizers package's idea of
 Unicode differs from utf8proc's, found by asking the package about every code point.
 
-    VENV/bin/python tests/peer/tok_tables.py old | script
+    VENV/bin/python tests/peer/tok_tables.py old | script | grapheme
 
-Needs PyPI tokenizers and libutf8proc.so.2 (2.8: Unicode 15)."""
+Needs PyPI tokenizers, for grapheme sentencepiece, and libutf8proc.so.2 (2.8: Unicode 15)."""
 import ctypes
 import sys
 
@@ -115,4 +115,47 @@ def script():
     print(line)
 
 
-{"old": old, "script": script}[sys.argv[1]]()
+def grapheme():
+    """A character map that replaces A, (C) and KA shows where clusters end: of a short cluster that begins with one of
+    them all else is lost."""
+    import tempfile
+
+    import sentencepiece as spm
+
+    import tok_kinds
+
+    with tempfile.TemporaryDirectory() as d:
+        with open(d + "/rules.tsv", "w") as f:
+            f.write("41\t42\nA9\t58\n915\t4B\n")
+        with open(d + "/text", "w") as f:
+            f.write("hello world foo bar baz\n" * 100)
+        spm.SentencePieceTrainer.train(input=d + "/text", model_prefix=d + "/m", vocab_size=20, minloglevel=2,
+                                       normalization_rule_tsv=d + "/rules.tsv", hard_vocab_limit=False)
+        with open(d + "/m.model", "rb") as f:
+            run = N.Precompiled(tok_kinds.charsmap(f.read())).normalize_str
+    extend, spacing, prepend, linker, consonant = set(), set(), set(), set(), {0x915}
+    for c in ALL:
+        ch = chr(c)
+        if c in (0x41, 0xA9, 0x915, 0x200D):
+            continue
+        if run("A" + ch) == "B":
+            (extend if run("\u00a9" + ch + "\u200d\u00a9\u0301").endswith("\u0301") else spacing).add(c)
+            if run("\u0915" + ch + "\u0915\u0301").endswith("\u0301"):
+                linker.add(c)
+        else:
+            if run(ch + "A\u0301").endswith("\u0301"):
+                prepend.add(c)
+            if run(ch + "\u094d\u0915\u0301").endswith("\u0301"):
+                consonant.add(c)
+    # cp and utf8proc's boundclass on stdin: bit fields are the compiler's
+    bound = {int(k, 16): int(v) for k, v in (line.split() for line in sys.stdin)}
+    has = {k: {c for c in ALL if bound[c] == k} for k in (5, 12, 13)}
+    table("new_extend", "Extend", extend - has[5])
+    table("new_spacing", "SpacingMark", spacing - has[12])
+    table("new_prepend", "Prepend", prepend - has[13])
+    table("new_other", "no longer Prepend", has[13] - prepend)
+    table("indic_linker", "InCB=Linker", linker)
+    table("indic_consonant", "InCB=Consonant", consonant)
+
+
+{"old": old, "script": script, "grapheme": grapheme}[sys.argv[1]]()

@@ -109,10 +109,16 @@ def texts(seed, count):
     return out
 
 
-def corpus(seed=7):
-    """What vocabularies are trained on: every script, so that merges and pieces exist."""
+def corpus(seed=7, few=False):
+    """What vocabularies are trained on: every script, so that merges and pieces exist; few: some Latin and Hebrew."""
     r = random.Random(seed)
     lines = []
+    if few:
+        for _ in range(3000):
+            words = r.choice(PROSE[:2] + PROSE[4:5] + PROSE[:1]).split(" ")
+            i = r.randrange(len(words))
+            lines.append(" ".join(words[i:i + r.randint(1, 8)]))
+        return lines
     for _ in range(6000):
         lines.append(" ".join(_prose(r) for _ in range(r.randint(1, 3))))
     for _ in range(300):
