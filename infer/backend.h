@@ -100,7 +100,7 @@ struct fm_backend {
     void *ctx;
     void (*close)(fm_backend *be);
 
-    /* ---- memory ---- */
+    /* ---- memory: alloc, free and upload may be called from any thread, beside operations ---- */
     fm_status (*alloc)(fm_backend *be, void **out, size_t bytes); /* 64-byte aligned, zeroed */
     void (*free)(fm_backend *be, void *ptr);
     fm_status (*upload)(fm_backend *be, void *dst, const void *src, size_t bytes);

@@ -26,6 +26,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (!o.mode)
         o.mode = "exact";
     e->opts = o;
+    (void)pthread_mutex_init(&e->share, NULL);
     fm_status rc = fm_pool_new(&e->pool, o.threads);
     if (rc == FM_OK)
         rc = fm_backend_open(&e->be, o.mode, e->pool);
@@ -33,7 +34,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
     if (rc == FM_OK)
-        rc = fmi_weights_new(&e->weights, e->be);
+        rc = fmi_weights_new(&e->weights, e->be, o.weight_bytes_max);
     if (rc == FM_OK)
         rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
     if (rc == FM_OK)
@@ -62,6 +63,7 @@ void fm_engine_free(fm_engine *e)
     }
     fm_backend_close(e->be);
     fm_pool_free(e->pool);
+    (void)pthread_mutex_destroy(&e->share);
     fm_free(e);
 }
 
@@ -88,10 +90,17 @@ void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx)
 
 fm_engine_stats fm_engine_stats_of(const fm_engine *e)
 {
+    fmi_weights_stats w = fmi_weights_stats_of(e->weights);
     return (fm_engine_stats){
-        .weights = fmi_weights_count(e->weights),
-        .weight_bytes = fmi_weights_bytes(e->weights),
+        .weights = w.count,
+        .weight_bytes = w.bytes,
         .weight_bytes_unshared = e->bytes_unshared,
+        .weight_bytes_shared = w.shared_bytes,
+        .weight_bytes_idle = w.idle_bytes,
+        .weight_bytes_max = w.bytes_max,
+        .weight_hits = w.hits,
+        .weight_misses = w.misses,
+        .weight_evictions = w.evictions,
         .kv_bytes = fmi_kv_bytes(e->kv),
         .steps = e->steps,
         .rows = e->rows,
@@ -176,6 +185,27 @@ static uint32_t rope_positions(const fm_engine *e, const fm_arch *a)
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
 }
 
+/* One more reference to the table with these settings; fresh takes its place where there is none
+ * (by now). Tables are computed without the lock. */
+static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
+{
+    (void)pthread_mutex_lock(&e->share);
+    fmi_rope *r = e->ropes;
+    while (r && (memcmp(&r->theta, &want->theta, 4 * sizeof(double)) != 0 ||
+                 r->original != want->original || r->head_dim != want->head_dim ||
+                 r->positions != want->positions))
+        r = r->next;
+    if (!r && fresh) {
+        r = fresh;
+        r->next = e->ropes;
+        e->ropes = r;
+    }
+    if (r)
+        r->refs++;
+    (void)pthread_mutex_unlock(&e->share);
+    return r;
+}
+
 fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a)
 {
     *out = NULL;
@@ -187,38 +217,34 @@ fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a)
         want.high = a->rope_high;
         want.original = a->rope_original;
     }
-    for (fmi_rope *r = e->ropes; r; r = r->next)
-        if (memcmp(&r->theta, &want.theta, 4 * sizeof(double)) == 0 &&
-            r->original == want.original && r->head_dim == want.head_dim &&
-            r->positions == want.positions) {
-            r->refs++;
-            *out = r;
-            return FM_OK;
-        }
+    *out = rope_share(e, &want, NULL);
+    if (*out)
+        return FM_OK;
     fmi_rope *r = fm_memdup(&want, sizeof(want));
     if (!r)
         return FM_ENOMEM;
     fm_status rc = rope_fill(e, r, a);
-    if (rc != FM_OK) {
+    if (rc == FM_OK)
+        *out = rope_share(e, &want, r);
+    if (*out != r)
         rope_free(e, r);
-        return rc;
-    }
-    r->refs = 1;
-    r->next = e->ropes;
-    e->ropes = r;
-    *out = r;
-    return FM_OK;
+    return rc;
 }
 
 void fmi_rope_drop(fm_engine *e, fmi_rope *r)
 {
-    if (!r || --r->refs > 0)
+    if (!r)
         return;
+    (void)pthread_mutex_lock(&e->share);
+    bool last = --r->refs == 0;
     fmi_rope **at = &e->ropes;
-    while (*at != r)
+    while (last && *at != r)
         at = &(*at)->next;
-    *at = r->next;
-    rope_free(e, r);
+    if (last)
+        *at = r->next;
+    (void)pthread_mutex_unlock(&e->share);
+    if (last)
+        rope_free(e, r);
 }
 
 /* ==== sequences ==== */

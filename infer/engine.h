@@ -2,6 +2,8 @@
 #ifndef FM_INFER_ENGINE_H
 #define FM_INFER_ENGINE_H
 
+#include <pthread.h>
+
 #include "infer/kvcache.h"
 #include "infer/model.h"
 #include "infer/weights.h"
@@ -34,12 +36,12 @@ typedef struct fmi_model_priv {
     fmi_geom *geom;
     fmi_rope *rope;
     fmi_text *text;
-    fmi_cached **held; /* one per reference taken from the cache */
+    fmi_cached **held; /* references taken from the cache, each entry once */
     size_t held_count, held_cap;
     float **own; /* device vectors of its own: scales computed from tensors */
     size_t own_count, own_cap;
     uint64_t bytes_alone; /* what its weights take without other models */
-    bool counted;         /* bytes_alone is in the engine's sum */
+    bool adopted;         /* counted by the engine, geom is set */
     uint32_t seqs;        /* open sequences */
     uint64_t stamp;       /* the step that run belongs to */
     uint32_t run;
@@ -69,6 +71,7 @@ struct fm_engine {
     fmi_weights *weights;
     fmi_kv *kv;
     fmi_geom *geoms;
+    pthread_mutex_t share; /* the two below: models are prepared on other threads */
     fmi_rope *ropes;
     fmi_text *texts;
     fmi_step *step;
@@ -81,6 +84,7 @@ struct fm_engine {
 };
 
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
+/* Any thread, as fmi_text_bind. */
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
 void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */

@@ -6,7 +6,8 @@
  * timeline: tokens seen so far and their pages of the KV cache step      a flat list of rows, each
  * the next token of some seq of any model; rows are grouped by weight id layer by layer; nothing is
  * padded to a common rank A row's bits never depend on the other rows of its step, on threads, or
- * on how a prompt was cut. An engine and what hangs on it are used by one thread at a time. */
+ * on how a prompt was cut. An engine and what hangs on it are used by one thread at a time, but for
+ * fm_model_prepare. */
 #ifndef FM_INFER_INFER_H
 #define FM_INFER_INFER_H
 
@@ -28,6 +29,9 @@ typedef struct fm_engine_opts {
     const char *mode;      /* "exact", "fast"; others FM_EUNSUPPORTED */
     uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
     uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB) */
+    /* Most bytes of weights (0 = no budget). With one, what no open model holds stays until the
+     * room is needed; without, it leaves with its last model. */
+    uint64_t weight_bytes_max;
 } fm_engine_opts;
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
@@ -35,8 +39,13 @@ void fm_engine_free(fm_engine *e); /* after its models and seqs */
 const char *fm_engine_mode(const fm_engine *e);
 const char *fm_engine_kernel_class(const fm_engine *e); /* part of every result's key */
 typedef struct fm_engine_stats {
-    uint64_t weights, weight_bytes; /* distinct tensors resident */
+    uint64_t weights, weight_bytes; /* distinct tensors resident, or being read */
     uint64_t weight_bytes_unshared; /* what the open models would take without sharing */
+    uint64_t weight_bytes_shared;   /* of weight_bytes: held by two or more models */
+    uint64_t weight_bytes_idle;     /* of weight_bytes: held by none, first to go */
+    uint64_t weight_bytes_max;      /* the budget, 0 = none */
+    /* Since the beginning: tensors asked for and found, read, and sent away for room. */
+    uint64_t weight_hits, weight_misses, weight_evictions;
     uint64_t kv_bytes, steps, rows, models;
     uint64_t gemm_groups; /* products run, to show sharing */
 } fm_engine_stats;
@@ -47,7 +56,15 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e);
  * A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
 FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,
                                    const fm_provider *p, const char *what);
-void fm_model_close(fm_model *m); /* weights leave the cache when their last model closes */
+/* The two halves of that. Prepare reads, decodes and packs, and may run on any thread while the
+ * engine steps; the provider must allow that. threads: how many of its own it may use (1: only the
+ * caller's). Adopt is short and belongs to the engine's thread; before it the model may only be
+ * adopted or closed (closed on any thread). After a failed adopt it is still to be closed.
+ * FM_ELIMIT from prepare: the budget for weights is held by other models. */
+FM_CHECKED fm_status fm_model_prepare(fm_model **out, fm_engine *e, const fm_tree *tree,
+                                      const fm_provider *p, const char *what, unsigned threads);
+FM_CHECKED fm_status fm_model_adopt(fm_model *m);
+void fm_model_close(fm_model *m);
 const fm_arch *fm_model_arch(const fm_model *m);
 const fm_tokenizer *fm_model_tokenizer(const fm_model *m);         /* NULL if the tree has none */
 const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if the tree has none */

@@ -14,20 +14,29 @@
 
 fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form)
 {
-    fmi_model_priv *p = fmi_priv(b->m);
+    fmi_cached *w = NULL;
     *out = NULL;
-    fm_status rc = fm_grow(&p->held, &p->held_cap, p->held_count + 1, sizeof(fmi_cached *));
-    if (rc != FM_OK)
-        return rc;
-    rc = fmi_weights_take(b->m->engine->weights, out, e, form, b->p);
+    fm_status rc = fmi_weights_take(b->m->engine->weights, &w, e, form, b->p);
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", b->what);
+    rc = fmi_held(b->m, w);
+    *out = rc == FM_OK ? w : NULL;
+    return rc;
+}
+
+fm_status fmi_held(fm_model *m, fmi_cached *w)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_status rc = fm_grow(&p->held, &p->held_cap, p->held_count + 1, sizeof(fmi_cached *));
     bool again = false;
     for (size_t i = 0; i < p->held_count; i++)
-        again = again || p->held[i] == *out;
-    if (!again)
-        p->bytes_alone += (*out)->bytes;
-    p->held[p->held_count++] = *out;
+        again = again || p->held[i] == w;
+    if (again || rc != FM_OK) {
+        fmi_weights_drop(m->engine->weights, w);
+        return again ? FM_OK : rc;
+    }
+    p->bytes_alone += w->bytes;
+    p->held[p->held_count++] = w;
     return FM_OK;
 }
 
@@ -284,6 +293,8 @@ static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
 {
     fm_param p;
     fm_status rc = digest_arch(digest, &b->m->arch);
+    if (rc == FM_OK && fm_pool_threads(b->pool) > 1)
+        fmi_read_ahead(b);
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
         rc = bind_param(b, &p, digest);
     if (rc == FM_OK && b->m->arch.tied)
@@ -300,8 +311,6 @@ static fm_status bind_shape(fmi_binder *b)
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
-    if (rc == FM_OK)
-        rc = fmi_geom_of(m->engine, &p->geom, &m->arch);
     if (rc == FM_OK)
         rc = fmi_rope_of(m->engine, &p->rope, &m->arch);
     if (rc != FM_OK)
@@ -332,8 +341,9 @@ static fm_status bind(fmi_binder *b)
     return rc;
 }
 
-fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
-                        const char *what)
+/* pool: threads that may read, NULL = this one. Touches nothing of the engine but what locks. */
+static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                         const char *what, fm_pool *pool)
 {
     *out = NULL;
     fm_model *m = fm_calloc(1, sizeof(*m));
@@ -345,17 +355,52 @@ fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const
     }
     m->engine = e;
     m->priv = priv;
-    e->models++;
-    fmi_binder b = {.m = m, .tree = tree, .p = p, .what = what};
+    fmi_binder b = {.m = m, .tree = tree, .p = p, .what = what, .pool = pool};
     fm_status rc = bind(&b);
     if (rc != FM_OK) {
         fm_model_close(m);
         return rc;
     }
-    e->bytes_unshared += priv->bytes_alone;
-    priv->counted = true;
     *out = m;
     return FM_OK;
+}
+
+fm_status fm_model_prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                           const char *what, unsigned threads)
+{
+    fm_pool *pool = NULL;
+    *out = NULL;
+    fm_status rc = threads > 1 ? fm_pool_new(&pool, threads) : FM_OK;
+    if (rc == FM_OK)
+        rc = prepare(out, e, tree, p, what, pool);
+    fm_pool_free(pool);
+    return rc;
+}
+
+fm_status fm_model_adopt(fm_model *m)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_assert(!p->adopted);
+    fm_status rc = fmi_geom_of(m->engine, &p->geom, &m->arch);
+    if (rc != FM_OK)
+        return rc;
+    m->engine->models++;
+    m->engine->bytes_unshared += p->bytes_alone;
+    p->adopted = true;
+    return FM_OK;
+}
+
+fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                        const char *what)
+{
+    fm_status rc = prepare(out, e, tree, p, what, e->pool);
+    if (rc == FM_OK)
+        rc = fm_model_adopt(*out);
+    if (rc != FM_OK) {
+        fm_model_close(*out);
+        *out = NULL;
+    }
+    return rc;
 }
 
 static void free_linear(fm_linear *lin)
@@ -385,9 +430,10 @@ void fm_model_close(fm_model *m)
     fm_free(p->own);
     fm_free(m->virtual_rows);
     fmi_rope_drop(e, p->rope);
-    if (p->counted)
+    if (p->adopted) {
         e->bytes_unshared -= p->bytes_alone;
-    e->models--;
+        e->models--;
+    }
     fmi_text_drop(e, p->text);
     fm_free(m->layers);
     fm_free(p);

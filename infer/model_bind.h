@@ -1,4 +1,8 @@
-/* model_bind.h - what model.c and adapter.c share while a tree is bound. */
+/* model_bind.h - what model.c and adapter.c share while a tree is bound.
+ *
+ * Binding may run beside a stepping engine, on another thread: it uses the weights cache, rotary
+ * tables and texts (which lock), and of the backend what may be called from any thread; never an
+ * operation, the engine's pool or its counters. What must is in fm_model_adopt. */
 #ifndef FM_INFER_MODEL_BIND_H
 #define FM_INFER_MODEL_BIND_H
 
@@ -31,19 +35,25 @@ typedef struct fmi_binder {
     const fm_tree *tree;
     const fm_provider *p;
     const char *what;
+    fm_pool *pool; /* threads that may read for this model alone; NULL: the caller's */
     fm_map *replaced; /* parameter name -> const fm_entry * of the adapter that replaces it */
     fmi_adapter adapter[FMI_MAX_ADAPTERS];
     uint32_t adapters;
 } fmi_binder;
 
-/* One more reference to e's tensor, given back when the model closes. */
+/* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
+/* Hands a reference to w over to the model, which keeps one of each. */
+FM_CHECKED fm_status fmi_held(fm_model *m, fmi_cached *w);
 /* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
 FM_CHECKED fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name);
 /* e's elements as f32 [n], the caller's to fm_free. */
 FM_CHECKED fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e);
 /* A device vector that the model owns: what is computed from tensors, not held as one. */
 FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n);
+/* prefetch.c: reads the parameters' tensors on the pool's threads and holds them. What it cannot
+ * read is left to binding, which reports it. */
+void fmi_read_ahead(fmi_binder *b);
 /* The linear layer of `name` ("self_attn.q_proj", or the same with ".weight"); NULL: none. */
 fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name);
 

@@ -78,28 +78,45 @@ static void free_text(fmi_text *t)
     fm_free(t);
 }
 
+/* One more reference to the text of this id; fresh takes its place where there is none (by now).
+ * Files are parsed without the lock. */
+static fmi_text *share_text(fm_engine *e, const fm_digest *id, fmi_text *fresh)
+{
+    (void)pthread_mutex_lock(&e->share);
+    fmi_text *t = e->texts;
+    while (t && !fm_digest_eq(&t->id, id))
+        t = t->next;
+    if (!t && fresh) {
+        t = fresh;
+        t->id = *id;
+        t->next = e->texts;
+        e->texts = t;
+    }
+    if (t)
+        t->refs++;
+    (void)pthread_mutex_unlock(&e->share);
+    return t;
+}
+
 fm_status fmi_text_bind(fmi_binder *b)
 {
     fm_model *m = b->m;
     fm_status rc = digest_text(&m->text_digest, b->tree);
     if (rc != FM_OK)
         return rc;
-    fmi_text *t = m->engine->texts;
-    while (t && !fm_digest_eq(&t->id, &m->text_digest))
-        t = t->next;
+    fmi_text *t = share_text(m->engine, &m->text_digest, NULL);
     if (!t) {
-        t = fm_calloc(1, sizeof(*t));
-        rc = t ? open_text(t, b) : FM_ENOMEM;
-        if (rc != FM_OK) {
-            if (t)
-                free_text(t);
+        fmi_text *fresh = fm_calloc(1, sizeof(*fresh));
+        if (!fresh)
+            return FM_ENOMEM;
+        rc = open_text(fresh, b);
+        if (rc == FM_OK)
+            t = share_text(m->engine, &m->text_digest, fresh);
+        if (t != fresh)
+            free_text(fresh);
+        if (rc != FM_OK)
             return rc;
-        }
-        t->id = m->text_digest;
-        t->next = m->engine->texts;
-        m->engine->texts = t;
     }
-    t->refs++;
     fmi_priv(m)->text = t;
     m->tokenizer = t->tokenizer;
     m->chat = t->chat;
@@ -119,9 +136,10 @@ fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m)
     return rc;
 }
 
-/* Frees what nobody uses, but `keep`. */
-static void sweep(fm_engine *e, const fmi_text *keep)
+/* Takes out what nobody uses, but `keep`. */
+static fmi_text *sweep(fm_engine *e, const fmi_text *keep)
 {
+    fmi_text *gone = NULL;
     for (fmi_text **at = &e->texts; *at;) {
         fmi_text *t = *at;
         if (t->refs > 0 || t == keep) {
@@ -129,18 +147,33 @@ static void sweep(fm_engine *e, const fmi_text *keep)
             continue;
         }
         *at = t->next;
-        free_text(t);
+        t->next = gone;
+        gone = t;
+    }
+    return gone;
+}
+
+static void free_texts(fmi_text *list)
+{
+    fmi_text *next;
+    for (; list; list = next) {
+        next = list->next;
+        free_text(list);
     }
 }
 
 void fmi_text_drop(fm_engine *e, fmi_text *t)
 {
-    if (t && --t->refs == 0)
-        sweep(e, t);
+    if (!t)
+        return;
+    (void)pthread_mutex_lock(&e->share);
+    fmi_text *gone = --t->refs == 0 ? sweep(e, t) : NULL;
+    (void)pthread_mutex_unlock(&e->share);
+    free_texts(gone);
 }
 
 void fmi_texts_free(fm_engine *e)
 {
-    sweep(e, NULL);
+    free_texts(sweep(e, NULL));
     fm_assert(!e->texts); /* models are closed before their engine */
 }

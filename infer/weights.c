@@ -1,43 +1,71 @@
-/* weights.c - chained hash table over tensor ids. An id is a SHA-256 of content, so its first
- * bytes spread evenly; the table grows by doubling and its entries never move. */
+/* weights.c - chained hash table over tensor ids, and a list of what nobody references. An id is a
+ * SHA-256 of content, so its first bytes spread evenly; the table grows by doubling and its entries
+ * never move.
+ *
+ * An entry is made before its bytes are read, in state LOADING, so that whoever wants the same
+ * tensor finds it and waits; one whose reading failed leaves the table at once and is freed by the
+ * last that waited for it, who then try for themselves. */
 #include "infer/weights.h"
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <string.h>
 
+#include "store/base/checked.h"
 #include "store/base/mem.h"
 
 struct fmi_weights {
     fm_backend *be;
+    pthread_mutex_t lock; /* all below */
+    pthread_cond_t settled;
     fmi_cached **bucket;
-    size_t buckets; /* power of two */
-    uint64_t count, bytes;
+    size_t buckets;              /* power of two */
+    fmi_cached *oldest, *newest; /* without references */
+    fmi_weights_stats stats;
 };
 
-fm_status fmi_weights_new(fmi_weights **out, fm_backend *be)
+/* ==== life ==== */
+
+fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, uint64_t bytes_max)
 {
     *out = NULL;
     fmi_weights *c = fm_calloc(1, sizeof(*c));
     if (!c)
         return FM_ENOMEM;
     c->be = be;
+    c->stats.bytes_max = bytes_max;
     c->buckets = 256;
     c->bucket = fm_calloc(c->buckets, sizeof(fmi_cached *));
     if (!c->bucket) {
         fm_free(c);
         return FM_ENOMEM;
     }
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->settled, NULL);
     *out = c;
     return FM_OK;
 }
 
-void fmi_weights_free(fmi_weights *c)
+static void release(fmi_weights *c, fmi_cached *w)
 {
-    if (!c)
-        return;
-    fm_assert(c->count == 0); /* models are closed before their engine */
-    fm_free(c->bucket);
-    fm_free(c);
+    if (w->w)
+        c->be->weight_free(c->be, w->w);
+    if (w->v)
+        c->be->free(c->be, w->v);
+    fm_free(w->image);
+    fm_free(w);
 }
+
+static void release_all(fmi_weights *c, fmi_cached *list)
+{
+    fmi_cached *next;
+    for (; list; list = next) {
+        next = list->next;
+        release(c, list);
+    }
+}
+
+/* ==== the table; the lock is held ==== */
 
 static size_t slot_of(const fm_digest *id, size_t buckets)
 {
@@ -65,126 +93,281 @@ static void grow_table(fmi_weights *c)
     c->buckets = buckets;
 }
 
-static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
+static fmi_cached *find(const fmi_weights *c, const fm_digest *id, fmi_form form)
 {
+    fmi_cached *w = c->bucket[slot_of(id, c->buckets)];
+    while (w && (w->form != form || !fm_digest_eq(&w->id, id)))
+        w = w->next;
+    return w;
+}
+
+static void link_entry(fmi_weights *c, fmi_cached *w)
+{
+    if (c->stats.count >= c->buckets)
+        grow_table(c);
+    size_t s = slot_of(&w->id, c->buckets);
+    w->next = c->bucket[s];
+    c->bucket[s] = w;
+    c->stats.count++;
+    c->stats.bytes += w->bytes;
+}
+
+static void unlink_entry(fmi_weights *c, fmi_cached *w)
+{
+    fmi_cached **at = &c->bucket[slot_of(&w->id, c->buckets)];
+    while (*at != w)
+        at = &(*at)->next;
+    *at = w->next;
+    w->next = NULL;
+    c->stats.count--;
+    c->stats.bytes -= w->bytes;
+}
+
+static void leave_idle(fmi_weights *c, fmi_cached *w)
+{
+    *(w->older ? &w->older->newer : &c->oldest) = w->newer;
+    *(w->newer ? &w->newer->older : &c->newest) = w->older;
+    w->older = w->newer = NULL;
+    c->stats.idle--;
+    c->stats.idle_bytes -= w->bytes;
+}
+
+static void join_idle(fmi_weights *c, fmi_cached *w)
+{
+    w->older = c->newest;
+    *(c->newest ? &c->newest->newer : &c->oldest) = w;
+    c->newest = w;
+    c->stats.idle++;
+    c->stats.idle_bytes += w->bytes;
+}
+
+static void reference(fmi_weights *c, fmi_cached *w)
+{
+    w->refs++;
+    if (w->refs == 1 && w->state == FMI_READY)
+        leave_idle(c, w);
+    if (w->refs == 2) {
+        c->stats.shared++;
+        c->stats.shared_bytes += w->bytes;
+    }
+}
+
+/* true: it has left the table, and the caller releases it without the lock. */
+static bool dereference(fmi_weights *c, fmi_cached *w)
+{
+    fm_assert(w->refs > 0);
+    w->refs--;
+    if (w->refs == 1) {
+        c->stats.shared--;
+        c->stats.shared_bytes -= w->bytes;
+    }
+    if (w->refs > 0)
+        return false;
+    if (w->state == FMI_FAILED)
+        return true; /* it left when it failed */
+    if (c->stats.bytes_max) {
+        join_idle(c, w);
+        return false;
+    }
+    unlink_entry(c, w);
+    return true;
+}
+
+/* Evicts until `need` more bytes fit; what leaves is chained to *gone. */
+static fm_status make_room(fmi_weights *c, uint64_t need, const fm_entry *e, fmi_cached **gone)
+{
+    const fmi_weights_stats *s = &c->stats;
+    uint64_t pinned = s->bytes - s->idle_bytes;
+    if (s->bytes_max == 0)
+        return FM_OK;
+    if (need > s->bytes_max || pinned > s->bytes_max - need)
+        return fm_fail(FM_ELIMIT,
+                       "tensor '%s' needs %" PRIu64 " bytes beside %" PRIu64
+                       " that open models hold; the budget for weights is %" PRIu64,
+                       e->name, need, pinned, s->bytes_max);
+    while (s->bytes > s->bytes_max - need) {
+        fmi_cached *w = c->oldest;
+        leave_idle(c, w);
+        unlink_entry(c, w);
+        w->next = *gone;
+        *gone = w;
+        c->stats.evictions++;
+    }
+    return FM_OK;
+}
+
+/* ==== reading; without the lock ==== */
+
+static fm_status need_of(fmi_weights *c, uint64_t *out, const fm_entry *e, fmi_form form)
+{
+    uint64_t n = 0;
+    if (form == FMI_VECTOR) {
+        fm_status rc = fm_shape_elems(&n, &e->shape);
+        if (rc == FM_OK && fm_mul_overflow(out, n, sizeof(float)))
+            rc = fm_fail(FM_ELIMIT, "tensor '%s' is too large", e->name);
+        return rc;
+    }
     if (e->shape.rank != 2 || e->shape.dim[0] > INT32_MAX || e->shape.dim[1] > INT32_MAX)
         return fm_fail(FM_EUNSUPPORTED, "tensor '%s' is no matrix that a product can take",
                        e->name);
-    fm_status rc = c->be->weight_new(c->be, &w->w, (fm_role)w->form, e->dtype, (uint32_t)e->shape.dim[0],
-                                     (uint32_t)e->shape.dim[1], bytes);
-    if (rc != FM_OK)
-        return fm_error_prefix(rc, "tensor '%s'", e->name);
-    w->bytes = c->be->weight_bytes(w->w);
-    return FM_OK;
+    fm_status rc = c->be->weight_image_bytes(c->be, out, (fm_role)form, e->dtype,
+                                             (uint32_t)e->shape.dim[0], (uint32_t)e->shape.dim[1]);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
+}
+
+static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
+{
+    fm_role role = (fm_role)w->form;
+    uint32_t n = (uint32_t)e->shape.dim[0], k = (uint32_t)e->shape.dim[1];
+    w->image = fm_aligned_alloc(64, (size_t)w->bytes);
+    if (!w->image)
+        return FM_ENOMEM;
+    fm_status rc = c->be->weight_image(c->be, w->image, role, e->dtype, n, k, bytes);
+    if (rc == FM_OK)
+        rc = c->be->weight_map(c->be, &w->w, role, e->dtype, n, k, w->image);
+    return rc;
 }
 
 static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
 {
-    uint64_t n = 0;
-    fm_status rc = fm_shape_elems(&n, &e->shape);
-    if (rc != FM_OK)
-        return rc;
-    float *wide = fm_malloc((size_t)n * sizeof(float));
+    void *mem = NULL;
+    fm_status rc = c->be->alloc(c->be, &mem, (size_t)w->bytes);
+    w->v = mem;
+    if (rc != FM_OK || c->be->host_visible)
+        return rc == FM_OK ? fm_to_f32(w->v, e->dtype, bytes, w->bytes / sizeof(float)) : rc;
+    float *wide = fm_malloc((size_t)w->bytes);
     if (!wide)
         return FM_ENOMEM;
-    rc = fm_to_f32(wide, e->dtype, bytes, n);
-    void *mem = NULL;
-    w->bytes = n * sizeof(float);
-    if (rc == FM_OK)
-        rc = c->be->alloc(c->be, &mem, (size_t)w->bytes);
-    w->v = mem;
+    rc = fm_to_f32(wide, e->dtype, bytes, w->bytes / sizeof(float));
     if (rc == FM_OK)
         rc = c->be->upload(c->be, w->v, wide, (size_t)w->bytes);
     fm_free(wide);
-    return rc == FM_OK ? FM_OK : fm_error_prefix(rc, "tensor '%s'", e->name);
+    return rc;
 }
 
-static void release(fmi_weights *c, fmi_cached *w)
-{
-    if (w->w)
-        c->be->weight_free(c->be, w->w);
-    if (w->v)
-        c->be->free(c->be, w->v);
-    fm_free(w);
-}
-
-static fm_status load(fmi_weights *c, fmi_cached **out, const fm_entry *e, fmi_form form,
-                      const fm_provider *p)
+static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm_provider *p)
 {
     uint64_t bytes = 0;
     fm_status rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
     if (rc != FM_OK)
         return rc;
-    fmi_cached *w = fm_calloc(1, sizeof(*w));
-    void *raw = w ? fm_aligned_alloc(64, (size_t)bytes) : NULL;
-    if (!raw) {
-        fm_free(w);
+    void *raw = fm_aligned_alloc(64, (size_t)bytes);
+    if (!raw)
         return FM_ENOMEM;
-    }
-    w->id = e->id;
-    w->form = form;
     rc = p->read(p->ctx, e, raw);
-    if (rc == FM_OK)
-        rc = form == FMI_VECTOR ? load_vector(c, w, e, raw) : load_matrix(c, w, e, raw);
-    fm_free(raw);
-    if (rc != FM_OK) {
-        release(c, w);
-        return rc;
+    if (rc == FM_OK) {
+        rc = w->form == FMI_VECTOR ? load_vector(c, w, e, raw) : load_matrix(c, w, e, raw);
+        if (rc != FM_OK)
+            rc = fm_error_prefix(rc, "tensor '%s'", e->name);
     }
-    *out = w;
-    return FM_OK;
+    fm_free(raw);
+    return rc;
+}
+
+/* ==== taking and dropping ==== */
+
+/* A resident entry with one more reference, or NULL. Waits for one that is being read; the lock is
+ * held, but not while it waits. */
+static fmi_cached *take_resident(fmi_weights *c, const fm_entry *e, fmi_form form)
+{
+    for (;;) {
+        fmi_cached *w = find(c, &e->id, form);
+        if (!w)
+            return NULL;
+        reference(c, w);
+        while (w->state == FMI_LOADING)
+            (void)pthread_cond_wait(&c->settled, &c->lock);
+        if (w->state == FMI_READY) {
+            c->stats.hits++;
+            return w;
+        }
+        if (dereference(c, w))
+            release(c, w); /* empty: nothing was read */
+    }
+}
+
+/* The bytes are read or not; whoever waits goes on. Frees w where it failed and nobody waits. */
+static void settle(fmi_weights *c, fmi_cached *w, bool read)
+{
+    bool last = false;
+    (void)pthread_mutex_lock(&c->lock);
+    w->state = read ? FMI_READY : FMI_FAILED;
+    if (!read) {
+        unlink_entry(c, w);
+        last = dereference(c, w);
+    }
+    (void)pthread_cond_broadcast(&c->settled);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (last)
+        release(c, w);
 }
 
 fm_status fmi_weights_take(fmi_weights *c, fmi_cached **out, const fm_entry *e, fmi_form form,
                            const fm_provider *p)
 {
+    fmi_cached *gone = NULL, *w;
+    uint64_t need = 0;
     *out = NULL;
     if (e->kind != FM_ENTRY_TENSOR)
         return fm_fail(FM_ECORRUPT, "%s: is no tensor", e->path);
-    for (fmi_cached *w = c->bucket[slot_of(&e->id, c->buckets)]; w; w = w->next)
-        if (w->form == form && fm_digest_eq(&w->id, &e->id)) {
-            w->refs++;
-            *out = w;
-            return FM_OK;
-        }
-    fmi_cached *w = NULL;
-    fm_status rc = load(c, &w, e, form, p);
-    if (rc != FM_OK)
+    fm_status rc = need_of(c, &need, e, form);
+    fmi_cached *fresh = rc == FM_OK ? fm_calloc(1, sizeof(*fresh)) : NULL;
+    if (!fresh)
+        return rc == FM_OK ? FM_ENOMEM : rc;
+    (void)pthread_mutex_lock(&c->lock);
+    w = take_resident(c, e, form);
+    if (!w)
+        rc = make_room(c, need, e, &gone);
+    if (!w && rc == FM_OK) {
+        *fresh = (fmi_cached){.id = e->id, .form = form, .bytes = need, .refs = 1};
+        link_entry(c, fresh);
+        c->stats.misses++;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    release_all(c, gone);
+    if (w || rc != FM_OK) {
+        fm_free(fresh);
+        *out = w;
         return rc;
-    if (c->count >= c->buckets)
-        grow_table(c);
-    size_t s = slot_of(&w->id, c->buckets);
-    w->next = c->bucket[s];
-    c->bucket[s] = w;
-    w->refs = 1;
-    c->count++;
-    c->bytes += w->bytes;
-    *out = w;
-    return FM_OK;
+    }
+    rc = load(c, fresh, e, p);
+    *out = rc == FM_OK ? fresh : NULL;
+    settle(c, fresh, rc == FM_OK);
+    return rc;
 }
 
 void fmi_weights_drop(fmi_weights *c, fmi_cached *w)
 {
     if (!w)
         return;
-    fm_assert(w->refs > 0);
-    if (--w->refs > 0)
+    (void)pthread_mutex_lock(&c->lock);
+    bool left = dereference(c, w);
+    (void)pthread_mutex_unlock(&c->lock);
+    if (left)
+        release(c, w);
+}
+
+void fmi_weights_free(fmi_weights *c)
+{
+    if (!c)
         return;
-    fmi_cached **at = &c->bucket[slot_of(&w->id, c->buckets)];
-    while (*at != w)
-        at = &(*at)->next;
-    *at = w->next;
-    c->count--;
-    c->bytes -= w->bytes;
-    release(c, w);
+    fm_assert(c->stats.count == c->stats.idle); /* models are closed before their engine */
+    while (c->oldest) {
+        fmi_cached *w = c->oldest;
+        leave_idle(c, w);
+        unlink_entry(c, w);
+        release(c, w);
+    }
+    (void)pthread_cond_destroy(&c->settled);
+    (void)pthread_mutex_destroy(&c->lock);
+    fm_free(c->bucket);
+    fm_free(c);
 }
 
-uint64_t fmi_weights_count(const fmi_weights *c)
+fmi_weights_stats fmi_weights_stats_of(fmi_weights *c)
 {
-    return c->count;
-}
-
-uint64_t fmi_weights_bytes(const fmi_weights *c)
-{
-    return c->bytes;
+    (void)pthread_mutex_lock(&c->lock);
+    fmi_weights_stats s = c->stats;
+    (void)pthread_mutex_unlock(&c->lock);
+    return s;
 }

@@ -1,9 +1,16 @@
 /* weights.h - the cache of weights on the device, keyed by tensor id and form.
  *
- * An id stands for a tensor's value, so two models (or two names) that hold the same tensor hold
- * one copy here, and equal pointers mean equal weights: the engine groups rows by pointer. Entries
- * are reference-counted and leave with their last user. A tensor used both as a matrix and as a
- * plain vector is held in both forms. */
+ * An id stands for a tensor's dtype, shape and value, and a cache has one backend, so one layout:
+ * two models (or two names) that hold the same tensor hold one copy here, and equal pointers mean
+ * equal weights: the engine groups rows by pointer. A tensor used both as a matrix and as a plain
+ * vector is held in both forms.
+ *
+ * References are pins. What nobody references leaves at once where there is no budget; with one it
+ * stays, least recently used first to go, until room is needed. Bytes are reserved before they are
+ * read, so the budget holds at every moment.
+ *
+ * Any thread may call; the lock is never held while a tensor is read or packed. Two that want the
+ * same tensor read it once: the second waits. */
 #ifndef FM_INFER_WEIGHTS_H
 #define FM_INFER_WEIGHTS_H
 
@@ -25,21 +32,32 @@ typedef struct fmi_cached {
     fm_weight *w;   /* all forms but FMI_VECTOR */
     float *v;       /* FMI_VECTOR */
     uint64_t bytes; /* on the device */
+    /* The cache's own, behind its lock. */
+    enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;
     uint32_t refs;
-    struct fmi_cached *next; /* of its bucket */
+    void *image;                      /* what w is mapped from */
+    struct fmi_cached *next;          /* of its bucket */
+    struct fmi_cached *older, *newer; /* of those without references */
 } fmi_cached;
 
 typedef struct fmi_weights fmi_weights;
-FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be);
+/* bytes_max 0: no budget. */
+FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, uint64_t bytes_max);
 void fmi_weights_free(fmi_weights *c); /* asserts that nothing is held any more */
 
-/* One more reference to e's tensor in this form, read from p if it is not resident. */
+/* One more reference to e's tensor in this form, read from p if it is not resident. FM_ELIMIT names
+ * what is needed, what is in use and the budget; then closing models and asking again may help. */
 FM_CHECKED fm_status fmi_weights_take(fmi_weights *c, fmi_cached **out, const fm_entry *e,
                                       fmi_form form, const fm_provider *p);
 void fmi_weights_drop(fmi_weights *c, fmi_cached *w); /* NULL is fine */
 
-uint64_t fmi_weights_count(const fmi_weights *c);
-uint64_t fmi_weights_bytes(const fmi_weights *c);
+typedef struct fmi_weights_stats {
+    uint64_t count, bytes, bytes_max; /* resident, and being read */
+    uint64_t idle, idle_bytes;        /* of them: without references */
+    uint64_t shared, shared_bytes;    /* of them: with two or more */
+    uint64_t hits, misses, evictions; /* since the beginning */
+} fmi_weights_stats;
+fmi_weights_stats fmi_weights_stats_of(fmi_weights *c);
 
 FM_END_DECLS
 #endif
