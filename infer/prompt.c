@@ -12,8 +12,22 @@ static fm_status need_tokenizer(const fm_model *m)
                                     "its model folder");
 }
 
+static fm_status add_variables(fm_json *extra, const fm_json *variables)
+{
+    fm_status rc = FM_OK;
+    for (void *it = fm_json_iter(variables); it && rc == FM_OK; it = fm_json_next(variables, it))
+        rc = fm_json_set(extra, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
+    return rc;
+}
+
 fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
                          const fm_json *tools_or_null)
+{
+    return fm_prompt_messages(out, m, messages, tools_or_null, NULL);
+}
+
+fm_status fm_prompt_messages(fm_ids *out, const fm_model *m, const fm_json *messages,
+                             const fm_json *tools_or_null, const fm_json *variables_or_null)
 {
     fm_buf text;
     fm_json *extra = NULL;
@@ -24,6 +38,8 @@ fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages
         return fm_fail(FM_EUNSUPPORTED, "this version has no chat template; give a plain prompt");
     fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
     rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
+    if (rc == FM_OK)
+        rc = add_variables(extra, variables_or_null);
     if (rc == FM_OK)
         rc = fm_chat_render(&text, fm_model_chat_template(m), messages, tools_or_null, true, extra);
     if (rc == FM_OK)

@@ -74,7 +74,8 @@ fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc)
 {
     size_t in = 0, out = 0;
     for (size_t i = 0; i < j->choices; i++) {
-        in += j->choice[i].prompt_len;
+        if (i % j->ask.n == 0) /* a prompt counts once, however many answers it gets */
+            in += j->choice[i].prompt_len;
         out += j->choice[i].count;
     }
     fm_json *o = fm_json_new_object();

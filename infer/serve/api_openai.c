@@ -1,5 +1,5 @@
 /* api_openai.c - request bodies, by one table of fields: name, where it is known, who reads it. */
-#include "infer/serve/openai.h"
+#include "infer/serve/openai_read.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,15 +9,10 @@
 
 enum { IN_CHAT = 1, IN_TEXT = 2, IN_BOTH = 3 };
 
-typedef struct reader {
-    fmi_ask *a;
-    const fm_json *v;
-    const char *name;
-    uint32_t cap;
-} reader;
+typedef fmi_ask_reader reader;
 
 /* Remembers the field; the text is set by fm_fail beside it. */
-static fm_status at(fmi_ask *a, const char *param, fm_status rc)
+fm_status fmi_ask_at(fmi_ask *a, const char *param, fm_status rc)
 {
     (void)snprintf(a->param, sizeof(a->param), "%s", param);
     return rc;
@@ -32,10 +27,10 @@ static const char *type_name(const fm_json *v)
     return name[fm_json_typeof(v)];
 }
 
-static fm_status wants(const reader *r, const char *what)
+fm_status fmi_ask_wants(const reader *r, const char *what)
 {
-    return at(r->a, r->name,
-              fm_fail(FM_EINVAL, "'%s' must be %s, is %s", r->name, what, type_name(r->v)));
+    return fmi_ask_at(r->a, r->name,
+                      fm_fail(FM_EINVAL, "'%s' must be %s, is %s", r->name, what, type_name(r->v)));
 }
 
 /* ==== scalars ==== */
@@ -43,10 +38,10 @@ static fm_status wants(const reader *r, const char *what)
 static fm_status read_uint(const reader *r, uint32_t lo, uint32_t hi, uint32_t *out)
 {
     if (!fm_json_is(r->v, FM_JSON_INT))
-        return wants(r, "an integer");
+        return fmi_ask_wants(r, "an integer");
     int64_t n = fm_json_int(r->v, -1);
     if (n < (int64_t)lo || n > (int64_t)hi)
-        return at(
+        return fmi_ask_at(
             r->a, r->name,
             fm_fail(FM_EINVAL, "'%s' must be from %u to %u, is %" PRId64, r->name, lo, hi, n));
     *out = (uint32_t)n;
@@ -56,11 +51,12 @@ static fm_status read_uint(const reader *r, uint32_t lo, uint32_t hi, uint32_t *
 static fm_status read_real(const reader *r, double lo, double hi, float *out)
 {
     if (!fm_json_is(r->v, FM_JSON_INT) && !fm_json_is(r->v, FM_JSON_REAL))
-        return wants(r, "a number");
+        return fmi_ask_wants(r, "a number");
     double x = fm_json_real(r->v, -1);
     if (!(x >= lo && x <= hi))
-        return at(r->a, r->name,
-                  fm_fail(FM_EINVAL, "'%s' must be from %g to %g, is %g", r->name, lo, hi, x));
+        return fmi_ask_at(
+            r->a, r->name,
+            fm_fail(FM_EINVAL, "'%s' must be from %g to %g, is %g", r->name, lo, hi, x));
     *out = (float)x;
     return FM_OK;
 }
@@ -68,7 +64,7 @@ static fm_status read_real(const reader *r, double lo, double hi, float *out)
 static fm_status read_bool(const reader *r, bool *out)
 {
     if (!fm_json_is(r->v, FM_JSON_BOOL))
-        return wants(r, "true or false");
+        return fmi_ask_wants(r, "true or false");
     *out = fm_json_bool(r->v, false);
     return FM_OK;
 }
@@ -77,11 +73,11 @@ static fm_status take_model(reader *r)
 {
     fm_span s = fm_json_str(r->v);
     if (!s.data)
-        return wants(r, "a string");
+        return fmi_ask_wants(r, "a string");
     if (s.len == 0 || s.len > FMI_ASK_MAX_MODEL_BYTES || memchr(s.data, 0, s.len))
-        return at(r->a, "model",
-                  fm_fail(FM_EINVAL, "'model' must have 1 to %u bytes and no NUL",
-                          FMI_ASK_MAX_MODEL_BYTES));
+        return fmi_ask_at(r->a, "model",
+                          fm_fail(FM_EINVAL, "'model' must have 1 to %u bytes and no NUL",
+                                  FMI_ASK_MAX_MODEL_BYTES));
     r->a->model = fm_strndup((const char *)s.data, s.len);
     return r->a->model ? FM_OK : FM_ENOMEM;
 }
@@ -100,7 +96,7 @@ static fm_status take_top_p(reader *r)
 {
     fm_status rc = read_real(r, 0, 1, &r->a->sampling.top_p);
     if (rc == FM_OK && !(r->a->sampling.top_p > 0.0f))
-        return at(r->a, r->name, fm_fail(FM_EINVAL, "'top_p' must be above 0"));
+        return fmi_ask_at(r->a, r->name, fm_fail(FM_EINVAL, "'top_p' must be above 0"));
     return rc;
 }
 
@@ -121,14 +117,25 @@ static fm_status take_repetition_penalty(reader *r)
 {
     fm_status rc = read_real(r, 0, 100, &r->a->sampling.repetition_penalty);
     if (rc == FM_OK && !(r->a->sampling.repetition_penalty > 0.0f))
-        return at(r->a, r->name, fm_fail(FM_EINVAL, "'repetition_penalty' must be above 0"));
+        return fmi_ask_at(r->a, r->name,
+                          fm_fail(FM_EINVAL, "'repetition_penalty' must be above 0"));
     return rc;
+}
+
+static fm_status take_n(reader *r)
+{
+    return read_uint(r, 1, FMI_ASK_MAX_CHOICES, &r->a->n);
+}
+
+static fm_status take_best_of(reader *r)
+{
+    return read_uint(r, 1, FMI_ASK_MAX_CHOICES, &r->a->best_of);
 }
 
 static fm_status take_seed(reader *r)
 {
     if (!fm_json_is(r->v, FM_JSON_INT))
-        return wants(r, "an integer of 64 bits");
+        return fmi_ask_wants(r, "an integer of 64 bits");
     r->a->sampling.seed = (uint64_t)fm_json_int(r->v, 0);
     r->a->seeded = true;
     return FM_OK;
@@ -166,15 +173,16 @@ static fm_status take_top_logprobs(reader *r)
 static fm_status take_stream_options(reader *r)
 {
     if (!fm_json_is(r->v, FM_JSON_OBJECT))
-        return wants(r, "an object");
+        return fmi_ask_wants(r, "an object");
     for (void *it = fm_json_iter(r->v); it; it = fm_json_next(r->v, it)) {
         const char *key = fm_json_iter_key(it);
         const fm_json *v = fm_json_iter_value(it);
         if (fm_json_is(v, FM_JSON_NULL) || strcmp(key, "include_obfuscation") == 0)
             continue;
         if (strcmp(key, "include_usage") != 0)
-            return at(r->a, r->name,
-                      fm_fail(FM_EINVAL, "'stream_options' has an unknown field '%.48s'", key));
+            return fmi_ask_at(
+                r->a, r->name,
+                fm_fail(FM_EINVAL, "'stream_options' has an unknown field '%.48s'", key));
         reader sub = {r->a, v, "stream_options.include_usage", 0};
         fm_status rc = read_bool(&sub, &r->a->include_usage);
         if (rc < 0)
@@ -190,11 +198,12 @@ static fm_status add_stop(reader *r, const fm_json *v)
     fm_span s = fm_json_str(v);
     fmi_ask *a = r->a;
     if (!s.data)
-        return at(a, "stop", fm_fail(FM_EINVAL, "'stop' must be a string or an array of strings"));
+        return fmi_ask_at(a, "stop",
+                          fm_fail(FM_EINVAL, "'stop' must be a string or an array of strings"));
     if (s.len == 0 || s.len > FMI_ASK_MAX_STOP_BYTES || memchr(s.data, 0, s.len))
-        return at(a, "stop",
-                  fm_fail(FM_EINVAL, "a string of 'stop' must have 1 to %u bytes",
-                          FMI_ASK_MAX_STOP_BYTES));
+        return fmi_ask_at(a, "stop",
+                          fm_fail(FM_EINVAL, "a string of 'stop' must have 1 to %u bytes",
+                                  FMI_ASK_MAX_STOP_BYTES));
     a->stop[a->stops] = fm_strndup((const char *)s.data, s.len);
     if (!a->stop[a->stops])
         return FM_ENOMEM;
@@ -207,9 +216,9 @@ static fm_status take_stop(reader *r)
     if (!fm_json_is(r->v, FM_JSON_ARRAY))
         return add_stop(r, r->v);
     if (fm_json_count(r->v) > FMI_ASK_MAX_STOPS)
-        return at(r->a, "stop",
-                  fm_fail(FM_EINVAL, "'stop' has %zu strings, at most %u are allowed",
-                          fm_json_count(r->v), FMI_ASK_MAX_STOPS));
+        return fmi_ask_at(r->a, "stop",
+                          fm_fail(FM_EINVAL, "'stop' has %zu strings, at most %u are allowed",
+                                  fm_json_count(r->v), FMI_ASK_MAX_STOPS));
     for (size_t i = 0; i < fm_json_count(r->v); i++) {
         fm_status rc = add_stop(r, fm_json_at(r->v, i));
         if (rc < 0)
@@ -224,7 +233,8 @@ static fm_status prompt_ids(reader *r, const fm_json *list, fmi_prompt *p)
 {
     size_t n = fm_json_count(list);
     if (n == 0)
-        return at(r->a, "prompt", fm_fail(FM_EINVAL, "'prompt' holds an empty list of token ids"));
+        return fmi_ask_at(r->a, "prompt",
+                          fm_fail(FM_EINVAL, "'prompt' holds an empty list of token ids"));
     p->ids = fm_malloc(n * sizeof(int32_t));
     if (!p->ids)
         return FM_ENOMEM;
@@ -232,7 +242,8 @@ static fm_status prompt_ids(reader *r, const fm_json *list, fmi_prompt *p)
         const fm_json *v = fm_json_at(list, i);
         int64_t id = fm_json_int(v, -1);
         if (!fm_json_is(v, FM_JSON_INT) || id < 0 || id > INT32_MAX)
-            return at(r->a, "prompt", fm_fail(FM_EINVAL, "'prompt': item %zu is no token id", i));
+            return fmi_ask_at(r->a, "prompt",
+                              fm_fail(FM_EINVAL, "'prompt': item %zu is no token id", i));
         p->ids[i] = (int32_t)id;
     }
     p->count = n;
@@ -245,9 +256,10 @@ static fm_status prompt_one(reader *r, const fm_json *v, fmi_prompt *p)
         return prompt_ids(r, v, p);
     p->text = fm_json_str(v);
     if (!p->text.data)
-        return at(r->a, "prompt",
-                  fm_fail(FM_EINVAL, "'prompt' must be a string, an array of strings, an array of "
-                                     "token ids or an array of such arrays"));
+        return fmi_ask_at(r->a, "prompt",
+                          fm_fail(FM_EINVAL,
+                                  "'prompt' must be a string, an array of strings, an array of "
+                                  "token ids or an array of such arrays"));
     return FM_OK;
 }
 
@@ -257,7 +269,7 @@ static fm_status take_prompt(reader *r)
     bool one = !array || fm_json_is(fm_json_at(r->v, 0), FM_JSON_INT);
     size_t n = one ? 1 : fm_json_count(r->v);
     if (n == 0 || n > FMI_ASK_MAX_PROMPTS)
-        return at(
+        return fmi_ask_at(
             r->a, "prompt",
             fm_fail(FM_EINVAL, "'prompt' holds %zu prompts, 1 to %u go", n, FMI_ASK_MAX_PROMPTS));
     r->a->prompt = fm_calloc(n, sizeof(fmi_prompt));
@@ -278,7 +290,7 @@ static fm_status bad_message(fmi_ask *a, size_t i, const char *field, const char
 {
     char param[64];
     (void)snprintf(param, sizeof(param), "messages[%zu]%s", i, field);
-    return at(a, param, fm_fail(FM_EINVAL, "'%s' %s", param, what));
+    return fmi_ask_at(a, param, fm_fail(FM_EINVAL, "'%s' %s", param, what));
 }
 
 /* Text parts joined: templates take strings. Parts of other kinds need models that see or hear. */
@@ -309,30 +321,79 @@ static fm_status with_joined(fmi_ask *a, size_t i, const fm_json *message, fm_js
     return rc;
 }
 
+/* Clients write the arguments of a call as JSON text; templates take the object. What is no JSON stays
+ * text. */
+static fm_status read_arguments(fm_json *call)
+{
+    const fm_json *f = fm_json_get(call, "function");
+    fm_span text = fm_json_str(fm_json_get(f, "arguments"));
+    fm_json *value = NULL, *copy;
+    fm_status rc = FM_OK;
+    if (!text.data)
+        return FM_OK;
+    if (text.len > 0)
+        rc = fm_json_parse(&value, text, "arguments");
+    else
+        value = fm_json_new_object();
+    if (rc < 0)
+        return rc == FM_ENOMEM ? rc : FM_OK;
+    copy = fm_json_copy(f);
+    rc = fm_json_set(copy, "arguments", value);
+    if (rc == FM_OK)
+        return fm_json_set(call, "function", copy);
+    fm_json_free(copy);
+    return rc;
+}
+
+static fm_status with_calls(const fm_json *calls, fm_json **io)
+{
+    fm_json *m = fm_json_copy(*io), *list = fm_json_new_array();
+    fm_status rc = m && list ? FM_OK : FM_ENOMEM;
+    fm_json_free(*io);
+    *io = m;
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(calls); i++) {
+        fm_json *call = fm_json_copy(fm_json_at(calls, i));
+        rc = call ? read_arguments(call) : FM_ENOMEM;
+        if (rc == FM_OK)
+            rc = fm_json_push(list, call);
+        else
+            fm_json_free(call);
+    }
+    if (rc == FM_OK)
+        return fm_json_set(m, "tool_calls", list);
+    fm_json_free(list);
+    return rc;
+}
+
 static fm_status check_message(fmi_ask *a, size_t i, const fm_json *m, fm_json **out)
 {
+    const fm_json *list = fm_json_get(m, "tool_calls");
     const fm_json *content = fm_json_get(m, "content");
     *out = NULL;
     if (!fm_json_is(m, FM_JSON_OBJECT))
         return bad_message(a, i, "", "must be an object");
     if (fm_json_str(fm_json_get(m, "role")).len == 0)
         return bad_message(a, i, ".role", "must be a string that is not empty");
-    if (fm_json_is(content, FM_JSON_ARRAY))
-        return with_joined(a, i, m, out);
-    bool calls = fm_json_count(fm_json_get(m, "tool_calls")) > 0;
-    if (!fm_json_is(content, FM_JSON_STRING) && !(calls && fm_json_is(content, FM_JSON_NULL)))
+    if (list && !fm_json_is(list, FM_JSON_NULL) && !fm_json_is(list, FM_JSON_ARRAY))
+        return bad_message(a, i, ".tool_calls", "must be an array");
+    bool calls = fm_json_count(list) > 0;
+    if (fm_json_is(content, FM_JSON_ARRAY)) {
+        fm_status rc = with_joined(a, i, m, out);
+        return rc == FM_OK && calls ? with_calls(list, out) : rc;
+    }
+    if (!fm_json_is(content, FM_JSON_STRING) && !(calls && fm_json_typeof(content) == FM_JSON_NULL))
         return bad_message(a, i, ".content", "must be a string or an array of text parts");
     *out = fm_json_ref(m);
-    return FM_OK;
+    return calls ? with_calls(list, out) : FM_OK;
 }
 
 static fm_status take_messages(reader *r)
 {
     fmi_ask *a = r->a;
     if (!fm_json_is(r->v, FM_JSON_ARRAY))
-        return wants(r, "an array");
+        return fmi_ask_wants(r, "an array");
     if (fm_json_count(r->v) == 0)
-        return at(a, r->name, fm_fail(FM_EINVAL, "'messages' is empty"));
+        return fmi_ask_at(a, r->name, fm_fail(FM_EINVAL, "'messages' is empty"));
     a->messages = fm_json_new_array();
     for (size_t i = 0; i < fm_json_count(r->v); i++) {
         fm_json *m = NULL;
@@ -351,14 +412,9 @@ static fm_status take_messages(reader *r)
 
 static fm_status refuse(const reader *r, const char *only)
 {
-    return at(
+    return fmi_ask_at(
         r->a, r->name,
         fm_fail(FM_EINVAL, "'%s' is not supported here but as %s; leave it out", r->name, only));
-}
-
-static fm_status only_one(reader *r)
-{
-    return fm_json_is(r->v, FM_JSON_INT) && fm_json_int(r->v, 0) == 1 ? FM_OK : refuse(r, "1");
 }
 
 static fm_status only_zero(reader *r)
@@ -386,17 +442,75 @@ static fm_status only_no_tools(reader *r)
     return fm_span_eq_str(s, "none") || fm_span_eq_str(s, "auto") ? FM_OK : refuse(r, "\"none\"");
 }
 
-static fm_status only_text(reader *r)
-{
-    fm_span s = fm_json_str(fm_json_get(r->v, "type"));
-    return fm_span_eq_str(s, "text") ? FM_OK : refuse(r, "{\"type\": \"text\"}");
-}
-
 static fm_status only_text_out(reader *r)
 {
     bool text = fm_json_is(r->v, FM_JSON_ARRAY) && fm_json_count(r->v) == 1 &&
                 fm_span_eq_str(fm_json_str(fm_json_at(r->v, 0)), "text");
     return text ? FM_OK : refuse(r, "[\"text\"]");
+}
+
+/* ==== what else a template is shown ==== */
+
+static fm_status objects(const reader *r, size_t most)
+{
+    if (!fm_json_is(r->v, FM_JSON_ARRAY))
+        return fmi_ask_wants(r, "an array of objects");
+    if (fm_json_count(r->v) > most)
+        return fmi_ask_at(r->a, r->name,
+                          fm_fail(FM_EINVAL, "'%s' has %zu items, at most %zu are allowed", r->name,
+                                  fm_json_count(r->v), most));
+    for (size_t i = 0; i < fm_json_count(r->v); i++)
+        if (!fm_json_is(fm_json_at(r->v, i), FM_JSON_OBJECT))
+            return fmi_ask_at(r->a, r->name,
+                              fm_fail(FM_EINVAL, "'%s': item %zu is no object", r->name, i));
+    return FM_OK;
+}
+
+static fm_status take_tools(reader *r)
+{
+    fm_status rc = objects(r, FMI_ASK_MAX_TOOLS);
+    if (rc == FM_OK && fm_json_count(r->v) > 0)
+        r->a->tools = fm_json_ref(r->v);
+    return rc;
+}
+
+/* Calls are not forced: "required" and a named function would need their answers to be. */
+static fm_status take_tool_choice(reader *r)
+{
+    fm_span s = fm_json_str(r->v);
+    r->a->hide_tools = fm_span_eq_str(s, "none");
+    return r->a->hide_tools || fm_span_eq_str(s, "auto") ? FM_OK
+                                                         : refuse(r, "\"none\" or \"auto\"");
+}
+
+static fm_status set_variable(fmi_ask *a, const char *name, const fm_json *v)
+{
+    if (!a->variables)
+        a->variables = fm_json_new_object();
+    return fm_json_set(a->variables, name, fm_json_ref(v));
+}
+
+static fm_status take_documents(reader *r)
+{
+    fm_status rc = objects(r, FMI_ASK_MAX_TOOLS);
+    return rc == FM_OK ? set_variable(r->a, "documents", r->v) : rc;
+}
+
+static fm_status take_template_kwargs(reader *r)
+{
+    static const char *const own[] = {"messages", "tools", "add_generation_prompt"};
+    fm_status rc = FM_OK;
+    if (!fm_json_is(r->v, FM_JSON_OBJECT))
+        return fmi_ask_wants(r, "an object");
+    for (void *it = fm_json_iter(r->v); it && rc == FM_OK; it = fm_json_next(r->v, it)) {
+        const char *key = fm_json_iter_key(it);
+        for (size_t i = 0; i < FM_ARRAY_LEN(own); i++)
+            if (strcmp(key, own[i]) == 0)
+                return fmi_ask_at(r->a, r->name,
+                                  fm_fail(FM_EINVAL, "'%s' cannot set '%s'", r->name, key));
+        rc = set_variable(r->a, key, fm_json_iter_value(it));
+    }
+    return rc;
 }
 
 static fm_status changes_nothing(reader *r)
@@ -432,18 +546,22 @@ static const field fields[] = {
     {"top_logprobs", IN_CHAT, take_top_logprobs},
     {"ignore_eos", IN_BOTH, take_ignore_eos},
     {"return_token_ids", IN_BOTH, take_token_ids},
-    {"n", IN_BOTH, only_one},
-    {"best_of", IN_TEXT, only_one},
+    {"n", IN_BOTH, take_n},
+    {"best_of", IN_TEXT, take_best_of},
     {"echo", IN_BOTH, only_false},
     {"suffix", IN_TEXT, only_empty},
     {"presence_penalty", IN_BOTH, only_zero},
     {"frequency_penalty", IN_BOTH, only_zero},
     {"logit_bias", IN_BOTH, only_empty},
-    {"tools", IN_CHAT, only_empty},
+    {"tools", IN_CHAT, take_tools},
     {"functions", IN_CHAT, only_empty},
-    {"tool_choice", IN_CHAT, only_no_tools},
+    {"tool_choice", IN_CHAT, take_tool_choice},
+    {"documents", IN_CHAT, take_documents},
+    {"chat_template_kwargs", IN_CHAT, take_template_kwargs},
     {"function_call", IN_CHAT, only_no_tools},
-    {"response_format", IN_BOTH, only_text},
+    {"response_format", IN_BOTH, fmi_ask_take_format},
+    {"guided_json", IN_BOTH, fmi_ask_take_guided_json},
+    {"structured_outputs", IN_BOTH, fmi_ask_take_structured},
     {"modalities", IN_CHAT, only_text_out},
     {"parallel_tool_calls", IN_CHAT, changes_nothing},
     {"store", IN_CHAT, changes_nothing},
@@ -471,11 +589,11 @@ static fm_status take_all(fmi_ask *a, const fm_json *body, uint32_t cap)
         if (fm_json_is(r.v, FM_JSON_NULL))
             continue;
         if (!f)
-            return at(a, name,
-                      fm_fail(FM_EINVAL,
-                              "unknown field '%.63s'; it would be ignored, so "
-                              "leave it out",
-                              name));
+            return fmi_ask_at(a, name,
+                              fm_fail(FM_EINVAL,
+                                      "unknown field '%.63s'; it would be ignored, so "
+                                      "leave it out",
+                                      name));
         fm_status rc = f->take(&r);
         if (rc < 0)
             return rc;
@@ -486,17 +604,34 @@ static fm_status take_all(fmi_ask *a, const fm_json *body, uint32_t cap)
 static fm_status check_whole(fmi_ask *a)
 {
     if (!a->model)
-        return at(a, "model", fm_fail(FM_EINVAL, "'model' is missing"));
+        return fmi_ask_at(a, "model", fm_fail(FM_EINVAL, "'model' is missing"));
     if (a->chat && !a->messages)
-        return at(a, "messages", fm_fail(FM_EINVAL, "'messages' is missing"));
+        return fmi_ask_at(a, "messages", fm_fail(FM_EINVAL, "'messages' is missing"));
     if (!a->chat && !a->prompt)
-        return at(a, "prompt", fm_fail(FM_EINVAL, "'prompt' is missing"));
+        return fmi_ask_at(a, "prompt", fm_fail(FM_EINVAL, "'prompt' is missing"));
+    size_t prompts = a->chat ? 1 : a->prompts;
+    if (a->best_of && a->best_of != a->n)
+        return fmi_ask_at(a, "best_of",
+                          fm_fail(FM_EINVAL,
+                                  "'best_of' is %u and 'n' is %u; only equal ones are "
+                                  "supported",
+                                  a->best_of, a->n));
+    if (prompts * a->n > FMI_ASK_MAX_CHOICES)
+        return fmi_ask_at(a, "n",
+                          fm_fail(FM_EINVAL,
+                                  "'n' is %u for each of %zu prompts; at most %u answers "
+                                  "are given",
+                                  a->n, prompts, FMI_ASK_MAX_CHOICES));
+    if (a->hide_tools) {
+        fm_json_free(a->tools);
+        a->tools = NULL;
+    }
     if (a->has_top && !a->logprobs)
-        return at(a, "top_logprobs",
-                  fm_fail(FM_EINVAL, "'top_logprobs' is given without 'logprobs': true"));
+        return fmi_ask_at(a, "top_logprobs",
+                          fm_fail(FM_EINVAL, "'top_logprobs' is given without 'logprobs': true"));
     if (a->include_usage && !a->stream)
-        return at(a, "stream_options",
-                  fm_fail(FM_EINVAL, "'stream_options' is given without 'stream': true"));
+        return fmi_ask_at(a, "stream_options",
+                          fm_fail(FM_EINVAL, "'stream_options' is given without 'stream': true"));
     return FM_OK;
 }
 
@@ -504,6 +639,7 @@ fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, bool chat, uint32_t m
 {
     memset(out, 0, sizeof(*out));
     out->chat = chat;
+    out->n = 1;
     out->max_tokens = FM_MIN(FMI_ASK_DEFAULT_TOKENS, max_tokens_cap);
     fm_sample_defaults(&out->sampling);
     out->sampling.temperature = 1.0f; /* the API's default */
@@ -519,8 +655,10 @@ void fmi_ask_drop_texts(fmi_ask *a)
     for (size_t i = 0; i < a->prompts; i++)
         a->prompt[i].text = fm_span_of(NULL, 0);
     fm_json_free(a->messages);
+    fm_json_free(a->tools);
+    fm_json_free(a->variables);
     fm_json_free(a->body);
-    a->messages = a->body = NULL;
+    a->messages = a->tools = a->variables = a->body = NULL;
 }
 
 void fmi_ask_release(fmi_ask *a)
@@ -530,6 +668,7 @@ void fmi_ask_release(fmi_ask *a)
         fm_free(a->prompt[i].ids);
     for (size_t i = 0; i < a->stops; i++)
         fm_free(a->stop[i]);
+    fm_grammar_free(a->grammar);
     fm_free(a->prompt);
     fm_free(a->model);
     memset(a, 0, sizeof(*a));

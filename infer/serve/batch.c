@@ -150,6 +150,7 @@ static fm_status start(fm_server *s, fmi_job *j, fmi_choice *c)
                         .stop = stop,
                         .stop_count = a->stops,
                         .ignore_eos = a->ignore_eos,
+                        .grammar = a->grammar,
                         .want_logprobs = a->logprobs,
                         .top_logprobs = a->top_logprobs,
                         .on_event = on_event,

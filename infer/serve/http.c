@@ -191,7 +191,7 @@ static void parse(fmi_job *j)
     if (!j->ask.seeded &&
         getrandom(&j->ask.sampling.seed, sizeof(j->ask.sampling.seed), GRND_NONBLOCK) < 0)
         j->ask.sampling.seed = (uint64_t)(fmi_server_now() * 1e9);
-    uint32_t n = j->ask.chat ? 1 : (uint32_t)j->ask.prompts;
+    uint32_t n = (j->ask.chat ? 1 : (uint32_t)j->ask.prompts) * j->ask.n;
     if (fmi_server_admit(j->server, n))
         j->admitted = n;
     else
@@ -202,7 +202,7 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
 {
     const fm_model *m = j->res->model;
     if (j->ask.chat)
-        return fm_prompt_chat(ids, m, j->ask.messages, NULL);
+        return fm_prompt_messages(ids, m, j->ask.messages, j->ask.tools, j->ask.variables);
     fmi_prompt *p = &j->ask.prompt[i];
     if (p->text.data)
         return fm_prompt_text(ids, m, p->text);
@@ -211,9 +211,17 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
     return FM_OK;
 }
 
+/* Further answers to the same prompt. */
+static fm_status copy_prompt(fmi_choice *to, const fmi_choice *from)
+{
+    to->prompt = fm_memdup(from->prompt, from->prompt_len * sizeof(*from->prompt));
+    to->prompt_len = from->prompt_len;
+    return to->prompt ? FM_OK : FM_ENOMEM;
+}
+
 static fm_status encode(fmi_job *j)
 {
-    size_t n = j->ask.chat ? 1 : j->ask.prompts;
+    size_t n = (j->ask.chat ? 1 : j->ask.prompts) * j->ask.n;
     j->choice = fm_calloc(n, sizeof(*j->choice));
     if (!j->choice)
         return FM_ENOMEM;
@@ -223,7 +231,12 @@ static fm_status encode(fmi_job *j)
         fm_ids ids = {0};
         c->job = j;
         fm_buf_init(&c->text, 0);
-        fm_status rc = encode_one(j, i, &ids);
+        if (i % j->ask.n) {
+            if (copy_prompt(c, c - 1) < 0)
+                return FM_ENOMEM;
+            continue;
+        }
+        fm_status rc = encode_one(j, i / j->ask.n, &ids);
         c->prompt = ids.id;
         c->prompt_len = ids.count;
         if (rc == FM_OK && ids.count == 0)

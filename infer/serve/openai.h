@@ -8,12 +8,15 @@
 #ifndef FM_INFER_SERVE_OPENAI_H
 #define FM_INFER_SERVE_OPENAI_H
 
+#include "infer/grammar.h"
 #include "infer/sampler.h"
 #include "store/base/json.h"
 
 FM_BEGIN_DECLS
 
 #define FMI_ASK_MAX_PROMPTS 64u
+#define FMI_ASK_MAX_CHOICES 128u /* prompts times n */
+#define FMI_ASK_MAX_TOOLS 256u
 #define FMI_ASK_MAX_STOPS 16u
 #define FMI_ASK_MAX_STOP_BYTES 1024u
 #define FMI_ASK_MAX_TOP 20u /* alternatives per token */
@@ -33,6 +36,10 @@ typedef struct fmi_ask {
     fm_json *messages;  /* chat: contents are strings or null */
     fmi_prompt *prompt; /* [prompts]; chat: none */
     size_t prompts;
+    uint32_t n, best_of; /* answers per prompt; best_of 0: not given, else equal to n */
+    fm_json *tools;      /* chat: what the template is shown; NULL: none */
+    fm_json *variables;  /* chat: further variables of the template; NULL: none */
+    fm_grammar *grammar; /* the form of every answer; NULL: any text */
     uint32_t max_tokens;
     fm_sample_params sampling;
     bool seeded; /* the client gave sampling.seed */
@@ -40,8 +47,9 @@ typedef struct fmi_ask {
     size_t stops;
     bool stream, include_usage, ignore_eos, logprobs, token_ids;
     uint32_t top_logprobs;
-    bool has_top;   /* chat: top_logprobs was given, which wants logprobs */
-    char param[64]; /* after FM_EINVAL: the field at fault, "" for the whole body */
+    bool hide_tools; /* tool_choice "none" */
+    bool has_top;    /* chat: top_logprobs was given, which wants logprobs */
+    char param[64];  /* after FM_EINVAL: the field at fault, "" for the whole body */
 } fmi_ask;
 
 /* max_tokens_cap: the most that a request may ask for. FM_EINVAL names the field in the text and in

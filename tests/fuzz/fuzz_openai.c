@@ -9,6 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_accepted(const fmi_ask *a)
 {
     fm_assert(a->model && a->model[0]);
+    fm_assert(a->n >= 1 && a->n * (a->chat ? 1 : a->prompts) <= FMI_ASK_MAX_CHOICES);
     fm_assert(a->max_tokens >= 1 && a->max_tokens <= 100);
     fm_assert(a->stops <= FMI_ASK_MAX_STOPS && a->top_logprobs <= FMI_ASK_MAX_TOP);
     fm_assert(fm_sample_check(&a->sampling) == FM_OK);

@@ -73,11 +73,21 @@ static void wrong_types_and_ranges_name_their_field(void **state)
         {"\"stream_options\":[],\"stream\":true", "stream_options"},
         {"\"stream_options\":{\"x\":1},\"stream\":true", "stream_options"},
         {"\"ignore_eos\":\"no\"", "ignore_eos"},
-        {"\"n\":2", "n"},
+        {"\"n\":0", "n"},
+        {"\"n\":129", "n"},
         {"\"presence_penalty\":0.5", "presence_penalty"},
         {"\"frequency_penalty\":-1", "frequency_penalty"},
         {"\"logit_bias\":{\"5\":1}", "logit_bias"},
-        {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"response_format\":{\"type\":\"yaml\"}", "response_format"},
+        {"\"response_format\":{\"type\":\"json_schema\"}", "response_format"},
+        {"\"response_format\":{\"type\":\"text\",\"schema\":{}}", "response_format"},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"not\":{}}}}",
+         "response_format"},
+        {"\"guided_json\":\"{\"", "guided_json"},
+        {"\"guided_json\":{\"type\":\"integer\",\"minimum\":2,\"maximum\":1}", "guided_json"},
+        {"\"guided_json\":{},\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"structured_outputs\":{\"regex\":\"a\"}", "structured_outputs"},
+        {"\"structured_outputs\":{}", "structured_outputs"},
         {"\"echo\":true", "echo"},
         {"\"temprature\":1", "temprature"},
     };
@@ -101,7 +111,16 @@ static void fields_of_the_other_endpoint_are_unknown(void **state)
     refused(false, "{" T "\"logprobs\":true}", "logprobs");
     refused(false, "{" T "\"logprobs\":21}", "logprobs");
     refused(true, "{" C "\"top_logprobs\":3}", "top_logprobs");
-    refused(true, "{" C "\"tools\":[{\"type\":\"function\"}]}", "tools");
+    refused(true, "{" C "\"tools\":{}}", "tools");
+    refused(true, "{" C "\"tools\":[3]}", "tools");
+    refused(true, "{" C "\"documents\":[\"x\"]}", "documents");
+    refused(true, "{" C "\"chat_template_kwargs\":{\"messages\":[]}}", "chat_template_kwargs");
+    refused(true, "{" C "\"chat_template_kwargs\":7}", "chat_template_kwargs");
+    refused(false, "{" T "\"tools\":[]}", "tools");
+    refused(false, "{" T "\"n\":2,\"best_of\":3}", "best_of");
+    refused(false, "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"],\"n\":100}", "n");
+    refused(true, "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":3}]}",
+            "messages[0].tool_calls");
     refused(true, "{" C "\"tool_choice\":\"required\"}", "tool_choice");
     refused(false, "{" T "\"suffix\":\"x\"}", "suffix");
     refused(false, "{" T "\"best_of\":3}", "best_of");
@@ -153,6 +172,43 @@ static void every_field_arrives(void **state)
     fmi_ask_release(&a);
 }
 
+static void forms_tools_and_variables_arrive(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, true,
+                "{" C
+                "\"n\":3,\"tools\":[{\"type\":\"function\"}],\"documents\":[{\"text\":\"d\"}],"
+                "\"chat_template_kwargs\":{\"enable_thinking\":false},\"tool_choice\":\"auto\","
+                "\"response_format\":{\"type\":\"json_object\"}}"));
+    assert_int_equal(a.n, 3);
+    assert_int_equal(fm_json_count(a.tools), 1);
+    assert_int_equal(fm_json_count(fm_json_get(a.variables, "documents")), 1);
+    assert_false(fm_json_bool(fm_json_get(a.variables, "enable_thinking"), true));
+    assert_non_null(a.grammar);
+    fmi_ask_release(&a);
+    tk_ok(parse(&a, true, "{" C "\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\"}]}"));
+    assert_null(a.tools);
+    assert_null(a.grammar);
+    fmi_ask_release(&a);
+    tk_ok(
+        parse(&a, false, "{" T "\"n\":2,\"best_of\":2,\"structured_outputs\":{\"json\":\"{}\"}}"));
+    assert_non_null(a.grammar);
+    fmi_ask_release(&a);
+    tk_ok(parse(
+        &a, true,
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":["
+        "{\"function\":{\"arguments\":\"{\\\"a\\\":1}\"}},"
+        "{\"function\":{\"arguments\":\"no json\"}},{\"function\":{\"arguments\":\"\"}}]}]}"));
+    const fm_json *calls = fm_json_get(fm_json_at(a.messages, 0), "tool_calls");
+    assert_int_equal(fm_json_int(fm_json_path(fm_json_at(calls, 0), "function.arguments.a"), 0), 1);
+    assert_string_equal(fm_json_cstr(fm_json_path(fm_json_at(calls, 1), "function.arguments"), ""),
+                        "no json");
+    assert_true(
+        fm_json_is(fm_json_path(fm_json_at(calls, 2), "function.arguments"), FM_JSON_OBJECT));
+    fmi_ask_release(&a);
+}
+
 static void absent_fields_have_the_defaults_of_the_api(void **state)
 {
     fmi_ask a;
@@ -197,12 +253,14 @@ static void running_out_of_memory_leaks_nothing(void **state)
     fm_json *body = NULL;
     bool done = false;
     (void)state;
-    tk_ok(
-        fm_json_parse(&body,
-                      fm_span_str("{\"model\":\"m\",\"stop\":[\"a\",\"b\"],\"messages\":[{\"role\":"
-                                  "\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"),
-                      "test"));
-    for (uint64_t nth = 1; !done && nth < 200; nth++) {
+    tk_ok(fm_json_parse(&body,
+                        fm_span_str("{\"model\":\"m\",\"stop\":[\"a\",\"b\"],\"tools\":[{}],"
+                                    "\"guided_json\":{\"type\":\"integer\"},\"documents\":[{}],"
+                                    "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{"
+                                    "\"function\":{\"arguments\":\"{}\"}}]},{\"role\":\"user\","
+                                    "\"content\":[{\"type\":\"text\",\"text\":\"x\"}]}]}"),
+                        "test"));
+    for (uint64_t nth = 1; !done && nth < 400; nth++) {
         fmi_ask a;
         fm_mem_fail_at(nth, false);
         fm_status rc = fmi_ask_parse(&a, body, true, CAP);
@@ -223,6 +281,7 @@ int main(void)
         cmocka_unit_test(fields_of_the_other_endpoint_are_unknown),
         cmocka_unit_test(bad_prompts_and_messages_are_placed),
         cmocka_unit_test(every_field_arrives),
+        cmocka_unit_test(forms_tools_and_variables_arrive),
         cmocka_unit_test(absent_fields_have_the_defaults_of_the_api),
         cmocka_unit_test(prompts_of_ids_are_one_or_many),
         cmocka_unit_test(text_parts_are_joined),
