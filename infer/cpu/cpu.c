@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "infer/cpu/fast.h"
 #include "store/base/mem.h"
 
 void *fmi_scratch_get(fmi_scratch *s, size_t bytes)
@@ -154,7 +155,10 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
 fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool)
 {
     *out = NULL;
+    if (strcmp(mode, "fast") == 0)
+        return fmi_cpu_open_fast(out, pool, NULL);
     if (strcmp(mode, "exact") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported, exact is", mode);
+        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported; exact and fast are",
+                       mode);
     return fmi_cpu_open_isa(out, pool, NULL);
 }

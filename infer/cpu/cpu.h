@@ -20,6 +20,7 @@ typedef struct fmi_cpu {
     fmi_scratch shared;  /* of the calling thread, between parallel parts */
     fm_status failed;    /* the first failure since the last sync, with its text */
     fm_error_state error;
+    struct fmi_fast *fast; /* mode fast's part (fast.h), NULL in mode exact */
 } fmi_cpu;
 
 /* Mode exact, role LINEAR: [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial

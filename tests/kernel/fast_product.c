@@ -1,0 +1,553 @@
+/* Mode fast's weights and products: every type, odd shapes, lists of rows and of products, low-rank
+ * terms, on every instruction set that this machine has and on 1 to 3 threads.
+ *
+ * The reference is naive and in double. Held tightly against it: sums of the same quantised inputs
+ * (quantised here anew, from KERNELS.md). Held loosely: sums of the inputs as they came. The same
+ * bits are asked of every instruction set, number of threads, batch and list. */
+#include "tests/kernel/kernel_kit.h"
+
+#include "infer/cpu/fast.h"
+
+#define TOL_SUM 3e-6    /* roundings of a float32 chain, as in kernel/product.c */
+#define TOL_INT8 1.2e-2 /* x rounded to amax / 127: 0.4 % of uniform x; with outliers more */
+#define TOL_BF16 4e-3   /* x rounded to 8 bits: 0.1 to 0.2 % */
+
+static const char *const isas[] = {"generic", "avx2", "avx512", "avx512vnni", "avx512bf16"};
+static const fm_dtype dtypes[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q5_0, FM_Q5_1, FM_IQ4_NL, FM_BF16,
+                                  FM_F32,  FM_F16,  FM_Q4_K, FM_Q5_K, FM_Q6_K, FM_F8_E4M3};
+
+static bool is_int8(fm_dtype d)
+{
+    return d == FM_Q8_0 || d == FM_Q4_0 || d == FM_Q4_1 || d == FM_Q5_0 || d == FM_Q5_1 ||
+           d == FM_IQ4_NL;
+}
+
+/* ---- inputs ---- */
+
+typedef struct matrix {
+    fm_dtype dtype;
+    uint32_t n, k;
+    uint8_t *bytes;
+    float *f; /* widened */
+} matrix;
+
+static uint64_t stream_now;
+
+static double uniform(uint64_t i)
+{
+    return 2.0 * fm_rng_uniform(3, stream_now, i) - 1.0;
+}
+
+static float *random_floats(size_t n, double size)
+{
+    float *x = fm_malloc((n + 1) * sizeof *x);
+
+    assert_non_null(x);
+    stream_now++;
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(uniform(i) * size);
+    return x;
+}
+
+/* Where the float16 scales of a block lie: two at most. */
+static void put_scales(uint8_t *block, fm_dtype d, uint64_t seed)
+{
+    uint32_t at[2] = {0, 2}, count = 1;
+
+    if (d == FM_Q4_1 || d == FM_Q5_1 || d == FM_Q4_K || d == FM_Q5_K)
+        count = 2;
+    if (d == FM_Q6_K)
+        at[0] = 208;
+    for (uint32_t i = 0; i < count; i++) {
+        uint16_t h = fm_f32_to_f16((float)(0.02 * uniform(seed + i)));
+        memcpy(block + at[i], &h, 2);
+    }
+}
+
+static matrix random_matrix(fm_dtype d, uint32_t n, uint32_t k)
+{
+    const fm_dtype_info *info = fm_dtype_get(d);
+    size_t blocks = (size_t)n * k / info->block_elems, bytes = blocks * info->block_bytes;
+    matrix m = {d, n, k, fm_malloc(bytes + 1), random_floats((size_t)n * k, 0.5)};
+
+    assert_non_null(m.bytes);
+    assert_int_equal(k % info->block_elems, 0);
+    stream_now++;
+    if (d == FM_F32 || d == FM_BF16 || d == FM_F16) {
+        tk_ok(fm_from_f32(m.bytes, d, m.f, (uint64_t)n * k));
+    } else {
+        for (size_t i = 0; i < bytes; i++)
+            m.bytes[i] = (uint8_t)(fm_rng_uniform(5, stream_now, i) * 256.0);
+        for (size_t i = 0; i < bytes && !info->is_block; i++)
+            m.bytes[i] &= 0x9fu; /* small float8 values, no NaN */
+        for (size_t i = 0; i < blocks && info->is_block; i++)
+            put_scales(m.bytes + i * info->block_bytes, d, 2 * i);
+    }
+    tk_ok(fm_to_f32(m.f, d, m.bytes, (uint64_t)n * k));
+    return m;
+}
+
+static void matrix_free(matrix *m)
+{
+    fm_free(m->bytes);
+    fm_free(m->f);
+}
+
+/* x as a weight of this type meets it. */
+static float *rounded(const float *x, size_t rows, uint32_t k, fm_dtype d)
+{
+    float *r = fm_memdup(x, rows * k * sizeof *x);
+
+    assert_non_null(r);
+    if (d == FM_BF16)
+        for (size_t i = 0; i < rows * k; i++)
+            r[i] = fm_bf16_to_f32(fm_f32_to_bf16(x[i]));
+    for (size_t b = 0; is_int8(d) && b < rows * k / 32; b++) {
+        float *v = r + b * 32, amax = 0.0f;
+        for (int i = 0; i < 32; i++)
+            amax = fmaxf(amax, fabsf(v[i]));
+        for (int i = 0; i < 32; i++)
+            v[i] =
+                amax > 0
+                    ? (float)(nearbyint((double)(v[i] * (127.0f / amax))) * (double)(amax / 127.0f))
+                    : 0.0f;
+    }
+    return r;
+}
+
+static double dot(const float *a, const float *b, uint32_t k)
+{
+    double s = 0.0;
+
+    for (uint32_t i = 0; i < k; i++)
+        s += (double)a[i] * (double)b[i];
+    return s;
+}
+
+/* want[i, j] = x[row] . w[j] (+ bias) */
+static void reference(float *want, const float *x, const matrix *w, const float *bias,
+                      const int32_t *rows, uint32_t m)
+{
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < w->n; j++) {
+            const float *row = x + (rows ? (size_t)rows[i] : i) * w->k;
+            want[(size_t)i * w->n + j] =
+                (float)(dot(row, w->f + (size_t)j * w->k, w->k) + (bias ? (double)bias[j] : 0.0));
+        }
+}
+
+/* ---- backends ---- */
+
+typedef struct rig {
+    fm_pool *pool;
+    fm_backend *be;
+} rig;
+
+static bool rig_open(rig *r, const char *isa, unsigned threads)
+{
+    fm_status rc;
+
+    tk_ok(fm_pool_new(&r->pool, threads));
+    rc = fmi_cpu_open_fast(&r->be, r->pool, isa);
+    if (rc == FM_EUNSUPPORTED && isa) {
+        fm_pool_free(r->pool);
+        return false;
+    }
+    assert_int_equal(rc, FM_OK);
+    return true;
+}
+
+static void rig_close(rig *r)
+{
+    tk_ok(r->be->sync(r->be));
+    fm_backend_close(r->be);
+    fm_pool_free(r->pool);
+}
+
+static fm_weight *weight(fm_backend *be, fm_role role, const matrix *m)
+{
+    fm_weight *w;
+
+    tk_ok(be->weight_new(be, &w, role, m->dtype, m->n, m->k, m->bytes));
+    return w;
+}
+
+static void same_floats(const float *got, const float *want, size_t n, const char *what,
+                        const char *isa)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(got + i, want + i, sizeof *got) != 0)
+            fail_msg("%s on %s: %a at %zu, expected %a", what, isa, (double)got[i], i,
+                     (double)want[i]);
+}
+
+static void close_to(const float *got, const float *want, size_t n, double tol, const char *what)
+{
+    double rel = tk_rel_norm(got, want, n), norm = 0.0, worst = tk_max_abs_diff(got, want, n);
+
+    for (size_t i = 0; i < n; i++)
+        norm = fmax(norm, fabs((double)want[i]));
+    if (!(rel <= tol) || !(worst <= 8.0 * tol * norm))
+        fail_msg("%s: relative error %g, largest %g of %g, allowed %g", what, rel, worst, norm,
+                 tol);
+}
+
+/* ---- one product ---- */
+
+typedef struct product_case {
+    matrix w;
+    uint32_t m;
+    float *x, *bias;
+    int32_t *rows; /* a permutation of m + 3, or NULL */
+} product_case;
+
+static void run_linear(const product_case *c, fm_backend *be, float *y /* [m, n] */)
+{
+    const uint32_t n = c->w.n, ld = n + 3, rows = c->m + 3;
+    float *wide = fm_malloc((size_t)rows * ld * sizeof *wide);
+    fm_weight *w = weight(be, FM_ROLE_LINEAR, &c->w);
+
+    assert_non_null(wide);
+    for (size_t i = 0; i < (size_t)rows * ld; i++)
+        wide[i] = KK_GUARD_VALUE;
+    be->linear(be, wide, ld, c->x, c->w.k, w, c->bias, c->rows, c->m);
+    tk_ok(be->sync(be));
+    for (uint32_t i = 0; i < c->m; i++) {
+        float *row = wide + (c->rows ? (size_t)c->rows[i] : i) * ld;
+        memcpy(y + (size_t)i * n, row, n * sizeof *y);
+        for (uint32_t j = 0; j < n; j++)
+            row[j] = KK_GUARD_VALUE;
+    }
+    for (size_t i = 0; i < (size_t)rows * ld; i++)
+        assert_true(wide[i] == KK_GUARD_VALUE); /* nothing else was written */
+    be->weight_free(be, w);
+    fm_free(wide);
+}
+
+static void check_product(const product_case *c)
+{
+    const char *name = fm_dtype_get(c->w.dtype)->name;
+    size_t count = (size_t)c->m * c->w.n;
+    float *want = fm_malloc((count + 1) * sizeof *want),
+          *got = fm_malloc((count + 1) * sizeof *got);
+    float *first = NULL, *x = rounded(c->x, c->m + 3, c->w.k, c->w.dtype);
+    rig r;
+
+    for (unsigned threads = 1; threads <= 3; threads++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(isas); i++) {
+            if (!rig_open(&r, isas[i], threads))
+                continue;
+            run_linear(c, r.be, got);
+            if (first)
+                same_floats(got, first, count, name, isas[i]);
+            else
+                first = fm_memdup(got, count * sizeof *got);
+            rig_close(&r);
+        }
+    reference(want, x, &c->w, c->bias, c->rows, c->m);
+    close_to(first, want, count, TOL_SUM, name);
+    reference(want, c->x, &c->w, c->bias, c->rows, c->m);
+    close_to(first, want, count,
+             is_int8(c->w.dtype) ? TOL_INT8 : (c->w.dtype == FM_BF16 ? TOL_BF16 : TOL_SUM), name);
+    fm_free(want);
+    fm_free(got);
+    fm_free(first);
+    fm_free(x);
+}
+
+static int32_t *shuffled(uint32_t n)
+{
+    int32_t *p = fm_malloc(n * sizeof *p);
+
+    assert_non_null(p);
+    fm_rng_permutation((uint32_t *)(void *)p, n, 13, ++stream_now);
+    return p;
+}
+
+static void products_equal_the_reference(void **state)
+{
+    static const uint32_t dims[][5] = {
+        /* m, n, blocks of k, bias?, rows? */
+        {1, 1, 1, 0, 0},   {1, 33, 2, 1, 0},   {2, 16, 3, 0, 1},   {3, 31, 1, 1, 1},
+        {7, 48, 2, 0, 0},  {12, 65, 1, 1, 0},  {13, 17, 3, 0, 1},  {25, 40, 2, 1, 1},
+        {40, 50, 1, 0, 0}, {130, 49, 1, 1, 1}, {210, 20, 2, 0, 0},
+    };
+
+    (void)state;
+    for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
+            uint32_t unit = fm_dtype_get(dtypes[d])->block_elems, k = dims[i][2] * unit;
+            if (unit == 1) /* odd k, and more than one block of 512 */
+                k = dims[i][2] * 229 + (uint32_t)(i % 2);
+            product_case c = {.m = dims[i][0]};
+            c.w = random_matrix(dtypes[d], dims[i][1], k);
+            c.x = random_floats((size_t)(c.m + 3) * k, 2.0);
+            c.bias = dims[i][3] ? random_floats(dims[i][1], 1.0) : NULL;
+            c.rows = dims[i][4] ? shuffled(c.m + 3) : NULL;
+            check_product(&c);
+            matrix_free(&c.w);
+            fm_free(c.x);
+            fm_free(c.bias);
+            fm_free(c.rows);
+        }
+}
+
+/* ---- rows alone and in company; lists ---- */
+
+/* Every row of a list of products over three groups of rows is what linear gives that row alone. */
+static void a_list_gives_each_row_its_own_result(void **state)
+{
+    enum { ROWS = 150, K = 256 };
+    static const uint32_t ns[] = {48, 17, 33, 16, 100};
+    static const fm_dtype mix[] = {FM_Q4_1, FM_Q8_0, FM_BF16, FM_F32, FM_Q5_1};
+    float *x = random_floats(ROWS * K, 1.0), *y[5], *alone = fm_malloc(100 * sizeof *alone);
+    int32_t *rows = shuffled(ROWS);
+    rig r;
+
+    (void)state;
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        fm_weight *w[5];
+        assert_true(rig_open(&r, NULL, threads));
+        for (int i = 0; i < 5; i++) {
+            matrix m = random_matrix(mix[i], ns[i], K);
+            w[i] = weight(r.be, FM_ROLE_LINEAR, &m);
+            matrix_free(&m);
+            y[i] = random_floats((size_t)ROWS * ns[i], 1.0);
+        }
+        const fm_product list[] = {/* two of the same rows, one of others, two long ones */
+                                   {y[0], ns[0], w[0], NULL, 0, 5, rows},
+                                   {y[1], ns[1], w[1], NULL, 0, 5, rows},
+                                   {y[2], ns[2], w[2], NULL, 0, 9, rows + 5},
+                                   {y[3], ns[3], w[3], NULL, 7, ROWS - 7, NULL},
+                                   {y[4], ns[4], w[4], NULL, 7, ROWS - 7, NULL}};
+        r.be->products(r.be, x, K, K, list, FM_ARRAY_LEN(list));
+        tk_ok(r.be->sync(r.be));
+        for (size_t p = 0; p < FM_ARRAY_LEN(list); p++)
+            for (uint32_t i = 0; i < list[p].m; i++) {
+                size_t row = list[p].rows ? (size_t)list[p].rows[i] : list[p].first + i;
+                r.be->linear(r.be, alone, ns[p], x + row * K, K, w[p], NULL, NULL, 1);
+                same_floats(y[p] + row * ns[p], alone, ns[p], "row alone", "best");
+            }
+        for (int i = 0; i < 5; i++) {
+            r.be->weight_free(r.be, w[i]);
+            fm_free(y[i]);
+        }
+        rig_close(&r);
+    }
+    fm_free(x);
+    fm_free(rows);
+    fm_free(alone);
+}
+
+/* ---- low-rank terms ---- */
+
+enum { LR = 60, LN = 53, LK = 75 }; /* rows, outputs, k: none a multiple of anything */
+static const uint32_t lora_ranks[] = {1, 2, 7, 8, 9, 16, 33, 64};
+static const uint32_t lora_rows[] = {1, 1, 2, 3, 1, 9, 1, 42};
+
+static void run_lora(fm_backend *be, const float *x, const float *y0, const int32_t *rows,
+                     const matrix *a, const matrix *b, float *y, bool one_by_one)
+{
+    fm_lora term[8];
+    fm_weight *w[16];
+    uint32_t at = 0;
+
+    memcpy(y, y0, LR * LN * sizeof *y);
+    for (int i = 0; i < 8; at += lora_rows[i++]) {
+        w[2 * i] = weight(be, FM_ROLE_LORA_A, &a[i]);
+        w[2 * i + 1] = weight(be, FM_ROLE_LORA_B, &b[i]);
+        term[i] = (fm_lora){.y = y,
+                            .ldy = LN,
+                            .a = w[2 * i],
+                            .b = w[2 * i + 1],
+                            .scale = 0.5f + (float)i,
+                            .m = lora_rows[i],
+                            .rows = rows + at};
+    }
+    assert_int_equal(at, LR);
+    if (!one_by_one)
+        be->lora(be, x, LK, LK, term, 8);
+    for (int i = 0; i < 8 && one_by_one; i++)
+        for (uint32_t row = 0; row < lora_rows[i]; row++) {
+            fm_lora single = term[i];
+            single.rows = NULL;
+            single.first = (uint32_t)term[i].rows[row];
+            single.m = 1;
+            be->lora(be, x, LK, LK, &single, 1);
+        }
+    tk_ok(be->sync(be));
+    for (int i = 0; i < 16; i++)
+        be->weight_free(be, w[i]);
+}
+
+static void reference_lora(float *y, const float *y0, const float *x, const int32_t *rows,
+                           const matrix *a, const matrix *b)
+{
+    uint32_t at = 0;
+
+    for (int i = 0; i < 8; i++)
+        for (uint32_t row = 0; row < lora_rows[i]; row++, at++)
+            for (uint32_t n = 0; n < LN; n++) {
+                double s = 0.0;
+                for (uint32_t l = 0; l < lora_ranks[i]; l++)
+                    s += dot(x + (size_t)rows[at] * LK, a[i].f + l * LK, LK) *
+                         (double)b[i].f[n * lora_ranks[i] + l];
+                size_t o = (size_t)rows[at] * LN + n;
+                y[o] = (float)((double)y0[o] + (0.5 + i) * s);
+            }
+}
+
+static void lora_terms_equal_the_reference(void **state)
+{
+    float *x = random_floats(LR * LK, 1.0), *y0 = random_floats(LR * LN, 1.0);
+    float *xr = rounded(x, LR, LK, FM_BF16), *y = random_floats(LR * LN, 1.0);
+    float *want = random_floats(LR * LN, 1.0), *first = NULL;
+    int32_t *rows = shuffled(LR);
+    matrix a[8], b[8];
+    rig r;
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        a[i] = random_matrix(FM_BF16, lora_ranks[i], LK);
+        b[i] = random_matrix(FM_BF16, LN, lora_ranks[i]);
+    }
+    for (unsigned threads = 1; threads <= 3; threads++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(isas); i++) {
+            if (!rig_open(&r, isas[i], threads))
+                continue;
+            for (int way = 0; way < 2; way++) {
+                run_lora(r.be, x, y0, rows, a, b, y, way == 1);
+                if (first)
+                    same_floats(y, first, LR * LN, way ? "lora alone" : "lora", isas[i]);
+                else
+                    first = fm_memdup(y, LR * LN * sizeof *y);
+            }
+            rig_close(&r);
+        }
+    reference_lora(want, y0, xr, rows, a, b);
+    close_to(first, want, LR * LN, 1e-5, "lora"); /* t as two bf16: 2^-17 each */
+    reference_lora(want, y0, x, rows, a, b);
+    close_to(first, want, LR * LN, TOL_BF16, "lora, x unrounded");
+    for (int i = 0; i < 8; i++) {
+        matrix_free(&a[i]);
+        matrix_free(&b[i]);
+    }
+    fm_free(x);
+    fm_free(y0);
+    fm_free(xr);
+    fm_free(y);
+    fm_free(want);
+    fm_free(first);
+    fm_free(rows);
+}
+
+/* ---- images, rows read back, sizes, what is refused ---- */
+
+static void images_are_what_is_resident(void **state)
+{
+    rig r;
+
+    (void)state;
+    assert_true(rig_open(&r, NULL, 1));
+    for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
+        matrix m = random_matrix(dtypes[d], 37, 256);
+        static const int32_t ids[] = {36, 0, 17, 31, 32};
+        float y[5 * 256], x[256];
+        uint64_t bytes;
+        fm_weight *own = weight(r.be, FM_ROLE_LINEAR, &m), *mapped;
+        tk_ok(r.be->weight_image_bytes(r.be, &bytes, FM_ROLE_LINEAR, m.dtype, 37, 256));
+        uint8_t *image = fm_aligned_alloc(64, bytes), *moved = fm_aligned_alloc(64, bytes);
+        memset(image, 0xee, bytes);
+        tk_ok(r.be->weight_image(r.be, image, FM_ROLE_LINEAR, m.dtype, 37, 256, m.bytes));
+        memcpy(moved, image, bytes);
+        memset(image, 0xee, bytes);
+        tk_ok(r.be->weight_map(r.be, &mapped, FM_ROLE_LINEAR, m.dtype, 37, 256, moved));
+        assert_memory_equal(own->panel, moved, bytes);
+        assert_in_range(r.be->weight_bytes(mapped), bytes, bytes + 256);
+        r.be->embed(r.be, y, 256, mapped, ids, NULL, 5);
+        for (int i = 0; i < 5; i++)
+            assert_memory_equal(y + i * 256, m.f + ids[i] * 256, 256 * sizeof *y);
+        memcpy(x, m.f, sizeof x);
+        r.be->linear(r.be, y, 37, x, 256, own, NULL, NULL, 1);
+        r.be->linear(r.be, y + 256, 37, x, 256, mapped, NULL, NULL, 1);
+        assert_memory_equal(y, y + 256, 37 * sizeof *y);
+        r.be->weight_free(r.be, own);
+        r.be->weight_free(r.be, mapped);
+        fm_free(image);
+        fm_free(moved);
+        matrix_free(&m);
+    }
+    rig_close(&r);
+}
+
+static void weights_are_no_larger_than_their_files(void **state)
+{
+    rig r;
+
+    (void)state;
+    assert_true(rig_open(&r, NULL, 1));
+    for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
+        const fm_dtype_info *info = fm_dtype_get(dtypes[d]);
+        uint64_t bytes, file = 576ull * 1536 / info->block_elems * info->block_bytes;
+        tk_ok(r.be->weight_image_bytes(r.be, &bytes, FM_ROLE_LINEAR, dtypes[d], 576, 1536));
+        assert_in_range(bytes, file, file + file / 50);
+    }
+    rig_close(&r);
+}
+
+static void not_a_number_stays_in_its_row(void **state)
+{
+    static const fm_dtype some[] = {FM_Q8_0, FM_Q4_1, FM_BF16, FM_F32};
+    rig r;
+
+    (void)state;
+    assert_true(rig_open(&r, NULL, 1));
+    for (size_t d = 0; d < FM_ARRAY_LEN(some); d++)
+        for (int inf = 0; inf < 2; inf++) {
+            matrix m = random_matrix(some[d], 20, 64);
+            fm_weight *w = weight(r.be, FM_ROLE_LINEAR, &m);
+            float *x = random_floats(3 * 64, 1.0), y[60];
+            x[64 + 33] = inf ? INFINITY : NAN;
+            r.be->linear(r.be, y, 20, x, 64, w, NULL, NULL, 3);
+            for (int i = 0; i < 60; i++)
+                assert_true(isfinite((double)y[i]) ? i / 20 != 1 : i / 20 == 1);
+            r.be->weight_free(r.be, w);
+            matrix_free(&m);
+            fm_free(x);
+        }
+    rig_close(&r);
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    fm_weight *w;
+    float x[40] = {0};
+    rig r;
+
+    (void)state;
+    tk_fails(fmi_cpu_open_fast(&r.be, NULL, "mmx"), FM_EUNSUPPORTED, "mmx");
+    assert_true(rig_open(&r, NULL, 1));
+    assert_string_equal(r.be->mode, "fast");
+    tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_F32, 0, 4, x), FM_EINVAL, "no elements");
+    tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_I32, 2, 4, x), FM_EUNSUPPORTED, "I32");
+    tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
+    tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LORA_A, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
+    assert_null(w);
+    assert_null(fm_backend_lacks(r.be, false));
+    assert_non_null(fm_backend_lacks(r.be, true));
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(images_are_what_is_resident),
+        cmocka_unit_test(weights_are_no_larger_than_their_files),
+        cmocka_unit_test(not_a_number_stays_in_its_row),
+        cmocka_unit_test(products_equal_the_reference),
+        cmocka_unit_test(a_list_gives_each_row_its_own_result),
+        cmocka_unit_test(lora_terms_equal_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
