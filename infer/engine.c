@@ -1,4 +1,4 @@
-/* engine.c - life of engines and sequences, and what models share inside of an engine. */
+/* engine.c - life of engines, and what models share inside of an engine. */
 #include "infer/engine.h"
 
 #include <string.h>
@@ -134,7 +134,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
     g->window = a->window;
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
-    fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->layers, a->kv_heads, a->head_dim);
+    fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->kv_heads, a->head_dim);
     if (rc != FM_OK) {
         fm_free(g);
         return rc;
@@ -245,81 +245,4 @@ void fmi_rope_drop(fm_engine *e, fmi_rope *r)
     (void)pthread_mutex_unlock(&e->share);
     if (last)
         rope_free(e, r);
-}
-
-/* ==== sequences ==== */
-
-fm_status fm_seq_open(fm_seq **out, fm_model *m)
-{
-    if (m->virtual_len)
-        return fm_fail(FM_EUNSUPPORTED, "virtual tokens are not computed yet");
-    *out = fm_calloc(1, sizeof(**out));
-    if (!*out)
-        return FM_ENOMEM;
-    (*out)->model = m;
-    fmi_priv(m)->seqs++;
-    m->engine->seqs++;
-    return FM_OK;
-}
-
-void fm_seq_close(fm_seq *s)
-{
-    if (!s)
-        return;
-    s->len = 0;
-    fmi_seq_trim(s);
-    fmi_priv(s->model)->seqs--;
-    s->model->engine->seqs--;
-    fm_free(s->page);
-    fm_free(s);
-}
-
-uint32_t fm_seq_len(const fm_seq *s)
-{
-    return s->len;
-}
-
-fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
-{
-    if (len > s->len)
-        return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
-    s->len = len;
-    fmi_seq_trim(s);
-    return FM_OK;
-}
-
-void fmi_seq_trim(fm_seq *s)
-{
-    uint32_t keep = (s->len + FM_KV_PAGE - 1) / FM_KV_PAGE;
-    while (s->page_count > keep)
-        fmi_kv_give(fmi_priv(s->model)->geom->pool, s->page[--s->page_count]);
-}
-
-fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
-{
-    const fmi_model_priv *p = fmi_priv(s->model);
-    if (len > p->rope->positions)
-        return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
-                       p->rope->positions < s->model->arch.max_positions
-                           ? "the engine's KV memory (kv_bytes_max) holds"
-                           : "the model takes",
-                       p->rope->positions);
-    uint32_t need = (len + FM_KV_PAGE - 1) / FM_KV_PAGE;
-    if (need > s->page_cap) {
-        uint32_t cap = FM_MAX(need, s->page_cap * 2);
-        int32_t *page = fm_realloc(s->page, cap * sizeof(int32_t));
-        if (!page)
-            return FM_ENOMEM;
-        s->page = page;
-        s->page_cap = cap;
-    }
-    while (s->page_count < need) {
-        fm_status rc = fmi_kv_take(p->geom->pool, &s->page[s->page_count]);
-        if (rc != FM_OK) {
-            fmi_seq_trim(s);
-            return rc;
-        }
-        s->page_count++;
-    }
-    return FM_OK;
 }

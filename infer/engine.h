@@ -17,6 +17,8 @@ typedef struct fmi_geom {
     float eps;
     bool qk_norm;
     fmi_kv_pool *pool;
+    uint64_t stamp; /* the step that seqs belongs to */
+    uint32_t seqs;  /* sequences of it */
     struct fmi_geom *next;
 } fmi_geom;
 
@@ -43,6 +45,7 @@ typedef struct fmi_model_priv {
     uint64_t bytes_alone; /* what its weights take without other models */
     bool adopted;         /* counted by the engine, geom is set */
     uint32_t seqs;        /* open sequences */
+    int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
     uint64_t stamp;       /* the step that run belongs to */
     uint32_t run;
 } fmi_model_priv;
@@ -54,12 +57,14 @@ static inline fmi_model_priv *fmi_priv(const fm_model *m)
 
 struct fm_seq {
     fm_model *model;
-    uint32_t len;
-    int32_t *page; /* [page_count] */
+    uint32_t len;  /* tokens; fm_seq_len */
+    uint32_t base; /* virtual positions before them */
+    int32_t *page; /* [layers, page_cap], of which page_count of each layer are held */
     uint32_t page_count, page_cap;
+    uint64_t version; /* of its page table: no two tables of an engine have the same */
     uint64_t stamp;   /* the step that the two below belong to */
     uint32_t pending; /* rows of it */
-    uint32_t number;  /* among its sequences */
+    uint32_t number;  /* among its sequences of one shape class */
 };
 
 typedef struct fmi_step fmi_step; /* workspace of steps: step.c */
@@ -80,6 +85,7 @@ struct fm_engine {
     uint32_t models, seqs;
     uint64_t bytes_unshared;
     uint64_t stamp; /* of the step that is being planned */
+    uint64_t table_clock;
     uint64_t steps, rows, gemm_groups;
 };
 
@@ -97,9 +103,29 @@ void fmi_step_free(fmi_step *s);
 FM_CHECKED fm_status fmi_engine_lse(fm_engine *e);
 float fmi_engine_lse_of(const fm_engine *e, uint32_t row);
 
-/* Pages so that s can hold len tokens; gives back what it took when it fails. */
+/* ---- sequence.c ---- */
+
+/* Positions that a sequence of m can have for tokens. */
+uint32_t fmi_positions(const fm_model *m);
+/* Room in the tables for len tokens, so that steps up to there allocate nothing. */
+FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
+/* Pages so that s can hold len tokens, those to be written its own; gives back what it took when it
+ * fails. */
 FM_CHECKED fm_status fmi_seq_reserve(fm_seq *s, uint32_t len);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
+/* Pages of one layer that len tokens take beside those that s holds. */
+uint32_t fmi_seq_lacks(const fm_seq *s, uint32_t len);
+
+/* ---- virtual.c ---- */
+
+/* Keys and values of the model's virtual positions, computed once, held until the model closes. */
+FM_CHECKED fm_status fmi_virtual_ready(fm_model *m);
+void fmi_virtual_drop(fm_model *m);
+
+/* ---- step.c ---- */
+
+/* A step of n rows of s whose embeddings are given: host [n, hidden]. For virtual.c. */
+FM_CHECKED fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n);
 
 FM_END_DECLS
 #endif

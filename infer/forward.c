@@ -129,7 +129,7 @@ static fm_status attention_block(fmi_pass *p, uint32_t l)
     }
     rotate(p, p->q, g->heads);
     rotate(p, p->k, g->kv_heads);
-    fm_kv_view kv = fmi_kv_layer(g->pool, l);
+    fm_kv_view kv = fmi_kv_view(g->pool);
     be->kv_write(be, kv, p->k, kvd, p->v, kvd, p->slot, p->m, g->kv_heads, g->head_dim);
     const fm_attn att = {.out = p->att,
                          .ldo = qd,
@@ -212,10 +212,18 @@ static fm_status logits(fmi_pass *p)
 
 fm_status fmi_forward(fmi_pass *p)
 {
-    embed(p);
-    fm_status rc = tap(p, 0, p->x);
+    fm_status rc = FM_OK;
+    if (p->s->given) /* one pass of one sequence: virtual.c */
+        rc = p->e->be->upload(p->e->be, p->x, p->s->given,
+                              (size_t)p->m * p->g->hidden * sizeof(float));
+    else
+        embed(p);
+    if (rc == FM_OK)
+        rc = tap(p, 0, p->x);
     for (uint32_t l = 0; l < p->g->layers && rc == FM_OK; l++) {
-        rc = attention_block(p, l);
+        rc = fmi_pass_enter(p, l);
+        if (rc == FM_OK)
+            rc = attention_block(p, l);
         if (rc == FM_OK)
             rc = mlp_block(p, l);
         if (rc == FM_OK && l + 1 < p->g->layers)

@@ -1,26 +1,43 @@
-/* kvcache.c - see kvcache.h. Growth copies pages on the device; a failure on the way leaves larger
- * arrays in some layers and the old page count, which is harmless. */
+/* kvcache.c - see kvcache.h. Idle pages form a list by the time of their last release; the budget
+ * counts the pages that were ever used, since a page that is given back keeps its memory for the
+ * next taker. A pool without holders is dropped whole when another one needs its memory. */
 #include "infer/kvcache.h"
 
 #include "store/base/mem.h"
 
-#define FIRST_PAGES 8u
+#define MAX_RESERVED_BYTES (1ull << 40) /* of address space, one pool */
+
+typedef struct page_state {
+    uint32_t holders;
+    bool kept;
+    int32_t older, newer; /* idle neighbours, -1 = none */
+} page_state;
 
 struct fmi_kv_pool {
     fmi_kv *kv;
     fmi_kv_pool *next;
-    uint32_t layers, kv_heads, head_dim;
-    size_t page_bytes; /* of K, or of V, in one layer */
-    fm_kv_view *layer; /* [layers] */
-    uint64_t pages, in_use;
-    int32_t *free_page; /* stack of pages - in_use */
+    uint32_t index;
+    uint32_t kv_heads, head_dim, hidden; /* hidden: a pool of rows */
+    size_t k_bytes, v_bytes;             /* of a page */
+    uint64_t pages_max, used, in_use;    /* used: ever handed out; in_use: held */
+    uint64_t idle, kept;                 /* kept: idle ones included */
+    fm_kv_view view;
+    page_state *state;  /* [pages_max] */
+    int32_t *free_page; /* stack of those neither held nor idle, [pages_max] */
+    uint64_t free_count;
+    int32_t oldest, newest; /* of the idle ones */
 };
 
 struct fmi_kv {
     fm_backend *be;
     uint64_t bytes, bytes_max;
     fmi_kv_pool *pools;
+    uint32_t pool_count;
+    fmi_kv_forget forget;
+    void *forget_ctx;
 };
+
+/* ==== life ==== */
 
 fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max)
 {
@@ -32,16 +49,33 @@ fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max)
     return FM_OK;
 }
 
-static void drop_pages(fmi_kv_pool *p)
+void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx)
+{
+    kv->forget = forget;
+    kv->forget_ctx = ctx;
+}
+
+static void release_arrays(fmi_kv_pool *p)
 {
     fm_backend *be = p->kv->be;
-    for (uint32_t l = 0; l < p->layers; l++) {
-        be->free(be, p->layer[l].k);
-        be->free(be, p->layer[l].v);
-        p->layer[l] = (fm_kv_view){NULL, NULL};
-    }
-    p->kv->bytes -= p->pages * fmi_kv_page_bytes(p);
-    p->pages = 0;
+    if (p->view.k)
+        be->free(be, p->view.k);
+    if (p->view.v)
+        be->free(be, p->view.v);
+    fm_free(p->state);
+    fm_free(p->free_page);
+    p->view = (fm_kv_view){NULL, NULL};
+    p->state = NULL;
+    p->free_page = NULL;
+}
+
+/* Every page but held ones gives its memory back; only for pools that nobody holds a page of. */
+static void drop_pool(fmi_kv_pool *p)
+{
+    fm_assert(p->in_use == 0 && p->idle == 0);
+    release_arrays(p);
+    p->kv->bytes -= p->used * fmi_kv_page_bytes(p);
+    p->used = p->free_count = 0;
 }
 
 void fmi_kv_free(fmi_kv *kv)
@@ -51,10 +85,8 @@ void fmi_kv_free(fmi_kv *kv)
     fmi_kv_pool *next;
     for (fmi_kv_pool *p = kv->pools; p; p = next) {
         next = p->next;
-        fm_assert(p->in_use == 0); /* sequences are closed before their engine */
-        drop_pages(p);
-        fm_free(p->layer);
-        fm_free(p->free_page);
+        fm_assert(p->in_use == 0); /* sequences and models are closed before their engine */
+        release_arrays(p);
         fm_free(p);
     }
     fm_free(kv);
@@ -70,126 +102,250 @@ uint64_t fmi_kv_bytes_max(const fmi_kv *kv)
     return kv->bytes_max;
 }
 
-fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t layers, uint32_t kv_heads,
-                         uint32_t head_dim)
+uint64_t fmi_kv_bytes_kept(const fmi_kv *kv)
 {
-    *out = NULL;
+    uint64_t bytes = 0;
+    for (const fmi_kv_pool *p = kv->pools; p; p = p->next)
+        bytes += p->kept * fmi_kv_page_bytes(p);
+    return bytes;
+}
+
+static fm_status pool_new(fmi_kv *kv, fmi_kv_pool **out, const fmi_kv_pool *want)
+{
     for (fmi_kv_pool *p = kv->pools; p; p = p->next)
-        if (p->layers == layers && p->kv_heads == kv_heads && p->head_dim == head_dim) {
+        if (p->kv_heads == want->kv_heads && p->head_dim == want->head_dim &&
+            p->hidden == want->hidden) {
             *out = p;
             return FM_OK;
         }
-    fmi_kv_pool *p = fm_calloc(1, sizeof(*p));
+    fmi_kv_pool *p = fm_memdup(want, sizeof(*want));
     if (!p)
         return FM_ENOMEM;
-    p->layer = fm_calloc(layers, sizeof(fm_kv_view));
-    if (!p->layer) {
-        fm_free(p);
-        return FM_ENOMEM;
-    }
+    uint64_t bytes = p->hidden ? kv->bytes_max / 8 : kv->bytes_max;
     p->kv = kv;
-    p->layers = layers;
-    p->kv_heads = kv_heads;
-    p->head_dim = head_dim;
-    p->page_bytes = kv->be->kv_page_bytes(kv->be, kv_heads, head_dim);
+    p->oldest = p->newest = -1;
+    p->pages_max = FM_MIN(bytes, MAX_RESERVED_BYTES) / fmi_kv_page_bytes(p);
+    p->pages_max = FM_MIN(p->pages_max, (uint64_t)(INT32_MAX / FM_KV_PAGE));
+    p->index = kv->pool_count++;
     p->next = kv->pools;
     kv->pools = p;
     *out = p;
     return FM_OK;
 }
 
+fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t kv_heads, uint32_t head_dim)
+{
+    size_t bytes = kv->be->kv_page_bytes(kv->be, kv_heads, head_dim);
+    const fmi_kv_pool want = {
+        .kv_heads = kv_heads, .head_dim = head_dim, .k_bytes = bytes, .v_bytes = bytes};
+    *out = NULL;
+    return pool_new(kv, out, &want);
+}
+
+fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t hidden)
+{
+    const fmi_kv_pool want = {.hidden = hidden,
+                              .k_bytes = (size_t)hidden * FM_KV_PAGE * sizeof(float)};
+    *out = NULL;
+    return pool_new(kv, out, &want);
+}
+
+uint32_t fmi_kv_pool_index(const fmi_kv_pool *p)
+{
+    return p->index;
+}
+
 uint64_t fmi_kv_page_bytes(const fmi_kv_pool *p)
 {
-    return (uint64_t)p->page_bytes * 2 * p->layers;
+    return (uint64_t)p->k_bytes + p->v_bytes;
 }
 
-/* A larger array with the first `pages` pages of *array in it. */
-static fm_status regrow(fmi_kv_pool *p, void **array, uint64_t pages)
+fm_kv_view fmi_kv_view(const fmi_kv_pool *p)
+{
+    return p->view;
+}
+
+/* ==== idle pages ==== */
+
+static void unlink_idle(fmi_kv_pool *p, int32_t page)
+{
+    page_state *s = &p->state[page];
+    *(s->older >= 0 ? &p->state[s->older].newer : &p->oldest) = s->newer;
+    *(s->newer >= 0 ? &p->state[s->newer].older : &p->newest) = s->older;
+    p->idle--;
+}
+
+static void link_idle(fmi_kv_pool *p, int32_t page)
+{
+    page_state *s = &p->state[page];
+    s->older = p->newest;
+    s->newer = -1;
+    *(p->newest >= 0 ? &p->state[p->newest].newer : &p->oldest) = page;
+    p->newest = page;
+    p->idle++;
+}
+
+/* The oldest idle page becomes a free one. */
+static bool forget_one(fmi_kv_pool *p)
+{
+    int32_t page = p->oldest;
+    if (page < 0)
+        return false;
+    unlink_idle(p, page);
+    p->state[page].kept = false;
+    p->kept--;
+    p->free_page[p->free_count++] = page;
+    if (p->kv->forget)
+        p->kv->forget(p->kv->forget_ctx, p, page);
+    return true;
+}
+
+void fmi_kv_drop_idle(fmi_kv *kv)
+{
+    for (fmi_kv_pool *p = kv->pools; p; p = p->next)
+        while (forget_one(p))
+            ;
+}
+
+/* ==== taking ==== */
+
+static fm_status reserve_arrays(fmi_kv_pool *p)
 {
     fm_backend *be = p->kv->be;
-    void *fresh = NULL;
-    fm_status rc = be->alloc(be, &fresh, (size_t)pages * p->page_bytes);
+    void *k = NULL, *v = NULL;
+    fm_status rc = FM_OK;
+    p->state = fm_calloc((size_t)p->pages_max, sizeof(*p->state));
+    p->free_page = fm_calloc((size_t)p->pages_max, sizeof(*p->free_page));
+    if (!p->state || !p->free_page)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = be->alloc(be, &k, (size_t)p->pages_max * p->k_bytes);
+    p->view.k = k;
+    if (rc == FM_OK && p->v_bytes)
+        rc = be->alloc(be, &v, (size_t)p->pages_max * p->v_bytes);
+    p->view.v = v;
     if (rc != FM_OK)
-        return rc;
-    if (p->pages) {
-        size_t floats = p->page_bytes / sizeof(float);
-        be->copy_rows(be, fresh, floats, *array, floats, NULL, (uint32_t)p->pages,
-                      (uint32_t)floats);
-        rc = be->sync(be);
-    }
-    if (rc != FM_OK) {
-        be->free(be, fresh);
-        return rc;
-    }
-    be->free(be, *array);
-    *array = fresh;
-    return FM_OK;
+        release_arrays(p);
+    return rc;
 }
 
+/* Bytes of the other pools that their idle pages keep from being dropped, or nothing does. */
+static bool droppable(const fmi_kv_pool *p)
+{
+    return p->in_use == 0;
+}
+
+/* Pages beyond `used` that the budget allows, other pools' droppable memory included. */
 static uint64_t growable(const fmi_kv_pool *p)
 {
     uint64_t spare = p->kv->bytes_max;
     for (const fmi_kv_pool *o = p->kv->pools; o; o = o->next)
-        if (o->in_use || o == p)
-            spare -= FM_MIN(spare, o->pages * fmi_kv_page_bytes(o));
-    return spare / fmi_kv_page_bytes(p);
+        if (o == p || !droppable(o))
+            spare -= FM_MIN(spare, o->used * fmi_kv_page_bytes(o));
+    return FM_MIN(spare / fmi_kv_page_bytes(p), p->pages_max - p->used);
 }
 
-static fm_status grow(fmi_kv_pool *p)
+static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
 {
-    uint64_t more = FM_MIN(growable(p), FM_MAX(p->pages, FIRST_PAGES));
-    more = FM_MIN(more, (uint64_t)(INT32_MAX / FM_KV_PAGE) - p->pages);
-    if (more == 0)
-        return fm_fail(FM_ELIMIT, "KV cache: all of its %llu bytes are in use",
-                       (unsigned long long)p->kv->bytes_max);
-    uint64_t need = more * fmi_kv_page_bytes(p), pages = p->pages + more;
-    for (fmi_kv_pool *o = p->kv->pools; o && p->kv->bytes + need > p->kv->bytes_max; o = o->next)
-        if (o != p && !o->in_use)
-            drop_pages(o);
-    int32_t *list = fm_realloc(p->free_page, (size_t)pages * sizeof(int32_t));
-    if (!list)
-        return FM_ENOMEM;
-    p->free_page = list;
-    for (uint32_t l = 0; l < p->layers; l++) {
-        fm_status rc = regrow(p, &p->layer[l].k, pages);
-        if (rc == FM_OK)
-            rc = regrow(p, &p->layer[l].v, pages);
-        if (rc != FM_OK)
-            return rc;
-    }
-    for (uint64_t i = 0; i < more; i++) /* lowest page on top of the stack */
-        p->free_page[i] = (int32_t)(pages - 1 - i);
-    p->pages = pages;
-    p->kv->bytes += need;
+    fmi_kv *kv = p->kv;
+    uint64_t need = fmi_kv_page_bytes(p);
+    for (fmi_kv_pool *o = kv->pools; o && kv->bytes + need > kv->bytes_max; o = o->next)
+        if (o != p && droppable(o)) {
+            while (forget_one(o))
+                ;
+            drop_pool(o);
+        }
+    fm_status rc = p->state ? FM_OK : reserve_arrays(p);
+    if (rc != FM_OK)
+        return rc;
+    *page = (int32_t)p->used++;
+    kv->bytes += need;
     return FM_OK;
 }
 
 fm_status fmi_kv_take(fmi_kv_pool *p, int32_t *page)
 {
+    fmi_kv *kv = p->kv;
+    bool fits = kv->bytes + fmi_kv_page_bytes(p) <= kv->bytes_max && p->used < p->pages_max;
     *page = -1;
-    if (p->in_use == p->pages) {
-        fm_status rc = grow(p);
+    if (p->free_count == 0 && !fits)
+        (void)forget_one(p);
+    if (p->free_count > 0) {
+        *page = p->free_page[--p->free_count];
+    } else if (growable(p) > 0) {
+        fm_status rc = use_new_page(p, page);
         if (rc != FM_OK)
             return rc;
+    } else {
+        return fm_fail(FM_ELIMIT, "KV cache: all of its %llu bytes are in use",
+                       (unsigned long long)kv->bytes_max);
     }
-    *page = p->free_page[p->pages - p->in_use - 1];
+    p->state[*page] = (page_state){.holders = 1, .older = -1, .newer = -1};
     p->in_use++;
     return FM_OK;
 }
 
+void fmi_kv_hold(fmi_kv_pool *p, int32_t page)
+{
+    page_state *s = &p->state[page];
+    fm_assert(s->holders > 0 || s->kept);
+    if (s->holders++ > 0)
+        return;
+    unlink_idle(p, page);
+    p->in_use++;
+}
+
 void fmi_kv_give(fmi_kv_pool *p, int32_t page)
 {
-    fm_assert(p->in_use > 0);
+    page_state *s = &p->state[page];
+    fm_assert(s->holders > 0);
+    if (--s->holders > 0)
+        return;
     p->in_use--;
-    p->free_page[p->pages - p->in_use - 1] = page;
+    if (s->kept)
+        link_idle(p, page);
+    else
+        p->free_page[p->free_count++] = page;
+}
+
+bool fmi_kv_shared(const fmi_kv_pool *p, int32_t page)
+{
+    return p->state[page].holders > 1 || p->state[page].kept;
+}
+
+fm_status fmi_kv_writable(fmi_kv_pool *p, int32_t *page)
+{
+    fm_backend *be = p->kv->be;
+    int32_t fresh = -1;
+    if (!fmi_kv_shared(p, *page))
+        return FM_OK;
+    fm_status rc = fmi_kv_take(p, &fresh);
+    if (rc != FM_OK)
+        return rc;
+    be->kv_copy(be, p->view, fresh, *page, p->kv_heads, p->head_dim);
+    fmi_kv_give(p, *page);
+    *page = fresh;
+    return FM_OK;
+}
+
+void fmi_kv_keep(fmi_kv_pool *p, int32_t page)
+{
+    fm_assert(p->state[page].holders > 0 && !p->state[page].kept);
+    p->state[page].kept = true;
+    p->kept++;
+}
+
+bool fmi_kv_kept(const fmi_kv_pool *p, int32_t page)
+{
+    return p->state[page].kept;
 }
 
 uint64_t fmi_kv_room(const fmi_kv_pool *p)
 {
-    return p->pages - p->in_use + growable(p);
+    return p->free_count + p->idle + growable(p);
 }
 
-fm_kv_view fmi_kv_layer(const fmi_kv_pool *p, uint32_t layer)
+uint64_t fmi_kv_capacity(const fmi_kv_pool *p)
 {
-    return p->layer[layer];
+    return p->pages_max;
 }

@@ -428,6 +428,7 @@ void fm_model_close(fm_model *m)
     for (size_t i = 0; i < p->own_count; i++)
         e->be->free(e->be, p->own[i]);
     fm_free(p->own);
+    fmi_virtual_drop(m);
     fm_free(m->virtual_rows);
     fmi_rope_drop(e, p->rope);
     if (p->adopted) {

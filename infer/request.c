@@ -13,7 +13,7 @@ static fm_status check(const fm_gen_request *q)
     if (!q->model)
         return fm_fail(FM_EINVAL, "request: 'model' is missing");
     const fm_arch *a = fm_model_arch(q->model);
-    uint32_t positions = fmi_priv(q->model)->rope->positions;
+    uint32_t positions = fmi_positions(q->model);
     if (!q->prompt || q->prompt_len < 1)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)
@@ -55,7 +55,7 @@ static fm_status fill_form(fmi_request *r, const fm_gen_request *ask)
 
 static fm_status fill(fmi_request *r, const fm_gen_request *ask)
 {
-    uint32_t positions = fmi_priv(ask->model)->rope->positions;
+    uint32_t positions = fmi_positions(ask->model);
     r->prompt_len = r->count = ask->prompt_len;
     r->room = ask->prompt_len + FM_MIN((size_t)ask->max_new, positions - ask->prompt_len);
     r->token = fm_malloc(r->room * sizeof(int32_t));

@@ -176,8 +176,9 @@ static void sweep_running(fm_scheduler *s)
 /* Pages for the whole prompt should be there, unless it has the engine to itself. */
 static bool has_room(const fm_scheduler *s, const fmi_request *r)
 {
-    uint64_t pages = r->count / FM_KV_PAGE + 1;
-    return s->running == 0 || fmi_kv_room(fmi_priv(r->ask.model)->geom->pool) >= pages;
+    const fm_model *m = r->ask.model;
+    uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
+    return s->running == 0 || fmi_kv_room(fmi_priv(m)->geom->pool) >= pages * m->arch.layers;
 }
 
 static void start_waiting(fm_scheduler *s)

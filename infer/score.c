@@ -26,9 +26,9 @@ static fm_status check(const job *j)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],
                            a->vocab);
-    if (j->feed > fmi_priv(q->model)->rope->positions)
+    if (j->feed > fmi_positions(q->model))
         return fm_fail(FM_EINVAL, "score: %zu tokens, the model takes at most %u", q->n,
-                       fmi_priv(q->model)->rope->positions);
+                       fmi_positions(q->model));
     return j->top_k > a->vocab
                ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u", j->top_k, a->vocab)
                : FM_OK;

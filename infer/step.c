@@ -30,12 +30,13 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     s->product = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_product));
     s->lora = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_lora));
     s->seq = fm_calloc(n, sizeof(fm_seq *));
+    s->version = fm_calloc(n, sizeof(uint64_t));
     s->lse_host = fm_calloc(n, sizeof(float));
     void *lse = NULL;
     fm_status rc = e->be->alloc(e->be, &lse, n * sizeof(float));
     s->lse = lse;
     if (rc == FM_OK && !(s->run && s->want && s->order && s->pos && s->logit_row && s->member &&
-                         s->lin && s->lora && s->product && s->seq && s->lse_host))
+                         s->lin && s->lora && s->product && s->seq && s->version && s->lse_host))
         rc = FM_ENOMEM;
     if (rc != FM_OK) {
         fmi_step_free(s);
@@ -66,6 +67,7 @@ void fmi_step_free(fmi_step *s)
     if (s->logits_host != s->logits)
         fm_free(s->logits_host);
     device_free(e, s->dev);
+    device_free(e, s->table);
     device_free(e, s->act);
     device_free(e, s->logits);
     device_free(e, s->lse);
@@ -75,6 +77,8 @@ void fmi_step_free(fmi_step *s)
         fm_free(host[i]);
     fm_free(s->lin);
     fm_free(s->seq);
+    fm_free(s->version);
+    fm_free(s->table_host);
     fm_free(s);
 }
 
@@ -128,10 +132,15 @@ static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t sta
         if (q->stamp != stamp) {
             q->stamp = stamp;
             q->pending = 0;
-            q->number = s->seqs;
+            fmi_geom *g = fmi_priv(q->model)->geom;
+            if (g->stamp != stamp) {
+                g->stamp = stamp;
+                g->seqs = 0;
+            }
+            q->number = g->seqs++;
             s->seq[s->seqs++] = q;
         }
-        s->pos[i] = q->len + q->pending++;
+        s->pos[i] = q->base + q->len + q->pending++;
         fmi_model_priv *mp = fmi_priv(q->model);
         if (mp->stamp != stamp) {
             mp->stamp = stamp;
@@ -191,62 +200,147 @@ static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
         s->order[s->member[fmi_priv(rows[i].seq->model)->run]++] = i;
 }
 
-static uint32_t widest_table(const fmi_step *s)
+/* Runs [i, the return value) are one pass; *m: its rows. */
+static uint32_t pass_end(const fmi_step *s, uint32_t i, uint32_t *m)
 {
-    uint32_t stride = 1;
-    for (uint32_t i = 0; i < s->seqs; i++)
-        stride = FM_MAX(stride, s->seq[i]->page_count);
-    return stride;
+    uint32_t j = i;
+    for (*m = 0; j < s->runs && s->run[j].row0 == s->run[i].row0; j++)
+        *m += s->run[j].count;
+    return j;
 }
 
-static fm_status plan_room(fmi_step *s, size_t ints, size_t more)
+static fmi_geom *geom_of_run(const fmi_step *s, uint32_t i)
 {
-    if (ints <= s->ints)
+    return fmi_priv(s->run[i].model)->geom;
+}
+
+/* Host and device room for `ints`, with more where a growing need would soon come back. */
+static fm_status int_room(fm_engine *e, int32_t **host, int32_t **dev, size_t *have, size_t ints)
+{
+    if (ints <= *have)
         return FM_OK;
-    size_t room = ints + more; /* so that a growing sequence does not come back at each page */
-    int32_t *host = fm_realloc(s->host, room * sizeof(int32_t));
-    if (!host)
+    size_t room = ints + ints / 2;
+    int32_t *fresh = fm_realloc(*host, room * sizeof(int32_t));
+    if (!fresh)
         return FM_ENOMEM;
-    s->host = host;
-    void *dev = s->dev;
-    fm_status rc = device_room(s->e, &dev, s->ints * sizeof(int32_t), room * sizeof(int32_t));
-    s->dev = dev;
+    *host = fresh;
+    void *p = *dev;
+    fm_status rc = device_room(e, &p, *have * sizeof(int32_t), room * sizeof(int32_t));
+    *dev = p;
     if (rc == FM_OK)
-        s->ints = room;
+        *have = room;
     return rc;
 }
 
-/* ids, pos, slot, gather, seq of all rows in step order and page tables, in one upload. */
-static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n, uint32_t stride)
+/* Where each row's keys and values go in each layer, for one pass. */
+static void fill_slots(const fmi_step *s, const fm_row *rows, uint32_t row0, uint32_t m,
+                       uint32_t layers, int32_t *slot)
 {
-    size_t ints = (size_t)n * 5 + (size_t)s->seqs * stride;
-    fm_status rc = plan_room(s, ints, (size_t)s->max_rows * 5 + (size_t)s->seqs * stride);
+    for (uint32_t l = 0; l < layers; l++)
+        for (uint32_t i = 0; i < m; i++) {
+            uint32_t from = s->order[row0 + i], at = s->pos[from];
+            const fm_seq *q = rows[from].seq;
+            int32_t page = q->page[(size_t)l * q->page_cap + at / FM_KV_PAGE];
+            *slot++ = page * (int32_t)FM_KV_PAGE + (int32_t)(at % FM_KV_PAGE);
+        }
+}
+
+/* ids, pos, gather, seq of all rows in step order, then slots, in one upload. */
+static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
+{
+    size_t ints = (size_t)n * 4, most = 0;
+    for (uint32_t i = 0, m; i < s->runs;) {
+        uint32_t layers = geom_of_run(s, i)->layers;
+        most = FM_MAX(most, layers);
+        i = pass_end(s, i, &m);
+        ints += (size_t)layers * m;
+    }
+    fm_status rc = FM_OK;
+    if (ints > s->ints)
+        rc = int_room(s->e, &s->host, &s->dev, &s->ints, (size_t)s->max_rows * (4 + most));
     if (rc != FM_OK)
         return rc;
-    int32_t *ids = s->host, *pos = ids + n, *slot = pos + n, *gather = slot + n;
-    int32_t *seq = gather + n, *table = seq + n;
+    int32_t *ids = s->host, *pos = ids + n, *gather = pos + n, *seq = gather + n, *slot = seq + n;
     s->wanted = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t from = s->order[i], at = s->pos[from];
+        uint32_t from = s->order[i];
         const fm_row *r = &rows[from];
-        const fm_seq *q = r->seq;
         ids[i] = r->token;
-        pos[i] = (int32_t)at;
-        slot[i] = q->page[at / FM_KV_PAGE] * FM_KV_PAGE + (int32_t)(at % FM_KV_PAGE);
+        pos[i] = (int32_t)s->pos[from];
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
         if (r->want_logits)
-            gather[s->wanted++] = (int32_t)(i - s->run[fmi_priv(q->model)->run].row0);
-        seq[i] = (int32_t)q->number;
-    }
-    for (uint32_t i = 0; i < s->seqs; i++) {
-        const fm_seq *q = s->seq[i];
-        int32_t *row = table + (size_t)i * stride;
-        memcpy(row, q->page, q->page_count * sizeof(int32_t));
-        memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
+            gather[s->wanted++] = (int32_t)(i - s->run[fmi_priv(r->seq->model)->run].row0);
+        seq[i] = (int32_t)r->seq->number;
     }
     for (uint32_t i = s->wanted; i < n; i++)
         gather[i] = 0;
+    for (uint32_t i = 0, m; i < s->runs;) {
+        uint32_t layers = geom_of_run(s, i)->layers, row0 = s->run[i].row0;
+        i = pass_end(s, i, &m);
+        fill_slots(s, rows, row0, m, layers, slot);
+        slot += (size_t)layers * m;
+    }
     return s->e->be->upload(s->e->be, s->dev, s->host, ints * sizeof(int32_t));
+}
+
+/* ==== page tables ==== */
+
+/* True where the device already has the tables of these sequences in this order. */
+static bool same_tables(fmi_step *s)
+{
+    uint32_t stride = 1;
+    bool same = s->versions == s->seqs;
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        same = same && s->version[i] == s->seq[i]->version;
+        s->version[i] = s->seq[i]->version;
+        stride = FM_MAX(stride, s->seq[i]->page_count);
+    }
+    s->versions = s->seqs;
+    s->table_stride = stride;
+    return same;
+}
+
+static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
+{
+    size_t stride = s->table_stride;
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        const fm_seq *q = s->seq[i];
+        if (fmi_priv(q->model)->geom != g)
+            continue;
+        for (uint32_t l = 0; l < g->layers; l++) {
+            int32_t *row = table + ((size_t)l * g->seqs + q->number) * stride;
+            memcpy(row, q->page + (size_t)l * q->page_cap, q->page_count * sizeof(int32_t));
+            memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
+        }
+    }
+}
+
+static size_t table_ints(const fmi_step *s, const fmi_geom *g)
+{
+    return (size_t)g->layers * g->seqs * s->table_stride;
+}
+
+static fm_status upload_tables(fmi_step *s)
+{
+    fm_engine *e = s->e;
+    size_t ints = 0, at = 0;
+    uint32_t m;
+    if (same_tables(s))
+        return FM_OK;
+    s->versions = 0; /* until they are there */
+    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m))
+        ints += table_ints(s, geom_of_run(s, i));
+    fm_status rc = int_room(e, &s->table_host, &s->table, &s->table_ints, ints);
+    if (rc != FM_OK)
+        return rc;
+    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m)) {
+        fill_table(s, geom_of_run(s, i), s->table_host + at);
+        at += table_ints(s, geom_of_run(s, i));
+    }
+    rc = e->be->upload(e->be, s->table, s->table_host, ints * sizeof(int32_t));
+    if (rc == FM_OK)
+        s->versions = s->seqs;
+    return rc;
 }
 
 static size_t act_floats(const fmi_geom *g, uint32_t rows)
@@ -281,11 +375,33 @@ static fm_status workspace(fmi_step *s)
 
 /* ==== the step ==== */
 
-/* One pass over runs [i, j), whose logits begin at row want0. */
-static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t stride, uint32_t i, uint32_t j,
-                          uint32_t want0)
+/* Activations of a pass, each on a cache line. */
+static void carve(fmi_pass *p)
 {
-    const fmi_geom *g = fmi_priv(s->run[i].model)->geom;
+    const fmi_geom *g = p->g;
+    size_t rows = p->s->max_rows, h = g->hidden * rows, inter = g->inter * rows;
+    size_t q = (size_t)g->heads * g->head_dim * rows, kv = (size_t)g->kv_heads * g->head_dim * rows;
+    size_t widest = FM_MAX(FM_MAX(h, q), inter);
+    size_t sizes[] = {h, h, q, kv, kv, q, h, inter, inter, widest};
+    float **fields[] = {&p->x,   &p->xn, &p->q,    &p->k,  &p->v,
+                        &p->att, &p->o,  &p->gate, &p->up, &p->scaled};
+    float *at = p->s->act;
+    for (size_t f = 0; f < FM_ARRAY_LEN(sizes); f++) {
+        *fields[f] = at;
+        at += (sizes[f] + 15) & ~(size_t)15;
+    }
+}
+
+/* Where the parts of one pass begin in what was uploaded. */
+typedef struct cursor {
+    uint32_t want0;
+    size_t slot, table;
+} cursor;
+
+/* One pass over runs [i, j) of m rows. */
+static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint32_t m, cursor *at)
+{
+    const fmi_geom *g = geom_of_run(s, i);
     uint32_t wants = 0, w = 0, row0 = s->run[i].row0;
     for (uint32_t r = i; r < j; r++)
         if (s->run[r].wanted) {
@@ -299,40 +415,39 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t stride, uint32_t i, 
                   .all = {s->run + i, j - i},
                   .want = {s->want, wants},
                   .row0 = row0,
-                  .m = s->run[j - 1].begin + s->run[j - 1].count,
-                  .want0 = want0,
+                  .m = m,
+                  .want0 = at->want0,
                   .w = w,
-                  .table_stride = stride,
+                  .table_stride = s->table_stride,
                   .ids = s->dev + row0,
                   .pos = s->dev + n + row0,
-                  .slot = s->dev + 2 * (size_t)n + row0,
-                  .gather = s->dev + 3 * (size_t)n + want0,
-                  .seq = s->dev + 4 * (size_t)n + row0,
-                  .table = s->dev + 5 * (size_t)n};
-    size_t rows = s->max_rows, h = g->hidden * rows;
-    size_t q = (size_t)g->heads * g->head_dim * rows, kv = (size_t)g->kv_heads * g->head_dim * rows;
-    size_t inter = g->inter * rows, widest = FM_MAX(FM_MAX(h, q), inter);
-    size_t sizes[] = {h, h, q, kv, kv, q, h, inter, inter, widest};
-    float **fields[] = {&p.x, &p.xn, &p.q, &p.k, &p.v, &p.att, &p.o, &p.gate, &p.up, &p.scaled};
-    float *at = s->act;
-    for (size_t f = 0; f < FM_ARRAY_LEN(sizes); f++) {
-        *fields[f] = at;
-        at += (sizes[f] + 15) & ~(size_t)15; /* each on a cache line */
-    }
+                  .gather = s->dev + 2 * (size_t)n + at->want0,
+                  .seq = s->dev + 3 * (size_t)n + row0,
+                  .slots = s->dev + 4 * (size_t)n + at->slot,
+                  .tables = s->table + at->table,
+                  .seqs = g->seqs};
+    carve(&p);
+    at->want0 += w;
+    at->slot += (size_t)g->layers * m;
+    at->table += table_ints(s, g);
     return fmi_forward(&p);
 }
 
-static fm_status run_passes(fmi_step *s, uint32_t n, uint32_t stride)
+fm_status fmi_pass_enter(fmi_pass *p, uint32_t l)
 {
-    uint32_t want0 = 0;
-    for (uint32_t i = 0, j; i < s->runs; i = j) {
-        uint32_t w = 0;
-        for (j = i; j < s->runs && s->run[j].row0 == s->run[i].row0; j++)
-            w += s->run[j].wanted;
-        fm_status rc = run_pass(s, n, stride, i, j, want0);
+    p->slot = p->slots + (size_t)l * p->m;
+    p->table = p->tables + (size_t)l * p->seqs * p->table_stride;
+    return FM_OK;
+}
+
+static fm_status run_passes(fmi_step *s, uint32_t n)
+{
+    cursor at = {0};
+    for (uint32_t i = 0, j, m; i < s->runs; i = j) {
+        j = pass_end(s, i, &m);
+        fm_status rc = run_pass(s, n, i, j, m, &at);
         if (rc != FM_OK)
             return rc;
-        want0 += w;
     }
     fm_backend *be = s->e->be;
     if (be->host_visible || s->wanted == 0)
@@ -355,12 +470,13 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         place_rows(s, rows, n);
         s->list_count = 0;
         s->chunk_now = NULL;
-        uint32_t stride = widest_table(s);
-        rc = upload_plan(s, rows, n, stride);
+        rc = upload_plan(s, rows, n);
+        if (rc == FM_OK)
+            rc = upload_tables(s);
         if (rc == FM_OK)
             rc = workspace(s);
         if (rc == FM_OK)
-            rc = run_passes(s, n, stride);
+            rc = run_passes(s, n);
     }
     for (uint32_t i = 0; i < n; i++) {
         fm_seq *q = rows[i].seq;
@@ -380,6 +496,21 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     e->steps++;
     e->rows += n;
     return FM_OK;
+}
+
+fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n)
+{
+    fm_engine *e = s->model->engine;
+    fm_row *row = fm_calloc(n, sizeof(*row));
+    if (!row)
+        return FM_ENOMEM;
+    for (uint32_t i = 0; i < n; i++)
+        row[i].seq = s;
+    e->step->given = rows;
+    fm_status rc = fm_engine_step(e, row, n);
+    e->step->given = NULL;
+    fm_free(row);
+    return rc;
 }
 
 const float *fm_engine_logits(const fm_engine *e, uint32_t i)

@@ -45,8 +45,15 @@ struct fmi_step {
     fm_seq **seq;          /* [max_rows] the sequences of the step */
     uint32_t seqs;
     uint32_t last_n;
-    int32_t *host, *dev; /* ids, pos, slot, gather, seq of n rows, then a page table per sequence */
+    const float *given;  /* host rows that stand in for embeddings: fmi_step_given */
+    int32_t *host, *dev; /* ids, pos, gather, seq of n rows, then slots [layers, m] of each pass */
     size_t ints;
+    /* Page tables [layers, sequences, stride] of each pass, and the versions of the sequences that
+     * they were made of: a step whose sequences have the tables that the last one had sends none. */
+    int32_t *table_host, *table;
+    size_t table_ints;
+    uint64_t *version; /* [max_rows] */
+    uint32_t versions, table_stride;
     float *act; /* device activations */
     size_t act_floats;
     float *logits, *logits_host; /* [wanted, ld]; host: the same where the device is visible */
@@ -69,8 +76,10 @@ typedef struct fmi_pass {
     uint32_t row0, m;  /* first row in step order, rows */
     uint32_t want0, w; /* first row of logits, rows of them */
     uint32_t table_stride;
-    const int32_t *ids, *pos, *slot, *gather, *seq; /* device, of this fmi_pass */
-    const int32_t *table;                           /* device, [sequences of the step, stride] */
+    const int32_t *ids, *pos, *gather, *seq; /* device, of this fmi_pass */
+    const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */
+    uint32_t seqs;
+    const int32_t *slot, *table; /* device, of the layer that was entered: [m], [seqs, stride] */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled;
 } fmi_pass;
 
@@ -103,6 +112,9 @@ typedef struct fmi_out {
  * through one product, whoever's model they are of; then low-rank terms, then scales. */
 FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
                                  const fmi_out *out, uint32_t outs);
+
+/* Rows, slots and page table of layer l become the pass's. forward.c calls it before each layer. */
+FM_CHECKED fm_status fmi_pass_enter(fmi_pass *p, uint32_t l);
 
 /* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
 FM_CHECKED fm_status fmi_forward(fmi_pass *p);

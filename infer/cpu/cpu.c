@@ -39,17 +39,14 @@ void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *
 static fm_status cpu_alloc(fm_backend *be, void **out, size_t bytes)
 {
     (void)be;
-    *out = fm_aligned_alloc(64, bytes);
-    if (!*out)
-        return FM_ENOMEM;
-    memset(*out, 0, bytes);
-    return FM_OK;
+    *out = fm_zeroed_alloc(bytes);
+    return *out ? FM_OK : FM_ENOMEM;
 }
 
 static void cpu_free(fm_backend *be, void *ptr)
 {
     (void)be;
-    fm_free(ptr);
+    fm_zeroed_free(ptr);
 }
 
 static fm_status cpu_copy(fm_backend *be, void *dst, const void *src, size_t bytes)

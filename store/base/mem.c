@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Nothing real is larger (64 TiB); what is, comes from a hostile length. */
 #define MEM_MAX_BYTES ((size_t)1 << 46)
@@ -92,6 +93,52 @@ void *fm_aligned_alloc(size_t align_bytes, size_t bytes)
 void fm_free(void *ptr)
 {
     free(ptr);
+}
+
+#define ZEROED_HEAD 64u /* before the pointer: bytes mapped, 0 = from the heap */
+#define ZEROED_MAP_MIN ((size_t)1 << 20)
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static void *map_zeroed(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    if (bytes >= 4 * HUGE_PAGE) /* advice: where it is not taken, small pages do */
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+void *fm_zeroed_alloc(size_t bytes)
+{
+    void *p = NULL;
+    size_t whole = bytes + ZEROED_HEAD, mapped = bytes >= ZEROED_MAP_MIN ? whole : 0;
+
+    if (must_fail() || bytes > MEM_MAX_BYTES)
+        return no_memory(bytes);
+    if (mapped)
+        p = map_zeroed(mapped);
+    else if (posix_memalign(&p, ZEROED_HEAD, whole) == 0)
+        memset(p, 0, whole);
+    if (!p)
+        return no_memory(bytes);
+    memcpy(p, &mapped, sizeof(mapped));
+    return (char *)p + ZEROED_HEAD;
+}
+
+void fm_zeroed_free(void *ptr)
+{
+    size_t mapped;
+
+    if (!ptr)
+        return;
+    void *p = (char *)ptr - ZEROED_HEAD;
+    memcpy(&mapped, p, sizeof(mapped));
+    if (mapped)
+        (void)munmap(p, mapped);
+    else
+        free(p);
 }
 
 char *fm_strndup(const char *s, size_t len)

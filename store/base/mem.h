@@ -19,6 +19,11 @@ char *fm_asprintf(const char *fmt, ...) FM_PRINTF(1, 2);
 void *fm_memdup(const void *src, size_t bytes);
 void fm_free(void *ptr);
 
+/* 64-byte aligned zeros. Large ones take memory only where they are touched, in huge pages where the
+ * system has them, so that a whole budget can be reserved at once. Freed by fm_zeroed_free alone. */
+void *fm_zeroed_alloc(size_t bytes);
+void fm_zeroed_free(void *ptr);
+
 /* Grow *array (elem_bytes each) so that it holds at least need elements; doubles *cap. */
 FM_CHECKED fm_status fm_grow(void *array_ptr, size_t *cap, size_t need, size_t elem_bytes);
 
