@@ -50,6 +50,7 @@ static inline uint32_t fmi_panel_outputs(const fmi_fast_weight *w)
 void fmi_fast_weight_install(fm_backend *be);
 void fmi_fast_product_install(fm_backend *be);
 void fmi_fast_lora_install(fm_backend *be);
+void fmi_fast_attention_install(fm_backend *be);
 
 /* The backend in mode fast; isa is a kernel table's name ("generic", "avx2", "avx512",
  * "avx512vnni", "avx512bf16"), NULL picks the best. FM_EUNSUPPORTED as fmi_cpu_open_isa. */

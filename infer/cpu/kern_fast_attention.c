@@ -1,0 +1,555 @@
+/* kern_fast_attention.c - kernels of kern_fast_attention.h, compiled once per instruction set.
+ *
+ * Both products are tiles of rows x vectors of sixteen outputs: scores run over pairs of the head's
+ * elements with outputs = positions, the sum over values over pairs of positions with outputs = the
+ * head's elements. All weights of a chunk are known before the values are walked, so that sums
+ * stay in registers for the whole chunk. */
+#include "infer/cpu/kern_fast_attention.h"
+#include "infer/cpu/kern_fast_line.h"
+
+#define FA_LOG2E 1.44269504088896341f
+
+#if defined(FMI_ISA_AVX512)
+#define FA_WIDE_ROWS 6u /* rows of tiles four vectors wide; above, two */
+#define FA_MOST_ROWS FMI_FA_ROWS
+#define FA_WIDE 4u
+#define FA_NARROW 2u
+#else
+#define FA_WIDE_ROWS 2u
+#define FA_MOST_ROWS 4u
+#define FA_WIDE 2u
+#define FA_NARROW 1u
+#endif
+
+/* ==== vectors ==== */
+
+#if defined(FMI_ISA_AVX512)
+
+FMI_INLINE vi vi_dot16(vi sum, vi pairs, vi pair)
+{
+#if defined(FMI_FAST_VNNI)
+    return _mm512_dpwssd_epi32(sum, pairs, pair);
+#else
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, pair));
+#endif
+}
+/* Lanes from lo to hi stay, the others become other. */
+FMI_INLINE vf vf_keep(vf v, uint32_t lo, uint32_t hi, float other)
+{
+    __mmask16 keep = (__mmask16)((0xffffu << lo) & (0xffffu >> (15 - hi)));
+    return _mm512_mask_mov_ps(_mm512_set1_ps(other), keep, v);
+}
+FMI_INLINE void store_int16(int16_t *dst, vf v)
+{
+    _mm256_storeu_si256((void *)dst, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(v)));
+}
+FMI_INLINE float fold_max(vf v)
+{
+    return _mm512_reduce_max_ps(v);
+}
+FMI_INLINE float fold_add(vf v)
+{
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+#elif defined(FMI_ISA_AVX2)
+
+FMI_INLINE vi vi_dot16(vi sum, vi pairs, vi pair)
+{
+    return (vi){_mm256_add_epi32(sum.lo, _mm256_madd_epi16(pairs.lo, pair.lo)),
+                _mm256_add_epi32(sum.hi, _mm256_madd_epi16(pairs.hi, pair.hi))};
+}
+
+#else
+
+FMI_LANES vi vi_dot16(vi sum, vi pairs, vi pair)
+{
+    int16_t a[2 * VF_LANES], b[2];
+
+    memcpy(a, &pairs, sizeof a);
+    memcpy(b, &pair, sizeof b);
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        sum.i[i] += a[2 * i] * b[0] + a[2 * i + 1] * b[1];
+    return sum;
+}
+
+#endif
+
+#if !defined(FMI_ISA_AVX512)
+
+FMI_INLINE vf vf_keep(vf v, uint32_t lo, uint32_t hi, float other)
+{
+    float f[VF_LANES];
+
+    vf_store(f, v);
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        f[i] = i >= lo && i <= hi ? f[i] : other;
+    return vf_load(f);
+}
+FMI_INLINE void store_int16(int16_t *dst, vf v)
+{
+    float f[VF_LANES];
+    int32_t bits[VF_LANES];
+
+    vf_store(f, vf_add(v, vf_set1(12582912.0f))); /* 1.5 * 2^23: the low bits are the number */
+    memcpy(bits, f, sizeof bits);
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        dst[i] = (int16_t)(bits[i] & 0xffff);
+}
+FMI_INLINE float fold_max(vf v)
+{
+    return vf_fold_max(v);
+}
+FMI_INLINE float fold_add(vf v)
+{
+    return vf_fold_add(v);
+}
+
+#endif
+
+/* Sixteen floats >= 0 as bf16, and what they became. */
+#if defined(FMI_FAST_BF16)
+FMI_INLINE vf store_bf16(uint16_t *dst, vf v)
+{
+    __m256bh half = _mm512_cvtneps_pbh(v);
+    _mm256_storeu_si256((void *)dst, (__m256i)half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)half), 16));
+}
+#else
+FMI_INLINE vf store_bf16(uint16_t *dst, vf v)
+{
+    float f[VF_LANES];
+    uint32_t bits[VF_LANES];
+
+    vf_store(f, v);
+    memcpy(bits, f, sizeof bits);
+    for (uint32_t i = 0; i < VF_LANES; i++) {
+        uint32_t b = bits[i] + 0x7fffu + (bits[i] >> 16 & 1u);
+        b = f[i] != f[i] ? bits[i] | 0x400000u : b;
+        dst[i] = (uint16_t)(b >> 16);
+        bits[i] = b & 0xffff0000u;
+    }
+    memcpy(f, bits, sizeof f);
+    return vf_load(f);
+}
+#endif
+
+/* 2^x for x <= 0, 2^-126 below -126; 1 at 0. The polynomial's error is 2e-7 of the result. */
+FMI_INLINE vf exp2_of_negative(vf x)
+{
+    const vf magic = vf_set1(12582912.0f);
+    vf n, f, t, q;
+
+    x = vf_max(vf_set1(-126.0f), x);
+    t = vf_add(x, magic);
+    n = vf_sub(t, magic);
+    f = vf_sub(x, n);
+    q = vf_set1(1.3333558e-3f);
+    q = vf_fma(q, f, vf_set1(9.6181291e-3f));
+    q = vf_fma(q, f, vf_set1(5.5504109e-2f));
+    q = vf_fma(q, f, vf_set1(2.4022651e-1f));
+    q = vf_fma(q, f, vf_set1(6.9314718e-1f));
+    q = vf_fma(q, f, vf_set1(1.0f));
+    return vf_mul(q, vf_pow2_biased(t));
+}
+
+/* tanh from 2^x: its absolute error is 2e-7, which is what a score of some ten to fifty needs. */
+FMI_INLINE vf tanh_of(vf x)
+{
+    const vf one = vf_set1(1.0f);
+    vf size = vf_max(x, vf_sub(vf_zero(), x));
+    vf e = exp2_of_negative(vf_mul(size, vf_set1(-2.0f * FA_LOG2E)));
+    vf y = vf_div(vf_sub(one, e), vf_add(one, e));
+    return vf_div(vf_mul(x, y), vf_max(size, vf_set1(1e-30f)));
+}
+
+/* ==== scores ==== */
+
+typedef struct score_job {
+    const fmi_fast_attn *a;
+    const int16_t *q; /* of the tile's first row */
+    const float *q_scale;
+    float *score;
+} score_job;
+
+FMI_INLINE const uint8_t *key_vector(const fmi_fast_attn *a, uint32_t v)
+{
+    return a->k[v / 2] + (size_t)(v % 2) * 64;
+}
+
+/* Score vectors at .. at + nv - 1 (of sixteen positions each) of some rows. */
+FMI_INLINE void score_tile(const uint32_t rows, const uint32_t nv, const score_job *j, uint32_t at)
+{
+    const uint32_t hd = j->a->hd;
+    const uint8_t *k[FA_WIDE];
+    vi sum[FMI_FA_ROWS][FA_WIDE];
+
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < nv; v++) {
+        k[v] = key_vector(j->a, at + v);
+#pragma GCC unroll 12
+        for (uint32_t r = 0; r < rows; r++)
+            sum[r][v] = vi_set1(0);
+    }
+    for (uint32_t d = 0; d < hd; d += 2) {
+        vi key[FA_WIDE];
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < nv; v++)
+            key[v] = vi_load(k[v] + (size_t)d * 64);
+#pragma GCC unroll 12
+        for (uint32_t r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, j->q + r * hd + d, sizeof pair);
+            vi x = vi_set1(pair);
+#pragma GCC unroll 4
+            for (uint32_t v = 0; v < nv; v++)
+                sum[r][v] = vi_dot16(sum[r][v], key[v], x);
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < nv; v++) {
+        const uint8_t *page = j->a->k[(at + v) / 2] + (size_t)hd * 64;
+        vf scale = vf_load((const float *)(const void *)page + (at + v) % 2 * VF_LANES);
+#pragma GCC unroll 12
+        for (uint32_t r = 0; r < rows; r++) {
+            vf s = vf_mul(vf_of_int(sum[r][v]), scale);
+            vf_store(j->score + r * FMI_FA_CHUNK + (at + v) * VF_LANES,
+                     vf_mul(s, vf_set1(j->q_scale[r])));
+        }
+    }
+}
+
+/* Vectors from .. to, both in. */
+FMI_INLINE void score_rows(const uint32_t rows, const score_job *j, uint32_t from, uint32_t to)
+{
+    const uint32_t wide = rows <= FA_WIDE_ROWS ? FA_WIDE : FA_NARROW;
+
+    for (; from + wide <= to + 1; from += wide)
+        score_tile(rows, wide, j, from);
+    for (; from <= to; from++)
+        score_tile(rows, 1, j, from);
+}
+
+/* ==== values ==== */
+
+typedef struct mix_job {
+    const fmi_fast_attn *a;
+    const uint16_t *p; /* of the tile's first row */
+    float *o;
+    const uint8_t *last; /* values of the last pair where it is half visible, or NULL */
+    uint32_t from, to;   /* pairs; last is number to, else to is the end */
+} mix_job;
+
+FMI_INLINE void mix_pairs(const uint32_t rows, const uint32_t nv, const mix_job *j,
+                          vf sum[FMI_FA_ROWS][FA_WIDE], const uint8_t *value, uint32_t pair,
+                          uint32_t pairs)
+{
+    const size_t line = FMI_FA_HDV(j->a->hd) * 4;
+    const uint16_t *p = j->p + 2 * (size_t)pair;
+
+    for (uint32_t i = 0; i < pairs; i++, value += line, p += 2) {
+        vb val[FA_WIDE];
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < nv; v++)
+            val[v] = vb_load(value + (size_t)v * 64);
+#pragma GCC unroll 12
+        for (uint32_t r = 0; r < rows; r++) {
+            uint32_t bits;
+            memcpy(&bits, p + r * FMI_FA_CHUNK, sizeof bits);
+            vb x = vb_set1(bits);
+#pragma GCC unroll 4
+            for (uint32_t v = 0; v < nv; v++)
+                sum[r][v] = vb_dot(sum[r][v], x, val[v]);
+        }
+    }
+}
+
+/* Elements 16 at .. 16 (at + nv) of the sums of some rows. */
+FMI_INLINE void mix_tile(const uint32_t rows, const uint32_t nv, const mix_job *j, uint32_t at)
+{
+    const size_t hdv = FMI_FA_HDV(j->a->hd), line = hdv * 4;
+    vf sum[FMI_FA_ROWS][FA_WIDE];
+
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < nv; v++)
+            sum[r][v] = vf_zero();
+    for (uint32_t i = j->from, next; i < j->to; i = next) {
+        const uint32_t first = i % (FMI_FA_PAGE / 2);
+        next = i - first + FMI_FA_PAGE / 2;
+        next = next < j->to ? next : j->to;
+        mix_pairs(rows, nv, j, sum, j->a->v[i / (FMI_FA_PAGE / 2)] + first * line + at * 64, i,
+                  next - i);
+    }
+    if (j->last)
+        mix_pairs(rows, nv, j, sum, j->last + at * 64, j->to, 1);
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (uint32_t v = 0; v < nv; v++)
+            vf_store(j->o + r * hdv + (at + v) * VF_LANES, sum[r][v]);
+}
+
+FMI_INLINE void mix_rows(const uint32_t rows, const mix_job *j)
+{
+    const uint32_t wide = rows <= FA_WIDE_ROWS ? FA_WIDE : FA_NARROW;
+    const uint32_t vectors = (uint32_t)(FMI_FA_HDV(j->a->hd) / VF_LANES);
+    uint32_t v = 0;
+
+    for (; v + wide <= vectors; v += wide)
+        mix_tile(rows, wide, j, v);
+    for (; v < vectors; v++)
+        mix_tile(rows, 1, j, v);
+}
+
+/* ==== a chunk ==== */
+
+#define FA_CASES(call)                                                                             \
+    FA_CASE(1, call)                                                                               \
+    FA_CASE(2, call) FA_CASE(3, call) FA_CASE(4, call) FA_MORE_CASES(call)
+#if defined(FMI_ISA_AVX512)
+#define FA_MORE_CASES(call)                                                                        \
+    FA_CASE(5, call)                                                                               \
+    FA_CASE(6, call)                                                                               \
+    FA_CASE(7, call)                                                                               \
+    FA_CASE(8, call) FA_CASE(9, call) FA_CASE(10, call) FA_CASE(11, call) FA_CASE(12, call)
+#else
+#define FA_MORE_CASES(call)
+#endif
+
+static void score_some(uint32_t rows, const score_job *j, uint32_t from, uint32_t to)
+{
+    switch (rows) {
+#define FA_CASE(n, call)                                                                           \
+    case n:                                                                                        \
+        score_rows(n, j, from, to);                                                                \
+        break;
+        FA_CASES(score_rows)
+#undef FA_CASE
+    default:
+        break;
+    }
+}
+
+static void mix_some(uint32_t rows, const mix_job *j)
+{
+    switch (rows) {
+#define FA_CASE(n, call)                                                                           \
+    case n:                                                                                        \
+        mix_rows(n, j);                                                                            \
+        break;
+        FA_CASES(mix_rows)
+#undef FA_CASE
+    default:
+        break;
+    }
+}
+
+static void cap_scores(float *s, uint32_t from, uint32_t to, float softcap)
+{
+    const vf cap = vf_set1(softcap * FA_LOG2E);
+
+    for (uint32_t v = from; v <= to; v++)
+        vf_store(s + v * VF_LANES, vf_mul(cap, tanh_of(vf_load(s + v * VF_LANES))));
+}
+
+/* Weights of one row in p, its maximum and their sum; p is 0 in the vectors from .. to that the
+ * row does not see. */
+static void weigh(const fmi_fast_attn *a, uint32_t r, uint32_t from, uint32_t to)
+{
+    float *s = a->score + r * FMI_FA_CHUNK;
+    uint16_t *p = a->p + r * FMI_FA_CHUNK;
+    const uint32_t lo = a->lo[r], hi = a->hi[r], first = lo / VF_LANES, last = hi / VF_LANES;
+    vf best = vf_set1(-INFINITY), sum = vf_zero();
+
+    if (lo > hi) {
+        memset(p + from * VF_LANES, 0, (size_t)(to + 1 - from) * VF_LANES * sizeof *p);
+        a->m[r] = -INFINITY;
+        a->l[r] = 0.0f;
+        return;
+    }
+    if (a->softcap > 0.0f)
+        cap_scores(s, first, last, a->softcap);
+    vf_store(s + first * VF_LANES,
+             vf_keep(vf_load(s + first * VF_LANES), lo % VF_LANES, VF_LANES - 1, -INFINITY));
+    vf_store(s + last * VF_LANES,
+             vf_keep(vf_load(s + last * VF_LANES), 0, hi % VF_LANES, -INFINITY));
+    for (uint32_t v = first; v <= last; v++)
+        best = vf_max(vf_load(s + v * VF_LANES), best);
+    a->m[r] = fold_max(best);
+    best = vf_set1(a->m[r]);
+    memset(p + from * VF_LANES, 0, (size_t)(first - from) * VF_LANES * sizeof *p);
+    for (uint32_t v = first; v <= last; v++) {
+        vf e = exp2_of_negative(vf_sub(vf_load(s + v * VF_LANES), best));
+        if (v == first || v == last)
+            e = vf_keep(e, v == first ? lo % VF_LANES : 0, v == last ? hi % VF_LANES : VF_LANES - 1,
+                        0.0f);
+        sum = vf_add(sum, store_bf16(p + v * VF_LANES, e));
+    }
+    memset(p + (last + 1) * VF_LANES, 0, (size_t)(to - last) * VF_LANES * sizeof *p);
+    a->l[r] = fold_add(sum);
+}
+
+/* The values of the pair whose second position nobody sees (it may hold anything), with zeros. */
+static const uint8_t *half_pair(const fmi_fast_attn *a, uint32_t hi)
+{
+    const size_t hdv = FMI_FA_HDV(a->hd);
+    const uint8_t *src = a->v[hi / FMI_FA_PAGE] + hi % FMI_FA_PAGE / 2 * hdv * 4;
+    uint16_t *dst = a->p + FMI_FA_ROWS * FMI_FA_CHUNK;
+
+    for (size_t d = 0; d < hdv; d++) {
+        memcpy(dst + 2 * d, src + 4 * d, sizeof *dst);
+        dst[2 * d + 1] = 0;
+    }
+    return (const uint8_t *)dst;
+}
+
+static void k_chunk(const fmi_fast_attn *a)
+{
+    const size_t hdv = FMI_FA_HDV(a->hd);
+    uint32_t lo = FMI_FA_CHUNK, hi = 0;
+
+    for (uint32_t r = 0; r < a->rows; r++)
+        if (a->lo[r] <= a->hi[r]) {
+            lo = a->lo[r] < lo ? a->lo[r] : lo;
+            hi = a->hi[r] > hi ? a->hi[r] : hi;
+        }
+    if (lo > hi) { /* nobody sees it */
+        for (uint32_t r = 0; r < a->rows; r++) {
+            a->m[r] = -INFINITY;
+            a->l[r] = 0.0f;
+        }
+        memset(a->o, 0, a->rows * hdv * sizeof *a->o);
+        return;
+    }
+    mix_job mix = {.a = a, .from = lo / 2, .to = (hi + 1) / 2};
+    if (hi % 2 == 0)
+        mix.last = half_pair(a, hi);
+    for (uint32_t at = 0, n; at < a->rows; at += n) {
+        n = a->rows - at < FA_MOST_ROWS ? a->rows - at : FA_MOST_ROWS;
+        score_job score = {.a = a,
+                           .q = a->q + at * a->hd,
+                           .q_scale = a->q_scale + at,
+                           .score = a->score + at * FMI_FA_CHUNK};
+        score_some(n, &score, lo / VF_LANES, hi / VF_LANES);
+        for (uint32_t r = at; r < at + n; r++)
+            weigh(a, r, lo / VF_LANES, hi / VF_LANES);
+        mix.p = a->p + at * FMI_FA_CHUNK;
+        mix.o = a->o + at * hdv;
+        mix_some(n, &mix);
+    }
+}
+
+/* ==== rows ==== */
+
+static float k_quantise(int16_t *dst, const float *x, uint32_t hd)
+{
+    vf most = vf_zero(), sum = vf_zero(), inv;
+
+    for (uint32_t i = 0; i < hd; i += VF_LANES) {
+        vf v = vf_load_upto(x + i, hd - i);
+        vf size = vf_max(v, vf_sub(vf_zero(), v));
+        most = vf_max(size, most);
+        sum = vf_add(sum, vf_mul(v, vf_zero())); /* NaN where any element is not finite */
+    }
+    const float max = fold_max(most), bad = fold_add(sum);
+    if (bad != 0.0f || !(max >= 1e-30f)) {
+        memset(dst, 0, hd * sizeof *dst);
+        return bad;
+    }
+    inv = vf_set1(1.0f / max);
+    sum = vf_zero();
+    for (uint32_t i = 0; i < hd; i += VF_LANES) {
+        vf t = vf_mul(vf_load_upto(x + i, hd - i), inv);
+        sum = vf_fma(t, t, sum);
+    }
+    const float most_int = FMI_FA_NORM / sqrtf(fold_add(sum));
+    const float f = most_int < 32767.0f ? most_int : 32767.0f;
+    for (uint32_t i = 0; i < hd; i += VF_LANES) {
+        int16_t tmp[VF_LANES];
+        vf t = vf_mul(vf_mul(vf_load_upto(x + i, hd - i), inv), vf_set1(f));
+        store_int16(hd - i < VF_LANES ? tmp : dst + i, t);
+        if (hd - i < VF_LANES)
+            memcpy(dst + i, tmp, (hd - i) * sizeof *dst);
+    }
+    return max / f;
+}
+
+static void k_put(uint8_t *kpage, uint8_t *vpage, uint32_t at, const float *k, const float *v,
+                  uint32_t hd)
+{
+    const size_t hdv = FMI_FA_HDV(hd);
+    int16_t key[512];
+    uint16_t *value = (uint16_t *)(void *)vpage + (size_t)(at / 2) * hdv * 2 + at % 2;
+    float scale = k_quantise(key, k, hd);
+    bool bad = false;
+
+    for (uint32_t d = 0; d < hd; d += 2)
+        memcpy(kpage + (size_t)d * 64 + at * 4, key + d, 4);
+    for (uint32_t d = 0; d < hdv; d++) {
+        uint32_t bits = 0;
+        if (d < hd)
+            memcpy(&bits, v + d, sizeof bits);
+        bits += 0x7fffu + (bits >> 16 & 1u);
+        bad |= (bits >> 23 & 255u) == 255;
+        value[2 * d] = (bits >> 23 & 255u) == 0 ? 0 : (uint16_t)(bits >> 16);
+    }
+    if (bad) {
+        scale = NAN;
+        for (uint32_t d = 0; d < hdv; d++)
+            value[2 * d] = 0;
+    }
+    memcpy(kpage + (size_t)hd * 64 + at * 4, &scale, sizeof scale);
+}
+
+static void k_merge(float *m, float *l, float *o, float later_m, float later_l,
+                    const float *later_o, uint32_t hd)
+{
+    const size_t hdv = FMI_FA_HDV(hd);
+    const float most = later_m > *m ? later_m : *m;
+    float f[VF_LANES] = {*m - most, later_m - most};
+
+    vf_store(f, exp2_of_negative(vf_load(f)));
+    vf a = vf_set1(f[0]), b = vf_set1(f[1]);
+    *m = most;
+    *l = *l * f[0] + later_l * f[1];
+    for (size_t d = 0; d < hdv; d += VF_LANES)
+        vf_store(o + d, vf_fma(vf_load(later_o + d), b, vf_mul(vf_load(o + d), a)));
+}
+
+/* Adding +0 makes zeros positive. */
+static void k_finish(float *out, const float *o, float l, uint32_t hd)
+{
+    for (uint32_t d = 0; d < hd; d += VF_LANES)
+        vf_store_upto(out + d, vf_add(vf_div(vf_load(o + d), vf_set1(l)), vf_zero()), hd - d);
+}
+
+#if defined(FMI_ISA_AVX512) && defined(FMI_FAST_BF16)
+#define FA_TABLE fmi_fast_attn_avx512bf16
+#define FA_ISA "avx512bf16"
+#elif defined(FMI_ISA_AVX512) && defined(FMI_FAST_VNNI)
+#define FA_TABLE fmi_fast_attn_avx512vnni
+#define FA_ISA "avx512vnni"
+#elif defined(FMI_ISA_AVX512)
+#define FA_TABLE fmi_fast_attn_avx512
+#define FA_ISA "avx512"
+#elif defined(FMI_ISA_AVX2)
+#define FA_TABLE fmi_fast_attn_avx2
+#define FA_ISA "avx2"
+#else
+#define FA_TABLE fmi_fast_attn_generic
+#define FA_ISA "generic"
+#endif
+
+const fmi_fast_attn_kern FA_TABLE = {
+    .isa = FA_ISA,
+    .quantise = k_quantise,
+    .put = k_put,
+    .chunk = k_chunk,
+    .merge = k_merge,
+    .finish = k_finish,
+};

@@ -1,0 +1,412 @@
+/* Attention of mode fast: double precision over the same stored keys and values and over unrounded
+ * ones, rows that know nothing of tiles, chunks, neighbours, pages and threads, and every
+ * instruction set with the same bits. */
+#include "tests/kernel/kernel_kit.h"
+
+#include "infer/cpu/fast.h"
+#include "infer/cpu/kern_fast_attention.h"
+
+/* Over stored values only float rounding is left, and weights that this rounding pushes to the
+ * other side of a bf16: one in a thousand, each by 2^-8. */
+#define TOL_STORED 4e-4
+/* Values and weights are rounded to bf16: 2^-9 / sqrt(3) each for random signs, relative to the
+ * largest terms of a sum that may cancel. */
+#define TOL 4e-3
+
+typedef struct shape {
+    uint32_t nh, nkv, hd, window, len;
+    float softcap;
+} shape;
+
+/* One sequence: its rows, and where its positions lie. */
+typedef struct world {
+    shape s;
+    fm_backend *be;
+    fm_kv_view kv;
+    float *q, *k, *v; /* [len][heads * hd] */
+    int32_t *table, *slot, *seq, *pos;
+    uint32_t pages, per_seq, seqs;
+} world;
+
+static float scale_of(const shape *s)
+{
+    return 1.5f / sqrtf((float)s->hd);
+}
+
+static const char *const isas[] = {"avx512bf16", "avx512vnni", "avx512", "avx2", "generic"};
+
+/* NULL: this CPU lacks it. */
+static fm_backend *open_isa(const char *isa, fm_pool *pool)
+{
+    fm_backend *be = NULL;
+    fm_status rc = fmi_cpu_open_fast(&be, pool, isa);
+
+    if (rc != FM_EUNSUPPORTED)
+        tk_ok(rc);
+    return be;
+}
+
+static float *floats(size_t n, uint64_t stream, double size)
+{
+    float *x = fm_malloc((n + 1) * sizeof *x);
+
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((2.0 * fm_rng_uniform(3, stream, i) - 1.0) * size);
+    return x;
+}
+
+/* Sequence 0 holds the rows of k, v; seqs - 1 others, all pages scattered by placement, the rest of
+ * the cache NaN. Every sequence holds the same rows, so any may be asked. */
+static world make(fm_backend *be, const shape *s, uint32_t seqs, uint64_t placement)
+{
+    world w = {.s = *s, .be = be, .seqs = seqs, .per_seq = s->len / FM_KV_PAGE + 1};
+    size_t bytes = be->kv_page_bytes(be, s->nkv, s->hd);
+    size_t nk = (size_t)s->nkv * s->hd;
+
+    w.pages = w.per_seq * seqs;
+    w.q = floats(s->len * (size_t)s->nh * s->hd, 1, 3.0);
+    w.k = floats(s->len * nk, 2, 2.0);
+    w.v = floats(s->len * nk, 3, 1.0);
+    tk_ok(be->alloc(be, &w.kv.k, bytes * w.pages));
+    tk_ok(be->alloc(be, &w.kv.v, bytes * w.pages));
+    memset(w.kv.k, 0xff, bytes * w.pages);
+    memset(w.kv.v, 0xff, bytes * w.pages);
+    w.table = fm_calloc(w.pages, sizeof *w.table);
+    fm_rng_permutation((uint32_t *)(void *)w.table, w.pages, 9, placement);
+    w.slot = fm_calloc(s->len, sizeof *w.slot);
+    w.seq = fm_calloc(s->len, sizeof *w.seq);
+    w.pos = fm_calloc(s->len, sizeof *w.pos);
+    for (uint32_t q = 0; q < seqs; q++) {
+        for (uint32_t i = 0; i < s->len; i++) {
+            w.slot[i] = w.table[q * w.per_seq + i / FM_KV_PAGE] * (int32_t)FM_KV_PAGE +
+                        (int32_t)(i % FM_KV_PAGE);
+            w.pos[i] = (int32_t)i;
+        }
+        be->kv_write(be, w.kv, w.k, nk, w.v, nk, w.slot, s->len, s->nkv, s->hd);
+    }
+    return w;
+}
+
+static void drop(world *w)
+{
+    w->be->free(w->be, w->kv.k);
+    w->be->free(w->be, w->kv.v);
+    fm_free(w->q);
+    fm_free(w->k);
+    fm_free(w->v);
+    fm_free(w->table);
+    fm_free(w->slot);
+    fm_free(w->seq);
+    fm_free(w->pos);
+}
+
+static float *room(const world *w)
+{
+    return floats(w->s.len * (size_t)w->s.nh * w->s.hd, 8, 1.0);
+}
+
+/* Rows row .. row + m of the sequence, in one call. */
+static void attend(const world *w, float *out, uint32_t row, uint32_t m)
+{
+    size_t ld = (size_t)w->s.nh * w->s.hd;
+    const fm_attn a = {.out = out + row * ld,
+                       .ldo = ld,
+                       .q = w->q + row * ld,
+                       .ldq = ld,
+                       .kv = w->kv,
+                       .table = w->table,
+                       .table_stride = w->per_seq,
+                       .seq = w->seq + row,
+                       .pos = w->pos + row,
+                       .m = m,
+                       .nh = w->s.nh,
+                       .nkv = w->s.nkv,
+                       .hd = w->s.hd,
+                       .window = w->s.window,
+                       .scale = scale_of(&w->s),
+                       .softcap = w->s.softcap};
+    w->be->attention(w->be, &a);
+    tk_ok(w->be->sync(w->be));
+}
+
+static void same_rows(const float *a, const float *b, size_t from, size_t n, const char *what)
+{
+    for (size_t i = from; i < from + n; i++)
+        if (memcmp(a + i, b + i, sizeof *a) != 0)
+            fail_msg("%s: %a and %a at %zu", what, (double)a[i], (double)b[i], i);
+}
+
+/* ==== double precision ==== */
+
+/* q as the kernel rounds it, by the formula of the header. */
+static void quantised(double *out, const float *x, uint32_t hd)
+{
+    float max = 0.0f, sum = 0.0f;
+    for (uint32_t i = 0; i < hd; i++)
+        max = fmaxf(max, fabsf(x[i]));
+    for (uint32_t i = 0; i < hd; i++)
+        sum += x[i] / max * (x[i] / max);
+    double f = fmin(32767.0, (double)FMI_FA_NORM / sqrt((double)sum));
+    for (uint32_t i = 0; i < hd; i++)
+        out[i] = rint((double)x[i] / (double)max * f) * (double)max / f;
+}
+
+static double stored_key(const world *w, uint32_t t, uint32_t head, uint32_t d)
+{
+    const uint32_t hd = w->s.hd, at = t % FM_KV_PAGE;
+    const uint8_t *page =
+        (const uint8_t *)w->kv.k +
+        ((size_t)w->table[t / FM_KV_PAGE] * w->s.nkv + head) * FMI_FA_HEAD_BYTES(hd);
+    int16_t v;
+    float scale;
+    memcpy(&v, page + (d / 2 * FM_KV_PAGE + at) * 4 + d % 2 * 2, sizeof v);
+    memcpy(&scale, page + (size_t)hd * 64 + at * 4, sizeof scale);
+    return (double)v * (double)scale;
+}
+
+static double stored_value(const world *w, uint32_t t, uint32_t head, uint32_t d)
+{
+    const uint32_t hd = w->s.hd, at = t % FM_KV_PAGE;
+    const uint8_t *page =
+        (const uint8_t *)w->kv.v +
+        ((size_t)w->table[t / FM_KV_PAGE] * w->s.nkv + head) * FMI_FA_HEAD_BYTES(hd);
+    uint16_t v;
+    memcpy(&v, page + (at / 2 * FMI_FA_HDV(hd) + d) * 4 + at % 2 * 2, sizeof v);
+    return (double)fm_bf16_to_f32(v);
+}
+
+static double score_of(const shape *s, double dot)
+{
+    double x = dot * (double)scale_of(s), cap = (double)s->softcap;
+    return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/* Weights relative to each chunk's maximum are rounded to bf16 if stored. */
+static void reference_row(const world *w, bool stored, uint32_t row, uint32_t h, double *out)
+{
+    const shape *s = &w->s;
+    const uint32_t hd = s->hd, head = h / (s->nh / s->nkv);
+    const uint32_t first = s->window && row >= s->window ? row - s->window + 1 : 0;
+    double *score = fm_calloc(row + 1u, sizeof *score), q[512], sum = 0, max = -INFINITY;
+
+    for (uint32_t d = 0; d < hd; d++)
+        q[d] = (double)w->q[(row * s->nh + h) * (size_t)hd + d];
+    if (stored)
+        quantised(q, w->q + (row * s->nh + h) * (size_t)hd, hd);
+    for (uint32_t t = first; t <= row; t++) {
+        double dot = 0;
+        for (uint32_t d = 0; d < hd; d++)
+            dot += q[d] * (stored ? stored_key(w, t, head, d)
+                                  : (double)w->k[(t * s->nkv + head) * (size_t)hd + d]);
+        score[t] = score_of(s, dot);
+        max = fmax(max, score[t]);
+    }
+    memset(out, 0, hd * sizeof *out);
+    for (uint32_t t = first; t <= row; t++) {
+        double top = max, p;
+        if (stored) {
+            uint32_t c = t / FMI_FA_CHUNK * FMI_FA_CHUNK;
+            top = -INFINITY;
+            for (uint32_t u = FM_MAX(c, first); u <= row && u < c + FMI_FA_CHUNK; u++)
+                top = fmax(top, score[u]);
+        }
+        p = exp(score[t] - top);
+        if (stored)
+            p = (double)fm_bf16_to_f32(fm_f32_to_bf16((float)p));
+        p *= exp(top - max);
+        sum += p;
+        for (uint32_t d = 0; d < hd; d++)
+            out[d] += p * (stored ? stored_value(w, t, head, d)
+                                  : (double)w->v[(t * s->nkv + head) * (size_t)hd + d]);
+    }
+    for (uint32_t d = 0; d < hd; d++)
+        out[d] /= sum;
+    fm_free(score);
+}
+
+static double error_of(const world *w, const float *out, bool stored)
+{
+    const shape *s = &w->s;
+    double want[512], err = 0, norm = 0;
+
+    for (uint32_t i = 0; i < s->len; i += i + 1 < s->len && i + 13 > s->len ? 1 : 13)
+        for (uint32_t h = 0; h < s->nh; h++) {
+            reference_row(w, stored, i, h, want);
+            for (uint32_t d = 0; d < s->hd; d++) {
+                double e = (double)out[(i * s->nh + h) * (size_t)s->hd + d] - want[d];
+                err += e * e;
+                norm += want[d] * want[d];
+            }
+        }
+    return sqrt(err / norm);
+}
+
+static const shape shapes[] = {
+    {1, 1, 2, 0, 1, 0},     {2, 2, 16, 0, 40, 0},    {9, 3, 64, 0, 300, 0},  {4, 2, 34, 0, 530, 0},
+    {8, 1, 80, 9, 130, 0},  {5, 1, 96, 33, 290, 0},  {14, 2, 64, 1, 40, 0},  {2, 2, 128, 0, 270, 0},
+    {6, 1, 256, 0, 70, 30}, {7, 1, 64, 300, 600, 5}, {2, 1, 512, 0, 65, 50}, {16, 1, 32, 0, 33, 0},
+};
+
+static void attention_equals_double_precision(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
+        fm_backend *be = open_isa(NULL, NULL);
+        world w = make(be, &shapes[i], 1, i);
+        float *out = room(&w);
+        attend(&w, out, 0, w.s.len);
+        tk_assert_le(error_of(&w, out, true), TOL_STORED, "over stored values");
+        tk_assert_le(error_of(&w, out, false), TOL, "over unrounded values");
+        fm_free(out);
+        drop(&w);
+        fm_backend_close(be);
+    }
+}
+
+/* ==== bits ==== */
+
+static void every_instruction_set_and_thread_count_gives_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
+        float *first = NULL;
+        for (size_t n = 0; n < FM_ARRAY_LEN(isas) * 3; n++) {
+            fm_pool *pool;
+            tk_ok(fm_pool_new(&pool, 1 + (unsigned)n % 3));
+            fm_backend *be = open_isa(isas[n / 3], pool);
+            if (be) {
+                world w = make(be, &shapes[i], 1, n);
+                float *out = room(&w);
+                attend(&w, out, 0, w.s.len);
+                if (first)
+                    same_rows(first, out, 0, w.s.len * (size_t)w.s.nh * w.s.hd, isas[n / 3]);
+                else
+                    first = room(&w), memcpy(first, out, w.s.len * (size_t)w.s.nh * w.s.hd * 4);
+                fm_free(out);
+                drop(&w);
+                fm_backend_close(be);
+            }
+            fm_pool_free(pool);
+        }
+        fm_free(first);
+    }
+}
+
+/* The whole prompt in one call, in pieces, and row by row (where chunks are dealt to threads). */
+static void pieces_give_the_bits_of_the_whole(void **state)
+{
+    static const uint32_t piece[] = {1, 5, 32, 100};
+    fm_pool *pool;
+
+    (void)state;
+    tk_ok(fm_pool_new(&pool, 2));
+    fm_backend *be = open_isa(NULL, pool);
+    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
+        world w = make(be, &shapes[i], 1, i);
+        float *whole = room(&w), *part = room(&w);
+        attend(&w, whole, 0, w.s.len);
+        for (size_t n = 0; n < FM_ARRAY_LEN(piece); n++) {
+            memset(part, 0xff, w.s.len * (size_t)w.s.nh * w.s.hd * sizeof *part);
+            for (uint32_t row = 0; row < w.s.len; row += piece[n])
+                attend(&w, part, row, FM_MIN(piece[n], w.s.len - row));
+            same_rows(whole, part, 0, w.s.len * (size_t)w.s.nh * w.s.hd, "pieces");
+        }
+        fm_free(whole);
+        fm_free(part);
+        drop(&w);
+    }
+    fm_backend_close(be);
+    fm_pool_free(pool);
+}
+
+/* Rows dealt over three sequences (with equal contents) whose positions interleave. */
+static void neighbours_and_pages_leave_no_trace(void **state)
+{
+    fm_pool *pool;
+
+    (void)state;
+    tk_ok(fm_pool_new(&pool, 2));
+    fm_backend *be = open_isa(NULL, pool);
+    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
+        world one = make(be, &shapes[i], 1, 1), w = make(be, &shapes[i], 3, 2);
+        float *whole = room(&w), *mixed = room(&w);
+        attend(&one, whole, 0, w.s.len);
+        for (uint32_t r = 0; r < w.s.len; r++)
+            w.seq[r] = (int32_t)(fm_rng_below(5, 1, r / 3, 3));
+        attend(&w, mixed, 0, w.s.len);
+        same_rows(whole, mixed, 0, w.s.len * (size_t)w.s.nh * w.s.hd, "three sequences");
+        fm_free(whole);
+        fm_free(mixed);
+        drop(&one);
+        drop(&w);
+    }
+    fm_backend_close(be);
+    fm_pool_free(pool);
+}
+
+/* Position T of the prompt is broken; rows before it must not notice, rows after it must. */
+static void a_value_that_is_not_finite_harms_only_those_who_see_it(void **state)
+{
+    enum { T = 37 };
+    static const float bad[] = {NAN, INFINITY, 3.4e38f};
+    const shape s = {6, 2, 48, 0, 50, 0};
+
+    (void)state;
+    fm_backend *be = open_isa(NULL, NULL);
+    for (size_t n = 0; n < 2 * FM_ARRAY_LEN(bad) - 1; n++) {
+        world w = make(be, &s, 1, n);
+        size_t nk = (size_t)s.nkv * s.hd, ld = (size_t)s.nh * s.hd;
+        float *good = room(&w), *out = room(&w);
+        attend(&w, good, 0, s.len);
+        (n < FM_ARRAY_LEN(bad) ? w.v : w.k)[T * nk + 5] = bad[n % FM_ARRAY_LEN(bad)];
+        be->kv_write(be, w.kv, w.k, nk, w.v, nk, w.slot, s.len, s.nkv, s.hd);
+        attend(&w, out, 0, s.len);
+        same_rows(good, out, 0, T * ld, "before the broken position");
+        for (uint32_t r = T; r < s.len; r++) {
+            assert_true(isnan(out[r * ld]));
+            assert_true(isfinite(out[r * ld + ld - 1])); /* the other key/value head */
+        }
+        fm_free(good);
+        fm_free(out);
+        drop(&w);
+    }
+    fm_backend_close(be);
+}
+
+static void a_copied_page_answers_as_the_original(void **state)
+{
+    const shape s = {4, 2, 80, 0, 90, 0};
+
+    (void)state;
+    fm_backend *be = open_isa(NULL, NULL);
+    world w = make(be, &s, 2, 4);
+    size_t bytes = be->kv_page_bytes(be, s.nkv, s.hd);
+    float *want = room(&w), *got = room(&w);
+    attend(&w, want, 0, s.len);
+    int32_t from = w.table[1], to = w.table[w.per_seq];
+    memset((uint8_t *)w.kv.k + (size_t)to * bytes, 0, bytes);
+    memset((uint8_t *)w.kv.v + (size_t)to * bytes, 0, bytes);
+    be->kv_copy(be, w.kv, to, from, s.nkv, s.hd);
+    memset((uint8_t *)w.kv.k + (size_t)from * bytes, 0xff, bytes);
+    w.table[1] = to;
+    attend(&w, got, 0, s.len);
+    same_rows(want, got, 0, s.len * (size_t)s.nh * s.hd, "copied page");
+    fm_free(want);
+    fm_free(got);
+    drop(&w);
+    fm_backend_close(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_equals_double_precision),
+        cmocka_unit_test(every_instruction_set_and_thread_count_gives_the_same_bits),
+        cmocka_unit_test(pieces_give_the_bits_of_the_whole),
+        cmocka_unit_test(neighbours_and_pages_leave_no_trace),
+        cmocka_unit_test(a_value_that_is_not_finite_harms_only_those_who_see_it),
+        cmocka_unit_test(a_copied_page_answers_as_the_original),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
