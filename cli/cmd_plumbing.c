@@ -201,6 +201,7 @@ int cmd_score(cli *c, int argc, char **argv)
          "of each line {\"text\": T} or {\"ids\": [N, ...]}, add the K best tokens at each "
          "position",
          &top},
+        CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);

@@ -124,8 +124,10 @@ int cmd_run(cli *c, int argc, char **argv)
         {0, "top-p", OPT_REAL, "P", "nucleus, 1 = off", &o.top_p},
         {0, "top-k", OPT_UINT, "K", "0 = off", &o.top_k},
         {0, "seed", OPT_UINT, "S", "of the sampling", &o.seed},
+        CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
+    c->mode = CLI_ANSWER_MODE;
     int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
     if (code != CLI_GO_ON)
         return code;

@@ -1,13 +1,17 @@
 /* cmd_serve.c - fmstore serve: branches, tags and ids as models of an OpenAI-compatible server. */
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/commands.h"
 #include "infer/serve/server.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
+#define MIB ((uint64_t)1 << 20)
+
 typedef struct catalog {
     cli *c;
+    fm_repo *repo;     /* a handle of the loading thread's own: one serves one thread at a time */
     const char **only; /* names that may be asked for; count 0: every revision */
     size_t count;
 } catalog;
@@ -38,8 +42,8 @@ static fm_status tree_of(void *ctx, const char *version, fm_tree **out)
 {
     catalog *k = ctx;
     fm_oid oid;
-    fm_status rc = fm_rev_resolve(k->c->repo, &oid, version);
-    return rc == FM_OK ? fm_version_tree(k->c->repo, out, &oid) : rc;
+    fm_status rc = fm_rev_resolve(k->repo, &oid, version);
+    return rc == FM_OK ? fm_version_tree(k->repo, out, &oid) : rc;
 }
 
 typedef struct list_state {
@@ -89,11 +93,32 @@ static fm_status read_key(const char *path, fm_buf *key)
     return FM_OK;
 }
 
+/* Half of this machine's memory: the rest is for pages of keys and values, and for others. */
+static uint64_t default_weights_mib(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 2 / MIB : 0;
+}
+
+static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *opts,
+                       const opt_list *pins)
+{
+    fm_status rc = fm_server_new(out, k->c->engine, opts);
+    for (size_t i = 0; rc == FM_OK && i < pins->count; i++)
+        rc = allowed(k, pins->item[i])
+                 ? fm_server_pin(*out, pins->item[i])
+                 : fm_fail(FM_EINVAL, "--pin %s: is not among the models to serve", pins->item[i]);
+    for (size_t i = 0; rc == FM_OK && i < k->count; i++)
+        rc = fm_server_preload(*out, k->only[i]);
+    return rc;
+}
+
 int cmd_serve(cli *c, int argc, char **argv)
 {
     fm_server_opts opts = fm_server_defaults();
     const char *args[OPT_LIST_MAX], *key_file = NULL;
-    uint64_t port = 8080, max_running = opts.max_running;
+    uint64_t port = 8080, max_running = opts.max_running, weights = default_weights_mib();
+    opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
     fm_server *server = NULL;
@@ -103,17 +128,27 @@ int cmd_serve(cli *c, int argc, char **argv)
         {0, "api-key-file", OPT_STR, "FILE", "ask clients for the key on its first line",
          &key_file},
         {0, "max-running", OPT_UINT, "N", "answers in one batch (32)", &max_running},
+        {0, "weights-memory", OPT_UINT, "MIB",
+         "most memory for weights, 0 = no bound (half of the machine's)", &weights},
+        {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
+        CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
+    c->mode = CLI_ANSWER_MODE;
     int code = cli_parse(c, argc, argv, table, args, 0, OPT_LIST_MAX, &n);
     if (code != CLI_GO_ON)
         return code;
     if (port > 65535 || max_running == 0 || max_running > 4096)
         return cli_usage_error(c, "--port wants 0 to 65535, --max-running 1 to 4096");
-    catalog k = {c, args, n};
+    if (weights > UINT64_MAX / MIB)
+        return cli_usage_error(c, "--weights-memory wants MiB, fewer");
+    c->weight_bytes_max = weights * MIB;
+    catalog k = {.c = c, .only = args, .count = n};
     fm_buf_init(&key, 8192);
     cli_catch_interrupts();
     fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = fm_repo_open(&k.repo, c->dir);
     if (rc == FM_OK)
         rc = cli_engine(c);
     if (rc == FM_OK && key_file)
@@ -123,17 +158,16 @@ int cmd_serve(cli *c, int argc, char **argv)
         opts.max_running = (uint32_t)max_running;
         opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
         opts.catalog = (fm_server_catalog){&k, resolve, tree_of, list_all,
-                                           fm_store_provider(fm_repo_store(c->repo))};
-        rc = fm_server_new(&server, c->engine, &opts);
+                                           fm_store_provider(fm_repo_store(k.repo))};
+        rc = begin(&server, &k, &opts, &pins);
     }
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = fm_server_preload(server, args[i]);
     if (rc == FM_OK) {
         printf("serving on http://%s:%u  (Ctrl-C stops)\n", opts.host, fm_server_port(server));
         fflush(stdout);
         rc = fm_server_run(server, &cli_interrupted);
     }
     fm_server_free(server);
+    fm_repo_close(k.repo);
     fm_buf_release(&key);
     return cli_exit(rc);
 }

@@ -229,6 +229,7 @@ int cmd_test(cli *c, int argc, char **argv)
         {0, "junit", OPT_STR, "FILE", "write JUnit XML", &o.junit},
         {'v', "verbose", OPT_FLAG, NULL, "show passing cases too", &o.verbose},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
+        CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);

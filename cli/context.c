@@ -98,6 +98,9 @@ fm_status cli_engine(cli *c)
         return FM_OK;
     fm_engine_opts opts = fm_engine_defaults();
     opts.threads = c->threads;
+    opts.weight_bytes_max = c->weight_bytes_max;
+    if (c->mode)
+        opts.mode = c->mode;
     return fm_engine_new(&c->engine, &opts);
 }
 

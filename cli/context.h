@@ -7,11 +7,19 @@
 #include "lineage/lineage.h"
 #include "testing/testing.h"
 
+#define CLI_ANSWER_MODE "exact" /* of commands that answer people: serve, run */
+#define CLI_MODE_OPTION(c)                                                                         \
+    {                                                                                              \
+        0, "mode", OPT_STR, "M", "exact (same bits everywhere) or fast", &(c)->mode                \
+    }
+
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
 
 typedef struct cli {
     const char *dir;             /* -C, "." */
     unsigned threads;            /* --threads, 0 = all */
+    const char *mode;            /* --mode of commands that have it; NULL: exact */
+    uint64_t weight_bytes_max;   /* of the engine; 0 = no budget */
     const char *usage, *summary; /* of the running command */
     fm_repo *repo;               /* opened by cli_open, closed by main */
     fm_engine *engine;           /* made by cli_engine, freed by main */

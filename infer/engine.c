@@ -72,6 +72,11 @@ const char *fm_engine_mode(const fm_engine *e)
     return e->be->mode;
 }
 
+unsigned fm_engine_threads(const fm_engine *e)
+{
+    return fm_pool_threads(e->pool);
+}
+
 const char *fm_engine_kernel_class(const fm_engine *e)
 {
     return e->be->kernel_class;

@@ -37,6 +37,7 @@ fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e); /* after its models and seqs */
 const char *fm_engine_mode(const fm_engine *e);
+unsigned fm_engine_threads(const fm_engine *e);
 const char *fm_engine_kernel_class(const fm_engine *e); /* part of every result's key */
 typedef struct fm_engine_stats {
     uint64_t weights, weight_bytes; /* distinct tensors resident, or being read */

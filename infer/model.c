@@ -14,8 +14,14 @@
 
 fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form)
 {
+    const fmi_model_priv *p = fmi_priv(b->m);
     fmi_cached *w = NULL;
     *out = NULL;
+    for (size_t i = 0; i < p->held_count; i++)
+        if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &e->id)) {
+            *out = p->held[i]; /* tied, or read ahead */
+            return FM_OK;
+        }
     fm_status rc = fmi_weights_take(b->m->engine->weights, &w, e, form, b->p);
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", b->what);

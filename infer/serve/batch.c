@@ -2,7 +2,6 @@
  * Everything here runs on the engine thread. */
 #include "infer/serve/batch.h"
 
-#include <poll.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -83,50 +82,12 @@ static bool on_event(void *ctx, const fm_gen_event *ev)
 
 /* ==== what the HTTP side asks for ==== */
 
-static unsigned http_of(fm_status rc)
-{
-    switch ((int)rc) {
-    case FM_EINVAL:
-    case FM_EUNSUPPORTED:
-        return 400;
-    case FM_ENOTFOUND:
-        return 404;
-    case FM_ELIMIT:
-        return 503;
-    default:
-        return 500;
-    }
-}
-
-static void give_back(fmi_job *j, fmi_stage next)
-{
-    (void)pthread_mutex_lock(&j->lock);
-    j->stage = j->fault.http ? FMI_FAILED : next;
-    fmi_job_resume_locked(j);
-    (void)pthread_mutex_unlock(&j->lock);
-}
-
-static const char *code_of(unsigned http)
-{
-    return http == 404 ? "model_not_found" : http == 503 ? "models_busy" : "model_not_usable";
-}
-
 static void serve_list(fm_server *s, fmi_job *j)
 {
     fm_status rc = fmi_models_describe(s, j->name, &j->listing);
     if (rc < 0)
-        fmi_job_fail(j, http_of(rc), code_of(http_of(rc)), "model", NULL);
-    give_back(j, FMI_LISTED);
-}
-
-static void serve_find(fm_server *s, fmi_job *j)
-{
-    fmi_resident *r = NULL;
-    fm_status rc = fmi_models_pin(s, j->ask.model, &r);
-    if (rc < 0)
-        fmi_job_fail(j, http_of(rc), code_of(http_of(rc)), "model", NULL);
-    j->res = r;
-    give_back(j, FMI_FOUND);
+        fmi_job_fail_model(j, rc);
+    fmi_job_give_back(j, FMI_LISTED);
 }
 
 static void cancel_all(fm_server *s, fmi_job *j)
@@ -172,7 +133,7 @@ static void serve_run(fm_server *s, fmi_job *j)
     }
     if (rc < 0) {
         (void)pthread_mutex_lock(&j->lock);
-        fmi_job_fail(j, http_of(rc), NULL, j->ask.chat ? "messages" : "prompt", NULL);
+        fmi_job_fail(j, fmi_job_http_of(rc), NULL, j->ask.chat ? "messages" : "prompt", NULL);
         for (size_t i = started; i < j->choices; i++)
             j->choice[i].done = true;
         j->left = started;
@@ -196,7 +157,7 @@ void fmi_batch_serve(fm_server *s, fmi_job *j)
         serve_list(s, j);
         break;
     case FMI_FIND:
-        serve_find(s, j);
+        fmi_models_want(s, j);
         break;
     case FMI_RUN:
         (void)pthread_mutex_lock(&j->lock);
@@ -215,26 +176,12 @@ void fmi_batch_serve(fm_server *s, fmi_job *j)
 
 /* ==== the active jobs ==== */
 
-/* A suspended connection is not watched by libmicrohttpd; its descriptor cannot be closed while we
- * hold the lock and it stays suspended, so we may look at it ourselves. */
-static bool client_left(fmi_job *j)
-{
-    (void)pthread_mutex_lock(&j->lock);
-    if (!j->gone && j->suspended && j->fd >= 0) {
-        struct pollfd p = {.fd = j->fd, .events = POLLRDHUP};
-        if (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
-            j->gone = true;
-    }
-    bool gone = j->gone;
-    (void)pthread_mutex_unlock(&j->lock);
-    return gone;
-}
-
 void fmi_batch_drop_departed(fm_server *s)
 {
     for (fmi_job *j = s->active; j; j = j->next_active)
-        if (client_left(j))
+        if (fmi_job_client_left(j))
             cancel_all(s, j);
+    fmi_models_drop_waiting(s, false);
 }
 
 void fmi_batch_cancel_all(fm_server *s)
@@ -300,7 +247,8 @@ void fmi_batch_publish(fm_server *s)
     m->running = fm_scheduler_running(s->scheduler);
     m->waiting = fm_scheduler_waiting(s->scheduler);
     m->models_running = models;
-    m->resident = s->residents;
+    m->resident = s->residents - s->loading;
+    m->loading = s->loading;
     (void)pthread_mutex_unlock(&m->lock);
 }
 

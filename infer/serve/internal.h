@@ -1,7 +1,7 @@
-/* internal.h - one request on its way between two threads, and what the files of this folder share.
+/* internal.h - one request on its way between threads, and what the files of this folder share.
  *
  * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, encodes,
- * formats and sends; the engine side (the caller of fm_server_run) resolves, loads and generates. A
+ * formats and sends; the engine side (the caller of fm_server_run) resolves, adopts and generates. A
  * job is handed to the engine through the server's queue while its connection is suspended, and
  * handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
  * job, then server. */
@@ -39,9 +39,10 @@ typedef struct fmi_metrics {
         uint64_t count;
     } by_code[FMI_MAX_CODES];
     uint64_t tokens_in, tokens_out, cancelled;
-    uint32_t running, waiting, resident, models_running;
+    uint32_t running, waiting, resident, loading, models_running;
+    uint64_t loads, load_failures;
     fm_engine_stats engine;
-    fmi_histogram step_rows, step_models, first_token, whole;
+    fmi_histogram step_rows, step_models, first_token, whole, load;
 } fmi_metrics;
 
 FM_CHECKED fm_status fmi_metrics_init(fmi_metrics *m);
@@ -50,22 +51,59 @@ void fmi_metrics_code(fmi_metrics *m, unsigned code);
 void fmi_metrics_add(fmi_metrics *m, fmi_histogram *h, double value);
 void fmi_metrics_write(fmi_metrics *m, fm_buf *out); /* Prometheus text */
 
-/* ---- models.c: resident models; engine thread only, but for unpin ---- */
+/* ---- models.c: versions in memory and on their way; engine thread only, but for unpin ---- */
 
 typedef struct fmi_resident {
     char version[65];
-    fm_model *model;
+    fm_model *model;  /* NULL until it is loaded; set by the loader's thread while it has it */
+    bool ready;       /* adopted by the engine */
     atomic_uint pins; /* jobs that hold it; only the engine thread pins */
+    uint32_t kept;    /* names of fm_server_pin that mean it */
     uint64_t used;    /* a clock of uses, for the choice of what to close */
+    fmi_job *waiting; /* until it is ready; a reference each, oldest first */
+    double parked;    /* since when it waits for others to end; 0: it does not */
+    bool for_memory;  /* parked for that, not for a place among max_models */
     struct fmi_resident *next;
+    /* what the loader is given and says */
+    char *name; /* that it was first asked for by, for errors */
+    fm_status rc;
+    fm_error_state error;
+    double seconds;
+    struct fmi_resident *next_load;
 } fmi_resident;
 
-/* FM_ENOTFOUND: no such name. FM_ELIMIT: max_models are resident and all are busy. Pinned. */
-FM_CHECKED fm_status fmi_models_pin(fm_server *s, const char *name, fmi_resident **out);
+/* A name that keeps its version in memory. */
+typedef struct fmi_kept {
+    char *name;
+    fmi_resident *res; /* NULL until its version is there */
+    struct fmi_kept *next;
+} fmi_kept;
+
+/* Finds what j asks for and hands j back with it pinned, now or when it is loaded; or with a fault.
+ * Takes a reference of its own where j waits. */
+void fmi_models_want(fm_server *s, fmi_job *j);
+/* What the loader finished: models are adopted, jobs that waited go on. A load that lacked memory
+ * is begun again when something idle could be closed for it; while all are busy it is parked for a
+ * second, then its jobs are told. */
+void fmi_models_settle(fm_server *s);
+/* Clients that left while they waited for a load; with all: everybody that waits, 503. */
+void fmi_models_drop_waiting(fm_server *s, bool all);
+/* Loads on this thread, with nobody beside it; keep: fm_server_pin. */
+FM_CHECKED fm_status fmi_models_load_now(fm_server *s, const char *name, bool keep);
 void fmi_models_unpin(fmi_resident *r); /* any thread; NULL is a no-op */
 void fmi_models_close_all(fm_server *s);
 /* name NULL: the list object; else the one, FM_ENOTFOUND. */
 FM_CHECKED fm_status fmi_models_describe(fm_server *s, const char *name, fm_json **out);
+
+/* ---- loader.c: one thread that loads models one after another ---- */
+
+FM_CHECKED fm_status fmi_loader_start(fm_server *s);
+void fmi_loader_stop(fm_server *s); /* what it is at ends cancelled; it takes no more */
+/* Tree and weights of r's version into r->model, or r->rc and r->error. Any thread. */
+void fmi_load(fm_server *s, fmi_resident *r, unsigned threads);
+/* Engine thread: queue r; take all that are done, oldest first. */
+void fmi_loader_put(fm_server *s, fmi_resident *r);
+fmi_resident *fmi_loader_take(fm_server *s);
 
 /* ---- jobs ---- */
 
@@ -159,6 +197,13 @@ void fmi_job_ref(fmi_job *j);
 void fmi_job_unref(fmi_job *j);
 void fmi_job_resume(fmi_job *j); /* takes the lock */
 void fmi_job_resume_locked(fmi_job *j);
+/* To the HTTP side: its next stage, or FMI_FAILED where there is a fault. Takes the lock. */
+void fmi_job_give_back(fmi_job *j, fmi_stage next);
+/* The client closed its connection. Takes the lock. */
+bool fmi_job_client_left(fmi_job *j);
+unsigned fmi_job_http_of(fm_status rc);
+/* A fault about the model, from the thread's error. */
+void fmi_job_fail_model(fmi_job *j, fm_status rc);
 /* Records the fault once; the thread's error text where text is NULL. Lock held or not needed. */
 void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param, const char *text);
 
@@ -197,17 +242,24 @@ struct fm_server {
     struct MHD_Daemon *daemon;
     fmi_metrics metrics;
     fmi_resident *resident;
-    uint32_t residents;
+    uint32_t residents, loading; /* both counts hold those that are not ready */
+    fmi_kept *kept;
     uint64_t use_clock;
 
     atomic_bool stop;      /* asked for */
     atomic_bool refusing;  /* no new requests */
     atomic_uint open_jobs; /* HTTP sides alive */
+    atomic_bool working;   /* sequences run: the loader takes one CPU, not all */
+    atomic_bool no_loads;  /* the loader is to end */
     atomic_size_t body_bytes;
 
     pthread_mutex_t lock; /* below */
     pthread_cond_t wake;
     fmi_job *queue, **queue_end;
+    pthread_t loader;
+    bool has_loader;
+    pthread_cond_t load;
+    fmi_resident *to_load, **to_load_end, *loaded, **loaded_end;
     bool closed; /* nobody takes from the queue any more */
     uint32_t admitted;
 

@@ -1,6 +1,7 @@
 /* job.c - the life of a request: references, faults, and its way back to the HTTP side. */
 #include "infer/serve/internal.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +53,55 @@ void fmi_job_resume(fmi_job *j)
     (void)pthread_mutex_lock(&j->lock);
     fmi_job_resume_locked(j);
     (void)pthread_mutex_unlock(&j->lock);
+}
+
+void fmi_job_give_back(fmi_job *j, fmi_stage next)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    j->stage = j->fault.http ? FMI_FAILED : next;
+    fmi_job_resume_locked(j);
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+/* A suspended connection is not watched by libmicrohttpd; its descriptor cannot be closed while we
+ * hold the lock and it stays suspended, so we may look at it ourselves. */
+bool fmi_job_client_left(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    if (!j->gone && j->suspended && j->fd >= 0) {
+        struct pollfd p = {.fd = j->fd, .events = POLLRDHUP};
+        if (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
+            j->gone = true;
+    }
+    bool gone = j->gone;
+    (void)pthread_mutex_unlock(&j->lock);
+    return gone;
+}
+
+unsigned fmi_job_http_of(fm_status rc)
+{
+    switch ((int)rc) {
+    case FM_EINVAL:
+    case FM_EUNSUPPORTED:
+        return 400;
+    case FM_ENOTFOUND:
+        return 404;
+    case FM_ELIMIT:
+    case FM_ECANCELLED:
+        return 503;
+    default:
+        return 500;
+    }
+}
+
+void fmi_job_fail_model(fmi_job *j, fm_status rc)
+{
+    unsigned http = fmi_job_http_of(rc);
+    fmi_job_fail(j, http,
+                 http == 404   ? "model_not_found"
+                 : http == 503 ? "models_busy"
+                               : "model_not_usable",
+                 "model", NULL);
 }
 
 void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param, const char *text)

@@ -15,8 +15,8 @@ fm_status fmi_metrics_init(fmi_metrics *m)
     m->step_rows.edges = FM_ARRAY_LEN(row_edges);
     m->step_models.edge = model_edges;
     m->step_models.edges = FM_ARRAY_LEN(model_edges);
-    m->first_token.edge = m->whole.edge = second_edges;
-    m->first_token.edges = m->whole.edges = FM_ARRAY_LEN(second_edges);
+    m->first_token.edge = m->whole.edge = m->load.edge = second_edges;
+    m->first_token.edges = m->whole.edges = m->load.edges = FM_ARRAY_LEN(second_edges);
     if (pthread_mutex_init(&m->lock, NULL) != 0)
         return fm_fail(FM_EIO, "server: cannot make a lock");
     return FM_OK;
@@ -85,6 +85,25 @@ static void put_codes(fm_buf *out, const fmi_metrics *m)
                       m->by_code[i].count);
 }
 
+static void put_weights(fm_buf *out, const fm_engine_stats *e)
+{
+    put_value(out, "weight_bytes", "gauge", "Weights in memory, each tensor once.",
+              e->weight_bytes);
+    put_value(out, "weight_unshared_bytes", "gauge",
+              "What the resident versions would take without sharing.", e->weight_bytes_unshared);
+    put_value(out, "weight_shared_bytes", "gauge", "Weights held by two or more versions.",
+              e->weight_bytes_shared);
+    put_value(out, "weight_idle_bytes", "gauge", "Weights held by none, first to go.",
+              e->weight_bytes_idle);
+    put_value(out, "weight_budget_bytes", "gauge", "Most bytes of weights, 0 = no budget.",
+              e->weight_bytes_max);
+    put_value(out, "weight_hits_total", "counter", "Tensors asked for that were in memory.",
+              e->weight_hits);
+    put_value(out, "weight_misses_total", "counter", "Tensors read.", e->weight_misses);
+    put_value(out, "weight_evictions_total", "counter", "Tensors sent away for room.",
+              e->weight_evictions);
+}
+
 void fmi_metrics_write(fmi_metrics *m, fm_buf *out)
 {
     (void)pthread_mutex_lock(&m->lock);
@@ -99,10 +118,11 @@ void fmi_metrics_write(fmi_metrics *m, fm_buf *out)
     put_value(out, "models_running", "gauge", "Versions that the batch holds rows of.",
               m->models_running);
     put_value(out, "models_resident", "gauge", "Versions in memory.", m->resident);
-    put_value(out, "weight_bytes", "gauge", "Weights in memory, each tensor once.",
-              e->weight_bytes);
-    put_value(out, "weight_unshared_bytes", "gauge",
-              "What the resident versions would take without sharing.", e->weight_bytes_unshared);
+    put_value(out, "models_loading", "gauge", "Versions on their way into memory.", m->loading);
+    put_value(out, "model_loads_total", "counter", "Versions loaded.", m->loads);
+    put_value(out, "model_load_failures_total", "counter", "Versions that could not be loaded.",
+              m->load_failures);
+    put_weights(out, e);
     put_value(out, "kv_bytes", "gauge", "Pages of the KV cache.", e->kv_bytes);
     put_value(out, "steps_total", "counter", "Steps of the engine.", e->steps);
     put_value(out, "rows_total", "counter", "Tokens that went through steps.", e->rows);
@@ -110,6 +130,7 @@ void fmi_metrics_write(fmi_metrics *m, fm_buf *out)
               e->gemm_groups);
     put_histogram(out, "step_rows", "Rows of a step.", &m->step_rows);
     put_histogram(out, "step_models", "Versions whose sequences shared a step.", &m->step_models);
+    put_histogram(out, "model_load_seconds", "From the start of a load to its end.", &m->load);
     put_histogram(out, "time_to_first_token_seconds", "From the request to its first token.",
                   &m->first_token);
     put_histogram(out, "request_seconds", "From the request to its last token.", &m->whole);

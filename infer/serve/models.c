@@ -2,13 +2,18 @@
  *
  * Weights are shared by tensor id inside the engine, so what a resident version costs is mostly
  * what it does not share. A new one is loaded before an old one is closed: its tensors are often
- * the very ones that the old one holds. */
+ * the very ones that the old one holds. Only where the budget for weights refuses is an idle one
+ * closed first; what was read by then stays in the cache, so the second try goes on there. */
 #include "infer/serve/internal.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #include "store/base/mem.h"
+
+#define PARK_SECONDS 1.0 /* for others to end before 503 */
+
+/* ==== the list ==== */
 
 static fmi_resident *find(fm_server *s, const char *version)
 {
@@ -18,74 +23,96 @@ static fmi_resident *find(fm_server *s, const char *version)
     return NULL;
 }
 
-static fmi_resident **oldest_idle(fm_server *s)
+static bool idle(const fmi_resident *r)
 {
-    fmi_resident **best = NULL;
-    for (fmi_resident **at = &s->resident; *at; at = &(*at)->next)
-        if (atomic_load(&(*at)->pins) == 0 && (!best || (*at)->used < (*best)->used))
-            best = at;
-    return best;
+    return r->ready && r->kept == 0 && atomic_load(&r->pins) == 0;
 }
 
-static void close_at(fm_server *s, fmi_resident **at)
+static void remove_one(fm_server *s, fmi_resident *r)
 {
-    fmi_resident *r = *at;
+    fmi_resident **at = &s->resident;
+    while (*at != r)
+        at = &(*at)->next;
     *at = r->next;
     s->residents--;
+    s->loading -= !r->ready;
     fm_model_close(r->model);
+    fm_free(r->name);
     fm_free(r);
 }
 
-static fm_status load(fm_server *s, const char *name, const char *version, fmi_resident **out)
+static bool close_oldest(fm_server *s)
 {
-    fm_server_catalog *k = &s->opts.catalog;
-    fm_tree *tree = NULL;
+    fmi_resident *best = NULL;
+    for (fmi_resident *r = s->resident; r; r = r->next)
+        if (idle(r) && (!best || r->used < best->used))
+            best = r;
+    if (best)
+        remove_one(s, best);
+    return best != NULL;
+}
+
+static bool any_idle(const fm_server *s)
+{
+    const fmi_resident *r = s->resident;
+    while (r && !idle(r))
+        r = r->next;
+    return r != NULL;
+}
+
+/* Requests hold memory that they will give back. */
+static bool any_busy(const fm_server *s)
+{
+    const fmi_resident *r = s->resident;
+    while (r && (!r->ready || atomic_load(&r->pins) == 0))
+        r = r->next;
+    return r != NULL;
+}
+
+static fm_status add(fm_server *s, const char *name, const char *version, fmi_resident **out)
+{
+    *out = NULL;
     fmi_resident *r = fm_calloc(1, sizeof(*r));
-    if (!r)
-        return FM_ENOMEM;
-    memcpy(r->version, version, sizeof(r->version));
-    fm_status rc = k->tree(k->ctx, version, &tree);
-    if (rc == FM_OK)
-        rc = fm_model_load(&r->model, s->engine, tree, &k->provider, name);
-    fm_tree_free(tree);
-    if (rc < 0) {
+    char *copy = fm_strdup(name);
+    if (!r || !copy) {
         fm_free(r);
-        return rc;
+        fm_free(copy);
+        return FM_ENOMEM;
     }
+    memcpy(r->version, version, sizeof(r->version));
+    r->name = copy;
     r->next = s->resident;
     s->resident = r;
     s->residents++;
+    s->loading++;
     *out = r;
     return FM_OK;
 }
 
-fm_status fmi_models_pin(fm_server *s, const char *name, fmi_resident **out)
+/* One more, closing an idle one if need be. */
+static bool has_place(const fm_server *s, uint32_t beside)
 {
-    char version[65] = "";
-    *out = NULL;
-    fm_status rc = s->opts.catalog.resolve(s->opts.catalog.ctx, name, version);
-    if (rc < 0)
-        return rc;
-    version[64] = '\0';
-    fmi_resident *r = find(s, version);
-    if (!r) {
-        bool full = s->residents >= s->opts.max_models;
-        if (full && !oldest_idle(s))
-            return fm_fail(FM_ELIMIT, "all %u resident models are busy; try again", s->residents);
-        rc = load(s, name, version, &r);
-        if (rc < 0)
-            return rc;
-    }
+    return beside < s->opts.max_models || any_idle(s);
+}
+
+static fm_status no_place(const fm_server *s)
+{
+    return fm_fail(FM_ELIMIT, "all %u models that may be in memory are busy; try again",
+                   s->opts.max_models);
+}
+
+static void enforce_count(fm_server *s)
+{
+    while (s->residents > s->opts.max_models && close_oldest(s))
+        ;
+}
+
+/* ==== pins ==== */
+
+static void pin(fm_server *s, fmi_resident *r)
+{
     atomic_fetch_add(&r->pins, 1);
     r->used = ++s->use_clock;
-    while (s->residents > s->opts.max_models) {
-        fmi_resident **victim = oldest_idle(s);
-        if (!victim)
-            break;
-        close_at(s, victim);
-    }
-    *out = r;
-    return FM_OK;
 }
 
 void fmi_models_unpin(fmi_resident *r)
@@ -94,10 +121,265 @@ void fmi_models_unpin(fmi_resident *r)
         atomic_fetch_sub(&r->pins, 1);
 }
 
+/* A kept name keeps what it means now. */
+static void follow(fm_server *s, const char *name, fmi_resident *r)
+{
+    fmi_kept *k = s->kept;
+    while (k && strcmp(k->name, name) != 0)
+        k = k->next;
+    if (!k || k->res == r)
+        return;
+    if (k->res)
+        k->res->kept--;
+    k->res = r;
+    r->kept++;
+}
+
+/* j gets r, which is ready; the lock of j is not held. */
+static void give(fm_server *s, fmi_job *j, fmi_resident *r)
+{
+    follow(s, j->ask.model, r);
+    pin(s, r);
+    (void)pthread_mutex_lock(&j->lock);
+    j->res = r;
+    (void)pthread_mutex_unlock(&j->lock);
+    fmi_job_give_back(j, FMI_FOUND);
+}
+
+/* ==== loads ==== */
+
+static void count_load(fm_server *s, const fmi_resident *r, fm_status rc)
+{
+    if (rc == FM_OK)
+        fmi_metrics_add(&s->metrics, &s->metrics.load, r->seconds);
+    (void)pthread_mutex_lock(&s->metrics.lock);
+    s->metrics.loads += rc == FM_OK;
+    s->metrics.load_failures += rc != FM_OK;
+    (void)pthread_mutex_unlock(&s->metrics.lock);
+}
+
+/* After fmi_load: FM_OK and r is ready; *again: something was closed for it, load once more. */
+static fm_status conclude(fm_server *s, fmi_resident *r, bool *again)
+{
+    fm_status rc = r->rc;
+    *again = false;
+    if (rc == FM_ELIMIT && close_oldest(s)) {
+        *again = true;
+        return rc;
+    }
+    if (rc < 0)
+        fm_error_restore(&r->error);
+    else
+        rc = fm_model_adopt(r->model);
+    if (rc != FM_ELIMIT)
+        count_load(s, r, rc);
+    if (rc < 0)
+        return rc;
+    r->ready = true;
+    r->used = ++s->use_clock;
+    s->loading--;
+    return FM_OK;
+}
+
+static void fail_waiting(fmi_resident *r, fm_status rc)
+{
+    fm_error_state kept;
+    fm_error_save(&kept);
+    while (r->waiting) {
+        fmi_job *j = r->waiting;
+        r->waiting = j->next_queued;
+        fm_error_restore(&kept);
+        fmi_job_fail_model(j, rc);
+        fmi_job_give_back(j, FMI_FAILED);
+        fmi_job_unref(j);
+    }
+    fm_error_restore(&kept);
+}
+
+static void give_up(fm_server *s, fmi_resident *r, fm_status rc)
+{
+    fail_waiting(r, rc);
+    remove_one(s, r);
+}
+
+/* Memory is on its way to somebody, who will be busy and then idle. */
+static bool any_load(const fm_server *s)
+{
+    const fmi_resident *r = s->resident;
+    while (r && (r->ready || r->parked > 0))
+        r = r->next;
+    return r != NULL;
+}
+
+static uint32_t parked_for_place(const fm_server *s)
+{
+    uint32_t n = 0;
+    for (const fmi_resident *r = s->resident; r; r = r->next)
+        n += r->parked > 0 && !r->for_memory;
+    return n;
+}
+
+/* true: the list has changed, look again. */
+static bool look_at_parked(fm_server *s)
+{
+    for (fmi_resident *r = s->resident; r; r = r->next) {
+        if (r->parked <= 0)
+            continue;
+        if (!r->waiting) { /* nobody wants it any more */
+            remove_one(s, r);
+            return true;
+        }
+        bool busy = any_busy(s), loads = any_load(s);
+        if (r->for_memory ? close_oldest(s) : has_place(s, s->residents - parked_for_place(s))) {
+            r->parked = 0;
+            fmi_loader_put(s, r);
+            return true;
+        }
+        if (loads || (busy && fmi_server_now() - r->parked < PARK_SECONDS))
+            continue;
+        fm_status rc = FM_ELIMIT;
+        if (r->for_memory)
+            fm_error_restore(&r->error);
+        else
+            rc = no_place(s);
+        if (!busy) /* waiting would not help */
+            rc = fm_error_prefix(FM_EUNSUPPORTED, "the server's memory is too small");
+        give_up(s, r, rc);
+        return true;
+    }
+    return false;
+}
+
+void fmi_models_settle(fm_server *s)
+{
+    fmi_resident *r;
+    while ((r = fmi_loader_take(s))) {
+        bool again;
+        fm_status rc = conclude(s, r, &again);
+        if (again) {
+            fmi_loader_put(s, r);
+            continue;
+        }
+        if (rc == FM_ELIMIT) {
+            r->parked = fmi_server_now();
+            r->for_memory = true;
+            continue;
+        }
+        if (rc < 0) {
+            give_up(s, r, rc);
+            continue;
+        }
+        while (r->waiting) {
+            fmi_job *j = r->waiting;
+            r->waiting = j->next_queued;
+            give(s, j, r);
+            fmi_job_unref(j);
+        }
+        enforce_count(s);
+    }
+    while (look_at_parked(s))
+        ;
+}
+
+static fm_status resolve(fm_server *s, const char *name, char version[65])
+{
+    version[0] = '\0';
+    fm_status rc = s->opts.catalog.resolve(s->opts.catalog.ctx, name, version);
+    version[64] = '\0';
+    return rc;
+}
+
+void fmi_models_want(fm_server *s, fmi_job *j)
+{
+    char version[65];
+    fmi_resident *r = NULL;
+    fm_status rc = resolve(s, j->ask.model, version);
+    if (rc == FM_OK)
+        r = find(s, version);
+    if (rc == FM_OK && !r) {
+        bool place = has_place(s, s->residents - parked_for_place(s));
+        rc = add(s, j->ask.model, version, &r);
+        if (rc == FM_OK && place)
+            fmi_loader_put(s, r);
+        else if (rc == FM_OK)
+            r->parked = fmi_server_now();
+    }
+    if (rc < 0 || !r) {
+        fmi_job_fail_model(j, rc);
+        fmi_job_give_back(j, FMI_FAILED);
+        return;
+    }
+    if (r->ready) {
+        give(s, j, r);
+        return;
+    }
+    fmi_job_ref(j);
+    fmi_job **at = &r->waiting;
+    while (*at)
+        at = &(*at)->next_queued;
+    j->next_queued = NULL;
+    *at = j;
+}
+
+void fmi_models_drop_waiting(fm_server *s, bool all)
+{
+    for (fmi_resident *r = s->resident; r; r = r->next)
+        for (fmi_job **at = &r->waiting; *at;) {
+            fmi_job *j = *at;
+            if (!all && !fmi_job_client_left(j)) {
+                at = &j->next_queued;
+                continue;
+            }
+            *at = j->next_queued;
+            fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+            fmi_job_give_back(j, FMI_FAILED);
+            fmi_job_unref(j);
+        }
+}
+
+fm_status fmi_models_load_now(fm_server *s, const char *name, bool keep)
+{
+    char version[65];
+    fm_status rc = resolve(s, name, version);
+    fmi_resident *r = rc == FM_OK ? find(s, version) : NULL;
+    bool again = !r;
+    if (rc == FM_OK && !r)
+        rc = has_place(s, s->residents) ? add(s, name, version, &r) : no_place(s);
+    while (rc == FM_OK && again) {
+        fmi_load(s, r, fm_engine_threads(s->engine));
+        rc = conclude(s, r, &again);
+        if (again)
+            rc = FM_OK;
+        else if (rc < 0)
+            remove_one(s, r);
+    }
+    if (rc == FM_OK && keep) {
+        fmi_kept *k = fm_calloc(1, sizeof(*k));
+        char *copy = fm_strdup(name);
+        if (!k || !copy) {
+            fm_free(k);
+            fm_free(copy);
+            return FM_ENOMEM;
+        }
+        *k = (fmi_kept){.name = copy, .next = s->kept};
+        s->kept = k;
+        follow(s, name, r);
+    }
+    if (rc == FM_OK)
+        enforce_count(s);
+    return rc;
+}
+
 void fmi_models_close_all(fm_server *s)
 {
     while (s->resident)
-        close_at(s, &s->resident);
+        remove_one(s, s->resident);
+    while (s->kept) {
+        fmi_kept *k = s->kept;
+        s->kept = k->next;
+        fm_free(k->name);
+        fm_free(k);
+    }
 }
 
 /* ==== descriptions ==== */

@@ -1,7 +1,7 @@
 /* server.c - the server's life, its queue, and the loop of the engine thread.
  *
  * One thread owns engine, catalog and scheduler, so none of them needs a lock; all that crosses is
- * a job. The queue is bounded at admission: sequences that are waiting or running are counted from
+ * a job, or a version on its way to the loader and back. The queue is bounded at admission: sequences that are waiting or running are counted from
  * parsing to the last byte sent. */
 #include "infer/serve/batch.h"
 
@@ -56,7 +56,7 @@ static fm_status make_locks(fm_server *s)
     bool ok = pthread_mutex_init(&s->lock, NULL) == 0 && pthread_condattr_init(&attr) == 0;
     if (ok) {
         ok = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0 &&
-             pthread_cond_init(&s->wake, &attr) == 0;
+             pthread_cond_init(&s->wake, &attr) == 0 && pthread_cond_init(&s->load, NULL) == 0;
         (void)pthread_condattr_destroy(&attr);
     }
     return ok ? fmi_metrics_init(&s->metrics) : fm_fail(FM_EIO, "server: cannot make a lock");
@@ -86,6 +86,8 @@ fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opt
         return FM_ENOMEM;
     s->engine = e;
     s->queue_end = &s->queue;
+    s->to_load_end = &s->to_load;
+    s->loaded_end = &s->loaded;
     rc = make_locks(s);
     if (rc < 0) {
         fm_free(s);
@@ -94,6 +96,8 @@ fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opt
     rc = fill(s, opts);
     if (rc == FM_OK)
         rc = fm_scheduler_new(&s->scheduler, e, opts->max_running);
+    if (rc == FM_OK)
+        rc = fmi_loader_start(s);
     if (rc == FM_OK)
         rc = fmi_http_start(s);
     if (rc < 0) {
@@ -111,9 +115,15 @@ uint16_t fm_server_port(const fm_server *s)
 
 fm_status fm_server_preload(fm_server *s, const char *name)
 {
-    fmi_resident *r = NULL;
-    fm_status rc = fmi_models_pin(s, name, &r);
-    fmi_models_unpin(r);
+    fm_status rc = fmi_models_load_now(s, name, false);
+    if (rc == FM_OK)
+        fmi_batch_publish(s);
+    return rc;
+}
+
+fm_status fm_server_pin(fm_server *s, const char *name)
+{
+    fm_status rc = fmi_models_load_now(s, name, true);
     if (rc == FM_OK)
         fmi_batch_publish(s);
     return rc;
@@ -172,7 +182,7 @@ static fmi_job *take_queue(fm_server *s, double seconds, bool close)
     until.tv_nsec = ns % 1000000000;
     (void)pthread_mutex_lock(&s->lock);
     int timed = seconds > 0 ? 0 : ETIMEDOUT;
-    while (!s->queue && timed == 0 && !atomic_load(&s->stop))
+    while (!s->queue && !s->loaded && timed == 0 && !atomic_load(&s->stop))
         timed = pthread_cond_timedwait(&s->wake, &s->lock, &until);
     fmi_job *all = s->queue;
     s->queue = NULL;
@@ -197,13 +207,11 @@ static void refuse_queue(fm_server *s)
     fmi_job *next;
     for (fmi_job *j = take_queue(s, 0, true); j; j = next) {
         next = j->next_queued;
-        (void)pthread_mutex_lock(&j->lock);
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
-        j->stage = FMI_FAILED;
-        fmi_job_resume_locked(j);
-        (void)pthread_mutex_unlock(&j->lock);
+        fmi_job_give_back(j, FMI_FAILED);
         fmi_job_unref(j);
     }
+    fmi_models_drop_waiting(s, true);
 }
 
 /* ==== the loop ==== */
@@ -217,7 +225,9 @@ static bool working(const fm_server *s)
 static fm_status turn(fm_server *s, double idle, double *looked)
 {
     fm_status rc = FM_OK;
+    atomic_store(&s->working, working(s));
     serve_queue(s, working(s) ? 0 : idle);
+    fmi_models_settle(s);
     double now = fmi_server_now();
     if (now - *looked >= LOOK_FOR_DEPARTED) {
         *looked = now;
@@ -281,9 +291,11 @@ void fm_server_free(fm_server *s)
     s->scheduler = NULL;
     fmi_batch_retire_done(s);
     fmi_http_stop(s);
+    fmi_loader_stop(s);
     fmi_models_close_all(s);
     fmi_metrics_destroy(&s->metrics);
     (void)pthread_cond_destroy(&s->wake);
+    (void)pthread_cond_destroy(&s->load);
     (void)pthread_mutex_destroy(&s->lock);
     fm_free(s->host);
     fm_free(s);

@@ -162,7 +162,7 @@ static void a_storm_of_fifty_children_fits_a_budget_for_five(void **state)
     assert_true(now < heap + 65536); /* nothing grows */
     fm_engine_stats s = fm_engine_stats_of(e);
     assert_true(s.weight_evictions > 500);
-    assert_true(s.weight_hits > 10 * s.weight_misses); /* the stem is read once */
+    assert_true(s.weight_hits > 4 * s.weight_misses); /* the stem is read once */
     assert_int_equal(s.weight_bytes, s.weight_bytes_idle);
     fm_engine_free(e);
 }

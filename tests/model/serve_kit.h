@@ -244,12 +244,28 @@ static inline fm_server_opts sk_opts(sk_family *f)
     return o;
 }
 
+/* Ready to be run: models may be loaded and pinned. weight_bytes_max 0: no budget. */
+static inline void sk_open(sk_server *s, sk_family *f, const fm_server_opts *o,
+                           uint64_t weight_bytes_max)
+{
+    fm_engine_opts e = fm_engine_defaults();
+    e.threads = 1;
+    e.max_rows = 128;
+    e.weight_bytes_max = weight_bytes_max;
+    s->family = f;
+    tk_ok(fm_engine_new(&s->engine, &e));
+    tk_ok(fm_server_new(&s->server, s->engine, o));
+}
+
+static inline void sk_go(sk_server *s)
+{
+    assert_int_equal(pthread_create(&s->thread, NULL, sk_run, s), 0);
+}
+
 static inline void sk_start(sk_server *s, sk_family *f, const fm_server_opts *o)
 {
-    s->family = f;
-    s->engine = ik_engine(1, 128);
-    tk_ok(fm_server_new(&s->server, s->engine, o));
-    assert_int_equal(pthread_create(&s->thread, NULL, sk_run, s), 0);
+    sk_open(s, f, o, 0);
+    sk_go(s);
 }
 
 static inline void sk_stop(sk_server *s)

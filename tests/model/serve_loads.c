@@ -1,0 +1,352 @@
+/* Models that come and go while the server answers: loads beside decoding, failures that end their
+ * own requests alone, a budget for memory, pins. */
+#include "tests/model/serve_kit.h"
+
+#include "infer/prompt.h"
+
+#define TEXT "/v1/completions"
+#define LONG                                                                                       \
+    "\"prompt\":\"a\",\"ignore_eos\":true,\"temperature\":0,\"max_tokens\":60000,\"stream\":true"
+
+static sk_family family;
+static char *alone[SK_CHILDREN];               /* greedy, 30 tokens after "a" */
+static uint64_t stem_bytes, with[SK_CHILDREN]; /* weights of m0, of each child whole */
+
+/* ==== a provider that waits, or fails ==== */
+
+static struct {
+    atomic_bool closed;    /* reads of adapters wait */
+    atomic_uint fail_rank; /* reads of factors of this rank fail; 0: none */
+} gate;
+
+static fm_status gated_read(void *ctx, const fm_entry *e, void *dst)
+{
+    bool adapter = strncmp(e->path, "adapters/", 9) == 0;
+    uint64_t rank = FM_MIN(e->shape.dim[0], e->shape.dim[1]);
+    while (adapter && atomic_load(&gate.closed))
+        sk_pause_ms(1);
+    if (adapter && rank == atomic_load(&gate.fail_rank))
+        return fm_fail(FM_ECORRUPT, "the disk gave up");
+    return ik_read(ctx, e, dst);
+}
+
+static fm_server_opts options(void)
+{
+    fm_server_opts o = sk_opts(&family);
+    o.catalog.provider.read = gated_read;
+    atomic_store(&gate.closed, false);
+    atomic_store(&gate.fail_rank, 0);
+    return o;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    sk_family_init(&family);
+    for (int i = 0; i < SK_CHILDREN; i++) {
+        fm_engine *e = ik_engine(1, 64);
+        fm_model *m = NULL;
+        fm_provider p = ik_provider(&family.mem);
+        fm_gen_result r;
+        fm_ids id = {0};
+        tk_ok(fm_model_load(&m, e, family.tree[i], &p, "alone"));
+        with[i] = fm_engine_stats_of(e).weight_bytes;
+        tk_ok(fm_prompt_text(&id, m, fm_span_str("a")));
+        fm_gen_request q = {.model = m, .prompt = id.id, .prompt_len = id.count, .max_new = 30};
+        fm_sample_defaults(&q.sampling);
+        q.sampling.temperature = 0;
+        tk_ok(fm_generate(e, &q, 1, &r));
+        alone[i] = fm_strdup(fm_buf_cstr(&r.text));
+        fm_gen_result_release(&r);
+        fm_ids_release(&id);
+        fm_model_close(m);
+        fm_engine_free(e);
+    }
+    stem_bytes = with[0];
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SK_CHILDREN; i++)
+        fm_free(alone[i]);
+    sk_family_free(&family);
+    return 0;
+}
+
+/* ==== asking ==== */
+
+static int begin_ask(uint16_t port, const char *model, const char *fields)
+{
+    char body[256];
+    (void)snprintf(body, sizeof(body), "{\"model\":\"%s\",%s}", model, fields);
+    return sk_begin(port, "POST", TEXT, "", body);
+}
+
+#define SHORT "\"prompt\":\"a\",\"temperature\":0,\"max_tokens\":30"
+
+static void finish_ask(int fd, int child)
+{
+    sk_reply r;
+    sk_read(&r, fd);
+    if (r.status != 200)
+        fail_msg("m%d: %d: %s", child, r.status, fm_buf_cstr(&r.body));
+    fm_json *o = sk_json(&r);
+    const fm_json *c = fm_json_at(fm_json_get(o, "choices"), 0);
+    assert_string_equal(fm_json_cstr(fm_json_get(c, "text"), "?"), alone[child]);
+    fm_json_free(o);
+    sk_release(&r);
+}
+
+static void ask(uint16_t port, int child)
+{
+    char name[8];
+    (void)snprintf(name, sizeof(name), "m%d", child);
+    finish_ask(begin_ask(port, name, SHORT), child);
+}
+
+static void want_refusal(int fd, int status, const char *needle)
+{
+    sk_reply r;
+    sk_read(&r, fd);
+    if (r.status != status || !strstr(fm_buf_cstr(&r.body), needle))
+        fail_msg("%d, not %d with '%s': %s", r.status, status, needle, fm_buf_cstr(&r.body));
+    assert_true(status != 503 || strstr(r.head, "Retry-After: "));
+    sk_release(&r);
+}
+
+/* ==== loads beside decoding ==== */
+
+static void answers_stream_while_a_model_loads(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    int stream = begin_ask(p, "m0", LONG);
+    sk_wait_metric(p, "requests_running", 1);
+    atomic_store(&gate.closed, true);
+    int late = begin_ask(p, "m1", SHORT);
+    sk_wait_metric(p, "models_loading", 1);
+    /* the load cannot end before the gate opens, and the gate opens after 300 more tokens */
+    double before = sk_metric(p, "rows_total");
+    for (int i = 0; sk_metric(p, "rows_total") < before + 300; i++) {
+        assert_true(i < 3000);
+        sk_pause_ms(5);
+    }
+    assert_true(sk_metric(p, "models_loading") > 0.5);
+    ask(p, 0); /* a resident model is not held up either */
+    atomic_store(&gate.closed, false);
+    finish_ask(late, 1);
+    assert_true(sk_metric(p, "step_models_sum") > sk_metric(p, "step_models_count"));
+    (void)close(stream);
+    sk_wait_metric(p, "requests_running", 0);
+    sk_stop(&s);
+}
+
+static void loads_queue_and_errors_end_their_own_requests(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    int fd[5];
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    atomic_store(&gate.closed, true);
+    atomic_store(&gate.fail_rank, 5); /* m2's */
+    fd[0] = begin_ask(p, "m1", SHORT);
+    fd[1] = begin_ask(p, "m2", SHORT);
+    fd[2] = begin_ask(p, "m3", SHORT);
+    fd[3] = begin_ask(p, "m1", SHORT);
+    fd[4] = begin_ask(p, "m2", SHORT);
+    sk_wait_metric(p, "models_loading", 3);
+    atomic_store(&gate.closed, false);
+    finish_ask(fd[0], 1);
+    want_refusal(fd[1], 500, "the disk gave up");
+    finish_ask(fd[2], 3);
+    finish_ask(fd[3], 1);
+    want_refusal(fd[4], 500, "the disk gave up");
+    assert_true(sk_metric(p, "model_loads_total") < 2.5);
+    sk_wait_metric(p, "models_resident", 2);
+    sk_wait_metric(p, "models_loading", 0);
+    atomic_store(&gate.fail_rank, 0);
+    ask(p, 2); /* and it may be asked for again */
+    sk_stop(&s);
+}
+
+static void a_client_may_leave_while_its_model_loads(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    atomic_store(&gate.closed, true);
+    int gone = begin_ask(p, "m1", SHORT);
+    sk_wait_metric(p, "models_loading", 1);
+    int stays = begin_ask(p, "m1", SHORT);
+    (void)close(gone);
+    sk_wait_metric(p, "requests_total{code=\"503\"}", 1); /* to nobody */
+    atomic_store(&gate.closed, false);
+    finish_ask(stays, 1);
+    sk_stop(&s);
+}
+
+static void the_end_waits_for_a_load_and_its_answer(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    atomic_store(&gate.closed, true);
+    int fd = begin_ask(p, "m1", SHORT);
+    sk_wait_metric(p, "models_loading", 1);
+    fm_server_stop(s.server);
+    sk_pause_ms(50);
+    atomic_store(&gate.closed, false);
+    sk_stop(&s);
+    finish_ask(fd, 1);
+}
+
+/* ==== memory ==== */
+
+static void idle_models_make_room(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    uint64_t budget =
+        with[2] + 512; /* the larger LoRA; not both, not m3's head beside the stem's */
+    (void)state;
+    sk_open(&s, &family, &o, budget);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    for (int round = 0; round < 3; round++)
+        for (int child = 1; child < SK_CHILDREN; child++) {
+            ask(p, child);
+            assert_true(sk_metric(p, "weight_bytes") <= (double)budget);
+        }
+    assert_true(sk_metric(p, "weight_evictions_total") > 5);
+    assert_true(sk_metric(p, "weight_hits_total") > sk_metric(p, "weight_misses_total"));
+    sk_stop(&s);
+}
+
+static void busy_models_are_503_until_they_are_done(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    sk_open(&s, &family, &o, with[2] + 512);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    int stream = begin_ask(p, "m1", LONG);
+    sk_wait_metric(p, "requests_running", 1);
+    want_refusal(begin_ask(p, "m2", SHORT), 503, "budget"); /* after a second */
+    ask(p, 0);                                              /* nothing but the stem: it fits */
+    (void)close(stream);
+    sk_wait_metric(p, "requests_running", 0);
+    ask(p, 2);
+    sk_stop(&s);
+}
+
+static void a_busy_model_that_ends_soon_makes_room(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    for (int by_count = 0; by_count < 2; by_count++) {
+        o.max_models = by_count ? 1 : 64;
+        sk_open(&s, &family, &o, by_count ? 0 : with[2] + 512);
+        sk_go(&s);
+        uint16_t p = fm_server_port(s.server);
+        int stream = begin_ask(p, "m1", LONG);
+        sk_wait_metric(p, "requests_running", 1);
+        int wait = begin_ask(p, "m2", SHORT), also = begin_ask(p, "m3", SHORT);
+        sk_wait_metric(p, "models_loading", 2);
+        (void)close(stream);
+        finish_ask(wait, 2);
+        finish_ask(also, 3);
+        sk_stop(&s);
+    }
+}
+
+static void too_many_busy_models_are_503(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    o.max_models = 1;
+    sk_open(&s, &family, &o, 0);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    int stream = begin_ask(p, "m1", LONG);
+    sk_wait_metric(p, "requests_running", 1);
+    want_refusal(begin_ask(p, "m2", SHORT), 503, "all 1 models");
+    (void)close(stream);
+    sk_stop(&s);
+}
+
+static void a_model_that_can_never_fit_is_400(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    sk_open(&s, &family, &o, stem_bytes - 1);
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    want_refusal(begin_ask(p, "m0", SHORT), 400, "memory is too small");
+    sk_wait_metric(p, "models_loading", 0);
+    sk_stop(&s);
+}
+
+static void pinned_versions_stay(void **state)
+{
+    sk_server s;
+    fm_server_opts o = options();
+    (void)state;
+    o.max_models = 2;
+    sk_open(&s, &family, &o, 0);
+    tk_fails(fm_server_pin(s.server, "nobody"), FM_ENOTFOUND, "nobody");
+    atomic_store(&family.branch, 1);
+    tk_ok(fm_server_pin(s.server, "branch"));
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    for (int i = 0; i < 4; i++)
+        ask(p, 2 + i % 2);
+    double loads = sk_metric(p, "model_loads_total");
+    finish_ask(begin_ask(p, "branch", SHORT), 1);
+    assert_true(sk_metric(p, "model_loads_total") <= loads);
+    atomic_store(&family.branch, 2); /* the pin goes with the name */
+    finish_ask(begin_ask(p, "branch", SHORT), 2);
+    ask(p, 3);
+    ask(p, 0);
+    loads = sk_metric(p, "model_loads_total");
+    finish_ask(begin_ask(p, "branch", SHORT), 2);
+    assert_true(sk_metric(p, "model_loads_total") <= loads);
+    ask(p, 1); /* no longer kept: it was closed for the others */
+    assert_true(sk_metric(p, "model_loads_total") > loads);
+    sk_stop(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_stream_while_a_model_loads),
+        cmocka_unit_test(loads_queue_and_errors_end_their_own_requests),
+        cmocka_unit_test(a_client_may_leave_while_its_model_loads),
+        cmocka_unit_test(the_end_waits_for_a_load_and_its_answer),
+        cmocka_unit_test(idle_models_make_room),
+        cmocka_unit_test(busy_models_are_503_until_they_are_done),
+        cmocka_unit_test(a_busy_model_that_ends_soon_makes_room),
+        cmocka_unit_test(too_many_busy_models_are_503),
+        cmocka_unit_test(a_model_that_can_never_fit_is_400),
+        cmocka_unit_test(pinned_versions_stay),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
