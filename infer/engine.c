@@ -10,7 +10,7 @@
 fm_engine_opts fm_engine_defaults(void)
 {
     return (fm_engine_opts){
-        .threads = 0, .mode = "exact", .max_rows = 512, .kv_bytes_max = 1ull << 30};
+        .threads = 0, .mode = "exact", .max_rows = 512, .kv_bytes_max = 1ull << 30, .prefix_cache = true};
 }
 
 fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
@@ -37,6 +37,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = fmi_weights_new(&e->weights, e->be, o.weight_bytes_max);
     if (rc == FM_OK)
         rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
+    if (rc == FM_OK && o.prefix_cache)
+        rc = fmi_prefix_new(&e->prefix, e->kv);
     if (rc == FM_OK)
         rc = fmi_step_new(&e->step, e);
     if (rc != FM_OK) {
@@ -54,6 +56,7 @@ void fm_engine_free(fm_engine *e)
     fm_assert(e->models == 0 && e->seqs == 0);
     fmi_texts_free(e);
     fmi_step_free(e->step);
+    fmi_prefix_free(e->prefix);
     fmi_kv_free(e->kv);
     fmi_weights_free(e->weights);
     fmi_geom *next;
@@ -107,11 +110,21 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e)
         .weight_misses = w.misses,
         .weight_evictions = w.evictions,
         .kv_bytes = fmi_kv_bytes(e->kv),
+        .prefix_queries = e->prefix_queries,
+        .prefix_hits = e->prefix_hits,
+        .prefix_bytes = fmi_kv_bytes_kept(e->kv),
+        .prefix_evictions = e->prefix ? fmi_prefix_evictions(e->prefix) : 0,
         .steps = e->steps,
         .rows = e->rows,
         .models = e->models,
         .gemm_groups = e->gemm_groups,
+        .layer_rows = e->layer_rows,
     };
+}
+
+uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer)
+{
+    return layer < FM_MAX_LAYERS ? e->layer_hits[layer] : 0;
 }
 
 /* ==== what models share ==== */
@@ -140,6 +153,8 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
     fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->kv_heads, a->head_dim);
+    if (rc == FM_OK)
+        rc = fmi_kv_rows_of(e->kv, &g->rows, a->hidden);
     if (rc != FM_OK) {
         fm_free(g);
         return rc;

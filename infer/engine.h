@@ -6,6 +6,7 @@
 
 #include "infer/kvcache.h"
 #include "infer/model.h"
+#include "infer/prefix.h"
 #include "infer/weights.h"
 
 FM_BEGIN_DECLS
@@ -16,9 +17,9 @@ typedef struct fmi_geom {
     uint32_t hidden, inter, layers, heads, kv_heads, head_dim, window;
     float eps;
     bool qk_norm;
-    fmi_kv_pool *pool;
-    uint64_t stamp; /* the step that seqs belongs to */
-    uint32_t seqs;  /* sequences of it */
+    fmi_kv_pool *pool, *rows; /* keys and values; residual streams */
+    uint64_t stamp;           /* the step that seqs belongs to */
+    uint32_t seqs;            /* sequences of it */
     struct fmi_geom *next;
 } fmi_geom;
 
@@ -31,6 +32,8 @@ typedef struct fmi_rope {
     struct fmi_rope *next;
 } fmi_rope;
 
+#define FMI_SAVES 4u /* residual streams kept of a block */
+
 typedef struct fmi_text fmi_text; /* a tokenizer and its template, shared by id: text.c */
 
 /* fm_model.priv */
@@ -42,11 +45,16 @@ typedef struct fmi_model_priv {
     size_t held_count, held_cap;
     float **own; /* device vectors of its own: scales computed from tensors */
     size_t own_count, own_cap;
-    uint64_t bytes_alone; /* what its weights take without other models */
-    bool adopted;         /* counted by the engine, geom is set */
-    uint32_t seqs;        /* open sequences */
+    uint64_t bytes_alone;  /* what its weights take without other models */
+    bool adopted;          /* counted by the engine, geom is set */
+    uint32_t seqs;         /* open sequences */
     int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
-    uint64_t stamp;       /* the step that run belongs to */
+    fm_digest *kv_key, *stream_key; /* [layers], [layers + 1]: layer_key.c; one allocation */
+    uint32_t *parts;                /* [layers]: other models that part from this one there */
+    uint32_t save[FMI_SAVES - 1];   /* layers before which the residual stream is of use to them */
+    uint32_t saves;
+    fm_model *next; /* of the engine's */
+    uint64_t stamp; /* the step that run belongs to */
     uint32_t run;
 } fmi_model_priv;
 
@@ -55,16 +63,35 @@ static inline fmi_model_priv *fmi_priv(const fm_model *m)
     return (fmi_model_priv *)m->priv;
 }
 
+/* A page's worth of positions of a sequence. */
+typedef struct fmi_block {
+    uint32_t first; /* its rows begin at this layer: below, K and V come from the cache */
+    int32_t from;   /* held: the residual stream there, -1: not needed */
+    fmi_node *node; /* held while it is incomplete: its place in the cache, NULL: none yet */
+    struct {
+        uint32_t layer; /* >= 1 */
+        int32_t page;   /* held: takes the residual stream before that layer, -1: none */
+    } save[FMI_SAVES];
+} fmi_block;
+
 struct fm_seq {
     fm_model *model;
-    uint32_t len;  /* tokens; fm_seq_len */
-    uint32_t base; /* virtual positions before them */
-    int32_t *page; /* [layers, page_cap], of which page_count of each layer are held */
+    uint32_t len;     /* tokens; fm_seq_len */
+    uint32_t base;    /* virtual positions before them */
+    int32_t *page;    /* [layers, page_cap], of which page_count of each layer are held */
+    fmi_block *block; /* [page_cap] */
     uint32_t page_count, page_cap;
-    uint64_t version; /* of its page table: no two tables of an engine have the same */
-    uint64_t stamp;   /* the step that the two below belong to */
-    uint32_t pending; /* rows of it */
-    uint32_t number;  /* among its sequences of one shape class */
+    int32_t *token; /* [known], known >= len: what is to come too, as far as somebody told */
+    uint32_t known;
+    uint32_t whole;                /* tokens in complete blocks */
+    fmi_node *node;                /* held: their place in the cache */
+    bool uncached;                 /* takes nothing from the cache, gives nothing to it */
+    uint32_t skipped;              /* tokens of which nothing was computed */
+    uint32_t want_begin, want_end; /* tokens whose logits are wanted lie in here */
+    uint64_t version;              /* of its page table: no two tables of an engine have the same */
+    uint64_t stamp;                /* the step that the two below belong to */
+    uint32_t pending;              /* rows of it */
+    uint32_t number;               /* among its sequences of one shape class */
 };
 
 typedef struct fmi_step fmi_step; /* workspace of steps: step.c */
@@ -75,7 +102,9 @@ struct fm_engine {
     fm_backend *be;
     fmi_weights *weights;
     fmi_kv *kv;
+    fmi_prefix *prefix; /* NULL: switched off */
     fmi_geom *geoms;
+    fm_model *first_model; /* adopted ones */
     pthread_mutex_t share; /* the two below: models are prepared on other threads */
     fmi_rope *ropes;
     fmi_text *texts;
@@ -86,7 +115,9 @@ struct fm_engine {
     uint64_t bytes_unshared;
     uint64_t stamp; /* of the step that is being planned */
     uint64_t table_clock;
-    uint64_t steps, rows, gemm_groups;
+    uint64_t steps, rows, gemm_groups, layer_rows;
+    uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
 };
 
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
@@ -109,12 +140,25 @@ float fmi_engine_lse_of(const fm_engine *e, uint32_t row);
 uint32_t fmi_positions(const fm_model *m);
 /* Room in the tables for len tokens, so that steps up to there allocate nothing. */
 FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
+/* Token at (>= len) will be this one; what was said of it and what follows is forgotten where it
+ * differs. Within what was expected. */
+void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token);
+/* Takes over the blocks behind len whose tokens are known and whose K and V the cache has in all
+ * layers; one known token at least stays to be computed. */
+void fmi_seq_adopt(fm_seq *s);
 /* Pages so that s can hold len tokens, those to be written its own; gives back what it took when it
- * fails. */
+ * fails. Blocks that are known to their end begin at the layer up to which the cache has them. */
 FM_CHECKED fm_status fmi_seq_reserve(fm_seq *s, uint32_t len);
+/* The rows of a step are done. */
+void fmi_seq_advance(fm_seq *s, uint32_t rows);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
-/* Pages of one layer that len tokens take beside those that s holds. */
-uint32_t fmi_seq_lacks(const fm_seq *s, uint32_t len);
+fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
+
+/* ---- layer_key.c ---- */
+
+/* kv_key and stream_key of m, and who parts from whom; the engine's thread. */
+FM_CHECKED fm_status fmi_layer_keys(fm_model *m);
+void fmi_layer_keys_drop(fm_model *m);
 
 /* ---- virtual.c ---- */
 

@@ -213,6 +213,7 @@ static fm_status logits(fmi_pass *p)
 fm_status fmi_forward(fmi_pass *p)
 {
     fm_status rc = FM_OK;
+    fmi_pass_enter(p, 0);
     if (p->s->given) /* one pass of one sequence: virtual.c */
         rc = p->e->be->upload(p->e->be, p->x, p->s->given,
                               (size_t)p->m * p->g->hidden * sizeof(float));
@@ -221,14 +222,17 @@ fm_status fmi_forward(fmi_pass *p)
     if (rc == FM_OK)
         rc = tap(p, 0, p->x);
     for (uint32_t l = 0; l < p->g->layers && rc == FM_OK; l++) {
-        rc = fmi_pass_enter(p, l);
-        if (rc == FM_OK)
-            rc = attention_block(p, l);
+        if (l > 0)
+            fmi_pass_enter(p, l);
+        if (p->m == 0)
+            continue;
+        rc = attention_block(p, l);
         if (rc == FM_OK)
             rc = mlp_block(p, l);
         if (rc == FM_OK && l + 1 < p->g->layers)
             rc = tap(p, l + 1, p->x);
     }
+    fmi_pass_enter(p, p->g->layers);
     if (rc == FM_OK && p->e->tap) {
         norm(p, p->all, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
         rc = tap(p, p->g->layers, p->xn);

@@ -28,7 +28,8 @@ typedef struct fm_engine_opts {
     unsigned threads;      /* 0 = all CPUs of the process */
     const char *mode;      /* "exact", "fast"; others FM_EUNSUPPORTED */
     uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
-    uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB) */
+    uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB), cached ones included */
+    bool prefix_cache;     /* keep blocks of past texts for texts that begin alike (true) */
     /* Most bytes of weights (0 = no budget). With one, what no open model holds stays until the
      * room is needed; without, it leaves with its last model. */
     uint64_t weight_bytes_max;
@@ -49,8 +50,14 @@ typedef struct fm_engine_stats {
     uint64_t weight_hits, weight_misses, weight_evictions;
     uint64_t kv_bytes, steps, rows, models;
     uint64_t gemm_groups; /* products run, to show sharing */
+    uint64_t layer_rows;  /* rows that ran, summed over layers */
+    /* Tokens of whole blocks that were looked for in the prefix cache, and those that needed no
+     * computation at all; bytes that it keeps (of kv_bytes), pages that it lost for room. */
+    uint64_t prefix_queries, prefix_hits, prefix_bytes, prefix_evictions;
 } fm_engine_stats;
 fm_engine_stats fm_engine_stats_of(const fm_engine *e);
+/* Blocks whose K and V of this layer were found in the prefix cache. */
+uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer);
 
 /* Reads config, weights and adapters of tree from p (p is not used after return). what names the
  * model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build lacks.

@@ -388,6 +388,8 @@ fm_status fm_model_adopt(fm_model *m)
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
     fm_status rc = fmi_geom_of(m->engine, &p->geom, &m->arch);
+    if (rc == FM_OK && m->engine->prefix)
+        rc = fmi_layer_keys(m);
     if (rc != FM_OK)
         return rc;
     m->engine->models++;
@@ -435,6 +437,7 @@ void fm_model_close(fm_model *m)
         e->be->free(e->be, p->own[i]);
     fm_free(p->own);
     fmi_virtual_drop(m);
+    fmi_layer_keys_drop(m);
     fm_free(m->virtual_rows);
     fmi_rope_drop(e, p->rope);
     if (p->adopted) {

@@ -31,12 +31,15 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     s->lora = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_lora));
     s->seq = fm_calloc(n, sizeof(fm_seq *));
     s->version = fm_calloc(n, sizeof(uint64_t));
+    s->run_of = fm_calloc(n, sizeof(uint32_t));
+    s->span = fm_calloc(n, sizeof(fmi_span));
     s->lse_host = fm_calloc(n, sizeof(float));
     void *lse = NULL;
     fm_status rc = e->be->alloc(e->be, &lse, n * sizeof(float));
     s->lse = lse;
-    if (rc == FM_OK && !(s->run && s->want && s->order && s->pos && s->logit_row && s->member &&
-                         s->lin && s->lora && s->product && s->seq && s->version && s->lse_host))
+    if (rc == FM_OK &&
+        !(s->run && s->want && s->order && s->pos && s->logit_row && s->member && s->lin &&
+          s->lora && s->product && s->seq && s->run_of && s->span && s->version && s->lse_host))
         rc = FM_ENOMEM;
     if (rc != FM_OK) {
         fmi_step_free(s);
@@ -78,6 +81,8 @@ void fmi_step_free(fmi_step *s)
     fm_free(s->lin);
     fm_free(s->seq);
     fm_free(s->version);
+    fm_free(s->run_of);
+    fm_free(s->span);
     fm_free(s->table_host);
     fm_free(s);
 }
@@ -123,15 +128,16 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
     return FM_OK;
 }
 
-/* Positions of the rows, and rows per model in order of first appearance. */
+/* Positions of the rows, sequences in order of first appearance. */
 static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t stamp)
 {
-    s->runs = s->seqs = 0;
+    s->seqs = 0;
     for (uint32_t i = 0; i < n; i++) {
         fm_seq *q = rows[i].seq;
         if (q->stamp != stamp) {
             q->stamp = stamp;
             q->pending = 0;
+            q->want_begin = q->want_end = 0;
             fmi_geom *g = fmi_priv(q->model)->geom;
             if (g->stamp != stamp) {
                 g->stamp = stamp;
@@ -140,17 +146,27 @@ static void count_rows(fmi_step *s, const fm_row *rows, uint32_t n, uint64_t sta
             q->number = g->seqs++;
             s->seq[s->seqs++] = q;
         }
-        s->pos[i] = q->base + q->len + q->pending++;
-        fmi_model_priv *mp = fmi_priv(q->model);
-        if (mp->stamp != stamp) {
-            mp->stamp = stamp;
-            s->run[s->runs++] = (fmi_part){.model = q->model};
-        }
+        uint32_t at = q->len + q->pending++;
+        s->pos[i] = q->base + at;
+        if (!rows[i].want_logits)
+            continue;
+        if (q->want_end == 0)
+            q->want_begin = at;
+        q->want_end = at + 1;
     }
 }
 
-static fm_status reserve(const fmi_step *s)
+/* Room, tokens, pages. */
+static fm_status reserve(const fmi_step *s, const fm_row *rows, uint32_t n)
 {
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        fm_seq *q = s->seq[i];
+        fm_status rc = fmi_seq_expect(q, q->len + q->pending);
+        if (rc != FM_OK)
+            return rc;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        fmi_seq_tell(rows[i].seq, s->pos[i] - rows[i].seq->base, rows[i].token);
     for (uint32_t i = 0; i < s->seqs; i++) {
         fm_status rc = fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending);
         if (rc != FM_OK)
@@ -159,45 +175,95 @@ static fm_status reserve(const fmi_step *s)
     return FM_OK;
 }
 
-/* Runs of one shape class together, classes in order of first appearance; models learn the
- * number of their run. */
-static void sort_runs(fmi_step *s)
+/* The run of this model and first layer, made if need be. A model's runs are mostly one. */
+static uint32_t run_for(fmi_step *s, fm_model *m, uint32_t first)
 {
-    for (uint32_t i = 0; i < s->runs;) {
-        const fmi_geom *g = fmi_priv(s->run[i].model)->geom;
-        uint32_t end = i;
-        for (uint32_t j = i; j < s->runs; j++)
-            if (fmi_priv(s->run[j].model)->geom == g) {
-                fmi_part t = s->run[j];
-                memmove(&s->run[end + 1], &s->run[end], (j - end) * sizeof(fmi_part));
-                s->run[end++] = t;
-            }
-        i = end;
-    }
-    for (uint32_t i = 0; i < s->runs; i++)
-        fmi_priv(s->run[i].model)->run = i;
+    fmi_model_priv *p = fmi_priv(m);
+    if (p->stamp == s->e->stamp && s->run[p->run].first == first)
+        return p->run;
+    uint32_t i = p->stamp == s->e->stamp ? 0 : s->runs;
+    while (i < s->runs && (s->run[i].model != m || s->run[i].first != first))
+        i++;
+    if (i == s->runs)
+        s->run[s->runs++] = (fmi_part){.model = m, .first = first};
+    p->stamp = s->e->stamp;
+    p->run = i;
+    return i;
 }
 
-/* Counts, then beginnings of each run inside of its pass, then the order of rows. */
+/* Runs of one shape class together, classes in order of first appearance, and in them those that
+ * begin at upper layers first. s->member: where each run went. */
+static void sort_runs(fmi_step *s)
+{
+    uint32_t *was = s->order; /* not filled yet */
+    for (uint32_t i = 0; i < s->runs; i++)
+        was[i] = i;
+    for (uint32_t i = 1; i < s->runs; i++) {
+        fmi_part t = s->run[i];
+        const fmi_geom *g = fmi_priv(t.model)->geom;
+        uint32_t to = i, number = was[i], last = i;
+        while (last > 0 && fmi_priv(s->run[last - 1].model)->geom != g)
+            last--;
+        if (last > 0) /* behind those of its class that begin no lower */
+            for (to = last; to > 0 && fmi_priv(s->run[to - 1].model)->geom == g &&
+                            s->run[to - 1].first < t.first;)
+                to--;
+        memmove(&s->run[to + 1], &s->run[to], (i - to) * sizeof(fmi_part));
+        memmove(&was[to + 1], &was[to], (i - to) * sizeof(uint32_t));
+        s->run[to] = t;
+        was[to] = number;
+    }
+    for (uint32_t i = 0; i < s->runs; i++)
+        s->member[was[i]] = i;
+}
+
+/* Runs, their counts, then beginnings of each inside of its pass, then the order of rows. */
 static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
 {
+    s->runs = 0;
     for (uint32_t i = 0; i < n; i++) {
-        fmi_part *run = &s->run[fmi_priv(rows[i].seq->model)->run];
-        run->count++;
-        run->wanted += rows[i].want_logits;
+        const fm_seq *q = rows[i].seq;
+        uint32_t first = s->given ? 0 : fmi_seq_block(q, s->pos[i] - q->base)->first;
+        s->run_of[i] = run_for(s, q->model, first);
+        s->run[s->run_of[i]].count++;
+        s->run[s->run_of[i]].wanted += rows[i].want_logits;
     }
+    sort_runs(s);
+    for (uint32_t i = 0; i < n; i++)
+        s->run_of[i] = s->member[s->run_of[i]];
     uint32_t row0 = 0, at = 0;
     for (uint32_t i = 0; i < s->runs; i++) {
         fmi_part *run = &s->run[i];
         if (i > 0 && fmi_priv(run->model)->geom != fmi_priv(run[-1].model)->geom)
             row0 = at;
         run->row0 = row0;
-        run->begin = at - row0;
+        run->begin = run->at = at - row0;
         s->member[i] = at; /* where its next row goes */
         at += run->count;
     }
     for (uint32_t i = 0; i < n; i++)
-        s->order[s->member[fmi_priv(rows[i].seq->model)->run]++] = i;
+        s->order[s->member[s->run_of[i]]++] = i;
+}
+
+/* Rows that take a residual stream from the cache or leave one there, block by block. */
+static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
+{
+    s->spans = 0;
+    for (uint32_t i = 0, count; i < n; i += count) {
+        const fm_seq *q = rows[s->order[i]].seq;
+        uint32_t pos = s->pos[s->order[i]], off = pos % FM_KV_PAGE;
+        const fmi_block *k = fmi_seq_block(q, pos - q->base);
+        bool saves = k->from >= 0;
+        for (size_t j = 0; j < FMI_SAVES; j++)
+            saves = saves || k->save[j].page >= 0;
+        for (count = 1; i + count < n && off + count < FM_KV_PAGE; count++) {
+            uint32_t next = s->order[i + count];
+            if (rows[next].seq != q || s->pos[next] != pos + count)
+                break;
+        }
+        if (saves)
+            s->span[s->spans++] = (fmi_span){.row = i, .count = count, .off = off, .block = k};
+    }
 }
 
 /* Runs [i, the return value) are one pass; *m: its rows. */
@@ -269,7 +335,7 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         pos[i] = (int32_t)s->pos[from];
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
         if (r->want_logits)
-            gather[s->wanted++] = (int32_t)(i - s->run[fmi_priv(r->seq->model)->run].row0);
+            gather[s->wanted++] = (int32_t)(i - s->run[s->run_of[from]].row0);
         seq[i] = (int32_t)r->seq->number;
     }
     for (uint32_t i = s->wanted; i < n; i++)
@@ -412,32 +478,71 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
     fmi_pass p = {.s = s,
                   .e = s->e,
                   .g = g,
-                  .all = {s->run + i, j - i},
+                  .parts = s->run + i,
+                  .part_count = j - i,
                   .want = {s->want, wants},
                   .row0 = row0,
-                  .m = m,
+                  .rows = m,
                   .want0 = at->want0,
                   .w = w,
                   .table_stride = s->table_stride,
-                  .ids = s->dev + row0,
-                  .pos = s->dev + n + row0,
+                  .ints = s->dev,
+                  .step_rows = n,
                   .gather = s->dev + 2 * (size_t)n + at->want0,
-                  .seq = s->dev + 3 * (size_t)n + row0,
                   .slots = s->dev + 4 * (size_t)n + at->slot,
                   .tables = s->table + at->table,
                   .seqs = g->seqs};
     carve(&p);
+    p.x0 = p.x;
     at->want0 += w;
     at->slot += (size_t)g->layers * m;
     at->table += table_ints(s, g);
     return fmi_forward(&p);
 }
 
-fm_status fmi_pass_enter(fmi_pass *p, uint32_t l)
+/* The residual streams that rows of the pass take and leave before layer l. */
+static void exchange(fmi_pass *p, uint32_t l)
 {
-    p->slot = p->slots + (size_t)l * p->m;
-    p->table = p->tables + (size_t)l * p->seqs * p->table_stride;
-    return FM_OK;
+    fm_backend *be = p->e->be;
+    const fmi_step *s = p->s;
+    uint32_t h = p->g->hidden;
+    float *kept = fmi_kv_view(p->g->rows).k;
+    for (uint32_t i = 0; i < s->spans; i++) {
+        const fmi_span *w = &s->span[i];
+        const fmi_block *k = w->block;
+        if (w->row < p->row0 || w->row >= p->row0 + p->rows)
+            continue;
+        float *x = p->x0 + (size_t)(w->row - p->row0) * h;
+        if (k->from >= 0 && k->first == l)
+            be->copy_rows(be, x, h, kept + ((size_t)k->from * FM_KV_PAGE + w->off) * h, h, NULL,
+                          w->count, h);
+        for (size_t j = 0; j < FMI_SAVES; j++)
+            if (k->save[j].page >= 0 && k->save[j].layer == l)
+                be->copy_rows(be, kept + ((size_t)k->save[j].page * FM_KV_PAGE + w->off) * h, h, x,
+                              h, NULL, w->count, h);
+    }
+}
+
+void fmi_pass_enter(fmi_pass *p, uint32_t l)
+{
+    uint32_t skip = 0, r0 = 0;
+    while (skip < p->part_count && p->parts[skip].first > l)
+        r0 += p->parts[skip++].count;
+    for (uint32_t i = skip; i < p->part_count; i++)
+        p->parts[i].begin = p->parts[i].at - r0;
+    p->all = (fmi_parts){p->parts + skip, p->part_count - skip};
+    p->m = p->rows - r0;
+    p->x = p->x0 + (size_t)r0 * p->g->hidden;
+    p->ids = p->ints + p->row0 + r0;
+    p->pos = p->ids + p->step_rows;
+    p->seq = p->pos + 2 * (size_t)p->step_rows;
+    if (l < p->g->layers) {
+        p->e->layer_rows += p->m;
+        p->slot = p->slots + (size_t)l * p->rows + r0;
+        p->table = p->tables + (size_t)l * p->seqs * p->table_stride;
+    }
+    if (p->s->spans)
+        exchange(p, l);
 }
 
 static fm_status run_passes(fmi_step *s, uint32_t n)
@@ -464,10 +569,10 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         return rc;
     /* A failed step's stamps must not be taken for this one's. */
     count_rows(s, rows, n, ++e->stamp);
-    rc = reserve(s);
+    rc = reserve(s, rows, n);
     if (rc == FM_OK) {
-        sort_runs(s);
         place_rows(s, rows, n);
+        find_spans(s, rows, n);
         s->list_count = 0;
         s->chunk_now = NULL;
         rc = upload_plan(s, rows, n);
@@ -478,13 +583,11 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         if (rc == FM_OK)
             rc = run_passes(s, n);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        fm_seq *q = rows[i].seq;
+    for (uint32_t i = 0; i < s->seqs; i++)
         if (rc == FM_OK)
-            q->len++;
+            fmi_seq_advance(s->seq[i], s->seq[i]->pending);
         else
-            fmi_seq_trim(q);
-    }
+            fmi_seq_trim(s->seq[i]);
     if (rc != FM_OK) { /* what the device still holds of this step is not the next one's */
         fm_error_state error;
         fm_error_save(&error);

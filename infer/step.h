@@ -12,12 +12,21 @@ typedef struct fmi_part { /* rows [begin, begin + count) of one model; numbers i
     uint32_t begin, count;
     uint32_t wanted; /* of them want logits */
     uint32_t row0;   /* rows of the step before its fmi_pass */
+    uint32_t first;  /* its rows begin at this layer */
+    uint32_t at;     /* begin, if all rows of the fmi_pass ran */
 } fmi_part;
 
 typedef struct fmi_parts {
     const fmi_part *p;
     uint32_t n;
 } fmi_parts;
+
+/* Rows [row, row + count) of the step are those of one block from its row `off`, and take or leave
+ * a residual stream. */
+typedef struct fmi_span {
+    uint32_t row, count, off;
+    const fmi_block *block;
+} fmi_span;
 
 typedef struct fmi_chunk { /* row lists of this step, host copy beside the device's */
     int32_t *host, *dev;
@@ -33,8 +42,11 @@ typedef struct fmi_list {
 struct fmi_step {
     fm_engine *e;
     uint32_t max_rows;
-    fmi_part *run, *want; /* [max_rows] all rows, and those with logits, by model */
+    fmi_part *run, *want; /* [max_rows] all rows, and those with logits, by model and first layer */
     uint32_t runs;
+    uint32_t *run_of; /* [max_rows] by the caller's number */
+    fmi_span *span;   /* [max_rows] */
+    uint32_t spans;
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
     uint32_t *pos;      /* [max_rows] by the caller's number */
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
@@ -72,11 +84,15 @@ typedef struct fmi_pass {
     fmi_step *s;
     fm_engine *e;
     const fmi_geom *g;
-    fmi_parts all, want;
-    uint32_t row0, m;  /* first row in step order, rows */
-    uint32_t want0, w; /* first row of logits, rows of them */
+    fmi_parts all, want; /* all: of the layer that was entered */
+    uint32_t row0, m;    /* first row in step order; rows of the layer that was entered */
+    uint32_t want0, w;   /* first row of logits, rows of them */
     uint32_t table_stride;
-    const int32_t *ids, *pos, *gather, *seq; /* device, of this fmi_pass */
+    fmi_part *parts; /* all of them, those that begin at upper layers first */
+    uint32_t part_count, rows, step_rows;
+    float *x0;                               /* x, if all rows ran */
+    const int32_t *ints;                     /* device: ids, pos, .. of the step */
+    const int32_t *ids, *pos, *gather, *seq; /* device, of the rows that run */
     const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */
     uint32_t seqs;
     const int32_t *slot, *table; /* device, of the layer that was entered: [m], [seqs, stride] */
@@ -113,8 +129,10 @@ typedef struct fmi_out {
 FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
                                  const fmi_out *out, uint32_t outs);
 
-/* Rows, slots and page table of layer l become the pass's. forward.c calls it before each layer. */
-FM_CHECKED fm_status fmi_pass_enter(fmi_pass *p, uint32_t l);
+/* The rows that run in layer l, their slots and page tables become the pass's; rows that begin here
+ * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
+ * before each layer, with l = layers before the final norm. A layer may have no rows. */
+void fmi_pass_enter(fmi_pass *p, uint32_t l);
 
 /* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
 FM_CHECKED fm_status fmi_forward(fmi_pass *p);

@@ -70,7 +70,7 @@ fm_status fmi_virtual_ready(fm_model *m)
         return FM_ENOMEM;
     /* A sequence that begins with nothing computes them; then the model holds its pages. */
     uint32_t len = m->virtual_len;
-    fm_seq s = {.model = m};
+    fm_seq s = {.model = m, .uncached = true};
     fm_status rc = compute(&s, m);
     for (uint32_t l = 0; l < layers; l++)
         for (uint32_t i = 0; i < s.page_count; i++) {
@@ -81,6 +81,8 @@ fm_status fmi_virtual_ready(fm_model *m)
                 fmi_kv_give(p->geom->pool, at);
         }
     fm_free(s.page);
+    fm_free(s.block);
+    fm_free(s.token);
     if (rc != FM_OK) {
         fm_free(page);
         return fm_error_prefix(rc, "%u virtual tokens", len);

@@ -10,7 +10,7 @@
 #include "store/source.h"
 #include "tests/testkit.h"
 
-#define IK_MAX_TENSORS 512
+#define IK_MAX_TENSORS 2048
 
 /* ==== tensors held in memory, and a provider over them and up to two sources ==== */
 
