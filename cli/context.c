@@ -149,12 +149,14 @@ fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_t
     fm_buf_init(&json, 0);
     fm_buf_init(&config, 0);
     *out = NULL;
-    fm_status rc = text_entry(c, tree, "tokenizer/tokenizer.json", &json);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && !json.len && fm_tokenizer_paths[i]; i++)
+        rc = text_entry(c, tree, fm_tokenizer_paths[i], &json);
     if (rc == FM_OK)
         rc = text_entry(c, tree, "tokenizer/tokenizer_config.json", &config);
     if (rc == FM_OK && !json.len)
         rc = fm_fail(FM_EUNSUPPORTED,
-                     "%s has no tokenizer.json, so it cannot read text; import the "
+                     "%s has no tokenizer.json or tokenizer.model, so it cannot read text; import the "
                      "model's whole folder",
                      what);
     if (rc == FM_OK)

@@ -52,7 +52,9 @@ static fm_status open_text(fmi_text *t, const fmi_binder *b)
     fm_buf_init(&tok, 0);
     fm_buf_init(&conf, 0);
     fm_buf_init(&chat, 0);
-    fm_status rc = read_file(&tok, b, "tokenizer/tokenizer.json", &has_tok);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && !has_tok && fm_tokenizer_paths[i]; i++)
+        rc = read_file(&tok, b, fm_tokenizer_paths[i], &has_tok);
     if (rc == FM_OK)
         rc = read_file(&conf, b, "tokenizer/tokenizer_config.json", &has_conf);
     if (rc == FM_OK)

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define DECODED_MAX ((size_t)1 << 30) /* bytes of all tokens */
-#define STRIP_MAX 64
+#define STRIP_MAX (1 << 20)
 
 static const char field[] = "tokenizer.json: decoder";
 

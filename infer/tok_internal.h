@@ -57,6 +57,17 @@ void fmi_utf8_lossy(fm_buf *out, const uint8_t *s, size_t len);
 /* Bytes at s (len > 0) that begin a code point and are cut off by the end of s; 0 if none. */
 size_t fmi_utf8_cut(const uint8_t *s, size_t len);
 
+typedef struct fmi_ptree_key {
+    fm_span text;
+    int32_t token;
+} fmi_ptree_key;
+typedef struct fmi_ptree_node fmi_ptree_node;
+typedef struct fmi_ptree {
+    fmi_ptree_node *node;
+    size_t count, cap;
+    uint32_t first[256]; /* children of the root; 0 = none */
+} fmi_ptree;
+
 /* ---- pieces ---- */
 typedef struct fmi_piece {
     size_t off, len;
@@ -73,7 +84,8 @@ fm_status fmi_pieces_add(fmi_pieces *ps, size_t off, size_t len); /* drops empty
 typedef struct fmi_scratch {
     fmi_pieces a, b;
     fm_buf norm[2];
-    bool head_lost; /* the last normalising dropped the beginning of the text */
+    bool first_segment; /* what is normalised begins the text */
+    bool head_lost;     /* the last normalising dropped the beginning of the text */
     fmi_regex_run *run;
     struct fmi_symbol *sym;
     size_t sym_cap;
@@ -81,6 +93,10 @@ typedef struct fmi_scratch {
     size_t heap_cap;
     struct fmi_best *best; /* Unigram */
     size_t best_cap;
+    struct fmi_spm_symbol *spm_sym;
+    size_t spm_sym_cap;
+    struct fmi_spm_pair *spm_pair;
+    size_t spm_pair_cap;
 } fmi_scratch;
 
 /* ---- normalizers (tok_norm.c) ---- */
@@ -112,7 +128,8 @@ typedef enum fmi_norm_kind {
     FMI_NORM_STRIP_NONSPACING, /* the parts of BertNormalizer */
     FMI_NORM_BERT_CLEAN,
     FMI_NORM_BERT_CHINESE,
-    FMI_NORM_PRECOMPILED
+    FMI_NORM_PRECOMPILED,
+    FMI_NORM_SPM /* all of a SentencePiece model's normalising */
 } fmi_norm_kind;
 
 typedef struct fmi_norm {
@@ -120,8 +137,12 @@ typedef struct fmi_norm {
     char *text; /* Prepend, Replace: what is put in */
     size_t text_len;
     fmi_regex *re;
-    bool left, right; /* Strip */
+    bool left, right; /* Strip; SPM: remove_extra_whitespaces */
     fmi_charsmap *map;
+    /* SPM: a space before (of every segment of a text, or of the first) or behind; spaces become
+     * U+2581; texts that are left as they are */
+    bool prefix, every_segment, suffix, escape;
+    fmi_ptree symbols;
 } fmi_norm;
 
 typedef struct fmi_norms {
@@ -130,6 +151,8 @@ typedef struct fmi_norms {
 } fmi_norms;
 fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v);
 void fmi_norms_release(fmi_norms *ns);
+/* One segment by a SentencePiece model's rules (tok_spm.c); first: it begins the text. */
+fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out);
 /* Normalise in; the result lies in one of s->norm or is `in` itself. */
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out);
 
@@ -204,16 +227,6 @@ void fmi_byte_ids(int32_t out[256], const fmi_vocab *v);
 /* {"text": id, ...} */
 fm_status fmi_vocab_parse(fmi_vocab *out, const fm_json *v);
 
-typedef struct fmi_ptree_key {
-    fm_span text;
-    int32_t token;
-} fmi_ptree_key;
-typedef struct fmi_ptree_node fmi_ptree_node;
-typedef struct fmi_ptree {
-    fmi_ptree_node *node;
-    size_t count, cap;
-    uint32_t first[256]; /* children of the root; 0 = none */
-} fmi_ptree;
 /* Sorts the keys. Of equal texts the one with the largest token counts. */
 fm_status fmi_ptree_build(fmi_ptree *t, fmi_ptree_key *key, size_t count);
 void fmi_ptree_release(fmi_ptree *t);
@@ -267,11 +280,18 @@ void fmi_unigram_free(fmi_unigram *m);
 fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_scratch *s, fm_span word, fm_ids *out);
 const fmi_vocab *fmi_unigram_vocab(const fmi_unigram *m);
 
+typedef struct fmi_spm_bpe fmi_spm_bpe; /* tok_spm_bpe.c */
+fm_status fmi_spm_bpe_new(fmi_spm_bpe **out, const fmi_pieces_model *p);
+void fmi_spm_bpe_free(fmi_spm_bpe *m);
+fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, fm_ids *out);
+const fmi_vocab *fmi_spm_bpe_vocab(const fmi_spm_bpe *m);
+
 /* One of them (tok_model.c). */
 typedef struct fmi_model {
     fmi_bpe *bpe;
     fmi_wordpiece *wordpiece;
     fmi_unigram *unigram;
+    fmi_spm_bpe *spm_bpe;
 } fmi_model;
 fm_status fmi_model_parse(fmi_model *out, const fm_json *model);
 void fmi_model_release(fmi_model *m);
@@ -377,8 +397,13 @@ struct fm_tokenizer {
     int32_t prefix[FMI_TOK_TEMPLATE_MAX], suffix[FMI_TOK_TEMPLATE_MAX];
     size_t prefix_count, suffix_count;
     int32_t bos, eos, pad, unk;
+    bool add_bos, add_eos; /* a SentencePiece model: around a text */
     char *chat_template;
     size_t chat_template_len;
 };
+
+/* Norms, decoder, added tokens and model out of a SentencePiece model file (tok_spm.c); config is
+ * tokenizer_config.json or NULL. */
+fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config);
 
 #endif

@@ -37,6 +37,7 @@ void fmi_model_release(fmi_model *m)
     fmi_bpe_free(m->bpe);
     fmi_wordpiece_free(m->wordpiece);
     fmi_unigram_free(m->unigram);
+    fmi_spm_bpe_free(m->spm_bpe);
     memset(m, 0, sizeof *m);
 }
 
@@ -44,6 +45,8 @@ const fmi_vocab *fmi_model_vocab(const fmi_model *m)
 {
     if (m->unigram)
         return fmi_unigram_vocab(m->unigram);
+    if (m->spm_bpe)
+        return fmi_spm_bpe_vocab(m->spm_bpe);
     return m->bpe ? fmi_bpe_vocab(m->bpe) : fmi_wordpiece_vocab(m->wordpiece);
 }
 
@@ -51,6 +54,8 @@ fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_
 {
     if (m->unigram)
         return fmi_unigram_encode(m->unigram, s, word, out);
+    if (m->spm_bpe)
+        return fmi_spm_bpe_encode(m->spm_bpe, s, word, out);
     return m->bpe ? fmi_bpe_encode(m->bpe, s, word, out)
                   : fmi_wordpiece_encode(m->wordpiece, word, out);
 }

@@ -162,6 +162,7 @@ void fmi_norms_release(fmi_norms *ns)
         fm_free(ns->step[i].text);
         fmi_regex_free(ns->step[i].re);
         fmi_charsmap_free(ns->step[i].map);
+        fmi_ptree_release(&ns->step[i].symbols);
     }
     ns->count = 0;
 }
@@ -387,6 +388,8 @@ static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
         return byte_level(in, out);
     case FMI_NORM_PRECOMPILED:
         return fmi_charsmap_normalize(n->map, in, out);
+    case FMI_NORM_SPM:
+        return fmi_spm_normalize(n, s->first_segment, in, out);
     case FMI_NORM_NMT:
     case FMI_NORM_STRIP_MARKS:
     case FMI_NORM_STRIP_NONSPACING:

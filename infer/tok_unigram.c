@@ -149,7 +149,7 @@ fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p)
     fmi_unigram *m = fm_calloc(1, sizeof *m);
     uint8_t *skip = fm_calloc(p->count + 1, 1);
     fm_status rc = m && skip ? FM_OK : FM_ENOMEM;
-    float min = 0, max = 0;
+    float min = 0;
     bool any = false;
 
     *out = NULL;
@@ -164,7 +164,6 @@ fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p)
     for (size_t i = 0; rc == FM_OK && i < p->count; i++) {
         if (p->piece[i].type == FMI_PIECE_NORMAL) {
             min = !any || p->piece[i].score < min ? p->piece[i].score : min;
-            max = !any || p->piece[i].score > max ? p->piece[i].score : max;
             any = true;
         }
         rc = fmi_vocab_put(&m->vocab, p->piece[i].text, (uint32_t)i);
@@ -173,8 +172,8 @@ fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p)
         const fmi_piece_def *d = &p->piece[i];
         skip[i] = d->type != FMI_PIECE_NORMAL && d->type != FMI_PIECE_USER;
         m->score[i] = (double)d->score;
-        if (d->type == FMI_PIECE_USER) /* so large that it is always taken */
-            m->score[i] = (double)((float)d->text.len * max) - 0.1;
+        if (d->type == FMI_PIECE_USER) /* more than any logarithm of a probability */
+            m->score[i] = (double)0.1f;
     }
     if (rc == FM_OK) {
         m->unk_score = (double)(min - (float)UNK_PENALTY);
@@ -209,9 +208,11 @@ const fmi_vocab *fmi_unigram_vocab(const fmi_unigram *m)
 static void offer(const fmi_unigram *m, struct fmi_best *at, double score, uint32_t start,
                   int32_t id)
 {
+    if (m->single)
+        score = (double)(float)score;
     if (at->start != NONE && !(score > at->score))
         return;
-    at->score = m->single ? (double)(float)score : score;
+    at->score = score;
     at->start = start;
     at->id = id;
 }
@@ -238,9 +239,7 @@ static fm_status extend(const fmi_unigram *m, struct fmi_best *best, fm_span wor
         return FM_OK;
     if (m->unk < 0)
         return fm_fail(FM_EINVAL, "tokenizer.json: model has no unk_id, and the text needs it");
-    double score = m->unk_score + here;
-    offer(m, &best[start + char_len], m->single ? (double)(float)score : score, (uint32_t)start,
-          m->unk);
+    offer(m, &best[start + char_len], m->unk_score + here, (uint32_t)start, m->unk);
     return FM_OK;
 }
 

@@ -42,6 +42,8 @@ static void scratch_release(fmi_scratch *s)
     fm_free(s->sym);
     fm_free(s->heap);
     fm_free(s->best);
+    fm_free(s->spm_sym);
+    fm_free(s->spm_pair);
     fmi_regex_run_free(s->run);
 }
 
@@ -240,74 +242,100 @@ static fm_status take_template(fm_tokenizer *t, const fm_json *v)
     return t->chat_template ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status read_config(fm_tokenizer *t, fm_span text)
+static void take_named(int32_t *out, const fm_tokenizer *t, const fm_json *config, const char *key)
 {
-    fm_json *config = NULL;
-    fm_status rc = FM_OK;
+    int32_t id = named_token(t, config, key);
 
-    t->bos = t->eos = t->pad = t->unk = -1;
-    if (!text.data || text.len == 0)
-        return FM_OK;
-    rc = fm_json_parse(&config, text, "tokenizer_config.json");
-    if (rc < 0)
-        return rc;
-    t->bos = named_token(t, config, "bos_token");
-    t->eos = named_token(t, config, "eos_token");
-    t->pad = named_token(t, config, "pad_token");
-    t->unk = named_token(t, config, "unk_token");
-    rc = take_template(t, fm_json_get(config, "chat_template"));
-    fm_json_free(config);
-    return rc;
+    *out = id >= 0 ? id : *out;
 }
 
-static fm_status build(fm_tokenizer *t, const fm_json *root)
+static fm_status read_config(fm_tokenizer *t, const fm_json *config)
+{
+    take_named(&t->bos, t, config, "bos_token");
+    take_named(&t->eos, t, config, "eos_token");
+    take_named(&t->pad, t, config, "pad_token");
+    take_named(&t->unk, t, config, "unk_token");
+    if (t->add_bos && t->bos >= 0)
+        t->prefix[t->prefix_count++] = t->bos;
+    if (t->add_eos && t->eos >= 0)
+        t->suffix[t->suffix_count++] = t->eos;
+    return take_template(t, fm_json_get(config, "chat_template"));
+}
+
+static fm_status read_json(fm_tokenizer *t, const fm_json *root)
+{
+    fm_status rc;
+
+    if ((rc = fmi_norms_parse(&t->norms, fm_json_get(root, "normalizer"))) < 0 ||
+        (rc = fmi_pres_parse(&t->pres, fm_json_get(root, "pre_tokenizer"))) < 0 ||
+        (rc = fmi_decoder_parse(&t->decoder, fm_json_get(root, "decoder"))) < 0 ||
+        (rc = fmi_added_parse(&t->added, fm_json_get(root, "added_tokens"))) < 0)
+        return rc;
+    return fmi_model_parse(&t->model, fm_json_get(root, "model"));
+}
+
+/* root: tokenizer.json; NULL: the parts are there already. */
+static fm_status finish(fm_tokenizer *t, const fm_json *root, const fm_json *config)
 {
     fmi_scratch scratch;
     fm_status rc = scratch_init(&scratch);
 
     if (rc < 0)
         return rc;
-    if ((rc = fmi_norms_parse(&t->norms, fm_json_get(root, "normalizer"))) < 0 ||
-        (rc = fmi_pres_parse(&t->pres, fm_json_get(root, "pre_tokenizer"))) < 0 ||
-        (rc = fmi_decoder_parse(&t->decoder, fm_json_get(root, "decoder"))) < 0 ||
-        (rc = fmi_added_parse(&t->added, fm_json_get(root, "added_tokens"))) < 0 ||
-        (rc = fmi_model_parse(&t->model, fm_json_get(root, "model"))) < 0 ||
-        (rc = merge_added(t)) < 0 ||
+    if ((rc = merge_added(t)) < 0 ||
         (rc = parse_post(t, fm_json_get(root, "post_processor"), 0)) < 0 ||
-        (rc = fmi_added_build(&t->added, &t->norms, &scratch)) < 0 || (rc = mark_special(t)) < 0)
+        (rc = fmi_added_build(&t->added, &t->norms, &scratch)) < 0 || (rc = mark_special(t)) < 0 ||
+        (rc = decode_all(t)) < 0)
         goto out;
-    rc = decode_all(t);
+    rc = read_config(t, config);
 out:
     scratch_release(&scratch);
     return rc;
 }
 
-fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span tokenizer_json,
-                            fm_span tokenizer_config_json, const char *what)
+/* A SentencePiece model begins with a field's key, a tokenizer.json with a brace. */
+static bool is_spm(fm_span file)
 {
-    fm_json *root = NULL;
-    fm_tokenizer *t = NULL;
-    fm_status rc;
+    size_t i = 0;
+
+    while (i < file.len && strchr(" \t\r\n", file.data[i]) && file.data[i] != 0)
+        i++;
+    if (i == file.len || file.data[i] == '{')
+        return false;
+    return strchr("\x0a\x12\x1a\x22\x2a", file.data[0]) != NULL && file.data[0] != 0;
+}
+
+const char *const fm_tokenizer_paths[] = {"tokenizer/tokenizer.json", "tokenizer/tokenizer.model",
+                                          "tokenizer/spiece.model", NULL};
+
+fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span file, fm_span tokenizer_config_json,
+                            const char *what)
+{
+    fm_json *root = NULL, *config = NULL;
+    fm_tokenizer *t = fm_calloc(1, sizeof *t);
+    bool spm = is_spm(file);
+    fm_status rc = t ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
-    rc = fm_json_parse(&root, tokenizer_json, "tokenizer.json");
+    if (rc == FM_OK && tokenizer_config_json.data && tokenizer_config_json.len > 0)
+        rc = fm_json_parse(&config, tokenizer_config_json, "tokenizer_config.json");
+    if (rc == FM_OK && !spm)
+        rc = fm_json_parse(&root, file, "tokenizer.json");
     if (rc < 0)
         goto fail;
-    t = fm_calloc(1, sizeof *t);
-    if (!t) {
-        rc = FM_ENOMEM;
-        goto fail;
-    }
-    rc = build(t, root);
+    t->bos = t->eos = t->pad = t->unk = -1;
+    rc = spm ? fmi_spm_open(t, file, config) : read_json(t, root);
     if (rc == FM_OK)
-        rc = read_config(t, tokenizer_config_json);
+        rc = finish(t, root, config);
     if (rc < 0)
         goto fail;
     fm_json_free(root);
+    fm_json_free(config);
     *out = t;
     return FM_OK;
 fail:
     fm_json_free(root);
+    fm_json_free(config);
     fm_tokenizer_close(t);
     return what && rc != FM_ENOMEM ? fm_error_prefix(rc, "%s", what) : rc;
 }
@@ -352,6 +380,8 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span t
 {
     fmi_added_scan scan = {.added = &t->added, .trie = t->added.normalized, .plain = plain};
     fmi_segment seg;
+
+    s->first_segment = first;
     fm_status rc = fmi_norms_run(&t->norms, s, text, &scan.text);
 
     while (rc == FM_OK && fmi_added_next(&scan, &seg)) {

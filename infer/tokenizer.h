@@ -1,9 +1,10 @@
-/* tokenizer.h - text to token ids and back, from the tokenizer.json that Hugging Face models carry.
+/* tokenizer.h - text to token ids and back, from the tokenizer.json that Hugging Face models carry, or
+ * from the SentencePiece model file of older ones.
  *
- * There is one tokenizer path: an importer of another format (GGUF) writes a canonical
- * tokenizer.json, which is then read here. Every field that changes an id is either done exactly
+ * An importer of another format (GGUF) writes a canonical tokenizer.json, which is then read
+ * here. Every field that changes an id is either done exactly
  * as the `tokenizers` library does it or refused by name with FM_EUNSUPPORTED; nothing is guessed.
- * Supported: model BPE; the rest is listed in infer/README.md. */
+ * What is supported is listed in infer/README.md. */
 #ifndef FM_INFER_TOKENIZER_H
 #define FM_INFER_TOKENIZER_H
 
@@ -26,10 +27,14 @@ void fm_ids_release(fm_ids *ids);
 
 typedef struct fm_tokenizer fm_tokenizer; /* immutable once open: share between threads */
 
-/* tokenizer_config_json may be empty (data NULL or len 0): then the names of the bos, eos, pad and
+/* Where a tree may keep its tokenizer, best first; NULL behind the last. */
+extern const char *const fm_tokenizer_paths[];
+
+/* file: a tokenizer.json or a SentencePiece model (told apart by the first byte);
+ * tokenizer_config_json may be empty (data NULL or len 0): then the names of the bos, eos, pad and
  * unk tokens are unknown. Both texts are only read here. `what` names the model in errors.
  * FM_ECORRUPT or FM_EINVAL: not a tokenizer; FM_EUNSUPPORTED: a kind that is not implemented. */
-FM_CHECKED fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span tokenizer_json,
+FM_CHECKED fm_status fm_tokenizer_open(fm_tokenizer **out, fm_span file,
                                        fm_span tokenizer_config_json, const char *what);
 void fm_tokenizer_close(fm_tokenizer *t); /* NULL is a no-op */
 

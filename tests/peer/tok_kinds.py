@@ -1,6 +1,7 @@
 """The tokenizers that tokenizers_diff.py compares: each a file for us and functions of the peer's."""
 import base64
 import functools
+import io
 import json
 import os
 import random
@@ -144,14 +145,16 @@ def added(folder, name, vocab=1500):
 def spm_model(folder, name, **options):
     """A SentencePiece model trained on the corpus: its bytes."""
     import sentencepiece
-    prefix = os.path.join(folder, name)
-    with open(prefix + ".txt", "w", encoding="utf-8") as f:
-        f.writelines(line + "\n" for line in corpus())
     settings = dict(vocab_size=3000, character_coverage=0.995, minloglevel=2, hard_vocab_limit=False, num_threads=1)
-    settings.update(options)
-    sentencepiece.SentencePieceTrainer.train(input=prefix + ".txt", model_prefix=prefix, **settings)
-    with open(prefix + ".model", "rb") as f:
-        return f.read()
+    settings.update({k: list(v) if isinstance(v, tuple) else v for k, v in options.items()})
+    out = io.BytesIO()
+    here = os.getcwd()
+    os.chdir(folder)  # so that no path gets into the file
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(corpus()), model_writer=out, **settings)
+    os.chdir(here)
+    with open(os.path.join(folder, name + ".model"), "wb") as f:
+        f.write(out.getvalue())
+    return out.getvalue()
 
 
 def few_rules(folder):
@@ -161,7 +164,7 @@ def few_rules(folder):
     path = os.path.join(folder, "few.tsv")
     with open(path, "w") as f:
         f.write("\n".join(rules) + "\n")
-    return dict(normalization_rule_tsv=path)
+    return dict(normalization_rule_tsv="few.tsv")
 
 
 def unigram(folder, name, norm=None, pre=None, decoder=None, vocab=3000, byte_fallback=False, rules=None):
@@ -250,18 +253,39 @@ def spm_bpe(folder, name, legacy, scheme="first", split=False, **options):
     return hf(name, path)
 
 
+def spm(folder, name, user=(), **options):
+    """A SentencePiece model file, read as it is."""
+    import sentencepiece
+    if user:
+        options["user_defined_symbols"] = list(user)
+    if options.pop("few", False):
+        options.update(few_rules(folder))
+    spm_model(folder, name, **{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+    path = os.path.join(folder, name + ".model")
+    sp = sentencepiece.SentencePieceProcessor(model_file=path)
+
+    def decode(many):  # an unknown piece is shown otherwise there
+        return [None if sp.unk_id() in ids else sp.decode(ids) for ids in many]
+
+    kind = Kind(name, [path], sp.encode, decode, ["--plain"])
+    kind.runs = True
+    return kind
+
+
 def ties(folder, name):
     """Cuts that are equal but for rounding: scores whose decimal text tokenizers reads one bit off decide."""
-    vocab = [("<unk>", 0.0)]
     r = random.Random(5)
-    for c in "abcdefghijkl":
-        score = -7 - r.random()
-        vocab += [(c, score), (2 * c, -6 - r.random()), (3 * c, -6 - r.random())]
-    t = Tokenizer(models.Unigram(vocab, 0))
+    vocab = [("<unk>", 0.0)]
+    for c in range(0x4E00, 0x4E00 + 150):
+        vocab += [(chr(c), -7 - r.random()), (2 * chr(c), -6 - r.random()), (3 * chr(c), -7 - r.random())]
+    tok = Tokenizer(models.Unigram(vocab, 0))
     path = os.path.join(folder, name + ".json")
-    t.save(path)
+    tok.save(path)
     kind = hf(name, path)
-    kind.texts = [c * n for c in "abcdefghijkl" for n in (4, 5, 7, 8, 10, 11)]
+    exact = Tokenizer(models.Unigram(vocab, 0))  # never went through JSON
+    every = [chr(c) * n for c in range(0x4E00, 0x4E00 + 150) for n in range(4, 30)]
+    kind.texts = [t for t in every if exact.encode(t).ids != kind.encode([t])[0]][:30]
+    kind.texts += every[:20]
     return kind
 
 
@@ -335,6 +359,19 @@ def kinds(folder, data, wheel):
     add("unigram-nmt_nfkc", unigram, None, P.Metaspace(), D.Metaspace(), rules="nmt_nfkc")
     add("unigram-nmt_nfkc_cf", unigram, N.Replace(Regex(" {2,}"), " "), P.Sequence([P.WhitespaceSplit(), P.Metaspace()]),
         D.Metaspace(), rules="nmt_nfkc_cf")
+    symbols = ("<mask>", "fox", "fo", " ", "==", "\u0301", "\u4e2d\u6587")
+    add("spm-unigram", spm, model_type="unigram")
+    add("spm-unigram-bytes", spm, model_type="unigram", byte_fallback=True, normalization_rule_name="nmt_nfkc_cf")
+    add("spm-unigram-user", spm, symbols, model_type="unigram", remove_extra_whitespaces=False)
+    add("spm-unigram-suffix", spm, model_type="unigram", treat_whitespace_as_suffix=True, normalization_rule_name="nfkc")
+    add("spm-unigram-few", spm, model_type="unigram", few=True, add_dummy_prefix=False)
+    add("spm-bpe", spm, model_type="bpe")
+    add("spm-bpe-bytes", spm, model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, split_digits=True)
+    add("spm-bpe-user", spm, symbols, model_type="bpe", byte_fallback=True, add_dummy_prefix=False,
+        remove_extra_whitespaces=False, normalization_rule_name="identity")
+    add("spm-bpe-suffix", spm, ("fox", "<mask>"), model_type="bpe", treat_whitespace_as_suffix=True,
+        allow_whitespace_only_pieces=True)
     add("unigram-like-xlmr", spm_unigram)
     add("unigram-like-t5", spm_unigram, byte_fallback=True, rules="nfkc")
     for rules in ("nmt_nfkc", "nmt_nfkc_cf"):
@@ -402,4 +439,11 @@ def small(folder):
     add("bpe-like-llama", spm_bpe, True, vocab_size=480, character_coverage=0.98)
     add("bpe-like-mistral", spm_bpe, False, vocab_size=460, character_coverage=0.98)
     add("unigram-ties", ties)
+    small_spm = dict(vocab_size=180, character_coverage=0.99, few=True)
+    add("spm-unigram", spm, ("fox", "<mask>", "\u0301"), model_type="unigram", **small_spm)
+    add("spm-unigram-suffix", spm, model_type="unigram", treat_whitespace_as_suffix=True, remove_extra_whitespaces=False, **small_spm)
+    small_spm["vocab_size"] = 420
+    add("spm-bpe", spm, ("fox", "<mask>", "  "), model_type="bpe", byte_fallback=True, remove_extra_whitespaces=False, **small_spm)
+    small_spm["vocab_size"] = 180
+    add("spm-bpe-unk", spm, model_type="bpe", add_dummy_prefix=False, **small_spm)
     return out

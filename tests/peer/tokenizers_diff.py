@@ -60,7 +60,7 @@ def check(args, kind, texts):
         good = [i for i in range(len(texts)) if got[i][0] == want[i]]
         back = kind.decode([want[i] for i in good])
         # of a run of byte tokens that is not UTF-8 the peer keeps nothing: documented
-        lost = [(i, b) for i, b in zip(good, back) if got[i][1] != b and not (kind.runs and "\ufffd" in b)]
+        lost = [(i, b) for i, b in zip(good, back) if b is not None and got[i][1] != b and not (kind.runs and "\ufffd" in b)]
     print(f"{kind.name:34} {len(texts)} texts, {len(bad)} ids differ, {len(lost)} decoded differ; "
           f"{mid - start:.1f} s, peer {end - mid:.1f} s", flush=True)
     for i in bad[:args.show]:

@@ -129,22 +129,47 @@ static void check_case(const fm_tokenizer *t, const char *name, const fm_json *c
     fm_ids_release(&ids);
 }
 
+static void base64(fm_buf *out, const char *s)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t bits = 0;
+    unsigned have = 0;
+
+    for (; *s && *s != '='; s++) {
+        bits = bits << 6 | (uint32_t)(strchr(digits, *s) - digits);
+        have += 6;
+        if (have < 8)
+            continue;
+        have -= 8;
+        fm_buf_u8(out, (uint8_t)(bits >> have));
+    }
+}
+
+/* The tokenizer.json, or the SentencePiece model, of a golden file. */
+static void file_of(fm_buf *out, const fm_json *one)
+{
+    fm_buf_init(out, 0);
+    if (fm_json_get(one, "model"))
+        base64(out, fm_json_cstr(fm_json_get(one, "model"), ""));
+    else
+        tk_ok(fm_json_write(out, fm_json_get(one, "tokenizer"), FM_JSON_COMPACT));
+}
+
 static void check_kind(const fm_json *one, size_t *bad)
 {
     const fm_json *cases = fm_json_get(one, "cases");
     const char *name = fm_json_cstr(fm_json_get(one, "name"), "");
     bool plain = fm_json_bool(fm_json_get(one, "plain"), false);
     fm_tokenizer *t;
-    fm_buf json;
+    fm_buf file;
 
-    fm_buf_init(&json, 0);
-    tk_ok(fm_json_write(&json, fm_json_get(one, "tokenizer"), FM_JSON_COMPACT));
-    tk_ok(fm_tokenizer_open(&t, fm_buf_span(&json), fm_span_of(NULL, 0), name));
+    file_of(&file, one);
+    tk_ok(fm_tokenizer_open(&t, fm_buf_span(&file), fm_span_of(NULL, 0), name));
     assert_true(fm_json_count(cases) >= 20);
     for (size_t k = 0; k < fm_json_count(cases); k++)
         check_case(t, name, fm_json_at(cases, k), plain, bad);
     fm_tokenizer_close(t);
-    fm_buf_release(&json);
+    fm_buf_release(&file);
 }
 
 static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
@@ -171,7 +196,7 @@ static void all_kinds_equal_their_packages(void **state)
     (void)state;
 
     tk_ok(fm_list_dir(&names, folder));
-    assert_true(names.count >= 12);
+    assert_true(names.count >= 16);
     for (size_t i = 0; i < names.count; i++) {
         char *path = fm_path_join(folder, names.name[i]);
         fm_json *one;
@@ -183,6 +208,89 @@ static void all_kinds_equal_their_packages(void **state)
     fm_names_release(&names);
     fm_free(folder);
     assert_int_equal(bad, 0);
+}
+
+static void spm_bytes(fm_buf *out, const char *kind)
+{
+    char *path = tk_source("tests/unit/tokenizer_cases");
+    char *file = fm_asprintf("%s/%s.json", path, kind);
+    fm_json *one;
+
+    tk_ok(fm_json_parse_file(&one, file, (size_t)1 << 22));
+    file_of(out, one);
+    fm_json_free(one);
+    fm_free(file);
+    fm_free(path);
+}
+
+/* What Hugging Face's classes put around a SentencePiece model comes from the configuration. */
+static void a_model_file_takes_its_frame_from_the_config(void **state)
+{
+    static const struct {
+        const char *config;
+        int32_t ids[8]; /* of "<s>fox" up to -1; 1 <s>, 2 </s>, 3 fox, -2 the space before it */
+    } cases[] = {
+        {"", {1, -2, 3, -1}},
+        {"{\"tokenizer_class\":\"LlamaTokenizer\",\"bos_token\":\"<s>\"}", {1, 1, -2, 3, -1}},
+        {"{\"tokenizer_class\":\"LlamaTokenizer\",\"add_bos_token\":false,\"add_eos_token\":true}",
+         {1, -2, 3, 2, -1}},
+        {"{\"legacy\":false}", {1, 3, -1}},
+        {"{\"tokenizer_class\":\"T5Tokenizer\",\"eos_token\":{\"content\":\"</s>\"}}",
+         {1, -2, 3, 2, -1}},
+        {"{\"added_tokens_decoder\":{\"999\":{\"content\":\"<s>fox\",\"special\":true}}}",
+         {999, -1}}};
+    fm_buf file;
+    fm_tokenizer *t;
+    (void)state;
+
+    spm_bytes(&file, "spm-bpe");
+    for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+        fm_ids ids = {0};
+        tk_ok(fm_tokenizer_open(&t, fm_buf_span(&file), fm_span_str(cases[i].config), "toy"));
+        tk_ok(fm_tokenizer_encode(t, fm_span_str("<s>fox"), true, &ids));
+        int32_t space = fm_tokenizer_id(t, fm_span_str("\xe2\x96\x81"));
+        for (size_t k = 0; k < ids.count; k++)
+            assert_int_equal(ids.id[k], cases[i].ids[k] == -2 ? space : cases[i].ids[k]);
+        assert_int_equal(cases[i].ids[ids.count], -1);
+        fm_ids_release(&ids);
+        fm_tokenizer_close(t);
+    }
+    tk_fails(fm_tokenizer_open(&t, fm_buf_span(&file),
+                               fm_span_str("{\"tokenizer_class\":\"XLMRobertaTokenizer\"}"), "toy"),
+             FM_EUNSUPPORTED, "tokenizer_class 'XLMRobertaTokenizer'");
+    fm_buf_release(&file);
+}
+
+static void hostile_model_files_are_refused_by_field(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t len;
+        const char *needle;
+    } bad[] = {{"\x0a\x05\x0a\x01", 4, "cut off"},                  /* longer than the file */
+               {"\x0a\x03\x0a\x01\x61", 5, "none of type unknown"}, /* no unk */
+               {"\x0a\x02\x18\x02", 4, "pieces[0].piece must be UTF-8 text"}, /* an empty piece */
+               {"\x0a\x05\x0a\x01\xff\x18\x02", 7, "pieces[0].piece must be UTF-8 text"},
+               {"\x0a\x0a\x0a\x01\x61\x15\x00\x00\xc0\x7f\x18\x02", 12, "pieces[0].score"},
+               {"\x0a\x05\x0a\x01\x61\x18\x07", 7, "pieces[0].type is unknown"},
+               {"\x0a\x02\x08\x01", 4, "pieces.piece has the wrong kind"},
+               {"\x0a\x05\x0a\x01\x61\x18\x02\x0a\x05\x0a\x01\x62\x18\x02", 14, "a second unknown"},
+               {"\x0a\x05\x0a\x01\x61\x18\x02\x12\x02\x18\x03", 11, "model_type WORD"},
+               {"\x0a\x05\x0a\x01\x61\x18\x02\x12\x05\x18\x02\x98\x02\x01", 14,
+                "without the piece <0x00>"},
+               {"\x0a\x05\x0a\x01\x61\x18\x02\x1a\x03\x12\x01\x61", 12, "precompiled_charsmap"},
+               {"\x0a\x05\x0a\x01\x61\x18\x02\x2a\x03\x12\x01\x61", 12, "denormalizer_spec"},
+               {"\x12\x01\x7b", 3, "cut off"}};
+    fm_tokenizer *t;
+    (void)state;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        fm_status rc =
+            fm_tokenizer_open(&t, fm_span_of(bad[i].bytes, bad[i].len), fm_span_of(NULL, 0), "toy");
+        assert_true(rc == FM_ECORRUPT || rc == FM_EUNSUPPORTED);
+        if (!strstr(fm_error_text(), bad[i].needle))
+            fail_msg("%zu: '%s' lacks '%s'", i, fm_error_text(), bad[i].needle);
+    }
 }
 
 /* A byte-level vocabulary of the euro sign's three bytes. */
@@ -319,6 +427,8 @@ int main(void)
         cmocka_unit_test(text_that_is_not_utf8_is_refused_with_its_offset),
         cmocka_unit_test(pre_tokenizers_of_known_models_equal_hugging_face),
         cmocka_unit_test(all_kinds_equal_their_packages),
+        cmocka_unit_test(a_model_file_takes_its_frame_from_the_config),
+        cmocka_unit_test(hostile_model_files_are_refused_by_field),
         cmocka_unit_test(streaming_holds_back_an_unfinished_code_point),
         cmocka_unit_test(special_tokens_can_be_skipped_or_treated_as_text),
         cmocka_unit_test(a_long_word_is_merged_like_a_short_one),
