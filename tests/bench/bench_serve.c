@@ -1,4 +1,4 @@
-/* bench_serve - what HTTP adds to a token: 8 clients that stream answers of SmolLM2 from a server in
+/* bench_serve - what HTTP adds to a token: 8 clients that stream SmolLM2's answers from a server in
  * this process, and the same 8 requests given to the scheduler directly, taking turns.
  *
  * usage: bench_serve [--mode MODE[,MODE]] [--threads N] [--repeat N] [--tokens N]
@@ -28,9 +28,28 @@ typedef struct bench {
 } bench;
 
 typedef struct turn {
-    double seconds;
+    double first_s; /* until every client has its first token */
+    double seconds; /* of all */
+    double from;    /* clock */
+    double cpu_s;   /* of the whole process and turn; waiting threads spin, so use --threads 1 */
     uint32_t events;
 } turn;
+
+static void note_first(turn *t, bool *seen, uint32_t *waiting)
+{
+    if (*seen || *waiting == 0)
+        return;
+    *seen = true;
+    if (--*waiting == 0)
+        t->first_s = bk_now_s() - t->from;
+}
+
+static double process_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* ==== a catalog of one ==== */
 
@@ -71,10 +90,17 @@ static void *serve(void *arg)
 
 /* ==== the scheduler alone ==== */
 
+typedef struct direct { /* one request of the scheduler */
+    turn *t;
+    uint32_t *waiting;
+    bool seen;
+} direct;
+
 static bool on_event(void *ctx, const fm_gen_event *ev)
 {
-    turn *t = ctx;
-    t->events += ev->token >= 0;
+    direct *d = ctx;
+    d->t->events += ev->token >= 0;
+    note_first(d->t, &d->seen, d->waiting);
     return true;
 }
 
@@ -82,27 +108,30 @@ static turn scheduler_turn(bench *b)
 {
     static int32_t id[CLIENTS][PROMPT];
     fm_scheduler *s = NULL;
-    turn t = {0};
+    uint32_t waiting = CLIENTS;
+    direct d[CLIENTS];
     uint64_t number;
     bool busy = true;
     tk_ok(fm_scheduler_new(&s, b->alone, CLIENTS));
-    double from = bk_now_s();
+    turn t = {.from = bk_now_s(), .cpu_s = -process_s()};
     for (uint32_t c = 0; c < CLIENTS; c++) {
         for (uint32_t i = 0; i < PROMPT; i++)
             id[c][i] = (int32_t)(1000 + c * 100 + i);
+        d[c] = (direct){.t = &t, .waiting = &waiting};
         fm_gen_request q = {.model = b->model,
                             .prompt = id[c],
                             .prompt_len = PROMPT,
                             .max_new = b->tokens,
                             .ignore_eos = true,
                             .on_event = on_event,
-                            .ctx = &t};
+                            .ctx = &d[c]};
         fm_sample_defaults(&q.sampling);
         tk_ok(fm_scheduler_add(s, &q, &number));
     }
     while (busy)
         tk_ok(fm_scheduler_step(s, &busy));
-    t.seconds = bk_now_s() - from;
+    t.seconds = bk_now_s() - t.from;
+    t.cpu_s += process_s();
     fm_scheduler_free(s);
     assert_int_equal(t.events, CLIENTS * b->tokens);
     return t;
@@ -143,9 +172,10 @@ static turn http_turn(bench *b)
     struct pollfd p[CLIENTS];
     fm_buf seen[CLIENTS];
     size_t at[CLIENTS] = {0};
-    turn t = {0};
+    bool begun[CLIENTS] = {false};
+    uint32_t waiting = CLIENTS;
     char piece[16384];
-    double from = bk_now_s();
+    turn t = {.from = bk_now_s(), .cpu_s = -process_s()};
     for (uint32_t c = 0; c < CLIENTS; c++) {
         p[c] = (struct pollfd){.fd = ask(b, c), .events = POLLIN};
         fm_buf_init(&seen[c], 0);
@@ -158,7 +188,10 @@ static turn http_turn(bench *b)
             ssize_t n = recv(p[c].fd, piece, sizeof(piece), 0);
             if (n > 0) {
                 fm_buf_append(&seen[c], piece, (size_t)n);
-                t.events += count_events(&seen[c], &at[c]);
+                uint32_t more = count_events(&seen[c], &at[c]);
+                t.events += more;
+                if (more > 0)
+                    note_first(&t, &begun[c], &waiting);
                 continue;
             }
             (void)close(p[c].fd);
@@ -166,7 +199,8 @@ static turn http_turn(bench *b)
             open--;
         }
     }
-    t.seconds = bk_now_s() - from;
+    t.seconds = bk_now_s() - t.from;
+    t.cpu_s += process_s();
     for (uint32_t c = 0; c < CLIENTS; c++) {
         if (!strstr(fm_buf_cstr(&seen[c]), "data: [DONE]"))
             fail_msg("client %u: the answer has no end: %.400s", c, fm_buf_cstr(&seen[c]));
@@ -177,22 +211,42 @@ static turn http_turn(bench *b)
 
 /* ==== both ==== */
 
-static void report(const bench *b, const bk_figure *alone, const bk_figure *http, uint32_t events)
+typedef struct both {
+    bk_figure rate[2]; /* the scheduler alone, by HTTP */
+    double first_s[2]; /* least, likewise cpu_s */
+    double cpu_s[2];
+    uint32_t events;
+} both;
+
+static void add_turn(both *f, int side, const bench *b, const turn *t)
 {
-    double a = bk_best(alone), h = bk_best(http);
-    printf("%-6s 8 x %u tokens: scheduler alone %.1f tok/s (median %.1f), by HTTP %.1f (median "
-           "%.1f): %.3f of it, %+.3f ms a step; %.2f tokens an event\n",
-           b->mode, b->tokens, a, bk_median(alone), h, bk_median(http), h / a,
-           1e3 * CLIENTS * (1 / h - 1 / a), (double)CLIENTS * b->tokens / events);
+    bk_add(&f->rate[side], CLIENTS * b->tokens / t->seconds);
+    f->first_s[side] = f->rate[side].n == 1 ? t->first_s : fmin(f->first_s[side], t->first_s);
+    f->cpu_s[side] = f->rate[side].n == 1 ? t->cpu_s : fmin(f->cpu_s[side], t->cpu_s);
+    f->events = t->events;
+}
+
+static void report(const bench *b, const both *f)
+{
+    double a = bk_best(&f->rate[0]), h = bk_best(&f->rate[1]);
+    printf("%-6s %u x %u tokens: scheduler alone %.1f tok/s (median %.1f), by HTTP %.1f (median "
+           "%.1f): %.3f of it\n",
+           b->mode, CLIENTS, b->tokens, a, bk_median(&f->rate[0]), h, bk_median(&f->rate[1]),
+           h / a);
+    printf(
+        "%-6s processor time %.3f and %.3f s: %+.2f %%, %+.1f us a token; first tokens of %u x %u "
+        "after %.3f and %.3f s; %.2f tokens an event\n",
+        "", f->cpu_s[0], f->cpu_s[1], 100 * (f->cpu_s[1] / f->cpu_s[0] - 1),
+        1e6 * (f->cpu_s[1] - f->cpu_s[0]) / (CLIENTS * b->tokens), CLIENTS, PROMPT, f->first_s[0],
+        f->first_s[1], (double)CLIENTS * b->tokens / f->events);
     (void)fflush(stdout);
 }
 
 static void run_mode(bench *b)
 {
-    bk_figure alone = {0}, http = {0};
+    both f = {0};
     fm_provider p = fm_source_provider(b->src);
     fm_server_opts o = fm_server_defaults();
-    uint32_t events = 0;
     if (bk_engine(&b->alone, b->threads, b->mode, 512) < 0 ||
         fm_model_load(&b->model, b->alone, fm_source_tree(b->src), &p, "smollm2") < 0) {
         printf("%-6s refused: %s\n", b->mode, fm_error_text());
@@ -204,12 +258,12 @@ static void run_mode(bench *b)
     tk_ok(fm_server_preload(b->server, "smollm2"));
     assert_int_equal(pthread_create(&b->thread, NULL, serve, b), 0);
     for (uint32_t i = 0; i < b->repeat; i++) {
-        bk_add(&alone, CLIENTS * b->tokens / scheduler_turn(b).seconds);
-        turn t = http_turn(b);
-        bk_add(&http, CLIENTS * b->tokens / t.seconds);
-        events = t.events;
+        turn t = scheduler_turn(b);
+        add_turn(&f, 0, b, &t);
+        t = http_turn(b);
+        add_turn(&f, 1, b, &t);
     }
-    report(b, &alone, &http, events);
+    report(b, &f);
     fm_server_stop(b->server);
     assert_int_equal(pthread_join(b->thread, NULL), 0);
     tk_ok(b->rc);

@@ -34,8 +34,8 @@ static fm_status read_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
-/* The best of many short slices: other programs take a core for milliseconds at a time. One thread is
- * timed by its own clock, which then leaves them out. */
+/* The best of many short slices: other programs take a core for milliseconds at a time. One thread
+ * is timed by its own clock, which then leaves them out. */
 double bk_memory_gbs(fm_pool *pool)
 {
     static uint64_t *data; /* kept: touching it anew costs more than reading it */
