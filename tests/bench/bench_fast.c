@@ -14,7 +14,6 @@
  * factors and pages at 2 bytes, exact at 4) over the read rate and operations over the rate that
  * oneDNN reaches on large shapes in that kind. */
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 
 #include "tests/bench/bench_kit.h"
@@ -48,22 +47,17 @@ typedef struct sample { /* one case */
 
 typedef void call_fn(bench *b, void *ctx, uint32_t turn);
 
-static double now(const bench *b)
-{
-    return b->threads == 1 ? bk_cpu_s() : bk_now_s();
-}
-
 /* Best seconds of a call over batches of at least a third of a millisecond. */
 static double time_calls(bench *b, call_fn *call, void *ctx)
 {
     double best = INFINITY, spent = 0;
     uint32_t turn = 0, batch = 1;
     while (spent < b->seconds) {
-        double t = now(b);
+        double t = bk_work_s();
         for (uint32_t i = 0; i < batch; i++)
             call(b, ctx, turn++);
         tk_ok(b->be->sync(b->be));
-        t = now(b) - t;
+        t = bk_work_s() - t;
         spent += t;
         if (t < 3e-4 && batch < 1u << 16)
             batch *= 2;
@@ -377,7 +371,7 @@ int main(int argc, char **argv)
     if (!read_options(&b, &mode, argc, argv))
         return usage();
     tk_ok(fm_pool_new(&b.pool, b.threads));
-    omp_set_num_threads((int)b.threads);
+    bk_clock(b.threads);
     if (fm_backend_open(&b.be, mode, b.pool) < 0) {
         printf("refused: %s\n", fm_error_text());
         return TK_SKIP;

@@ -4,7 +4,6 @@
  * One line a shape as CSV: which product, N, K, M, GFLOP/s of both, ratio, GB/s of weights for
  * ours. Best of many repetitions, the two taking turns, because machines are shared and clocks
  * wander. */
-#include <omp.h>
 #include <stdlib.h>
 
 #include "infer/cpu/cpu.h"
@@ -43,7 +42,7 @@ enum { OURS, PEER, DX, DW, WAYS };
 
 static double run_once(bench *b, int way, const fm_weight *w, shape s, uint32_t m)
 {
-    double t = bk_now_s();
+    double t = bk_work_s();
 
     if (way == OURS)
         b->be->linear(b->be, b->y, s.n, b->x, s.k, w, NULL, NULL, m);
@@ -53,7 +52,7 @@ static double run_once(bench *b, int way, const fm_weight *w, shape s, uint32_t 
         b->be->linear_dx(b->be, b->z, s.k, b->y, s.n, w, m, false);
     else
         b->be->gemm(b->be, b->w, s.k, b->y, s.n, true, b->x, s.k, false, s.n, s.k, m, 1.0f, false);
-    return bk_now_s() - t;
+    return bk_work_s() - t;
 }
 
 /* The ways take turns of a few milliseconds each, not of one call: OpenMP's idle threads spin on
@@ -91,7 +90,7 @@ int main(int argc, char **argv)
 
     must(fm_pool_new(&pool, threads), "pool");
     must(fmi_cpu_open_isa(&b.be, pool, argc > 3 ? argv[3] : NULL), "backend");
-    omp_set_num_threads((int)threads);
+    bk_clock(threads);
     b.x = fm_calloc(512 * 1536, sizeof(float));
     b.w = fm_calloc(biggest, sizeof(float));
     b.y = fm_calloc((size_t)512 * 49152, sizeof(float));

@@ -5,6 +5,8 @@
  *        bench_infer --error [--json]
  *   --only    lines whose name holds NAME ("decode 8", "Q4_1", "LoRA", "kinds", "gaps")
  *   --mode    fast (the default), exact, or both with a comma
+ *   --threads all CPUs; with 1 both sides are timed by the thread's own clock, which other programs
+ *             on the machine hardly disturb
  *   --repeat  turns of each side (5); the best counts, the median stands beside it
  *   --error   KL divergence and top-1 agreement against exact instead of speed
  *   --json    one JSON object a line
@@ -431,5 +433,6 @@ int main(int argc, char **argv)
         o.threads = fm_pool_threads(pool);
         fm_pool_free(pool);
     }
+    bk_clock(o.threads);
     return error ? bi_error(&o) : run_table(&o);
 }

@@ -15,6 +15,10 @@
 
 double bk_now_s(void); /* wall */
 double bk_cpu_s(void); /* of this thread */
+/* What work is timed by: this thread's clock where there is one thread, which other programs on the
+ * machine hardly disturb, else the wall's. Sets oneDNN's threads too. */
+void bk_clock(unsigned threads);
+double bk_work_s(void);
 void bk_rest(void); /* 20 ms: OpenMP's idle threads spin for a while and would be charged to us */
 
 #define BK_MAX_TURNS 64

@@ -1,4 +1,5 @@
-/* infer_peer.c - one turn of llama.cpp's own benchmark programs (build_llama.sh makes them). */
+/* infer_peer.c - one turn of llama.cpp: its own benchmark programs where the wall's clock is meant,
+ * tests/peer/llama_speed.cpp for adapters and for one thread (build_llama.sh makes them all). */
 #include "tests/bench/infer_bench.h"
 
 /* Runs FM_LLAMA/bin/program with args (NULL-ended); NULL where it is missing or fails. */
@@ -36,11 +37,28 @@ static double bench(const char *const *args)
     return best;
 }
 
+/* The rate that a llama-speed run prints. */
+static double speed(const char *gguf, unsigned threads, const char *work, const char *const *args)
+{
+    const char *all[12] = {gguf, NULL, work};
+    char t[16];
+    number(t, threads);
+    all[1] = t;
+    for (size_t i = 0; args[i] && i + 4 < FM_ARRAY_LEN(all); i++)
+        all[3 + i] = args[i];
+    fm_json *v = peer("llama-speed", all);
+    double rate = fm_json_real(fm_json_get(v, "tok_s"), 0);
+    fm_json_free(v);
+    return rate;
+}
+
 double bi_peer_prefill(const char *gguf, unsigned threads)
 {
     char t[16], n[16];
     number(t, threads);
     number(n, BI_PREFILL);
+    if (threads == 1)
+        return speed(gguf, threads, "prefill", (const char *const[]){n, NULL});
     return bench((const char *const[]){"-m", gguf, "-t", t, "-p", n, "-n", "0", "-r", "1", "-o",
                                        "json", NULL});
 }
@@ -63,27 +81,25 @@ static double batched(const char *gguf, unsigned threads, uint32_t streams)
 
 double bi_peer_decode(const char *gguf, unsigned threads, uint32_t streams)
 {
-    char t[16], n[16], d[16];
-    if (streams > 1)
-        return batched(gguf, threads, streams);
+    char t[16], n[16], d[16], s[16];
     number(t, threads);
     number(n, BI_DECODE);
     number(d, BI_CONTEXT);
+    number(s, streams);
+    if (threads == 1)
+        return speed(gguf, threads, "decode", (const char *const[]){s, d, n, NULL});
+    if (streams > 1)
+        return batched(gguf, threads, streams);
     return bench((const char *const[]){"-m", gguf, "-t", t, "-p", "0", "-n", n, "-d", d, "-r", "1",
                                        "-o", "json", NULL});
 }
 
 double bi_peer_lora(const char *gguf, unsigned threads, const char *ranks)
 {
-    char t[16], context[16], tokens[16];
     static char *folder;
+    char d[16], n[16];
     folder = folder ? folder : tk_scratch();
-    number(t, threads);
-    number(context, BI_CONTEXT);
-    number(tokens, BI_DECODE);
-    fm_json *v = peer("llama-lora",
-                      (const char *const[]){gguf, t, ranks, context, tokens, "f32", folder, NULL});
-    double rate = fm_json_real(fm_json_get(v, "tok_s"), 0);
-    fm_json_free(v);
-    return rate;
+    number(d, BI_CONTEXT);
+    number(n, BI_DECODE);
+    return speed(gguf, threads, "lora", (const char *const[]){ranks, d, n, "f32", folder, NULL});
 }

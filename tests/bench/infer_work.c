@@ -14,10 +14,10 @@ fm_status bi_prefill(fm_model *m, double *tok_s)
     for (uint32_t i = 0; i < BI_PREFILL; i++)
         row[i] = (fm_row){
             .seq = s, .token = (int32_t)(i * 7919 % 49152), .want_logits = i + 1 == BI_PREFILL};
-    double t = bk_now_s();
+    double t = bk_work_s();
     if (rc >= 0)
         rc = fm_engine_step(fm_model_engine(m), row, BI_PREFILL);
-    *tok_s = BI_PREFILL / (bk_now_s() - t);
+    *tok_s = BI_PREFILL / (bk_work_s() - t);
     fm_seq_close(s);
     return rc;
 }
@@ -40,13 +40,13 @@ fm_status bi_decode(fm_model *const *m, uint32_t models, uint32_t streams, doubl
         if (rc >= 0)
             rc = read_context(m[b % models], s[b], b);
     }
-    double t = bk_now_s();
+    double t = bk_work_s();
     for (uint32_t i = 0; i < BI_DECODE && rc >= 0; i++) {
         for (uint32_t b = 0; b < streams; b++)
             row[b] = (fm_row){.seq = s[b], .token = (int32_t)(i + b), .want_logits = true};
         rc = fm_engine_step(fm_model_engine(m[0]), row, streams);
     }
-    *tok_s = (double)BI_DECODE * streams / (bk_now_s() - t);
+    *tok_s = (double)BI_DECODE * streams / (bk_work_s() - t);
     for (uint32_t b = 0; b < streams; b++)
         fm_seq_close(s[b]);
     return rc;
@@ -72,7 +72,7 @@ typedef struct gaps {
 static bool on_token(void *ctx, const fm_gen_event *ev)
 {
     stream *s = ctx;
-    double now = bk_now_s();
+    double now = bk_work_s();
     if (ev->finish)
         return true;
     if (s->last > 0 && s->of->n < GAPS_MAX)
@@ -86,7 +86,7 @@ static bool on_prompt(void *ctx, const fm_gen_event *ev)
     gaps *g = ctx;
     (void)ev;
     if (g->prompt_s <= 0)
-        g->prompt_s = bk_now_s() - g->prompt_from;
+        g->prompt_s = bk_work_s() - g->prompt_from;
     return true;
 }
 
@@ -143,7 +143,7 @@ fm_status bi_gaps_of(fm_model *m, bi_gaps *out)
     out->alone_median = at_share(g.ms, g.n, 0.5);
     out->alone_p99 = at_share(g.ms, g.n, 0.99);
     g.n = 0;
-    g.prompt_from = bk_now_s();
+    g.prompt_from = bk_work_s();
     if (rc >= 0)
         rc = add(s, m, BI_PROMPT, 1, on_prompt, &g);
     if (rc >= 0)

@@ -1,5 +1,6 @@
 /* kit_figures.c - clocks, figures, and programs run beside ours. */
 #include <fcntl.h>
+#include <omp.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -25,6 +26,19 @@ double bk_now_s(void)
 double bk_cpu_s(void)
 {
     return clock_s(CLOCK_THREAD_CPUTIME_ID);
+}
+
+static bool by_cpu;
+
+void bk_clock(unsigned threads)
+{
+    by_cpu = threads == 1;
+    omp_set_num_threads((int)threads);
+}
+
+double bk_work_s(void)
+{
+    return by_cpu ? bk_cpu_s() : bk_now_s();
 }
 
 void bk_rest(void)
