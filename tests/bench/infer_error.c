@@ -134,11 +134,13 @@ static void print_gap(giver *g, int file, bool json)
             printf("%-5s %-10s refused: %s\n", bk_file_name[file], g->name, g->refused);
         return;
     }
-    printf(json ? "{\"file\":\"%s\",\"engine\":\"%s\",\"kl_mean\":%.4e,\"kl_median\":%.4e,"
+    printf(json ? "{\"file\":\"%s\",\"engine\":\"%s\",\"kl_mean\":%.4e,\"kl_mean_error\":%.1e,\"kl_"
+                  "median\":%.4e,"
                   "\"kl_p99\":%.4e,\"top1\":%.6f,\"dlogprob_max\":%.5f}\n"
-                : "%-5s %-10s KL mean %.3e median %.3e p99 %.3e | top-1 %.4f | max change %.4f\n",
-           bk_file_name[file], g->name, ek_mean(x), ek_share(x, 0.5), ek_share(x, 0.99),
-           (double)x->agree / x->n, x->worst);
+                : "%-5s %-10s KL mean %.3e +- %.1e median %.3e p99 %.3e | top-1 %.4f | max change "
+                  "%.4f\n",
+           bk_file_name[file], g->name, ek_mean(x), ek_mean_error(x), ek_share(x, 0.5),
+           ek_share(x, 0.99), (double)x->agree / x->n, x->worst);
     (void)fflush(stdout);
 }
 

@@ -77,6 +77,15 @@ static inline double ek_mean(const ek_gap *g)
     return sum / g->n;
 }
 
+/* Standard error of the mean, rows taken as independent. */
+static inline double ek_mean_error(const ek_gap *g)
+{
+    double mean = ek_mean(g), sum = 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        sum += (g->kl[i] - mean) * (g->kl[i] - mean);
+    return sqrt(sum / g->n / (g->n > 1 ? g->n - 1 : 1));
+}
+
 static inline double ek_share(ek_gap *g, double share) /* sorts kl */
 {
     qsort(g->kl, g->n, sizeof(double), ek_order);

@@ -9,12 +9,13 @@ typedef struct bounds {
     double kl_mean, kl_p99, change, top1;
 } bounds;
 
-/* Twice what was measured. */
+/* Twice what the avx512bf16 kernels measured: mean KL 2.8e-3, 3.4e-3, 3.0e-3, 9.8e-5; top-1 96.5,
+ * 95.9, 96.1, 99.6 %. llama.cpp's own error is as large (`bench_infer --error`). */
 static const bounds limits[] = {
-    {"Q4_1", FM_DTYPE_NONE, 6e-3, 3e-2, 1.1, 0.91},
-    {"Q4_0", FM_Q4_0, 6e-3, 3e-2, 1.1, 0.91},
-    {"Q8_0", FM_Q8_0, 6e-3, 3e-2, 1.1, 0.91},
-    {"bf16", FM_BF16, 2e-4, 1e-3, 0.25, 0.98},
+    {"Q4_1", FM_DTYPE_NONE, 5.6e-3, 2.5e-2, 0.75, 0.930},
+    {"Q4_0", FM_Q4_0, 6.9e-3, 3.1e-2, 0.95, 0.918},
+    {"Q8_0", FM_Q8_0, 6.1e-3, 2.9e-2, 0.95, 0.922},
+    {"bf16", FM_BF16, 2.0e-4, 8.1e-4, 0.18, 0.990},
 };
 
 typedef struct world {
