@@ -96,6 +96,16 @@ static void ia3_matches(void **state)
     (void)state;
     check_kind("ia3");
 }
+static void prefix_tuning_matches(void **state)
+{
+    (void)state;
+    check_kind("prefix");
+}
+static void prompt_tuning_matches(void **state)
+{
+    (void)state;
+    check_kind("prompt");
+}
 static void a_saved_head_replaces_the_base_head(void **state)
 {
     (void)state;
@@ -355,6 +365,8 @@ int main(void)
         cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),
         cmocka_unit_test(dora_matches),
         cmocka_unit_test(ia3_matches),
+        cmocka_unit_test(prefix_tuning_matches),
+        cmocka_unit_test(prompt_tuning_matches),
         cmocka_unit_test(trained_biases_replace_the_models),
         cmocka_unit_test(nothing_goes_on_top_of_a_scale),
         cmocka_unit_test(two_adapters_add_up),
