@@ -25,6 +25,8 @@ typedef struct lora_job {
 typedef struct lora_unit {
     const fm_lora *term;
     uint32_t at, m, share;
+    const void *next; /* the factor read after this unit */
+    size_t next_bytes;
     uint16_t *x; /* scratch: rows as bf16, x A^T, that as two bf16 */
     float *t;
     uint32_t *wide;
@@ -57,8 +59,10 @@ static void do_unit(const lora_job *j, const lora_unit *u)
         size_t row = out.rows ? (size_t)out.rows[i] : out.first + i;
         j->kern->round_row(u->x + (size_t)i * j->kp, j->x + row * j->ldx, l->a->k, j->kp);
     }
-    j->kern->lora_down(u->t, u->x, u->m, (const uint16_t *)(const void *)a->q, r, j->kp);
-    j->kern->lora_up(&out, u->t, l->scale, u->m, b->q + p0 * b->panel_q, r, u->wide);
+    j->kern->lora_down(u->t, u->x, u->m, (const uint16_t *)(const void *)a->q, r, j->kp,
+                       b->q + p0 * b->panel_q, (p1 - p0) * b->panel_q);
+    j->kern->lora_up(&out, u->t, l->scale, u->m, b->q + p0 * b->panel_q, r, u->wide, u->next,
+                     u->next_bytes);
 }
 
 static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -67,8 +71,7 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     const size_t wide = ((size_t)j->widest + 1) & ~(size_t)1;
     const size_t x_bytes = (size_t)j->rows * j->kp * 2;
     const size_t t_bytes = ((size_t)j->rows * j->widest * 4 + 63) & ~(size_t)63;
-    uint8_t *scratch =
-        fmi_scratch_get(&j->cpu->worker[worker], x_bytes + t_bytes + (size_t)j->rows * wide * 4);
+    uint8_t *scratch = fmi_scratch_get(&j->cpu->worker[worker], x_bytes + t_bytes + 8 * wide * 4);
     lora_unit u = {.x = (uint16_t *)(void *)scratch};
     uint64_t at = 0, from = j->cost * begin / j->parts, to = j->cost * end / j->parts;
 
@@ -77,7 +80,11 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     u.t = (float *)(void *)(scratch + x_bytes);
     u.wide = (uint32_t *)(void *)(scratch + x_bytes + t_bytes);
     for (uint32_t i = 0; i < j->terms && at < to; i++) {
+        const fmi_fast_weight *next =
+            i + 1 < j->terms ? fmi_fast_weight_of(j->term[i + 1].a) : NULL;
         u.term = &j->term[i];
+        u.next = next ? next->q : NULL;
+        u.next_bytes = next ? (size_t)next->base.n * j->kp * 2 : 0;
         for (u.at = 0; u.at < u.term->m; u.at += u.m) {
             u.m = FM_MIN(u.term->m - u.at, j->rows);
             for (u.share = 0; u.share < j->shares; u.share++) {

@@ -73,13 +73,14 @@ typedef struct fmi_fast_kern {
     /* ---- low-rank terms ---- */
     /* One row of x as bf16 [kp], zeros from k on. */
     void (*round_row)(uint16_t *dst, const float *x, uint32_t k, uint32_t kp);
-    /* t[i, j] = x[i] . a[j], lanes of pairs folded by halves; kp a multiple of 32. t: r apart. */
+    /* t[i, j] = x[i] . a[j], lanes of pairs folded by halves; kp a multiple of 32. t: r apart.
+     * next: what is read after this, prefetched meanwhile; here and in lora_up. */
     void (*lora_down)(float *t, const uint16_t *x, uint32_t m, const uint16_t *a, uint32_t r,
-                      uint32_t kp);
+                      uint32_t kp, const void *next, size_t next_bytes);
     /* out.y[row, 0..n) += (t * scale) B^T for panels of 16 outputs; t [m, r] f32 is split into two
-     * bf16. wide: scratch of m * (r + 1) * 4 bytes, rounded up. */
+     * bf16. wide: scratch of 8 * (r + 1) * 4 bytes. */
     void (*lora_up)(const fmi_fast_out *out, const float *t, float scale, uint32_t m, const void *b,
-                    uint32_t r, uint32_t *wide);
+                    uint32_t r, uint32_t *wide, const void *next, size_t next_bytes);
 } fmi_fast_kern;
 
 extern const fmi_fast_kern fmi_fast_kern_generic;

@@ -9,6 +9,13 @@
 #include "infer/cpu/vec.h"
 #include "store/tensor.h"
 
+FMI_INLINE float float_of_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 #if defined(FMI_ISA_AVX512)
 
 typedef __m512i vi; /* 16 int32, or a line of 64 bytes */
@@ -313,12 +320,6 @@ typedef struct vb {
     vf even, odd;
 } vb;
 
-FMI_INLINE float float_of_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
 FMI_LANES vb vb_load(const void *p)
 {
     uint32_t v[VF_LANES];

@@ -7,14 +7,42 @@
 #if defined(FMI_ISA_AVX512)
 #define DOWN_ROWS 3u
 #define DOWN_RANKS 8u
+#define UP_ROWS 8u
 #else
 #define DOWN_ROWS 1u
 #define DOWN_RANKS 4u
+#define UP_ROWS 4u
 #endif
-#define UP_ROWS 8u
 
-FMI_INLINE void tile_down(const uint32_t m, const uint32_t n, float *t, uint32_t ldt,
-                          const uint16_t *x, const uint16_t *a, uint32_t kp)
+/* Lanes folded by halves: l += l + 8, then 4, 2, 1. */
+FMI_INLINE float fold(vf v)
+{
+#if defined(FMI_ISA_AVX512) || defined(FMI_ISA_AVX2)
+#if defined(FMI_ISA_AVX512)
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#else
+    __m256 h = _mm256_add_ps(v.lo, v.hi);
+#endif
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+#else
+    return vf_fold_add(v);
+#endif
+}
+
+/* Lines of what is read next, a few for each line of what is read now: a factor is too short for
+ * the hardware's prefetchers to get going, and a step has hundreds of them. */
+FMI_INLINE const uint8_t *prefetch_next(const uint8_t *next, uint32_t lines)
+{
+    for (uint32_t i = 0; i < lines; i++)
+        __builtin_prefetch(next + 64 * (size_t)i, 0, 2);
+    return next + 64 * (size_t)lines;
+}
+
+FMI_INLINE const uint8_t *tile_down(const uint32_t m, const uint32_t n, float *t, uint32_t ldt,
+                                    const uint16_t *x, const uint16_t *a, uint32_t kp,
+                                    const uint8_t *next, uint32_t lines)
 {
     vf sum[DOWN_ROWS][DOWN_RANKS];
 
@@ -25,6 +53,7 @@ FMI_INLINE void tile_down(const uint32_t m, const uint32_t n, float *t, uint32_t
             sum[i][j] = vf_zero();
     for (uint32_t k = 0; k < kp; k += 32) {
         vb row[DOWN_ROWS];
+        next = prefetch_next(next, lines);
 #pragma GCC unroll 3
         for (uint32_t i = 0; i < m; i++)
             row[i] = vb_load(x + (size_t)i * kp + k);
@@ -40,34 +69,52 @@ FMI_INLINE void tile_down(const uint32_t m, const uint32_t n, float *t, uint32_t
     for (uint32_t i = 0; i < m; i++)
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < n; j++)
-            t[i * ldt + j] = vf_fold_add(sum[i][j]);
+            t[i * ldt + j] = fold(sum[i][j]);
+    return next;
+}
+
+/* n of m rows' ranks, m and n constants after inlining */
+FMI_INLINE const uint8_t *down_ranks(uint32_t m, const uint32_t n, float *t, uint32_t r,
+                                     const uint16_t *x, const uint16_t *a, uint32_t kp,
+                                     const uint8_t *next, uint32_t lines)
+{
+    if (m == 1)
+        return tile_down(1, n, t, r, x, a, kp, next, lines);
+    if (m == 2)
+        return tile_down(FMI_MIN2(2, DOWN_ROWS), n, t, r, x, a, kp, next, lines);
+    return tile_down(DOWN_ROWS, n, t, r, x, a, kp, next, lines);
 }
 
 static void down_rows(uint32_t m, float *t, const uint16_t *x, const uint16_t *a, uint32_t r,
-                      uint32_t kp)
+                      uint32_t kp, const uint8_t *next, uint32_t lines)
 {
     uint32_t j = 0;
 
-    for (; j + DOWN_RANKS <= r; j += DOWN_RANKS) {
-        const uint16_t *b = a + (size_t)j * kp;
-        if (m == 1)
-            tile_down(1, DOWN_RANKS, t + j, r, x, b, kp);
-        else if (m == 2)
-            tile_down(FMI_MIN2(2, DOWN_ROWS), DOWN_RANKS, t + j, r, x, b, kp);
-        else
-            tile_down(DOWN_ROWS, DOWN_RANKS, t + j, r, x, b, kp);
+    for (; j + DOWN_RANKS <= r; j += DOWN_RANKS)
+        next = down_ranks(m, DOWN_RANKS, t + j, r, x, a + (size_t)j * kp, kp, next, lines);
+    if (DOWN_RANKS > 4 && j + 4 <= r) {
+        next = down_ranks(m, 4, t + j, r, x, a + (size_t)j * kp, kp, next, lines);
+        j += 4;
     }
-    for (; j < r; j++)
-        for (uint32_t i = 0; i < m; i++)
-            tile_down(1, 1, t + i * r + j, r, x + (size_t)i * kp, a + (size_t)j * kp, kp);
+    if (j + 2 <= r) {
+        next = down_ranks(m, 2, t + j, r, x, a + (size_t)j * kp, kp, next, lines);
+        j += 2;
+    }
+    if (j < r)
+        down_ranks(m, 1, t + j, r, x, a + (size_t)j * kp, kp, next, lines);
 }
 
 static void k_lora_down(float *t, const uint16_t *x, uint32_t m, const uint16_t *a, uint32_t r,
-                        uint32_t kp)
+                        uint32_t kp, const void *next, size_t next_bytes)
 {
-    for (uint32_t i = 0; i < m; i += DOWN_ROWS)
+    uint32_t tail = r % DOWN_RANKS;
+    size_t steps =
+        (r / DOWN_RANKS + (tail >> 2) + (tail >> 1 & 1u) + (tail & 1u)) * (size_t)(kp / 32);
+    uint32_t lines = (uint32_t)((next_bytes / 64 + steps - 1) / steps);
+
+    for (uint32_t i = 0; i < m; i += DOWN_ROWS, lines = 0)
         down_rows(m - i < DOWN_ROWS ? m - i : DOWN_ROWS, t + (size_t)i * r, x + (size_t)i * kp, a,
-                  r, kp);
+                  r, kp, next, lines);
 }
 
 /* t * scale of n rows as pairs of two bf16 parts: [pair][high, low][n] */
@@ -78,73 +125,82 @@ FMI_INLINE void split_rows(uint32_t *dst, const float *t, float scale, uint32_t 
             float v[2] = {t[(size_t)i * r + 2 * p] * scale, 0.0f}, low[2];
             if (2 * p + 1 < r)
                 v[1] = t[(size_t)i * r + 2 * p + 1] * scale;
-            for (uint32_t e = 0; e < 2; e++)
-                low[e] = v[e] - fm_bf16_to_f32(fm_f32_to_bf16(v[e]));
-            dst[(size_t)(2 * p) * n + i] = bf16_pair(v[0], v[1]);
+            uint32_t high = bf16_pair(v[0], v[1]);
+            low[0] = v[0] - float_of_bits(high << 16);
+            low[1] = v[1] - float_of_bits(high & 0xffff0000u);
+            dst[(size_t)(2 * p) * n + i] = high;
             dst[(size_t)(2 * p + 1) * n + i] = bf16_pair(low[0], low[1]);
         }
 }
 
+/* A tile of rows against all panels. High and low parts are two chains, added at the end. */
 FMI_INLINE void tile_up(const uint32_t m, const uint32_t *x, const uint32_t *b, uint32_t pairs,
-                        const fmi_fast_out *o)
+                        const fmi_fast_out *o, const uint8_t *next, uint32_t lines)
 {
-    vf sum[UP_ROWS];
+    float *y[UP_ROWS];
 
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < m; r++)
-        sum[r] = vf_zero();
-    for (uint32_t p = 0; p < pairs; p++) {
-        vb line = vb_load(b);
+        y[r] = o->y + row_number(o->rows, o->first, r) * o->ldy;
+    for (uint32_t j = 0; j < o->n; j += VF_LANES) {
+        const uint32_t n = o->n - j, *t = x;
+        vf high[UP_ROWS], low[UP_ROWS];
+        next = prefetch_next(next, lines);
 #pragma GCC unroll 8
         for (uint32_t r = 0; r < m; r++)
-            sum[r] = vb_dot(vb_dot(sum[r], line, vb_set1(x[r])), line, vb_set1(x[m + r]));
-        x += 2 * m;
-        b += VF_LANES;
-    }
+            high[r] = low[r] = vf_zero();
+        for (uint32_t p = 0; p < pairs; p++) {
+            vb line = vb_load(b);
 #pragma GCC unroll 8
-    for (uint32_t r = 0; r < m; r++) {
-        float *y = o->y + row_number(o->rows, o->first, r) * o->ldy;
-        vf_store_upto(y, vf_add(vf_load_upto(y, o->n), sum[r]), o->n);
+            for (uint32_t r = 0; r < m; r++) {
+                high[r] = vb_dot(high[r], line, vb_set1(t[r]));
+                low[r] = vb_dot(low[r], line, vb_set1(t[m + r]));
+            }
+            t += 2 * m;
+            b += VF_LANES;
+        }
+#pragma GCC unroll 8
+        for (uint32_t r = 0; r < m; r++)
+            vf_store_upto(y[r] + j, vf_add(vf_load_upto(y[r] + j, n), vf_add(high[r], low[r])), n);
     }
 }
 
-typedef void (*up_fn)(const uint32_t *x, const uint32_t *b, uint32_t pairs, const fmi_fast_out *o);
+typedef void (*up_fn)(const uint32_t *x, const uint32_t *b, uint32_t pairs, const fmi_fast_out *o,
+                      const uint8_t *next, uint32_t lines);
 #define TILE(m)                                                                                    \
     static void up_##m(const uint32_t *x, const uint32_t *b, uint32_t pairs,                       \
-                       const fmi_fast_out *o)                                                      \
+                       const fmi_fast_out *o, const uint8_t *next, uint32_t lines)                 \
     {                                                                                              \
-        tile_up(m, x, b, pairs, o);                                                                \
+        tile_up(m, x, b, pairs, o, next, lines);                                                   \
     }
 /* clang-format off: it takes the instances for one endless statement */
 TILE(1)
-TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
+TILE(2) TILE(3) TILE(4)
+#if UP_ROWS == 8u
+    TILE(5) TILE(6) TILE(7) TILE(8)
+#endif
+        static const up_fn up_tile[UP_ROWS + 1] = {
+            NULL, up_1, up_2, up_3, up_4,
+#if UP_ROWS == 8u
+            up_5, up_6, up_7, up_8,
+#endif
+};
 /* clang-format on */
 #undef TILE
 
-    static const up_fn up_tile[UP_ROWS + 1] = {NULL, up_1, up_2, up_3, up_4,
-                                               up_5, up_6, up_7, up_8};
-
 static void k_lora_up(const fmi_fast_out *out, const float *t, float scale, uint32_t m,
-                      const void *b, uint32_t r, uint32_t *wide)
+                      const void *b, uint32_t r, uint32_t *wide, const void *next,
+                      size_t next_bytes)
 {
     const uint32_t tiles = tile_count(m, UP_ROWS), pairs = (r + 1) / 2;
-    uint32_t at = 0;
+    const uint32_t panels = tile_count(out->n, VF_LANES);
+    uint32_t lines = (uint32_t)((next_bytes / 64 + panels - 1) / panels), at = 0;
 
-    for (uint32_t i = 0; i < tiles; i++) {
+    for (uint32_t i = 0; i < tiles; i++, lines = 0) {
         uint32_t n = tile_rows_at(m, i, tiles);
-        split_rows(wide + (size_t)at * pairs * 2, t + (size_t)at * r, scale, n, r);
+        fmi_fast_out o = out_from(out, at);
+        split_rows(wide, t + (size_t)at * r, scale, n, r);
+        up_tile[n](wide, b, pairs, &o, next, lines);
         at += n;
-    }
-    for (uint32_t j = 0; j < out->n; j += VF_LANES) {
-        const uint32_t *panel = (const uint32_t *)b + (size_t)j * pairs;
-        at = 0;
-        for (uint32_t i = 0; i < tiles; i++) {
-            uint32_t n = tile_rows_at(m, i, tiles);
-            fmi_fast_out o = out_from(out, at);
-            o.y += j;
-            o.n -= j;
-            up_tile[n](wide + (size_t)at * pairs * 2, panel, pairs, &o);
-            at += n;
-        }
     }
 }

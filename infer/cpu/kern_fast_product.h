@@ -328,8 +328,10 @@ typedef void (*int8_fn)(const uint8_t *x, const uint8_t *q, const uint8_t *s, ui
 #if defined(FMI_ISA_AVX512)
 #define TILES(kind)                                                                                \
     TILE(1, kind)                                                                                  \
-    TILE(2, kind) TILE(3, kind) TILE(4, kind) TILE(5, kind) TILE(6, kind) TILE(7, kind)            \
-        TILE(8, kind) TILE(9, kind) TILE(10, kind) TILE(11, kind) TILE(12, kind)
+    TILE(2, kind)                                                                                  \
+    TILE(3, kind)                                                                                  \
+    TILE(4, kind) TILE(5, kind) TILE(6, kind) TILE(7, kind) TILE(8, kind) TILE(9, kind)            \
+        TILE(10, kind) TILE(11, kind) TILE(12, kind)
 #define TILE_NAMES(kind)                                                                           \
     {                                                                                              \
         NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3, int8_##kind##_4, int8_##kind##_5, \
@@ -350,7 +352,9 @@ typedef void (*int8_fn)(const uint8_t *x, const uint8_t *q, const uint8_t *s, ui
     }
 #endif
 TILES(UNPACKED)
-TILES(UNPACKED_MIN) TILES(Q8_0) TILES(Q4_0) TILES(Q4_1) TILES(Q5_0) TILES(Q5_1) TILES(IQ4_NL)
+TILES(UNPACKED_MIN)
+TILES(Q8_0)
+TILES(Q4_0) TILES(Q4_1) TILES(Q5_0) TILES(Q5_1) TILES(IQ4_NL)
 
     static const int8_fn int8_tile[][TILE_INT8 + 1] = {
         [FMI_UNPACKED] = TILE_NAMES(UNPACKED), [FMI_UNPACKED_MIN] = TILE_NAMES(UNPACKED_MIN),
@@ -380,11 +384,20 @@ static void k_product_int8(const fmi_fast_out *out, const void *packed, uint32_t
 
 /* ---- bf16 ---- */
 
+/* Rounded to nearest even; NaN stays NaN. */
+FMI_INLINE uint32_t bf16_of(float v)
+{
+    uint32_t u;
+
+    memcpy(&u, &v, sizeof u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return u >> 16 | 0x40u;
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
 FMI_INLINE uint32_t bf16_pair(float even, float odd)
 {
-    return (uint32_t)fm_f32_to_bf16(odd) << 16 | fm_f32_to_bf16(even);
+    return bf16_of(odd) << 16 | bf16_of(even);
 }
-
 static void k_round_row(uint16_t *dst, const float *x, uint32_t k, uint32_t kp)
 {
     uint32_t i = 0;
@@ -395,7 +408,7 @@ static void k_round_row(uint16_t *dst, const float *x, uint32_t k, uint32_t kp)
                                                                   _mm512_loadu_ps(x + i)));
 #endif
     for (; i < k; i++)
-        dst[i] = fm_f32_to_bf16(x[i]);
+        dst[i] = (uint16_t)bf16_of(x[i]);
     for (; i < kp; i++)
         dst[i] = 0;
 }
@@ -477,7 +490,9 @@ typedef void (*bf16_fn)(const uint32_t *x, const uint32_t *w, uint32_t width, ui
     }
 /* clang-format off: it takes the instances for one endless statement */
 TILE(1, 1)
-TILE(2, 1) TILE(3, 1) TILE(4, 1)
+TILE(2, 1)
+TILE(3, 1)
+TILE(4, 1)
 #if TILE_BF16_VF == 2
     TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
         TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2)
