@@ -25,11 +25,12 @@ typedef struct fmi_fast_weight {
     fm_dtype dtype;
     fmi_fast_layout layout;
     fmi_fast_block block;
-    uint32_t depth;          /* blocks of k; pairs of k (of r); LORA_A: k padded */
+    uint32_t depth;          /* blocks of 32 k; pairs of k (of r); LORA_A: k padded */
     const uint8_t *q;        /* the image */
     const uint8_t *scale;    /* FMI_LAYOUT_INT8: where the scales begin */
     size_t panel_q, panel_s; /* bytes of one panel there */
     size_t row_bytes;        /* FMI_LAYOUT_FILE */
+    uint32_t quads;          /* FMI_LAYOUT_INT8: quads of x that share a scale, 8 or 4 */
     int32_t offset;          /* FMI_LAYOUT_INT8: weight = scale * (unsigned + offset) (+ min) */
 } fmi_fast_weight;
 

@@ -53,7 +53,7 @@ static bool is_f32(const fmi_fast_weight *w)
 static size_t row_bytes(const fmi_fast_weight *w)
 {
     if (w->layout == FMI_LAYOUT_INT8)
-        return (size_t)w->depth * FMI_TILE_BLOCK_BYTES;
+        return (size_t)w->depth * 8 / w->quads * FMI_ROW_BLOCK_BYTES(w->quads);
     return is_f32(w) ? w->base.k * sizeof(float) : (size_t)w->depth * 4;
 }
 
@@ -80,7 +80,7 @@ static bool packed_alike(const fmi_fast_weight *a, const fmi_fast_weight *b)
 {
     if (!a || a->layout != b->layout)
         return a && is_f32(a) && is_f32(b);
-    return a->layout != FMI_LAYOUT_INT8 || a->offset == b->offset;
+    return a->layout != FMI_LAYOUT_INT8 || (a->offset == b->offset && a->quads == b->quads);
 }
 
 static void pack_f32(const packed_rows *r, uint32_t k)
@@ -102,7 +102,8 @@ static void pack(packed_rows *r, const fmi_fast_weight *w)
         return;
     r->like = w;
     if (w->layout == FMI_LAYOUT_INT8)
-        j->kern->pack_int8(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->depth, w->offset);
+        j->kern->pack_int8(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->depth * 8 / w->quads,
+                           w->quads, w->offset);
     else if (is_f32(w))
         pack_f32(r, w->base.k);
     else
@@ -111,21 +112,33 @@ static void pack(packed_rows *r, const fmi_fast_weight *w)
 
 /* ---- one panel ---- */
 
+/* What a panel is unpacked to. */
+static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
+{
+    if (w->block == FMI_Q6_K)
+        return FMI_UNPACKED_16;
+    return w->offset == 0 ? FMI_UNPACKED_MIN : FMI_UNPACKED;
+}
+
+static bool only_unpacked(const fmi_fast_weight *w)
+{
+    return w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K;
+}
+
 static void panel_int8(const packed_rows *r, const fmi_fast_weight *w, uint32_t p,
                        const fmi_fast_out *out)
 {
     const fmi_fast_kern *kern = r->job->kern;
     const uint8_t *q = w->q + p * w->panel_q, *s = w->scale + p * w->panel_s;
     float *scale = (float *)(void *)(r->panel + (size_t)w->depth * 512);
-    bool min = w->block == FMI_Q4_1 || w->block == FMI_Q5_1;
 
-    if (w->block == FMI_Q8_0 || r->m < UNPACK_ROWS) {
+    if (w->block == FMI_Q8_0 || (r->m < UNPACK_ROWS && !only_unpacked(w))) {
         kern->product_int8(out, r->bytes, r->m, w->block, q, s, w->depth);
         return;
     }
     kern->unpack(r->panel, scale, w->block, q, s, w->depth);
-    kern->product_int8(out, r->bytes, r->m, min ? FMI_UNPACKED_MIN : FMI_UNPACKED, r->panel, scale,
-                       w->depth);
+    kern->product_int8(out, r->bytes, r->m, unpacked_as(w), r->panel, scale,
+                       w->depth * 8 / w->quads);
 }
 
 /* Outputs n0 .. n0 + n of a stored weight as a panel of mode exact for k0 .. k0 + kc. */

@@ -12,14 +12,17 @@
 typedef struct block_info {
     fm_dtype dtype;
     fmi_fast_block block;
-    uint32_t q_bytes, scales; /* of a block of 32 k of a panel; float16 scales of one output */
+    uint32_t q_bytes; /* of 32 k of a panel */
+    uint32_t s_bytes; /* of the scales of a file's block (32 or 256 k) of one output */
     int32_t offset;
 } block_info;
 
 static const block_info infos[] = {
-    {FM_Q8_0, FMI_Q8_0, 512, 1, -128}, {FM_Q4_0, FMI_Q4_0, 256, 1, -8},
-    {FM_Q4_1, FMI_Q4_1, 256, 2, 0},    {FM_Q5_0, FMI_Q5_0, 320, 1, -16},
-    {FM_Q5_1, FMI_Q5_1, 320, 2, 0},    {FM_IQ4_NL, FMI_IQ4_NL, 256, 1, -128},
+    {FM_Q8_0, FMI_Q8_0, 512, 2, -128}, {FM_Q4_0, FMI_Q4_0, 256, 2, -8},
+    {FM_Q4_1, FMI_Q4_1, 256, 4, 0},    {FM_Q5_0, FMI_Q5_0, 320, 2, -16},
+    {FM_Q5_1, FMI_Q5_1, 320, 4, 0},    {FM_IQ4_NL, FMI_IQ4_NL, 256, 2, -128},
+    {FM_Q4_K, FMI_Q4_K, 256, 16, 0},   {FM_Q5_K, FMI_Q5_K, 320, 16, 0},
+    {FM_Q6_K, FMI_Q6_K, 384, 18, -32},
 };
 
 static const block_info *info_of(fm_dtype dtype)
@@ -83,7 +86,8 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
         w->block = info->block;
         w->offset = info->offset;
         w->panel_q = (size_t)w->depth * info->q_bytes;
-        w->panel_s = (size_t)w->depth * info->scales * 2 * FMI_OUTPUTS;
+        w->quads = info->block == FMI_Q6_K ? 4 : 8;
+        w->panel_s = k / fm_dtype_get(dtype)->block_elems * (size_t)info->s_bytes * FMI_OUTPUTS;
         *bytes = (uint64_t)w->base.panels * (w->panel_q + w->panel_s);
     } else if (w->layout == FMI_LAYOUT_BF16 || w->layout == FMI_LAYOUT_UP) {
         w->depth = ceil_div(k, 2);
@@ -100,52 +104,96 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
 
 /* ---- block types ---- */
 
-/* Four bytes of output o in line `line` of a block. */
-static void put_quad(uint8_t *q, uint32_t line, uint32_t o, const uint8_t *src)
+/* 32 elements of one output, unsigned: bytes, or nibbles with their higher bits apart. */
+static void put_elements(const block_info *info, uint8_t *q, uint32_t o, const uint8_t *v)
 {
-    memcpy(q + 64 * line + 4 * o, src, 4);
-}
-
-/* The fifth bits of 32 elements: bit j of byte i is element 4 j + i. */
-static void put_fifth(uint8_t *q, uint32_t o, const uint8_t *src)
-{
-    uint32_t high = fm_get_u32(src);
-
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t byte = 0;
-        for (uint32_t j = 0; j < 8; j++)
-            byte |= (high >> (4 * j + i) & 1u) << j;
-        q[256 + 4 * o + i] = (uint8_t)byte;
+    for (uint32_t e = 0; e < FMI_BLOCK; e++) {
+        const uint32_t quad = e / 4, byte = 4 * o + e % 4;
+        if (info->q_bytes == 512) {
+            q[64 * quad + byte] = v[e];
+            continue;
+        }
+        if (quad < 4)
+            q[64 * quad + byte] = (uint8_t)((v[e] & 15u) | (uint32_t)(v[e + 16] & 15u) << 4);
+        if (info->q_bytes == 320)
+            q[256 + byte] = (uint8_t)((quad ? q[256 + byte] : 0u) | (v[e] >> 4 & 1u) << quad);
+        if (info->q_bytes == 384) {
+            uint8_t *high = q + 256 + 64 * (quad / 4) + byte;
+            *high = (uint8_t)((quad % 4 ? *high : 0u) | (v[e] >> 4 & 3u) << (2 * (quad % 4)));
+        }
     }
 }
 
+/* The unsigned elements of a block of 32. */
+static void elements_32(const block_info *info, uint8_t *v, const uint8_t *src)
+{
+    uint32_t high = 0;
+
+    src += info->s_bytes;
+    if (info->q_bytes == 320) {
+        high = fm_get_u32(src);
+        src += 4;
+    }
+    for (uint32_t i = 0; i < FMI_BLOCK; i++) {
+        if (info->q_bytes == 512)
+            v[i] = src[i] ^ 0x80u; /* + 128 */
+        else
+            v[i] = (uint8_t)((i < 16 ? src[i] & 15u : (uint32_t)src[i - 16] >> 4) | (high >> i & 1u)
+                                                                                        << 4);
+    }
+}
+
+/* Element e of a block of 256, unsigned; GGUF's order of bits is told in store/dequant_k.c. */
+static uint8_t element_256(const block_info *info, const uint8_t *src, uint32_t e)
+{
+    const uint32_t sub = e / 32, i = e % 32;
+    uint32_t v;
+
+    if (info->block == FMI_Q6_K) {
+        const uint32_t half = e / 128, quarter = e % 128 / 32;
+        v = src[half * 64 + quarter % 2 * 32 + i];
+        v = quarter < 2 ? v & 15u : v >> 4;
+        return (uint8_t)(v | (src[128 + half * 32 + i] >> (2 * quarter) & 3u) << 4);
+    }
+    v = src[(info->block == FMI_Q5_K ? 48 : 16) + sub / 2 * 32 + i] >> (sub % 2 * 4) & 15u;
+    if (info->block == FMI_Q5_K)
+        v |= (src[16 + i] >> sub & 1u) << 4;
+    return (uint8_t)v;
+}
+
+/* Scales of one output: float16 as they are, single bytes as planes. */
+static void put_scales(const block_info *info, uint8_t *s, uint32_t o, const uint8_t *src)
+{
+    const bool last = info->block == FMI_Q6_K; /* its scales stand behind the elements */
+    const uint32_t halves = info->s_bytes == 2 || last ? 1 : 2;
+    const uint8_t *half = last ? src + 208 : src, *bytes = last ? src + 192 : src + 4;
+
+    for (uint32_t i = 0; i < halves; i++)
+        memcpy(s + 2 * FMI_OUTPUTS * i + 2 * o, half + 2 * i, 2);
+    for (uint32_t i = 0; i + 2 * halves < info->s_bytes; i++)
+        s[2 * FMI_OUTPUTS * halves + FMI_OUTPUTS * i + o] = bytes[i];
+}
+
+/* One block of the file. */
 static void put_block(const block_info *info, uint8_t *q, uint8_t *s, uint32_t o,
                       const uint8_t *src)
 {
-    bool fifth = info->q_bytes == 320;
+    const uint32_t elems = fm_dtype_get(info->dtype)->block_elems;
+    uint8_t v[256];
 
-    memcpy(s + 2 * o, src, 2);
-    if (info->scales == 2)
-        memcpy(s + 2 * FMI_OUTPUTS + 2 * o, src + 2, 2);
-    src += 2 * info->scales;
-    if (fifth)
-        put_fifth(q, o, src);
-    src += fifth ? 4 : 0;
-    if (info->block == FMI_Q8_0) {
-        for (uint32_t j = 0; j < 8; j++)
-            for (uint32_t i = 0; i < 4; i++)
-                q[64 * j + 4 * o + i] = src[4 * j + i] ^ 0x80u; /* + 128 */
-        return;
-    }
-    for (uint32_t j = 0; j < 4; j++)
-        put_quad(q, j, o, src + 4 * j);
+    put_scales(info, s, o, src);
+    if (elems == FMI_BLOCK)
+        elements_32(info, v, src);
+    for (uint32_t e = 0; e < elems && elems > FMI_BLOCK; e++)
+        v[e] = element_256(info, src, e);
+    for (uint32_t b = 0; b < elems / FMI_BLOCK; b++)
+        put_elements(info, q + (size_t)b * info->q_bytes, o, v + b * FMI_BLOCK);
 }
 
 static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *src)
 {
     const block_info *info = info_of(w->dtype);
-    const uint32_t block_bytes = fm_dtype_get(w->dtype)->block_bytes;
-    const uint32_t s_block = info ? info->scales * 2 * FMI_OUTPUTS : 0;
+    const fm_dtype_info *type = fm_dtype_get(w->dtype);
     uint8_t *scales = image + w->base.panels * w->panel_q;
 
     fm_assert(info != NULL && w->base.panels > 0);
@@ -156,9 +204,11 @@ static void image_int8(uint8_t *image, const fmi_fast_weight *w, const uint8_t *
     for (uint32_t n = 0; n < w->base.n; n++) {
         uint8_t *q = image + n / FMI_OUTPUTS * w->panel_q;
         uint8_t *s = scales + n / FMI_OUTPUTS * w->panel_s;
-        for (uint32_t b = 0; b < w->depth; b++, src += block_bytes)
-            put_block(info, q + (size_t)b * info->q_bytes, s + (size_t)b * s_block, n % FMI_OUTPUTS,
-                      src);
+        for (uint32_t k = 0; k < w->base.k; k += type->block_elems, src += type->block_bytes) {
+            put_block(info, q, s, n % FMI_OUTPUTS, src);
+            q += (size_t)type->block_elems / FMI_BLOCK * info->q_bytes;
+            s += (size_t)info->s_bytes * FMI_OUTPUTS;
+        }
     }
 }
 
@@ -280,49 +330,90 @@ static uint64_t op_bytes(const fm_weight *base)
     return sizeof w + bytes;
 }
 
-/* ---- rows read back ---- */
+/* ---- rows read back ----
+ * As a block of the file, which store's dequantization then widens: the bits are its own. */
 
-/* Element i of a block in a panel, unsigned. */
-static uint32_t block_element(fmi_fast_block block, const uint8_t *q, uint32_t o, uint32_t i)
+/* Element e of 32 in a panel, unsigned. */
+static uint32_t element_at(const block_info *info, const uint8_t *q, uint32_t o, uint32_t e)
 {
-    uint32_t quad = i / 4, byte = 4 * o + i % 4, v;
+    const uint32_t quad = e / 4, byte = 4 * o + e % 4;
+    uint32_t v;
 
-    if (block == FMI_Q8_0)
+    if (info->q_bytes == 512)
         return q[64 * quad + byte];
     v = q[64 * (quad % 4) + byte];
     v = quad < 4 ? v & 15u : v >> 4;
-    if (block == FMI_Q5_0 || block == FMI_Q5_1)
-        v |= (uint32_t)(q[256 + byte] >> quad & 1u) << 4;
+    if (info->q_bytes == 320)
+        v |= (q[256 + byte] >> quad & 1u) << 4;
+    if (info->q_bytes == 384)
+        v |= (q[256 + 64 * (quad / 4) + byte] >> (2 * (quad % 4)) & 3u) << 4;
     return v;
 }
 
-static float half_at(const uint8_t *s, uint32_t o)
+static void get_scales(const block_info *info, uint8_t *dst, const uint8_t *s, uint32_t o)
 {
-    return fm_f16_to_f32(fm_get_u16(s + 2 * o));
+    const bool last = info->block == FMI_Q6_K;
+    const uint32_t halves = info->s_bytes == 2 || last ? 1 : 2;
+    uint8_t *half = last ? dst + 208 : dst, *bytes = last ? dst + 192 : dst + 4;
+
+    for (uint32_t i = 0; i < halves; i++)
+        memcpy(half + 2 * i, s + 2 * FMI_OUTPUTS * i + 2 * o, 2);
+    for (uint32_t i = 0; i + 2 * halves < info->s_bytes; i++)
+        bytes[i] = s[2 * FMI_OUTPUTS * halves + FMI_OUTPUTS * i + o];
 }
 
-/* As store's dequantization rounds: one product, and one sum where there is a minimum. */
-static void row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
+static void set_element_32(const block_info *info, uint8_t *dst, uint32_t e, uint32_t v)
 {
-    static const int8_t iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                      1,    13,   25,  38,  53,  69,  89,  113};
+    uint8_t *q = dst + info->s_bytes + (info->q_bytes == 320 ? 4 : 0);
+
+    if (info->q_bytes == 512)
+        q[e] = (uint8_t)(v ^ 0x80u);
+    else
+        q[e % 16] |= (uint8_t)((v & 15u) << (e < 16 ? 0 : 4));
+    if (info->q_bytes == 320)
+        dst[info->s_bytes + e / 8] |= (uint8_t)((v >> 4) << e % 8);
+}
+
+static void set_element_256(const block_info *info, uint8_t *dst, uint32_t e, uint32_t v)
+{
+    const uint32_t sub = e / 32, i = e % 32, half = e / 128, quarter = e % 128 / 32;
+
+    if (info->block == FMI_Q6_K) {
+        dst[half * 64 + quarter % 2 * 32 + i] |= (uint8_t)((v & 15u) << (quarter < 2 ? 0 : 4));
+        dst[128 + half * 32 + i] |= (uint8_t)((v >> 4) << (2 * quarter));
+        return;
+    }
+    dst[(info->block == FMI_Q5_K ? 48 : 16) + sub / 2 * 32 + i] |=
+        (uint8_t)((v & 15u) << (sub % 2 * 4));
+    if (info->block == FMI_Q5_K)
+        dst[16 + i] |= (uint8_t)((v >> 4) << sub);
+}
+
+static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
+{
     const block_info *info = info_of(w->dtype);
+    const fm_dtype_info *type = fm_dtype_get(w->dtype);
     const uint8_t *q = w->q + n / FMI_OUTPUTS * w->panel_q;
     const uint8_t *s = w->scale + n / FMI_OUTPUTS * w->panel_s;
-    const uint32_t o = n % FMI_OUTPUTS;
+    const uint32_t o = n % FMI_OUTPUTS, elems = type->block_elems;
+    fm_status rc = FM_OK;
 
-    for (uint32_t b = 0; b < w->depth; b++, y += FMI_BLOCK) {
-        float d = half_at(s, o), m = info->scales == 2 ? half_at(s + 2 * FMI_OUTPUTS, o) : 0.0f;
-        for (uint32_t i = 0; i < FMI_BLOCK; i++) {
-            uint32_t v = block_element(w->block, q, o, i);
-            int32_t signed_v = w->block == FMI_IQ4_NL ? iq4_nl[v] : (int32_t)v + w->offset;
-            y[i] = (float)signed_v * d;
-            if (info->scales == 2)
-                y[i] = y[i] + m;
+    fm_assert(info != NULL);
+    for (uint32_t k = 0; k < w->base.k && rc == FM_OK; k += elems, y += elems) {
+        uint8_t block[256] = {0};
+        get_scales(info, block, s, o);
+        for (uint32_t e = 0; e < elems; e++) {
+            uint32_t v = element_at(info, q + (size_t)(e / 32) * info->q_bytes, o, e % 32);
+            if (elems == FMI_BLOCK)
+                set_element_32(info, block, e, v);
+            else
+                set_element_256(info, block, e, v);
         }
-        q += info->q_bytes;
-        s += (size_t)info->scales * 2 * FMI_OUTPUTS;
+        rc = fm_to_f32(y, w->dtype, block, elems);
+        q += (size_t)elems / FMI_BLOCK * info->q_bytes;
+        s += (size_t)info->s_bytes * FMI_OUTPUTS;
     }
+    return rc;
 }
 
 static void row_pairs(float *y, const fmi_fast_weight *w, uint32_t n)
@@ -345,7 +436,7 @@ static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *base
         float *out = y + row * ldy;
         fm_assert(id < base->n);
         if (w->layout == FMI_LAYOUT_INT8)
-            row_int8(out, w, id);
+            fmi_stick(fmi_cpu_of(be), row_int8(out, w, id));
         else if (w->layout == FMI_LAYOUT_FILE)
             fmi_stick(fmi_cpu_of(be), fm_to_f32(out, w->dtype, w->q + id * w->row_bytes, base->k));
         else

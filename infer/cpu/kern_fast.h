@@ -6,8 +6,8 @@
  *
  * Rows wait in tiles. Of m rows there are ceil(m / tile_rows) tiles, of sizes that differ by at most
  * one; a tile of r rows is
- *   int8: for each block of 32 k: int32 quad[8][r] (four int8 each), float scale[r], and
- *         int32 start[r] = offset * sum of the block's int8, or where offset is 0
+ *   int8: for each block of 32 k (Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float scale[r],
+ *         and int32 start[r] = offset * sum of the block's int8, or where offset is 0
  *         float sum[r] = scale * that sum
  *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half) */
 #ifndef FM_INFER_CPU_KERN_FAST_H
@@ -17,22 +17,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FMI_BLOCK 32u            /* k of one scale */
-#define FMI_OUTPUTS 16u          /* of a panel of block types */
-#define FMI_WIDE 32u             /* of a panel of bf16; the last has 16 if that is enough */
-#define FMI_TILE_BLOCK_BYTES 40u /* of one row in one block of packed int8 */
+#define FMI_BLOCK 32u   /* k of one scale */
+#define FMI_OUTPUTS 16u /* of a panel of block types */
+#define FMI_WIDE 32u    /* of a panel of bf16; the last has 16 if that is enough */
+#define FMI_ROW_BLOCK_BYTES(quads) (4u * (quads) + 8u) /* of one row in one block of packed int8 */
 
 /* How a panel's blocks lie. UNPACKED: eight lines of 64 unsigned bytes a block, 16 f32 scales, and
- * with _MIN 16 f32 minima after them: what fmi_fast_kern.unpack makes of every block type. */
+ * with _MIN 16 f32 minima after them; _16: four lines and 16 scales for every 16 k. This is what
+ * fmi_fast_kern.unpack makes of every block type; the types of 256 k are multiplied in no other form. */
 typedef enum fmi_fast_block {
     FMI_UNPACKED,
     FMI_UNPACKED_MIN,
+    FMI_UNPACKED_16,
     FMI_Q8_0,
     FMI_Q4_0,
     FMI_Q4_1,
     FMI_Q5_0,
     FMI_Q5_1,
     FMI_IQ4_NL,
+    FMI_Q4_K,
+    FMI_Q5_K,
+    FMI_Q6_K,
 } fmi_fast_block;
 
 /* Where the results of a block of rows go: y[row, 0..n) (+ bias). */
@@ -50,15 +55,16 @@ typedef struct fmi_fast_kern {
     const char *kernel_class;
     uint32_t tile_int8, tile_bf16; /* rows of a register tile */
 
-    /* Rows rows[i] (or first + i) of x, quantised by block of 32: scale = amax / 127,
+    /* Rows rows[i] (or first + i) of x, quantised by block of quads * 4: scale = amax / 127,
      * q = rne(x * (127 / amax)); a block with a non-finite element gets a scale of NaN, one with
      * amax < 2^-100 is 0. */
     void (*pack_int8)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
-                      uint32_t m, uint32_t blocks, int32_t offset);
+                      uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset);
     /* Sums over the panel's blocks, ascending: s = fmaf(dot, w_scale * x_scale, s), then with
      * minima s = fmaf(w_min, x_sum, s). */
     void (*product_int8)(const fmi_fast_out *out, const void *packed, uint32_t m,
                          fmi_fast_block kind, const void *q, const void *scale, uint32_t blocks);
+    /* blocks: of 32 k */
     void (*unpack)(void *q_out, float *scale_out, fmi_fast_block kind, const void *q,
                    const void *scale, uint32_t blocks);
 

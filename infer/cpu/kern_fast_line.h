@@ -59,6 +59,13 @@ FMI_INLINE vi line_bit(vi v, uint32_t b)
               : _mm512_srl_epi16(v, _mm_cvtsi32_si128((int)(b - 4)));
     return _mm512_and_si512(v, _mm512_set1_epi8(16));
 }
+/* Bits 2 b and 2 b + 1 of every byte as a multiple of 16. */
+FMI_INLINE vi line_two_bits(vi v, uint32_t b)
+{
+    v = b < 2 ? _mm512_sll_epi16(v, _mm_cvtsi32_si128((int)(4 - 2 * b)))
+              : _mm512_srl_epi16(v, _mm_cvtsi32_si128((int)(2 * b - 4)));
+    return _mm512_and_si512(v, _mm512_set1_epi8(48));
+}
 /* table[byte] of bytes below 16 */
 FMI_INLINE vi line_look_up(vi v, const uint8_t *table)
 {
@@ -186,6 +193,15 @@ FMI_INLINE vi line_bit(vi v, uint32_t b)
 {
     return (vi){bit_half(v.lo, b), bit_half(v.hi, b)};
 }
+FMI_INLINE __m256i two_bits_half(__m256i v, uint32_t b)
+{
+    v = b < 2 ? _mm256_slli_epi16(v, (int)(4 - 2 * b)) : _mm256_srli_epi16(v, (int)(2 * b - 4));
+    return _mm256_and_si256(v, _mm256_set1_epi8(48));
+}
+FMI_INLINE vi line_two_bits(vi v, uint32_t b)
+{
+    return (vi){two_bits_half(v.lo, b), two_bits_half(v.hi, b)};
+}
 FMI_INLINE vi line_look_up(vi v, const uint8_t *table)
 {
     __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
@@ -295,6 +311,7 @@ FMI_LINE(line_low(vi v), v.b[i] & 15u)
 FMI_LINE(line_high(vi v), v.b[i] >> 4)
 FMI_LINE(line_or(vi v, vi w), v.b[i] | w.b[i])
 FMI_LINE(line_bit(vi v, uint32_t b), (v.b[i] >> b & 1u) << 4)
+FMI_LINE(line_two_bits(vi v, uint32_t b), (v.b[i] >> (2 * b) & 3u) << 4)
 FMI_LINE(line_look_up(vi v, const uint8_t *table), table[v.b[i] & 15u])
 #undef FMI_LINE
 

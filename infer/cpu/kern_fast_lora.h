@@ -173,16 +173,16 @@ typedef void (*up_fn)(const uint32_t *x, const uint32_t *b, uint32_t pairs, cons
     {                                                                                              \
         tile_up(m, x, b, pairs, o, next, lines);                                                   \
     }
-/* clang-format off: it takes the instances for one endless statement */
-TILE(1)
-TILE(2) TILE(3) TILE(4)
+/* clang-format off */
+TILE(1) TILE(2) TILE(3) TILE(4)
 #if UP_ROWS == 8u
-    TILE(5) TILE(6) TILE(7) TILE(8)
+TILE(5) TILE(6) TILE(7) TILE(8)
 #endif
-        static const up_fn up_tile[UP_ROWS + 1] = {
-            NULL, up_1, up_2, up_3, up_4,
+
+static const up_fn up_tile[UP_ROWS + 1] = {
+    NULL, up_1, up_2, up_3, up_4,
 #if UP_ROWS == 8u
-            up_5, up_6, up_7, up_8,
+    up_5, up_6, up_7, up_8,
 #endif
 };
 /* clang-format on */

@@ -54,17 +54,18 @@ FMI_INLINE fmi_fast_out out_from(const fmi_fast_out *o, uint32_t row)
 
 /* ---- rows as int8 ---- */
 
-/* As integers, |x| of floats is ordered with infinities and NaN at the top. */
-FMI_INLINE uint32_t amax_bits(const float *x)
+/* As integers, |x| of floats is ordered with infinities and NaN at the top. n: 16 or 32 */
+FMI_INLINE uint32_t amax_bits(const float *x, const uint32_t n)
 {
 #if defined(FMI_ISA_AVX512)
     __m512i mask = _mm512_set1_epi32(0x7fffffff);
     __m512i a = _mm512_and_si512(_mm512_loadu_si512(x), mask);
-    __m512i b = _mm512_and_si512(_mm512_loadu_si512(x + 16), mask);
-    return _mm512_reduce_max_epu32(_mm512_max_epu32(a, b));
+    if (n == 32)
+        a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(x + 16), mask));
+    return _mm512_reduce_max_epu32(a);
 #else
     uint32_t most = 0;
-    for (uint32_t i = 0; i < FMI_BLOCK; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, x + i, sizeof bits);
         bits &= 0x7fffffffu;
@@ -74,58 +75,72 @@ FMI_INLINE uint32_t amax_bits(const float *x)
 #endif
 }
 
-/* q = rne(x * r), |q| <= 127; the sum of all 32. */
-FMI_INLINE int32_t quantise(int32_t *quad, const float *x, float r)
+/* q = rne(x * r), |q| <= 127; the sum of all n. */
+FMI_INLINE int32_t quantise(int32_t *quad, const float *x, float r, const uint32_t n)
 {
 #if defined(FMI_ISA_AVX512)
     __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), _mm512_set1_ps(r)));
-    __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), _mm512_set1_ps(r)));
     _mm_storeu_si128((void *)quad, _mm512_cvtepi32_epi8(a));
-    _mm_storeu_si128((void *)(quad + 4), _mm512_cvtepi32_epi8(b));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+    if (n == 32) {
+        __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), _mm512_set1_ps(r)));
+        _mm_storeu_si128((void *)(quad + 4), _mm512_cvtepi32_epi8(b));
+        a = _mm512_add_epi32(a, b);
+    }
+    return _mm512_reduce_add_epi32(a);
 #else
     int8_t q[FMI_BLOCK];
     int32_t sum = 0;
-    for (uint32_t i = 0; i < FMI_BLOCK; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         float t = x[i] * r + 12582912.0f; /* 1.5 * 2^23: the low bits are the rounded value */
         uint32_t bits;
         memcpy(&bits, &t, sizeof bits);
         q[i] = (int8_t)((int32_t)bits - 0x4b400000);
         sum += q[i];
     }
-    memcpy(quad, q, sizeof q);
+    memcpy(quad, q, n);
     return sum;
 #endif
 }
 
-FMI_INLINE void pack_block(uint8_t *dst, const float *x, uint32_t r, uint32_t rows, int32_t offset)
+FMI_INLINE void pack_block(uint8_t *dst, const float *x, uint32_t r, uint32_t rows,
+                           const uint32_t quads, int32_t offset)
 {
-    const uint32_t bits = amax_bits(x);
+    const uint32_t bits = amax_bits(x, 4 * quads);
     int32_t quad[8], sum;
     float amax, scale, total;
 
     memcpy(&amax, &bits, sizeof amax);
     if (amax >= 0x1p-100f && bits < 0x7f800000u) {
-        sum = quantise(quad, x, 127.0f / amax);
+        sum = quantise(quad, x, 127.0f / amax, 4 * quads);
         scale = amax / 127.0f;
     } else {
         memset(quad, 0, sizeof quad);
         sum = 0;
         scale = bits < 0x7f800000u ? 0.0f : NAN;
     }
-    for (uint32_t j = 0; j < 8; j++)
+    for (uint32_t j = 0; j < quads; j++)
         memcpy(dst + 4 * (j * rows + r), &quad[j], 4);
-    memcpy(dst + 4 * (8 * rows + r), &scale, 4);
+    memcpy(dst + 4 * (quads * rows + r), &scale, 4);
     total = scale * (float)sum;
     sum *= offset;
     if (offset != 0)
-        memcpy(dst + 4 * (9 * rows + r), &sum, 4);
+        memcpy(dst + 4 * ((quads + 1) * rows + r), &sum, 4);
     else
-        memcpy(dst + 4 * (9 * rows + r), &total, 4);
+        memcpy(dst + 4 * ((quads + 1) * rows + r), &total, 4);
+}
+
+FMI_INLINE void pack_row(uint8_t *dst, const float *x, uint32_t r, uint32_t rows, uint32_t blocks,
+                         const uint32_t quads, int32_t offset)
+{
+    for (uint32_t b = 0; b < blocks; b++) {
+        pack_block(dst, x, r, rows, quads, offset);
+        x += (size_t)4 * quads;
+        dst += (size_t)FMI_ROW_BLOCK_BYTES(quads) * rows;
+    }
 }
 
 static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32_t *rows,
-                        uint32_t first, uint32_t m, uint32_t blocks, int32_t offset)
+                        uint32_t first, uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset)
 {
     uint32_t tiles = tile_count(m, TILE_INT8), at = 0;
     uint8_t *dst = dst_bytes;
@@ -134,13 +149,12 @@ static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32
         uint32_t n = tile_rows_at(m, t, tiles);
         for (uint32_t r = 0; r < n; r++) {
             const float *row = x + row_number(rows, first, at + r) * ldx;
-            uint8_t *to = dst;
-            for (uint32_t b = 0; b < blocks; b++) {
-                pack_block(to, row + b * FMI_BLOCK, r, n, offset);
-                to += FMI_TILE_BLOCK_BYTES * n;
-            }
+            if (quads == 8)
+                pack_row(dst, row, r, n, blocks, 8, offset);
+            else
+                pack_row(dst, row, r, n, blocks, 4, offset);
         }
-        dst += (size_t)FMI_TILE_BLOCK_BYTES * n * blocks;
+        dst += (size_t)FMI_ROW_BLOCK_BYTES(quads) * n * blocks;
         at += n;
     }
 }
@@ -150,11 +164,21 @@ static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32
 static const uint8_t iq4_nl_plus_128[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                             129, 141, 153, 166, 181, 197, 217, 241};
 
+FMI_INLINE bool is_unpacked(fmi_fast_block kind)
+{
+    return kind == FMI_UNPACKED || kind == FMI_UNPACKED_MIN || kind == FMI_UNPACKED_16;
+}
+FMI_INLINE uint32_t block_quads(fmi_fast_block kind)
+{
+    return kind == FMI_UNPACKED_16 ? 4 : 8;
+}
 FMI_INLINE uint32_t block_q_bytes(fmi_fast_block kind)
 {
-    if (kind == FMI_UNPACKED || kind == FMI_UNPACKED_MIN || kind == FMI_Q8_0)
-        return 512;
-    return kind == FMI_Q5_0 || kind == FMI_Q5_1 ? 320 : 256;
+    if (is_unpacked(kind) || kind == FMI_Q8_0)
+        return 64 * block_quads(kind);
+    if (kind == FMI_Q6_K)
+        return 384;
+    return kind == FMI_Q5_0 || kind == FMI_Q5_1 || kind == FMI_Q5_K ? 320 : 256;
 }
 FMI_INLINE bool block_has_min(fmi_fast_block kind)
 {
@@ -162,14 +186,12 @@ FMI_INLINE bool block_has_min(fmi_fast_block kind)
 }
 FMI_INLINE uint32_t block_scale_bytes(fmi_fast_block kind)
 {
-    uint32_t one = kind == FMI_UNPACKED || kind == FMI_UNPACKED_MIN ? 64 : 32;
+    uint32_t one = is_unpacked(kind) ? 64 : 32;
     return block_has_min(kind) ? 2 * one : one;
 }
 FMI_INLINE vf block_scale(fmi_fast_block kind, const uint8_t *s)
 {
-    if (kind == FMI_UNPACKED || kind == FMI_UNPACKED_MIN)
-        return vf_load((const void *)s);
-    return vf_load_f16(s);
+    return is_unpacked(kind) ? vf_load((const void *)s) : vf_load_f16(s);
 }
 FMI_INLINE vf block_min(fmi_fast_block kind, const uint8_t *s)
 {
@@ -183,7 +205,10 @@ FMI_INLINE void block_nibbles(fmi_fast_block kind, const uint8_t *q, uint32_t j,
 
     *low = line_low(line);
     *high = line_high(line);
-    if (kind == FMI_Q5_0 || kind == FMI_Q5_1) {
+    if (kind == FMI_Q6_K) {
+        *low = line_or(*low, line_two_bits(vi_load(q + 256), j));
+        *high = line_or(*high, line_two_bits(vi_load(q + 320), j));
+    } else if (kind == FMI_Q5_0 || kind == FMI_Q5_1 || kind == FMI_Q5_K) {
         vi fifth = vi_load(q + 256);
         *low = line_or(*low, line_bit(fifth, j));
         *high = line_or(*high, line_bit(fifth, j + 4));
@@ -193,16 +218,21 @@ FMI_INLINE void block_nibbles(fmi_fast_block kind, const uint8_t *q, uint32_t j,
     }
 }
 
+FMI_INLINE void unpack_lines(uint8_t *q_out, const fmi_fast_block kind, const uint8_t *q)
+{
+    for (uint32_t j = 0; j < 4; j++) {
+        vi low, high;
+        block_nibbles(kind, q, j, &low, &high);
+        vi_store(q_out + 64 * j, low);
+        vi_store(q_out + 64 * (j + 4), high);
+    }
+}
+
 FMI_INLINE void unpack(uint8_t *q_out, float *scale_out, const fmi_fast_block kind,
                        const uint8_t *q, const uint8_t *s, uint32_t blocks)
 {
     for (uint32_t b = 0; b < blocks; b++) {
-        for (uint32_t j = 0; j < 4; j++) {
-            vi low, high;
-            block_nibbles(kind, q, j, &low, &high);
-            vi_store(q_out + 64 * j, low);
-            vi_store(q_out + 64 * (j + 4), high);
-        }
+        unpack_lines(q_out, kind, q);
         vf_store(scale_out, block_scale(kind, s));
         scale_out += VF_LANES;
         if (block_has_min(kind)) {
@@ -215,21 +245,80 @@ FMI_INLINE void unpack(uint8_t *q_out, float *scale_out, const fmi_fast_block ki
     }
 }
 
+/* Q4_K, Q5_K: d, dmin, then twelve bytes a row as planes of 16 outputs: eight 6-bit pairs. */
+FMI_INLINE void six_bit_scales(float *scale_out, const uint8_t *s)
+{
+    const uint8_t *plane = s + 64;
+    float d[VF_LANES], dmin[VF_LANES];
+
+    vf_store(d, vf_load_f16(s));
+    vf_store(dmin, vf_load_f16(s + 32));
+    for (uint32_t j = 0; j < 8; j++, scale_out += 2 * VF_LANES)
+        for (uint32_t o = 0; o < VF_LANES; o++) {
+            const uint32_t a = plane[16 * (j % 4) + o], b = plane[16 * (j % 4 + 4) + o];
+            const uint32_t c = plane[16 * (j % 4 + 8) + o];
+            const uint32_t scale = j < 4 ? a & 63u : (c & 15u) | a >> 6 << 4;
+            const uint32_t least = j < 4 ? b & 63u : c >> 4 | b >> 6 << 4;
+            scale_out[o] = d[o] * (float)scale;
+            scale_out[VF_LANES + o] = -(dmin[o] * (float)least);
+        }
+}
+
+/* Q6_K: d, then 16 planes of int8 scales. */
+FMI_INLINE void byte_scales(float *scale_out, const uint8_t *s)
+{
+    float d[VF_LANES];
+
+    vf_store(d, vf_load_f16(s));
+    for (uint32_t j = 0; j < 16; j++)
+        for (uint32_t o = 0; o < VF_LANES; o++)
+            scale_out[VF_LANES * j + o] = d[o] * (float)(int8_t)s[32 + 16 * j + o];
+}
+
+/* blocks of 32 k: a multiple of 8 */
+FMI_INLINE void unpack_k(uint8_t *q_out, float *scale_out, const fmi_fast_block kind,
+                         const uint8_t *q, const uint8_t *s, uint32_t blocks)
+{
+    for (uint32_t b = 0; b < blocks; b++) {
+        unpack_lines(q_out, kind, q);
+        __builtin_prefetch(q + PREFETCH_BYTES, 0, 3);
+        if (b % 8 == 0) {
+            if (kind == FMI_Q6_K)
+                byte_scales(scale_out, s);
+            else
+                six_bit_scales(scale_out, s);
+            scale_out += (size_t)16 * VF_LANES;
+            s += kind == FMI_Q6_K ? 288 : 256;
+        }
+        q_out += 512;
+        q += block_q_bytes(kind);
+    }
+}
+
+#define UNPACK(how, kind)                                                                          \
+    static void unpack_##kind(uint8_t *q_out, float *scale_out, const uint8_t *q,                  \
+                              const uint8_t *s, uint32_t blocks)                                   \
+    {                                                                                              \
+        how(q_out, scale_out, FMI_##kind, q, s, blocks);                                           \
+    }
+/* clang-format off */
+UNPACK(unpack, Q4_0) UNPACK(unpack, Q4_1) UNPACK(unpack, Q5_0) UNPACK(unpack, Q5_1)
+UNPACK(unpack, IQ4_NL) UNPACK(unpack_k, Q4_K) UNPACK(unpack_k, Q5_K) UNPACK(unpack_k, Q6_K)
+/* clang-format on */
+#undef UNPACK
+
+typedef void (*unpack_fn)(uint8_t *q_out, float *scale_out, const uint8_t *q, const uint8_t *s,
+                          uint32_t blocks);
+static const unpack_fn unpack_of[] = {
+    [FMI_Q4_0] = unpack_Q4_0, [FMI_Q4_1] = unpack_Q4_1,     [FMI_Q5_0] = unpack_Q5_0,
+    [FMI_Q5_1] = unpack_Q5_1, [FMI_IQ4_NL] = unpack_IQ4_NL, [FMI_Q4_K] = unpack_Q4_K,
+    [FMI_Q5_K] = unpack_Q5_K, [FMI_Q6_K] = unpack_Q6_K,
+};
+
 static void k_unpack(void *q_out, float *scale_out, fmi_fast_block kind, const void *q,
                      const void *scale, uint32_t blocks)
 {
-    if (kind == FMI_Q4_0 || kind == FMI_IQ4_NL || kind == FMI_Q5_0) {
-        if (kind == FMI_Q4_0)
-            unpack(q_out, scale_out, FMI_Q4_0, q, scale, blocks);
-        else if (kind == FMI_IQ4_NL)
-            unpack(q_out, scale_out, FMI_IQ4_NL, q, scale, blocks);
-        else
-            unpack(q_out, scale_out, FMI_Q5_0, q, scale, blocks);
-    } else if (kind == FMI_Q4_1) {
-        unpack(q_out, scale_out, FMI_Q4_1, q, scale, blocks);
-    } else if (kind == FMI_Q5_1) {
-        unpack(q_out, scale_out, FMI_Q5_1, q, scale, blocks);
-    }
+    unpack_of[kind](q_out, scale_out, q, scale, blocks);
 }
 
 /* ---- the int8 tile ---- */
@@ -260,9 +349,9 @@ FMI_INLINE void dot_rows(const uint32_t m, vi *sum, vi line, const uint8_t *x, u
 FMI_INLINE void dot_block(const uint32_t m, const fmi_fast_block kind, vi *sum, const uint8_t *q,
                           const uint8_t *x)
 {
-    if (block_q_bytes(kind) == 512) {
+    if (is_unpacked(kind) || kind == FMI_Q8_0) {
 #pragma GCC unroll 8
-        for (uint32_t j = 0; j < 8; j++) {
+        for (uint32_t j = 0; j < block_quads(kind); j++) {
             if (kind == FMI_Q8_0)
                 __builtin_prefetch(q + 64 * j + PREFETCH_BYTES, 0, 3);
             dot_rows(m, sum, vi_load(q + 64 * j), x, j);
@@ -285,6 +374,7 @@ FMI_INLINE void tile_int8(const uint32_t m, const fmi_fast_block kind, const uin
                           const fmi_fast_out *o)
 {
     const bool min = block_has_min(kind);
+    const uint32_t quads = block_quads(kind);
     vf sum[TILE_INT8];
 
 #pragma GCC unroll 12
@@ -294,20 +384,20 @@ FMI_INLINE void tile_int8(const uint32_t m, const fmi_fast_block kind, const uin
         vi dot[TILE_INT8];
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < m; r++)
-            dot[r] = vi_set1(min ? 0 : quad_at(x, 9 * m + r));
+            dot[r] = vi_set1(min ? 0 : quad_at(x, (quads + 1) * m + r));
         dot_block(m, kind, dot, q, x);
         vf scale = block_scale(kind, s);
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < m; r++)
-            sum[r] =
-                vf_fma(vf_of_int(dot[r]), vf_mul(scale, vf_set1(float_at(x, 8 * m + r))), sum[r]);
+            sum[r] = vf_fma(vf_of_int(dot[r]), vf_mul(scale, vf_set1(float_at(x, quads * m + r))),
+                            sum[r]);
         if (min) {
             vf least = block_min(kind, s);
 #pragma GCC unroll 12
             for (uint32_t r = 0; r < m; r++)
-                sum[r] = vf_fma(least, vf_set1(float_at(x, 9 * m + r)), sum[r]);
+                sum[r] = vf_fma(least, vf_set1(float_at(x, (quads + 1) * m + r)), sum[r]);
         }
-        x += FMI_TILE_BLOCK_BYTES * m;
+        x += FMI_ROW_BLOCK_BYTES(quads) * m;
         q += block_q_bytes(kind);
         s += block_scale_bytes(kind);
     }
@@ -324,43 +414,36 @@ typedef void (*int8_fn)(const uint8_t *x, const uint8_t *q, const uint8_t *s, ui
     {                                                                                              \
         tile_int8(m, FMI_##kind, x, q, s, blocks, o);                                              \
     }
-/* clang-format off: it takes the instances for one endless statement */
+/* The formatter takes the instances for one endless statement. */
+/* clang-format off */
 #if defined(FMI_ISA_AVX512)
 #define TILES(kind)                                                                                \
-    TILE(1, kind)                                                                                  \
-    TILE(2, kind)                                                                                  \
-    TILE(3, kind)                                                                                  \
-    TILE(4, kind) TILE(5, kind) TILE(6, kind) TILE(7, kind) TILE(8, kind) TILE(9, kind)            \
-        TILE(10, kind) TILE(11, kind) TILE(12, kind)
+    TILE(1, kind) TILE(2, kind) TILE(3, kind) TILE(4, kind) TILE(5, kind) TILE(6, kind)            \
+    TILE(7, kind) TILE(8, kind) TILE(9, kind) TILE(10, kind) TILE(11, kind) TILE(12, kind)
 #define TILE_NAMES(kind)                                                                           \
-    {                                                                                              \
-        NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3, int8_##kind##_4, int8_##kind##_5, \
-            int8_##kind##_6, int8_##kind##_7, int8_##kind##_8, int8_##kind##_9, int8_##kind##_10,  \
-            int8_##kind##_11, int8_##kind##_12                                                     \
-    }
+    {NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3, int8_##kind##_4, int8_##kind##_5,    \
+     int8_##kind##_6, int8_##kind##_7, int8_##kind##_8, int8_##kind##_9, int8_##kind##_10,         \
+     int8_##kind##_11, int8_##kind##_12}
 #elif defined(FMI_ISA_AVX2)
 #define TILES(kind) TILE(1, kind) TILE(2, kind) TILE(3, kind)
-#define TILE_NAMES(kind)                                                                           \
-    {                                                                                              \
-        NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3                                    \
-    }
+#define TILE_NAMES(kind) {NULL, int8_##kind##_1, int8_##kind##_2, int8_##kind##_3}
 #else
 #define TILES(kind) TILE(1, kind) TILE(2, kind)
-#define TILE_NAMES(kind)                                                                           \
-    {                                                                                              \
-        NULL, int8_##kind##_1, int8_##kind##_2                                                     \
-    }
+#define TILE_NAMES(kind) {NULL, int8_##kind##_1, int8_##kind##_2}
 #endif
-TILES(UNPACKED)
-TILES(UNPACKED_MIN)
-TILES(Q8_0)
-TILES(Q4_0) TILES(Q4_1) TILES(Q5_0) TILES(Q5_1) TILES(IQ4_NL)
+TILES(UNPACKED) TILES(UNPACKED_MIN) TILES(UNPACKED_16) TILES(Q8_0) TILES(Q4_0)
+TILES(Q4_1) TILES(Q5_0) TILES(Q5_1) TILES(IQ4_NL)
 
-    static const int8_fn int8_tile[][TILE_INT8 + 1] = {
-        [FMI_UNPACKED] = TILE_NAMES(UNPACKED), [FMI_UNPACKED_MIN] = TILE_NAMES(UNPACKED_MIN),
-        [FMI_Q8_0] = TILE_NAMES(Q8_0),         [FMI_Q4_0] = TILE_NAMES(Q4_0),
-        [FMI_Q4_1] = TILE_NAMES(Q4_1),         [FMI_Q5_0] = TILE_NAMES(Q5_0),
-        [FMI_Q5_1] = TILE_NAMES(Q5_1),         [FMI_IQ4_NL] = TILE_NAMES(IQ4_NL),
+static const int8_fn int8_tile[][TILE_INT8 + 1] = {
+    [FMI_UNPACKED] = TILE_NAMES(UNPACKED),
+    [FMI_UNPACKED_MIN] = TILE_NAMES(UNPACKED_MIN),
+    [FMI_UNPACKED_16] = TILE_NAMES(UNPACKED_16),
+    [FMI_Q8_0] = TILE_NAMES(Q8_0),
+    [FMI_Q4_0] = TILE_NAMES(Q4_0),
+    [FMI_Q4_1] = TILE_NAMES(Q4_1),
+    [FMI_Q5_0] = TILE_NAMES(Q5_0),
+    [FMI_Q5_1] = TILE_NAMES(Q5_1),
+    [FMI_IQ4_NL] = TILE_NAMES(IQ4_NL),
 };
 /* clang-format on */
 #undef TILE
@@ -377,7 +460,7 @@ static void k_product_int8(const fmi_fast_out *out, const void *packed, uint32_t
         uint32_t n = tile_rows_at(m, t, tiles);
         fmi_fast_out o = out_from(out, at);
         int8_tile[kind][n](x, q, scale, blocks, &o);
-        x += (size_t)FMI_TILE_BLOCK_BYTES * n * blocks;
+        x += (size_t)FMI_ROW_BLOCK_BYTES(block_quads(kind)) * n * blocks;
         at += n;
     }
 }
@@ -488,24 +571,20 @@ typedef void (*bf16_fn)(const uint32_t *x, const uint32_t *w, uint32_t width, ui
     {                                                                                              \
         tile_bf16(m, nvf, x, w, width, pairs, o);                                                  \
     }
-/* clang-format off: it takes the instances for one endless statement */
-TILE(1, 1)
-TILE(2, 1)
-TILE(3, 1)
-TILE(4, 1)
+/* clang-format off */
+TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1)
 #if TILE_BF16_VF == 2
-    TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
-        TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2)
-            TILE(9, 2) TILE(10, 2) TILE(11, 2) TILE(12, 2)
+TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
+TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
+TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2) TILE(11, 2) TILE(12, 2)
 #endif
 /* clang-format on */
 #undef TILE
 
-                static const bf16_fn bf16_half[TILE_BF16 + 1] = {
-                    NULL,      bf16_1_1,  bf16_2_1,  bf16_3_1, bf16_4_1,
+static const bf16_fn bf16_half[TILE_BF16 + 1] = {
+                NULL,     bf16_1_1, bf16_2_1, bf16_3_1, bf16_4_1,
 #if TILE_BF16_VF == 2
-                    bf16_5_1,  bf16_6_1,  bf16_7_1,  bf16_8_1, bf16_9_1,
-                    bf16_10_1, bf16_11_1, bf16_12_1,
+                bf16_5_1, bf16_6_1, bf16_7_1, bf16_8_1, bf16_9_1, bf16_10_1, bf16_11_1, bf16_12_1,
 #endif
 };
 #if TILE_BF16_VF == 2

@@ -18,8 +18,7 @@ static const fm_dtype dtypes[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q5_0, FM_Q5_1, F
 
 static bool is_int8(fm_dtype d)
 {
-    return d == FM_Q8_0 || d == FM_Q4_0 || d == FM_Q4_1 || d == FM_Q5_0 || d == FM_Q5_1 ||
-           d == FM_IQ4_NL;
+    return fm_dtype_get(d)->is_block;
 }
 
 /* ---- inputs ---- */
@@ -102,11 +101,12 @@ static float *rounded(const float *x, size_t rows, uint32_t k, fm_dtype d)
     if (d == FM_BF16)
         for (size_t i = 0; i < rows * k; i++)
             r[i] = fm_bf16_to_f32(fm_f32_to_bf16(x[i]));
-    for (size_t b = 0; is_int8(d) && b < rows * k / 32; b++) {
-        float *v = r + b * 32, amax = 0.0f;
-        for (int i = 0; i < 32; i++)
+    const size_t block = d == FM_Q6_K ? 16 : 32;
+    for (size_t b = 0; is_int8(d) && b < rows * k / block; b++) {
+        float *v = r + b * block, amax = 0.0f;
+        for (size_t i = 0; i < block; i++)
             amax = fmaxf(amax, fabsf(v[i]));
-        for (int i = 0; i < 32; i++)
+        for (size_t i = 0; i < block; i++)
             v[i] =
                 amax > 0
                     ? (float)(nearbyint((double)(v[i] * (127.0f / amax))) * (double)(amax / 127.0f))
