@@ -172,7 +172,7 @@ static void chunk_part(const work *w, uint32_t c, float *part)
     }
     for (uint32_t at = 0; at < w->rows; at += FMI_FA_ROWS) {
         uint16_t lo[FMI_FA_ROWS], hi[FMI_FA_ROWS];
-        fmi_fast_attn f = {.q = w->q + (size_t)at * a->hd,
+        fmi_fast_attn f = {.q = w->q + (size_t)at * FMI_FA_Q_LD,
                            .q_scale = w->q_scale + at,
                            .lo = lo,
                            .hi = hi,
@@ -230,7 +230,7 @@ static fm_status prepare(work *w, fmi_scratch *scratch, size_t extra, float **ex
     const job *j = w->j;
     const fm_attn *a = j->op;
     const size_t chunk = (size_t)FMI_FA_ROWS * FMI_FA_CHUNK, all = (size_t)w->rows;
-    const size_t q_floats = (all * a->hd + 1) / 2, p_floats = chunk / 2 + j->hdv;
+    const size_t q_floats = all * FMI_FA_Q_LD / 2, p_floats = chunk / 2 + j->hdv;
     float *f = fmi_scratch_get(scratch, (chunk + p_floats + all + q_floats + extra) * sizeof *f);
 
     if (!f)
@@ -245,7 +245,7 @@ static fm_status prepare(work *w, fmi_scratch *scratch, size_t extra, float **ex
     for (uint32_t r = 0; r < w->rows; r++) {
         const float *q = a->q + (w->t->row + r / j->group) * a->ldq +
                          ((size_t)w->head * j->group + r % j->group) * a->hd;
-        w->q_scale[r] = j->kern->quantise(w->q + (size_t)r * a->hd, q, a->hd) * scale;
+        w->q_scale[r] = j->kern->quantise(w->q + (size_t)r * FMI_FA_Q_LD, q, a->hd) * scale;
     }
     return FM_OK;
 }

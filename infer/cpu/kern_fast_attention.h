@@ -28,13 +28,14 @@
 #define FMI_FA_CHUNK 256u
 #define FMI_FA_CHUNK_PAGES (FMI_FA_CHUNK / FMI_FA_PAGE)
 #define FMI_FA_ROWS 12u /* of a register tile, at most */
+#define FMI_FA_Q_LD 544u /* int16 from one query to the next: known to the compiler, not 2^n */
 #define FMI_FA_NORM 46300.0f
 #define FMI_FA_HDV(hd) (((size_t)(hd) + 15) / 16 * 16)
 #define FMI_FA_HEAD_BYTES(hd) (FMI_FA_HDV(hd) * FMI_FA_PAGE * 2 + FMI_FA_PAGE * 4)
 
 /* Rows of one tile (at most FMI_FA_ROWS) against one chunk of one key/value head. */
 typedef struct fmi_fast_attn {
-    const int16_t *q;        /* [rows][hd] */
+    const int16_t *q;        /* [rows][FMI_FA_Q_LD] */
     const float *q_scale;    /* [rows] what a product with q is multiplied by, after the key's */
     const uint16_t *lo;      /* [rows] first and last visible position in the chunk; */
     const uint16_t *hi;      /* lo > hi: none, and the row's part is m = -inf, l = 0, o = 0 */
@@ -59,7 +60,7 @@ typedef struct fmi_fast_attn_kern {
     /* (m, l, o) of a row, hdv floats of o, grows by those of a later chunk. */
     void (*merge)(float *m, float *l, float *o, float later_m, float later_l, const float *later_o,
                   uint32_t hd);
-    void (*finish)(float *out, const float *o, float l, uint32_t hd); /* out = o / l */
+    void (*finish)(float *out, const float *o, float l, uint32_t hd); /* out = o * (1 / l) */
 } fmi_fast_attn_kern;
 
 extern const fmi_fast_attn_kern fmi_fast_attn_generic;
