@@ -2,14 +2,12 @@
  *
  * The file holds the vocabulary, the merges and the name of the pre-tokenizer; the rules behind
  * that name are in gguf_pre.c. Ids are the positions in the list: nothing is renumbered. */
-#include "store/gguf_canon.h"
+#include "store/gguf_tok.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define MAX_VOCAB 4000000u
-
-enum token_type { TOKEN_CONTROL = 3, TOKEN_USER = 4 };
 
 static const struct {
     const char *key, *name;
@@ -22,13 +20,6 @@ static const struct {
     {"tokenizer.ggml.cls_token_id", "cls_token"},
     {"tokenizer.ggml.mask_token_id", "mask_token"},
 };
-
-typedef struct vocab {
-    const fm_gguf *g;
-    const fm_gguf_kv *tokens;
-    const fm_gguf_kv *types; /* NULL: all normal */
-    fm_span *text;           /* by id */
-} vocab;
 
 static fm_status bad(const fm_gguf *g, const char *field, const char *why)
 {
@@ -73,7 +64,7 @@ static fm_status need_strings(const fm_gguf *g, const char *key, const fm_gguf_k
     return FM_OK;
 }
 
-static fm_status read_vocab(vocab *v, const fm_gguf *g)
+static fm_status read_vocab(gguf_vocab *v, const fm_gguf *g)
 {
     size_t at = 0;
     fm_status rc;
@@ -100,12 +91,17 @@ static fm_status read_vocab(vocab *v, const fm_gguf *g)
     return FM_OK;
 }
 
-static fm_json *token_str(const vocab *v, uint64_t id)
+int64_t gguf_token_type(const gguf_vocab *v, uint64_t id)
+{
+    return v->types ? fm_gguf_int_at(v->types, id) : GGUF_TOKEN_NORMAL;
+}
+
+fm_json *gguf_token_str(const gguf_vocab *v, uint64_t id)
 {
     return fm_json_new_strn((const char *)v->text[id].data, v->text[id].len);
 }
 
-static fm_status vocab_json(fm_json **out, const vocab *v)
+fm_status gguf_vocab_json(fm_json **out, const gguf_vocab *v)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? FM_OK : FM_ENOMEM;
@@ -122,7 +118,7 @@ static fm_status vocab_json(fm_json **out, const vocab *v)
     return rc;
 }
 
-static fm_status push_merge(fm_json *list, const vocab *v, fm_span merge)
+static fm_status push_merge(fm_json *list, const gguf_vocab *v, fm_span merge)
 {
     const uint8_t *space = merge.len > 0 ? memchr(merge.data, ' ', merge.len) : NULL;
     size_t left = space ? (size_t)(space - merge.data) : 0;
@@ -142,7 +138,7 @@ static fm_status push_merge(fm_json *list, const vocab *v, fm_span merge)
     return rc;
 }
 
-static fm_status merges_json(fm_json **out, const vocab *v)
+static fm_status merges_json(fm_json **out, const gguf_vocab *v)
 {
     const fm_gguf_kv *merges = NULL;
     size_t at = 0;
@@ -156,10 +152,10 @@ static fm_status merges_json(fm_json **out, const vocab *v)
     return rc;
 }
 
-static fm_status model_json(fm_json **out, const vocab *v, bool ignore_merges)
+static fm_status model_json(fm_json **out, const gguf_vocab *v, bool ignore_merges)
 {
     fm_json *o = fm_json_new_object(), *tokens = NULL, *merges = NULL;
-    fm_status rc = o ? vocab_json(&tokens, v) : FM_ENOMEM;
+    fm_status rc = o ? gguf_vocab_json(&tokens, v) : FM_ENOMEM;
 
     *out = o;
     if (rc == FM_OK)
@@ -189,14 +185,14 @@ static fm_status model_json(fm_json **out, const vocab *v, bool ignore_merges)
     return rc;
 }
 
-static fm_status push_added(fm_json *list, const vocab *v, uint64_t id, bool special)
+static fm_status push_added(fm_json *list, const gguf_vocab *v, uint64_t id, bool special)
 {
     static const char *const flag[] = {"single_word", "lstrip", "rstrip"};
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "id", fm_json_new_int((int64_t)id)) : FM_ENOMEM;
 
     if (rc == FM_OK)
-        rc = fm_json_set(o, "content", token_str(v, id));
+        rc = fm_json_set(o, "content", gguf_token_str(v, id));
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(flag); i++)
         rc = fm_json_set(o, flag[i], fm_json_new_bool(false));
     if (rc == FM_OK)
@@ -209,7 +205,7 @@ static fm_status push_added(fm_json *list, const vocab *v, uint64_t id, bool spe
     return rc;
 }
 
-static fm_status added_json(fm_json **out, const vocab *v)
+fm_status gguf_added_json(fm_json **out, const gguf_vocab *v)
 {
     fm_status rc = FM_OK;
 
@@ -217,19 +213,19 @@ static fm_status added_json(fm_json **out, const vocab *v)
     if (!*out)
         return FM_ENOMEM;
     for (uint64_t i = 0; rc == FM_OK && v->types && i < v->tokens->count; i++) {
-        int64_t type = fm_gguf_int_at(v->types, i);
-        if (type != TOKEN_CONTROL && type != TOKEN_USER)
+        int64_t type = gguf_token_type(v, i);
+        if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER)
             continue;
         if (v->text[i].len == 0)
             return bad(v->g, "tokenizer.ggml.tokens", "holds an empty special token");
-        rc = push_added(*out, v, i, type == TOKEN_CONTROL);
+        rc = push_added(*out, v, i, type == GGUF_TOKEN_CONTROL);
     }
     return rc;
 }
 
 /* ---- what is put around a text ---- */
 
-static fm_status special_id(const vocab *v, const char *key, uint64_t *id, bool *found)
+fm_status gguf_special_id(const gguf_vocab *v, const char *key, uint64_t *id, bool *found)
 {
     fm_status rc = fm_gguf_u64(v->g, key, id, found);
 
@@ -259,13 +255,7 @@ static fm_status push_step(fm_json *list, const char *kind, fm_json *id, int64_t
     return rc;
 }
 
-typedef struct wrap { /* which tokens go around a text */
-    const vocab *v;
-    bool bos, eos;
-    uint64_t bos_id, eos_id;
-} wrap;
-
-static fm_status template_json(fm_json **out, const wrap *w, unsigned texts)
+static fm_status template_json(fm_json **out, const gguf_wrap *w, unsigned texts)
 {
     fm_json *list = fm_json_new_array();
     fm_status rc = list ? FM_OK : FM_ENOMEM;
@@ -273,16 +263,16 @@ static fm_status template_json(fm_json **out, const wrap *w, unsigned texts)
     *out = list;
     for (unsigned i = 0; rc == FM_OK && i < texts; i++) {
         if (w->bos)
-            rc = push_step(list, "SpecialToken", token_str(w->v, w->bos_id), i);
+            rc = push_step(list, "SpecialToken", gguf_token_str(w->v, w->bos_id), i);
         if (rc == FM_OK)
             rc = push_step(list, "Sequence", fm_json_new_str(i == 0 ? "A" : "B"), i);
         if (rc == FM_OK && w->eos)
-            rc = push_step(list, "SpecialToken", token_str(w->v, w->eos_id), i);
+            rc = push_step(list, "SpecialToken", gguf_token_str(w->v, w->eos_id), i);
     }
     return rc;
 }
 
-static fm_status add_special(fm_json *map, const wrap *w, uint64_t id)
+static fm_status add_special(fm_json *map, const gguf_wrap *w, uint64_t id)
 {
     fm_json *o = fm_json_new_object(), *ids = fm_json_new_array(), *tokens = fm_json_new_array();
     char *key = fm_strndup((const char *)w->v->text[id].data, w->v->text[id].len);
@@ -291,9 +281,9 @@ static fm_status add_special(fm_json *map, const wrap *w, uint64_t id)
     if (rc == FM_OK)
         rc = fm_json_push(ids, fm_json_new_int((int64_t)id));
     if (rc == FM_OK)
-        rc = fm_json_push(tokens, token_str(w->v, id));
+        rc = fm_json_push(tokens, gguf_token_str(w->v, id));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "id", token_str(w->v, id));
+        rc = fm_json_set(o, "id", gguf_token_str(w->v, id));
     if (rc == FM_OK)
         rc = fm_json_set(o, "ids", fm_json_ref(ids));
     if (rc == FM_OK)
@@ -307,7 +297,7 @@ static fm_status add_special(fm_json *map, const wrap *w, uint64_t id)
     return rc;
 }
 
-static fm_status post_processor(fm_json **out, const wrap *w)
+fm_status gguf_post_processor(fm_json **out, const gguf_wrap *w)
 {
     fm_json *o = fm_json_new_object(), *map = fm_json_new_object(), *single = NULL, *pair = NULL;
     fm_status rc = o && map ? template_json(&single, w, 1) : FM_ENOMEM;
@@ -333,22 +323,22 @@ static fm_status post_processor(fm_json **out, const wrap *w)
     return rc;
 }
 
-/* Without the flag a Llama 3 tokenizer begins with BOS, the other byte-level ones do not. */
-static fm_status read_wrap(wrap *w, const vocab *v, bool bos_by_default)
+fm_status gguf_read_wrap(gguf_wrap *w, const gguf_vocab *v, bool bos, bool eos)
 {
     bool found = false, has_bos = false, has_eos = false;
     fm_status rc;
 
     memset(w, 0, sizeof *w);
     w->v = v;
-    w->bos = bos_by_default;
+    w->bos = bos;
+    w->eos = eos;
     rc = fm_gguf_bool(v->g, "tokenizer.ggml.add_bos_token", &w->bos, &found);
     if (rc == FM_OK)
         rc = fm_gguf_bool(v->g, "tokenizer.ggml.add_eos_token", &w->eos, &found);
     if (rc == FM_OK)
-        rc = special_id(v, "tokenizer.ggml.bos_token_id", &w->bos_id, &has_bos);
+        rc = gguf_special_id(v, "tokenizer.ggml.bos_token_id", &w->bos_id, &has_bos);
     if (rc == FM_OK)
-        rc = special_id(v, "tokenizer.ggml.eos_token_id", &w->eos_id, &has_eos);
+        rc = gguf_special_id(v, "tokenizer.ggml.eos_token_id", &w->eos_id, &has_eos);
     w->bos = w->bos && has_bos;
     w->eos = w->eos && has_eos;
     return rc;
@@ -371,11 +361,7 @@ static fm_status decoder_json(fm_json **out)
     return rc;
 }
 
-typedef struct parts {
-    fm_json *added, *normalizer, *pre, *post, *decoder, *model;
-} parts;
-
-static void parts_free(parts *p)
+void gguf_tok_parts_free(gguf_tok_parts *p)
 {
     fm_json_free(p->added);
     fm_json_free(p->normalizer);
@@ -385,7 +371,7 @@ static void parts_free(parts *p)
     fm_json_free(p->model);
 }
 
-static fm_status put_parts(fm_source *src, const parts *p)
+fm_status gguf_put_parts(fm_source *src, const gguf_tok_parts *p)
 {
     fm_json *o = fm_json_new_object();
     fm_status rc = o ? fm_json_set(o, "version", fm_json_new_str("1.0")) : FM_ENOMEM;
@@ -400,9 +386,9 @@ static fm_status put_parts(fm_source *src, const parts *p)
         rc = fm_json_set(o, "normalizer",
                          p->normalizer ? fm_json_ref(p->normalizer) : fm_json_new_null());
     if (rc == FM_OK)
-        rc = fm_json_set(o, "pre_tokenizer", fm_json_ref(p->pre));
+        rc = fm_json_set(o, "pre_tokenizer", p->pre ? fm_json_ref(p->pre) : fm_json_new_null());
     if (rc == FM_OK)
-        rc = fm_json_set(o, "post_processor", fm_json_ref(p->post));
+        rc = fm_json_set(o, "post_processor", p->post ? fm_json_ref(p->post) : fm_json_new_null());
     if (rc == FM_OK)
         rc = fm_json_set(o, "decoder", fm_json_ref(p->decoder));
     if (rc == FM_OK)
@@ -413,33 +399,34 @@ static fm_status put_parts(fm_source *src, const parts *p)
     return rc;
 }
 
-static fm_status put_tokenizer(fm_source *src, const vocab *v, const char *pre_name, wrap *w)
+static fm_status put_tokenizer(fm_source *src, const gguf_vocab *v, const char *pre_name,
+                               gguf_wrap *w)
 {
-    parts p = {NULL, NULL, NULL, NULL, NULL, NULL};
+    gguf_tok_parts p = {NULL, NULL, NULL, NULL, NULL, NULL};
     bool ignore_merges = false;
     fm_status rc =
         gguf_pre_tokenizer(&p.pre, &p.normalizer, &ignore_merges, pre_name, fm_gguf_what(v->g));
 
     if (rc == FM_OK)
-        rc = read_wrap(w, v, ignore_merges);
+        rc = gguf_read_wrap(w, v, ignore_merges, false); /* Llama 3 begins with BOS */
     if (rc == FM_OK)
-        rc = added_json(&p.added, v);
+        rc = gguf_added_json(&p.added, v);
     if (rc == FM_OK)
-        rc = post_processor(&p.post, w);
+        rc = gguf_post_processor(&p.post, w);
     if (rc == FM_OK)
         rc = decoder_json(&p.decoder);
     if (rc == FM_OK)
         rc = model_json(&p.model, v, ignore_merges);
     if (rc == FM_OK)
-        rc = put_parts(src, &p);
-    parts_free(&p);
+        rc = gguf_put_parts(src, &p);
+    gguf_tok_parts_free(&p);
     return rc;
 }
 
-static fm_status put_tokenizer_config(fm_source *src, const vocab *v, const wrap *w)
+static fm_status put_tokenizer_config(fm_source *src, const gguf_vocab *v, const gguf_wrap *w,
+                                      fm_json *o)
 {
-    fm_json *o = fm_json_new_object();
-    fm_status rc = o ? fm_json_set(o, "add_bos_token", fm_json_new_bool(w->bos)) : FM_ENOMEM;
+    fm_status rc = fm_json_set(o, "add_bos_token", fm_json_new_bool(w->bos));
 
     if (rc == FM_OK)
         rc = fm_json_set(o, "add_eos_token", fm_json_new_bool(w->eos));
@@ -448,17 +435,16 @@ static fm_status put_tokenizer_config(fm_source *src, const vocab *v, const wrap
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(SPECIAL); i++) {
         uint64_t id = 0;
         bool found = false;
-        rc = special_id(v, SPECIAL[i].key, &id, &found);
+        rc = gguf_special_id(v, SPECIAL[i].key, &id, &found);
         if (rc == FM_OK && found)
-            rc = fm_json_set(o, SPECIAL[i].name, token_str(v, id));
+            rc = fm_json_set(o, SPECIAL[i].name, gguf_token_str(v, id));
     }
     if (rc == FM_OK)
         rc = fm_json_set(o, "clean_up_tokenization_spaces", fm_json_new_bool(false));
-    if (rc == FM_OK)
+    if (rc == FM_OK && !fm_json_get(o, "tokenizer_class"))
         rc = fm_json_set(o, "tokenizer_class", fm_json_new_str("PreTrainedTokenizerFast"));
     if (rc == FM_OK)
         rc = src_put_json(src, "tokenizer/tokenizer_config.json", o, FM_JSON_PRETTY);
-    fm_json_free(o);
     return rc;
 }
 
@@ -475,39 +461,56 @@ static fm_status put_template(fm_source *src, const fm_gguf *g)
     return rc;
 }
 
-static fm_status unsupported_model(const fm_gguf *g, fm_span model)
+static fm_status put_byte_level(fm_source *src, const gguf_vocab *v, gguf_wrap *w)
 {
+    fm_span pre = fm_span_str("default");
+    bool found = false;
+    fm_status rc = fm_gguf_str(v->g, "tokenizer.ggml.pre", &pre, &found);
+    char *name = rc == FM_OK ? fm_strndup((const char *)pre.data, FM_MIN(pre.len, 60u)) : NULL;
+
+    if (rc == FM_OK)
+        rc = name ? put_tokenizer(src, v, name, w) : FM_ENOMEM;
+    fm_free(name);
+    return rc;
+}
+
+static fm_status put_kind(fm_source *src, fm_span model, gguf_vocab *v, gguf_wrap *w,
+                          fm_json *config)
+{
+    if (fm_span_eq_str(model, "gpt2"))
+        return put_byte_level(src, v, w);
+    if (fm_span_eq_str(model, "llama"))
+        return gguf_put_spm(src, v, w, false, config);
+    if (fm_span_eq_str(model, "t5"))
+        return gguf_put_spm(src, v, w, true, config);
+    if (fm_span_eq_str(model, "bert"))
+        return gguf_put_wordpiece(src, v, w);
     return fm_fail(FM_EUNSUPPORTED,
                    "%s: field 'tokenizer.ggml.model': '%.*s' is not supported "
-                   "(gpt2, byte-level BPE, is)",
-                   fm_gguf_what(g), (int)FM_MIN(model.len, 40u), (const char *)model.data);
+                   "(gpt2, llama, bert and t5 are)",
+                   fm_gguf_what(v->g), (int)FM_MIN(model.len, 40u), (const char *)model.data);
 }
 
 fm_status gguf_tokenizer(fm_source *src, const fm_gguf *g)
 {
-    fm_span model = {NULL, 0}, pre = fm_span_str("default");
+    fm_span model = {NULL, 0};
     bool found = false;
-    vocab v = {NULL, NULL, NULL, NULL};
-    wrap w;
-    char *pre_name = NULL;
+    gguf_vocab v = {NULL, NULL, NULL, NULL};
+    gguf_wrap w = {NULL, false, false, 0, 0};
+    fm_json *config = NULL;
     fm_status rc = fm_gguf_str(g, "tokenizer.ggml.model", &model, &found);
 
     if (rc < 0 || !found)
         return rc;
-    if (!fm_span_eq_str(model, "gpt2"))
-        return unsupported_model(g, model);
-    rc = fm_gguf_str(g, "tokenizer.ggml.pre", &pre, &found);
-    if (rc == FM_OK) {
-        pre_name = fm_strndup((const char *)pre.data, FM_MIN(pre.len, 60u));
-        rc = pre_name ? read_vocab(&v, g) : FM_ENOMEM;
-    }
+    config = fm_json_new_object();
+    rc = config ? read_vocab(&v, g) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = put_tokenizer(src, &v, pre_name, &w);
+        rc = put_kind(src, model, &v, &w, config);
     if (rc == FM_OK)
-        rc = put_tokenizer_config(src, &v, &w);
+        rc = put_tokenizer_config(src, &v, &w, config);
     if (rc == FM_OK)
         rc = put_template(src, g);
+    fm_json_free(config);
     fm_free(v.text);
-    fm_free(pre_name);
     return rc;
 }

@@ -1,10 +1,11 @@
 /* tok_ids FILE [CONFIG] [--plain] [--bare] - texts as JSON strings on stdin, one a line; ids and the
  * decoded text on stdout, one JSON list a line. The C side of tokenizers_diff.py. FILE is a
- * tokenizer.json or a tokenizer.model. --plain: special tokens in the text are text; --bare: nothing
+ * tokenizer.json, a tokenizer.model or a GGUF. --plain: special tokens in the text are text; --bare: nothing
  * is put around it. */
 #include "infer/tokenizer.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
+#include "store/source.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,28 @@ static int run(const fm_tokenizer *t, bool plain, bool bare)
     return bad;
 }
 
+static fm_status read_entry(fm_buf *out, const fm_source *src, const char *path)
+{
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), path);
+    fm_provider p = fm_source_provider(src);
+
+    return e ? fm_entry_read(out, &p, e) : FM_OK;
+}
+
+/* The tokenizer and its configuration out of an imported file. */
+static fm_status import(fm_buf text[2], const char *path)
+{
+    fm_source *src = NULL;
+    fm_status rc = fm_source_open(&src, path);
+
+    for (size_t i = 0; rc == FM_OK && text[0].len == 0 && fm_tokenizer_paths[i]; i++)
+        rc = read_entry(&text[0], src, fm_tokenizer_paths[i]);
+    if (rc == FM_OK)
+        rc = read_entry(&text[1], src, "tokenizer/tokenizer_config.json");
+    fm_source_close(src);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     const char *file[2] = {NULL, NULL};
@@ -85,9 +108,13 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < 2; i++) {
         fm_buf_init(&text[i], 0);
-        if (file[i] && fm_read_file(&text[i], file[i], (size_t)1 << 28) < 0)
+        size_t len = file[i] ? strlen(file[i]) : 0;
+        bool gguf = len > 5 && strcmp(file[i] + len - 5, ".gguf") == 0;
+        if (file[i] && !gguf && fm_read_file(&text[i], file[i], (size_t)1 << 28) < 0)
             return complain(file[i]);
     }
+    if (text[0].len == 0 && file[0] && import(text, file[0]) < 0)
+        return complain(file[0]);
     if (fm_tokenizer_open(&t, fm_buf_span(&text[0]), fm_buf_span(&text[1]), file[0]) < 0)
         return complain("open");
     int bad = run(t, plain, bare);

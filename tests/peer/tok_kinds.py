@@ -272,6 +272,86 @@ def spm(folder, name, user=(), **options):
     return kind
 
 
+# ---- GGUF ----
+
+def gguf(path, vocab, tokenizer):
+    """A llama of one layer and width 2 with this tokenizer: {key: value}; lists of numbers are (type, list)."""
+    def text(t):
+        b = t if isinstance(t, bytes) else t.encode()
+        return struct.pack("<Q", len(b)) + b
+
+    def value(v):
+        if isinstance(v, bool):
+            return struct.pack("<I?", 7, v)
+        if isinstance(v, int):
+            return struct.pack("<II", 4, v)
+        if isinstance(v, float):
+            return struct.pack("<If", 6, v)
+        if isinstance(v, str):
+            return struct.pack("<I", 8) + text(v)
+        if isinstance(v, tuple):
+            code = {"f": 6, "i": 5, "b": 1}[v[0]]
+            return struct.pack("<IIQ", 9, code, len(v[1])) + struct.pack("<%d%s" % (len(v[1]), v[0]), *v[1])
+        return struct.pack("<IIQ", 9, 8, len(v)) + b"".join(text(x) for x in v)
+
+    kv = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 2, "llama.feed_forward_length": 2,
+          "llama.attention.head_count": 1, "llama.context_length": 64, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+          "llama.vocab_size": vocab}
+    kv.update({"tokenizer.ggml." + k: v for k, v in tokenizer.items()})
+    shapes = [("token_embd.weight", (2, vocab)), ("output_norm.weight", (2,)), ("blk.0.attn_norm.weight", (2,)),
+              ("blk.0.ffn_norm.weight", (2,))] + \
+        [("blk.0.%s.weight" % n, (2, 2)) for n in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")]
+    out = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(kv))
+    out += b"".join(text(k) + value(v) for k, v in kv.items())
+    at = 0
+    for name, dims in shapes:
+        out += text(name) + struct.pack("<I", len(dims)) + b"".join(struct.pack("<Q", d) for d in dims) + struct.pack("<IQ", 0, at)
+        at += (4 * (dims[0] * (dims[1] if len(dims) > 1 else 1)) + 31) // 32 * 32
+    out += b"\0" * (-len(out) % 32) + b"\0" * at
+    with open(path, "wb") as f:
+        f.write(out)
+
+
+def gguf_spm(folder, name, unigram=False, **options):
+    """As convert_hf_to_gguf writes a SentencePiece vocabulary: what it holds must give the library's own ids."""
+    import sentencepiece
+    if options.pop("few", False):
+        options.update(few_rules(folder))
+    options.update(dict(model_type="unigram") if unigram else dict(model_type="bpe", byte_fallback=True,
+                                                                   remove_extra_whitespaces=False))
+    data = spm_model(folder, name, **options)
+    sp = sentencepiece.SentencePieceProcessor(model_proto=data)
+    p = list(pieces(data))
+    tok = {"model": "t5" if unigram else "llama", "tokens": [x[0] for x in p], "scores": ("f", [x[1] for x in p]),
+           "token_type": ("i", [x[2] for x in p]), "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0,
+           "add_space_prefix": True, "add_bos_token": not unigram, "add_eos_token": unigram}
+    cm = charsmap(data)
+    if unigram:
+        tok["remove_extra_whitespaces"] = True
+    tok["precompiled_charsmap"] = ("b", [c - 256 if c > 127 else c for c in cm])
+    path = os.path.join(folder, name + ".gguf")
+    gguf(path, len(p), tok)
+
+    def encode(texts):
+        return [ids + [2] if unigram else [1] + ids for ids in sp.encode(texts)]
+
+    return Kind(name, [path], encode, None, ["--plain"])
+
+
+def gguf_bert(folder, name, norm, **options):
+    kind = wordpiece(folder, name, norm, pre_tokenizers.BertPreTokenizer(), **options)
+    with open(kind.files[0], encoding="utf-8") as f:
+        vocab = json.load(f)["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.get)
+    phantom = [t if t.startswith("[") and t.endswith("]") else t[2:] if t.startswith("##") else "\u2581" + t for t in tokens]
+    path = os.path.join(folder, name + ".gguf")
+    gguf(path, len(tokens), {"model": "bert", "pre": "default", "tokens": phantom,
+                             "token_type": ("i", [3 if t in BERT_SPECIAL else 1 for t in tokens]), "unknown_token_id": 1,
+                             "cls_token_id": 2, "seperator_token_id": 3, "padding_token_id": 0, "mask_token_id": 4})
+    kind.files = [path]
+    return kind
+
+
 def ties(folder, name):
     """Cuts that are equal but for rounding: scores whose decimal text tokenizers reads one bit off decide."""
     r = random.Random(5)
@@ -372,6 +452,10 @@ def kinds(folder, data, wheel):
         remove_extra_whitespaces=False, normalization_rule_name="identity")
     add("spm-bpe-suffix", spm, ("fox", "<mask>"), model_type="bpe", treat_whitespace_as_suffix=True,
         allow_whitespace_only_pieces=True)
+    add("gguf-llama", gguf_spm, normalization_rule_name="identity")
+    add("gguf-t5", gguf_spm, True)
+    add("gguf-bert", gguf_bert, N.BertNormalizer())
+    add("gguf-bert-cased", gguf_bert, N.BertNormalizer(lowercase=False))
     add("unigram-like-xlmr", spm_unigram)
     add("unigram-like-t5", spm_unigram, byte_fallback=True, rules="nfkc")
     for rules in ("nmt_nfkc", "nmt_nfkc_cf"):
@@ -405,6 +489,8 @@ def file_of(kind):
     """The vocabulary as it goes into a golden file."""
     with open(kind.files[0], "rb") as f:
         data = f.read()
+    if kind.files[0].endswith(".gguf"):
+        return {"gguf": base64.b64encode(data).decode()}
     if kind.files[0].endswith(".model"):
         return {"model": base64.b64encode(data).decode()}
     return {"tokenizer": json.loads(data)}
@@ -444,6 +530,10 @@ def small(folder):
     add("spm-unigram-suffix", spm, model_type="unigram", treat_whitespace_as_suffix=True, remove_extra_whitespaces=False, **small_spm)
     small_spm["vocab_size"] = 420
     add("spm-bpe", spm, ("fox", "<mask>", "  "), model_type="bpe", byte_fallback=True, remove_extra_whitespaces=False, **small_spm)
+    add("gguf-llama", gguf_spm, **small_spm)
     small_spm["vocab_size"] = 180
+    add("gguf-t5", gguf_spm, True, **small_spm)
+    add("gguf-bert", gguf_bert, N.BertNormalizer(), vocab=260, alphabet=120)
+    add("gguf-bert-cased", gguf_bert, N.BertNormalizer(lowercase=False), vocab=260, alphabet=120)
     add("spm-bpe-unk", spm, model_type="bpe", add_dummy_prefix=False, **small_spm)
     return out

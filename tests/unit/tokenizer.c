@@ -1,6 +1,7 @@
 /* Tokenizers of many kinds against ids that Hugging Face's `tokenizers` gave (tokenizer_cases.json,
  * tokenizer_cases/: small vocabularies, hostile texts), what must be refused, and the streaming decoder. */
 #include "infer/tokenizer.h"
+#include "store/source.h"
 #include "tests/testkit.h"
 
 #include <stdio.h>
@@ -145,11 +146,43 @@ static void base64(fm_buf *out, const char *s)
     }
 }
 
+static void read_entry(fm_buf *out, const fm_source *src, const char *path)
+{
+    const fm_entry *e = fm_tree_find(fm_source_tree(src), path);
+    fm_provider p = fm_source_provider(src);
+
+    if (e)
+        tk_ok(fm_entry_read(out, &p, e));
+}
+
+/* What the importer makes of a GGUF. */
+static void import(fm_buf *out, fm_buf *config, const char *gguf)
+{
+    char *dir = tk_scratch(), *path = fm_path_join(dir, "m.gguf");
+    fm_source *src = NULL;
+    fm_buf bytes;
+
+    fm_buf_init(&bytes, 0);
+    base64(&bytes, gguf);
+    tk_ok(fm_write_file(path, bytes.data, bytes.len));
+    tk_ok(fm_source_open(&src, path));
+    for (size_t i = 0; out->len == 0 && fm_tokenizer_paths[i]; i++)
+        read_entry(out, src, fm_tokenizer_paths[i]);
+    read_entry(config, src, "tokenizer/tokenizer_config.json");
+    fm_source_close(src);
+    fm_buf_release(&bytes);
+    fm_free(path);
+    fm_free(dir);
+}
+
 /* The tokenizer.json, or the SentencePiece model, of a golden file. */
-static void file_of(fm_buf *out, const fm_json *one)
+static void file_of(fm_buf *out, fm_buf *config, const fm_json *one)
 {
     fm_buf_init(out, 0);
-    if (fm_json_get(one, "model"))
+    fm_buf_init(config, 0);
+    if (fm_json_get(one, "gguf"))
+        import(out, config, fm_json_cstr(fm_json_get(one, "gguf"), ""));
+    else if (fm_json_get(one, "model"))
         base64(out, fm_json_cstr(fm_json_get(one, "model"), ""));
     else
         tk_ok(fm_json_write(out, fm_json_get(one, "tokenizer"), FM_JSON_COMPACT));
@@ -161,15 +194,16 @@ static void check_kind(const fm_json *one, size_t *bad)
     const char *name = fm_json_cstr(fm_json_get(one, "name"), "");
     bool plain = fm_json_bool(fm_json_get(one, "plain"), false);
     fm_tokenizer *t;
-    fm_buf file;
+    fm_buf file, config;
 
-    file_of(&file, one);
-    tk_ok(fm_tokenizer_open(&t, fm_buf_span(&file), fm_span_of(NULL, 0), name));
+    file_of(&file, &config, one);
+    tk_ok(fm_tokenizer_open(&t, fm_buf_span(&file), fm_buf_span(&config), name));
     assert_true(fm_json_count(cases) >= 20);
     for (size_t k = 0; k < fm_json_count(cases); k++)
         check_case(t, name, fm_json_at(cases, k), plain, bad);
     fm_tokenizer_close(t);
     fm_buf_release(&file);
+    fm_buf_release(&config);
 }
 
 static void pre_tokenizers_of_known_models_equal_hugging_face(void **state)
@@ -196,7 +230,7 @@ static void all_kinds_equal_their_packages(void **state)
     (void)state;
 
     tk_ok(fm_list_dir(&names, folder));
-    assert_true(names.count >= 16);
+    assert_true(names.count >= 20);
     for (size_t i = 0; i < names.count; i++) {
         char *path = fm_path_join(folder, names.name[i]);
         fm_json *one;
@@ -216,8 +250,11 @@ static void spm_bytes(fm_buf *out, const char *kind)
     char *file = fm_asprintf("%s/%s.json", path, kind);
     fm_json *one;
 
+    fm_buf config;
+
     tk_ok(fm_json_parse_file(&one, file, (size_t)1 << 22));
-    file_of(out, one);
+    file_of(out, &config, one);
+    fm_buf_release(&config);
     fm_json_free(one);
     fm_free(file);
     fm_free(path);
