@@ -159,6 +159,9 @@ fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
 /* kv_key and stream_key of m, and who parts from whom; the engine's thread. */
 FM_CHECKED fm_status fmi_layer_keys(fm_model *m);
 void fmi_layer_keys_drop(fm_model *m);
+/* Whether b finds in the cache what a leaves there: all layers, or those below one where the
+ * residual stream is kept. */
+bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 
 /* ---- virtual.c ---- */
 

@@ -19,6 +19,7 @@ static bool collect(void *ctx, const fm_gen_event *ev)
     collector *c = ctx;
     fm_gen_result *r = c->r;
     fm_buf_append(&r->text, ev->text, ev->text_len);
+    r->cached = ev->cached;
     if (ev->token >= 0) {
         if (c->failed == FM_OK)
             c->failed = fm_grow(&r->tokens, &c->cap, r->count + 1, sizeof(int32_t));

@@ -112,6 +112,7 @@ typedef struct fm_gen_event {
     float logprob;         /* of token, from the raw logits, if asked for */
     const fm_logprob *top; /* top_count best, if asked for */
     uint32_t top_count;
+    uint32_t cached;    /* tokens of the prompt that the prefix cache saved computing */
     const char *finish; /* NULL, "stop" (eos or stop string), "length", "cancelled", "error" */
     const char *error;  /* text when finish is "error" */
 } fm_gen_event;
@@ -136,11 +137,13 @@ typedef struct fm_gen_request {
 typedef struct fm_scheduler fm_scheduler;
 FM_CHECKED fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_running);
 void fm_scheduler_free(fm_scheduler *s); /* running requests end "cancelled" */
-/* FM_EINVAL names the field. Starts when there is room; first come first served. */
+/* FM_EINVAL names the field. Starts when there is room: the models that were served least first,
+ * inside of a model first come first served. */
 FM_CHECKED fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t *id_out);
+/* Its pages are free at once; its last event comes with the next step. */
 bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id);
-/* One step over everything that runs; decode rows first, prompts fill the rest. *busy: more to do.
- */
+/* One step over everything that runs: decode rows, then as many rows of prompts as keep the step
+ * below 1.6 times what it takes without; all that fit where nothing decodes. *busy: more to do. */
 FM_CHECKED fm_status fm_scheduler_step(fm_scheduler *s, bool *busy);
 uint32_t fm_scheduler_running(const fm_scheduler *s);
 uint32_t fm_scheduler_waiting(const fm_scheduler *s);
@@ -151,6 +154,7 @@ typedef struct fm_gen_result {
     int32_t *tokens;
     float *logprobs; /* NULL unless asked */
     size_t count;
+    uint32_t cached; /* tokens of the prompt that the prefix cache saved computing */
     char finish[12];
 } fm_gen_result;
 /* Runs all requests in one batch (on_event is ignored). Results are released by the caller. A

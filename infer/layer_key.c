@@ -231,6 +231,21 @@ static void meet(fm_model *a, fm_model *b, bool joins)
         }
 }
 
+bool fmi_leaves_for(const fm_model *a, const fm_model *b)
+{
+    const fmi_model_priv *p = fmi_priv(a), *q = fmi_priv(b);
+    if (!p->kv_key || !q->kv_key)
+        return false;
+    uint32_t top = a->arch.layers - 1;
+    if (a->arch.layers == b->arch.layers && fm_digest_eq(&p->kv_key[top], &q->kv_key[top]))
+        return true;
+    for (uint32_t i = 0; i < q->saves; i++)
+        if (q->save[i] < a->arch.layers &&
+            fm_digest_eq(&p->stream_key[q->save[i]], &q->stream_key[q->save[i]]))
+            return true;
+    return false;
+}
+
 static void join(fm_model *m)
 {
     fm_engine *e = m->engine;

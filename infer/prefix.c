@@ -243,30 +243,32 @@ int32_t fmi_prefix_find(const fmi_prefix *c, const fmi_kv_pool *p, const fmi_nod
     return at;
 }
 
-static bool shelf_ready(shelf *s, const fmi_kv_pool *p)
+fm_status fmi_prefix_expect_pages(fmi_prefix *c, const fmi_kv_pool *p)
 {
-    size_t pages = (size_t)fmi_kv_capacity(p);
-    if (s->page)
-        return true;
-    s->buckets = 64;
-    while (s->buckets < pages)
-        s->buckets *= 2;
-    s->page = fm_calloc(pages, sizeof(entry));
-    s->bucket = fm_calloc(s->buckets, sizeof(int32_t));
-    if (s->page && s->bucket)
-        return true;
-    fm_free(s->page);
-    fm_free(s->bucket);
-    *s = (shelf){0};
-    return false;
+    size_t pages = (size_t)fmi_kv_capacity(p), buckets = 64;
+    uint32_t i = fmi_kv_pool_index(p);
+    if (i >= MAX_POOLS || c->shelf[i].page)
+        return FM_OK;
+    while (buckets < pages)
+        buckets *= 2;
+    entry *page = fm_calloc(FM_MAX(pages, (size_t)1), sizeof(entry));
+    int32_t *bucket = fm_calloc(buckets, sizeof(int32_t));
+    if (!page || !bucket) {
+        fm_free(page);
+        fm_free(bucket);
+        return FM_ENOMEM;
+    }
+    c->shelf[i] = (shelf){.page = page, .bucket = bucket, .buckets = buckets};
+    return FM_OK;
 }
 
 void fmi_prefix_put(fmi_prefix *c, fmi_kv_pool *p, fmi_node *n, const fm_digest *key, int32_t page)
 {
     uint32_t i = fmi_kv_pool_index(p);
-    if (i >= MAX_POOLS || !shelf_ready(&c->shelf[i], p))
+    if (i >= MAX_POOLS) /* more shapes than anybody opens: the rest does without */
         return;
     shelf *s = &c->shelf[i];
+    fm_assert(s->page);
     size_t slot = slot_of(s, n, key);
     s->page[page] = (entry){.node = n, .key = *key, .next = s->bucket[slot] - 1};
     s->bucket[slot] = page + 1;

@@ -22,8 +22,9 @@ typedef struct fmi_node fmi_node;
 FM_CHECKED fm_status fmi_prefix_new(fmi_prefix **out, fmi_kv *kv);
 void fmi_prefix_free(fmi_prefix *c); /* before its kv; nobody holds a node */
 
-/* So many new nodes can be made without allocating. */
+/* So many new nodes can be made, and pages of p be put, without allocating. */
 FM_CHECKED fm_status fmi_prefix_expect(fmi_prefix *c, uint32_t nodes);
+FM_CHECKED fm_status fmi_prefix_expect_pages(fmi_prefix *c, const fmi_kv_pool *p);
 /* The node behind parent (NULL: the beginning) with these tokens; NULL: there is none. */
 fmi_node *fmi_prefix_child(const fmi_prefix *c, fmi_node *parent, const int32_t *token,
                            uint32_t count);
@@ -38,8 +39,7 @@ uint32_t fmi_node_tokens(const fmi_node *n); /* of its block */
 /* The page under this key, not held; -1: none. */
 int32_t fmi_prefix_find(const fmi_prefix *c, const fmi_kv_pool *p, const fmi_node *n,
                         const fm_digest *key);
-/* Puts a page that the caller holds under a key that is not there. A cache that has no memory for
- * it does without. */
+/* Puts a page that the caller holds, of an expected pool, under a key that is not there. */
 void fmi_prefix_put(fmi_prefix *c, fmi_kv_pool *p, fmi_node *n, const fm_digest *key, int32_t page);
 
 uint64_t fmi_prefix_evictions(const fmi_prefix *c);

@@ -17,8 +17,11 @@ static fm_status check(const fm_gen_request *q)
     if (!q->prompt || q->prompt_len < 1)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)
-        return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, the model takes at most %u",
-                       q->prompt_len, positions - 1);
+        return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, %s at most %u", q->prompt_len,
+                       fmi_priv(q->model)->rope->positions < a->max_positions
+                           ? "the engine's KV memory (kv_bytes_max) holds"
+                           : "the model takes",
+                       positions ? positions - 1 : 0);
     for (size_t i = 0; i < q->prompt_len; i++)
         if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "request: 'prompt' token %zu is %d, the vocabulary has %u", i,
@@ -117,9 +120,11 @@ void fmi_request_free(fmi_request *r)
     fm_free(r);
 }
 
-static void tell(fmi_request *r, const fm_gen_event *ev)
+static void tell(fmi_request *r, const fm_gen_event *what)
 {
-    if (r->ask.on_event && !r->ask.on_event(r->ask.ctx, ev))
+    fm_gen_event ev = *what;
+    ev.cached = r->cached;
+    if (r->ask.on_event && !r->ask.on_event(r->ask.ctx, &ev))
         r->cancelled = true;
 }
 
@@ -205,6 +210,8 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
 {
     const fm_tokenizer *tok = fm_model_tokenizer(r->ask.model);
     bool eos = is_eos(r, token);
+    if (r->count == r->prompt_len && r->seq)
+        r->cached = r->seq->skipped;
     r->token[r->count++] = token;
     fm_status rc = FM_OK;
     if (r->form && !eos)

@@ -26,8 +26,11 @@ typedef struct fmi_request {
     uint32_t row0, rows;    /* its rows of the running step */
     bool wants;             /* the last of them gives a token */
     bool cancelled, done;
-    bool stopped;             /* by a stop string: no text follows */
-    struct fmi_request *next; /* of the waiting list */
+    bool stopped;    /* by a stop string: no text follows */
+    bool charged;    /* for its prompt */
+    uint32_t cached; /* tokens of the prompt that were not computed: final with its first token */
+    struct fmi_flow *flow;
+    struct fmi_request *next; /* of those that wait */
 } fmi_request;
 
 FM_CHECKED fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t id);

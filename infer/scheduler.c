@@ -1,13 +1,19 @@
 /* scheduler.c - continuous batching: one step over whatever runs.
  *
- * Decode rows come first, then prompts fill the step in order of arrival, so that a long prompt
- * delays nobody's next token by more than one step. When KV pages run out, the request that began
+ * Decode rows come first, then prompts in the order of their start, as many rows as the pace allows
+ * beside decoding streams (pace.h). Who starts is a matter of fairness over models (fair.h). A
+ * prompt that goes through the same blocks as one before it in the step waits for those blocks and
+ * finds them in the cache. When KV pages run out, the request that began
  * last gives its pages back and waits; it is computed again later, and since bits do not depend on
  * how a prompt was cut, its answer goes on as if nothing had happened. A failing request ends
  * alone. */
-#include "infer/request.h"
+#include "infer/scheduler.h"
+
+#include "infer/fair.h"
+#include "infer/pace.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "store/base/mem.h"
 
@@ -19,12 +25,37 @@ struct fm_scheduler {
     uint32_t sampler_vocab;
     fmi_request **run; /* [max_running] in order of their start */
     uint32_t running, max_running;
-    fmi_request *wait, **wait_end;
-    uint32_t waiting;
-    fm_row *row; /* [max_rows] */
-    uint32_t rows;
+    fmi_fair fair;           /* those that wait */
+    fm_row *row;             /* [max_rows] */
+    uint32_t rows, decoding; /* of this step; decoding: the first of them */
     uint64_t next_id;
+    fmi_pace pace;
+    fmi_clock now;
+    void *now_ctx;
 };
+
+static double system_clock(void *ctx)
+{
+    struct timespec t;
+    (void)ctx;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void fmi_scheduler_clock(fm_scheduler *s, fmi_clock now, void *ctx)
+{
+    s->now = now ? now : system_clock;
+    s->now_ctx = ctx;
+}
+
+uint64_t fmi_scheduler_served(const fm_scheduler *s, const fm_model *m)
+{
+    fm_digest id = fm_model_digest(m);
+    for (const fmi_flow *w = s->fair.flows; w; w = w->next)
+        if (fm_digest_eq(&w->id, &id))
+            return w->served;
+    return 0;
+}
 
 fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_running)
 {
@@ -36,8 +67,9 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
         return FM_ENOMEM;
     s->e = e;
     s->max_running = FM_MIN(max_running, e->opts.max_rows);
-    s->wait_end = &s->wait;
     s->next_id = 1;
+    s->now = system_clock;
+    fmi_pace_init(&s->pace);
     s->run = fm_calloc(s->max_running, sizeof(fmi_request *));
     s->row = fm_calloc(e->opts.max_rows, sizeof(fm_row));
     if (!s->run || !s->row) {
@@ -56,12 +88,12 @@ void fm_scheduler_free(fm_scheduler *s)
         fmi_request_finish(s->run[i], "cancelled", NULL);
         fmi_request_free(s->run[i]);
     }
-    fmi_request *next;
-    for (fmi_request *r = s->wait; r; r = next) {
-        next = r->next;
+    for (fmi_flow *w; (w = fmi_fair_next(&s->fair)) != NULL;) {
+        fmi_request *r = fmi_fair_first(&s->fair, w);
         fmi_request_finish(r, "cancelled", NULL);
         fmi_request_free(r);
     }
+    fmi_fair_release(&s->fair);
     fm_sampler_free(s->sampler);
     fm_free(s->run);
     fm_free(s->row);
@@ -91,19 +123,21 @@ fm_status fm_scheduler_add(fm_scheduler *s, const fm_gen_request *req, uint64_t 
         *id_out = 0;
     if (req->model && req->model->engine != s->e)
         return fm_fail(FM_EINVAL, "request: 'model' belongs to another engine");
-    if (s->waiting >= MAX_WAITING)
-        return fm_fail(FM_ELIMIT, "scheduler: %u requests are waiting already", s->waiting);
+    if (s->fair.waiting >= MAX_WAITING)
+        return fm_fail(FM_ELIMIT, "scheduler: %u requests are waiting already", s->fair.waiting);
     fm_status rc = fmi_request_new(&r, req, s->next_id);
     if (rc == FM_OK)
         rc = sampler_for(s, fm_model_arch(req->model)->vocab);
+    if (rc == FM_OK) {
+        r->flow = fmi_fair_flow(&s->fair, req->model);
+        rc = r->flow ? FM_OK : FM_ENOMEM;
+    }
     if (rc != FM_OK) {
         fmi_request_free(r);
         return rc;
     }
     s->next_id++;
-    *s->wait_end = r;
-    s->wait_end = &r->next;
-    s->waiting++;
+    fmi_fair_wait(&s->fair, r, false);
     if (id_out)
         *id_out = r->id;
     return FM_OK;
@@ -115,12 +149,16 @@ bool fm_scheduler_cancel(fm_scheduler *s, uint64_t id)
     for (uint32_t i = 0; i < s->running; i++)
         if (s->run[i]->id == id)
             found = s->run[i];
-    for (fmi_request *r = s->wait; r; r = r->next)
-        if (r->id == id)
-            found = r;
+    for (fmi_flow *w = s->fair.flows; w && !found; w = w->next)
+        for (fmi_request *r = w->wait; r; r = r->next)
+            if (r->id == id)
+                found = r;
     if (!found || found->done)
         return false;
-    found->cancelled = true; /* told at the next step */
+    found->cancelled = true; /* told at the next step, but its pages are free now */
+    found->rows = 0;
+    fm_seq_close(found->seq);
+    found->seq = NULL;
     return true;
 }
 
@@ -131,28 +169,12 @@ uint32_t fm_scheduler_running(const fm_scheduler *s)
 
 uint32_t fm_scheduler_waiting(const fm_scheduler *s)
 {
-    return s->waiting;
-}
-
-static void unlink_waiting(fm_scheduler *s, fmi_request **at)
-{
-    fmi_request *r = *at;
-    *at = r->next;
-    if (!*at)
-        s->wait_end = at;
-    r->next = NULL;
-    s->waiting--;
+    return s->fair.waiting;
 }
 
 static void sweep_waiting(fm_scheduler *s)
 {
-    for (fmi_request **at = &s->wait; *at;) {
-        fmi_request *r = *at;
-        if (!r->cancelled) {
-            at = &r->next;
-            continue;
-        }
-        unlink_waiting(s, at);
+    for (fmi_request *r; (r = fmi_fair_cancelled(&s->fair)) != NULL;) {
         fmi_request_finish(r, "cancelled", NULL);
         fmi_request_free(r);
     }
@@ -165,10 +187,12 @@ static void sweep_running(fm_scheduler *s)
         fmi_request *r = s->run[i];
         if (r->cancelled)
             fmi_request_finish(r, "cancelled", NULL);
-        if (r->done)
+        if (r->done) {
+            r->flow->running--;
             fmi_request_free(r);
-        else
+        } else {
             s->run[keep++] = r;
+        }
     }
     s->running = keep;
 }
@@ -181,32 +205,46 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
     return s->running == 0 || fmi_kv_room(fmi_priv(m)->geom->pool) >= pages * m->arch.layers;
 }
 
+/* Its sequence, with room for the whole answer and what the cache has of the prompt. */
+static fm_status begin(fmi_request *r)
+{
+    fm_status rc = fm_seq_open(&r->seq, r->ask.model);
+    if (rc == FM_OK)
+        rc = fmi_seq_expect(r->seq, (uint32_t)r->room);
+    for (uint32_t i = 0; i < r->count && rc == FM_OK; i++)
+        fmi_seq_tell(r->seq, i, r->token[i]);
+    return rc;
+}
+
 static void start_waiting(fm_scheduler *s)
 {
-    while (s->wait && s->running < s->max_running && has_room(s, s->wait)) {
-        fmi_request *r = s->wait;
-        unlink_waiting(s, &s->wait);
-        if (!r->seq && fm_seq_open(&r->seq, r->ask.model) != FM_OK) {
+    for (fmi_flow *w; s->running < s->max_running && (w = fmi_fair_next(&s->fair)) != NULL;) {
+        if (!has_room(s, w->wait))
+            return;
+        fmi_request *r = fmi_fair_first(&s->fair, w);
+        if (begin(r) != FM_OK) {
             fmi_request_finish(r, "error", fm_error_text());
             fmi_request_free(r);
             continue;
         }
+        fmi_seq_adopt(r->seq);
+        if (!r->charged)
+            w->served += FMI_PROMPT_COST * (r->count - fm_seq_len(r->seq));
+        r->charged = true;
+        w->running++;
         s->run[s->running++] = r;
     }
 }
 
-/* The request that began last goes back to the head of the queue without its pages. */
+/* The request that began last goes back to the head of its queue without its pages. */
 static void preempt_last(fm_scheduler *s)
 {
     fmi_request *r = s->run[--s->running];
     r->rows = 0;
     fm_seq_close(r->seq);
     r->seq = NULL;
-    r->next = s->wait;
-    s->wait = r;
-    if (!r->next)
-        s->wait_end = &r->next;
-    s->waiting++;
+    fmi_fair_wait(&s->fair, r, true);
+    r->flow->running--;
 }
 
 /* ==== rows of a step ==== */
@@ -232,6 +270,8 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
 static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
 {
     fmi_request *r = s->run[i];
+    r->seq->want_begin = (uint32_t)r->count - 1; /* of what is known, only this */
+    r->seq->want_end = (uint32_t)r->count;
     for (;;) {
         fm_status rc = fmi_seq_reserve(r->seq, fm_seq_len(r->seq) + n);
         if (rc == FM_OK) {
@@ -250,6 +290,40 @@ static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
     }
 }
 
+/* The next block of r goes through the step already, as part of a request before it. */
+static bool is_underway(const fm_scheduler *s, uint32_t i)
+{
+    const fmi_request *r = s->run[i];
+    uint32_t at = fm_seq_len(r->seq), end = at + FM_KV_PAGE;
+    if (at != r->seq->whole || end >= r->count)
+        return false;
+    for (uint32_t k = 0; k < i; k++) {
+        const fmi_request *o = s->run[k];
+        if (o->rows && !o->done && o->count >= end && fm_seq_len(o->seq) < end &&
+            fmi_leaves_for(o->ask.model, r->ask.model) &&
+            memcmp(o->token, r->token, end * sizeof(int32_t)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void gather_prompts(fm_scheduler *s, uint32_t most)
+{
+    uint32_t left = fmi_pace_rows(&s->pace, s->rows, most - s->rows);
+    s->decoding = s->rows;
+    for (uint32_t i = 0; i < s->running && left > 0; i++) {
+        fmi_request *r = s->run[i];
+        if (r->done || r->rows || tokens_left(r) < 2)
+            continue;
+        fmi_seq_adopt(r->seq);
+        if (is_underway(s, i))
+            continue;
+        uint32_t n = FM_MIN(tokens_left(r), left);
+        if (offer(s, i, n, s->rows == 0))
+            left -= n;
+    }
+}
+
 static void gather(fm_scheduler *s)
 {
     s->rows = 0;
@@ -258,13 +332,7 @@ static void gather(fm_scheduler *s)
     for (uint32_t i = 0; i < s->running; i++) /* nobody behind i has rows yet */
         if (!s->run[i]->done && tokens_left(s->run[i]) == 1)
             (void)offer(s, i, 1, true);
-    for (uint32_t i = 0; i < s->running && s->rows < s->e->opts.max_rows; i++) {
-        fmi_request *r = s->run[i];
-        if (r->done || r->rows || tokens_left(r) < 2)
-            continue;
-        uint32_t n = FM_MIN(tokens_left(r), s->e->opts.max_rows - s->rows);
-        (void)offer(s, i, n, s->rows == 0);
-    }
+    gather_prompts(s, s->e->opts.max_rows);
 }
 
 /* ==== outcomes ==== */
@@ -285,8 +353,10 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
         rc = fm_logprobs(&logprob, r->top, top, logits, vocab, token);
     if (rc != FM_OK)
         fmi_request_finish(r, "error", fm_error_text());
-    else
+    else {
+        r->flow->served += FMI_ANSWER_COST;
         fmi_request_token(r, token, logprob, top);
+    }
 }
 
 /* The joint step failed: each request alone, so that only the guilty ends. */
@@ -310,7 +380,11 @@ fm_status fm_scheduler_step(fm_scheduler *s, bool *busy)
     start_waiting(s);
     gather(s);
     if (s->rows > 0) {
-        if (fm_engine_step(s->e, s->row, s->rows) != FM_OK)
+        double begun = s->now(s->now_ctx);
+        fm_status rc = fm_engine_step(s->e, s->row, s->rows);
+        if (rc == FM_OK)
+            fmi_pace_note(&s->pace, s->decoding, s->rows - s->decoding, s->now(s->now_ctx) - begun);
+        if (rc != FM_OK)
             step_alone(s);
         else
             for (uint32_t i = 0; i < s->running; i++) {
@@ -320,6 +394,6 @@ fm_status fm_scheduler_step(fm_scheduler *s, bool *busy)
             }
     }
     sweep_running(s);
-    *busy = s->running > 0 || s->waiting > 0;
+    *busy = s->running > 0 || s->fair.waiting > 0;
     return FM_OK;
 }

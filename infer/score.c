@@ -34,16 +34,48 @@ static fm_status check(const job *j)
                : FM_OK;
 }
 
+#define LOOK_BACK 16u /* jobs of a step that others may wait for */
+
+/* The next block of j[i] goes through this step as part of a job before it: it waits, and finds it
+ * in the cache. */
+static bool is_underway(const job *j, size_t i)
+{
+    const fm_score_request *q = j[i].q;
+    size_t at = j[i].seq ? j[i].seq->whole : 0, end = at + FM_KV_PAGE, seen = 0;
+    if (end >= j[i].feed || at != j[i].done)
+        return false;
+    for (size_t k = 0; k < i && seen < LOOK_BACK; k++) {
+        const fm_score_request *o = j[k].q;
+        if (!j[k].rows)
+            continue;
+        seen++;
+        if (j[k].feed >= end && j[k].done < end && fmi_leaves_for(o->model, q->model) &&
+            memcmp(o->ids, q->ids, end * sizeof(int32_t)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static fm_status begin(job *j)
+{
+    fm_status rc = fm_seq_open(&j->seq, j->q->model);
+    if (rc == FM_OK)
+        rc = fmi_seq_expect(j->seq, (uint32_t)j->feed);
+    for (uint32_t i = 0; i < j->feed && rc == FM_OK; i++)
+        fmi_seq_tell(j->seq, i, j->q->ids[i]);
+    return rc;
+}
+
 /* Rows of unfinished jobs, in order, up to limit; at most `jobs` of them begin or go on. */
 static fm_status gather(fm_row *row, uint32_t limit, job *j, size_t n, size_t jobs, uint32_t *out)
 {
     uint32_t at = 0;
     for (size_t i = 0; i < n; i++) {
         j[i].rows = 0;
-        if (j[i].done == j[i].feed || at == limit || jobs == 0)
+        if (j[i].done == j[i].feed || at == limit || jobs == 0 || is_underway(j, i))
             continue;
         jobs--;
-        fm_status rc = j[i].seq ? FM_OK : fm_seq_open(&j[i].seq, j[i].q->model);
+        fm_status rc = j[i].seq ? FM_OK : begin(&j[i]);
         if (rc != FM_OK)
             return rc;
         j[i].row0 = at;

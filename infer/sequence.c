@@ -83,6 +83,10 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
     fm_status rc = token ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && c)
         rc = fmi_prefix_expect(c, cap);
+    if (rc == FM_OK && c)
+        rc = fmi_prefix_expect_pages(c, pool_of(s));
+    if (rc == FM_OK && c)
+        rc = fmi_prefix_expect_pages(c, rows_of(s));
     if (rc != FM_OK) {
         fm_free(page);
         return rc;

@@ -354,15 +354,17 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 /* True where the device already has the tables of these sequences in this order. */
 static bool same_tables(fmi_step *s)
 {
-    uint32_t stride = 1;
+    uint32_t stride = 1, cap = 1;
     bool same = s->versions == s->seqs;
     for (uint32_t i = 0; i < s->seqs; i++) {
         same = same && s->version[i] == s->seq[i]->version;
         s->version[i] = s->seq[i]->version;
         stride = FM_MAX(stride, s->seq[i]->page_count);
+        cap = FM_MAX(cap, s->seq[i]->page_cap);
     }
     s->versions = s->seqs;
     s->table_stride = stride;
+    s->table_cap = cap;
     return same;
 }
 
@@ -386,6 +388,16 @@ static size_t table_ints(const fmi_step *s, const fmi_geom *g)
     return (size_t)g->layers * g->seqs * s->table_stride;
 }
 
+/* As large as the tables of these sequences may become, so that growing texts do not come back. */
+static fm_status table_room(fmi_step *s)
+{
+    size_t ints = 0;
+    uint32_t m;
+    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m))
+        ints += (size_t)geom_of_run(s, i)->layers * geom_of_run(s, i)->seqs * s->table_cap;
+    return int_room(s->e, &s->table_host, &s->table, &s->table_ints, ints);
+}
+
 static fm_status upload_tables(fmi_step *s)
 {
     fm_engine *e = s->e;
@@ -396,7 +408,7 @@ static fm_status upload_tables(fmi_step *s)
     s->versions = 0; /* until they are there */
     for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m))
         ints += table_ints(s, geom_of_run(s, i));
-    fm_status rc = int_room(e, &s->table_host, &s->table, &s->table_ints, ints);
+    fm_status rc = table_room(s);
     if (rc != FM_OK)
         return rc;
     for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m)) {

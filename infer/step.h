@@ -65,7 +65,7 @@ struct fmi_step {
     int32_t *table_host, *table;
     size_t table_ints;
     uint64_t *version; /* [max_rows] */
-    uint32_t versions, table_stride;
+    uint32_t versions, table_stride, table_cap;
     float *act; /* device activations */
     size_t act_floats;
     float *logits, *logits_host; /* [wanted, ld]; host: the same where the device is visible */

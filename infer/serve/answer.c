@@ -72,16 +72,21 @@ fm_json *fmi_answer_base(const fmi_job *j, bool chunk, fm_status *rc)
 
 fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc)
 {
-    size_t in = 0, out = 0;
+    size_t in = 0, out = 0, cached = 0;
     for (size_t i = 0; i < j->choices; i++) {
-        if (i % j->ask.n == 0) /* a prompt counts once, however many answers it gets */
+        if (i % j->ask.n == 0) { /* a prompt counts once, however many answers it gets */
             in += j->choice[i].prompt_len;
+            cached += j->choice[i].cached;
+        }
         out += j->choice[i].count;
     }
     fm_json *o = fm_json_new_object();
     fmi_put(rc, o, "prompt_tokens", fm_json_new_int((int64_t)in));
     fmi_put(rc, o, "completion_tokens", fm_json_new_int((int64_t)out));
     fmi_put(rc, o, "total_tokens", fm_json_new_int((int64_t)(in + out)));
+    fm_json *details = fm_json_new_object();
+    fmi_put(rc, details, "cached_tokens", fm_json_new_int((int64_t)cached));
+    fmi_put(rc, o, "prompt_tokens_details", details);
     return o;
 }
 

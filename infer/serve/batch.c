@@ -60,6 +60,7 @@ static bool on_event(void *ctx, const fm_gen_event *ev)
     bool first = false;
     (void)pthread_mutex_lock(&j->lock);
     fm_buf_append(&c->text, ev->text, ev->text_len);
+    c->cached = ev->cached;
     if (ev->token >= 0) {
         rc = keep_token(c, ev);
         first = !j->first_token;

@@ -118,7 +118,8 @@ typedef struct fmi_choice {
     fmi_job *job;
     int32_t *prompt;
     size_t prompt_len;
-    uint64_t id; /* the scheduler's; 0: not there */
+    uint32_t cached; /* tokens of it that the prefix cache saved computing */
+    uint64_t id;     /* the scheduler's; 0: not there */
     bool done;
     char finish[12];
     fm_buf text;

@@ -128,6 +128,17 @@ void fmi_metrics_write(fmi_metrics *m, fm_buf *out)
     put_value(out, "rows_total", "counter", "Tokens that went through steps.", e->rows);
     put_value(out, "products_total", "counter", "Matrix products, one per group of rows.",
               e->gemm_groups);
+    put_value(out, "layer_rows_total", "counter", "Rows that ran, summed over layers.",
+              e->layer_rows);
+    put_value(out, "prefix_cache_queries_total", "counter",
+              "Tokens of whole blocks that were looked for in the prefix cache.",
+              e->prefix_queries);
+    put_value(out, "prefix_cache_hits_total", "counter",
+              "Of those, tokens that needed no computation.", e->prefix_hits);
+    put_value(out, "prefix_cache_bytes", "gauge", "Pages kept for texts to come (of kv_bytes).",
+              e->prefix_bytes);
+    put_value(out, "prefix_cache_evictions_total", "counter", "Pages that left for room.",
+              e->prefix_evictions);
     put_histogram(out, "step_rows", "Rows of a step.", &m->step_rows);
     put_histogram(out, "step_models", "Versions whose sequences shared a step.", &m->step_models);
     put_histogram(out, "model_load_seconds", "From the start of a load to its end.", &m->load);

@@ -450,7 +450,7 @@ static void decode_steps_allocate_nothing(void **state)
         tk_ok(fm_scheduler_add(s, &q, NULL));
     }
     bool busy = true;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 12; i++)
         tk_ok(fm_scheduler_step(s, &busy));
     uint64_t before = fm_mem_alloc_count();
     for (int i = 0; i < 12; i++)

@@ -194,6 +194,35 @@ static void n_answers_are_n_lone_ones(void **state)
     sk_stop(&s);
 }
 
+/* A prompt that came before: its whole blocks are not computed again, and the answer says so. */
+static void usage_tells_of_cached_tokens(void **state)
+{
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t port = fm_server_port(s.server);
+    char *text[2];
+    for (int i = 0; i < 2; i++) { /* 70 tokens, two blocks of 32 */
+        fm_json *a = sk_post(port, TEXT,
+                             "{\"model\":\"m1\",\"seed\":4,\"max_tokens\":4,\"prompt\":"
+                             "\"aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffff"
+                             "gggggggggg\"}");
+        assert_int_equal(fm_json_int(fm_json_path(a, "usage.prompt_tokens"), 0), 70);
+        const fm_json *n = fm_json_path(a, "usage.prompt_tokens_details.cached_tokens");
+        assert_int_equal(fm_json_int(n, -1), i ? 64 : 0);
+        text[i] = fm_strdup(text_of(a, 0));
+        fm_json_free(a);
+    }
+    assert_string_equal(text[0], text[1]);
+    fm_free(text[0]);
+    fm_free(text[1]);
+    assert_true(sk_metric(port, "prefix_cache_queries_total") >= 128);
+    assert_true(sk_metric(port, "prefix_cache_hits_total") >= 64);
+    assert_true(sk_metric(port, "prefix_cache_bytes") > 0);
+    sk_stop(&s);
+}
+
 /* The ids of a chat request's prompt, as text. */
 static void want_prompt(uint16_t port, const char *fields, const char *want)
 {
@@ -251,6 +280,7 @@ int main(void)
         cmocka_unit_test(free_rows_and_logprobs_are_untouched),
         cmocka_unit_test(a_form_that_is_cut_says_length),
         cmocka_unit_test(n_answers_are_n_lone_ones),
+        cmocka_unit_test(usage_tells_of_cached_tokens),
         cmocka_unit_test(templates_see_tools_documents_and_variables),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
