@@ -374,6 +374,72 @@ static void scores_of_one_context_compute_it_once(void **state)
     fm_engine_free(e);
 }
 
+/* ==== memory ==== */
+
+/* Streams of eight variants over several blocks, one of them put into the cache now and then. */
+static void warm_steps_allocate_nothing(const char *mode)
+{
+    ik_mem mem = {0};
+    fm_tree *t[8], *base;
+    fm_model *m[8];
+    journal j[8];
+    bool busy = true;
+    fm_engine_opts o = fm_engine_defaults();
+    fm_engine *e = NULL;
+    fm_scheduler *s = NULL;
+    int32_t ids[40];
+    o.threads = 2;
+    o.mode = mode;
+    if (fm_engine_new(&e, &o) == FM_EUNSUPPORTED)
+        return;
+    vk_base(&mem, &base);
+    for (int i = 0; i < 40; i++)
+        ids[i] = (i * 7) % (int32_t)VK_VOCAB;
+    tk_ok(fm_scheduler_new(&s, e, 8));
+    for (int i = 0; i < 8; i++) {
+        tk_ok(fm_tree_copy(&t[i], base));
+        if (i > 0 && i < 4)
+            vk_lora(&mem, t[i],
+                    &(vk_adapter){.kind = i == 3 ? "dora" : "lora",
+                                  .modules = 127,
+                                  .from_layer = 1,
+                                  .to_layer = 4,
+                                  .r = (uint32_t)i * 4,
+                                  .alpha = 8,
+                                  .seed = (uint64_t)i});
+        if (i == 4)
+            vk_ia3(&mem, t[i], 2, 5);
+        if (i == 5 || i == 6)
+            vk_virtual(&mem, t[i], i == 5, 9, 6);
+        if (i == 7)
+            vk_change(&mem, t[i], "model.layers.2.mlp.up_proj.weight", 7);
+        m[i] = vk_load(e, &mem, t[i]);
+        add(s, m[i], ids, (size_t)(10 + i * 4), 150, &j[i]);
+    }
+    while (j[7].tokens < 8)
+        tk_ok(fm_scheduler_step(s, &busy));
+    uint64_t before = fm_mem_alloc_count();
+    for (int i = 0; i < 70; i++)
+        tk_ok(fm_scheduler_step(s, &busy));
+    assert_int_equal(fm_mem_alloc_count(), before);
+    run_all(s);
+    fm_scheduler_free(s);
+    for (int i = 0; i < 8; i++) {
+        fm_model_close(m[i]);
+        fm_tree_free(t[i]);
+    }
+    fm_engine_free(e);
+    fm_tree_free(base);
+    ik_mem_free(&mem);
+}
+
+static void steps_of_a_mixed_batch_allocate_nothing(void **state)
+{
+    (void)state;
+    warm_steps_allocate_nothing("exact");
+    warm_steps_allocate_nothing("fast");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -386,6 +452,7 @@ int main(void)
         cmocka_unit_test(what_never_fits_is_refused_by_name),
         cmocka_unit_test(one_prompt_many_answers_is_computed_once),
         cmocka_unit_test(scores_of_one_context_compute_it_once),
+        cmocka_unit_test(steps_of_a_mixed_batch_allocate_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
