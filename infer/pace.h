@@ -3,7 +3,8 @@
  * A step without prompts takes some time; a stream waits that long for its next token. Rows of
  * prompts make it longer. The pace lets them make it PACE_FACTOR times as long and no more, by what
  * steps were measured to take: the time without prompts is remembered, and measured anew now and
- * then; the number of rows is corrected after every mixed step by how far off it was. */
+ * then; what a row of a prompt costs is taken from the mixed steps. Both are medians of a few, since
+ * on a busy machine single steps say little. */
 #ifndef FM_INFER_PACE_H
 #define FM_INFER_PACE_H
 
@@ -11,9 +12,17 @@
 
 FM_BEGIN_DECLS
 
+#define FMI_PACE_SAMPLES 5u
+
+typedef struct fmi_samples {
+    double v[FMI_PACE_SAMPLES];
+    uint32_t n; /* ever taken */
+} fmi_samples;
+
 typedef struct fmi_pace {
-    double alone;      /* seconds of a step without prompts; 0: not measured yet */
-    uint32_t decoding; /* streams that it was measured with */
+    fmi_samples alone; /* seconds of a step without prompts */
+    fmi_samples row;   /* seconds that a row of a prompt adds */
+    uint32_t decoding; /* streams that alone was measured with */
     uint32_t since;    /* steps since then */
     double rows;       /* of prompts, for the next mixed step */
 } fmi_pace;

@@ -44,7 +44,7 @@ static int by_value(const void *a, const void *b)
 /* ==== the pace alone ==== */
 
 /* A machine: a step takes base + row * rows seconds, give or take; the cost of a row drifts. */
-static void check_machine(double base, double row, double noise, uint64_t seed)
+static void check_machine(double base, double row, double noise, double slow, uint64_t seed)
 {
     fmi_pace p;
     double t[2000], done = 0, spent = 0;
@@ -54,6 +54,8 @@ static void check_machine(double base, double row, double noise, uint64_t seed)
         uint32_t rows = fmi_pace_rows(&p, 7, 512);
         double drift = row * (1.0 + 0.5 * i / 2000.0);
         double seconds = (base + drift * rows) * exp(noise * fm_rng_normal(seed, 1, i));
+        if (fm_rng_uniform(seed, 2, i) < slow) /* others had the processor */
+            seconds *= 1.5 + fm_rng_uniform(seed, 3, i);
         fmi_pace_note(&p, 7, rows, seconds);
         if (i < 100)
             continue;
@@ -62,9 +64,10 @@ static void check_machine(double base, double row, double noise, uint64_t seed)
         spent += base;
     }
     qsort(t, n, sizeof(double), by_value);
-    if (!(t[n * 99 / 100] <= 2.0 * base))
-        fail_msg("p99 is %.2f of the time alone (%g, %g, %g)", t[n * 99 / 100] / base, base, row,
-                 noise);
+    uint32_t at = slow > 0.0 ? n / 2 : n * 99 / 100;
+    if (!(t[at] <= 2.0 * base))
+        fail_msg("%.2f times as long as alone (%g, %g, %g, %g)", t[at] / base, base, row, noise,
+                 slow);
     /* Of the 0.6 that is allowed, two thirds are used, where it is many rows. */
     if (row * 5.0 < 0.6 * base && row * 500 > 0.6 * base)
         tk_assert_le(0.4, done / spent, "use of the time allowed");
@@ -77,7 +80,16 @@ static void steps_stay_below_twice_their_time(void **state)
     for (size_t i = 0; i < FM_ARRAY_LEN(bases); i++)
         for (size_t k = 0; k < FM_ARRAY_LEN(shares); k++)
             for (uint64_t noise = 0; noise < 3; noise++)
-                check_machine(bases[i], bases[i] * shares[k], 0.03 * (double)noise, i * 100 + k);
+                check_machine(bases[i], bases[i] * shares[k], 0.03 * (double)noise, 0.0,
+                              i * 100 + k);
+}
+
+/* Where the machine itself is late in a third of the steps, prompts still get on. */
+static void a_busy_machine_does_not_stop_prompts(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++)
+        check_machine(2e-2, 2e-4, 0.1, 0.3, seed);
 }
 
 static void nothing_decodes_nothing_is_held_back(void **state)
@@ -89,10 +101,8 @@ static void nothing_decodes_nothing_is_held_back(void **state)
     assert_int_equal(fmi_pace_rows(&p, 3, 512), 0); /* to be measured first */
     fmi_pace_note(&p, 3, 0, 1.0);
     assert_true(fmi_pace_rows(&p, 3, 512) > 0);
-    fmi_pace_note(&p, 3, 8, 100.0);
-    fmi_pace_note(&p, 3, 4, 100.0);
-    fmi_pace_note(&p, 3, 2, 100.0);
-    fmi_pace_note(&p, 3, 1, 100.0);
+    for (uint32_t i = 0; i < 6; i++)
+        fmi_pace_note(&p, 3, 8 >> FM_MIN(i, 3u), 100.0);
     assert_int_equal(fmi_pace_rows(&p, 3, 512), 1); /* however dear a row is */
 }
 
@@ -444,6 +454,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_stay_below_twice_their_time),
+        cmocka_unit_test(a_busy_machine_does_not_stop_prompts),
         cmocka_unit_test(nothing_decodes_nothing_is_held_back),
         cmocka_unit_test(a_long_prompt_does_not_hold_up_streams),
         cmocka_unit_test(a_hot_model_does_not_starve_a_cold_one),
