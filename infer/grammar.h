@@ -1,8 +1,8 @@
 /* grammar.h - answers that are JSON of a given schema: which tokens may come next.
  *
  * A schema is compiled once to a pushdown automaton over bytes: per subschema one deterministic
- * automaton whose edges are byte ranges or calls of another. A state of one request is a small set of
- * (automaton state, stack of returns). The mask of a step is found by walking a trie of the
+ * automaton whose edges are byte ranges or calls of another. A state of one request is a small set
+ * of (automaton state, stack of returns). The mask of a step is found by walking a trie of the
  * vocabulary's byte strings; what a token does within one automaton does not depend on the stack
  * and is kept per automaton state, so that only tokens that leave it are walked again
  * (the method of XGrammar, Dong et al. 2024).
@@ -19,10 +19,10 @@
  *  - strings under 'pattern', 'format', 'enum', 'const' and names of properties are spelled without
  *    needless escapes.
  *
- * Understood: type, properties, required, additionalProperties, items, prefixItems, minItems, maxItems,
- * minLength, maxLength, pattern, enum, const, format (date, time, date-time, uuid, ipv4, email), minimum,
- * maximum, exclusive*, anyOf, oneOf (as anyOf), allOf (merged), $ref within the schema, recursion;
- * annotations are skipped. Any other keyword is refused by name. */
+ * Understood: type, properties, required, additionalProperties, items, prefixItems, minItems,
+ * maxItems, minLength, maxLength, pattern, enum, const, format (date, time, date-time, uuid, ipv4,
+ * email), minimum, maximum, exclusive*, anyOf, oneOf (as anyOf), allOf (merged), $ref within the
+ * schema, recursion; annotations are skipped. Any other keyword is refused by name. */
 #ifndef FM_INFER_GRAMMAR_H
 #define FM_INFER_GRAMMAR_H
 
@@ -41,16 +41,17 @@ FM_BEGIN_DECLS
  * to one thread at a time. */
 typedef struct fm_grammar fm_grammar;
 
-/* schema is only read here. FM_EINVAL: no schema, or nothing satisfies it; FM_EUNSUPPORTED: a keyword
- * that is not understood, with its place ("schema.properties.a: ..."); FM_ELIMIT: too large. */
+/* schema is only read here. FM_EINVAL: no schema, or nothing satisfies it; FM_EUNSUPPORTED: a
+ * keyword that is not understood, with its place ("schema.properties.a: ..."); FM_ELIMIT: too
+ * large. */
 FM_CHECKED fm_status fm_grammar_new(fm_grammar **out, const fm_json *schema, bool compact);
 /* Any JSON object. */
 FM_CHECKED fm_status fm_grammar_new_object(fm_grammar **out, bool compact);
 void fm_grammar_free(fm_grammar *g); /* after its states; NULL is a no-op */
 size_t fm_grammar_states(const fm_grammar *g);
 
-/* The byte strings of a vocabulary as a trie; immutable, t may be closed before it. Special tokens are
- * not in it. FM_EUNSUPPORTED: tokens whose text depends on their neighbours (no decoder). */
+/* The byte strings of a vocabulary as a trie; immutable, t may be closed before it. Special tokens
+ * are not in it. FM_EUNSUPPORTED: tokens whose text depends on their neighbours (no decoder). */
 typedef struct fm_token_trie fm_token_trie;
 FM_CHECKED fm_status fm_token_trie_new(fm_token_trie **out, const fm_tokenizer *t);
 void fm_token_trie_free(fm_token_trie *t);          /* NULL is a no-op */
@@ -62,9 +63,10 @@ FM_CHECKED fm_status fm_grammar_state_new(fm_grammar_state **out, fm_grammar *g,
                                           const fm_token_trie *trie);
 void fm_grammar_state_free(fm_grammar_state *st); /* NULL is a no-op */
 
-/* mask[i / 64] bit i % 64: token i may come next; [fm_token_trie_words]. The end of text is not in it:
- * it may come exactly when fm_grammar_complete. FM_EINVAL: no token of the vocabulary goes on and the
- * value is not complete; FM_ELIMIT: the schema is too ambiguous or too deep at this place. */
+/* mask[i / 64] bit i % 64: token i may come next; [fm_token_trie_words]. The end of text is not in
+ * it: it may come exactly when fm_grammar_complete. FM_EINVAL: no token of the vocabulary goes on
+ * and the value is not complete; FM_ELIMIT: the schema is too ambiguous or too deep at this
+ * place. */
 FM_CHECKED fm_status fm_grammar_mask(fm_grammar_state *st, uint64_t *mask);
 /* Go on by a token or by bytes. FM_EINVAL: not allowed here; the state is as before. */
 FM_CHECKED fm_status fm_grammar_accept(fm_grammar_state *st, int32_t token);

@@ -1,9 +1,9 @@
 /* grammar_mask.c - running a grammar over bytes and tokens.
  *
  * A configuration is (state, stack); stacks are shared lists of return states, each distinct one
- * numbered once, so that equal stacks are equal numbers. A set of configurations is kept closed: calls entered,
- * ended rules left. All that is kept can end (gr_trim), so leaving configurations out
- * beyond GR_SET_MAX only narrows what may be written. */
+ * numbered once, so that equal stacks are equal numbers. A set of configurations is kept closed:
+ * calls entered, ended rules left. All that is kept can end (gr_trim), so leaving configurations
+ * out beyond GR_SET_MAX only narrows what may be written. */
 #include "infer/grammar_mask.h"
 
 #include <string.h>
@@ -129,8 +129,8 @@ static void add(confs *s, conf c)
         s->c[s->n++] = c;
 }
 
-/* Add c with all that it may become without reading: rules end, others are called. Called rules begin with
- * bytes, so this ends. */
+/* Add c with all that it may become without reading: rules end, others are called. Called rules
+ * begin with bytes, so this ends. */
 static fm_status add_closed(fm_grammar_state *st, confs *s, conf c)
 {
     const fm_grammar *g = st->g;
@@ -201,8 +201,8 @@ static fm_status close_set(fm_grammar_state *st, confs *s)
 
 /* ---- walks ---- */
 
-/* Over the trie nodes [at, end), children of a node of depth `base`, from level[0]. Sets the bits of the
- * tokens that can be read; notes nodes behind which the rule may have ended. */
+/* Over the trie nodes [at, end), children of a node of depth `base`, from level[0]. Sets the bits
+ * of the tokens that can be read; notes nodes behind which the rule may have ended. */
 static fm_status walk(fm_grammar_state *st, uint32_t at, uint32_t end, uint16_t base)
 {
     const fm_token_trie *t = st->trie;

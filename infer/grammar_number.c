@@ -1,6 +1,6 @@
 /* grammar_number.c - numbers as decimal text. A number with bounds is compared with them digit by
- * digit: the states remember whether the digits so far are those of the lower or upper bound. At most 15
- * digits, since distinct decimals of so few digits stay distinct as doubles. */
+ * digit: the states remember whether the digits so far are those of the lower or upper bound. At
+ * most 15 digits, since distinct decimals of so few digits stay distinct as doubles. */
 #include "infer/grammar_internal.h"
 
 #include <math.h>

@@ -57,11 +57,16 @@ typedef enum jj_type {
     JJ_STRING,
     JJ_LIST,
     JJ_TUPLE,
+    JJ_RANGE, /* a list that remembers its range */
+    JJ_VIEW,  /* what a mapping's keys, values, items give */
+    JJ_GEN,   /* a generator, as map and select give: true, without length, used up once */
     JJ_DICT,
     JJ_NAMESPACE,
     JJ_LOOP,
     JJ_MACRO,
-    JJ_BUILTIN
+    JJ_BUILTIN,
+    JJ_CYCLER,
+    JJ_JOINER
 } jj_type;
 
 typedef struct jj_list jj_list;
@@ -69,6 +74,7 @@ typedef struct jj_dict jj_dict;
 typedef struct jj_loop jj_loop;
 typedef struct jj_macro jj_macro;
 typedef struct jj_node jj_node;
+struct jj_args;
 
 typedef struct jj_val {
     jj_type type;
@@ -79,8 +85,9 @@ typedef struct jj_val {
         struct {
             const char *p;
             size_t n;
-        } s;           /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
-        jj_list *list; /* LIST, TUPLE */
+        } s; /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
+        jj_list
+            *list; /* LIST, TUPLE, RANGE, VIEW, GEN, CYCLER (at: next), JOINER (one separator) */
         jj_dict *dict; /* DICT, NAMESPACE */
         jj_loop *loop;
         jj_macro *macro;
@@ -91,6 +98,9 @@ typedef struct jj_val {
 struct jj_list {
     jj_val *v;
     size_t count, cap;
+    size_t at;         /* GEN: items used up; CYCLER, JOINER: calls */
+    const char *label; /* VIEW: "dict_keys"; TUPLE: "group" of groupby, else NULL */
+    int64_t range[3];  /* RANGE: start, stop, step */
 };
 typedef struct jj_pair {
     jj_val key, value;
@@ -101,8 +111,12 @@ struct jj_dict {
 };
 struct jj_loop {
     const jj_list *items;
-    size_t index; /* from 0 */
-    int depth;
+    size_t index;           /* from 0 */
+    int depth;              /* from 0, of recursive loops */
+    const jj_node *node;    /* of a recursive loop, else NULL */
+    struct jj_scope *scope; /* around it */
+    jj_val changed;         /* what loop.changed saw last; UNDEFINED with u.s.p NULL: nothing */
+    bool any_changed;
 };
 
 /* One rendering. */
@@ -114,11 +128,13 @@ typedef struct jj_scope {
     struct jj_scope *parent;
     jj_var *var;
     size_t count, cap;
+    bool captured; /* a macro was defined in it or below: it stays as it is */
 } jj_scope;
 struct jj_macro {
     const jj_node *node;
     jj_scope *scope; /* where it was defined */
 };
+enum { JJ_USES_CALLER = 1, JJ_USES_VARARGS = 2, JJ_USES_KWARGS = 4 };
 typedef struct jj_ctx {
     fm_arena *arena;
     size_t bytes; /* taken from arena */
@@ -161,7 +177,7 @@ fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case);
 fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);         /* str() */
 fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
-fm_status jj_tojson(jj_ctx *c, fm_buf *out, jj_val v, int indent, int level);
+fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const struct jj_args *a);
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
 size_t jj_chars(jj_val str);                            /* code points */
 size_t jj_char_offset(jj_val str, size_t index);        /* byte offset of code point index */
@@ -173,14 +189,16 @@ void jj_float_text(fm_buf *out, double f); /* Python's repr */
 typedef enum jj_kind {
     /* statements */
     JJ_N_TEXT,
-    JJ_N_OUTPUT,    /* a */
-    JJ_N_BODY,      /* kid[] */
-    JJ_N_IF,        /* a ? b : c */
-    JJ_N_FOR,       /* name list in kid[]; a iterable, b body, c else, d condition */
-    JJ_N_SET,       /* targets kid[], a value */
-    JJ_N_SET_ATTR,  /* kid[0].name = a */
-    JJ_N_SET_BLOCK, /* name, b body, a filter chain over JJ_N_CAPTURED or NULL */
-    JJ_N_MACRO,     /* name, parameters kid[] (name, a default), b body */
+    JJ_N_OUTPUT,     /* a */
+    JJ_N_BODY,       /* kid[] */
+    JJ_N_IF,         /* a ? b : c */
+    JJ_N_FOR,        /* kid[0] target; a iterable, b body, c else, d condition, scoped: recursive */
+    JJ_N_SET,        /* kid[0] target (NAME, TUPLE of targets, ATTR of a namespace), a value */
+    JJ_N_SET_BLOCK,  /* kid[0] target, b body, a filter chain over JJ_N_CAPTURED or NULL */
+    JJ_N_MACRO,      /* name, parameters kid[] (name, a default), b body, fn: what it uses */
+    JJ_N_CALL_BLOCK, /* a call, c the MACRO of its body */
+    JJ_N_FILTER_BLOCK, /* a filter chain over JJ_N_CAPTURED, b body */
+    JJ_N_WITH,         /* kid[] targets (NAME or TUPLE) with a value, b body */
     JJ_N_BREAK,
     JJ_N_CONTINUE,
     /* expressions */
@@ -229,7 +247,7 @@ struct jj_node {
     jj_kind kind;
     jj_op op;
     uint32_t line;
-    bool scoped;      /* TEST: negated; NAME list of FOR: unpack */
+    bool scoped;      /* TEST: negated; FOR: recursive */
     const char *name; /* NAME, ATTR, MACRO, SET_BLOCK; TEXT: bytes */
     size_t len;       /* TEXT */
     jj_node *a, *b, *c, *d;
@@ -238,7 +256,8 @@ struct jj_node {
     const char **kw; /* names of keyword arguments */
     jj_node **kw_value;
     size_t kw_count;
-    int fn; /* FILTER, TEST: index into their table */
+    jj_node *star, *star2; /* CALL, FILTER, TEST: *args, **kwargs */
+    int fn;                /* FILTER, TEST: index into their table */
     jj_val value;
 };
 typedef struct jj_parser {
@@ -246,6 +265,7 @@ typedef struct jj_parser {
     const jj_tok *t; /* the next token; the last one is JJ_T_EOF */
     int depth;
     int loops; /* for bodies around this place, for break and continue */
+    int uses;  /* JJ_USES_*: names seen in the macro around this place */
 } jj_parser;
 fm_status jj_p_fail(const jj_parser *p, const char *why);
 jj_node *jj_p_new_node(jj_parser *p, jj_kind kind); /* NULL = ENOMEM */
@@ -261,6 +281,7 @@ fm_status jj_p_expression(jj_parser *p, jj_node **out);
 fm_status jj_p_tuple_expression(jj_parser *p, jj_node **out);  /* commas without parentheses */
 fm_status jj_p_logic(jj_parser *p, jj_node **out, bool is_or); /* without inline if */
 fm_status jj_p_filter(jj_parser *p, jj_node **io);             /* at the filter's name */
+fm_status jj_p_postfix(jj_parser *p, jj_node **out);           /* a primary with . [] () */
 /* On failure the text has "line N: ...". */
 fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
 
@@ -298,6 +319,58 @@ fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b)
 fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b);
 fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 
+/* ---- evaluation (jinja_eval.c), calls (jinja_call.c), statements (jinja_exec.c) ---- */
+typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
+bool jj_lookup(const jj_ctx *c, const char *name, jj_val *out);
+fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
+fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller takes it back */
+fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
+fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
+/* A scope below the present one becomes the present one; jj_leave takes the outer one back. */
+fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent);
+/* A body with its text caught, in a scope of its own. */
+fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
+fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);
+fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
+fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a);
+/* A loop's body over items, from `scope`; depth of a recursive one. */
+fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, jj_flow *f);
+fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
+
+/* ---- formatting (jinja_format.c) ---- */
+fm_status jj_percent(jj_ctx *c, jj_val *out, jj_val format, jj_val args);
+fm_status jj_format(jj_ctx *c, jj_val *out, jj_val format, const jj_args *a); /* str.format */
+
+/* ---- case (jinja_case.c) ---- */
+typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE, JJ_FOLD } jj_case;
+/* One code point as Python maps it: up to three. */
+size_t jj_map_case(uint32_t out[3], uint32_t cp, jj_case to);
+/* The code point at byte `at` of str in its place (a small sigma depends on its neighbours); its
+ * bytes. */
+size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to);
+bool jj_is_printable(uint32_t cp);
+bool jj_is_cased(uint32_t cp);
+
+/* ---- methods of strings (jinja_str.c) ---- */
+fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a);
+bool jj_is_str_method(const char *name);
+fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep_ends);
+fm_status jj_center(jj_ctx *c, jj_val *out, jj_val s, jj_val width);
+bool jj_all_case(jj_val s, bool upper);
+bool jj_is_word(uint32_t cp); /* \w of Python's re */
+
+/* ---- filters of text (jinja_filter_text.c) ---- */
+typedef fm_status (*jj_filter_fn)(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a);
+typedef struct jj_filter {
+    const char *name;
+    jj_filter_fn fn;
+} jj_filter;
+extern const jj_filter jj_text_filters[];
+extern const size_t jj_text_filter_count;
+fm_status jj_as_text(jj_ctx *c, jj_val *out, jj_val in); /* str() */
+
+fm_status jj_gen_new(jj_ctx *c, jj_val *out); /* a generator to push to */
+bool jj_is_seq(jj_val v);                     /* LIST, TUPLE, RANGE */
 bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out);
 fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a);
 fm_status jj_set_global(jj_ctx *c, const char *name, jj_val v);

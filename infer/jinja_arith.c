@@ -50,10 +50,25 @@ static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
     return jj_buf_str(c, out, &b);
 }
 
+static fm_status repeat_list(jj_ctx *c, jj_val *out, jj_val list, int64_t times)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    out->type = list.type;
+    for (int64_t k = 0; rc == FM_OK && k < times && list.u.list->count > 0; k++) {
+        rc = jj_step(c);
+        for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++)
+            rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
+    }
+    return rc;
+}
+
 static fm_status int_power(jj_ctx *c, jj_val *out, int64_t a, int64_t e)
 {
     int64_t r = 1;
 
+    if (e < 0 && a == 0)
+        return jj_error(c, FM_EINVAL, "zero to a negative power");
     if (e < 0) {
         *out = jj_float(pow((double)a, (double)e));
         return FM_OK;
@@ -100,9 +115,42 @@ static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)
     return FM_OK;
 }
 
+/* Floor division and modulo, rounded as CPython does. */
+static void float_divmod(double a, double b, double *quotient, double *rest)
+{
+    double mod = fmod(a, b), div = (a - mod) / b;
+
+    if (mod != 0.0 && (b < 0) != (mod < 0)) {
+        mod += b;
+        div -= 1.0;
+    } else if (mod == 0.0) {
+        mod = copysign(0.0, b);
+    }
+    *rest = mod;
+    *quotient = floor(div);
+    if (div - *quotient > 0.5)
+        *quotient += 1.0;
+    if (div == 0.0)
+        *quotient = copysign(0.0, a / b);
+}
+
+static fm_status float_power(jj_ctx *c, jj_val *out, double a, double b)
+{
+    double r = pow(a, b);
+
+    if (a == 0.0 && b < 0)
+        return jj_error(c, FM_EINVAL, "zero to a negative power");
+    if (isnan(r) && !isnan(a) && !isnan(b))
+        return jj_error(c, FM_EUNSUPPORTED, "complex numbers are not implemented");
+    if (isinf(r) && !isinf(a) && !isinf(b))
+        return jj_error(c, FM_EINVAL, "result of ** is too large");
+    *out = jj_float(r);
+    return FM_OK;
+}
+
 static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
 {
-    double r = a;
+    double r = a, rest = 0;
 
     if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
         return jj_error(c, FM_EINVAL, "division by zero");
@@ -115,11 +163,11 @@ static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
     else if (op == JJ_DIV)
         r = a / b;
     else if (op == JJ_FLOORDIV)
-        r = floor(a / b);
+        float_divmod(a, b, &r, &rest);
     else if (op == JJ_MOD)
-        r = fmod(a, b) != 0.0 && (fmod(a, b) < 0) != (b < 0) ? fmod(a, b) + b : fmod(a, b);
+        float_divmod(a, b, &rest, &r);
     else
-        r = pow(a, b);
+        return float_power(c, out, a, b);
     *out = jj_float(r);
     return FM_OK;
 }
@@ -144,10 +192,18 @@ fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b)
         return concat_text(c, out, a, b);
     if (op == JJ_ADD && lists)
         return concat_lists(c, out, a, b);
-    if (op == JJ_MUL && a.type == JJ_STRING && b.type == JJ_INT)
-        return repeat(c, out, a, b.u.i);
-    if (op == JJ_MUL && a.type == JJ_INT && b.type == JJ_STRING)
-        return repeat(c, out, b, a.u.i);
+    bool a_whole = a.type == JJ_INT || a.type == JJ_BOOL;
+    bool b_whole = b.type == JJ_INT || b.type == JJ_BOOL;
+    if (op == JJ_MUL && a.type == JJ_STRING && b_whole)
+        return repeat(c, out, a, jj_whole(b));
+    if (op == JJ_MUL && a_whole && b.type == JJ_STRING)
+        return repeat(c, out, b, jj_whole(a));
+    if (op == JJ_MUL && (a.type == JJ_LIST || a.type == JJ_TUPLE) && b_whole)
+        return repeat_list(c, out, a, jj_whole(b));
+    if (op == JJ_MUL && a_whole && (b.type == JJ_LIST || b.type == JJ_TUPLE))
+        return repeat_list(c, out, b, jj_whole(a));
+    if (op == JJ_MOD && a.type == JJ_STRING)
+        return jj_percent(c, out, a, b);
     return jj_bad_operands(c, op == JJ_ADD ? "add" : "combine", a, b);
 }
 

@@ -98,27 +98,48 @@ fm_status jj_p_enter(jj_parser *p)
     return FM_OK;
 }
 
+static fm_status keyword(jj_parser *p, jj_node *call)
+{
+    const char *name = p->t->s;
+    jj_node *v;
+
+    p->t += 2;
+    fm_status rc = jj_p_expression(p, &v);
+    if (rc == FM_OK)
+        rc = grow(p, &call->kw, call->kw_count, sizeof *call->kw);
+    if (rc == FM_OK)
+        rc = grow(p, &call->kw_value, call->kw_count, sizeof *call->kw_value);
+    if (rc < 0)
+        return rc;
+    call->kw[call->kw_count] = name;
+    call->kw_value[call->kw_count++] = v;
+    return FM_OK;
+}
+
+/* Behind '(': positional, then *args, keywords, **kwargs. */
 static fm_status arguments(jj_parser *p, jj_node *call)
 {
     fm_status rc = FM_OK;
 
     while (rc == FM_OK && !jj_p_take_op(p, ")")) {
         jj_node *v;
-        if (p->t->kind == JJ_T_NAME && p->t[1].kind == JJ_T_OP && strcmp(p->t[1].s, "=") == 0) {
-            const char *name = p->t->s;
-            p->t += 2;
-            rc = jj_p_expression(p, &v);
-            if (rc == FM_OK)
-                rc = grow(p, &call->kw, call->kw_count, sizeof *call->kw);
-            if (rc == FM_OK)
-                rc = grow(p, &call->kw_value, call->kw_count, sizeof *call->kw_value);
-            if (rc < 0)
-                return rc;
-            call->kw[call->kw_count] = name;
-            call->kw_value[call->kw_count++] = v;
+        if (jj_p_take_op(p, "**")) {
+            if (call->star2)
+                return jj_p_fail(p, "two '**'");
+            rc = jj_p_expression(p, &call->star2);
+        } else if (jj_p_is_op(p, "*")) {
+            if (call->star || call->star2)
+                return jj_p_fail(p, "a second '*'");
+            p->t++;
+            rc = jj_p_expression(p, &call->star);
+        } else if (p->t->kind == JJ_T_NAME && p->t[1].kind == JJ_T_OP &&
+                   strcmp(p->t[1].s, "=") == 0) {
+            if (call->star2)
+                return jj_p_fail(p, "a keyword behind '**'");
+            rc = keyword(p, call);
         } else {
-            if (jj_p_is_op(p, "*") || jj_p_is_op(p, "**") || call->kw_count > 0)
-                return jj_p_fail(p, "this kind of argument is not implemented");
+            if (call->kw_count > 0 || call->star || call->star2)
+                return jj_p_fail(p, "a positional argument behind keywords");
             rc = jj_p_expression(p, &v);
             if (rc == FM_OK)
                 rc = jj_p_add_kid(p, call, v);
@@ -223,6 +244,10 @@ static fm_status primary(jj_parser *p, jj_node **out)
         if (!word_const(p->t->s, &n->value)) {
             n->kind = JJ_N_NAME;
             n->name = p->t->s;
+            p->uses |= strcmp(n->name, "caller") == 0    ? JJ_USES_CALLER
+                       : strcmp(n->name, "varargs") == 0 ? JJ_USES_VARARGS
+                       : strcmp(n->name, "kwargs") == 0  ? JJ_USES_KWARGS
+                                                         : 0;
         }
         p->t++;
         return FM_OK;
@@ -235,6 +260,19 @@ static fm_status primary(jj_parser *p, jj_node **out)
     if (jj_p_take_op(p, "{"))
         return items(p, n, "}", true);
     return jj_p_fail(p, "unexpected token");
+}
+
+/* a[b, c]: the key is a tuple; at the first comma. */
+static fm_status key_tuple(jj_parser *p, jj_node *n)
+{
+    jj_node *tuple = jj_p_new_node(p, JJ_N_TUPLE);
+
+    if (!tuple)
+        return FM_ENOMEM;
+    fm_status rc = jj_p_add_kid(p, tuple, n->b);
+    n->b = tuple;
+    p->t++;
+    return rc < 0 ? rc : items(p, tuple, "]", false);
 }
 
 /* Behind '[': an index or a slice. */
@@ -250,6 +288,8 @@ static fm_status subscript(jj_parser *p, jj_node *n)
             if (rc < 0)
                 return rc;
         }
+        if (n->kind == JJ_N_ITEM && n->b && jj_p_is_op(p, ","))
+            return key_tuple(p, n);
         if (!jj_p_take_op(p, ":"))
             break;
         n->kind = JJ_N_SLICE;
@@ -259,6 +299,19 @@ static fm_status subscript(jj_parser *p, jj_node *n)
     if (n->kind == JJ_N_ITEM && !n->b)
         return jj_p_fail(p, "empty subscript");
     return jj_p_need_op(p, "]");
+}
+
+/* Behind '.': a name, or a number, which is an index. */
+static fm_status field(jj_parser *p, jj_node *n)
+{
+    if (p->t->kind != JJ_T_INT)
+        return jj_p_need_name(p, &n->name);
+    n->kind = JJ_N_ITEM;
+    n->b = jj_p_new_node(p, JJ_N_CONST);
+    if (!n->b)
+        return FM_ENOMEM;
+    n->b->value = jj_int((p->t++)->i);
+    return FM_OK;
 }
 
 static fm_status postfix(jj_parser *p, jj_node **io)
@@ -278,10 +331,17 @@ static fm_status postfix(jj_parser *p, jj_node **io)
             rc = subscript(p, n);
         } else {
             p->t++;
-            rc = jj_p_need_name(p, &n->name);
+            rc = field(p, n);
         }
     }
     return rc;
+}
+
+fm_status jj_p_postfix(jj_parser *p, jj_node **out)
+{
+    fm_status rc = primary(p, out);
+
+    return rc < 0 ? rc : postfix(p, out);
 }
 
 static bool starts_bare_argument(const jj_parser *p)

@@ -1,282 +1,13 @@
 /* jinja_filter.c - filters, in a table that the parser checks names against. */
 #include "infer/jinja.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-typedef fm_status (*filter_fn)(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a);
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__})
 
 static fm_status no_args(jj_ctx *c, const jj_args *a, const char *what)
 {
     return jj_args_check(c, a, what, NULL, 0);
-}
-
-/* Filters of text accept any value and work on its str(). */
-static fm_status as_text(jj_ctx *c, jj_val *out, jj_val in)
-{
-    fm_buf b;
-
-    if (in.type == JJ_STRING) {
-        *out = in;
-        return FM_OK;
-    }
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    fm_status rc = jj_to_text(c, &b, in);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
-}
-
-/* ---- text ---- */
-
-static fm_status f_trim(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val s;
-    fm_status rc = jj_args_check(c, a, "trim", NAMES("chars"), 1);
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    return rc < 0 ? rc : jj_trim(c, out, s, jj_arg(a, 0, "chars"), true, true);
-}
-
-static fm_status change_case(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, bool upper)
-{
-    jj_val s;
-    fm_buf b;
-    fm_status rc = no_args(c, a, upper ? "upper" : "lower");
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    if (rc < 0)
-        return rc;
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    if (upper)
-        jj_upper(&b, s);
-    else
-        jj_lower(&b, s);
-    return jj_buf_str(c, out, &b);
-}
-
-static fm_status f_upper(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    return change_case(c, out, in, a, true);
-}
-
-static fm_status f_lower(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    return change_case(c, out, in, a, false);
-}
-
-static fm_status f_capitalize(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val s;
-    fm_status rc = no_args(c, a, "capitalize");
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    return rc < 0 ? rc : jj_title(c, out, s, false);
-}
-
-/* Unlike str.title, the filter starts words behind blanks and brackets only. */
-static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val s;
-    fm_buf b;
-    bool start = true;
-    fm_status rc = no_args(c, a, "title");
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    if (rc < 0)
-        return rc;
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    for (size_t i = 0; i < s.u.s.n;) {
-        size_t n = 1;
-        while (i + n < s.u.s.n && (s.u.s.p[i + n] & 0xc0) == 0x80)
-            n++;
-        if (start)
-            jj_upper(&b, jj_str(s.u.s.p + i, n));
-        else
-            jj_lower(&b, jj_str(s.u.s.p + i, n));
-        start = s.u.s.p[i] && strchr("-({[< \t\r\n\v\f", s.u.s.p[i]);
-        i += n;
-    }
-    return jj_buf_str(c, out, &b);
-}
-
-static fm_status f_replace(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val s;
-    fm_status rc = jj_args_check(c, a, "replace", NAMES("old", "new", "count"), 3);
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    return rc < 0 ? rc
-                  : jj_replace(c, out, s, jj_arg(a, 0, "old"), jj_arg(a, 1, "new"),
-                               jj_arg(a, 2, "count"));
-}
-
-static fm_status f_string(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    fm_status rc = no_args(c, a, "string");
-
-    return rc < 0 ? rc : as_text(c, out, in);
-}
-
-static fm_status f_tojson(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val indent = jj_arg(a, 1, "indent"), ascii = jj_arg(a, 0, "ensure_ascii");
-    fm_buf b;
-    fm_status rc = jj_args_check(c, a, "tojson", NAMES("ensure_ascii", "indent"), 2);
-
-    if (rc < 0)
-        return rc;
-    if (jj_truth(ascii))
-        return jj_error(c, FM_EUNSUPPORTED, "tojson with ensure_ascii is not implemented");
-    if (indent.type == JJ_INT && (indent.u.i < 0 || indent.u.i > 64))
-        return jj_error(c, FM_EINVAL, "tojson: indent must be between 0 and 64");
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    rc = jj_tojson(c, &b, in, indent.type == JJ_INT ? (int)indent.u.i : -1, 0);
-    if (rc == FM_OK)
-        return jj_buf_str(c, out, &b);
-    fm_buf_release(&b);
-    return rc;
-}
-
-static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val s, width = jj_arg(a, 0, "width");
-    bool first = jj_truth(jj_arg(a, 1, "first")), blank = jj_truth(jj_arg(a, 2, "blank"));
-    fm_buf b;
-    fm_status rc = jj_args_check(c, a, "indent", NAMES("width", "first", "blank"), 3);
-    jj_val pad =
-        jj_str("                                                                ",
-               width.type == JJ_INT && width.u.i >= 0 && width.u.i <= 64 ? (size_t)width.u.i : 4);
-
-    if (rc == FM_OK)
-        rc = as_text(c, &s, in);
-    if (rc < 0)
-        return rc;
-    if (width.type == JJ_STRING)
-        pad = width;
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    bool line_start = first;
-    for (size_t i = 0; i < s.u.s.n; i++) {
-        if (line_start && (blank || s.u.s.p[i] != '\n' || i == 0))
-            fm_buf_append(&b, pad.u.s.p, pad.u.s.n);
-        fm_buf_char(&b, s.u.s.p[i]);
-        line_start = s.u.s.p[i] == '\n';
-    }
-    return jj_buf_str(c, out, &b);
-}
-
-static fm_status f_safe(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    return f_string(c, out, in, a); /* nothing is escaped here */
-}
-
-/* ---- numbers ---- */
-
-/* A decimal number as Python's int or, failing that, float reads it; false: neither. */
-static fm_status text_number(jj_ctx *c, jj_val in, bool *found, bool *is_int, int64_t *i, double *d)
-{
-    jj_val t = in;
-    char *end;
-    fm_status rc = jj_trim(c, &t, in, jj_none(), true, true);
-
-    *found = *is_int = false;
-    if (rc == FM_OK)
-        rc = jj_str_copy(c, &t, t.u.s.p, t.u.s.n);
-    if (rc < 0 || t.u.s.n == 0 || strpbrk(t.u.s.p, "xXpP"))
-        return rc;
-    *i = strtoll(t.u.s.p, &end, 10);
-    *is_int = *end == 0 && t.u.s.n < 19;
-    *d = strtod(t.u.s.p, &end);
-    *found = *end == 0;
-    return FM_OK;
-}
-
-static fm_status f_int(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val dflt = jj_arg(a, 0, "default");
-    bool found = in.type == JJ_FLOAT, is_int = in.type == JJ_BOOL || in.type == JJ_INT;
-    int64_t i = in.type == JJ_BOOL ? in.u.b : in.u.i;
-    double d = in.type == JJ_FLOAT ? in.u.f : 0.0;
-    fm_status rc = jj_args_check(c, a, "int", NAMES("default"), 1);
-
-    if (rc == FM_OK && in.type == JJ_STRING)
-        rc = text_number(c, in, &found, &is_int, &i, &d);
-    *out = dflt.type == JJ_UNDEFINED ? jj_int(0) : dflt;
-    if (is_int)
-        *out = jj_int(i);
-    else if (found && fabs(d) < 9e18)
-        *out = jj_int((int64_t)d);
-    return rc;
-}
-
-static fm_status f_float(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val dflt = jj_arg(a, 0, "default");
-    bool found = jj_is_number(in), is_int;
-    int64_t i;
-    double d = found ? jj_number(in) : 0.0;
-    fm_status rc = jj_args_check(c, a, "float", NAMES("default"), 1);
-
-    if (rc == FM_OK && in.type == JJ_STRING)
-        rc = text_number(c, in, &found, &is_int, &i, &d);
-    *out = found || dflt.type == JJ_UNDEFINED ? jj_float(found ? d : 0.0) : dflt;
-    return rc;
-}
-
-static fm_status f_abs(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    fm_status rc = no_args(c, a, "abs");
-
-    if (rc == FM_OK && !jj_is_number(in))
-        return jj_error(c, FM_EINVAL, "abs of %s", jj_type_name(in));
-    if (in.type == JJ_FLOAT)
-        *out = jj_float(fabs(in.u.f));
-    else if (in.type == JJ_BOOL)
-        *out = jj_int(in.u.b);
-    else if (in.u.i == INT64_MIN)
-        return jj_error(c, FM_ELIMIT, "integer overflow");
-    else
-        *out = jj_int(in.u.i < 0 ? -in.u.i : in.u.i);
-    return rc;
-}
-
-/* Half to even on the exact binary value, as Python's round. */
-static fm_status f_round(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
-{
-    jj_val precision = jj_arg(a, 0, "precision"), method = jj_arg(a, 1, "method");
-    int64_t p = precision.type == JJ_INT ? precision.u.i : 0;
-    fm_status rc = jj_args_check(c, a, "round", NAMES("precision", "method"), 2);
-    fm_buf b;
-
-    if (rc < 0)
-        return rc;
-    if (!jj_is_number(in) || p < 0 || p > 15)
-        return jj_error(c, FM_EINVAL, "round needs a number and a precision from 0 to 15");
-    bool common = method.type != JJ_STRING || strcmp(method.u.s.p, "common") == 0;
-    if (!common) {
-        double scale = pow(10.0, (double)p), v = jj_number(in) * scale;
-        bool ceil_it = strcmp(method.u.s.p, "ceil") == 0;
-        *out = jj_float((ceil_it ? ceil(v) : floor(v)) / scale);
-        return FM_OK;
-    }
-    if (in.type != JJ_FLOAT) {
-        *out = in;
-        return FM_OK;
-    }
-    fm_buf_init(&b, 512);
-    fm_buf_printf(&b, "%.*f", (int)p, in.u.f);
-    *out = jj_float(strtod(fm_buf_cstr(&b), NULL));
-    fm_buf_release(&b);
-    return FM_OK;
 }
 
 /* ---- anything ---- */
@@ -287,7 +18,7 @@ static fm_status f_default(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     bool boolean = jj_truth(jj_arg(a, 1, "boolean"));
     fm_status rc = jj_args_check(c, a, "default", NAMES("default_value", "boolean"), 2);
 
-    if (dflt.type == JJ_UNDEFINED && a->count == 0)
+    if (dflt.type == JJ_UNDEFINED && !dflt.u.s.p && a->count == 0)
         dflt = jj_str("", 0);
     *out = in.type == JJ_UNDEFINED || (boolean && !jj_truth(in)) ? dflt : in;
     return rc;
@@ -301,7 +32,7 @@ static fm_status f_length(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         return rc;
     if (in.type == JJ_STRING)
         *out = jj_int((int64_t)jj_chars(in));
-    else if (in.type == JJ_LIST || in.type == JJ_TUPLE)
+    else if (jj_is_seq(in) || in.type == JJ_VIEW)
         *out = jj_int((int64_t)in.u.list->count);
     else if (in.type == JJ_DICT)
         *out = jj_int((int64_t)in.u.dict->count);
@@ -320,10 +51,12 @@ static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     if (rc < 0)
         return rc;
     if (in.type == JJ_UNDEFINED)
-        return jj_list_new(c, out);
+        return jj_gen_new(c, out);
     if (in.type != JJ_DICT)
         return jj_error(c, FM_EINVAL, "items of %s", jj_type_name(in));
-    return jj_method(c, out, in, "items", &none);
+    rc = jj_method(c, out, in, "items", &none);
+    out->type = JJ_GEN;
+    return rc;
 }
 
 /* ---- lists ---- */
@@ -347,6 +80,15 @@ static fm_status end_of(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, boo
     jj_val v;
     fm_status rc = no_args(c, a, last ? "last" : "first");
 
+    if (rc == FM_OK && in.type == JJ_GEN) {
+        jj_list *l = in.u.list;
+        if (last)
+            return jj_error(c, FM_EINVAL, "a generator is not reversible");
+        *out = l->at < l->count ? l->v[l->at++] : jj_undefined("an item of an empty list");
+        return FM_OK;
+    }
+    if (rc == FM_OK && last && in.type == JJ_UNDEFINED)
+        return jj_bad_operands(c, "reverse", in, in);
     if (rc == FM_OK)
         rc = jj_as_list(c, &v, in);
     if (rc < 0)
@@ -378,6 +120,8 @@ static fm_status f_reverse(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         rc = jj_list_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < v.u.list->count; i++)
         rc = jj_list_push(c, out->u.list, v.u.list->v[v.u.list->count - 1 - i]);
+    if (in.type != JJ_GEN) /* that has no length: a list is made of it first */
+        out->type = JJ_GEN;
     if (rc < 0 || in.type != JJ_STRING)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
@@ -412,7 +156,11 @@ static fm_status f_join(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
 static jj_args tail(const jj_args *a, size_t n)
 {
-    jj_args t = {.pos = a->count > n ? a->pos + n : NULL, .count = a->count - n};
+    jj_args t = {.pos = a->count > n ? a->pos + n : NULL,
+                 .count = a->count - n,
+                 .kw = a->kw,
+                 .kw_value = a->kw_value,
+                 .kw_count = a->kw_count};
 
     return t;
 }
@@ -424,14 +172,16 @@ static fm_status f_map(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_status rc = jj_as_list(c, &list, in);
 
     if (attr.type == JJ_UNDEFINED) {
-        if (a->count == 0 || a->pos[0].type != JJ_STRING || a->kw_count > 0)
+        if (a->count == 0 || a->pos[0].type != JJ_STRING)
             return jj_error(c, FM_EINVAL, "map needs attribute= or the name of a filter");
         fn = jj_filter_find(a->pos[0].u.s.p);
         if (fn < 0)
             return jj_error(c, FM_EUNSUPPORTED, "filter '%s' is not implemented", a->pos[0].u.s.p);
+    } else if (a->count > 0 || a->kw_count > 1u + (dflt.type != JJ_UNDEFINED)) {
+        return jj_error(c, FM_EINVAL, "map: unexpected arguments beside attribute=");
     }
     if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+        rc = jj_gen_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         jj_args rest = tail(a, fn < 0 ? 0 : 1);
         jj_val v;
@@ -456,7 +206,7 @@ static fm_status pick(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, bool 
     int fn = -1;
     fm_status rc = jj_as_list(c, &list, in);
 
-    if (rc == FM_OK && (a->kw_count > 0 || a->count < at))
+    if (rc == FM_OK && a->count < at)
         return jj_error(c, FM_EINVAL, "select or reject: bad arguments");
     if (rc == FM_OK && a->count > at) {
         if (a->pos[at].type != JJ_STRING || (fn = jj_test_find(a->pos[at].u.s.p)) < 0)
@@ -464,7 +214,7 @@ static fm_status pick(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, bool 
     }
     jj_args rest = tail(a, FM_MIN(at + 1, a->count));
     if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+        rc = jj_gen_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         jj_val v = list.u.list->v[i];
         if (by_attr)
@@ -498,37 +248,89 @@ static fm_status f_rejectattr(jj_ctx *c, jj_val *out, jj_val in, const jj_args *
     return pick(c, out, in, a, true, false);
 }
 
-/* Stable insertion by (key, order); every comparison counts as a step, so it is bounded. */
-static fm_status sort_by(jj_ctx *c, jj_list *list, jj_list *keys, bool fold, bool reverse)
+/* Stable merge by (key, order); every comparison counts as a step. */
+static fm_status merge_sort(jj_ctx *c, jj_pair *p, jj_pair *tmp, size_t n, bool reverse)
 {
-    for (size_t i = 1; i < list->count; i++) {
-        jj_val v = list->v[i], k = keys->v[i];
-        size_t at = i;
-        for (; at > 0; at--) {
-            int order;
-            fm_status rc = jj_compare(c, &order, keys->v[at - 1], k, fold);
-            if (rc < 0)
-                return rc;
-            if (reverse ? order >= 0 : order <= 0)
-                break;
-            list->v[at] = list->v[at - 1];
-            keys->v[at] = keys->v[at - 1];
-        }
-        list->v[at] = v;
-        keys->v[at] = k;
+    size_t half = n / 2, i = 0, k = half, at = 0;
+
+    if (n < 2)
+        return FM_OK;
+    fm_status rc = merge_sort(c, p, tmp, half, reverse);
+    if (rc == FM_OK)
+        rc = merge_sort(c, p + half, tmp, n - half, reverse);
+    while (rc == FM_OK && i < half && k < n) {
+        int order;
+        rc = jj_compare(c, &order, p[i].key, p[k].key, false);
+        bool first = reverse ? order >= 0 : order <= 0;
+        tmp[at++] = first ? p[i++] : p[k++];
     }
-    return FM_OK;
+    while (i < half)
+        tmp[at++] = p[i++];
+    while (k < n)
+        tmp[at++] = p[k++];
+    memcpy(p, tmp, n * sizeof *p);
+    return rc;
 }
 
-/* The keys that sort, unique, min, max, sum look at: items or one attribute of them. */
-static fm_status keys_of(jj_ctx *c, jj_val *out, jj_val list, jj_val attr)
+static fm_status sort_by(jj_ctx *c, jj_list *list, const jj_list *keys, bool reverse)
+{
+    size_t n = list->count;
+    jj_pair *p = jj_alloc(c, (2 * n + 1) * sizeof *p);
+
+    if (!p)
+        return jj_alloc_status(c);
+    for (size_t i = 0; i < n; i++)
+        p[i] = (jj_pair){keys->v[i], list->v[i]};
+    fm_status rc = merge_sort(c, p, p + n, n, reverse);
+    for (size_t i = 0; i < n; i++)
+        list->v[i] = p[i].value;
+    return rc;
+}
+
+static fm_status folded(jj_ctx *c, jj_val *io, bool fold)
+{
+    fm_buf b;
+
+    if (!fold || io->type != JJ_STRING)
+        return FM_OK;
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
+    jj_lower(&b, *io);
+    return jj_buf_str(c, io, &b);
+}
+
+/* The values at attributes "a,b" as a list. */
+static fm_status many_keys(jj_ctx *c, jj_val *out, jj_val v, jj_val attr, bool fold)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    for (size_t i = 0; rc == FM_OK && i <= attr.u.s.n;) {
+        const char *comma = memchr(attr.u.s.p + i, ',', attr.u.s.n - i);
+        size_t n = comma ? (size_t)(comma - attr.u.s.p) - i : attr.u.s.n - i;
+        jj_val one;
+        rc = jj_attr_path(c, &one, v, jj_str(attr.u.s.p + i, n));
+        if (rc == FM_OK)
+            rc = folded(c, &one, fold);
+        if (rc == FM_OK)
+            rc = jj_list_push(c, out->u.list, one);
+        i += n + 1;
+    }
+    return rc;
+}
+
+/* The keys that sort, unique, min, max, sum look at: items or one attribute of them, strings in
+ * lower case where fold. */
+static fm_status keys_of(jj_ctx *c, jj_val *out, jj_val list, jj_val attr, bool fold)
 {
     fm_status rc = jj_list_new(c, out);
 
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         jj_val v = list.u.list->v[i];
-        if (attr.type != JJ_UNDEFINED && attr.type != JJ_NONE)
+        if (attr.type == JJ_STRING && memchr(attr.u.s.p, ',', attr.u.s.n))
+            rc = many_keys(c, &v, list.u.list->v[i], attr, fold);
+        else if (attr.type != JJ_UNDEFINED && attr.type != JJ_NONE)
             rc = jj_attr_path(c, &v, list.u.list->v[i], attr);
+        if (rc == FM_OK)
+            rc = folded(c, &v, fold);
         if (rc == FM_OK)
             rc = jj_list_push(c, out->u.list, v);
     }
@@ -544,10 +346,9 @@ static fm_status f_sort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     if (rc == FM_OK)
         rc = f_list(c, out, in, &none);
     if (rc == FM_OK)
-        rc = keys_of(c, &keys, *out, jj_arg(a, 2, "attribute"));
-    return rc < 0 ? rc
-                  : sort_by(c, out->u.list, keys.u.list, !jj_truth(jj_arg(a, 1, "case_sensitive")),
-                            jj_truth(jj_arg(a, 0, "reverse")));
+        rc = keys_of(c, &keys, *out, jj_arg(a, 2, "attribute"),
+                     !jj_truth(jj_arg(a, 1, "case_sensitive")));
+    return rc < 0 ? rc : sort_by(c, out->u.list, keys.u.list, jj_truth(jj_arg(a, 0, "reverse")));
 }
 
 static fm_status f_dictsort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -556,46 +357,39 @@ static fm_status f_dictsort(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     jj_val keys, by = jj_arg(a, 1, "by");
     fm_status rc = jj_args_check(c, a, "dictsort", NAMES("case_sensitive", "by", "reverse"), 3);
 
+    if (rc == FM_OK && in.type != JJ_DICT)
+        return jj_error(c, FM_EINVAL, "dictsort of %s", jj_type_name(in));
     if (rc == FM_OK)
         rc = f_items(c, out, in, &none);
+    out->type = JJ_LIST;
     bool value = by.type == JJ_STRING && strcmp(by.u.s.p, "value") == 0;
+    if (rc == FM_OK && by.type != JJ_UNDEFINED && !value &&
+        (by.type != JJ_STRING || strcmp(by.u.s.p, "key") != 0))
+        return jj_error(c, FM_EINVAL, "dictsort: by must be 'key' or 'value'");
     if (rc == FM_OK)
-        rc = keys_of(c, &keys, *out, jj_int(value ? 1 : 0));
-    return rc < 0 ? rc
-                  : sort_by(c, out->u.list, keys.u.list, !jj_truth(jj_arg(a, 0, "case_sensitive")),
-                            jj_truth(jj_arg(a, 2, "reverse")));
+        rc = keys_of(c, &keys, *out, jj_int(value ? 1 : 0),
+                     !jj_truth(jj_arg(a, 0, "case_sensitive")));
+    return rc < 0 ? rc : sort_by(c, out->u.list, keys.u.list, jj_truth(jj_arg(a, 2, "reverse")));
 }
 
 static fm_status f_unique(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val list, keys, seen;
-    bool fold = !jj_truth(jj_arg(a, 0, "case_sensitive"));
     fm_status rc = jj_args_check(c, a, "unique", NAMES("case_sensitive", "attribute"), 2);
 
     if (rc == FM_OK)
         rc = jj_as_list(c, &list, in);
     if (rc == FM_OK)
-        rc = keys_of(c, &keys, list, jj_arg(a, 1, "attribute"));
+        rc = keys_of(c, &keys, list, jj_arg(a, 1, "attribute"),
+                     !jj_truth(jj_arg(a, 0, "case_sensitive")));
     if (rc == FM_OK)
-        rc = jj_list_new(c, &seen);
+        rc = jj_dict_new(c, &seen);
     if (rc == FM_OK)
-        rc = jj_list_new(c, out);
+        rc = jj_gen_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
-        jj_val k = keys.u.list->v[i];
-        bool dup = false;
-        for (size_t s = 0; rc == FM_OK && s < seen.u.list->count && !dup; s++) {
-            int order = 1;
-            jj_val other = seen.u.list->v[s];
-            if (fold && k.type == JJ_STRING && other.type == JJ_STRING)
-                rc = jj_compare(c, &order, k, other, true);
-            else
-                rc = jj_step(c);
-            dup = order == 0 || jj_equal(k, other, 0);
-        }
-        if (rc < 0 || dup)
-            continue;
-        rc = jj_list_push(c, seen.u.list, k);
-        if (rc == FM_OK)
+        size_t before = seen.u.dict->count;
+        rc = jj_dict_put(c, seen.u.dict, keys.u.list->v[i], jj_none());
+        if (rc == FM_OK && seen.u.dict->count > before)
             rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
     }
     return rc;
@@ -610,14 +404,14 @@ static fm_status extreme(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, in
     if (rc == FM_OK)
         rc = jj_as_list(c, &list, in);
     if (rc == FM_OK)
-        rc = keys_of(c, &keys, list, jj_arg(a, 1, "attribute"));
+        rc = keys_of(c, &keys, list, jj_arg(a, 1, "attribute"),
+                     !jj_truth(jj_arg(a, 0, "case_sensitive")));
     if (rc < 0)
         return rc;
     *out = jj_undefined("an item of an empty list");
     for (size_t i = 1; i < list.u.list->count; i++) {
         int order;
-        rc = jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best],
-                        !jj_truth(jj_arg(a, 0, "case_sensitive")));
+        rc = jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best], false);
         if (rc < 0)
             return rc;
         if (order * want > 0)
@@ -641,80 +435,180 @@ static fm_status f_max(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 static fm_status f_sum(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 {
     jj_val list, keys, start = jj_arg(a, 1, "start");
-    double real = jj_is_number(start) ? jj_number(start) : 0.0;
-    int64_t whole = start.type == JJ_INT ? start.u.i : 0;
-    bool is_real = start.type == JJ_FLOAT;
     fm_status rc = jj_args_check(c, a, "sum", NAMES("attribute", "start"), 2);
 
     if (rc == FM_OK)
         rc = jj_as_list(c, &list, in);
     if (rc == FM_OK)
-        rc = keys_of(c, &keys, list, jj_arg(a, 0, "attribute"));
-    for (size_t i = 0; rc == FM_OK && i < keys.u.list->count; i++) {
-        jj_val v = keys.u.list->v[i];
-        if (!jj_is_number(v))
-            return jj_error(c, FM_EINVAL, "sum of %s", jj_type_name(v));
-        is_real = is_real || v.type == JJ_FLOAT;
-        real += jj_number(v);
-        if (v.type != JJ_FLOAT &&
-            __builtin_add_overflow(whole, v.type == JJ_BOOL ? v.u.b : v.u.i, &whole))
-            return jj_error(c, FM_ELIMIT, "integer overflow");
-    }
-    *out = is_real ? jj_float(real) : jj_int(whole);
+        rc = keys_of(c, &keys, list, jj_arg(a, 0, "attribute"), false);
+    *out = start.type == JJ_UNDEFINED ? jj_int(0) : start;
+    if (rc == FM_OK && out->type == JJ_STRING)
+        return jj_error(c, FM_EINVAL, "sum of strings");
+    for (size_t i = 0; rc == FM_OK && i < keys.u.list->count; i++)
+        rc = jj_binary(c, out, JJ_ADD, *out, keys.u.list->v[i]);
     return rc;
 }
 
-static const struct {
-    const char *name;
-    filter_fn fn;
-} filters[] = {{"trim", f_trim},
-               {"length", f_length},
-               {"count", f_length},
-               {"upper", f_upper},
-               {"lower", f_lower},
-               {"tojson", f_tojson},
-               {"join", f_join},
-               {"default", f_default},
-               {"d", f_default},
-               {"first", f_first},
-               {"last", f_last},
-               {"list", f_list},
-               {"string", f_string},
-               {"int", f_int},
-               {"float", f_float},
-               {"map", f_map},
-               {"select", f_select},
-               {"selectattr", f_selectattr},
-               {"reject", f_reject},
-               {"rejectattr", f_rejectattr},
-               {"replace", f_replace},
-               {"items", f_items},
-               {"dictsort", f_dictsort},
-               {"unique", f_unique},
-               {"indent", f_indent},
-               {"safe", f_safe},
-               {"capitalize", f_capitalize},
-               {"title", f_title},
-               {"reverse", f_reverse},
-               {"sort", f_sort},
-               {"sum", f_sum},
-               {"min", f_min},
-               {"max", f_max},
-               {"abs", f_abs},
-               {"round", f_round}};
+static fm_status f_attr(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
+{
+    jj_val name = jj_arg(a, 0, "name");
+    fm_status rc = jj_args_check(c, a, "attr", NAMES("name"), 1);
 
+    if (rc == FM_OK)
+        rc = jj_need_str(c, name, "attr");
+    *out = jj_undefined("an attribute");
+    if (rc < 0 || in.type == JJ_DICT) /* attributes only: no keys of mappings */
+        return rc;
+    rc = jj_str_copy(c, &name, name.u.s.p, name.u.s.n);
+    return rc < 0 || in.type == JJ_UNDEFINED ? rc : jj_get_attr(c, out, in, name.u.s.p);
+}
+
+/* Lists of `size` items each; the last one filled up where fill is given. */
+static fm_status f_batch(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
+{
+    jj_val list, part, size = jj_arg(a, 0, "linecount"), fill = jj_arg(a, 1, "fill_with");
+    fm_status rc = jj_args_check(c, a, "batch", NAMES("linecount", "fill_with"), 2);
+
+    if (rc == FM_OK && (size.type != JJ_INT || size.u.i < 1))
+        return jj_error(c, FM_EUNSUPPORTED, "batch needs a number above 0");
+    if (rc == FM_OK)
+        rc = jj_as_list(c, &list, in);
+    if (rc == FM_OK)
+        rc = jj_gen_new(c, out);
+    for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
+        if ((int64_t)i % size.u.i == 0) {
+            rc = jj_list_new(c, &part);
+            if (rc == FM_OK)
+                rc = jj_list_push(c, out->u.list, part);
+        }
+        if (rc == FM_OK)
+            rc = jj_list_push(c, part.u.list, list.u.list->v[i]);
+    }
+    while (rc == FM_OK && out->u.list->count > 0 && fill.type != JJ_UNDEFINED &&
+           fill.type != JJ_NONE && (int64_t)part.u.list->count < size.u.i)
+        rc = jj_list_push(c, part.u.list, fill);
+    return rc;
+}
+
+/* `slices` lists, the first ones longer by one. */
+static fm_status f_slice(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
+{
+    jj_val list, part, count = jj_arg(a, 0, "slices"), fill = jj_arg(a, 1, "fill_with");
+    size_t at = 0;
+    fm_status rc = jj_args_check(c, a, "slice", NAMES("slices", "fill_with"), 2);
+
+    if (rc == FM_OK && (count.type != JJ_INT || count.u.i < 1 || count.u.i > JJ_RANGE_MAX))
+        return jj_error(c, FM_EINVAL, "slice needs a number above 0");
+    if (rc == FM_OK)
+        rc = jj_as_list(c, &list, in);
+    if (rc == FM_OK)
+        rc = jj_gen_new(c, out);
+    if (rc < 0)
+        return rc;
+    size_t n = (size_t)count.u.i, each = list.u.list->count / n, longer = list.u.list->count % n;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        rc = jj_list_new(c, &part);
+        for (size_t k = 0; rc == FM_OK && k < each + (i < longer); k++)
+            rc = jj_list_push(c, part.u.list, list.u.list->v[at++]);
+        if (rc == FM_OK && fill.type != JJ_UNDEFINED && fill.type != JJ_NONE && i >= longer)
+            rc = jj_list_push(c, part.u.list, fill);
+        if (rc == FM_OK)
+            rc = jj_list_push(c, out->u.list, part);
+    }
+    return rc;
+}
+
+/* (key, items) tuples with the fields grouper and list, by ascending key. */
+static fm_status f_groupby(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
+{
+    jj_val keys, items, group = jj_none(), attr = jj_arg(a, 0, "attribute");
+    jj_args none = {.count = 0};
+    bool fold = !jj_truth(jj_arg(a, 2, "case_sensitive"));
+    fm_status rc =
+        jj_args_check(c, a, "groupby", NAMES("attribute", "default", "case_sensitive"), 3);
+
+    if (rc == FM_OK && (attr.type == JJ_UNDEFINED || jj_arg(a, 1, "default").type != JJ_UNDEFINED))
+        return jj_error(c, FM_EUNSUPPORTED,
+                        "groupby needs an attribute; no default is implemented");
+    if (rc == FM_OK)
+        rc = f_list(c, &items, in, &none);
+    if (rc == FM_OK)
+        rc = keys_of(c, &keys, items, attr, fold);
+    if (rc == FM_OK)
+        rc = sort_by(c, items.u.list, keys.u.list, false);
+    if (rc == FM_OK)
+        rc = keys_of(c, &keys, items, attr, fold);
+    if (rc == FM_OK)
+        rc = jj_list_new(c, out);
+    for (size_t i = 0; rc == FM_OK && i < items.u.list->count; i++) {
+        if (i == 0 || !jj_equal(keys.u.list->v[i - 1], keys.u.list->v[i], 0)) {
+            jj_val real, list;
+            rc = jj_attr_path(c, &real, items.u.list->v[i], attr);
+            if (rc == FM_OK)
+                rc = jj_list_new(c, &group);
+            if (rc == FM_OK)
+                rc = jj_list_new(c, &list);
+            if (rc == FM_OK)
+                rc = jj_list_push(c, group.u.list, real);
+            if (rc == FM_OK)
+                rc = jj_list_push(c, group.u.list, list);
+            if (rc < 0)
+                return rc;
+            group.type = JJ_TUPLE;
+            group.u.list->label = "group";
+            rc = jj_list_push(c, out->u.list, group);
+        }
+        if (rc == FM_OK)
+            rc = jj_list_push(c, group.u.list->v[1].u.list, items.u.list->v[i]);
+    }
+    return rc;
+}
+
+static const jj_filter filters[] = {{"length", f_length},
+                                    {"count", f_length},
+                                    {"join", f_join},
+                                    {"default", f_default},
+                                    {"d", f_default},
+                                    {"first", f_first},
+                                    {"last", f_last},
+                                    {"list", f_list},
+                                    {"map", f_map},
+                                    {"select", f_select},
+                                    {"selectattr", f_selectattr},
+                                    {"reject", f_reject},
+                                    {"rejectattr", f_rejectattr},
+                                    {"items", f_items},
+                                    {"dictsort", f_dictsort},
+                                    {"unique", f_unique},
+                                    {"reverse", f_reverse},
+                                    {"sort", f_sort},
+                                    {"sum", f_sum},
+                                    {"min", f_min},
+                                    {"max", f_max},
+                                    {"attr", f_attr},
+                                    {"batch", f_batch},
+                                    {"slice", f_slice},
+                                    {"groupby", f_groupby}};
+
+/* These, then those of text and numbers. */
 int jj_filter_find(const char *name)
 {
     for (int i = 0; i < (int)FM_ARRAY_LEN(filters); i++)
         if (strcmp(filters[i].name, name) == 0)
             return i;
+    for (int i = 0; i < (int)jj_text_filter_count; i++)
+        if (strcmp(jj_text_filters[i].name, name) == 0)
+            return (int)FM_ARRAY_LEN(filters) + i;
     return -1;
 }
 
 fm_status jj_filter_run(jj_ctx *c, jj_val *out, int fn, jj_val in, const jj_args *a)
 {
+    const int own = (int)FM_ARRAY_LEN(filters);
     fm_status rc = jj_step(c);
 
     *out = jj_none();
-    return rc < 0 ? rc : filters[fn].fn(c, out, in, a);
+    if (rc < 0)
+        return rc;
+    return (fn < own ? filters[fn].fn : jj_text_filters[fn - own].fn)(c, out, in, a);
 }

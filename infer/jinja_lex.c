@@ -3,6 +3,7 @@
  * '-' strips all, '+' keeps all; one newline at the very end of the template goes. */
 #include "infer/jinja.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,7 +73,32 @@ static void skip_spaces(lexer *x)
         advance(x, 1);
 }
 
-/* Text up to the next tag, shortened by that tag's whitespace rule. */
+/* Text of n bytes, shortened by the whitespace rule of the tag behind it: its sign, and whether it
+ * is one of {{ }}. Moves behind the text. */
+static fm_status push_text(lexer *x, size_t n, char sign, bool variable)
+{
+    const char *begin = x->s + x->pos;
+    size_t keep = n, bol = n;
+
+    while (bol > 0 && begin[bol - 1] != '\n')
+        bol--;
+    if (sign == '-') {
+        while (keep > 0 && is_space(begin[keep - 1]))
+            keep--;
+    } else if (sign != '+' && !variable && (bol > 0 || x->line_start)) {
+        while (keep > bol && is_space(begin[keep - 1]))
+            keep--;
+        if (keep != bol)
+            keep = n;
+    }
+    fm_status rc = keep > 0 ? push(x, JJ_T_TEXT, begin, keep, NULL) : FM_OK;
+    if (n > 0)
+        x->line_start = begin[n - 1] == '\n';
+    advance(x, n);
+    return rc;
+}
+
+/* Text up to the next tag. */
 static fm_status text(lexer *x)
 {
     const char *begin = x->s + x->pos;
@@ -80,27 +106,9 @@ static fm_status text(lexer *x)
 
     while (n < left && !(begin[n] == '{' && n + 1 < left && strchr("{%#", begin[n + 1])))
         n++;
-    size_t keep = n;
-    if (n < left) {
-        char kind = begin[n + 1], sign = n + 2 < left ? begin[n + 2] : 0;
-        size_t bol = n;
-        while (bol > 0 && begin[bol - 1] != '\n')
-            bol--;
-        if (sign == '-') {
-            while (keep > 0 && is_space(begin[keep - 1]))
-                keep--;
-        } else if (sign != '+' && kind != '{' && (bol > 0 || x->line_start)) {
-            while (keep > bol && is_space(begin[keep - 1]))
-                keep--;
-            if (keep != bol)
-                keep = n;
-        }
-    }
-    fm_status rc = keep > 0 ? push(x, JJ_T_TEXT, begin, keep, NULL) : FM_OK;
-    if (n > 0)
-        x->line_start = begin[n - 1] == '\n';
-    advance(x, n);
-    return rc;
+    if (n == left)
+        return push_text(x, n, '+', true);
+    return push_text(x, n, n + 2 < left ? begin[n + 2] : 0, begin[n + 1] == '{');
 }
 
 /* Behind a closing tag. sign: the character before "%}"; trim: blocks and comments. */
@@ -192,8 +200,15 @@ static fm_status unescape(lexer *x, const char *p, size_t n, char *dst, size_t *
                 return fail(x, "malformed escape in a string");
             k += put;
             i += took - 1;
-        } else if (is_digit(e) && e != '8' && e != '9') {
-            return fail(x, "octal escapes are not implemented");
+        } else if (e >= '0' && e <= '7') {
+            uint32_t cp = 0;
+            size_t d = 0;
+            for (; d < 3 && i + d < n && p[i + d] >= '0' && p[i + d] <= '7'; d++)
+                cp = cp * 8 + (uint32_t)(p[i + d] - '0');
+            k += put_cp(dst + k, cp);
+            i += d - 1;
+        } else if (e == 'N') {
+            return fail(x, "named escapes are not implemented");
         } else if (e == '\n') {
             continue;
         } else if (e && hit) {
@@ -228,38 +243,66 @@ static fm_status string(lexer *x)
     return rc;
 }
 
+static size_t digits_at(const lexer *x, size_t from, int base)
+{
+    size_t n = 0;
+
+    for (;;) { /* single underscores between digits */
+        size_t u = n > 0 && at(x, from + n) == '_';
+        int d = hex(at(x, from + n + u));
+        if (d < 0 || d >= base)
+            return n;
+        n += u + 1;
+    }
+}
+
+/* The text of a number at the present place: its length, its base, whether it is a float. */
+static size_t number_text(const lexer *x, int *base, bool *real)
+{
+    char kind = at(x, 0) == '0' ? (char)(at(x, 1) | 32) : 0;
+    size_t n, more;
+
+    *base = kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10;
+    if (*base != 10)
+        return digits_at(x, 2, *base) ? 2 + digits_at(x, 2, *base) : 0;
+    n = digits_at(x, 0, 10);
+    bool indexed = x->pos > 0 && x->s[x->pos - 1] == '.'; /* a.0.1: no float */
+    if (!indexed && at(x, n) == '.' && (more = digits_at(x, n + 1, 10)) > 0) {
+        *real = true;
+        n += 1 + more;
+    }
+    if (!indexed && (at(x, n) | 32) == 'e') {
+        size_t sign = at(x, n + 1) == '-' || at(x, n + 1) == '+';
+        more = digits_at(x, n + 1 + sign, 10);
+        *real = *real || more > 0;
+        n += more ? 1 + sign + more : 0;
+    }
+    return n;
+}
+
 static fm_status number(lexer *x)
 {
     char tmp[64];
-    size_t n = 0;
+    int base;
     bool real = false;
     jj_tok *t = NULL;
+    size_t n = number_text(x, &base, &real), k = 0;
 
-    while (is_digit(at(x, n)))
-        n++;
-    if (at(x, n) == '.' && is_digit(at(x, n + 1))) {
-        real = true;
-        for (n++; is_digit(at(x, n));)
-            n++;
-    }
-    if ((at(x, n) == 'e' || at(x, n) == 'E') &&
-        (is_digit(at(x, n + 1)) ||
-         ((at(x, n + 1) == '-' || at(x, n + 1) == '+') && is_digit(at(x, n + 2))))) {
-        real = true;
-        for (n += 2; is_digit(at(x, n));)
-            n++;
-    }
-    if (n >= sizeof tmp || is_name(at(x, n)) || (!real && n > 18))
+    if (n == 0 || n >= sizeof tmp || is_name(at(x, n)))
         return fail(x, "number is not understood");
-    memcpy(tmp, x->s + x->pos, n);
-    tmp[n] = 0;
+    for (size_t i = base == 10 ? 0 : 2; i < n; i++)
+        if (at(x, i) != '_')
+            tmp[k++] = at(x, i);
+    tmp[k] = 0;
+    errno = 0;
+    int64_t whole = real ? 0 : strtoll(tmp, NULL, base);
+    if (errno || (!real && base == 10 && tmp[0] == '0' && strspn(tmp, "0") != k))
+        return fail(x, "number is not understood");
     fm_status rc = push(x, real ? JJ_T_FLOAT : JJ_T_INT, "", 0, &t);
-    if (rc < 0)
+    if (rc < 0 || !t)
         return rc;
-    if (real)
-        t->f = strtod(tmp, NULL);
-    else
-        t->i = strtoll(tmp, NULL, 10);
+    t->i = whole;
+    t->f = real ? strtod(tmp, NULL) : 0;
     advance(x, n);
     return FM_OK;
 }
@@ -326,6 +369,53 @@ static fm_status tag(lexer *x, bool block)
     return rc;
 }
 
+/* A tag of that one word at p: bytes up to its last sign or '%', 0: it is another. */
+static size_t word_tag(const char *p, size_t left, const char *word)
+{
+    size_t n = 2, len = strlen(word);
+
+    if (left < 2 || p[0] != '{' || p[1] != '%')
+        return 0;
+    n += n < left && (p[n] == '-' || p[n] == '+');
+    while (n < left && is_space(p[n]))
+        n++;
+    if (left - n < len || memcmp(p + n, word, len) != 0)
+        return 0;
+    n += len;
+    while (n < left && is_space(p[n]))
+        n++;
+    size_t end = n + (n < left && (p[n] == '-' || p[n] == '+'));
+    return end + 1 < left && p[end] == '%' && p[end + 1] == '}' ? n : 0;
+}
+
+/* {% raw %} ... {% endraw %}: text as it stands. */
+static fm_status raw(lexer *x, size_t head)
+{
+    size_t n = 0, tail = 0;
+
+    advance(x, head);
+    bool strip = at(x, 0) == '-';
+    if (at(x, 0) == '+')
+        return fail(x, "'+' at the end of raw");
+    advance(x, strip ? 3 : 2);
+    x->line_start = false;
+    if (strip) {
+        skip_spaces(x);
+        x->line_start = x->s[x->pos - 1] == '\n';
+    }
+    while (x->pos + n < x->len &&
+           (tail = word_tag(x->s + x->pos + n, x->len - x->pos - n, "endraw")) == 0)
+        n++;
+    if (tail == 0)
+        return fail(x, "raw is not closed");
+    fm_status rc = push_text(x, n, at(x, n + 2), false);
+    advance(x, tail);
+    char sign = at(x, 0);
+    advance(x, sign == '-' || sign == '+');
+    close_tag(x, sign == '-' || sign == '+' ? sign : 0, true);
+    return rc;
+}
+
 /* \r\n and \r become \n; one final newline goes. */
 static fm_status prepare(lexer *x, fm_span source)
 {
@@ -356,7 +446,10 @@ fm_status jj_lex(jj_lexed *out, fm_arena *arena, fm_span source)
         rc = text(&x);
         if (rc < 0 || x.pos >= x.len)
             break;
-        if (at(&x, 1) == '#')
+        size_t head = word_tag(x.s + x.pos, x.len - x.pos, "raw");
+        if (head)
+            rc = raw(&x, head);
+        else if (at(&x, 1) == '#')
             rc = comment(&x);
         else
             rc = tag(&x, at(&x, 1) == '%');

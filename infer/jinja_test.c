@@ -18,6 +18,11 @@ enum {
     T_TRUE,
     T_FALSE,
     T_CALLABLE,
+    T_ESCAPED,
+    T_LOWER,
+    T_UPPER,
+    T_FILTER,
+    T_TEST,
     T_EQ,
     T_NE,
     T_LT,
@@ -25,6 +30,7 @@ enum {
     T_GT,
     T_GE,
     T_IN,
+    T_SAMEAS,
     T_ODD,
     T_EVEN,
     T_DIVISIBLE
@@ -47,6 +53,12 @@ static const struct {
              {"true", T_TRUE},
              {"false", T_FALSE},
              {"callable", T_CALLABLE},
+             {"escaped", T_ESCAPED},
+             {"lower", T_LOWER},
+             {"upper", T_UPPER},
+             {"filter", T_FILTER},
+             {"test", T_TEST},
+             {"sameas", T_SAMEAS},
              {"eq", T_EQ},
              {"equalto", T_EQ},
              {"==", T_EQ},
@@ -77,7 +89,7 @@ int jj_test_find(const char *name)
 
 static bool type_test(int t, jj_val v)
 {
-    bool seq = v.type == JJ_STRING || v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_DICT;
+    bool seq = v.type == JJ_STRING || jj_is_seq(v) || v.type == JJ_DICT || v.type == JJ_UNDEFINED;
 
     switch (t) {
     case T_DEFINED:
@@ -91,7 +103,7 @@ static bool type_test(int t, jj_val v)
     case T_MAPPING:
         return v.type == JJ_DICT;
     case T_ITERABLE:
-        return seq || v.type == JJ_UNDEFINED || v.type == JJ_LOOP;
+        return seq || v.type == JJ_LOOP || v.type == JJ_VIEW || v.type == JJ_GEN;
     case T_SEQUENCE:
         return seq;
     case T_NUMBER:
@@ -106,20 +118,49 @@ static bool type_test(int t, jj_val v)
         return v.type == JJ_BOOL && v.u.b;
     case T_FALSE:
         return v.type == JJ_BOOL && !v.u.b;
+    case T_ESCAPED: /* nothing is marked up here */
+        return false;
+    case T_FILTER:
+        return v.type == JJ_STRING && jj_filter_find(v.u.s.p) >= 0;
+    case T_TEST:
+        return v.type == JJ_STRING && jj_test_find(v.u.s.p) >= 0;
     default:
-        return v.type == JJ_MACRO || v.type == JJ_BUILTIN;
+        return v.type == JJ_MACRO || v.type == JJ_BUILTIN || v.type == JJ_JOINER ||
+               v.type == JJ_LOOP || v.type == JJ_UNDEFINED;
     }
 }
 
 static fm_status int_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val by)
 {
-    int64_t d = t == T_DIVISIBLE ? (by.type == JJ_INT ? by.u.i : 0) : 2;
+    jj_val rest, divisor = t == T_DIVISIBLE ? by : jj_int(2);
+    fm_status rc = jj_is_number(v) ? FM_OK : jj_bad_operands(c, "divide", v, divisor);
 
-    if (v.type != JJ_INT || d == 0 || d == -1)
-        return jj_error(c, FM_EINVAL, "odd, even or divisibleby needs integers, not %s",
-                        jj_type_name(v));
-    *out = (v.u.i % d == 0) == (t != T_ODD);
-    return FM_OK;
+    if (rc == FM_OK)
+        rc = jj_binary(c, &rest, JJ_MOD, v, divisor);
+    *out = rc == FM_OK && jj_equal(rest, jj_int(t == T_ODD), 0);
+    return rc;
+}
+
+static fm_status case_test(jj_ctx *c, bool *out, jj_val v, bool upper)
+{
+    fm_status rc = jj_as_text(c, &v, v);
+
+    *out = rc == FM_OK && jj_all_case(v, upper);
+    return rc;
+}
+
+/* Python's `is`: small values are one object each, other literals are not. */
+static bool same(jj_val a, jj_val b)
+{
+    if (a.type != b.type)
+        return false;
+    if (a.type == JJ_NONE || a.type == JJ_BOOL)
+        return jj_equal(a, b, 0);
+    if (a.type == JJ_DICT || a.type == JJ_NAMESPACE)
+        return a.u.dict == b.u.dict;
+    if (jj_is_seq(a) || a.type == JJ_VIEW || a.type == JJ_GEN)
+        return a.u.list == b.u.list;
+    return jj_equal(a, b, 0);
 }
 
 static fm_status order_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val other)
@@ -142,6 +183,8 @@ fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)
         return jj_error(c, FM_EINVAL, "test '%s' takes %zu arguments", tests[fn].name, want);
     if (rc < 0)
         return rc;
+    if (t == T_LOWER || t == T_UPPER)
+        return case_test(c, out, in, t == T_UPPER);
     if (t < T_EQ) {
         *out = type_test(t, in);
         return FM_OK;
@@ -149,6 +192,10 @@ fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)
     jj_val other = jj_arg(a, 0, NULL);
     if (t == T_EQ || t == T_NE) {
         *out = jj_equal(in, other, 0) == (t == T_EQ);
+        return FM_OK;
+    }
+    if (t == T_SAMEAS) {
+        *out = same(in, other);
         return FM_OK;
     }
     if (t == T_IN)

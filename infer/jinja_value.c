@@ -137,6 +137,8 @@ fm_status jj_dict_new(jj_ctx *c, jj_val *out)
 
 fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
 {
+    if (key.type == JJ_LIST || key.type == JJ_DICT)
+        return jj_error(c, FM_EINVAL, "%s cannot be a key", jj_type_name(key));
     for (size_t i = 0; i < d->count; i++) {
         if (!jj_equal(d->p[i].key, key, 0))
             continue;
@@ -227,8 +229,9 @@ fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v)
 const char *jj_type_name(jj_val v)
 {
     static const char *const name[] = {
-        "undefined", "none",      "a boolean", "an integer", "a float", "a string",  "a list",
-        "a tuple",   "a mapping", "namespace", "the loop",   "a macro", "a function"};
+        "undefined", "none",     "a boolean", "an integer",       "a float",     "a string",
+        "a list",    "a tuple",  "a range",   "a mapping's view", "a generator", "a mapping",
+        "namespace", "the loop", "a macro",   "a function",       "a cycler",    "a joiner"};
     return name[v.type];
 }
 
@@ -260,13 +263,18 @@ bool jj_truth(jj_val v)
         return v.u.s.n > 0;
     case JJ_LIST:
     case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
         return v.u.list->count > 0;
     case JJ_DICT:
         return v.u.dict->count > 0;
+    case JJ_LOOP: /* it has a length, that of its items */
+    case JJ_GEN:
     case JJ_NAMESPACE:
-    case JJ_LOOP:
     case JJ_MACRO:
     case JJ_BUILTIN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
         break;
     }
     return true;
@@ -307,6 +315,8 @@ bool jj_equal(jj_val a, jj_val b, int depth)
         return a.u.s.n == b.u.s.n && memcmp(a.u.s.p, b.u.s.p, a.u.s.n) == 0;
     case JJ_LIST:
     case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
         if (a.u.list->count != b.u.list->count)
             return false;
         for (size_t i = 0; i < a.u.list->count; i++)
@@ -323,6 +333,10 @@ bool jj_equal(jj_val a, jj_val b, int depth)
         return a.u.loop == b.u.loop;
     case JJ_BUILTIN:
         return a.u.builtin == b.u.builtin;
+    case JJ_GEN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
+        return a.u.list == b.u.list;
     case JJ_UNDEFINED:
     case JJ_NONE:
     case JJ_BOOL:
@@ -417,7 +431,12 @@ fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
     }
     if (hay.type == JJ_UNDEFINED)
         return FM_OK;
-    if (hay.type == JJ_LIST || hay.type == JJ_TUPLE) {
+    if (hay.type == JJ_GEN) { /* used up as far as it is looked at */
+        while (hay.u.list->at < hay.u.list->count && !*out)
+            *out = jj_equal(needle, hay.u.list->v[hay.u.list->at++], 0);
+        return FM_OK;
+    }
+    if (jj_is_seq(hay) || hay.type == JJ_VIEW) {
         for (size_t i = 0; i < hay.u.list->count && !*out; i++)
             *out = jj_equal(needle, hay.u.list->v[i], 0);
         return FM_OK;
@@ -479,13 +498,22 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
     case JJ_STRING:
         fm_buf_append(out, v.u.s.p, v.u.s.n);
         break;
+    case JJ_LOOP:
+        fm_buf_printf(out, "<LoopContext %zu/%zu>", v.u.loop->index + 1, v.u.loop->items->count);
+        break;
+    case JJ_MACRO:
+        fm_buf_printf(out, "<Macro '%s'>", v.u.macro->node->name);
+        break;
     case JJ_LIST:
     case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
+    case JJ_GEN:
     case JJ_DICT:
     case JJ_NAMESPACE:
-    case JJ_LOOP:
-    case JJ_MACRO:
     case JJ_BUILTIN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
         return jj_error(c, FM_EUNSUPPORTED, "%s cannot be printed", jj_type_name(v));
     }
     return fm_buf_ok(out);
@@ -493,7 +521,7 @@ static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
 
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
 {
-    if (v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_DICT)
+    if (jj_is_seq(v) || v.type == JJ_VIEW || v.type == JJ_DICT || v.type == JJ_NAMESPACE)
         return jj_repr(c, out, v, 0);
     return scalar_text(c, out, v);
 }
@@ -501,42 +529,39 @@ fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
 static void repr_string(fm_buf *out, jj_val v)
 {
     bool dq = memchr(v.u.s.p, '\'', v.u.s.n) && !memchr(v.u.s.p, '"', v.u.s.n);
-    char quote = dq ? '"' : '\'';
+    uint32_t quote = dq ? '"' : '\'', cp;
 
-    fm_buf_char(out, quote);
-    for (size_t i = 0; i < v.u.s.n; i++) {
-        unsigned char ch = (unsigned char)v.u.s.p[i];
-        if (ch == '\\' || ch == (unsigned char)quote)
-            fm_buf_printf(out, "\\%c", ch);
-        else if (ch == '\n' || ch == '\t' || ch == '\r')
-            fm_buf_str(out, ch == '\n' ? "\\n" : ch == '\t' ? "\\t" : "\\r");
-        else if (ch < 0x20 || ch == 0x7f)
-            fm_buf_printf(out, "\\x%02x", ch);
+    fm_buf_char(out, (char)quote);
+    for (size_t i = 0; i < v.u.s.n;) {
+        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        if (cp == '\\' || cp == quote)
+            fm_buf_printf(out, "\\%c", (char)cp);
+        else if (cp == '\n' || cp == '\t' || cp == '\r')
+            fm_buf_str(out, cp == '\n' ? "\\n" : cp == '\t' ? "\\t" : "\\r");
+        else if (jj_is_printable(cp))
+            fm_buf_append(out, v.u.s.p + i, n);
         else
-            fm_buf_u8(out, ch);
+            fm_buf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+        i += n;
     }
-    fm_buf_char(out, quote);
+    fm_buf_char(out, (char)quote);
 }
 
-fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
+static void repr_range(fm_buf *out, const int64_t r[3])
 {
-    fm_status rc = jj_step(c);
-    bool dict = v.type == JJ_DICT;
+    fm_buf_printf(out, "range(%lld, %lld", (long long)r[0], (long long)r[1]);
+    if (r[2] != 1)
+        fm_buf_printf(out, ", %lld", (long long)r[2]);
+    fm_buf_char(out, ')');
+}
 
-    if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
-        return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
-    if (v.type == JJ_STRING) {
-        repr_string(out, v);
-        return rc < 0 ? rc : fm_buf_ok(out);
-    }
-    if (v.type == JJ_UNDEFINED) {
-        fm_buf_str(out, "Undefined");
-        return rc;
-    }
-    if (!dict && v.type != JJ_LIST && v.type != JJ_TUPLE)
-        return rc < 0 ? rc : scalar_text(c, out, v);
+static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
+{
+    bool dict = v.type == JJ_DICT;
     size_t n = dict ? v.u.dict->count : v.u.list->count;
-    fm_buf_char(out, dict ? '{' : v.type == JJ_LIST ? '[' : '(');
+    fm_status rc = FM_OK;
+
+    fm_buf_char(out, dict ? '{' : v.type == JJ_TUPLE ? '(' : '[');
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         if (i > 0)
             fm_buf_str(out, ", ");
@@ -547,96 +572,36 @@ fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
         if (rc == FM_OK)
             rc = jj_repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1);
     }
-    fm_buf_str(out, dict ? "}" : v.type == JJ_LIST ? "]" : n == 1 ? ",)" : ")");
-    return rc < 0 ? rc : fm_buf_ok(out);
-}
-
-static void json_string(fm_buf *out, jj_val v)
-{
-    static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-
-    fm_buf_char(out, '"');
-    for (size_t i = 0; i < v.u.s.n; i++) {
-        unsigned char ch = (unsigned char)v.u.s.p[i];
-        const char *hit = ch ? strchr(from, ch) : NULL;
-        if (hit)
-            fm_buf_printf(out, "\\%c", to[hit - from]);
-        else if (ch < 0x20)
-            fm_buf_printf(out, "\\u%04x", ch);
-        else
-            fm_buf_u8(out, ch);
-    }
-    fm_buf_char(out, '"');
-}
-
-static void json_break(fm_buf *out, int indent, int level)
-{
-    if (indent < 0)
-        return;
-    fm_buf_char(out, '\n');
-    for (int64_t i = 0; i < (int64_t)indent * level; i++)
-        fm_buf_char(out, ' ');
-}
-
-static fm_status json_key(jj_ctx *c, fm_buf *out, jj_val key)
-{
-    jj_val text;
-    fm_buf b;
-
-    if (key.type == JJ_STRING) {
-        json_string(out, key);
-        return FM_OK;
-    }
-    fm_buf_init(&b, 64);
-    fm_status rc = jj_tojson(c, &b, key, -1, JJ_VALUE_DEPTH);
-    text = jj_str(fm_buf_cstr(&b), b.len);
-    json_string(out, text);
-    fm_buf_release(&b);
+    fm_buf_str(out, dict ? "}" : v.type != JJ_TUPLE ? "]" : n == 1 ? ",)" : ")");
     return rc;
 }
 
-static fm_status json_scalar(jj_ctx *c, fm_buf *out, jj_val v)
+fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
-    if (v.type == JJ_STRING)
-        json_string(out, v);
-    else if (v.type == JJ_NONE)
-        fm_buf_str(out, "null");
-    else if (v.type == JJ_BOOL)
-        fm_buf_str(out, v.u.b ? "true" : "false");
-    else if (v.type == JJ_FLOAT && !isfinite(v.u.f))
-        fm_buf_str(out, isnan(v.u.f) ? "NaN" : v.u.f > 0 ? "Infinity" : "-Infinity");
-    else if (v.type == JJ_INT || v.type == JJ_FLOAT)
-        return scalar_text(c, out, v);
-    else
-        return jj_error(c, FM_EINVAL, "%s is not JSON serializable", jj_type_name(v));
-    return fm_buf_ok(out);
-}
-
-fm_status jj_tojson(jj_ctx *c, fm_buf *out, jj_val v, int indent, int level)
-{
-    bool dict = v.type == JJ_DICT;
     fm_status rc = jj_step(c);
 
-    if (rc < 0 || (!dict && v.type != JJ_LIST && v.type != JJ_TUPLE))
-        return rc < 0 ? rc : json_scalar(c, out, v);
-    if (level >= JJ_VALUE_DEPTH)
+    if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
         return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
-    size_t n = dict ? v.u.dict->count : v.u.list->count;
-    fm_buf_char(out, dict ? '{' : '[');
-    for (size_t i = 0; i < n && rc == FM_OK; i++) {
-        if (i > 0)
-            fm_buf_str(out, indent < 0 ? ", " : ",");
-        json_break(out, indent, level + 1);
-        if (dict) {
-            rc = json_key(c, out, v.u.dict->p[i].key);
-            fm_buf_str(out, ": ");
-        }
-        if (rc == FM_OK)
-            rc = jj_tojson(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], indent, level + 1);
+    if (rc < 0)
+        return rc;
+    if (v.type == JJ_STRING) {
+        repr_string(out, v);
+    } else if (v.type == JJ_UNDEFINED) {
+        fm_buf_str(out, "Undefined");
+    } else if (v.type == JJ_RANGE) {
+        repr_range(out, v.u.list->range);
+    } else if (v.type == JJ_VIEW || v.type == JJ_NAMESPACE) {
+        fm_buf_str(out, v.type == JJ_VIEW ? v.u.list->label : "<Namespace ");
+        fm_buf_str(out, v.type == JJ_VIEW ? "(" : "");
+        if (v.type == JJ_NAMESPACE)
+            v.type = JJ_DICT;
+        rc = repr_items(c, out, v, depth);
+        fm_buf_char(out, v.type == JJ_VIEW ? ')' : '>');
+    } else if (v.type == JJ_DICT || v.type == JJ_LIST || v.type == JJ_TUPLE) {
+        rc = repr_items(c, out, v, depth);
+    } else {
+        rc = scalar_text(c, out, v);
     }
-    if (n > 0)
-        json_break(out, indent, level);
-    fm_buf_char(out, dict ? '}' : ']');
     return rc < 0 ? rc : fm_buf_ok(out);
 }
 
@@ -661,39 +626,110 @@ size_t jj_char_offset(jj_val str, size_t index)
     return i;
 }
 
-static void map_case(fm_buf *out, jj_val str, utf8proc_int32_t (*fn)(utf8proc_int32_t))
+static void put(fm_buf *out, const uint32_t *cp, size_t n)
+{
+    uint8_t b[4];
+
+    for (size_t i = 0; i < n; i++)
+        fm_buf_append(out, b, fmi_utf8_put(b, cp[i]));
+}
+
+bool jj_is_cased(uint32_t cp)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+
+    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
+}
+
+static bool is_ignorable(uint32_t cp)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019 ||
+           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+}
+
+/* A capital sigma at the end of a word has a small form of its own. */
+static bool final_sigma(const uint8_t *p, size_t at, size_t len)
+{
+    uint32_t cp = 0;
+    bool before = false;
+
+    for (size_t i = at; i > 0;) {
+        i--;
+        while (i > 0 && (p[i] & 0xc0) == 0x80)
+            i--;
+        fmi_utf8_next(p + i, &cp);
+        if (is_ignorable(cp))
+            continue;
+        before = jj_is_cased(cp);
+        break;
+    }
+    for (size_t i = at + 2; before && i < len;) {
+        i += fmi_utf8_next(p + i, &cp);
+        if (!is_ignorable(cp))
+            return !jj_is_cased(cp);
+    }
+    return before;
+}
+
+size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
 {
     const uint8_t *p = (const uint8_t *)str.u.s.p;
+    uint32_t cp, mapped[3];
+    size_t n = fmi_utf8_next(p + at, &cp), count = 1;
 
-    for (size_t i = 0; i < str.u.s.n;) {
-        uint32_t cp;
-        uint8_t b[4];
-        i += fmi_utf8_next(p + i, &cp);
-        fm_buf_append(out, b, fmi_utf8_put(b, (uint32_t)fn((utf8proc_int32_t)cp)));
-    }
+    if (to == JJ_LOWER && cp == 0x3a3)
+        mapped[0] = final_sigma(p, at, str.u.s.n) ? 0x3c2 : 0x3c3;
+    else
+        count = jj_map_case(mapped, cp, to);
+    put(out, mapped, count);
+    return n;
+}
+
+static void map_case(fm_buf *out, jj_val str, jj_case to)
+{
+    for (size_t i = 0; i < str.u.s.n;)
+        i += jj_put_case(out, str, i, to);
 }
 
 void jj_lower(fm_buf *out, jj_val str)
 {
-    map_case(out, str, utf8proc_tolower);
+    map_case(out, str, JJ_LOWER);
 }
 
 void jj_upper(fm_buf *out, jj_val str)
 {
-    map_case(out, str, utf8proc_toupper);
+    map_case(out, str, JJ_UPPER);
+}
+
+bool jj_is_seq(jj_val v)
+{
+    return v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_RANGE;
+}
+
+fm_status jj_gen_new(jj_ctx *c, jj_val *out)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    out->type = JJ_GEN;
+    return rc;
 }
 
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v)
 {
     fm_status rc = FM_OK;
 
-    if (v.type == JJ_LIST || v.type == JJ_TUPLE) {
+    if (jj_is_seq(v) || v.type == JJ_VIEW) {
         *out = v;
         out->type = JJ_LIST;
         return FM_OK;
     }
     rc = jj_list_new(c, out);
-    if (rc < 0 || v.type == JJ_UNDEFINED)
+    for (; rc == FM_OK && v.type == JJ_GEN && v.u.list->at < v.u.list->count; v.u.list->at++)
+        rc = jj_list_push(c, out->u.list, v.u.list->v[v.u.list->at]);
+    if (rc < 0 || v.type == JJ_GEN || v.type == JJ_UNDEFINED)
         return rc;
     if (v.type == JJ_DICT) {
         for (size_t i = 0; i < v.u.dict->count && rc == FM_OK; i++)

@@ -11,7 +11,8 @@ FM_BEGIN_DECLS
  * tokens). FM_EUNSUPPORTED where the model has no template or tokenizer. Appends to out. */
 FM_CHECKED fm_status fm_prompt_chat(fm_ids *out, const fm_model *m, const fm_json *messages,
                                     const fm_json *tools_or_null);
-/* The same with further variables of the template (an object; NULL: none), before bos_token and the like. */
+/* The same with further variables of the template (an object; NULL: none), before bos_token and the
+ * like. */
 FM_CHECKED fm_status fm_prompt_messages(fm_ids *out, const fm_model *m, const fm_json *messages,
                                         const fm_json *tools_or_null,
                                         const fm_json *variables_or_null);

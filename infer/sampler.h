@@ -43,9 +43,9 @@ void fm_sampler_free(fm_sampler *s); /* NULL is a no-op */
 FM_CHECKED fm_status fm_sampler_pick(int32_t *token_out, fm_sampler *s, const float *logits,
                                      uint32_t vocab, const fm_sample_params *p,
                                      const int32_t *history, size_t history_count, uint64_t index);
-/* The same among the tokens whose bit in allowed is set (allowed[i / 64] bit i % 64, [vocab / 64 + 1]; NULL:
- * all): the others are left out before everything else. FM_EINVAL: none of them has a finite
- * logit. */
+/* The same among the tokens whose bit in allowed is set (allowed[i / 64] bit i % 64, [vocab / 64 +
+ * 1]; NULL: all): the others are left out before everything else. FM_EINVAL: none of them has a
+ * finite logit. */
 FM_CHECKED fm_status fm_sampler_pick_allowed(int32_t *token_out, fm_sampler *s, const float *logits,
                                              uint32_t vocab, const fm_sample_params *p,
                                              const uint64_t *allowed, const int32_t *history,

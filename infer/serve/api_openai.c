@@ -321,8 +321,8 @@ static fm_status with_joined(fmi_ask *a, size_t i, const fm_json *message, fm_js
     return rc;
 }
 
-/* Clients write the arguments of a call as JSON text; templates take the object. What is no JSON stays
- * text. */
+/* Clients write the arguments of a call as JSON text; templates take the object. What is no JSON
+ * stays text. */
 static fm_status read_arguments(fm_json *call)
 {
     const fm_json *f = fm_json_get(call, "function");

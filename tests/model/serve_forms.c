@@ -99,8 +99,8 @@ static void answers_have_the_form_of_the_schema(void **state)
     sk_stop(&s);
 }
 
-/* A row without a grammar is what it is alone, whatever form its neighbours have; the log-probabilities
- * of a row with one are of the raw logits. */
+/* A row without a grammar is what it is alone, whatever form its neighbours have; the
+ * log-probabilities of a row with one are of the raw logits. */
 static void free_rows_and_logprobs_are_untouched(void **state)
 {
     fm_engine *e = ik_engine(1, 64);
@@ -134,7 +134,8 @@ static void free_rows_and_logprobs_are_untouched(void **state)
     memcpy(all, prompt, sizeof(prompt));
     memcpy(all + 3, both[1].tokens, both[1].count * sizeof(int32_t));
     tk_ok(fm_score(m, all, n, want, NULL, 0));
-    /* Scoring sums in another order; a softmax over the allowed tokens would be off by whole nats. */
+    /* Scoring sums in another order; a softmax over the allowed tokens would be off by whole
+     * nats. */
     tk_assert_le(tk_max_abs_diff(both[1].logprobs, want + 3, both[1].count), 2e-6,
                  "log-probabilities under a grammar");
     for (int i = 0; i < 2; i++)

@@ -1,5 +1,5 @@
-/* grammar_kit.h - a tokenizer for tests of grammars: every byte, and tokens that cross the parts of a
- * value. */
+/* grammar_kit.h - a tokenizer for tests of grammars: every byte, and tokens that cross the parts of
+ * a value. */
 #ifndef FM_TESTS_UNIT_GRAMMAR_KIT_H
 #define FM_TESTS_UNIT_GRAMMAR_KIT_H
 
