@@ -223,10 +223,24 @@ static size_t strip_forward(fm_span text, size_t at)
     return at;
 }
 
+bool fmi_added_marked(const fmi_added_scan *sc, size_t begin, size_t end)
+{
+    size_t lo = 0, hi = sc->marks;
+
+    while (lo < hi) { /* the first mark behind begin */
+        size_t mid = (lo + hi) / 2;
+        if (sc->mark[mid] <= begin)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < sc->marks && sc->mark[lo] < end;
+}
+
 /* Does the match [begin, end) count? Widens it over the spaces it swallows. */
 static bool accept(const fmi_added_scan *sc, const fmi_added_token *t, size_t *begin, size_t *end)
 {
-    if (sc->plain && t->special)
+    if (t->special && (sc->plain || fmi_added_marked(sc, *begin, *end)))
         return false;
     if (t->single_word && (word_before(sc->text, *begin) || word_after(sc->text, *end)))
         return false;

@@ -327,13 +327,17 @@ typedef struct fmi_added_scan {
     const fmi_added *added;
     const fmi_trie *trie;
     fm_span text;
-    size_t pos;    /* end of what was given out */
-    size_t search; /* where to look for the next match */
-    bool plain;    /* special tokens are ordinary text */
+    size_t pos;         /* end of what was given out */
+    size_t search;      /* where to look for the next match */
+    bool plain;         /* special tokens are ordinary text */
+    const size_t *mark; /* [marks] ascending: no special token lies across one of them */
+    size_t marks;
     bool pending;
     fmi_segment next;
 } fmi_added_scan;
 bool fmi_added_next(fmi_added_scan *scan, fmi_segment *out);
+/* Does a mark lie inside: begin < mark < end? */
+bool fmi_added_marked(const fmi_added_scan *scan, size_t begin, size_t end);
 
 /* ---- decoders (tok_decode.c) ---- */
 typedef enum fmi_decode_kind {

@@ -394,10 +394,10 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span t
     return rc;
 }
 
-static fm_status encode(const fm_tokenizer *t, fm_span text, bool add_special, bool plain,
-                        fm_ids *out)
+static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_special,
+                           fm_ids *out)
 {
-    fmi_added_scan scan = {.added = &t->added, .trie = t->added.raw, .text = text, .plain = plain};
+    fm_span text = scan.text;
     fmi_scratch s;
     fmi_segment seg;
     size_t valid = text.len > 0 ? fmi_utf8_valid(text.data, text.len) : 0;
@@ -416,12 +416,30 @@ static fm_status encode(const fm_tokenizer *t, fm_span text, bool add_special, b
             rc = fm_ids_push(out, seg.id);
         else
             rc = encode_segment(t, &s, fm_span_of(text.data + seg.begin, seg.end - seg.begin),
-                                seg.begin == 0, plain, out);
+                                seg.begin == 0,
+                                scan.plain || fmi_added_marked(&scan, seg.begin, seg.end), out);
     }
     for (size_t i = 0; add_special && i < t->suffix_count && rc == FM_OK; i++)
         rc = fm_ids_push(out, t->suffix[i]);
     scratch_release(&s);
     return rc;
+}
+
+static fm_status encode(const fm_tokenizer *t, fm_span text, bool add_special, bool plain,
+                        fm_ids *out)
+{
+    fmi_added_scan scan = {.added = &t->added, .trie = t->added.raw, .text = text, .plain = plain};
+
+    return encode_at(t, scan, add_special, out);
+}
+
+fm_status fm_tokenizer_encode_marked(const fm_tokenizer *t, fm_span text, const size_t *mark,
+                                     size_t marks, fm_ids *out)
+{
+    fmi_added_scan scan = {
+        .added = &t->added, .trie = t->added.raw, .text = text, .mark = mark, .marks = marks};
+
+    return encode_at(t, scan, false, out);
 }
 
 fm_status fm_tokenizer_encode(const fm_tokenizer *t, fm_span text, bool add_special, fm_ids *out)

@@ -1,8 +1,8 @@
 /* internal.h - one request on its way between threads, and what the files of this folder share.
  *
  * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, encodes,
- * formats and sends; the engine side (the caller of fm_server_run) resolves, adopts and generates. A
- * job is handed to the engine through the server's queue while its connection is suspended, and
+ * formats and sends; the engine side (the caller of fm_server_run) resolves, adopts and generates.
+ * A job is handed to the engine through the server's queue while its connection is suspended, and
  * handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
  * job, then server. */
 #ifndef FM_INFER_SERVE_INTERNAL_H

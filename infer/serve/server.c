@@ -1,8 +1,8 @@
 /* server.c - the server's life, its queue, and the loop of the engine thread.
  *
  * One thread owns engine, catalog and scheduler, so none of them needs a lock; all that crosses is
- * a job, or a version on its way to the loader and back. The queue is bounded at admission: sequences that are waiting or running are counted from
- * parsing to the last byte sent. */
+ * a job, or a version on its way to the loader and back. The queue is bounded at admission:
+ * sequences that are waiting or running are counted from parsing to the last byte sent. */
 #include "infer/serve/batch.h"
 
 #include <errno.h>

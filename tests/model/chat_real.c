@@ -1,6 +1,9 @@
 /* A real model's chat template and tokenizer, together, against Hugging Face's text and ids. */
 #include "infer/chat.h"
+#include "infer/guard.h"
 #include "tests/testkit.h"
+
+static size_t guarded_same; /* cases without marks */
 
 static void load(fm_buf *b, const char *rel)
 {
@@ -10,6 +13,35 @@ static void load(fm_buf *b, const char *rel)
     if (path)
         tk_ok(fm_read_file(b, path, (size_t)1 << 26));
     fm_free(path);
+}
+
+/* Through the guard: the same ids, but for special tokens that people wrote. */
+static void check_guarded(const fm_chat_template *t, const fm_tokenizer *tok, const fm_json *c,
+                          const fm_json *extra, const fm_ids *want)
+{
+    const fm_json *messages = fm_json_get(c, "messages");
+    fmi_guard g;
+    fm_json *marked;
+    fm_ids ids = {0};
+    fm_buf text;
+
+    fm_buf_init(&text, 0);
+    tk_ok(fmi_guard_init(&g, tok, &messages, 1));
+    tk_ok(fmi_guard_value(&g, &marked, messages));
+    tk_ok(fm_chat_render(&text, t, marked, NULL,
+                         fm_json_bool(fm_json_get(c, "add_generation_prompt"), false), extra));
+    tk_ok(fmi_guard_strip(&g, &text));
+    assert_string_equal(fm_buf_cstr(&text), fm_json_cstr(fm_json_get(c, "text"), ""));
+    tk_ok(fm_tokenizer_encode_marked(tok, fm_buf_span(&text), g.at, g.count, &ids));
+    if (!g.marked) {
+        assert_int_equal(ids.count, want->count);
+        assert_memory_equal(ids.id, want->id, ids.count * sizeof(*ids.id));
+    }
+    guarded_same += !g.marked;
+    fm_ids_release(&ids);
+    fm_json_free(marked);
+    fmi_guard_release(&g);
+    fm_buf_release(&text);
 }
 
 static void check_case(const fm_chat_template *t, const fm_tokenizer *tok, const fm_json *c)
@@ -28,6 +60,7 @@ static void check_case(const fm_chat_template *t, const fm_tokenizer *tok, const
     assert_int_equal(ids.count, fm_json_count(want));
     for (size_t i = 0; i < ids.count; i++)
         assert_int_equal(ids.id[i], fm_json_int(fm_json_at(want, i), -1));
+    check_guarded(t, tok, c, extra, &ids);
     fm_ids_release(&ids);
     fm_json_free(extra);
     fm_buf_release(&text);
@@ -51,6 +84,7 @@ static void text_and_ids_equal_those_of_hugging_face(void **state)
     assert_true(fm_json_count(cases) >= 8);
     for (size_t i = 0; i < fm_json_count(cases); i++)
         check_case(t, tok, fm_json_at(cases, i));
+    assert_true(guarded_same >= 6);
     fm_json_free(cases);
     fm_chat_template_close(t);
     fm_tokenizer_close(tok);
