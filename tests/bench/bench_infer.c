@@ -356,28 +356,27 @@ static void json_result(const result *r, const bk_limits *l)
 
 static int run_table(const bi_opts *o)
 {
-    static result r[FM_ARRAY_LEN(lines)];
+    static result all[FM_ARRAY_LEN(lines)];
     bk_limits l = {0};
     fm_pool *pool = NULL;
     tk_ok(fm_pool_new(&pool, o->threads));
     bk_limits_take(&l, pool);
+    if (!o->json)
+        bk_limits_print(&l, o->threads);
     for (size_t i = 0; i < FM_ARRAY_LEN(lines); i++) {
-        r[i].line = &lines[i];
+        result *r = &all[i];
+        r->line = &lines[i];
         if (o->only && !strstr(lines[i].name, o->only))
             continue;
-        fprintf(stderr, "running: %s\n", lines[i].name);
-        run_line(&r[i], o);
+        run_line(r, o);
         bk_limits_take(&l, pool); /* others share the machine: the best that was ever seen */
+        if (o->json)
+            json_result(r, &l);
+        else
+            print_result(r, &l);
     }
     if (!o->json)
         bk_limits_print(&l, o->threads);
-    for (size_t i = 0; i < FM_ARRAY_LEN(lines); i++)
-        if (!o->only || strstr(lines[i].name, o->only)) {
-            if (o->json)
-                json_result(&r[i], &l);
-            else
-                print_result(&r[i], &l);
-        }
     fm_pool_free(pool);
     return 0;
 }

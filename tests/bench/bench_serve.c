@@ -88,6 +88,9 @@ static void *serve(void *arg)
     return NULL;
 }
 
+/* Each prompt begins differently, so that the prefix cache knows none of them. */
+static uint32_t first;
+
 /* ==== the scheduler alone ==== */
 
 typedef struct direct { /* one request of the scheduler */
@@ -117,6 +120,7 @@ static turn scheduler_turn(bench *b)
     for (uint32_t c = 0; c < CLIENTS; c++) {
         for (uint32_t i = 0; i < PROMPT; i++)
             id[c][i] = (int32_t)(1000 + c * 100 + i);
+        id[c][0] = (int32_t)(first++ % 40000);
         d[c] = (direct){.t = &t, .waiting = &waiting};
         fm_gen_request q = {.model = b->model,
                             .prompt = id[c],
@@ -147,8 +151,9 @@ static int ask(const bench *b, uint32_t client)
                   "{\"model\":\"smollm2\",\"max_tokens\":%u,\"temperature\":0,"
                   "\"ignore_eos\":true,\"stream\":true,\"prompt\":[",
                   b->tokens);
-    for (uint32_t i = 0; i < PROMPT; i++)
-        fm_buf_printf(&body, "%s%u", i ? "," : "", 1000 + client * 100 + i);
+    fm_buf_printf(&body, "%u", first++ % 40000);
+    for (uint32_t i = 1; i < PROMPT; i++)
+        fm_buf_printf(&body, ",%u", 1000 + client * 100 + i);
     fm_buf_printf(&body, "]}");
     int fd = sk_begin(fm_server_port(b->server), "POST", "/v1/completions",
                       "Content-Type: application/json\r\n", fm_buf_cstr(&body));

@@ -4,6 +4,9 @@
 
 #include "tests/bench/infer_bench.h"
 
+/* Texts begin differently in each turn, so that the prefix cache knows none of them. */
+static uint32_t turns;
+
 /* ==== steps ==== */
 
 fm_status bi_prefill(fm_model *m, double *tok_s)
@@ -14,6 +17,7 @@ fm_status bi_prefill(fm_model *m, double *tok_s)
     for (uint32_t i = 0; i < BI_PREFILL; i++)
         row[i] = (fm_row){
             .seq = s, .token = (int32_t)(i * 7919 % 49152), .want_logits = i + 1 == BI_PREFILL};
+    row[0].token = (int32_t)(turns++ % 49152);
     double t = bk_work_s();
     if (rc >= 0)
         rc = fm_engine_step(fm_model_engine(m), row, BI_PREFILL);
@@ -27,6 +31,7 @@ static fm_status read_context(fm_model *m, fm_seq *s, uint32_t stream)
     fm_row row[BI_CONTEXT];
     for (uint32_t i = 0; i < BI_CONTEXT; i++)
         row[i] = (fm_row){.seq = s, .token = (int32_t)(stream * 100 + i)};
+    row[0].token = (int32_t)(turns++ % 49152);
     return fm_engine_step(fm_model_engine(m), row, BI_CONTEXT);
 }
 
@@ -104,6 +109,7 @@ static fm_status add(fm_scheduler *s, fm_model *m, uint32_t prompt, uint32_t max
                         .ctx = ctx};
     for (uint32_t i = 0; i < prompt; i++)
         id[i] = (int32_t)(i * 7919 % 40000 + 100);
+    id[0] = (int32_t)(turns++ % 49152);
     fm_sample_defaults(&q.sampling);
     return fm_scheduler_add(s, &q, &number);
 }
