@@ -14,6 +14,7 @@ typedef struct fmi_fast {
 typedef enum fmi_fast_layout {
     FMI_LAYOUT_INT8, /* panels of 16 outputs; block says which type */
     FMI_LAYOUT_BF16, /* panels of 32 outputs, pairs of k innermost */
+    FMI_LAYOUT_F16,  /* panels of 32 outputs, k-major; x stays f32 */
     FMI_LAYOUT_F32,  /* mode exact's */
     FMI_LAYOUT_FILE, /* rows as stored; widened to f32 on the way */
     FMI_LAYOUT_DOWN, /* role LORA_A: bf16 rows, k padded to 32 */
@@ -25,7 +26,7 @@ typedef struct fmi_fast_weight {
     fm_dtype dtype;
     fmi_fast_layout layout;
     fmi_fast_block block;
-    uint32_t depth;          /* blocks of 32 k; pairs of k (of r); LORA_A: k padded */
+    uint32_t depth;          /* blocks of 32 k; pairs of k (of r); f16: k; LORA_A: k padded */
     const uint8_t *q;        /* the image */
     const uint8_t *scale;    /* FMI_LAYOUT_INT8: where the scales begin */
     size_t panel_q, panel_s; /* bytes of one panel there */

@@ -11,7 +11,7 @@
 
 #define ROWS_TO_DEAL 64u          /* rows for each thread from which rows are dealt, not panels */
 #define PACKED_BYTES (384u << 10) /* packed rows at a time: what leaves room in the second cache */
-#define UNPACK_ROWS 25u           /* rows from which a panel is unpacked before its tiles */
+#define UNPACK_ROWS 25u           /* rows from which some panels are unpacked before their tiles */
 #define SMALL_COST 20000u         /* about cycles: shorter than waking a thread */
 
 typedef struct product_job {
@@ -54,7 +54,7 @@ static size_t row_bytes(const fmi_fast_weight *w)
 {
     if (w->layout == FMI_LAYOUT_INT8)
         return (size_t)w->depth * 8 / w->quads * FMI_ROW_BLOCK_BYTES(w->quads);
-    return is_f32(w) ? w->base.k * sizeof(float) : (size_t)w->depth * 4;
+    return (is_f32(w) ? w->base.k : (size_t)w->depth) * 4; /* bf16: pairs */
 }
 
 /* Bytes of an unpacked or widened panel, with the rows it is made of. */
@@ -69,9 +69,11 @@ static size_t panel_bytes(const fmi_fast_weight *w)
 static uint64_t panel_cost(const fmi_fast_weight *w, uint32_t m)
 {
     uint64_t elems = (uint64_t)w->base.k * fmi_panel_outputs(w);
-    uint64_t per_row = is_f32(w) ? elems / 16 : elems / (w->layout == FMI_LAYOUT_BF16 ? 32 : 40);
+    uint64_t per_row = elems / 16, bytes = is_f32(w) ? elems * 4 : w->panel_q + w->panel_s;
 
-    return (w->layout == FMI_LAYOUT_INT8 ? w->panel_q + w->panel_s : elems * 2) / 6 + m * per_row;
+    if (w->layout == FMI_LAYOUT_INT8 || w->layout == FMI_LAYOUT_BF16)
+        per_row = elems / (w->layout == FMI_LAYOUT_BF16 ? 32 : 40);
+    return bytes / 6 + m * per_row;
 }
 
 /* ---- packing ---- */
@@ -106,6 +108,8 @@ static void pack(packed_rows *r, const fmi_fast_weight *w)
                            w->quads, w->offset);
     else if (is_f32(w))
         pack_f32(r, w->base.k);
+    else if (w->layout == FMI_LAYOUT_F16)
+        j->kern->pack_f32(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->base.k);
     else
         j->kern->pack_bf16(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->base.k);
 }
@@ -120,9 +124,13 @@ static fmi_fast_block unpacked_as(const fmi_fast_weight *w)
     return w->offset == 0 ? FMI_UNPACKED_MIN : FMI_UNPACKED;
 }
 
-static bool only_unpacked(const fmi_fast_weight *w)
+/* The types of 256 k always; where elements are put together from two lines, from a third tile on. */
+static bool is_unpacked_first(const fmi_fast_weight *w, uint32_t m)
 {
-    return w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K;
+    if (w->block == FMI_Q4_K || w->block == FMI_Q5_K || w->block == FMI_Q6_K)
+        return true;
+    return m >= UNPACK_ROWS &&
+           (w->block == FMI_Q5_0 || w->block == FMI_Q5_1 || w->block == FMI_IQ4_NL);
 }
 
 static void panel_int8(const packed_rows *r, const fmi_fast_weight *w, uint32_t p,
@@ -132,7 +140,7 @@ static void panel_int8(const packed_rows *r, const fmi_fast_weight *w, uint32_t 
     const uint8_t *q = w->q + p * w->panel_q, *s = w->scale + p * w->panel_s;
     float *scale = (float *)(void *)(r->panel + (size_t)w->depth * 512);
 
-    if (w->block == FMI_Q8_0 || (r->m < UNPACK_ROWS && !only_unpacked(w))) {
+    if (!is_unpacked_first(w, r->m)) {
         kern->product_int8(out, r->bytes, r->m, w->block, q, s, w->depth);
         return;
     }
@@ -180,6 +188,7 @@ static void panel_f32(const packed_rows *r, const fmi_fast_weight *w, uint32_t p
 static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t p1)
 {
     const fmi_fast_weight *w = fmi_fast_weight_of(p->w);
+    const fmi_fast_kern *kern = r->job->kern;
     const uint32_t wide = fmi_panel_outputs(w);
 
     if (p0 < p1)
@@ -197,8 +206,9 @@ static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t
         else if (is_f32(w))
             panel_f32(r, w, i, &out);
         else
-            r->job->kern->product_bf16(&out, r->bytes, r->m, w->q + i * w->panel_q,
-                                       left <= FMI_OUTPUTS ? FMI_OUTPUTS : wide, w->depth);
+            (w->layout == FMI_LAYOUT_F16 ? kern->product_f16 : kern->product_bf16)(
+                &out, r->bytes, r->m, w->q + i * w->panel_q,
+                left <= FMI_OUTPUTS ? FMI_OUTPUTS : wide, w->depth);
     }
 }
 

@@ -41,6 +41,8 @@ static fmi_fast_layout layout_of(fm_role role, fm_dtype dtype)
         return FMI_LAYOUT_INT8;
     if (dtype == FM_BF16)
         return FMI_LAYOUT_BF16;
+    if (dtype == FM_F16)
+        return FMI_LAYOUT_F16;
     return dtype == FM_F32 ? FMI_LAYOUT_F32 : FMI_LAYOUT_FILE;
 }
 
@@ -93,6 +95,10 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
         w->depth = ceil_div(k, 2);
         w->panel_q = (size_t)w->depth * fmi_panel_outputs(w) * 4;
         *bytes = wide_outputs(n) * w->depth * 4;
+    } else if (w->layout == FMI_LAYOUT_F16) {
+        w->depth = k;
+        w->panel_q = (size_t)k * FMI_WIDE * 2;
+        *bytes = wide_outputs(n) * k * 2;
     } else if (w->layout == FMI_LAYOUT_DOWN) {
         w->depth = ceil_div(k, 32) * 32;
         *bytes = (uint64_t)n * w->depth * 2;
@@ -227,7 +233,7 @@ static fm_status row_bf16(uint16_t *dst, float *row, fm_dtype dtype, const uint8
     return rc < 0 ? rc : fm_from_f32(dst, FM_BF16, row, k);
 }
 
-/* Where pair p of output n lies in the panels; the last panel may be of 16 outputs. */
+/* Where pair (f16: k) p of output n lies in the panels; the last panel may be of 16 outputs. */
 static size_t pair_at(const fmi_fast_weight *w, uint32_t n, uint32_t p)
 {
     uint32_t wide = fmi_panel_outputs(w), at = n / wide * wide;
@@ -259,6 +265,14 @@ static fm_status image_bf16(uint8_t *image, uint64_t bytes, const fmi_fast_weigh
     return rc;
 }
 
+static void image_f16(uint8_t *image, uint64_t bytes, const fmi_fast_weight *w, const uint8_t *src)
+{
+    memset(image, 0, (size_t)bytes);
+    for (uint32_t n = 0; n < w->base.n; n++)
+        for (uint32_t k = 0; k < w->base.k; k++, src += 2)
+            memcpy(image + 2 * pair_at(w, n, k), src, 2);
+}
+
 /* ---- slots ---- */
 
 static fm_status op_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
@@ -287,6 +301,8 @@ static fm_status op_image(fm_backend *be, void *image, fm_role role, fm_dtype dt
         return fmi_fast_of(be)->exact.weight_image(be, image, role, dtype, n, k, host_bytes);
     if (w.layout == FMI_LAYOUT_INT8)
         image_int8(image, &w, host_bytes);
+    else if (w.layout == FMI_LAYOUT_F16)
+        image_f16(image, bytes, &w, host_bytes);
     else if (w.layout == FMI_LAYOUT_FILE)
         memcpy(image, host_bytes, (size_t)bytes);
     else
@@ -416,8 +432,12 @@ static fm_status row_int8(float *y, const fmi_fast_weight *w, uint32_t n)
     return rc;
 }
 
-static void row_pairs(float *y, const fmi_fast_weight *w, uint32_t n)
+static void row_halves(float *y, const fmi_fast_weight *w, uint32_t n)
 {
+    for (uint32_t k = 0; k < w->base.k && w->layout == FMI_LAYOUT_F16; k++)
+        y[k] = fm_f16_to_f32(fm_get_u16(w->q + 2 * pair_at(w, n, k)));
+    if (w->layout == FMI_LAYOUT_F16)
+        return;
     for (uint32_t k = 0; k < w->base.k; k++)
         y[k] = fm_bf16_to_f32(fm_get_u16(w->q + 4 * pair_at(w, n, k / 2) + 2 * (k % 2)));
 }
@@ -440,7 +460,7 @@ static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *base
         else if (w->layout == FMI_LAYOUT_FILE)
             fmi_stick(fmi_cpu_of(be), fm_to_f32(out, w->dtype, w->q + id * w->row_bytes, base->k));
         else
-            row_pairs(out, w, id);
+            row_halves(out, w, id);
     }
 }
 

@@ -7,6 +7,7 @@
 #define FMI_MIN2(a, b) ((a) < (b) ? (a) : (b))
 
 #include "infer/cpu/kern_fast_product.h"
+#include "infer/cpu/kern_fast_half.h"
 #include "infer/cpu/kern_fast_lora.h"
 
 #if defined(FMI_FAST_BF16)
@@ -41,6 +42,8 @@ const fmi_fast_kern FMI_TABLE = {
     .unpack = k_unpack,
     .pack_bf16 = k_pack_bf16,
     .product_bf16 = k_product_bf16,
+    .pack_f32 = k_pack_f32,
+    .product_f16 = k_product_f16,
     .round_row = k_round_row,
     .lora_down = k_lora_down,
     .lora_up = k_lora_up,

@@ -9,7 +9,8 @@
  *   int8: for each block of 32 k (Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float scale[r],
  *         and int32 start[r] = offset * sum of the block's int8, or where offset is 0
  *         float sum[r] = scale * that sum
- *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half) */
+ *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half)
+ *   f16: for each k: float x[r] (only the weight is float16) */
 #ifndef FM_INFER_CPU_KERN_FAST_H
 #define FM_INFER_CPU_KERN_FAST_H
 
@@ -19,7 +20,7 @@
 
 #define FMI_BLOCK 32u   /* k of one scale */
 #define FMI_OUTPUTS 16u /* of a panel of block types */
-#define FMI_WIDE 32u    /* of a panel of bf16; the last has 16 if that is enough */
+#define FMI_WIDE 32u    /* of a panel of bf16 or f16; the last has 16 if that is enough */
 #define FMI_ROW_BLOCK_BYTES(quads) (4u * (quads) + 8u) /* of one row in one block of packed int8 */
 
 /* How a panel's blocks lie. UNPACKED: eight lines of 64 unsigned bytes a block, 16 f32 scales, and
@@ -75,6 +76,12 @@ typedef struct fmi_fast_kern {
      * the panel, 16 or 32. */
     void (*product_bf16)(const fmi_fast_out *out, const void *packed, uint32_t m, const void *panel,
                          uint32_t width, uint32_t pairs);
+
+    void (*pack_f32)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
+                     uint32_t m, uint32_t k);
+    /* Weights widened from float16; order and bits of mode exact: blocks of 512 k. */
+    void (*product_f16)(const fmi_fast_out *out, const void *packed, uint32_t m, const void *panel,
+                        uint32_t width, uint32_t k);
 
     /* ---- low-rank terms ---- */
     /* One row of x as bf16 [kp], zeros from k on. */

@@ -292,6 +292,38 @@ static void products_equal_the_reference(void **state)
         }
 }
 
+/* What nothing rounds has mode exact's bits. */
+static void stored_floats_give_the_bits_of_exact(void **state)
+{
+    static const fm_dtype some[] = {FM_F32, FM_F16, FM_F8_E4M3};
+    enum { M = 15, N = 70, K = 1100 };
+    float *x = random_floats((M + 3) * K, 1.0), *y = random_floats(M * N, 1.0);
+    float *want = random_floats(M * N, 1.0);
+
+    (void)state;
+    for (size_t d = 0; d < FM_ARRAY_LEN(some); d++) {
+        product_case c = {.m = M, .x = x, .bias = random_floats(N, 1.0)};
+        c.w = random_matrix(some[d], N, K);
+        for (size_t i = 0; i < FM_ARRAY_LEN(isas); i++) {
+            fm_backend *exact;
+            rig r;
+            if (!rig_open(&r, isas[i], 2))
+                continue;
+            tk_ok(fm_backend_open(&exact, "exact", NULL));
+            run_linear(&c, exact, want);
+            run_linear(&c, r.be, y);
+            same_floats(y, want, M * N, fm_dtype_get(some[d])->name, isas[i]);
+            fm_backend_close(exact);
+            rig_close(&r);
+        }
+        matrix_free(&c.w);
+        fm_free(c.bias);
+    }
+    fm_free(x);
+    fm_free(y);
+    fm_free(want);
+}
+
 /* ---- rows alone and in company; lists ---- */
 
 /* Every row of a list of products over three groups of rows is what linear gives that row alone. */
@@ -546,6 +578,7 @@ int main(void)
         cmocka_unit_test(weights_are_no_larger_than_their_files),
         cmocka_unit_test(not_a_number_stays_in_its_row),
         cmocka_unit_test(products_equal_the_reference),
+        cmocka_unit_test(stored_floats_give_the_bits_of_exact),
         cmocka_unit_test(a_list_gives_each_row_its_own_result),
         cmocka_unit_test(lora_terms_equal_the_reference),
     };
