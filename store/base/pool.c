@@ -4,13 +4,18 @@
  * partition is fixed; who computes a part is not. A worker claims the part of its number; when the
  * caller is through with its own, it claims and computes those that no worker has begun, so that a
  * worker whose core is taken by another process holds nobody up. Only who has won a claim looks at
- * the job, so it may be rewritten as soon as all parts are done. Both sides spin for a few tens of
- * microseconds before they sleep on a condition variable: waking a sleeping thread costs more than a
- * whole short kernel.
+ * the job, so it may be rewritten as soon as all parts are done.
  *
- * Sleeping is announced (sleepers, caller_waits) before the word is read a last time, and the word
- * is written before the announcement is read, all in sequential consistency: one of the two sides
- * always sees the other. */
+ * A short call costs what its cache lines cost on their way between cores, so there are two of
+ * them: the word with the job, which goes to a worker, and the worker's own, with its claim, its
+ * status and whether it is done, which comes back.
+ *
+ * Both sides spin for a few microseconds, then offer their core between looks (who is waited for may
+ * stand in line behind us: spinning on would cost it all of the 40 us), and then sleep on a
+ * condition variable: waking a sleeping thread costs more than a whole short kernel. Sleeping is
+ * announced (sleepers, caller_waits) before the words are read a last time, and words are written
+ * before the announcement is read, all in sequential consistency: one of the two sides always sees
+ * the other. */
 #include "store/base/pool.h"
 
 #include "store/base/mem.h"
@@ -23,16 +28,17 @@
 #include <unistd.h>
 
 #define MAX_THREADS 1024
-#define SPIN_NS 40000
+#define SPIN_NS 5000  /* with pauses */
+#define WAIT_NS 45000 /* and with offers of the core */
 #define SPINS_PER_CLOCK 64
 #define PARTS_BITS 16
 
 struct worker {
+    _Alignas(64) atomic_uint_fast64_t state; /* the last generation begun << 1 | done */
+    fm_status status;                        /* of the part; written by who claimed it */
+    unsigned number;                         /* 1 ..: the caller is number 0 */
     fm_pool *pool;
-    unsigned number; /* 1 ..: the caller is number 0 */
     pthread_t thread;
-    atomic_uint_fast64_t claimed; /* the last generation whose part was begun */
-    fm_status status;             /* of the part; written by who claimed it */
     fm_error_state error;
 };
 
@@ -40,14 +46,12 @@ struct fm_pool {
     unsigned threads;
     unsigned started;      /* workers whose thread runs */
     struct worker *worker; /* [threads], [0] unused */
-    /* the job; read by participants only */
+    /* the job; read by participants only, and on the line of the word that announces it */
+    _Alignas(64) atomic_uint_fast64_t word; /* generation << PARTS_BITS | parts */
     fm_pool_fn fn;
     void *ctx;
     size_t count;
-    /* hot words on lines of their own */
-    _Alignas(64) atomic_uint_fast64_t word; /* generation << PARTS_BITS | parts */
-    _Alignas(64) atomic_uint pending;       /* participants still at work */
-    _Alignas(64) atomic_uint sleepers;
+    _Alignas(64) atomic_uint sleepers; /* read by all, rarely written */
     atomic_bool caller_waits;
     atomic_bool stop;
     pthread_mutex_t mutex;
@@ -91,6 +95,16 @@ static void part_of(size_t *begin, size_t *end, size_t count, unsigned parts, un
     *end = *begin + each + (i < longer ? 1 : 0);
 }
 
+/* Between rounds of looking; false: time to sleep. */
+static bool keep_waiting(int64_t since)
+{
+    const int64_t waited = now_ns() - since;
+
+    if (waited > SPIN_NS)
+        sched_yield();
+    return waited < WAIT_NS;
+}
+
 static bool word_changed(fm_pool *p, uint64_t seen)
 {
     return atomic_load(&p->word) != seen || atomic_load(&p->stop);
@@ -98,7 +112,7 @@ static bool word_changed(fm_pool *p, uint64_t seen)
 
 static void wait_for_word(fm_pool *p, uint64_t seen)
 {
-    const int64_t until = now_ns() + SPIN_NS;
+    const int64_t since = now_ns();
 
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
@@ -106,7 +120,7 @@ static void wait_for_word(fm_pool *p, uint64_t seen)
                 return;
             cpu_pause();
         }
-    } while (now_ns() < until);
+    } while (keep_waiting(since));
     pthread_mutex_lock(&p->mutex);
     atomic_fetch_add(&p->sleepers, 1);
     while (!word_changed(p, seen))
@@ -115,28 +129,36 @@ static void wait_for_word(fm_pool *p, uint64_t seen)
     pthread_mutex_unlock(&p->mutex);
 }
 
-static void wait_for_participants(fm_pool *p)
+static bool is_done(struct worker *w, uint64_t generation)
 {
-    const int64_t until = now_ns() + SPIN_NS;
+    return atomic_load(&w->state) == (generation << 1 | 1);
+}
+
+static void wait_for_part(fm_pool *p, struct worker *w, uint64_t generation)
+{
+    const int64_t since = now_ns();
 
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
-            if (atomic_load(&p->pending) == 0)
+            if (is_done(w, generation))
                 return;
             cpu_pause();
         }
-    } while (now_ns() < until);
+    } while (keep_waiting(since));
     pthread_mutex_lock(&p->mutex);
     atomic_store(&p->caller_waits, true);
-    while (atomic_load(&p->pending) != 0)
+    while (!is_done(w, generation))
         pthread_cond_wait(&p->done, &p->mutex);
     atomic_store(&p->caller_waits, false);
     pthread_mutex_unlock(&p->mutex);
 }
 
-static void finish_part(fm_pool *p)
+static void finish_part(struct worker *w, uint64_t generation)
 {
-    if (atomic_fetch_sub(&p->pending, 1) != 1 || !atomic_load(&p->caller_waits))
+    fm_pool *p = w->pool;
+
+    atomic_store(&w->state, generation << 1 | 1);
+    if (!atomic_load(&p->caller_waits))
         return;
     pthread_mutex_lock(&p->mutex);
     pthread_cond_signal(&p->done);
@@ -147,8 +169,9 @@ static void finish_part(fm_pool *p)
  * on: had the part not been begun, the caller would still be waiting. */
 static bool claim(struct worker *w, uint64_t generation)
 {
-    uint_fast64_t last = atomic_load(&w->claimed);
-    return last < generation && atomic_compare_exchange_strong(&w->claimed, &last, generation);
+    uint_fast64_t last = atomic_load(&w->state);
+    return last >> 1 < generation &&
+           atomic_compare_exchange_strong(&w->state, &last, generation << 1);
 }
 
 static void compute_part(fm_pool *p, struct worker *w, unsigned parts)
@@ -175,7 +198,7 @@ static void *worker_main(void *arg)
         if (w->number >= parts || !claim(w, seen >> PARTS_BITS))
             continue;
         compute_part(p, w, parts);
-        finish_part(p);
+        finish_part(w, seen >> PARTS_BITS);
     }
 }
 
@@ -209,7 +232,9 @@ fm_status fm_pool_new(fm_pool **out, unsigned threads)
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
-    p->worker = fm_calloc(threads, sizeof(*p->worker));
+    p->worker = fm_aligned_alloc(_Alignof(struct worker), threads * sizeof(*p->worker));
+    if (p->worker)
+        memset(p->worker, 0, threads * sizeof(*p->worker));
     fm_status rc = p->worker ? start_workers(p) : FM_ENOMEM;
     if (rc < 0) {
         fm_pool_free(p);
@@ -234,7 +259,6 @@ static uint64_t publish(fm_pool *p, unsigned parts)
 {
     uint64_t generation = (atomic_load(&p->word) >> PARTS_BITS) + 1;
 
-    atomic_store(&p->pending, parts - 1);
     atomic_store(&p->word, generation << PARTS_BITS | parts);
     if (atomic_load(&p->sleepers) == 0)
         return generation;
@@ -250,7 +274,7 @@ static void compute_unclaimed(fm_pool *p, unsigned parts, uint64_t generation)
         if (!claim(&p->worker[i], generation))
             continue;
         compute_part(p, &p->worker[i], parts);
-        atomic_fetch_sub(&p->pending, 1);
+        atomic_store(&p->worker[i].state, generation << 1 | 1);
     }
 }
 
@@ -275,11 +299,13 @@ fm_status fm_pool_run(fm_pool *pool, size_t count, size_t min_chunk, fm_pool_fn 
     compute_unclaimed(pool, parts, generation);
     if (rc < 0)
         fm_error_restore(&own);
-    wait_for_participants(pool);
-    for (unsigned i = 1; i < parts && rc >= 0; i++) {
-        rc = pool->worker[i].status;
-        if (rc < 0)
+    for (unsigned i = 1; i < parts; i++) {
+        if (!is_done(&pool->worker[i], generation))
+            wait_for_part(pool, &pool->worker[i], generation);
+        if (rc >= 0 && pool->worker[i].status < 0) {
+            rc = pool->worker[i].status;
             fm_error_restore(&pool->worker[i].error);
+        }
     }
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "store/base/pool.h"
 
 #include <stdatomic.h>
+#include <time.h>
 
 enum { N = 1000 };
 
@@ -127,6 +128,49 @@ static void many_short_runs_of_changing_width_complete(void **state)
     fm_pool_free(p);
 }
 
+struct shared {
+    atomic_uint busy[8]; /* by worker number */
+    unsigned spin[8];    /* of each part; plain: rewritten between runs */
+    atomic_uint calls, clashes;
+};
+
+static fm_status uneven(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    struct shared *s = ctx;
+
+    if (atomic_fetch_add(&s->busy[worker], 1) != 0)
+        atomic_fetch_add(&s->clashes, 1);
+    for (size_t i = begin; i < end; i++)
+        for (unsigned n = 0; n < s->spin[i]; n++)
+            atomic_fetch_add_explicit(&s->calls, n == 0, memory_order_relaxed);
+    atomic_fetch_sub(&s->busy[worker], 1);
+    return FM_OK;
+}
+
+/* Parts of uneven length, sometimes after the workers went to sleep: nothing is lost or done twice,
+ * a number is one thread's at a time, and the job may be rewritten at once. */
+static void workers_that_sleep_or_come_late_lose_no_part(void **state)
+{
+    static const struct timespec nap = {.tv_nsec = 200000};
+    struct shared s = {.calls = 0};
+    fm_pool *p;
+    unsigned want = 0;
+
+    (void)state;
+    tk_ok(fm_pool_new(&p, 4));
+    for (unsigned i = 0; i < 2000; i++) {
+        for (unsigned part = 0; part < 8; part++)
+            s.spin[part] = 1 + (i * 7 + part * 13) % 97 * (part == i % 4 ? 50 : 1);
+        tk_ok(fm_pool_run(p, 1 + i % 8, 1, uneven, &s));
+        want += 1 + i % 8;
+        assert_int_equal(s.calls, want);
+        if (i % 20 == 0)
+            nanosleep(&nap, NULL);
+    }
+    assert_int_equal(s.clashes, 0);
+    fm_pool_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +181,7 @@ int main(void)
         cmocka_unit_test(parts_are_not_smaller_than_asked),
         cmocka_unit_test(the_failure_of_the_lowest_part_wins_with_its_text),
         cmocka_unit_test(many_short_runs_of_changing_width_complete),
+        cmocka_unit_test(workers_that_sleep_or_come_late_lose_no_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
