@@ -12,6 +12,7 @@
 
 #define TILE_ROWS 48u         /* query rows times heads of a group that a tile aims at */
 #define MIN_WORK 60000u       /* positions x query heads x hd: less is not worth a second thread */
+#define AHEAD 8u              /* rows whose lines are fetched in advance */
 #define SPLIT_MAX (64u << 20) /* bytes of parts */
 
 typedef struct tile {
@@ -203,24 +204,29 @@ static void merge_part(const work *w, uint32_t c, float *sum, float *part)
                            part[w->rows + r], part_o(w, part) + r * j->hdv, j->op->hd);
 }
 
-static void finish(const work *w, float *sum)
-{
-    const job *j = w->j;
-
-    for (uint32_t r = 0; r < w->rows; r++) {
-        size_t row = w->t->row + r / j->group;
-        size_t head = (size_t)w->head * j->group + r % j->group;
-        j->kern->finish(j->op->out + row * j->op->ldo + head * j->op->hd,
-                        part_o(w, sum) + r * j->hdv, sum[w->rows + r], j->op->hd);
-    }
-}
-
 static work work_of(const job *j, size_t unit)
 {
     const tile *t = &j->tiles[unit / j->op->nkv];
 
     return (work){
         .j = j, .t = t, .head = (uint32_t)(unit % j->op->nkv), .rows = t->rows * j->group};
+}
+
+/* Where a flat row lies in q or out. */
+static size_t query_at(const work *w, uint32_t r, size_t ld)
+{
+    return (w->t->row + r / w->j->group) * ld +
+           ((size_t)w->head * w->j->group + r % w->j->group) * w->j->op->hd;
+}
+
+/* Rows of q and out are far apart, which hardware does not foresee. */
+static void fetch(const float *x, uint32_t n, bool write)
+{
+    for (uint32_t i = 0; i < n; i += 16)
+        if (write)
+            __builtin_prefetch(x + i, 1);
+        else
+            __builtin_prefetch(x + i, 0);
 }
 
 /* The query rows as int16, and room for the rest; extra floats are the caller's (64-byte aligned
@@ -243,11 +249,25 @@ static fm_status prepare(work *w, fmi_scratch *scratch, size_t extra, float **ex
     /* with a cap, scores reach the kernel as s / softcap */
     const float scale = a->softcap > 0.0f ? a->scale / a->softcap : a->scale * 0x1.715476p+0f;
     for (uint32_t r = 0; r < w->rows; r++) {
-        const float *q = a->q + (w->t->row + r / j->group) * a->ldq +
-                         ((size_t)w->head * j->group + r % j->group) * a->hd;
+        const float *q = a->q + query_at(w, r, a->ldq);
+        if (r + AHEAD < w->rows)
+            fetch(a->q + query_at(w, r + AHEAD, a->ldq), a->hd, false);
         w->q_scale[r] = j->kern->quantise(w->q + (size_t)r * FMI_FA_Q_LD, q, a->hd) * scale;
     }
     return FM_OK;
+}
+
+static void finish(const work *w, float *sum)
+{
+    const job *j = w->j;
+    const fm_attn *a = j->op;
+
+    for (uint32_t r = 0; r < w->rows; r++) {
+        if (r + AHEAD < w->rows)
+            fetch(a->out + query_at(w, r + AHEAD, a->ldo), a->hd, true);
+        j->kern->finish(a->out + query_at(w, r, a->ldo), part_o(w, sum) + r * j->hdv,
+                        sum[w->rows + r], a->hd);
+    }
 }
 
 static fm_status whole_unit(const job *j, size_t unit, fmi_scratch *scratch)
