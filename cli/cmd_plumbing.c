@@ -166,6 +166,7 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
 {
     fm_oid oid;
     plumb p = {.top = top};
+    c->keep_packed = true;
     fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);

@@ -128,6 +128,7 @@ int cmd_run(cli *c, int argc, char **argv)
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->mode = CLI_ANSWER_MODE;
+    c->keep_packed = true;
     int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
     if (code != CLI_GO_ON)
         return code;

@@ -135,6 +135,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->mode = CLI_ANSWER_MODE;
+    c->keep_packed = true;
     int code = cli_parse(c, argc, argv, table, args, 0, OPT_LIST_MAX, &n);
     if (code != CLI_GO_ON)
         return code;

@@ -232,6 +232,7 @@ int cmd_test(cli *c, int argc, char **argv)
         CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
+    c->keep_packed = true;
     int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
     if (code != CLI_GO_ON)
         return code;

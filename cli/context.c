@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/io.h"
+#include "store/base/mem.h"
+
 volatile int cli_interrupted;
 
 static void on_signal(int sig)
@@ -92,8 +95,25 @@ fm_status cli_open(cli *c)
     return c->repo ? FM_OK : fm_repo_open(&c->repo, c->dir);
 }
 
+/* Config fmstore.cachemax, in MiB; 0: nothing is kept there. */
+static fm_status cache_max(cli *c, uint64_t *bytes)
+{
+    char *text = fm_repo_config(c->repo, "fmstore.cachemax"), *end = NULL;
+    if (!text)
+        return FM_OK;
+    unsigned long long mib = strtoull(text, &end, 10);
+    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && mib < (1ull << 40);
+    *bytes = (uint64_t)mib << 20;
+    fm_status rc =
+        good ? FM_OK
+             : fm_fail(FM_EINVAL, "config fmstore.cachemax is '%s', not a number of MiB", text);
+    fm_free(text);
+    return rc;
+}
+
 fm_status cli_engine(cli *c)
 {
+    char *folder = NULL;
     if (c->engine)
         return FM_OK;
     fm_engine_opts opts = fm_engine_defaults();
@@ -101,7 +121,29 @@ fm_status cli_engine(cli *c)
     opts.weight_bytes_max = c->weight_bytes_max;
     if (c->mode)
         opts.mode = c->mode;
-    return fm_engine_new(&c->engine, &opts);
+    fm_status rc = FM_OK;
+    if (c->keep_packed && c->repo) {
+        rc = cache_max(c, &opts.cache_bytes_max);
+        folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;
+        if (rc == FM_OK && !folder)
+            rc = FM_ENOMEM;
+        opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
+    }
+    if (rc == FM_OK)
+        rc = fm_engine_new(&c->engine, &opts);
+    fm_free(folder);
+    return rc;
+}
+
+/* Nobody asked for it, so it is worth a word: a disk that damages one file damages others. */
+static void tell_damage(cli *c)
+{
+    static uint64_t told;
+    uint64_t refused = fm_engine_stats_of(c->engine).packed_refused;
+    if (refused > told)
+        fprintf(stderr, "fmstore: %llu damaged files under cache/packed were made anew\n",
+                (unsigned long long)(refused - told));
+    told = refused;
 }
 
 fm_status cli_resolve(cli *c, const char *rev, fm_oid *oid, fm_tree **tree)
@@ -118,7 +160,11 @@ fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model
 {
     fm_provider p = fm_store_provider(fm_repo_store(c->repo));
     fm_status rc = cli_engine(c);
-    return rc == FM_OK ? fm_model_load(out, c->engine, tree, &p, what) : rc;
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_model_load(out, c->engine, tree, &p, what);
+    tell_damage(c);
+    return rc;
 }
 
 fm_status cli_load_rev(cli *c, const char *rev, fm_oid *oid, fm_model **out)

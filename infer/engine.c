@@ -9,8 +9,24 @@
 
 fm_engine_opts fm_engine_defaults(void)
 {
-    return (fm_engine_opts){
-        .threads = 0, .mode = "exact", .max_rows = 512, .kv_bytes_max = 1ull << 30, .prefix_cache = true};
+    return (fm_engine_opts){.threads = 0,
+                            .mode = "exact",
+                            .max_rows = 512,
+                            .kv_bytes_max = 1ull << 30,
+                            .prefix_cache = true,
+                            .cache_bytes_max = 4ull << 30,
+                            .cache_min_bytes = 256u << 10};
+}
+
+static fm_status open_weights(fm_engine *e)
+{
+    fm_engine_opts *o = &e->opts;
+    fm_status rc = FM_OK;
+    if (o->cache_dir)
+        rc = fmi_artefacts_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
+    o->cache_dir = NULL; /* the caller's */
+    fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
+    return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
 }
 
 fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
@@ -34,7 +50,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
     if (rc == FM_OK)
-        rc = fmi_weights_new(&e->weights, e->be, o.weight_bytes_max);
+        rc = open_weights(e);
     if (rc == FM_OK)
         rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
     if (rc == FM_OK && o.prefix_cache)
@@ -59,6 +75,7 @@ void fm_engine_free(fm_engine *e)
     fmi_prefix_free(e->prefix);
     fmi_kv_free(e->kv);
     fmi_weights_free(e->weights);
+    fmi_artefacts_free(e->artefacts);
     fmi_geom *next;
     for (fmi_geom *g = e->geoms; g; g = next) {
         next = g->next;
@@ -99,6 +116,9 @@ void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx)
 fm_engine_stats fm_engine_stats_of(const fm_engine *e)
 {
     fmi_weights_stats w = fmi_weights_stats_of(e->weights);
+    fmi_artefact_stats f = {0, 0, 0};
+    if (e->artefacts)
+        f = fmi_artefact_stats_of(e->artefacts);
     return (fm_engine_stats){
         .weights = w.count,
         .weight_bytes = w.bytes,
@@ -109,6 +129,9 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e)
         .weight_hits = w.hits,
         .weight_misses = w.misses,
         .weight_evictions = w.evictions,
+        .packed_mapped = f.mapped,
+        .packed_written = f.written,
+        .packed_refused = f.refused,
         .kv_bytes = fmi_kv_bytes(e->kv),
         .prefix_queries = e->prefix_queries,
         .prefix_hits = e->prefix_hits,

@@ -101,6 +101,7 @@ struct fm_engine {
     fm_pool *pool;
     fm_backend *be;
     fmi_weights *weights;
+    fmi_artefacts *artefacts; /* NULL without cache_dir */
     fmi_kv *kv;
     fmi_prefix *prefix; /* NULL: switched off */
     fmi_geom *geoms;

@@ -33,6 +33,11 @@ typedef struct fm_engine_opts {
     /* Most bytes of weights (0 = no budget). With one, what no open model holds stays until the
      * room is needed; without, it leaves with its last model. */
     uint64_t weight_bytes_max;
+    /* A folder where packed weights are kept in files, found again by later runs and shared by
+     * processes; made when needed, deletable at any time. NULL: none. Copied. */
+    const char *cache_dir;
+    uint64_t cache_bytes_max; /* of those files; the longest unused go (4 GiB; 0 = no bound) */
+    uint64_t cache_min_bytes; /* smaller ones are not worth a file (256 KiB) */
 } fm_engine_opts;
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
@@ -48,6 +53,8 @@ typedef struct fm_engine_stats {
     uint64_t weight_bytes_max;      /* the budget, 0 = none */
     /* Since the beginning: tensors asked for and found, read, and sent away for room. */
     uint64_t weight_hits, weight_misses, weight_evictions;
+    /* Files of cache_dir: mapped, written, and refused because they were damaged. */
+    uint64_t packed_mapped, packed_written, packed_refused;
     uint64_t kv_bytes, steps, rows, models;
     uint64_t gemm_groups; /* products run, to show sharing */
     uint64_t layer_rows;  /* rows that ran, summed over layers */

@@ -14,7 +14,7 @@
 #ifndef FM_INFER_WEIGHTS_H
 #define FM_INFER_WEIGHTS_H
 
-#include "infer/backend.h"
+#include "infer/artefact.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS
@@ -35,14 +35,20 @@ typedef struct fmi_cached {
     /* The cache's own, behind its lock. */
     enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;
     uint32_t refs;
-    void *image;                      /* what w is mapped from */
+    void *image;                      /* what w is mapped from: memory, or */
+    fm_file_map map;                  /* an artefact's file */
     struct fmi_cached *next;          /* of its bucket */
     struct fmi_cached *older, *newer; /* of those without references */
 } fmi_cached;
 
 typedef struct fmi_weights fmi_weights;
-/* bytes_max 0: no budget. */
-FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, uint64_t bytes_max);
+typedef struct fmi_weights_opts {
+    uint64_t bytes_max;       /* 0: no budget */
+    fmi_artefacts *artefacts; /* borrowed; NULL: images are made anew each time */
+    uint64_t artefact_min;    /* images of fewer bytes are not kept in files */
+} fmi_weights_opts;
+FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be,
+                                     const fmi_weights_opts *opts);
 void fmi_weights_free(fmi_weights *c); /* asserts that nothing is held any more */
 
 /* One more reference to e's tensor in this form, read from p if it is not resident. FM_ELIMIT names

@@ -113,8 +113,8 @@ static bool author_ok(const char *s)
            !strchr(lt + 1, '<') && !strchr(s, '\n') && strspn(s, " ") == 0;
 }
 
-/* A value of REPO/config, then of git's files (lineage.git/config, the user's, the system's). */
-static char *config_value(fm_repo *r, const char *key)
+/* REPO/config, then git's files (lineage.git/config, the user's, the system's). */
+char *fm_repo_config(fm_repo *r, const char *key)
 {
     char *path = fm_path_join(r->path, "config"), *out = NULL;
     git_config *ours = NULL, *theirs = NULL;
@@ -145,9 +145,9 @@ fm_status fmi_author(char **out, fm_repo *r, const char *given)
         *out = fm_strdup(given);
     } else {
         if (!name || !*name)
-            name = config_name = config_value(r, "user.name");
+            name = config_name = fm_repo_config(r, "user.name");
         if (!mail || !*mail)
-            mail = config_mail = config_value(r, "user.email");
+            mail = config_mail = fm_repo_config(r, "user.email");
         *out = fm_asprintf("%s <%s>", name ? name : "fmstore", mail ? mail : "fmstore@localhost");
     }
     if (!*out) {

@@ -30,6 +30,8 @@ FM_CHECKED fm_status fm_repo_init(const char *dir, bool bare);
 FM_CHECKED fm_status fm_repo_open(fm_repo **out, const char *dir);
 void fm_repo_close(fm_repo *r);
 fm_store *fm_repo_store(fm_repo *r);
+/* A value of REPO/config, else of git's own files ("fmstore.cachemax"); NULL: unset. fm_free. */
+char *fm_repo_config(fm_repo *r, const char *key);
 const char *fm_repo_path(const fm_repo *r); /* the folder that holds config, packs, lineage.git */
 
 /* ---- versions ---- */

@@ -102,6 +102,12 @@ static void put_weights(fm_buf *out, const fm_engine_stats *e)
     put_value(out, "weight_misses_total", "counter", "Tensors read.", e->weight_misses);
     put_value(out, "weight_evictions_total", "counter", "Tensors sent away for room.",
               e->weight_evictions);
+    put_value(out, "packed_files_mapped_total", "counter", "Packed weights mapped from cache/.",
+              e->packed_mapped);
+    put_value(out, "packed_files_written_total", "counter", "Packed weights written to cache/.",
+              e->packed_written);
+    put_value(out, "packed_files_refused_total", "counter",
+              "Files of cache/ that were damaged and made anew.", e->packed_refused);
 }
 
 void fmi_metrics_write(fmi_metrics *m, fm_buf *out)

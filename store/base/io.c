@@ -283,6 +283,24 @@ fm_status fm_file_bytes(uint64_t *out, const char *path)
     return FM_OK;
 }
 
+fm_status fm_file_time(int64_t *out, const char *path)
+{
+    struct stat st;
+
+    *out = 0;
+    if (stat(path, &st) < 0)
+        return io_fail("stat", path);
+    *out = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    return FM_OK;
+}
+
+fm_status fm_touch_file(const char *path)
+{
+    if (gate() || utimensat(AT_FDCWD, path, NULL, 0) < 0)
+        return io_fail("set the time of", path);
+    return FM_OK;
+}
+
 fm_status fm_fsync_dir(const char *path)
 {
     fm_status rc = FM_OK;
@@ -627,10 +645,8 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
     return rc;
 }
 
-static fm_status publish(fm_writer *w, const char *path)
+static fm_status put_in_place(fm_writer *w, const char *path)
 {
-    if (gate() || fsync(w->fd) < 0)
-        return io_fail("fsync", w->temp);
     /* Renamed while open: the lock that says that this file has an owner must not end before. */
     if (gate() || rename(w->temp, path) < 0)
         return io_fail("rename into place", path);
@@ -638,12 +654,19 @@ static fm_status publish(fm_writer *w, const char *path)
     w->temp = NULL;
     int fd = w->fd;
     w->fd = -1;
-    if (close(fd) < 0)
-        return io_fail("close", path);
-    return fsync_folder_of(path);
+    return close(fd) < 0 ? io_fail("close", path) : FM_OK;
 }
 
-fm_status fm_writer_commit(fm_writer *w, const char *path)
+static fm_status publish(fm_writer *w, const char *path)
+{
+    if (gate() || fsync(w->fd) < 0)
+        return io_fail("fsync", w->temp);
+    fm_status rc = put_in_place(w, path);
+    return rc < 0 ? rc : fsync_folder_of(path);
+}
+
+static fm_status finish(fm_writer *w, const char *path,
+                        fm_status (*end)(fm_writer *w, const char *path))
 {
     fm_status rc = writer_usable(w, 0, 0);
 
@@ -654,7 +677,17 @@ fm_status fm_writer_commit(fm_writer *w, const char *path)
     if (!path)
         return fm_fail(FM_EINVAL, "%s: a path is needed to commit", w->temp);
     rc = flush(w);
-    return rc < 0 ? rc : writer_fail(w, publish(w, path));
+    return rc < 0 ? rc : writer_fail(w, end(w, path));
+}
+
+fm_status fm_writer_commit(fm_writer *w, const char *path)
+{
+    return finish(w, path, publish);
+}
+
+fm_status fm_writer_place(fm_writer *w, const char *path)
+{
+    return finish(w, path, put_in_place);
 }
 
 void fm_writer_close(fm_writer *w)

@@ -35,6 +35,8 @@ uint64_t fm_writer_offset(const fm_writer *w);
 FM_CHECKED fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len);
 /* The path may be decided late (a file named by its digest): NULL keeps the one given at open. */
 FM_CHECKED fm_status fm_writer_commit(fm_writer *w, const char *path);
+/* As commit, but nothing is made durable: for what can be made again, and whose readers check it. */
+FM_CHECKED fm_status fm_writer_place(fm_writer *w, const char *path);
 void fm_writer_close(fm_writer *w);
 
 /* Removes the temporaries of dead owners from a folder. Failing harms nothing, and is not told. */
@@ -48,6 +50,9 @@ FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow
 bool fm_path_exists(const char *path);
 bool fm_path_is_dir(const char *path);
 FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);
+/* Time of its last change in nanoseconds since 1970; fm_touch_file sets it to now. */
+FM_CHECKED fm_status fm_file_time(int64_t *out, const char *path);
+FM_CHECKED fm_status fm_touch_file(const char *path);
 char *fm_path_join(const char *a, const char *b); /* fm_free; NULL = ENOMEM */
 const char *fm_path_base(const char *path);       /* after the last '/', borrowed */
 
