@@ -125,6 +125,7 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e)
         .weight_bytes_unshared = e->bytes_unshared,
         .weight_bytes_shared = w.shared_bytes,
         .weight_bytes_idle = w.idle_bytes,
+        .weight_bytes_mapped = w.mapped_bytes,
         .weight_bytes_max = w.bytes_max,
         .weight_hits = w.hits,
         .weight_misses = w.misses,

@@ -50,6 +50,7 @@ typedef struct fm_engine_stats {
     uint64_t weight_bytes_unshared; /* what the open models would take without sharing */
     uint64_t weight_bytes_shared;   /* of weight_bytes: held by two or more models */
     uint64_t weight_bytes_idle;     /* of weight_bytes: held by none, first to go */
+    uint64_t weight_bytes_mapped;   /* of weight_bytes: files that are mapped, not memory */
     uint64_t weight_bytes_max;      /* the budget, 0 = none */
     /* Since the beginning: tensors asked for and found, read, and sent away for room. */
     uint64_t weight_hits, weight_misses, weight_evictions;
@@ -66,7 +67,8 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e);
 /* Blocks whose K and V of this layer were found in the prefix cache. */
 uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer);
 
-/* Reads config, weights and adapters of tree from p (p is not used after return). what names the
+/* Reads config, weights and adapters of tree from p, which is not used after return; but where it
+ * has view, what it showed is computed with as it lies, so its owner outlives the model. what names the
  * model in errors. FM_EUNSUPPORTED: an architecture or adapter kind that this build lacks.
  * A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
 FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,

@@ -56,8 +56,8 @@ static void release(fmi_weights *c, fmi_cached *w)
 {
     if (w->w)
         c->be->weight_free(c->be, w->w);
-    if (w->v)
-        c->be->free(c->be, w->v);
+    if (w->mem)
+        c->be->free(c->be, w->mem);
     fm_free(w->image);
     fm_unmap_file(&w->map);
     fm_free(w);
@@ -119,6 +119,11 @@ static void link_entry(fmi_weights *c, fmi_cached *w)
     c->stats.bytes += w->bytes;
 }
 
+static bool is_mapped(const fmi_cached *w)
+{
+    return w->state == FMI_READY && (w->lent || w->map.len > 0);
+}
+
 static void unlink_entry(fmi_weights *c, fmi_cached *w)
 {
     fmi_cached **at = &c->bucket[slot_of(&w->id, c->buckets)];
@@ -128,6 +133,7 @@ static void unlink_entry(fmi_weights *c, fmi_cached *w)
     w->next = NULL;
     c->stats.count--;
     c->stats.bytes -= w->bytes;
+    c->stats.mapped_bytes -= is_mapped(w) ? w->bytes : 0;
 }
 
 static void leave_idle(fmi_weights *c, fmi_cached *w)
@@ -172,7 +178,7 @@ static bool dereference(fmi_weights *c, fmi_cached *w)
         return false;
     if (w->state == FMI_FAILED)
         return true; /* it left when it failed */
-    if (c->stats.bytes_max) {
+    if (c->stats.bytes_max && !w->lent) {
         join_idle(c, w);
         return false;
     }
@@ -272,19 +278,45 @@ static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
 
 static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
 {
-    void *mem = NULL;
-    fm_status rc = c->be->alloc(c->be, &mem, (size_t)w->bytes);
-    w->v = mem;
+    fm_status rc = c->be->alloc(c->be, &w->mem, (size_t)w->bytes);
+    w->v = w->mem;
     if (rc != FM_OK || c->be->host_visible)
-        return rc == FM_OK ? fm_to_f32(w->v, e->dtype, bytes, w->bytes / sizeof(float)) : rc;
+        return rc == FM_OK ? fm_to_f32(w->mem, e->dtype, bytes, w->bytes / sizeof(float)) : rc;
     float *wide = fm_malloc((size_t)w->bytes);
     if (!wide)
         return FM_ENOMEM;
     rc = fm_to_f32(wide, e->dtype, bytes, w->bytes / sizeof(float));
     if (rc == FM_OK)
-        rc = c->be->upload(c->be, w->v, wide, (size_t)w->bytes);
+        rc = c->be->upload(c->be, w->mem, wide, (size_t)w->bytes);
     fm_free(wide);
     return rc;
+}
+
+/* The bytes of the tensor are what the backend computes with: float32 vectors, and in mode exact the
+ * factors of adapters, whose layout is f32 [n, k] (backend.h, weight_floats). */
+static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_entry *e)
+{
+    return c->be->host_visible && e->dtype == FM_F32 &&
+           (w->form == FMI_VECTOR || (w->form != FMI_MATRIX && strcmp(c->be->mode, "exact") == 0));
+}
+
+/* w over bytes that stay where they are. */
+static fm_status lend(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
+{
+    fmi_artefact_key key = key_of(w, e);
+    w->lent = true;
+    if (w->form != FMI_VECTOR)
+        return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, bytes);
+    w->v = bytes;
+    return FM_OK;
+}
+
+static fm_status load_from(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
+                           bool file)
+{
+    fm_status rc =
+        w->form == FMI_VECTOR ? load_vector(c, w, e, bytes) : load_matrix(c, w, e, bytes, file);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 
 static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm_provider *p)
@@ -296,15 +328,16 @@ static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm
     bool file = keeps_file(c, w, bytes);
     if (file && load_file(c, w, e))
         return FM_OK;
+    fm_span there = {NULL, 0};
+    if (p->view && p->view(p->ctx, e, &there) == FM_OK && there.data && there.len == bytes)
+        return used_as_stored(c, w, e) ? lend(c, w, e, there.data)
+                                       : load_from(c, w, e, there.data, file);
     void *raw = fm_aligned_alloc(64, (size_t)bytes);
     if (!raw)
         return FM_ENOMEM;
     rc = p->read(p->ctx, e, raw);
-    if (rc == FM_OK) {
-        rc = w->form == FMI_VECTOR ? load_vector(c, w, e, raw) : load_matrix(c, w, e, raw, file);
-        if (rc != FM_OK)
-            rc = fm_error_prefix(rc, "tensor '%s'", e->name);
-    }
+    if (rc == FM_OK)
+        rc = load_from(c, w, e, raw, file);
     fm_free(raw);
     return rc;
 }
@@ -337,6 +370,7 @@ static void settle(fmi_weights *c, fmi_cached *w, bool read)
     bool last = false;
     (void)pthread_mutex_lock(&c->lock);
     w->state = read ? FMI_READY : FMI_FAILED;
+    c->stats.mapped_bytes += is_mapped(w) ? w->bytes : 0;
     if (!read) {
         unlink_entry(c, w);
         last = dereference(c, w);

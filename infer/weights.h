@@ -30,13 +30,15 @@ typedef struct fmi_cached {
     fm_digest id;
     fmi_form form;
     fm_weight *w;   /* all forms but FMI_VECTOR */
-    float *v;       /* FMI_VECTOR */
+    const float *v; /* FMI_VECTOR */
     uint64_t bytes; /* on the device */
     /* The cache's own, behind its lock. */
     enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;
     uint32_t refs;
-    void *image;                      /* what w is mapped from: memory, or */
-    fm_file_map map;                  /* an artefact's file */
+    void *mem;       /* what v is on the device */
+    void *image;     /* what w is mapped from: memory, or */
+    fm_file_map map; /* an artefact's file */
+    bool lent;       /* w or v is the provider's own bytes: leaves with its last reference */
     struct fmi_cached *next;          /* of its bucket */
     struct fmi_cached *older, *newer; /* of those without references */
 } fmi_cached;
@@ -51,8 +53,10 @@ FM_CHECKED fm_status fmi_weights_new(fmi_weights **out, fm_backend *be,
                                      const fmi_weights_opts *opts);
 void fmi_weights_free(fmi_weights *c); /* asserts that nothing is held any more */
 
-/* One more reference to e's tensor in this form, read from p if it is not resident. FM_ELIMIT names
- * what is needed, what is in use and the budget; then closing models and asking again may help. */
+/* One more reference to e's tensor in this form, read from p if it is not resident. Where p has view
+ * and the backend can use the bytes as they are stored, they stay where they are: p's owner must
+ * outlive the reference. FM_ELIMIT names what is needed, what is in use and the budget; then closing
+ * models and asking again may help. */
 FM_CHECKED fm_status fmi_weights_take(fmi_weights *c, fmi_cached **out, const fm_entry *e,
                                       fmi_form form, const fm_provider *p);
 void fmi_weights_drop(fmi_weights *c, fmi_cached *w); /* NULL is fine */
@@ -61,6 +65,7 @@ typedef struct fmi_weights_stats {
     uint64_t count, bytes, bytes_max; /* resident, and being read */
     uint64_t idle, idle_bytes;        /* of them: without references */
     uint64_t shared, shared_bytes;    /* of them: with two or more */
+    uint64_t mapped_bytes;            /* of them: files, not memory of this process */
     uint64_t hits, misses, evictions; /* since the beginning */
 } fmi_weights_stats;
 fmi_weights_stats fmi_weights_stats_of(fmi_weights *c);

@@ -91,6 +91,10 @@ typedef struct fm_provider {
     void *ctx;
     /* dst has e->bytes bytes. Verifies the id. FM_ENOTFOUND names the tensor. */
     fm_status (*read)(void *ctx, const fm_entry *e, void *dst);
+    /* May be NULL: the entry's bytes where they lie, verified, 64-byte aligned; valid as long as
+     * whoever provides them is open. out->data NULL: they lie nowhere as they are, or not sound;
+     * read them. */
+    fm_status (*view)(void *ctx, const fm_entry *e, fm_span *out);
 } fm_provider;
 /* FILE entries are copied from the tree; others go to the provider. Appends to out. */
 FM_CHECKED fm_status fm_entry_read(fm_buf *out, const fm_provider *p, const fm_entry *e);

@@ -20,10 +20,18 @@ static fm_status read_unless_over(void *ctx, const fm_entry *e, void *dst)
     return p->read(p->ctx, e, dst);
 }
 
+static fm_status view_through(void *ctx, const fm_entry *e, fm_span *out)
+{
+    const fm_provider *p = &((fm_server *)ctx)->opts.catalog.provider;
+    return p->view(p->ctx, e, out);
+}
+
 void fmi_load(fm_server *s, fmi_resident *r, unsigned threads)
 {
     fm_server_catalog *k = &s->opts.catalog;
     fm_provider p = {.ctx = s, .read = read_unless_over};
+    if (k->provider.view)
+        p.view = view_through;
     fm_tree *tree = NULL;
     double begun = fmi_server_now();
     r->model = NULL;

@@ -95,6 +95,8 @@ static void put_weights(fm_buf *out, const fm_engine_stats *e)
               e->weight_bytes_shared);
     put_value(out, "weight_idle_bytes", "gauge", "Weights held by none, first to go.",
               e->weight_bytes_idle);
+    put_value(out, "weight_mapped_bytes", "gauge", "Weights in files that are mapped.",
+              e->weight_bytes_mapped);
     put_value(out, "weight_budget_bytes", "gauge", "Most bytes of weights, 0 = no budget.",
               e->weight_bytes_max);
     put_value(out, "weight_hits_total", "counter", "Tensors asked for that were in memory.",

@@ -77,7 +77,7 @@ static fm_tree *import(fm_store *s, model *m, const fm_tree *parent, const char 
 {
     fm_txn *t;
     fm_txn_stats st;
-    fm_provider p = {m, provide};
+    fm_provider p = {.ctx = m, .read = provide};
     fm_tree *tree = tree_of(m);
     double begun = seconds();
     tk_ok(fm_txn_begin(&t, s));

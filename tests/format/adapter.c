@@ -176,7 +176,7 @@ static void export_merges_adapters_into_the_weights(void **state)
     tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
     const fm_provider pb = fm_source_provider(p.base), pa = fm_source_provider(p.adapter);
     two_providers both = {pb, pa};
-    const fm_provider p2 = {&both, read_either};
+    const fm_provider p2 = {.ctx = &both, .read = read_either};
     char *out = under(&p, "out");
     tk_ok(fm_export(tree, &p2, out, FM_EXPORT_HF, FM_DTYPE_NONE));
     tk_ok(fm_source_open(&got, out));
@@ -211,7 +211,7 @@ static void export_with(const fx_item *items, size_t n, bool *head, bool *tied)
     open_pair(&p, FX_LORA, items, n);
     tk_ok(fm_adapter_apply(&tree, fm_source_tree(p.base), fm_source_tree(p.adapter), NULL, NULL));
     two_providers both = {fm_source_provider(p.base), fm_source_provider(p.adapter)};
-    const fm_provider from = {&both, read_either};
+    const fm_provider from = {.ctx = &both, .read = read_either};
     char *out = under(&p, "out");
     tk_ok(fm_export(tree, &from, out, FM_EXPORT_HF, FM_DTYPE_NONE));
     tk_ok(fm_source_open(&got, out));

@@ -183,7 +183,7 @@ static void merging_the_adapter_gives_pefts_weights(void **state)
     tk_ok(fm_source_open(&base, gguf_path));
     tk_ok(fm_source_open(&adapter, ad));
     two_providers two = {fm_source_provider(base), fm_source_provider(adapter)};
-    const fm_provider p = {&two, read_either};
+    const fm_provider p = {.ctx = &two, .read = read_either};
     tk_ok(fm_adapter_apply(&tree, fm_source_tree(base), fm_source_tree(adapter), NULL, NULL));
     tk_ok(fm_export(tree, &p, f32, FM_EXPORT_SAFETENSORS, FM_DTYPE_NONE));
     check_merged(f32, "sha256_f32");

@@ -214,6 +214,42 @@ static void a_read_that_fails_gives_everything_back(void **state)
     }
 }
 
+/* ==== bytes that stay where they are ==== */
+
+static fm_status show(void *ctx, const fm_entry *e, fm_span *out)
+{
+    const ik_mem *m = ctx;
+    *out = (fm_span){NULL, 0};
+    for (size_t i = 0; i < m->count; i++)
+        if (fm_digest_eq(&m->t[i].id, &e->id))
+            *out = fm_span_of(m->t[i].bytes, (size_t)m->t[i].len);
+    return FM_OK;
+}
+
+/* Factors and vectors in float32 are used where they lie; matrices are packed from there. */
+static void what_can_be_used_as_stored_is_not_copied(void **state)
+{
+    fm_provider p = {.ctx = &all.f.mem, .read = ik_read, .view = show};
+    fm_model *m = NULL;
+    (void)state;
+    for (int budget = 0; budget < 2; budget++) {
+        fm_engine *e = engine(budget ? all.stem_bytes + 2 * all.child_bytes : 0, 1);
+        tk_ok(fm_model_load(&m, e, all.child[8], &p, "m"));
+        check(m, 8);
+        fm_engine_stats s = fm_engine_stats_of(e);
+        assert_int_equal(s.weight_bytes, all.stem_bytes + all.child_bytes);
+        assert_int_equal(s.weight_bytes_mapped, all.child_bytes + 5 * SK_HIDDEN * sizeof(float));
+        fm_model_close(m);
+        s = fm_engine_stats_of(e); /* what is lent is never kept: its owner may close */
+        assert_int_equal(s.weight_bytes_mapped, 0);
+        assert_int_equal(s.weight_bytes > 0, budget);
+        m = load(e, all.child[8]);
+        check(m, 8);
+        fm_model_close(m);
+        fm_engine_free(e);
+    }
+}
+
 /* ==== threads ==== */
 
 typedef struct loader {
@@ -264,7 +300,8 @@ static void loaders_read_a_shared_tensor_once(void **state)
     loader l[4];
     (void)state;
     for (int i = 0; i < 4; i++)
-        l[i] = (loader){.e = e, .p = {&f, flaky_read}, .child = i, .rounds = 1, .threads = 2};
+        l[i] = (loader){
+            .e = e, .p = {.ctx = &f, .read = flaky_read}, .child = i, .rounds = 1, .threads = 2};
     size_t stem = 0, begin, end;
     fm_tree_range(all.f.tree[0], "tensors/", &begin, &end);
     stem = end - begin;
@@ -281,7 +318,7 @@ static void failures_of_one_loader_do_not_stop_another(void **state)
     (void)state;
     for (int i = 0; i < 4; i++)
         l[i] = (loader){.e = e,
-                        .p = {&f, flaky_read},
+                        .p = {.ctx = &f, .read = flaky_read},
                         .child = 10 * i,
                         .rounds = 10,
                         .threads = 1u + (unsigned)i % 2};
@@ -332,6 +369,7 @@ int main(void)
         cmocka_unit_test(closed_models_stay_until_room_is_needed),
         cmocka_unit_test(a_storm_of_fifty_children_fits_a_budget_for_five),
         cmocka_unit_test(a_read_that_fails_gives_everything_back),
+        cmocka_unit_test(what_can_be_used_as_stored_is_not_copied),
         cmocka_unit_test(loaders_read_a_shared_tensor_once),
         cmocka_unit_test(failures_of_one_loader_do_not_stop_another),
         cmocka_unit_test(models_are_prepared_beside_steps),

@@ -33,7 +33,7 @@ static void bad_arguments_are_refused(void **state)
 {
     fm_entry file = {.path = (char[]){"f"}, .kind = FM_ENTRY_FILE};
     fm_entry a = {.path = (char[]){"a"}, .kind = FM_ENTRY_TENSOR, .dtype = FM_F32}, b = a;
-    fm_provider p = {NULL, give};
+    fm_provider p = {.ctx = NULL, .read = give};
     fm_tensor_change c;
     int n = 0;
 
@@ -74,7 +74,7 @@ static void changes_come_in_order_of_path(void **state)
 static fm_tensor_change compare(fm_dtype dtype, uint64_t n, const void *a, const void *b)
 {
     const void *bytes[2] = {a, b};
-    fm_provider p = {bytes, give};
+    fm_provider p = {.ctx = bytes, .read = give};
     fm_shape shape = {1, {n}};
     fm_entry x = {.path = (char[]){"a"}, .kind = FM_ENTRY_TENSOR, .dtype = dtype, .shape = shape};
     fm_entry y = x;

@@ -172,6 +172,69 @@ static void sizes_around_a_leaf_round_trip(void **state)
     fm_free(root);
 }
 
+/* Bytes without order are stored as they are, in several leaves; the rest is coded. */
+static void raw_objects_can_be_seen_where_they_lie(void **state)
+{
+    enum { LEN = 2 * FM_LEAF_BYTES + 1000 };
+    (void)state;
+    char *root = tk_scratch();
+    uint8_t *bytes = fm_malloc(LEN);
+    fm_shape shape = {1, {LEN}};
+    fm_digest raw, flat, none;
+    fm_store *s;
+    fm_txn *t;
+    fm_span seen;
+    for (size_t i = 0; i < LEN; i++)
+        bytes[i] = (uint8_t)fm_rng_u64(8, 1, i);
+    memset(&none, 0x5a, sizeof none);
+    tk_ok(fm_store_init(root));
+    tk_ok(fm_store_open(&s, root));
+    tk_ok(fm_txn_begin(&t, s));
+    tk_ok(fm_txn_put_tensor(t, &raw, FM_U8, &shape, fm_span_of(bytes, LEN), NULL, NULL));
+    memset(bytes, 7, 1000);
+    tk_ok(fm_txn_put_blob(t, &flat, fm_span_of(bytes, 1000), NULL));
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    tk_fails(fm_store_view(s, &none, &seen), FM_ENOTFOUND, "not in the store");
+    assert_null(seen.data);
+    tk_ok(fm_store_view(s, &flat, &seen));
+    assert_null(seen.data);
+    for (size_t i = 0; i < 1000; i++)
+        bytes[i] = (uint8_t)fm_rng_u64(8, 1, i);
+    tk_ok(fm_store_view(s, &raw, &seen));
+    assert_int_equal(seen.len, LEN);
+    assert_int_equal((uintptr_t)seen.data % 64, 0);
+    assert_memory_equal(seen.data, bytes, LEN);
+    size_t at = 0; /* where it lies in its file */
+    fm_names packs;
+    char *dir = fm_path_join(root, "packs");
+    tk_ok(fm_list_dir(&packs, dir));
+    assert_int_equal(packs.count, 1);
+    char *path = fm_path_join(dir, packs.name[0]);
+    fm_buf pack;
+    fm_buf_init(&pack, 0);
+    tk_ok(fm_read_file(&pack, path, 0));
+    while (memcmp(pack.data + at, bytes, LEN) != 0)
+        at += 64;
+    fm_store_close(s);
+    static const size_t hit[] = {0, FM_LEAF_BYTES, LEN - 1};
+    for (size_t i = 0; i < FM_ARRAY_LEN(hit); i++) {
+        pack.data[at + hit[i]] ^= 4;
+        tk_ok(fm_write_file(path, pack.data, pack.len));
+        tk_ok(fm_store_open(&s, root));
+        tk_fails(fm_store_view(s, &raw, &seen), FM_ECORRUPT, "do not match their digest");
+        assert_null(seen.data);
+        fm_store_close(s);
+        pack.data[at + hit[i]] ^= 4;
+    }
+    fm_buf_release(&pack);
+    fm_names_release(&packs);
+    fm_free(path);
+    fm_free(dir);
+    fm_free(bytes);
+    fm_free(root);
+}
+
 static void the_same_object_is_stored_once(void **state)
 {
     (void)state;
@@ -448,6 +511,7 @@ int main(void)
         cmocka_unit_test(a_newer_format_is_refused_by_name),
         cmocka_unit_test(every_dtype_round_trips),
         cmocka_unit_test(sizes_around_a_leaf_round_trip),
+        cmocka_unit_test(raw_objects_can_be_seen_where_they_lie),
         cmocka_unit_test(the_same_object_is_stored_once),
         cmocka_unit_test(an_aborted_transaction_leaves_nothing),
         cmocka_unit_test(chains_of_children_stay_within_the_depth_limit),
