@@ -12,23 +12,6 @@
 
 #define MAX_VIRTUAL 65536u /* virtual tokens */
 
-/* The linear layer that PEFT's module name means; NULL: there is none that takes a LoRA. */
-static fm_linear *linear_of(fm_model *m, const char *module)
-{
-    const char *head = "model.layers.";
-    if (strcmp(module, "lm_head") == 0)
-        return &m->head;
-    if (strncmp(module, head, strlen(head)) != 0)
-        return NULL;
-    const char *digits = module + strlen(head);
-    char *rest = NULL;
-    unsigned long layer = strtoul(digits, &rest, 10);
-    if (digits[0] < '0' || digits[0] > '9' || *rest != '.' || layer >= m->arch.layers)
-        return NULL;
-    fm_linear *lin = fmi_linear_named(m, (uint32_t)layer, rest + 1);
-    return lin && !strchr(strchr(rest + 1, '.') + 1, '.') ? lin : NULL;
-}
-
 /* The lora_B of a lora_A: NULL where there is none. */
 static fm_status partner_of(const fm_entry **out, const fm_tree *tree, uint32_t adapter, bool dora,
                             const char *key)
@@ -96,10 +79,13 @@ static fm_status find_module(fmi_binder *b, uint32_t n, const fm_entry *e, const
     size_t len = end ? (size_t)(end - full) : strlen(full);
     memcpy(module, full, len); /* names of entries are bounded */
     module[len] = '\0';
-    *lin = linear_of(b->m, module);
+    *lin = fmi_linear_of_module(b->m, module);
     if (!*lin)
         return fm_fail(FM_EBASE, "%s: module '%s' is no linear layer of this %s", a->what, module,
                        b->m->arch.family);
+    if ((*lin)->transposed && a->kind != FMI_LORA)
+        return fm_fail(FM_EUNSUPPORTED, "%s: '%s' is stored [in, out]; only LoRA fits on it",
+                       a->what, module);
     if ((*lin)->in_scale || (*lin)->out_scale)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: '%s' is scaled by an earlier adapter (DoRA or IA3); nothing can be "

@@ -1,10 +1,12 @@
 /* arch.h - what a model's config says, in one struct, and the names its tensors must have.
  *
  * Read from HF config.json (transformers 4's rope_theta/rope_scaling/torch_dtype and 5's
- * rope_parameters/dtype). A field that changes the result and is not understood is an error. */
+ * rope_parameters/dtype). A field that changes the result and is not understood is an error.
+ * Families differ by sizes, switches and names; arch_table.c holds one row for each. */
 #ifndef FM_INFER_ARCH_H
 #define FM_INFER_ARCH_H
 
+#include "infer/act.h"
 #include "store/base/json.h"
 #include "store/tree.h"
 
@@ -12,40 +14,164 @@ FM_BEGIN_DECLS
 
 #define FM_MAX_LAYERS 512u
 #define FM_MAX_VOCAB 1048576u
+#define FM_MAX_EXPERTS 1024u
+#define FM_MAX_EXPERT_PARTS 65536u /* layers times experts */
+#define FM_MAX_HEAD_DIM 512u
+
+typedef enum fm_norm_kind {
+    FM_NORM_RMS,       /* x / rms(x) * w */
+    FM_NORM_RMS_PLUS1, /* x / rms(x) * (1 + w): Gemma */
+    FM_NORM_LAYER,     /* (x - mean) / std * w + b */
+} fm_norm_kind;
+
+/* Where norms stand around a branch f (attention, then the feed-forward network). */
+typedef enum fm_block_order {
+    FM_BLOCK_PRE,      /* x + f(norm(x)) */
+    FM_BLOCK_SANDWICH, /* x + norm'(f(norm(x))): Gemma 2, 3 */
+    FM_BLOCK_PARALLEL, /* x + attention(norm(x)) + mlp(norm'(x)): GPT-NeoX */
+    FM_BLOCK_AFTER,    /* x + norm'(f(x)): OLMo 2 */
+    FM_BLOCK_POST,     /* norm'(x + f(x)): BERT */
+} fm_block_order;
+
+typedef enum fm_qk_norm { FM_QK_NONE, FM_QK_HEAD, FM_QK_ALL } fm_qk_norm; /* per head, or q whole */
+typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fused;
+
+/* Bits of fm_switches.layer. */
+#define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
+#define FM_LAYER_SPARSE 2u /* a mixture of experts */
+#define FM_LAYER_NO_ROPE 4u
+
+/* Everything beside sizes that decides what a pass computes. Zero is Llama. */
+typedef struct fm_switches {
+    fm_norm_kind norm;
+    fm_block_order order;
+    fm_act act;
+    fm_qk_norm qk;
+    fm_fused fused;   /* q, k, v are one tensor: one after another, or (q, k, v) of each head */
+    bool plain_mlp;   /* down(act(up x)), without a gate */
+    bool fused_mlp;   /* gate and up are one tensor, gate first */
+    bool no_rope;     /* learned positions, or none */
+    bool positions;   /* rows of a table are added by position */
+    bool types;       /* the first row of a table of token types is added */
+    bool embed_norm;  /* the sum of embeddings is normed */
+    bool encoder;     /* every position sees every other; no head */
+    bool renormalise; /* the chosen experts' weights are divided by their sum */
+    bool shared_expert;
+    uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
+    uint32_t position_offset;
+    uint32_t experts, chosen, expert_inter, shared_inter;
+    float embed_scale, residual_scale; /* 1: none */
+    float attn_scale;                  /* of q k */
+    float attn_softcap, logit_softcap; /* 0: none */
+    float logit_divisor;               /* 1: none */
+    uint8_t layer[FM_MAX_LAYERS];
+} fm_switches;
+
+typedef enum fm_rope_kind {
+    FM_ROPE_DEFAULT,
+    FM_ROPE_LINEAR,
+    FM_ROPE_LLAMA3,
+    FM_ROPE_YARN,
+    FM_ROPE_LONG
+} fm_rope_kind;
+
+typedef struct fm_rope {
+    fm_rope_kind kind;
+    uint32_t original;               /* positions it was trained with: llama3, yarn */
+    double theta, factor, low, high; /* llama3: frequency factors; yarn: first and last dim of the
+                                        ramp, already truncated where asked */
+    double attention;                /* cos and sin are multiplied by it */
+    float divisor[FM_MAX_HEAD_DIM / 2]; /* longrope's short_factor */
+} fm_rope;
 
 typedef struct fm_arch {
-    char family[24]; /* model_type: "llama", "mistral", "qwen2", "qwen3" */
+    char family[24];    /* model_type: "llama", "gemma3_text", "bert", ... */
+    char prefix[24];    /* before every name but the head's: "model.", "transformer.", "" */
+    char head_name[24]; /* "lm_head", "embed_out" */
+    uint8_t row;        /* of the family in arch_table.c */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim;
-    uint32_t max_positions;
-    uint32_t window; /* sliding window of every layer, 0 = none */
+    uint32_t max_positions; /* longest sequence that is computed as it was trained */
+    uint32_t window;        /* of the layers that slide, 0 = none do */
+    uint32_t type_vocab, position_rows;
     float eps;
     bool tied; /* lm_head is embed_tokens */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
-    double rope_theta;
-    bool rope_llama3; /* the four below are used */
-    double rope_factor, rope_low, rope_high;
-    uint32_t rope_original;
+    fm_switches sw;
+    fm_rope rope[2];          /* of full layers, of sliding layers */
     int32_t bos, eos[8], pad; /* -1 = none */
     uint32_t eos_count;
 } fm_arch;
 
 /* model_json: the tree's model.json. FM_EUNSUPPORTED names a model_type or field we lack. */
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
+/* Likewise, and the prefix is the one under which the tree has its embedding. */
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what);
+/* NULL: training knows this architecture; else the name of what it lacks. */
+const char *fm_arch_beyond_llama(const fm_arch *a);
 
-/* cos, sin: [positions, head_dim/2]; inverse frequencies and angles rounded to f32 where HF does.
- */
-FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t positions, float *cos, float *sin);
+/* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to
+ * f32 where HF does. */
+FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos,
+                                  float *sin);
 
-/* Each parameter of the architecture in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++).
- */
+/* What a parameter is to the model. FMI_*_B is the bias of the one before it. */
+typedef enum fm_place {
+    FM_P_EMBED,
+    FM_P_POSITIONS,
+    FM_P_TYPES,
+    FM_P_EMBED_NORM,
+    FM_P_EMBED_NORM_B,
+    FM_P_NORM,
+    FM_P_NORM_B,
+    FM_P_HEAD,
+    /* of a layer */
+    FM_P_ATTN_NORM,
+    FM_P_ATTN_NORM_B,
+    FM_P_ATTN_POST,
+    FM_P_ATTN_POST_B,
+    FM_P_MLP_NORM,
+    FM_P_MLP_NORM_B,
+    FM_P_MLP_POST,
+    FM_P_MLP_POST_B,
+    FM_P_Q_NORM,
+    FM_P_K_NORM,
+    FM_P_Q,
+    FM_P_Q_B,
+    FM_P_K,
+    FM_P_K_B,
+    FM_P_V,
+    FM_P_V_B,
+    FM_P_O,
+    FM_P_O_B,
+    FM_P_GATE,
+    FM_P_GATE_B,
+    FM_P_UP,
+    FM_P_UP_B,
+    FM_P_DOWN,
+    FM_P_DOWN_B,
+    FM_P_ROUTER,
+    FM_P_X_GATE,
+    FM_P_X_UP,
+    FM_P_X_DOWN, /* one for each expert */
+    FM_P_S_GATE,
+    FM_P_S_UP,
+    FM_P_S_DOWN,
+    FM_P_S_SWITCH, /* the shared expert */
+} fm_place;
+
+/* Each parameter of the architecture in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
 typedef struct fm_param {
-    char name[160]; /* "model.layers.3.self_attn.q_proj.weight" */
-    fm_shape shape;
-    bool is_matrix; /* a linear layer or embedding; else norm gain or bias */
-    int32_t layer;  /* -1: outside the layers */
+    char name[160];  /* "model.layers.3.self_attn.q_proj.weight" */
+    fm_shape shape;  /* as stored */
+    bool is_matrix;  /* a linear layer or embedding; else norm gain or bias */
+    bool transposed; /* stored [in, out] (GPT-2's Conv1D) */
+    int32_t layer;   /* -1: outside the layers */
+    uint32_t expert;
+    fm_place place;
 } fm_param;
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out);
+/* The parameter of this name; false: the architecture has none. */
+bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out);
 
 FM_END_DECLS
 #endif

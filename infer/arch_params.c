@@ -1,161 +1,204 @@
-/* arch_params.c - what an architecture is made of: its parameters in a fixed order, and its rotary
- * table. */
-#include "infer/arch.h"
+/* arch_params.c - what an architecture is made of: its parameters in a fixed order. */
+#include "infer/arch_table.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/detmath.h"
-
-/* ==== parameters ==== */
-
-typedef enum part_when { ALWAYS, QKV_BIAS, O_BIAS, MLP_BIAS, QK_NORM } part_when;
-typedef enum part_dim { DIM_1, HIDDEN, INTER, Q_OUT, KV_OUT, HEAD_DIM } part_dim;
-
-/* The parameters of a layer, in order. DIM_1 as the second dimension: a vector. */
-static const struct part {
-    const char *name;
-    part_when when;
-    part_dim rows, cols;
-} parts[] = {
-    {"input_layernorm.weight", ALWAYS, HIDDEN, DIM_1},
-    {"self_attn.q_proj.weight", ALWAYS, Q_OUT, HIDDEN},
-    {"self_attn.q_proj.bias", QKV_BIAS, Q_OUT, DIM_1},
-    {"self_attn.k_proj.weight", ALWAYS, KV_OUT, HIDDEN},
-    {"self_attn.k_proj.bias", QKV_BIAS, KV_OUT, DIM_1},
-    {"self_attn.v_proj.weight", ALWAYS, KV_OUT, HIDDEN},
-    {"self_attn.v_proj.bias", QKV_BIAS, KV_OUT, DIM_1},
-    {"self_attn.q_norm.weight", QK_NORM, HEAD_DIM, DIM_1},
-    {"self_attn.k_norm.weight", QK_NORM, HEAD_DIM, DIM_1},
-    {"self_attn.o_proj.weight", ALWAYS, HIDDEN, Q_OUT},
-    {"self_attn.o_proj.bias", O_BIAS, HIDDEN, DIM_1},
-    {"post_attention_layernorm.weight", ALWAYS, HIDDEN, DIM_1},
-    {"mlp.gate_proj.weight", ALWAYS, INTER, HIDDEN},
-    {"mlp.gate_proj.bias", MLP_BIAS, INTER, DIM_1},
-    {"mlp.up_proj.weight", ALWAYS, INTER, HIDDEN},
-    {"mlp.up_proj.bias", MLP_BIAS, INTER, DIM_1},
-    {"mlp.down_proj.weight", ALWAYS, HIDDEN, INTER},
-    {"mlp.down_proj.bias", MLP_BIAS, HIDDEN, DIM_1},
-};
-
-static bool part_is_there(const fm_arch *a, part_when when)
+static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
 {
-    switch (when) {
-    case QKV_BIAS:
+    bool sparse = layer & FM_LAYER_SPARSE;
+    switch (p->when) {
+    case W_QKV_BIAS:
         return a->qkv_bias;
-    case O_BIAS:
+    case W_O_BIAS:
         return a->o_bias;
-    case MLP_BIAS:
-        return a->mlp_bias;
-    case QK_NORM:
+    case W_MLP_BIAS:
+        return a->mlp_bias && !sparse;
+    case W_QK_NORM:
         return a->qk_norm;
-    case ALWAYS:
+    case W_DENSE:
+        return !sparse;
+    case W_SPARSE:
+    case W_EXPERT:
+        return sparse;
+    case W_SHARED:
+        return sparse && a->sw.shared_expert;
+    case W_HEAD:
+        return !a->tied;
+    case W_ALWAYS:
         break;
     }
     return true;
 }
 
-static uint64_t part_size(const fm_arch *a, part_dim d)
+static uint64_t size_of(const fm_arch *a, fmi_dim d)
 {
+    uint64_t q = (uint64_t)a->heads * a->head_dim, kv = (uint64_t)a->kv_heads * a->head_dim;
     switch (d) {
-    case HIDDEN:
+    case D_HIDDEN:
         return a->hidden;
-    case INTER:
+    case D_INTER:
         return a->inter;
-    case Q_OUT:
-        return (uint64_t)a->heads * a->head_dim;
-    case KV_OUT:
-        return (uint64_t)a->kv_heads * a->head_dim;
-    case HEAD_DIM:
+    case D_INTER_2:
+        return 2 * (uint64_t)a->inter;
+    case D_Q:
+        return q;
+    case D_KV:
+        return kv;
+    case D_QKV:
+        return q + 2 * kv;
+    case D_HEAD:
         return a->head_dim;
-    case DIM_1:
+    case D_EXPERTS:
+        return a->sw.experts;
+    case D_X_INTER:
+        return a->sw.expert_inter;
+    case D_S_INTER:
+        return a->sw.shared_inter;
+    case D_VOCAB:
+        return a->vocab;
+    case D_POSITIONS:
+        return a->position_rows;
+    case D_TYPES:
+        return a->type_vocab;
+    case D_ONE:
+    case D_1:
         break;
     }
     return 1;
 }
 
-static void set_param(fm_param *p, const char *name, uint64_t rows, uint64_t cols, int32_t layer)
+static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part *part, fm_param *p)
 {
-    memset(p, 0, sizeof(*p));
-    if (layer < 0)
-        (void)snprintf(p->name, sizeof(p->name), "%s", name);
+    char own[96];
+    if (part->when == W_EXPERT) { /* one %u, the expert's number */
+        const char *u = strstr(part->name, "%u");
+        (void)snprintf(own, sizeof(own), "%.*s%u%s", (int)(u - part->name), part->name, p->expert,
+                       u + 2);
+    } else {
+        (void)snprintf(own, sizeof(own), "%s", part->name);
+    }
+    if (part->when == W_HEAD)
+        (void)snprintf(p->name, sizeof(p->name), "%s.%s", a->head_name, own);
+    else if (p->layer < 0)
+        (void)snprintf(p->name, sizeof(p->name), "%s%s", a->prefix, own);
     else
-        (void)snprintf(p->name, sizeof(p->name), "model.layers.%d.%s", (int)layer, name);
-    p->is_matrix = cols > 0;
-    p->shape.rank = cols ? 2 : 1;
-    p->shape.dim[0] = rows;
-    p->shape.dim[1] = cols;
+        (void)snprintf(p->name, sizeof(p->name), "%s%s%d.%s", a->prefix, f->layers, (int)p->layer,
+                       own);
+}
+
+static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uint32_t expert,
+                 fm_param *p)
+{
+    const fmi_family *f = fmi_family_of(a);
+    uint64_t rows = size_of(a, part->rows), cols = size_of(a, part->cols);
+    memset(p, 0, sizeof(*p));
     p->layer = layer;
+    p->expert = expert;
+    p->place = part->place;
+    p->is_matrix = part->cols != D_1;
+    p->transposed = p->is_matrix && layer >= 0 && (f->has & F_CONV1D);
+    p->shape.rank = p->is_matrix ? 2 : 1;
+    p->shape.dim[0] = p->transposed ? cols : rows;
+    p->shape.dim[1] = !p->is_matrix ? 0 : p->transposed ? rows : cols;
+    set_name(a, f, part, p);
+}
+
+/* The i-th parameter of a list, `left` what remains of i behind the list. */
+static bool of_list(const fm_arch *a, const fmi_arch_part *list, int32_t layer, uint32_t i,
+                    uint32_t *left, fm_param *out)
+{
+    uint8_t bits = layer < 0 ? 0 : a->sw.layer[layer];
+    for (; list->name; list++) {
+        uint32_t n = is_there(a, list, bits) ? 1 : 0;
+        n = list->when == W_EXPERT ? n * a->sw.experts : n;
+        if (i < n) {
+            fill(a, list, layer, i, out);
+            if (list->when != W_EXPERT)
+                out->expert = 0;
+            return true;
+        }
+        i -= n;
+    }
+    *left = i;
+    return false;
+}
+
+static uint32_t count_of(const fm_arch *a, const fmi_arch_part *list, uint8_t bits)
+{
+    uint32_t count = 0;
+    for (; list->name; list++)
+        if (is_there(a, list, bits))
+            count += list->when == W_EXPERT ? a->sw.experts : 1;
+    return count;
 }
 
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
 {
-    const struct part *there[FM_ARRAY_LEN(parts)];
-    uint32_t per_layer = 0;
-    for (size_t k = 0; k < FM_ARRAY_LEN(parts); k++)
-        if (part_is_there(a, parts[k].when))
-            there[per_layer++] = &parts[k];
-    if (i == 0) {
-        set_param(out, "model.embed_tokens.weight", a->vocab, a->hidden, -1);
+    const fmi_family *f = fmi_family_of(a);
+    uint32_t dense = count_of(a, f->layer, 0), sparse = count_of(a, f->layer, FM_LAYER_SPARSE);
+    if (of_list(a, f->first, -1, i, &i, out))
         return true;
+    for (uint32_t l = 0; l < a->layers; l++) {
+        uint32_t n = a->sw.layer[l] & FM_LAYER_SPARSE ? sparse : dense;
+        if (i < n)
+            return of_list(a, f->layer, (int32_t)l, i, &i, out);
+        i -= n;
     }
-    i -= 1;
-    if (i < per_layer * a->layers) {
-        const struct part *p = there[i % per_layer];
-        uint64_t cols = p->cols == DIM_1 ? 0 : part_size(a, p->cols);
-        set_param(out, p->name, part_size(a, p->rows), cols, (int32_t)(i / per_layer));
-        return true;
-    }
-    i -= per_layer * a->layers;
-    if (i == 0) {
-        set_param(out, "model.norm.weight", a->hidden, 0, -1);
-        return true;
-    }
-    if (i == 1 && !a->tied) {
-        set_param(out, "lm_head.weight", a->vocab, a->hidden, -1);
+    return of_list(a, f->last, -1, i, &i, out);
+}
+
+/* Digits without a leading zero; the text behind them. */
+static const char *number(const char *s, uint32_t *out)
+{
+    uint64_t n = 0;
+    if (*s < '0' || *s > '9' || (s[0] == '0' && s[1] >= '0' && s[1] <= '9'))
+        return NULL;
+    for (; *s >= '0' && *s <= '9' && n < UINT32_MAX; s++)
+        n = n * 10 + (uint64_t)(*s - '0');
+    *out = (uint32_t)FM_MIN(n, (uint64_t)UINT32_MAX);
+    return s;
+}
+
+static bool named_in(const fm_arch *a, const fmi_arch_part *list, int32_t layer, const char *name,
+                     fm_param *out)
+{
+    uint8_t bits = layer < 0 ? 0 : a->sw.layer[layer];
+    for (; list->name; list++) {
+        uint32_t expert = 0;
+        if (list->when == W_HEAD || !is_there(a, list, bits))
+            continue;
+        if (list->when == W_EXPERT) {
+            size_t n = (size_t)(strstr(list->name, "%u") - list->name);
+            const char *rest = strncmp(name, list->name, n) == 0 ? number(name + n, &expert) : NULL;
+            if (!rest || expert >= a->sw.experts || strcmp(rest, list->name + n + 2) != 0)
+                continue;
+        } else if (strcmp(name, list->name) != 0) {
+            continue;
+        }
+        fill(a, list, layer, expert, out);
         return true;
     }
     return false;
 }
 
-/* ==== rotary table ==== */
-
-#define TWO_PI 6.283185307179586476925286766559
-
-/* One inverse frequency. Hugging Face computes each operation on float32 tensors; the roundings
- * between them are kept, only pow is taken in double and rounded once. */
-static float inv_freq(const fm_arch *a, uint32_t i)
+bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
 {
-    float exponent = (float)(2 * i) / (float)a->head_dim;
-    float inv = 1.0f / (float)fm_pow(a->rope_theta, (double)exponent);
-    if (!a->rope_llama3)
-        return inv;
-    float factor = (float)a->rope_factor, low = (float)a->rope_low, high = (float)a->rope_high;
-    float old_len = (float)a->rope_original;
-    float wavelen = (float)TWO_PI / inv;
-    if (wavelen > (float)(a->rope_original / a->rope_low))
-        return inv / factor;
-    if (wavelen < (float)(a->rope_original / a->rope_high))
-        return inv;
-    float smooth = (old_len / wavelen - low) / (high - low);
-    return (1.0f - smooth) * inv / factor + smooth * inv;
-}
-
-fm_status fm_arch_rope(const fm_arch *a, uint32_t positions, float *cos, float *sin)
-{
-    uint32_t half = a->head_dim / 2;
-    if (positions > a->max_positions)
-        return fm_fail(FM_ELIMIT, "rope: %u positions asked for, the model has %u", positions,
-                       a->max_positions);
-    for (uint32_t i = 0; i < half; i++) {
-        float f = inv_freq(a, i);
-        for (uint32_t p = 0; p < positions; p++) {
-            float angle = (float)p * f;
-            double s = 0, c = 0;
-            fm_sincos(&s, &c, (double)angle);
-            cos[(size_t)p * half + i] = (float)c;
-            sin[(size_t)p * half + i] = (float)s;
+    const fmi_family *f = fmi_family_of(a);
+    size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
+    for (const fmi_arch_part *p = f->last; p->name; p++)
+        if (p->when == W_HEAD && !a->tied && strncmp(name, a->head_name, head) == 0 &&
+            name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
+            fill(a, p, -1, 0, out);
+            return true;
         }
-    }
-    return FM_OK;
+    if (strncmp(name, a->prefix, prefix) != 0)
+        return false;
+    name += prefix;
+    uint32_t layer = 0;
+    const char *rest = strncmp(name, f->layers, layers) == 0 ? number(name + layers, &layer) : NULL;
+    if (rest)
+        return *rest == '.' && layer < a->layers &&
+               named_in(a, f->layer, (int32_t)layer, rest + 1, out);
+    return named_in(a, f->first, -1, name, out) || named_in(a, f->last, -1, name, out);
 }

@@ -25,6 +25,8 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         OP(embed, false),         OP(rmsnorm, false),
         OP(rope, false),          OP(swiglu, false),
         OP(add, false),           OP(scale, false),
+        OP(layernorm, false),     OP(act, false),
+        OP(softcap, false),       OP(mix_rows, false),
         OP(copy_rows, false),     OP(kv_write, false),
         OP(attention, false),     OP(logsumexp, false),
         OP(weight_update, true),  OP(gemm, true),

@@ -20,6 +20,7 @@
 #ifndef FM_INFER_BACKEND_H
 #define FM_INFER_BACKEND_H
 
+#include "infer/act.h"
 #include "store/base/pool.h"
 #include "store/tensor.h"
 
@@ -73,7 +74,8 @@ typedef struct fm_lora {
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
  * sequence seq[i], whose position t lies in page table[seq[i] * table_stride + t / FM_KV_PAGE].
- * Rows of one sequence that stand one after another have ascending positions. Scores are
+ * Rows of one sequence that stand one after another have ascending positions, or in an encoder all
+ * the same: each sees the whole text. Scores are
  * s = (q . k) * scale, then softcap * tanh(s / softcap) where softcap > 0; softmax over them, sum
  * over v, both in ascending positions. */
 typedef struct fm_attn {
@@ -152,7 +154,20 @@ struct fm_backend {
      * inverse rotates back (the gradient). */
     void (*rope)(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos,
                  const float *sin, uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
+    /* y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * gain + bias, per row of h; gain and bias
+     * may be NULL. y may be x. */
+    void (*layernorm)(fm_backend *be, float *y, const float *x, const float *gain,
+                      const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps);
     void (*swiglu)(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n);
+    /* y = f(gate), times up where that is not NULL, on rows of n. y may be gate with its ld. SILU
+     * with up gives swiglu's bits. */
+    void (*act)(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                const float *up, size_t ldu, uint32_t m, uint32_t n);
+    /* y = cap * tanh(y / cap) on rows of n */
+    void (*softcap)(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap);
+    /* y[i] = sum over j < per ascending of weight[i * per + j] * x[row[i * per + j]] */
+    void (*mix_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                     const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n);
     void (*add)(fm_backend *be, float *y, const float *x, uint64_t n); /* y += x */
     void (*scale)(fm_backend *be, float *y, float s, uint64_t n);
     void (*copy_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,

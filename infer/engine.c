@@ -160,7 +160,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
         if (g->hidden == a->hidden && g->inter == a->inter && g->layers == a->layers &&
             g->heads == a->heads && g->kv_heads == a->kv_heads && g->head_dim == a->head_dim &&
             g->window == a->window && memcmp(&g->eps, &a->eps, sizeof(float)) == 0 &&
-            g->qk_norm == a->qk_norm) {
+            g->qk_norm == a->qk_norm && memcmp(&g->sw, &a->sw, sizeof(a->sw)) == 0) {
             *out = g;
             return FM_OK;
         }
@@ -176,6 +176,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
     g->window = a->window;
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
+    memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
     fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->kv_heads, a->head_dim);
     if (rc == FM_OK)
         rc = fmi_kv_rows_of(e->kv, &g->rows, a->hidden);
@@ -198,15 +199,15 @@ static void rope_free(fm_engine *e, fmi_rope *r)
     fm_free(r);
 }
 
-static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a)
+static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t which)
 {
-    size_t bytes = (size_t)r->positions * (r->head_dim / 2) * sizeof(float);
+    size_t bytes = (size_t)r->positions * (r->dim / 2) * sizeof(float);
     float *host = fm_malloc(2 * bytes);
     if (!host)
         return FM_ENOMEM;
     float *sin = host + bytes / sizeof(float);
     void *c = NULL, *s = NULL;
-    fm_status rc = fm_arch_rope(a, r->positions, host, sin);
+    fm_status rc = fm_arch_rope(a, which, r->positions, host, sin);
     if (rc == FM_OK)
         rc = e->be->alloc(e->be, &c, bytes);
     r->cos = c;
@@ -235,8 +236,7 @@ static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
 {
     (void)pthread_mutex_lock(&e->share);
     fmi_rope *r = e->ropes;
-    while (r && (memcmp(&r->theta, &want->theta, 4 * sizeof(double)) != 0 ||
-                 r->original != want->original || r->head_dim != want->head_dim ||
+    while (r && (memcmp(&r->of, &want->of, sizeof(want->of)) != 0 || r->dim != want->dim ||
                  r->positions != want->positions))
         r = r->next;
     if (!r && fresh) {
@@ -250,24 +250,18 @@ static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
     return r;
 }
 
-fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a)
+fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which)
 {
     *out = NULL;
     fmi_rope want = {
-        .theta = a->rope_theta, .head_dim = a->head_dim, .positions = rope_positions(e, a)};
-    if (a->rope_llama3) {
-        want.factor = a->rope_factor;
-        want.low = a->rope_low;
-        want.high = a->rope_high;
-        want.original = a->rope_original;
-    }
+        .of = a->rope[which], .dim = a->sw.rotary_dim, .positions = rope_positions(e, a)};
     *out = rope_share(e, &want, NULL);
     if (*out)
         return FM_OK;
     fmi_rope *r = fm_memdup(&want, sizeof(want));
     if (!r)
         return FM_ENOMEM;
-    fm_status rc = rope_fill(e, r, a);
+    fm_status rc = rope_fill(e, r, a, which);
     if (rc == FM_OK)
         *out = rope_share(e, &want, r);
     if (*out != r)

@@ -17,6 +17,7 @@ typedef struct fmi_geom {
     uint32_t hidden, inter, layers, heads, kv_heads, head_dim, window;
     float eps;
     bool qk_norm;
+    fm_switches sw;
     fmi_kv_pool *pool, *rows; /* keys and values; residual streams */
     uint64_t stamp;           /* the step that seqs belongs to */
     uint32_t seqs;            /* sequences of it */
@@ -25,9 +26,9 @@ typedef struct fmi_geom {
 
 /* A rotary table, shared by the models with the same settings. */
 typedef struct fmi_rope {
-    double theta, factor, low, high; /* the last three 0 without llama3 scaling */
-    uint32_t original, head_dim, positions;
-    float *cos, *sin; /* device, [positions, head_dim/2] */
+    fm_rope of;
+    uint32_t dim, positions;
+    float *cos, *sin; /* device, [positions, dim/2] */
     uint32_t refs;
     struct fmi_rope *next;
 } fmi_rope;
@@ -39,7 +40,7 @@ typedef struct fmi_text fmi_text; /* a tokenizer and its template, shared by id:
 /* fm_model.priv */
 typedef struct fmi_model_priv {
     fmi_geom *geom;
-    fmi_rope *rope;
+    fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
     fmi_cached **held; /* references taken from the cache, each entry once */
     size_t held_count, held_cap;
@@ -122,8 +123,8 @@ struct fm_engine {
 };
 
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
-/* Any thread, as fmi_text_bind. */
-FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a);
+/* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones. */
+FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
 void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
 void fmi_texts_free(fm_engine *e);

@@ -1,178 +1,174 @@
-/* forward.c - one pass: rows of one shape class through the Llama family.
+/* forward.c - one pass: rows of one shape class through a model's layers.
  *
- * Linear layers go through linears.c, which groups rows by weight. Norms, rotary tables and
- * embeddings go by neighbouring runs with the same pointer, since splitting them costs nothing. */
+ * Families differ by switches (arch_table.c), not by code paths of their own: where norms stand,
+ * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
+ * rows by weight. Norms, rotary tables and embeddings go by neighbouring runs with the same
+ * pointer, since splitting them costs nothing. */
 #include "infer/step.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "store/base/mem.h"
 
-typedef const float *(*gain_fn)(const fm_model *m, uint32_t layer);
-
-/* y = rmsnorm(x), each row with its own model's gain; per_row vectors of h to a row. */
-static void norm(fmi_pass *p, fmi_parts ps, gain_fn gain, uint32_t layer, float *y, const float *x,
-                 uint32_t per_row, uint32_t h)
+void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
+              float *y, const float *x, uint32_t per_row, uint32_t h)
 {
     fm_backend *be = p->e->be;
     for (uint32_t i = 0, j; i < ps.n; i = j) {
-        const float *g = gain(ps.p[i].model, layer);
+        fmi_gain g = gain(ps.p[i].model, layer);
         uint32_t m = 0;
-        for (j = i; j < ps.n && gain(ps.p[j].model, layer) == g; j++)
+        for (j = i; j < ps.n; j++) {
+            fmi_gain other = gain(ps.p[j].model, layer);
+            if (other.gain != g.gain || other.bias != g.bias)
+                break;
             m += ps.p[j].count;
+        }
         size_t at = (size_t)ps.p[i].begin * per_row * h;
-        be->rmsnorm(be, y + at, x + at, g, NULL, m * per_row, h, h, p->g->eps);
+        if (kind == FM_NORM_LAYER)
+            be->layernorm(be, y + at, x + at, g.gain, g.bias, m * per_row, h, h, p->g->eps);
+        else
+            be->rmsnorm(be, y + at, x + at, g.gain, NULL, m * per_row, h, h, p->g->eps);
     }
 }
 
-static void rotate(fmi_pass *p, float *x, uint32_t heads)
-{
-    fm_backend *be = p->e->be;
-    uint32_t hd = p->g->head_dim;
-    size_t ld = (size_t)heads * hd;
-    for (uint32_t i = 0, j; i < p->all.n; i = j) {
-        const fmi_part *first = &p->all.p[i];
-        const fmi_rope *r = fmi_priv(first->model)->rope;
-        uint32_t m = 0;
-        for (j = i; j < p->all.n && fmi_priv(p->all.p[j].model)->rope == r; j++)
-            m += p->all.p[j].count;
-        be->rope(be, x + first->begin * ld, ld, p->pos + first->begin, r->cos, r->sin, m, heads, hd,
-                 false);
-    }
-}
-
-/* ==== forward ==== */
-
-static const fm_linear *pick_q(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].q;
-}
-static const fm_linear *pick_k(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].k;
-}
-static const fm_linear *pick_v(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].v;
-}
-static const fm_linear *pick_o(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].o;
-}
-static const fm_linear *pick_gate(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].gate;
-}
-static const fm_linear *pick_up(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].up;
-}
-static const fm_linear *pick_down(const fm_model *m, uint32_t l)
-{
-    return &m->layers[l].down;
-}
 static const fm_linear *pick_head(const fm_model *m, uint32_t l)
 {
     (void)l;
-    return &m->head;
+    return m->head.w ? &m->head : NULL;
 }
-static const float *gain_attn(const fm_model *m, uint32_t l)
+static fmi_gain gain_attn(const fm_model *m, uint32_t l)
 {
-    return m->layers[l].attn_norm;
+    return (fmi_gain){m->layers[l].attn_norm, m->layers[l].attn_norm_b};
 }
-static const float *gain_mlp(const fm_model *m, uint32_t l)
+static fmi_gain gain_mlp(const fm_model *m, uint32_t l)
 {
-    return m->layers[l].mlp_norm;
+    return (fmi_gain){m->layers[l].mlp_norm, m->layers[l].mlp_norm_b};
 }
-static const float *gain_q(const fm_model *m, uint32_t l)
+static fmi_gain gain_attn_post(const fm_model *m, uint32_t l)
 {
-    return m->layers[l].q_norm;
+    return (fmi_gain){m->layers[l].attn_post, m->layers[l].attn_post_b};
 }
-static const float *gain_k(const fm_model *m, uint32_t l)
+static fmi_gain gain_mlp_post(const fm_model *m, uint32_t l)
 {
-    return m->layers[l].k_norm;
+    return (fmi_gain){m->layers[l].mlp_post, m->layers[l].mlp_post_b};
 }
-static const float *gain_final(const fm_model *m, uint32_t l)
+static fmi_gain gain_final(const fm_model *m, uint32_t l)
 {
     (void)l;
-    return m->norm;
+    return (fmi_gain){m->norm, m->norm_b};
+}
+static fmi_gain gain_embed(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return (fmi_gain){m->embed_norm, m->embed_norm_b};
 }
 
-static void embed(fmi_pass *p)
+/* ==== embedding ==== */
+
+/* Rows of a table by number: ids into the embedding, places into the positions. */
+static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
 {
     fm_backend *be = p->e->be;
     size_t h = p->g->hidden;
     for (uint32_t i = 0, j; i < p->all.n; i = j) {
         const fmi_part *first = &p->all.p[i];
-        const fm_weight *w = first->model->embed.w;
+        const fm_model *a = first->model;
+        const fm_weight *w = positions ? a->positions.w : a->embed.w;
         uint32_t m = 0;
-        for (j = i; j < p->all.n && p->all.p[j].model->embed.w == w; j++)
+        for (j = i; j < p->all.n; j++) {
+            const fm_model *b = p->all.p[j].model;
+            if ((positions ? b->positions.w : b->embed.w) != w)
+                break;
             m += p->all.p[j].count;
-        be->embed(be, p->x + first->begin * h, h, w, p->ids + first->begin, NULL, m);
+        }
+        be->embed(be, y + first->begin * h, h, w, ids + first->begin, NULL, m);
     }
 }
 
-static fm_status attention_block(fmi_pass *p, uint32_t l)
+/* Rows that are given (one pass of one sequence, virtual.c) stand for scaled embeddings. */
+static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
-    const fmi_geom *g = p->g;
-    size_t qd = (size_t)g->heads * g->head_dim, kvd = (size_t)g->kv_heads * g->head_dim;
-    const fmi_out qkv[] = {{pick_q, {p->q, qd}}, {pick_k, {p->k, kvd}}, {pick_v, {p->v, kvd}}};
-    norm(p, p->all, gain_attn, l, p->xn, p->x, 1, g->hidden);
-    fm_status rc = fmi_linears(p, p->all, (fmi_matrix){p->xn, g->hidden}, l, qkv, 3);
-    if (rc != FM_OK)
-        return rc;
-    if (g->qk_norm) {
-        norm(p, p->all, gain_q, l, p->q, p->q, g->heads, g->head_dim);
-        norm(p, p->all, gain_k, l, p->k, p->k, g->kv_heads, g->head_dim);
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden;
+    fm_status rc = FM_OK;
+    if (p->s->given)
+        rc = be->upload(be, p->x, p->s->given, (size_t)p->m * h * sizeof(float));
+    else
+        look_up(p, false, p->ids, p->x);
+    if (!p->s->given && sw->embed_scale != 1.0f)
+        be->scale(be, p->x, sw->embed_scale, (uint64_t)p->m * h);
+    for (uint32_t i = 0; sw->types && i < p->all.n; i++) {
+        const fmi_part *part = &p->all.p[i];
+        be->affine(be, p->x, h, h, NULL, part->model->types, part->begin, part->count, NULL);
     }
-    rotate(p, p->q, g->heads);
-    rotate(p, p->k, g->kv_heads);
-    fm_kv_view kv = fmi_kv_view(g->pool);
-    be->kv_write(be, kv, p->k, kvd, p->v, kvd, p->slot, p->m, g->kv_heads, g->head_dim);
-    const fm_attn att = {.out = p->att,
-                         .ldo = qd,
-                         .q = p->q,
-                         .ldq = qd,
-                         .kv = kv,
-                         .table = p->table,
-                         .table_stride = p->table_stride,
-                         .seq = p->seq,
-                         .pos = p->pos,
-                         .m = p->m,
-                         .nh = g->heads,
-                         .nkv = g->kv_heads,
-                         .hd = g->head_dim,
-                         .window = g->window,
-                         .scale = (float)(1.0 / sqrt((double)g->head_dim))};
-    be->attention(be, &att);
-    const fmi_out o = {pick_o, {p->o, g->hidden}};
-    rc = fmi_linears(p, p->all, (fmi_matrix){p->att, qd}, l, &o, 1);
-    if (rc == FM_OK)
-        be->add(be, p->x, p->o, (uint64_t)p->m * g->hidden);
+    if (sw->positions) {
+        look_up(p, true, p->place, p->o);
+        be->add(be, p->x, p->o, (uint64_t)p->m * h);
+    }
+    if (sw->embed_norm)
+        fmi_norm(p, p->all, sw->norm, gain_embed, 0, p->x, p->x, 1, h);
     return rc;
 }
 
-static fm_status mlp_block(fmi_pass *p, uint32_t l)
+/* ==== layers ==== */
+
+/* x = x + branch, with what the family does to the branch first or to the sum afterwards. */
+static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post)
 {
     fm_backend *be = p->e->be;
-    const fmi_geom *g = p->g;
-    const fmi_out both[] = {{pick_gate, {p->gate, g->inter}}, {pick_up, {p->up, g->inter}}};
-    norm(p, p->all, gain_mlp, l, p->xn, p->x, 1, g->hidden);
-    fm_status rc = fmi_linears(p, p->all, (fmi_matrix){p->xn, g->hidden}, l, both, 2);
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden;
+    uint64_t n = (uint64_t)p->m * h;
+    if (sw->order == FM_BLOCK_SANDWICH || sw->order == FM_BLOCK_AFTER)
+        fmi_norm(p, p->all, sw->norm, post, l, branch, branch, 1, h);
+    if (sw->residual_scale != 1.0f)
+        be->scale(be, branch, sw->residual_scale, n);
+    be->add(be, p->x, branch, n);
+    if (sw->order == FM_BLOCK_POST)
+        fmi_norm(p, p->all, sw->norm, post, l, p->x, p->x, 1, h);
+}
+
+/* What a branch reads: x, or its norm in xn. */
+static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
+{
+    const fm_switches *sw = &p->g->sw;
+    if (sw->order == FM_BLOCK_AFTER || sw->order == FM_BLOCK_POST)
+        return p->x;
+    fmi_norm(p, p->all, sw->norm, gain, l, p->xn, p->x, 1, p->g->hidden);
+    return p->xn;
+}
+
+static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    return p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y);
+}
+
+static fm_status layer(fmi_pass *p, uint32_t l)
+{
+    fm_backend *be = p->e->be;
+    fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
     if (rc != FM_OK)
         return rc;
-    be->swiglu(be, p->gate, p->gate, p->up, (uint64_t)p->m * g->inter);
-    const fmi_out down = {pick_down, {p->o, g->hidden}};
-    rc = fmi_linears(p, p->all, (fmi_matrix){p->gate, g->inter}, l, &down, 1);
+    if (p->g->sw.order == FM_BLOCK_PARALLEL) {
+        rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->other);
+        if (rc == FM_OK)
+            be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
+        if (rc == FM_OK)
+            join(p, l, p->o, gain_mlp_post);
+        return rc;
+    }
+    join(p, l, p->o, gain_attn_post);
+    rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->o);
     if (rc == FM_OK)
-        be->add(be, p->x, p->o, (uint64_t)p->m * g->hidden);
+        join(p, l, p->o, gain_mlp_post);
     return rc;
 }
+
+/* ==== the ends ==== */
 
 /* Rows of x in the caller's order to whoever listens. */
-static fm_status tap(fmi_pass *p, uint32_t layer, const float *x)
+static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
 {
     fmi_step *s = p->s;
     fm_backend *be = p->e->be;
@@ -193,32 +189,46 @@ static fm_status tap(fmi_pass *p, uint32_t layer, const float *x)
             rank += order[j] < order[i];
         memcpy(sorted + (size_t)rank * h, s->tap_host + (size_t)i * h, h * sizeof(float));
     }
-    p->e->tap(p->e->tap_ctx, layer, sorted, p->m, h);
+    p->e->tap(p->e->tap_ctx, layer_number, sorted, p->m, h);
     return FM_OK;
 }
 
+/* Final states of the rows that want them into the step's hidden, then their logits. */
 static fm_status logits(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
     fmi_step *s = p->s;
+    const fm_switches *sw = &p->g->sw;
     uint32_t h = p->g->hidden;
     if (p->w == 0)
         return FM_OK;
+    float *states = s->hidden + p->want0 * s->hidden_ld, *y = s->logits + p->want0 * s->ld;
     be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
-    norm(p, p->want, gain_final, 0, p->xn, p->o, 1, h);
-    const fmi_out head = {pick_head, {s->logits + p->want0 * s->ld, s->ld}};
-    return fmi_linears(p, p->want, (fmi_matrix){p->xn, h}, 0, &head, 1);
+    float *normed = p->o;
+    if (!sw->encoder) {
+        fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, p->o, 1, h);
+        normed = p->xn;
+    }
+    be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);
+    const fmi_out head = {pick_head, {y, s->ld}};
+    fm_status rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
+    for (uint32_t i = 0; rc == FM_OK && i < p->want.n; i++) {
+        const fmi_part *part = &p->want.p[i];
+        float *rows = y + part->begin * s->ld;
+        uint32_t vocab = part->model->arch.vocab;
+        if (sw->logit_divisor != 1.0f)
+            for (uint32_t r = 0; r < part->count; r++)
+                be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, vocab);
+        if (sw->logit_softcap > 0.0f)
+            be->softcap(be, rows, s->ld, part->count, vocab, sw->logit_softcap);
+    }
+    return rc;
 }
 
 fm_status fmi_forward(fmi_pass *p)
 {
-    fm_status rc = FM_OK;
     fmi_pass_enter(p, 0);
-    if (p->s->given) /* one pass of one sequence: virtual.c */
-        rc = p->e->be->upload(p->e->be, p->x, p->s->given,
-                              (size_t)p->m * p->g->hidden * sizeof(float));
-    else
-        embed(p);
+    fm_status rc = embed(p);
     if (rc == FM_OK)
         rc = tap(p, 0, p->x);
     for (uint32_t l = 0; l < p->g->layers && rc == FM_OK; l++) {
@@ -226,16 +236,14 @@ fm_status fmi_forward(fmi_pass *p)
             fmi_pass_enter(p, l);
         if (p->m == 0)
             continue;
-        rc = attention_block(p, l);
-        if (rc == FM_OK)
-            rc = mlp_block(p, l);
+        rc = layer(p, l);
         if (rc == FM_OK && l + 1 < p->g->layers)
             rc = tap(p, l + 1, p->x);
     }
     fmi_pass_enter(p, p->g->layers);
-    if (rc == FM_OK && p->e->tap) {
-        norm(p, p->all, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
-        rc = tap(p, p->g->layers, p->xn);
-    }
+    if (rc == FM_OK && p->e->tap && !p->g->sw.encoder)
+        fmi_norm(p, p->all, p->g->sw.norm, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
+    if (rc == FM_OK && p->e->tap)
+        rc = tap(p, p->g->layers, p->g->sw.encoder ? p->x : p->xn);
     return rc == FM_OK ? logits(p) : rc;
 }

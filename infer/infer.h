@@ -106,6 +106,9 @@ typedef struct fm_row {
  * is row i's [vocab] f32, NULL where not wanted; valid until the next step. */
 FM_CHECKED fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n);
 const float *fm_engine_logits(const fm_engine *e, uint32_t i);
+/* Of the same rows, the state that the logits are made of: [hidden] f32, after the final norm. An
+ * encoder has no logits and takes a text in one step. */
+const float *fm_engine_hidden(const fm_engine *e, uint32_t i);
 
 /* ---- hidden states, for tests against references ----
  * tap(ctx, layer, x, n, h): the residual stream [n, h] after layer 0..layers (0 = embeddings; the

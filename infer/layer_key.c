@@ -15,10 +15,12 @@
 
 #include "store/base/mem.h"
 
-/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter). */
+/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter; .transposed is
+ * the architecture's). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
-_Static_assert(sizeof(fm_linear) == 96, "hash the new field of fm_linear in put_linear");
-_Static_assert(sizeof(fm_layer) == 4 * 8 + 2 * 32 + 7 * 96,
+_Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
+_Static_assert(sizeof(fm_experts) == 5 * 104 + 3 * 8, "hash the new field of fm_experts");
+_Static_assert(sizeof(fm_layer) == 10 * 8 + 2 * 32 + 7 * 104 + 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -115,25 +117,47 @@ static void put_linear(keyer *k, const fm_linear *lin)
     put_vector(k, lin->bias_after, lin->out);
 }
 
+static void put_norm(keyer *k, const float *gain, const float *bias)
+{
+    put_vector(k, gain, k->m->arch.hidden);
+    put_vector(k, bias, k->m->arch.hidden);
+}
+
+/* A fused q is K and V too. */
 static void put_kv(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
-    put_vector(k, y->attn_norm, a->hidden);
+    put_norm(k, y->attn_norm, y->attn_norm_b);
+    if (a->sw.fused != FM_FUSED_NONE)
+        put_linear(k, &y->q);
     put_linear(k, &y->k);
     put_linear(k, &y->v);
-    put_vector(k, y->k_norm, a->head_dim);
+    put_vector(k, y->k_norm, a->sw.qk == FM_QK_ALL ? a->kv_heads * a->head_dim : a->head_dim);
+}
+
+static void put_experts(keyer *k, const fm_experts *x)
+{
+    const fm_linear *all[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+        put_linear(k, all[i]);
+    for (size_t i = 0; i < 3 * (size_t)k->m->arch.sw.experts; i++) /* gate, up, down */
+        put_linear(k, &x->gate[i]);
 }
 
 static void put_rest(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
     put_linear(k, &y->q);
-    put_vector(k, y->q_norm, a->head_dim);
+    put_vector(k, y->q_norm, a->sw.qk == FM_QK_ALL ? a->heads * a->head_dim : a->head_dim);
     put_linear(k, &y->o);
-    put_vector(k, y->mlp_norm, a->hidden);
+    put_norm(k, y->attn_post, y->attn_post_b);
+    put_norm(k, y->mlp_norm, y->mlp_norm_b);
+    put_norm(k, y->mlp_post, y->mlp_post_b);
     put_linear(k, &y->gate);
     put_linear(k, &y->up);
     put_linear(k, &y->down);
+    if (y->experts)
+        put_experts(k, y->experts);
 }
 
 /* Everything but what only the head, the tokenizer or the number of layers above has to do with. */
@@ -157,6 +181,9 @@ static void put_beginning(keyer *k)
     put(k, be->kernel_class, strlen(be->kernel_class) + 1);
     put_arch(k);
     put_linear(k, &m->embed);
+    put_linear(k, &m->positions);
+    put_vector(k, m->types, m->arch.hidden);
+    put_norm(k, m->embed_norm, m->embed_norm_b);
     put_u32(k, m->virtual_len);
     put_u32(k, m->virtual_is_kv);
     put(k, m->virtual_id.b, m->virtual_len ? sizeof(m->virtual_id.b) : 0);

@@ -29,23 +29,41 @@ typedef struct fm_linear {
     const float *in_scale;   /* [in]: IA3 on a feed-forward module */
     const float *out_scale;  /* [out]: IA3; DoRA's magnitude over the norm of W + scale B A */
     const float *bias_after; /* [out]: DoRA scales what is added to the bias, not the bias */
+    bool transposed;         /* its tensor is stored [in, out] */
 } fm_linear;
 
+/* Experts of a layer: a router's product chooses some for each row. */
+typedef struct fm_experts {
+    fm_linear router;                         /* [experts, hidden] */
+    fm_linear *gate, *up, *down;              /* [experts] each; one allocation at gate */
+    fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
+} fm_experts;
+
+/* Gains (Gemma's with 1 added) and biases of norms; NULL: not there. Which of them a family has,
+ * and where they stand, is fm_switches.order's. */
 typedef struct fm_layer {
-    const float *attn_norm, *mlp_norm; /* [hidden] */
-    const float *q_norm, *k_norm;      /* [head_dim] or NULL */
+    const float *attn_norm, *mlp_norm;     /* [hidden], before the branch */
+    const float *attn_norm_b, *mlp_norm_b; /* their biases */
+    const float *attn_post, *mlp_post;     /* [hidden], behind the branch */
+    const float *attn_post_b, *mlp_post_b;
+    const float *q_norm, *k_norm; /* [head_dim], or q's and k's whole width */
     fm_digest attn_norm_id, mlp_norm_id;
-    fm_linear q, k, v, o, gate, up, down;
+    fm_linear q, k, v, o;     /* fused: q is all three, k and v have no w */
+    fm_linear gate, up, down; /* fused: gate is both; plain: gate has no w */
+    fm_experts *experts;      /* of a sparse layer, which has no gate, up, down */
 } fm_layer;
 
 struct fm_model {
     fm_engine *engine;
     fm_arch arch;
-    fm_linear embed;   /* [vocab, hidden]; used by rows */
-    fm_linear head;    /* [vocab, hidden]; the same weight where tied */
-    const float *norm; /* [hidden] */
+    fm_linear embed;            /* [vocab, hidden]; used by rows */
+    fm_linear head;             /* [vocab, hidden]; the same weight where tied */
+    const float *norm, *norm_b; /* [hidden]; NULL: none */
+    fm_linear positions;        /* [position_rows, hidden], used by rows; w NULL: none */
+    const float *types;         /* [hidden], row 0 of the token types; NULL: none */
+    const float *embed_norm, *embed_norm_b; /* [hidden] or NULL */
     fm_layer *layers;
-    const float *cos, *sin; /* [max_positions or less, head_dim/2] */
+    const float *cos, *sin; /* of full layers: [max_positions or less, rotary_dim/2] */
     fm_tokenizer *tokenizer;
     fm_chat_template *chat;
     fm_digest digest;

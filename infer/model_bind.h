@@ -35,7 +35,7 @@ typedef struct fmi_binder {
     const fm_tree *tree;
     const fm_provider *p;
     const char *what;
-    fm_pool *pool; /* threads that may read for this model alone; NULL: the caller's */
+    fm_pool *pool;    /* threads that may read for this model alone; NULL: the caller's */
     fm_map *replaced; /* parameter name -> const fm_entry * of the adapter that replaces it */
     fmi_adapter adapter[FMI_MAX_ADAPTERS];
     uint32_t adapters;
@@ -54,8 +54,21 @@ FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, 
 /* prefetch.c: reads the parameters' tensors on the pool's threads and holds them. What it cannot
  * read is left to binding, which reports it. */
 void fmi_read_ahead(fmi_binder *b);
-/* The linear layer of `name` ("self_attn.q_proj", or the same with ".weight"); NULL: none. */
-fm_linear *fmi_linear_named(fm_model *m, uint32_t layer, const char *name);
+/* The form in which the cache holds a parameter's tensor. */
+fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
+
+/* ---- model_places.c ---- */
+
+/* The linear layer whose weight or bias p is; NULL: p is a norm's or a table of the embedding. */
+fm_linear *fmi_linear_at(fm_model *m, const fm_param *p);
+/* Where a vector of a norm or of the embedding is kept. */
+const float **fmi_vector_at(fm_model *m, const fm_param *p);
+/* The linear layer that PEFT's module name means ("model.layers.1.self_attn.q_proj", "lm_head");
+ * NULL: there is none that takes a LoRA. */
+fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
+/* Room for the experts of sparse layers. */
+FM_CHECKED fm_status fmi_layers_new(fm_model *m);
+void fmi_layers_free(fm_model *m);
 
 /* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
 FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);

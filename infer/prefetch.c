@@ -25,7 +25,7 @@ static fm_status take(ahead *a, size_t i)
         rc = FM_EBASE;
     if (rc == FM_OK)
         rc = fmi_weights_take(a->b->m->engine->weights, &a->got[i], e,
-                              p.is_matrix ? FMI_MATRIX : FMI_VECTOR, a->b->p);
+                              fmi_form_of(&a->b->m->arch, &p), a->b->p);
     return rc;
 }
 

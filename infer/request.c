@@ -14,6 +14,9 @@ static fm_status check(const fm_gen_request *q)
         return fm_fail(FM_EINVAL, "request: 'model' is missing");
     const fm_arch *a = fm_model_arch(q->model);
     uint32_t positions = fmi_positions(q->model);
+    if (a->sw.encoder)
+        return fm_fail(FM_EUNSUPPORTED, "request: %s is an encoder; it gives embeddings, no text",
+                       a->family);
     if (!q->prompt || q->prompt_len < 1)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)

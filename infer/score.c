@@ -22,6 +22,9 @@ static fm_status check(const job *j)
 {
     const fm_score_request *q = j->q;
     const fm_arch *a = fm_model_arch(q->model);
+    if (a->sw.encoder)
+        return fm_fail(FM_EUNSUPPORTED, "score: %s is an encoder; it gives embeddings, no text",
+                       a->family);
     for (size_t i = 0; i < q->n; i++)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],

@@ -56,7 +56,8 @@ static void changed(fm_seq *s)
 
 static bool caches(const fm_seq *s)
 {
-    return s->model->engine->prefix && !s->uncached && !s->model->engine->tap;
+    return s->model->engine->prefix && !s->uncached && !s->model->engine->tap &&
+           !s->model->arch.sw.encoder; /* its keys depend on what stands behind them */
 }
 
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token)

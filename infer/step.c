@@ -25,6 +25,7 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     s->order = fm_calloc(n, sizeof(uint32_t));
     s->pos = fm_calloc(n, sizeof(uint32_t));
     s->logit_row = fm_calloc(n, sizeof(int32_t));
+    s->headless = fm_calloc(n, sizeof(bool));
     s->member = fm_calloc(n, sizeof(uint32_t));
     s->lin = fm_calloc(n, sizeof(fm_linear *));
     s->product = fm_calloc((size_t)n * FMI_OUTS, sizeof(fm_product));
@@ -37,9 +38,9 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     void *lse = NULL;
     fm_status rc = e->be->alloc(e->be, &lse, n * sizeof(float));
     s->lse = lse;
-    if (rc == FM_OK &&
-        !(s->run && s->want && s->order && s->pos && s->logit_row && s->member && s->lin &&
-          s->lora && s->product && s->seq && s->run_of && s->span && s->version && s->lse_host))
+    if (rc == FM_OK && !(s->run && s->want && s->order && s->pos && s->logit_row && s->headless &&
+                         s->member && s->lin && s->lora && s->product && s->seq && s->run_of &&
+                         s->span && s->version && s->lse_host))
         rc = FM_ENOMEM;
     if (rc != FM_OK) {
         fmi_step_free(s);
@@ -74,6 +75,13 @@ void fmi_step_free(fmi_step *s)
     device_free(e, s->act);
     device_free(e, s->logits);
     device_free(e, s->lse);
+    if (s->hidden_host != s->hidden)
+        fm_free(s->hidden_host);
+    device_free(e, s->hidden);
+    device_free(e, s->place);
+    fmi_routes_free(s);
+    fm_free(s->place_host);
+    fm_free(s->headless);
     void *host[] = {s->run,  s->want,     s->order, s->pos,      s->logit_row, s->member,
                     s->host, s->lse_host, s->lists, s->tap_host, s->lora,      s->product};
     for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
@@ -124,6 +132,8 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
         if (rows[i].token < 0 || (uint32_t)rows[i].token >= q->model->arch.vocab)
             return fm_fail(FM_EINVAL, "row %u: token %d is outside of the vocabulary (%u)", i,
                            rows[i].token, q->model->arch.vocab);
+        if (q->model->arch.sw.encoder && q->len > 0)
+            return fm_fail(FM_EINVAL, "row %u: an encoder takes a text in one step", i);
     }
     return FM_OK;
 }
@@ -333,6 +343,7 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         const fm_row *r = &rows[from];
         ids[i] = r->token;
         pos[i] = (int32_t)s->pos[from];
+        s->headless[from] = !r->seq->model->head.w;
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
         if (r->want_logits)
             gather[s->wanted++] = (int32_t)(i - s->run[s->run_of[from]].row0);
@@ -421,54 +432,36 @@ static fm_status upload_tables(fmi_step *s)
     return rc;
 }
 
-static size_t act_floats(const fmi_geom *g, uint32_t rows)
-{
-    size_t q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
-    return (3 * (size_t)g->hidden + 2 * q + 2 * kv + 2 * (size_t)g->inter +
-            FM_MAX(FM_MAX((size_t)g->hidden, q), (size_t)g->inter) + 9 * 16) *
-           rows;
-}
-
 /* Room for activations of every pass at max_rows, and for the logits of this step. */
 static fm_status workspace(fmi_step *s)
 {
     fm_engine *e = s->e;
     size_t floats = 0;
-    s->ld = 0;
+    s->ld = s->hidden_ld = 0;
     for (uint32_t i = 0; i < s->runs; i++) {
-        floats = FM_MAX(floats, act_floats(fmi_priv(s->run[i].model)->geom, s->max_rows));
-        s->ld = FM_MAX(s->ld, (size_t)s->run[i].model->arch.vocab);
+        floats = FM_MAX(floats, fmi_act_floats(fmi_priv(s->run[i].model)->geom, s->max_rows));
+        if (s->run[i].model->head.w)
+            s->ld = FM_MAX(s->ld, (size_t)s->run[i].model->arch.vocab);
+        s->hidden_ld = FM_MAX(s->hidden_ld, (size_t)s->run[i].model->arch.hidden);
     }
     fm_status rc = float_room(e, &s->act, &s->act_floats, floats);
     if (rc != FM_OK)
         return rc;
-    size_t need = (size_t)s->wanted * s->ld;
+    size_t need = (size_t)s->wanted * s->ld, states = (size_t)s->wanted * s->hidden_ld;
     rc = float_room(e, &s->logits, &s->logits_floats, need);
+    if (rc == FM_OK)
+        rc = float_room(e, &s->hidden, &s->hidden_floats, states);
     if (rc != FM_OK || e->be->host_visible) {
         s->logits_host = s->logits;
+        s->hidden_host = s->hidden;
         return rc;
     }
-    return fm_grow(&s->logits_host, &s->logits_host_floats, need, sizeof(float));
+    rc = fm_grow(&s->logits_host, &s->logits_host_floats, need, sizeof(float));
+    return rc == FM_OK ? fm_grow(&s->hidden_host, &s->hidden_host_floats, states, sizeof(float))
+                       : rc;
 }
 
 /* ==== the step ==== */
-
-/* Activations of a pass, each on a cache line. */
-static void carve(fmi_pass *p)
-{
-    const fmi_geom *g = p->g;
-    size_t rows = p->s->max_rows, h = g->hidden * rows, inter = g->inter * rows;
-    size_t q = (size_t)g->heads * g->head_dim * rows, kv = (size_t)g->kv_heads * g->head_dim * rows;
-    size_t widest = FM_MAX(FM_MAX(h, q), inter);
-    size_t sizes[] = {h, h, q, kv, kv, q, h, inter, inter, widest};
-    float **fields[] = {&p->x,   &p->xn, &p->q,    &p->k,  &p->v,
-                        &p->att, &p->o,  &p->gate, &p->up, &p->scaled};
-    float *at = p->s->act;
-    for (size_t f = 0; f < FM_ARRAY_LEN(sizes); f++) {
-        *fields[f] = at;
-        at += (sizes[f] + 15) & ~(size_t)15;
-    }
-}
 
 /* Where the parts of one pass begin in what was uploaded. */
 typedef struct cursor {
@@ -504,7 +497,7 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
                   .slots = s->dev + 4 * (size_t)n + at->slot,
                   .tables = s->table + at->table,
                   .seqs = g->seqs};
-    carve(&p);
+    fmi_carve(&p);
     p.x0 = p.x;
     at->want0 += w;
     at->slot += (size_t)g->layers * m;
@@ -548,6 +541,10 @@ void fmi_pass_enter(fmi_pass *p, uint32_t l)
     p->ids = p->ints + p->row0 + r0;
     p->pos = p->ids + p->step_rows;
     p->seq = p->pos + 2 * (size_t)p->step_rows;
+    if (p->s->place) {
+        p->place = p->s->place + p->row0 + r0;
+        p->seen = p->place + p->s->max_rows;
+    }
     if (l < p->g->layers) {
         p->e->layer_rows += p->m;
         p->slot = p->slots + (size_t)l * p->rows + r0;
@@ -569,6 +566,10 @@ static fm_status run_passes(fmi_step *s, uint32_t n)
     fm_backend *be = s->e->be;
     if (be->host_visible || s->wanted == 0)
         return be->sync(be);
+    fm_status rc =
+        be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
+    if (rc != FM_OK || s->ld == 0)
+        return rc;
     return be->download(be, s->logits_host, s->logits, s->wanted * s->ld * sizeof(float));
 }
 
@@ -590,6 +591,8 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         rc = upload_plan(s, rows, n);
         if (rc == FM_OK)
             rc = upload_tables(s);
+        if (rc == FM_OK)
+            rc = fmi_upload_places(s, n, rows);
         if (rc == FM_OK)
             rc = workspace(s);
         if (rc == FM_OK)
@@ -631,9 +634,17 @@ fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n)
 const float *fm_engine_logits(const fm_engine *e, uint32_t i)
 {
     const fmi_step *s = e->step;
-    if (i >= s->last_n || s->logit_row[i] < 0)
+    if (i >= s->last_n || s->logit_row[i] < 0 || s->headless[i])
         return NULL;
     return s->logits_host + (size_t)s->logit_row[i] * s->ld;
+}
+
+const float *fm_engine_hidden(const fm_engine *e, uint32_t i)
+{
+    const fmi_step *s = e->step;
+    if (i >= s->last_n || s->logit_row[i] < 0)
+        return NULL;
+    return s->hidden_host + (size_t)s->logit_row[i] * s->hidden_ld;
 }
 
 fm_status fmi_engine_lse(fm_engine *e)

@@ -39,6 +39,8 @@ typedef struct fmi_list {
     uint32_t at, count;
 } fmi_list;
 
+typedef struct fmi_routes fmi_routes;
+
 struct fmi_step {
     fm_engine *e;
     uint32_t max_rows;
@@ -50,6 +52,7 @@ struct fmi_step {
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
     uint32_t *pos;      /* [max_rows] by the caller's number */
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
+    bool *headless;     /* [max_rows] likewise: the row's model has no head */
     uint32_t *member;   /* [max_rows] scratch of grouping */
     const fm_linear **lin; /* [max_rows] likewise */
     fm_product *product;   /* [FMI_OUTS * max_rows] likewise */
@@ -74,6 +77,10 @@ struct fmi_step {
     float *lse, *lse_host; /* [max_rows] */
     float *tap_host;
     size_t tap_floats;
+    float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
+    size_t hidden_floats, hidden_host_floats, hidden_ld;
+    int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
+    fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts */
     fmi_chunk *chunks, *chunk_now;
     fmi_list *lists;
     size_t list_count, list_cap;
@@ -96,8 +103,11 @@ typedef struct fmi_pass {
     const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */
     uint32_t seqs;
     const int32_t *slot, *table; /* device, of the layer that was entered: [m], [seqs, stride] */
-    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled;
+    const int32_t *place, *seen; /* device: row of the position table, last position seen */
+    /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
+    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router;
 } fmi_pass;
+#define FMI_ACTIVATIONS 15u
 
 /* ---- linears.c ---- */
 
@@ -133,6 +143,33 @@ FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32
  * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
  * before each layer, with l = layers before the final norm. A layer may have no rows. */
 void fmi_pass_enter(fmi_pass *p, uint32_t l);
+
+/* ---- step_layout.c ---- */
+
+/* Floats of a pass's activations; then where each of them begins in s->act. */
+size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
+void fmi_carve(fmi_pass *p);
+/* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
+FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
+
+/* ---- forward.c ---- */
+
+/* A norm's gain and bias in a model; gain NULL: this model has none there. */
+typedef struct fmi_gain {
+    const float *gain, *bias;
+} fmi_gain;
+typedef fmi_gain (*fmi_gain_fn)(const fm_model *m, uint32_t layer);
+
+/* y = norm(x), each row with its own model's gain; per_row vectors of h to a row. */
+void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
+              float *y, const float *x, uint32_t per_row, uint32_t h);
+
+/* ---- block_attention.c, block_mlp.c, block_moe.c: a branch of layer l from p->xn (or x) ---- */
+
+FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
+FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
+FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
+void fmi_routes_free(fmi_step *s);
 
 /* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
 FM_CHECKED fm_status fmi_forward(fmi_pass *p);

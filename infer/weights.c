@@ -214,7 +214,7 @@ static fm_status make_room(fmi_weights *c, uint64_t need, const fm_entry *e, fmi
 static fm_status need_of(fmi_weights *c, uint64_t *out, const fm_entry *e, fmi_form form)
 {
     uint64_t n = 0;
-    if (form == FMI_VECTOR) {
+    if (fmi_form_is_vector(form)) {
         fm_status rc = fm_shape_elems(&n, &e->shape);
         if (rc == FM_OK && fm_mul_overflow(out, n, sizeof(float)))
             rc = fm_fail(FM_ELIMIT, "tensor '%s' is too large", e->name);
@@ -223,25 +223,29 @@ static fm_status need_of(fmi_weights *c, uint64_t *out, const fm_entry *e, fmi_f
     if (e->shape.rank != 2 || e->shape.dim[0] > INT32_MAX || e->shape.dim[1] > INT32_MAX)
         return fm_fail(FM_EUNSUPPORTED, "tensor '%s' is no matrix that a product can take",
                        e->name);
-    fm_status rc = c->be->weight_image_bytes(c->be, out, (fm_role)form, e->dtype,
-                                             (uint32_t)e->shape.dim[0], (uint32_t)e->shape.dim[1]);
+    uint32_t rows = (uint32_t)e->shape.dim[0], cols = (uint32_t)e->shape.dim[1];
+    fm_status rc = form == FMI_MATRIX_T
+                       ? c->be->weight_image_bytes(c->be, out, FM_ROLE_LINEAR, e->dtype, cols, rows)
+                       : c->be->weight_image_bytes(c->be, out, (fm_role)form, e->dtype, rows, cols);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 
 static fmi_artefact_key key_of(const fmi_cached *w, const fm_entry *e)
 {
+    bool turn = w->form == FMI_MATRIX_T;
     return (fmi_artefact_key){.id = e->id,
-                              .role = (fm_role)w->form,
+                              .role = turn ? FM_ROLE_LINEAR : (fm_role)w->form,
                               .dtype = e->dtype,
-                              .n = (uint32_t)e->shape.dim[0],
-                              .k = (uint32_t)e->shape.dim[1],
+                              .n = (uint32_t)e->shape.dim[turn],
+                              .k = (uint32_t)e->shape.dim[!turn],
                               .bytes = w->bytes};
 }
 
+/* A turned matrix has no name of its own beside the plain one's. */
 static bool keeps_file(const fmi_weights *c, const fmi_cached *w, uint64_t stored_bytes)
 {
-    return w->form != FMI_VECTOR && c->opts.artefacts && w->bytes >= c->opts.artefact_min &&
-           w->bytes / ARTEFACT_GROWTH_MAX <= stored_bytes;
+    return !fmi_form_is_vector(w->form) && w->form != FMI_MATRIX_T && c->opts.artefacts &&
+           w->bytes >= c->opts.artefact_min && w->bytes / ARTEFACT_GROWTH_MAX <= stored_bytes;
 }
 
 /* w from its artefact; false: there is none. */
@@ -257,15 +261,42 @@ static bool load_file(fmi_weights *c, fmi_cached *w, const fm_entry *e)
     return false;
 }
 
+static fm_status transposed(void **out, fm_dtype dtype, uint32_t rows, uint32_t cols,
+                            const void *src)
+{
+    fm_shape one = {.rank = 1, .dim = {1}};
+    uint64_t bytes = 0;
+    *out = NULL;
+    if (fm_tensor_bytes(&bytes, dtype, &one, "it") != FM_OK || bytes > 4)
+        return fm_fail(FM_EUNSUPPORTED, "a matrix that is stored [in, out] cannot be of blocks");
+    size_t size = (size_t)bytes;
+    const uint8_t *from = src;
+    uint8_t *to = fm_malloc((size_t)rows * cols * size);
+    *out = to;
+    if (!to)
+        return FM_ENOMEM;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t c = 0; c < cols; c++)
+            memcpy(to + (c * rows + r) * size, from + (r * cols + c) * size, size);
+    return FM_OK;
+}
+
 /* file: the image is written out, and then mapped in place of our own: other processes share it. */
 static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
                              bool file)
 {
     fmi_artefact_key key = key_of(w, e);
+    void *turned = NULL;
+    fm_status rc = FM_OK;
     w->image = fm_aligned_alloc(64, (size_t)w->bytes);
     if (!w->image)
         return FM_ENOMEM;
-    fm_status rc = c->be->weight_image(c->be, w->image, key.role, key.dtype, key.n, key.k, bytes);
+    if (w->form == FMI_MATRIX_T)
+        rc = transposed(&turned, key.dtype, key.k, key.n, bytes);
+    if (rc == FM_OK)
+        rc = c->be->weight_image(c->be, w->image, key.role, key.dtype, key.n, key.k,
+                                 turned ? turned : bytes);
+    fm_free(turned);
     if (rc != FM_OK)
         return rc;
     if (file && fmi_artefact_write(c->opts.artefacts, &key, w->image) && load_file(c, w, e)) {
@@ -276,16 +307,30 @@ static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, w->image);
 }
 
+static void add_one(float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = 1.0f + x[i];
+}
+
 static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes)
 {
     fm_status rc = c->be->alloc(c->be, &w->mem, (size_t)w->bytes);
     w->v = w->mem;
-    if (rc != FM_OK || c->be->host_visible)
-        return rc == FM_OK ? fm_to_f32(w->mem, e->dtype, bytes, w->bytes / sizeof(float)) : rc;
+    if (rc == FM_OK && c->be->host_visible) {
+        rc = fm_to_f32(w->mem, e->dtype, bytes, w->bytes / sizeof(float));
+        if (rc == FM_OK && w->form == FMI_VECTOR_PLUS1)
+            add_one(w->mem, w->bytes / sizeof(float));
+        return rc;
+    }
+    if (rc != FM_OK)
+        return rc;
     float *wide = fm_malloc((size_t)w->bytes);
     if (!wide)
         return FM_ENOMEM;
     rc = fm_to_f32(wide, e->dtype, bytes, w->bytes / sizeof(float));
+    if (rc == FM_OK && w->form == FMI_VECTOR_PLUS1)
+        add_one(wide, w->bytes / sizeof(float));
     if (rc == FM_OK)
         rc = c->be->upload(c->be, w->mem, wide, (size_t)w->bytes);
     fm_free(wide);
@@ -297,7 +342,8 @@ static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
 static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_entry *e)
 {
     return c->be->host_visible && e->dtype == FM_F32 &&
-           (w->form == FMI_VECTOR || (w->form != FMI_MATRIX && strcmp(c->be->mode, "exact") == 0));
+           (w->form == FMI_VECTOR || ((w->form == FMI_LORA_A || w->form == FMI_LORA_B) &&
+                                      strcmp(c->be->mode, "exact") == 0));
 }
 
 /* w over bytes that stay where they are. */
@@ -314,8 +360,8 @@ static fm_status lend(fmi_weights *c, fmi_cached *w, const fm_entry *e, const vo
 static fm_status load_from(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
                            bool file)
 {
-    fm_status rc =
-        w->form == FMI_VECTOR ? load_vector(c, w, e, bytes) : load_matrix(c, w, e, bytes, file);
+    fm_status rc = fmi_form_is_vector(w->form) ? load_vector(c, w, e, bytes)
+                                               : load_matrix(c, w, e, bytes, file);
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 

@@ -24,13 +24,19 @@ typedef enum fmi_form {
     FMI_LORA_A = FM_ROLE_LORA_A, /* fm_weight [r, k] */
     FMI_LORA_B = FM_ROLE_LORA_B, /* fm_weight [n, r] */
     FMI_VECTOR,                  /* float32 as stored, row-major: gains, biases */
+    FMI_VECTOR_PLUS1,            /* likewise, 1 added to each: Gemma's gains */
+    FMI_MATRIX_T,                /* FMI_MATRIX of a tensor that is stored [k, n] */
 } fmi_form;
 
+static inline bool fmi_form_is_vector(fmi_form form)
+{
+    return form == FMI_VECTOR || form == FMI_VECTOR_PLUS1;
+}
 typedef struct fmi_cached {
     fm_digest id;
     fmi_form form;
-    fm_weight *w;   /* all forms but FMI_VECTOR */
-    const float *v; /* FMI_VECTOR */
+    fm_weight *w;   /* forms of matrices */
+    const float *v; /* forms of vectors */
     uint64_t bytes; /* on the device */
     /* The cache's own, behind its lock. */
     enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;

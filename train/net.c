@@ -104,6 +104,9 @@ fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const 
     memset(net, 0, sizeof(*net));
     net->be = be;
     net->arch = *arch;
+    if (fm_arch_beyond_llama(arch))
+        return fm_fail(FM_EUNSUPPORTED, "training of %s is not supported: it does not know %s",
+                       arch->family, fm_arch_beyond_llama(arch));
     net->block = fm_calloc(arch->layers, sizeof(*net->block));
     if (!net->block)
         return FM_ENOMEM;

@@ -143,7 +143,7 @@ static fm_status put_rope(fmi_pass *p)
     fm_status rc = host ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK)
-        rc = fm_arch_rope(a, p->size.longest, host, host + n);
+        rc = fm_arch_rope(a, 0, p->size.longest, host, host + n);
     if (rc == FM_OK)
         rc = p->be->upload(p->be, p->cos, host, n * sizeof(float));
     if (rc == FM_OK)

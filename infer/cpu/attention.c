@@ -107,7 +107,8 @@ static fm_status paged_unit(const fmi_cpu *cpu, const fm_attn *j, size_t unit, f
                   .first = first,
                   .last = last,
                   .hd = j->hd,
-                  .scale = j->scale};
+                  .scale = j->scale,
+                  .softcap = j->softcap};
     cpu->kern->attention(&a);
     return FM_OK;
 }
@@ -131,7 +132,6 @@ static void op_attention(fm_backend *be, const fm_attn *a)
     uint64_t work = 0;
 
     fm_assert(a->nkv > 0 && a->nh % a->nkv == 0 && a->hd <= FM_K_BLOCK);
-    fm_assert(!(a->softcap > 0.0f));
     for (uint32_t i = 0; i < a->m; i++)
         work += ((uint64_t)a->pos[i] + 1) * a->nh * a->hd;
     paged_job j = {.op = a};

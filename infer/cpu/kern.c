@@ -9,6 +9,7 @@
 
 #include "infer/cpu/kern_product.h"
 #include "infer/cpu/kern_elem.h"
+#include "infer/cpu/kern_act.h"
 #include "infer/cpu/kern_attention.h"
 
 #if defined(FMI_ISA_AVX512)
@@ -37,6 +38,10 @@ const fmi_kern FMI_TABLE = {
     .swiglu_grad = k_swiglu_grad,
     .add = k_add,
     .scale = k_scale,
+    .layernorm = k_layernorm,
+    .act = k_act,
+    .softcap = k_softcap,
+    .mix_rows = k_mix_rows,
     .rope = k_rope,
     .rmsnorm = k_rmsnorm,
     .rmsnorm_dx = k_rmsnorm_dx,

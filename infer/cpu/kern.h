@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "infer/act.h"
+
 #define FMI_PANEL 32u
 
 /* What happens to a block's sum s: s *= alpha; if add: s = c + s; if bias: s += bias. */
@@ -31,7 +33,7 @@ typedef struct fmi_attn {
     size_t ldv;
     float *score; /* scratch: g rows of fmi_attn_score_ld(first, last) */
     uint32_t g, first, last, hd;
-    float scale;
+    float scale, softcap; /* softcap 0: none */
 } fmi_attn;
 
 /* One (sequence, key/value head) of the backward pass. */
@@ -77,6 +79,13 @@ typedef struct fmi_kern {
                         const float *up, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     void (*scale)(float *y, float s, size_t n);
+    void (*layernorm)(float *y, const float *x, const float *gain, const float *bias, uint32_t m,
+                      uint32_t h, size_t ldx, float eps);
+    void (*act)(fm_act f, float *y, const float *gate, const float *up, size_t n);
+    void (*softcap)(float *y, size_t n, float cap);
+    /* One row: y = sum over j < per of weight[j] * x[row[j]] */
+    void (*mix_rows)(float *y, const float *x, size_t ldx, const int32_t *row, const float *weight,
+                     uint32_t per, uint32_t n);
     void (*rope)(float *x, size_t ldx, const int32_t *pos, const float *cos, const float *sin,
                  uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
     void (*rmsnorm)(float *y, const float *x, const float *gain, float *rstd, uint32_t m,

@@ -178,6 +178,8 @@ static void k_attention(const fmi_attn *job)
                pages, job->hd, job->scale);
         for (uint32_t r = 0; r < rows; r++) {
             float *s = job->score + r * ld;
+            if (job->softcap > 0.0f)
+                k_softcap(s + first, last - first + 1, job->softcap);
             float max = row_max(s + first, last - first + 1);
             exp_range(s, first, last, max);
             if (job->lse)

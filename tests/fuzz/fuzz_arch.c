@@ -11,10 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     fm_param p;
     if (fm_arch_from_json(&a, v, "fuzz") == FM_OK) {
         fm_assert(a.layers >= 1 && a.layers <= FM_MAX_LAYERS && a.vocab <= FM_MAX_VOCAB);
-        fm_assert(a.heads % a.kv_heads == 0 && a.head_dim % 2 == 0 && a.eos_count <= 8);
+        fm_assert(a.heads % a.kv_heads == 0 && a.sw.rotary_dim <= a.head_dim && a.eos_count <= 8);
         uint32_t n = 0;
-        while (fm_arch_param(&a, n, &p))
+        while (fm_arch_param(&a, n, &p)) {
+            fm_param same;
+            fm_assert(n % 97 != 0 || fm_arch_param_named(&a, p.name, &same));
             n++;
+        }
         fm_assert(n > a.layers);
     }
     fm_json_free(v);

@@ -72,6 +72,10 @@ static void case_paged(kk *k, const uint32_t *dim)
                        .window = dim[4],
                        .scale = 0.3f};
     k->be->attention(k->be, &a);
+    fm_attn capped = a;
+    capped.out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
+    capped.softcap = 2.5f;
+    k->be->attention(k->be, &capped);
 }
 
 static void paged_attention_equals_the_oracle(void **state)

@@ -39,16 +39,21 @@ static void unknown_fields_are_refused_by_name(void **state)
     (void)state;
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
     bad("llama", "\"quantization_config\":{\"bits\":4}", FM_EUNSUPPORTED, "quantization_config");
-    bad("gpt_neox", "", FM_EUNSUPPORTED, "gpt_neox");
-    bad("llama", "\"hidden_act\":\"gelu\"", FM_EUNSUPPORTED, "gelu");
-    bad("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", FM_EUNSUPPORTED, "yarn");
+    bad("mamba", "", FM_EUNSUPPORTED, "mamba");
+    bad("llama", "\"hidden_act\":\"mish\"", FM_EUNSUPPORTED, "mish");
+    bad("llama", "\"rope_scaling\":{\"type\":\"mrope\",\"factor\":4}", FM_EUNSUPPORTED, "mrope");
+    bad("llama", "\"query_pre_attn_scalar\":4", FM_EUNSUPPORTED, "query_pre_attn_scalar");
+    bad("bert", "\"rope_theta\":4", FM_EUNSUPPORTED, "rope_theta");
+    bad("bert", "\"is_decoder\":true", FM_EUNSUPPORTED, "is_decoder");
+    bad("bert", "\"position_embedding_type\":\"relative_key\"", FM_EUNSUPPORTED, "relative_key");
+    bad("stablelm", "\"num_key_value_heads\":2,\"qk_layernorm\":true", FM_EUNSUPPORTED,
+        "qk_layernorm");
+    bad("gemma2", "\"num_key_value_heads\":2,\"use_bidirectional_attention\":true", FM_EUNSUPPORTED,
+        "use_bidirectional_attention");
     bad("llama", "\"rope_scaling\":{\"type\":\"default\",\"beta\":4}", FM_EUNSUPPORTED, "beta");
-    bad("llama", "\"partial_rotary_factor\":0.5", FM_EUNSUPPORTED, "partial_rotary_factor");
-    bad("qwen2", "\"num_key_value_heads\":2,\"use_sliding_window\":true,\"max_window_layers\":1",
-        FM_EUNSUPPORTED, "max_window_layers");
-    bad("qwen2",
-        "\"num_key_value_heads\":2,\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
-        FM_EUNSUPPORTED, "mixes");
+    bad("llama", "\"partial_rotary_factor\":0.3", FM_EINVAL, "pairs"); /* 3 of 12 */
+    bad("qwen2", "\"num_key_value_heads\":2,\"layer_types\":[\"full_attention\",\"linear\"]",
+        FM_EUNSUPPORTED, "linear");
     bad("mistral", "\"num_key_value_heads\":2,\"attention_bias\":true", FM_EUNSUPPORTED, "bias");
     good("llama", "\"softcap\":null,\"torch_dtype\":\"bfloat16\",\"pretraining_tp\":1");
 }
@@ -88,10 +93,10 @@ static void old_and_new_spellings_agree(void **state)
     fm_arch b = good("llama", "\"rope_parameters\":{\"rope_theta\":500000,\"rope_type\":\"llama3\","
                               "\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
                               "\"original_max_position_embeddings\":64}");
-    assert_true(a.rope_llama3 && b.rope_llama3);
-    assert_true(a.rope_theta == b.rope_theta && a.rope_theta == 500000.0);
-    assert_true(a.rope_factor == b.rope_factor && a.rope_high == b.rope_high);
-    assert_int_equal(a.rope_original, b.rope_original);
+    assert_true(a.rope[0].kind == FM_ROPE_LLAMA3 && b.rope[0].kind == FM_ROPE_LLAMA3);
+    assert_true(a.rope[0].theta == b.rope[0].theta && a.rope[0].theta == 500000.0);
+    assert_true(a.rope[0].factor == b.rope[0].factor && a.rope[0].high == b.rope[0].high);
+    assert_int_equal(a.rope[0].original, b.rope[0].original);
 }
 
 static void silence_means_the_family_default(void **state)
@@ -101,7 +106,7 @@ static void silence_means_the_family_default(void **state)
     assert_int_equal(a.kv_heads, 4);
     assert_int_equal(a.head_dim, 12);
     assert_int_equal(a.max_positions, 2048);
-    assert_true(a.rope_theta == 10000.0 && a.eps == 1e-6f && !a.tied && !a.window);
+    assert_true(a.rope[0].theta == 10000.0 && a.eps == 1e-6f && !a.tied && !a.window);
     assert_int_equal(a.bos, -1);
     assert_int_equal(good("mistral", "\"num_key_value_heads\":2").window, 4096);
     assert_int_equal(good("mistral", "\"num_key_value_heads\":2,\"sliding_window\":null").window,
@@ -156,8 +161,8 @@ static void rotary_table_is_cos_and_sin(void **state)
     (void)state;
     fm_arch a = good("llama", "\"head_dim\":4,\"max_position_embeddings\":5000");
     float *c = fm_malloc(2 * 5000 * sizeof(float)), *s = fm_malloc(2 * 5000 * sizeof(float));
-    tk_fails(fm_arch_rope(&a, 5001, c, s), FM_ELIMIT, "5001");
-    tk_ok(fm_arch_rope(&a, 5000, c, s));
+    tk_fails(fm_arch_rope(&a, 0, 5001, c, s), FM_ELIMIT, "5001");
+    tk_ok(fm_arch_rope(&a, 0, 5000, c, s));
     for (int p = 0; p < 5000; p++) {
         assert_true(fabsf(c[2 * p] - (float)cos(p)) <= 1e-7f);
         assert_true(fabsf(s[2 * p + 1] - (float)sin((double)((float)p * 0.01f))) <= 1e-7f);

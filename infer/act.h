@@ -1,0 +1,12 @@
+/* act.h - activations of feed-forward networks: what configs name and backends compute. */
+#ifndef FM_INFER_ACT_H
+#define FM_INFER_ACT_H
+
+typedef enum fm_act {
+    FM_ACT_SILU,      /* x / (1 + e^-x) */
+    FM_ACT_GELU_TANH, /* x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
+    FM_ACT_GELU,      /* x / 2 (1 + erf(x / sqrt 2)) */
+    FM_ACT_RELU,
+} fm_act;
+
+#endif

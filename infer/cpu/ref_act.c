@@ -1,0 +1,78 @@
+/* ref_act.c - the oracle's layer norm, activations, softcaps, mixtures of rows. See ref.c. */
+#include "infer/cpu/ref.h"
+
+#include <math.h>
+
+static void ref_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+                          const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        const float *xr = x + i * ldx;
+        double mean = 0.0, var = 0.0;
+        for (uint32_t j = 0; j < h; j++)
+            mean += (double)xr[j] / h;
+        for (uint32_t j = 0; j < h; j++)
+            var += ((double)xr[j] - mean) * ((double)xr[j] - mean) / h;
+        double rstd = 1.0 / sqrt(var + (double)eps);
+        for (uint32_t j = 0; j < h; j++)
+            y[i * ldx + j] =
+                (float)(((double)xr[j] - mean) * rstd * (gain ? (double)gain[j] : 1.0) +
+                        (bias ? (double)bias[j] : 0.0));
+    }
+}
+
+static double ref_f(fm_act f, double x)
+{
+    switch (f) {
+    case FM_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case FM_ACT_GELU:
+        return 0.5 * x * erfc(-x / 1.4142135623730950488);
+    case FM_ACT_RELU:
+        return x > 0.0 ? x : 0.0;
+    case FM_ACT_SILU:
+        break;
+    }
+    return x / (1.0 + exp(-x));
+}
+
+static void ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                    const float *up, size_t ldu, uint32_t m, uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] =
+                (float)(ref_f(f, (double)gate[i * ldg + j]) * (up ? (double)up[i * ldu + j] : 1.0));
+}
+
+static void ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] = (float)((double)cap * tanh((double)y[i * ldy + j] / (double)cap));
+}
+
+static void ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                         const int32_t *row, const float *weight, uint32_t per, uint32_t m,
+                         uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t c = 0; c < n; c++) {
+            double sum = 0.0;
+            for (uint32_t j = 0; j < per; j++)
+                sum += (double)weight[i * per + j] * (double)x[(size_t)row[i * per + j] * ldx + c];
+            y[i * ldy + c] = (float)sum;
+        }
+}
+
+void fmi_ref_act_install(fm_backend *be)
+{
+    be->layernorm = ref_layernorm;
+    be->act = ref_act;
+    be->softcap = ref_softcap;
+    be->mix_rows = ref_mix_rows;
+}
