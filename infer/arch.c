@@ -372,7 +372,7 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
         use = f->window > 0 || !fmi_absent(v);
     uint32_t window = written ? 0 : f->window;
     if (!fmi_absent(v) &&
-        (rc = fmi_take_u32(&window, c, "sliding_window", -1, 1, 1 << 28, what)) != FM_OK)
+        (rc = fmi_take_u32(&window, c, "sliding_window", -1, use ? 1 : 0, 1 << 28, what)) != FM_OK)
         return rc;
     const fm_json *types = fm_json_get(c, "layer_types");
     if (!fmi_absent(types))
@@ -416,7 +416,8 @@ static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
 {
     fm_switches *s = &a->sw;
     bool qwen = f->has & F_QWEN_EXPERTS;
-    const char *count = qwen ? "num_experts" : "num_local_experts";
+    bool old = qwen && !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
+    const char *count = old ? "num_experts" : "num_local_experts";
     fm_status rc;
     if (!(f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS)))
         return FM_OK;

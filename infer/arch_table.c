@@ -228,9 +228,9 @@ LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
 LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
-LIST(qwen_moe_keys, "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-     "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
-     "qkv_bias");
+LIST(qwen_moe_keys, "num_experts", "num_local_experts", "num_experts_per_tok",
+     "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+     "decoder_sparse_step", "mlp_only_layers", "qkv_bias");
 LIST(stablelm_keys, "layer_norm_eps", "use_qkv_bias", "qk_layernorm", "use_parallel_residual");
 LIST(starcoder2_keys, "norm_epsilon", "use_bias", "mlp_type", "norm_type");
 LIST(starcoder2_harmless, "residual_dropout", "embedding_dropout", "activation_function");

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Tiny random models of the families and rotary kinds that ../shared/data/arch lacks, with Hugging Face's float32 logits (encoders: states).
+
+usage: make_arch.py OUT_DIR        made with torch 2.15, transformers 5.23
+OUT/<name>/config.json, model.safetensors (bfloat16), ref.safetensors: input_ids [T] i32, logits [T, V] or hidden [T, H] f32.
+The weights are rounded to bfloat16 first and computed with in float32, so config.json says float32.
+"""
+import json, os, sys, torch
+from safetensors.torch import save_file, load_file
+import transformers as tf
+
+out = sys.argv[1]
+torch.set_num_threads(1)
+V, H, T = 48, 32, 40
+base = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+            pad_token_id=0)
+dec = dict(base, intermediate_size=40, num_key_value_heads=2)
+one = dict(dec, num_hidden_layers=1, hidden_size=16, intermediate_size=24, head_dim=8, num_attention_heads=2, num_key_value_heads=1)
+moe = dict(dec, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12)
+def rope(**kw): return dict(rope_theta=100.0, **kw)
+A = {
+ "gemma2": tf.Gemma2Config(**dec, head_dim=8, sliding_window=8, query_pre_attn_scalar=24, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+ "gemma3-linear": tf.Gemma3TextConfig(**dec, head_dim=8, sliding_window=8, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=16,
+    rope_parameters={"full_attention": dict(rope_type="linear", factor=8.0, rope_theta=1000.0), "sliding_attention": dict(rope_type="default", rope_theta=50.0)}),
+ "qwen2-mixed": tf.Qwen2Config(**dec, use_sliding_window=True, sliding_window=8, max_window_layers=1, tie_word_embeddings=True),
+ "qwen2_moe": tf.Qwen2MoeConfig(**dec, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20, norm_topk_prob=False),
+ "qwen3_moe": tf.Qwen3MoeConfig(**dict(moe, num_hidden_layers=3), head_dim=8, norm_topk_prob=True, mlp_only_layers=[1], decoder_sparse_step=1),
+ "phi3": tf.Phi3Config(**dec, sliding_window=16),
+ "phi3-longrope": tf.Phi3Config(**dict(dec, max_position_embeddings=256), original_max_position_embeddings=64, rope_parameters=rope(rope_type="longrope",
+    short_factor=[1.0, 1.1, 1.3], long_factor=[1.0, 2.0, 3.0], partial_rotary_factor=0.75)),
+ "gpt_neox": tf.GPTNeoXConfig(**base, intermediate_size=40, rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.25)),
+ "gpt_neox-sequential": tf.GPTNeoXConfig(**base, intermediate_size=40, use_parallel_residual=False, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "roberta": tf.RobertaConfig(**dict(base, pad_token_id=1, bos_token_id=0), intermediate_size=40, type_vocab_size=1),
+ "granite": tf.GraniteConfig(**dec, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0),
+ "olmo2": tf.Olmo2Config(**dec),
+ "smollm3": tf.SmolLM3Config(**dict(dec, num_hidden_layers=4)),
+ "stablelm": tf.StableLmConfig(**dec, use_qkv_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.25)),
+ "starcoder2": tf.Starcoder2Config(**dec, sliding_window=16),
+ "llama-gelu": tf.LlamaConfig(**one, hidden_act="gelu"),
+ "llama-linear": tf.LlamaConfig(**one, rope_parameters=rope(rope_type="linear", factor=4.0)),
+ "llama-dynamic": tf.LlamaConfig(**one, rope_parameters=rope(rope_type="dynamic", factor=4.0)),
+ "llama-yarn": tf.LlamaConfig(**one, rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)),
+ "llama-yarn-mscale": tf.LlamaConfig(**one, rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False, beta_fast=4.0,
+    beta_slow=0.5, mscale=0.7, mscale_all_dim=0.3)),
+}
+gen = torch.Generator().manual_seed(1)
+ids = torch.randint(3, V, (1, T), generator=gen)
+for name, cfg in A.items():
+    d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
+    torch.manual_seed(0)
+    encoder = name == "roberta"
+    m = (tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False) if encoder else
+         tf.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager")).float().eval()
+    g = torch.Generator().manual_seed(2)
+    for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
+    if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
+    for p in m.parameters(): p.data = p.data.bfloat16().float()
+    with torch.no_grad():
+        r = m(input_ids=ids)
+    ref = {"input_ids": ids[0].int()}
+    if encoder: ref["hidden"] = r.last_hidden_state[0].contiguous().clone()
+    else: ref["logits"] = r.logits[0].float().contiguous().clone()
+    save_file(ref, os.path.join(d, "ref.safetensors"))
+    m.save_pretrained(d)
+    w = {k: v.bfloat16() for k, v in load_file(os.path.join(d, "model.safetensors")).items()}
+    save_file(w, os.path.join(d, "model.safetensors"), metadata={"format": "pt"})
+    for extra in ("generation_config.json",):
+        if os.path.exists(os.path.join(d, extra)): os.remove(os.path.join(d, extra))
+    print(name, sum(v.numel() for v in w.values()), float(list(ref.values())[1].abs().max()))

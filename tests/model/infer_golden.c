@@ -1,0 +1,112 @@
+/* Families and rotary kinds beside those of the shared references: tiny models with Hugging Face's
+ * float32 logits, checked in (golden/make_arch.py made them). */
+#include "tests/model/infer_kit.h"
+
+#define LIMIT 1e-5
+#define TOKENS 40
+
+static char *golden(const char *name, const char *file)
+{
+    return fm_asprintf("%s/tests/model/golden/arch/%s%s", FM_SOURCE_DIR, name, file);
+}
+
+static void run(fm_model *m, const int32_t *ids, uint32_t cut, bool states, float *out,
+                size_t width)
+{
+    fm_engine *e = fm_model_engine(m);
+    fm_seq *s = NULL;
+    fm_row row[TOKENS];
+    tk_ok(fm_seq_open(&s, m));
+    for (uint32_t at = 0; at < TOKENS; at += cut) {
+        uint32_t k = FM_MIN(cut, TOKENS - at);
+        for (uint32_t i = 0; i < k; i++)
+            row[i] = (fm_row){s, ids[at + i], true};
+        tk_ok(fm_engine_step(e, row, k));
+        for (uint32_t i = 0; i < k; i++)
+            memcpy(out + (at + i) * width, states ? fm_engine_hidden(e, i) : fm_engine_logits(e, i),
+                   width * sizeof(float));
+    }
+    fm_seq_close(s);
+}
+
+static void check(const char *name)
+{
+    char *dir = golden(name, ""), *file = golden(name, "/ref.safetensors");
+    ik_ref ref = {NULL};
+    fm_source *src = NULL;
+    tk_ok(fm_source_open(&ref.src, file));
+    tk_ok(fm_source_open(&src, dir));
+    fm_engine *e = ik_engine(2, 64);
+    fm_model *m = ik_model(e, src, name);
+    bool encoder = fm_model_arch(m)->sw.encoder;
+    size_t count = 0, n = 0;
+    int32_t *ids = ik_ref_get(&ref, "input_ids", &n);
+    float *want = ik_ref_get(&ref, encoder ? "hidden" : "logits", &count);
+    float *got = fm_malloc(2 * count * sizeof(float)), *cut = got + count;
+    assert_int_equal(n, TOKENS);
+    run(m, ids, TOKENS, encoder, got, count / n);
+    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, name);
+    if (!encoder) { /* cut in a way that crosses nothing evenly: the same bits */
+        run(m, ids, 7, false, cut, count / n);
+        assert_memory_equal(got, cut, count * sizeof(float));
+    }
+    fm_free(got);
+    fm_free(want);
+    fm_free(ids);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_source_close(src);
+    fm_source_close(ref.src);
+    fm_free(dir);
+    fm_free(file);
+}
+
+static void families_match(void **state)
+{
+    static const char *const names[] = {
+        "gemma2",   "gemma3-linear",       "qwen2-mixed", "qwen2_moe", "qwen3_moe", "phi3",
+        "gpt_neox", "gpt_neox-sequential", "roberta",     "granite",   "olmo2",     "smollm3",
+        "stablelm", "starcoder2",          "llama-gelu"};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i]);
+}
+
+static void rotary_kinds_match(void **state)
+{
+    static const char *const names[] = {"llama-linear", "llama-dynamic", "llama-yarn",
+                                        "llama-yarn-mscale", "phi3-longrope"};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i]);
+}
+
+/* The longest text is the one up to which the frequencies stay what they are. */
+static void changing_frequencies_bound_the_text(void **state)
+{
+    char *dir = golden("phi3-longrope", "");
+    fm_source *src = NULL;
+    int32_t ids[66] = {0};
+    float lp[66];
+    (void)state;
+    tk_ok(fm_source_open(&src, dir));
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = ik_model(e, src, "phi");
+    assert_int_equal(fm_model_arch(m)->max_positions, 64);
+    tk_ok(fm_score(m, ids, 64, lp, NULL, 0));
+    tk_fails(fm_score(m, ids, 66, lp, NULL, 0), FM_EINVAL, "64");
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_source_close(src);
+    fm_free(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_match),
+        cmocka_unit_test(rotary_kinds_match),
+        cmocka_unit_test(changing_frequencies_bound_the_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
