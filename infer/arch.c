@@ -8,6 +8,7 @@
 #include "infer/arch_table.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Read below, or checked to have the only value that we compute; of every rotary decoder. */
@@ -686,13 +687,12 @@ static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
 {
     const fmi_family *f = fmi_family_of(a);
     for (size_t i = 0; i < FM_ARRAY_LEN(f->prefix) && f->prefix[i]; i++) {
-        fm_buf name, path;
-        fm_buf_init(&name, FM_MAX_NAME_BYTES);
+        char name[128];
+        fm_buf path;
         fm_buf_init(&path, FM_MAX_PATH_BYTES);
-        fm_buf_printf(&name, "%s%s", f->prefix[i], f->first[0].name);
-        fm_status rc = fm_tensor_path(&path, "tensors", fm_buf_cstr(&name));
+        (void)snprintf(name, sizeof(name), "%s%s", f->prefix[i], f->first[0].name);
+        fm_status rc = fm_tensor_path(&path, "tensors", name);
         bool there = rc == FM_OK && fm_tree_find(tree, fm_buf_cstr(&path));
-        fm_buf_release(&name);
         fm_buf_release(&path);
         if (rc != FM_OK)
             return rc;
