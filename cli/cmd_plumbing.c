@@ -1,4 +1,4 @@
-/* cmd_plumbing.c - tokenize and score: one JSON object a line in, one a line out, in order, so
+/* cmd_plumbing.c - tokenize, score and embed: one JSON object a line in, one a line out, in order, so
  * that any script can hold the engine against another. */
 #include <string.h>
 
@@ -145,6 +145,29 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     return rc;
 }
 
+static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
+{
+    const plumb *p = ctx;
+    fm_ids ids = {0};
+    uint32_t h = fm_model_arch(p->m)->hidden;
+    float *x = fm_calloc(h, sizeof *x);
+    fm_span text = fm_json_str(fm_json_get(in, "text"));
+    fm_json *list = fm_json_new_array();
+    fm_status rc = x ? FM_OK : FM_ENOMEM;
+    *out = fm_json_new_object();
+    if (rc == FM_OK)
+        rc = text.data ? fm_embed_encode(p->m, text, &ids) : ids_of(in, p, &ids);
+    fm_embed_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .out = x};
+    if (rc == FM_OK)
+        rc = fm_embed_many(fm_model_engine(p->m), &q, 1);
+    for (uint32_t i = 0; rc == FM_OK && i < h; i++)
+        out_push(&rc, list, fm_json_new_real((double)x[i]));
+    out_set(&rc, *out, "embedding", list);
+    fm_free(x);
+    fm_ids_release(&ids);
+    return rc;
+}
+
 static fm_status tokenize(cli *c, const char *rev, bool decode)
 {
     fm_oid oid;
@@ -172,6 +195,20 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
         rc = each_line(score_line, &p);
+    }
+    fm_model_close(p.m);
+    return rc;
+}
+
+static fm_status embed(cli *c, const char *rev)
+{
+    fm_oid oid;
+    plumb p = {0};
+    fm_status rc = cli_load_rev(c, rev, &oid, &p.m);
+    if (rc == FM_OK) {
+        p.tok = fm_model_tokenizer(p.m);
+        p.vocab = fm_model_arch(p.m)->vocab;
+        rc = each_line(embed_line, &p);
     }
     fm_model_close(p.m);
     return rc;
@@ -209,4 +246,19 @@ int cmd_score(cli *c, int argc, char **argv)
     if (code == CLI_GO_ON && top > TOP_MAX)
         return cli_usage_error(c, "--top wants at most %d", TOP_MAX);
     return code != CLI_GO_ON ? code : cli_exit(score(c, rev, top));
+}
+
+int cmd_embed(cli *c, int argc, char **argv)
+{
+    const char *rev;
+    size_t n;
+    const opt_spec table[] = {
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
+                 "Pooled, normalised and cut as the imported folder says (modules.json,\n"
+                 "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
+                 "normalised mean over its tokens, a decoder the last token's final state.";
+    int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
+    return code != CLI_GO_ON ? code : cli_exit(embed(c, rev));
 }

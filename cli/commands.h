@@ -25,6 +25,7 @@ int cmd_run(cli *c, int argc, char **argv);
 int cmd_serve(cli *c, int argc, char **argv);
 int cmd_tokenize(cli *c, int argc, char **argv);
 int cmd_score(cli *c, int argc, char **argv);
+int cmd_embed(cli *c, int argc, char **argv);
 int cmd_fsck(cli *c, int argc, char **argv);
 
 #endif

@@ -57,6 +57,7 @@ static const command commands[] = {
      "plumbing"},
     {"score", cmd_score, "score REV [--top K] [--mode M]", "JSON lines: text or ids to log-probabilities",
      NULL},
+    {"embed", cmd_embed, "embed REV", "JSON lines: text or ids to embeddings", NULL},
     {"fsck", cmd_fsck, "fsck [--quick] [--rebuild-index] [--json]", "verify everything", NULL},
     {"version", cmd_version, "version", "version and build", NULL},
     {"help", cmd_help, "help [COMMAND]", "this list, or a command's options", NULL},

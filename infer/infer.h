@@ -188,5 +188,20 @@ typedef struct fm_score_request {
 } fm_score_request;
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 
+/* ---- embeddings ----
+ * One vector of a text: an encoder's states averaged and normalised, a decoder's state of the last
+ * token; or as the folder of sentence-transformers says that the version came from (modules.json).
+ * FM_EUNSUPPORTED: a pooling that this build lacks. An encoder's text is at most max_rows tokens. */
+typedef struct fm_embed_request {
+    fm_model *model;
+    const int32_t *ids;
+    size_t n;   /* 1 to the model's positions */
+    float *out; /* [hidden] */
+} fm_embed_request;
+FM_CHECKED fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n);
+/* A text's tokens with what the tokenizer puts around them, cut to fm_embed_tokens_max. */
+FM_CHECKED fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out);
+uint32_t fm_embed_tokens_max(const fm_model *m);
+
 FM_END_DECLS
 #endif

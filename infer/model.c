@@ -360,6 +360,8 @@ static fm_status bind(fmi_binder *b)
         rc = bind_weights(b, digest);
     if (rc == FM_OK)
         rc = fmi_text_bind(b);
+    if (rc == FM_OK)
+        rc = fmi_pooling_bind(b);
     fm_hasher_free(digest);
     fmi_adapters_release(b);
     fm_map_free(b->replaced);

@@ -57,6 +57,9 @@ void fmi_read_ahead(fmi_binder *b);
 /* The form in which the cache holds a parameter's tensor. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 
+/* embed.c: reads how states are pooled; what is not understood is refused when one asks. */
+FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
+
 /* ---- model_places.c ---- */
 
 /* The linear layer whose weight or bias p is; NULL: p is a norm's or a table of the embedding. */

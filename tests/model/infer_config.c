@@ -123,6 +123,70 @@ static void silence_means_the_family_default(void **state)
     assert_true(a.qkv_bias && a.o_bias && a.mlp_bias);
 }
 
+/* What a family's row and its config make of each other. */
+static void families_are_read_as_written(void **state)
+{
+    (void)state;
+    fm_arch a =
+        good("gemma2", "\"num_key_value_heads\":2,\"head_dim\":12,\"query_pre_attn_scalar\":16,"
+                       "\"dtype\":\"bfloat16\"");
+    assert_true(a.sw.norm == FM_NORM_RMS_PLUS1 && a.sw.order == FM_BLOCK_SANDWICH && a.tied);
+    assert_true(a.sw.act == FM_ACT_GELU_TANH && a.sw.attn_scale == 0.25f);
+    assert_true(a.sw.embed_scale == 6.9375f); /* sqrt(48) = 6.928, as bfloat16 */
+    assert_true(a.sw.attn_softcap == 50.0f && a.sw.logit_softcap == 30.0f);
+    assert_true(a.sw.layer[0] == FM_LAYER_SLIDES && a.sw.layer[1] == 0);
+    a = good("gemma2", "\"num_key_value_heads\":2,\"head_dim\":12,\"attn_logit_softcapping\":null");
+    assert_true(a.sw.attn_softcap == 0.0f && a.sw.embed_scale == sqrtf(48.0f));
+    a = good("qwen2", "\"num_key_value_heads\":2,\"use_sliding_window\":true,"
+                      "\"max_window_layers\":1,\"sliding_window\":16");
+    assert_true(a.sw.layer[0] == 0 && a.sw.layer[1] == FM_LAYER_SLIDES);
+    a = good("phi3", "\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"su\","
+                     "\"short_factor\":[1,2,3],\"long_factor\":[4,5,6]},"
+                     "\"max_position_embeddings\":4096,"
+                     "\"original_max_position_embeddings\":128");
+    assert_int_equal(a.sw.rotary_dim, 6);
+    assert_int_equal(a.max_positions, 128);
+    assert_true(fabs(a.rope[0].attention - sqrt(1.0 + log(32.0) / log(128.0))) < 1e-12);
+    a = good("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,"
+                      "\"original_max_position_embeddings\":1024}");
+    assert_int_equal(a.max_positions, 4096);
+    assert_true(fabs(a.rope[0].attention - (0.1 * log(4.0) + 1.0)) < 1e-12);
+    a = good("roberta", "\"max_position_embeddings\":66,\"pad_token_id\":1");
+    assert_true(a.max_positions == 64 && a.sw.position_offset == 2 && a.sw.encoder);
+    a = good("qwen3_moe", "\"num_key_value_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":2,"
+                          "\"moe_intermediate_size\":8,\"mlp_only_layers\":[0]");
+    assert_true(a.sw.layer[0] == 0 && a.sw.layer[1] == FM_LAYER_SPARSE && !a.sw.renormalise);
+    assert_non_null(fm_arch_beyond_llama(&a));
+    a = good("qwen3", "\"num_key_value_heads\":2");
+    assert_null(fm_arch_beyond_llama(&a));
+}
+
+static void wrong_values_of_families_are_refused(void **state)
+{
+    (void)state;
+    bad("qwen3_moe",
+        "\"num_key_value_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":5,"
+        "\"moe_intermediate_size\":8",
+        FM_EINVAL, "num_experts_per_tok");
+    bad("qwen3_moe",
+        "\"num_key_value_heads\":2,\"num_experts\":2000,\"num_experts_per_tok\":5,"
+        "\"moe_intermediate_size\":8",
+        FM_EINVAL, "num_experts");
+    bad("mixtral", "\"num_key_value_heads\":2", FM_EINVAL, "num_local_experts");
+    bad("smollm3", "\"num_key_value_heads\":2,\"no_rope_layers\":[1]", FM_EINVAL, "no_rope_layers");
+    bad("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", FM_EINVAL, "yarn");
+    bad("llama", "\"rope_scaling\":{\"type\":\"linear\"}", FM_EINVAL, "factor");
+    bad("phi3", "\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1]}", FM_EINVAL,
+        "short_factor");
+    bad("roberta", "\"max_position_embeddings\":2,\"pad_token_id\":1", FM_EINVAL, "pad_token_id");
+    bad("stablelm", "\"num_key_value_heads\":2,\"use_parallel_residual\":true", FM_EUNSUPPORTED,
+        "use_parallel_residual");
+    bad("gemma3_text",
+        "\"num_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{},"
+        "\"other\":{}}",
+        FM_EUNSUPPORTED, "other");
+}
+
 static void generation_config_says_what_ends_a_text(void **state)
 {
     (void)state;
@@ -178,6 +242,8 @@ int main(void)
         cmocka_unit_test(wrong_values_are_refused_by_name),
         cmocka_unit_test(old_and_new_spellings_agree),
         cmocka_unit_test(silence_means_the_family_default),
+        cmocka_unit_test(families_are_read_as_written),
+        cmocka_unit_test(wrong_values_of_families_are_refused),
         cmocka_unit_test(generation_config_says_what_ends_a_text),
         cmocka_unit_test(parameters_are_listed_once_each),
         cmocka_unit_test(rotary_table_is_cos_and_sin),

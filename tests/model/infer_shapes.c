@@ -40,6 +40,19 @@ static void describe(fm_tree *tree, const shape *s)
     fm_free(window);
 }
 
+static void put_random(ik_mem *mem, fm_tree *tree, const fm_param *p, uint32_t stream)
+{
+    uint64_t n = 0;
+    tk_ok(fm_shape_elems(&n, &p->shape));
+    float *x = fm_malloc((size_t)n * sizeof(float));
+    double size = p->is_matrix ? 1.0 / sqrt((double)p->shape.dim[1]) : 0.2;
+    for (uint64_t k = 0; k < n; k++)
+        x[k] = (float)(size * fm_rng_normal(11, stream, k) + (p->is_matrix ? 0.0 : 1.0));
+    ik_put(mem, tree, "tensors", p->name, x, p->shape.rank, p->shape.dim[0],
+           p->shape.rank == 2 ? p->shape.dim[1] : 1);
+    fm_free(x);
+}
+
 static void make(ik_mem *mem, fm_tree **tree, const shape *s)
 {
     fm_arch a;
@@ -48,17 +61,8 @@ static void make(ik_mem *mem, fm_tree **tree, const shape *s)
     describe(*tree, s);
     tk_ok(fm_arch_of_tree(&a, *tree, s->type));
     assert_int_equal(a.window, s->window);
-    for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
-        uint64_t n = 0;
-        tk_ok(fm_shape_elems(&n, &p.shape));
-        float *x = fm_malloc((size_t)n * sizeof(float));
-        double size = p.is_matrix ? 1.0 / sqrt((double)p.shape.dim[1]) : 0.2;
-        for (uint64_t k = 0; k < n; k++)
-            x[k] = (float)(size * fm_rng_normal(11, i, k) + (p.is_matrix ? 0.0 : 1.0));
-        ik_put(mem, *tree, "tensors", p.name, x, p.shape.rank, p.shape.dim[0],
-               p.shape.rank == 2 ? p.shape.dim[1] : 1);
-        fm_free(x);
-    }
+    for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
+        put_random(mem, *tree, &p, i);
 }
 
 static void some_ids(int32_t *ids, uint32_t n, uint32_t vocab)
@@ -140,6 +144,86 @@ static void training_and_inference_agree_on_odd_shapes(void **state)
         check_shape(&shapes[i]);
 }
 
+/* Families that training does not know, at sizes that divide nothing: the same bits whole, cut, beside
+ * others, on one thread and on three. */
+#define SIZES(v, h, i, l, n)                                                                       \
+    "\"vocab_size\":" #v ",\"hidden_size\":" #h ",\"intermediate_size\":" #i                       \
+    ",\"num_hidden_layers\":" #l ",\"num_attention_heads\":" #n ",\"max_position_embeddings\":40,"
+static const char *const odd[] = {
+    "\"model_type\":\"gpt2\",\"vocab_size\":37,\"n_embd\":30,\"n_head\":6,\"n_layer\":2,"
+    "\"n_positions\":40,\"n_inner\":51",
+    "\"model_type\":\"gpt_neox\"," SIZES(41, 40, 33, 2, 4) "\"rotary_pct\":0.4",
+    "\"model_type\":\"gemma2\"," SIZES(
+        53, 37, 29, 3,
+        3) "\"num_key_value_heads\":1,\"head_dim\":6,"
+           "\"sliding_window\":5,\"attn_logit_softcapping\":1.5,\"final_logit_softcapping\":2",
+    "\"model_type\":\"gemma3_text\"," SIZES(53, 37, 29, 7,
+                                            3) "\"num_key_value_heads\":3,"
+                                               "\"head_dim\":34,\"sliding_window\":3",
+    "\"model_type\":\"qwen2_moe\"," SIZES(
+        29, 33, 17, 2,
+        3) "\"num_key_value_heads\":3,"
+           "\"head_dim\":4,\"num_experts\":7,\"num_experts_per_tok\":3,\"moe_intermediate_size\":9,"
+           "\"shared_expert_intermediate_size\":45",
+    "\"model_type\":\"mixtral\"," SIZES(29, 48, 17, 2,
+                                        3) "\"num_key_value_heads\":1,"
+                                           "\"num_local_experts\":3,\"num_experts_per_tok\":3",
+    "\"model_type\":\"mixtral\"," SIZES(29, 48, 90, 1,
+                                        3) "\"num_key_value_heads\":1,"
+                                           "\"num_local_experts\":1,\"num_experts_per_tok\":1",
+    "\"model_type\":\"phi3\"," SIZES(31, 36, 23, 2, 6) "\"num_key_value_heads\":2,"
+                                                       "\"sliding_window\":1",
+    "\"model_type\":\"olmo2\"," SIZES(31, 42, 19, 2, 7) "\"num_key_value_heads\":7",
+    "\"model_type\":\"starcoder2\"," SIZES(31, 18, 19, 2, 9) "\"num_key_value_heads\":3",
+};
+
+static void check_odd(const char *config)
+{
+    ik_mem mem = {0};
+    fm_tree *tree = NULL;
+    fm_arch a;
+    fm_param p;
+    int32_t ids[40];
+    char *text = fm_asprintf("{\"format\":1,\"config\":{%s}}", config);
+    tk_ok(fm_tree_new(&tree));
+    tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str(text)));
+    tk_ok(fm_arch_of_tree(&a, tree, config));
+    for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++) {
+        fm_param same;
+        assert_true(fm_arch_param_named(&a, p.name, &same) && same.place == p.place &&
+                    same.expert == p.expert && same.layer == p.layer);
+        put_random(&mem, tree, &p, i);
+    }
+    fm_provider from = ik_provider(&mem);
+    float *logits[2];
+    some_ids(ids, 40, a.vocab);
+    for (unsigned t = 0; t < 2; t++) {
+        fm_engine *e = ik_engine(t ? 3 : 1, 64);
+        fm_model *m = NULL;
+        tk_ok(fm_model_load(&m, e, tree, &from, a.family));
+        logits[t] = fm_malloc((size_t)40 * a.vocab * sizeof(float));
+        ik_logits(m, ids, 40, 40, logits[t]);
+        for (size_t i = 0; i < (size_t)40 * a.vocab; i++)
+            assert_true(isfinite(logits[t][i]));
+        check_cuts(e, m, ids, 40);
+        fm_model_close(m);
+        fm_engine_free(e);
+    }
+    assert_memory_equal(logits[0], logits[1], (size_t)40 * a.vocab * sizeof(float));
+    fm_free(logits[0]);
+    fm_free(logits[1]);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    fm_free(text);
+}
+
+static void families_keep_their_bits_at_odd_sizes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(odd); i++)
+        check_odd(odd[i]);
+}
+
 static void the_last_position_is_used_and_no_more(void **state)
 {
     ik_mem mem = {0};
@@ -184,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_and_inference_agree_on_odd_shapes),
+        cmocka_unit_test(families_keep_their_bits_at_odd_sizes),
         cmocka_unit_test(the_last_position_is_used_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
