@@ -2,7 +2,8 @@
  * float32 logits, checked in (golden/make_arch.py made them). */
 #include "tests/model/infer_kit.h"
 
-#define LIMIT 1e-5
+#define LIMIT 2e-6
+#define FAST_LIMIT 2e-2
 #define TOKENS 40
 
 static char *golden(const char *name, const char *file)
@@ -29,14 +30,20 @@ static void run(fm_model *m, const int32_t *ids, uint32_t cut, bool states, floa
     fm_seq_close(s);
 }
 
-static void check(const char *name)
+/* mode fast rounds activations and cached keys: near, and the same bits however a text is cut. */
+static void check(const char *name, const char *mode, double limit)
 {
     char *dir = golden(name, ""), *file = golden(name, "/ref.safetensors");
     ik_ref ref = {NULL};
     fm_source *src = NULL;
     tk_ok(fm_source_open(&ref.src, file));
     tk_ok(fm_source_open(&src, dir));
-    fm_engine *e = ik_engine(2, 64);
+    fm_engine_opts o = fm_engine_defaults();
+    fm_engine *e = NULL;
+    o.threads = 2;
+    o.max_rows = 64;
+    o.mode = mode;
+    tk_ok(fm_engine_new(&e, &o));
     fm_model *m = ik_model(e, src, name);
     bool encoder = fm_model_arch(m)->sw.encoder;
     size_t count = 0, n = 0;
@@ -45,7 +52,7 @@ static void check(const char *name)
     float *got = fm_malloc(2 * count * sizeof(float)), *cut = got + count;
     assert_int_equal(n, TOKENS);
     run(m, ids, TOKENS, encoder, got, count / n);
-    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, name);
+    tk_assert_le(tk_rel_norm(got, want, count), limit, name);
     if (!encoder) { /* cut in a way that crosses nothing evenly: the same bits */
         run(m, ids, 7, false, cut, count / n);
         assert_memory_equal(got, cut, count * sizeof(float));
@@ -69,7 +76,9 @@ static void families_match(void **state)
         "stablelm", "starcoder2",          "llama-gelu"};
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
-        check(names[i]);
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
 }
 
 static void rotary_kinds_match(void **state)
@@ -78,7 +87,9 @@ static void rotary_kinds_match(void **state)
                                         "llama-yarn-mscale", "phi3-longrope"};
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
-        check(names[i]);
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
 }
 
 /* The longest text is the one up to which the frequencies stay what they are. */
