@@ -14,7 +14,24 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"                           \
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-#define MAX_SPLITS 4u
+/* Words of one case change (Mistral Nemo), and with contractions and thousands (GPT-4o). */
+#define TEKKEN_WORD                                                                                \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+#define TEKKEN_UPPER                                                                               \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define TAIL " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SEED_CODER                                                                                 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}|"                        \
+    " ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define DEEPSEEK_V3                                                                                \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"                      \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define BLOOM                                                                                      \
+    " ?[^(\\s|.,!?\xe2\x80\xa6\xe3\x80\x82\xef\xbc\x8c\xe3\x80\x81\xe0\xa5\xa4\xdb\x94\xd8\x8c)]+"
+
+#define MAX_SPLITS 5u
 
 typedef struct pre_rule {
     const char *name;
@@ -42,6 +59,37 @@ static const pre_rule RULES[] = {
     {"llama-bpe", {LLAMA3}, false, false, true},
     {"llama3", {LLAMA3}, false, false, true},
     {"llama-v3", {LLAMA3}, false, false, true},
+    {"phi-2", {NULL}, false, false, false},
+    {"jais", {NULL}, false, false, false},
+    {"trillion", {NULL}, false, false, false},
+    {"minerva-7b", {NULL}, true, false, false},
+    {"falcon3", {LLAMA3}, false, false, true},
+    {"pixtral", {LLAMA3}, false, false, true},
+    {"midm-2.0", {LLAMA3}, false, false, true},
+    {"tekken", {TEKKEN_WORD "|" TEKKEN_UPPER "|\\p{N}|" TAIL}, false, false, true},
+    {"gpt-4o",
+     {TEKKEN_WORD CONTRACTION "|" TEKKEN_UPPER CONTRACTION "|\\p{N}{1,3}|" TAIL},
+     false,
+     false,
+     false},
+    {"seed-coder", {SEED_CODER}, false, false, false},
+    {"deepseek-coder",
+     {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+", "\\p{N}"},
+     false,
+     false,
+     false},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+",
+      DEEPSEEK_V3},
+     false,
+     false,
+     false},
+    {"bloom", {BLOOM}, false, false, false},
+    {"poro-chat", {BLOOM}, false, false, false},
+    {"gpt3-finnish", {BLOOM}, false, false, false},
+    {"viking", {BLOOM, "\\p{N}"}, false, false, false},
     {"qwen2", {QWEN2}, false, true, false},
     {"deepseek-r1-qwen", {QWEN2}, false, true, false},
 };

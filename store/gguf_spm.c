@@ -140,12 +140,14 @@ static fm_status put_trainer(fm_buf *out, const gguf_vocab *v, const gguf_wrap *
 static fm_status put_normalizer(fm_buf *out, const fm_gguf *g)
 {
     const fm_gguf_kv *map = fm_gguf_get(g, "tokenizer.ggml.precompiled_charsmap");
-    bool prefix = true, extra = false, found;
+    bool prefix = true, extra = false, escape = true, found;
     fm_buf b;
     fm_status rc = fm_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &prefix, &found);
 
     if (rc == FM_OK)
         rc = fm_gguf_bool(g, "tokenizer.ggml.remove_extra_whitespaces", &extra, &found);
+    if (rc == FM_OK)
+        rc = fm_gguf_bool(g, "tokenizer.ggml.escape_whitespaces", &escape, &found);
     if (rc < 0)
         return rc;
     if (map &&
@@ -157,7 +159,7 @@ static fm_status put_normalizer(fm_buf *out, const fm_gguf *g)
         put_bytes(&b, 2, map->data);
     put_number(&b, 3, prefix);
     put_number(&b, 4, extra);
-    put_number(&b, 5, 1);
+    put_number(&b, 5, escape);
     put_bytes(out, 3, fm_buf_span(&b));
     rc = fm_buf_ok(&b);
     fm_buf_release(&b);

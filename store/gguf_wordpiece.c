@@ -1,8 +1,8 @@
 /* gguf_wordpiece.c - the BERT vocabulary of a GGUF as a tokenizer.json.
  *
  * The file writes tokens that begin a word with U+2581 before them and continuations bare, where
- * BERT writes the first bare and "##" before the others; tokens in brackets stay. It does not
- * say whether texts are lower-cased: they are unless the vocabulary has upper-case tokens, which
+ * BERT writes the first bare and "##" before the others; tokens in brackets stay. Where it does not
+ * say whether texts are lower-cased, they are unless the vocabulary has upper-case tokens, which
  * would be out of reach then. */
 #include "store/gguf_tok.h"
 
@@ -42,6 +42,29 @@ static fm_status rename_tokens(fm_source *src, gguf_vocab *v, bool *cased)
 static fm_status parse_part(fm_json **out, const char *text)
 {
     return fm_json_parse(out, fm_span_str(text), "tokenizer.json");
+}
+
+static fm_status normalizer_json(fm_json **out, const fm_gguf *g, bool cased)
+{
+    bool lower = !cased, strip = false, given = false;
+    fm_json *o = fm_json_new_object();
+    fm_status rc =
+        o ? fm_gguf_bool(g, "tokenizer.ggml.normalizer.lowercase", &lower, &given) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_gguf_bool(g, "tokenizer.ggml.normalizer.strip_accents", &strip, &given);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("BertNormalizer"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "clean_text", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "handle_chinese_chars", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "strip_accents", given ? fm_json_new_bool(strip) : fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "lowercase", fm_json_new_bool(lower));
+    return rc;
 }
 
 /* The unknown token by id, else by the name that BERT gives it. */
@@ -102,13 +125,7 @@ fm_status gguf_put_wordpiece(fm_source *src, gguf_vocab *v, gguf_wrap *w)
     if (rc == FM_OK)
         rc = gguf_added_json(&p.added, v);
     if (rc == FM_OK)
-        rc = parse_part(&p.normalizer, cased
-                                           ? "{\"type\":\"BertNormalizer\",\"clean_text\":true,"
-                                             "\"handle_chinese_chars\":true,\"strip_accents\":null,"
-                                             "\"lowercase\":false}"
-                                           : "{\"type\":\"BertNormalizer\",\"clean_text\":true,"
-                                             "\"handle_chinese_chars\":true,\"strip_accents\":null,"
-                                             "\"lowercase\":true}");
+        rc = normalizer_json(&p.normalizer, v->g, cased);
     if (rc == FM_OK)
         rc = parse_part(&p.pre, "{\"type\":\"BertPreTokenizer\"}");
     if (rc == FM_OK)

@@ -64,7 +64,7 @@ static inline void gg_strs(fm_buf *b, const char *key, const char *const *v, siz
 typedef struct gg_spec {
     uint32_t version;
     uint64_t tensor_claim, kv_claim; /* 0: the true count */
-    const char *pre, *arch;
+    const char *pre, *arch, *model; /* model: of the tokenizer */
     void (*more)(fm_buf *kv, uint64_t *count); /* further metadata */
     void (*bend)(gg_tensor *t, size_t n);      /* after the places are set */
     bool rope_freqs, bias;
@@ -87,7 +87,7 @@ static inline void gg_metadata(fm_buf *kv, uint64_t *count, const gg_spec *s)
     gg_u32(kv, "llama.attention.head_count_kv", 2);
     gg_f32(kv, "llama.rope.freq_base", 10000.0f);
     gg_f32(kv, "llama.attention.layer_norm_rms_epsilon", 1e-6f);
-    gg_str(kv, "tokenizer.ggml.model", "gpt2");
+    gg_str(kv, "tokenizer.ggml.model", s->model ? s->model : "gpt2");
     gg_str(kv, "tokenizer.ggml.pre", s->pre ? s->pre : "smollm");
     gg_strs(kv, "tokenizer.ggml.tokens", tokens, GG_VOCAB);
     gg_strs(kv, "tokenizer.ggml.merges", merges, 2);

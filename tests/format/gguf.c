@@ -206,6 +206,11 @@ static void more_split(fm_buf *kv, uint64_t *count)
     gg_u32(kv, "split.count", 3);
     ++*count;
 }
+static void more_unk(fm_buf *kv, uint64_t *count)
+{
+    gg_u32(kv, "tokenizer.ggml.unknown_token_id", 2);
+    ++*count;
+}
 static void more_rot(fm_buf *kv, uint64_t *count)
 {
     gg_u32(kv, "llama.rope.dimension_count", 8);
@@ -232,7 +237,10 @@ static void what_cannot_be_mapped_is_refused_by_field(void **state)
         fm_status rc;
         const char *needle;
     } bad[] = {{{.arch = "mamba"}, FM_EUNSUPPORTED, "mamba"},
-               {{.pre = "tekken"}, FM_EUNSUPPORTED, "tekken"},
+               {{.pre = "kimi-k2"}, FM_EUNSUPPORTED, "kimi-k2"},
+               {{.model = "rwkv"}, FM_EUNSUPPORTED, "'rwkv' is not supported"},
+               {{.model = "llama"}, FM_ECORRUPT, "tokenizer.ggml.unknown_token_id"},
+               {{.model = "llama", .more = more_unk}, FM_ECORRUPT, "tokenizer.ggml.scores"},
                {{.more = more_unknown}, FM_EUNSUPPORTED, "llama.logit_scale"},
                {{.more = more_experts}, FM_EUNSUPPORTED, "expert_count"},
                {{.more = more_longrope}, FM_EUNSUPPORTED, "longrope"},

@@ -50,7 +50,10 @@ class Later:
 
 def trained(folder, name, tok, trainer):
     path = os.path.join(folder, name + ".json")
-    tok.train_from_iterator(corpus(), trainer)
+    lines = corpus()
+    if name.startswith("gguf-bert"):  # U+2581 marks words in that file: a vocabulary with it cannot be told apart
+        lines = [line.replace("\u2581", "") for line in lines]
+    tok.train_from_iterator(lines, trainer)
     tok.save(path)
     return hf(name, path)
 
@@ -352,6 +355,39 @@ def gguf_bert(folder, name, norm, **options):
     return kind
 
 
+S = "[^\\r\\n\\p{L}\\p{N}]?"
+UP, LOW = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+CON = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+END = "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+# The pre_tokenizer of the tokenizer.json that a name of tokenizer.ggml.pre stands for.
+PRE = {
+    "tekken": [f"{S}{UP}*{LOW}+|{S}{UP}+{LOW}*|\\p{{N}}| ?[^\\s\\p{{L}}\\p{{N}}]+[\\r\\n/]*|{END}"],
+    "gpt-4o": [f"{S}{UP}*{LOW}+{CON}?|{S}{UP}+{LOW}*{CON}?|\\p{{N}}{{1,3}}| ?[^\\s\\p{{L}}\\p{{N}}]+[\\r\\n/]*|{END}"],
+    "seed-coder": [f"{CON}|{S}\\p{{L}}+|\\p{{N}}{{1}}| ?[^\\s\\p{{L}}\\p{{N}}\\r\\n]+|{END}"],
+    "deepseek-coder": ["[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", "\\p{N}"],
+    "deepseek-v3": ["\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+                    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+                    " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"],
+    "bloom": [BLOOM], "viking": [BLOOM, "\\p{N}"],
+    "llama-bpe": [f"{CON}|{S}\\p{{L}}+|\\p{{N}}{{1,3}}| ?[^\\s\\p{{L}}\\p{{N}}]+[\\r\\n]*|{END}"],
+}
+
+
+def gguf_bpe(folder, name, pre, vocab=3000):
+    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in PRE[pre]]
+    kind = byte_bpe(folder, name, None, pre_tokenizers.Sequence(
+        steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]), vocab=vocab)
+    with open(kind.files[0], encoding="utf-8") as f:
+        model = json.load(f)["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    path = os.path.join(folder, name + ".gguf")
+    gguf(path, len(tokens), {"model": "gpt2", "pre": pre, "tokens": tokens, "merges": [" ".join(m) for m in model["merges"]],
+                             "token_type": ("i", [3 if t in SPECIAL else 1 for t in tokens]), "add_bos_token": False})
+    kind.files = [path]
+    return kind
+
+
 def ties(folder, name):
     """Cuts that are equal but for rounding: scores whose decimal text tokenizers reads one bit off decide."""
     r = random.Random(5)
@@ -456,6 +492,8 @@ def kinds(folder, data, wheel):
     add("gguf-t5", gguf_spm, True)
     add("gguf-bert", gguf_bert, N.BertNormalizer())
     add("gguf-bert-cased", gguf_bert, N.BertNormalizer(lowercase=False))
+    for pre in PRE:
+        add("gguf-gpt2-" + pre, gguf_bpe, pre)
     add("unigram-like-xlmr", spm_unigram)
     add("unigram-like-t5", spm_unigram, byte_fallback=True, rules="nfkc")
     for rules in ("nmt_nfkc", "nmt_nfkc_cf"):
