@@ -106,7 +106,29 @@ static void text_that_is_not_utf8_is_refused_with_its_offset(void **state)
     fm_tokenizer_close(t);
 }
 
-/* [text, ids, decoded or null]; the streamed pieces must join to the same text. */
+/* Streamed pieces are whole code points and join to the text. */
+static void check_stream(const fm_tokenizer *t, const fm_ids *ids, fm_span want)
+{
+    fm_tok_stream s;
+    fm_buf out;
+
+    fm_buf_init(&out, 0);
+    fm_tok_stream_init(&s, t, false);
+    for (size_t i = 0; i <= ids->count; i++) {
+        size_t before = out.len;
+        if (i < ids->count)
+            tk_ok(fm_tok_stream_push(&s, t, ids->id[i], &out));
+        else
+            tk_ok(fm_tok_stream_finish(&s, t, &out));
+        fm_json *piece = fm_json_new_strn(fm_buf_cstr(&out) + before, out.len - before);
+        assert_int_equal(fm_json_str(piece).len, out.len - before); /* else it is no UTF-8 */
+        fm_json_free(piece);
+    }
+    assert_true(fm_span_eq(fm_buf_span(&out), want));
+    fm_buf_release(&out);
+}
+
+/* [text, ids, decoded or null] */
 static void check_case(const fm_tokenizer *t, const char *name, const fm_json *c, bool plain,
                        size_t *bad)
 {
@@ -126,6 +148,7 @@ static void check_case(const fm_tokenizer *t, const char *name, const fm_json *c
         fprintf(stderr, "%s: %s of '%s'\n", name, ok ? "text" : "ids", (const char *)text.data);
         ++*bad;
     }
+    check_stream(t, &ids, fm_buf_span(&out));
     fm_buf_release(&out);
     fm_ids_release(&ids);
 }
@@ -244,7 +267,7 @@ static void all_kinds_equal_their_packages(void **state)
     assert_int_equal(bad, 0);
 }
 
-static void spm_bytes(fm_buf *out, const char *kind)
+static void golden_bytes(fm_buf *out, const char *kind)
 {
     char *path = tk_source("tests/unit/tokenizer_cases");
     char *file = fm_asprintf("%s/%s.json", path, kind);
@@ -280,7 +303,7 @@ static void a_model_file_takes_its_frame_from_the_config(void **state)
     fm_tokenizer *t;
     (void)state;
 
-    spm_bytes(&file, "spm-bpe");
+    golden_bytes(&file, "spm-bpe");
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
         fm_ids ids = {0};
         tk_ok(fm_tokenizer_open(&t, fm_buf_span(&file), fm_span_str(cases[i].config), "toy"));
@@ -455,6 +478,40 @@ static void every_failed_allocation_is_reported(void **state)
     fail_msg("never succeeded");
 }
 
+/* The same for models and steps with tables of their own; later allocations are sampled. */
+static void failed_allocations_of_other_kinds_are_reported(void **state)
+{
+    static const char *const kinds[] = {"wordpiece", "unigram", "spm-bpe", "spm-unigram",
+                                        "bpe-clip"};
+    (void)state;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
+        fm_status rc = FM_ENOMEM;
+        fm_buf file;
+        golden_bytes(&file, kinds[i]);
+        for (uint64_t n = 1; rc != FM_OK; n += 1 + n / 50) {
+            fm_tokenizer *t;
+            fm_ids ids = {0};
+            fm_buf out;
+            assert_true(n < 1000000);
+            fm_buf_init(&out, 0);
+            fm_mem_fail_at(n, false);
+            rc = fm_tokenizer_open(&t, fm_buf_span(&file), fm_span_of(NULL, 0), "toy");
+            if (rc == FM_OK)
+                rc = fm_tokenizer_encode(t, fm_span_str("The \xc3\xa9\xe4\xb8\xad fox."), true,
+                                         &ids);
+            if (rc == FM_OK)
+                rc = fm_tokenizer_decode(t, ids.id, ids.count, false, &out);
+            fm_mem_fail_at(0, false);
+            fm_tokenizer_close(t);
+            fm_ids_release(&ids);
+            fm_buf_release(&out);
+            assert_true(rc == FM_OK || rc == FM_ENOMEM);
+        }
+        fm_buf_release(&file);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -471,6 +528,7 @@ int main(void)
         cmocka_unit_test(a_long_word_is_merged_like_a_short_one),
         cmocka_unit_test(long_words_take_linear_time),
         cmocka_unit_test(every_failed_allocation_is_reported),
+        cmocka_unit_test(failed_allocations_of_other_kinds_are_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
