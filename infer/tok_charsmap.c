@@ -153,7 +153,7 @@ fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out)
 {
     fm_span to;
 
-    for (size_t i = 0; i < in.len;) {
+    for (size_t i = 0; i < in.len && out->failed == FM_OK;) {
         fm_span cluster = fm_span_of(in.data + i, 0);
         cluster.len = fmi_grapheme_next(fm_span_of(in.data + i, in.len - i));
         i += cluster.len;

@@ -175,8 +175,91 @@ static bool all_ascii(fm_span s)
     return true;
 }
 
+/* utf8proc puts marks in order by exchanging neighbours, which for a long run takes quadratic time:
+ * such runs are put in order before. */
+#define LONG_RUN 64
+
+/* The combining class; 1 for the starters that decompose to marks, which are parts of runs too. */
+static unsigned mark_class(uint32_t cp)
+{
+    if (cp < 0x300)
+        return 0;
+    if (cp == 0xf73 || cp == 0xf75 || cp == 0xf81)
+        return 1;
+    return (unsigned)utf8proc_get_property((utf8proc_int32_t)cp)->combining_class;
+}
+
+static bool has_long_run(fm_span in)
+{
+    size_t run = 0, n;
+
+    for (size_t i = 0; i < in.len; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(in.data + i, &cp);
+        run = mark_class(cp) != 0 ? run + 1 : 0;
+        if (run > LONG_RUN)
+            return true;
+    }
+    return false;
+}
+
+/* A run of marks by class, in their order within one (counting sort). Those that decompose to marks of
+ * two classes are decomposed. */
+static fm_status put_run(fm_span run, fm_buf *out)
+{
+    size_t at[257] = {0}, count = 0, n;
+    uint32_t *cps = fm_malloc((run.len + 1) * 2 * sizeof *cps);
+    uint32_t *sorted = fm_malloc((run.len + 1) * 2 * sizeof *sorted);
+
+    for (size_t i = 0; cps && sorted && i < run.len; i += n) {
+        uint32_t cp;
+        n = fmi_utf8_next(run.data + i, &cp);
+        bool two = cp == 0xf73 || cp == 0xf75 || cp == 0xf81;
+        if (two)
+            cps[count++] = 0xf71;
+        cps[count++] = two ? cp - 1 : cp;
+    }
+    for (size_t i = 0; i < count; i++)
+        at[mark_class(cps[i]) + 1]++;
+    for (size_t i = 1; i < FM_ARRAY_LEN(at); i++)
+        at[i] += at[i - 1];
+    for (size_t i = 0; i < count; i++)
+        sorted[at[mark_class(cps[i])]++] = cps[i];
+    for (size_t i = 0; i < count; i++) {
+        uint8_t b[4];
+        fm_buf_append(out, b, fmi_utf8_put(b, sorted[i]));
+    }
+    bool ok = cps && sorted;
+    fm_free(cps);
+    fm_free(sorted);
+    return ok ? fm_buf_ok(out) : FM_ENOMEM;
+}
+
+static fm_status order_runs(fm_span in, fm_buf *out)
+{
+    size_t begin = 0, n;
+    bool marks = false;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i <= in.len && rc == FM_OK; i += n) {
+        uint32_t cp = 0;
+        n = i < in.len ? fmi_utf8_next(in.data + i, &cp) : 1;
+        bool mark = i < in.len && mark_class(cp) != 0;
+        if (mark == marks && i < in.len)
+            continue;
+        fm_span part = fm_span_of(in.data + begin, i - begin);
+        if (marks)
+            rc = put_run(part, out);
+        else
+            fm_buf_append(out, part.data, part.len);
+        begin = i;
+        marks = mark;
+    }
+    return rc < 0 ? rc : fm_buf_ok(out);
+}
+
 /* A normal form by utf8proc. */
-static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
+static fm_status form_ordered(unsigned opt, fm_span in, fm_buf *out)
 {
     utf8proc_int32_t *cps = NULL;
 
@@ -202,6 +285,20 @@ static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
     fm_buf_append(out, cps, (size_t)n);
     fm_free(cps);
     return fm_buf_ok(out);
+}
+
+static fm_status form_part(unsigned opt, fm_span in, fm_buf *out)
+{
+    if (has_long_run(in)) {
+        fm_buf ordered;
+        fm_buf_init(&ordered, FM_TOK_TEXT_MAX * 4);
+        fm_status rc = order_runs(in, &ordered);
+        if (rc == FM_OK)
+            rc = form_ordered(opt, fm_buf_span(&ordered), out);
+        fm_buf_release(&ordered);
+        return rc;
+    }
+    return form_ordered(opt, in, out);
 }
 
 /* Code points that the older Unicode does not know are starters there that neither decompose nor

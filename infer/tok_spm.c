@@ -511,7 +511,7 @@ fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *o
         return FM_OK;
     if (prefix)
         put_space(n, out);
-    while (in.len > 0) {
+    while (in.len > 0 && out->failed == FM_OK) {
         size_t len = rewrite(n, in, &to);
         in.data += len;
         in.len -= len;

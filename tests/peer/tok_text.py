@@ -78,6 +78,11 @@ def _marked(r):
     return base + "".join(r.choice(MARKS) for _ in range(r.randint(1, 3)))
 
 
+def _marks(r):
+    few = r.sample(MARKS, 3) + ["\u0f73", "\u0f81", "\u0344"]
+    return "a" + "".join(r.choice(few) for _ in range(r.choice([3, 70, 200])))
+
+
 def _new(r):
     lo, hi = r.choice(NEW)
     return "".join(_char(r, lo, hi) for _ in range(r.randint(1, 3)))
@@ -94,7 +99,7 @@ def _any(r):
 
 def text(r):
     """One string of 0 to about 200 characters."""
-    kinds = [_prose] * 8 + [_block] * 4 + [_marked] * 3 + [_new] * 2 + [_run, _any] + \
+    kinds = [_prose] * 8 + [_block] * 4 + [_marked] * 3 + [_new] * 2 + [_run, _any] + [_marks] * (r.random() < .05) + \
         [lambda r: r.choice(CODE)] * 2 + [lambda r: r.choice(EMOJI)] * 2 + [lambda r: r.choice(SPACES)] * 5 + \
         [lambda r: r.choice(CONTROL)] + [lambda r: r.choice("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")] * 3
     return "".join(r.choice(kinds)(r) for _ in range(r.choice([0, 1, 1, 2, 3, 4, 6, 9])))

@@ -458,6 +458,28 @@ static void long_words_take_linear_time(void **state)
     fm_buf_release(&text);
 }
 
+/* Marks in falling classes: putting them in order must not take quadratic time either. */
+static void long_runs_of_marks_take_linear_time(void **state)
+{
+    static const char form[] =
+        "{\"normalizer\":{\"type\":\"NFD\"},\"model\":{\"type\":\"WordLevel\","
+        "\"unk_token\":\"u\",\"vocab\":{\"u\":0}}}";
+    fm_tokenizer *t;
+    fm_ids ids = {0};
+    fm_buf text;
+    (void)state;
+
+    fm_buf_init(&text, 0);
+    for (int i = 0; i < 500000; i++)
+        fm_buf_str(&text, "\xcd\x85\xcc\x80\xe0\xbd\xb3"); /* U+0345, U+0300, U+0F73 */
+    tk_ok(open_text(&t, form));
+    tk_ok(fm_tokenizer_encode(t, fm_buf_span(&text), false, &ids));
+    assert_int_equal(ids.count, 1);
+    fm_ids_release(&ids);
+    fm_buf_release(&text);
+    fm_tokenizer_close(t);
+}
+
 static void every_failed_allocation_is_reported(void **state)
 {
     (void)state;
@@ -527,6 +549,7 @@ int main(void)
         cmocka_unit_test(special_tokens_can_be_skipped_or_treated_as_text),
         cmocka_unit_test(a_long_word_is_merged_like_a_short_one),
         cmocka_unit_test(long_words_take_linear_time),
+        cmocka_unit_test(long_runs_of_marks_take_linear_time),
         cmocka_unit_test(every_failed_allocation_is_reported),
         cmocka_unit_test(failed_allocations_of_other_kinds_are_reported),
     };
