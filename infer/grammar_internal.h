@@ -10,7 +10,7 @@
 #include "store/base/mem.h"
 
 #define GR_NFA_MAX 400000u    /* states of one rule before it is made deterministic */
-#define GR_WORK_MAX 40000000u /* units of work of one compilation */
+#define GR_WORK_MAX 10000000u /* units of work of one compilation */
 #define GR_INLINE_DEPTH 64    /* $ref, allOf, anyOf within one another without a value between */
 #define GR_DIGITS 15          /* decimal digits that a double always tells apart */
 #define GR_NONE UINT32_MAX
@@ -56,7 +56,14 @@ typedef struct gr_set { /* ascending, apart */
     size_t count, cap;
 } gr_set;
 
-typedef enum gr_rule_kind { GR_SCHEMA, GR_ANY, GR_OBJECT, GR_STRING, GR_CHAR } gr_rule_kind;
+typedef enum gr_rule_kind {
+    GR_SCHEMA,
+    GR_ANY,
+    GR_OBJECT,
+    GR_STRING,
+    GR_CHAR,
+    GR_BLANK /* depth 1: also one space */
+} gr_rule_kind;
 typedef struct gr_rule {
     gr_rule_kind kind;
     int depth;             /* GR_ANY, GR_OBJECT */
@@ -114,7 +121,10 @@ fm_status gr_number(gr_builder *b, uint32_t in, uint32_t out, const fm_json *sch
 fm_status gr_new_rule(gr_builder *b, gr_rule r, const char *where, uint32_t *out);
 fm_status gr_built_in(gr_builder *b, gr_rule_kind kind, int depth, uint32_t *out);
 fm_status gr_str(gr_builder *b, uint32_t in, uint32_t out, const char *s);
-/* Blanks that may stand here: none, one space, and (lines) a newline with its indentation. */
+/* A newline with its indentation, or one space. */
+fm_status gr_some_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space);
+/* Blanks that may stand here: none, one space, and (lines) a newline with its indentation: a call,
+ * since they stand in many places. */
 fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool lines);
 fm_status gr_json_text(gr_builder *b, uint32_t in, uint32_t out, const fm_json *v);
 fm_status gr_count_of(const gr_builder *b, const fm_json *schema, const char *key, uint32_t absent,

@@ -121,9 +121,10 @@ static fm_status value(gr_builder *b, uint32_t in, uint32_t out, const fm_json *
 
 typedef struct object {
     const fm_json *properties, *required;
-    const fm_json *other;   /* schema of undeclared properties; NULL: none */
-    uint32_t empty, filled; /* before the next property: nothing, something was written */
-    uint32_t out;
+    const fm_json *other; /* schema of undeclared properties; NULL: none */
+    uint32_t key;         /* before the name of the next property */
+    uint32_t end;         /* behind the last one, before the blanks and '}' */
+    size_t missing;       /* required ones that are still to come */
 } object;
 
 static bool names(const fm_json *list, const char *name)
@@ -134,61 +135,48 @@ static bool names(const fm_json *list, const char *name)
     return false;
 }
 
-/* From both places before a property to the place of its name. */
-static fm_status to_key(gr_builder *b, const object *o, uint32_t *key)
+/* ':' and the value behind a name; then the end, or a comma and the next name. */
+static fm_status key_value(gr_builder *b, const object *o, uint32_t named, uint32_t next,
+                           const fm_json *schema, const char *name)
 {
-    uint32_t comma;
-    fm_status rc = gr_node(b, key);
+    uint32_t colon, begin, behind, comma;
+    uint32_t *const node[] = {&colon, &begin, &behind, &comma};
+    fm_status rc = FM_OK;
 
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(node); i++)
+        rc = gr_node(b, node[i]);
     if (rc == FM_OK)
-        rc = gr_node(b, &comma);
-    if (rc == FM_OK)
-        rc = gr_str(b, o->filled, comma, ",");
-    if (rc == FM_OK)
-        rc = gr_blanks(b, comma, *key, true, true);
-    return rc < 0 ? rc : gr_blanks(b, o->empty, *key, false, true);
-}
-
-/* ':' and the value, from behind the name to `to`. */
-static fm_status key_value(gr_builder *b, uint32_t from, uint32_t to, const fm_json *schema,
-                           const char *name)
-{
-    uint32_t colon, begin;
-    fm_status rc = gr_node(b, &colon);
-
-    if (rc == FM_OK)
-        rc = gr_node(b, &begin);
-    if (rc == FM_OK)
-        rc = gr_str(b, from, colon, ":");
+        rc = gr_str(b, named, colon, ":");
     if (rc == FM_OK)
         rc = gr_blanks(b, colon, begin, true, false);
-    return rc < 0 ? rc : value(b, begin, to, schema, name);
+    if (rc == FM_OK)
+        rc = value(b, begin, behind, schema, name);
+    if (rc == FM_OK && o->missing == 0)
+        rc = gr_empty(b, behind, o->end);
+    if (rc == FM_OK)
+        rc = gr_str(b, behind, comma, ",");
+    return rc < 0 ? rc : gr_blanks(b, comma, next, true, true);
 }
 
+/* One declared property at o->key, which moves on to the next one. */
 static fm_status property(gr_builder *b, object *o, const char *name, const fm_json *schema)
 {
-    uint32_t key, named, empty, filled;
+    uint32_t named, next;
     bool needed = names(o->required, name);
     fm_json *text_of = fm_json_new_str(name);
-    fm_status rc = text_of ? gr_node(b, &empty) : FM_ENOMEM;
+    fm_status rc = text_of ? gr_node(b, &named) : FM_ENOMEM;
 
     if (rc == FM_OK)
-        rc = gr_node(b, &filled);
+        rc = gr_node(b, &next);
     if (rc == FM_OK)
-        rc = gr_node(b, &named);
-    if (rc == FM_OK)
-        rc = to_key(b, o, &key);
-    if (rc == FM_OK)
-        rc = gr_json_text(b, key, named, text_of);
+        rc = gr_json_text(b, o->key, named, text_of);
     fm_json_free(text_of);
+    o->missing -= needed && o->missing > 0;
     if (rc == FM_OK)
-        rc = key_value(b, named, filled, schema, name);
+        rc = key_value(b, o, named, next, schema, name);
     if (rc == FM_OK && !needed)
-        rc = gr_empty(b, o->empty, empty);
-    if (rc == FM_OK && !needed)
-        rc = gr_empty(b, o->filled, filled);
-    o->empty = empty;
-    o->filled = filled;
+        rc = gr_empty(b, o->key, next);
+    o->key = next;
     return rc;
 }
 
@@ -198,14 +186,9 @@ static fm_status undeclared(gr_builder *b, object *o)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(o->required); i++) {
-        const char *name = fm_json_cstr(fm_json_at(o->required, i), NULL);
-        if (!name)
-            return fm_fail(FM_EINVAL, "%s: 'required' must hold strings", b->where);
+        const char *name = fm_json_cstr(fm_json_at(o->required, i), "");
         if (fm_json_get(o->properties, name))
             continue;
-        for (size_t k = 0; k < i; k++)
-            if (fm_span_eq_str(fm_json_str(fm_json_at(o->required, k)), name))
-                return fm_fail(FM_EINVAL, "%s: 'required' names '%.64s' twice", b->where, name);
         if (!o->other)
             return fm_fail(FM_EINVAL, "%s: '%.64s' is required, but no property declares it",
                            b->where, name);
@@ -232,41 +215,61 @@ static fm_status taken_names(gr_builder *b, const object *o, const fm_json **out
 static fm_status others(gr_builder *b, object *o)
 {
     const fm_json *taken;
-    uint32_t key, named;
+    uint32_t named;
     fm_status rc = taken_names(b, o, &taken);
 
     if (rc == FM_OK)
-        rc = to_key(b, o, &key);
-    if (rc == FM_OK)
         rc = gr_node(b, &named);
     if (rc == FM_OK)
-        rc = gr_other_name(b, key, named, taken);
-    return rc < 0 ? rc : key_value(b, named, o->filled, o->other, "additionalProperties");
+        rc = gr_other_name(b, o->key, named, taken);
+    return rc < 0 ? rc : key_value(b, o, named, o->key, o->other, "additionalProperties");
+}
+
+/* Each required name once, as a string. */
+static fm_status check_required(const gr_builder *b, const fm_json *required)
+{
+    for (size_t i = 0; i < fm_json_count(required); i++) {
+        const char *name = fm_json_cstr(fm_json_at(required, i), NULL);
+        if (!name)
+            return fm_fail(FM_EINVAL, "%s: 'required' must hold strings", b->where);
+        for (size_t k = 0; k < i; k++)
+            if (fm_span_eq_str(fm_json_str(fm_json_at(required, k)), name))
+                return fm_fail(FM_EINVAL, "%s: 'required' names '%.64s' twice", b->where, name);
+    }
+    return FM_OK;
 }
 
 static fm_status members(gr_builder *b, uint32_t in, uint32_t out, object *o)
 {
-    uint32_t close;
-    fm_status rc = gr_node(b, &o->empty);
+    uint32_t open, close;
+    fm_status rc = check_required(b, o->required);
 
+    o->missing = fm_json_count(o->required);
+    bool may_be_empty = o->missing == 0;
     if (rc == FM_OK)
-        rc = gr_node(b, &o->filled);
+        rc = gr_node(b, &open);
     if (rc == FM_OK)
         rc = gr_node(b, &close);
     if (rc == FM_OK)
-        rc = gr_str(b, in, o->empty, "{");
+        rc = gr_node(b, &o->key);
+    if (rc == FM_OK)
+        rc = gr_node(b, &o->end);
+    if (rc == FM_OK)
+        rc = gr_str(b, in, open, "{");
+    if (rc == FM_OK && may_be_empty)
+        rc = gr_str(b, open, out, "}");
+    if (rc == FM_OK)
+        rc = gr_blanks(b, open, o->key, false, true);
+    if (rc == FM_OK)
+        rc = gr_blanks(b, o->end, close, false, true);
+    if (rc == FM_OK)
+        rc = gr_str(b, close, out, "}");
     for (void *it = fm_json_iter(o->properties); it && rc == FM_OK;
          it = fm_json_next(o->properties, it))
         rc = property(b, o, fm_json_iter_key(it), fm_json_iter_value(it));
     if (rc == FM_OK)
         rc = undeclared(b, o);
-    if (rc == FM_OK && o->other)
-        rc = others(b, o);
-    if (rc == FM_OK)
-        rc = gr_str(b, o->empty, out, "}");
-    if (rc == FM_OK)
-        rc = gr_blanks(b, o->filled, close, false, true);
-    return rc < 0 ? rc : gr_str(b, close, out, "}");
+    return rc < 0 || !o->other ? rc : others(b, o);
 }
 
 static fm_status emit_object(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema)
@@ -636,6 +639,8 @@ static fm_status write_rule(gr_builder *b, uint32_t i)
         rc = gr_any_string(b, in, out);
     else if (r.kind == GR_CHAR)
         rc = gr_any_char(b, in, out);
+    else if (r.kind == GR_BLANK)
+        rc = gr_some_blanks(b, in, out, r.depth > 0);
     else if (r.kind == GR_OBJECT)
         rc = gr_any_container(b, in, out, true, r.depth);
     else if (r.kind == GR_ANY)

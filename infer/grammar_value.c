@@ -58,19 +58,13 @@ static fm_status run_of(gr_builder *b, uint32_t in, uint32_t out, char c, int mo
     return rc;
 }
 
-/* Blanks that may stand here: none, one space, and (lines) a newline with its indentation. */
-fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool lines)
+fm_status gr_some_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space)
 {
     uint32_t line;
-    fm_status rc = gr_empty(b, in, out);
+    fm_status rc = gr_node(b, &line);
 
-    if (rc < 0 || b->compact)
-        return rc;
-    if (space)
+    if (rc == FM_OK && space)
         rc = gr_str(b, in, out, " ");
-    if (rc < 0 || !lines)
-        return rc;
-    rc = gr_node(b, &line);
     if (rc == FM_OK)
         rc = gr_str(b, in, line, "\n");
     if (rc == FM_OK)
@@ -78,6 +72,19 @@ fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool l
     if (rc == FM_OK)
         rc = run_of(b, line, out, ' ', SPACES_MAX);
     return rc < 0 ? rc : run_of(b, line, out, '\t', TABS_MAX);
+}
+
+fm_status gr_blanks(gr_builder *b, uint32_t in, uint32_t out, bool space, bool lines)
+{
+    uint32_t rule;
+    fm_status rc = gr_empty(b, in, out);
+
+    if (rc < 0 || b->compact)
+        return rc;
+    if (!lines)
+        return space ? gr_str(b, in, out, " ") : FM_OK;
+    rc = gr_built_in(b, GR_BLANK, space, &rule);
+    return rc < 0 ? rc : gr_call_to(b, in, out, rule);
 }
 
 fm_status gr_json_text(gr_builder *b, uint32_t in, uint32_t out, const fm_json *v)

@@ -1,10 +1,10 @@
 /* guard.h - strangers' text that cannot speak special tokens through a chat template.
  *
- * A template joins its own special tokens and what people wrote into one text. Where a string of the
- * messages holds the text of a special token (or an end or beginning of one that could become one
- * beside its neighbour), a mark that no string holds is put inside it; the marks travel through the
- * template, are taken out of its text, and no special token is found across their places. Strings without such
- * text are not touched, so that the ids are those of Hugging Face there. */
+ * A template joins its own special tokens and what people wrote into one text. Where a string of
+ * the messages holds the text of a special token (or an end or beginning of one that could become
+ * one beside its neighbour), a mark that no string holds is put inside it; the marks travel through
+ * the template, are taken out of its text, and no special token is found across their places.
+ * Strings without such text are not touched, so that the ids are those of Hugging Face there. */
 #ifndef FM_INFER_GUARD_H
 #define FM_INFER_GUARD_H
 

@@ -47,8 +47,8 @@ FM_CHECKED fm_status fm_tokenizer_encode(const fm_tokenizer *t, fm_span text, bo
 /* The same, but special tokens in the text are ordinary text. */
 FM_CHECKED fm_status fm_tokenizer_encode_plain(const fm_tokenizer *t, fm_span text,
                                                bool add_special, fm_ids *out);
-/* The same without surroundings, but only special tokens that lie across one of mark[0..marks), byte
- * places in text, ascending, are ordinary text: [b, e) with b < mark < e. */
+/* The same without surroundings, but only special tokens that lie across one of mark[0..marks),
+ * byte places in text, ascending, are ordinary text: [b, e) with b < mark < e. */
 FM_CHECKED fm_status fm_tokenizer_encode_marked(const fm_tokenizer *t, fm_span text,
                                                 const size_t *mark, size_t marks, fm_ids *out);
 

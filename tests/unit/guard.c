@@ -5,8 +5,8 @@
 
 #include "tests/unit/grammar_kit.h"
 
-/* The ids of texts that a template would put one behind another; "</s>" is the only special token, id
- * 0. A piece that begins with '!' is the template's own. */
+/* Special ids in texts that a template would put one behind another; "</s>" is the only special
+ * token, id 0. A piece that begins with '!' is the template's own. */
 static size_t special_ids(const char *const *piece, size_t n, size_t *marks, const char *whole)
 {
     fm_tokenizer *t = gk_tokenizer();
