@@ -334,6 +334,11 @@ static void run_all(bench *b)
     run_lora(b, 1, MAX_ROWS, 8, 576, 1536);
     run_attention(b, "prefill", 1, MAX_ROWS, MAX_ROWS);
     run_attention(b, "prefill", 1, MAX_ROWS, 4096);
+    for (uint32_t rows = 2; rows <= 64; rows *= 2) { /* pieces of a long prompt */
+        char what[24];
+        (void)snprintf(what, sizeof(what), "%u rows", rows);
+        run_attention(b, what, 1, rows, 4096);
+    }
     run_attention(b, "decode 1", 1, 1, 64);
     run_attention(b, "decode 1", 1, 1, 512);
     run_attention(b, "decode 1", 1, 1, 4096);
