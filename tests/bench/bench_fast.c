@@ -281,7 +281,7 @@ static void run_attention(bench *b, const char *what, uint32_t seqs, uint32_t ro
     (void)snprintf(s.name, sizeof(s.name), "attention %s, context %u", what, context);
     if (!wanted(b, s.name))
         return;
-    t.layers = rows > 1 ? 1 : (uint32_t)FM_MIN(4096, COLD_BYTES / (2 * t.layer_bytes) + 1);
+    t.layers = rows > 64 ? 1 : (uint32_t)FM_MIN(4096, COLD_BYTES / (2 * t.layer_bytes) + 1);
     tk_ok(b->be->alloc(b->be, (void **)&t.k, t.layer_bytes * t.layers));
     tk_ok(b->be->alloc(b->be, (void **)&t.v, t.layer_bytes * t.layers));
     tk_ok(b->be->alloc(b->be, (void **)&t.ints, (MAX_ROWS * 3 + seqs * pages) * sizeof(int32_t)));
