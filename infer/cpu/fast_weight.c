@@ -69,7 +69,7 @@ static fm_status plan(fmi_fast_weight *w, uint64_t *bytes, fm_role role, fm_dtyp
     *bytes = 0;
     if (n == 0 || k == 0)
         return fm_fail(FM_EINVAL, "a weight of %u x %u has no elements", n, k);
-    if (!fm_dtype_get(dtype)->is_float)
+    if (!fm_dtype_get(dtype)->is_float || dtype == FM_F64) /* float64 would be rounded */
         return fm_fail(FM_EUNSUPPORTED, "a weight of type %s cannot be widened to float32",
                        fm_dtype_get(dtype)->name);
     rc = fm_tensor_bytes(&row_bytes, dtype, &row, "one row of a weight");

@@ -562,6 +562,7 @@ static void what_does_not_fit_is_refused(void **state)
     assert_string_equal(r.be->mode, "fast");
     tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_F32, 0, 4, x), FM_EINVAL, "no elements");
     tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_I32, 2, 4, x), FM_EUNSUPPORTED, "I32");
+    tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_F64, 2, 4, x), FM_EUNSUPPORTED, "F64");
     tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LINEAR, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
     tk_fails(r.be->weight_new(r.be, &w, FM_ROLE_LORA_A, FM_Q8_0, 1, 33, x), FM_EINVAL, NULL);
     assert_null(w);
