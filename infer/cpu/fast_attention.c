@@ -84,22 +84,22 @@ typedef struct write_job {
     const float *k, *v;
     size_t ldk, ldv;
     const int32_t *slot;
-    uint32_t nkv, hd;
+    uint32_t m, nkv, hd;
 } write_job;
 
+/* Some heads: two positions share words of a page, so rows cannot be dealt. */
 static fm_status write_part(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     const write_job *j = ctx;
     const size_t head_bytes = FMI_FA_HEAD_BYTES(j->hd);
 
     (void)worker;
-    for (size_t i = begin; i < end; i++) {
+    for (size_t i = 0; i < j->m; i++) {
         size_t page = (size_t)j->slot[i] / FM_KV_PAGE, at = (size_t)j->slot[i] % FM_KV_PAGE;
-        for (uint32_t h = 0; h < j->nkv; h++) {
+        for (size_t h = begin; h < end; h++) {
             size_t base = (page * j->nkv + h) * head_bytes;
             j->kern->put((uint8_t *)j->kv.k + base, (uint8_t *)j->kv.v + base, (uint32_t)at,
-                         j->k + i * j->ldk + (size_t)h * j->hd,
-                         j->v + i * j->ldv + (size_t)h * j->hd, j->hd);
+                         j->k + i * j->ldk + h * j->hd, j->v + i * j->ldv + h * j->hd, j->hd);
         }
     }
     return FM_OK;
@@ -115,11 +115,12 @@ static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ld
                    .ldk = ldk,
                    .ldv = ldv,
                    .slot = slot,
+                   .m = m,
                    .nkv = nkv,
                    .hd = hd};
 
     fm_assert(hd % 2 == 0 && hd <= FM_K_BLOCK);
-    fmi_run(fmi_cpu_of(be), m, 8192 / ((size_t)nkv * hd) + 1, write_part, &j);
+    fmi_run(fmi_cpu_of(be), m > 0 ? nkv : 0, 8192 / ((size_t)m * hd + 1) + 1, write_part, &j);
 }
 
 /* ==== attention ==== */

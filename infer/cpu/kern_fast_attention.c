@@ -9,6 +9,8 @@
 
 #define FA_LOG2E 1.44269504088896341f
 
+#define FA_LEVEL 2 /* fetch into the second level: the first one's misses in flight are too few */
+
 #if defined(FMI_ISA_AVX512)
 #define FA_WIDE_ROWS 6u /* rows of tiles four vectors wide; above, two */
 #define FA_MOST_ROWS FMI_FA_ROWS
@@ -200,6 +202,7 @@ typedef struct score_job {
     const int16_t *q; /* of the tile's first row */
     const float *q_scale;
     float *score;
+    uint32_t from, to; /* vectors, both in */
 } score_job;
 
 FMI_INLINE const uint8_t *key_vector(const fmi_fast_attn *a, uint32_t v)
@@ -207,16 +210,28 @@ FMI_INLINE const uint8_t *key_vector(const fmi_fast_attn *a, uint32_t v)
     return a->k[v / 2] + (size_t)(v % 2) * 64;
 }
 
+/* What is read after vector v - 1 of the keys: more keys, then the values. Few rows read memory
+ * faster than hardware, which stops at the end of a page, fetches it. */
+FMI_INLINE const uint8_t *vector_ahead(const score_job *j, uint32_t v)
+{
+    const uint32_t left = v - j->to - 1;
+
+    if (v <= j->to)
+        return key_vector(j->a, v);
+    return j->a->v[(left <= j->to - j->from ? j->from + left : j->to) / 2] + v % 2 * 64;
+}
+
 /* Score vectors at .. at + nv - 1 (of sixteen positions each) of some rows. */
 FMI_INLINE void score_tile(const uint32_t rows, const uint32_t nv, const score_job *j, uint32_t at)
 {
     const uint32_t hd = j->a->hd;
-    const uint8_t *k[FA_WIDE];
+    const uint8_t *k[FA_WIDE], *ahead[FA_WIDE];
     vi sum[FMI_FA_ROWS][FA_WIDE];
 
 #pragma GCC unroll 4
     for (uint32_t v = 0; v < nv; v++) {
         k[v] = key_vector(j->a, at + v);
+        ahead[v] = vector_ahead(j, at + nv + v);
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < rows; r++)
             sum[r][v] = vi_set1(0);
@@ -226,6 +241,10 @@ FMI_INLINE void score_tile(const uint32_t rows, const uint32_t nv, const score_j
 #pragma GCC unroll 4
         for (uint32_t v = 0; v < nv; v++)
             key[v] = vi_load(k[v] + (size_t)d * 64);
+        if (rows <= FA_WIDE_ROWS)
+#pragma GCC unroll 4
+            for (uint32_t v = 0; v < nv; v++)
+                __builtin_prefetch(ahead[v] + (size_t)d * 64, 0, FA_LEVEL);
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < rows; r++) {
             int32_t pair;
@@ -249,15 +268,15 @@ FMI_INLINE void score_tile(const uint32_t rows, const uint32_t nv, const score_j
     }
 }
 
-/* Vectors from .. to, both in. */
-FMI_INLINE void score_rows(const uint32_t rows, const score_job *j, uint32_t from, uint32_t to)
+FMI_INLINE void score_rows(const uint32_t rows, const score_job *j)
 {
     const uint32_t wide = rows <= FA_WIDE_ROWS ? FA_WIDE : FA_NARROW;
+    uint32_t v = j->from;
 
-    for (; from + wide <= to + 1; from += wide)
-        score_tile(rows, wide, j, from);
-    for (; from <= to; from++)
-        score_tile(rows, 1, j, from);
+    for (; v + wide <= j->to + 1; v += wide)
+        score_tile(rows, wide, j, v);
+    for (; v <= j->to; v++)
+        score_tile(rows, 1, j, v);
 }
 
 /* ==== values ==== */
@@ -271,17 +290,21 @@ typedef struct mix_job {
 } mix_job;
 
 FMI_INLINE void mix_pairs(const uint32_t rows, const uint32_t nv, const mix_job *j,
-                          vf sum[FMI_FA_ROWS][FA_WIDE], const uint8_t *value, uint32_t pair,
-                          uint32_t pairs)
+                          vf sum[FMI_FA_ROWS][FA_WIDE], const uint8_t *value, const uint8_t *ahead,
+                          uint32_t pair, uint32_t pairs)
 {
     const size_t line = FMI_FA_HDV(j->a->hd) * 4;
     const uint16_t *p = j->p + 2 * (size_t)pair;
 
-    for (uint32_t i = 0; i < pairs; i++, value += line, p += 2) {
+    for (uint32_t i = 0; i < pairs; i++, value += line, ahead += line, p += 2) {
         vb val[FA_WIDE];
 #pragma GCC unroll 4
         for (uint32_t v = 0; v < nv; v++)
             val[v] = vb_load(value + (size_t)v * 64);
+        if (rows <= FA_WIDE_ROWS)
+#pragma GCC unroll 4
+            for (uint32_t v = 0; v < nv; v++)
+                __builtin_prefetch(ahead + (size_t)v * 64, 0, FA_LEVEL);
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < rows; r++) {
             uint32_t bits;
@@ -306,14 +329,15 @@ FMI_INLINE void mix_tile(const uint32_t rows, const uint32_t nv, const mix_job *
         for (uint32_t v = 0; v < nv; v++)
             sum[r][v] = vf_zero();
     for (uint32_t i = j->from, next; i < j->to; i = next) {
-        const uint32_t first = i % (FMI_FA_PAGE / 2);
+        const uint32_t first = i % (FMI_FA_PAGE / 2), page = i / (FMI_FA_PAGE / 2);
+        const size_t begin = first * line + at * 64;
         next = i - first + FMI_FA_PAGE / 2;
+        const uint8_t *ahead = j->a->v[next < j->to ? page + 1 : page];
         next = next < j->to ? next : j->to;
-        mix_pairs(rows, nv, j, sum, j->a->v[i / (FMI_FA_PAGE / 2)] + first * line + at * 64, i,
-                  next - i);
+        mix_pairs(rows, nv, j, sum, j->a->v[page] + begin, ahead + begin, i, next - i);
     }
     if (j->last)
-        mix_pairs(rows, nv, j, sum, j->last + at * 64, j->to, 1);
+        mix_pairs(rows, nv, j, sum, j->last + at * 64, j->last, j->to, 1);
 #pragma GCC unroll 12
     for (uint32_t r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -348,12 +372,12 @@ FMI_INLINE void mix_rows(const uint32_t rows, const mix_job *j)
 #define FA_MORE_CASES(call)
 #endif
 
-static void score_some(uint32_t rows, const score_job *j, uint32_t from, uint32_t to)
+static void score_some(uint32_t rows, const score_job *j)
 {
     switch (rows) {
 #define FA_CASE(n, call)                                                                           \
     case n:                                                                                        \
-        score_rows(n, j, from, to);                                                                \
+        score_rows(n, j);                                                                          \
         break;
         FA_CASES(score_rows)
 #undef FA_CASE
@@ -458,8 +482,10 @@ static void k_chunk(const fmi_fast_attn *a)
         score_job score = {.a = a,
                            .q = a->q + at * FMI_FA_Q_LD,
                            .q_scale = a->q_scale + at,
-                           .score = a->score + at * FMI_FA_CHUNK};
-        score_some(n, &score, from / VF_LANES, to / VF_LANES);
+                           .score = a->score + at * FMI_FA_CHUNK,
+                           .from = from / VF_LANES,
+                           .to = to / VF_LANES};
+        score_some(n, &score);
         for (uint32_t r = at; r < at + n; r++)
             a->m[r] = mask_and_max(a, r, from, to);
         for (uint32_t r = at; r < at + n; r++)
@@ -505,30 +531,39 @@ static float k_quantise(int16_t *dst, const float *x, uint32_t hd)
     return max / f;
 }
 
+/* v as bf16 into one half of a line of pairs; false: not all are finite, and zeros were put. */
+static bool put_value(uint32_t *line, bool odd, const float *v, uint32_t hd)
+{
+    const uint32_t keep = odd ? 0xffffu : 0xffff0000u, shift = odd ? 16 : 0;
+    uint32_t bits[512], most = 0;
+
+    memcpy(bits, v, hd * sizeof *v);
+    for (uint32_t d = 0; d < hd; d++) {
+        const uint32_t before = bits[d] & 0x7f800000u;
+        bits[d] += 0x7fffu + (bits[d] >> 16 & 1u); /* may carry a NaN over to 0 */
+        const uint32_t size = bits[d] & 0x7f800000u;
+        most = before > most ? before : most;
+        most = size > most ? size : most;
+        line[d] = (line[d] & keep) | (size > 0 ? bits[d] >> 16 : 0) << shift;
+    }
+    for (uint32_t d = hd; d < FMI_FA_HDV(hd); d++)
+        line[d] &= keep;
+    for (uint32_t d = 0; d < hd && most == 0x7f800000u; d++)
+        line[d] &= keep;
+    return most < 0x7f800000u;
+}
+
 static void k_put(uint8_t *kpage, uint8_t *vpage, uint32_t at, const float *k, const float *v,
                   uint32_t hd)
 {
-    const size_t hdv = FMI_FA_HDV(hd);
+    uint32_t *line = (uint32_t *)(void *)vpage + at / 2 * FMI_FA_HDV(hd);
     int16_t key[512];
-    uint16_t *value = (uint16_t *)(void *)vpage + (size_t)(at / 2) * hdv * 2 + at % 2;
     float scale = k_quantise(key, k, hd);
-    bool bad = false;
 
     for (uint32_t d = 0; d < hd; d += 2)
         memcpy(kpage + (size_t)d * 64 + at * 4, key + d, 4);
-    for (uint32_t d = 0; d < hdv; d++) {
-        uint32_t bits = 0;
-        if (d < hd)
-            memcpy(&bits, v + d, sizeof bits);
-        bits += 0x7fffu + (bits >> 16 & 1u);
-        bad |= (bits >> 23 & 255u) == 255;
-        value[2 * d] = (bits >> 23 & 255u) == 0 ? 0 : (uint16_t)(bits >> 16);
-    }
-    if (bad) {
+    if (!put_value(line, at % 2 != 0, v, hd))
         scale = NAN;
-        for (uint32_t d = 0; d < hdv; d++)
-            value[2 * d] = 0;
-    }
     memcpy(kpage + (size_t)hd * 64 + at * 4, &scale, sizeof scale);
 }
 
