@@ -92,6 +92,7 @@ fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
     fmi_fast_product_install(be);
     fmi_fast_lora_install(be);
     fmi_fast_attention_install(be);
+    fmi_fast_elem_install(be);
     *out = be;
     return FM_OK;
 }

@@ -53,6 +53,7 @@ void fmi_fast_weight_install(fm_backend *be);
 void fmi_fast_product_install(fm_backend *be);
 void fmi_fast_lora_install(fm_backend *be);
 void fmi_fast_attention_install(fm_backend *be);
+void fmi_fast_elem_install(fm_backend *be);
 
 /* The backend in mode fast; isa is a kernel table's name ("generic", "avx2", "avx512",
  * "avx512vnni", "avx512bf16"), NULL picks the best. FM_EUNSUPPORTED as fmi_cpu_open_isa. */

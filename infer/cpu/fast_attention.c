@@ -43,7 +43,7 @@ typedef struct work {
     uint16_t *p;
 } work;
 
-static const fmi_fast_attn_kern *kern_of(const fm_backend *be)
+const fmi_fast_attn_kern *fmi_fast_attn_kern_of(const fm_backend *be)
 {
     const fmi_fast_attn_kern *all[] = {
 #if defined(__x86_64__)
@@ -108,7 +108,7 @@ static fm_status write_part(void *ctx, size_t begin, size_t end, unsigned worker
 static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
-    write_job j = {.kern = kern_of(be),
+    write_job j = {.kern = fmi_fast_attn_kern_of(be),
                    .kv = kv,
                    .k = k,
                    .v = v,
@@ -359,7 +359,11 @@ static uint32_t cut_tiles(tile *t, const fm_attn *a, uint32_t most)
 static void op_attention(fm_backend *be, const fm_attn *a)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    job j = {.cpu = cpu, .kern = kern_of(be), .op = a, .hdv = FMI_FA_HDV(a->hd), .chunks = 1};
+    job j = {.cpu = cpu,
+             .kern = fmi_fast_attn_kern_of(be),
+             .op = a,
+             .hdv = FMI_FA_HDV(a->hd),
+             .chunks = 1};
     uint64_t work_total = 0;
 
     fm_assert(a->nkv > 0 && a->nh % a->nkv == 0 && a->hd % 2 == 0 && a->hd <= FM_K_BLOCK);

@@ -591,6 +591,22 @@ static void k_finish(float *out, const float *o, float l, uint32_t hd)
         vf_store_upto(out + d, vf_fma(vf_load(o + d), f, vf_zero()), hd - d);
 }
 
+/* e^-|gate| on both sides of 0: gate * (1 or e) / (1 + e) * up. */
+static void k_swiglu(float *y, const float *gate, const float *up, size_t n)
+{
+    const vf one = vf_set1(1.0f);
+
+    for (size_t i = 0; i < n; i += VF_LANES) {
+        uint32_t left = (uint32_t)(n - i < VF_LANES ? n - i : VF_LANES);
+        vf g = vf_load_upto(gate + i, left), size = vf_max(g, vf_sub(vf_zero(), g));
+        vf e = exp2_of_negative(vf_mul(size, vf_set1(-FA_LOG2E)));
+        /* max(g, 0) + min(g, 0) * e */
+        vf top = vf_fma(vf_min(g, vf_zero()), e, vf_max(g, vf_zero()));
+        top = vf_mul(top, vf_load_upto(up + i, left));
+        vf_store_upto(y + i, vf_div(top, vf_add(one, e)), left);
+    }
+}
+
 #if defined(FMI_ISA_AVX512) && defined(FMI_FAST_BF16)
 #define FA_TABLE fmi_fast_attn_avx512bf16
 #define FA_ISA "avx512bf16"
@@ -615,4 +631,5 @@ const fmi_fast_attn_kern FA_TABLE = {
     .chunk = k_chunk,
     .merge = k_merge,
     .finish = k_finish,
+    .swiglu = k_swiglu,
 };

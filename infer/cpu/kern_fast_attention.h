@@ -27,7 +27,7 @@
 #define FMI_FA_PAGE 32u
 #define FMI_FA_CHUNK 256u
 #define FMI_FA_CHUNK_PAGES (FMI_FA_CHUNK / FMI_FA_PAGE)
-#define FMI_FA_ROWS 12u /* of a register tile, at most */
+#define FMI_FA_ROWS 12u  /* of a register tile, at most */
 #define FMI_FA_Q_LD 544u /* int16 from one query to the next: known to the compiler, not 2^n */
 #define FMI_FA_NORM 46300.0f
 #define FMI_FA_HDV(hd) (((size_t)(hd) + 15) / 16 * 16)
@@ -61,6 +61,8 @@ typedef struct fmi_fast_attn_kern {
     void (*merge)(float *m, float *l, float *o, float later_m, float later_l, const float *later_o,
                   uint32_t hd);
     void (*finish)(float *out, const float *o, float l, uint32_t hd); /* out = o * (1 / l) */
+    /* y = gate / (1 + e^-gate) * up within 4e-7 of it and gate's rounding in the exponent */
+    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
 } fmi_fast_attn_kern;
 
 extern const fmi_fast_attn_kern fmi_fast_attn_generic;
@@ -70,5 +72,9 @@ extern const fmi_fast_attn_kern fmi_fast_attn_avx512;
 extern const fmi_fast_attn_kern fmi_fast_attn_avx512vnni;
 extern const fmi_fast_attn_kern fmi_fast_attn_avx512bf16;
 #endif
+
+struct fm_backend;
+/* The table of the backend's instruction set. */
+const fmi_fast_attn_kern *fmi_fast_attn_kern_of(const struct fm_backend *be);
 
 #endif
