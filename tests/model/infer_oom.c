@@ -8,42 +8,45 @@ typedef struct world {
     ik_mem both;
 } world;
 
-static int setup(void **state)
+static void world_open(world *w, const char *kind)
 {
-    static world w;
-    w.base = ik_source("arch/llama");
-    w.adapter = ik_source("arch/llama/peft/lora-modules-to-save");
-    tk_ok(fm_adapter_apply(&w.tree, fm_source_tree(w.base), fm_source_tree(w.adapter), "", NULL));
-    w.both.behind[0] = fm_source_provider(w.base);
-    w.both.behind[1] = fm_source_provider(w.adapter);
-    w.both.behind_count = 2;
-    *state = &w;
-    return 0;
+    *w = (world){.base = ik_source("arch/llama"), .adapter = ik_source(kind)};
+    tk_ok(
+        fm_adapter_apply(&w->tree, fm_source_tree(w->base), fm_source_tree(w->adapter), "", NULL));
+    w->both.behind[0] = fm_source_provider(w->base);
+    w->both.behind[1] = fm_source_provider(w->adapter);
+    w->both.behind_count = 2;
 }
 
-static int teardown(void **state)
+static void world_close(world *w)
 {
-    world *w = *state;
     fm_tree_free(w->tree);
     fm_source_close(w->adapter);
     fm_source_close(w->base);
-    return 0;
 }
 
 /* FM_OK, or the first failure; a request that ended "error" counts as one. */
 static fm_status use(fm_model *m)
 {
-    int32_t ids[5] = {5, 6, 7, 8, 9};
-    float lp[5];
-    fm_gen_request q = {.model = m, .prompt = ids, .prompt_len = 5, .max_new = 3};
-    fm_gen_result r;
-    fm_sample_defaults(&q.sampling);
-    q.ignore_eos = true;
-    fm_status rc = fm_generate(fm_model_engine(m), &q, 1, &r);
-    if (rc == FM_OK && strcmp(r.finish, "length") != 0)
-        rc = FM_ENOMEM;
-    fm_gen_result_release(&r);
-    return rc == FM_OK ? fm_score(m, ids, 5, lp, NULL, 0) : rc;
+    int32_t ids[70];
+    float lp[70];
+    fm_gen_request q[2];
+    fm_gen_result r[2];
+    fm_status rc = FM_OK;
+    for (int32_t i = 0; i < 70; i++)
+        ids[i] = 5 + i;
+    for (int i = 0; i < 2; i++) { /* the second finds the first one's blocks */
+        q[i] = (fm_gen_request){.model = m, .prompt = ids, .prompt_len = 70, .max_new = 3};
+        fm_sample_defaults(&q[i].sampling);
+        q[i].ignore_eos = true;
+    }
+    rc = fm_generate(fm_model_engine(m), q, 2, r);
+    for (int i = 0; i < 2; i++) {
+        if (rc == FM_OK && strcmp(r[i].finish, "length") != 0)
+            rc = FM_ENOMEM;
+        fm_gen_result_release(&r[i]);
+    }
+    return rc == FM_OK ? fm_score(m, ids, 70, lp, NULL, 0) : rc;
 }
 
 static fm_status whole_life(world *w)
@@ -64,20 +67,39 @@ static fm_status whole_life(world *w)
     return rc;
 }
 
-static void each_failed_allocation_is_reported(void **state)
+static void each_failed_allocation_is_reported(const char *kind)
 {
+    world w;
+    world_open(&w, kind);
     fm_status rc = FM_ENOMEM;
     uint64_t nth = 0;
     while (rc != FM_OK) {
         fm_mem_fail_at(++nth, false);
-        rc = whole_life(*state);
+        rc = whole_life(&w);
         fm_mem_fail_at(0, false);
         if (rc != FM_OK && rc != FM_ENOMEM)
             fail_msg("allocation %llu: %s", (unsigned long long)nth, fm_error_text());
         assert_true(nth < 20000);
     }
     assert_true(nth > 50);
-    tk_ok(whole_life(*state));
+    tk_ok(whole_life(&w));
+    world_close(&w);
+}
+
+static void with_a_lora_and_a_saved_module(void **state)
+{
+    (void)state;
+    each_failed_allocation_is_reported("arch/llama/peft/lora-modules-to-save");
+}
+static void with_prefixes(void **state)
+{
+    (void)state;
+    each_failed_allocation_is_reported("arch/llama/peft/prefix");
+}
+static void with_prompts(void **state)
+{
+    (void)state;
+    each_failed_allocation_is_reported("arch/llama/peft/prompt");
 }
 
 int main(void)
@@ -86,6 +108,10 @@ int main(void)
     if (!here)
         return tk_skip("no reference data");
     fm_free(here);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_failed_allocation_is_reported)};
-    return cmocka_run_group_tests(tests, setup, teardown);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_a_lora_and_a_saved_module),
+        cmocka_unit_test(with_prefixes),
+        cmocka_unit_test(with_prompts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
