@@ -7,7 +7,7 @@
 #include "lineage/lineage.h"
 #include "testing/testing.h"
 
-#define CLI_ANSWER_MODE "exact" /* of commands that answer people: serve, run */
+#define CLI_ANSWER_MODE "fast" /* of commands that answer people: serve, run */
 #define CLI_MODE_OPTION(c)                                                                         \
     {                                                                                              \
         0, "mode", OPT_STR, "M", "exact (same bits everywhere) or fast", &(c)->mode                \

@@ -113,7 +113,7 @@ static bool is_pickle(const uint8_t head[8], uint64_t bytes)
 {
     if (memcmp(head, "PK\3\4", 4) == 0)
         return true;
-    return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) > bytes - 8;
+    return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) >= bytes;
 }
 
 /* One file: GGUF by its magic, pickles refused, safetensors else. */
@@ -124,11 +124,11 @@ static fm_status open_file(fm_source *src)
     fm_status rc = fm_file_bytes(&bytes, src->path);
 
     src->single = true;
-    if (rc == FM_OK && bytes < sizeof head)
+    if (rc == FM_OK && bytes < 4)
         rc = fm_fail(FM_ECORRUPT, "%s: %llu bytes are too few for a model file", src->path,
                      (unsigned long long)bytes);
     if (rc == FM_OK)
-        rc = fm_pread_file(src->path, 0, head, sizeof head);
+        rc = fm_pread_file(src->path, 0, head, (size_t)FM_MIN(bytes, (uint64_t)sizeof head));
     if (rc < 0)
         return rc;
     if (memcmp(head, "GGUF", 4) == 0)

@@ -310,8 +310,8 @@ FMI_LANES vf vf_load_f16(const void *p)
 FMI_LINE(line_low(vi v), v.b[i] & 15u)
 FMI_LINE(line_high(vi v), v.b[i] >> 4)
 FMI_LINE(line_or(vi v, vi w), v.b[i] | w.b[i])
-FMI_LINE(line_bit(vi v, uint32_t b), (v.b[i] >> b & 1u) << 4)
-FMI_LINE(line_two_bits(vi v, uint32_t b), (v.b[i] >> (2 * b) & 3u) << 4)
+FMI_LINE(line_bit(vi v, uint32_t b), ((uint32_t)v.b[i] >> b & 1u) << 4)
+FMI_LINE(line_two_bits(vi v, uint32_t b), ((uint32_t)v.b[i] >> (2 * b) & 3u) << 4)
 FMI_LINE(line_look_up(vi v, const uint8_t *table), table[v.b[i] & 15u])
 #undef FMI_LINE
 
