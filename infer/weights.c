@@ -21,6 +21,7 @@
 struct fmi_weights {
     fm_backend *be;
     fmi_weights_opts opts;
+    fmi_slabs *slabs;
     pthread_mutex_t lock; /* all below */
     pthread_cond_t settled;
     fmi_cached **bucket;
@@ -42,7 +43,8 @@ fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, const fmi_weights_o
     c->stats.bytes_max = opts->bytes_max;
     c->buckets = 256;
     c->bucket = fm_calloc(c->buckets, sizeof(fmi_cached *));
-    if (!c->bucket) {
+    if (!c->bucket || fmi_slabs_new(&c->slabs) != FM_OK) {
+        fm_free(c->bucket);
         fm_free(c);
         return FM_ENOMEM;
     }
@@ -58,7 +60,7 @@ static void release(fmi_weights *c, fmi_cached *w)
         c->be->weight_free(c->be, w->w);
     if (w->mem)
         c->be->free(c->be, w->mem);
-    fm_free(w->image);
+    fmi_slab_give(c->slabs, w->slab);
     fm_unmap_file(&w->map);
     fm_free(w);
 }
@@ -288,23 +290,23 @@ static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     fmi_artefact_key key = key_of(w, e);
     void *turned = NULL;
     fm_status rc = FM_OK;
-    w->image = fm_aligned_alloc(64, (size_t)w->bytes);
-    if (!w->image)
+    void *image = fmi_slab_take(c->slabs, &w->slab, (size_t)w->bytes);
+    if (!image)
         return FM_ENOMEM;
     if (w->form == FMI_MATRIX_T)
         rc = transposed(&turned, key.dtype, key.k, key.n, bytes);
     if (rc == FM_OK)
-        rc = c->be->weight_image(c->be, w->image, key.role, key.dtype, key.n, key.k,
+        rc = c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k,
                                  turned ? turned : bytes);
     fm_free(turned);
     if (rc != FM_OK)
         return rc;
-    if (file && fmi_artefact_write(c->opts.artefacts, &key, w->image) && load_file(c, w, e)) {
-        fm_free(w->image);
-        w->image = NULL;
+    if (file && fmi_artefact_write(c->opts.artefacts, &key, image) && load_file(c, w, e)) {
+        fmi_slab_give(c->slabs, w->slab);
+        w->slab = NULL;
         return FM_OK;
     }
-    return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, w->image);
+    return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, image);
 }
 
 static void add_one(float *x, uint64_t n)
@@ -485,6 +487,7 @@ void fmi_weights_free(fmi_weights *c)
     }
     (void)pthread_cond_destroy(&c->settled);
     (void)pthread_mutex_destroy(&c->lock);
+    fmi_slabs_free(c->slabs);
     fm_free(c->bucket);
     fm_free(c);
 }

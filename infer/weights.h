@@ -15,6 +15,7 @@
 #define FM_INFER_WEIGHTS_H
 
 #include "infer/artefact.h"
+#include "infer/slab.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS
@@ -42,7 +43,7 @@ typedef struct fmi_cached {
     enum { FMI_LOADING, FMI_READY, FMI_FAILED } state;
     uint32_t refs;
     void *mem;       /* what v is on the device */
-    void *image;     /* what w is mapped from: memory, or */
+    fmi_slab *slab;  /* what w is mapped from: a piece of it, or */
     fm_file_map map; /* an artefact's file */
     bool lent;       /* w or v is the provider's own bytes: leaves with its last reference */
     struct fmi_cached *next;          /* of its bucket */
