@@ -12,21 +12,20 @@
 
 #define MAX_VIRTUAL 65536u /* virtual tokens */
 
-/* The lora_B of a lora_A: NULL where there is none. */
-static fm_status partner_of(const fm_entry **out, const fm_tree *tree, uint32_t adapter, bool dora,
-                            const char *key)
+/* The tensor of adapter n with PEFT's name `base_model.model.<module>.<what>`; NULL: none. */
+static fm_status part_of(const fm_entry **out, const fmi_binder *b, uint32_t n, const char *module,
+                         const char *what)
 {
-    char prefix[64], name[FM_MAX_NAME_BYTES];
-    size_t n = strlen(key) - strlen("A.weight");
+    char prefix[64], name[FM_MAX_NAME_BYTES + 64];
     fm_buf path;
     *out = NULL;
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors", adapter,
-                   dora ? "dora" : "lora");
-    (void)snprintf(name, sizeof(name), "%.*sB.weight", (int)n, key);
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors", n,
+                   b->adapter[n].kind == FMI_DORA ? "dora" : "lora");
+    (void)snprintf(name, sizeof(name), "base_model.model.%s.%s", module, what);
     fm_buf_init(&path, FM_MAX_PATH_BYTES);
     fm_status rc = fm_tensor_path(&path, prefix, name);
     if (rc == FM_OK)
-        *out = fm_tree_find(tree, fm_buf_cstr(&path));
+        *out = fm_tree_find(b->tree, fm_buf_cstr(&path));
     fm_buf_release(&path);
     return rc;
 }
@@ -103,7 +102,7 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     fm_lora_spec spec = {0};
     fm_status rc = find_module(b, n, ea, ".lora_A.weight", module, &lin);
     if (rc == FM_OK)
-        rc = partner_of(&eb, b->tree, n, a->kind == FMI_DORA, ea->name);
+        rc = part_of(&eb, b, n, module, "lora_B.weight");
     if (rc == FM_OK && !eb)
         rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_A but no lora_B", a->what, module);
     if (rc == FM_OK)
@@ -171,18 +170,10 @@ static fm_status read_dora(fmi_binder *b, uint32_t n, dora *d, const char *modul
     const fm_entry *ew = NULL, *ea = NULL, *eb = NULL;
     (void)snprintf(name, sizeof(name), "%s.weight", module);
     fm_status rc = fmi_find_entry(b, &ew, name);
-    (void)snprintf(name, sizeof(name), "base_model.model.%s.lora_A.weight", module);
-    fm_buf path;
-    fm_buf_init(&path, FM_MAX_PATH_BYTES);
-    char prefix[64];
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-dora/tensors", n);
     if (rc == FM_OK)
-        rc = fm_tensor_path(&path, prefix, name);
+        rc = part_of(&ea, b, n, module, "lora_A.weight");
     if (rc == FM_OK)
-        ea = fm_tree_find(b->tree, fm_buf_cstr(&path));
-    fm_buf_release(&path);
-    if (rc == FM_OK && ea)
-        rc = partner_of(&eb, b->tree, n, true, name);
+        rc = part_of(&eb, b, n, module, "lora_B.weight");
     if (rc == FM_OK && (!ea || !eb))
         rc = fm_fail(FM_ECORRUPT, "%s: '%s' has a magnitude but no factors", b->adapter[n].what,
                      module);

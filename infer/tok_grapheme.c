@@ -5,12 +5,8 @@
 
 #include <utf8proc.h>
 
-typedef struct range {
-    uint32_t lo, hi;
-} range;
-
 /* Extend */
-static const range new_extend[] = {
+static const fmi_range new_extend[] = {
     {0x897, 0x897},     {0xcc0, 0xcc0},     {0xcc7, 0xcc8},     {0xcca, 0xccb},
     {0x1715, 0x1715},   {0x1734, 0x1734},   {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},
     {0x1b3b, 0x1b3b},   {0x1b3d, 0x1b3d},   {0x1b43, 0x1b44},   {0x1baa, 0x1baa},
@@ -26,23 +22,23 @@ static const range new_extend[] = {
 };
 
 /* SpacingMark */
-static const range new_spacing[] = {
+static const fmi_range new_spacing[] = {
     {0x113b9, 0x113ba}, {0x113ca, 0x113ca}, {0x113cc, 0x113cd}, {0x1171e, 0x1171e},
     {0x11b61, 0x11b61}, {0x11b65, 0x11b65}, {0x11b67, 0x11b67}, {0x1612a, 0x1612c},
 };
 
 /* Prepend */
-static const range new_prepend[] = {
+static const fmi_range new_prepend[] = {
     {0x113d1, 0x113d1},
 };
 
 /* no longer Prepend */
-static const range new_other[] = {
+static const fmi_range new_other[] = {
     {0x11a3a, 0x11a3a},
 };
 
 /* InCB=Linker */
-static const range indic_linker[] = {
+static const fmi_range indic_linker[] = {
     {0x94d, 0x94d},     {0x9cd, 0x9cd},     {0xacd, 0xacd},     {0xb4d, 0xb4d},
     {0xc4d, 0xc4d},     {0xd4d, 0xd4d},     {0x1039, 0x1039},   {0x17d2, 0x17d2},
     {0x1a60, 0x1a60},   {0x1b44, 0x1b44},   {0x1bab, 0x1bab},   {0xa9c0, 0xa9c0},
@@ -51,7 +47,7 @@ static const range indic_linker[] = {
 };
 
 /* InCB=Consonant */
-static const range indic_consonant[] = {
+static const fmi_range indic_consonant[] = {
     {0x915, 0x939},     {0x958, 0x95f},     {0x978, 0x97f},     {0x995, 0x9a8},
     {0x9aa, 0x9b0},     {0x9b2, 0x9b2},     {0x9b6, 0x9b9},     {0x9dc, 0x9dd},
     {0x9df, 0x9df},     {0x9f0, 0x9f1},     {0xa95, 0xaa8},     {0xaaa, 0xab0},
@@ -73,35 +69,17 @@ static const range indic_consonant[] = {
     {0x11a50, 0x11a50}, {0x11a5c, 0x11a83}, {0x11f04, 0x11f10}, {0x11f12, 0x11f33},
 };
 
-static bool in_table(const range *t, size_t count, uint32_t cp)
-{
-    size_t lo = 0, hi = count;
-
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (cp > t[mid].hi)
-            lo = mid + 1;
-        else if (cp < t[mid].lo)
-            hi = mid;
-        else
-            return true;
-    }
-    return false;
-}
-
-#define IN(table, cp) in_table(table, FM_ARRAY_LEN(table), cp)
-
 static int class_of(uint32_t cp)
 {
     if (cp >= 0x20 && cp < 0x7f)
         return UTF8PROC_BOUNDCLASS_OTHER;
-    if (IN(new_extend, cp))
+    if (FMI_IN(new_extend, cp))
         return UTF8PROC_BOUNDCLASS_EXTEND;
-    if (IN(new_spacing, cp))
+    if (FMI_IN(new_spacing, cp))
         return UTF8PROC_BOUNDCLASS_SPACINGMARK;
-    if (IN(new_prepend, cp))
+    if (FMI_IN(new_prepend, cp))
         return UTF8PROC_BOUNDCLASS_PREPEND;
-    if (IN(new_other, cp))
+    if (FMI_IN(new_other, cp))
         return UTF8PROC_BOUNDCLASS_OTHER;
     return (int)utf8proc_get_property((utf8proc_int32_t)cp)->boundclass;
 }
@@ -143,7 +121,7 @@ static bool joins(const state *s, int c, uint32_t cp)
         c == UTF8PROC_BOUNDCLASS_ZWJ || c == UTF8PROC_BOUNDCLASS_SPACINGMARK ||
         s->last == UTF8PROC_BOUNDCLASS_PREPEND)
         return true;
-    if (s->linker && IN(indic_consonant, cp))
+    if (s->linker && FMI_IN(indic_consonant, cp))
         return true;
     if (s->pict_zwj && c == UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC)
         return true;
@@ -157,12 +135,12 @@ static void step(state *s, int c, uint32_t cp)
     s->pict_zwj = s->pict && zwj;
     s->pict = c == UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC || (s->pict && extend);
     s->regional = c == UTF8PROC_BOUNDCLASS_REGIONAL_INDICATOR && !s->regional;
-    if (IN(indic_consonant, cp)) {
+    if (FMI_IN(indic_consonant, cp)) {
         s->consonant = true;
         s->linker = false;
     } else {
         s->consonant = s->consonant && (extend || zwj) && cp != 0x200c;
-        s->linker = s->consonant && (s->linker || IN(indic_linker, cp));
+        s->linker = s->consonant && (s->linker || FMI_IN(indic_linker, cp));
     }
     s->last = c;
 }

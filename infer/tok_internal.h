@@ -410,4 +410,26 @@ struct fm_tokenizer {
  * tokenizer_config.json or NULL. */
 fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config);
 
+/* Tables of code points: ascending ranges, both ends in. */
+typedef struct fmi_range {
+    uint32_t lo, hi;
+} fmi_range;
+
+static inline bool fmi_in_ranges(const fmi_range *t, size_t count, uint32_t cp)
+{
+    size_t lo = 0, hi = count;
+
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (cp > t[mid].hi)
+            lo = mid + 1;
+        else if (cp < t[mid].lo)
+            hi = mid;
+        else
+            return true;
+    }
+    return false;
+}
+#define FMI_IN(table, cp) fmi_in_ranges(table, FM_ARRAY_LEN(table), cp)
+
 #endif

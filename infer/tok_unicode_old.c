@@ -8,12 +8,8 @@
 
 #include <utf8proc.h>
 
-typedef struct range {
-    uint32_t lo, hi;
-} range;
-
 /* Mn that BertNormalizer keeps */
-static const range not_nonspacing[] = {
+static const fmi_range not_nonspacing[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8e1},     {0x9fe, 0x9fe},
     {0xafa, 0xaff},     {0xb55, 0xb55},     {0xc04, 0xc04},     {0xc3c, 0xc3c},
     {0xd00, 0xd00},     {0xd3b, 0xd3c},     {0xd81, 0xd81},     {0xeba, 0xeba},
@@ -40,7 +36,7 @@ static const range not_nonspacing[] = {
 };
 
 /* marks that StripAccents keeps */
-static const range not_mark[] = {
+static const fmi_range not_mark[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xafa, 0xaff},     {0xb55, 0xb55},     {0xc04, 0xc04},     {0xc3c, 0xc3c},
     {0xcf3, 0xcf3},     {0xd00, 0xd00},     {0xd3b, 0xd3c},     {0xd81, 0xd81},
@@ -63,7 +59,7 @@ static const range not_mark[] = {
 };
 
 /* P that is no punctuation there */
-static const range not_punctuation[] = {
+static const fmi_range not_punctuation[] = {
     {0x61d, 0x61d},     {0x9fd, 0x9fd},     {0xa76, 0xa76},     {0xc77, 0xc77},
     {0xc84, 0xc84},     {0x1b7d, 0x1b7e},   {0x2e43, 0x2e4f},   {0x2e52, 0x2e5d},
     {0x10ead, 0x10ead}, {0x10f55, 0x10f59}, {0x10f86, 0x10f89}, {0x1144b, 0x1144f},
@@ -75,7 +71,7 @@ static const range not_punctuation[] = {
 };
 
 /* Cf that BertNormalizer keeps */
-static const range not_other[] = {
+static const fmi_range not_other[] = {
     {0x890, 0x891},
     {0x8e2, 0x8e2},
     {0x110cd, 0x110cd},
@@ -83,7 +79,7 @@ static const range not_other[] = {
 };
 
 /* neither decomposed, composed nor reordered there */
-static const range inert[] = {
+static const fmi_range inert[] = {
     {0x7fd, 0x7fd},     {0x898, 0x89f},     {0x8ca, 0x8d3},     {0x9fe, 0x9fe},
     {0xc3c, 0xc3c},     {0xd3b, 0xd3c},     {0xeba, 0xeba},     {0x1715, 0x1715},
     {0x1abf, 0x1ace},   {0x1df6, 0x1dfa},   {0x32ff, 0x32ff},   {0xa7f2, 0xa7f4},
@@ -98,24 +94,6 @@ static const range inert[] = {
     {0x1e4ec, 0x1e4ef}, {0x1f16c, 0x1f16c}, {0x1fbf0, 0x1fbf9},
 };
 
-static bool in_table(const range *t, size_t count, uint32_t cp)
-{
-    size_t lo = 0, hi = count;
-
-    while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
-        if (cp > t[mid].hi)
-            lo = mid + 1;
-        else if (cp < t[mid].lo)
-            hi = mid;
-        else
-            return true;
-    }
-    return false;
-}
-
-#define IN(table, cp) in_table(table, FM_ARRAY_LEN(table), cp)
-
 static utf8proc_category_t category(uint32_t cp)
 {
     return utf8proc_category((utf8proc_int32_t)cp);
@@ -125,7 +103,7 @@ bool fmi_is_nonspacing(uint32_t cp)
 {
     if (cp < 0x300)
         return false;
-    return cp == 0x1734 || (category(cp) == UTF8PROC_CATEGORY_MN && !IN(not_nonspacing, cp));
+    return cp == 0x1734 || (category(cp) == UTF8PROC_CATEGORY_MN && !FMI_IN(not_nonspacing, cp));
 }
 
 bool fmi_is_mark(uint32_t cp)
@@ -134,7 +112,7 @@ bool fmi_is_mark(uint32_t cp)
         return false;
     utf8proc_category_t c = category(cp);
     return cp == 0x1cf2 || cp == 0x1cf3 ||
-           (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME && !IN(not_mark, cp));
+           (c >= UTF8PROC_CATEGORY_MN && c <= UTF8PROC_CATEGORY_ME && !FMI_IN(not_mark, cp));
 }
 
 bool fmi_is_punctuation(uint32_t cp)
@@ -143,7 +121,7 @@ bool fmi_is_punctuation(uint32_t cp)
         return cp > 32 && cp < 127 && !fmi_is_word(cp) ? true : cp == '_';
     utf8proc_category_t c = category(cp);
     return cp == 0x166d || cp == 0x111c9 ||
-           (c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO && !IN(not_punctuation, cp));
+           (c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO && !FMI_IN(not_punctuation, cp));
 }
 
 bool fmi_is_other(uint32_t cp)
@@ -152,12 +130,12 @@ bool fmi_is_other(uint32_t cp)
         return cp < 32 || cp == 127;
     utf8proc_category_t c = category(cp);
     return (c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO) &&
-           !IN(not_other, cp);
+           !FMI_IN(not_other, cp);
 }
 
 bool fmi_is_inert(uint32_t cp)
 {
-    return cp >= 0x300 && IN(inert, cp);
+    return cp >= 0x300 && FMI_IN(inert, cp);
 }
 
 uint32_t fmi_lower(uint32_t cp)

@@ -3,45 +3,15 @@
 
 #define LIMIT 1e-5
 
-/* The tiny Llama with the adapter on it; tree and both sources are the caller's to free. */
-typedef struct adapted {
-    fm_source *base, *adapter;
-    fm_tree *tree;
-    ik_mem both;
-} adapted;
-
-static void open_adapted(adapted *a, const char *kind)
-{
-    char path[128];
-    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s", kind);
-    memset(a, 0, sizeof(*a));
-    a->base = ik_source("arch/llama");
-    a->adapter = ik_source(path);
-    assert_non_null(a->adapter);
-    tk_ok(fm_adapter_apply(&a->tree, fm_source_tree(a->base), fm_source_tree(a->adapter),
-                           "arch/llama", NULL));
-    a->both.behind[0] = fm_source_provider(a->base);
-    a->both.behind[1] = fm_source_provider(a->adapter);
-    a->both.behind_count = 2;
-}
-
-static void close_adapted(adapted *a)
-{
-    fm_tree_free(a->tree);
-    ik_mem_free(&a->both);
-    fm_source_close(a->adapter);
-    fm_source_close(a->base);
-}
-
 /* One thing changed in the adapted tree. */
-typedef void (*spoil_fn)(adapted *a);
+typedef void (*spoil_fn)(ik_adapted *a);
 
 static void check_changed(const char *kind, spoil_fn change)
 {
-    adapted a;
+    ik_adapted a;
     ik_ref ref;
     char path[128];
-    open_adapted(&a, kind);
+    ik_open_adapted(&a, kind);
     if (change)
         change(&a);
     (void)snprintf(path, sizeof(path), "arch/llama/peft/%s/ref.safetensors", kind);
@@ -63,7 +33,7 @@ static void check_changed(const char *kind, spoil_fn change)
     fm_free(want);
     fm_free(ids);
     fm_source_close(ref.src);
-    close_adapted(&a);
+    ik_close_adapted(&a);
 }
 
 static void check_kind(const char *kind)
@@ -113,7 +83,7 @@ static void a_saved_head_replaces_the_base_head(void **state)
 }
 
 /* PEFT's name for the same tensor when the head is a target too. */
-static void wrap_head(adapted *a)
+static void wrap_head(ik_adapted *a)
 {
     const char *old = "adapters/0-lora/tensors/base_model/model/lm_head.weight";
     const fm_entry *e = fm_tree_find(a->tree, old);
@@ -136,8 +106,8 @@ static void a_wrapped_modules_own_weight_replaces_it(void **state)
 
 static void refuse(spoil_fn spoil, fm_status want, const char *needle)
 {
-    adapted a;
-    open_adapted(&a, "lora");
+    ik_adapted a;
+    ik_open_adapted(&a, "lora");
     spoil(&a);
     fm_engine *e = ik_engine(1, 64);
     fm_provider p = ik_provider(&a.both);
@@ -147,81 +117,81 @@ static void refuse(spoil_fn spoil, fm_status want, const char *needle)
     assert_int_equal(fm_engine_stats_of(e).weights, 0);
     assert_int_equal(fm_engine_stats_of(e).models, 0);
     fm_engine_free(e);
-    close_adapted(&a);
+    ik_close_adapted(&a);
 }
 
 #define CONFIG "adapters/0-lora/adapter_config.json"
 #define ROOM "adapters/0-lora/tensors"
 
-static void put_config(adapted *a, const char *text)
+static void put_config(ik_adapted *a, const char *text)
 {
     tk_ok(fm_tree_put_file(a->tree, CONFIG, fm_span_str(text)));
 }
-static void dora(adapted *a)
+static void dora(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"use_dora\":true}");
 }
-static void other_type(adapted *a)
+static void other_type(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"IA3\"}");
 }
-static void other_biases(adapted *a)
+static void other_biases(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"bias\":\"some\"}");
 }
-static void unknown_setting(adapted *a)
+static void unknown_setting(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,\"lora_twist\":2}");
 }
-static void wrong_rank(adapted *a)
+static void wrong_rank(ik_adapted *a)
 {
     put_config(a, "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":8,"
                   "\"target_modules\":[\"q_proj\"]}");
 }
-static void put_factor(adapted *a, const char *name, uint64_t rows, uint64_t cols)
+static void put_factor(ik_adapted *a, const char *name, uint64_t rows, uint64_t cols)
 {
     float zero[96 * 8] = {0};
     ik_put(&a->both, a->tree, ROOM, name, zero, 2, rows, cols);
 }
-static void no_such_module(adapted *a)
+static void no_such_module(ik_adapted *a)
 {
     put_factor(a, "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight", 4, 48);
 }
-static void half_a_term(adapted *a)
+static void half_a_term(ik_adapted *a)
 {
     tk_ok(fm_tree_remove(a->tree, ROOM "/base_model/model/model/layers/0/mlp/up_proj/"
                                        "lora_B.weight"));
 }
-static void wrong_shape(adapted *a)
+static void wrong_shape(ik_adapted *a)
 {
     put_factor(a, "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight", 4, 47);
 }
-static void embedding_factors(adapted *a)
+static void embedding_factors(ik_adapted *a)
 {
     put_factor(a, "base_model.model.model.embed_tokens.lora_embedding_A", 4, 48);
 }
-static void foreign_parameter(adapted *a)
+static void foreign_parameter(ik_adapted *a)
 {
     put_factor(a, "base_model.model.score.weight", 2, 48);
 }
-static void other_kind(adapted *a)
+static void other_kind(ik_adapted *a)
 {
     tk_ok(fm_tree_put_file(a->tree, "adapters/1-vera/adapter_config.json", fm_span_str("{}")));
 }
-static void folder_of_another_kind(adapted *a)
+static void folder_of_another_kind(ik_adapted *a)
 {
     tk_ok(fm_tree_put_file(a->tree, "adapters/1-prefix/adapter_config.json",
                            fm_span_str("{\"peft_type\":\"LORA\",\"r\":4}")));
 }
-static void magnitude_in_a_lora(adapted *a)
+static void magnitude_in_a_lora(ik_adapted *a)
 {
     put_factor(a, "base_model.model.model.layers.0.mlp.up_proj.lora_magnitude_vector", 96, 1);
 }
-static void gap_in_numbers(adapted *a)
+static void gap_in_numbers(ik_adapted *a)
 {
     tk_ok(fm_tree_put_file(a->tree, "adapters/2-lora/adapter_config.json", fm_span_str("{}")));
 }
-static void no_config(adapted *a)
+static void no_config(ik_adapted *a)
 {
     tk_ok(fm_tree_remove(a->tree, CONFIG));
 }
@@ -305,9 +275,9 @@ static void trained_biases_replace_the_models(void **state)
 static void nothing_goes_on_top_of_a_scale(void **state)
 {
     (void)state;
-    adapted a, b;
-    open_adapted(&a, "dora");
-    open_adapted(&b, "rslora");
+    ik_adapted a, b;
+    ik_open_adapted(&a, "dora");
+    ik_open_adapted(&b, "rslora");
     fm_tree *twice = NULL;
     tk_ok(fm_adapter_apply(&twice, a.tree, fm_source_tree(b.adapter), "", NULL));
     ik_mem all = {.behind = {ik_provider(&a.both), ik_provider(&b.both)}, .behind_count = 2};
@@ -318,16 +288,16 @@ static void nothing_goes_on_top_of_a_scale(void **state)
     assert_int_equal(fm_engine_stats_of(e).weights, 0);
     fm_engine_free(e);
     fm_tree_free(twice);
-    close_adapted(&a);
-    close_adapted(&b);
+    ik_close_adapted(&a);
+    ik_close_adapted(&b);
 }
 
 static void two_adapters_add_up(void **state)
 {
     (void)state;
-    adapted a, b;
-    open_adapted(&a, "lora");
-    open_adapted(&b, "rslora");
+    ik_adapted a, b;
+    ik_open_adapted(&a, "lora");
+    ik_open_adapted(&b, "rslora");
     fm_tree *twice = NULL;
     tk_ok(fm_adapter_apply(&twice, a.tree, fm_source_tree(b.adapter), "", NULL));
     ik_mem all = {.behind = {ik_provider(&a.both), ik_provider(&b.both)}, .behind_count = 2};
@@ -345,8 +315,8 @@ static void two_adapters_add_up(void **state)
     fm_model_close(one);
     fm_engine_free(e);
     fm_tree_free(twice);
-    close_adapted(&a);
-    close_adapted(&b);
+    ik_close_adapted(&a);
+    ik_close_adapted(&b);
 }
 
 int main(void)

@@ -157,4 +157,34 @@ static inline void ik_logits(fm_model *m, const int32_t *ids, uint32_t n, uint32
     fm_seq_close(s);
 }
 
+/* The tiny Llama with the adapter on it; tree and both sources are the caller's to free. */
+typedef struct ik_adapted {
+    fm_source *base, *adapter;
+    fm_tree *tree;
+    ik_mem both;
+} ik_adapted;
+
+static inline void ik_open_adapted(ik_adapted *a, const char *kind)
+{
+    char path[128];
+    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s", kind);
+    memset(a, 0, sizeof(*a));
+    a->base = ik_source("arch/llama");
+    a->adapter = ik_source(path);
+    assert_non_null(a->adapter);
+    tk_ok(fm_adapter_apply(&a->tree, fm_source_tree(a->base), fm_source_tree(a->adapter),
+                           "arch/llama", NULL));
+    a->both.behind[0] = fm_source_provider(a->base);
+    a->both.behind[1] = fm_source_provider(a->adapter);
+    a->both.behind_count = 2;
+}
+
+static inline void ik_close_adapted(ik_adapted *a)
+{
+    fm_tree_free(a->tree);
+    ik_mem_free(&a->both);
+    fm_source_close(a->adapter);
+    fm_source_close(a->base);
+}
+
 #endif

@@ -11,36 +11,7 @@
 #define LAYERS 2u
 #define PAGE_BYTES (2ull * 24 * FM_KV_PAGE * sizeof(float)) /* of one layer */
 
-typedef struct adapted {
-    fm_source *base, *adapter;
-    fm_tree *tree;
-    ik_mem both;
-} adapted;
-
-static void open_adapted(adapted *a, const char *kind)
-{
-    char path[128];
-    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s", kind);
-    memset(a, 0, sizeof(*a));
-    a->base = ik_source("arch/llama");
-    a->adapter = ik_source(path);
-    assert_non_null(a->adapter);
-    tk_ok(fm_adapter_apply(&a->tree, fm_source_tree(a->base), fm_source_tree(a->adapter),
-                           "arch/llama", NULL));
-    a->both.behind[0] = fm_source_provider(a->base);
-    a->both.behind[1] = fm_source_provider(a->adapter);
-    a->both.behind_count = 2;
-}
-
-static void close_adapted(adapted *a)
-{
-    fm_tree_free(a->tree);
-    ik_mem_free(&a->both);
-    fm_source_close(a->adapter);
-    fm_source_close(a->base);
-}
-
-static fm_model *load(adapted *a, fm_engine *e)
+static fm_model *load(ik_adapted *a, fm_engine *e)
 {
     fm_provider p = ik_provider(&a->both);
     fm_model *m = NULL;
@@ -50,10 +21,10 @@ static fm_model *load(adapted *a, fm_engine *e)
 
 static void check_kind(const char *kind, uint32_t max_rows)
 {
-    adapted a;
+    ik_adapted a;
     ik_ref ref;
     char path[128];
-    open_adapted(&a, kind);
+    ik_open_adapted(&a, kind);
     (void)snprintf(path, sizeof(path), "arch/llama/peft/%s/ref.safetensors", kind);
     assert_true(ik_ref_open(&ref, path));
     size_t n = 0, count = 0;
@@ -71,7 +42,7 @@ static void check_kind(const char *kind, uint32_t max_rows)
     fm_free(want);
     fm_free(ids);
     fm_source_close(ref.src);
-    close_adapted(&a);
+    ik_close_adapted(&a);
 }
 
 static void logits_are_those_of_peft(void **state)
@@ -105,9 +76,9 @@ static void any_number_of_them_in_any_company(void **state)
 {
     (void)state;
     static const uint32_t lens[] = {1, 31, 32, 33, 70};
-    adapted a[2];
-    open_adapted(&a[0], "prefix");
-    open_adapted(&a[1], "prompt");
+    ik_adapted a[2];
+    ik_open_adapted(&a[0], "prefix");
+    ik_open_adapted(&a[1], "prompt");
     float *alone[2];
     for (size_t i = 0; i < FM_ARRAY_LEN(lens); i++) {
         for (int k = 0; k < 2; k++) {
@@ -149,8 +120,8 @@ static void any_number_of_them_in_any_company(void **state)
         fm_free(alone[0]);
         fm_free(alone[1]);
     }
-    close_adapted(&a[0]);
-    close_adapted(&a[1]);
+    ik_close_adapted(&a[0]);
+    ik_close_adapted(&a[1]);
 }
 
 /* ==== pages ==== */
@@ -158,8 +129,8 @@ static void any_number_of_them_in_any_company(void **state)
 static void their_pages_are_held_once(void **state)
 {
     (void)state;
-    adapted a;
-    open_adapted(&a, "prefix");
+    ik_adapted a;
+    ik_open_adapted(&a, "prefix");
     fm_engine *e = ik_engine(1, 64);
     fm_model *m = load(&a, e);
     stretch(m, 70); /* two whole pages and a part of one, in each layer */
@@ -176,14 +147,14 @@ static void their_pages_are_held_once(void **state)
         fm_seq_close(s[i]);
     fm_model_close(m);
     fm_engine_free(e);
-    close_adapted(&a);
+    ik_close_adapted(&a);
 }
 
 static void too_many_of_them_are_refused(void **state)
 {
     (void)state;
-    adapted a;
-    open_adapted(&a, "prefix");
+    ik_adapted a;
+    ik_open_adapted(&a, "prefix");
     fm_engine *e = NULL;
     fm_engine_opts o = fm_engine_defaults();
     o.threads = 1;
@@ -206,7 +177,7 @@ static void too_many_of_them_are_refused(void **state)
     fm_seq_close(t);
     fm_model_close(m);
     fm_engine_free(e);
-    close_adapted(&a);
+    ik_close_adapted(&a);
 }
 
 int main(void)
