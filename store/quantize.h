@@ -1,0 +1,36 @@
+/* quantize.h - float32 to GGUF's block types, bit for bit as ggml's quantizers write them.
+ *
+ * What is computed is ggml's method without an importance matrix: per block a scale (and minimum),
+ * for the K types by a search over candidate scales that weighs the error of each element. A block's
+ * bytes depend on that block's floats alone, so a leaf can be made from the same leaf's elements.
+ *
+ * ggml's sources do not fix the bits: a compiler that fuses a*b + c (any for AArch64, and gcc for
+ * x86 with -march=native) rounds once where another rounds twice, and a scale or a code may move
+ * by one. So the arithmetic is an argument; each variant is the same on every machine. The inverse
+ * is fm_to_f32 (tensor.h). */
+#ifndef FM_STORE_QUANTIZE_H
+#define FM_STORE_QUANTIZE_H
+
+#include "store/tensor.h"
+
+FM_BEGIN_DECLS
+
+/* Values are in the files (the parameter of a recipe): never renumber. */
+typedef enum fm_quant_variant {
+    FM_QUANT_PLAIN = 0, /* every operation rounds: ggml built for x86-64 without FMA */
+    FM_QUANT_FUSED = 1, /* a*b + c fused where gcc fuses it: ggml built for FMA */
+    FM_QUANT_VARIANTS
+} fm_quant_variant;
+
+/* Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL; nothing else. */
+bool fm_quantize_applies(fm_dtype type);
+
+/* rows * row_elems floats at src to rows * row_elems / block_elems blocks at dst; no alignment of dst
+ * needed, the two must not overlap. Pure and reentrant. FM_EUNSUPPORTED: no quantizer for `type`;
+ * FM_EINVAL: row_elems is no whole number of blocks, or an unknown variant. NaN and infinity give
+ * some bytes, the same everywhere. */
+FM_CHECKED fm_status fm_quantize_rows(void *dst, fm_dtype type, const float *src,
+                                      uint64_t row_elems, uint64_t rows, fm_quant_variant variant);
+
+FM_END_DECLS
+#endif
