@@ -418,9 +418,20 @@ static void try_parent(fmi_coder *c, uint8_t *codec, fm_dtype dtype, fm_span lea
     judge(c, codec, FMI_CODEC_XOR);
 }
 
-fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, fm_dtype dtype, fm_span leaf,
-                          const uint8_t *parent)
+fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
 {
+    fmi_leaf_at at = {dtype, 0, i * FM_LEAF_BYTES, false};
+    if (dtype == FM_DTYPE_NONE || !shape || shape->rank == 0)
+        return at;
+    const fm_dtype_info *d = fm_dtype_get(dtype);
+    at.row_bytes = shape->dim[shape->rank - 1] / d->block_elems * d->block_bytes;
+    return at;
+}
+
+fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
+                          fm_span leaf, const uint8_t *parent)
+{
+    fm_dtype dtype = at->dtype;
     fm_assert(leaf.len > 0 && leaf.len <= FM_LEAF_BYTES);
     size_t unit = unit_of(dtype);
     if (parent && memcmp(leaf.data, parent, leaf.len) == 0) {
@@ -476,8 +487,9 @@ static fm_status decode_bytes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span 
 }
 
 fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
-                          fm_dtype dtype, fm_span coded, const uint8_t *parent)
+                          const fmi_leaf_at *at, fm_span coded, const uint8_t *parent)
 {
+    fm_dtype dtype = at->dtype;
     fm_assert(dst_bytes > 0 && dst_bytes <= FM_LEAF_BYTES);
     fm_assert(parent || !fmi_codec_needs_parent(codec));
     fm_status rc;

@@ -36,14 +36,26 @@ void fmi_coder_free(fmi_coder *c);
  */
 uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which);
 
-/* Appends the coded leaf to out. dtype is FM_DTYPE_NONE for blobs. parent: the same leaf of the
- * parent (leaf.len bytes, same dtype), or NULL. Same input, same output on every machine. */
-FM_CHECKED fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, fm_dtype dtype,
-                                     fm_span leaf, const uint8_t *parent);
+/* Where a leaf stands in its tensor: what a codec may know beside the bytes. The record holds dtype
+ * and shape, so the decoder has the same; `slow` only steers the encoder's choice. */
+typedef struct fmi_leaf_at {
+    fm_dtype dtype;     /* FM_DTYPE_NONE for blobs */
+    uint64_t row_bytes; /* of the last dimension; 0 for blobs and scalars */
+    uint64_t offset;    /* of the leaf in its tensor, a multiple of FM_LEAF_BYTES */
+    bool slow;          /* codecs that decode below 0.1 GB/s may be chosen (`repack --slow`) */
+} fmi_leaf_at;
+
+/* Leaf i of a tensor. shape may be NULL (a blob). */
+fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i);
+
+/* Appends the coded leaf to out. parent: the same leaf of the parent (leaf.len bytes, same dtype
+ * and shape), or NULL. Same input, same output on every machine. */
+FM_CHECKED fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec,
+                                     const fmi_leaf_at *at, fm_span leaf, const uint8_t *parent);
 /* dst has dst_bytes bytes, and parent as many where the codec needs one. FM_ECORRUPT: the coded
  * bytes are malformed; the caller must still compare the digest. */
 FM_CHECKED fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t codec,
-                                     fm_dtype dtype, fm_span coded, const uint8_t *parent);
+                                     const fmi_leaf_at *at, fm_span coded, const uint8_t *parent);
 
 FM_END_DECLS
 #endif

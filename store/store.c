@@ -684,7 +684,8 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
     const fmi_record *r = &ch->link[k];
     size_t bytes = fmi_leaf_bytes(r->bytes, i);
     fm_span coded = fm_span_of(r->payload + ch->offset[k][i], fmi_leaf_stored(r, i));
-    fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), r->dtype, coded, parent);
+    fmi_leaf_at at = fmi_leaf_at_of(r->dtype, &r->shape, i);
+    fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), &at, coded, parent);
     char hex[FM_HEX_CHARS + 1];
     fm_digest want, got;
     if (rc == FM_OK)

@@ -218,8 +218,9 @@ static fm_status code_leaves(void *ctx, size_t begin, size_t end, unsigned worke
         }
         fm_buf *slot = &j->t->slot[k];
         fm_buf_clear(slot);
+        fmi_leaf_at at = fmi_leaf_at_of(j->r.dtype, &j->r.shape, i);
         if (rc == FM_OK)
-            rc = fmi_leaf_encode(c, slot, &j->rows[i].codec, j->r.dtype, leaf_span(j, i), parent);
+            rc = fmi_leaf_encode(c, slot, &j->rows[i].codec, &at, leaf_span(j, i), parent);
         if (rc != FM_OK)
             return rc;
         j->rows[i].digest = j->leaf[i];

@@ -18,9 +18,10 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
     for (uint32_t i = 0; i < r->leaf_count && i < 4; i++) {
         uint32_t stored = fmi_leaf_stored(r, i);
         uint8_t codec = fmi_leaf_codec(r, i);
+        fmi_leaf_at where = fmi_leaf_at_of(r->dtype, &r->shape, i);
         if (!fmi_codec_needs_parent(codec))
-            fm_ignore(fmi_leaf_decode(s->coder, s->leaf, fmi_leaf_bytes(r->bytes, i), codec,
-                                      r->dtype, fm_span_of(r->payload + at, stored), NULL),
+            fm_ignore(fmi_leaf_decode(s->coder, s->leaf, fmi_leaf_bytes(r->bytes, i), codec, &where,
+                                      fm_span_of(r->payload + at, stored), NULL),
                       "only crashes count");
         at += stored;
     }

@@ -24,6 +24,8 @@ static int teardown(void **state)
 }
 
 /* Encodes twice (same bytes), decodes, compares; returns the coded size. */
+static size_t row_bytes = 0;
+static bool slow = false;
 static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const uint8_t *parent,
                          uint8_t *codec)
 {
@@ -31,13 +33,14 @@ static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const ui
     fm_buf_init(&a, 0);
     fm_buf_init(&b, 0);
     uint8_t again;
-    tk_ok(fmi_leaf_encode(coder, &a, codec, dtype, fm_span_of(leaf, n), parent));
-    tk_ok(fmi_leaf_encode(coder, &b, &again, dtype, fm_span_of(leaf, n), parent));
+    fmi_leaf_at at = {dtype, row_bytes, 0, slow};
+    tk_ok(fmi_leaf_encode(coder, &a, codec, &at, fm_span_of(leaf, n), parent));
+    tk_ok(fmi_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
     assert_int_equal(*codec, again);
     assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
     uint8_t *back = fm_malloc(n);
     memset(back, 0x5a, n);
-    tk_ok(fmi_leaf_decode(coder, back, n, *codec, dtype, fm_buf_span(&a), parent));
+    tk_ok(fmi_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
     assert_memory_equal(back, leaf, n);
     assert_true(a.len <= n);
     size_t len = a.len;
@@ -205,6 +208,7 @@ static void damaged_leaves_never_overrun(void **state)
 {
     (void)state;
     size_t n = 20000;
+    fmi_leaf_at at = {FM_BF16, 0, 0, false};
     uint8_t *p = fm_malloc(n), *c = fm_malloc(n), *back = fm_malloc(n), codec;
     fill_normal_bf16(p, n / 2, 11);
     memcpy(c, p, n);
@@ -215,19 +219,18 @@ static void damaged_leaves_never_overrun(void **state)
     for (int with_parent = 0; with_parent < 2; with_parent++) {
         const uint8_t *parent = with_parent ? p : NULL;
         fm_buf_clear(&a);
-        tk_ok(fmi_leaf_encode(coder, &a, &codec, FM_BF16, fm_span_of(c, n), parent));
+        tk_ok(fmi_leaf_encode(coder, &a, &codec, &at, fm_span_of(c, n), parent));
         size_t refused = 0;
-        for (size_t at = 0; at < a.len; at += 1 + a.len / 997) {
-            a.data[at] ^= 0x41;
+        for (size_t k = 0; k < a.len; k += 1 + a.len / 997) {
+            a.data[k] ^= 0x41;
             refused +=
-                fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent) != FM_OK;
-            a.data[at] ^= 0x41;
-            tk_fails(
-                fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_span_of(a.data, at), parent),
-                FM_ECORRUPT, NULL);
+                fmi_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent) != FM_OK;
+            a.data[k] ^= 0x41;
+            tk_fails(fmi_leaf_decode(coder, back, n, codec, &at, fm_span_of(a.data, k), parent),
+                     FM_ECORRUPT, NULL);
         }
         assert_true(refused > 0);
-        tk_ok(fmi_leaf_decode(coder, back, n, codec, FM_BF16, fm_buf_span(&a), parent));
+        tk_ok(fmi_leaf_decode(coder, back, n, codec, &at, fm_buf_span(&a), parent));
         assert_memory_equal(back, c, n);
     }
     fm_buf_release(&a);
