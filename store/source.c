@@ -45,17 +45,6 @@ uint64_t fm_source_file_bytes(const fm_source *src)
 
 /* Row (h, j, i) of HF's order, j choosing the half, is row (h, i, j) of GGUF's: the original Llama
  * code rotates neighbours, HF rotates element i with element i + half. */
-void src_rows_to_hf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
-                    uint32_t heads)
-{
-    const uint64_t dim = rows / heads, half = dim / 2;
-
-    for (uint64_t r = 0; r < rows; r++) {
-        const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
-        memcpy(dst + r * row_bytes, from + (h * dim + 2 * i + j) * row_bytes, (size_t)row_bytes);
-    }
-}
-
 void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
                       uint32_t heads)
 {
@@ -67,21 +56,77 @@ void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t
     }
 }
 
-/* The files may have changed since they were hashed, so the bytes are hashed again. */
-static fm_status verify(const fm_source *src, const fm_entry *e, const void *bytes)
+/* Row r of Hugging Face's order as it lies in the piece; see src_rows_to_gguf. */
+static const uint8_t *row_at(const src_piece *p, uint64_t r)
 {
-    fm_digest id;
-    fm_span span = fm_span_of(bytes, (size_t)e->bytes);
-    fm_status rc = e->kind == FM_ENTRY_TENSOR ? fm_tensor_id(&id, e->dtype, &e->shape, span, NULL)
-                                              : fm_blob_id(&id, span, NULL);
+    const uint64_t dim = p->rows / p->heads, half = dim / 2;
+    const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
 
-    if (rc == FM_OK && !fm_digest_eq(&id, &e->id))
+    return p->data + (h * dim + 2 * i + j) * (p->bytes / p->rows);
+}
+
+void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t row_bytes = p->heads > 0 ? p->bytes / p->rows : 0;
+
+    if (p->heads == 0) {
+        memcpy(dst, p->data + offset, (size_t)bytes);
+        return;
+    }
+    while (bytes > 0) {
+        const uint64_t skip = offset % row_bytes, n = FM_MIN(bytes, row_bytes - skip);
+        memcpy(dst, row_at(p, offset / row_bytes) + skip, (size_t)n);
+        dst += n;
+        offset += n;
+        bytes -= n;
+    }
+}
+
+/* The files may have changed since they were hashed, so the bytes are hashed again, and in the
+ * copy: the mapping may change between two looks. */
+static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_piece *p, uint64_t i,
+                           uint8_t *dst)
+{
+    const uint64_t at = i * FM_LEAF_BYTES, n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
+    fm_digest got;
+    fm_status rc;
+
+    src_piece_copy(dst, p, at, n);
+    rc = fm_sha256(&got, dst, (size_t)n);
+    if (rc == FM_OK && !fm_digest_eq(&got, &p->leaf[i]))
         rc = fm_fail(FM_ECORRUPT, "%s: the bytes of '%s' changed while it was open", src->path,
                      e->name ? e->name : e->path);
     return rc;
 }
 
-static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)
+static fm_status read_leaves(const fm_source *src, const fm_entry *e, const src_piece *p,
+                             uint64_t offset, uint64_t bytes, uint8_t *dst)
+{
+    uint8_t *part = NULL; /* a leaf of which not all is wanted */
+    fm_status rc = FM_OK;
+
+    while (rc == FM_OK && bytes > 0) {
+        const uint64_t i = offset / FM_LEAF_BYTES, skip = offset % FM_LEAF_BYTES;
+        const uint64_t leaf = FM_MIN(p->bytes - i * FM_LEAF_BYTES, (uint64_t)FM_LEAF_BYTES);
+        const uint64_t n = FM_MIN(bytes, leaf - skip);
+        if (n == leaf) {
+            rc = read_leaf(src, e, p, i, dst);
+        } else {
+            part = part ? part : fm_malloc(FM_LEAF_BYTES);
+            rc = part ? read_leaf(src, e, p, i, part) : FM_ENOMEM;
+            if (rc == FM_OK)
+                memcpy(dst, part + skip, (size_t)n);
+        }
+        dst += n;
+        offset += n;
+        bytes -= n;
+    }
+    fm_free(part);
+    return rc;
+}
+
+static fm_status read_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                            void *dst, unsigned flags)
 {
     const fm_source *src = ctx;
     const src_piece *p = fm_map_get(src->by_id, e->id.b, FM_DIGEST_BYTES);
@@ -89,21 +134,26 @@ static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)
     if (!p || p->bytes != e->bytes)
         return fm_fail(FM_ENOTFOUND, "%s: '%s' is not in this source", src->path,
                        e->name ? e->name : e->path);
-    if (p->bytes == 0)
+    if (offset > p->bytes || bytes > p->bytes - offset)
+        return fm_fail(FM_EINVAL, "%s: a range beyond '%s'", src->path,
+                       e->name ? e->name : e->path);
+    if (flags & FM_RANGE_UNCHECKED) {
+        src_piece_copy(dst, p, offset, bytes);
         return FM_OK;
-    if (p->heads > 0)
-        src_rows_to_hf(dst, p->data, p->rows, p->bytes / p->rows, p->heads);
-    else
-        memcpy(dst, p->data, (size_t)p->bytes);
-    return verify(src, e, dst);
+    }
+    return read_leaves(src, e, p, offset, bytes, dst);
+}
+
+static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)
+{
+    return read_range(ctx, e, 0, e->bytes, dst, 0);
 }
 
 fm_provider fm_source_provider(const fm_source *src)
 {
-    fm_provider p;
+    fm_provider p = {.read = read_entry, .range = read_range};
 
     memcpy(&p.ctx, &src, sizeof p.ctx); /* the callback reads only; the type has no const there */
-    p.read = read_entry;
     return p;
 }
 

@@ -38,6 +38,18 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
     return rc;
 }
 
+src_piece *src_new_piece(fm_source *src, fm_span bytes)
+{
+    src_piece *piece = fm_arena_alloc(src->arena, sizeof *piece);
+
+    if (!piece)
+        return NULL;
+    piece->data = bytes.data;
+    piece->bytes = bytes.len;
+    piece->leaf = fm_arena_alloc(src->arena, (bytes.len / FM_LEAF_BYTES + 1) * sizeof *piece->leaf);
+    return piece->leaf ? piece : NULL;
+}
+
 static fm_status add_part(src_file *f, const src_part *part)
 {
     fm_status rc = fm_grow(&f->part, &f->part_cap, f->part_count + 1, sizeof *f->part);
@@ -58,7 +70,7 @@ static const char *below_root(const fm_source *src, const char *path)
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
                          fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads)
 {
-    src_piece *piece = fm_arena_alloc(src->arena, sizeof *piece);
+    src_piece *piece = src_new_piece(src, bytes);
     src_tensor t = {NULL, NULL, dtype, *shape, piece, {{0}}};
     src_part part = {NULL, true, false, 0, bytes.len, heads};
     fm_buf path;
@@ -78,8 +90,6 @@ fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const 
     fm_buf_release(&path);
     if (rc < 0)
         return rc;
-    piece->data = bytes.data;
-    piece->bytes = bytes.len;
     piece->rows = shape->rank > 0 ? shape->dim[0] : 1;
     piece->heads = heads;
     src->tensor[src->tensor_count++] = t;
@@ -119,12 +129,10 @@ fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes)
 
     if (rc != FM_ELIMIT)
         return rc;
-    piece = fm_arena_alloc(src->arena, sizeof *piece);
+    piece = src_new_piece(src, bytes);
     if (!piece)
         return FM_ENOMEM;
-    piece->data = bytes.data;
-    piece->bytes = bytes.len;
-    rc = fm_blob_id(&id, bytes, NULL);
+    rc = fm_blob_id(&id, bytes, piece->leaf);
     if (rc == FM_OK)
         rc = fm_map_put(src->by_id, id.b, FM_DIGEST_BYTES, piece, NULL);
     if (rc == FM_OK)
@@ -211,22 +219,36 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
 
 /* ---- hashing ---- */
 
-static fm_status hash_tensor(src_tensor *t)
+static uint64_t leaf_count(uint64_t bytes)
+{
+    return bytes / FM_LEAF_BYTES + (bytes % FM_LEAF_BYTES != 0);
+}
+
+/* scratch: one leaf, for rows that lie in another order. */
+static fm_status hash_tensor(src_tensor *t, uint8_t *scratch)
 {
     const src_piece *p = t->piece;
-    fm_span bytes = fm_span_of(p->data, (size_t)p->bytes);
-    uint8_t *copy = NULL;
-    fm_status rc;
+    fm_status rc = FM_OK;
 
-    if (p->heads > 0 && p->rows > 0) {
-        copy = fm_malloc((size_t)p->bytes);
-        if (!copy)
-            return FM_ENOMEM;
-        src_rows_to_hf(copy, p->data, p->rows, p->bytes / p->rows, p->heads);
-        bytes.data = copy;
+    for (uint64_t i = 0; rc == FM_OK && i < leaf_count(p->bytes); i++) {
+        const uint64_t at = i * FM_LEAF_BYTES;
+        const uint64_t n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
+        if (p->heads > 0)
+            src_piece_copy(scratch, p, at, n);
+        rc = fm_sha256(&p->leaf[i], p->heads > 0 ? scratch : p->data + at, (size_t)n);
     }
-    rc = fm_tensor_id(&t->id, t->dtype, &t->shape, bytes, NULL);
-    fm_free(copy);
+    return rc == FM_OK ? fm_tensor_id_from_leaves(&t->id, t->dtype, &t->shape, p->bytes, p->leaf)
+                       : rc;
+}
+
+static fm_status hash_tensors(fm_source *src)
+{
+    uint8_t *scratch = fm_malloc(FM_LEAF_BYTES);
+    fm_status rc = scratch ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++)
+        rc = hash_tensor(&src->tensor[i], scratch);
+    fm_free(scratch);
     return rc;
 }
 
@@ -240,9 +262,8 @@ static fm_status hash_half(void *ctx, size_t begin, size_t end, unsigned worker)
     if (begin == 0)
         for (size_t i = 0; rc == FM_OK && i < src->file_count; i++)
             rc = fm_sha256(&src->file[i]->sha, src->file[i]->map.data, src->file[i]->map.len);
-    if (end == 2)
-        for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++)
-            rc = hash_tensor(&src->tensor[i]);
+    if (rc == FM_OK && end == 2)
+        rc = hash_tensors(src);
     return rc;
 }
 

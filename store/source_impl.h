@@ -25,6 +25,7 @@ typedef struct src_piece {
     uint64_t bytes;
     uint64_t rows;
     uint32_t heads;
+    fm_digest *leaf; /* of each leaf in Hugging Face's order; in the arena */
 } src_piece;
 
 /* One stretch of an original file: an entry of the tree or bytes of a literal. */
@@ -101,9 +102,12 @@ fm_status src_open_peft(fm_source *src);
 fm_status src_open_single(fm_source *src);
 fm_status src_open_gguf(fm_source *src);
 
-/* dst (HF order) from src (GGUF's order) and back, by whole rows. rows is a multiple of 2 heads. */
-void src_rows_to_hf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
-                    uint32_t heads);
+/* A piece whose leaf digests are still to be filled; NULL = ENOMEM. */
+src_piece *src_new_piece(fm_source *src, fm_span bytes);
+
+/* Bytes [offset, offset + bytes) of the piece in Hugging Face's order, not verified. */
+void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes);
+/* GGUF's order from Hugging Face's, by whole rows. rows is a multiple of 2 heads. */
 void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
                       uint32_t heads);
 

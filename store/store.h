@@ -39,6 +39,10 @@ FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_di
 /* dst has info.bytes bytes; every leaf is verified. FM_ENOTFOUND; FM_ECORRUPT and FM_EBASE name the
  * object, leaf or pack that is damaged, and what dst holds then means nothing. */
 FM_CHECKED fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes);
+/* Bytes [offset, offset + bytes) of it, within its size; flags as fm_range_flags. Only the leaves
+ * that are touched are decoded, so memory does not grow with the object. */
+FM_CHECKED fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset,
+                                         uint64_t bytes, void *dst, unsigned flags);
 /* The object's bytes as they lie in a mapped pack, where all of them are stored as they are; every
  * leaf is verified. Valid while the store is open. FM_OK with out->data NULL: they are coded.
  * FM_ECORRUPT, FM_ENOTFOUND: as above, but another place may still be read. */

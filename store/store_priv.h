@@ -80,5 +80,9 @@ void fmi_chain_release(fmi_chain *ch);
 /* Decodes leaf i of the object and checks every digest on the way. */
 FM_CHECKED fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst);
 
+/* fm_provider's range. */
+FM_CHECKED fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,
+                                             uint64_t bytes, void *dst, unsigned flags);
+
 FM_END_DECLS
 #endif

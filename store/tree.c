@@ -451,3 +451,36 @@ fm_status fm_entry_read(fm_buf *out, const fm_provider *p, const fm_entry *e)
         return fm_error_prefix(fm_buf_ok(out), "'%s'", e->path);
     return p->read(p->ctx, e, dst);
 }
+
+static fm_status range_of_whole(const fm_provider *p, const fm_entry *e, uint64_t offset,
+                                uint64_t bytes, void *dst)
+{
+    fm_buf whole;
+    fm_status rc;
+
+    if (offset == 0 && bytes == e->bytes)
+        return p->read(p->ctx, e, dst);
+    fm_buf_init(&whole, (size_t)FM_MAX_TENSOR_BYTES);
+    rc = fm_entry_read(&whole, p, e);
+    if (rc == FM_OK)
+        memcpy(dst, whole.data + offset, (size_t)bytes);
+    fm_buf_release(&whole);
+    return rc;
+}
+
+fm_status fm_entry_read_range(const fm_provider *p, const fm_entry *e, uint64_t offset,
+                              uint64_t bytes, void *dst, unsigned flags)
+{
+    if (offset > e->bytes || bytes > e->bytes - offset)
+        return fm_fail(FM_EINVAL,
+                       "'%s' has %" PRIu64 " bytes; %" PRIu64 " from %" PRIu64 " on are not within",
+                       e->path, e->bytes, bytes, offset);
+    if (bytes == 0)
+        return FM_OK;
+    if (e->kind == FM_ENTRY_FILE) {
+        memcpy(dst, e->data + offset, (size_t)bytes);
+        return FM_OK;
+    }
+    return p->range ? p->range(p->ctx, e, offset, bytes, dst, flags)
+                    : range_of_whole(p, e, offset, bytes, dst);
+}

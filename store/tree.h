@@ -95,9 +95,25 @@ typedef struct fm_provider {
      * whoever provides them is open. out->data NULL: they lie nowhere as they are, or not sound;
      * read them. */
     fm_status (*view)(void *ctx, const fm_entry *e, fm_span *out);
+    /* May be NULL: bytes [offset, offset + bytes) of the entry, within e->bytes, into dst. flags is
+     * a set of fm_range_flags. Every leaf that is touched is verified against the id. Whole leaves
+     * (offset a multiple of FM_LEAF_BYTES) are the cheap case: a part of a leaf is read as the whole
+     * and cut. Memory: a few leaves, whatever the entry's size. Each call finds the entry anew, so
+     * ask for several leaves at once. */
+    fm_status (*range)(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes, void *dst,
+                       unsigned flags);
 } fm_provider;
+typedef enum fm_range_flags {
+    /* Digests are not compared: for a caller who has a digest over all that it reads, and who reads
+     * again without this flag where that does not agree. Damage may pass or be an error. */
+    FM_RANGE_UNCHECKED = 1u << 0,
+} fm_range_flags;
 /* FILE entries are copied from the tree; others go to the provider. Appends to out. */
 FM_CHECKED fm_status fm_entry_read(fm_buf *out, const fm_provider *p, const fm_entry *e);
+/* The same for a part of the bytes, into dst. A provider without `range` reads the whole into memory
+ * for it. FM_EINVAL: not within the entry. */
+FM_CHECKED fm_status fm_entry_read_range(const fm_provider *p, const fm_entry *e, uint64_t offset,
+                                         uint64_t bytes, void *dst, unsigned flags);
 
 FM_END_DECLS
 #endif

@@ -246,6 +246,12 @@ static void rotary_rows_are_put_back_whole(void **state)
         const uint64_t h = r / 16, j = r % 16 / 8, i = r % 8;
         assert_memory_equal(bytes.data + r * row, at + (h * 16 + i * 2 + j) * row, row);
     }
+    for (uint64_t from = 0; from < 64 * row; from += 97) { /* and so for every part of it */
+        uint8_t part[64 * 40];
+        const uint64_t n = FM_MIN(64 * row - from, (uint64_t)131);
+        tk_ok(fm_entry_read_range(&p, e, from, n, part, from % 2 ? FM_RANGE_UNCHECKED : 0));
+        assert_memory_equal(part, bytes.data + from, n);
+    }
     assert_non_null(tensor(src, "model.layers.0.self_attn.q_proj.bias"));
     fm_gguf_close(g);
     fm_buf_release(&file);
