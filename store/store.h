@@ -20,6 +20,15 @@ FM_CHECKED fm_status fm_store_init(const char *root); /* root exists; FM_EEXISTS
 FM_CHECKED fm_status fm_store_open(fm_store **out, const char *root);
 void fm_store_close(fm_store *s);
 
+/* A lease tells gc that this handle is at work: nothing that it may be using is deleted until it
+ * ends (store/README.md, "Nothing lost, nothing kept for ever"). A transaction takes a writer's by
+ * itself and leaves it until the handle is closed, so that objects that were found stored are there
+ * when the ref moves. Who is about to make a version of another takes one before it looks at that.
+ * writes false: for who only reads, and names what (lineage does that for the versions it resolves);
+ * a writer's lease stays one. what: for people, "import of atlas". */
+FM_CHECKED fm_status fm_store_lease(fm_store *s, bool writes, const char *what);
+void fm_store_lease_end(fm_store *s); /* no transaction may be open */
+
 /* The object and all that its deltas need are here, as far as is known without reading them. */
 bool fm_store_has(fm_store *s, const fm_digest *id);
 

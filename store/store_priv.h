@@ -9,6 +9,7 @@
 #include "store/base/map.h"
 #include "store/codec.h"
 #include "store/index.h"
+#include "store/lease.h"
 #include "store/store.h"
 
 FM_BEGIN_DECLS
@@ -33,8 +34,18 @@ struct fm_store {
     fmi_coder *idle[FMI_IDLE_CODERS];
     size_t idle_count;
     size_t unsound_packs; /* seen at the last look at packs/ */
+    fmi_lease *lease;     /* NULL: none */
     bool rescanned;       /* all packs were scanned anew because of a read: once a handle */
 };
+
+/* ---- hold.c ---- */
+/* A writer's lease is held on FM_OK. */
+FM_CHECKED fm_status fmi_store_lease_need(fm_store *s);
+/* gc found it unreached before this handle's lease began: not to be counted on, store it again. */
+bool fmi_store_condemned(const fm_store *s, const fm_digest *id);
+bool fmi_store_git_condemned(const fm_store *s, const uint8_t *id);
+/* From now on gc takes these for reached. Nothing happens without a lease. */
+FM_CHECKED fm_status fmi_store_hold(fm_store *s, fmi_hold kind, const uint8_t *ids, size_t count);
 
 FM_CHECKED fm_status fmi_store_coder(fm_store *s, fmi_coder **out); /* borrow a coder */
 void fmi_store_coder_return(fm_store *s, fmi_coder *c);

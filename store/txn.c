@@ -48,7 +48,9 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
         return FM_ENOMEM;
     t->store = s;
     fm_buf_init(&t->head, 0);
-    fm_status rc = fm_pool_new(&t->pool, 0);
+    fm_status rc = fmi_store_lease_need(s); /* before the first look at what is stored */
+    if (rc == FM_OK)
+        rc = fm_pool_new(&t->pool, 0);
     if (rc != FM_OK)
         goto fail;
     t->threads = fm_pool_threads(t->pool);
@@ -291,6 +293,10 @@ static fm_status open_parent(fmi_chain *out, put_job *j, const fm_digest *parent
     fmi_staged staged = {j->t, read_staged};
     fm_digest id = *parent;
     for (;;) {
+        /* What gc is about to delete must not be needed by what is written now. */
+        if (fmi_store_condemned(j->t->store, &id) &&
+            !fm_map_has(j->t->staged, id.b, FM_DIGEST_BYTES))
+            return fm_fail(FM_ECORRUPT, "the parent is condemned");
         fm_status rc = fmi_chain_open(out, j->t->store, &id, 0, &staged);
         if (rc != FM_OK)
             return rc;
@@ -314,7 +320,8 @@ static fm_status known(fm_txn *t, const fm_digest *id, bool *out)
         *out = true;
         return FM_OK;
     }
-    return fmi_store_has(t->store, id, false, out);
+    *out = false;
+    return fmi_store_condemned(t->store, id) ? FM_OK : fmi_store_has(t->store, id, false, out);
 }
 
 static fm_status check_want(const fm_digest *id, const fm_digest *want)
@@ -549,7 +556,12 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
     fm_lock *lock = NULL;
     char *path = NULL;
     t->broken = true; /* a second commit is refused, whatever comes of this one */
+    fm_digest id;
     fm_status rc = seal(t, name);
+    if (rc == FM_OK) { /* gc keeps off the pack from before it is there */
+        fm_assert(fm_digest_parse(&id, name, FM_HEX_CHARS));
+        rc = fmi_store_hold(t->store, FMI_HOLD_PACK, id.b, 1);
+    }
     if (rc == FM_OK)
         rc = fm_lock_take(&lock, t->store->lock_path);
     if (rc == FM_OK) {

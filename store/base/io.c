@@ -754,7 +754,7 @@ struct fm_lock {
     int fd;
 };
 
-fm_status fm_lock_take(fm_lock **out, const char *path)
+static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
 {
     int got;
 
@@ -762,13 +762,14 @@ fm_status fm_lock_take(fm_lock **out, const char *path)
     fm_lock *lock = fm_malloc(sizeof(*lock));
     if (!lock)
         return FM_ENOMEM;
-    lock->fd = gate_open(path, O_RDWR | O_CREAT);
+    lock->fd = gate_open(path, O_RDWR | O_CREAT | flags);
     if (lock->fd < 0) {
+        bool taken = errno == EEXIST;
         fm_free(lock);
-        return io_fail("open lock", path);
+        return taken ? fm_fail(FM_EEXISTS, "%s is there already", path) : io_fail("open lock", path);
     }
     do
-        got = flock(lock->fd, LOCK_EX);
+        got = flock(lock->fd, how);
     while (got < 0 && errno == EINTR);
     if (got < 0) {
         fm_status rc = io_fail("lock", path);
@@ -779,10 +780,64 @@ fm_status fm_lock_take(fm_lock **out, const char *path)
     return FM_OK;
 }
 
+fm_status fm_lock_take(fm_lock **out, const char *path)
+{
+    return lock_open(out, path, 0, LOCK_EX);
+}
+
+fm_status fm_lock_share(fm_lock **out, const char *path)
+{
+    return lock_open(out, path, 0, LOCK_SH);
+}
+
+fm_status fm_lock_make(fm_lock **out, const char *path)
+{
+    return lock_open(out, path, O_EXCL | O_APPEND, LOCK_EX);
+}
+
+fm_status fm_lock_append(fm_lock *lock, const void *data, size_t len)
+{
+    const uint8_t *p = data;
+
+    while (len > 0) {
+        ssize_t n = gate() ? -1 : write(lock->fd, p, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return io_fail("write", "a lock file");
+        p += n;
+        len -= (size_t)n;
+    }
+    return FM_OK;
+}
+
 void fm_lock_drop(fm_lock *lock)
 {
     if (!lock)
         return;
     close(lock->fd); /* the lock file stays: removing it would race with the next taker */
     fm_free(lock);
+}
+
+bool fm_lock_is_free(const char *path)
+{
+    int fd = open_read(path, O_NOFOLLOW | O_NONBLOCK);
+
+    if (fd < 0)
+        return false;
+    bool is_free = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    return is_free;
+}
+
+fm_status fm_file_identity(uint64_t out[2], const char *path)
+{
+    struct stat st;
+
+    out[0] = out[1] = 0;
+    if (stat(path, &st) < 0)
+        return io_fail("stat", path);
+    out[0] = (uint64_t)st.st_dev;
+    out[1] = (uint64_t)st.st_ino;
+    return FM_OK;
 }

@@ -67,7 +67,17 @@ void fm_names_release(fm_names *names);
 /* Advisory whole-repository lock (flock on an own file), held while a writer commits. */
 typedef struct fm_lock fm_lock;
 FM_CHECKED fm_status fm_lock_take(fm_lock **out, const char *path); /* waits */
+/* Waits for an exclusive holder only; any number may share. */
+FM_CHECKED fm_status fm_lock_share(fm_lock **out, const char *path);
+/* Makes a file of one's own (FM_EEXISTS) and holds its lock, by which others see that the owner
+ * lives. What is appended is seen by others at once and is not durable; dropping leaves the file. */
+FM_CHECKED fm_status fm_lock_make(fm_lock **out, const char *path);
+FM_CHECKED fm_status fm_lock_append(fm_lock *lock, const void *data, size_t len);
 void fm_lock_drop(fm_lock *lock);
+/* Nobody holds the lock of this file. False also where that cannot be told. */
+bool fm_lock_is_free(const char *path);
+/* Which file this is, whatever it is called: device and inode. */
+FM_CHECKED fm_status fm_file_identity(uint64_t out[2], const char *path);
 
 /* Tests: the nth next write-side call (open for write, write, fsync, rename, unlink) of the process
  * fails with errno `err`, or with err == 0 the process kills itself (SIGKILL) right there.
