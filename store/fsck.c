@@ -58,8 +58,8 @@ static fm_status compare_row(void *ctx, uint64_t offset, const fmi_record *r)
             return rc;
         if (at.pack != f->row || at.offset != offset)
             continue;
-        bool same = at.stored_bytes == r->stored_bytes && at.has_parent == r->has_parent &&
-                    (!r->has_parent || fm_digest_eq(&at.parent, &r->parent));
+        bool same = at.stored_bytes == r->stored_bytes && at.parent_count == r->parent_count &&
+                    memcmp(at.parent, r->parent, sizeof at.parent) == 0;
         *(same ? &f->agreed : &f->differ) += 1;
         return FM_OK;
     }

@@ -8,7 +8,7 @@
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
-enum { SCHEMA_VERSION = 1, BUSY_MS = 30000 };
+enum { SCHEMA_VERSION = 2, BUSY_MS = 30000 };
 
 enum {
     Q_FIND,
@@ -16,6 +16,9 @@ enum {
     Q_PACK_GET,
     Q_PACK_PUT,
     Q_OBJECT_PUT,
+    Q_EDGES,
+    Q_EDGE_PUT,
+    Q_EDGES_DROP,
     Q_PACK_DROP,
     Q_OBJECTS_DROP,
     Q_PACKS,
@@ -25,14 +28,19 @@ enum {
 };
 
 static const char *const query_text[Q_COUNT] = {
-    [Q_FIND] = "SELECT pack, offset, stored, bad, parent, id FROM object WHERE id = ?1"
+    [Q_FIND] = "SELECT pack, offset, stored, bad, parents, id FROM object WHERE id = ?1"
                " ORDER BY bad, pack, offset LIMIT 1 OFFSET ?2",
     [Q_MARK] = "UPDATE object SET bad = ?4 WHERE id = ?1 AND pack = ?2 AND offset = ?3"
                " AND bad <> ?4",
     [Q_PACK_GET] = "SELECT pack, bytes, sound FROM pack WHERE name = ?1",
     [Q_PACK_PUT] = "INSERT INTO pack (name, bytes, sound) VALUES (?1, ?2, ?3)",
-    [Q_OBJECT_PUT] = "INSERT OR REPLACE INTO object (id, pack, offset, stored, bytes, kind, parent,"
-                     " bad) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+    [Q_OBJECT_PUT] =
+        "INSERT OR REPLACE INTO object (id, pack, offset, stored, bytes, kind, parents,"
+        " bad) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+    [Q_EDGES] = "SELECT parent FROM edge WHERE id = ?1 AND pack = ?2 AND offset = ?3 ORDER BY n",
+    [Q_EDGE_PUT] = "INSERT OR REPLACE INTO edge (id, pack, offset, n, parent)"
+                   " VALUES (?1, ?2, ?3, ?4, ?5)",
+    [Q_EDGES_DROP] = "DELETE FROM edge WHERE pack = ?1",
     [Q_PACK_DROP] = "DELETE FROM pack WHERE pack = ?1",
     [Q_OBJECTS_DROP] = "DELETE FROM object WHERE pack = ?1",
     [Q_PACKS] = "SELECT pack, name, bytes, sound FROM pack ORDER BY pack",
@@ -44,10 +52,14 @@ static const char schema[] =
     "CREATE TABLE pack (pack INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,"
     " bytes INTEGER NOT NULL, sound INTEGER NOT NULL);"
     "CREATE TABLE object (id BLOB NOT NULL, pack INTEGER NOT NULL, offset INTEGER NOT NULL,"
-    " stored INTEGER NOT NULL, bytes INTEGER NOT NULL, kind INTEGER NOT NULL, parent BLOB,"
+    " stored INTEGER NOT NULL, bytes INTEGER NOT NULL, kind INTEGER NOT NULL,"
+    " parents INTEGER NOT NULL,"
     " bad INTEGER NOT NULL, PRIMARY KEY (id, pack, offset)) WITHOUT ROWID;"
+    "CREATE TABLE edge (id BLOB NOT NULL, pack INTEGER NOT NULL, offset INTEGER NOT NULL,"
+    " n INTEGER NOT NULL, parent BLOB NOT NULL, PRIMARY KEY (id, pack, offset, n)) WITHOUT ROWID;"
+    "CREATE INDEX edge_by_pack ON edge (pack);"
     "CREATE INDEX object_by_pack ON object (pack);"
-    "PRAGMA user_version = 1;";
+    "PRAGMA user_version = 2;";
 
 struct fmi_index {
     sqlite3 *db;
@@ -234,8 +246,30 @@ static fm_status step_done(fmi_index *ix, sqlite3_stmt *st)
     return rc;
 }
 
+/* Fills out->parent; a number other than `want` means that SQLite was led astray. */
+static fm_status find_parents(fmi_index *ix, const fm_digest *id, int64_t want, fmi_place *out)
+{
+    sqlite3_stmt *st = fresh(ix, Q_EDGES);
+    bind_id(st, 1, id);
+    sqlite3_bind_int64(st, 2, out->pack);
+    sqlite3_bind_int64(st, 3, (int64_t)out->offset);
+    int code;
+    while ((code = sqlite3_step(st)) == SQLITE_ROW && out->parent_count < FMI_PARENTS_MAX &&
+           sqlite3_column_bytes(st, 0) == FM_DIGEST_BYTES)
+        memcpy(out->parent[out->parent_count++].b, sqlite3_column_blob(st, 0), FM_DIGEST_BYTES);
+    fm_status rc = FM_OK;
+    if (code != SQLITE_DONE && code != SQLITE_ROW)
+        rc = sql_fail(ix, "cannot be read");
+    else if (code == SQLITE_ROW || out->parent_count != want)
+        rc = fm_fail(FM_ECORRUPT, "%s: is damaged; it is a cache and may be deleted", ix->path);
+    sqlite3_reset(st);
+    return rc;
+}
+
 fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_place *out)
 {
+    int64_t want = 0;
+    memset(out, 0, sizeof *out);
     sqlite3_stmt *st = fresh(ix, Q_FIND);
     bind_id(st, 1, id);
     sqlite3_bind_int64(st, 2, nth);
@@ -250,14 +284,12 @@ fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t nth, fmi_p
         out->offset = (uint64_t)sqlite3_column_int64(st, 1);
         out->stored_bytes = (uint64_t)sqlite3_column_int64(st, 2);
         out->bad = sqlite3_column_int64(st, 3) != 0;
-        out->has_parent = sqlite3_column_bytes(st, 4) == FM_DIGEST_BYTES;
-        if (out->has_parent)
-            memcpy(out->parent.b, sqlite3_column_blob(st, 4), FM_DIGEST_BYTES);
+        want = sqlite3_column_int64(st, 4);
     } else {
         rc = code == SQLITE_DONE ? FM_ENOTFOUND : sql_fail(ix, "cannot be read");
     }
     sqlite3_reset(st);
-    return rc;
+    return rc == FM_OK && want ? find_parents(ix, id, want, out) : rc;
 }
 
 fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int64_t pack, uint64_t offset,
@@ -335,26 +367,35 @@ fm_status fmi_index_put_object(fmi_index *ix, int64_t pack, uint64_t offset, con
     sqlite3_bind_int64(st, 4, (int64_t)r->stored_bytes);
     sqlite3_bind_int64(st, 5, (int64_t)r->bytes);
     sqlite3_bind_int64(st, 6, r->is_blob ? 2 : 1);
-    if (r->has_parent)
-        bind_id(st, 7, &r->parent);
-    return step_done(ix, st);
+    sqlite3_bind_int64(st, 7, r->parent_count);
+    fm_status rc = step_done(ix, st);
+    for (uint32_t k = 0; rc == FM_OK && k < r->parent_count; k++) {
+        st = fresh(ix, Q_EDGE_PUT);
+        bind_id(st, 1, &r->id);
+        sqlite3_bind_int64(st, 2, pack);
+        sqlite3_bind_int64(st, 3, (int64_t)offset);
+        sqlite3_bind_int64(st, 4, k);
+        bind_id(st, 5, &r->parent[k]);
+        rc = step_done(ix, st);
+    }
+    return rc;
 }
 
 fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack)
 {
-    sqlite3_stmt *st = fresh(ix, Q_OBJECTS_DROP);
-    sqlite3_bind_int64(st, 1, pack);
-    fm_status rc = step_done(ix, st);
-    if (rc != FM_OK)
-        return rc;
-    st = fresh(ix, Q_PACK_DROP);
-    sqlite3_bind_int64(st, 1, pack);
-    return step_done(ix, st);
+    static const int query[] = {Q_EDGES_DROP, Q_OBJECTS_DROP, Q_PACK_DROP};
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(query); i++) {
+        sqlite3_stmt *st = fresh(ix, query[i]);
+        sqlite3_bind_int64(st, 1, pack);
+        rc = step_done(ix, st);
+    }
+    return rc;
 }
 
 fm_status fmi_index_drop_all(fmi_index *ix)
 {
-    return run(ix, "DELETE FROM object; DELETE FROM pack;");
+    return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;");
 }
 
 static const char *column_name(sqlite3_stmt *st, int at)

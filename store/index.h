@@ -33,8 +33,8 @@ typedef struct fmi_place {
     uint64_t offset;
     uint64_t stored_bytes;
     bool bad; /* a full fsck found that it does not decode */
-    bool has_parent;
-    fm_digest parent;
+    uint32_t parent_count;
+    fm_digest parent[FMI_PARENTS_MAX];
 } fmi_place;
 /* The nth place of id, sound ones first. FM_ENOTFOUND (without text of its own) when there is none.
  */

@@ -68,7 +68,7 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
     memcpy(h, record_magic, 8);
     fm_put_u32(h + 8, (uint32_t)head_bytes);
     h[12] = r->is_blob ? KIND_BLOB : KIND_TENSOR;
-    h[13] = r->has_parent ? FLAG_PARENT : 0;
+    h[13] = r->parent_count ? FLAG_PARENT : 0;
     h[14] = (uint8_t)r->depth;
     h[15] = (uint8_t)r->shape.rank;
     if (!r->is_blob) {
@@ -76,8 +76,8 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
         memcpy(h + 16, name, strnlen(name, DTYPE_NAME_BYTES));
     }
     memcpy(h + 32, r->id.b, FM_DIGEST_BYTES);
-    if (r->has_parent)
-        memcpy(h + 64, r->parent.b, FM_DIGEST_BYTES);
+    if (r->parent_count)
+        memcpy(h + 64, r->parent[0].b, FM_DIGEST_BYTES);
     fm_put_u64(h + 96, r->bytes);
     fm_put_u64(h + 104, r->payload_bytes);
     fm_put_u32(h + 112, r->leaf_count);
@@ -132,15 +132,15 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     r->is_blob = h[12] == KIND_BLOB;
     if (h[13] & ~FLAG_PARENT)
         return fm_fail(FM_EVERSION, "%s: record flags 0x%02x need a newer fmstore", what, h[13]);
-    r->has_parent = h[13] & FLAG_PARENT;
+    r->parent_count = h[13] & FLAG_PARENT;
     r->depth = h[14];
     r->shape.rank = h[15];
-    if (r->depth > FMI_CHAIN_MAX || (r->depth > 0) != r->has_parent)
+    if (r->depth > FMI_CHAIN_MAX || (r->depth > 0) != (r->parent_count > 0))
         return fm_fail(FM_ECORRUPT, "%s: delta depth %u contradicts its parent", what, r->depth);
-    if (r->shape.rank > FM_MAX_RANK || (r->is_blob && (r->shape.rank || r->has_parent)))
+    if (r->shape.rank > FM_MAX_RANK || (r->is_blob && (r->shape.rank || r->parent_count)))
         return fm_fail(FM_ECORRUPT, "%s: record rank %u is out of range", what, r->shape.rank);
     memcpy(r->id.b, h + 32, FM_DIGEST_BYTES);
-    memcpy(r->parent.b, h + 64, FM_DIGEST_BYTES);
+    memcpy(r->parent[0].b, h + 64, FM_DIGEST_BYTES);
     r->bytes = fm_get_u64(h + 96);
     r->payload_bytes = fm_get_u64(h + 104);
     r->leaf_count = fm_get_u32(h + 112);
@@ -172,7 +172,7 @@ static fm_status check_reserved(const fmi_record *r, const uint8_t *h, const cha
     size_t table_end = FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES;
     bool zero = is_zero(h + 116, 4) && is_zero(h + dims, FMI_RECORD_FIXED_BYTES - dims) &&
                 is_zero(h + table_end, (size_t)r->head_bytes - FM_DIGEST_BYTES - table_end) &&
-                (r->has_parent || is_zero(h + 64, FM_DIGEST_BYTES)) &&
+                (r->parent_count || is_zero(h + 64, FM_DIGEST_BYTES)) &&
                 (!r->is_blob || is_zero(h + 16, DTYPE_NAME_BYTES));
     for (uint32_t i = 0; zero && i < r->leaf_count; i++)
         zero = is_zero(leaf_row(r, i) + 33, 3);
@@ -187,7 +187,7 @@ static fm_status parse_table(const fmi_record *r, const char *what)
         if (codec >= FMI_CODEC_COUNT)
             return fm_fail(FM_EVERSION, "%s: leaf %u: codec %u needs a newer fmstore", what, i,
                            codec);
-        if (fmi_codec_needs_parent(codec) && !r->has_parent)
+        if (fmi_codec_needs_parent(codec) && r->parent_count == 0)
             return fm_fail(FM_ECORRUPT, "%s: leaf %u is a delta, but no parent is named", what, i);
         sum += fmi_leaf_stored(r, i); /* at most 2^20 leaves of 32 bits: cannot overflow */
     }

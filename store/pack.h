@@ -20,14 +20,16 @@ FM_BEGIN_DECLS
 #define FMI_LEAF_ROW_BYTES 40u
 #define FMI_CHAIN_MAX 8u /* most delta steps between an object and one that needs no parent */
 
+#define FMI_PARENTS_MAX 8u
+
 /* One record, parsed; table and payload point into the span it was parsed from. */
 typedef struct fmi_record {
     bool is_blob;
-    bool has_parent;
     fm_dtype dtype; /* FM_DTYPE_NONE for blobs */
     fm_shape shape;
     fm_digest id;
-    fm_digest parent;
+    uint32_t parent_count; /* 0: needs nothing. 1 without a recipe: a delta parent */
+    fm_digest parent[FMI_PARENTS_MAX];
     uint32_t depth; /* 0 = needs no parent */
     uint32_t leaf_count;
     uint64_t bytes;         /* decoded */

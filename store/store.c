@@ -1,11 +1,9 @@
-/* store.c - opening a repository's packs and reading objects out of them.
+/* store.c - opening a repository's packs and finding objects in them.
  *
  * The packs are the truth. The index only says where to look, and is compared with the folder's
  * list at open and again whenever an id is not found, which is how a reader learns of packs that
  * another process wrote. Where it says something that the packs do not bear out, all of them are
- * scanned anew, once a handle. Records are parsed and checked anew from the mapping at each read,
- * and each leaf's digest is compared: a read gives the right bytes or an error that names the id.
- */
+ * scanned anew, once a handle. Records are parsed and checked anew from the mapping at each read. */
 #include "store/store_priv.h"
 
 #include <stdio.h>
@@ -435,6 +433,18 @@ static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, boo
     return rc == FM_OK ? fmi_index_find(s->index, id, nth, place) : rc;
 }
 
+static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_t left, bool *out);
+
+static fm_status has_all_locked(fm_store *s, const fmi_place *place, bool look, uint32_t left,
+                                bool *out)
+{
+    fm_status rc = FM_OK;
+    *out = true;
+    for (uint32_t k = 0; rc == FM_OK && *out && k < place->parent_count; k++)
+        rc = has_locked(s, &place->parent[k], look, left - 1, out);
+    return rc;
+}
+
 /* An object is had when some place of it is sound and all that its deltas need is had too: else a
  * stray pack would keep good bytes from being stored. Parents lie above by at most `left` steps. */
 static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_t left, bool *out)
@@ -446,10 +456,8 @@ static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_
         rc = find_locked(s, id, nth, look, &place);
         if (rc != FM_OK || place.bad) /* sound places come first */
             break;
-        if (!place.has_parent)
-            *out = true;
-        else if (left > 0)
-            rc = has_locked(s, &place.parent, look, left - 1, out);
+        if (place.parent_count == 0 || left > 0)
+            rc = has_all_locked(s, &place, look, left, out);
     }
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
@@ -534,311 +542,7 @@ fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     return rc;
 }
 
-static const char *codec_summary(const fmi_record *r)
-{
-    if (r->leaf_count == 0)
-        return "raw";
-    uint8_t first = fmi_leaf_codec(r, 0);
-    for (uint32_t i = 1; i < r->leaf_count; i++)
-        if (fmi_leaf_codec(r, i) != first)
-            return "mixed";
-    return fmi_codec_name(first);
-}
-
-fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
-{
-    memset(out, 0, sizeof *out);
-    fmi_record r;
-    fmi_place place;
-    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
-    if (rc != FM_OK)
-        return rc;
-    out->is_blob = r.is_blob;
-    out->dtype = r.dtype;
-    out->shape = r.shape;
-    out->bytes = r.bytes;
-    out->stored_bytes = r.stored_bytes;
-    out->chain_depth = r.depth;
-    out->has_parent = r.has_parent;
-    out->parent = r.parent;
-    snprintf(out->codec, sizeof out->codec, "%s", codec_summary(&r));
-    return FM_OK;
-}
-
-/* ==== delta chains ========================================================================= */
-
-static fm_status leaf_offsets(uint64_t **out, const fmi_record *r)
-{
-    uint64_t *offset = fm_malloc(((size_t)r->leaf_count + 1) * sizeof *offset);
-    if (!offset)
-        return FM_ENOMEM;
-    offset[0] = 0;
-    for (uint32_t i = 0; i < r->leaf_count; i++)
-        offset[i + 1] = offset[i] + fmi_leaf_stored(r, i);
-    *out = offset;
-    return FM_OK;
-}
-
-static fm_status find_parent(fmi_chain *ch, fm_store *s, const fm_digest *id,
-                             const fmi_staged *staged, fmi_record *r)
-{
-    if (staged) {
-        uint8_t *bytes = NULL;
-        size_t len = 0;
-        fm_status rc = staged->read(staged->ctx, id, &bytes, &len);
-        ch->owned[ch->count] = bytes;
-        if (rc == FM_OK)
-            return fmi_record_parse(r, fm_span_of(bytes, len), "staged record");
-        if (rc != FM_ENOTFOUND)
-            return rc;
-    }
-    fmi_place place;
-    return fmi_store_record(s, id, 0, true, r, &place);
-}
-
-/* Appends a record to the chain, checked against the child that names it. */
-static fm_status push_link(fmi_chain *ch, const fmi_record *r)
-{
-    if (ch->count > 0) {
-        const fmi_record *child = &ch->link[ch->count - 1];
-        if (r->is_blob || r->dtype != child->dtype || !fm_shape_eq(&r->shape, &child->shape) ||
-            r->depth >= child->depth) {
-            char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
-            fm_digest_hex(&child->id, a);
-            fm_digest_hex(&r->id, b);
-            return fm_fail(FM_EBASE,
-                           "tensor %s: its delta parent %s has another dtype, shape or "
-                           "depth",
-                           a, b);
-        }
-    }
-    fm_status rc = leaf_offsets(&ch->offset[ch->count], r);
-    if (rc != FM_OK)
-        return rc;
-    ch->link[ch->count++] = *r;
-    return FM_OK;
-}
-
-static fm_status push_parents(fmi_chain *ch, fm_store *s, const fmi_staged *staged)
-{
-    fm_status rc = FM_OK;
-    while (rc == FM_OK && ch->link[ch->count - 1].has_parent) {
-        fm_assert(ch->count <= FMI_CHAIN_MAX); /* depths fall strictly, so the walk ends */
-        const fmi_record *child = &ch->link[ch->count - 1];
-        fmi_record r;
-        rc = find_parent(ch, s, &child->parent, staged, &r);
-        if (rc == FM_ENOTFOUND) {
-            char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
-            fm_digest_hex(&child->id, a);
-            fm_digest_hex(&child->parent, b);
-            return fm_fail(FM_EBASE,
-                           "tensor %s is stored as a delta against %s, which is missing: "
-                           "run fsck",
-                           a, b);
-        }
-        if (rc == FM_OK)
-            rc = push_link(ch, &r);
-    }
-    return rc;
-}
-
-fm_status fmi_chain_from(fmi_chain *out, fm_store *s, const fmi_record *r, const fmi_staged *staged)
-{
-    memset(out, 0, sizeof *out);
-    fm_status rc = push_link(out, r);
-    if (rc == FM_OK)
-        rc = push_parents(out, s, staged);
-    if (rc != FM_OK)
-        fmi_chain_release(out);
-    return rc;
-}
-
-fm_status fmi_chain_open(fmi_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
-                         const fmi_staged *staged)
-{
-    memset(out, 0, sizeof *out);
-    fmi_record r;
-    fmi_place place;
-    fm_status rc = nth == 0 && staged ? find_parent(out, s, id, staged, &r)
-                                      : fmi_store_record(s, id, nth, true, &r, &place);
-    if (rc == FM_OK)
-        rc = push_link(out, &r);
-    if (rc == FM_OK)
-        rc = push_parents(out, s, staged);
-    if (rc != FM_OK)
-        fmi_chain_release(out);
-    return rc;
-}
-
-void fmi_chain_release(fmi_chain *ch)
-{
-    for (uint32_t i = 0; i <= FMI_CHAIN_MAX; i++) {
-        fm_free(ch->offset[i]);
-        fm_free(ch->owned[i]);
-    }
-    memset(ch, 0, sizeof *ch);
-}
-
-static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
-                             uint8_t *dst, const uint8_t *parent)
-{
-    const fmi_record *r = &ch->link[k];
-    size_t bytes = fmi_leaf_bytes(r->bytes, i);
-    fm_span coded = fm_span_of(r->payload + ch->offset[k][i], fmi_leaf_stored(r, i));
-    fmi_leaf_at at = fmi_leaf_at_of(r->dtype, &r->shape, i);
-    fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), &at, coded, parent);
-    char hex[FM_HEX_CHARS + 1];
-    fm_digest want, got;
-    if (rc == FM_OK)
-        rc = fm_sha256(&got, dst, bytes);
-    if (rc != FM_OK) {
-        fm_digest_hex(&r->id, hex);
-        return fm_error_prefix(rc, "object %s, leaf %u", hex, i);
-    }
-    fmi_leaf_digest(r, i, &want);
-    if (fm_digest_eq(&got, &want))
-        return FM_OK;
-    fm_digest_hex(&r->id, hex);
-    if (!parent)
-        return fm_fail(FM_ECORRUPT,
-                       "object %s, leaf %u: stored bytes do not match their digest: run fsck", hex,
-                       i);
-    char base[FM_HEX_CHARS + 1];
-    fm_digest_hex(&r->parent, base);
-    return fm_fail(FM_ECORRUPT,
-                   "object %s, leaf %u: the delta against %s does not give the bytes of "
-                   "its digest: run fsck",
-                   hex, i, base);
-}
-
-fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst)
-{
-    uint32_t k = 0;
-    while (fmi_codec_needs_parent(fmi_leaf_codec(&ch->link[k], i))) {
-        k++;
-        fm_assert(k < ch->count); /* the parser refuses a delta leaf without a parent */
-    }
-    const uint8_t *parent = NULL;
-    for (;; k--) {
-        uint8_t *to = k == 0 ? dst : fmi_coder_scratch(c, k & 1);
-        fm_status rc = decode_link(ch, c, k, i, to, parent);
-        if (rc != FM_OK || k == 0)
-            return rc;
-        parent = to;
-    }
-}
-
-/* ==== reading ============================================================================== */
-
-static fm_status read_place(fm_store *s, fmi_coder *c, const fm_digest *id, uint32_t nth, void *dst,
-                            uint64_t bytes)
-{
-    fmi_chain ch;
-    fm_status rc = fmi_chain_open(&ch, s, id, nth, NULL);
-    if (rc != FM_OK)
-        return rc;
-    if (ch.link[0].bytes != bytes) {
-        char hex[FM_HEX_CHARS + 1];
-        fm_digest_hex(id, hex);
-        rc = fm_fail(FM_EINVAL, "object %s has %llu bytes, %llu were asked for", hex,
-                     (unsigned long long)ch.link[0].bytes, (unsigned long long)bytes);
-    }
-    for (uint32_t i = 0; rc == FM_OK && i < ch.link[0].leaf_count; i++)
-        rc = fmi_chain_leaf(&ch, c, i, (uint8_t *)dst + (size_t)i * FM_LEAF_BYTES);
-    fmi_chain_release(&ch);
-    return rc;
-}
-
-fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes)
-{
-    fmi_coder *c;
-    fm_status rc = fmi_store_coder(s, &c);
-    if (rc != FM_OK)
-        return rc;
-    rc = read_place(s, c, id, 0, dst, bytes);
-    fm_error_state first;
-    fm_error_save(&first);
-    fm_status again = rc;
-    for (uint32_t nth = 1; again == FM_ECORRUPT || again == FM_EBASE; nth++) {
-        again = read_place(s, c, id, nth, dst, bytes);
-        if (again == FM_OK)
-            rc = FM_OK;
-    }
-    if (rc != FM_OK)
-        fm_error_restore(&first);
-    fmi_store_coder_return(s, c);
-    return rc;
-}
-
-static bool all_raw(const fmi_record *r)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < r->leaf_count; i++) {
-        if (fmi_leaf_codec(r, i) != FMI_CODEC_RAW ||
-            fmi_leaf_stored(r, i) != fmi_leaf_bytes(r->bytes, i))
-            return false;
-        bytes += fmi_leaf_stored(r, i);
-    }
-    return bytes == r->bytes && bytes <= r->payload_bytes;
-}
-
-fm_status fm_store_view(fm_store *s, const fm_digest *id, fm_span *out)
-{
-    fmi_record r;
-    fmi_place place;
-    *out = (fm_span){NULL, 0};
-    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
-    if (rc != FM_OK || r.leaf_count == 0 || !all_raw(&r))
-        return rc;
-    const uint8_t *at = r.payload;
-    for (uint32_t i = 0; rc == FM_OK && i < r.leaf_count; i++) {
-        fm_digest want, got;
-        fmi_leaf_digest(&r, i, &want);
-        rc = fm_sha256(&got, at, fmi_leaf_bytes(r.bytes, i));
-        at += fmi_leaf_bytes(r.bytes, i);
-        if (rc == FM_OK && !fm_digest_eq(&got, &want)) {
-            char hex[FM_HEX_CHARS + 1];
-            fm_digest_hex(id, hex);
-            rc = fm_fail(FM_ECORRUPT,
-                         "object %s, leaf %u: stored bytes do not match their digest: run fsck",
-                         hex, i);
-        }
-    }
-    if (rc == FM_OK)
-        *out = fm_span_of(r.payload, (size_t)r.bytes);
-    return rc;
-}
-
-/* What is not sound here may be so elsewhere, which a read looks for. */
-static fm_status provide_view(void *ctx, const fm_entry *e, fm_span *out)
-{
-    fm_error_state kept;
-    *out = (fm_span){NULL, 0};
-    if (e->kind == FM_ENTRY_FILE)
-        return FM_OK;
-    fm_error_save(&kept);
-    if (fm_store_view(ctx, &e->id, out) != FM_OK || out->len != e->bytes)
-        *out = (fm_span){NULL, 0};
-    fm_error_restore(&kept);
-    return FM_OK;
-}
-
-static fm_status provide(void *ctx, const fm_entry *e, void *dst)
-{
-    if (e->kind == FM_ENTRY_FILE) {
-        memcpy(dst, e->data, (size_t)e->bytes);
-        return FM_OK;
-    }
-    fm_status rc = fm_store_read(ctx, &e->id, dst, e->bytes);
-    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", e->path);
-}
-
-fm_provider fm_store_provider(fm_store *s)
-{
-    fm_provider p = {
-        .ctx = s, .read = provide, .view = provide_view, .range = fmi_store_provide_range};
-    return p;
-}
+/* ==== totals =============================================================================== */
 
 fm_status fm_store_totals_of(fm_store *s, fm_store_totals *out)
 {

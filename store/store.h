@@ -32,6 +32,8 @@ void fm_store_lease_end(fm_store *s); /* no transaction may be open */
 /* The object and all that its deltas need are here, as far as is known without reading them. */
 bool fm_store_has(fm_store *s, const fm_digest *id);
 
+#define FM_PARENTS_MAX 8u
+
 typedef struct fm_object_info {
     bool is_blob;
     fm_dtype dtype; /* tensors */
@@ -39,8 +41,8 @@ typedef struct fm_object_info {
     uint64_t bytes;        /* decoded */
     uint64_t stored_bytes; /* on disk, with its record header */
     uint32_t chain_depth;  /* 0 = needs no parent */
-    bool has_parent;
-    fm_digest parent;
+    uint32_t parent_count; /* what it is coded against */
+    fm_digest parent[FM_PARENTS_MAX];
     char codec[32]; /* summary: "raw", "planes", "delta", "mixed", ... */
 } fm_object_info;
 FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);

@@ -272,9 +272,10 @@ static fm_status put_new(put_job *j, const fmi_chain *parent)
         rc = code_against(j, parent, &payload);
     if (rc == FM_OK) {
         for (uint32_t i = 0; i < j->r.leaf_count; i++)
-            j->r.has_parent = j->r.has_parent || fmi_codec_needs_parent(j->rows[i].codec);
-        if (j->r.has_parent && parent) {
-            j->r.parent = parent->link[0].id;
+            if (parent && fmi_codec_needs_parent(j->rows[i].codec))
+                j->r.parent_count = 1;
+        if (j->r.parent_count) {
+            j->r.parent[0] = parent->link[0].id;
             j->r.depth = parent->link[0].depth + 1;
         }
         j->r.payload_bytes = payload.len;
@@ -309,7 +310,7 @@ static fm_status open_parent(fmi_chain *out, put_job *j, const fm_digest *parent
         }
         if (p->depth < FMI_CHAIN_MAX)
             return FM_OK;
-        id = p->parent;
+        id = p->parent[0];
         fmi_chain_release(out);
     }
 }

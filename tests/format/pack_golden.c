@@ -153,7 +153,7 @@ static void expect_all(fm_store *s, uint8_t *p, uint8_t *back)
         assert_memory_equal(back, p, o->bytes);
         fm_object_info info;
         tk_ok(fm_store_info(s, &info, &id));
-        assert_int_equal(info.has_parent, o->parent >= 0);
+        assert_int_equal(info.parent_count, o->parent >= 0);
         if (o->codec < FMI_CODEC_COUNT && o->bytes <= FM_LEAF_BYTES)
             assert_string_equal(info.codec, fmi_codec_name(o->codec));
     }

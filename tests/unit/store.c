@@ -124,7 +124,7 @@ static void every_dtype_round_trips(void **state)
         assert_int_equal(info.dtype, d);
         assert_true(fm_shape_eq(&info.shape, &shape));
         assert_int_equal(info.bytes, len);
-        assert_false(info.is_blob || info.has_parent);
+        assert_false(info.is_blob || info.parent_count);
     }
     fm_free(bytes);
     fm_store_close(s);
@@ -321,7 +321,7 @@ static void chains_of_children_stay_within_the_depth_limit(void **state)
         fm_object_info info;
         tk_ok(fm_store_info(s, &info, &id[g]));
         assert_true(info.chain_depth <= FMI_CHAIN_MAX);
-        assert_int_equal(info.has_parent, g > 0);
+        assert_int_equal(info.parent_count, g > 0);
         assert_true(g == 0 || info.stored_bytes < BYTES / 4);
         expect(s, &id[g], kept[g], BYTES);
         fm_free(kept[g]);
