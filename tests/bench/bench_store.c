@@ -1,152 +1,251 @@
-/* bench_store PARENT.safetensors [CHILD.safetensors] - what the store costs and saves on real
- * weights, beside memcpy and SHA-256 over the same bytes in the same run. Pin it to one CPU
- * (taskset -c 0) for rates per core. Prints one "name value unit" a line. */
+/* bench_store DIR [NAME ...] - what the store makes of real models, and how fast.
+ *
+ * DIR is what make_store_cases.py wrote. Each case runs in a store of its own, through the same
+ * calls as `fmstore import`: open the source, put its tree with the parents offered, commit; then
+ * the source export, compared byte for byte. Beside it stand the case's goal, the peers' figures on
+ * the same file (store_peers.py, in the same run), and the speed of memcpy and SHA-256. Speeds are
+ * per second of CPU time of all threads together, so they are those of one core; pin the run to one
+ * (taskset -c 0) all the same, for caches and clocks. `bench_store --big GB [DIR]` proves the memory
+ * instead: a synthetic model of that size in, out, and in again. */
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "store/source.h"
 #include "store/store.h"
-#include "tests/testkit.h"
+#include "tests/bench/store_kit.h"
 
-static double seconds(void)
+#define FILES_MAX 16
+
+typedef struct files {
+    const char *path[FILES_MAX];
+    size_t count;
+} files;
+
+typedef struct bench_case {
+    char *line, *name, *goal, *what;
+    files parents, children;
+    double percent; /* once it ran */
+} bench_case;
+
+typedef struct bench {
+    const char *dir;
+    fm_buf table;
+    bench_case *c;
+    size_t count, cap;
+} bench;
+
+/* ==== the table ============================================================================ */
+
+static char *next_field(char **at, char end)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    char *field = *at, *stop = field + strcspn(field, (char[]){end, '\0'});
+    *at = *stop ? stop + 1 : stop;
+    *stop = '\0';
+    return field;
 }
 
-typedef struct model {
-    fm_file_map map;
-    fm_json *head;
-    const uint8_t *body;
-    uint64_t bytes; /* of all tensors */
-} model;
-
-static void load(model *m, const char *path)
+static void split_files(files *out, char *list)
 {
-    tk_ok(fm_map_file(&m->map, path));
-    uint64_t n = fm_get_u64(m->map.data);
-    tk_ok(fm_json_parse(&m->head, fm_span_of(m->map.data + 8, (size_t)n), path));
-    m->body = m->map.data + 8 + n;
-    m->bytes = m->map.len - 8 - n;
+    while (*list && out->count < FILES_MAX)
+        out->path[out->count++] = next_field(&list, ',');
 }
 
-/* The tree's ids need hashing; it is timed by the caller as part of the import. */
-static fm_tree *tree_of(const model *m)
+static void read_table(bench *b)
 {
-    fm_tree *tree;
-    tk_ok(fm_tree_new(&tree));
-    for (void *it = fm_json_iter(m->head); it; it = fm_json_next(m->head, it)) {
-        const char *name = fm_json_iter_key(it);
-        const fm_json *v = fm_json_iter_value(it);
-        const char *dtype = fm_json_cstr(fm_json_get(v, "dtype"), NULL);
-        if (!dtype)
+    char *path = fm_path_join(b->dir, "cases.tsv");
+    fm_buf_init(&b->table, 0);
+    tk_ok(fm_read_file(&b->table, path, 1 << 20));
+    fm_free(path);
+    for (char *at = (char *)b->table.data; *at;) {
+        char *line = next_field(&at, '\n');
+        bench_case c = {0};
+        c.name = next_field(&line, '\t');
+        c.goal = next_field(&line, '\t');
+        split_files(&c.parents, next_field(&line, '\t'));
+        split_files(&c.children, next_field(&line, '\t'));
+        c.what = line;
+        if (c.children.count == 0)
             continue;
-        const fm_json *dims = fm_json_get(v, "shape"), *at = fm_json_get(v, "data_offsets");
-        fm_shape shape = {(uint32_t)fm_json_count(dims), {0}};
-        for (uint32_t i = 0; i < shape.rank; i++)
-            shape.dim[i] = (uint64_t)fm_json_int(fm_json_at(dims, i), 0);
-        uint64_t a = (uint64_t)fm_json_int(fm_json_at(at, 0), 0);
-        uint64_t b = (uint64_t)fm_json_int(fm_json_at(at, 1), 0);
-        fm_dtype d = fm_dtype_parse(dtype, strlen(dtype));
-        fm_digest id;
-        fm_buf path;
-        tk_ok(fm_tensor_id(&id, d, &shape, fm_span_of(m->body + a, (size_t)(b - a)), NULL));
-        fm_buf_init(&path, 0);
-        tk_ok(fm_tensor_path(&path, "tensors", name));
-        tk_ok(fm_tree_put_tensor(tree, fm_buf_cstr(&path), name, d, &shape, &id));
-        fm_buf_release(&path);
+        tk_ok(fm_grow(&b->c, &b->cap, b->count + 1, sizeof c));
+        b->c[b->count++] = c;
     }
-    return tree;
 }
 
-static fm_status provide(void *ctx, const fm_entry *e, void *dst)
+static char *path_of(const bench *b, const char *file)
 {
-    const model *m = ctx;
-    const fm_json *at = fm_json_get(fm_json_get(m->head, e->name), "data_offsets");
-    memcpy(dst, m->body + fm_json_int(fm_json_at(at, 0), 0), (size_t)e->bytes);
-    return FM_OK;
+    return file[0] == '/' ? fm_strdup(file) : fm_path_join(b->dir, file);
 }
 
-static void rate(const char *name, uint64_t bytes, double s)
-{
-    printf("%-28s %8.0f MB/s\n", name, (double)bytes / 1e6 / s);
-}
+/* ==== one case ============================================================================= */
 
-static fm_tree *import(fm_store *s, model *m, const fm_tree *parent, const char *name)
+typedef struct opened {
+    fm_source *src;
+    char *path;
+} opened;
+
+typedef struct run {
+    fm_store *store;
+    opened parent[FILES_MAX + 1];
+    size_t parents;
+    uint64_t raw, stored;
+    double in_s, out_s, again_s; /* CPU seconds */
+    sk_codecs codecs;
+} run;
+
+static void store_source(run *r, const opened *o, uint64_t *stored)
 {
     fm_txn *t;
     fm_txn_stats st;
-    fm_provider p = {.ctx = m, .read = provide};
-    fm_tree *tree = tree_of(m);
-    double begun = seconds();
-    tk_ok(fm_txn_begin(&t, s));
-    tk_ok(fm_txn_put_tree(t, tree, &p, parent, NULL, NULL));
+    fm_provider p = fm_source_provider(o->src);
+    const fm_tree *parent = r->parents ? fm_source_tree(r->parent[0].src) : NULL;
+    tk_ok(fm_txn_begin(&t, r->store));
+    tk_ok(fm_txn_put_tree(t, fm_source_tree(o->src), &p, parent, NULL, NULL));
     tk_ok(fm_txn_commit(t, &st));
     fm_txn_close(t);
-    rate(name, m->bytes, seconds() - begun);
-    printf("%-28s %8.2f %% of raw\n", "  stored",
-           100.0 * (double)st.bytes_stored / (double)m->bytes);
-    return tree;
+    *stored = st.bytes_stored;
 }
 
-static void export_all(fm_store *s, const fm_tree *tree, uint64_t bytes, const char *name)
+static void open_file(opened *o, char *path)
 {
-    fm_provider p = fm_store_provider(s);
-    fm_buf buf;
-    fm_buf_init(&buf, 0);
-    double begun = seconds();
-    for (size_t i = 0; i < fm_tree_count(tree); i++) {
-        fm_buf_clear(&buf);
-        tk_ok(fm_entry_read(&buf, &p, fm_tree_at(tree, i)));
+    o->path = path;
+    tk_ok(fm_source_open(&o->src, path));
+}
+
+static void close_file(opened *o)
+{
+    fm_source_close(o->src);
+    fm_free(o->path);
+}
+
+static void run_child(run *r, opened *o, char *out, bool last)
+{
+    uint64_t stored;
+    double begun = sk_cpu_s();
+    open_file(o, o->path);
+    store_source(r, o, &stored);
+    r->in_s += sk_cpu_s() - begun;
+    r->raw += fm_source_file_bytes(o->src);
+    r->stored += stored;
+    sk_count_codecs(&r->codecs, r->store, fm_source_tree(o->src));
+    fm_provider p = fm_store_provider(r->store);
+    begun = sk_cpu_s();
+    tk_ok(fm_export(fm_source_tree(o->src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+    r->out_s += sk_cpu_s() - begun;
+    sk_same_file(o->path, out);
+    tk_ok(fm_remove_tree(out));
+    if (!last)
+        return;
+    fm_source *again;
+    begun = sk_cpu_s();
+    tk_ok(fm_source_open(&again, o->path));
+    opened twice = {again, NULL};
+    store_source(r, &twice, &stored);
+    r->again_s = sk_cpu_s() - begun;
+    fm_source_close(again);
+}
+
+static double goal_of(const bench *b, const bench_case *c, const sk_peers *peers)
+{
+    char name[64];
+    double f, a, least = 0;
+    if (sscanf(c->goal, "peer %lf", &f) == 1) {
+        for (size_t i = 0; i < peers->count; i++)
+            if (least == 0 || peers->percent[i] < least)
+                least = peers->percent[i];
+        return f * least;
     }
-    rate(name, bytes, seconds() - begun);
-    fm_buf_release(&buf);
+    if (sscanf(c->goal, "case %63s %lf %lf", name, &f, &a) == 3) {
+        for (size_t i = 0; i < b->count; i++)
+            if (strcmp(b->c[i].name, name) == 0)
+                return b->c[i].percent > 0 ? f * b->c[i].percent + a : 0;
+        return 0;
+    }
+    return strtod(c->goal, NULL);
 }
 
-static void limits(const model *m)
+static void print_case(const bench *b, const bench_case *c, const run *r, const sk_peers *peers)
 {
-    uint8_t *copy = fm_malloc((size_t)m->bytes);
-    fm_digest d;
-    memcpy(copy, m->body, (size_t)m->bytes);
-    double begun = seconds();
-    memcpy(copy, m->body, (size_t)m->bytes);
-    rate("memcpy", m->bytes, seconds() - begun);
-    begun = seconds();
-    tk_ok(fm_sha256(&d, copy, (size_t)m->bytes));
-    rate("sha256", m->bytes, seconds() - begun);
-    fm_free(copy);
+    const double goal = goal_of(b, c, peers), mb = (double)r->raw / 1e6;
+    printf("\n%s: %s (%.1f MB)\n", c->name, c->what, mb);
+    printf("  stored %9.3f %% of raw", c->percent);
+    if (goal > 0)
+        printf("   goal %.3f %%  %s", goal, c->percent <= goal ? "reached" : "MISSED");
+    printf("\n ");
+    for (size_t i = 0; i < peers->count; i++)
+        printf(" %s %.2f %%", peers->name[i], peers->percent[i]);
+    printf("%s\n  in %.0f MB/s, out %.0f MB/s, again %.0f MB/s a core\n  ", peers->skipped,
+           mb / r->in_s, mb / r->out_s, mb / (double)c->children.count / r->again_s);
+    sk_print_codecs(&r->codecs);
+    fflush(stdout);
+}
+
+static void run_case(bench *b, bench_case *c)
+{
+    run r;
+    sk_peers peers;
+    memset(&r, 0, sizeof r);
+    char *root = tk_scratch(), *out = fm_path_join(root, "out");
+    tk_ok(fm_store_init(root));
+    tk_ok(fm_store_open(&r.store, root));
+    for (size_t i = 0; i < c->parents.count; i++) {
+        uint64_t stored;
+        open_file(&r.parent[i], path_of(b, c->parents.path[i]));
+        store_source(&r, &r.parent[i], &stored);
+        r.parents = i + 1;
+    }
+    char *first = r.parents ? fm_strdup(r.parent[0].path) : NULL;
+    for (size_t i = 0; i < c->children.count; i++) {
+        opened o = {NULL, path_of(b, c->children.path[i])};
+        run_child(&r, &o, out, i + 1 == c->children.count);
+        while (c->children.count > 1 && r.parents) /* a chain: the next one's parent is this */
+            close_file(&r.parent[--r.parents]);
+        if (c->children.count > 1)
+            r.parent[r.parents++] = o;
+        else
+            close_file(&o);
+    }
+    c->percent = 100.0 * (double)r.stored / (double)r.raw;
+    char *last = path_of(b, c->children.path[c->children.count - 1]);
+    char *before =
+        c->children.count > 1 ? path_of(b, c->children.path[c->children.count - 2]) : NULL;
+    sk_ask_peers(&peers, last, before ? before : first);
+    print_case(b, c, &r, &peers);
+    while (r.parents)
+        close_file(&r.parent[--r.parents]);
+    fm_store_close(r.store);
+    tk_ok(fm_remove_tree(root));
+    fm_free(before);
+    fm_free(last);
+    fm_free(first);
+    fm_free(out);
+    fm_free(root);
+}
+
+static bool is_wanted(const bench_case *c, int argc, char **argv)
+{
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], c->name) == 0)
+            return true;
+    return argc <= 2;
 }
 
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_store PARENT.safetensors [CHILD.safetensors]\n");
+        fprintf(stderr, "usage: bench_store DIR [NAME ...] | --big GB [DIR]\n");
         return 2;
     }
-    char *root = tk_scratch();
-    fm_store *s;
-    tk_ok(fm_store_init(root));
-    tk_ok(fm_store_open(&s, root));
-    model m[2];
-    fm_tree *tree[2] = {NULL, NULL};
-    int count = argc > 2 ? 2 : 1;
-    for (int i = 0; i < count; i++)
-        load(&m[i], argv[i + 1]);
-    limits(&m[0]);
-    tree[0] = import(s, &m[0], NULL, "import parent");
-    export_all(s, tree[0], m[0].bytes, "export parent");
-    if (count > 1) {
-        tree[1] = import(s, &m[1], tree[0], "import child");
-        export_all(s, tree[1], m[1].bytes, "export child");
-    }
-    fm_tree_free(import(s, &m[0], NULL, "import parent again"));
-    for (int i = 0; i < count; i++) {
-        fm_tree_free(tree[i]);
-        fm_json_free(m[i].head);
-        fm_unmap_file(&m[i].map);
-    }
-    fm_store_close(s);
-    fm_free(root);
+    if (strcmp(argv[1], "--big") == 0)
+        return sk_big(argc > 2 ? strtod(argv[2], NULL) : 20, argc > 3 ? argv[3] : NULL);
+    bench b = {.dir = argv[1]};
+    read_table(&b);
+    sk_print_limits();
+    for (size_t i = 0; i < b.count; i++)
+        if (is_wanted(&b.c[i], argc, argv))
+            run_case(&b, &b.c[i]);
+    fm_free(b.c);
+    fm_buf_release(&b.table);
     return 0;
 }
