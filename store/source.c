@@ -10,6 +10,7 @@ void fm_source_close(fm_source *src)
     for (size_t i = 0; i < src->file_count; i++) {
         src_file *f = src->file[i];
         fm_st_close(f->st);
+        fm_torch_close(f->torch);
         fm_unmap_file(&f->map);
         fm_buf_release(&f->literal);
         fm_free(f->part);
@@ -69,6 +70,10 @@ void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t 
 {
     const uint64_t row_bytes = p->heads > 0 ? p->bytes / p->rows : 0;
 
+    if (p->view) {
+        fm_torch_gather(p->view, p->data, offset, dst, bytes);
+        return;
+    }
     if (p->heads == 0) {
         memcpy(dst, p->data + offset, (size_t)bytes);
         return;
@@ -157,16 +162,14 @@ fm_provider fm_source_provider(const fm_source *src)
     return p;
 }
 
-/* A pickle of protocol 2 to 5, or a zip. A safetensors header of 0x..80 bytes begins with the same
- * byte as a pickle, but its length then fits the file, which a pickle's first bytes never do. */
+/* A pickle of protocol 2 to 5. A safetensors header of 0x..80 bytes begins with the same byte, but
+ * its length then fits the file, which a pickle's first bytes never do. */
 static bool is_pickle(const uint8_t head[8], uint64_t bytes)
 {
-    if (memcmp(head, "PK\3\4", 4) == 0)
-        return true;
     return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) >= bytes;
 }
 
-/* One file: GGUF by its magic, pickles refused, safetensors else. */
+/* One file: GGUF or a zip of PyTorch by its magic, bare pickles refused, safetensors else. */
 static fm_status open_file(fm_source *src)
 {
     uint8_t head[8] = {0};
@@ -183,10 +186,12 @@ static fm_status open_file(fm_source *src)
         return rc;
     if (memcmp(head, "GGUF", 4) == 0)
         return src_open_gguf(src);
+    if (fm_torch_is_zip(head))
+        return src_open_torch(src);
     if (is_pickle(head, bytes))
         return fm_fail(FM_EUNSUPPORTED,
-                       "%s: a PyTorch pickle can run code and is not read; save the model as "
-                       "safetensors",
+                       "%s: a bare pickle (PyTorch before 1.6) is not read; load it with PyTorch "
+                       "and save the weights as safetensors",
                        src->path);
     size_t len = strlen(src->path);
     if (len > 5 && strcmp(src->path + len - 5, ".gguf") == 0)

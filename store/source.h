@@ -6,7 +6,7 @@
  * GGUF interleaves for rotary order are put back as whole rows. source/source.json holds what
  * undoes it: for each original file its name, size, whole-file SHA-256 and the list of pieces
  * (literal bytes, or a tree entry with the row permutation) that give the file back byte for
- * byte. */
+ * byte. Checkpoints of torch.save are read by torch.h: nothing in them is executed. */
 #ifndef FM_STORE_SOURCE_H
 #define FM_STORE_SOURCE_H
 
@@ -15,10 +15,11 @@
 FM_BEGIN_DECLS
 
 typedef enum fm_source_kind {
-    FM_SOURCE_HF,          /* folder with config.json and *.safetensors (or an index.json) */
+    FM_SOURCE_HF, /* folder with config.json and weights: *.safetensors, pytorch_model*.bin */
     FM_SOURCE_SAFETENSORS, /* one file: no config, tensors alone */
     FM_SOURCE_GGUF,
-    FM_SOURCE_PEFT, /* folder with adapter_config.json and adapter_model.safetensors */
+    FM_SOURCE_PEFT,  /* folder with adapter_config.json and adapter_model.safetensors or .bin */
+    FM_SOURCE_TORCH, /* one .bin, .pt or .pth of torch.save: tensors alone */
 } fm_source_kind;
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */

@@ -67,32 +67,56 @@ static const char *below_root(const fm_source *src, const char *path)
     return n == 0 ? path : path + n + 1;
 }
 
+fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
+{
+    fm_buf path;
+    fm_status rc;
+
+    fm_buf_init(&path, 0);
+    rc = fm_tensor_path(&path, prefix, t->name);
+    if (rc == FM_OK)
+        rc = fm_grow(&src->tensor, &src->tensor_cap, src->tensor_count + 1, sizeof *t);
+    if (rc == FM_OK) {
+        t->path = src_strdup(src, fm_buf_cstr(&path));
+        t->name = src_strdup(src, t->name);
+        rc = t->path && t->name ? FM_OK : FM_ENOMEM;
+    }
+    fm_buf_release(&path);
+    if (rc == FM_OK)
+        src->tensor[src->tensor_count++] = *t;
+    return rc;
+}
+
+fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes)
+{
+    src_part part = {below_root(src, path), true, false, 0, bytes, 0};
+
+    return add_part(f, &part);
+}
+
+fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes)
+{
+    src_part part = {src_strdup(src, path), false, true, 0, bytes.len, 0};
+    fm_status rc = part.path ? src_put_bytes(src, path, bytes) : FM_ENOMEM;
+
+    return rc == FM_OK ? add_part(f, &part) : rc;
+}
+
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
                          fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads)
 {
     src_piece *piece = src_new_piece(src, bytes);
-    src_tensor t = {NULL, NULL, dtype, *shape, piece, {{0}}};
+    src_tensor t = {NULL, name, dtype, *shape, piece, {{0}}};
     src_part part = {NULL, true, false, 0, bytes.len, heads};
-    fm_buf path;
     fm_status rc;
 
     if (!piece)
         return FM_ENOMEM;
-    fm_buf_init(&path, 0);
-    rc = fm_tensor_path(&path, prefix, name);
-    if (rc == FM_OK)
-        rc = fm_grow(&src->tensor, &src->tensor_cap, src->tensor_count + 1, sizeof t);
-    if (rc == FM_OK) {
-        t.path = src_strdup(src, fm_buf_cstr(&path));
-        t.name = src_strdup(src, name);
-        rc = t.path && t.name ? FM_OK : FM_ENOMEM;
-    }
-    fm_buf_release(&path);
-    if (rc < 0)
-        return rc;
     piece->rows = shape->rank > 0 ? shape->dim[0] : 1;
     piece->heads = heads;
-    src->tensor[src->tensor_count++] = t;
+    rc = src_queue_tensor(src, prefix, &t);
+    if (rc < 0)
+        return rc;
     part.path = below_root(src, t.path);
     return add_part(f, &part);
 }
@@ -224,7 +248,7 @@ static uint64_t leaf_count(uint64_t bytes)
     return bytes / FM_LEAF_BYTES + (bytes % FM_LEAF_BYTES != 0);
 }
 
-/* scratch: one leaf, for rows that lie in another order. */
+/* scratch: one leaf, for bytes that lie in another order. */
 static fm_status hash_tensor(src_tensor *t, uint8_t *scratch)
 {
     const src_piece *p = t->piece;
@@ -233,9 +257,10 @@ static fm_status hash_tensor(src_tensor *t, uint8_t *scratch)
     for (uint64_t i = 0; rc == FM_OK && i < leaf_count(p->bytes); i++) {
         const uint64_t at = i * FM_LEAF_BYTES;
         const uint64_t n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
-        if (p->heads > 0)
+        const bool moved = p->heads > 0 || p->view;
+        if (moved)
             src_piece_copy(scratch, p, at, n);
-        rc = fm_sha256(&p->leaf[i], p->heads > 0 ? scratch : p->data + at, (size_t)n);
+        rc = fm_sha256(&p->leaf[i], moved ? scratch : p->data + at, (size_t)n);
     }
     return rc == FM_OK ? fm_tensor_id_from_leaves(&t->id, t->dtype, &t->shape, p->bytes, p->leaf)
                        : rc;
@@ -341,7 +366,7 @@ static fm_json *file_json(const src_file *f)
 
 static fm_status put_source_json(fm_source *src)
 {
-    static const char *const kind[] = {"hf", "safetensors", "gguf", "peft"};
+    static const char *const kind[] = {"hf", "safetensors", "gguf", "peft", "torch"};
     fm_json *o = fm_json_new_object(), *files = fm_json_new_array();
     fm_status rc = o && files ? FM_OK : FM_ENOMEM;
 

@@ -1,7 +1,7 @@
-/* source_hf.c - Hugging Face model folders, single safetensors files and PEFT adapter folders.
+/* source_hf.c - Hugging Face model folders, single files of weights and PEFT adapter folders.
  *
  * The weights are the files that the loader would load (model.safetensors, or those that the index
- * names). Every other file of the folder is kept whole, so that export gives the folder back; other
+ * names; pytorch_model.bin where there is none). Every other file of the folder is kept whole, so that export gives the folder back; other
  * formats of the same weights are left out and listed. */
 #include <string.h>
 
@@ -201,32 +201,48 @@ static fm_status put_model_json(fm_source *src)
 
 /* ---- sharded weights ---- */
 
-static fm_status check_shard_name(const fm_source *src, const char *tensor, const char *file)
+/* The two forms in which a folder holds its weights. */
+typedef struct weights_form {
+    const char *file, *index, *suffix;
+    fm_status (*add)(fm_source *src, const char *dir, const char *name, const char *prefix);
+} weights_form;
+
+static const weights_form forms[] = {
+    {"model.safetensors", "model.safetensors.index.json", ".safetensors", src_add_safetensors},
+    {"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", src_add_torch},
+};
+
+static fm_status check_shard_name(const fm_source *src, const weights_form *form,
+                                  const char *tensor, const char *file)
 {
-    if (!file || !ends_with(file, ".safetensors") || strchr(file, '/') || file[0] == '.')
+    if (!file || !ends_with(file, form->suffix) || strchr(file, '/') || file[0] == '.')
         return fm_fail(FM_ECORRUPT,
-                       "%s/model.safetensors.index.json: field 'weight_map.%.200s' must name a "
-                       ".safetensors file of this folder",
-                       src->path, tensor);
+                       "%s/%s: field 'weight_map.%.200s' must name a %s file of this folder",
+                       src->path, form->index, tensor, form->suffix);
     return FM_OK;
 }
 
+static bool file_holds(const src_file *f, const char *tensor)
+{
+    return f->torch ? fm_torch_find(f->torch, tensor) != NULL : fm_st_find(f->st, tensor) != NULL;
+}
+
 /* Shards in the order in which the map first names them; then each mapped tensor must be there. */
-static fm_status add_shards(fm_source *src, const fm_json *map)
+static fm_status add_shards(fm_source *src, const weights_form *form, const fm_json *map)
 {
     fm_status rc = FM_OK;
 
     for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), NULL);
-        rc = check_shard_name(src, fm_json_iter_key(it), file);
+        rc = check_shard_name(src, form, fm_json_iter_key(it), file);
         if (rc == FM_OK && !already_taken(src, file))
-            rc = src_add_safetensors(src, src->path, file, "tensors");
+            rc = form->add(src, src->path, file, "tensors");
     }
     for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), "");
         for (size_t i = 0; i < src->file_count; i++)
             if (strcmp(src->file[i]->name, file) == 0 &&
-                !fm_st_find(src->file[i]->st, fm_json_iter_key(it)))
+                !file_holds(src->file[i], fm_json_iter_key(it)))
                 return fm_fail(FM_ECORRUPT,
                                "%s/%s: tensor '%.200s', which the index places here, "
                                "is missing",
@@ -235,34 +251,34 @@ static fm_status add_shards(fm_source *src, const fm_json *map)
     return rc;
 }
 
-static fm_status add_indexed(fm_source *src)
+static fm_status add_indexed(fm_source *src, const weights_form *form)
 {
     fm_json *index = NULL;
     const fm_json *map;
-    fm_status rc = parse_in(&index, src, "model.safetensors.index.json", MAX_INDEX_BYTES);
+    fm_status rc = parse_in(&index, src, form->index, MAX_INDEX_BYTES);
 
     if (rc < 0)
         return rc;
     map = fm_json_get(index, "weight_map");
     if (!fm_json_is(map, FM_JSON_OBJECT) || fm_json_count(map) == 0)
-        rc = fm_fail(FM_ECORRUPT,
-                     "%s/model.safetensors.index.json: field 'weight_map' must be an "
-                     "object that names files",
-                     src->path);
+        rc = fm_fail(FM_ECORRUPT, "%s/%s: field 'weight_map' must be an object that names files",
+                     src->path, form->index);
     else
-        rc = add_shards(src, map);
+        rc = add_shards(src, form, map);
     fm_json_free(index);
     return rc;
 }
 
-static fm_status no_weights(const fm_source *src)
+static fm_status add_weights(fm_source *src)
 {
-    if (holds(src, "pytorch_model.bin") || holds(src, "pytorch_model.bin.index.json"))
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s: holds only pytorch_model.bin; a pickle can run code "
-                       "and is not read: save the model as safetensors",
-                       src->path);
-    return fm_fail(FM_ENOTFOUND, "%s: no model.safetensors and no model.safetensors.index.json",
+    for (size_t i = 0; i < FM_ARRAY_LEN(forms); i++) {
+        if (holds(src, forms[i].file))
+            return forms[i].add(src, src->path, forms[i].file, "tensors");
+        if (holds(src, forms[i].index))
+            return add_indexed(src, &forms[i]);
+    }
+    return fm_fail(FM_ENOTFOUND,
+                   "%s: no model.safetensors, no pytorch_model.bin and no index.json of either",
                    src->path);
 }
 
@@ -271,12 +287,7 @@ fm_status src_open_hf(fm_source *src)
     fm_status rc;
 
     src->kind = FM_SOURCE_HF;
-    if (holds(src, "model.safetensors"))
-        rc = src_add_safetensors(src, src->path, "model.safetensors", "tensors");
-    else if (holds(src, "model.safetensors.index.json"))
-        rc = add_indexed(src);
-    else
-        rc = no_weights(src);
+    rc = add_weights(src);
     if (rc == FM_OK && !holds(src, "config.json"))
         rc = fm_fail(FM_ENOTFOUND, "%s: no config.json beside the weights", src->path);
     if (rc == FM_OK)
@@ -288,6 +299,12 @@ fm_status src_open_single(fm_source *src)
 {
     src->kind = FM_SOURCE_SAFETENSORS;
     return src_add_safetensors(src, NULL, fm_path_base(src->path), "tensors");
+}
+
+fm_status src_open_torch(fm_source *src)
+{
+    src->kind = FM_SOURCE_TORCH;
+    return src_add_torch(src, NULL, fm_path_base(src->path), "tensors");
 }
 
 /* ---- adapters ---- */
@@ -333,8 +350,10 @@ static fm_status add_adapter_files(fm_source *src)
         rc = src_add_file(&f, src, src->path, "adapter_config.json");
     if (rc == FM_OK)
         rc = src_whole_file(src, f, config, true);
-    if (rc == FM_OK)
+    if (rc == FM_OK && holds(src, "adapter_model.safetensors"))
         rc = src_add_safetensors(src, src->path, "adapter_model.safetensors", prefix);
+    else if (rc == FM_OK)
+        rc = src_add_torch(src, src->path, "adapter_model.bin", prefix);
     fm_free(prefix);
     fm_free(config);
     return rc == FM_OK ? src_add_extras(src, src->path, place_nowhere) : rc;
@@ -346,9 +365,9 @@ fm_status src_open_peft(fm_source *src)
     fm_status rc;
 
     src->kind = FM_SOURCE_PEFT;
-    if (!holds(src, "adapter_model.safetensors"))
-        return fm_fail(holds(src, "adapter_model.bin") ? FM_EUNSUPPORTED : FM_ENOTFOUND,
-                       "%s: no adapter_model.safetensors (a .bin pickle is not read)", src->path);
+    if (!holds(src, "adapter_model.safetensors") && !holds(src, "adapter_model.bin"))
+        return fm_fail(FM_ENOTFOUND, "%s: no adapter_model.safetensors and no adapter_model.bin",
+                       src->path);
     rc = parse_in(&config, src, "adapter_config.json", MAX_CONFIG_BYTES);
     if (rc == FM_OK)
         rc = adapter_root(src, config);

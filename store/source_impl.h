@@ -10,6 +10,7 @@
 #include "store/base/mem.h"
 #include "store/safetensors.h"
 #include "store/source.h"
+#include "store/torch.h"
 
 #define FM_SOURCE_MAX_FILES 10000u
 #define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: cards, licences */
@@ -25,6 +26,7 @@ typedef struct src_piece {
     uint64_t bytes;
     uint64_t rows;
     uint32_t heads;
+    const fm_torch_tensor *view; /* not NULL: strides; data is then the whole file's */
     fm_digest *leaf; /* of each leaf in Hugging Face's order; in the arena */
 } src_piece;
 
@@ -41,7 +43,8 @@ typedef struct src_file {
     const char *name; /* below the exported folder, '/' between parts */
     fm_file_map map;
     fm_digest sha;
-    fm_st *st; /* where it is safetensors */
+    fm_st *st;       /* where it is safetensors */
+    fm_torch *torch; /* where it is of torch.save */
     src_part *part;
     size_t part_count, part_cap;
     fm_buf literal; /* the bytes that are no tensor's, in order */
@@ -75,6 +78,11 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
 /* Queue a tensor and the part of f that it is. prefix as for fm_tensor_path. */
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
                          fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads);
+/* The same in two steps, for files whose tensors share bytes: queue (t->name, dtype, shape, piece
+ * given; path is set), and say which stretches of f an entry at path, or a blob put there, is. */
+fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t);
+fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes);
+fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes);
 /* Bytes of f that belong to no tensor; joined to the literal part before them. */
 fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes);
 /* The whole of f is the tree entry at path; bytes stay in the mapping. */
@@ -88,6 +96,7 @@ fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_js
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
 /* A safetensors file: header as literal, tensors under prefix. */
+fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix);
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
                               const char *prefix);
 /* Every file of dir that is not in src yet: kept whole under source/files (or where `place`
@@ -101,6 +110,7 @@ fm_status src_open_hf(fm_source *src);
 fm_status src_open_peft(fm_source *src);
 fm_status src_open_single(fm_source *src);
 fm_status src_open_gguf(fm_source *src);
+fm_status src_open_torch(fm_source *src);
 
 /* A piece whose leaf digests are still to be filled; NULL = ENOMEM. */
 src_piece *src_new_piece(fm_source *src, fm_span bytes);

@@ -41,13 +41,13 @@ static void what_is_no_model_is_refused(void **state)
     tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "model.safetensors");
     assert_null(src);
     fx_text(dir, "x", "PK\3\4 a zip");
-    tk_fails(fm_source_open(&src, file), FM_EUNSUPPORTED, "pickle");
+    tk_fails(fm_source_open(&src, file), FM_ECORRUPT, "zip archive");
     fx_text(dir, "x", "\x80\x02}q\x01X\x05q");
     tk_fails(fm_source_open(&src, file), FM_EUNSUPPORTED, "pickle");
     fx_text(dir, "x", "abc");
     tk_fails(fm_source_open(&src, file), FM_ECORRUPT, "too few");
     fx_text(dir, "pytorch_model.bin", "x");
-    tk_fails(fm_source_open(&src, dir), FM_EUNSUPPORTED, "pickle");
+    tk_fails(fm_source_open(&src, dir), FM_ECORRUPT, "pytorch_model.bin");
     fx_safetensors(dir, "model.safetensors", FX_MODEL, 1);
     tk_fails(fm_source_open(&src, dir), FM_ENOTFOUND, "config.json");
     fx_text(dir, "config.json", "[]");
