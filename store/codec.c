@@ -9,6 +9,7 @@
 #include <zstd.h>
 
 #include "store/base/mem.h"
+#include "store/codec_cdelta.h"
 #include "store/codec_rans.h"
 #include "store/delta.h"
 
@@ -25,19 +26,21 @@ struct fmi_coder {
     uint8_t *plane;      /* FM_LEAF_BYTES: all planes of a leaf, one after the other */
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
-    uint8_t *coded;      /* 2 x FM_LEAF_BYTES: one stream coded in two ways */
+    fmi_cdelta *cdelta;
+    uint8_t *coded; /* 2 x FM_LEAF_BYTES: one stream coded in two ways */
     fm_buf best, trial;
 };
 
 bool fmi_codec_needs_parent(uint8_t codec)
 {
-    return codec == FMI_CODEC_SAME || codec == FMI_CODEC_DELTA || codec == FMI_CODEC_XOR;
+    return codec == FMI_CODEC_SAME || codec == FMI_CODEC_DELTA || codec == FMI_CODEC_XOR ||
+           codec == FMI_CODEC_CDELTA;
 }
 
 const char *fmi_codec_name(uint8_t codec)
 {
-    static const char *const name[FMI_CODEC_COUNT] = {"raw",  "const", "planes", "bytes",
-                                                      "same", "delta", "xor"};
+    static const char *const name[FMI_CODEC_COUNT] = {"raw",   "const", "planes", "bytes", "same",
+                                                      "delta", "xor",   "exps",   "cdelta"};
     return codec < FMI_CODEC_COUNT ? name[codec] : "unknown";
 }
 
@@ -61,6 +64,11 @@ fm_status fmi_coder_new(fmi_coder **out)
         fmi_coder_free(c);
         return fm_fail(FM_ENOMEM, "out of memory");
     }
+    fm_status rc = fmi_cdelta_new(&c->cdelta);
+    if (rc != FM_OK) {
+        fmi_coder_free(c);
+        return rc;
+    }
     *out = c;
     return FM_OK;
 }
@@ -76,6 +84,7 @@ void fmi_coder_free(fmi_coder *c)
     fm_free(c->scratch[0]);
     fm_free(c->scratch[1]);
     fm_free(c->coded);
+    fmi_cdelta_free(c->cdelta);
     fm_buf_release(&c->best);
     fm_buf_release(&c->trial);
     fm_free(c);
@@ -405,9 +414,15 @@ static void judge(fmi_coder *c, uint8_t *codec, uint8_t tried)
     fm_buf_clear(&c->trial);
 }
 
-static void try_parent(fmi_coder *c, uint8_t *codec, fm_dtype dtype, fm_span leaf,
+static void try_parent(fmi_coder *c, uint8_t *codec, const fmi_leaf_at *at, fm_span leaf,
                        const uint8_t *parent)
 {
+    fm_dtype dtype = at->dtype;
+    if (fmi_cdelta_applies(at, leaf.len)) {
+        fmi_cdelta_encode(c->cdelta, &c->trial, at, leaf, parent);
+        judge(c, codec, FMI_CODEC_CDELTA);
+        return;
+    }
     if (fmi_delta_applies(dtype)) {
         encode_delta(c, &c->trial, dtype, leaf, parent);
         judge(c, codec, FMI_CODEC_DELTA);
@@ -448,7 +463,7 @@ fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_l
     fm_buf_clear(&c->best);
     fm_buf_append(&c->best, leaf.data, leaf.len);
     if (parent)
-        try_parent(c, codec, dtype, leaf, parent);
+        try_parent(c, codec, at, leaf, parent);
     /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
     if (c->best.len > leaf.len / 10 * 6) {
         if (unit > 1) {
@@ -513,6 +528,8 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
         return FM_OK;
     case FMI_CODEC_DELTA:
         return decode_delta(c, dst, dst_bytes, dtype, coded, parent);
+    case FMI_CODEC_CDELTA:
+        return fmi_cdelta_decode(c->cdelta, dst, dst_bytes, dtype, coded, parent);
     case FMI_CODEC_XOR:
         rc = decode_planes(c, dst, dst_bytes, coded);
         if (rc == FM_OK)

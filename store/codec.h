@@ -22,6 +22,8 @@ typedef enum fmi_codec {
     FMI_CODEC_SAME = 4,   /* equal to the parent's leaf: no payload */
     FMI_CODEC_DELTA = 5,  /* ordered-integer delta in buckets of the parent's exponent */
     FMI_CODEC_XOR = 6,    /* PLANES of (child XOR parent) */
+    FMI_CODEC_EXPS = 7,   /* exponents by Huffman, the rest raw */
+    FMI_CODEC_CDELTA = 8, /* integer delta, contexts by the parent's exponent and by row */
     FMI_CODEC_COUNT
 } fmi_codec;
 

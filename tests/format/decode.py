@@ -13,7 +13,7 @@ import sys
 
 LEAF = 1 << 20
 FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
-CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor"]
+CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta"]
 
 
 def find_zstd():
@@ -133,6 +133,77 @@ def delta(data, size, dtype, parent, zstd):
     return bytes(out)
 
 
+def crans_tables(data, at, tables):
+    """Per table the slots (symbol, frequency, slot - start); and where the bytes go on."""
+    pos, out = 8 * at, []
+
+    def bits(n):
+        nonlocal pos
+        v = sum((data[p >> 3] >> (p & 7) & 1) << i for i, p in enumerate(range(pos, pos + n)))
+        pos += n
+        return v
+    for _ in range(tables):
+        slots = []
+        for s in range(bits(7) + 1):
+            n = bits(4)
+            f = (1 << (n - 1)) | bits(n - 1) if n else 0
+            slots += [(s, f, j) for j in range(f)]
+        need(len(slots) == 2048, "frequencies sum to 2048")
+        out.append(slots)
+    return out, (pos + 7) // 8
+
+
+def crans(data, at, slots, table):
+    x = list(struct.unpack_from("<32I", data, at))
+    at += 128
+    out = bytearray(len(table))
+    for i, t in enumerate(table):
+        v = x[i & 31]
+        out[i], f, j = slots[t][v & 2047]
+        v = f * (v >> 11) + j
+        if v < 1 << 16:
+            v = v << 16 | data[at] | data[at + 1] << 8
+            at += 2
+        x[i & 31] = v
+    need(x == [1 << 16] * 32 and at == len(data), "end of the words")
+    return out
+
+
+def cdelta(data, size, dtype, parent, zstd):
+    width, shift, mask = FLOATS[dtype]
+    n, top, ones = size // width, 1 << (8 * width - 1), (1 << 8 * width) - 1
+    each, first, base = struct.unpack_from("<HHh", data)
+    rows = 1 + max(0, n - first + each - 1) // each
+    scales, at = stream(data, 6, rows, zstd)
+    tail_bytes, = struct.unpack_from("<I", data, at)
+    tails = int.from_bytes(data[at + 4:at + 4 + tail_bytes], "little")
+    at += 4 + tail_bytes
+    tables = data[at] + 1
+    last = data[at + 1:at + 1 + tables]
+    slots, at = crans_tables(data, at + 1 + tables, tables)
+    values = [int.from_bytes(parent[i:i + width], "little") for i in range(0, size, width)]
+    table = bytearray(n)
+    for i, p in enumerate(values):
+        s = scales[0 if i < first else 1 + (i - first) // each]
+        e = max(p >> shift & mask, 1)
+        c = 128 + e % 128 if s == 255 else min(max(s + base - 2 * e + 24, 0), 127)
+        table[i] = next(t for t in range(tables) if c <= last[t])
+    out, used = bytearray(size), 0
+    for i, z in enumerate(crans(data, at, slots, table)):
+        if z >= 16:
+            k = (z - 16) // 4 + 2
+            z = (4 + (z - 16) % 4) << k | tails >> used & ((1 << k) - 1)
+            used += k
+        u = z >> 1 ^ (ones if z & 1 else 0)
+        p = values[i]
+        o = (p ^ ones) - u if p & top else (p | top) + u
+        o &= ones
+        v = o & (top - 1) if o & top else o ^ ones
+        out[i * width:(i + 1) * width] = v.to_bytes(width, "little")
+    need((used + 7) // 8 == tail_bytes, "tails")
+    return bytes(out)
+
+
 def leaf(codec, coded, size, dtype, parent, zstd):
     name = CODECS[codec]
     if name == "raw":
@@ -150,6 +221,8 @@ def leaf(codec, coded, size, dtype, parent, zstd):
         return parent
     if name == "delta":
         return delta(coded, size, dtype, parent, zstd)
+    if name == "cdelta":
+        return cdelta(coded, size, dtype, parent, zstd)
     return bytes(a ^ b for a, b in zip(planes(coded, size, zstd), parent))
 
 

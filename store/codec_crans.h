@@ -1,0 +1,57 @@
+/* codec_crans.h - rANS with a table per context: symbols below 128, up to 64 tables of 11-bit
+ * frequencies, 32 interleaved 32-bit states, 16-bit words.
+ *
+ * Which table codes symbol i is known to both sides (table[i]), so contexts cost no sorting. 32
+ * states, because a vector unit decodes as many at once and a scalar one hides its latencies behind
+ * them. Integers only: the bytes are the same whichever way they were made. Method: J. Duda,
+ * "Asymmetric numeral systems", arXiv 1311.2540; interleaving: F. Giesen, arXiv 1402.3392. */
+#ifndef FM_STORE_CODEC_CRANS_H
+#define FM_STORE_CODEC_CRANS_H
+
+#include "store/base/buf.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_CRANS_BITS 11u
+#define FMI_CRANS_SCALE (1u << FMI_CRANS_BITS)
+#define FMI_CRANS_STATES 32u
+#define FMI_CRANS_SYMBOLS 128u
+#define FMI_CRANS_TABLES 64u
+
+/* Each row sums to FMI_CRANS_SCALE; a symbol of frequency 0 does not occur. */
+typedef uint16_t fmi_crans_freq[FMI_CRANS_SYMBOLS];
+
+/* What coding needs of a set of tables, about 640 KiB. */
+typedef struct fmi_crans {
+    fmi_crans_freq freq[FMI_CRANS_TABLES];
+    union {
+        /* symbol | (freq - 1) << 8 | (slot - start) << 20 */
+        uint32_t slot[FMI_CRANS_TABLES * FMI_CRANS_SCALE];
+        struct {
+            uint64_t inverse; /* ceil(2^43 / freq) */
+            uint32_t start, rest;
+        } code[FMI_CRANS_TABLES * FMI_CRANS_SYMBOLS];
+    } u;
+} fmi_crans;
+
+/* Frequencies of table t from how often each symbol occurs (at least one does). */
+void fmi_crans_normalise(fmi_crans *m, size_t t, const uint32_t histogram[FMI_CRANS_SYMBOLS]);
+/* Tables 0..tables-1 of m->freq to bytes and back; FM_ECORRUPT where they are malformed. */
+void fmi_crans_put_tables(fm_buf *out, const fmi_crans *m, size_t tables);
+FM_CHECKED fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur);
+
+/* Appends 32 states and the words. table[i] < tables; symbol i has a frequency there. */
+void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
+                      const uint8_t *table, size_t n);
+/* All of src must be used up, and the states must end where the encoder began: FM_ECORRUPT. */
+FM_CHECKED fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol,
+                                      const uint8_t *table, size_t n, fm_span src);
+
+/* How decoding is done: 0 portable, 1 AVX-512. Returns what will be used; tests lower it. */
+int fmi_crans_level(int most);
+
+/* n * log2(n) in 1/256 bits, by integers alone: choices must not depend on a math library. */
+uint64_t fmi_crans_nlog2(uint32_t n);
+
+FM_END_DECLS
+#endif

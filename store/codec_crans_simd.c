@@ -1,0 +1,70 @@
+/* codec_crans_simd.c - 32 states in two AVX-512 registers. A lane that runs low takes the next word:
+ * expanding a mask's worth of consecutive words into lanes is one instruction (VBMI2). */
+#include "store/codec_crans_simd.h"
+
+#include "store/codec_crans.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2")))
+
+int fmi_crans_simd_level(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi2");
+}
+
+/* The low byte of each entry is the symbol; words is read by 32 bytes. */
+WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
+                                const uint8_t *table, const uint8_t **words)
+{
+    __m512i t = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table));
+    __m512i at = _mm512_and_si512(x, _mm512_set1_epi32(FMI_CRANS_SCALE - 1));
+    at = _mm512_or_si512(at, _mm512_slli_epi32(t, FMI_CRANS_BITS));
+    __m512i e = _mm512_i32gather_epi32(at, slot, 4);
+    __m512i f = _mm512_and_si512(_mm512_srli_epi32(e, 8), _mm512_set1_epi32(0xfff));
+    __m512i h = _mm512_srli_epi32(x, FMI_CRANS_BITS);
+    /* f holds freq - 1, so (f + 1) * h = f * h + h; both are below 2^21 and 2^12 */
+    __m512i v = _mm512_add_epi32(_mm512_mullo_epi32(f, h), h);
+    v = _mm512_add_epi32(v, _mm512_srli_epi32(e, 20));
+    __mmask16 low = _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(1 << 16));
+    __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)*words);
+    __m512i in = _mm512_cvtepu16_epi32(_mm256_maskz_expand_epi16(low, w));
+    *words += 2 * __builtin_popcount(low);
+    *entry = e;
+    return _mm512_or_si512(_mm512_mask_slli_epi32(v, low, v, 16), in);
+}
+
+WIDE size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
+                                  size_t n, uint32_t x[32], const uint8_t **words,
+                                  const uint8_t *end)
+{
+    const uint8_t *p = *words;
+    __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
+    size_t i = 0;
+    for (; n - i >= 32 && end - p >= 64; i += 32) {
+        __m512i ea, eb;
+        a = step(a, &ea, slot, table + i, &p);
+        b = step(b, &eb, slot, table + i + 16, &p);
+        _mm_storeu_si128((__m128i *)(void *)(symbol + i), _mm512_cvtepi32_epi8(ea));
+        _mm_storeu_si128((__m128i *)(void *)(symbol + i + 16), _mm512_cvtepi32_epi8(eb));
+    }
+    _mm512_storeu_si512(x, a);
+    _mm512_storeu_si512(x + 16, b);
+    *words = p;
+    return i;
+}
+#else
+int fmi_crans_simd_level(void)
+{
+    return 0;
+}
+
+size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+                             uint32_t x[32], const uint8_t **words, const uint8_t *end)
+{
+    (void)slot, (void)symbol, (void)table, (void)n, (void)x, (void)words, (void)end;
+    return 0;
+}
+#endif

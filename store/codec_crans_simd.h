@@ -1,0 +1,16 @@
+/* codec_crans_simd.h - between codec_crans.c and its vector form: the same bytes, sooner. */
+#ifndef FM_STORE_CODEC_CRANS_SIMD_H
+#define FM_STORE_CODEC_CRANS_SIMD_H
+
+#include "store/base/fm.h"
+
+FM_BEGIN_DECLS
+
+int fmi_crans_simd_level(void); /* 1: this machine decodes with AVX-512 (F, BW, VL, VBMI2) */
+/* Whole groups of 32 symbols while their words are surely there: returns how many symbols, moves
+ * *words, updates x. Call only where the level is above 0. */
+size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+                             uint32_t x[32], const uint8_t **words, const uint8_t *end);
+
+FM_END_DECLS
+#endif
