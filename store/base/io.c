@@ -73,6 +73,18 @@ static bool gate(void)
     return true;
 }
 
+static int gate_fsync(int fd)
+{
+    int rc;
+
+    if (gate())
+        return -1;
+    do
+        rc = fsync(fd);
+    while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
 static int gate_open(const char *path, int flags)
 {
     int fd;
@@ -309,7 +321,7 @@ fm_status fm_fsync_dir(const char *path)
     if (fd < 0)
         return io_fail("open", path);
     /* EINVAL: a file system that has nothing to sync for a folder. */
-    if ((gate() || fsync(fd) < 0) && errno != EINVAL)
+    if (gate_fsync(fd) < 0 && errno != EINVAL)
         rc = io_fail("fsync", path);
     close(fd);
     return rc;
@@ -654,12 +666,13 @@ static fm_status put_in_place(fm_writer *w, const char *path)
     w->temp = NULL;
     int fd = w->fd;
     w->fd = -1;
-    return close(fd) < 0 ? io_fail("close", path) : FM_OK;
+    /* EINTR: the descriptor is gone, and what was written stays written. */
+    return close(fd) < 0 && errno != EINTR ? io_fail("close", path) : FM_OK;
 }
 
 static fm_status publish(fm_writer *w, const char *path)
 {
-    if (gate() || fsync(w->fd) < 0)
+    if (gate_fsync(w->fd) < 0)
         return io_fail("fsync", w->temp);
     fm_status rc = put_in_place(w, path);
     return rc < 0 ? rc : fsync_folder_of(path);

@@ -1,0 +1,76 @@
+/* fault_kit.h - a small repository, the commands that change it, and what must hold after each of
+ * them met its fate under the injector (preload/record.h).
+ *
+ * Commands are the built program itself (FM_BIN), started with the injector (FM_INJECT) preloaded;
+ * checks are made in this process through the public headers. Dates and names are fixed by the
+ * environment, so that a command's refs are known from a run that nothing disturbed. */
+#ifndef FM_TESTS_FAULT_KIT_H
+#define FM_TESTS_FAULT_KIT_H
+
+#include "lineage/lineage.h"
+#include "tests/fault/preload/record.h"
+#include "tests/testkit.h"
+
+#define FK_MAX_REFS 256
+#define FK_MAX_CALLS 4096
+
+typedef struct fk_ref {
+    char name[256];
+    fm_oid oid;
+} fk_ref;
+typedef struct fk_refs {
+    fk_ref ref[FK_MAX_REFS];
+    size_t count;
+} fk_refs;
+
+typedef struct fk_command {
+    const char *name;
+    const char *argv[20]; /* after "fmstore -C <work>"; "@x" is the file x of the world */
+    fk_refs after;        /* of an undisturbed run */
+    uint32_t *kind;       /* of each call it makes, in order */
+    uint64_t *len;
+    bool *foreign; /* by libgit2 or SQLite */
+    size_t calls;
+} fk_command;
+
+typedef struct fk_world {
+    char *dir;   /* scratch, in memory where the machine has such a place */
+    char *sound; /* the repository before a command */
+    char *work;  /* its copy that commands run on */
+    fk_refs before;
+    fk_command *command;
+    size_t commands;
+} fk_world;
+
+/* How a command is to fare; at 0: undisturbed. */
+typedef struct fk_fate {
+    uint64_t at;
+    const char *how; /* record.h's words */
+    bool forever;
+    const char *log; /* NULL: none */
+    bool data;
+} fk_fate;
+
+/* false: this machine or build cannot run it; why is printed. */
+bool fk_available(void);
+void fk_world_make(fk_world *w);
+void fk_world_free(fk_world *w);
+void fk_reset(fk_world *w); /* work = sound */
+void fk_copy_tree(const char *from, const char *to);
+/* Exit code, or -signal. The last lines of its stderr are in fk_said(). */
+int fk_run(const fk_world *w, const fk_command *c, const fk_fate *fate);
+const char *fk_said(void);
+/* Runs c undisturbed on a copy, notes its refs and its calls. */
+void fk_learn(fk_world *w, fk_command *c);
+
+/* All that is wrong with the repository, "" = nothing: it opens, fsck in full finds nothing, each
+ * ref is where `before` or `after` has it, and what each version of `before` held reads with the
+ * same bytes. wants_after: each ref is where `after` has it. */
+const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *after,
+                     bool wants_after);
+void fk_refs_of(fk_refs *out, const char *repo);
+bool fk_refs_equal(const fk_refs *a, const fk_refs *b);
+/* Sets the times of all files back, as if the kill had been an hour ago. */
+void fk_age(const char *dir);
+
+#endif
