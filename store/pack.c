@@ -13,7 +13,17 @@ static const uint8_t pack_magic[8] = {0x93, 'F', 'M', 'P', 'A', 'C', 'K', '\n'};
 static const uint8_t record_magic[8] = {0x93, 'F', 'M', 'R', 'E', 'C', '1', '\n'};
 static const uint8_t footer_magic[8] = {0x93, 'F', 'M', 'E', 'N', 'D', '1', '\n'};
 
-enum { KIND_TENSOR = 1, KIND_BLOB = 2, FLAG_PARENT = 1, DTYPE_NAME_BYTES = 16 };
+#define FMI_RECIPE_BYTES_MAX                                                                       \
+    (RECIPE_FIXED_BYTES + FMI_PARENTS_MAX * FM_DIGEST_BYTES + FMI_PARAMS_MAX)
+
+enum {
+    KIND_TENSOR = 1,
+    KIND_BLOB = 2,
+    FLAG_PARENT = 1,
+    FLAG_RECIPE = 2,
+    RECIPE_FIXED_BYTES = 16,
+    DTYPE_NAME_BYTES = 16
+};
 
 uint32_t fmi_leaf_count(uint64_t bytes)
 {
@@ -49,18 +59,41 @@ uint32_t fmi_leaf_stored(const fmi_record *r, uint32_t i)
     return fm_get_u32(leaf_row(r, i) + 36);
 }
 
-static uint64_t head_bytes_of(uint32_t leaf_count)
+static uint64_t head_bytes_of(uint32_t leaf_count, uint32_t recipe_bytes)
 {
-    uint64_t n =
-        FMI_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMI_LEAF_ROW_BYTES + FM_DIGEST_BYTES;
+    uint64_t n = FMI_RECORD_FIXED_BYTES + (uint64_t)leaf_count * FMI_LEAF_ROW_BYTES + recipe_bytes +
+                 FM_DIGEST_BYTES;
     return (n + FMI_PACK_ALIGN - 1) / FMI_PACK_ALIGN * FMI_PACK_ALIGN;
 }
 
 /* ==== writing ============================================================================== */
 
+static uint32_t recipe_bytes_of(const fmi_record *r)
+{
+    if (r->recipe.op == FMI_OP_NONE)
+        return 0;
+    fm_assert(r->recipe.params.len <= FMI_PARAMS_MAX && r->parent_count <= FMI_PARENTS_MAX);
+    return RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + (uint32_t)r->recipe.params.len;
+}
+
+/* u16 operation | u16 mode | u32 parents | u32 bytes of parameters | u32 0 | ids | parameters */
+static void put_recipe(uint8_t *at, const fmi_record *r)
+{
+    fm_put_u16(at, r->recipe.op);
+    fm_put_u16(at + 2, r->recipe.mode);
+    fm_put_u32(at + 4, r->parent_count);
+    fm_put_u32(at + 8, (uint32_t)r->recipe.params.len);
+    at += RECIPE_FIXED_BYTES;
+    for (uint32_t k = 0; k < r->parent_count; k++, at += FM_DIGEST_BYTES)
+        memcpy(at, r->parent[k].b, FM_DIGEST_BYTES);
+    if (r->recipe.params.len)
+        memcpy(at, r->recipe.params.data, r->recipe.params.len);
+}
+
 fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *rows)
 {
-    uint64_t head_bytes = head_bytes_of(r->leaf_count);
+    const uint32_t recipe_bytes = recipe_bytes_of(r);
+    uint64_t head_bytes = head_bytes_of(r->leaf_count, recipe_bytes);
     uint8_t *h = fm_buf_extend(out, (size_t)head_bytes);
     if (!h)
         return fm_buf_ok(out);
@@ -68,7 +101,7 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
     memcpy(h, record_magic, 8);
     fm_put_u32(h + 8, (uint32_t)head_bytes);
     h[12] = r->is_blob ? KIND_BLOB : KIND_TENSOR;
-    h[13] = r->parent_count ? FLAG_PARENT : 0;
+    h[13] = recipe_bytes ? FLAG_RECIPE : r->parent_count ? FLAG_PARENT : 0;
     h[14] = (uint8_t)r->depth;
     h[15] = (uint8_t)r->shape.rank;
     if (!r->is_blob) {
@@ -76,11 +109,12 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
         memcpy(h + 16, name, strnlen(name, DTYPE_NAME_BYTES));
     }
     memcpy(h + 32, r->id.b, FM_DIGEST_BYTES);
-    if (r->parent_count)
+    if (r->parent_count && !recipe_bytes)
         memcpy(h + 64, r->parent[0].b, FM_DIGEST_BYTES);
     fm_put_u64(h + 96, r->bytes);
     fm_put_u64(h + 104, r->payload_bytes);
     fm_put_u32(h + 112, r->leaf_count);
+    fm_put_u32(h + 116, recipe_bytes);
     for (uint32_t i = 0; i < r->shape.rank; i++)
         fm_put_u64(h + 120 + 8 * (size_t)i, r->shape.dim[i]);
     for (uint32_t i = 0; i < r->leaf_count; i++) {
@@ -89,6 +123,8 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
         row[32] = rows[i].codec;
         fm_put_u32(row + 36, rows[i].stored_bytes);
     }
+    if (recipe_bytes)
+        put_recipe(h + FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES, r);
     fm_digest sum;
     fm_status rc = fm_sha256(&sum, h, (size_t)head_bytes - FM_DIGEST_BYTES);
     if (rc != FM_OK)
@@ -97,11 +133,12 @@ fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *
     return FM_OK;
 }
 
-void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES])
+void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES], uint32_t features)
 {
     memset(out, 0, FMI_PACK_HEADER_BYTES);
     memcpy(out, pack_magic, 8);
     fm_put_u32(out + 8, FMI_PACK_VERSION);
+    fm_put_u32(out + 12, features);
 }
 
 void fmi_pack_footer(uint8_t out[FMI_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
@@ -130,9 +167,9 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     if (h[12] != KIND_TENSOR && h[12] != KIND_BLOB)
         return fm_fail(FM_ECORRUPT, "%s: record kind %u is unknown", what, h[12]);
     r->is_blob = h[12] == KIND_BLOB;
-    if (h[13] & ~FLAG_PARENT)
+    if (h[13] > FLAG_RECIPE)
         return fm_fail(FM_EVERSION, "%s: record flags 0x%02x need a newer fmstore", what, h[13]);
-    r->parent_count = h[13] & FLAG_PARENT;
+    r->parent_count = h[13] != 0; /* of a recipe they are counted in its section */
     r->depth = h[14];
     r->shape.rank = h[15];
     if (r->depth > FMI_CHAIN_MAX || (r->depth > 0) != (r->parent_count > 0))
@@ -140,7 +177,8 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     if (r->shape.rank > FM_MAX_RANK || (r->is_blob && (r->shape.rank || r->parent_count)))
         return fm_fail(FM_ECORRUPT, "%s: record rank %u is out of range", what, r->shape.rank);
     memcpy(r->id.b, h + 32, FM_DIGEST_BYTES);
-    memcpy(r->parent[0].b, h + 64, FM_DIGEST_BYTES);
+    if (h[13] == FLAG_PARENT)
+        memcpy(r->parent[0].b, h + 64, FM_DIGEST_BYTES);
     r->bytes = fm_get_u64(h + 96);
     r->payload_bytes = fm_get_u64(h + 104);
     r->leaf_count = fm_get_u32(h + 112);
@@ -165,14 +203,35 @@ static fm_status parse_fixed(fmi_record *r, const uint8_t *h, const char *what)
     return FM_OK;
 }
 
+static fm_status parse_recipe(fmi_record *r, fm_span section, const char *what)
+{
+    fm_cursor c;
+    fm_cursor_init(&c, section);
+    r->recipe.op = fm_cursor_u16(&c);
+    r->recipe.mode = fm_cursor_u16(&c);
+    r->parent_count = fm_cursor_u32(&c);
+    const uint32_t params = fm_cursor_u32(&c), reserved = fm_cursor_u32(&c);
+    if (c.failed || r->parent_count < 1 || r->parent_count > FMI_PARENTS_MAX ||
+        params > FMI_PARAMS_MAX || reserved || r->recipe.op == FMI_OP_NONE ||
+        section.len != RECIPE_FIXED_BYTES + r->parent_count * FM_DIGEST_BYTES + params)
+        return fm_fail(FM_ECORRUPT, "%s: the recipe of %u parents and %u parameter bytes is none",
+                       what, r->parent_count, params);
+    for (uint32_t k = 0; k < r->parent_count; k++)
+        memcpy(r->parent[k].b, fm_cursor_bytes(&c, FM_DIGEST_BYTES).data, FM_DIGEST_BYTES);
+    r->recipe.params = fm_cursor_bytes(&c, params);
+    return fm_cursor_ok(&c, what, "the recipe");
+}
+
 /* What is reserved must be zero, so that it can mean something later. */
 static fm_status check_reserved(const fmi_record *r, const uint8_t *h, const char *what)
 {
+    const bool delta = h[13] == FLAG_PARENT;
     size_t dims = 120 + 8 * (size_t)r->shape.rank;
-    size_t table_end = FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES;
-    bool zero = is_zero(h + 116, 4) && is_zero(h + dims, FMI_RECORD_FIXED_BYTES - dims) &&
+    size_t table_end =
+        FMI_RECORD_FIXED_BYTES + (size_t)r->leaf_count * FMI_LEAF_ROW_BYTES + fm_get_u32(h + 116);
+    bool zero = is_zero(h + dims, FMI_RECORD_FIXED_BYTES - dims) &&
                 is_zero(h + table_end, (size_t)r->head_bytes - FM_DIGEST_BYTES - table_end) &&
-                (r->parent_count || is_zero(h + 64, FM_DIGEST_BYTES)) &&
+                (delta || is_zero(h + 64, FM_DIGEST_BYTES)) &&
                 (!r->is_blob || is_zero(h + 16, DTYPE_NAME_BYTES));
     for (uint32_t i = 0; zero && i < r->leaf_count; i++)
         zero = is_zero(leaf_row(r, i) + 33, 3);
@@ -223,8 +282,10 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
     if (bytes.len < FMI_RECORD_FIXED_BYTES || memcmp(bytes.data, record_magic, 8) != 0)
         return fm_fail(FM_ECORRUPT, "%s: no record begins here", what);
     r.head_bytes = fm_get_u32(bytes.data + 8);
+    const uint32_t recipe_bytes = fm_get_u32(bytes.data + 116);
     if (r.head_bytes > bytes.len || r.head_bytes % FMI_PACK_ALIGN ||
-        r.head_bytes != head_bytes_of(fm_get_u32(bytes.data + 112)))
+        recipe_bytes > FMI_RECIPE_BYTES_MAX ||
+        r.head_bytes != head_bytes_of(fm_get_u32(bytes.data + 112), recipe_bytes))
         return fm_fail(FM_ECORRUPT, "%s: record head of %llu bytes leaves the pack", what,
                        (unsigned long long)r.head_bytes);
     fm_digest sum;
@@ -234,6 +295,12 @@ fm_status fmi_record_parse(fmi_record *out, fm_span bytes, const char *what)
     if (memcmp(sum.b, bytes.data + r.head_bytes - FM_DIGEST_BYTES, FM_DIGEST_BYTES) != 0)
         return fm_fail(FM_ECORRUPT, "%s: the record head's checksum is wrong", what);
     rc = parse_fixed(&r, bytes.data, what);
+    if (rc == FM_OK && (bytes.data[13] == FLAG_RECIPE) != (recipe_bytes > 0))
+        rc = fm_fail(FM_ECORRUPT, "%s: a recipe of %u bytes contradicts the flags", what,
+                     recipe_bytes);
+    const size_t table_end = FMI_RECORD_FIXED_BYTES + (size_t)r.leaf_count * FMI_LEAF_ROW_BYTES;
+    if (rc == FM_OK && recipe_bytes)
+        rc = parse_recipe(&r, fm_span_of(bytes.data + table_end, recipe_bytes), what);
     if (rc != FM_OK)
         return rc;
     r.table = bytes.data + FMI_RECORD_FIXED_BYTES;
@@ -261,7 +328,7 @@ static fm_status check_frame(fm_span pack, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: not a pack (its first bytes are wrong)", what);
     uint32_t version = fm_get_u32(pack.data + 8);
     uint32_t features = fm_get_u32(pack.data + 12);
-    if (version != FMI_PACK_VERSION || features)
+    if (version != FMI_PACK_VERSION || (features & ~FMI_PACK_RECIPES))
         return fm_fail(FM_EVERSION,
                        "%s: pack version %u, features 0x%x: written by a newer fmstore", what,
                        version, features);
@@ -322,6 +389,10 @@ static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_vis
         where_at(place, sizeof place, what, at);
         fmi_record r;
         fm_status rc = fmi_record_parse(&r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
+        if (rc == FM_OK && r.recipe.op != FMI_OP_NONE &&
+            !(fm_get_u32(pack.data + 12) & FMI_PACK_RECIPES))
+            rc = fm_fail(FM_ECORRUPT, "%s: a recipe, which the pack's header does not announce",
+                         place);
         if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
             st->bad = true;
             rc = lost ? FM_OK : report(v, fm_error_text());

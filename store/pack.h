@@ -8,7 +8,7 @@
 #define FM_STORE_PACK_H
 
 #include "store/base/buf.h"
-#include "store/tensor.h"
+#include "store/recipe.h"
 
 FM_BEGIN_DECLS
 
@@ -18,9 +18,8 @@ FM_BEGIN_DECLS
 #define FMI_PACK_FOOTER_BYTES 64u
 #define FMI_RECORD_FIXED_BYTES 192u
 #define FMI_LEAF_ROW_BYTES 40u
-#define FMI_CHAIN_MAX 8u /* most delta steps between an object and one that needs no parent */
-
-#define FMI_PARENTS_MAX 8u
+#define FMI_PACK_RECIPES 1u /* a feature: records may carry recipes */
+#define FMI_CHAIN_MAX 8u    /* most steps between an object and one that needs no parent */
 
 /* One record, parsed; table and payload point into the span it was parsed from. */
 typedef struct fmi_record {
@@ -30,7 +29,8 @@ typedef struct fmi_record {
     fm_digest id;
     uint32_t parent_count; /* 0: needs nothing. 1 without a recipe: a delta parent */
     fm_digest parent[FMI_PARENTS_MAX];
-    uint32_t depth; /* 0 = needs no parent */
+    fmi_recipe recipe; /* op FMI_OP_NONE: none. Its fit to the parents is not checked here */
+    uint32_t depth;    /* 0 = needs no parent */
     uint32_t leaf_count;
     uint64_t bytes;         /* decoded */
     uint64_t payload_bytes; /* coded, without padding */
@@ -60,7 +60,8 @@ typedef struct fmi_leaf_row {
 /* Appends the head of r (table, payload, head_bytes and stored_bytes of r are not read). */
 FM_CHECKED fm_status fmi_record_head(fm_buf *out, const fmi_record *r, const fmi_leaf_row *rows);
 
-void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES]);
+/* features: 0 or FMI_PACK_RECIPES. */
+void fmi_pack_header(uint8_t out[FMI_PACK_HEADER_BYTES], uint32_t features);
 /* heads: SHA-256 over the checksum of every record's head, in order. */
 void fmi_pack_footer(uint8_t out[FMI_PACK_FOOTER_BYTES], uint64_t records, uint64_t file_bytes,
                      const fm_digest *heads);

@@ -433,40 +433,52 @@ static fm_status find_locked(fm_store *s, const fm_digest *id, uint32_t nth, boo
     return rc == FM_OK ? fmi_index_find(s->index, id, nth, place) : rc;
 }
 
-static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_t left, bool *out);
+/* Objects that share ancestors are many; each is looked at once. */
+typedef struct has_state {
+    fm_store *s;
+    bool look;
+    fm_map *had; /* made where an object has several parents */
+} has_state;
 
-static fm_status has_all_locked(fm_store *s, const fmi_place *place, bool look, uint32_t left,
-                                bool *out)
+static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, bool *out);
+
+static fm_status has_parents(has_state *st, const fmi_place *place, uint32_t left, bool *out)
 {
     fm_status rc = FM_OK;
     *out = true;
+    if (place->parent_count > 1 && !st->had)
+        rc = fm_map_new(&st->had);
     for (uint32_t k = 0; rc == FM_OK && *out && k < place->parent_count; k++)
-        rc = has_locked(s, &place->parent[k], look, left - 1, out);
+        rc = has_locked(st, &place->parent[k], left, out);
     return rc;
 }
 
 /* An object is had when some place of it is sound and all that its deltas need is had too: else a
  * stray pack would keep good bytes from being stored. Parents lie above by at most `left` steps. */
-static fm_status has_locked(fm_store *s, const fm_digest *id, bool look, uint32_t left, bool *out)
+static fm_status has_locked(has_state *st, const fm_digest *id, uint32_t left, bool *out)
 {
     fm_status rc = FM_OK;
-    *out = false;
+    *out = st->had && fm_map_has(st->had, id->b, FM_DIGEST_BYTES);
     for (uint32_t nth = 0; rc == FM_OK && !*out; nth++) {
         fmi_place place;
-        rc = find_locked(s, id, nth, look, &place);
+        rc = find_locked(st->s, id, nth, st->look, &place);
         if (rc != FM_OK || place.bad) /* sound places come first */
             break;
         if (place.parent_count == 0 || left > 0)
-            rc = has_all_locked(s, &place, look, left, out);
+            rc = has_parents(st, &place, left - (left > 0), out);
+        if (rc == FM_OK && *out && st->had)
+            rc = fm_map_put(st->had, id->b, FM_DIGEST_BYTES, st, NULL);
     }
     return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
 fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, bool *out)
 {
+    has_state st = {s, look, NULL};
     pthread_mutex_lock(&s->mutex);
-    fm_status rc = has_locked(s, id, look, FMI_CHAIN_MAX, out);
+    fm_status rc = has_locked(&st, id, FMI_CHAIN_MAX, out);
     pthread_mutex_unlock(&s->mutex);
+    fm_map_free(st.had);
     return rc;
 }
 

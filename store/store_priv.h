@@ -66,12 +66,29 @@ FM_CHECKED fm_status fmi_store_has(fm_store *s, const fm_digest *id, bool look, 
 FM_CHECKED fm_status fmi_store_record(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
                                       fmi_record *out, fmi_place *place);
 
-/* An object and the ancestors that its deltas need, link[0] being the object. */
+/* An object and all that its leaves are made from. link[0] is the object; each step to a parent
+ * goes to a lesser depth. The leaves of recipes' inputs are kept for a while, so that one which is
+ * needed piece by piece is decoded once. Threads may read through one chain at once, each with a
+ * coder of its own. */
+#define FMI_LINKS_MAX 64u
+#define FMI_COST_MAX 4096u /* leaves decoded for one leaf, at most */
+
+typedef struct fmi_link_more {
+    uint64_t *offset;                 /* of each leaf in the payload */
+    uint8_t *owned;                   /* a record of an open transaction, read back */
+    uint32_t parent[FMI_PARENTS_MAX]; /* numbers of links */
+    fmi_inputs inputs;                /* of a recipe; read and ctx are not set */
+    uint64_t cost;
+} fmi_link_more;
+
+typedef struct fmi_leaf_cache fmi_leaf_cache;
+
 typedef struct fmi_chain {
-    fmi_record link[FMI_CHAIN_MAX + 1];
-    uint64_t *offset[FMI_CHAIN_MAX + 1]; /* of each leaf in its payload */
-    uint8_t *owned[FMI_CHAIN_MAX + 1];   /* records of an open transaction, read back */
+    fmi_record *link;
+    fmi_link_more *more;
     uint32_t count;
+    size_t link_cap, more_cap;
+    fmi_leaf_cache *cache; /* NULL: no recipe */
 } fmi_chain;
 
 /* Where a transaction's staged records come from; fn gives FM_ENOTFOUND for others' ids. The bytes
@@ -81,15 +98,43 @@ typedef struct fmi_staged {
     fm_status (*read)(void *ctx, const fm_digest *id, uint8_t **bytes, size_t *len);
 } fmi_staged;
 
-/* staged may be NULL. FM_EBASE: a parent is missing or has another dtype or shape. */
+/* staged may be NULL. FM_EBASE: a parent is missing or has another dtype or shape. FM_ELIMIT: more
+ * than FMI_LINKS_MAX objects or FMI_COST_MAX leaves are needed. */
 FM_CHECKED fm_status fmi_chain_open(fmi_chain *out, fm_store *s, const fm_digest *id, uint32_t nth,
                                     const fmi_staged *staged);
 /* As above, for a record already in hand. */
 FM_CHECKED fm_status fmi_chain_from(fmi_chain *out, fm_store *s, const fmi_record *r,
                                     const fmi_staged *staged);
+/* For a record that is yet to be written: parents, recipe and form are given, depth is set here, and the
+ * parameters are copied: draft->recipe points to the chain's.
+ * FM_ELIMIT: a parent is at the greatest depth. Only fmi_chain_predict reads it. */
+FM_CHECKED fm_status fmi_chain_draft(fmi_chain *out, fm_store *s, fmi_record *draft,
+                                     const fmi_staged *staged);
 void fmi_chain_release(fmi_chain *ch);
 /* Decodes leaf i of the object and checks every digest on the way. */
 FM_CHECKED fm_status fmi_chain_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst);
+
+/* What leaf i of the object is coded against: its parent's, or what its recipe gives. */
+FM_CHECKED fm_status fmi_chain_predict(const fmi_chain *ch, fmi_coder *c, uint32_t i, uint8_t *dst);
+/* Bytes [offset, offset + bytes) of the object; chains opened with fmi_chain_keep keep leaves. */
+FM_CHECKED fm_status fmi_chain_range(const fmi_chain *ch, fmi_coder *c, uint64_t offset, void *dst,
+                                     size_t bytes);
+/* Keeps up to `leaves` decoded leaves from now on, for who reads many small ranges. */
+FM_CHECKED fm_status fmi_chain_keep(fmi_chain *ch, size_t leaves);
+
+/* ---- cache.c ---- */
+FM_CHECKED fm_status fmi_cache_new(fmi_leaf_cache **out, size_t leaves);
+void fmi_cache_free(fmi_leaf_cache *k);
+/* A leaf that is kept is held until it is returned; out->data NULL: it is not kept. */
+typedef struct fmi_held_leaf {
+    const uint8_t *data;
+    void *slot; /* NULL: `data` is the holder's own */
+} fmi_held_leaf;
+void fmi_cache_take(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, fmi_held_leaf *out);
+/* data (fm_malloc) goes to the cache, or stays the holder's where all places are held. */
+void fmi_cache_add(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, uint8_t *data,
+                   fmi_held_leaf *out);
+void fmi_cache_return(fmi_leaf_cache *k, fmi_held_leaf *held);
 
 /* fm_provider's range. */
 FM_CHECKED fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,

@@ -122,7 +122,7 @@ static fm_status start_pack(fm_txn *t)
         return FM_OK;
     fm_status rc = fm_writer_open(&t->writer, NULL, t->store->tmp_dir);
     uint8_t header[FMI_PACK_HEADER_BYTES];
-    fmi_pack_header(header);
+    fmi_pack_header(header, 0);
     return rc == FM_OK ? append(t, header, sizeof header) : rc;
 }
 
@@ -184,8 +184,8 @@ typedef struct put_job {
     fm_span bytes;
     fm_digest *leaf;
     fmi_leaf_row *rows;
-    const fmi_chain *parent; /* NULL: none */
-    uint32_t first;          /* the leaf that slot 0 holds */
+    const fmi_chain *basis; /* a draft of the record; NULL: coded alone */
+    uint32_t first;         /* the leaf that slot 0 holds */
 } put_job;
 
 static fm_span leaf_span(const put_job *j, uint32_t i)
@@ -213,9 +213,9 @@ static fm_status code_leaves(void *ctx, size_t begin, size_t end, unsigned worke
         uint32_t i = j->first + (uint32_t)k;
         const uint8_t *parent = NULL;
         fm_status rc = FM_OK;
-        if (j->parent) {
+        if (j->basis) {
             uint8_t *to = fmi_coder_scratch(c, 0);
-            rc = fmi_chain_leaf(j->parent, c, i, to);
+            rc = fmi_chain_predict(j->basis, c, i, to);
             parent = to;
         }
         fm_buf *slot = &j->t->slot[k];
@@ -249,35 +249,43 @@ static fm_status code_all(put_job *j, fm_buf *payload)
 
 /* A parent whose stored bytes are damaged must not cost its child, which may be hours of work: the
  * child is then coded alone. Who reads the parent, and fsck, speak of the damage. */
-static fm_status code_against(put_job *j, const fmi_chain *parent, fm_buf *payload)
+static fm_status code_against(put_job *j, const fmi_chain *basis, fm_buf *payload)
 {
-    j->parent = parent;
+    j->basis = basis;
     fm_status rc = code_all(j, payload);
-    if (rc == FM_ECORRUPT && parent) {
+    if (rc == FM_ECORRUPT && basis) {
         fm_buf_clear(payload);
-        j->parent = NULL;
+        j->basis = NULL;
         rc = code_all(j, payload);
     }
     return rc;
 }
 
-/* Codes and writes; the parent is dropped from the record where no leaf made use of it. */
-static fm_status put_new(put_job *j, const fmi_chain *parent)
+/* The record names its parents and recipe where a leaf makes use of them. */
+static void name_basis(put_job *j)
+{
+    bool used = false;
+    for (uint32_t i = 0; i < j->r.leaf_count; i++)
+        used = used || fmi_codec_needs_parent(j->rows[i].codec);
+    if (!used || !j->basis)
+        return;
+    const fmi_record *draft = &j->basis->link[0];
+    j->r.depth = draft->depth;
+    j->r.parent_count = draft->parent_count;
+    memcpy(j->r.parent, draft->parent, sizeof j->r.parent);
+    j->r.recipe = draft->recipe;
+}
+
+static fm_status put_new(put_job *j, const fmi_chain *basis)
 {
     fm_buf payload;
     fm_buf_init(&payload, (size_t)FM_MAX_TENSOR_BYTES);
     fm_status rc = FM_ENOMEM;
     j->rows = fm_calloc((size_t)j->r.leaf_count + 1, sizeof *j->rows);
     if (j->rows)
-        rc = code_against(j, parent, &payload);
+        rc = code_against(j, basis, &payload);
     if (rc == FM_OK) {
-        for (uint32_t i = 0; i < j->r.leaf_count; i++)
-            if (parent && fmi_codec_needs_parent(j->rows[i].codec))
-                j->r.parent_count = 1;
-        if (j->r.parent_count) {
-            j->r.parent[0] = parent->link[0].id;
-            j->r.depth = parent->link[0].depth + 1;
-        }
+        name_basis(j);
         j->r.payload_bytes = payload.len;
         rc = write_record(j->t, &j->r, j->rows, &payload);
     }
@@ -287,31 +295,39 @@ static fm_status put_new(put_job *j, const fmi_chain *parent)
     return rc;
 }
 
-/* The chain to code against: the parent, or where that is at the depth limit, its nearest
- * ancestor above it. FM_EBASE: dtype or shape differ. */
-static fm_status open_parent(fmi_chain *out, put_job *j, const fm_digest *parent)
+/* Opens a draft against the parent, or where that is at the depth limit, its nearest ancestor above
+ * it. *found false: there is none. FM_EBASE: dtype or shape differ. */
+static fm_status open_parent(fmi_chain *out, put_job *j, const fm_digest *parent, bool *found)
 {
     fmi_staged staged = {j->t, read_staged};
-    fm_digest id = *parent;
+    fmi_record draft = j->r;
+    draft.parent_count = 1;
+    draft.parent[0] = *parent;
+    *found = false;
     for (;;) {
+        const fm_digest id = draft.parent[0];
         /* What gc is about to delete must not be needed by what is written now. */
         if (fmi_store_condemned(j->t->store, &id) &&
             !fm_map_has(j->t->staged, id.b, FM_DIGEST_BYTES))
-            return fm_fail(FM_ECORRUPT, "the parent is condemned");
+            return FM_OK;
         fm_status rc = fmi_chain_open(out, j->t->store, &id, 0, &staged);
         if (rc != FM_OK)
             return rc;
-        const fmi_record *p = &out->link[0];
-        if (p->is_blob || p->dtype != j->r.dtype || !fm_shape_eq(&p->shape, &j->r.shape)) {
+        const fmi_record p = out->link[0];
+        fmi_chain_release(out);
+        if (p.is_blob || p.dtype != j->r.dtype || !fm_shape_eq(&p.shape, &j->r.shape)) {
             char hex[FM_HEX_CHARS + 1];
             fm_digest_hex(&id, hex);
-            fmi_chain_release(out);
             return fm_fail(FM_EBASE, "parent %s has another dtype or shape than its child", hex);
         }
-        if (p->depth < FMI_CHAIN_MAX)
+        if (p.depth < FMI_CHAIN_MAX) {
+            rc = fmi_chain_draft(out, j->t->store, &draft, &staged);
+            *found = rc == FM_OK;
+            return rc == FM_ELIMIT ? FM_OK : rc; /* too costly: coded alone */
+        }
+        if (p.recipe.op != FMI_OP_NONE)
             return FM_OK;
-        id = p->parent[0];
-        fmi_chain_release(out);
+        draft.parent[0] = p.parent[0];
     }
 }
 
@@ -360,19 +376,17 @@ static fm_status put_object(put_job *j, const fm_digest *parent, const fm_digest
     if (rc == FM_OK)
         rc = known(t, &j->r.id, &have);
     if (rc == FM_OK && !have) {
-        fmi_chain chain;
-        bool with_parent = parent && j->r.bytes > 0;
-        if (with_parent)
-            rc = open_parent(&chain, j, parent);
-        if (with_parent && rc == FM_ECORRUPT) { /* as in code_against */
-            with_parent = false;
+        fmi_chain basis;
+        bool found = false;
+        if (parent && j->r.bytes > 0)
+            rc = open_parent(&basis, j, parent, &found);
+        if (rc == FM_ECORRUPT) /* as in code_against */
             rc = FM_OK;
-        }
         if (rc == FM_OK) {
-            rc = put_new(j, with_parent ? &chain : NULL);
+            rc = put_new(j, found ? &basis : NULL);
             t->broken = t->broken || rc != FM_OK;
-            if (with_parent)
-                fmi_chain_release(&chain);
+            if (found)
+                fmi_chain_release(&basis);
         }
     }
     fm_free(j->leaf);

@@ -254,7 +254,7 @@ static void a_pack_of_lying_heads_costs_no_more_than_reading_it(void **state)
     uint8_t *p = fm_calloc(1, len);
     uint32_t leaves = 150000;
     fm_digest none = {{0}};
-    fmi_pack_header(p);
+    fmi_pack_header(p, 0);
     for (size_t at = 64; at + 256 < len; at += 64) {
         memcpy(p + at,
                "\x93"
