@@ -129,9 +129,9 @@ FM_CHECKED fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *l
 FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit);
 
 /* ---- health ---- */
-/* The store's fsck, then: every ref reads; every commit, tree, blob reachable from one reads; every
- * pointer is in the store with the same dtype, shape and size; results agree (lineage.sqlite is
- * made again where they do not). */
+/* The store's fsck, then: git's packs have the bytes of their checksums; every ref reads; every
+ * commit, tree, blob reachable from one reads; every pointer is in the store with the same dtype,
+ * shape and size; results agree (lineage.sqlite is made again where they do not). */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */

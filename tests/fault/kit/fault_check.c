@@ -28,7 +28,7 @@ static void on_fault(void *ctx, const char *text)
     tell("fsck: ", text);
 }
 
-static bool is_model(const char *ref)
+bool fk_is_model(const char *ref)
 {
     return strncmp(ref, "refs/heads/", 11) == 0 || strncmp(ref, "refs/tags/", 10) == 0;
 }
@@ -70,7 +70,7 @@ static fm_status take(void *ctx, const char *name, const fm_oid *oid)
     return strcmp(name, "refs/fmstore/results") == 0 ? keys_of(t->r, &ref->oid, oid) : FM_OK;
 }
 
-static fm_status read_version(fm_repo *r, fm_digest *out, const fm_oid *oid)
+fm_status fk_version_digest(fm_repo *r, fm_digest *out, const fm_oid *oid)
 {
     fm_tree *tree = NULL;
     fm_hasher *h = NULL;
@@ -101,7 +101,7 @@ static void check_version(fm_repo *r, const char *name, const fm_oid *oid)
 {
     fm_digest got;
     size_t i = 0;
-    if (read_version(r, &got, oid) != FM_OK) {
+    if (fk_version_digest(r, &got, oid) != FM_OK) {
         tell(name, fm_error_text());
         return;
     }
@@ -185,10 +185,10 @@ const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *aft
         tell("refs: ", fm_error_text());
     check_refs(&now, before, after, wants_after);
     for (size_t i = 0; i < before->count; i++)
-        if (is_model(before->ref[i].name))
+        if (fk_is_model(before->ref[i].name))
             check_version(r, before->ref[i].name, &before->ref[i].oid);
     for (size_t i = 0; i < now.count; i++)
-        if (is_model(now.ref[i].name) && !find(before, now.ref[i].name))
+        if (fk_is_model(now.ref[i].name) && !find(before, now.ref[i].name))
             check_version(r, now.ref[i].name, &now.ref[i].oid);
     fm_repo_close(r);
     return wrong;

@@ -68,9 +68,21 @@ void fk_learn(fk_world *w, fk_command *c);
  * same bytes. wants_after: each ref is where `after` has it. */
 const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *after,
                      bool wants_after);
+/* The digest of every path and byte of a version. */
+FM_CHECKED fm_status fk_version_digest(fm_repo *r, fm_digest *out, const fm_oid *oid);
+bool fk_is_model(const char *ref);
 void fk_refs_of(fk_refs *out, const char *repo);
 bool fk_refs_equal(const fk_refs *a, const fk_refs *b);
 /* Sets the times of all files back, as if the kill had been an hour ago. */
 void fk_age(const char *dir);
+
+/* Flips one bit of a random byte of a copy of the repository, n times, and looks at it in a process
+ * of its own. In a pack of the store, or in git's packs, their indexes and refs: it must be
+ * told, naming the file or object (a ref that reads as before may stay untold). Anywhere else: what
+ * is read is what was written, or an error. Prints what it saw; returns the number of failures. */
+typedef struct fk_flips {
+    unsigned flips, told, harmless, read_right, read_refused, failures;
+} fk_flips;
+void fk_flip(fk_world *w, uint64_t seed, unsigned n, fk_flips *out);
 
 #endif

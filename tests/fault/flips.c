@@ -1,0 +1,26 @@
+/* A flipped bit in a pack, a git object or a ref is told by name; a flip anywhere else never gives a
+ * wrong weight. bench_crash flips has the 10,000.
+ *   FM_FLIPS=n flips (800), FM_FAULT_SEED=n of which (1). */
+#include <stdlib.h>
+
+#include "tests/fault/kit/fault_kit.h"
+
+static void flips_are_told_and_never_read(void **state)
+{
+    (void)state;
+    const char *n = getenv("FM_FLIPS"), *seed = getenv("FM_FAULT_SEED");
+    fk_world w;
+    fk_flips seen;
+    fk_world_make(&w);
+    fk_flip(&w, seed ? strtoull(seed, NULL, 10) : 1, n ? (unsigned)strtoul(n, NULL, 10) : 800,
+            &seen);
+    fk_world_free(&w);
+    assert_int_equal(seen.failures, 0);
+    assert_true(seen.told > seen.flips / 2 && seen.read_right > seen.flips);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(flips_are_told_and_never_read)};
+    return fk_available() ? cmocka_run_group_tests(tests, NULL, NULL) : TK_SKIP;
+}
