@@ -158,6 +158,20 @@ static void check_refs(const fk_refs *now, const fk_refs *before, const fk_refs 
         }
 }
 
+/* Who opens a repository removes the temporaries of the dead. */
+static void check_temps(const char *repo)
+{
+    char *dir = fm_path_join(repo, ".fmstore/tmp");
+    fm_names names;
+    if (fm_list_dir(&names, dir) == FM_OK) {
+        for (size_t i = 0; i < names.count; i++)
+            if (strncmp(names.name[i], "tmp-", 4) == 0)
+                tell("left in tmp/: ", names.name[i]);
+        fm_names_release(&names);
+    }
+    fm_free(dir);
+}
+
 void fk_refs_of(fk_refs *out, const char *repo)
 {
     fm_repo *r;
@@ -184,6 +198,7 @@ const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *aft
     if (fm_ref_each(r, "refs/", take, &(taking){r, &now}) != FM_OK)
         tell("refs: ", fm_error_text());
     check_refs(&now, before, after, wants_after);
+    check_temps(repo);
     for (size_t i = 0; i < before->count; i++)
         if (fk_is_model(before->ref[i].name))
             check_version(r, before->ref[i].name, &before->ref[i].oid);

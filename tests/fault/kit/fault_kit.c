@@ -252,19 +252,36 @@ static void read_said(const char *path)
         fclose(in);
 }
 
-int fk_run(const fk_world *w, const fk_command *c, const fk_fate *fate)
+static int run(const fk_world *w, const fk_command *c, const fk_fate *fate, uint64_t kill_us)
 {
     char *out = fm_path_join(w->dir, "said");
     int status = 0;
+    fflush(NULL);
     pid_t pid = fork();
 
     if (pid == 0)
         become(w, c, fate, out);
     assert_true(pid > 0);
+    if (kill_us) {
+        struct timespec t = {(time_t)(kill_us / 1000000), (long)(kill_us % 1000000) * 1000};
+        nanosleep(&t, NULL);
+        kill(pid, SIGKILL);
+    }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     read_said(out);
     fm_free(out);
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int fk_run(const fk_world *w, const fk_command *c, const fk_fate *fate)
+{
+    return run(w, c, fate, 0);
+}
+
+int fk_run_until(const fk_world *w, const fk_command *c, uint64_t us)
+{
+    fk_fate none = {0};
+    return run(w, c, &none, FM_MAX(us, (uint64_t)1));
 }
 
 static void must(const fk_world *w, const fk_command *c)
@@ -398,7 +415,11 @@ void fk_learn(fk_world *w, fk_command *c)
 
     tk_ok(fm_remove_file(log));
     fk_reset(w);
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
     int code = fk_run(w, c, &fate);
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    c->us = (uint64_t)((b.tv_sec - a.tv_sec) * 1000000 + (b.tv_nsec - a.tv_nsec) / 1000);
     if (code != 0)
         print_error("%s: exit %d: %s\n", c->name, code, said);
     assert_int_equal(code, 0);

@@ -31,6 +31,7 @@ typedef struct fk_command {
     uint64_t *len;
     bool *foreign; /* by libgit2 or SQLite */
     size_t calls;
+    uint64_t us; /* how long it took */
 } fk_command;
 
 typedef struct fk_world {
@@ -57,6 +58,8 @@ void fk_world_make(fk_world *w);
 void fk_world_free(fk_world *w);
 void fk_reset(fk_world *w); /* work = sound */
 void fk_copy_tree(const char *from, const char *to);
+/* Kills it after so many microseconds, if it has not ended by then. */
+int fk_run_until(const fk_world *w, const fk_command *c, uint64_t us);
 /* Exit code, or -signal. The last lines of its stderr are in fk_said(). */
 int fk_run(const fk_world *w, const fk_command *c, const fk_fate *fate);
 const char *fk_said(void);
@@ -75,6 +78,13 @@ void fk_refs_of(fk_refs *out, const char *repo);
 bool fk_refs_equal(const fk_refs *a, const fk_refs *b);
 /* Sets the times of all files back, as if the kill had been an hour ago. */
 void fk_age(const char *dir);
+
+/* Kills commands: at a call, in the middle of a write, or at any time. Half of the points come on top
+ * of what the one before left behind. From point `first` on: a run in parts kills at other points. */
+typedef struct fk_crashes {
+    unsigned points, killed, landed, done_again, failures;
+} fk_crashes;
+void fk_crash(fk_world *w, uint64_t seed, uint64_t first, unsigned n, fk_crashes *out);
 
 /* Flips one bit of a random byte of a copy of the repository, n times, and looks at it in a process
  * of its own. In a pack of the store, or in git's packs, their indexes and refs: it must be
