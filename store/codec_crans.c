@@ -11,134 +11,6 @@ enum { BITS = FMI_CRANS_BITS, SCALE = 1 << BITS, STATES = FMI_CRANS_STATES };
 enum { INVERSE_SHIFT = 43 }; /* x < freq << 21, freq <= 2^11: exact, and the product fits 64 bits */
 static const uint32_t state_low = 1u << 16;
 
-/* ==== tables =============================================================================== */
-
-void fmi_crans_normalise(fmi_crans *m, size_t t, const uint32_t histogram[FMI_CRANS_SYMBOLS])
-{
-    uint16_t *freq = m->freq[t];
-    uint64_t n = 0;
-    unsigned top = 0;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++) {
-        n += histogram[s];
-        if (histogram[s] > histogram[top])
-            top = s;
-    }
-    fm_assert(n > 0);
-    int32_t left = SCALE;
-    for (unsigned s = 0; s < FMI_CRANS_SYMBOLS; s++) {
-        uint64_t f = histogram[s] ? (histogram[s] * (uint64_t)SCALE + n / 2) / n : 0;
-        freq[s] = (uint16_t)(histogram[s] ? FM_MAX(f, 1u) : 0);
-        left -= freq[s];
-    }
-    while (left < 0 && freq[top] + left < 1) { /* many rare symbols: shave the larger ones */
-        for (unsigned s = 0; s < FMI_CRANS_SYMBOLS && left < 0; s++)
-            if (freq[s] > 1) {
-                freq[s]--;
-                left++;
-            }
-    }
-    freq[top] = (uint16_t)(freq[top] + left);
-}
-
-typedef struct bit_writer {
-    fm_buf *out;
-    uint32_t held, count;
-} bit_writer;
-
-static void put_bits(bit_writer *w, uint32_t value, uint32_t bits)
-{
-    w->held |= value << w->count;
-    w->count += bits;
-    for (; w->count >= 8; w->count -= 8, w->held >>= 8)
-        fm_buf_u8(w->out, (uint8_t)w->held);
-}
-
-static unsigned bit_length(uint32_t v)
-{
-    return v ? 32u - (unsigned)__builtin_clz(v) : 0;
-}
-
-/* Per table: 7 bits, the highest symbol; per symbol up to it 4 bits, the length of its frequency,
- * and the bits below the leading one. Filled up to a byte at the end of all tables. */
-void fmi_crans_put_tables(fm_buf *out, const fmi_crans *m, size_t tables)
-{
-    bit_writer w = {out, 0, 0};
-    for (size_t t = 0; t < tables; t++) {
-        unsigned last = FMI_CRANS_SYMBOLS - 1;
-        while (last > 0 && !m->freq[t][last])
-            last--;
-        put_bits(&w, last, 7);
-        for (unsigned s = 0; s <= last; s++) {
-            uint32_t f = m->freq[t][s];
-            unsigned len = bit_length(f);
-            put_bits(&w, len, 4);
-            if (len > 1)
-                put_bits(&w, f - (1u << (len - 1)), len - 1);
-        }
-    }
-    if (w.count)
-        fm_buf_u8(out, (uint8_t)w.held);
-}
-
-typedef struct bit_reader {
-    fm_cursor *cur;
-    uint32_t held, count;
-} bit_reader;
-
-static uint32_t get_bits(bit_reader *r, uint32_t bits)
-{
-    for (; r->count < bits; r->count += 8)
-        r->held |= (uint32_t)fm_cursor_u8(r->cur) << r->count;
-    uint32_t v = r->held & ((1u << bits) - 1);
-    r->held >>= bits;
-    r->count -= bits;
-    return v;
-}
-
-fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur)
-{
-    bit_reader r = {cur, 0, 0};
-    for (size_t t = 0; t < tables; t++) {
-        memset(m->freq[t], 0, sizeof m->freq[t]);
-        unsigned last = get_bits(&r, 7);
-        uint32_t sum = 0;
-        for (unsigned s = 0; s <= last; s++) {
-            uint32_t len = get_bits(&r, 4), f = len ? 1u << (len - 1) : 0;
-            if (len > 1)
-                f += get_bits(&r, len - 1);
-            if (cur->failed || f > SCALE - sum)
-                return fm_fail(FM_ECORRUPT, "coded leaf: frequency table %zu is malformed", t);
-            m->freq[t][s] = (uint16_t)f;
-            sum += f;
-        }
-        if (sum != SCALE)
-            return fm_fail(FM_ECORRUPT, "coded leaf: frequency table %zu sums to %u, not %d", t,
-                           sum, SCALE);
-    }
-    if (r.held)
-        return fm_fail(FM_ECORRUPT, "coded leaf: bits after the frequency tables");
-    return FM_OK;
-}
-
-uint64_t fmi_crans_nlog2(uint32_t n)
-{
-    if (n < 2)
-        return 0;
-    /* log2 of the mantissa by squaring: eight fraction bits */
-    unsigned whole = bit_length(n) - 1;
-    uint64_t x = (uint64_t)n << (31 - whole); /* 1.31 */
-    uint32_t bits = 0;
-    for (int k = 0; k < 8; k++) {
-        x = x * x >> 31;
-        bits <<= 1;
-        if (x >> 32) {
-            x >>= 1;
-            bits |= 1;
-        }
-    }
-    return (uint64_t)n * (whole * 256 + bits);
-}
-
 /* ==== coding =============================================================================== */
 
 static void make_codes(fmi_crans *m, size_t tables)
@@ -156,20 +28,20 @@ static void make_codes(fmi_crans *m, size_t tables)
     }
 }
 
-void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
-                      const uint8_t *table, size_t n)
+static void make_pairs(fmi_crans *m, size_t tables)
 {
-    make_codes(m, tables);
-    size_t room = 2 * n + 64 + 4 * STATES; /* a symbol takes at most 11 bits */
-    size_t begin = out->len;
-    uint8_t *dst = fm_buf_extend(out, room);
-    if (!dst)
-        return;
-    uint32_t x[STATES];
-    for (unsigned j = 0; j < STATES; j++)
-        x[j] = state_low;
-    uint8_t *p = dst + room;
-    for (size_t i = n; i-- > 0;) {
+    for (size_t t = 0; t < tables; t++)
+        for (uint32_t s = 0, sum = 0; s < FMI_CRANS_SYMBOLS; s++) {
+            m->u.pair[t * FMI_CRANS_SYMBOLS + s] = m->freq[t][s] | sum << 16;
+            sum += m->freq[t][s];
+        }
+}
+
+/* Symbols [from, n), the last first, into x; words go down from p. */
+static uint8_t *encode_down(const fmi_crans *m, uint32_t x[STATES], uint8_t *p,
+                            const uint8_t *symbol, const uint8_t *table, size_t from, size_t n)
+{
+    for (size_t i = n; i-- > from;) {
         size_t k = (size_t)table[i] * FMI_CRANS_SYMBOLS + symbol[i];
         uint32_t v = x[i % STATES], rest = m->u.code[k].rest;
         uint32_t full = v >> (32 - BITS) >= SCALE - rest; /* arithmetic: nobody can guess it */
@@ -178,6 +50,27 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
         v >>= 16 * full;
         uint32_t q = (uint32_t)(v * m->u.code[k].inverse >> INVERSE_SHIFT);
         x[i % STATES] = v + m->u.code[k].start + q * rest;
+    }
+    return p;
+}
+
+void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
+                      const uint8_t *table, size_t n)
+{
+    size_t room = 2 * n + 64 + 4 * STATES; /* a symbol takes at most 11 bits */
+    size_t begin = out->len;
+    uint8_t *dst = fm_buf_extend(out, room);
+    if (!dst)
+        return;
+    uint32_t x[STATES];
+    for (unsigned j = 0; j < STATES; j++)
+        x[j] = state_low;
+    make_codes(m, tables);
+    size_t whole = fmi_simd_level() > 0 ? n - n % STATES : 0;
+    uint8_t *p = encode_down(m, x, dst + room, symbol, table, whole, n);
+    if (whole) {
+        make_pairs(m, tables);
+        p = fmi_crans_encode_simd(m->u.pair, x, p, symbol, table, whole);
     }
     size_t words = (size_t)(dst + room - p);
     for (unsigned j = 0; j < STATES; j++)
@@ -200,10 +93,14 @@ static void make_slots(fmi_crans *m, size_t tables)
 
 static int level_most = 1;
 
-int fmi_crans_level(int most)
+void fmi_simd_limit(int most)
 {
     level_most = most;
-    return FM_MIN(most, fmi_crans_simd_level());
+}
+
+int fmi_simd_level(void)
+{
+    return FM_MIN(level_most, fmi_crans_simd_level());
 }
 
 /* One symbol out of one state. Reads two bytes at *p, and takes them if the state wants them. */
@@ -242,7 +139,7 @@ fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol, const u
         x[j] = fm_get_u32(src.data + 4 * (size_t)j);
     const uint8_t *p = src.data + 4 * STATES, *end = src.data + src.len;
     size_t i = 0;
-    if (FM_MIN(level_most, fmi_crans_simd_level()) > 0)
+    if (fmi_simd_level() > 0)
         i = fmi_crans_decode_simd(m->u.slot, symbol, table, n, x, &p, end);
     i += decode_groups(m, symbol + i, table + i, n - i, x, &p, end);
     for (; i < n; i++) {

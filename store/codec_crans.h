@@ -31,6 +31,7 @@ typedef struct fmi_crans {
             uint64_t inverse; /* ceil(2^43 / freq) */
             uint32_t start, rest;
         } code[FMI_CRANS_TABLES * FMI_CRANS_SYMBOLS];
+        uint32_t pair[FMI_CRANS_TABLES * FMI_CRANS_SYMBOLS]; /* freq | start << 16 */
     } u;
 } fmi_crans;
 
@@ -40,6 +41,17 @@ void fmi_crans_normalise(fmi_crans *m, size_t t, const uint32_t histogram[FMI_CR
 void fmi_crans_put_tables(fm_buf *out, const fmi_crans *m, size_t tables);
 FM_CHECKED fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur);
 
+/* Neighbouring contexts share a table where that costs less than two; histogram[c] counts the
+ * symbols of context c, at least one anywhere, and is spent. last[t] is the highest context of
+ * table t. Returns the number of tables. */
+unsigned fmi_crans_join(fmi_crans *m, uint32_t (*histogram)[FMI_CRANS_SYMBOLS], unsigned contexts,
+                        uint8_t last[FMI_CRANS_TABLES]);
+void fmi_crans_map(uint8_t *table_of, const uint8_t *last, unsigned tables); /* by context */
+/* tables - 1, last, and the tables; and back, with the map: FM_ECORRUPT. */
+void fmi_crans_put_contexts(fm_buf *out, const fmi_crans *m, const uint8_t *last, unsigned tables);
+FM_CHECKED fm_status fmi_crans_get_contexts(fmi_crans *m, uint8_t *table_of, unsigned contexts,
+                                            unsigned *tables, fm_cursor *cur);
+
 /* Appends 32 states and the words. table[i] < tables; symbol i has a frequency there. */
 void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *symbol,
                       const uint8_t *table, size_t n);
@@ -47,8 +59,10 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
 FM_CHECKED fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol,
                                       const uint8_t *table, size_t n, fm_span src);
 
-/* How decoding is done: 0 portable, 1 AVX-512. Returns what will be used; tests lower it. */
-int fmi_crans_level(int most);
+/* How the codecs with contexts work: 0 portable, 1 AVX-512; the bytes are the same. _limit is for
+ * tests. */
+int fmi_simd_level(void);
+void fmi_simd_limit(int most);
 
 /* n * log2(n) in 1/256 bits, by integers alone: choices must not depend on a math library. */
 uint64_t fmi_crans_nlog2(uint32_t n);

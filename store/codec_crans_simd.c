@@ -7,12 +7,13 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
-#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2")))
+#define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2")))
 
 int fmi_crans_simd_level(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi2");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
 }
 
 /* The low byte of each entry is the symbol; words is read by 32 bytes. */
@@ -30,6 +31,7 @@ WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
     v = _mm512_add_epi32(v, _mm512_srli_epi32(e, 20));
     __mmask16 low = _mm512_cmplt_epu32_mask(v, _mm512_set1_epi32(1 << 16));
     __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)*words);
+    __asm__("" : "+v"(w)); /* expanding from memory is microcode on Zen 4 */
     __m512i in = _mm512_cvtepu16_epi32(_mm256_maskz_expand_epi16(low, w));
     *words += 2 * __builtin_popcount(low);
     *entry = e;
@@ -55,7 +57,58 @@ WIDE size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const u
     *words = p;
     return i;
 }
+/* x -> (x / f) * 2048 + x mod f + start. The quotient is below 2^21, so that of floats is off by
+ * one at most, and the remainder says so. */
+WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
+{
+    __m512i f = _mm512_and_si512(e, _mm512_set1_epi32(0xffff));
+    __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - FMI_CRANS_BITS), f);
+    __m256i words = _mm256_maskz_compress_epi16(full, _mm512_cvtepi32_epi16(x));
+    unsigned count = (unsigned)__builtin_popcount(full);
+    *p -= 2 * count;
+    _mm256_mask_storeu_epi16(*p, (__mmask16)((1u << count) - 1), words);
+    x = _mm512_mask_srli_epi32(x, full, x, 16);
+    __m512 ratio = _mm512_div_ps(_mm512_cvtepu32_ps(x), _mm512_cvtepu32_ps(f));
+    __m512i q = _mm512_cvttps_epu32(ratio);
+    __m512i r = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, f));
+    __mmask16 above = _mm512_movepi32_mask(r);
+    r = _mm512_mask_add_epi32(r, above, r, f);
+    q = _mm512_mask_sub_epi32(q, above, q, _mm512_set1_epi32(1));
+    __mmask16 below = _mm512_cmpge_epu32_mask(r, f);
+    r = _mm512_mask_sub_epi32(r, below, r, f);
+    q = _mm512_mask_add_epi32(q, below, q, _mm512_set1_epi32(1));
+    r = _mm512_add_epi32(r, _mm512_srli_epi32(e, 16));
+    return _mm512_add_epi32(_mm512_slli_epi32(q, FMI_CRANS_BITS), r);
+}
+
+WIDE static inline __m512i entries(const uint32_t *pair, const uint8_t *symbol,
+                                   const uint8_t *table)
+{
+    __m512i t = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)table));
+    __m512i s = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)symbol));
+    return _mm512_i32gather_epi32(_mm512_or_si512(_mm512_slli_epi32(t, 7), s), pair, 4);
+}
+
+WIDE uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+                                    const uint8_t *symbol, const uint8_t *table, size_t n)
+{
+    __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 16);
+    for (size_t i = n; i > 0; i -= 32) {
+        b = push(b, entries(pair, symbol + i - 16, table + i - 16), &p);
+        a = push(a, entries(pair, symbol + i - 32, table + i - 32), &p);
+    }
+    _mm512_storeu_si512(x, a);
+    _mm512_storeu_si512(x + 16, b);
+    return p;
+}
 #else
+uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+                               const uint8_t *symbol, const uint8_t *table, size_t n)
+{
+    (void)pair, (void)x, (void)symbol, (void)table, (void)n;
+    return p;
+}
+
 int fmi_crans_simd_level(void)
 {
     return 0;

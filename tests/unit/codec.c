@@ -4,6 +4,7 @@
 
 #include "store/base/rng.h"
 #include "store/codec.h"
+#include "store/codec_crans.h"
 #include "store/codec_rans.h"
 #include "store/delta.h"
 #include "tests/testkit.h"
@@ -23,8 +24,8 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Encodes twice (same bytes), decodes, compares; returns the coded size. */
-static size_t row_bytes = 0;
+/* Encodes with vectors and without (same bytes), decodes both ways, compares; returns the coded size. */
+static uint64_t row_bytes = 0, leaf_offset = 0;
 static bool slow = false;
 static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const uint8_t *parent,
                          uint8_t *codec)
@@ -33,15 +34,19 @@ static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const ui
     fm_buf_init(&a, 0);
     fm_buf_init(&b, 0);
     uint8_t again;
-    fmi_leaf_at at = {dtype, row_bytes, 0, slow};
+    fmi_leaf_at at = {dtype, row_bytes, leaf_offset, slow};
     tk_ok(fmi_leaf_encode(coder, &a, codec, &at, fm_span_of(leaf, n), parent));
+    fmi_simd_limit(0);
     tk_ok(fmi_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
     assert_int_equal(*codec, again);
     assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
     uint8_t *back = fm_malloc(n);
-    memset(back, 0x5a, n);
-    tk_ok(fmi_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
-    assert_memory_equal(back, leaf, n);
+    for (int level = 0; level <= 1; level++) {
+        fmi_simd_limit(level);
+        memset(back, 0x5a, n);
+        tk_ok(fmi_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
+        assert_memory_equal(back, leaf, n);
+    }
     assert_true(a.len <= n);
     size_t len = a.len;
     fm_free(back);
@@ -149,6 +154,41 @@ static void deltas_survive_every_bit_pattern(void **state)
     fm_free(c);
 }
 
+/* Every 16-bit pattern among parents and children, rows of any length, leaves that begin within a
+ * row, changes of every size. */
+static void children_of_any_bits_and_rows_round_trip(void **state)
+{
+    (void)state;
+    static const uint64_t rows[] = {0, 2, 100, 256, 774, 8192, 1u << 20};
+    static const size_t sizes[] = {4096, 4097, 50000, FM_LEAF_BYTES / 4};
+    static const fm_dtype dtypes[] = {FM_BF16, FM_F16, FM_F32};
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
+    for (size_t k = 0; k < FM_ARRAY_LEN(rows) * FM_ARRAY_LEN(sizes) * 3; k++) {
+        size_t width = dtypes[k % 3] == FM_F32 ? 4 : 2, n = sizes[k / 3 % 4];
+        for (size_t i = 0; i < n; i++) {
+            uint64_t r = fm_rng_u64(21, k, i);
+            uint32_t v = (uint32_t)(k & 1 ? i * 0x9e3779b1u : (r & 0x83ffffffu) | 0x3c000000u);
+            uint32_t d = (uint32_t)(r >> 32) >> (i / 300 % 32);
+            v = width == 2 ? v >> 16 : v;
+            d = k % 5 == 0 ? (r & 15) == 0 : width == 2 ? d >> 14 : d;
+            if (width == 2) {
+                fm_put_u16(p + 2 * i, (uint16_t)v);
+                fm_put_u16(c + 2 * i, (uint16_t)(r & 16 ? v + d : v - d));
+            } else {
+                fm_put_u32(p + 4 * i, v);
+                fm_put_u32(c + 4 * i, r & 16 ? v + d : v - d);
+            }
+        }
+        row_bytes = rows[k / 12];
+        leaf_offset = k % 7 * FM_LEAF_BYTES;
+        round_trip(dtypes[k % 3], c, n * width, p, &codec);
+        round_trip(dtypes[k % 3], c, n * width, NULL, &codec);
+    }
+    row_bytes = leaf_offset = 0;
+    fm_free(p);
+    fm_free(c);
+}
+
 static void every_dtype_and_odd_size_round_trips(void **state)
 {
     (void)state;
@@ -247,6 +287,7 @@ int main(void)
         cmocka_unit_test(weights_in_bf16_reach_their_entropy),
         cmocka_unit_test(a_child_costs_less_than_its_xor),
         cmocka_unit_test(deltas_survive_every_bit_pattern),
+        cmocka_unit_test(children_of_any_bits_and_rows_round_trip),
         cmocka_unit_test(every_dtype_and_odd_size_round_trips),
         cmocka_unit_test(rans_handles_skewed_and_full_alphabets),
         cmocka_unit_test(damaged_leaves_never_overrun),
