@@ -1,10 +1,13 @@
 /* The store in parts: ranges of objects, puts from a provider, and that nothing of it depends on
  * the number of threads. */
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "store/base/rng.h"
 #include "store/pack.h"
+#include "store/put.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 
@@ -95,11 +98,244 @@ static void a_provider_without_ranges_is_read_whole(void **state)
     assert_int_equal(reads, 1);
 }
 
+/* ==== puts from a provider ================================================================= */
+
+/* A model that lies nowhere: 16-bit words of a counter, `salt` says which version. */
+typedef struct made {
+    uint64_t salt;
+    unsigned whole_reads;
+    bool lies; /* other bytes than the ids are of */
+} made;
+
+static void fill(uint8_t *dst, const made *m, const fm_entry *e, uint64_t at, uint64_t n)
+{
+    const uint64_t stream = (uint64_t)e->path[strlen(e->path) - 1];
+    for (uint64_t i = 0; i < n; i += 2) {
+        uint64_t k = (at + i) / 2, word = fm_rng_u64(11, stream, k / 3) >> (16 * (k % 3));
+        bool moved = m->salt && fm_rng_u64(12, stream, k / 8) % 16 == 0;
+        fm_put_u16(dst + i, (uint16_t)(word + (moved ? m->salt : 0)));
+    }
+}
+
+static fm_status made_read(void *ctx, const fm_entry *e, void *dst)
+{
+    made *m = ctx;
+    m->whole_reads++;
+    fill(dst, m, e, 0, e->bytes);
+    return FM_OK;
+}
+
+static fm_status made_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                            void *dst, unsigned flags)
+{
+    const made *m = ctx;
+    (void)flags;
+    fill(dst, m, e, offset, bytes);
+    if (m->lies)
+        *(uint8_t *)dst ^= 1;
+    return FM_OK;
+}
+
+static void add_made(fm_tree *tree, const made *m, const char *name, uint64_t rows, uint64_t cols)
+{
+    fm_shape shape = {2, {rows, cols}};
+    fm_entry e = {.path = fm_asprintf("tensors/%s", name)};
+    uint8_t *bytes = fm_malloc((size_t)(rows * cols * 2) + 1);
+    fm_digest id;
+    fill(bytes, m, &e, 0, rows * cols * 2);
+    tk_ok(fm_tensor_id(&id, FM_BF16, &shape, fm_span_of(bytes, (size_t)(rows * cols * 2)), NULL));
+    tk_ok(fm_tree_put_tensor(tree, e.path, name, FM_BF16, &shape, &id));
+    fm_free(bytes);
+    fm_free(e.path);
+}
+
+/* Tensors of no bytes, of a few, of many leaves; more small ones than a batch has leaves. */
+static fm_tree *made_tree(const made *m, uint64_t large_rows)
+{
+    fm_tree *tree;
+    tk_ok(fm_tree_new(&tree));
+    for (char c = 'a'; c <= 'z'; c++) {
+        char name[3] = {'s', c, 0};
+        add_made(tree, m, name, c == 'd' || c == 'z' ? 0 : (uint64_t)(c - 'a') * 7 + 1, 96);
+    }
+    add_made(tree, m, "k1", large_rows, 1024);
+    add_made(tree, m, "t2", 1500, 512);
+    return tree;
+}
+
+static void put_made(fm_store *s, const fm_tree *tree, made *m, const fm_tree *parent,
+                     uint64_t roll_bytes)
+{
+    fm_provider p = {.ctx = m, .read = made_read, .range = made_range};
+    fm_txn *t;
+    tk_ok(fm_txn_begin(&t, s));
+    if (roll_bytes)
+        t->roll_bytes = roll_bytes;
+    tk_ok(fm_txn_put_tree(t, tree, &p, parent, NULL, NULL));
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    assert_int_equal(m->whole_reads, 0);
+}
+
+static void expect_made(fm_store *s, const fm_tree *tree, const made *m)
+{
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        uint8_t *want = fm_malloc((size_t)e->bytes + 1), *got = fm_malloc((size_t)e->bytes + 1);
+        fill(want, m, e, 0, e->bytes);
+        tk_ok(fm_store_read(s, &e->id, got, e->bytes));
+        assert_memory_equal(want, got, (size_t)e->bytes);
+        fm_free(want);
+        fm_free(got);
+    }
+}
+
+static fm_names packs_of(const char *root)
+{
+    fm_names names;
+    char *dir = fm_path_join(root, "packs");
+    tk_ok(fm_list_dir(&names, dir));
+    fm_free(dir);
+    return names;
+}
+
+static void leave_one_cpu(cpu_set_t *before)
+{
+    cpu_set_t one;
+    assert_int_equal(sched_getaffinity(0, sizeof *before, before), 0);
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, before)) {
+            CPU_SET(i, &one);
+            break;
+        }
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+/* The large tensor's coded form is beyond what is held in memory, so it goes by a temporary. */
+static void packs_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    made base = {0}, child = {.salt = 3};
+    fm_tree *a = made_tree(&base, 15000), *b = made_tree(&child, 15000);
+    fm_names names[2];
+    for (int one = 0; one < 2; one++) {
+        fm_store *s;
+        cpu_set_t before;
+        char *root = fresh_store(&s);
+        if (one)
+            leave_one_cpu(&before);
+        put_made(s, a, &base, NULL, 0);
+        put_made(s, b, &child, a, 0);
+        if (one)
+            assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
+        expect_made(s, a, &base);
+        expect_made(s, b, &child);
+        fm_object_info info;
+        tk_ok(fm_store_info(s, &info, &fm_tree_find(b, "tensors/k1")->id));
+        assert_int_equal(info.parent_count, 1);
+        names[one] = packs_of(root);
+        assert_int_equal(names[one].count, 2);
+        fm_store_close(s);
+        fm_free(root);
+    }
+    for (size_t i = 0; i < 2; i++)
+        assert_string_equal(names[0].name[i], names[1].name[i]);
+    fm_names_release(&names[0]);
+    fm_names_release(&names[1]);
+    fm_tree_free(a);
+    fm_tree_free(b);
+}
+
+static void a_large_transaction_goes_on_in_another_pack(void **state)
+{
+    (void)state;
+    made base = {0}, child = {.salt = 3};
+    fm_tree *a = made_tree(&base, 3000), *b = made_tree(&child, 3000);
+    fm_store *s;
+    fm_provider p = {.ctx = &base, .read = made_read, .range = made_range};
+    fm_provider q = {.ctx = &child, .read = made_read, .range = made_range};
+    fm_txn *t;
+    fm_txn_stats st;
+    char *root = fresh_store(&s);
+    tk_ok(fm_txn_begin(&t, s));
+    t->roll_bytes = 100000;
+    tk_ok(fm_txn_put_tree(t, a, &p, NULL, NULL, NULL));
+    tk_ok(fm_txn_put_tree(t, b, &q, a, NULL, NULL)); /* parents lie in packs that are sealed */
+    tk_ok(fm_txn_commit(t, &st));
+    fm_txn_close(t);
+    fm_names names = packs_of(root);
+    assert_true(names.count > 3);
+    expect_made(s, a, &base);
+    expect_made(s, b, &child);
+    fm_fsck_report report;
+    tk_ok(fm_store_fsck(s, true, &report, NULL, NULL));
+    assert_int_equal(report.faults, 0);
+    fm_names_release(&names);
+    fm_store_close(s);
+    fm_tree_free(a);
+    fm_tree_free(b);
+    fm_free(root);
+}
+
+static void bytes_that_are_not_the_id_s_are_refused(void **state)
+{
+    (void)state;
+    made m = {0};
+    fm_tree *tree = made_tree(&m, 100);
+    fm_store *s;
+    char *root = fresh_store(&s);
+    fm_provider p = {.ctx = &m, .read = made_read, .range = made_range};
+    fm_txn *t;
+    m.lies = true;
+    tk_ok(fm_txn_begin(&t, s));
+    tk_fails(fm_txn_put_tree(t, tree, &p, NULL, NULL, NULL), FM_ECORRUPT, "tensors/k1");
+    tk_fails(fm_txn_commit(t, NULL), FM_EINVAL, "failed before");
+    fm_txn_close(t);
+    fm_names names = packs_of(root);
+    assert_int_equal(names.count, 0);
+    fm_names_release(&names);
+    fm_store_close(s);
+    fm_tree_free(tree);
+    fm_free(root);
+}
+
+static bool stop_half_way(void *ctx, uint64_t done, uint64_t total)
+{
+    uint64_t *last = ctx;
+    assert_true(done >= *last && done <= total);
+    *last = done;
+    return done > total / 2;
+}
+
+static void a_put_can_be_stopped_within_a_tensor(void **state)
+{
+    (void)state;
+    made m = {0};
+    fm_tree *tree = made_tree(&m, 30000);
+    fm_store *s;
+    char *root = fresh_store(&s);
+    fm_provider p = {.ctx = &m, .read = made_read, .range = made_range};
+    fm_txn *t;
+    uint64_t last = 0;
+    tk_ok(fm_txn_begin(&t, s));
+    tk_fails(fm_txn_put_tree(t, tree, &p, NULL, stop_half_way, &last), FM_ECANCELLED, "stopped");
+    assert_true(last < fm_tree_find(tree, "tensors/k1")->bytes); /* it is the first */
+    fm_txn_close(t);
+    fm_store_close(s);
+    fm_tree_free(tree);
+    fm_free(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_range_is_that_stretch_of_the_whole),
         cmocka_unit_test(a_provider_without_ranges_is_read_whole),
+        cmocka_unit_test(packs_do_not_depend_on_threads),
+        cmocka_unit_test(a_large_transaction_goes_on_in_another_pack),
+        cmocka_unit_test(bytes_that_are_not_the_id_s_are_refused),
+        cmocka_unit_test(a_put_can_be_stopped_within_a_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
