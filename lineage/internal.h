@@ -65,7 +65,18 @@ FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type,
 FM_CHECKED fm_status fmi_object_note(fm_repo *r, const git_oid *id);
 FM_CHECKED fm_status fmi_objects_write(fm_repo *r);          /* durable on return */
 void fmi_objects_abort(fm_repo *r);                          /* keeps the current error text */
-FM_CHECKED fm_status fmi_packs_fold(fm_repo *r, bool force); /* many small packs into one */
+bool fmi_is_pack_index(const char *name);
+/* These objects as one pack with its index, durable; *name (may be NULL): its hash. fm_free. */
+FM_CHECKED fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name);
+
+/* ---- fold.c, join.c: few packs ---- */
+/* After a commit, by a bounded amount of work; force: all into one, coded anew. */
+FM_CHECKED fm_status fmi_packs_fold(fm_repo *r, bool force);
+/* The packs of these indexes, smallest first, as one, copied as they are; *name: its hash. What only
+ * packs hold that share objects with larger ones goes to a second, *rest_name (NULL: none). Both
+ * fm_free. Each is compared with its checksums first: FM_ECORRUPT. */
+FM_CHECKED fm_status fmi_packs_join(fm_repo *r, char *const *idx, size_t count, char **name,
+                                    char **rest_name);
 
 /* ---- commit.c ---- */
 typedef struct fmi_commit {

@@ -1,0 +1,234 @@
+/* fold.c - keeps the git packs few, by a bounded amount of work in each commit.
+ *
+ * A commit writes one small pack, and each lookup asks every pack. So when there are more than
+ * FOLD_AT, one of two things is done. The smallest, where they are small commits, are coded anew
+ * as one pack, whose deltas make it half their size; at most CODE_OBJECTS, since that costs 50 us an
+ * object. Else packs are joined by copying (join.c, as fast as a disk) in geometric steps, up to
+ * JOIN_BYTES: so a byte is copied a few times in all, and no commit pays for a long history. What
+ * this leaves uncoded, gc codes. */
+#include "lineage/internal.h"
+
+#include <string.h>
+
+#define FOLD_AT 32u
+#define CODE_OBJECTS 1024u
+#define CODE_PACKS 16u /* fewer are not worth it */
+#define JOIN_BYTES ((uint64_t)32 << 20)
+#define IDX_FIXED_BYTES 1072u /* of an index besides its entries */
+#define IDX_ENTRY_BYTES 28u
+
+typedef struct fold {
+    fm_repo *r;
+    char **idx; /* paths of the packs' indexes */
+    uint64_t *bytes;
+    uint64_t *objects; /* as the size of the index says */
+    size_t count, cap_idx, cap_bytes, cap_objects;
+    git_oid *id;
+    size_t id_count, id_cap;
+    fm_status rc;
+} fold;
+
+/* path with its ".idx" replaced. */
+static char *sibling(const char *idx, const char *ext)
+{
+    return fm_asprintf("%.*s%s", (int)(strlen(idx) - 4), idx, ext);
+}
+
+static fm_status grow(fold *f)
+{
+    fm_status rc = fm_grow(&f->idx, &f->cap_idx, f->count + 1, sizeof(char *));
+
+    if (rc == FM_OK)
+        rc = fm_grow(&f->bytes, &f->cap_bytes, f->count + 1, sizeof(uint64_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&f->objects, &f->cap_objects, f->count + 1, sizeof(uint64_t));
+    return rc;
+}
+
+/* One more candidate, kept sorted by size; takes idx. */
+static fm_status insert(fold *f, char *idx, uint64_t bytes, uint64_t idx_bytes)
+{
+    size_t at = f->count;
+    fm_status rc = grow(f);
+
+    if (rc < 0) {
+        fm_free(idx);
+        return rc;
+    }
+    for (; at > 0 && f->bytes[at - 1] > bytes; at--) {
+        f->bytes[at] = f->bytes[at - 1];
+        f->objects[at] = f->objects[at - 1];
+        f->idx[at] = f->idx[at - 1];
+    }
+    f->bytes[at] = bytes;
+    f->objects[at] =
+        idx_bytes > IDX_FIXED_BYTES ? (idx_bytes - IDX_FIXED_BYTES) / IDX_ENTRY_BYTES : 0;
+    f->idx[at] = idx;
+    f->count++;
+    return FM_OK;
+}
+
+/* A pack that git was told to keep stays. */
+static fm_status add_pack(fold *f, const char *dir, const char *name)
+{
+    char *idx = fm_path_join(dir, name), *pack = idx ? sibling(idx, ".pack") : NULL;
+    char *keep = idx ? sibling(idx, ".keep") : NULL;
+    uint64_t bytes = 0, idx_bytes = 0;
+    fm_status rc = idx && pack && keep ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && fm_path_exists(pack) && !fm_path_exists(keep)) {
+        rc = fm_file_bytes(&bytes, pack);
+        if (rc == FM_OK)
+            rc = fm_file_bytes(&idx_bytes, idx);
+        if (rc == FM_OK) {
+            rc = insert(f, idx, bytes, idx_bytes);
+            idx = NULL;
+        }
+    }
+    fm_free(idx);
+    fm_free(pack);
+    fm_free(keep);
+    return rc;
+}
+
+static int gather_id(const git_oid *id, void *ctx)
+{
+    fold *f = ctx;
+
+    f->rc = fm_grow(&f->id, &f->id_cap, f->id_count + 1, sizeof(git_oid));
+    if (f->rc < 0)
+        return -1;
+    f->id[f->id_count++] = *id;
+    return 0;
+}
+
+static fm_status gather_pack(fold *f, const char *idx)
+{
+    git_odb *odb = NULL;
+    git_odb_backend *one = NULL;
+    int code = git_odb_new(&odb);
+
+    if (code == 0)
+        code = git_odb_backend_one_pack(&one, idx);
+    if (code == 0)
+        code = git_odb_add_backend(odb, one, 1);
+    if (code == 0)
+        code = git_odb_foreach(odb, gather_id, f);
+    git_odb_free(odb);
+    if (f->rc < 0)
+        return f->rc;
+    return code < 0 ? fmi_damage(code, "cannot read '%s'", idx) : FM_OK;
+}
+
+/* The new pack is durable before an old one goes. A reader that loses a pack under its feet looks
+ * again (git and libgit2 both do). A pack is named by a hash: an old one that held everything
+ * has the new one's name, and must stay. */
+static fm_status drop_packs(fold *f, size_t count, char *const new_name[2])
+{
+    static const char *const ext[] = {".idx", ".pack", ".rev"};
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < count; i++)
+        for (size_t k = 0; rc == FM_OK && k < FM_ARRAY_LEN(ext); k++) {
+            if (strstr(fm_path_base(f->idx[i]), new_name[0]) ||
+                (new_name[1] && strstr(fm_path_base(f->idx[i]), new_name[1])))
+                break;
+            char *path = sibling(f->idx[i], ext[k]);
+            rc = path ? fm_remove_file(path) : FM_ENOMEM;
+            fm_free(path);
+        }
+    return rc;
+}
+
+/* How many of the smallest are coded anew. */
+static size_t choose_code(const fold *f)
+{
+    uint64_t sum = 0;
+    size_t n = 0;
+
+    while (n < f->count && sum + f->objects[n] <= CODE_OBJECTS)
+        sum += f->objects[n++];
+    return n >= CODE_PACKS ? n : 0;
+}
+
+/* How many of the smallest are joined: each next one while it is at most twice what is there. */
+static size_t choose_join(const fold *f)
+{
+    uint64_t sum = 0;
+    size_t n = 0;
+
+    while (n < f->count && (n < FOLD_AT / 2 || f->bytes[n] <= 2 * sum) &&
+           sum + f->bytes[n] <= JOIN_BYTES)
+        sum += f->bytes[n++];
+    return n >= 2 ? n : 0;
+}
+
+static fm_status code_anew(fold *f, size_t n, char **name)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = gather_pack(f, f->idx[i]);
+    return rc == FM_OK ? fmi_pack_write(f->r, f->id, f->id_count, name) : rc;
+}
+
+static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool force)
+{
+    char *new_name[2] = {NULL, NULL};
+    fm_status rc = FM_OK;
+    size_t n;
+
+    for (size_t i = 0; rc == FM_OK && i < names->count; i++)
+        if (fmi_is_pack_index(names->name[i]))
+            rc = add_pack(f, dir, names->name[i]);
+    if (rc < 0 || f->count < 2 || (!force && f->count <= FOLD_AT))
+        return rc;
+    n = force ? f->count : choose_code(f);
+    if (n > 0) {
+        rc = code_anew(f, n, &new_name[0]);
+    } else {
+        n = choose_join(f);
+        if (n == 0)
+            return FM_OK;
+        rc = fmi_packs_join(f->r, f->idx, n, &new_name[0], &new_name[1]);
+    }
+    if (rc == FM_OK)
+        rc = drop_packs(f, n, new_name);
+    fm_free(new_name[0]);
+    fm_free(new_name[1]);
+    if (rc == FM_OK && git_odb_refresh(f->r->odb) < 0)
+        rc = fmi_git_fail(-1, "cannot reload '%s'", f->r->git_path);
+    return rc;
+}
+
+fm_status fmi_packs_fold(fm_repo *r, bool force)
+{
+    fold f = {.r = r};
+    fm_names names = {NULL, 0};
+    fm_lock *lock = NULL;
+    char *dir = fm_path_join(r->git_path, "objects/pack");
+    char *midx = dir ? fm_path_join(dir, "multi-pack-index") : NULL;
+    fm_status rc = midx ? fm_list_dir(&names, dir) : FM_ENOMEM;
+
+    if (rc < 0 || fm_path_exists(midx) || (!force && names.count <= 2 * (size_t)FOLD_AT))
+        goto fail;
+    rc = fmi_ref_lock(r, &lock); /* one folder at a time */
+    if (rc == FM_OK) {
+        fm_names_release(&names);
+        rc = fm_list_dir(&names, dir);
+    }
+    if (rc == FM_OK)
+        rc = fold_now(&f, dir, &names, force);
+fail:
+    fm_lock_drop(lock);
+    fm_names_release(&names);
+    for (size_t i = 0; i < f.count; i++)
+        fm_free(f.idx[i]);
+    fm_free(f.idx);
+    fm_free(f.bytes);
+    fm_free(f.objects);
+    fm_free(f.id);
+    fm_free(dir);
+    fm_free(midx);
+    return rc;
+}
