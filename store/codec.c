@@ -10,6 +10,7 @@
 
 #include "store/base/mem.h"
 #include "store/codec_cdelta.h"
+#include "store/codec_exps.h"
 #include "store/codec_rans.h"
 #include "store/delta.h"
 
@@ -27,8 +28,9 @@ struct fmi_coder {
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
     fmi_cdelta *cdelta;
+    fmi_exps *exps;
     uint8_t *coded; /* 2 x FM_LEAF_BYTES: one stream coded in two ways */
-    fm_buf best, trial;
+    fm_buf trial;
 };
 
 bool fmi_codec_needs_parent(uint8_t codec)
@@ -50,7 +52,6 @@ fm_status fmi_coder_new(fmi_coder **out)
     fmi_coder *c = fm_calloc(1, sizeof *c);
     if (!c)
         return FM_ENOMEM;
-    fm_buf_init(&c->best, (size_t)4 * FM_LEAF_BYTES);
     fm_buf_init(&c->trial, (size_t)4 * FM_LEAF_BYTES);
     c->cctx = ZSTD_createCCtx();
     c->dctx = ZSTD_createDCtx();
@@ -65,6 +66,8 @@ fm_status fmi_coder_new(fmi_coder **out)
         return fm_fail(FM_ENOMEM, "out of memory");
     }
     fm_status rc = fmi_cdelta_new(&c->cdelta);
+    if (rc == FM_OK)
+        rc = fmi_exps_new(&c->exps);
     if (rc != FM_OK) {
         fmi_coder_free(c);
         return rc;
@@ -85,7 +88,7 @@ void fmi_coder_free(fmi_coder *c)
     fm_free(c->scratch[1]);
     fm_free(c->coded);
     fmi_cdelta_free(c->cdelta);
-    fm_buf_release(&c->best);
+    fmi_exps_free(c->exps);
     fm_buf_release(&c->trial);
     fm_free(c);
 }
@@ -402,35 +405,77 @@ static bool is_constant(fm_span leaf, size_t unit)
            memcmp(leaf.data, leaf.data + unit, leaf.len - unit) == 0;
 }
 
-/* Keeps the trial if it is the smallest so far. */
-static void judge(fmi_coder *c, uint8_t *codec, uint8_t tried)
+/* A leaf's coded bytes so far: out from begin on, by this codec. */
+typedef struct choice {
+    fm_buf *out;
+    size_t begin, floor; /* floor: bytes of the leaf, which raw takes */
+    uint8_t codec;
+    bool any; /* out holds something; else raw is the best so far */
+} choice;
+
+static size_t best_of(const choice *b)
 {
-    if (c->trial.failed == FM_OK && c->trial.len < c->best.len) {
-        fm_buf held = c->best;
-        c->best = c->trial;
-        c->trial = held;
-        *codec = tried;
-    }
-    fm_buf_clear(&c->trial);
+    return b->any ? b->out->len - b->begin : b->floor;
 }
 
-static void try_parent(fmi_coder *c, uint8_t *codec, const fmi_leaf_at *at, fm_span leaf,
+/* Where the next codec writes: straight to out while that is empty, to save a copy. */
+static fm_buf *next_room(fmi_coder *c, const choice *b)
+{
+    if (!b->any)
+        return b->out;
+    fm_buf_clear(&c->trial);
+    return &c->trial;
+}
+
+/* Keeps what was written if it is the smallest so far. */
+static void judge(fmi_coder *c, choice *b, uint8_t tried)
+{
+    if (!b->any) {
+        if (b->out->failed == FM_OK && b->out->len - b->begin < b->floor) {
+            b->any = true;
+            b->codec = tried;
+        } else if (b->out->failed == FM_OK) {
+            b->out->len = b->begin;
+        }
+    } else if (c->trial.failed == FM_OK && c->trial.len < best_of(b)) {
+        b->out->len = b->begin;
+        fm_buf_append(b->out, c->trial.data, c->trial.len);
+        b->codec = tried;
+    }
+}
+
+static void try_parent(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf,
                        const uint8_t *parent)
 {
-    fm_dtype dtype = at->dtype;
+    fm_buf *to = next_room(c, b);
     if (fmi_cdelta_applies(at, leaf.len)) {
-        fmi_cdelta_encode(c->cdelta, &c->trial, at, leaf, parent);
-        judge(c, codec, FMI_CODEC_CDELTA);
+        fmi_cdelta_encode(c->cdelta, to, at, leaf, parent);
+        judge(c, b, FMI_CODEC_CDELTA);
+    } else if (fmi_delta_applies(at->dtype)) {
+        encode_delta(c, to, at->dtype, leaf, parent);
+        judge(c, b, FMI_CODEC_DELTA);
+    } else {
+        xor_bytes(c->mixed, leaf.data, parent, leaf.len);
+        encode_planes(c, to, at->dtype, fm_span_of(c->mixed, leaf.len));
+        judge(c, b, FMI_CODEC_XOR);
+    }
+}
+
+static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
+{
+    size_t unit = unit_of(at->dtype);
+    if (fmi_exps_encode(c->exps, next_room(c, b), at, leaf)) {
+        judge(c, b, FMI_CODEC_EXPS);
         return;
     }
-    if (fmi_delta_applies(dtype)) {
-        encode_delta(c, &c->trial, dtype, leaf, parent);
-        judge(c, codec, FMI_CODEC_DELTA);
-        return;
+    if (unit > 1) {
+        encode_planes(c, next_room(c, b), at->dtype, leaf);
+        judge(c, b, FMI_CODEC_PLANES);
     }
-    xor_bytes(c->mixed, leaf.data, parent, leaf.len);
-    encode_planes(c, &c->trial, dtype, fm_span_of(c->mixed, leaf.len));
-    judge(c, codec, FMI_CODEC_XOR);
+    if (unit == 1 || unit > 8) {
+        encode_stream(c, next_room(c, b), leaf.data, leaf.len);
+        judge(c, b, FMI_CODEC_BYTES);
+    }
 }
 
 fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
@@ -446,9 +491,8 @@ fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
 fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
                           fm_span leaf, const uint8_t *parent)
 {
-    fm_dtype dtype = at->dtype;
     fm_assert(leaf.len > 0 && leaf.len <= FM_LEAF_BYTES);
-    size_t unit = unit_of(dtype);
+    size_t unit = unit_of(at->dtype);
     if (parent && memcmp(leaf.data, parent, leaf.len) == 0) {
         *codec = FMI_CODEC_SAME;
         return FM_OK;
@@ -458,27 +502,15 @@ fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_l
         fm_buf_append(out, leaf.data, unit);
         return fm_buf_ok(out);
     }
-    *codec = FMI_CODEC_RAW;
-    fm_buf_clear(&c->trial);
-    fm_buf_clear(&c->best);
-    fm_buf_append(&c->best, leaf.data, leaf.len);
+    choice b = {out, out->len, leaf.len, FMI_CODEC_RAW, false};
     if (parent)
-        try_parent(c, codec, at, leaf, parent);
+        try_parent(c, &b, at, leaf, parent);
     /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
-    if (c->best.len > leaf.len / 10 * 6) {
-        if (unit > 1) {
-            encode_planes(c, &c->trial, dtype, leaf);
-            judge(c, codec, FMI_CODEC_PLANES);
-        }
-        if (unit == 1 || unit > 8) {
-            encode_stream(c, &c->trial, leaf.data, leaf.len);
-            judge(c, codec, FMI_CODEC_BYTES);
-        }
-    }
-    fm_status rc = fm_buf_ok(&c->best);
-    if (rc != FM_OK)
-        return rc;
-    fm_buf_append(out, c->best.data, c->best.len);
+    if (best_of(&b) > leaf.len / 10 * 6)
+        try_alone(c, &b, at, leaf);
+    if (!b.any)
+        fm_buf_append(out, leaf.data, leaf.len);
+    *codec = b.codec;
     return fm_buf_ok(out);
 }
 
@@ -528,6 +560,8 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
         return FM_OK;
     case FMI_CODEC_DELTA:
         return decode_delta(c, dst, dst_bytes, dtype, coded, parent);
+    case FMI_CODEC_EXPS:
+        return fmi_exps_decode(c->exps, dst, dst_bytes, coded);
     case FMI_CODEC_CDELTA:
         return fmi_cdelta_decode(c->cdelta, dst, dst_bytes, dtype, coded, parent);
     case FMI_CODEC_XOR:

@@ -101,9 +101,11 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
     for (; i < n; i++) {
         uint32_t z = get_z(w->z, i, l);
         w->symbol[i] = symbol_of(z);
-        w->histogram[w->table[i]][w->symbol[i]]++;
+        w->histogram[0][(size_t)w->table[i] << 7 | w->symbol[i]]++;
         put_tail(&t, z, w->symbol[i]);
     }
+    for (size_t k = 0; k < (size_t)CONTEXTS * FMI_CRANS_SYMBOLS; k++)
+        w->histogram[0][k] += w->histogram[1][k];
     for (; t.count > 0; t.count -= FM_MIN(t.count, 8u), t.held >>= 8)
         *t.p++ = (uint8_t)t.held;
     fm_put_u32(dst, (uint32_t)(t.p - dst - 4));
@@ -127,7 +129,7 @@ void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_spa
     contexts(w, base, l, parent, &g, n, NULL);
     put_tails(w, out, n, l);
     uint8_t last[FMI_CRANS_TABLES];
-    unsigned tables = fmi_crans_join(&w->model, w->histogram, CONTEXTS, last);
+    unsigned tables = fmi_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
     fmi_crans_put_contexts(out, &w->model, last, tables);
     fmi_crans_map(w->table_of, last, tables);
     contexts(w, base, l, parent, &g, n, w->table_of);

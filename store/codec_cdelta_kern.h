@@ -11,7 +11,9 @@ enum { DIRECT = 16, CONTEXTS = 256, MOVING = 128, QUIET = 255, BIAS = 24, SLICE 
 
 struct fmi_cdelta {
     fmi_crans model;
-    uint32_t histogram[CONTEXTS][FMI_CRANS_SYMBOLS];
+    /* Two, for neighbours are often equal; the spare keeps the same counter of each off the same
+     * line of a page, which a CPU would take for the same address. */
+    uint32_t histogram[2][CONTEXTS * FMI_CRANS_SYMBOLS + 176];
     uint8_t table_of[CONTEXTS];
     uint8_t table[FM_LEAF_BYTES / 2];
     uint8_t symbol[FM_LEAF_BYTES / 2];

@@ -57,23 +57,28 @@ WIDE size_t fmi_crans_decode_simd(const uint32_t *slot, uint8_t *symbol, const u
     *words = p;
     return i;
 }
-/* x -> (x / f) * 2048 + x mod f + start. The quotient is below 2^21, so that of floats is off by
- * one at most, and the remainder says so. */
+static const uint16_t ascend[32] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+                                    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* x -> (x / f) * 2048 + x mod f + start. The quotient is below 2^21, so that of floats
+ * rounded towards zero is right or one too low, and the remainder says which. */
 WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
 {
     __m512i f = _mm512_and_si512(e, _mm512_set1_epi32(0xffff));
     __mmask16 full = _mm512_cmpge_epu32_mask(_mm512_srli_epi32(x, 32 - FMI_CRANS_BITS), f);
     __m256i words = _mm256_maskz_compress_epi16(full, _mm512_cvtepi32_epi16(x));
-    unsigned count = (unsigned)__builtin_popcount(full);
+    /* to the upper end, so that what the store writes beside them lies below, still free */
+    size_t count = (size_t)__builtin_popcount(full);
+    __m256i up = _mm256_loadu_si256((const __m256i *)(const void *)(ascend + count));
+    _mm256_storeu_si256((__m256i *)(void *)(*p - 32), _mm256_permutexvar_epi16(up, words));
     *p -= 2 * count;
-    _mm256_mask_storeu_epi16(*p, (__mmask16)((1u << count) - 1), words);
     x = _mm512_mask_srli_epi32(x, full, x, 16);
-    __m512 ratio = _mm512_div_ps(_mm512_cvtepu32_ps(x), _mm512_cvtepu32_ps(f));
+    /* the inverse waits for no state; three roundings towards zero cost less than 1 of 2^21 */
+    const int down = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    __m512 inverse = _mm512_div_round_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(f), down);
+    __m512 ratio = _mm512_mul_round_ps(_mm512_cvt_roundepu32_ps(x, down), inverse, down);
     __m512i q = _mm512_cvttps_epu32(ratio);
     __m512i r = _mm512_sub_epi32(x, _mm512_mullo_epi32(q, f));
-    __mmask16 above = _mm512_movepi32_mask(r);
-    r = _mm512_mask_add_epi32(r, above, r, f);
-    q = _mm512_mask_sub_epi32(q, above, q, _mm512_set1_epi32(1));
     __mmask16 below = _mm512_cmpge_epu32_mask(r, f);
     r = _mm512_mask_sub_epi32(r, below, r, f);
     q = _mm512_mask_add_epi32(q, below, q, _mm512_set1_epi32(1));

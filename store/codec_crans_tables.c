@@ -154,14 +154,14 @@ static bool occurs(const uint32_t h[FMI_CRANS_SYMBOLS])
     return any != 0;
 }
 
-unsigned fmi_crans_join(fmi_crans *m, uint32_t (*histogram)[FMI_CRANS_SYMBOLS], unsigned contexts,
+unsigned fmi_crans_join(fmi_crans *m, uint32_t *histogram, unsigned contexts,
                         uint8_t last[FMI_CRANS_TABLES])
 {
     unsigned tables = 0;
     uint32_t *group = NULL, both[FMI_CRANS_SYMBOLS];
     uint64_t group_cost = 0;
     for (unsigned c = 0; c < contexts; c++) {
-        uint32_t *h = histogram[c];
+        uint32_t *h = histogram + (size_t)c * FMI_CRANS_SYMBOLS;
         if (!occurs(h))
             continue;
         uint64_t alone = cost_of(h), joined = 0;

@@ -178,16 +178,14 @@ def cdelta(data, size, dtype, parent, zstd):
     tail_bytes, = struct.unpack_from("<I", data, at)
     tails = int.from_bytes(data[at + 4:at + 4 + tail_bytes], "little")
     at += 4 + tail_bytes
-    tables = data[at] + 1
-    last = data[at + 1:at + 1 + tables]
-    slots, at = crans_tables(data, at + 1 + tables, tables)
+    of, slots, at = contexts_tables(data, at, 256)
     values = [int.from_bytes(parent[i:i + width], "little") for i in range(0, size, width)]
     table = bytearray(n)
     for i, p in enumerate(values):
         s = scales[0 if i < first else 1 + (i - first) // each]
         e = max(p >> shift & mask, 1)
         c = 128 + e % 128 if s == 255 else min(max(s + base - 2 * e + 24, 0), 127)
-        table[i] = next(t for t in range(tables) if c <= last[t])
+        table[i] = of[c]
     out, used = bytearray(size), 0
     for i, z in enumerate(crans(data, at, slots, table)):
         if z >= 16:
@@ -201,6 +199,35 @@ def cdelta(data, size, dtype, parent, zstd):
         v = o & (top - 1) if o & top else o ^ ones
         out[i * width:(i + 1) * width] = v.to_bytes(width, "little")
     need((used + 7) // 8 == tail_bytes, "tails")
+    return bytes(out)
+
+
+def contexts_tables(data, at, contexts):
+    """The table of each context, the tables' slots, and where the words begin."""
+    tables = data[at] + 1
+    last = data[at + 1:at + 1 + tables]
+    need(last[-1] == contexts - 1 and list(last) == sorted(set(last)), "contexts ascend")
+    slots, at = crans_tables(data, at + 1 + tables, tables)
+    return [next(t for t in range(tables) if c <= last[t]) for c in range(contexts)], slots, at
+
+
+def exps(data, size, zstd):
+    width, lowest, each, first = struct.unpack_from("<BBHH", data)
+    n = size // width
+    at = 6 + (width - 1) * n
+    rows, at = stream(data, at, 1 + max(0, n - first + each - 1) // each, zstd)
+    columns, at = stream(data, at, each, zstd)
+    of, slots, at = contexts_tables(data, at, 128)
+    table = bytearray(n)
+    for i in range(n):
+        row, column = divmod(i + each - first, each)
+        table[i] = of[min(max((rows[row] + columns[column]) % 256 - 64, 0), 127)]
+    out, bits = bytearray(size), 8 * width
+    for i, s in enumerate(crans(data, at, slots, table)):
+        v = ((s + lowest - 1) % 256 if s else 0) << (bits - 8)
+        for b in range(width - 1):
+            v |= data[6 + b * n + i] << (8 * b)
+        out[i * width:(i + 1) * width] = (v >> 1 | (v & 1) << (bits - 1)).to_bytes(width, "little")
     return bytes(out)
 
 
@@ -221,6 +248,8 @@ def leaf(codec, coded, size, dtype, parent, zstd):
         return parent
     if name == "delta":
         return delta(coded, size, dtype, parent, zstd)
+    if name == "exps":
+        return exps(coded, size, zstd)
     if name == "cdelta":
         return cdelta(coded, size, dtype, parent, zstd)
     return bytes(a ^ b for a, b in zip(planes(coded, size, zstd), parent))
