@@ -55,19 +55,27 @@ uint64_t fmi_recipe_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t 
     return info->touches(r, in, k);
 }
 
-fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf, uint8_t *dst)
+fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t offset, size_t bytes,
+                           uint8_t *dst)
 {
     const fm_dtype_info *type = fm_dtype_get(in->child.dtype);
-    rcp_part p = {.offset = (uint64_t)leaf * FM_LEAF_BYTES};
-    fm_assert(p.offset < in->child.bytes);
-    p.bytes = (size_t)FM_MIN(in->child.bytes - p.offset, (uint64_t)FM_LEAF_BYTES);
-    if (!type->is_block) { /* the size of a plain element divides that of a leaf */
+    const op_info *info = op_of(r->op);
+    rcp_part p = {.offset = offset, .bytes = bytes};
+    fm_assert(info && offset <= in->child.bytes && bytes <= in->child.bytes - offset);
+    if (!type->is_block) {
+        fm_assert(offset % type->block_bytes == 0 && bytes % type->block_bytes == 0);
         p.first = p.offset / type->block_bytes;
         p.count = p.bytes / type->block_bytes;
     }
-    const op_info *info = op_of(r->op);
-    fm_assert(info);
-    return info->part(r, in, &p, dst);
+    return bytes ? info->part(r, in, &p, dst) : FM_OK;
+}
+
+fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf, uint8_t *dst)
+{
+    const uint64_t offset = (uint64_t)leaf * FM_LEAF_BYTES;
+    fm_assert(offset < in->child.bytes); /* a leaf is a whole number of plain elements */
+    return fmi_recipe_range(r, in, offset,
+                            (size_t)FM_MIN(in->child.bytes - offset, (uint64_t)FM_LEAF_BYTES), dst);
 }
 
 /* ==== shared =============================================================================== */

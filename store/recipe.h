@@ -93,6 +93,11 @@ uint64_t fmi_recipe_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t 
 FM_CHECKED fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf,
                                      uint8_t *dst);
 
+/* The same for any part; where the child's dtype is no block type, both are multiples of an element's
+ * size. */
+FM_CHECKED fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t offset,
+                                      size_t bytes, uint8_t *dst);
+
 /* "linear 0.5 x0 + 0.5 x1", for people. */
 void fmi_recipe_text(const fmi_recipe *r, uint32_t inputs, char *out, size_t out_bytes);
 
