@@ -60,6 +60,10 @@ static fm_status store_tree(cli *c, import *im)
     fm_provider p = fm_source_provider(im->source);
     fm_store *store = fm_repo_store(c->repo);
     fm_status rc = fm_txn_begin(&txn, store);
+    if (rc == FM_OK && im->parent)
+        rc = fm_txn_offer(txn, im->parent);
+    if (rc == FM_OK)
+        rc = offer_branches(c, txn);
     if (rc == FM_OK)
         rc = fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, NULL);
     for (size_t i = 0; rc == FM_OK && i < im->suites.count; i++)

@@ -186,3 +186,26 @@ fm_status land_version(cli *c, const landing *l, fm_oid *out)
     fflush(stdout); /* in its place among the talk; main looks at the stream's error */
     return FM_OK;
 }
+
+typedef struct offering {
+    cli *c;
+    fm_txn *txn;
+} offering;
+
+static fm_status offer_one(void *ctx, const char *name, const fm_oid *oid)
+{
+    offering *o = ctx;
+    fm_tree *tree = NULL;
+    (void)name;
+    fm_status rc = fm_version_tree(o->c->repo, &tree, oid);
+    if (rc == FM_OK)
+        rc = fm_txn_offer(o->txn, tree);
+    fm_tree_free(tree);
+    return rc;
+}
+
+fm_status offer_branches(cli *c, fm_txn *txn)
+{
+    offering o = {c, txn};
+    return fm_ref_each(c->repo, "refs/heads/", offer_one, &o);
+}

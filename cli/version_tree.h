@@ -15,6 +15,9 @@ fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
 /* Before any work: is every file a suite? So that hours of training do not end at a typing error.
  */
 fm_status suite_files_check(const opt_list *files);
+/* Offers the tips of all branches to the transaction, in the order of their names: what is put may be
+ * coded against their tensors. */
+fm_status offer_branches(cli *c, fm_txn *txn);
 /* Before any work: FM_EEXISTS where the branch is there already, FM_EINVAL for a bad name. */
 fm_status branch_must_be_new(cli *c, const char *name);
 /* recipe.json as JSON, owned; *out NULL where the tree has none. */

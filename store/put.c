@@ -275,6 +275,43 @@ static fm_status open_parent(fmi_put *p, fm_txn *t, const fm_digest *parent)
     }
 }
 
+static fm_status subject_leaf(void *ctx, uint32_t i, uint8_t *buf, fm_span *out)
+{
+    return fmi_put_leaf(ctx, i, buf, out);
+}
+
+/* What the search finds, or the parent where it finds nothing. */
+static fm_status open_basis(fmi_put *p, fm_txn *t, const fm_digest *parent)
+{
+    const fmi_subject subject = {.path = p->entry ? p->entry->path : NULL,
+                                 .name = p->entry ? p->entry->name : NULL,
+                                 .form = {p->r.dtype, p->r.shape, p->r.bytes},
+                                 .parent = parent,
+                                 .ctx = p,
+                                 .leaf = subject_leaf};
+    fmi_staged staged = {t, fmi_txn_read_staged};
+    fmi_record draft = p->r;
+    fmi_guess g = {.parent_count = 0};
+    fm_status rc = FM_OK;
+
+    if (t->search && p->entry && !p->r.is_blob)
+        rc = fmi_search_run(t->search, &subject, t->coder[0], &g);
+    if (rc == FM_OK && g.recipe.op == FMI_OP_NONE) {
+        parent = g.parent_count ? &g.parent[0] : parent;
+        return parent ? open_parent(p, t, parent) : FM_OK;
+    }
+    if (rc != FM_OK)
+        return rc;
+    draft.recipe = g.recipe;
+    draft.parent_count = g.parent_count;
+    memcpy(draft.parent, g.parent, sizeof draft.parent);
+    rc = fmi_chain_draft(&p->basis, t->store, &draft, &staged);
+    p->has_basis = rc == FM_OK;
+    if (rc == FM_ELIMIT) /* made of too many others in turn */
+        return parent ? open_parent(p, t, parent) : FM_OK;
+    return rc;
+}
+
 static fm_status prepare(fm_txn *t, fmi_put *p, const fm_digest *parent)
 {
     fm_status rc = FM_OK;
@@ -287,8 +324,8 @@ static fm_status prepare(fm_txn *t, fmi_put *p, const fm_digest *parent)
         return FM_ENOMEM;
     if (parent && is_pending(t, parent))
         rc = fmi_put_drain(t);
-    if (rc == FM_OK && parent && p->r.bytes > 0)
-        rc = name_entry(p, open_parent(p, t, parent));
+    if (rc == FM_OK && p->r.bytes > 0)
+        rc = name_entry(p, open_basis(p, t, parent));
     return rc == FM_ECORRUPT ? FM_OK : rc; /* coded alone, as in go_alone */
 }
 

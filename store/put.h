@@ -8,7 +8,7 @@
 #ifndef FM_STORE_PUT_H
 #define FM_STORE_PUT_H
 
-#include "store/store_priv.h"
+#include "store/search.h"
 
 FM_BEGIN_DECLS
 
@@ -76,6 +76,8 @@ struct fm_txn {
     fm_hasher *whole, *heads; /* of the pack that is open */
     fm_map *staged;           /* id -> fmi_staged_object */
     fm_arena *arena;
+    fmi_search *search; /* made at the first offer */
+    fmi_staged search_staged;
     fm_buf head;
     fm_txn_stats stats;
     fm_progress_fn progress; /* during a put of a tree; else NULL */

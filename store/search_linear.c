@@ -122,7 +122,7 @@ static bool done(const fmi_search *s)
 static fm_status try_sum(fmi_search *s, unsigned form, unsigned arithmetic, const uint32_t *source,
                          const double *c, uint32_t count, double *bits)
 {
-    uint8_t params[8 * FMI_PARENTS_MAX];
+    uint8_t params[8 * (COLUMNS_MAX + 1)];
     for (uint32_t k = 0; k < count; k++) {
         uint64_t u;
         memcpy(&u, &c[k], sizeof u);

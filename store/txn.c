@@ -74,6 +74,7 @@ void fm_txn_close(fm_txn *t)
     if (!t)
         return;
     fmi_put_drop(t);
+    fmi_search_free(t->search);
     for (size_t i = 0; i < t->packs; i++)
         fm_writer_close(t->pack[i].writer);
     fm_free(t->pack);
@@ -212,6 +213,30 @@ fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_
     return put_bytes(t, id_out, &form, bytes, NULL, want);
 }
 
+/* ==== offers =============================================================================== */
+
+/* What waits to be written can be no parent yet. */
+static fm_status usable(void *ctx, const fm_digest *id, bool *out)
+{
+    fm_txn *t = ctx;
+    const fmi_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
+
+    *out = false;
+    return o && o->pending ? FM_OK : fmi_txn_known(t, id, out);
+}
+
+fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
+{
+    fm_status rc = FM_OK;
+
+    if (!t->search) {
+        t->search_staged = (fmi_staged){t, fmi_txn_read_staged};
+        const fmi_search_env env = {t->store, &t->search_staged, t, usable};
+        rc = fmi_search_new(&t->search, &env);
+    }
+    return rc == FM_OK ? fmi_search_offer(t->search, tree) : rc;
+}
+
 /* ==== trees ================================================================================ */
 
 /* The tensor of parent_tree at the same path, where it can serve as a delta parent. */
@@ -284,7 +309,9 @@ fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
     }
     t->progress = progress;
     t->progress_ctx = ctx;
-    fm_status rc = put_entries(t, tree, p, parent_tree);
+    fm_status rc = parent_tree ? fm_txn_offer(t, parent_tree) : FM_OK;
+    if (rc == FM_OK)
+        rc = put_entries(t, tree, p, parent_tree);
     if (rc == FM_OK && progress && progress(ctx, t->total_bytes, t->total_bytes))
         rc = fm_fail(FM_ECANCELLED, "stopped at the end");
     t->progress = NULL;
