@@ -60,6 +60,7 @@ typedef struct fm_product {
     const float *bias; /* [n] or NULL */
     uint32_t first, m;
     const int32_t *rows;
+    bool split; /* a mode that rounds x to bf16 keeps the remainder as a second bf16 */
 } fm_product;
 
 /* One low-rank term of a list that shares x: y[row, 0..n) += scale * ((x[row] A^T) B^T). */

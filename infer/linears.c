@@ -160,7 +160,8 @@ static fm_status add_products(const job *j, const fmi_out *o, uint32_t *count)
                                               .bias = lin->bias,
                                               .first = rs.begin,
                                               .m = rs.count,
-                                              .rows = rs.list};
+                                              .rows = rs.list,
+                                              .split = lin->split};
     }
     return FM_OK;
 }

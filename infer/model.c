@@ -323,6 +323,7 @@ static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
         rc = bind_param(b, &p, digest);
     if (rc == FM_OK && b->m->arch.tied)
         rc = bind_tied_head(b, digest);
+    b->m->head.split = true;
     if (rc == FM_OK)
         rc = check_leftovers(b);
     if (rc == FM_OK)

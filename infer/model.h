@@ -30,6 +30,7 @@ typedef struct fm_linear {
     const float *out_scale;  /* [out]: IA3; DoRA's magnitude over the norm of W + scale B A */
     const float *bias_after; /* [out]: DoRA scales what is added to the bias, not the bias */
     bool transposed;         /* its tensor is stored [in, out] */
+    bool split;              /* fm_product.split: the head, whose error is that of the logits */
 } fm_linear;
 
 /* Experts of a layer: a router's product chooses some for each row. */

@@ -31,6 +31,7 @@ typedef struct packed_rows {
     const int32_t *rows;
     uint32_t first, m, most; /* most: rows that the scratch holds */
     const fmi_fast_weight *like;
+    bool split;             /* two sets: rounded to bf16, and what the rounding took */
     uint8_t *bytes, *panel; /* scratch: rows; an unpacked or widened panel */
 } packed_rows;
 
@@ -47,6 +48,11 @@ static bool same_rows(const fm_product *a, const fm_product *b)
 static bool is_f32(const fmi_fast_weight *w)
 {
     return w->layout == FMI_LAYOUT_F32 || w->layout == FMI_LAYOUT_FILE;
+}
+
+static bool is_split(const fm_product *p)
+{
+    return p->split && fmi_fast_weight_of(p->w)->layout == FMI_LAYOUT_BF16;
 }
 
 /* Bytes of one packed row. */
@@ -96,13 +102,14 @@ static void pack_f32(const packed_rows *r, uint32_t k)
                              FM_MIN(k - k0, FM_K_BLOCK));
 }
 
-static void pack(packed_rows *r, const fmi_fast_weight *w)
+static void pack(packed_rows *r, const fmi_fast_weight *w, bool split)
 {
     const product_job *j = r->job;
 
-    if (packed_alike(r->like, w))
+    if (packed_alike(r->like, w) && r->split == split)
         return;
     r->like = w;
+    r->split = split;
     if (w->layout == FMI_LAYOUT_INT8)
         j->kern->pack_int8(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->depth * 8 / w->quads,
                            w->quads, w->offset);
@@ -111,7 +118,10 @@ static void pack(packed_rows *r, const fmi_fast_weight *w)
     else if (w->layout == FMI_LAYOUT_F16)
         j->kern->pack_f32(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->base.k);
     else
-        j->kern->pack_bf16(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->base.k);
+        j->kern->pack_bf16(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->base.k, false);
+    if (split)
+        j->kern->pack_bf16(r->bytes + r->m * row_bytes(w), j->x, j->ldx, r->rows, r->first, r->m,
+                           w->base.k, true);
 }
 
 /* ---- one panel ---- */
@@ -185,14 +195,33 @@ static void panel_f32(const packed_rows *r, const fmi_fast_weight *w, uint32_t p
     }
 }
 
+static void panel_half(const packed_rows *r, const fmi_fast_weight *w, uint32_t p,
+                       fmi_fast_out *out)
+{
+    const fmi_fast_kern *kern = r->job->kern;
+    const uint8_t *panel = w->q + p * w->panel_q;
+    const uint32_t wide = fmi_panel_outputs(w);
+    const uint32_t width = w->base.n - p * wide <= FMI_OUTPUTS ? FMI_OUTPUTS : wide;
+
+    if (w->layout == FMI_LAYOUT_F16) {
+        kern->product_f16(out, r->bytes, r->m, panel, width, w->depth);
+        return;
+    }
+    kern->product_bf16(out, r->bytes, r->m, panel, width, w->depth);
+    if (!r->split)
+        return;
+    out->add = true;
+    out->bias = NULL;
+    kern->product_bf16(out, r->bytes + r->m * row_bytes(w), r->m, panel, width, w->depth);
+}
+
 static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t p1)
 {
     const fmi_fast_weight *w = fmi_fast_weight_of(p->w);
-    const fmi_fast_kern *kern = r->job->kern;
     const uint32_t wide = fmi_panel_outputs(w);
 
     if (p0 < p1)
-        pack(r, w);
+        pack(r, w, is_split(p));
     for (uint32_t i = p0; i < p1; i++) {
         uint32_t n0 = i * wide, left = w->base.n - n0;
         fmi_fast_out out = {.y = p->y + n0,
@@ -206,9 +235,7 @@ static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t
         else if (is_f32(w))
             panel_f32(r, w, i, &out);
         else
-            (w->layout == FMI_LAYOUT_F16 ? kern->product_f16 : kern->product_bf16)(
-                &out, r->bytes, r->m, w->q + i * w->panel_q,
-                left <= FMI_OUTPUTS ? FMI_OUTPUTS : wide, w->depth);
+            panel_half(r, w, i, &out);
     }
 }
 
@@ -272,7 +299,7 @@ static fm_status product_worker(void *ctx, size_t begin, size_t end, unsigned wo
 
     for (uint32_t i = 0; i < j->count; i++) {
         const fmi_fast_weight *w = fmi_fast_weight_of(j->list[i].w);
-        widest = FM_MAX(widest, row_bytes(w));
+        widest = FM_MAX(widest, row_bytes(w) * (is_split(&j->list[i]) ? 2 : 1));
         panel = FM_MAX(panel, panel_bytes(w));
         rows = FM_MAX(rows, j->list[i].m);
     }

@@ -27,9 +27,9 @@
 #define FMI_ISA "generic"
 #endif
 #if defined(FMI_FAST_BF16)
-#define FMI_CLASS "fast-bf16dp-1"
+#define FMI_CLASS "fast-bf16dp-2"
 #else
-#define FMI_CLASS "fast-fma-1"
+#define FMI_CLASS "fast-fma-2"
 #endif
 
 const fmi_fast_kern FMI_TABLE = {

@@ -49,6 +49,7 @@ typedef struct fmi_fast_out {
     uint32_t first;
     uint32_t n;        /* outputs of this panel that exist */
     const float *bias; /* of the panel's first output, or NULL */
+    bool add;          /* y += instead of y =; bf16 only */
 } fmi_fast_out;
 
 typedef struct fmi_fast_kern {
@@ -69,9 +70,9 @@ typedef struct fmi_fast_kern {
     void (*unpack)(void *q_out, float *scale_out, fmi_fast_block kind, const void *q,
                    const void *scale, uint32_t blocks);
 
-    /* Rounded to nearest even; an odd k is padded with 0. */
+    /* Rounded to nearest even; an odd k is padded with 0. rest: of x - bf16(x) instead. */
     void (*pack_bf16)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
-                      uint32_t m, uint32_t k);
+                      uint32_t m, uint32_t k, bool rest);
     /* s = fmaf(x[k], w[k], s) over the pairs ascending, in a pair the odd k first. width: outputs of
      * the panel, 16 or 32. */
     void (*product_bf16)(const fmi_fast_out *out, const void *packed, uint32_t m, const void *panel,

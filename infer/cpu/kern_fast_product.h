@@ -38,6 +38,8 @@ FMI_INLINE void tile_finish(const fmi_fast_out *o, uint32_t r, uint32_t column, 
     float *y = o->y + row_number(o->rows, o->first, r) * o->ldy + column;
     uint32_t n = o->n - column;
 
+    if (o->add)
+        sum = vf_add(vf_load_upto(y, n), sum);
     if (o->bias)
         sum = vf_add(sum, vf_load_upto(o->bias + column, n));
     vf_store_upto(y, sum, n);
@@ -671,16 +673,35 @@ FMI_INLINE void pack_pairs(uint32_t *dst, const float *x, uint32_t k, uint32_t r
         dst[i / 2 * (size_t)rows] = bf16_pair(x[i], i + 1 < k ? x[i + 1] : 0.0f);
 }
 
+/* The same of what rounding took; an infinity or NaN is in the rounded part already. */
+FMI_INLINE void pack_rests(uint32_t *dst, const float *x, uint32_t k, uint32_t rows)
+{
+    for (uint32_t i = 0; i < k; i += 32) {
+        float rest[32] = {0};
+        uint32_t n = FMI_MIN2(k - i, 32u);
+        for (uint32_t j = 0; j < n; j++) {
+            float r = x[i + j] - float_of_bits(bf16_of(x[i + j]) << 16);
+            rest[j] = r - r == 0.0f ? r : 0.0f;
+        }
+        pack_pairs(dst + i / 2 * (size_t)rows, rest, n, rows);
+    }
+}
+
 static void k_pack_bf16(void *dst_bytes, const float *x, size_t ldx, const int32_t *rows,
-                        uint32_t first, uint32_t m, uint32_t k)
+                        uint32_t first, uint32_t m, uint32_t k, bool rest)
 {
     uint32_t tiles = tile_count(m, TILE_BF16), at = 0;
     uint32_t *dst = dst_bytes;
 
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t n = tile_rows_at(m, t, tiles);
-        for (uint32_t r = 0; r < n; r++)
-            pack_pairs(dst + r, x + row_number(rows, first, at + r) * ldx, k, n);
+        for (uint32_t r = 0; r < n; r++) {
+            const float *row = x + row_number(rows, first, at + r) * ldx;
+            if (rest)
+                pack_rests(dst + r, row, k, n);
+            else
+                pack_pairs(dst + r, row, k, n);
+        }
         dst += (size_t)n * ((k + 1) / 2);
         at += n;
     }
