@@ -25,7 +25,8 @@ fm_status bi_prefill(fm_model *m, double *tok_s);
 fm_status bi_decode(fm_model *const *m, uint32_t models, uint32_t streams, double *tok_s);
 
 typedef struct bi_gaps { /* milliseconds between tokens of 7 streams */
-    double alone_median, alone_p99, beside_median, beside_p99;
+    double alone_median, alone_p99; /* over as many tokens as were made beside the prompt */
+    double beside_median, beside_p99;
     double prompt_s; /* until the first token after the long prompt */
 } bi_gaps;
 fm_status bi_gaps_of(fm_model *m, bi_gaps *out);

@@ -62,7 +62,7 @@ fm_status bi_decode(fm_model *const *m, uint32_t models, uint32_t streams, doubl
 
 #define GAPS_MAX 65536u
 #define STREAMS 7u
-#define ALONE 48u /* steps before the prompt comes */
+#define BEFORE 16u /* gaps of each stream before the prompt comes */
 
 typedef struct stream {
     struct gaps *of;
@@ -124,12 +124,12 @@ static double at_share(double *v, uint32_t n, double share)
     return v[i > 0 ? i - 1 : 0];
 }
 
-/* Steps until a phase is over: ALONE gaps of each stream, or the prompt's first token. */
-static fm_status run_phase(fm_scheduler *s, const gaps *g, bool beside)
+/* Steps until there are so many gaps, or until the prompt's first token. */
+static fm_status run_phase(fm_scheduler *s, const gaps *g, uint32_t count)
 {
     bool busy = true;
     fm_status rc = FM_OK;
-    while (rc >= 0 && busy && (beside ? g->prompt_s <= 0 : g->n < ALONE * STREAMS))
+    while (rc >= 0 && busy && (count ? g->n < count : g->prompt_s <= 0))
         rc = fm_scheduler_step(s, &busy);
     return rc;
 }
@@ -140,32 +140,45 @@ static double work_clock(void *ctx)
     return bk_work_s();
 }
 
+static fm_status start_streams(fm_scheduler **s, fm_model *m, stream st[STREAMS], gaps *g)
+{
+    fm_status rc = fm_scheduler_new(s, fm_model_engine(m), STREAMS + 1);
+    if (rc >= 0)
+        fmi_scheduler_clock(*s, work_clock, NULL); /* it paces prompts by what it measures */
+    *g = (gaps){0};
+    for (uint32_t i = 0; i < STREAMS && rc >= 0; i++) {
+        st[i] = (stream){.of = g};
+        rc = add(*s, m, BI_CONTEXT, 4000, on_token, &st[i]);
+    }
+    if (rc >= 0)
+        rc = run_phase(*s, g, BEFORE * STREAMS);
+    g->n = 0;
+    return rc;
+}
+
 fm_status bi_gaps_of(fm_model *m, bi_gaps *out)
 {
     static gaps g;
     stream st[STREAMS];
     fm_scheduler *s = NULL;
-    fm_status rc = fm_scheduler_new(&s, fm_model_engine(m), STREAMS + 1);
-    if (rc >= 0)
-        fmi_scheduler_clock(s, work_clock, NULL); /* it paces prompts by what it measures */
-    g = (gaps){0};
-    for (uint32_t i = 0; i < STREAMS && rc >= 0; i++) {
-        st[i] = (stream){.of = &g};
-        rc = add(s, m, BI_CONTEXT, 4000, on_token, &st[i]);
-    }
-    if (rc >= 0)
-        rc = run_phase(s, &g, false);
-    out->alone_median = at_share(g.ms, g.n, 0.5);
-    out->alone_p99 = at_share(g.ms, g.n, 0.99);
-    g.n = 0;
+    fm_status rc = start_streams(&s, m, st, &g);
     g.prompt_from = bk_work_s();
     if (rc >= 0)
         rc = add(s, m, BI_PROMPT, 1, on_prompt, &g);
     if (rc >= 0)
-        rc = run_phase(s, &g, true);
-    out->beside_median = at_share(g.ms, g.n, 0.5);
-    out->beside_p99 = at_share(g.ms, g.n, 0.99);
+        rc = run_phase(s, &g, 0);
+    uint32_t count = g.n;
     out->prompt_s = g.prompt_s;
+    out->beside_median = at_share(g.ms, count, 0.5);
+    out->beside_p99 = at_share(g.ms, count, 0.99);
+    fm_scheduler_free(s);
+    s = NULL;
+    if (rc >= 0) /* as many tokens without the prompt: contexts grow alike */
+        rc = start_streams(&s, m, st, &g);
+    if (rc >= 0)
+        rc = run_phase(s, &g, count);
+    out->alone_median = at_share(g.ms, g.n, 0.5);
+    out->alone_p99 = at_share(g.ms, g.n, 0.99);
     fm_scheduler_free(s);
     return rc;
 }
