@@ -17,8 +17,9 @@ FM_BEGIN_DECLS
 
 /* Values are in the files (the parameter of a recipe): never renumber. */
 typedef enum fm_quant_variant {
-    FM_QUANT_PLAIN = 0, /* every operation rounds: ggml built for x86-64 without FMA */
-    FM_QUANT_FUSED = 1, /* a*b + c fused where gcc fuses it: ggml built for FMA */
+    FM_QUANT_PLAIN = 0, /* every operation rounds: any compiler for x86-64 without FMA */
+    FM_QUANT_CLANG = 1, /* a*b + c fused inside an expression: clang with FMA, any AArch64 */
+    FM_QUANT_GCC = 2,   /* fused across statements and inlined calls too: gcc with FMA */
     FM_QUANT_VARIANTS
 } fm_quant_variant;
 

@@ -124,6 +124,11 @@ static char *downloaded(const char *name)
     return found;
 }
 
+char *tk_model(const char *name)
+{
+    return downloaded(name);
+}
+
 char *tk_smollm2_gguf(void)
 {
     return downloaded(GGUF_NAME);

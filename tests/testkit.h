@@ -34,6 +34,7 @@ char *tk_scratch(void);
  * ~/.cache/fmstore/models. */
 char *tk_shared(const char *relative);
 char *tk_source(const char *relative); /* inside the checkout; fails the test if missing */
+char *tk_model(const char *name);      /* a file below the models' room */
 char *tk_smollm2_gguf(void);           /* the GGUF, NULL if not downloaded */
 char *tk_minilm(void);                 /* all-MiniLM-L6-v2's folder, likewise */
 
