@@ -16,19 +16,14 @@ fm_status fmi_put_leaf(const fmi_put *p, uint32_t i, uint8_t *buf, fm_span *out)
     return p->from ? fm_entry_read_range(p->from, p->entry, at, n, buf, FM_RANGE_UNCHECKED) : FM_OK;
 }
 
-/* The leaf is hashed and coded from one private copy, while that is in the cache: the mapping of a
- * file that someone writes to may change between two looks. */
 static fm_status code_slot(fmi_slot *s, fmi_coder *c)
 {
     fmi_put *p = s->put;
     const fmi_leaf_at at = fmi_leaf_at_of(p->r.dtype, p->r.is_blob ? NULL : &p->r.shape, s->leaf);
     const uint8_t *basis = NULL;
-    fm_span leaf;
-    fm_status rc = fmi_put_leaf(p, s->leaf, s->raw, &leaf);
+    fm_status rc = FM_OK;
 
-    if (rc == FM_OK && !p->hashed)
-        rc = fm_sha256(&p->leaf[s->leaf], leaf.data, leaf.len);
-    if (rc == FM_OK && p->has_basis) {
+    if (p->has_basis) {
         uint8_t *to = fmi_coder_scratch(c, 0);
         rc = fmi_chain_predict(&p->basis, c, s->leaf, to);
         basis = to;
@@ -38,7 +33,7 @@ static fm_status code_slot(fmi_slot *s, fmi_coder *c)
     }
     fm_buf_clear(&s->coded);
     if (rc == FM_OK)
-        rc = fmi_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, leaf, basis);
+        rc = fmi_leaf_encode(c, &s->coded, &p->rows[s->leaf].codec, &at, s->bytes, basis);
     if (rc != FM_OK)
         return rc;
     p->rows[s->leaf].digest = p->leaf[s->leaf];
@@ -52,13 +47,38 @@ static fm_status name_entry(const fmi_put *p, fm_status rc)
     return rc != FM_OK && p->entry ? fm_error_prefix(rc, "%s", p->entry->path) : rc;
 }
 
+/* n is 1 or 2. Leaves are hashed and coded from private copies: the mapping of a file that someone
+ * writes to may change between two looks. */
+static fm_status hash_slots(fmi_slot *s, size_t n)
+{
+    fm_digest two[2];
+    fm_status rc = FM_OK;
+
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        rc = name_entry(s[k].put, fmi_put_leaf(s[k].put, s[k].leaf, s[k].raw, &s[k].bytes));
+    if (rc == FM_OK && n == 2 && !s[0].put->hashed && !s[1].put->hashed) {
+        rc = fm_sha256_two(two, s[0].bytes, s[1].bytes);
+        s[0].put->leaf[s[0].leaf] = two[0];
+        s[1].put->leaf[s[1].leaf] = two[1];
+        return rc;
+    }
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        if (!s[k].put->hashed)
+            rc = fm_sha256(&s[k].put->leaf[s[k].leaf], s[k].bytes.data, s[k].bytes.len);
+    return rc;
+}
+
 static fm_status code_slots(void *ctx, size_t begin, size_t end, unsigned worker)
 {
     fm_txn *t = ctx;
     fm_status rc = FM_OK;
 
-    for (size_t k = begin; rc == FM_OK && k < end; k++)
-        rc = name_entry(t->slot[k].put, code_slot(&t->slot[k], t->coder[worker]));
+    for (size_t k = begin; rc == FM_OK && k < end; k += 2) {
+        const size_t n = FM_MIN(end - k, (size_t)2);
+        rc = hash_slots(&t->slot[k], n);
+        for (size_t i = k; rc == FM_OK && i < k + n; i++)
+            rc = name_entry(t->slot[i].put, code_slot(&t->slot[i], t->coder[worker]));
+    }
     return rc;
 }
 

@@ -55,6 +55,7 @@ typedef struct fmi_slot {
     uint32_t leaf;
     bool basis_damaged;
     uint8_t *raw; /* a leaf that was read; made at its first use */
+    fm_span bytes;
     fm_buf coded;
 } fmi_slot;
 

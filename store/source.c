@@ -142,11 +142,14 @@ static fm_status read_range(void *ctx, const fm_entry *e, uint64_t offset, uint6
     if (offset > p->bytes || bytes > p->bytes - offset)
         return fm_fail(FM_EINVAL, "%s: a range beyond '%s'", src->path,
                        e->name ? e->name : e->path);
-    if (flags & FM_RANGE_UNCHECKED) {
+    fm_status rc = FM_OK;
+    if (flags & FM_RANGE_UNCHECKED)
         src_piece_copy(dst, p, offset, bytes);
-        return FM_OK;
-    }
-    return read_leaves(src, e, p, offset, bytes, dst);
+    else
+        rc = read_leaves(src, e, p, offset, bytes, dst);
+    if (p->map) /* a model is larger than memory: what was read does not count for ever */
+        fm_map_forget(p->map, (size_t)(p->data - p->map->data) + (size_t)offset, (size_t)bytes);
+    return rc;
 }
 
 static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)

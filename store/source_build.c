@@ -1,13 +1,9 @@
-/* source_build.c - from mapped files and named tensors to a tree, ids and source.json.
- *
- * Hashing is all of the cost: every byte once for its file and once for its leaves, side by side
- * on two threads, which also keeps both readers near one another in the page cache. */
+/* source_build.c - from mapped files and named tensors to a tree, ids and source.json. */
 #include "store/source_impl.h"
 
 #include <string.h>
 
 #include "store/base/checked.h"
-#include "store/base/pool.h"
 
 const char *src_strdup(fm_source *src, const char *s)
 {
@@ -241,68 +237,6 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
     return rc;
 }
 
-/* ---- hashing ---- */
-
-static uint64_t leaf_count(uint64_t bytes)
-{
-    return bytes / FM_LEAF_BYTES + (bytes % FM_LEAF_BYTES != 0);
-}
-
-/* scratch: one leaf, for bytes that lie in another order. */
-static fm_status hash_tensor(src_tensor *t, uint8_t *scratch)
-{
-    const src_piece *p = t->piece;
-    fm_status rc = FM_OK;
-
-    for (uint64_t i = 0; rc == FM_OK && i < leaf_count(p->bytes); i++) {
-        const uint64_t at = i * FM_LEAF_BYTES;
-        const uint64_t n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
-        const bool moved = p->heads > 0 || p->view;
-        if (moved)
-            src_piece_copy(scratch, p, at, n);
-        rc = fm_sha256(&p->leaf[i], moved ? scratch : p->data + at, (size_t)n);
-    }
-    return rc == FM_OK ? fm_tensor_id_from_leaves(&t->id, t->dtype, &t->shape, p->bytes, p->leaf)
-                       : rc;
-}
-
-static fm_status hash_tensors(fm_source *src)
-{
-    uint8_t *scratch = fm_malloc(FM_LEAF_BYTES);
-    fm_status rc = scratch ? FM_OK : FM_ENOMEM;
-
-    for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++)
-        rc = hash_tensor(&src->tensor[i], scratch);
-    fm_free(scratch);
-    return rc;
-}
-
-/* Index 0: the whole files; index 1: the tensors. */
-static fm_status hash_half(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    fm_source *src = ctx;
-    fm_status rc = FM_OK;
-
-    (void)worker;
-    if (begin == 0)
-        for (size_t i = 0; rc == FM_OK && i < src->file_count; i++)
-            rc = fm_sha256(&src->file[i]->sha, src->file[i]->map.data, src->file[i]->map.len);
-    if (rc == FM_OK && end == 2)
-        rc = hash_tensors(src);
-    return rc;
-}
-
-static fm_status hash_all(fm_source *src)
-{
-    fm_pool *pool = NULL;
-    fm_status rc = fm_pool_new(&pool, 2);
-
-    if (rc == FM_OK)
-        rc = fm_pool_run(pool, 2, 1, hash_half, src);
-    fm_pool_free(pool);
-    return rc;
-}
-
 static fm_status put_tensors(fm_source *src)
 {
     fm_status rc = FM_OK;
@@ -406,7 +340,7 @@ static fm_status put_literals(fm_source *src)
 
 fm_status src_finish(fm_source *src)
 {
-    fm_status rc = hash_all(src);
+    fm_status rc = src_hash_all(src);
 
     if (rc == FM_OK)
         rc = put_tensors(src);

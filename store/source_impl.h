@@ -27,6 +27,7 @@ typedef struct src_piece {
     uint64_t rows;
     uint32_t heads;
     const fm_torch_tensor *view; /* not NULL: strides; data is then the whole file's */
+    const fm_file_map *map; /* NULL: not in a file */
     fm_digest *leaf; /* of each leaf in Hugging Face's order; in the arena */
 } src_piece;
 
@@ -103,6 +104,8 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
  * says). */
 typedef const char *src_place_fn(const char *name); /* tree path, or NULL */
 fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place);
+/* Ids of all tensors, digests of all files and leaves. */
+fm_status src_hash_all(fm_source *src);
 /* Hash, fill the tree, write source.json. */
 fm_status src_finish(fm_source *src);
 

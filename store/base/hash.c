@@ -1,8 +1,10 @@
-/* hash.c - SHA-256 (and git's SHA-1) through OpenSSL 3. The algorithm is fetched once a process: an
- * implicit fetch at each digest takes a global lock and costs more than hashing a small object. */
+/* hash.c - SHA-256 by the processor's own instructions, which can go through two streams at once
+ * (sha256_ni.c), else through OpenSSL 3, as git's SHA-1 always. OpenSSL's algorithm is fetched once a
+ * process: an implicit fetch at each digest takes a global lock and costs more than a small object. */
 #include "store/base/hash.h"
 
 #include "store/base/mem.h"
+#include "store/base/sha256_ni.h"
 
 #include <openssl/evp.h>
 #include <pthread.h>
@@ -10,16 +12,24 @@
 
 static pthread_once_t fetch_once = PTHREAD_ONCE_INIT;
 static EVP_MD *sha256; /* NULL when this OpenSSL offers none; kept for the life of the process */
+static bool by_cpu;
 
 static void fetch(void)
 {
+    by_cpu = fmb_sha_usable();
     sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
+
+void fm_hash_plainly(bool plainly)
+{
+    pthread_once(&fetch_once, fetch);
+    by_cpu = !plainly && fmb_sha_usable();
 }
 
 static fm_status ready(void)
 {
     pthread_once(&fetch_once, fetch);
-    if (!sha256)
+    if (!by_cpu && !sha256)
         return fm_fail(FM_EUNSUPPORTED, "OpenSSL offers no SHA-256: check its configuration");
     return FM_OK;
 }
@@ -35,7 +45,34 @@ fm_status fm_sha256(fm_digest *out, const void *data, size_t len)
     fm_status rc = ready();
     if (rc < 0)
         return rc;
+    if (by_cpu) {
+        fmb_sha s;
+        fmb_sha_init(&s);
+        if (len > 0)
+            fmb_sha_update(&s, data, len);
+        fmb_sha_final(&s, out->b);
+        return FM_OK;
+    }
     return EVP_Digest(data ? data : "", len, out->b, NULL, sha256, NULL) ? FM_OK : refused();
+}
+
+fm_status fm_sha256_two(fm_digest out[2], fm_span a, fm_span b)
+{
+    fm_status rc = ready();
+    fmb_sha s[2];
+
+    if (rc < 0)
+        return rc;
+    if (!by_cpu) {
+        rc = fm_sha256(&out[0], a.data, a.len);
+        return rc < 0 ? rc : fm_sha256(&out[1], b.data, b.len);
+    }
+    fmb_sha_init(&s[0]);
+    fmb_sha_init(&s[1]);
+    fmb_sha_update_two(&s[0], a.data, a.len, &s[1], b.data, b.len);
+    fmb_sha_final(&s[0], out[0].b);
+    fmb_sha_final(&s[1], out[1].b);
+    return FM_OK;
 }
 
 fm_status fm_sha1(uint8_t out[20], const void *data, size_t len)
@@ -47,7 +84,8 @@ fm_status fm_sha1(uint8_t out[20], const void *data, size_t len)
 }
 
 struct fm_hasher {
-    EVP_MD_CTX *ctx;
+    EVP_MD_CTX *ctx; /* NULL: by the processor */
+    fmb_sha own;
 };
 
 fm_status fm_hasher_new(fm_hasher **out)
@@ -59,10 +97,13 @@ fm_status fm_hasher_new(fm_hasher **out)
     fm_hasher *h = fm_calloc(1, sizeof(*h));
     if (!h)
         return FM_ENOMEM;
-    h->ctx = EVP_MD_CTX_new();
-    if (!h->ctx || !EVP_DigestInit_ex2(h->ctx, sha256, NULL)) {
-        fm_hasher_free(h);
-        return refused();
+    fmb_sha_init(&h->own);
+    if (!by_cpu) {
+        h->ctx = EVP_MD_CTX_new();
+        if (!h->ctx || !EVP_DigestInit_ex2(h->ctx, sha256, NULL)) {
+            fm_hasher_free(h);
+            return refused();
+        }
     }
     *out = h;
     return FM_OK;
@@ -72,12 +113,36 @@ fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len)
 {
     if (len == 0)
         return FM_OK;
+    if (!h->ctx) {
+        fmb_sha_update(&h->own, data, len);
+        return FM_OK;
+    }
     return EVP_DigestUpdate(h->ctx, data, len) ? FM_OK : refused();
+}
+
+fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other)
+{
+    fm_status rc;
+    fmb_sha s;
+
+    if (h->ctx) {
+        rc = fm_hasher_update(h, data.data, data.len);
+        return rc < 0 ? rc : fm_sha256(out, other.data, other.len);
+    }
+    fmb_sha_init(&s);
+    fmb_sha_update_two(&h->own, data.data, data.len, &s, other.data, other.len);
+    fmb_sha_final(&s, out->b);
+    return FM_OK;
 }
 
 fm_status fm_hasher_final(fm_hasher *h, fm_digest *out)
 {
     memset(out, 0, sizeof(*out));
+    if (!h->ctx) {
+        fmb_sha_final(&h->own, out->b);
+        fmb_sha_init(&h->own);
+        return FM_OK;
+    }
     if (!EVP_DigestFinal_ex(h->ctx, out->b, NULL))
         return refused();
     return EVP_DigestInit_ex2(h->ctx, sha256, NULL) ? FM_OK : refused();

@@ -1,4 +1,4 @@
-/* hash.h - SHA-256 (OpenSSL libcrypto, SHA-NI where the CPU has it) and digests as values. */
+/* hash.h - SHA-256 (by SHA-NI where the CPU has it, OpenSSL libcrypto else) and digests as values. */
 #ifndef FM_BASE_HASH_H
 #define FM_BASE_HASH_H
 
@@ -14,6 +14,10 @@ typedef struct fm_digest {
 } fm_digest;
 
 FM_CHECKED fm_status fm_sha256(fm_digest *out, const void *data, size_t len);
+/* Of both at once, which takes little longer than one where the CPU has SHA-NI. */
+FM_CHECKED fm_status fm_sha256_two(fm_digest out[2], fm_span a, fm_span b);
+/* Tests: as on a CPU without SHA-NI. No hasher may be open, and no other thread at work. */
+void fm_hash_plainly(bool plainly);
 
 /* SHA-1, for the checksums of git's own files and nothing of ours. */
 FM_CHECKED fm_status fm_sha1(uint8_t out[20], const void *data, size_t len);
@@ -21,6 +25,8 @@ FM_CHECKED fm_status fm_sha1(uint8_t out[20], const void *data, size_t len);
 typedef struct fm_hasher fm_hasher; /* incremental; one thread at a time */
 FM_CHECKED fm_status fm_hasher_new(fm_hasher **out);
 FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len);
+/* Updates h by data, and *out becomes the digest of `other` alone; both at once, as above. */
+FM_CHECKED fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other);
 FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* and starts afresh */
 void fm_hasher_free(fm_hasher *h);
 

@@ -158,6 +158,16 @@ void fm_unmap_file(fm_file_map *map)
     *map = (fm_file_map){NULL, 0};
 }
 
+void fm_map_forget(const fm_file_map *map, size_t offset, size_t len)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t at = (uintptr_t)map->data + offset;
+    const uintptr_t begin = (at + page - 1) / page * page, end = (at + len) / page * page;
+
+    if (offset <= map->len && len <= map->len - offset && begin < end)
+        madvise((void *)begin, end - begin, MADV_DONTNEED); /* a hint: failing harms nothing */
+}
+
 static ssize_t read_some(int fd, void *dst, size_t len)
 {
     ssize_t n;

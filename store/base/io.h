@@ -18,6 +18,9 @@ typedef struct fm_file_map {
 } fm_file_map;
 FM_CHECKED fm_status fm_map_file(fm_file_map *out, const char *path);
 void fm_unmap_file(fm_file_map *map);
+/* These bytes are not wanted for now: they no longer count as this process's memory. Reading them
+ * again is fine. Whole pages within the range. */
+void fm_map_forget(const fm_file_map *map, size_t offset, size_t len);
 
 FM_CHECKED fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes); /* appends */
 /* Durable replace: temp, fsync, rename, fsync folder. */

@@ -78,12 +78,45 @@ static void hex_reads_back_in_either_case(void **state)
     assert_false(fm_digest_is_zero(&a));
 }
 
+/* Every length around a block, and cuts of them: by the processor, by OpenSSL, one or two at once. */
+static void all_ways_give_the_same_digest(void **state)
+{
+    uint8_t data[700];
+    fm_digest want[2], got[2];
+    fm_hasher *h;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 131 + i / 7);
+    for (size_t n = 0; n <= 300; n++) {
+        const fm_span a = fm_span_of(data, n), b = fm_span_of(data + n, (n * 7) % 300);
+        fm_hash_plainly(true);
+        tk_ok(fm_sha256(&want[0], a.data, a.len));
+        tk_ok(fm_sha256_two(got, a, b));
+        want[1] = got[1];
+        fm_hash_plainly(false);
+        assert_memory_equal(&want[0], &got[0], sizeof *got);
+        tk_ok(fm_sha256(&got[0], a.data, a.len));
+        assert_memory_equal(&want[0], &got[0], sizeof *got);
+        tk_ok(fm_sha256_two(got, a, b));
+        assert_memory_equal(want, got, sizeof got);
+        tk_ok(fm_hasher_new(&h));
+        const size_t cut = n * 5 % 67 <= n ? n * 5 % 67 : 0;
+        tk_ok(fm_hasher_update(h, data, cut));
+        tk_ok(fm_hasher_along(h, fm_span_of(data + cut, n - cut), &got[1], b));
+        tk_ok(fm_hasher_final(h, &got[0]));
+        assert_memory_equal(want, got, sizeof got);
+        fm_hasher_free(h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_hex_is_refused_and_leaves_zeros),
         cmocka_unit_test(known_vectors_hold),
         cmocka_unit_test(pieces_hash_like_the_whole_and_the_hasher_starts_afresh),
+        cmocka_unit_test(all_ways_give_the_same_digest),
         cmocka_unit_test(hex_reads_back_in_either_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
