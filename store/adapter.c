@@ -66,18 +66,22 @@ void adp_parse_key(adp_key *out, const char *name)
         unwrap(out->module);
 }
 
-const fm_entry *adp_base_tensor(const fm_tree *tree, const char *name)
+fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name)
 {
-    const fm_entry *e = NULL;
     fm_buf path;
+    fm_status rc;
 
+    *out = NULL;
     fm_buf_init(&path, 0);
-    if (fm_tensor_path(&path, "tensors", name) == FM_OK)
-        e = fm_tree_find(tree, fm_buf_cstr(&path));
+    rc = fm_tensor_path(&path, "tensors", name);
+    if (rc == FM_OK)
+        *out = fm_tree_find(tree, fm_buf_cstr(&path));
     fm_buf_release(&path);
-    if (!e && strcmp(name, "lm_head.weight") == 0)
-        e = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
-    return e;
+    if (rc == FM_ENOMEM)
+        return rc; /* what cannot be a path is absent, what was not looked for is not */
+    if (!*out && strcmp(name, "lm_head.weight") == 0)
+        *out = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
+    return FM_OK;
 }
 
 /* ---- the adapters of a tree ---- */
@@ -264,12 +268,15 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
     adp_key key;
     char weight[FM_MAX_NAME_BYTES + 16];
     const fm_entry *base;
+    fm_status rc;
 
     adp_parse_key(&key, e->name);
     if (key.role == ADP_PROMPT || key.role == ADP_OTHER)
         return FM_OK;
     snprintf(weight, sizeof weight, "%s%s", key.module, key.role == ADP_SAVED ? "" : ".weight");
-    base = adp_base_tensor(parent, weight);
+    rc = adp_base_tensor(&base, parent, weight);
+    if (rc < 0)
+        return rc;
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the parent has no '%s'", e->name, weight);
     if (key.role == ADP_SAVED)

@@ -36,7 +36,7 @@ fm_status adp_list(adp_place **out, size_t *count, const fm_tree *tree);
 /* adapter_config.json of an adapter; p may be NULL where it is an inline file. */
 fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
                      const adp_place *place);
-/* The base tensor of a name; a tied lm_head is found as the embedding. NULL = absent. */
-const fm_entry *adp_base_tensor(const fm_tree *tree, const char *name);
+/* The base tensor of a name; a tied lm_head is found as the embedding. *out NULL = absent. */
+fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name);
 
 #endif

@@ -44,7 +44,9 @@ static fm_status find_weight(exp_weight **out, exp_plan *plan, const fm_tree *tr
             *out = &plan->weight[i];
             return FM_OK;
         }
-    base = adp_base_tensor(tree, name);
+    rc = adp_base_tensor(&base, tree, name);
+    if (rc < 0)
+        return rc;
     if (!base)
         return fm_fail(FM_EBASE, "adapter tensor '%s': the model has no '%s'", e->name, name);
     rc = add_weight(plan, name, base);
@@ -123,11 +125,14 @@ static fm_status add_term(exp_plan *plan, const fm_tree *tree, const fm_entry *e
 static fm_status keep_head(exp_plan *plan, const fm_tree *tree, const adp_key *key,
                            const fm_entry *e)
 {
-    const fm_entry *old = strcmp(key->module, "model.embed_tokens.weight") == 0
-                              ? adp_base_tensor(tree, key->module)
-                              : NULL;
+    const fm_entry *old = NULL;
     exp_weight *head;
+    fm_status rc = FM_OK;
 
+    if (strcmp(key->module, "model.embed_tokens.weight") == 0)
+        rc = adp_base_tensor(&old, tree, key->module);
+    if (rc < 0)
+        return rc;
     if (!old || fm_digest_eq(&old->id, &e->id))
         return FM_OK;
     return find_weight(&head, plan, tree, "lm_head.weight", e);

@@ -207,11 +207,7 @@ static fm_status open_file(fm_source *src)
 
 static bool holds(const fm_source *src, const char *name)
 {
-    char *path = fm_path_join(src->path, name);
-    bool found = path && fm_path_exists(path);
-
-    fm_free(path);
-    return found;
+    return fm_path_holds(src->path, name);
 }
 
 static fm_status open_any(fm_source *src)

@@ -3,6 +3,8 @@
  * The weights are the files that the loader would load (model.safetensors, or those that the index
  * names; pytorch_model.bin where there is none). Every other file of the folder is kept whole, so that export gives the folder back; other
  * formats of the same weights are left out and listed. */
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "store/source_impl.h"
@@ -17,13 +19,14 @@ static bool ends_with(const char *s, const char *suffix)
     return n >= m && strcmp(s + n - m, suffix) == 0;
 }
 
+/* A file: a folder of that name is no file of the model. */
 static bool holds(const fm_source *src, const char *name)
 {
-    char *path = fm_path_join(src->path, name);
-    bool found = path && fm_path_exists(path) && !fm_path_is_dir(path);
+    char folder[PATH_MAX];
+    int n = snprintf(folder, sizeof folder, "%s/%s/.", src->path, name);
 
-    fm_free(path);
-    return found;
+    return fm_path_holds(src->path, name) &&
+           !(n > 0 && (size_t)n < sizeof folder && fm_path_exists(folder));
 }
 
 static fm_status parse_in(fm_json **out, const fm_source *src, const char *name, size_t max_bytes)

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -290,6 +291,13 @@ bool fm_path_is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool fm_path_holds(const char *dir, const char *name)
+{
+    char path[PATH_MAX]; /* the kernel takes no longer ones */
+    int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return n > 0 && (size_t)n < sizeof(path) && fm_path_exists(path);
 }
 
 fm_status fm_file_bytes(uint64_t *out, const char *path)

@@ -52,6 +52,8 @@ FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine
 FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow links */
 bool fm_path_exists(const char *path);
 bool fm_path_is_dir(const char *path);
+/* `dir` holds something of this name. Allocates nothing: want of memory must not hide a file. */
+bool fm_path_holds(const char *dir, const char *name);
 FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);
 /* Time of its last change in nanoseconds since 1970; fm_touch_file sets it to now. */
 FM_CHECKED fm_status fm_file_time(int64_t *out, const char *path);

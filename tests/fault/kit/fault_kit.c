@@ -329,14 +329,13 @@ static const fk_command changes[] = {
               "steps=1", "--set", "batch=1", "--set", "max_tokens=8", "--no-gate"}},
 };
 
-static char *scratch_dir(void)
+void fk_use_memory(void)
 {
     struct statvfs v;
 
     if (!getenv("TMPDIR") && statvfs("/dev/shm", &v) == 0 &&
         (uint64_t)v.f_bavail * v.f_bsize > (uint64_t)512 << 20)
         setenv("TMPDIR", "/dev/shm", 1);
-    return tk_scratch();
 }
 
 void fk_world_make(fk_world *w)
@@ -345,7 +344,8 @@ void fk_world_make(fk_world *w)
     setenv("SOURCE_DATE_EPOCH", "1700000000", 1);
     setenv("GIT_AUTHOR_NAME", "Ada Test", 1);
     setenv("GIT_AUTHOR_EMAIL", "ada@example.org", 1);
-    w->dir = scratch_dir();
+    fk_use_memory();
+    w->dir = tk_scratch();
     w->sound = fm_path_join(w->dir, "sound");
     w->work = fm_path_join(w->dir, "work");
     put_model(w, "base", 1);

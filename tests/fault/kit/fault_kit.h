@@ -52,6 +52,8 @@ typedef struct fk_fate {
     bool data;
 } fk_fate;
 
+/* Scratch folders in memory, where the machine has such a place: nothing waits for a disk. */
+void fk_use_memory(void);
 /* false: this machine or build cannot run it; why is printed. */
 bool fk_available(void);
 void fk_world_make(fk_world *w);
