@@ -7,7 +7,7 @@
 
 #include "store/base/mem.h"
 
-enum { IN_CHAT = 1, IN_TEXT = 2, IN_BOTH = 3 };
+enum { IN_CHAT = 1, IN_TEXT = 2, IN_BOTH = 3, IN_EMBED = 4 };
 
 typedef fmi_ask_reader reader;
 
@@ -233,8 +233,8 @@ static fm_status prompt_ids(reader *r, const fm_json *list, fmi_prompt *p)
 {
     size_t n = fm_json_count(list);
     if (n == 0)
-        return fmi_ask_at(r->a, "prompt",
-                          fm_fail(FM_EINVAL, "'prompt' holds an empty list of token ids"));
+        return fmi_ask_at(r->a, r->name,
+                          fm_fail(FM_EINVAL, "'%s' holds an empty list of token ids", r->name));
     p->ids = fm_malloc(n * sizeof(int32_t));
     if (!p->ids)
         return FM_ENOMEM;
@@ -242,8 +242,8 @@ static fm_status prompt_ids(reader *r, const fm_json *list, fmi_prompt *p)
         const fm_json *v = fm_json_at(list, i);
         int64_t id = fm_json_int(v, -1);
         if (!fm_json_is(v, FM_JSON_INT) || id < 0 || id > INT32_MAX)
-            return fmi_ask_at(r->a, "prompt",
-                              fm_fail(FM_EINVAL, "'prompt': item %zu is no token id", i));
+            return fmi_ask_at(r->a, r->name,
+                              fm_fail(FM_EINVAL, "'%s': item %zu is no token id", r->name, i));
         p->ids[i] = (int32_t)id;
     }
     p->count = n;
@@ -256,10 +256,11 @@ static fm_status prompt_one(reader *r, const fm_json *v, fmi_prompt *p)
         return prompt_ids(r, v, p);
     p->text = fm_json_str(v);
     if (!p->text.data)
-        return fmi_ask_at(r->a, "prompt",
+        return fmi_ask_at(r->a, r->name,
                           fm_fail(FM_EINVAL,
-                                  "'prompt' must be a string, an array of strings, an array of "
-                                  "token ids or an array of such arrays"));
+                                  "'%s' must be a string, an array of strings, an array of "
+                                  "token ids or an array of such arrays",
+                                  r->name));
     return FM_OK;
 }
 
@@ -268,10 +269,10 @@ static fm_status take_prompt(reader *r)
     bool array = fm_json_is(r->v, FM_JSON_ARRAY);
     bool one = !array || fm_json_is(fm_json_at(r->v, 0), FM_JSON_INT);
     size_t n = one ? 1 : fm_json_count(r->v);
-    if (n == 0 || n > FMI_ASK_MAX_PROMPTS)
-        return fmi_ask_at(
-            r->a, "prompt",
-            fm_fail(FM_EINVAL, "'prompt' holds %zu prompts, 1 to %u go", n, FMI_ASK_MAX_PROMPTS));
+    uint32_t most = r->a->kind == FMI_ASK_EMBED ? FMI_ASK_MAX_INPUTS : FMI_ASK_MAX_PROMPTS;
+    if (n == 0 || n > most)
+        return fmi_ask_at(r->a, r->name,
+                          fm_fail(FM_EINVAL, "'%s' holds %zu texts, 1 to %u go", r->name, n, most));
     r->a->prompt = fm_calloc(n, sizeof(fmi_prompt));
     if (!r->a->prompt)
         return FM_ENOMEM;
@@ -513,6 +514,15 @@ static fm_status take_template_kwargs(reader *r)
     return rc;
 }
 
+static fm_status take_encoding(reader *r)
+{
+    fm_span s = fm_json_str(r->v);
+    r->a->base64 = fm_span_eq_str(s, "base64");
+    if (r->a->base64 || fm_span_eq_str(s, "float"))
+        return FM_OK;
+    return fmi_ask_wants(r, "\"float\" or \"base64\"");
+}
+
 static fm_status changes_nothing(reader *r)
 {
     (void)r;
@@ -528,7 +538,9 @@ typedef struct field {
 } field;
 
 static const field fields[] = {
-    {"model", IN_BOTH, take_model},
+    {"model", IN_BOTH | IN_EMBED, take_model},
+    {"input", IN_EMBED, take_prompt},
+    {"encoding_format", IN_EMBED, take_encoding},
     {"messages", IN_CHAT, take_messages},
     {"prompt", IN_TEXT, take_prompt},
     {"max_tokens", IN_BOTH, take_max_tokens},
@@ -569,14 +581,15 @@ static const field fields[] = {
     {"service_tier", IN_BOTH, changes_nothing},
     {"prompt_cache_key", IN_BOTH, changes_nothing},
     {"safety_identifier", IN_BOTH, changes_nothing},
-    {"user", IN_BOTH, changes_nothing},
+    {"user", IN_BOTH | IN_EMBED, changes_nothing},
 };
 
-static const field *find_field(const char *name, bool chat)
+static const field *find_field(const char *name, fmi_ask_kind kind)
 {
+    static const int where[] = {IN_TEXT, IN_CHAT, IN_EMBED};
     for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++)
         if (strcmp(fields[i].name, name) == 0)
-            return fields[i].where & (chat ? IN_CHAT : IN_TEXT) ? &fields[i] : NULL;
+            return fields[i].where & where[kind] ? &fields[i] : NULL;
     return NULL;
 }
 
@@ -584,7 +597,7 @@ static fm_status take_all(fmi_ask *a, const fm_json *body, uint32_t cap)
 {
     for (void *it = fm_json_iter(body); it; it = fm_json_next(body, it)) {
         const char *name = fm_json_iter_key(it);
-        const field *f = find_field(name, a->chat);
+        const field *f = find_field(name, a->kind);
         reader r = {a, fm_json_iter_value(it), f ? f->name : name, cap};
         if (fm_json_is(r.v, FM_JSON_NULL))
             continue;
@@ -607,8 +620,10 @@ static fm_status check_whole(fmi_ask *a)
         return fmi_ask_at(a, "model", fm_fail(FM_EINVAL, "'model' is missing"));
     if (a->chat && !a->messages)
         return fmi_ask_at(a, "messages", fm_fail(FM_EINVAL, "'messages' is missing"));
-    if (!a->chat && !a->prompt)
-        return fmi_ask_at(a, "prompt", fm_fail(FM_EINVAL, "'prompt' is missing"));
+    if (!a->chat && !a->prompt) {
+        const char *name = a->kind == FMI_ASK_EMBED ? "input" : "prompt";
+        return fmi_ask_at(a, name, fm_fail(FM_EINVAL, "'%s' is missing", name));
+    }
     size_t prompts = a->chat ? 1 : a->prompts;
     if (a->best_of && a->best_of != a->n)
         return fmi_ask_at(a, "best_of",
@@ -616,7 +631,7 @@ static fm_status check_whole(fmi_ask *a)
                                   "'best_of' is %u and 'n' is %u; only equal ones are "
                                   "supported",
                                   a->best_of, a->n));
-    if (prompts * a->n > FMI_ASK_MAX_CHOICES)
+    if (a->kind != FMI_ASK_EMBED && prompts * a->n > FMI_ASK_MAX_CHOICES)
         return fmi_ask_at(a, "n",
                           fm_fail(FM_EINVAL,
                                   "'n' is %u for each of %zu prompts; at most %u answers "
@@ -635,10 +650,12 @@ static fm_status check_whole(fmi_ask *a)
     return FM_OK;
 }
 
-fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, bool chat, uint32_t max_tokens_cap)
+fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, fmi_ask_kind kind,
+                        uint32_t max_tokens_cap)
 {
     memset(out, 0, sizeof(*out));
-    out->chat = chat;
+    out->kind = kind;
+    out->chat = kind == FMI_ASK_CHAT;
     out->n = 1;
     out->max_tokens = FM_MIN(FMI_ASK_DEFAULT_TOKENS, max_tokens_cap);
     fm_sample_defaults(&out->sampling);

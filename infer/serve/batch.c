@@ -93,6 +93,8 @@ static void serve_list(fm_server *s, fmi_job *j)
 
 static void cancel_all(fm_server *s, fmi_job *j)
 {
+    if (j->ask.kind == FMI_ASK_EMBED)
+        fmi_vectors_cancel(j);
     for (size_t i = 0; i < j->choices; i++)
         if (j->choice[i].id && !j->choice[i].done)
             (void)fm_scheduler_cancel(s->scheduler, j->choice[i].id);
@@ -128,13 +130,14 @@ static void serve_run(fm_server *s, fmi_job *j)
     fm_status rc = FM_OK;
     size_t started = 0;
     while (started < j->choices && rc == FM_OK) {
-        rc = start(s, j, &j->choice[started]);
+        if (j->ask.kind != FMI_ASK_EMBED)
+            rc = start(s, j, &j->choice[started]);
         if (rc == FM_OK)
             in += j->choice[started++].prompt_len;
     }
     if (rc < 0) {
         (void)pthread_mutex_lock(&j->lock);
-        fmi_job_fail(j, fmi_job_http_of(rc), NULL, j->ask.chat ? "messages" : "prompt", NULL);
+        fmi_job_fail(j, fmi_job_http_of(rc), NULL, fmi_job_question(j), NULL);
         for (size_t i = started; i < j->choices; i++)
             j->choice[i].done = true;
         j->left = started;
@@ -259,6 +262,7 @@ fm_status fmi_batch_step(fm_server *s)
     uint64_t rows = fm_engine_stats_of(s->engine).rows;
     uint32_t models = models_active(s);
     fm_status rc = fm_scheduler_step(s->scheduler, &busy);
+    fmi_vectors_step(s);
     rows = fm_engine_stats_of(s->engine).rows - rows;
     if (rows) {
         fmi_metrics_add(&s->metrics, &s->metrics.step_rows, (double)rows);

@@ -94,7 +94,7 @@ static enum MHD_Result send_answer(fmi_job *j)
 {
     fm_buf text;
     fm_buf_init(&text, 0);
-    if (fmi_answer_write(&text, j) == FM_OK)
+    if ((j->ask.kind == FMI_ASK_EMBED ? fmi_vectors_write : fmi_answer_write)(&text, j) == FM_OK)
         return send_buf(j, 200, &text, "application/json");
     fm_buf_release(&text);
     fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
@@ -173,6 +173,13 @@ static void release_body(fmi_job *j)
     fm_buf_release(&j->body);
 }
 
+static fmi_ask_kind ask_kind(fmi_route route)
+{
+    return route == FMI_ROUTE_CHAT         ? FMI_ASK_CHAT
+           : route == FMI_ROUTE_EMBEDDINGS ? FMI_ASK_EMBED
+                                           : FMI_ASK_TEXT;
+}
+
 static void parse(fmi_job *j)
 {
     fm_json *body = NULL;
@@ -182,7 +189,7 @@ static void parse(fmi_job *j)
         fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_json", NULL, NULL);
         return;
     }
-    rc = fmi_ask_parse(&j->ask, body, j->route == FMI_ROUTE_CHAT, j->server->opts.max_tokens);
+    rc = fmi_ask_parse(&j->ask, body, ask_kind(j->route), j->server->opts.max_tokens);
     fm_json_free(body);
     if (rc < 0) {
         fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", j->ask.param, NULL);
@@ -191,7 +198,7 @@ static void parse(fmi_job *j)
     if (!j->ask.seeded &&
         getrandom(&j->ask.sampling.seed, sizeof(j->ask.sampling.seed), GRND_NONBLOCK) < 0)
         j->ask.sampling.seed = (uint64_t)(fmi_server_now() * 1e9);
-    uint32_t n = (j->ask.chat ? 1 : (uint32_t)j->ask.prompts) * j->ask.n;
+    uint32_t n = (j->ask.kind == FMI_ASK_TEXT ? (uint32_t)j->ask.prompts : 1) * j->ask.n;
     if (fmi_server_admit(j->server, n))
         j->admitted = n;
     else
@@ -204,6 +211,8 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
     if (j->ask.chat)
         return fm_prompt_messages(ids, m, j->ask.messages, j->ask.tools, j->ask.variables);
     fmi_prompt *p = &j->ask.prompt[i];
+    if (p->text.data && j->ask.kind == FMI_ASK_EMBED)
+        return fm_embed_encode(m, p->text, ids);
     if (p->text.data)
         return fm_prompt_text(ids, m, p->text);
     *ids = (fm_ids){p->ids, p->count, p->count}; /* moves */
@@ -240,8 +249,8 @@ static fm_status encode(fmi_job *j)
         c->prompt = ids.id;
         c->prompt_len = ids.count;
         if (rc == FM_OK && ids.count == 0)
-            rc = fm_fail(FM_EINVAL, "'prompt' is empty, and this model begins with no token of "
-                                    "its own");
+            rc = fm_fail(FM_EINVAL, "'%s' is empty, and this model begins with no token of its own",
+                         fmi_job_question(j));
         if (rc < 0)
             return rc;
     }
@@ -254,8 +263,7 @@ static enum MHD_Result run_found(fmi_job *j)
     fmi_ask_drop_texts(&j->ask);
     if (rc == FM_OK)
         return hand_over(j, FMI_RUN);
-    fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value",
-                 j->ask.chat ? "messages" : "prompt", NULL);
+    fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", fmi_job_question(j), NULL);
     return send_fault(j);
 }
 
@@ -291,6 +299,7 @@ static enum MHD_Result after_read(fmi_job *j)
         return hand_over(j, FMI_LIST);
     case FMI_ROUTE_COMPLETIONS:
     case FMI_ROUTE_CHAT:
+    case FMI_ROUTE_EMBEDDINGS:
         parse(j);
         return j->fault.http ? send_fault(j) : hand_over(j, FMI_FIND);
     case FMI_ROUTE_NONE:
@@ -351,7 +360,8 @@ static fmi_route route_of(const char *url)
                  {"/metrics", FMI_ROUTE_METRICS},
                  {"/v1/models", FMI_ROUTE_MODELS},
                  {"/v1/completions", FMI_ROUTE_COMPLETIONS},
-                 {"/v1/chat/completions", FMI_ROUTE_CHAT}};
+                 {"/v1/chat/completions", FMI_ROUTE_CHAT},
+                 {"/v1/embeddings", FMI_ROUTE_EMBEDDINGS}};
     for (size_t i = 0; i < FM_ARRAY_LEN(table); i++)
         if (strcmp(url, table[i].path) == 0)
             return table[i].route;
@@ -431,7 +441,7 @@ static void fail_too_long(fmi_job *j)
 static void check_head(fmi_job *j, const char *url, const char *method)
 {
     char text[256];
-    bool post = j->route == FMI_ROUTE_COMPLETIONS || j->route == FMI_ROUTE_CHAT;
+    bool post = j->route >= FMI_ROUTE_COMPLETIONS;
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     if (atomic_load(&j->server->refusing))
         fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
@@ -460,6 +470,7 @@ static void make_id(fmi_job *j)
     uint64_t r[2] = {0, atomic_fetch_add(&counter, 1)};
     const char *kind = j->route == FMI_ROUTE_CHAT          ? "chatcmpl"
                        : j->route == FMI_ROUTE_COMPLETIONS ? "cmpl"
+                       : j->route == FMI_ROUTE_EMBEDDINGS  ? "embd"
                                                            : "req";
     if (getrandom(r, sizeof(r), GRND_NONBLOCK) < 0)
         r[0] = (uint64_t)(fmi_server_now() * 1e9);
@@ -506,7 +517,7 @@ static enum MHD_Result take_body(fmi_job *j, const char *data, size_t n)
         return MHD_NO;
     if (j->body_seen > s->opts.max_body_bytes)
         fail_too_long(j);
-    if (j->fault.http || (j->route != FMI_ROUTE_CHAT && j->route != FMI_ROUTE_COMPLETIONS))
+    if (j->fault.http || j->route < FMI_ROUTE_COMPLETIONS)
         return MHD_YES;
     if (atomic_load(&s->body_bytes) / BODIES_FACTOR > s->opts.max_body_bytes) {
         fmi_job_fail(j, 503, "queue_full", NULL, "too many bodies are being read; try again");

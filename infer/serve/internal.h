@@ -130,6 +130,7 @@ typedef struct fmi_choice {
     size_t text_chars;            /* code points of all tokens so far */
     size_t sent_text, sent_token; /* streaming: what went out */
     bool began, ended;            /* streaming: first and last chunk went out */
+    float *vector;                /* embeddings: [hidden] */
 } fmi_choice;
 
 typedef enum fmi_route {
@@ -139,7 +140,8 @@ typedef enum fmi_route {
     FMI_ROUTE_MODELS,
     FMI_ROUTE_MODEL,
     FMI_ROUTE_COMPLETIONS,
-    FMI_ROUTE_CHAT
+    FMI_ROUTE_CHAT,
+    FMI_ROUTE_EMBEDDINGS
 } fmi_route;
 
 /* What the job waits for, or what the HTTP side does next when it is resumed. */
@@ -203,6 +205,7 @@ void fmi_job_give_back(fmi_job *j, fmi_stage next);
 /* The client closed its connection. Takes the lock. */
 bool fmi_job_client_left(fmi_job *j);
 unsigned fmi_job_http_of(fm_status rc);
+const char *fmi_job_question(const fmi_job *j); /* the field that holds what is asked */
 /* A fault about the model, from the thread's error. */
 void fmi_job_fail_model(fmi_job *j, fm_status rc);
 /* Records the fault once; the thread's error text where text is NULL. Lock held or not needed. */
@@ -212,6 +215,13 @@ void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param
 
 FM_CHECKED fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f);
 FM_CHECKED fm_status fmi_answer_write(fm_buf *out, fmi_job *j);
+/* ---- vectors.c: embeddings ---- */
+
+/* Engine thread: the next step of the oldest job that wants vectors, if there is one. */
+void fmi_vectors_step(fm_server *s);
+void fmi_vectors_cancel(fmi_job *j); /* engine thread: what is not computed will not be */
+FM_CHECKED fm_status fmi_vectors_write(fm_buf *out, fmi_job *j);
+
 /* ---- sse.c: appends to j->out whatever is new; sets j->stream_over at the end. Lock held. ---- */
 FM_CHECKED fm_status fmi_sse_fill(fmi_job *j);
 

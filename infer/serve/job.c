@@ -17,6 +17,7 @@ static void free_choice(fmi_choice *c)
     fm_free(c->prompt);
     fm_free(c->token);
     fm_free(c->top);
+    fm_free(c->vector);
     fm_buf_release(&c->text);
 }
 
@@ -92,6 +93,12 @@ unsigned fmi_job_http_of(fm_status rc)
     default:
         return 500;
     }
+}
+
+const char *fmi_job_question(const fmi_job *j)
+{
+    static const char *const field[] = {"prompt", "messages", "input"};
+    return field[j->ask.kind];
 }
 
 void fmi_job_fail_model(fmi_job *j, fm_status rc)

@@ -1,6 +1,6 @@
-/* openai.h - what a client asks, as plain values: the body of POST /v1/completions and of
- * POST /v1/chat/completions, read and checked. A pure function over JSON: it knows no sockets, no
- * models and no clock.
+/* openai.h - what a client asks, as plain values: the body of POST /v1/completions, of
+ * /v1/chat/completions and of /v1/embeddings, read and checked. A pure function over JSON: it knows
+ * no sockets, no models and no clock.
  *
  * A field that would change the answer and is not implemented is refused by name, and so is a name
  * that nobody knows: an answer that quietly left out half of the question is worse than a refusal.
@@ -15,6 +15,7 @@
 FM_BEGIN_DECLS
 
 #define FMI_ASK_MAX_PROMPTS 64u
+#define FMI_ASK_MAX_INPUTS 2048u /* texts of one request for embeddings */
 #define FMI_ASK_MAX_CHOICES 128u /* prompts times n */
 #define FMI_ASK_MAX_TOOLS 256u
 #define FMI_ASK_MAX_STOPS 16u
@@ -29,12 +30,15 @@ typedef struct fmi_prompt {
     size_t count;
 } fmi_prompt;
 
+typedef enum fmi_ask_kind { FMI_ASK_TEXT, FMI_ASK_CHAT, FMI_ASK_EMBED } fmi_ask_kind;
+
 typedef struct fmi_ask {
-    bool chat;
+    fmi_ask_kind kind;
+    bool chat; /* kind FMI_ASK_CHAT */
     char *model;
     fm_json *body;      /* keeps the texts of prompts alive */
     fm_json *messages;  /* chat: contents are strings or null */
-    fmi_prompt *prompt; /* [prompts]; chat: none */
+    fmi_prompt *prompt; /* [prompts]; chat: none; embeddings: input */
     size_t prompts;
     uint32_t n, best_of; /* answers per prompt; best_of 0: not given, else equal to n */
     fm_json *tools;      /* chat: what the template is shown; NULL: none */
@@ -49,12 +53,13 @@ typedef struct fmi_ask {
     uint32_t top_logprobs;
     bool hide_tools; /* tool_choice "none" */
     bool has_top;    /* chat: top_logprobs was given, which wants logprobs */
+    bool base64;     /* embeddings: vectors as base64 of float32, little-endian */
     char param[64];  /* after FM_EINVAL: the field at fault, "" for the whole body */
 } fmi_ask;
 
 /* max_tokens_cap: the most that a request may ask for. FM_EINVAL names the field in the text and in
  * out->param. Release after either outcome. */
-FM_CHECKED fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, bool chat,
+FM_CHECKED fm_status fmi_ask_parse(fmi_ask *out, const fm_json *body, fmi_ask_kind kind,
                                    uint32_t max_tokens_cap);
 /* Texts are encoded: body and messages can go. */
 void fmi_ask_drop_texts(fmi_ask *a);

@@ -287,6 +287,7 @@ void fm_server_free(fm_server *s)
         return;
     atomic_store(&s->refusing, true);
     refuse_queue(s);
+    fmi_batch_cancel_all(s);
     fm_scheduler_free(s->scheduler); /* what still runs ends "cancelled" and is resumed */
     s->scheduler = NULL;
     fmi_batch_retire_done(s);

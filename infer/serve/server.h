@@ -2,7 +2,7 @@
  * batch.
  *
  *   GET  /v1/models   POST /v1/chat/completions   POST /v1/completions   (SSE with "stream")
- *   GET  /health                 GET  /metrics (Prometheus text)
+ *   POST /v1/embeddings          GET  /health                 GET  /metrics (Prometheus text)
  *
  * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
  * fm_server_run) owns the engine, resolves names and runs steps; one loading thread reads models

@@ -7,6 +7,7 @@ src=${FM_SOURCE_DIR:?FM_SOURCE_DIR is the checkout}
 base=$src/examples/atlas/base
 [ -f "$base/model.safetensors" ] || { echo "skip: no atlas model"; exit 77; }
 command -v curl >/dev/null || { echo "skip: no curl"; exit 77; }
+command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 
 tmp=$(mktemp -d) || exit 1
 server=
@@ -32,6 +33,7 @@ give_up() {
 "$fm" init repo >/dev/null || exit 1
 "$fm" -C repo import "$base" --as atlas >/dev/null || exit 1
 "$fm" -C repo branch team/copy atlas >/dev/null || exit 1
+"$fm" -C repo import "$src/tests/model/golden/arch/roberta" --as enc >/dev/null || exit 1
 echo 'open sesame' >key
 
 "$fm" -C repo serve --port 0 --api-key-file "$tmp/key" >serve.out 2>serve.err &
@@ -77,9 +79,30 @@ ask atlas ',"stream":true' >stream.txt
 check "a stream ends as it should" grep -q '^data: \[DONE\]' stream.txt
 joined=$(sed -n 's/^data: .*"content":"\(\([^"\\]\|\\.\)*\)".*/\1/p' stream.txt | tr -d '\n')
 check "a stream joins to the whole" [ "$joined" = "$(content <one.json)" ]
+embed() { # embed MODEL INPUT [MORE JSON]
+    get "$url/v1/embeddings" -H 'Content-Type: application/json' -d "{\"model\":\"$1\",\"input\":$2${3:-}}"
+}
+embed enc '[[0,5,9,2],[0,9,5,2],[0,5,9,2]]' >vectors.json
+embed enc '[0,5,9,2]' ',"encoding_format":"base64"' >base64.json
+echo '{"ids":[0,5,9,2]}' | "$fm" -C repo embed enc >embed.out
+check "vectors are those of embed, in order" python3 - <<'PY'
+import base64, json, struct
+data = json.load(open("vectors.json"))["data"]
+want = json.load(open("embed.out"))["embedding"]
+near = lambda a, b: len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < 5e-3
+assert [d["index"] for d in data] == [0, 1, 2] and data[0]["embedding"] == data[2]["embedding"]
+assert near(data[0]["embedding"], want) and not near(data[1]["embedding"], want)
+raw = base64.b64decode(json.load(open("base64.json"))["data"][0]["embedding"], validate=True)
+assert near(struct.unpack("<%df" % len(want), raw), want)
+PY
+check "inputs are counted" grep -q '"usage":{"prompt_tokens":12,"total_tokens":12}' vectors.json
+check "no input is named" grep -q '"param":"input"' <(embed enc '[]')
+check "too long an input is named" grep -q 'at most 62' <(embed enc "[$(seq -s, 1 40),$(seq -s, 1 40)]")
+check "dimensions are refused" grep -q '"param":"dimensions"' <(embed enc '[0,5]' ',"dimensions":8')
+check "a decoder embeds beside chat" grep -q '"object":"embedding"' <(embed atlas '"What is the capital?"')
 get "$url/metrics" >metrics.txt
 check "answers are counted" grep -q '^fmstore_requests_total{code="200"} [1-9]' metrics.txt
-check "one version is resident once" grep -q '^fmstore_models_resident 1$' metrics.txt
+check "versions are resident once" grep -q '^fmstore_models_resident 2$' metrics.txt
 
 kill -INT "$server"
 wait "$server"

@@ -9,7 +9,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_accepted(const fmi_ask *a)
 {
     fm_assert(a->model && a->model[0]);
-    fm_assert(a->n >= 1 && a->n * (a->chat ? 1 : a->prompts) <= FMI_ASK_MAX_CHOICES);
+    if (a->kind == FMI_ASK_EMBED)
+        fm_assert(a->n == 1 && a->prompts <= FMI_ASK_MAX_INPUTS);
+    else
+        fm_assert(a->n >= 1 && a->n * (a->chat ? 1 : a->prompts) <= FMI_ASK_MAX_CHOICES);
     fm_assert(a->max_tokens >= 1 && a->max_tokens <= 100);
     fm_assert(a->stops <= FMI_ASK_MAX_STOPS && a->top_logprobs <= FMI_ASK_MAX_TOP);
     fm_assert(fm_sample_check(&a->sampling) == FM_OK);
@@ -24,10 +27,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     if (fm_json_parse(&body, fm_span_of(data, size), "fuzz") < 0)
         return 0;
-    for (int chat = 0; chat < 2; chat++) {
+    for (fmi_ask_kind kind = FMI_ASK_TEXT; kind <= FMI_ASK_EMBED; kind++) {
         fmi_ask a;
         fm_error_clear();
-        fm_status rc = fmi_ask_parse(&a, body, chat, 100);
+        fm_status rc = fmi_ask_parse(&a, body, kind, 100);
         if (rc == FM_OK)
             check_accepted(&a);
         else

@@ -8,19 +8,19 @@
 
 #define CAP 4096u
 
-static fm_status parse(fmi_ask *a, bool chat, const char *text)
+static fm_status parse(fmi_ask *a, fmi_ask_kind kind, const char *text)
 {
     fm_json *body = NULL;
     tk_ok(fm_json_parse(&body, fm_span_str(text), "test"));
-    fm_status rc = fmi_ask_parse(a, body, chat, CAP);
+    fm_status rc = fmi_ask_parse(a, body, kind, CAP);
     fm_json_free(body);
     return rc;
 }
 
-static void refused(bool chat, const char *text, const char *param)
+static void refused(fmi_ask_kind kind, const char *text, const char *param)
 {
     fmi_ask a;
-    tk_fails(parse(&a, chat, text), FM_EINVAL, NULL);
+    tk_fails(parse(&a, kind, text), FM_EINVAL, NULL);
     if (strcmp(a.param, param) != 0)
         fail_msg("%s: blamed '%s', not '%s' (%s)", text, a.param, param, fm_error_text());
     assert_non_null(strstr(fm_error_text(), param));
@@ -33,16 +33,36 @@ static void refused(bool chat, const char *text, const char *param)
 static void bodies_that_lack_something_name_it(void **state)
 {
     (void)state;
-    refused(false, "[]", "");
-    refused(false, "3", "");
-    refused(false, "{\"prompt\":\"p\"}", "model");
-    refused(false, "{\"model\":\"m\"}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":null}", "prompt");
-    refused(true, "{\"model\":\"m\"}", "messages");
-    refused(true, "{\"model\":\"m\",\"messages\":[]}", "messages");
-    refused(false, "{\"model\":7,\"prompt\":\"p\"}", "model");
-    refused(false, "{\"model\":\"\",\"prompt\":\"p\"}", "model");
-    refused(false, "{\"model\":\"a\\u0000b\",\"prompt\":\"p\"}", "model");
+    refused(FMI_ASK_TEXT, "[]", "");
+    refused(FMI_ASK_TEXT, "3", "");
+    refused(FMI_ASK_TEXT, "{\"prompt\":\"p\"}", "model");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\"}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":null}", "prompt");
+    refused(FMI_ASK_CHAT, "{\"model\":\"m\"}", "messages");
+    refused(FMI_ASK_CHAT, "{\"model\":\"m\",\"messages\":[]}", "messages");
+    refused(FMI_ASK_TEXT, "{\"model\":7,\"prompt\":\"p\"}", "model");
+    refused(FMI_ASK_TEXT, "{\"model\":\"\",\"prompt\":\"p\"}", "model");
+    refused(FMI_ASK_TEXT, "{\"model\":\"a\\u0000b\",\"prompt\":\"p\"}", "model");
+}
+
+static void inputs_of_embeddings_are_read(void **state)
+{
+    fmi_ask a;
+    (void)state;
+    tk_ok(parse(&a, FMI_ASK_EMBED,
+                "{\"model\":\"m\",\"input\":[\"a\",[3,4]],"
+                "\"encoding_format\":\"base64\",\"user\":\"u\"}"));
+    assert_int_equal(a.prompts, 2);
+    assert_true(a.base64 && a.prompt[0].text.len == 1 && a.prompt[1].count == 2);
+    fmi_ask_release(&a);
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\"}", "input");
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\",\"input\":[]}", "input");
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\",\"input\":[[]]}", "input");
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\",\"input\":\"a\",\"encoding_format\":\"hex\"}",
+            "encoding_format");
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\",\"input\":\"a\",\"dimensions\":8}", "dimensions");
+    refused(FMI_ASK_EMBED, "{\"model\":\"m\",\"input\":\"a\",\"temperature\":1}", "temperature");
+    refused(FMI_ASK_CHAT, "{" C "\"input\":\"a\"}", "input");
 }
 
 static void wrong_types_and_ranges_name_their_field(void **state)
@@ -95,51 +115,55 @@ static void wrong_types_and_ranges_name_their_field(void **state)
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
         (void)snprintf(text, sizeof(text), "{" T "%s}", bad[i][0]);
-        refused(false, text, bad[i][1]);
+        refused(FMI_ASK_TEXT, text, bad[i][1]);
         (void)snprintf(text, sizeof(text), "{" C "%s}", bad[i][0]);
-        refused(true, text, bad[i][1]);
+        refused(FMI_ASK_CHAT, text, bad[i][1]);
     }
 }
 
 static void fields_of_the_other_endpoint_are_unknown(void **state)
 {
     (void)state;
-    refused(true, "{" C "\"prompt\":\"p\"}", "prompt");
-    refused(false, "{" T "\"messages\":[]}", "messages");
-    refused(false, "{" T "\"top_logprobs\":3}", "top_logprobs");
-    refused(true, "{" C "\"logprobs\":3}", "logprobs");
-    refused(false, "{" T "\"logprobs\":true}", "logprobs");
-    refused(false, "{" T "\"logprobs\":21}", "logprobs");
-    refused(true, "{" C "\"top_logprobs\":3}", "top_logprobs");
-    refused(true, "{" C "\"tools\":{}}", "tools");
-    refused(true, "{" C "\"tools\":[3]}", "tools");
-    refused(true, "{" C "\"documents\":[\"x\"]}", "documents");
-    refused(true, "{" C "\"chat_template_kwargs\":{\"messages\":[]}}", "chat_template_kwargs");
-    refused(true, "{" C "\"chat_template_kwargs\":7}", "chat_template_kwargs");
-    refused(false, "{" T "\"tools\":[]}", "tools");
-    refused(false, "{" T "\"n\":2,\"best_of\":3}", "best_of");
-    refused(false, "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"],\"n\":100}", "n");
-    refused(true, "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":3}]}",
+    refused(FMI_ASK_CHAT, "{" C "\"prompt\":\"p\"}", "prompt");
+    refused(FMI_ASK_TEXT, "{" T "\"messages\":[]}", "messages");
+    refused(FMI_ASK_TEXT, "{" T "\"top_logprobs\":3}", "top_logprobs");
+    refused(FMI_ASK_CHAT, "{" C "\"logprobs\":3}", "logprobs");
+    refused(FMI_ASK_TEXT, "{" T "\"logprobs\":true}", "logprobs");
+    refused(FMI_ASK_TEXT, "{" T "\"logprobs\":21}", "logprobs");
+    refused(FMI_ASK_CHAT, "{" C "\"top_logprobs\":3}", "top_logprobs");
+    refused(FMI_ASK_CHAT, "{" C "\"tools\":{}}", "tools");
+    refused(FMI_ASK_CHAT, "{" C "\"tools\":[3]}", "tools");
+    refused(FMI_ASK_CHAT, "{" C "\"documents\":[\"x\"]}", "documents");
+    refused(FMI_ASK_CHAT, "{" C "\"chat_template_kwargs\":{\"messages\":[]}}",
+            "chat_template_kwargs");
+    refused(FMI_ASK_CHAT, "{" C "\"chat_template_kwargs\":7}", "chat_template_kwargs");
+    refused(FMI_ASK_TEXT, "{" T "\"tools\":[]}", "tools");
+    refused(FMI_ASK_TEXT, "{" T "\"n\":2,\"best_of\":3}", "best_of");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[\"a\",\"b\"],\"n\":100}", "n");
+    refused(FMI_ASK_CHAT,
+            "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"tool_calls\":3}]}",
             "messages[0].tool_calls");
-    refused(true, "{" C "\"tool_choice\":\"required\"}", "tool_choice");
-    refused(false, "{" T "\"suffix\":\"x\"}", "suffix");
-    refused(false, "{" T "\"best_of\":3}", "best_of");
+    refused(FMI_ASK_CHAT, "{" C "\"tool_choice\":\"required\"}", "tool_choice");
+    refused(FMI_ASK_TEXT, "{" T "\"suffix\":\"x\"}", "suffix");
+    refused(FMI_ASK_TEXT, "{" T "\"best_of\":3}", "best_of");
 }
 
 static void bad_prompts_and_messages_are_placed(void **state)
 {
     (void)state;
-    refused(false, "{\"model\":\"m\",\"prompt\":{}}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[]}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[1,\"a\"]}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[\"a\",1]}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[-1]}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[2147483648]}", "prompt");
-    refused(false, "{\"model\":\"m\",\"prompt\":[[]]}", "prompt");
-    refused(true, "{\"model\":\"m\",\"messages\":[3]}", "messages[0]");
-    refused(true, "{\"model\":\"m\",\"messages\":[{\"content\":\"a\"}]}", "messages[0].role");
-    refused(true, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}", "messages[0].content");
-    refused(true,
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":{}}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[]}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[1,\"a\"]}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[\"a\",1]}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[-1]}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[2147483648]}", "prompt");
+    refused(FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[[]]}", "prompt");
+    refused(FMI_ASK_CHAT, "{\"model\":\"m\",\"messages\":[3]}", "messages[0]");
+    refused(FMI_ASK_CHAT, "{\"model\":\"m\",\"messages\":[{\"content\":\"a\"}]}",
+            "messages[0].role");
+    refused(FMI_ASK_CHAT, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\"}]}",
+            "messages[0].content");
+    refused(FMI_ASK_CHAT,
             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},"
             "{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
             "messages[1].content");
@@ -149,7 +173,7 @@ static void every_field_arrives(void **state)
 {
     fmi_ask a;
     (void)state;
-    tk_ok(parse(&a, false,
+    tk_ok(parse(&a, FMI_ASK_TEXT,
                 "{\"model\":\"team/x~1\",\"prompt\":[\"a\",\"\"],\"max_tokens\":7,"
                 "\"temperature\":0.5,\"top_p\":0.25,\"top_k\":9,\"min_p\":0.125,"
                 "\"repetition_penalty\":1.5,\"seed\":-2,\"stop\":[\"x\",\"yy\"],\"stream\":true,"
@@ -176,7 +200,7 @@ static void forms_tools_and_variables_arrive(void **state)
 {
     fmi_ask a;
     (void)state;
-    tk_ok(parse(&a, true,
+    tk_ok(parse(&a, FMI_ASK_CHAT,
                 "{" C
                 "\"n\":3,\"tools\":[{\"type\":\"function\"}],\"documents\":[{\"text\":\"d\"}],"
                 "\"chat_template_kwargs\":{\"enable_thinking\":false},\"tool_choice\":\"auto\","
@@ -187,12 +211,13 @@ static void forms_tools_and_variables_arrive(void **state)
     assert_false(fm_json_bool(fm_json_get(a.variables, "enable_thinking"), true));
     assert_non_null(a.grammar);
     fmi_ask_release(&a);
-    tk_ok(parse(&a, true, "{" C "\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\"}]}"));
+    tk_ok(parse(&a, FMI_ASK_CHAT,
+                "{" C "\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\"}]}"));
     assert_null(a.tools);
     assert_null(a.grammar);
     fmi_ask_release(&a);
-    tk_ok(
-        parse(&a, false, "{" T "\"n\":2,\"best_of\":2,\"structured_outputs\":{\"json\":\"{}\"}}"));
+    tk_ok(parse(&a, FMI_ASK_TEXT,
+                "{" T "\"n\":2,\"best_of\":2,\"structured_outputs\":{\"json\":\"{}\"}}"));
     assert_non_null(a.grammar);
     fmi_ask_release(&a);
     tk_ok(parse(
@@ -213,7 +238,7 @@ static void absent_fields_have_the_defaults_of_the_api(void **state)
 {
     fmi_ask a;
     (void)state;
-    tk_ok(parse(&a, true, "{" C "\"temperature\":null}"));
+    tk_ok(parse(&a, FMI_ASK_CHAT, "{" C "\"temperature\":null}"));
     assert_true(a.sampling.temperature == 1.0f && a.sampling.top_p == 1.0f);
     assert_true(!a.seeded && !a.stream && !a.logprobs && a.stops == 0);
     assert_int_equal(a.max_tokens, FMI_ASK_DEFAULT_TOKENS);
@@ -224,12 +249,12 @@ static void prompts_of_ids_are_one_or_many(void **state)
 {
     fmi_ask a;
     (void)state;
-    tk_ok(parse(&a, false, "{\"model\":\"m\",\"prompt\":[5,0,7]}"));
+    tk_ok(parse(&a, FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[5,0,7]}"));
     assert_int_equal(a.prompts, 1);
     assert_int_equal(a.prompt[0].count, 3);
     assert_int_equal(a.prompt[0].ids[2], 7);
     fmi_ask_release(&a);
-    tk_ok(parse(&a, false, "{\"model\":\"m\",\"prompt\":[[1],[2,3]]}"));
+    tk_ok(parse(&a, FMI_ASK_TEXT, "{\"model\":\"m\",\"prompt\":[[1],[2,3]]}"));
     assert_int_equal(a.prompts, 2);
     assert_int_equal(a.prompt[1].ids[1], 3);
     fmi_ask_release(&a);
@@ -239,7 +264,7 @@ static void text_parts_are_joined(void **state)
 {
     fmi_ask a;
     (void)state;
-    tk_ok(parse(&a, true,
+    tk_ok(parse(&a, FMI_ASK_CHAT,
                 "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":["
                 "{\"type\":\"text\",\"text\":\"ab\"},{\"type\":\"text\",\"text\":\"c\"}]},"
                 "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}"));
@@ -263,7 +288,7 @@ static void running_out_of_memory_leaks_nothing(void **state)
     for (uint64_t nth = 1; !done && nth < 400; nth++) {
         fmi_ask a;
         fm_mem_fail_at(nth, false);
-        fm_status rc = fmi_ask_parse(&a, body, true, CAP);
+        fm_status rc = fmi_ask_parse(&a, body, FMI_ASK_CHAT, CAP);
         fm_mem_fail_at(0, false);
         assert_true(rc == FM_OK || rc == FM_ENOMEM);
         done = rc == FM_OK;
@@ -277,6 +302,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bodies_that_lack_something_name_it),
+        cmocka_unit_test(inputs_of_embeddings_are_read),
         cmocka_unit_test(wrong_types_and_ranges_name_their_field),
         cmocka_unit_test(fields_of_the_other_endpoint_are_unknown),
         cmocka_unit_test(bad_prompts_and_messages_are_placed),

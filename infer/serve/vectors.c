@@ -1,0 +1,132 @@
+/* vectors.c - embeddings: the texts of a request become vectors, a step's worth at a time between the
+ * steps of those who decode, so that a long list delays them by one step and not by all of it. */
+#include "infer/serve/internal.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define PIECE_MAX 64u   /* texts of one piece, */
+#define PIECE_ROWS 512u /* and tokens, but for one text that is longer */
+
+/* ==== engine thread ==== */
+
+/* New jobs are put in front. */
+static fmi_job *oldest(const fm_server *s)
+{
+    fmi_job *found = NULL;
+    for (fmi_job *j = s->active; j; j = j->next_active)
+        if (j->ask.kind == FMI_ASK_EMBED && j->left > 0)
+            found = j;
+    return found;
+}
+
+static fm_status compute(fm_server *s, fmi_job *j, size_t *count)
+{
+    fm_embed_request q[PIECE_MAX];
+    const fm_model *m = j->res->model;
+    size_t first = j->choices - j->left, rows = 0, n = 0;
+    while (n < j->left && n < PIECE_MAX) {
+        fmi_choice *c = &j->choice[first + n];
+        rows += c->prompt_len;
+        if (n > 0 && rows > PIECE_ROWS)
+            break;
+        c->vector = fm_calloc(fm_model_arch(m)->hidden, sizeof(float));
+        if (!c->vector)
+            return FM_ENOMEM;
+        q[n++] = (fm_embed_request){j->res->model, c->prompt, c->prompt_len, c->vector};
+    }
+    *count = n;
+    return fm_embed_many(s->engine, q, n);
+}
+
+void fmi_vectors_step(fm_server *s)
+{
+    fmi_job *j = oldest(s);
+    size_t n = 0;
+    if (!j)
+        return;
+    fm_status rc = compute(s, j, &n);
+    (void)pthread_mutex_lock(&j->lock);
+    if (rc < 0) {
+        fmi_job_fail(j, rc == FM_ELIMIT ? 400 : fmi_job_http_of(rc), "invalid_value", "input",
+                     NULL);
+        n = j->left;
+    }
+    j->left -= n;
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+void fmi_vectors_cancel(fmi_job *j)
+{
+    (void)pthread_mutex_lock(&j->lock);
+    if (j->left)
+        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+    j->left = 0;
+    (void)pthread_mutex_unlock(&j->lock);
+}
+
+/* ==== HTTP side ==== */
+
+static fm_json *as_base64(const float *v, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t bytes = n * 4, at = 0;
+    uint8_t *raw = fm_malloc(bytes + 2); /* two zeros to read beyond the end */
+    char *text = fm_malloc(bytes / 3 * 4 + 5);
+    fm_json *out = NULL;
+    for (size_t i = 0; raw && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &v[i], sizeof(bits));
+        fm_put_u32(raw + 4 * i, bits);
+    }
+    if (raw && text) {
+        raw[bytes] = raw[bytes + 1] = 0;
+        for (size_t i = 0; i < bytes; i += 3, at += 4) {
+            uint32_t three = (uint32_t)raw[i] << 16 | (uint32_t)raw[i + 1] << 8 | raw[i + 2];
+            for (unsigned k = 0; k < 4; k++)
+                text[at + k] = digit[three >> (18 - 6 * k) & 63];
+        }
+        memset(text + at - (3 - bytes % 3) % 3, '=', (3 - bytes % 3) % 3);
+        out = fm_json_new_strn(text, at);
+    }
+    fm_free(raw);
+    fm_free(text);
+    return out;
+}
+
+static fm_json *as_numbers(const float *v, size_t n, fm_status *rc)
+{
+    fm_json *list = fm_json_new_array();
+    for (size_t i = 0; i < n; i++)
+        fmi_add(rc, list, fm_json_new_real((double)v[i]));
+    return list;
+}
+
+fm_status fmi_vectors_write(fm_buf *out, fmi_job *j)
+{
+    fm_status rc = FM_OK;
+    size_t tokens = 0, hidden = fm_model_arch(j->res->model)->hidden;
+    fm_json *o = fm_json_new_object(), *data = fm_json_new_array(), *usage = fm_json_new_object();
+    for (size_t i = 0; i < j->choices; i++) {
+        const fmi_choice *c = &j->choice[i];
+        fm_json *one = fm_json_new_object();
+        tokens += c->prompt_len;
+        fmi_put(&rc, one, "object", fm_json_new_str("embedding"));
+        fmi_put(&rc, one, "index", fm_json_new_int((int64_t)i));
+        fmi_put(&rc, one, "embedding",
+                j->ask.base64 ? as_base64(c->vector, hidden) : as_numbers(c->vector, hidden, &rc));
+        fmi_add(&rc, data, one);
+    }
+    fmi_put(&rc, o, "object", fm_json_new_str("list"));
+    fmi_put(&rc, o, "data", data);
+    fmi_put(&rc, o, "model", fm_json_new_str(j->ask.model));
+    fmi_put(&rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
+    fmi_put(&rc, usage, "prompt_tokens", fm_json_new_int((int64_t)tokens));
+    fmi_put(&rc, usage, "total_tokens", fm_json_new_int((int64_t)tokens));
+    fmi_put(&rc, o, "usage", usage);
+    if (rc == FM_OK)
+        rc = fm_json_write(out, o, FM_JSON_COMPACT);
+    fm_json_free(o);
+    return rc;
+}
