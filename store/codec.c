@@ -1,48 +1,48 @@
-/* codec.c - choosing and running the codec of a leaf; the one file that knows zstd.
+/* codec.c - choosing and running the codec of a leaf.
  *
- * An entropy stream is u8 mode | u32 coded bytes | bytes, its decoded length known from outside.
  * Planes: floats are first rotated left by one bit, so that the exponent fills one byte and the
  * sign joins the mantissa, whose noise it is. */
 #include "store/codec.h"
 
 #include <string.h>
-#include <zstd.h>
 
 #include "store/base/mem.h"
 #include "store/codec_cdelta.h"
 #include "store/codec_exps.h"
-#include "store/codec_rans.h"
+#include "store/codec_narrow.h"
+#include "store/codec_palette.h"
+#include "store/codec_stream.h"
 #include "store/delta.h"
 
-enum { STREAM_RAW = 0, STREAM_CONST = 1, STREAM_ZSTD = 2, STREAM_RANS = 3, STREAM_HEAD = 5 };
 enum { PLANES_PLAIN = 0, PLANES_ROTATED = 1 };
+enum { NARROW_BF16 = 1, NARROW_F16 = 2 };
 enum { MAX_UNIT = 256 };
 /* Buckets are joined until they hold this many elements: a table costs about 60 bytes. */
 enum { GROUP_MIN = 4096 };
-enum { ZSTD_LEVEL = 1, SAMPLE_MIN = 2048 };
 
 struct fmi_coder {
-    ZSTD_CCtx *cctx;
-    ZSTD_DCtx *dctx;
+    fmi_streams *streams;
     uint8_t *plane;      /* FM_LEAF_BYTES: all planes of a leaf, one after the other */
     uint8_t *mixed;      /* FM_LEAF_BYTES: child XOR parent */
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
     fmi_cdelta *cdelta;
     fmi_exps *exps;
-    uint8_t *coded; /* 2 x FM_LEAF_BYTES: one stream coded in two ways */
+    fmi_palette *palette;
+    uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
     fm_buf trial;
 };
 
 bool fmi_codec_needs_parent(uint8_t codec)
 {
     return codec == FMI_CODEC_SAME || codec == FMI_CODEC_DELTA || codec == FMI_CODEC_XOR ||
-           codec == FMI_CODEC_CDELTA;
+           codec == FMI_CODEC_CDELTA || codec == FMI_CODEC_NARROW_DELTA;
 }
 
 const char *fmi_codec_name(uint8_t codec)
 {
-    static const char *const name[FMI_CODEC_COUNT] = {"raw",   "const", "planes", "bytes", "same",
-                                                      "delta", "xor",   "exps",   "cdelta"};
+    static const char *const name[FMI_CODEC_COUNT] = {
+        "raw", "const", "planes", "bytes",  "same",         "delta",
+        "xor", "exps",  "cdelta", "narrow", "narrow-delta", "palette"};
     return codec < FMI_CODEC_COUNT ? name[codec] : "unknown";
 }
 
@@ -53,21 +53,23 @@ fm_status fmi_coder_new(fmi_coder **out)
     if (!c)
         return FM_ENOMEM;
     fm_buf_init(&c->trial, (size_t)4 * FM_LEAF_BYTES);
-    c->cctx = ZSTD_createCCtx();
-    c->dctx = ZSTD_createDCtx();
     c->plane = fm_malloc(FM_LEAF_BYTES);
     c->mixed = fm_malloc(FM_LEAF_BYTES);
     c->scratch[0] = fm_malloc(FM_LEAF_BYTES);
     c->scratch[1] = fm_malloc(FM_LEAF_BYTES);
-    c->coded = fm_malloc((size_t)2 * FM_LEAF_BYTES);
-    if (!c->plane || !c->mixed || !c->scratch[0] || !c->scratch[1] || !c->coded || !c->cctx ||
-        !c->dctx) {
+    c->narrow[0] = fm_malloc(FM_LEAF_BYTES);
+    c->narrow[1] = c->narrow[0] ? c->narrow[0] + FM_LEAF_BYTES / 2 : NULL;
+    if (!c->plane || !c->mixed || !c->scratch[0] || !c->scratch[1] || !c->narrow[0]) {
         fmi_coder_free(c);
         return fm_fail(FM_ENOMEM, "out of memory");
     }
     fm_status rc = fmi_cdelta_new(&c->cdelta);
     if (rc == FM_OK)
         rc = fmi_exps_new(&c->exps);
+    if (rc == FM_OK)
+        rc = fmi_streams_new(&c->streams);
+    if (rc == FM_OK)
+        rc = fmi_palette_new(&c->palette);
     if (rc != FM_OK) {
         fmi_coder_free(c);
         return rc;
@@ -80,13 +82,13 @@ void fmi_coder_free(fmi_coder *c)
 {
     if (!c)
         return;
-    ZSTD_freeCCtx(c->cctx);
-    ZSTD_freeDCtx(c->dctx);
+    fmi_streams_free(c->streams);
+    fmi_palette_free(c->palette);
     fm_free(c->plane);
     fm_free(c->mixed);
     fm_free(c->scratch[0]);
     fm_free(c->scratch[1]);
-    fm_free(c->coded);
+    fm_free(c->narrow[0]);
     fmi_cdelta_free(c->cdelta);
     fmi_exps_free(c->exps);
     fm_buf_release(&c->trial);
@@ -97,106 +99,6 @@ uint8_t *fmi_coder_scratch(fmi_coder *c, unsigned which)
 {
     fm_assert(which < 2);
     return c->scratch[which];
-}
-
-/* ==== entropy streams ====================================================================== */
-
-static void histogram_of(uint32_t h[256], const uint8_t *src, size_t n)
-{
-    uint32_t part[4][256] = {{0}}; /* four: equal neighbours would wait on one counter */
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        part[0][src[i]]++;
-        part[1][src[i + 1]]++;
-        part[2][src[i + 2]]++;
-        part[3][src[i + 3]]++;
-    }
-    for (; i < n; i++)
-        part[0][src[i]]++;
-    for (unsigned s = 0; s < 256; s++)
-        h[s] = part[0][s] + part[1][s] + part[2][s] + part[3][s];
-}
-
-/* Whether a histogram is so flat that no order-0 coder gains: the collision probability bounds
- * the entropy from below (here at 7.97 bits), and needs no logarithm. */
-static bool is_flat(const uint32_t h[256], size_t n)
-{
-    uint64_t squares = 0; /* n <= 2^20, so at most 2^40 */
-    for (unsigned s = 0; s < 256; s++)
-        squares += (uint64_t)h[s] * h[s];
-    return n >= 4096 && squares * 256 * 50 <= (uint64_t)n * n * 51;
-}
-
-static void put_stream(fm_buf *out, uint8_t mode, const uint8_t *data, size_t len)
-{
-    fm_buf_u8(out, mode);
-    fm_buf_u32(out, (uint32_t)len);
-    fm_buf_append(out, data, len);
-}
-
-/* zstd wins by repeats, rans by exact probabilities. Where the middle eighth of a stream shows no
- * gain by repeats, the whole is not tried: that trial would be most of the time of an import. */
-static bool zstd_may_win(fmi_coder *c, uint8_t *room, const uint8_t *src, size_t n, size_t best)
-{
-    size_t sample = n / 8;
-    if (sample < SAMPLE_MIN)
-        return true;
-    size_t z = ZSTD_compressCCtx(c->cctx, room, sample, src + (n - sample) / 2, sample, ZSTD_LEVEL);
-    return !ZSTD_isError(z) && z < best / 8;
-}
-
-static void encode_stream(fmi_coder *c, fm_buf *out, const uint8_t *src, size_t n)
-{
-    uint32_t h[256];
-    histogram_of(h, src, n);
-    if (n > 0 && h[src[0]] == n) {
-        put_stream(out, STREAM_CONST, src, 1);
-        return;
-    }
-    if (n == 0 || is_flat(h, n)) {
-        put_stream(out, STREAM_RAW, src, n);
-        return;
-    }
-    size_t rans = fmi_rans_encode(c->coded, n, src, n, h);
-    size_t best = rans ? rans : n;
-    uint8_t mode = rans ? STREAM_RANS : STREAM_RAW;
-    const uint8_t *data = rans ? c->coded : src;
-    uint8_t *second = c->coded + rans;
-    size_t z = zstd_may_win(c, second, src, n, best)
-                   ? ZSTD_compressCCtx(c->cctx, second, best, src, n, ZSTD_LEVEL)
-                   : best;
-    if (!ZSTD_isError(z) && z < best) {
-        best = z;
-        mode = STREAM_ZSTD;
-        data = second;
-    }
-    put_stream(out, mode, data, best);
-}
-
-static fm_status decode_stream(fmi_coder *c, uint8_t *dst, size_t n, fm_cursor *cur)
-{
-    uint8_t mode = fm_cursor_u8(cur);
-    uint32_t len = fm_cursor_u32(cur);
-    fm_span s = fm_cursor_bytes(cur, len);
-    fm_status rc = fm_cursor_ok(cur, "coded leaf", "an entropy stream");
-    if (rc != FM_OK)
-        return rc;
-    if (mode == STREAM_RAW && s.len == n) {
-        if (n)
-            memcpy(dst, s.data, n);
-        return FM_OK;
-    }
-    if (mode == STREAM_CONST && s.len == 1) {
-        memset(dst, s.data[0], n);
-        return FM_OK;
-    }
-    if (mode == STREAM_RANS)
-        return fmi_rans_decode(dst, n, s.data, s.len);
-    if (mode == STREAM_ZSTD && ZSTD_decompressDCtx(c->dctx, dst, n, s.data, s.len) == n)
-        return FM_OK;
-    return fm_fail(FM_ECORRUPT,
-                   "coded leaf: entropy stream of mode %u, %zu bytes does not give %zu", mode,
-                   s.len, n);
 }
 
 /* ==== planes =============================================================================== */
@@ -269,7 +171,7 @@ static void encode_planes(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span lea
     fm_buf_u8(out, transform);
     split_planes(c->plane, leaf.data, unit, n, transform);
     for (size_t b = 0; b < unit; b++)
-        encode_stream(c, out, c->plane + b * n, n);
+        fmi_stream_encode(c->streams, out, c->plane + b * n, n);
     fm_buf_append(out, leaf.data + n * unit, leaf.len - n * unit);
 }
 
@@ -286,7 +188,7 @@ static fm_status decode_planes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span
                        unit, transform);
     size_t n = bytes / unit;
     for (size_t b = 0; b < unit; b++) {
-        fm_status rc = decode_stream(c, c->plane + b * n, n, &cur);
+        fm_status rc = fmi_stream_decode(c->streams, c->plane + b * n, n, &cur);
         if (rc != FM_OK)
             return rc;
     }
@@ -346,7 +248,7 @@ static void encode_delta(fmi_coder *c, fm_buf *out, fm_dtype dtype, fm_span leaf
     for (unsigned g = 0, first = 0; g < groups; first = last[g++] + 1u) {
         size_t held = group_elems(count, first, last[g]);
         for (size_t b = 0; b < width; b++)
-            encode_stream(c, out, plane[b] + at, held);
+            fmi_stream_encode(c->streams, out, plane[b] + at, held);
         at += held;
     }
 }
@@ -378,7 +280,7 @@ static fm_status decode_delta(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype
             return fm_fail(FM_ECORRUPT, "coded leaf: the groups of a delta are out of order");
         size_t held = group_elems(count, first, last.data[g]);
         for (size_t b = 0; b < width; b++) {
-            rc = decode_stream(c, plane[b] + at, held, &cur);
+            rc = fmi_stream_decode(c->streams, plane[b] + at, held, &cur);
             if (rc != FM_OK)
                 return rc;
         }
@@ -473,9 +375,44 @@ static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span le
         judge(c, b, FMI_CODEC_PLANES);
     }
     if (unit == 1 || unit > 8) {
-        encode_stream(c, next_room(c, b), leaf.data, leaf.len);
+        fmi_stream_encode(c->streams, next_room(c, b), leaf.data, leaf.len);
         judge(c, b, FMI_CODEC_BYTES);
     }
+}
+
+/* u16 values - 1 | values, ascending | a stream of low index bytes, beyond 256 one of high ones */
+static bool try_palette(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
+{
+    size_t unit = unit_of(at->dtype), n = leaf.len / unit;
+    if ((unit != 2 && unit != 4) || leaf.len % unit)
+        return false;
+    size_t count = fmi_palette_find(c->palette, leaf.data, unit, n);
+    if (!count)
+        return false;
+    fm_buf *to = next_room(c, b);
+    fmi_palette_put(c->palette, to, unit);
+    fmi_palette_index(c->palette, c->plane, leaf.data, unit, n);
+    for (size_t k = 0; k < (count > 256 ? 2u : 1u); k++)
+        fmi_stream_encode(c->streams, to, c->plane + k * n, n);
+    judge(c, b, FMI_CODEC_PALETTE);
+    return true;
+}
+
+static fm_status decode_palette(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
+                                fm_span coded)
+{
+    size_t unit = unit_of(dtype), n = bytes / unit, count = 0;
+    if ((unit != 2 && unit != 4) || bytes % unit)
+        return fm_fail(FM_ECORRUPT, "coded leaf: a palette of this dtype or length is unknown");
+    fm_cursor cur;
+    fm_cursor_init(&cur, coded);
+    fm_status rc = fmi_palette_get(c->palette, &count, unit, &cur);
+    for (size_t k = 0; rc == FM_OK && k < (count > 256 ? 2u : 1u); k++)
+        rc = fmi_stream_decode(c->streams, c->plane + k * n, n, &cur);
+    if (rc == FM_OK && fm_cursor_left(&cur))
+        return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the palette's indices",
+                       fm_cursor_left(&cur));
+    return rc == FM_OK ? fmi_palette_apply(c->palette, dst, c->plane, unit, n) : rc;
 }
 
 fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
@@ -486,6 +423,50 @@ fmi_leaf_at fmi_leaf_at_of(fm_dtype dtype, const fm_shape *shape, uint64_t i)
     const fm_dtype_info *d = fm_dtype_get(dtype);
     at.row_bytes = shape->dim[shape->rank - 1] / d->block_elems * d->block_bytes;
     return at;
+}
+
+/* u8 type | u8 codec | the narrower leaf, coded */
+static fm_status encode_narrow(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
+                               fm_dtype type, fm_span leaf, const uint8_t *parent)
+{
+    const fmi_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, at->slow};
+    size_t begin = out->len;
+    uint8_t how = 0;
+    fm_buf_u8(out, type == FM_BF16 ? NARROW_BF16 : NARROW_F16);
+    fm_buf_u8(out, 0);
+    fmi_narrow_to(c->narrow[0], type, leaf.data, leaf.len);
+    if (parent)
+        fmi_narrow_to(c->narrow[1], type, parent, leaf.len);
+    fm_status rc = fmi_leaf_encode(c, out, &how, &inner, fm_span_of(c->narrow[0], leaf.len / 2),
+                                   parent ? c->narrow[1] : NULL);
+    if (rc != FM_OK)
+        return rc;
+    out->data[begin + 1] = how;
+    *codec = fmi_codec_needs_parent(how) ? FMI_CODEC_NARROW_DELTA : FMI_CODEC_NARROW;
+    return FM_OK;
+}
+
+static fm_status decode_narrow(fmi_coder *c, uint8_t *dst, size_t bytes, uint8_t codec,
+                               const fmi_leaf_at *at, fm_span coded, const uint8_t *parent)
+{
+    fm_cursor cur;
+    fm_cursor_init(&cur, coded);
+    uint8_t kind = fm_cursor_u8(&cur), how = fm_cursor_u8(&cur);
+    bool inside = codec == FMI_CODEC_NARROW_DELTA;
+    if (cur.failed || bytes % 4 || (kind != NARROW_BF16 && kind != NARROW_F16) ||
+        how == FMI_CODEC_NARROW || how == FMI_CODEC_NARROW_DELTA ||
+        fmi_codec_needs_parent(how) != inside)
+        return fm_fail(FM_ECORRUPT, "coded leaf: type %u, codec %u within a wider leaf", kind, how);
+    fm_dtype type = kind == NARROW_BF16 ? FM_BF16 : FM_F16;
+    const fmi_leaf_at inner = {type, at->row_bytes / 2, at->offset / 2, false};
+    if (inside)
+        fmi_narrow_to(c->narrow[1], type, parent, bytes);
+    fm_span rest = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
+    fm_status rc = fmi_leaf_decode(c, c->narrow[0], bytes / 2, how, &inner, rest,
+                                   inside ? c->narrow[1] : NULL);
+    if (rc == FM_OK)
+        fmi_narrow_from(dst, type, c->narrow[0], bytes);
+    return rc;
 }
 
 fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
@@ -502,11 +483,16 @@ fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_l
         fm_buf_append(out, leaf.data, unit);
         return fm_buf_ok(out);
     }
+    if (at->dtype == FM_F32) {
+        fm_dtype type = fmi_narrow_find(leaf.data, leaf.len);
+        if (type != FM_DTYPE_NONE)
+            return encode_narrow(c, out, codec, at, type, leaf, parent);
+    }
     choice b = {out, out->len, leaf.len, FMI_CODEC_RAW, false};
     if (parent)
         try_parent(c, &b, at, leaf, parent);
     /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
-    if (best_of(&b) > leaf.len / 10 * 6)
+    if (best_of(&b) > leaf.len / 10 * 6 && !try_palette(c, &b, at, leaf))
         try_alone(c, &b, at, leaf);
     if (!b.any)
         fm_buf_append(out, leaf.data, leaf.len);
@@ -527,7 +513,7 @@ static fm_status decode_bytes(fmi_coder *c, uint8_t *dst, size_t bytes, fm_span 
 {
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    fm_status rc = decode_stream(c, dst, bytes, &cur);
+    fm_status rc = fmi_stream_decode(c->streams, dst, bytes, &cur);
     if (rc == FM_OK && fm_cursor_left(&cur))
         return fm_fail(FM_ECORRUPT, "coded leaf: %zu bytes after the stream", fm_cursor_left(&cur));
     return rc;
@@ -560,6 +546,11 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
         return FM_OK;
     case FMI_CODEC_DELTA:
         return decode_delta(c, dst, dst_bytes, dtype, coded, parent);
+    case FMI_CODEC_NARROW:
+    case FMI_CODEC_NARROW_DELTA:
+        return decode_narrow(c, dst, dst_bytes, codec, at, coded, parent);
+    case FMI_CODEC_PALETTE:
+        return decode_palette(c, dst, dst_bytes, dtype, coded);
     case FMI_CODEC_EXPS:
         return fmi_exps_decode(c->exps, dst, dst_bytes, coded);
     case FMI_CODEC_CDELTA:

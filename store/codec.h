@@ -16,14 +16,17 @@ FM_BEGIN_DECLS
 /* Values are in the files: never renumber. */
 typedef enum fmi_codec {
     FMI_CODEC_RAW = 0,
-    FMI_CODEC_CONST = 1,  /* one element, repeated */
-    FMI_CODEC_PLANES = 2, /* byte planes of the elements, each an entropy stream */
-    FMI_CODEC_BYTES = 3,  /* the bytes as one entropy stream */
-    FMI_CODEC_SAME = 4,   /* equal to the parent's leaf: no payload */
-    FMI_CODEC_DELTA = 5,  /* ordered-integer delta in buckets of the parent's exponent */
-    FMI_CODEC_XOR = 6,    /* PLANES of (child XOR parent) */
-    FMI_CODEC_EXPS = 7,   /* exponents by Huffman, the rest raw */
-    FMI_CODEC_CDELTA = 8, /* integer delta, contexts by the parent's exponent and by row */
+    FMI_CODEC_CONST = 1,         /* one element, repeated */
+    FMI_CODEC_PLANES = 2,        /* byte planes of the elements, each an entropy stream */
+    FMI_CODEC_BYTES = 3,         /* the bytes as one entropy stream */
+    FMI_CODEC_SAME = 4,          /* equal to the parent's leaf: no payload */
+    FMI_CODEC_DELTA = 5,         /* ordered-integer delta in buckets of the parent's exponent */
+    FMI_CODEC_XOR = 6,           /* PLANES of (child XOR parent) */
+    FMI_CODEC_EXPS = 7,          /* exponents by Huffman, the rest raw */
+    FMI_CODEC_CDELTA = 8,        /* integer delta, contexts by the parent's exponent and by row */
+    FMI_CODEC_NARROW = 9,        /* F32 that holds BF16 or F16: that leaf, coded */
+    FMI_CODEC_NARROW_DELTA = 10, /* likewise, coded against the parent in that type */
+    FMI_CODEC_PALETTE = 11,      /* few different values, and indices */
     FMI_CODEC_COUNT
 } fmi_codec;
 

@@ -30,7 +30,7 @@ my $public = qr{^(?:store/(?:base/\w+|store|tensor|tree|source)|lineage/lineage
 my @foreign = (
     [qr{^git2(?:/|\.h)}, qr{^lineage/}],
     [qr{^sqlite3\.h$}, qr{^(?:store|lineage)/}],
-    [qr{^zstd\w*\.h$}, qr{^store/codec\.c$}],
+    [qr{^zstd\w*\.h$}, qr{^store/codec_stream\.c$}],
     [qr{^jansson\.h$}, qr{^store/base/json\.c$}],
     [qr{^yaml\.h$}, qr{^store/base/yaml\.c$}],
     [qr{^openssl/}, qr{^store/base/hash\.c$}],

@@ -13,7 +13,9 @@ import sys
 
 LEAF = 1 << 20
 FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
-CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta"]
+UNITS = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta", "narrow",
+          "narrow-delta", "palette"]
 
 
 def find_zstd():
@@ -231,6 +233,59 @@ def exps(data, size, zstd):
     return bytes(out)
 
 
+def f32_of(v, kind):
+    """The bits of a BF16 or F16 value as F32."""
+    if kind == 1:
+        return v << 16
+    sign, exp, frac = v >> 15, v >> 10 & 31, v & 1023
+    if exp == 31:
+        return sign << 31 | 255 << 23 | frac << 13
+    if exp == 0:
+        return sign << 31 | struct.unpack("<I", struct.pack("<f", frac * 2.0 ** -24))[0]
+    return sign << 31 | (exp + 112) << 23 | frac << 13
+
+
+def f16_of(u):
+    """F32 bits to F16 bits, to nearest, ties to even."""
+    sign, mag = u >> 16 & 0x8000, u & 0x7fffffff
+    if mag > 0x7f800000:
+        return sign | 0x7e00 | mag >> 13 & 0x1ff
+    if mag >= 0x477ff000:
+        return sign | 0x7c00
+    if mag >= 0x38800000:
+        return sign | (mag - 0x38000000 + 0xfff + (mag >> 13 & 1)) >> 13
+    if mag < 102 << 23:
+        return sign
+    frac, shift = mag & 0x7fffff | 0x800000, 126 - (mag >> 23)
+    q, rest, half = frac >> shift, frac & ((1 << shift) - 1), 1 << (shift - 1)
+    return sign | q + (rest > half or rest == half and q & 1)
+
+
+def narrow(coded, size, parent, zstd):
+    kind, how = coded[0], coded[1]
+    base = None
+    if parent is not None:
+        base = bytearray()
+        for u in struct.unpack("<%dI" % (size // 4), parent):
+            v = (u + 0x7fff + (u >> 16 & 1)) >> 16 & 0xffff if kind == 1 else f16_of(u)
+            base += v.to_bytes(2, "little")
+    got = leaf(how, coded[2:], size // 2, {1: "BF16", 2: "F16"}[kind], base, zstd)
+    values = struct.unpack("<%dH" % (size // 4), got)
+    return b"".join(f32_of(v, kind).to_bytes(4, "little") for v in values)
+
+
+def palette(coded, size, unit, zstd):
+    count = struct.unpack_from("<H", coded)[0] + 1
+    n, at = size // unit, 2 + count * unit
+    value = [coded[i:i + unit] for i in range(2, at, unit)]
+    index, at = stream(coded, at, n, zstd)
+    if count > 256:
+        high, at = stream(coded, at, n, zstd)
+        index = [a | b << 8 for a, b in zip(index, high)]
+    need(at == len(coded), "bytes after the indices")
+    return b"".join(value[i] for i in index)
+
+
 def leaf(codec, coded, size, dtype, parent, zstd):
     name = CODECS[codec]
     if name == "raw":
@@ -248,6 +303,12 @@ def leaf(codec, coded, size, dtype, parent, zstd):
         return parent
     if name == "delta":
         return delta(coded, size, dtype, parent, zstd)
+    if name == "narrow":
+        return narrow(coded, size, None, zstd)
+    if name == "narrow-delta":
+        return narrow(coded, size, parent, zstd)
+    if name == "palette":
+        return palette(coded, size, UNITS[dtype], zstd)
     if name == "exps":
         return exps(coded, size, zstd)
     if name == "cdelta":

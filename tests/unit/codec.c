@@ -154,6 +154,70 @@ static void deltas_survive_every_bit_pattern(void **state)
     fm_free(c);
 }
 
+/* F32 that holds BF16 or F16 costs what that type costs; every bit pattern of it, alone and against
+ * parents that are of the type and that are not. */
+static void widened_floats_cost_the_narrow_type(void **state)
+{
+    (void)state;
+    size_t n = FM_LEAF_BYTES / 4;
+    uint8_t *w = fm_malloc(FM_LEAF_BYTES), *p = fm_malloc(FM_LEAF_BYTES), *h = fm_malloc(2 * n);
+    for (int half = 0; half < 2; half++)
+        for (int any = 0; any < 2; any++) {
+            for (size_t i = 0; i < n; i++) {
+                float v = (float)(0.02 * fm_rng_normal(1, 31, i)), q, old;
+                uint16_t b = half ? fm_f32_to_f16(v) : fm_f32_to_bf16(v);
+                if (any) /* but signalling NaN of F16, which only F32 keeps */
+                    b = (uint16_t)(half && (i & 0x7e00u) == 0x7c00u ? i | 0x7e00u : i);
+                q = half ? fm_f16_to_f32(b) : fm_bf16_to_f32(b);
+                old = v + (float)(1e-5 * fm_rng_normal(1, 32, i));
+                memcpy(w + 4 * i, &q, 4);
+                memcpy(p + 4 * i, &old, 4);
+                fm_put_u16(h + 2 * i, b);
+            }
+            uint8_t codec, inner;
+            fm_dtype type = half ? FM_F16 : FM_BF16;
+            size_t wide = round_trip(FM_F32, w, 4 * n, NULL, &codec);
+            size_t plain = round_trip(type, h, 2 * n, NULL, &inner);
+            assert_int_equal(codec, FMI_CODEC_NARROW);
+            assert_int_equal(wide, plain + 2);
+            wide = round_trip(FM_F32, w, 4 * n, p, &codec);
+            if (!any) {
+                assert_int_equal(codec, FMI_CODEC_NARROW_DELTA);
+                tk_assert_le((double)wide / (double)plain, 0.3, "a child in the narrow type");
+            }
+        }
+    uint8_t codec; /* one value that is not of the type: all of it is F32 */
+    w[2 * n] ^= 1;
+    round_trip(FM_F32, w, 4 * n, NULL, &codec);
+    assert_int_not_equal(codec, FMI_CODEC_NARROW);
+    fm_free(w);
+    fm_free(p);
+    fm_free(h);
+}
+
+static void few_values_are_a_palette(void **state)
+{
+    (void)state;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), codec;
+    static const size_t counts[] = {2, 255, 256, 257, 4095, 4096, 4097};
+    for (size_t c = 0; c < FM_ARRAY_LEN(counts); c++)
+        for (size_t unit = 2; unit <= 4; unit += 2) {
+            size_t n = FM_LEAF_BYTES / unit, most = unit == 2 ? 256 : 4096;
+            for (size_t i = 0; i < n; i++) {
+                uint32_t v = (uint32_t)(fm_rng_u64(41, c, i) % counts[c]) * 0x9e3779b1u;
+                if (unit == 2)
+                    fm_put_u16(p + 2 * i, (uint16_t)(v >> 16));
+                else
+                    fm_put_u32(p + 4 * i, v);
+            }
+            size_t len = round_trip(unit == 2 ? FM_BF16 : FM_F32, p, FM_LEAF_BYTES, NULL, &codec);
+            assert_int_equal(codec == FMI_CODEC_PALETTE, counts[c] <= most);
+            if (codec == FMI_CODEC_PALETTE)
+                tk_assert_le((double)len / (double)n, counts[c] <= 256 ? 1.005 : 1.57, "palette");
+        }
+    fm_free(p);
+}
+
 /* Every 16-bit pattern among parents and children, rows of any length, leaves that begin within a
  * row, changes of every size. */
 static void children_of_any_bits_and_rows_round_trip(void **state)
@@ -287,6 +351,8 @@ int main(void)
         cmocka_unit_test(weights_in_bf16_reach_their_entropy),
         cmocka_unit_test(a_child_costs_less_than_its_xor),
         cmocka_unit_test(deltas_survive_every_bit_pattern),
+        cmocka_unit_test(widened_floats_cost_the_narrow_type),
+        cmocka_unit_test(few_values_are_a_palette),
         cmocka_unit_test(children_of_any_bits_and_rows_round_trip),
         cmocka_unit_test(every_dtype_and_odd_size_round_trips),
         cmocka_unit_test(rans_handles_skewed_and_full_alphabets),
