@@ -3,10 +3,10 @@
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
-python3 "$here/format/decode.py" "$here"/format/golden/*.pack || exit $?
+python3 "$here/format/decode.py" "$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack || exit $?
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-for pack in "$here"/format/golden/*.pack; do
+for pack in "$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack; do
     name=$tmp/$(basename "$pack")
     cp "$pack" "$name"
     printf '\377' | dd of="$name" bs=1 seek=700 conv=notrunc status=none
