@@ -44,7 +44,7 @@ static void measure_portable(fmi_cdelta *w, layout l, fm_span leaf, const uint8_
 static void measure(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
                     const fmi_rows *g, size_t n)
 {
-    if (fmi_simd_level() > 0)
+    if (fmi_simd_level() >= FMI_SIMD_AVX512)
         fmi_cdelta_measure_wide(w, dtype, leaf, parent, g, n);
     else
         measure_portable(w, layout_of(dtype), leaf, parent, g, n);
@@ -75,7 +75,7 @@ static void contexts(fmi_cdelta *w, int32_t base, layout l, const uint8_t *paren
         }
     for (unsigned e = 0; e < 256; e++)
         w->quiet[e] = map ? map[MOVING + (e & 127)] : (uint8_t)(MOVING + (e & 127));
-    if (fmi_simd_level() > 0 && l.width == 2) {
+    if (fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2) {
         fmi_cdelta_contexts_wide(w, base, l, parent, g, n);
         return;
     }
@@ -97,7 +97,8 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
         return;
     memset(w->histogram, 0, sizeof w->histogram);
     tail_writer t = {dst + 4, 0, 0};
-    size_t i = fmi_simd_level() > 0 && l.width == 2 ? fmi_cdelta_symbols_wide(w, &t, n) : 0;
+    size_t i =
+        fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2 ? fmi_cdelta_symbols_wide(w, &t, n) : 0;
     for (; i < n; i++) {
         uint32_t z = get_z(w->z, i, l);
         w->symbol[i] = symbol_of(z);
@@ -136,14 +137,43 @@ void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_spa
     fmi_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
 }
 
+/* Elements [i, n) of two bytes by 32, tails apart, so that the second loop can be vectors. Returns how
+ * many it did. */
+static size_t apply_blocks(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
+                           const uint8_t *parent, size_t i, size_t n)
+{
+    size_t begin = i;
+    for (; n - i >= 32; i += 32) {
+        uint16_t z[32];
+        uint8_t most = 0;
+        for (size_t k = 0; k < 32; k++) {
+            z[k] = symbol[i + k];
+            most = FM_MAX(most, symbol[i + k]);
+        }
+        for (size_t k = 0; most >= DIRECT && k < 32; k++)
+            if (z[k] >= DIRECT)
+                z[k] = (uint16_t)take_tail(symbol[i + k], tails, at);
+        for (size_t k = 0; k < 32; k++) {
+            uint16_t p = fm_get_u16(parent + 2 * (i + k));
+            uint16_t u = (uint16_t)(z[k] >> 1 ^ (0 - (z[k] & 1)));
+            uint16_t m = (uint16_t)((p & 0x7fff) + u);
+            m = (uint16_t)(m ^ (0x7fff & (0 - (m >> 15))) ^ (p & 0x8000));
+            fm_put_u16(dst + 2 * (i + k), m);
+        }
+    }
+    return i - begin;
+}
+
 /* Symbols and tails to z, z and parent to child. Returns the bits of tails. */
 static uint64_t apply(uint8_t *dst, layout l, const uint8_t *symbol, fm_span tails,
                       const uint8_t *parent, size_t n)
 {
     uint64_t at = 0;
-    size_t i = fmi_simd_level() > 0 && l.width == 2
+    size_t i = fmi_simd_level() >= FMI_SIMD_AVX512 && l.width == 2
                    ? fmi_cdelta_apply_wide(dst, symbol, tails, &at, parent, n)
                    : 0;
+    if (l.width == 2)
+        i += apply_blocks(dst, symbol, tails, &at, parent, i, n);
     for (; i < n; i++) {
         uint32_t z = symbol[i] < DIRECT ? symbol[i] : take_tail(symbol[i], tails, &at);
         uint32_t p = load(parent, i, l.width);

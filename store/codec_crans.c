@@ -66,7 +66,7 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
     for (unsigned j = 0; j < STATES; j++)
         x[j] = state_low;
     make_codes(m, tables);
-    size_t whole = fmi_simd_level() > 0 ? n - n % STATES : 0;
+    size_t whole = fmi_simd_level() >= FMI_SIMD_AVX512 ? n - n % STATES : 0;
     uint8_t *p = encode_down(m, x, dst + room, symbol, table, whole, n);
     if (whole) {
         make_pairs(m, tables);
@@ -91,7 +91,7 @@ static void make_slots(fmi_crans *m, size_t tables)
     }
 }
 
-static int level_most = 1;
+static int level_most = FMI_SIMD_AVX512;
 
 void fmi_simd_limit(int most)
 {
@@ -139,8 +139,10 @@ fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol, const u
         x[j] = fm_get_u32(src.data + 4 * (size_t)j);
     const uint8_t *p = src.data + 4 * STATES, *end = src.data + src.len;
     size_t i = 0;
-    if (fmi_simd_level() > 0)
+    if (fmi_simd_level() >= FMI_SIMD_AVX512)
         i = fmi_crans_decode_simd(m->u.slot, symbol, table, n, x, &p, end);
+    else if (fmi_simd_level() == FMI_SIMD_AVX2)
+        i = fmi_crans_decode_avx2(m->u.slot, symbol, table, n, x, &p, end);
     i += decode_groups(m, symbol + i, table + i, n - i, x, &p, end);
     for (; i < n; i++) {
         static const uint8_t none[2];

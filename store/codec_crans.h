@@ -59,8 +59,9 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
 FM_CHECKED fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symbol,
                                       const uint8_t *table, size_t n, fm_span src);
 
-/* How the codecs with contexts work: 0 portable, 1 AVX-512; the bytes are the same. _limit is for
- * tests. */
+/* How the codecs with contexts work; the bytes are the same. _limit is for tests. AVX512 stands for
+ * what Zen 4 and Ice Lake have of it; AVX2 (with BMI2) speeds up decoding alone. */
+enum { FMI_SIMD_NONE, FMI_SIMD_AVX2, FMI_SIMD_AVX512 };
 int fmi_simd_level(void);
 void fmi_simd_limit(int most);
 

@@ -1,4 +1,4 @@
-/* codec_crans_simd.c - 32 states in two AVX-512 registers. A lane that runs low takes the next word:
+/* codec_crans_simd.c - 32 states in two AVX-512 registers, or four of AVX2. A lane that runs low takes the next word:
  * expanding a mask's worth of consecutive words into lanes is one instruction (VBMI2). */
 #include "store/codec_crans_simd.h"
 
@@ -9,11 +9,68 @@
 
 #define WIDE __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2")))
 
+#define NARROW __attribute__((target("avx2,bmi2,popcnt")))
+
 int fmi_crans_simd_level(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2"))
+        return FMI_SIMD_AVX512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
+        __builtin_cpu_supports("popcnt"))
+        return FMI_SIMD_AVX2;
+    return FMI_SIMD_NONE;
+}
+
+/* Eight states; words are read by 16 bytes. The k-th lane that runs low takes word k: pdep deals the
+ * numbers 0, 1, ... to the bytes of those lanes. */
+NARROW static inline __m256i step8(__m256i x, __m256i *entry, const uint32_t *slot,
+                                   const uint8_t *table, const uint8_t **words)
+{
+    __m256i t = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)table));
+    __m256i at = _mm256_and_si256(x, _mm256_set1_epi32(FMI_CRANS_SCALE - 1));
+    at = _mm256_or_si256(at, _mm256_slli_epi32(t, FMI_CRANS_BITS));
+    __m256i e = _mm256_i32gather_epi32((const int *)(const void *)slot, at, 4);
+    __m256i f = _mm256_and_si256(_mm256_srli_epi32(e, 8), _mm256_set1_epi32(0xfff));
+    __m256i h = _mm256_srli_epi32(x, FMI_CRANS_BITS);
+    __m256i v = _mm256_add_epi32(_mm256_mullo_epi32(f, h), h);
+    v = _mm256_add_epi32(v, _mm256_srli_epi32(e, 20));
+    __m256i low = _mm256_cmpeq_epi32(_mm256_srli_epi32(v, 16), _mm256_setzero_si256());
+    unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(low));
+    uint64_t lanes = _pdep_u64(mask, 0x0101010101010101ull) * 255;
+    uint64_t from = _pdep_u64(0x0706050403020100ull, lanes);
+    __m256i which = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)from));
+    __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)*words));
+    w = _mm256_permutevar8x32_epi32(w, which);
+    *words += 2 * __builtin_popcount(mask);
+    *entry = e;
+    return _mm256_blendv_epi8(v, _mm256_or_si256(_mm256_slli_epi32(v, 16), w), low);
+}
+
+NARROW size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table,
+                                    size_t n, uint32_t x[32], const uint8_t **words,
+                                    const uint8_t *end)
+{
+    const __m256i byte = _mm256_set1_epi32(255), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const uint8_t *p = *words;
+    __m256i s[4], e[4];
+    for (int k = 0; k < 4; k++)
+        s[k] = _mm256_loadu_si256((const __m256i *)(const void *)(x + 8 * k));
+    size_t i = 0;
+    for (; n - i >= 32 && end - p >= 64; i += 32) {
+        for (int k = 0; k < 4; k++) {
+            s[k] = step8(s[k], &e[k], slot, table + i + 8 * k, &p);
+            e[k] = _mm256_and_si256(e[k], byte);
+        }
+        __m256i a = _mm256_packus_epi32(e[0], e[1]), b = _mm256_packus_epi32(e[2], e[3]);
+        __m256i all = _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order);
+        _mm256_storeu_si256((__m256i *)(void *)(symbol + i), all);
+    }
+    for (int k = 0; k < 4; k++)
+        _mm256_storeu_si256((__m256i *)(void *)(x + 8 * k), s[k]);
+    *words = p;
+    return i;
 }
 
 /* The low byte of each entry is the symbol; words is read by 32 bytes. */
@@ -74,7 +131,7 @@ WIDE static inline __m512i push(__m512i x, __m512i e, uint8_t **p)
     *p -= 2 * count;
     x = _mm512_mask_srli_epi32(x, full, x, 16);
     /* the inverse waits for no state; three roundings towards zero cost less than 1 of 2^21 */
-    const int down = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    enum { down = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC };
     __m512 inverse = _mm512_div_round_ps(_mm512_set1_ps(1.0f), _mm512_cvtepi32_ps(f), down);
     __m512 ratio = _mm512_mul_round_ps(_mm512_cvt_roundepu32_ps(x, down), inverse, down);
     __m512i q = _mm512_cvttps_epu32(ratio);
@@ -116,6 +173,13 @@ uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
 
 int fmi_crans_simd_level(void)
 {
+    return FMI_SIMD_NONE;
+}
+
+size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_t *table, size_t n,
+                             uint32_t x[32], const uint8_t **words, const uint8_t *end)
+{
+    (void)slot, (void)symbol, (void)table, (void)n, (void)x, (void)words, (void)end;
     return 0;
 }
 

@@ -40,7 +40,7 @@ void fmi_exps_free(fmi_exps *w)
 
 static void split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
 {
-    if (fmi_simd_level() > 0)
+    if (fmi_simd_level() >= FMI_SIMD_AVX512)
         fmi_exps_split_wide(top, rest, src, width, n);
     else
         fmi_exps_split(top, rest, src, width, n);
@@ -49,7 +49,7 @@ static void split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width,
 static void join(uint8_t *dst, const uint8_t *top, const uint8_t *rest, size_t width, size_t n,
                  uint8_t lowest)
 {
-    if (fmi_simd_level() > 0)
+    if (fmi_simd_level() >= FMI_SIMD_AVX512)
         fmi_exps_join_wide(dst, top, rest, width, n, lowest);
     else
         fmi_exps_join(dst, top, rest, width, n, lowest);
@@ -65,7 +65,7 @@ static void fill_contexts(fmi_exps *w, const fmi_rows *g, size_t n, const uint8_
     for (size_t k = 0, from = 0; k < g->count; k++) {
         size_t to = fmi_rows_end(g, k, n);
         const uint8_t *column = w->column + (k == 0 ? g->phase : 0);
-        if (fmi_simd_level() > 0)
+        if (fmi_simd_level() >= FMI_SIMD_AVX512)
             fmi_exps_contexts_wide(w->table + from, column, w->row[k], of, to - from);
         else
             fmi_exps_contexts(w->table + from, column, w->row[k], of, to - from);
@@ -107,7 +107,7 @@ static void classes_of(uint8_t *class, const uint32_t *sum, size_t count, const 
 static void classify(fmi_exps *w, const fmi_rows *g, size_t n, unsigned per_octave)
 {
     mean_of m = {0, n, per_octave};
-    bool wide = fmi_simd_level() > 0;
+    bool wide = fmi_simd_level() >= FMI_SIMD_AVX512;
     for (size_t k = 0, from = 0; k < g->count; k++) {
         size_t to = fmi_rows_end(g, k, n);
         w->sum[k] = wide ? fmi_exps_sum_wide(w->symbol + from, to - from)
@@ -176,7 +176,7 @@ static bool map_symbols(fmi_exps *w, size_t n, uint8_t *lowest)
 static void count_symbols(fmi_exps *w, size_t n)
 {
     memset(w->histogram, 0, sizeof w->histogram);
-    size_t i = fmi_simd_level() > 0
+    size_t i = fmi_simd_level() >= FMI_SIMD_AVX512
                    ? fmi_exps_count_wide(w->histogram[0], CONTEXTS * FMI_CRANS_SYMBOLS + SPARE,
                                          w->table, w->symbol, n)
                    : 0;

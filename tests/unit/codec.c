@@ -41,7 +41,7 @@ static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const ui
     assert_int_equal(*codec, again);
     assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
     uint8_t *back = fm_malloc(n);
-    for (int level = 0; level <= 1; level++) {
+    for (int level = FMI_SIMD_NONE; level <= FMI_SIMD_AVX512; level++) {
         fmi_simd_limit(level);
         memset(back, 0x5a, n);
         tk_ok(fmi_leaf_decode(coder, back, n, *codec, &at, fm_buf_span(&a), parent));
