@@ -2,9 +2,9 @@
  *
  * Every leaf is coded alone, by whichever codec gave the fewest bytes, raw being the floor; so
  * any leaf can be read without its neighbours, and a child's leaf needs only the same leaf of its
- * parent. FORMAT.md section "Codecs" is the byte level. The entropy stages are zstd-1 and an
- * order-0 range coder of our own: zstd's Huffman cannot spend less than one bit on a symbol, and
- * in the delta of a fine-tuned model most symbols are worth far less. */
+ * parent. FORMAT.md section "Codecs" is the byte level. The entropy stages are zstd-1 and rANS coders
+ * of our own, order-0 and with contexts: zstd's Huffman cannot spend less than one bit on a symbol,
+ * and in the delta of a fine-tuned model most symbols are worth far less. */
 #ifndef FM_STORE_CODEC_H
 #define FM_STORE_CODEC_H
 
@@ -47,7 +47,7 @@ typedef struct fmi_leaf_at {
     fm_dtype dtype;     /* FM_DTYPE_NONE for blobs */
     uint64_t row_bytes; /* of the last dimension; 0 for blobs and scalars */
     uint64_t offset;    /* of the leaf in its tensor, a multiple of FM_LEAF_BYTES */
-    bool slow;          /* codecs that decode below 0.1 GB/s may be chosen (`repack --slow`) */
+    bool slow;          /* codecs that decode below 0.1 GB/s may be chosen; there is none yet */
 } fmi_leaf_at;
 
 /* Leaf i of a tensor. shape may be NULL (a blob). */
