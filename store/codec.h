@@ -33,7 +33,7 @@ typedef enum fmi_codec {
 bool fmi_codec_needs_parent(uint8_t codec);
 const char *fmi_codec_name(uint8_t codec); /* "raw", "const", ...; "unknown" */
 
-/* Scratch memory and zstd contexts of one thread, about 6 MiB. */
+/* Scratch memory, tables and zstd contexts of one thread, about 14 MiB. */
 typedef struct fmi_coder fmi_coder;
 FM_CHECKED fm_status fmi_coder_new(fmi_coder **out);
 void fmi_coder_free(fmi_coder *c);

@@ -129,6 +129,8 @@ void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_spa
     fmi_classes_put(out, w->coded_scale, g.count);
     contexts(w, base, l, parent, &g, n, NULL);
     put_tails(w, out, n, l);
+    if (out->failed != FM_OK)
+        return; /* nothing was counted; the caller sees the failure */
     uint8_t last[FMI_CRANS_TABLES];
     unsigned tables = fmi_crans_join(&w->model, w->histogram[0], CONTEXTS, last);
     fmi_crans_put_contexts(out, &w->model, last, tables);
