@@ -299,7 +299,9 @@ int cmd_blame(cli *c, int argc, char **argv)
     suite_set set = {0};
     fm_suite *made = NULL;
     blame b = {.c = c};
-    fm_status rc = cli_resolve(c, o.rev, &oid, &tree);
+    fm_status rc = cli_lease(c, false, "blame");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, o.rev, &oid, &tree);
     if (rc == FM_OK && o.prompt) {
         rc = fm_suite_from_prompt(&made, o.prompt, o.expect, !o.raw);
         b.suite = made;

@@ -81,7 +81,7 @@ int cmd_derive(cli *c, int argc, char **argv)
     fm_status rc =
         o.family_file ? family_read(&f, o.family_file) : one_child(&f, &o, n ? parent : NULL);
     if (rc == FM_OK)
-        rc = cli_open(c);
+        rc = cli_lease(c, true, "derive");
     if (rc == FM_OK)
         rc = family_derive(c, &f, &o.how);
     family_release(&f);

@@ -36,7 +36,9 @@ int cmd_export(cli *c, int argc, char **argv)
     }
     fm_oid oid;
     fm_tree *tree = NULL;
-    fm_status rc = cli_resolve(c, args[0], &oid, &tree);
+    fm_status rc = cli_lease(c, false, "export");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, args[0], &oid, &tree);
     if (rc == FM_OK) {
         fm_provider p = fm_store_provider(fm_repo_store(c->repo));
         rc = fm_export(tree, &p, args[1], formats[f], dtype);

@@ -149,7 +149,7 @@ import im = {0 };
     if (!im.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
     cli_catch_interrupts();
-    fm_status rc = cli_open(c);
+    fm_status rc = cli_lease(c, true, "import");
     if (rc == FM_OK)
         rc = check_words(c, &im);
     if (rc == FM_OK && im.parent_rev)

@@ -131,7 +131,7 @@ static int refs_command(cli *c, int argc, char **argv, const char *space, const 
                                                   : "-d wants one name");
     if (n == 1 && !del)
         return cli_usage_error(c, "which version should '%s' name? give a REV", args[0]);
-    fm_status rc = cli_open(c);
+    fm_status rc = n == 0 || del ? cli_open(c) : cli_lease(c, true, "naming a version");
     if (rc == FM_OK && n == 0)
         rc = list_refs(c, prefix);
     else if (rc == FM_OK && del)

@@ -150,6 +150,8 @@ int cmd_serve(cli *c, int argc, char **argv)
     fm_status rc = cli_open(c);
     if (rc == FM_OK)
         rc = fm_repo_open(&k.repo, c->dir);
+    if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
+        fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
     if (rc == FM_OK)
         rc = cli_engine(c);
     if (rc == FM_OK && key_file)

@@ -21,7 +21,7 @@ static fm_status add(cli *c, const char *branch, const char *const *files, size_
     fm_tree *tree = NULL, *before = NULL;
     fm_txn *txn = NULL;
     snprintf(ref, sizeof ref, "refs/heads/%.250s", branch);
-    fm_status rc = cli_open(c);
+    fm_status rc = cli_lease(c, true, "suite add");
     if (rc == FM_OK)
         rc = fm_ref_read(c->repo, &old, ref);
     if (rc == FM_ENOTFOUND)

@@ -240,7 +240,9 @@ int cmd_test(cli *c, int argc, char **argv)
     fm_tree *tree = NULL;
     suite_set set = {0};
     test_side side = {.rev = o.rev}, base = {.rev = o.against};
-    fm_status rc = cli_resolve(c, o.rev, &oid, &tree);
+    fm_status rc = cli_lease(c, false, "test");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, o.rev, &oid, &tree);
     if (rc == FM_OK)
         rc = suites_of(c, tree, &set);
     if (rc == FM_OK)

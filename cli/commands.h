@@ -27,5 +27,7 @@ int cmd_tokenize(cli *c, int argc, char **argv);
 int cmd_score(cli *c, int argc, char **argv);
 int cmd_embed(cli *c, int argc, char **argv);
 int cmd_fsck(cli *c, int argc, char **argv);
+int cmd_gc(cli *c, int argc, char **argv);
+int cmd_repack(cli *c, int argc, char **argv);
 
 #endif

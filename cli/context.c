@@ -95,6 +95,20 @@ fm_status cli_open(cli *c)
     return c->repo ? FM_OK : fm_repo_open(&c->repo, c->dir);
 }
 
+fm_status cli_lease(cli *c, bool writes, const char *what)
+{
+    fm_status rc = cli_open(c);
+    if (rc != FM_OK)
+        return rc;
+    rc = fm_store_lease(fm_repo_store(c->repo), writes, what);
+    if (rc == FM_EIO &&
+        !writes) { /* read-only: who cannot write there cannot delete there either */
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    return rc;
+}
+
 /* Config fmstore.cachemax, in MiB; 0: nothing is kept there. */
 static fm_status cache_max(cli *c, uint64_t *bytes)
 {
@@ -170,7 +184,9 @@ fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model
 fm_status cli_load_rev(cli *c, const char *rev, fm_oid *oid, fm_model **out)
 {
     fm_tree *tree = NULL;
-    fm_status rc = cli_resolve(c, rev, oid, &tree);
+    fm_status rc = cli_lease(c, false, "a model in use");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, rev, oid, &tree);
     if (rc == FM_OK)
         rc = cli_load_model(c, tree, rev, out);
     fm_tree_free(tree);
@@ -201,10 +217,11 @@ fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_t
     if (rc == FM_OK)
         rc = text_entry(c, tree, "tokenizer/tokenizer_config.json", &config);
     if (rc == FM_OK && !json.len)
-        rc = fm_fail(FM_EUNSUPPORTED,
-                     "%s has no tokenizer.json or tokenizer.model, so it cannot read text; import the "
-                     "model's whole folder",
-                     what);
+        rc = fm_fail(
+            FM_EUNSUPPORTED,
+            "%s has no tokenizer.json or tokenizer.model, so it cannot read text; import the "
+            "model's whole folder",
+            what);
     if (rc == FM_OK)
         rc = fm_tokenizer_open(out, fm_buf_span(&json), fm_buf_span(&config), what);
     fm_buf_release(&json);

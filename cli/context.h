@@ -35,6 +35,9 @@ int cli_usage_error(cli *c, const char *fmt, ...) FM_PRINTF(2, 3);
 int cli_exit(fm_status rc);
 
 fm_status cli_open(cli *c);
+/* Opens the repository and keeps gc off what this command will use. writes: it will move a ref; else
+ * only versions that are resolved from now on are kept, if the repository can be written at all. */
+fm_status cli_lease(cli *c, bool writes, const char *what);
 fm_status cli_engine(cli *c);
 /* "REV" to a commit and, where tree is not NULL, its tree. */
 fm_status cli_resolve(cli *c, const char *rev, fm_oid *oid, fm_tree **tree);

@@ -59,6 +59,10 @@ static const command commands[] = {
      NULL},
     {"embed", cmd_embed, "embed REV", "JSON lines: text or ids to embeddings", NULL},
     {"fsck", cmd_fsck, "fsck [--quick] [--rebuild-index] [--json]", "verify everything", NULL},
+    {"gc", cmd_gc, "gc [--dry-run] [--prune TIME|now] [--reflog TIME] [--json]",
+     "delete what nothing reaches, after its grace period", NULL},
+    {"repack", cmd_repack, "repack [--all] [--depth N] [--slow] [--pack-size MIB] [--dry-run] [--json]",
+     "fold packs, shorten delta chains, code anew", NULL},
     {"version", cmd_version, "version", "version and build", NULL},
     {"help", cmd_help, "help [COMMAND]", "this list, or a command's options", NULL},
 };

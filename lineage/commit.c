@@ -65,10 +65,19 @@ static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_
     return rc;
 }
 
-static fm_status check_stored(fm_repo *r, const fm_tree *tree)
+fm_status fmi_check_stored(fm_repo *r, const fm_tree *tree)
 {
     char hex[FM_HEX_CHARS + 1];
 
+    /* Taken over from another version, not stored under this lease: gc must hear of it first. */
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        fm_status rc = FM_OK;
+        if (e->kind != FM_ENTRY_FILE && fmi_store_condemned(r->store, &e->id))
+            rc = fmi_store_hold(r->store, FMI_HOLD_OBJECT, e->id.b, 1);
+        if (rc < 0)
+            return rc;
+    }
     for (size_t i = 0; i < fm_tree_count(tree); i++) {
         const fm_entry *e = fm_tree_at(tree, i);
         fm_object_info info;
@@ -209,6 +218,9 @@ static fm_status read_parents(fm_repo *r, const fm_commit_opts *opts, git_oid *p
         for (uint32_t k = 0; k < i; k++)
             if (git_oid_equal(&parent[i], &parent[k]))
                 return fm_fail(FM_EINVAL, "commit: parent %s is given twice", hex);
+        fm_status held = fmi_hold_commit(r, &parent[i]);
+        if (held < 0)
+            return held;
         code = git_commit_lookup(&c, r->git, &parent[i]);
         if (code < 0)
             return fmi_git_fail(code, "commit: parent %s is no version here", hex);
@@ -233,11 +245,13 @@ static fm_status commit_tree(fm_repo *r, git_oid *out, const fm_tree *tree,
     if (rc == FM_OK)
         rc = read_parents(r, opts, parent, &c.commit_time);
     if (rc == FM_OK)
-        rc = check_stored(r, tree);
+        rc = fmi_check_stored(r, tree);
     if (rc == FM_OK)
         rc = put_folder(r, tree, 0, fm_tree_count(tree), 0, &c.tree);
     if (rc == FM_OK)
         rc = fmi_commit_put(r, out, &c);
+    if (rc == FM_OK)
+        rc = fmi_objects_hold(r);
     if (rc == FM_OK)
         rc = fmi_objects_write(r);
     return rc;
@@ -257,6 +271,8 @@ fm_status fm_version_commit(fm_repo *r, fm_oid *out, const fm_tree *tree,
         return fm_fail(FM_EINVAL, "commit: a time before 1970");
     fm_buf_init(&message, 0);
     rc = fmi_message_make(&message, opts);
+    if (rc == FM_OK)
+        rc = fm_store_lease(r->store, true, "a commit");
     if (rc == FM_OK)
         rc = commit_tree(r, &id, tree, opts, fm_buf_cstr(&message));
     fm_buf_release(&message);

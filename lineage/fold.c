@@ -25,6 +25,9 @@ typedef struct fold {
     size_t count, cap_idx, cap_bytes, cap_objects;
     git_oid *id;
     size_t id_count, id_cap;
+    bool (*drop)(void *ctx, const git_oid *id); /* NULL: all stay */
+    void *ctx;
+    size_t dropped;
     fm_status rc;
 } fold;
 
@@ -95,6 +98,10 @@ static int gather_id(const git_oid *id, void *ctx)
 {
     fold *f = ctx;
 
+    if (f->drop && f->drop(f->ctx, id)) {
+        f->dropped++;
+        return 0;
+    }
     f->rc = fm_grow(&f->id, &f->id_cap, f->id_count + 1, sizeof(git_oid));
     if (f->rc < 0)
         return -1;
@@ -130,7 +137,7 @@ static fm_status drop_packs(fold *f, size_t count, char *const new_name[2])
 
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         for (size_t k = 0; rc == FM_OK && k < FM_ARRAY_LEN(ext); k++) {
-            if (strstr(fm_path_base(f->idx[i]), new_name[0]) ||
+            if ((new_name[0] && strstr(fm_path_base(f->idx[i]), new_name[0])) ||
                 (new_name[1] && strstr(fm_path_base(f->idx[i]), new_name[1])))
                 break;
             char *path = sibling(f->idx[i], ext[k]);
@@ -201,6 +208,17 @@ static fm_status fold_now(fold *f, const char *dir, const fm_names *names, bool 
     return rc;
 }
 
+static void release(fold *f)
+{
+    for (size_t i = 0; i < f->count; i++)
+        fm_free(f->idx[i]);
+    fm_free(f->idx);
+    fm_free(f->bytes);
+    fm_free(f->objects);
+    fm_free(f->id);
+    memset(f, 0, sizeof *f);
+}
+
 fm_status fmi_packs_fold(fm_repo *r, bool force)
 {
     fold f = {.r = r};
@@ -222,13 +240,66 @@ fm_status fmi_packs_fold(fm_repo *r, bool force)
 fail:
     fm_lock_drop(lock);
     fm_names_release(&names);
-    for (size_t i = 0; i < f.count; i++)
-        fm_free(f.idx[i]);
-    fm_free(f.idx);
-    fm_free(f.bytes);
-    fm_free(f.objects);
-    fm_free(f.id);
+    release(&f);
     fm_free(dir);
     fm_free(midx);
+    return rc;
+}
+
+/* ---- for gc ---- */
+
+/* All packs that are ours to touch, and their objects; none where git keeps a multi-pack-index. */
+static fm_status gather_all(fold *f, const char *dir)
+{
+    fm_names names = {NULL, 0};
+    char *midx = fm_path_join(dir, "multi-pack-index");
+    fm_status rc = midx ? fm_list_dir(&names, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && !fm_path_exists(midx) && i < names.count; i++)
+        if (fmi_is_pack_index(names.name[i]))
+            rc = add_pack(f, dir, names.name[i]);
+    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
+        rc = gather_pack(f, f->idx[i]);
+    fm_names_release(&names);
+    fm_free(midx);
+    return rc;
+}
+
+fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id), void *ctx)
+{
+    fold f = {.r = r, .drop = drop, .ctx = ctx};
+    char *new_name[2] = {NULL, NULL};
+    char *dir = fm_path_join(r->git_path, "objects/pack");
+    fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;
+
+    if (rc == FM_OK && f.dropped > 0) {
+        if (f.id_count > 0)
+            rc = fmi_pack_write(r, f.id, f.id_count, &new_name[0]);
+        if (rc == FM_OK)
+            rc = drop_packs(&f, f.count, new_name);
+        if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
+            rc = fmi_git_fail(-1, "cannot reload '%s'", r->git_path);
+    }
+    fm_free(new_name[0]);
+    fm_free(dir);
+    release(&f);
+    return rc;
+}
+
+fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count)
+{
+    fold f = {.r = r};
+    char *dir = fm_path_join(r->git_path, "objects/pack");
+    fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;
+
+    *out = NULL;
+    *count = 0;
+    if (rc == FM_OK) {
+        *out = f.id;
+        *count = f.id_count;
+        f.id = NULL;
+    }
+    fm_free(dir);
+    release(&f);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "store/base/io.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
+#include "store/lease.h"
 
 #define FMI_FORMAT 1   /* repository format; SCHEMA.md */
 #define FMI_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */
@@ -63,6 +64,8 @@ FM_CHECKED fm_status fmi_odb_setup(fm_repo *r);
 FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span bytes);
 /* Takes note of an object that libgit2 itself wrote into `fresh`. */
 FM_CHECKED fm_status fmi_object_note(fm_repo *r, const git_oid *id);
+/* Tells gc of them; before the write, and not under the lock of refs (gc takes that second). */
+FM_CHECKED fm_status fmi_objects_hold(fm_repo *r);
 FM_CHECKED fm_status fmi_objects_write(fm_repo *r);          /* durable on return */
 void fmi_objects_abort(fm_repo *r);                          /* keeps the current error text */
 bool fmi_is_pack_index(const char *name);
@@ -78,7 +81,19 @@ FM_CHECKED fm_status fmi_packs_fold(fm_repo *r, bool force);
 FM_CHECKED fm_status fmi_packs_join(fm_repo *r, char *const *idx, size_t count, char **name,
                                     char **rest_name);
 
+/* All packs become one without the objects that drop says; none if it says none. A multi-pack-index
+ * or .keep stops it. Under the lock of refs. */
+FM_CHECKED fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const git_oid *id),
+                                    void *ctx);
+/* Every object in packs that fmi_packs_drop would touch; fm_free. */
+FM_CHECKED fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count);
+bool fmi_still_there(const fm_repo *r, const git_oid *id); /* on disk, whatever is cached */
+/* A lease's word for a version, if there is a lease. FM_ENOTFOUND: gc was faster. */
+FM_CHECKED fm_status fmi_hold_commit(fm_repo *r, const git_oid *id);
+
 /* ---- commit.c ---- */
+/* The pointers of a tree are stored, and stay so while the lease lives. */
+FM_CHECKED fm_status fmi_check_stored(fm_repo *r, const fm_tree *tree);
 typedef struct fmi_commit {
     git_oid tree;
     const git_oid *parent;

@@ -136,6 +136,57 @@ FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm
                                   void *ctx);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */
 
+/* ---- gc: nothing lost, nothing kept for ever (store/README.md has the argument) ---- */
+/* "now", "never", "2.weeks.ago", "90 days", "2026-11-21", seconds since 1970: a time on the clock
+ * `now`. INT64_MAX: everything is older; INT64_MIN: nothing is. FM_EINVAL lists the forms. */
+FM_CHECKED fm_status fm_time_parse(int64_t *out, const char *text, int64_t now);
+
+typedef struct fm_gc_opts {
+    bool dry_run;      /* nothing is changed */
+    const char *prune; /* condemned before that time is deleted; NULL: config gc.pruneExpire, else
+                           * 2.weeks.ago */
+    const char
+        *reflog;     /* entries of reflogs before it go; NULL: gc.reflogExpire, else 90.days.ago */
+    bool repack;     /* fold small packs into few; gc alone rewrites those mostly dead */
+    bool repack_all; /* every pack */
+    uint32_t depth;  /* longest delta chain after repack; FM_GC_ANY_DEPTH: as it is */
+    bool slow;       /* objects are coded anew with the slow level; kept if smaller */
+    uint64_t pack_bytes;     /* size at which a new pack ends; 0 = 2 GiB */
+    fm_progress_fn progress; /* of decoding and copying; may be NULL */
+    void *ctx;
+} fm_gc_opts;
+#define FM_GC_ANY_DEPTH UINT32_MAX
+fm_gc_opts fm_gc_defaults(void);
+
+typedef struct fm_gc_keeper {
+    char *name;       /* "refs/heads/x" (with its reflog), "running processes" */
+    uint64_t objects; /* that it alone reaches */
+    uint64_t bytes;   /* of these, on disk */
+} fm_gc_keeper;
+typedef struct fm_gc_report {
+    fm_gc_keeper *keeper; /* of every name that was looked at */
+    size_t keepers;
+    uint64_t versions; /* reached */
+    uint64_t shared_objects, shared_bytes;
+    uint64_t objects, bytes, live_objects, live_bytes; /* in packs; each object once */
+    uint64_t new_objects, new_bytes;                   /* condemned by this run */
+    uint64_t waiting_objects, waiting_bytes;           /* condemned, their grace not over */
+    uint64_t held_objects, held_bytes; /* a process runs that may have found them stored */
+    uint64_t stuck_objects,
+        stuck_bytes;                   /* in packs that are still mostly live: repack frees them */
+    uint64_t gone_objects, gone_bytes; /* deleted; dry run: would be */
+    uint64_t packs_before, packs_after, pack_bytes_before, pack_bytes_after;
+    uint64_t packs_written, recoded_objects;
+    uint64_t bad_objects;       /* do not decode; their packs stay as they are: fsck */
+    uint64_t git_new, git_gone; /* git objects condemned, deleted */
+    uint64_t reflog_entries;    /* dropped */
+    uint64_t writers;           /* leases of writers that lived */
+} fm_gc_report;
+/* Waits for another gc or repack of this repository. FM_ECORRUPT, FM_EVERSION: what a ref reaches
+ * cannot be read to its end; nothing was deleted. FM_ECANCELLED: by progress; run again to finish. */
+FM_CHECKED fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out);
+void fm_gc_report_release(fm_gc_report *report);
+
 /* ---- sizes: what a family costs against separate copies ---- */
 typedef struct fm_branch_stats {
     char *name;

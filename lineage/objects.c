@@ -93,7 +93,8 @@ fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type, fm_span by
     if (code < 0)
         return fmi_git_fail(code, "cannot hash a git object");
     /* No refresh: to rescan the packs for each new object costs more than a doubled one. */
-    if (git_odb_exists_ext(r->odb, out, GIT_ODB_LOOKUP_NO_REFRESH))
+    if (git_odb_exists_ext(r->odb, out, GIT_ODB_LOOKUP_NO_REFRESH) &&
+        !fmi_store_git_condemned(r->store, out->id))
         return FM_OK;
     code = r->fresh->write(r->fresh, out, data, bytes.len, type);
     if (code < 0)
@@ -122,6 +123,15 @@ fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **nam
     }
     git_packbuilder_free(pb);
     return rc;
+}
+
+_Static_assert(sizeof(git_oid) == FMI_GIT_ID_BYTES, "ids lie side by side");
+
+fm_status fmi_objects_hold(fm_repo *r)
+{
+    return r->pending_count == 0
+               ? FM_OK
+               : fmi_store_hold(r->store, FMI_HOLD_GIT, r->pending[0].id, r->pending_count);
 }
 
 fm_status fmi_objects_write(fm_repo *r)
@@ -159,4 +169,27 @@ void fmi_objects_abort(fm_repo *r)
         r->odb = NULL; /* later writes are refused */
     }
     fm_error_restore(&kept);
+}
+
+/* Asked of a database opened for it: that of the handle may remember what is gone. */
+bool fmi_still_there(const fm_repo *r, const git_oid *id)
+{
+    git_odb *odb = NULL;
+    char *dir = fm_path_join(r->git_path, "objects");
+    bool yes = dir && git_odb_open(&odb, dir) == 0 && git_odb_exists(odb, id);
+
+    git_odb_free(odb);
+    fm_free(dir);
+    return yes;
+}
+
+fm_status fmi_hold_commit(fm_repo *r, const git_oid *id)
+{
+    fm_status rc = fmi_store_hold(r->store, FMI_HOLD_COMMIT, id->id, 1);
+    char hex[41] = "";
+
+    if (rc < 0 || !fmi_store_git_condemned(r->store, id->id) || fmi_still_there(r, id))
+        return rc;
+    git_oid_fmt(hex, id);
+    return fm_fail(FM_ENOTFOUND, "no version %s: gc has deleted it", hex);
 }

@@ -346,6 +346,30 @@ static fm_status update_locked(fm_repo *r, const char *name, const git_oid *to, 
     return rc;
 }
 
+/* What a ref is about to name must outlive a gc that runs beside. Where this handle had no lease until
+ * now it may remember a version that is gone: then the disk is asked, down to the pointers. */
+static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
+{
+    bool leased = fmi_store_leased(r->store, true);
+    fm_tree *tree = NULL;
+    char hex[41];
+    fm_status rc = fm_store_lease(r->store, true, "a move of a ref");
+
+    if (rc == FM_OK)
+        rc = fmi_hold_commit(r, id);
+    if (rc < 0 || (leased && !fmi_store_git_condemned(r->store, id->id)))
+        return rc;
+    if (!fmi_still_there(r, id)) {
+        fm_oid_hex(oid, hex);
+        return fm_fail(FM_ENOTFOUND, "no version %s", hex);
+    }
+    rc = fm_version_tree(r, &tree, oid);
+    if (rc == FM_OK)
+        rc = fmi_check_stored(r, tree);
+    fm_tree_free(tree);
+    return rc;
+}
+
 fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, const fm_oid *old,
                         const char *reflog)
 {
@@ -366,6 +390,9 @@ fm_status fm_ref_update(fm_repo *r, const char *name, const fm_oid *new_oid, con
     }
     if (old)
         from = fmi_git_oid(old);
+    rc = hold_target(r, new_oid, &to);
+    if (rc < 0)
+        return rc;
     rc = fmi_ref_lock(r, &lock);
     if (rc == FM_OK)
         rc = update_locked(r, name, &to, old ? &from : NULL, reflog ? reflog : "update");

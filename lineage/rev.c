@@ -115,6 +115,8 @@ fm_status fm_rev_resolve(fm_repo *r, fm_oid *out, const char *rev)
         rc = fm_fail(FM_EINVAL, "'%s' is a %s, not a version", rev,
                      git_object_type2string(git_object_type(obj)));
     else
+        rc = fmi_hold_commit(r, git_object_id(commit));
+    if (rc == FM_OK)
         fmi_from_git(out, git_object_id(commit));
     git_object_free(commit);
     git_object_free(obj);

@@ -65,6 +65,32 @@ static fm_status push_object(fmi_chain *ch, fm_store *s, const fm_digest *id, ui
     return rc;
 }
 
+/* repack and two writers at once leave an object at several places, of several depths; the one of
+ * least depth never leads in a circle. */
+static fm_status push_shallowest(fmi_chain *ch, fm_store *s, const fm_digest *id,
+                                 const fmi_staged *staged)
+{
+    fm_status rc = push_object(ch, s, id, 0, staged);
+    if (rc != FM_OK || ch->more[ch->count - 1].owned)
+        return rc;
+    fm_error_state kept;
+    fm_error_save(&kept);
+    for (uint32_t nth = 1; ch->link[ch->count - 1].depth > 0; nth++) {
+        fmi_record r;
+        fmi_place place;
+        if (fmi_store_record(s, id, nth, false, &r, &place) != FM_OK || place.bad)
+            break;
+        if (r.depth >= ch->link[ch->count - 1].depth)
+            continue;
+        fm_free(ch->more[--ch->count].offset);
+        rc = push_link(ch, &r, NULL);
+        if (rc != FM_OK)
+            return rc;
+    }
+    fm_error_restore(&kept);
+    return FM_OK;
+}
+
 static fm_status misfit(const fmi_record *child, const fmi_record *parent)
 {
     char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
@@ -92,7 +118,7 @@ static fm_status attach(fmi_chain *ch, fm_store *s, const fmi_staged *staged, ui
     while (at < ch->count && (at == k || !fm_digest_eq(&ch->link[at].id, &id)))
         at++;
     if (at == ch->count) {
-        fm_status rc = push_object(ch, s, &id, 0, staged);
+        fm_status rc = push_shallowest(ch, s, &id, staged);
         if (rc != FM_OK)
             return rc == FM_ENOTFOUND ? missing(&ch->link[k], &id) : rc;
     }

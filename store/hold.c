@@ -44,3 +44,8 @@ fm_status fmi_store_hold(fm_store *s, fmi_hold kind, const uint8_t *ids, size_t 
 {
     return s->lease ? fmi_lease_hold(s->lease, kind, ids, count) : FM_OK;
 }
+
+bool fmi_store_leased(const fm_store *s, bool writes)
+{
+    return s->lease && (!writes || fmi_lease_writes(s->lease));
+}

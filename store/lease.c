@@ -78,7 +78,7 @@ static fm_status write_head(fmi_lease *l, const char *what)
     if (rc == FM_OK)
         rc = fm_lock_append(l->lock, b.data, b.len);
     fm_buf_release(&b);
-    return rc;
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
 }
 
 /* With the gate open: what gc condemns from here on, it condemns knowing of this lease. */
@@ -149,15 +149,14 @@ const fmi_condemned *fmi_lease_condemned(const fmi_lease *l)
     return l->condemned;
 }
 
-static fm_status new_lines(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count, fm_buf *b)
+static fm_status new_lines(const fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count,
+                           fm_buf *b)
 {
     static const char digit[] = "0123456789abcdef";
     size_t bytes = hold_bytes(kind);
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < count; i++, ids += bytes) {
+    for (size_t i = 0; i < count; i++, ids += bytes) {
         if (fm_map_has(l->held[kind], ids, bytes))
             continue;
-        rc = fm_map_put(l->held[kind], ids, bytes, l, NULL);
         fm_buf_str(b, hold_word[kind]);
         for (size_t k = 0; k < bytes; k++) {
             fm_buf_char(b, digit[ids[k] >> 4]);
@@ -165,7 +164,17 @@ static fm_status new_lines(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size
         }
         fm_buf_char(b, '\n');
     }
-    return rc == FM_OK ? fm_buf_ok(b) : rc;
+    return fm_buf_ok(b);
+}
+
+/* Remembered only once the lines are written: what failed is written again. */
+static fm_status remember(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
+{
+    size_t bytes = hold_bytes(kind);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < count; i++, ids += bytes)
+        rc = fm_map_put(l->held[kind], ids, bytes, l, NULL);
+    return rc;
 }
 
 fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
@@ -177,8 +186,12 @@ fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t
     fm_status rc = new_lines(l, kind, ids, count, &b);
     if (rc == FM_OK && b.len)
         rc = gate_open_shared(&gate, l->dir);
-    if (rc == FM_OK && b.len)
+    if (rc == FM_OK && b.len) {
         rc = fm_lock_append(l->lock, b.data, b.len);
+        rc = rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
+    }
+    if (rc == FM_OK)
+        rc = remember(l, kind, ids, count);
     fm_lock_drop(gate);
     pthread_mutex_unlock(&l->mutex);
     fm_buf_release(&b);

@@ -17,6 +17,7 @@
 
 #include "store/base/io.h"
 #include "store/condemn.h"
+#include "store/store.h"
 
 FM_BEGIN_DECLS
 
@@ -41,6 +42,15 @@ FM_CHECKED fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *
 
 /* Takes over what another lease of the same handle holds. */
 FM_CHECKED fm_status fmi_lease_inherit(fmi_lease *l, const fmi_lease *from);
+
+/* ==== of an open store (hold.c) ============================================================ */
+
+/* gc found it unreached before this handle's lease began: not to be counted on, store it again. */
+bool fmi_store_condemned(const fm_store *s, const fm_digest *id);
+bool fmi_store_git_condemned(const fm_store *s, const uint8_t *id);
+/* From now on gc takes these for reached. Nothing happens without a lease. */
+FM_CHECKED fm_status fmi_store_hold(fm_store *s, fmi_hold kind, const uint8_t *ids, size_t count);
+bool fmi_store_leased(const fm_store *s, bool writes);
 
 /* ==== gc's side ============================================================================ */
 

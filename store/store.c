@@ -12,7 +12,7 @@
 #include "store/base/mem.h"
 
 #define FORMAT_TEXT "fmstore store "
-enum { FORMAT_VERSION = 1, FORMAT_MAX_BYTES = 256 };
+enum { FORMAT_VERSION = 1, FORMAT_MAX_BYTES = 256, LOOKS_MAX = 16 };
 
 /* ==== packs and the index ================================================================== */
 
@@ -244,7 +244,7 @@ static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
     fm_status rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND)
-        return fm_fail(FM_ECORRUPT, "pack %s is gone since it was indexed: run fsck", p->name);
+        return fm_fail(FM_ECONFLICT, "pack %s is gone since it was indexed: run fsck", p->name);
     if (rc == FM_OK && p->map.len != bytes)
         return fm_fail(FM_ECORRUPT,
                        "pack %s has %zu bytes, not the %llu it was written with: run fsck", p->name,
@@ -252,7 +252,7 @@ static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
     return rc;
 }
 
-/* The mapping of a pack, made at its first use. The mutex is held. */
+/* The mapping of a pack, made at its first use. The mutex is held. FM_ECONFLICT: it is gone. */
 static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
 {
     char name[FM_HEX_CHARS + 1];
@@ -265,7 +265,7 @@ static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
     fm_status rc = fmi_index_pack_at(s->index, row, name, &bytes);
     if (rc != FM_OK)
         return rc == FM_ENOTFOUND
-                   ? fm_fail(FM_ECORRUPT, "%s: a row names no pack: delete it", s->index_path)
+                   ? fm_fail(FM_ECONFLICT, "%s: a row names no pack: delete it", s->index_path)
                    : rc;
     for (fmi_open_pack *p = s->open; p; p = p->next)
         if (strcmp(p->name, name) == 0 && p->map.len == bytes) {
@@ -500,6 +500,27 @@ static fm_status not_found(const fm_store *s, const fm_digest *id)
     return fm_fail(FM_ENOTFOUND, "object %s is not in the store", hex);
 }
 
+/* The pack went away under the reader: another process's gc or repack, and the object lies elsewhere
+ * now; or it is lost, which the first error says. The mutex is held. */
+static fm_status look_again(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
+                            fmi_place *place, const fmi_open_pack **pack)
+{
+    fm_error_state first;
+    fm_status rc = FM_ECONFLICT;
+    fm_error_save(&first);
+    for (int again = 0; rc == FM_ECONFLICT && again < LOOKS_MAX; again++) {
+        rc = fmi_store_refresh(s);
+        if (rc == FM_OK)
+            rc = find_locked(s, id, nth, look, place);
+        if (rc == FM_OK)
+            rc = open_pack(s, place->pack, pack);
+    }
+    if (rc != FM_ENOTFOUND && rc != FM_ECONFLICT)
+        return rc;
+    fm_error_restore(&first);
+    return FM_ECORRUPT;
+}
+
 static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool look,
                            fmi_record *out, fmi_place *place)
 {
@@ -508,6 +529,8 @@ static fm_status record_at(fm_store *s, const fm_digest *id, uint32_t nth, bool 
     fm_status rc = find_locked(s, id, nth, look, place);
     if (rc == FM_OK)
         rc = open_pack(s, place->pack, &pack);
+    if (rc == FM_ECONFLICT)
+        rc = look_again(s, id, nth, look, place, &pack);
     else if (rc == FM_ENOTFOUND)
         rc = not_found(s, id);
     pthread_mutex_unlock(&s->mutex);

@@ -41,12 +41,6 @@ struct fm_store {
 /* ---- hold.c ---- */
 /* A writer's lease is held on FM_OK. */
 FM_CHECKED fm_status fmi_store_lease_need(fm_store *s);
-/* gc found it unreached before this handle's lease began: not to be counted on, store it again. */
-bool fmi_store_condemned(const fm_store *s, const fm_digest *id);
-bool fmi_store_git_condemned(const fm_store *s, const uint8_t *id);
-/* From now on gc takes these for reached. Nothing happens without a lease. */
-FM_CHECKED fm_status fmi_store_hold(fm_store *s, fmi_hold kind, const uint8_t *ids, size_t count);
-
 FM_CHECKED fm_status fmi_store_coder(fm_store *s, fmi_coder **out); /* borrow a coder */
 void fmi_store_coder_return(fm_store *s, fmi_coder *c);
 

@@ -829,13 +829,17 @@ fm_status fm_lock_make(fm_lock **out, const char *path)
 fm_status fm_lock_append(fm_lock *lock, const void *data, size_t len)
 {
     const uint8_t *p = data;
+    off_t before = lseek(lock->fd, 0, SEEK_END);
 
     while (len > 0) {
         ssize_t n = gate() ? -1 : write(lock->fd, p, len);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
-            return io_fail("write", "a lock file");
+        if (n < 0) {
+            fm_status rc = io_fail("write", "the file of a lock");
+            bool cut = before >= 0 && ftruncate(lock->fd, before) == 0;
+            return cut ? rc : fm_error_prefix(rc, "half a line is left");
+        }
         p += n;
         len -= (size_t)n;
     }

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "store/base/rng.h"
 #include "tests/unit/lineage_kit.h"
 
 #define WRITERS 4
@@ -224,10 +225,17 @@ static void a_pack_that_cannot_be_written_is_written_next_time(void **state)
         .kind = "edit", .message = "m", .parent = &at, .parent_count = 1, .time = KIT_TIME + 1};
 
     (void)state;
+    static uint8_t noise[40000]; /* so that git's pack is larger than the lines of the lease */
+    for (size_t i = 0; i < sizeof noise; i++)
+        noise[i] = (uint8_t)fm_rng_u64(7, 1, i);
+    tk_ok(fm_tree_put_file(tree, "noise", fm_span_of(noise, sizeof noise)));
     signal(SIGXFSZ, SIG_IGN); /* a full disk, as far as write can tell */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &any), 0);
     tight = any;
     tight.rlim_cur = 100;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    tk_fails(fm_version_commit(r, &next, tree, &o), FM_EIO, "lease");
+    tight.rlim_cur = 8192;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
     tk_fails(fm_version_commit(r, &next, tree, &o), FM_EIO, "cannot write a pack");
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &any), 0);

@@ -1,0 +1,239 @@
+/* gc.c - deleting what nothing reaches: lineage's half, and the order of a run.
+ *
+ * Objects of git go first, then those of the store: a run that dies in between leaves bytes that the
+ * next one finds, and no version without its bytes. */
+#include "lineage/reach.h"
+
+#include <string.h>
+#include <time.h>
+
+typedef struct gc_run {
+    fm_repo *r;
+    const fm_gc_opts *opts;
+    int64_t now, prune, reflog;
+    fmi_gc *gc;
+    fmi_reach reach;
+    git_oid *packed; /* objects in git's packs */
+    size_t packed_count;
+    git_oid *garbage; /* of these, what no keeper reaches */
+    size_t garbage_count;
+} gc_run;
+
+fm_gc_opts fm_gc_defaults(void)
+{
+    return (fm_gc_opts){.depth = FM_GC_ANY_DEPTH};
+}
+
+static fm_status time_of(gc_run *g, int64_t *out, const char *given, const char *key,
+                         const char *fallback)
+{
+    char *set = given ? NULL : fm_repo_config(g->r, key);
+    fm_status rc = fm_time_parse(out, given ? given : set ? set : fallback, g->now);
+
+    if (rc < 0 && !given)
+        rc = fm_error_prefix(rc, "config %s", key);
+    fm_free(set);
+    return rc;
+}
+
+static fm_status open_store(gc_run *g)
+{
+    const fm_gc_opts *o = g->opts;
+    fmi_gc_opts so = {.dry_run = o->dry_run,
+                      .now = g->now,
+                      .expire = g->prune,
+                      .fold = o->repack || o->repack_all,
+                      .fold_all = o->repack_all,
+                      .depth = o->depth,
+                      .slow = o->slow,
+                      .pack_bytes = o->pack_bytes,
+                      .progress = o->progress,
+                      .ctx = o->ctx};
+    return fmi_gc_open(&g->gc, g->r->store, &so);
+}
+
+/* What stays of the garbage (its grace is not over, or a writer holds it) must stay whole. */
+static fm_status reach_grace(gc_run *g)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < g->garbage_count; i++)
+        if (!fmi_gc_git_goes(g->gc, g->garbage[i].id))
+            rc = fmi_reach_grace(&g->reach, &g->garbage[i]);
+    return rc;
+}
+
+static fm_status mark(gc_run *g)
+{
+    size_t n = 0;
+    fm_status rc = fmi_reach_all(&g->reach);
+
+    if (rc == FM_OK)
+        rc = fmi_packed_ids(g->r, &g->packed, &g->packed_count);
+    for (size_t i = 0; rc == FM_OK && i < g->packed_count; i++)
+        if (!fmi_reach_has(&g->reach, &g->packed[i]))
+            g->packed[n++] = g->packed[i];
+    g->garbage = g->packed;
+    g->garbage_count = rc == FM_OK ? n : 0;
+    return rc;
+}
+
+static bool goes(void *ctx, const git_oid *id)
+{
+    gc_run *g = ctx;
+
+    if (fmi_reach_stays(&g->reach, id) || !fmi_gc_git_goes(g->gc, id->id))
+        return false;
+    fmi_gc_git_gone(g->gc, id->id);
+    return true;
+}
+
+static fm_status drop_git(gc_run *g)
+{
+    if (!g->opts->dry_run)
+        return fmi_packs_drop(g->r, goes, g);
+    for (size_t i = 0; i < g->garbage_count; i++)
+        (void)goes(g, &g->garbage[i]);
+    return FM_OK;
+}
+
+/* The gate is closed and refs do not move: whatever is reached now, is reached. */
+static fm_status delete_inside(gc_run *g)
+{
+    fm_lock *lock = NULL;
+    fm_status rc = fmi_gc_enter(g->gc);
+
+    if (rc == FM_OK)
+        rc = fmi_ref_lock(g->r, &lock);
+    if (rc == FM_OK)
+        rc = fmi_reach_all(&g->reach);
+    if (rc == FM_OK)
+        rc = reach_grace(g);
+    if (rc == FM_OK)
+        rc = drop_git(g);
+    if (rc == FM_OK)
+        rc = fmi_gc_remove(g->gc);
+    fm_lock_drop(lock);
+    return rc == FM_OK ? fmi_gc_leave(g->gc) : rc;
+}
+
+static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
+{
+    fm_lock *lock = NULL;
+
+    if (g->opts->dry_run || g->reflog == INT64_MIN)
+        return FM_OK;
+    fm_status rc = fmi_ref_lock(g->r, &lock);
+    if (rc == FM_OK)
+        rc = fmi_reflogs_expire(g->r, g->reflog, dropped);
+    fm_lock_drop(lock);
+    return rc;
+}
+
+static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
+{
+    const fmi_reach *x = &g->reach;
+
+    fmi_gc_kept(g->gc, FMI_KEEPER_SHARED, &out->shared_objects, &out->shared_bytes);
+    out->keeper = fm_calloc(x->keepers + 1, sizeof *out->keeper);
+    if (!out->keeper)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < x->keepers; i++) {
+        fm_gc_keeper *k = &out->keeper[i];
+        k->name = fm_strdup(x->keeper[i]);
+        if (!k->name)
+            return FM_ENOMEM;
+        out->keepers++;
+        fmi_gc_kept(g->gc, (uint32_t)i + 1, &k->objects, &k->bytes);
+    }
+    return FM_OK;
+}
+
+static fm_status fill(const gc_run *g, fm_gc_report *out)
+{
+    const fmi_gc_report *s = fmi_gc_result(g->gc);
+
+    out->versions = g->reach.versions;
+    out->objects = s->objects;
+    out->bytes = s->bytes;
+    out->live_objects = s->live_objects;
+    out->live_bytes = s->live_bytes;
+    out->new_objects = s->new_objects;
+    out->new_bytes = s->new_bytes;
+    out->waiting_objects = s->waiting_objects;
+    out->waiting_bytes = s->waiting_bytes;
+    out->held_objects = s->held_objects;
+    out->held_bytes = s->held_bytes;
+    out->stuck_objects = s->stuck_objects;
+    out->stuck_bytes = s->stuck_bytes;
+    out->gone_objects = s->gone_objects;
+    out->gone_bytes = s->gone_bytes;
+    out->packs_before = s->packs_before;
+    out->packs_after = s->packs_after;
+    out->pack_bytes_before = s->pack_bytes_before;
+    out->pack_bytes_after = s->pack_bytes_after;
+    out->packs_written = s->packs_written;
+    out->recoded_objects = s->recoded_objects;
+    out->bad_objects = s->bad_objects;
+    out->git_new = s->git_new;
+    out->git_gone = s->git_gone;
+    for (size_t i = 0; i < fmi_gc_leases(g->gc)->count; i++)
+        out->writers += fmi_gc_leases(g->gc)->lease[i].writes;
+    return fill_keepers(g, out);
+}
+
+static fm_status run(gc_run *g, fm_gc_report *out)
+{
+    fm_status rc = expire_reflogs(g, &out->reflog_entries);
+
+    if (rc == FM_OK)
+        rc = open_store(g);
+    if (rc == FM_OK)
+        rc = fmi_reach_init(&g->reach, g->r, g->gc, g->reflog);
+    if (rc == FM_OK)
+        rc = mark(g);
+    if (rc == FM_OK)
+        rc = fmi_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count);
+    if (rc == FM_OK)
+        rc = reach_grace(g);
+    if (rc == FM_OK)
+        rc = fmi_gc_rewrite(g->gc);
+    if (rc == FM_OK)
+        rc = delete_inside(g);
+    if (rc == FM_OK && !g->opts->dry_run) /* what commits only joined is coded now */
+        rc = fmi_packs_fold(g->r, true);
+    return rc == FM_OK ? fill(g, out) : rc;
+}
+
+fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
+{
+    gc_run g = {.r = r, .opts = opts, .now = (int64_t)time(NULL)};
+    fm_status rc;
+
+    if (!out)
+        return fm_fail(FM_EINVAL, "gc: a report is needed");
+    memset(out, 0, sizeof *out);
+    if (!r || !opts)
+        return fm_fail(FM_EINVAL, "gc: a repository and options are needed");
+    rc = time_of(&g, &g.prune, opts->prune, "gc.pruneExpire", "2.weeks.ago");
+    if (rc == FM_OK)
+        rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
+    if (rc == FM_OK)
+        rc = run(&g, out);
+    fmi_reach_release(&g.reach);
+    fmi_gc_close(g.gc);
+    fm_free(g.packed);
+    if (rc < 0)
+        fm_gc_report_release(out);
+    return rc;
+}
+
+void fm_gc_report_release(fm_gc_report *report)
+{
+    if (!report)
+        return;
+    for (size_t i = 0; i < report->keepers; i++)
+        fm_free(report->keeper[i].name);
+    fm_free(report->keeper);
+    memset(report, 0, sizeof *report);
+}

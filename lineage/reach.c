@@ -1,0 +1,410 @@
+/* reach.c - the mark phase of gc over refs, reflogs, leases, commits, trees and pointers. */
+#include "lineage/reach.h"
+
+#include <string.h>
+
+#define MAX_TREE_DEPTH 1100u /* more than FM_MAX_PATH_BYTES / 2 */
+#define MAX_REF_DEPTH 100u
+
+fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_expire)
+{
+    memset(x, 0, sizeof *x);
+    x->r = r;
+    x->gc = gc;
+    x->reflog_expire = reflog_expire;
+    return fm_map_new(&x->seen);
+}
+
+void fmi_reach_release(fmi_reach *x)
+{
+    for (size_t i = 0; i < x->keepers; i++)
+        fm_free(x->keeper[i]);
+    fm_free(x->keeper);
+    fm_free(x->todo);
+    fm_map_free(x->seen);
+    memset(x, 0, sizeof *x);
+}
+
+static fm_status keeper_of(fmi_reach *x, const char *name, uint32_t *out)
+{
+    for (size_t i = x->keepers; i > 0; i--)
+        if (strcmp(x->keeper[i - 1], name) == 0) {
+            *out = (uint32_t)i;
+            return FM_OK;
+        }
+    fm_status rc = fm_grow(&x->keeper, &x->keeper_cap, x->keepers + 1, sizeof *x->keeper);
+    char *copy = rc == FM_OK ? fm_strdup(name) : NULL;
+    if (!copy)
+        return FM_ENOMEM;
+    x->keeper[x->keepers++] = copy;
+    *out = (uint32_t)x->keepers;
+    return FM_OK;
+}
+
+static uint32_t keeper_at(const fmi_reach *x, const git_oid *id)
+{
+    return (uint32_t)(uintptr_t)fm_map_get(x->seen, id->id, sizeof id->id);
+}
+
+bool fmi_reach_has(const fmi_reach *x, const git_oid *id)
+{
+    uint32_t k = keeper_at(x, id);
+    return k != FMI_KEEPER_NONE && k != FMI_KEEPER_GRACE;
+}
+
+bool fmi_reach_stays(const fmi_reach *x, const git_oid *id)
+{
+    return keeper_at(x, id) != FMI_KEEPER_NONE;
+}
+
+/* True: it is to be walked for this keeper. */
+static fm_status first_sight(fmi_reach *x, const git_oid *id, uint32_t keeper, bool *walk)
+{
+    uint32_t now = keeper_at(x, id);
+    *walk = false;
+    if (now == keeper || now == FMI_KEEPER_SHARED ||
+        (keeper == FMI_KEEPER_GRACE && now != FMI_KEEPER_NONE))
+        return FM_OK;
+    if (now != FMI_KEEPER_NONE && now != FMI_KEEPER_GRACE)
+        keeper = FMI_KEEPER_SHARED;
+    *walk = true;
+    return fm_map_put(x->seen, id->id, sizeof id->id, (void *)(uintptr_t)keeper, NULL);
+}
+
+/* ---- objects ---- */
+
+static fm_status emit(fmi_reach *x, const fm_digest *id, uint32_t keeper)
+{
+    return keeper == FMI_KEEPER_GRACE ? fmi_gc_stay(x->gc, id) : fmi_gc_reach(x->gc, id, keeper);
+}
+
+/* A file of a model's tree that begins with "fmstore " is a pointer; nothing else may. */
+static fm_status take_blob(fmi_reach *x, const git_oid *id, uint32_t keeper)
+{
+    static const char mark[] = "fmstore ", tensor[] = "fmstore tensor 1\nid sha256:",
+                      blob[] = "fmstore blob 1\nid sha256:";
+    git_odb_object *obj = NULL;
+    fm_digest digest;
+    fm_status rc = FM_OK;
+    int code = git_odb_read(&obj, x->r->odb, id);
+
+    if (code < 0)
+        return fmi_damage(code, "a file of a version cannot be read");
+    const char *data = git_odb_object_data(obj);
+    size_t len = git_odb_object_size(obj), head = 0;
+    if (len >= sizeof tensor - 1 && memcmp(data, tensor, sizeof tensor - 1) == 0)
+        head = sizeof tensor - 1;
+    else if (len >= sizeof blob - 1 && memcmp(data, blob, sizeof blob - 1) == 0)
+        head = sizeof blob - 1;
+    if (head && len > head + FM_HEX_CHARS && fm_digest_parse(&digest, data + head, FM_HEX_CHARS))
+        rc = emit(x, &digest, keeper);
+    else if (len >= sizeof mark - 1 && memcmp(data, mark, sizeof mark - 1) == 0)
+        rc = fm_fail(FM_EVERSION, "a pointer that this fmstore cannot read: '%.40s'",
+                     data); /* libgit2 ends data with a NUL */
+    git_odb_object_free(obj);
+    return rc;
+}
+
+static fm_status take_tree(fmi_reach *x, const git_oid *id, uint32_t keeper);
+
+static fm_status take_entry(fmi_reach *x, const git_tree_entry *e, uint32_t keeper)
+{
+    bool walk;
+    const git_oid *id = git_tree_entry_id(e);
+    git_filemode_t mode = git_tree_entry_filemode(e);
+    if (mode == GIT_FILEMODE_COMMIT) /* another repository's */
+        return FM_OK;
+    fm_status rc = first_sight(x, id, keeper, &walk);
+    if (rc < 0 || !walk)
+        return rc;
+    return mode == GIT_FILEMODE_TREE ? take_tree(x, id, keeper) : take_blob(x, id, keeper);
+}
+
+static fm_status take_tree(fmi_reach *x, const git_oid *id, uint32_t keeper)
+{
+    git_tree *tree = NULL;
+    fm_status rc = FM_OK;
+    int code = git_tree_lookup(&tree, x->r->git, id);
+
+    if (code < 0)
+        return fmi_damage(code, "a folder of a version cannot be read");
+    if (++x->depth > MAX_TREE_DEPTH)
+        rc = fm_fail(FM_ECORRUPT, "folders in folders, more than %u deep", MAX_TREE_DEPTH);
+    for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++)
+        rc = take_entry(x, git_tree_entry_byindex(tree, i), keeper);
+    x->depth--;
+    git_tree_free(tree);
+    return rc;
+}
+
+static fm_status add_todo(fmi_reach *x, const git_oid *id, uint32_t keeper)
+{
+    bool walk;
+    uint32_t before = keeper_at(x, id);
+    fm_status rc = first_sight(x, id, keeper, &walk);
+    if (rc < 0 || !walk)
+        return rc;
+    x->versions +=
+        keeper != FMI_KEEPER_GRACE && (before == FMI_KEEPER_NONE || before == FMI_KEEPER_GRACE);
+    rc = fm_grow(&x->todo, &x->todo_cap, x->todo_count + 1, sizeof *x->todo);
+    if (rc == FM_OK)
+        x->todo[x->todo_count++] = *id;
+    return rc;
+}
+
+static fm_status take_commit(fmi_reach *x, const git_oid *id, uint32_t keeper)
+{
+    git_commit *commit = NULL;
+    bool walk = false;
+    char hex[41] = "";
+    fm_status rc = FM_OK;
+    int code = git_commit_lookup(&commit, x->r->git, id);
+
+    git_oid_fmt(hex, id);
+    if (code < 0)
+        return fmi_damage(code, "version %.12s cannot be read", hex);
+    if (fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
+        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    for (unsigned i = 0; rc == FM_OK && i < git_commit_parentcount(commit); i++)
+        rc = add_todo(x, git_commit_parent_id(commit, i), keeper);
+    if (rc == FM_OK)
+        rc = first_sight(x, git_commit_tree_id(commit), keeper, &walk);
+    if (rc == FM_OK && walk)
+        rc = take_tree(x, git_commit_tree_id(commit), keeper);
+    git_commit_free(commit);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "version %.12s", hex);
+}
+
+static fm_status take_any(fmi_reach *x, const git_oid *id, uint32_t keeper)
+{
+    git_object *obj = NULL;
+    bool walk = false;
+    char hex[41] = "";
+    fm_status rc = FM_OK;
+    int code = git_object_lookup(&obj, x->r->git, id, GIT_OBJECT_ANY);
+
+    git_oid_fmt(hex, id);
+    if (code < 0)
+        return fmi_damage(code, "git object %.12s cannot be read", hex);
+    git_object_t type = git_object_type(obj);
+    if (type == GIT_OBJECT_COMMIT)
+        rc = add_todo(x, id, keeper);
+    else
+        rc = first_sight(x, id, keeper, &walk);
+    if (rc == FM_OK && walk && type == GIT_OBJECT_TAG)
+        rc = take_any(x, git_tag_target_id((const git_tag *)obj), keeper);
+    else if (rc == FM_OK && walk && type == GIT_OBJECT_TREE)
+        rc = take_tree(x, id, keeper);
+    else if (rc == FM_OK && walk)
+        rc = take_blob(x, id, keeper);
+    git_object_free(obj);
+    while (rc == FM_OK && x->todo_count > 0) {
+        git_oid next = x->todo[--x->todo_count];
+        rc = take_commit(x, &next, keeper);
+    }
+    return rc;
+}
+
+fm_status fmi_reach_grace(fmi_reach *x, const git_oid *id)
+{
+    fm_status rc = take_any(x, id, FMI_KEEPER_GRACE);
+    x->todo_count = 0;
+    x->depth = 0;
+    return rc == FM_ENOMEM ? rc : FM_OK;
+}
+
+/* ---- names ---- */
+
+static fm_status take_named(fmi_reach *x, const char *name, const git_oid *id)
+{
+    uint32_t keeper = 0;
+    fm_status rc = keeper_of(x, name, &keeper);
+    if (rc == FM_OK)
+        rc = take_any(x, id, keeper);
+    return rc == FM_OK ? rc
+                       : fm_error_prefix(rc, "gc: nothing was deleted, run fsck first: %s", name);
+}
+
+static fm_status take_ref(fmi_reach *x, const char *name)
+{
+    git_reference *ref = NULL, *direct = NULL;
+    fm_status rc = FM_OK;
+    int code = git_reference_lookup(&ref, x->r->git, name);
+
+    if (code == GIT_ENOTFOUND) /* deleted since it was listed */
+        return FM_OK;
+    if (code == 0 && git_reference_type(ref) == GIT_REFERENCE_DIRECT) {
+        rc = take_named(x, name, git_reference_target(ref));
+    } else if (code == 0) { /* what it names is a ref of its own */
+        code = git_reference_resolve(&direct, ref);
+        code = code == GIT_ENOTFOUND ? 0 : code;
+    }
+    git_reference_free(direct);
+    git_reference_free(ref);
+    if (code < 0)
+        return fmi_damage(code, "gc: nothing was deleted, run fsck first: ref '%s'", name);
+    return rc;
+}
+
+/* An entry whose version is gone already (an older gc's) keeps nothing. */
+static fm_status take_entry_id(fmi_reach *x, const char *keeper, const git_oid *id)
+{
+    if (git_oid_is_zero(id) || !git_odb_exists(x->r->odb, id))
+        return FM_OK;
+    return take_named(x, keeper, id);
+}
+
+/* A branch and its reflog go together, and HEAD's is that of the branch it names. */
+static fm_status log_keeper(fmi_reach *x, const char *name, char **out)
+{
+    git_reference *head = NULL;
+    const char *keeper = name;
+
+    if (strcmp(name, "HEAD") == 0 && git_reference_lookup(&head, x->r->git, name) == 0 &&
+        git_reference_type(head) == GIT_REFERENCE_SYMBOLIC)
+        keeper = git_reference_symbolic_target(head);
+    *out = fm_strdup(keeper);
+    git_reference_free(head);
+    return *out ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status take_reflog(fmi_reach *x, const char *name)
+{
+    git_reflog *log = NULL;
+    char *keeper = NULL;
+    int code = git_reflog_read(&log, x->r->git, name);
+
+    if (code < 0)
+        return code == GIT_ENOTFOUND
+                   ? FM_OK
+                   : fmi_damage(code, "gc: nothing was deleted: the reflog of '%s'", name);
+    fm_status rc = log_keeper(x, name, &keeper);
+    for (size_t i = 0; rc == FM_OK && i < git_reflog_entrycount(log); i++) {
+        const git_reflog_entry *e = git_reflog_entry_byindex(log, i);
+        const git_signature *who = git_reflog_entry_committer(e);
+        if (i > 0 && who && (int64_t)who->when.time <= x->reflog_expire)
+            continue;
+        rc = take_entry_id(x, keeper, git_reflog_entry_id_new(e));
+        if (rc == FM_OK && who && (int64_t)who->when.time > x->reflog_expire)
+            rc = take_entry_id(x, keeper, git_reflog_entry_id_old(e));
+    }
+    git_reflog_free(log);
+    fm_free(keeper);
+    return rc;
+}
+
+/* The files below a folder of lineage.git: "refs" (a broken one is not passed over) and "logs". */
+static fm_status file_names(fm_repo *r, fm_map *names, const char *folder, size_t skip,
+                            unsigned depth)
+{
+    char *dir = fm_path_join(r->git_path, folder);
+    fm_names files = {NULL, 0};
+    fm_status rc = dir ? fm_list_dir(&files, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
+        char *name = fm_path_join(folder, files.name[i]);
+        char *path = name ? fm_path_join(r->git_path, name) : NULL;
+        size_t len = name ? strlen(name) : 0;
+        if (!path)
+            rc = FM_ENOMEM;
+        else if (fm_path_is_dir(path))
+            rc = depth < MAX_REF_DEPTH ? file_names(r, names, name, skip, depth + 1) : FM_OK;
+        else if (len < 5 || strcmp(name + len - 5, ".lock") != 0)
+            rc = fm_map_put(names, name + skip, len + 1 - skip, r, NULL);
+        fm_free(name);
+        fm_free(path);
+    }
+    fm_names_release(&files);
+    fm_free(dir);
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
+}
+
+static fm_status ref_names(fm_repo *r, fm_map *names)
+{
+    git_reference_iterator *it = NULL;
+    const char *name = NULL;
+    fm_status rc = file_names(r, names, "refs", 0, 0);
+    int code = git_reference_iterator_new(&it, r->git);
+
+    while (rc == FM_OK && code == 0 && (code = git_reference_next_name(&name, it)) == 0)
+        rc = fm_map_put(names, name, strlen(name) + 1, r, NULL);
+    git_reference_iterator_free(it);
+    if (rc == FM_OK && code < 0 && code != GIT_ITEROVER)
+        rc = fmi_damage(code, "gc: nothing was deleted: the refs of '%s' cannot be listed",
+                        r->git_path);
+    return rc;
+}
+
+static fm_status take_held(fmi_reach *x, fmi_hold kind)
+{
+    const fm_buf *held = &fmi_gc_leases(x->gc)->held[kind];
+    fm_status rc = FM_OK;
+    for (size_t at = 0; rc == FM_OK && at < held->len; at += FMI_GIT_ID_BYTES) {
+        git_oid id;
+        git_oid_fromraw(&id, held->data + at);
+        if (git_odb_exists(x->r->odb, &id)) /* else its owner has not written it yet */
+            rc = take_named(x, "running processes", &id);
+    }
+    return rc;
+}
+
+fm_status fmi_reach_all(fmi_reach *x)
+{
+    fm_map *refs = NULL, *logs = NULL;
+    fm_status rc = fm_map_new(&refs);
+
+    if (rc == FM_OK)
+        rc = fm_map_new(&logs);
+    if (rc == FM_OK)
+        rc = ref_names(x->r, refs);
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(refs); i++)
+        rc = take_ref(x, (const char *)fm_map_key_at(refs, i).data);
+    if (rc == FM_OK)
+        rc = file_names(x->r, logs, "logs", strlen("logs/"), 0);
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
+        rc = take_reflog(x, (const char *)fm_map_key_at(logs, i).data);
+    if (rc == FM_OK)
+        rc = take_held(x, FMI_HOLD_COMMIT);
+    if (rc == FM_OK)
+        rc = take_held(x, FMI_HOLD_GIT);
+    fm_map_free(refs);
+    fm_map_free(logs);
+    return rc;
+}
+
+/* ---- reflogs ---- */
+
+static fm_status expire_one(fm_repo *r, const char *name, int64_t expire, uint64_t *dropped)
+{
+    git_reflog *log = NULL;
+    uint64_t before = *dropped;
+    int code = git_reflog_read(&log, r->git, name);
+
+    if (code < 0)
+        return code == GIT_ENOTFOUND ? FM_OK : fmi_damage(code, "the reflog of '%s'", name);
+    for (size_t i = git_reflog_entrycount(log); code == 0 && i > 1; i--) {
+        const git_reflog_entry *e = git_reflog_entry_byindex(log, i - 1);
+        const git_signature *who = git_reflog_entry_committer(e);
+        if (!who || (int64_t)who->when.time > expire)
+            continue;
+        code = git_reflog_drop(log, i - 1, 1);
+        *dropped += code == 0;
+    }
+    if (code == 0 && *dropped > before)
+        code = git_reflog_write(log);
+    git_reflog_free(log);
+    return code < 0 ? fmi_git_fail(code, "the reflog of '%s' cannot be shortened", name) : FM_OK;
+}
+
+fm_status fmi_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped)
+{
+    fm_map *logs = NULL;
+    fm_status rc = fm_map_new(&logs);
+
+    if (rc == FM_OK)
+        rc = file_names(r, logs, "logs", strlen("logs/"), 0);
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(logs); i++)
+        rc = expire_one(r, (const char *)fm_map_key_at(logs, i).data, expire, dropped);
+    fm_map_free(logs);
+    return rc;
+}

@@ -1,0 +1,39 @@
+/* reach.h - what refs, reflogs and leases reach: git objects and the store's.
+ *
+ * Every git object is read at most twice: for its first keeper, and again when a second one makes it
+ * shared. What cannot be read stops the walk: who does not know what is reached must not delete. */
+#ifndef FM_LINEAGE_REACH_H
+#define FM_LINEAGE_REACH_H
+
+#include "lineage/internal.h"
+#include "store/gc.h"
+
+#define FMI_KEEPER_GRACE (UINT32_MAX - 1) /* not reached, but not deleted yet either */
+
+typedef struct fmi_reach {
+    fm_repo *r;
+    fmi_gc *gc;
+    fm_map *seen;  /* git id -> keeper */
+    char **keeper; /* names; number k is keeper[k - 1] */
+    size_t keepers, keeper_cap;
+    int64_t reflog_expire; /* entries of that time or before do not count; the newest always does */
+    uint64_t versions;     /* commits with a keeper */
+    git_oid *todo;         /* commits waiting */
+    size_t todo_count, todo_cap;
+    unsigned depth;
+} fmi_reach;
+
+FM_CHECKED fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_expire);
+void fmi_reach_release(fmi_reach *x);
+/* From every ref, every reflog and what leases hold. May be called again: only what is new is
+ * walked. */
+FM_CHECKED fm_status fmi_reach_all(fmi_reach *x);
+/* From one object of any kind, as of FMI_KEEPER_GRACE; one that cannot be read is passed over. */
+FM_CHECKED fm_status fmi_reach_grace(fmi_reach *x, const git_oid *id);
+bool fmi_reach_has(const fmi_reach *x, const git_oid *id); /* by a keeper, not by grace */
+/* By a keeper or by grace. */
+bool fmi_reach_stays(const fmi_reach *x, const git_oid *id);
+/* Drops expired entries from the reflogs; under the ref lock. */
+FM_CHECKED fm_status fmi_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped);
+
+#endif

@@ -1,0 +1,121 @@
+/* packer.c - writing a pack in the order of a transaction's commit: bytes, fsync, rename, fsync of
+ * the folder, index. */
+#include "store/packer.h"
+
+#include <string.h>
+
+static fm_status append(fmi_packer *p, const void *data, size_t len)
+{
+    fm_status rc = fm_writer_write(p->writer, data, len);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(p->whole, data, len);
+    p->offset += len;
+    return rc;
+}
+
+fm_status fmi_packer_begin(fmi_packer *p, fm_store *s, uint32_t features)
+{
+    uint8_t header[FMI_PACK_HEADER_BYTES];
+    memset(p, 0, sizeof *p);
+    p->store = s;
+    fm_status rc = fm_hasher_new(&p->whole);
+    if (rc == FM_OK)
+        rc = fm_hasher_new(&p->heads);
+    if (rc == FM_OK)
+        rc = fm_writer_open(&p->writer, NULL, s->tmp_dir);
+    fmi_pack_header(header, features);
+    if (rc == FM_OK)
+        rc = append(p, header, sizeof header);
+    if (rc != FM_OK)
+        fmi_packer_release(p);
+    return rc;
+}
+
+static fm_status count_head(fmi_packer *p, const uint8_t *head, uint64_t head_bytes)
+{
+    p->records++;
+    return fm_hasher_update(p->heads, head + head_bytes - FM_DIGEST_BYTES, FM_DIGEST_BYTES);
+}
+
+fm_status fmi_packer_copy(fmi_packer *p, const fmi_record *r, const uint8_t *bytes)
+{
+    fm_status rc = append(p, bytes, (size_t)r->stored_bytes);
+    return rc == FM_OK ? count_head(p, bytes, r->head_bytes) : rc;
+}
+
+fm_status fmi_packer_add(fmi_packer *p, const fmi_record *r, const fmi_leaf_row *rows,
+                         fm_span payload)
+{
+    static const uint8_t zero[FMI_PACK_ALIGN];
+    fm_buf head;
+    fm_buf_init(&head, 0);
+    fm_status rc = fmi_record_head(&head, r, rows);
+    if (rc == FM_OK)
+        rc = append(p, head.data, head.len);
+    if (rc == FM_OK)
+        rc = count_head(p, head.data, head.len);
+    if (rc == FM_OK && payload.len)
+        rc = append(p, payload.data, payload.len);
+    size_t over = payload.len % FMI_PACK_ALIGN;
+    if (rc == FM_OK && over)
+        rc = append(p, zero, FMI_PACK_ALIGN - over);
+    fm_buf_release(&head);
+    return rc;
+}
+
+static fm_status index_pack(fm_store *s, const char *name)
+{
+    bool sound = false;
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = fmi_index_begin(s->index);
+    if (rc == FM_OK) {
+        rc = fmi_store_scan_pack(s, name, &sound);
+        if (rc == FM_OK && !sound)
+            rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
+        rc = fmi_index_end(s->index, rc);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
+static fm_status finish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
+{
+    fm_digest heads, whole;
+    uint8_t footer[FMI_PACK_FOOTER_BYTES];
+    fm_status rc = fm_hasher_final(p->heads, &heads);
+    if (rc != FM_OK)
+        return rc;
+    fmi_pack_footer(footer, p->records, p->offset + sizeof footer, &heads);
+    rc = append(p, footer, sizeof footer);
+    if (rc == FM_OK)
+        rc = fm_hasher_final(p->whole, &whole);
+    if (rc == FM_OK)
+        fm_digest_hex(&whole, name);
+    return rc;
+}
+
+fm_status fmi_packer_publish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
+{
+    fm_lock *lock = NULL;
+    char *path = NULL;
+    fm_status rc = finish(p, name);
+    if (rc == FM_OK) {
+        path = fmi_store_pack_path(p->store, name);
+        rc = path ? fm_lock_take(&lock, p->store->lock_path) : FM_ENOMEM;
+    }
+    if (rc == FM_OK)
+        rc = fm_writer_commit(p->writer, path);
+    if (rc == FM_OK)
+        rc = index_pack(p->store, name);
+    fm_lock_drop(lock);
+    fm_free(path);
+    return rc;
+}
+
+void fmi_packer_release(fmi_packer *p)
+{
+    fm_writer_close(p->writer);
+    fm_hasher_free(p->whole);
+    fm_hasher_free(p->heads);
+    memset(p, 0, sizeof *p);
+}
