@@ -5,6 +5,7 @@
 
 #define MAX_TREE_DEPTH 1100u /* more than FM_MAX_PATH_BYTES / 2 */
 #define MAX_REF_DEPTH 100u
+#define REFLOG_MAX_BYTES ((size_t)1 << 30)
 
 fm_status fmi_reach_init(fmi_reach *x, fm_repo *r, fmi_gc *gc, int64_t reflog_expire)
 {
@@ -268,29 +269,64 @@ static fm_status log_keeper(fmi_reach *x, const char *name, char **out)
     return *out ? FM_OK : FM_ENOMEM;
 }
 
+/* "old new Name <mail> time zone\tmessage". False: no such line (the last one of a crash, say). */
+static bool parse_entry(const char *line, size_t len, git_oid id[2], int64_t *time)
+{
+    const char *mail = memchr(line, '>', len);
+
+    if (len < 82 || line[40] != ' ' || line[81] != ' ' ||
+        git_oid_fromstrn(&id[0], line, GIT_OID_HEXSZ) < 0 ||
+        git_oid_fromstrn(&id[1], line + 41, GIT_OID_HEXSZ) < 0)
+        return false;
+    *time = INT64_MAX; /* unreadable: it does not expire */
+    if (mail && mail + 2 < line + len && mail[2] >= '0' && mail[2] <= '9') {
+        *time = 0;
+        for (const char *p = mail + 2; p < line + len && *p >= '0' && *p <= '9' && p - mail < 16;
+             p++)
+            *time = *time * 10 + (*p - '0');
+    }
+    return true;
+}
+
+static fm_status take_entries(fmi_reach *x, const char *keeper, fm_span text)
+{
+    fm_status rc = FM_OK;
+
+    while (rc == FM_OK && text.len > 0) {
+        const uint8_t *end = memchr(text.data, '\n', text.len);
+        size_t len = end ? (size_t)(end - text.data) : text.len;
+        bool newest = !end || len + 1 == text.len;
+        git_oid id[2];
+        int64_t time;
+        if (parse_entry((const char *)text.data, len, id, &time)) {
+            if (time > x->reflog_expire || newest)
+                rc = take_entry_id(x, keeper, &id[1]);
+            if (rc == FM_OK && time > x->reflog_expire)
+                rc = take_entry_id(x, keeper, &id[0]);
+        }
+        len += end != NULL;
+        text = fm_span_of(text.data + len, text.len - len);
+    }
+    return rc;
+}
+
+/* Not by libgit2, which makes a reflog where there is none: a branch that is deleted just now would
+ * get an empty one. */
 static fm_status take_reflog(fmi_reach *x, const char *name)
 {
-    git_reflog *log = NULL;
-    char *keeper = NULL;
-    int code = git_reflog_read(&log, x->r->git, name);
+    char *keeper = NULL, *path = fm_asprintf("%s/logs/%s", x->r->git_path, name);
+    fm_buf text;
+    fm_status rc = path ? log_keeper(x, name, &keeper) : FM_ENOMEM;
 
-    if (code < 0)
-        return code == GIT_ENOTFOUND
-                   ? FM_OK
-                   : fmi_damage(code, "gc: nothing was deleted: the reflog of '%s'", name);
-    fm_status rc = log_keeper(x, name, &keeper);
-    for (size_t i = 0; rc == FM_OK && i < git_reflog_entrycount(log); i++) {
-        const git_reflog_entry *e = git_reflog_entry_byindex(log, i);
-        const git_signature *who = git_reflog_entry_committer(e);
-        if (i > 0 && who && (int64_t)who->when.time <= x->reflog_expire)
-            continue;
-        rc = take_entry_id(x, keeper, git_reflog_entry_id_new(e));
-        if (rc == FM_OK && who && (int64_t)who->when.time > x->reflog_expire)
-            rc = take_entry_id(x, keeper, git_reflog_entry_id_old(e));
-    }
-    git_reflog_free(log);
+    fm_buf_init(&text, REFLOG_MAX_BYTES);
+    if (rc == FM_OK)
+        rc = fm_read_file(&text, path, REFLOG_MAX_BYTES);
+    if (rc == FM_OK)
+        rc = take_entries(x, keeper, fm_buf_span(&text));
+    fm_buf_release(&text);
     fm_free(keeper);
-    return rc;
+    fm_free(path);
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
 /* The files below a folder of lineage.git: "refs" (a broken one is not passed over) and "logs". */
