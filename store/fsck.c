@@ -4,6 +4,7 @@
  * decode is marked, so that storing the same object again writes it again. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "store/base/mem.h"
 #include "store/store_priv.h"
@@ -20,6 +21,7 @@ typedef struct fsck_state {
     int64_t row;             /* its row in the index, */
     uint64_t agreed, differ; /* its records that the index has, and has not, as they are */
     uint8_t *leaf;           /* FM_LEAF_BYTES */
+    fm_map *chosen;          /* names of the packs to decode; NULL: as `full` says */
 } fsck_state;
 
 static void tell(fsck_state *f, const char *text)
@@ -163,6 +165,14 @@ static fm_status check_name(fsck_state *f, fm_span pack)
     return FM_OK;
 }
 
+static fm_status note_verified(fsck_state *f)
+{
+    pthread_mutex_lock(&f->s->mutex);
+    fm_status rc = fmi_index_verified(f->s->index, f->name, (int64_t)time(NULL));
+    pthread_mutex_unlock(&f->s->mutex);
+    return rc == FM_EIO ? FM_OK : rc; /* a repository that cannot be written */
+}
+
 static fm_status check_pack(fsck_state *f, const char *path)
 {
     fm_file_map map = {NULL, 0};
@@ -183,7 +193,52 @@ static fm_status check_pack(fsck_state *f, const char *path)
     }
     if (rc == FM_OK && f->full)
         rc = check_name(f, bytes);
+    if (rc == FM_OK && f->full)
+        rc = note_verified(f);
     fm_unmap_file(&map);
+    return rc;
+}
+
+/* The packs that a rolling check decodes: the longest unverified, until they are enough. */
+typedef struct oldest {
+    fm_map *chosen;
+    uint64_t bytes, want;
+} oldest;
+
+static fm_status add_size(void *ctx, int64_t row, const char *name, uint64_t bytes, bool sound)
+{
+    (void)row;
+    (void)name;
+    (void)sound;
+    *(uint64_t *)ctx += bytes;
+    return FM_OK;
+}
+
+static fm_status choose_pack(void *ctx, int64_t row, const char *name, uint64_t bytes, bool sound)
+{
+    oldest *o = ctx;
+    (void)row;
+    (void)sound;
+    if (o->bytes >= o->want)
+        return FM_OK;
+    o->bytes += bytes;
+    return fm_map_put(o->chosen, name, strlen(name), o, NULL);
+}
+
+static fm_status choose_oldest(fsck_state *f, unsigned percent)
+{
+    uint64_t all = 0;
+    oldest o = {.chosen = NULL};
+    fm_status rc = fm_map_new(&f->chosen);
+    o.chosen = f->chosen;
+    pthread_mutex_lock(&f->s->mutex);
+    if (rc == FM_OK)
+        rc = fmi_index_packs(f->s->index, add_size, &all);
+    o.want = all / 100 * percent + all % 100 * percent / 100;
+    o.want = FM_MAX(o.want, (uint64_t)1);
+    if (rc == FM_OK)
+        rc = fmi_index_oldest(f->s->index, choose_pack, &o);
+    pthread_mutex_unlock(&f->s->mutex);
     return rc;
 }
 
@@ -200,6 +255,8 @@ static fm_status check_packs(fsck_state *f)
             continue;
         }
         f->name = name;
+        if (f->chosen)
+            f->full = fm_map_has(f->chosen, name, FM_HEX_CHARS);
         char *path = fmi_store_pack_path(f->s, name);
         rc = path ? check_pack(f, path) : FM_ENOMEM;
         fm_free(path);
@@ -225,11 +282,14 @@ static fm_status check_index(fsck_state *f)
     return rc;
 }
 
-fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
+static fm_status fsck(fm_store *s, bool full, unsigned percent, fm_fsck_report *out,
+                      fm_fault_fn fault, void *ctx)
 {
     memset(out, 0, sizeof *out);
     fsck_state f = {.s = s, .full = full, .report = out, .fault = fault, .ctx = ctx};
     fm_status rc = check_index(&f);
+    if (rc == FM_OK && percent)
+        rc = choose_oldest(&f, percent);
     if (rc == FM_OK)
         rc = fmi_store_coder(s, &f.coder);
     if (rc == FM_OK) {
@@ -237,8 +297,20 @@ fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn
         rc = f.leaf ? check_packs(&f) : FM_ENOMEM;
     }
     fm_free(f.leaf);
+    fm_map_free(f.chosen);
     fmi_store_coder_return(s, f.coder);
     return rc;
+}
+
+fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
+{
+    return fsck(s, full, 0, out, fault, ctx);
+}
+
+fm_status fm_store_fsck_oldest(fm_store *s, unsigned percent, fm_fsck_report *out,
+                               fm_fault_fn fault, void *ctx)
+{
+    return fsck(s, false, FM_MAX(FM_MIN(percent, 100u), 1u), out, fault, ctx);
 }
 
 fm_status fm_store_rebuild_index(fm_store *s)

@@ -8,7 +8,7 @@
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
-enum { SCHEMA_VERSION = 2, BUSY_MS = 30000 };
+enum { SCHEMA_VERSION = 3, BUSY_MS = 30000 };
 
 enum {
     Q_FIND,
@@ -24,6 +24,9 @@ enum {
     Q_PACKS,
     Q_PACK_AT,
     Q_PACK_COUNT,
+    Q_VERIFIED,
+    Q_OLDEST,
+    Q_BAD,
     Q_COUNT
 };
 
@@ -45,12 +48,15 @@ static const char *const query_text[Q_COUNT] = {
     [Q_OBJECTS_DROP] = "DELETE FROM object WHERE pack = ?1",
     [Q_PACKS] = "SELECT pack, name, bytes, sound FROM pack ORDER BY pack",
     [Q_PACK_AT] = "SELECT name, bytes FROM pack WHERE pack = ?1",
+    [Q_VERIFIED] = "UPDATE pack SET verified = ?2 WHERE name = ?1",
+    [Q_OLDEST] = "SELECT pack, name, bytes, sound FROM pack ORDER BY verified, name",
+    [Q_BAD] = "SELECT DISTINCT id FROM object WHERE bad <> 0",
     [Q_PACK_COUNT] = "SELECT COUNT(*) FROM object WHERE pack = ?1",
 };
 
 static const char schema[] =
     "CREATE TABLE pack (pack INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE,"
-    " bytes INTEGER NOT NULL, sound INTEGER NOT NULL);"
+    " bytes INTEGER NOT NULL, sound INTEGER NOT NULL, verified INTEGER NOT NULL DEFAULT 0);"
     "CREATE TABLE object (id BLOB NOT NULL, pack INTEGER NOT NULL, offset INTEGER NOT NULL,"
     " stored INTEGER NOT NULL, bytes INTEGER NOT NULL, kind INTEGER NOT NULL,"
     " parents INTEGER NOT NULL,"
@@ -59,7 +65,7 @@ static const char schema[] =
     " n INTEGER NOT NULL, parent BLOB NOT NULL, PRIMARY KEY (id, pack, offset, n)) WITHOUT ROWID;"
     "CREATE INDEX edge_by_pack ON edge (pack);"
     "CREATE INDEX object_by_pack ON object (pack);"
-    "PRAGMA user_version = 2;";
+    "PRAGMA user_version = 3;";
 
 struct fmi_index {
     sqlite3 *db;
@@ -404,14 +410,50 @@ static const char *column_name(sqlite3_stmt *st, int at)
     return text ? (const char *)text : "";
 }
 
-fm_status fmi_index_packs(fmi_index *ix, fmi_pack_row_fn fn, void *ctx)
+static fm_status each_pack(fmi_index *ix, int query, fmi_pack_row_fn fn, void *ctx)
 {
-    sqlite3_stmt *st = fresh(ix, Q_PACKS);
+    sqlite3_stmt *st = fresh(ix, query);
     fm_status rc = FM_OK;
     int code = SQLITE_DONE;
     while (rc == FM_OK && (code = sqlite3_step(st)) == SQLITE_ROW)
         rc = fn(ctx, sqlite3_column_int64(st, 0), column_name(st, 1),
                 (uint64_t)sqlite3_column_int64(st, 2), sqlite3_column_int64(st, 3) != 0);
+    if (rc == FM_OK && code != SQLITE_DONE)
+        rc = sql_fail(ix, "cannot be read");
+    sqlite3_reset(st);
+    return rc;
+}
+
+fm_status fmi_index_packs(fmi_index *ix, fmi_pack_row_fn fn, void *ctx)
+{
+    return each_pack(ix, Q_PACKS, fn, ctx);
+}
+
+fm_status fmi_index_oldest(fmi_index *ix, fmi_pack_row_fn fn, void *ctx)
+{
+    return each_pack(ix, Q_OLDEST, fn, ctx);
+}
+
+fm_status fmi_index_verified(fmi_index *ix, const char *name, int64_t time)
+{
+    sqlite3_stmt *st = fresh(ix, Q_VERIFIED);
+    sqlite3_bind_text(st, 1, name, -1, SQLITE_TRANSIENT);
+    sqlite3_bind_int64(st, 2, time);
+    return step_done(ix, st);
+}
+
+fm_status fmi_index_bad(fmi_index *ix, fmi_id_fn fn, void *ctx)
+{
+    sqlite3_stmt *st = fresh(ix, Q_BAD);
+    fm_status rc = FM_OK;
+    int code = SQLITE_DONE;
+    while (rc == FM_OK && (code = sqlite3_step(st)) == SQLITE_ROW) {
+        fm_digest id;
+        if (sqlite3_column_bytes(st, 0) != FM_DIGEST_BYTES)
+            continue;
+        memcpy(id.b, sqlite3_column_blob(st, 0), FM_DIGEST_BYTES);
+        rc = fn(ctx, &id);
+    }
     if (rc == FM_OK && code != SQLITE_DONE)
         rc = sql_fail(ix, "cannot be read");
     sqlite3_reset(st);

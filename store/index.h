@@ -61,6 +61,12 @@ FM_CHECKED fm_status fmi_index_drop_all(fmi_index *ix);
 typedef fm_status (*fmi_pack_row_fn)(void *ctx, int64_t pack, const char *name, uint64_t bytes,
                                      bool sound);
 FM_CHECKED fm_status fmi_index_packs(fmi_index *ix, fmi_pack_row_fn fn, void *ctx);
+/* Likewise, those first whose last full fsck was longest ago; fmi_index_verified remembers one. */
+FM_CHECKED fm_status fmi_index_oldest(fmi_index *ix, fmi_pack_row_fn fn, void *ctx);
+FM_CHECKED fm_status fmi_index_verified(fmi_index *ix, const char *name, int64_t time);
+/* Every id with a place that is marked bad; fn must not change the index. */
+typedef fm_status (*fmi_id_fn)(void *ctx, const fm_digest *id);
+FM_CHECKED fm_status fmi_index_bad(fmi_index *ix, fmi_id_fn fn, void *ctx);
 /* The pack with this row: name (65 bytes) and size. */
 FM_CHECKED fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS + 1],
                                        uint64_t *bytes);

@@ -103,6 +103,10 @@ typedef struct fm_fsck_report {
 typedef void (*fm_fault_fn)(void *ctx, const char *text);
 FM_CHECKED fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                    void *ctx);
+/* As without full, but decodes the packs that were longest not decoded, `percent` of all bytes at
+ * least: a share each night goes round. */
+FM_CHECKED fm_status fm_store_fsck_oldest(fm_store *s, unsigned percent, fm_fsck_report *out,
+                                          fm_fault_fn fault, void *ctx);
 FM_CHECKED fm_status fm_store_rebuild_index(fm_store *s);
 
 typedef struct fm_store_totals {
