@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include <git2/sys/repository.h>
+
 #define FOLD_AT 32u
 #define CODE_OBJECTS 1024u
 #define CODE_PACKS 16u /* fewer are not worth it */
@@ -299,6 +301,33 @@ fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count)
         *count = f.id_count;
         f.id = NULL;
     }
+    fm_free(dir);
+    release(&f);
+    return rc;
+}
+
+fm_status fmi_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id), void *ctx)
+{
+    fold f = {.r = r, .drop = bad, .ctx = ctx};
+    char *new_name[2] = {NULL, NULL};
+    char *dir = fm_path_join(r->git_path, "objects/pack");
+    fm_status rc = dir ? gather_all(&f, dir) : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < r->pending_count; i++)
+        if (gather_id(&r->pending[i], &f) < 0)
+            rc = f.rc;
+    if (rc == FM_OK && f.id_count > 0)
+        rc = fmi_pack_write(r, f.id, f.id_count, &new_name[0]);
+    if (rc == FM_OK && f.dropped == 0)
+        rc = drop_packs(&f, f.count, new_name);
+    if (rc == FM_OK) { /* libgit2 holds on to packs that are gone */
+        r->pending_count = 0;
+        git_odb_free(r->odb);
+        r->odb = NULL;
+        git_repository__cleanup(r->git);
+        rc = fmi_odb_setup(r);
+    }
+    fm_free(new_name[0]);
     fm_free(dir);
     release(&f);
     return rc;

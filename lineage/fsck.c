@@ -406,7 +406,9 @@ static fm_status check_git(check *c)
     return rc;
 }
 
-fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
+/* percent: 0, or the share that a rolling check decodes. */
+static fm_status fsck(fm_repo *r, bool full, unsigned percent, fm_fsck_report *out,
+                      fm_fault_fn fault, void *ctx)
 {
     check c = {.r = r, .out = out, .fault = fault, .ctx = ctx, .ref = "", .is_model = true};
     fm_status rc;
@@ -416,8 +418,20 @@ fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn f
     memset(out, 0, sizeof *out);
     if (!r)
         return fm_fail(FM_EINVAL, "fsck: no repository");
-    rc = fm_store_fsck(r->store, full, out, fault, ctx);
+    rc = percent ? fm_store_fsck_oldest(r->store, percent, out, fault, ctx)
+                 : fm_store_fsck(r->store, full, out, fault, ctx);
     return rc == FM_OK ? check_git(&c) : rc;
+}
+
+fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
+{
+    return fsck(r, full, 0, out, fault, ctx);
+}
+
+fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out, fm_fault_fn fault,
+                              void *ctx)
+{
+    return fsck(r, false, FM_MAX(percent, 1u), out, fault, ctx);
 }
 
 fm_status fm_repo_rebuild_index(fm_repo *r)

@@ -47,6 +47,7 @@ static fm_status open_store(gc_run *g)
                       .depth = o->depth,
                       .slow = o->slow,
                       .pack_bytes = o->pack_bytes,
+                      .quarantine = o->quarantine,
                       .progress = o->progress,
                       .ctx = o->ctx};
     return fmi_gc_open(&g->gc, g->r->store, &so);
@@ -182,9 +183,20 @@ static fm_status fill(const gc_run *g, fm_gc_report *out)
     return fill_keepers(g, out);
 }
 
+static fm_status refuse_damage(void *ctx, const char *rev, const char *path, const fm_entry *e)
+{
+    (void)ctx;
+    (void)e;
+    return fm_fail(FM_ECORRUPT,
+                   "%s:%s is damaged and has no sound copy: packs with damage stay where they are",
+                   rev, path);
+}
+
 static fm_status run(gc_run *g, fm_gc_report *out)
 {
-    fm_status rc = expire_reflogs(g, &out->reflog_entries);
+    fm_status rc = g->opts->quarantine ? fm_repo_damage(g->r, refuse_damage, NULL) : FM_OK;
+    if (rc == FM_OK)
+        rc = expire_reflogs(g, &out->reflog_entries);
 
     if (rc == FM_OK)
         rc = open_store(g);

@@ -66,8 +66,8 @@ FM_CHECKED fm_status fmi_object_put(fm_repo *r, git_oid *out, git_object_t type,
 FM_CHECKED fm_status fmi_object_note(fm_repo *r, const git_oid *id);
 /* Tells gc of them; before the write, and not under the lock of refs (gc takes that second). */
 FM_CHECKED fm_status fmi_objects_hold(fm_repo *r);
-FM_CHECKED fm_status fmi_objects_write(fm_repo *r);          /* durable on return */
-void fmi_objects_abort(fm_repo *r);                          /* keeps the current error text */
+FM_CHECKED fm_status fmi_objects_write(fm_repo *r); /* durable on return */
+void fmi_objects_abort(fm_repo *r);                 /* keeps the current error text */
 bool fmi_is_pack_index(const char *name);
 /* These objects as one pack with its index, durable; *name (may be NULL): its hash. fm_free. */
 FM_CHECKED fm_status fmi_pack_write(fm_repo *r, const git_oid *id, size_t count, char **name);
@@ -87,6 +87,10 @@ FM_CHECKED fm_status fmi_packs_drop(fm_repo *r, bool (*drop)(void *ctx, const gi
                                     void *ctx);
 /* Every object in packs that fmi_packs_drop would touch; fm_free. */
 FM_CHECKED fm_status fmi_packed_ids(fm_repo *r, git_oid **out, size_t *count);
+/* All packs become one, with what is noted since; a sound object in memory stands for one on disk. The
+ * old packs go unless bad says of one of their objects that no sound copy is left. */
+FM_CHECKED fm_status fmi_packs_renew(fm_repo *r, bool (*bad)(void *ctx, const git_oid *id),
+                                     void *ctx);
 bool fmi_still_there(const fm_repo *r, const git_oid *id); /* on disk, whatever is cached */
 /* A lease's word for a version, if there is a lease. FM_ENOTFOUND: gc was faster. */
 FM_CHECKED fm_status fmi_hold_commit(fm_repo *r, const git_oid *id);

@@ -134,6 +134,22 @@ FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit)
  * shape and size; results agree (lineage.sqlite is made again where they do not). */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
+/* As fsck without full, but the packs that were longest not decoded are: `percent` of all bytes. */
+FM_CHECKED fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out,
+                                         fm_fault_fn fault, void *ctx);
+/* Each pointer of each version that names an object which is missing or which fsck found damaged (or
+ * a parent of it): rev is "main~2" or the beginning of an id, as people type it. */
+typedef fm_status (*fm_damage_fn)(void *ctx, const char *rev, const char *path, const fm_entry *e);
+FM_CHECKED fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx);
+/* from: another repository, or a file or folder as import takes it. Sound copies of what is damaged
+ * or missing are taken from there, by id; git's objects only from a repository. Run a full fsck
+ * before, so that the damage is known. What the source lacks stays as it is. */
+typedef struct fm_repair_report {
+    uint64_t wanted;      /* objects of the store that were damaged or missing */
+    uint64_t objects;     /* of them, stored anew */
+    uint64_t git_objects; /* git's, taken over */
+} fm_repair_report;
+FM_CHECKED fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */
 
 /* ---- gc: nothing lost, nothing kept for ever (store/README.md has the argument) ---- */
@@ -151,6 +167,8 @@ typedef struct fm_gc_opts {
     bool repack_all; /* every pack */
     uint32_t depth;  /* longest delta chain after repack; FM_GC_ANY_DEPTH: as it is */
     bool slow;       /* objects are coded anew with the slow level; kept if smaller */
+    bool quarantine; /* packs with damaged records, whose reached objects are all sound elsewhere,
+                              * go to quarantine/; refused (nothing done) while one is not */
     uint64_t pack_bytes;     /* size at which a new pack ends; 0 = 2 GiB */
     fm_progress_fn progress; /* of decoding and copying; may be NULL */
     void *ctx;

@@ -95,7 +95,7 @@ static fm_status reach_held(fmi_gc *g)
             if (strcmp(p->name, name) != 0)
                 continue;
             p->fate = FMI_FATE_KEEP;
-            p->faulty = true; /* its owner is still at it */
+            p->held = true;
             for (uint32_t k = 0; rc == FM_OK && k < p->count; k++)
                 rc = fmi_gc_reach(g, &g->object[g->record[p->first + k].object].id,
                                   FMI_KEEPER_SHARED);
@@ -237,14 +237,16 @@ void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id)
         g->report.git_gone++;
 }
 
-/* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. */
+/* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one goes to
+ * the quarantine when that is so of its sound records; no reached object leans on the others. */
 static bool may_go(const fmi_gc *g, const fmi_gc_pack *p)
 {
-    if (p->fate != FMI_FATE_FOLD || p->faulty || !p->sound)
+    if (p->fate != FMI_FATE_FOLD || p->held || (p->damaged && !g->opts.quarantine))
         return false;
     for (uint32_t k = 0; k < p->count; k++) {
-        const fmi_gc_object *o = &g->object[g->record[p->first + k].object];
-        if (!o->goes && !o->safe)
+        const fmi_gc_record *rec = &g->record[p->first + k];
+        const fmi_gc_object *o = &g->object[rec->object];
+        if (!o->goes && !o->safe && !(rec->bad && g->opts.quarantine))
             return false;
     }
     return true;
@@ -277,6 +279,19 @@ static fm_status drop_rows(fmi_gc *g)
     return rc;
 }
 
+/* Damaged bytes may be all that somebody has of something: they are kept, out of the way. */
+static fm_status set_aside(const fmi_gc *g, const char *name, const char *path)
+{
+    char *dir = fm_path_join(g->s->root, "quarantine");
+    char *to = dir ? fm_asprintf("%s/%s" FMI_PACK_SUFFIX, dir, name) : NULL;
+    fm_status rc = to ? fm_make_dirs(dir) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_move_file(path, to);
+    fm_free(to);
+    fm_free(dir);
+    return rc;
+}
+
 static fm_status remove_files(fmi_gc *g)
 {
     fm_status rc = FM_OK;
@@ -284,7 +299,9 @@ static fm_status remove_files(fmi_gc *g)
         if (g->pack[i].fate != FMI_FATE_GONE)
             continue;
         char *path = fmi_store_pack_path(g->s, g->pack[i].name);
-        rc = path ? fm_remove_file(path) : FM_ENOMEM;
+        rc = !path                ? FM_ENOMEM
+             : g->pack[i].damaged ? set_aside(g, g->pack[i].name, path)
+                                  : fm_remove_file(path);
         fm_free(path);
     }
     return rc == FM_OK ? fm_fsync_dir(g->s->packs_dir) : rc;

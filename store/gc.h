@@ -27,13 +27,14 @@ FM_BEGIN_DECLS
 typedef struct fmi_gc fmi_gc;
 
 typedef struct fmi_gc_opts {
-    bool dry_run;   /* nothing is condemned, written or removed */
-    int64_t now;    /* seconds since 1970 */
-    int64_t expire; /* what was condemned until then may go: INT64_MAX all, INT64_MIN nothing */
-    bool fold;      /* small packs into few */
-    bool fold_all;  /* every pack */
-    uint32_t depth; /* longest delta chain that a folded object may keep; FMI_CHAIN_MAX: any */
-    bool slow;      /* folded objects are coded again with the slow level */
+    bool dry_run;    /* nothing is condemned, written or removed */
+    int64_t now;     /* seconds since 1970 */
+    int64_t expire;  /* what was condemned until then may go: INT64_MAX all, INT64_MIN nothing */
+    bool fold;       /* small packs into few */
+    bool fold_all;   /* every pack */
+    uint32_t depth;  /* longest delta chain that a folded object may keep; FMI_CHAIN_MAX: any */
+    bool slow;       /* folded objects are coded again with the slow level */
+    bool quarantine; /* packs with damage go to quarantine/, once all that is reached is safe */
     uint64_t pack_bytes;     /* a new pack ends when it has so many; 0 = 2 GiB */
     fm_progress_fn progress; /* of decoding and writing; may be NULL */
     void *ctx;

@@ -103,6 +103,74 @@ static fm_status look_at(fmi_gc *g, const char *path, const char *name)
     return rc == FM_ECORRUPT || rc == FM_EVERSION ? FM_OK : rc;
 }
 
+/* ==== damage =============================================================================== */
+
+static fmi_gc_record *record_of(fmi_gc *g, uint32_t object, const char *pack, uint64_t offset)
+{
+    for (uint32_t k = g->object[object].first; k != FMI_GC_NONE; k = g->record[k].next)
+        if (g->record[k].offset == offset && strcmp(g->pack[g->record[k].pack].name, pack) == 0)
+            return &g->record[k];
+    return NULL;
+}
+
+static void least_sound_depth(fmi_gc *g, uint32_t object)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t k = g->object[object].first; k != FMI_GC_NONE; k = g->record[k].next)
+        if (!g->record[k].bad)
+            least = FM_MIN(least, g->record[k].depth);
+    if (least != UINT32_MAX)
+        g->object[object].depth = least;
+}
+
+/* The index remembers what a full fsck found; a record that is marked is not counted on. */
+static fm_status take_marks(fmi_gc *g, const fm_digest *id)
+{
+    fm_status rc = FM_OK;
+    uint32_t at = fmi_gc_find(g, id);
+    for (uint32_t nth = 0; at != FMI_GC_NONE && rc == FM_OK; nth++) {
+        fmi_place place;
+        char name[FM_HEX_CHARS + 1];
+        uint64_t bytes;
+        rc = fmi_index_find(g->s->index, id, nth, &place);
+        if (rc != FM_OK || !place.bad)
+            continue;
+        rc = fmi_index_pack_at(g->s->index, place.pack, name, &bytes);
+        fmi_gc_record *rec = rc == FM_OK ? record_of(g, at, name, place.offset) : NULL;
+        if (rec)
+            rec->bad = g->pack[rec->pack].damaged = true;
+    }
+    if (at != FMI_GC_NONE)
+        least_sound_depth(g, at);
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
+}
+
+static fm_status collect_mark(void *ctx, const fm_digest *id)
+{
+    fm_buf_append(ctx, id->b, FM_DIGEST_BYTES);
+    return FM_OK;
+}
+
+static fm_status look_for_damage(fmi_gc *g)
+{
+    fm_buf ids;
+    fm_buf_init(&ids, 0);
+    pthread_mutex_lock(&g->s->mutex);
+    fm_status rc = fmi_index_bad(g->s->index, collect_mark, &ids);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&ids);
+    for (size_t i = 0; rc == FM_OK && i < ids.len; i += FM_DIGEST_BYTES) {
+        fm_digest id;
+        memcpy(id.b, ids.data + i, FM_DIGEST_BYTES);
+        rc = take_marks(g, &id);
+    }
+    pthread_mutex_unlock(&g->s->mutex);
+    fm_buf_release(&ids);
+    for (size_t i = 0; i < g->packs; i++)
+        g->pack[i].damaged = g->pack[i].damaged || g->pack[i].faulty || !g->pack[i].sound;
+    return rc;
+}
+
 fm_status fmi_gc_look(fmi_gc *g)
 {
     fm_names files = {NULL, 0};
@@ -118,7 +186,7 @@ fm_status fmi_gc_look(fmi_gc *g)
         fm_free(path);
     }
     fm_names_release(&files);
-    return rc;
+    return rc == FM_OK ? look_for_damage(g) : rc;
 }
 
 void fmi_gc_forget(fmi_gc *g)

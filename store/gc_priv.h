@@ -20,7 +20,9 @@ typedef struct fmi_gc_pack {
     fm_file_map map;
     uint64_t identity[2];
     bool sound;   /* its frame is right */
-    bool faulty;  /* holds a record that is not: never touched */
+    bool faulty;  /* holds a record that is not */
+    bool held;    /* its owner is still at it: never touched */
+    bool damaged; /* frame, head or payload: touched for the quarantine only */
     bool written; /* by this run */
     fmi_fate fate;
     uint32_t first, count; /* its records */

@@ -88,8 +88,12 @@ static void plan(fmi_gc *g)
     for (size_t i = 0; i < g->packs; i++) {
         fmi_gc_pack *p = &g->pack[i];
         weigh(g, p);
-        if (!p->sound || p->faulty)
+        if (p->held)
             continue;
+        if (p->damaged) {
+            p->fate = g->opts.quarantine ? FMI_FATE_FOLD : FMI_FATE_KEEP;
+            continue;
+        }
         bool mostly_dead = p->dead_bytes >= p->needed_bytes;
         bool small = g->opts.fold && (g->opts.fold_all || p->map.len < pack_limit(g) / 4);
         bool deep = g->opts.fold && is_deep(g, p);
@@ -111,7 +115,7 @@ static void plan(fmi_gc *g)
     }
     for (size_t i = 0; i < g->packs; i++) {
         fmi_gc_pack *p = &g->pack[i];
-        if (p->fate == FMI_FATE_KEEP && p->sound && !p->faulty && is_redundant(g, p))
+        if (p->fate == FMI_FATE_KEEP && !p->held && !p->damaged && is_redundant(g, p))
             p->fate = FMI_FATE_FOLD;
     }
 }
@@ -288,7 +292,7 @@ static const fmi_gc_record *least(const fmi_gc *g, uint32_t object)
 {
     const fmi_gc_object *o = &g->object[object];
     for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next)
-        if (g->record[k].depth == o->depth)
+        if (g->record[k].depth == o->depth && !g->record[k].bad)
             return &g->record[k];
     return NULL;
 }
@@ -424,7 +428,7 @@ static fm_status take(rewrite *w, uint32_t k)
     fmi_record r;
     fmi_gc_record *rec = &g->record[k];
     fmi_gc_object *o = &g->object[rec->object];
-    if (o->goes || o->safe || o->pending || rec->depth != o->depth)
+    if (o->goes || o->safe || o->pending || rec->bad || rec->depth != o->depth)
         return FM_OK;
     fm_status rc = FM_OK;
     uint32_t there = staying_record(g, o);

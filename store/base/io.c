@@ -391,6 +391,14 @@ fm_status fm_remove_file(const char *path)
     return errno == ENOENT ? FM_OK : io_fail("remove", path);
 }
 
+fm_status fm_move_file(const char *from, const char *to)
+{
+    if (gate() || rename(from, to) < 0)
+        return io_fail("move", from);
+    fm_status rc = fsync_folder_of(to);
+    return rc < 0 ? rc : fsync_folder_of(from);
+}
+
 static fm_status remove_children(const char *path, int depth);
 
 static fm_status remove_at(const char *path, int depth)

@@ -1,0 +1,191 @@
+/* damage.c - which versions and paths a damaged or missing object touches.
+ *
+ * A version's name is the shortest walk along first parents from a branch or tag ("main~2"), or the
+ * beginning of its id. Folders that hold nothing damaged are looked at once, whatever the number of
+ * versions that share them. What git itself cannot read is told by fsck. */
+#include "lineage/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CLEAN ((void *)1)
+#define DIRTY ((void *)2)
+#define MAX_TREE_DEPTH 1100u
+
+typedef struct search {
+    fm_repo *r;
+    fm_damage_fn fn;
+    void *ctx;
+    fm_map *state; /* git id of a folder or file -> CLEAN or DIRTY */
+    fm_map *seen;  /* commits */
+    git_oid *todo; /* that no walk along first parents met */
+    size_t todo_count, todo_cap;
+    char rev[FMI_MAX_REF_BYTES + 32];
+    char path[FM_MAX_PATH_BYTES + 1];
+    unsigned depth;
+} search;
+
+static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
+{
+    git_odb_object *obj = NULL;
+    fm_tree *one = NULL;
+    fm_status rc = FM_OK;
+
+    *dirty = false;
+    if (git_odb_read(&obj, s->r->odb, id) < 0)
+        return FM_OK;
+    rc = fm_tree_new(&one);
+    if (rc == FM_OK &&
+        fm_tree_put_encoded(
+            one, "x", fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj))) == FM_OK) {
+        const fm_entry *e = fm_tree_at(one, 0);
+        *dirty = e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
+        if (*dirty)
+            rc = s->fn(s->ctx, s->rev, s->path, e);
+    }
+    fm_tree_free(one);
+    git_odb_object_free(obj);
+    return rc;
+}
+
+static fm_status look_at_folder(search *s, const git_oid *id, size_t len, bool *dirty);
+
+static fm_status look_at_entry(search *s, const git_tree_entry *e, size_t len, bool *dirty)
+{
+    const git_oid *id = git_tree_entry_id(e);
+    const char *name = git_tree_entry_name(e);
+    size_t n = strlen(name), at = len;
+    fm_status rc = FM_OK;
+
+    *dirty = false;
+    if (fm_map_get(s->state, id->id, sizeof id->id) == CLEAN || len + n + 1 > FM_MAX_PATH_BYTES)
+        return FM_OK;
+    if (at > 0)
+        s->path[at++] = '/';
+    memcpy(s->path + at, name, n + 1);
+    if (git_tree_entry_filemode(e) == GIT_FILEMODE_TREE)
+        rc = look_at_folder(s, id, at + n, dirty);
+    else if (git_tree_entry_filemode(e) != GIT_FILEMODE_COMMIT)
+        rc = look_at_file(s, id, dirty);
+    s->path[len] = '\0';
+    return rc == FM_OK ? fm_map_put(s->state, id->id, sizeof id->id, *dirty ? DIRTY : CLEAN, NULL)
+                       : rc;
+}
+
+static fm_status look_at_folder(search *s, const git_oid *id, size_t len, bool *dirty)
+{
+    git_tree *tree = NULL;
+    fm_status rc = FM_OK;
+
+    *dirty = false;
+    if (s->depth >= MAX_TREE_DEPTH || git_tree_lookup(&tree, s->r->git, id) < 0)
+        return FM_OK;
+    s->depth++;
+    for (size_t i = 0; rc == FM_OK && i < git_tree_entrycount(tree); i++) {
+        bool below;
+        rc = look_at_entry(s, git_tree_entry_byindex(tree, i), len, &below);
+        *dirty = *dirty || below;
+    }
+    s->depth--;
+    git_tree_free(tree);
+    return rc;
+}
+
+static fm_status look_at_version(search *s, git_commit *commit)
+{
+    bool dirty = false;
+    const git_oid *tree = git_commit_tree_id(commit);
+
+    if (fm_map_get(s->state, tree->id, sizeof tree->id) == CLEAN)
+        return FM_OK;
+    s->path[0] = '\0';
+    fm_status rc = look_at_folder(s, tree, 0, &dirty);
+    return rc == FM_OK
+               ? fm_map_put(s->state, tree->id, sizeof tree->id, dirty ? DIRTY : CLEAN, NULL)
+               : rc;
+}
+
+static fm_status add_todo(search *s, const git_oid *id)
+{
+    fm_status rc = fm_grow(&s->todo, &s->todo_cap, s->todo_count + 1, sizeof *s->todo);
+
+    if (rc == FM_OK)
+        s->todo[s->todo_count++] = *id;
+    return rc;
+}
+
+/* name: of the commit, or NULL: its id. */
+static fm_status walk_line(search *s, const char *name, const git_oid *tip)
+{
+    git_oid at = *tip;
+    fm_status rc = FM_OK;
+
+    for (unsigned n = 0; rc == FM_OK; n++) {
+        git_commit *commit = NULL;
+        if (fm_map_has(s->seen, at.id, sizeof at.id) ||
+            git_commit_lookup(&commit, s->r->git, &at) < 0)
+            break;
+        char hex[41] = "";
+        git_oid_fmt(hex, &at);
+        if (!name)
+            snprintf(s->rev, sizeof s->rev, "%.10s", hex);
+        else if (n == 0)
+            snprintf(s->rev, sizeof s->rev, "%s", name);
+        else
+            snprintf(s->rev, sizeof s->rev, "%.*s~%u", (int)FMI_MAX_REF_BYTES, name, n);
+        rc = fm_map_put(s->seen, at.id, sizeof at.id, s, NULL);
+        if (rc == FM_OK)
+            rc = look_at_version(s, commit);
+        unsigned parents = git_commit_parentcount(commit);
+        for (unsigned i = 1; rc == FM_OK && i < parents; i++)
+            rc = add_todo(s, git_commit_parent_id(commit, i));
+        if (parents > 0)
+            at = *git_commit_parent_id(commit, 0);
+        git_commit_free(commit);
+        if (parents == 0)
+            break;
+    }
+    return rc;
+}
+
+static fm_status walk_ref(void *ctx, const char *name, const fm_oid *oid)
+{
+    git_oid id = fmi_git_oid(oid);
+    const char *bare = strncmp(name, "refs/heads/", 11) == 0  ? name + 11
+                       : strncmp(name, "refs/tags/", 10) == 0 ? name + 10
+                                                              : name;
+    return strncmp(name, "refs/notes/", 11) == 0 || strcmp(name, FMI_RESULTS_REF) == 0
+               ? FM_OK
+               : walk_line(ctx, bare, &id);
+}
+
+fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx)
+{
+    search *s = r && fn ? fm_calloc(1, sizeof *s) : NULL;
+    fm_status rc;
+
+    if (!r || !fn)
+        return fm_fail(FM_EINVAL, "damage: a repository and a callback are needed");
+    if (!s)
+        return FM_ENOMEM;
+    s->r = r;
+    s->fn = fn;
+    s->ctx = ctx;
+    rc = fm_map_new(&s->state);
+    if (rc == FM_OK)
+        rc = fm_map_new(&s->seen);
+    static const char *const order[] = {"refs/heads/", "refs/tags/", "refs/"};
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(order); i++) {
+        rc = fm_ref_each(r, order[i], walk_ref, s);
+        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* a broken ref is fsck's to tell */
+    }
+    while (rc == FM_OK && s->todo_count > 0) {
+        git_oid next = s->todo[--s->todo_count];
+        rc = walk_line(s, NULL, &next);
+    }
+    fm_map_free(s->state);
+    fm_map_free(s->seen);
+    fm_free(s->todo);
+    fm_free(s);
+    return rc;
+}
