@@ -90,6 +90,11 @@ bool rcp_is_plain_float(fm_dtype dtype)
     return dtype == FM_F32 || dtype == FM_BF16 || dtype == FM_F16;
 }
 
+bool rcp_widens(fm_dtype dtype)
+{
+    return dtype != FM_F64 && fm_dtype_get(dtype)->is_float;
+}
+
 bool rcp_same_elems(const fmi_form *a, const fmi_form *b)
 {
     uint64_t x, y;

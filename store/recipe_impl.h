@@ -23,6 +23,7 @@ rcp_touches_fn rcp_elementwise_touches, rcp_lora_touches, rcp_gather_touches, rc
 
 fm_status rcp_refuse(const fmi_recipe *r, const char *why); /* FM_ECORRUPT */
 bool rcp_is_plain_float(fm_dtype dtype);                    /* F32, BF16, F16 */
+bool rcp_widens(fm_dtype dtype);                            /* fm_to_f32 takes it */
 bool rcp_same_elems(const fmi_form *a, const fmi_form *b);  /* as many elements */
 
 /* Elements [first, first + n) of input k as float32, any float type. scratch: as rcp_scratch_bytes

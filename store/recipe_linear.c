@@ -20,8 +20,7 @@ fm_status rcp_cast_check(const fmi_recipe *r, const fmi_inputs *in)
         return fm_fail(FM_EVERSION, "recipe 'cast', mode %u: needs a newer fmstore", r->mode);
     if (in->count != 1 || r->params.len)
         return rcp_refuse(r, "wants one parent and no parameters");
-    if (!(rcp_is_plain_float(to) || to == FM_F64) ||
-        !(fm_dtype_get(from)->is_float || from == FM_F64))
+    if (!(rcp_is_plain_float(to) || to == FM_F64) || !(rcp_widens(from) || from == FM_F64))
         return rcp_refuse(r, "is no cast between floats");
     return rcp_same_elems(&in->child, &in->input[0])
                ? FM_OK
@@ -101,8 +100,7 @@ fm_status rcp_linear_check(const fmi_recipe *r, const fmi_inputs *in)
     if (!rcp_is_plain_float(in->child.dtype))
         return rcp_refuse(r, "gives F32, BF16 or F16 only");
     for (uint32_t k = 0; k < in->count; k++)
-        if (!fm_dtype_get(in->input[k].dtype)->is_float ||
-            !rcp_same_elems(&in->child, &in->input[k]))
+        if (!rcp_widens(in->input[k].dtype) || !rcp_same_elems(&in->child, &in->input[k]))
             return rcp_refuse(r, "a parent is no float tensor of as many elements");
     return FM_OK;
 }

@@ -22,7 +22,7 @@ typedef struct lora_form {
 static bool is_matrix(const fmi_form *f, uint64_t rows, uint64_t cols)
 {
     return f->shape.rank == 2 && f->shape.dim[0] == rows && f->shape.dim[1] == cols &&
-           fm_dtype_get(f->dtype)->is_float;
+           rcp_widens(f->dtype);
 }
 
 static lora_form form_of(const fmi_recipe *r, const fmi_inputs *in)

@@ -13,7 +13,7 @@ fm_status rcp_quant_check(const fmi_recipe *r, const fmi_inputs *in)
         return fm_fail(FM_EVERSION, "recipe 'quantize', mode %u: needs a newer fmstore", r->mode);
     if (in->count != 1 || r->params.len)
         return rcp_refuse(r, "wants one parent and no parameters");
-    if (!fm_quantize_applies(in->child.dtype) || !fm_dtype_get(in->input[0].dtype)->is_float)
+    if (!fm_quantize_applies(in->child.dtype) || !rcp_widens(in->input[0].dtype))
         return rcp_refuse(r, "these types are not quantized");
     return rcp_same_elems(&in->child, &in->input[0])
                ? FM_OK

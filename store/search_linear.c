@@ -313,7 +313,7 @@ static fm_status load_all(linear_work *w, fit *f, const float **y)
     for (uint32_t i = 0; rc == FM_OK && i < s->path_sources; i++) {
         const fmi_form *form = &s->source[i].form;
         float *to = w->x + f->count * w->n;
-        if (!fm_shape_eq(&form->shape, &s->subject->form.shape) ||
+        if (!fm_shape_eq(&form->shape, &s->subject->form.shape) || form->dtype == FM_F64 ||
             !fm_dtype_get(form->dtype)->is_float)
             continue;
         rc = load_source(w, i, to);
