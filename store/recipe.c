@@ -22,6 +22,7 @@ static const op_info *op_of(uint16_t op)
         [FMI_OP_LINEAR] = {"linear", rcp_linear_check, rcp_linear, rcp_elementwise_touches},
         [FMI_OP_LORA] = {"lora", rcp_lora_check, rcp_lora, rcp_lora_touches},
         [FMI_OP_GATHER] = {"gather", rcp_gather_check, rcp_gather, rcp_gather_touches},
+        [FMI_OP_QUANT] = {"quantize", rcp_quant_check, rcp_quant, rcp_elementwise_touches},
         [FMI_OP_TRANSPOSE] = {"transpose", rcp_turn_check, rcp_turn, rcp_all_touches},
     };
     return op < FMI_OP_COUNT && table[op].name ? &table[op] : NULL;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
+#include "store/quantize.h"
 #include "store/search_impl.h"
 
 /* ==== life and offers ====================================================================== */
@@ -260,6 +261,10 @@ static fm_status try_alone(fmi_search *s, const fm_entry *e, uint32_t at)
     r.op = FMI_OP_CAST;
     if (rc == FM_OK && e->dtype != c->dtype)
         rc = src_try(s, &r, &at, 1, NULL);
+    r.op = FMI_OP_QUANT;
+    if (e->dtype != c->dtype && fm_quantize_applies(c->dtype))
+        for (r.mode = 0; rc == FM_OK && r.mode < FM_QUANT_VARIANTS; r.mode++)
+            rc = src_try(s, &r, &at, 1, NULL);
     return rc;
 }
 
