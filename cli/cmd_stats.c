@@ -1,5 +1,6 @@
 /* cmd_stats.c - fmstore stats: users disbelieve sharing that they cannot see. */
 #include "cli/commands.h"
+#include "cli/stats_codecs.h"
 
 static fm_json *branch_json(const fm_branch_stats *b)
 {
@@ -68,17 +69,24 @@ static void print_text(const fm_repo_stats *s)
 
 int cmd_stats(cli *c, int argc, char **argv)
 {
-    bool json = false;
+    bool json = false, codecs = false;
+    const char *rev = NULL;
     size_t n;
     fm_repo_stats s = {0};
     const opt_spec table[] = {
+        {0, "codecs", OPT_FLAG, NULL, "how objects are stored; with REV: each tensor of it",
+         &codecs},
         {0, "json", OPT_FLAG, NULL, "as JSON, in bytes", &json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    int code = cli_parse(c, argc, argv, table, NULL, 0, 0, &n);
+    int code = cli_parse(c, argc, argv, table, &rev, 0, 1, &n);
     if (code != CLI_GO_ON)
         return code;
+    if (rev && !codecs)
+        return cli_usage_error(c, "a version is only looked at with --codecs");
     fm_status rc = cli_open(c);
+    if (rc == FM_OK && codecs)
+        return cli_exit(rev ? stats_of_version(c, rev, json) : stats_of_codecs(c, json));
     if (rc == FM_OK)
         rc = fm_repo_stats_of(c->repo, &s);
     if (rc == FM_OK && json)

@@ -33,7 +33,7 @@ static const command commands[] = {
      NULL},
     {"ls", cmd_ls, "ls [REV[:PATH]] [--json]", "list branches, or what a version holds", NULL},
     {"cat", cmd_cat, "cat REV:PATH [--raw]", "print a file, or a tensor's summary", NULL},
-    {"stats", cmd_stats, "stats [--json]", "what is shared, and what the family costs", NULL},
+    {"stats", cmd_stats, "stats [--codecs [REV]] [--json]", "what is shared, and what the family costs", NULL},
     {"branch", cmd_branch, "branch [NAME REV | -d NAME | -m OLD NEW]",
      "list, make, move or delete branches", "names"},
     {"tag", cmd_tag, "tag [NAME REV | -d NAME]", "list, make or delete tags", NULL},

@@ -27,6 +27,7 @@ enum {
     Q_VERIFIED,
     Q_OLDEST,
     Q_BAD,
+    Q_IDS,
     Q_COUNT
 };
 
@@ -51,6 +52,7 @@ static const char *const query_text[Q_COUNT] = {
     [Q_VERIFIED] = "UPDATE pack SET verified = ?2 WHERE name = ?1",
     [Q_OLDEST] = "SELECT pack, name, bytes, sound FROM pack ORDER BY verified, name",
     [Q_BAD] = "SELECT DISTINCT id FROM object WHERE bad <> 0",
+    [Q_IDS] = "SELECT DISTINCT id FROM object ORDER BY id",
     [Q_PACK_COUNT] = "SELECT COUNT(*) FROM object WHERE pack = ?1",
 };
 
@@ -486,6 +488,26 @@ fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects)
     sqlite3_bind_int64(st, 1, pack);
     fm_status rc = sqlite3_step(st) == SQLITE_ROW ? FM_OK : sql_fail(ix, "cannot be read");
     *objects = rc == FM_OK ? (uint64_t)sqlite3_column_int64(st, 0) : 0;
+    sqlite3_reset(st);
+    return rc;
+}
+
+fm_status fmi_index_ids(fmi_index *ix, fmi_id_fn fn, void *ctx)
+{
+    sqlite3_stmt *st = fresh(ix, Q_IDS);
+    fm_status rc = FM_OK;
+    int code = SQLITE_DONE;
+    while (rc == FM_OK && (code = sqlite3_step(st)) == SQLITE_ROW) {
+        fm_digest id;
+        if (sqlite3_column_bytes(st, 0) != FM_DIGEST_BYTES) {
+            rc = fm_fail(FM_ECORRUPT, "%s: is damaged; it is a cache and may be deleted", ix->path);
+            break;
+        }
+        memcpy(id.b, sqlite3_column_blob(st, 0), FM_DIGEST_BYTES);
+        rc = fn(ctx, &id);
+    }
+    if (rc == FM_OK && code != SQLITE_DONE)
+        rc = sql_fail(ix, "cannot be read");
     sqlite3_reset(st);
     return rc;
 }

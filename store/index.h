@@ -70,6 +70,9 @@ FM_CHECKED fm_status fmi_index_bad(fmi_index *ix, fmi_id_fn fn, void *ctx);
 /* The pack with this row: name (65 bytes) and size. */
 FM_CHECKED fm_status fmi_index_pack_at(fmi_index *ix, int64_t pack, char name[FM_HEX_CHARS + 1],
                                        uint64_t *bytes);
+/* Every id once, ascending. The callback must not use the index. */
+typedef fm_status (*fmi_id_fn)(void *ctx, const fm_digest *id);
+FM_CHECKED fm_status fmi_index_ids(fmi_index *ix, fmi_id_fn fn, void *ctx);
 FM_CHECKED fm_status fmi_index_count(fmi_index *ix, int64_t pack, uint64_t *objects);
 FM_CHECKED fm_status fmi_index_totals(fmi_index *ix, uint64_t *objects, uint64_t *bytes_decoded,
                                       uint64_t *packs, uint64_t *bytes_packs);

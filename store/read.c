@@ -41,6 +41,66 @@ fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id)
     return FM_OK;
 }
 
+fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id)
+{
+    uint8_t at[256]; /* 1 + place in out of each codec */
+    fmi_record r;
+    fmi_place place;
+    memset(out, 0, sizeof *out);
+    memset(at, 0, sizeof at);
+    fm_status rc = fmi_store_record(s, id, 0, true, &r, &place);
+    if (rc != FM_OK)
+        return rc;
+    if (r.recipe.op != FMI_OP_NONE) {
+        snprintf(out->recipe, sizeof out->recipe, "%s", fmi_op_name(r.recipe.op));
+        fmi_recipe_text(&r.recipe, r.parent_count, out->detail, sizeof out->detail);
+    }
+    for (uint32_t i = 0; i < r.leaf_count; i++) {
+        const uint8_t codec = fmi_leaf_codec(&r, i);
+        if (!at[codec] && out->codecs < FM_CODECS_MAX) {
+            struct fm_codec_use *u = &out->codec[out->codecs];
+            snprintf(u->name, sizeof u->name, "%s", fmi_codec_name(codec));
+            u->against = fmi_codec_needs_parent(codec);
+            at[codec] = (uint8_t)++out->codecs;
+        }
+        if (!at[codec])
+            continue;
+        struct fm_codec_use *u = &out->codec[at[codec] - 1];
+        u->leaves++;
+        u->bytes += fmi_leaf_bytes(r.bytes, i);
+        u->stored_bytes += fmi_leaf_stored(&r, i);
+    }
+    return FM_OK;
+}
+
+typedef struct id_list {
+    fm_digest *id;
+    size_t count, cap;
+} id_list;
+
+static fm_status collect_id(void *ctx, const fm_digest *id)
+{
+    id_list *l = ctx;
+    fm_status rc = fm_grow(&l->id, &l->cap, l->count + 1, sizeof *l->id);
+    if (rc == FM_OK)
+        l->id[l->count++] = *id;
+    return rc;
+}
+
+fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest *id), void *ctx)
+{
+    id_list l = {NULL, 0, 0};
+    pthread_mutex_lock(&s->mutex); /* fn may use the store, so the ids come first */
+    fm_status rc = fmi_store_refresh(s);
+    if (rc == FM_OK)
+        rc = fmi_index_ids(s->index, collect_id, &l);
+    pthread_mutex_unlock(&s->mutex);
+    for (size_t i = 0; rc == FM_OK && i < l.count; i++)
+        rc = fn(ctx, &l.id[i]);
+    fm_free(l.id);
+    return rc;
+}
+
 /* ==== reading ============================================================================== */
 
 static fm_status read_place(fm_store *s, fmi_coder *c, const fm_digest *id, uint32_t nth, void *dst,

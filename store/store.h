@@ -47,6 +47,24 @@ typedef struct fm_object_info {
 } fm_object_info;
 FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);
 
+/* How an object is stored: what its leaves are coded against, and the leaves of each codec. */
+#define FM_CODECS_MAX 32u
+typedef struct fm_coding {
+    char recipe[16]; /* "lora", "linear", ...; "" without one */
+    char detail[96]; /* "scale 2, one rounding" */
+    uint32_t codecs;
+    struct fm_codec_use {
+        char name[16];
+        bool against; /* the parent, or what the recipe predicts */
+        uint32_t leaves;
+        uint64_t bytes, stored_bytes; /* decoded, coded */
+    } codec[FM_CODECS_MAX];
+} fm_coding;
+FM_CHECKED fm_status fm_store_coding(fm_store *s, fm_coding *out, const fm_digest *id);
+/* Every object that is indexed, once, ascending by id. */
+FM_CHECKED fm_status fm_store_each(fm_store *s, fm_status (*fn)(void *ctx, const fm_digest *id),
+                                   void *ctx);
+
 /* dst has info.bytes bytes; every leaf is verified. FM_ENOTFOUND; FM_ECORRUPT and FM_EBASE name the
  * object, leaf or pack that is damaged, and what dst holds then means nothing. */
 FM_CHECKED fm_status fm_store_read(fm_store *s, const fm_digest *id, void *dst, uint64_t bytes);

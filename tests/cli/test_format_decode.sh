@@ -3,10 +3,11 @@
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
-python3 "$here/format/decode.py" "$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack || exit $?
+packs=("$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack "$here"/format/golden_recipes/*.pack)
+python3 "$here/format/decode.py" "${packs[@]}" || exit $?
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
-for pack in "$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack; do
+for pack in "${packs[@]}"; do
     name=$tmp/$(basename "$pack")
     cp "$pack" "$name"
     printf '\377' | dd of="$name" bs=1 seek=700 conv=notrunc status=none

@@ -11,6 +11,8 @@ import os
 import struct
 import sys
 
+import recipes
+
 LEAF = 1 << 20
 FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
 UNITS = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
@@ -323,10 +325,20 @@ def record(data, at):
     need(hashlib.sha256(h[:size - 32]).digest() == h[size - 32:size], "head checksum")
     r = {"kind": kind, "depth": depth, "id": h[32:64], "sum": h[size - 32:size]}
     r["dtype"] = h[16:32].rstrip(b"\0").decode()
-    r["parent"] = h[64:96] if flags & 1 else None
-    r["bytes"], payload, leaves = struct.unpack_from("<QQI", h, 96)
+    need(flags <= 2, "flags")
+    r["parents"] = [h[64:96]] if flags == 1 else []
+    r["bytes"], payload, leaves, section = struct.unpack_from("<QQII", h, 96)
     dims = struct.unpack_from("<%dQ" % rank, h, 120)
     rows = [struct.unpack_from("<32sB3xI", h, 192 + 40 * i) for i in range(leaves)]
+    r["dims"], r["recipe"] = dims, None
+    need((flags == 2) == (section > 0), "a recipe where the flags say so")
+    if section:
+        begin = 192 + 40 * leaves
+        op, mode, count, params, zero = struct.unpack_from("<HHIII", h, begin)
+        need(zero == 0 and 1 <= count <= 8 and section == 16 + 32 * count + params, "recipe")
+        begin += 16
+        r["parents"] = [h[begin + 32 * k:begin + 32 * k + 32] for k in range(count)]
+        r["recipe"] = op, mode, h[begin + 32 * count:begin + 32 * count + params]
     need(sum(x[2] for x in rows) == payload, "payload size")
     if kind == 1:
         text = b"fmstore tensor 1\n" + r["dtype"].encode() + b"\n" + struct.pack("<I", rank)
@@ -345,7 +357,9 @@ def record(data, at):
 def read_pack(path, objects):
     data = open(path, "rb").read()
     need(os.path.basename(path) == hashlib.sha256(data).hexdigest() + ".pack", "name is the SHA-256")
-    need(data[:8] == b"\x93FMPACK\n" and struct.unpack_from("<II", data, 8) == (1, 0), "pack header")
+    need(data[:8] == b"\x93FMPACK\n" and struct.unpack_from("<I", data, 8) == (1,), "pack header")
+    features, = struct.unpack_from("<I", data, 12)
+    need(features <= 1, "features of a newer pack")
     foot = data[-64:]
     need(foot[:8] == b"\x93FMEND1\n", "pack footer")
     count, size = struct.unpack_from("<QQ", foot, 8)
@@ -354,6 +368,7 @@ def read_pack(path, objects):
     for _ in range(count):
         r, at = record(data, at)
         sums += r["sum"]
+        need(features or not r["recipe"], "recipes are announced")
         objects[r["id"]] = r
     need(at == len(data) - 64, "records fill the pack")
     need(hashlib.sha256(sums).digest() == foot[32:64], "footer digest")
@@ -362,7 +377,10 @@ def read_pack(path, objects):
 def decode(objects, oid, zstd):
     r = objects[oid]
     if "data" not in r:
-        base = decode(objects, r["parent"], zstd) if r["parent"] else None
+        datas = [decode(objects, p, zstd) for p in r["parents"]]
+        base = datas[0] if datas else None
+        if r["recipe"]:
+            base = recipes.predict(r, [objects[p] for p in r["parents"]], datas)
         out = []
         for i, (digest, codec, coded) in enumerate(r["rows"]):
             size = min(LEAF, r["bytes"] - i * LEAF)
@@ -386,7 +404,8 @@ def main(paths):
         for oid, r in objects.items():
             decode(objects, oid, zstd)
             names = sorted({CODECS[row[1]] for row in r["rows"]})
-            print(oid.hex(), r["dtype"] or "blob", r["bytes"], "depth", r["depth"], " ".join(names))
+            print(oid.hex(), r["dtype"] or "blob", r["bytes"], "depth", r["depth"], " ".join(names),
+                  "recipe %d" % r["recipe"][0] if r["recipe"] else "")
     except (ValueError, IndexError, KeyError, struct.error) as e:
         print("decode.py: %s: %r" % (oid.hex(), e), file=sys.stderr)
         return 1
