@@ -163,6 +163,12 @@ float rcp_narrow(fm_dtype dtype, float v)
     return dtype == FM_F16 ? fm_f16_to_f32(fm_f32_to_f16(v)) : v;
 }
 
+void rcp_narrow_all(fm_dtype dtype, float *v, uint64_t n)
+{
+    for (uint64_t i = 0; dtype != FM_F32 && i < n; i++)
+        v[i] = rcp_narrow(dtype, v[i]);
+}
+
 /* Which NaN arithmetic gives is the machine's choice, so it is made here. */
 static uint32_t bits_of(float v)
 {
@@ -207,11 +213,12 @@ static void text_linear(const fmi_recipe *r, uint32_t inputs, fm_buf *b)
 {
     static const char *const form[FMI_LINEAR_FORMS] = {"sum", "scaled sum", "mean", "task vectors"};
     static const char *const arith[FMI_ARITH_COUNT] = {"f32", "f32 fused", "f64", "stored dtype"};
-    const unsigned f = r->mode & 255u, a = r->mode >> 8;
+    const unsigned f = r->mode & 127u, a = r->mode >> 8;
     fm_buf_printf(b, "%s", f < FMI_LINEAR_FORMS ? form[f] : "?");
     for (uint32_t k = 0; k < inputs && 8 * (k + 1) <= r->params.len; k++)
         fm_buf_printf(b, " %.6g", rcp_f64(r->params.data + 8 * (size_t)k));
-    fm_buf_printf(b, ", %s", a < FMI_ARITH_COUNT ? arith[a] : "?");
+    fm_buf_printf(b, ", %s%s", a < FMI_ARITH_COUNT ? arith[a] : "?",
+                  r->mode & FMI_LINEAR_NARROW ? ", of rounded parents" : "");
 }
 
 static void text_lora(const fmi_recipe *r, fm_buf *b)
@@ -222,9 +229,11 @@ static void text_lora(const fmi_recipe *r, fm_buf *b)
         const uint32_t bits = fm_get_u32(r->params.data);
         memcpy(&scale, &bits, sizeof scale);
     }
-    fm_buf_printf(b, "scale %.6g, %s%s", (double)scale,
+    fm_buf_printf(b, "scale %.6g, %s%s%s%s", (double)scale,
                   (r->mode & 15u) < 3 ? step[r->mode & 15u] : "?",
-                  r->mode & FMI_LORA_TURNED ? ", turned" : "");
+                  r->mode & FMI_LORA_TURNED ? ", turned" : "",
+                  r->mode & FMI_LORA_NARROW_BASE ? ", W rounded" : "",
+                  r->mode & FMI_LORA_NARROW_FACTORS ? ", A and B rounded" : "");
 }
 
 void fmi_recipe_text(const fmi_recipe *r, uint32_t inputs, char *out, size_t out_bytes)

@@ -32,13 +32,14 @@ typedef enum fmi_op {
     FMI_OP_COUNT
 } fmi_op;
 
-/* LINEAR: mode = form | arithmetic << 8. Parameters: one f64 an input. */
+/* LINEAR: mode = form | FMI_LINEAR_NARROW | arithmetic << 8. Parameters: one f64 an input. */
 enum {
     FMI_LINEAR_SUM = 0,     /* c0 x0, then + ck xk in order */
     FMI_LINEAR_SCALED = 1,  /* x0 + x1 + ..., then times c0 */
     FMI_LINEAR_DIVIDED = 2, /* x0 + x1 + ..., then divided by c0 */
     FMI_LINEAR_TASK = 3,    /* x0 + (c1 (x1 - x0) + c2 (x2 - x0) + ...) */
-    FMI_LINEAR_FORMS
+    FMI_LINEAR_FORMS,
+    FMI_LINEAR_NARROW = 128 /* the inputs are first rounded to the result's dtype */
 };
 typedef enum fmi_arithmetic {
     FMI_ARITH_F32 = 0,    /* each operation rounds to float32 */
@@ -48,12 +49,14 @@ typedef enum fmi_arithmetic {
     FMI_ARITH_COUNT
 } fmi_arithmetic;
 
-/* LORA: mode = rounding | FMI_LORA_TURNED. Parameters: scale, f32. */
+/* LORA: mode = rounding | flags. Parameters: scale, f32. */
 enum {
-    FMI_LORA_F32 = 0,     /* one rounding to the result's dtype, at the end */
-    FMI_LORA_DELTA = 1,   /* scale (B A) too is rounded to it */
-    FMI_LORA_STEPS = 2,   /* B A and scale (B A) too */
-    FMI_LORA_TURNED = 16, /* W is [in, out] (fan_in_fan_out) */
+    FMI_LORA_F32 = 0,             /* one rounding to the result's dtype, at the end */
+    FMI_LORA_DELTA = 1,           /* scale (B A) too is rounded to it */
+    FMI_LORA_STEPS = 2,           /* B A and scale (B A) too */
+    FMI_LORA_TURNED = 16,         /* W is [in, out] (fan_in_fan_out) */
+    FMI_LORA_NARROW_BASE = 32,    /* W is first rounded to the result's dtype */
+    FMI_LORA_NARROW_FACTORS = 64, /* A and B are */
 };
 
 /* GATHER. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes u64; of the

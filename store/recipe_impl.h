@@ -34,6 +34,7 @@ size_t rcp_scratch_bytes(fm_dtype dtype, uint64_t n);
 /* Elements of float32 into the child's dtype (F32, BF16, F16), a NaN as 0x7fc00000. */
 void rcp_store(uint8_t *dst, fm_dtype dtype, const float *src, uint64_t n);
 float rcp_narrow(fm_dtype dtype, float v); /* rounded to F32, BF16 or F16 */
+void rcp_narrow_all(fm_dtype dtype, float *v, uint64_t n);
 
 double rcp_f64(const uint8_t *p);
 

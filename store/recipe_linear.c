@@ -93,7 +93,7 @@ fm_status rcp_cast(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p,
 
 fm_status rcp_linear_check(const fmi_recipe *r, const fmi_inputs *in)
 {
-    if ((r->mode & 255u) >= FMI_LINEAR_FORMS || r->mode >> 8 >= FMI_ARITH_COUNT)
+    if ((r->mode & 127u) >= FMI_LINEAR_FORMS || r->mode >> 8 >= FMI_ARITH_COUNT)
         return fm_fail(FM_EVERSION, "recipe 'linear', mode %u: needs a newer fmstore", r->mode);
     if (r->params.len != 8 * (size_t)in->count)
         return rcp_refuse(r, "wants one coefficient a parent");
@@ -204,7 +204,7 @@ FORCED void sum_form(const sum_work *w, unsigned form, unsigned arithmetic)
 
 static void sum_any(const sum_work *w, unsigned mode)
 {
-    switch (mode & 255u) {
+    switch (mode & 127u) {
     case FMI_LINEAR_SUM:
         sum_form(w, FMI_LINEAR_SUM, mode >> 8);
         break;
@@ -243,6 +243,8 @@ fm_status rcp_linear(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *
         for (uint32_t k = 0; rc == FM_OK && k < in->count; k++) {
             float *to = x + (size_t)(k + 1) * TILE;
             rc = rcp_floats(in, k, p->first + at, w.n, to, scratch);
+            if (r->mode & FMI_LINEAR_NARROW)
+                rcp_narrow_all(in->child.dtype, to, w.n);
             w.x[k] = to;
         }
         if (rc != FM_OK)

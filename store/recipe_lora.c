@@ -38,8 +38,8 @@ static lora_form form_of(const fmi_recipe *r, const fmi_inputs *in)
 
 fm_status rcp_lora_check(const fmi_recipe *r, const fmi_inputs *in)
 {
-    const unsigned rounding = r->mode & ~(unsigned)FMI_LORA_TURNED;
-    if (rounding > FMI_LORA_STEPS)
+    const unsigned flags = FMI_LORA_TURNED | FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS;
+    if ((r->mode & ~flags) > FMI_LORA_STEPS)
         return fm_fail(FM_EVERSION, "recipe 'lora', mode %u: needs a newer fmstore", r->mode);
     if (in->count != 3 || r->params.len != 4)
         return rcp_refuse(r, "wants the parents W, A, B and a scale");
@@ -65,6 +65,7 @@ typedef struct lora_work {
     const fmi_inputs *in;
     lora_form f;
     unsigned rounding;
+    bool narrow_base, narrow_factors;
     float *left;      /* [rows of the tile][rank] */
     float *right;     /* [rank][columns of the tile] */
     float *w;         /* [rows][columns] */
@@ -130,6 +131,8 @@ static fm_status load_base(const lora_work *w, const lora_tile *t, const rcp_par
         const uint64_t lo = FM_MAX(at, p->first), hi = FM_MIN(at + t->cols, p->first + p->count);
         if (lo < hi)
             rc = rcp_floats(w->in, 0, lo, hi - lo, w->w + i * t->cols + (lo - at), w->scratch);
+        if (rc == FM_OK && lo < hi && w->narrow_base)
+            rcp_narrow_all(w->in->child.dtype, w->w + i * t->cols + (lo - at), hi - lo);
     }
     return rc;
 }
@@ -140,6 +143,10 @@ static fm_status merge_tile(lora_work *w, const lora_tile *t, const rcp_part *p)
     fm_status rc = load_tall(w, f->turned, t->row, t->rows, w->left, false);
     if (rc == FM_OK)
         rc = load_tall(w, !f->turned, t->col, t->cols, w->right, true);
+    if (rc == FM_OK && w->narrow_factors) {
+        rcp_narrow_all(w->in->child.dtype, w->left, t->rows * f->rank);
+        rcp_narrow_all(w->in->child.dtype, w->right, t->cols * f->rank);
+    }
     if (rc == FM_OK)
         rc = load_base(w, t, p);
     if (rc != FM_OK)
@@ -168,6 +175,8 @@ static void put_tile(const lora_work *w, const lora_tile *t, const rcp_part *p, 
 fm_status rcp_lora(const fmi_recipe *r, const fmi_inputs *in, const rcp_part *p, uint8_t *dst)
 {
     lora_work w = {.in = in, .f = form_of(r, in), .rounding = r->mode & 15u};
+    w.narrow_base = r->mode & FMI_LORA_NARROW_BASE;
+    w.narrow_factors = r->mode & FMI_LORA_NARROW_FACTORS;
     const uint64_t cols = w.f.cols, fit = FACTOR_FLOATS / w.f.rank;
     const uint64_t row0 = p->first / cols, row1 = (p->first + p->count - 1) / cols + 1;
     const uint64_t tile_cols = FM_MIN(cols, fit);

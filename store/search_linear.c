@@ -136,10 +136,16 @@ static fm_status try_sum(fmi_search *s, unsigned form, unsigned arithmetic, cons
 static fm_status try_arithmetics(fmi_search *s, unsigned form, const uint32_t *source,
                                  const double *c, uint32_t count)
 {
+    const fm_dtype dtype = s->subject->form.dtype;
     fm_status rc = FM_OK;
-    for (unsigned a = 0; rc == FM_OK && a < FMI_ARITH_COUNT && !done(s); a++)
-        if (a != FMI_ARITH_STORED || s->subject->form.dtype != FM_F32)
-            rc = try_sum(s, form, a, source, c, count, NULL);
+    bool wider = false;
+    for (uint32_t k = 0; k < count; k++)
+        wider = wider || (dtype != FM_F32 && s->source[source[k]].form.dtype != dtype);
+    for (unsigned narrow = 0; narrow <= (wider ? 1u : 0u); narrow++)
+        for (unsigned a = 0; rc == FM_OK && a < FMI_ARITH_COUNT && !done(s); a++)
+            if (a != FMI_ARITH_STORED || dtype != FM_F32)
+                rc = try_sum(s, form | (narrow ? (unsigned)FMI_LINEAR_NARROW : 0u), a, source, c,
+                             count, NULL);
     return rc;
 }
 

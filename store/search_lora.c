@@ -98,6 +98,20 @@ static fm_status try_pair(fmi_search *s, uint32_t base, const lora_pair *p, unsi
     return src_try(s, &r, source, 3, bits);
 }
 
+/* In a narrow dtype programs round in different places. */
+static fm_status try_roundings(fmi_search *s, uint32_t base, const lora_pair *p)
+{
+    static const unsigned flags[] = {0, FMI_LORA_NARROW_BASE,
+                                     FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS,
+                                     FMI_LORA_NARROW_FACTORS};
+    fm_status rc = FM_OK;
+    for (size_t f = 0; rc == FM_OK && f < FM_ARRAY_LEN(flags); f++)
+        for (unsigned m = FMI_LORA_F32; rc == FM_OK && m <= FMI_LORA_STEPS; m++)
+            if (s->best.bits >= SRC_EXACT)
+                rc = try_pair(s, base, p, m | flags[f], NULL);
+    return rc;
+}
+
 fm_status src_lora(fmi_search *s)
 {
     char module[FM_MAX_NAME_BYTES + 1];
@@ -120,8 +134,5 @@ fm_status src_lora(fmi_search *s)
                 best = p;
             }
         }
-    for (unsigned m = FMI_LORA_DELTA; rc == FM_OK && least < 1e9 && narrow && m <= FMI_LORA_STEPS;
-         m++)
-        rc = try_pair(s, base, &pair[best], m, NULL);
-    return rc;
+    return rc == FM_OK && least < 1e9 && narrow ? try_roundings(s, base, &pair[best]) : rc;
 }

@@ -49,7 +49,9 @@ def dump(values, dtype):
 
 
 def linear(mode, params, inputs, dtype):
-    form, arithmetic = mode & 255, mode >> 8
+    form, arithmetic = mode & 127, mode >> 8
+    if mode & 128:
+        inputs = [[rounded(v, dtype) for v in x] for x in inputs]
     c = struct.unpack("<%dd" % len(inputs), params)
 
     def r(v):
@@ -87,6 +89,10 @@ def linear(mode, params, inputs, dtype):
 
 def lora(mode, params, w, a, b, dims, rank, dtype):
     turned, rounding = mode & 16, mode & 15
+    if mode & 32:
+        w = [rounded(v, dtype) for v in w]
+    if mode & 64:
+        a, b = [rounded(v, dtype) for v in a], [rounded(v, dtype) for v in b]
     scale = Fraction(struct.unpack("<f", params)[0])
     n = dims[0] if turned else dims[1]
     out = []
