@@ -296,6 +296,8 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
     fmi_leaf_at at = fmi_leaf_at_of(r->dtype, &r->shape, i);
     fm_status rc = fmi_leaf_decode(c, dst, bytes, fmi_leaf_codec(r, i), &at, coded, against);
     fm_digest want, got;
+    if (rc == FM_OK && ch->unchecked)
+        return FM_OK;
     if (rc == FM_OK)
         rc = fm_sha256(&got, dst, bytes);
     if (rc != FM_OK) {

@@ -33,8 +33,6 @@ typedef struct exp_plan {
 
 fm_status exp_plan_make(exp_plan *out, const fm_tree *tree, const fm_provider *p, fm_dtype dtype);
 void exp_plan_free(exp_plan *plan);
-/* The bytes of one weight as they are to be written; replaces what is in out. */
-fm_status exp_weight_read(fm_buf *out, const exp_weight *w, const fm_provider *p);
 /* weights[0 .. count) as one safetensors file. */
 fm_status exp_write_weights(const char *path, const exp_weight *weights, size_t count,
                             const fm_provider *p);
@@ -47,6 +45,20 @@ fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_
 fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char *dst,
                           fm_dtype dtype);
 fm_status exp_peft(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype);
+
+/* Entries' bytes in order, read in parts on several threads. The sink gets them when a batch is full
+ * or flushed; entries must live until then. */
+typedef struct exp_pump exp_pump;
+typedef fm_status (*exp_sink_fn)(void *ctx, const uint8_t *data, size_t len);
+fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, void *ctx);
+void exp_pump_free(exp_pump *m);
+void exp_pump_flags(exp_pump *m, unsigned range_flags); /* of the reads from now on; first 0 */
+/* Bytes [offset, offset + bytes) of e. */
+fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes);
+/* All of a tensor, rows in GGUF's rotary order; heads divides half of its rows. */
+fm_status exp_pump_rotary(exp_pump *m, const fm_entry *e, uint64_t heads);
+fm_status exp_pump_flush(exp_pump *m);
+void exp_pump_drop(exp_pump *m); /* forget what is not flushed */
 
 /* dst/name = bytes. */
 fm_status exp_put_file(const char *dst, const char *name, fm_span bytes);

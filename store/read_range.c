@@ -35,25 +35,129 @@ static fm_status read_leaves(range_job *j, uint64_t offset, uint64_t bytes, uint
     return rc;
 }
 
-static fm_status read_place(fm_store *s, range_job *j, const fm_digest *id, uint32_t nth,
-                            uint64_t offset, uint64_t bytes, void *dst)
+/* ==== the chain that was read last ========================================================= */
+
+/* A large object is read range by range, and its leaf table is as long as it is: the chain of the
+ * last one stays open. Threads share it. */
+struct fmi_recent {
+    fm_digest id;
+    fmi_chain chain;
+    uint32_t holders; /* the store's own counts; under its mutex */
+};
+
+enum { RECENT_MIN_LEAVES = 8 };
+
+static void let_go(fm_store *s, fmi_recent *r)
 {
-    fmi_chain ch;
-    fm_status rc = fmi_chain_open(&ch, s, id, nth, NULL);
+    if (!r)
+        return;
+    pthread_mutex_lock(&s->mutex);
+    const bool last = --r->holders == 0;
+    pthread_mutex_unlock(&s->mutex);
+    if (!last)
+        return;
+    fmi_chain_release(&r->chain);
+    fm_free(r);
+}
+
+/* keep NULL: none is kept from now on. */
+static void keep(fm_store *s, fmi_recent *r)
+{
+    pthread_mutex_lock(&s->mutex);
+    fmi_recent *old = s->recent;
+    s->recent = r;
+    if (r)
+        r->holders++;
+    pthread_mutex_unlock(&s->mutex);
+    let_go(s, old);
+}
+
+void fmi_store_forget_recent(fm_store *s)
+{
+    keep(s, NULL);
+}
+
+static fmi_recent *take_recent(fm_store *s, const fm_digest *id, bool unchecked)
+{
+    pthread_mutex_lock(&s->mutex);
+    fmi_recent *r = s->recent;
+    if (r && (!fm_digest_eq(&r->id, id) || r->chain.unchecked != unchecked))
+        r = NULL;
+    if (r)
+        r->holders++;
+    pthread_mutex_unlock(&s->mutex);
+    return r;
+}
+
+static fm_status open_place(fm_store *s, const fm_digest *id, uint32_t nth, bool unchecked,
+                            fmi_recent **out)
+{
+    *out = nth == 0 ? take_recent(s, id, unchecked) : NULL;
+    if (*out)
+        return FM_OK;
+    fmi_recent *r = fm_calloc(1, sizeof *r);
+    if (!r)
+        return FM_ENOMEM;
+    fm_status rc = fmi_chain_open(&r->chain, s, id, nth, NULL);
+    if (rc != FM_OK) {
+        fm_free(r);
+        return rc;
+    }
+    r->id = *id;
+    r->holders = 1;
+    r->chain.unchecked = unchecked;
+    if (nth == 0 && r->chain.link[0].leaf_count >= RECENT_MIN_LEAVES)
+        keep(s, r);
+    *out = r;
+    return FM_OK;
+}
+
+/* ==== reading ============================================================================== */
+
+/* A model is larger than memory: the mapped bytes that were decoded do not count for ever. */
+static void forget_leaves(const fmi_chain *ch, uint64_t offset, uint64_t bytes)
+{
+    const uint32_t first = (uint32_t)(offset / FM_LEAF_BYTES);
+    const uint32_t end = (uint32_t)((offset + bytes - 1) / FM_LEAF_BYTES) + 1;
+
+    for (uint32_t k = 0; k < ch->count; k++) {
+        const fmi_record *r = &ch->link[k];
+        if (ch->more[k].owned || end > r->leaf_count)
+            continue;
+        const uint64_t *at = ch->more[k].offset;
+        const fm_file_map map = {r->payload, (size_t)r->payload_bytes};
+        fm_map_forget(&map, (size_t)at[first], (size_t)(at[end] - at[first]));
+    }
+}
+
+typedef struct wanted {
+    const fm_digest *id;
+    uint64_t offset, bytes;
+    uint8_t *dst;
+    bool unchecked;
+} wanted;
+
+static fm_status read_place(fm_store *s, range_job *j, const wanted *w, uint32_t nth)
+{
+    fmi_recent *r;
+    fm_status rc = open_place(s, w->id, nth, w->unchecked, &r);
 
     if (rc != FM_OK)
         return rc;
-    j->chain = &ch;
-    if (offset > ch.link[0].bytes || bytes > ch.link[0].bytes - offset) {
+    const uint64_t all = r->chain.link[0].bytes;
+    j->chain = &r->chain;
+    if (w->offset > all || w->bytes > all - w->offset) {
         char hex[FM_HEX_CHARS + 1];
-        fm_digest_hex(id, hex);
+        fm_digest_hex(w->id, hex);
         rc = fm_fail(FM_EINVAL, "object %s has %llu bytes, %llu from %llu on were asked for", hex,
-                     (unsigned long long)ch.link[0].bytes, (unsigned long long)bytes,
-                     (unsigned long long)offset);
+                     (unsigned long long)all, (unsigned long long)w->bytes,
+                     (unsigned long long)w->offset);
     }
     if (rc == FM_OK)
-        rc = read_leaves(j, offset, bytes, dst);
-    fmi_chain_release(&ch);
+        rc = read_leaves(j, w->offset, w->bytes, w->dst);
+    if (rc == FM_OK && w->bytes > 0)
+        forget_leaves(&r->chain, w->offset, w->bytes);
+    let_go(s, r);
     return rc;
 }
 
@@ -62,17 +166,17 @@ fm_status fm_store_read_range(fm_store *s, const fm_digest *id, uint64_t offset,
                               void *dst, unsigned flags)
 {
     range_job j = {NULL, NULL, NULL};
+    const wanted w = {id, offset, bytes, dst, (flags & FM_RANGE_UNCHECKED) != 0};
     fm_status rc = fmi_store_coder(s, &j.coder);
     fm_error_state first;
 
-    (void)flags;
     if (rc != FM_OK)
         return rc;
-    rc = read_place(s, &j, id, 0, offset, bytes, dst);
+    rc = read_place(s, &j, &w, 0);
     fm_error_save(&first);
     fm_status again = rc;
     for (uint32_t nth = 1; again == FM_ECORRUPT || again == FM_EBASE; nth++) {
-        again = read_place(s, &j, id, nth, offset, bytes, dst);
+        again = read_place(s, &j, &w, nth);
         if (again == FM_OK)
             rc = FM_OK;
     }

@@ -377,6 +377,7 @@ void fm_store_close(fm_store *s)
     if (!s)
         return;
     fm_store_lease_end(s);
+    fmi_store_forget_recent(s);
     while (s->open) {
         fmi_open_pack *p = s->open;
         s->open = p->next;

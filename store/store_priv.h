@@ -26,6 +26,8 @@ typedef struct fmi_open_pack {
 
 #define FMI_IDLE_CODERS 8
 
+typedef struct fmi_recent fmi_recent; /* read_range.c */
+
 struct fm_store {
     char *root, *packs_dir, *tmp_dir, *index_path, *lock_path;
     pthread_mutex_t mutex; /* index, open packs, idle coders */
@@ -35,6 +37,7 @@ struct fm_store {
     size_t idle_count;
     size_t unsound_packs; /* seen at the last look at packs/ */
     fmi_lease *lease;     /* NULL: none */
+    fmi_recent *recent;   /* NULL: none */
     bool rescanned;       /* all packs were scanned anew because of a read: once a handle */
 };
 
@@ -83,6 +86,7 @@ typedef struct fmi_chain {
     uint32_t count;
     size_t link_cap, more_cap;
     fmi_leaf_cache *cache; /* NULL: no recipe */
+    bool unchecked;        /* digests of leaves are not compared: FM_RANGE_UNCHECKED */
 } fmi_chain;
 
 /* Where a transaction's staged records come from; fn gives FM_ENOTFOUND for others' ids. The bytes
@@ -130,6 +134,8 @@ void fmi_cache_add(fmi_leaf_cache *k, uint32_t link, uint32_t leaf, uint8_t *dat
                    fmi_held_leaf *out);
 void fmi_cache_return(fmi_leaf_cache *k, fmi_held_leaf *held);
 
+/* The chain that ranges were read from last is let go of. */
+void fmi_store_forget_recent(fm_store *s);
 /* fm_provider's range. */
 FM_CHECKED fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,
                                              uint64_t bytes, void *dst, unsigned flags);

@@ -655,6 +655,19 @@ fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size
     return rc < 0 ? rc : write_at(w, offset, data, len);
 }
 
+fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes)
+{
+    fm_status rc = writer_usable(w, 0, 0);
+
+    if (rc < 0 || bytes == 0 || bytes > INT64_MAX)
+        return rc;
+    if (!gate() && fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
+        return FM_OK;
+    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR || errno == EINVAL)
+        return FM_OK; /* a hint */
+    return writer_fail(w, io_fail("make room for", w->temp));
+}
+
 uint64_t fm_writer_offset(const fm_writer *w)
 {
     return w->flushed_bytes + w->held_bytes;
@@ -805,7 +818,8 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
     if (lock->fd < 0) {
         bool taken = errno == EEXIST;
         fm_free(lock);
-        return taken ? fm_fail(FM_EEXISTS, "%s is there already", path) : io_fail("open lock", path);
+        return taken ? fm_fail(FM_EEXISTS, "%s is there already", path)
+                     : io_fail("open lock", path);
     }
     do
         got = flock(lock->fd, how);

@@ -32,6 +32,9 @@ FM_CHECKED fm_status fm_write_file(const char *path, const void *data, size_t le
 typedef struct fm_writer fm_writer;
 FM_CHECKED fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir);
 FM_CHECKED fm_status fm_writer_write(fm_writer *w, const void *data, size_t len);
+/* The file will have about this many bytes: room is set aside where the file system can, so that a
+ * full disk is told of before the work and the file lies in one piece. FM_EIO: there is no room. */
+FM_CHECKED fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes);
 FM_CHECKED fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size_t len);
 uint64_t fm_writer_offset(const fm_writer *w);
 /* Reads back what was written so far (flushes first). FM_EINVAL beyond it. */

@@ -8,6 +8,8 @@
 #include "store/base/rng.h"
 #include "store/pack.h"
 #include "store/put.h"
+#include "store/safetensors.h"
+#include "store/source.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 
@@ -327,6 +329,102 @@ static void a_put_can_be_stopped_within_a_tensor(void **state)
     fm_free(root);
 }
 
+/* ==== exports ============================================================================== */
+
+static char *write_model(const char *dir, const fm_shape *shape, fm_buf *body)
+{
+    fm_st_item item = {"model.norm.weight", FM_F32, *shape, NULL};
+    char *path = fm_path_join(dir, "in.safetensors");
+    fm_buf file;
+    uint64_t elems;
+    tk_ok(fm_shape_elems(&elems, shape));
+    fm_buf_init(body, 0);
+    for (uint64_t i = 0; i < elems; i++)
+        fm_buf_u32(body, (uint32_t)fm_rng_u64(21, 0, i) & 0xbfffffffu);
+    fm_buf_init(&file, 0);
+    tk_ok(fm_st_header(&file, &item, 1));
+    fm_buf_append(&file, body->data, body->len);
+    tk_ok(fm_write_file(path, file.data, file.len));
+    fm_buf_release(&file);
+    return path;
+}
+
+static void expect_same_file(const char *a, const char *b)
+{
+    fm_file_map x, y;
+    tk_ok(fm_map_file(&x, a));
+    tk_ok(fm_map_file(&y, b));
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    fm_unmap_file(&x);
+    fm_unmap_file(&y);
+}
+
+static void flip_in_pack(const char *root, uint64_t at)
+{
+    fm_names names = packs_of(root);
+    assert_int_equal(names.count, 1);
+    char *path = fm_asprintf("%s/packs/%s", root, names.name[0]);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, (long)at, SEEK_SET);
+    int c = fgetc(f);
+    fseek(f, (long)at, SEEK_SET);
+    fputc(c ^ 1, f);
+    fclose(f);
+    fm_free(path);
+    fm_names_release(&names);
+}
+
+/* The file's own digest is the one that is compared; what it tells, the leaves' digests name. */
+static void exports_in_stretches_are_whole_and_tell_of_damage(void **state)
+{
+    (void)state;
+    fm_store *s;
+    fm_source *src;
+    fm_txn *t;
+    fm_buf body;
+    char *root = fresh_store(&s);
+    const fm_shape shape = {2, {1501, 1003}};
+    char *in = write_model(root, &shape, &body), *out = fm_path_join(root, "out.safetensors");
+    tk_ok(fm_source_open(&src, in));
+    fm_provider from = fm_source_provider(src), p = fm_store_provider(s);
+    const fm_tree *tree = fm_source_tree(src);
+    tk_ok(fm_txn_begin(&t, s));
+    tk_ok(fm_txn_put_tree(t, tree, &from, NULL, NULL, NULL));
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    for (int f = 0; f < 2; f++) {
+        tk_ok(
+            fm_export(tree, &p, out, f ? FM_EXPORT_SAFETENSORS : FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+        expect_same_file(in, out);
+        tk_ok(fm_remove_file(out));
+    }
+    tk_ok(fm_export(tree, &p, out, FM_EXPORT_SAFETENSORS, FM_BF16)); /* by stretches of rows */
+    fm_file_map got;
+    tk_ok(fm_map_file(&got, out));
+    uint8_t *want = fm_malloc(body.len / 2);
+    float *wide = fm_malloc(body.len);
+    tk_ok(fm_to_f32(wide, FM_F32, body.data, body.len / 4));
+    tk_ok(fm_from_f32(want, FM_BF16, wide, body.len / 4));
+    assert_memory_equal(got.data + got.len - body.len / 2, want, body.len / 2);
+    fm_unmap_file(&got);
+    tk_ok(fm_remove_file(out));
+    flip_in_pack(root, 3 << 20);
+    tk_fails(fm_export(tree, &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE), FM_ECORRUPT, "leaf");
+    assert_false(fm_path_exists(out));
+    tk_fails(fm_export(tree, &p, out, FM_EXPORT_SAFETENSORS, FM_DTYPE_NONE), FM_ECORRUPT, "leaf");
+    assert_false(fm_path_exists(out));
+    fm_source_close(src);
+    fm_store_close(s);
+    fm_buf_release(&body);
+    fm_free(wide);
+    fm_free(want);
+    fm_free(in);
+    fm_free(out);
+    fm_free(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +434,7 @@ int main(void)
         cmocka_unit_test(a_large_transaction_goes_on_in_another_pack),
         cmocka_unit_test(bytes_that_are_not_the_id_s_are_refused),
         cmocka_unit_test(a_put_can_be_stopped_within_a_tensor),
+        cmocka_unit_test(exports_in_stretches_are_whole_and_tell_of_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
