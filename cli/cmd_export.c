@@ -1,8 +1,60 @@
 /* cmd_export.c - fmstore export: a version as files that other tools read. */
+#include <pthread.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "store/source.h"
+
+/* The store's provider, with an eye on what is read. Threads read at once. */
+typedef struct watched {
+    fm_provider from;
+    pthread_mutex_t mutex;
+    out_bar bar;
+    uint64_t done, total;
+} watched;
+
+static fm_status watch(watched *w, fm_status rc, uint64_t bytes)
+{
+    if (rc != FM_OK)
+        return rc;
+    if (cli_interrupted)
+        return fm_fail(FM_ECANCELLED, "stopped; nothing was left behind");
+    pthread_mutex_lock(&w->mutex);
+    w->done += bytes;
+    out_bar_at(&w->bar, w->done, w->total);
+    pthread_mutex_unlock(&w->mutex);
+    return FM_OK;
+}
+
+static fm_status watched_read(void *ctx, const fm_entry *e, void *dst)
+{
+    watched *w = ctx;
+    return watch(w, w->from.read(w->from.ctx, e, dst), e->bytes);
+}
+
+static fm_status watched_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                               void *dst, unsigned flags)
+{
+    watched *w = ctx;
+    return watch(w, w->from.range(w->from.ctx, e, offset, bytes, dst, flags), bytes);
+}
+
+static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
+                                fm_export_format format, fm_dtype dtype)
+{
+    watched w = {.from = fm_store_provider(fm_repo_store(c->repo))};
+    fm_provider p = {.ctx = &w, .read = watched_read, .range = watched_range};
+    for (size_t i = 0; i < fm_tree_count(tree); i++)
+        if (fm_tree_at(tree, i)->kind != FM_ENTRY_FILE)
+            w.total += fm_tree_at(tree, i)->bytes;
+    pthread_mutex_init(&w.mutex, NULL);
+    out_bar_begin(&w.bar, "writing");
+    cli_catch_interrupts();
+    fm_status rc = fm_export(tree, &p, dst, format, dtype);
+    out_progress_end();
+    pthread_mutex_destroy(&w.mutex);
+    return rc;
+}
 
 int cmd_export(cli *c, int argc, char **argv)
 {
@@ -39,10 +91,8 @@ int cmd_export(cli *c, int argc, char **argv)
     fm_status rc = cli_lease(c, false, "export");
     if (rc == FM_OK)
         rc = cli_resolve(c, args[0], &oid, &tree);
-    if (rc == FM_OK) {
-        fm_provider p = fm_store_provider(fm_repo_store(c->repo));
-        rc = fm_export(tree, &p, args[1], formats[f], dtype);
-    }
+    if (rc == FM_OK)
+        rc = export_watched(c, tree, args[1], formats[f], dtype);
     if (rc == FM_OK)
         printf("%s written to %s (%s)\n", args[0], args[1], format);
     fm_tree_free(tree);

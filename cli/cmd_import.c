@@ -18,8 +18,7 @@ typedef struct import {
 
 static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
 {
-    (void)ctx;
-    out_progress("storing %s of %s", out_bytes(done), out_bytes(total));
+    out_bar_at(ctx, done, total);
     return cli_interrupted != 0;
 }
 
@@ -57,15 +56,17 @@ static fm_status compose(import *im)
 static fm_status store_tree(cli *c, import *im)
 {
     fm_txn *txn = NULL;
+    out_bar bar;
     fm_provider p = fm_source_provider(im->source);
     fm_store *store = fm_repo_store(c->repo);
     fm_status rc = fm_txn_begin(&txn, store);
+    out_bar_begin(&bar, "storing");
     if (rc == FM_OK && im->parent)
         rc = fm_txn_offer(txn, im->parent);
     if (rc == FM_OK)
         rc = offer_branches(c, txn);
     if (rc == FM_OK)
-        rc = fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, NULL);
+        rc = fm_txn_put_tree(txn, fm_source_tree(im->source), &p, im->parent, show_bytes, &bar);
     for (size_t i = 0; rc == FM_OK && i < im->suites.count; i++)
         rc = tree_add_suite(txn, im->tree, im->suites.item[i]);
     if (rc == FM_OK)
@@ -155,7 +156,10 @@ import im = {0 };
     if (rc == FM_OK && im.parent_rev)
         rc = cli_resolve(c, im.parent_rev, &im.parent_oid, &im.parent);
     if (rc == FM_OK)
+        out_progress("hashing %s", im.src);
+    if (rc == FM_OK)
         rc = fm_source_open(&im.source, im.src);
+    out_progress_end();
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
     if (rc == FM_OK)

@@ -173,6 +173,52 @@ void out_progress_end(void)
     progress_shown = false;
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void out_bar_begin(out_bar *b, const char *verb)
+{
+    *b = (out_bar){verb, now_s(), 0};
+}
+
+void out_bar_text(char *out, size_t bytes, const char *verb, uint64_t done_bytes,
+                  uint64_t total_bytes, double seconds)
+{
+    enum { WIDTH = 24 };
+    char bar[WIDTH + 1], left[32] = "";
+    done_bytes = FM_MIN(done_bytes, total_bytes);
+    const double part = total_bytes ? (double)done_bytes / (double)total_bytes : 1;
+    const double rate = seconds > 0 ? (double)done_bytes / seconds : 0;
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < (int)(part * WIDTH) ? '#' : '-';
+    bar[WIDTH] = '\0';
+    if (rate > 0 && seconds > 0.5) {
+        const uint64_t s = (uint64_t)((double)(total_bytes - done_bytes) / rate + 0.5);
+        if (s >= 3600)
+            snprintf(left, sizeof left, "  %llu:%02u:%02u left", (unsigned long long)(s / 3600),
+                     (unsigned)(s / 60 % 60), (unsigned)(s % 60));
+        else
+            snprintf(left, sizeof left, "  %u:%02u left", (unsigned)(s / 60), (unsigned)(s % 60));
+    }
+    snprintf(out, bytes, "%s [%s] %s of %s  %s/s%s", verb, bar, out_bytes(done_bytes),
+             out_bytes(total_bytes), out_bytes((uint64_t)rate), left);
+}
+
+void out_bar_at(out_bar *b, uint64_t done_bytes, uint64_t total_bytes)
+{
+    char text[256];
+    const double now = now_s();
+    if (now - b->drawn_s < 0.1)
+        return;
+    b->drawn_s = now;
+    out_bar_text(text, sizeof text, b->verb, done_bytes, total_bytes, now - b->begun_s);
+    out_progress("%s", text);
+}
+
 fm_status out_json(fm_json *v)
 {
     fm_buf b;

@@ -28,6 +28,18 @@ void out_table_free(out_table *t);                                /* unprinted; 
 void out_progress(const char *fmt, ...) FM_PRINTF(1, 2);
 void out_progress_end(void);
 
+/* The same as a bar with what is done, the rate and the time left: for work whose size is known. Calls
+ * are cheap (ten lines a second are drawn at most); out_progress_end takes the line away. */
+typedef struct out_bar {
+    const char *verb; /* "storing" */
+    double begun_s, drawn_s;
+} out_bar;
+void out_bar_begin(out_bar *b, const char *verb);
+void out_bar_at(out_bar *b, uint64_t done_bytes, uint64_t total_bytes);
+/* "storing [#####-----] 1.2 GB of 3.4 GB  230 MB/s  0:09 left". seconds: since it began. */
+void out_bar_text(char *out, size_t bytes, const char *verb, uint64_t done_bytes,
+                  uint64_t total_bytes, double seconds);
+
 /* Pretty JSON and a newline to stdout; consumes v. */
 fm_status out_json(fm_json *v);
 /* Build objects and arrays without a check per line: the first failure sticks in *rc, value is
