@@ -2,7 +2,7 @@
  * all objects that wait, and written in order. What txn.c, put.c and the search for parents share.
  *
  * Memory does not grow with an object: a batch holds a few leaves a thread, and the coded leaves of
- * one object wait in memory up to FMI_PAYLOAD_HELD_BYTES, in a temporary beyond, because a record's
+ * one object wait in memory up to a limit, in a temporary beyond, because a record's
  * head comes before its payload. Leaves are coded apart and written in order of their objects, so
  * the bytes of a pack depend neither on the number of threads nor on where batches end. */
 #ifndef FM_STORE_PUT_H
@@ -12,7 +12,9 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_PAYLOAD_HELD_BYTES ((size_t)24 << 20)
+/* Coded leaves in memory at most: fewer where many threads have scratch memory of their own. */
+#define FMI_PAYLOAD_HELD_MIN_BYTES ((size_t)24 << 20)
+#define FMI_PAYLOAD_HELD_MAX_BYTES ((size_t)96 << 20)
 #define FMI_STAGED_READ_MAX_BYTES ((uint64_t)48 << 20) /* a parent in the same transaction */
 #define FMI_PACK_ROLL_BYTES ((uint64_t)2 << 30)        /* a transaction goes on in another pack */
 enum { FMI_TXN_THREADS_MAX = 16, FMI_SLOTS_PER_THREAD = 4, FMI_SLOTS_MAX = 32 };
@@ -69,6 +71,7 @@ struct fm_txn {
     fmi_put **queue; /* in the order of writing */
     size_t queued, queue_cap;
     uint64_t leaves_waiting;
+    size_t held_max;
     fm_buf payload; /* coded leaves of queue[0], or the last of them beside a spill */
     fm_writer *spill;
     fmi_new_pack *pack;

@@ -31,13 +31,15 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     t->store = s;
     t->roll_bytes = FMI_PACK_ROLL_BYTES;
     fm_buf_init(&t->head, 0);
-    fm_buf_init(&t->payload, 2 * FMI_PAYLOAD_HELD_BYTES);
+    fm_buf_init(&t->payload, 2 * FMI_PAYLOAD_HELD_MAX_BYTES);
     fm_status rc = fmi_store_lease_need(s); /* before the first look at what is stored */
     if (rc == FM_OK)
         rc = new_pool(&t->pool);
     if (rc != FM_OK)
         goto fail;
     t->threads = fm_pool_threads(t->pool);
+    t->held_max = FMI_PAYLOAD_HELD_MAX_BYTES / FM_MAX(t->threads, 2u) * 2;
+    t->held_max = FM_MAX(t->held_max, FMI_PAYLOAD_HELD_MIN_BYTES);
     rc = FM_ENOMEM;
     t->coder = fm_calloc(t->threads, sizeof(fmi_coder *));
     t->slots = FM_MIN((size_t)t->threads * FMI_SLOTS_PER_THREAD, (size_t)FMI_SLOTS_MAX);

@@ -32,8 +32,13 @@ fm_status fmi_payload_append(fm_txn *t, const void *data, size_t len)
 {
     fm_status rc = FM_OK;
 
-    if (t->payload.len + len > FMI_PAYLOAD_HELD_BYTES)
+    if (t->payload.len + len > t->held_max)
         rc = spill_held(t);
+    if (rc == FM_OK && t->payload.cap < t->held_max && t->payload.len > t->held_max / 16) {
+        const size_t held = t->payload.len; /* in one step: growing would copy it over and over */
+        fm_ignore(!fm_buf_extend(&t->payload, t->held_max - held), "fm_buf_ok tells below");
+        t->payload.len = held;
+    }
     fm_buf_append(&t->payload, data, len);
     return rc == FM_OK ? fm_buf_ok(&t->payload) : rc;
 }

@@ -90,7 +90,7 @@ typedef struct run {
     opened parent[FILES_MAX + 1];
     size_t parents;
     uint64_t raw, stored;
-    double in_s, out_s, again_s; /* CPU seconds */
+    sk_cpu in, out, again;
     sk_codecs codecs;
 } run;
 
@@ -101,6 +101,8 @@ static void store_source(run *r, const opened *o, uint64_t *stored)
     fm_provider p = fm_source_provider(o->src);
     const fm_tree *parent = r->parents ? fm_source_tree(r->parent[0].src) : NULL;
     tk_ok(fm_txn_begin(&t, r->store));
+    for (size_t i = 0; i < r->parents; i++)
+        tk_ok(fm_txn_offer(t, fm_source_tree(r->parent[i].src)));
     tk_ok(fm_txn_put_tree(t, fm_source_tree(o->src), &p, parent, NULL, NULL));
     tk_ok(fm_txn_commit(t, &st));
     fm_txn_close(t);
@@ -122,27 +124,27 @@ static void close_file(opened *o)
 static void run_child(run *r, opened *o, char *out, bool last)
 {
     uint64_t stored;
-    double begun = sk_cpu_s();
+    sk_cpu begun = sk_cpu_now();
     open_file(o, o->path);
     store_source(r, o, &stored);
-    r->in_s += sk_cpu_s() - begun;
+    sk_cpu_add(&r->in, &begun);
     r->raw += fm_source_file_bytes(o->src);
     r->stored += stored;
     sk_count_codecs(&r->codecs, r->store, fm_source_tree(o->src));
     fm_provider p = fm_store_provider(r->store);
-    begun = sk_cpu_s();
+    begun = sk_cpu_now();
     tk_ok(fm_export(fm_source_tree(o->src), &p, out, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
-    r->out_s += sk_cpu_s() - begun;
+    sk_cpu_add(&r->out, &begun);
     sk_same_file(o->path, out);
     tk_ok(fm_remove_tree(out));
     if (!last)
         return;
     fm_source *again;
-    begun = sk_cpu_s();
+    begun = sk_cpu_now();
     tk_ok(fm_source_open(&again, o->path));
     opened twice = {again, NULL};
     store_source(r, &twice, &stored);
-    r->again_s = sk_cpu_s() - begun;
+    sk_cpu_add(&r->again, &begun);
     fm_source_close(again);
 }
 
@@ -165,6 +167,11 @@ static double goal_of(const bench *b, const bench_case *c, const sk_peers *peers
     return strtod(c->goal, NULL);
 }
 
+static void print_rate(const char *what, double mb, const sk_cpu *cpu)
+{
+    printf("  %s %.0f MB/s a core (%.0f) ", what, mb / cpu->all_s, mb / cpu->user_s);
+}
+
 static void print_case(const bench *b, const bench_case *c, const run *r, const sk_peers *peers)
 {
     const double goal = goal_of(b, c, peers), mb = (double)r->raw / 1e6;
@@ -175,8 +182,11 @@ static void print_case(const bench *b, const bench_case *c, const run *r, const 
     printf("\n ");
     for (size_t i = 0; i < peers->count; i++)
         printf(" %s %.2f %%", peers->name[i], peers->percent[i]);
-    printf("%s\n  in %.0f MB/s, out %.0f MB/s, again %.0f MB/s a core\n  ", peers->skipped,
-           mb / r->in_s, mb / r->out_s, mb / (double)c->children.count / r->again_s);
+    printf("%s\n", peers->skipped);
+    print_rate("in", mb, &r->in);
+    print_rate("out", mb, &r->out);
+    print_rate("again", mb / (double)c->children.count, &r->again);
+    printf("(in brackets: without the kernel)\n  ");
     sk_print_codecs(&r->codecs);
     fflush(stdout);
 }

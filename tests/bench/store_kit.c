@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static double clock_s(clockid_t id)
@@ -15,7 +16,22 @@ static double clock_s(clockid_t id)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-double sk_cpu_s(void)
+sk_cpu sk_cpu_now(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (sk_cpu){clock_s(CLOCK_PROCESS_CPUTIME_ID),
+                    (double)u.ru_utime.tv_sec + 1e-6 * (double)u.ru_utime.tv_usec};
+}
+
+void sk_cpu_add(sk_cpu *sum, const sk_cpu *begun)
+{
+    const sk_cpu now = sk_cpu_now();
+    sum->all_s += now.all_s - begun->all_s;
+    sum->user_s += now.user_s - begun->user_s;
+}
+
+static double cpu_s(void)
 {
     return clock_s(CLOCK_PROCESS_CPUTIME_ID);
 }
@@ -25,24 +41,45 @@ double sk_wall_s(void)
     return clock_s(CLOCK_MONOTONIC);
 }
 
+static double write_s(const uint8_t *data, size_t bytes)
+{
+    char *dir = tk_scratch(), *path = fm_path_join(dir, "written");
+    fm_writer *w;
+    const double begun = cpu_s();
+    tk_ok(fm_writer_open(&w, path, NULL));
+    tk_ok(fm_writer_write(w, data, bytes));
+    tk_ok(fm_writer_write(w, data, bytes));
+    tk_ok(fm_writer_commit(w, NULL));
+    fm_writer_close(w);
+    const double took = cpu_s() - begun;
+    tk_ok(fm_remove_file(path));
+    fm_free(path);
+    fm_free(dir);
+    return took;
+}
+
 void sk_print_limits(void)
 {
     const size_t bytes = (size_t)64 << 20;
     uint8_t *a = fm_malloc(bytes), *b = fm_malloc(bytes);
-    fm_digest d;
+    fm_digest d[2];
     memset(a, 1, bytes);
     memset(b, 2, bytes);
-    double begun = sk_cpu_s();
+    double begun = cpu_s();
     for (int i = 0; i < 8; i++) {
         memcpy(b, a, bytes);
         __asm__ volatile("" : : "r"(b) : "memory");
     }
-    const double copy = sk_cpu_s() - begun;
-    begun = sk_cpu_s();
-    for (int i = 0; i < 4; i++)
-        tk_ok(fm_sha256(&d, a, bytes));
-    printf("limits of this run, one core: memcpy %.0f MB/s, SHA-256 %.0f MB/s\n",
-           8e-6 * (double)bytes / copy, 4e-6 * (double)bytes / (sk_cpu_s() - begun));
+    const double copy = cpu_s() - begun;
+    begun = cpu_s();
+    tk_ok(fm_sha256(&d[0], a, bytes));
+    const double one = cpu_s() - begun;
+    begun = cpu_s();
+    tk_ok(fm_sha256_two(d, fm_span_of(a, bytes), fm_span_of(b, bytes)));
+    const double two = cpu_s() - begun, mb = 1e-6 * (double)bytes;
+    printf("limits of this run, one core: memcpy %.0f MB/s, SHA-256 %.0f MB/s (two at once %.0f), "
+           "writing a file %.0f MB/s\n",
+           8 * mb / copy, mb / one, 2 * mb / two, 2 * mb / write_s(a, bytes));
     fm_free(a);
     fm_free(b);
 }

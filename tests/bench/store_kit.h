@@ -5,10 +5,16 @@
 #include "store/store.h"
 #include "tests/testkit.h"
 
-double sk_cpu_s(void); /* of the process, all threads */
+/* Of the process, all threads: with the kernel's part, which on a virtual machine is mostly fresh pages
+ * for files, and without it. */
+typedef struct sk_cpu {
+    double all_s, user_s;
+} sk_cpu;
+sk_cpu sk_cpu_now(void);
+void sk_cpu_add(sk_cpu *sum, const sk_cpu *begun); /* the time since then */
 double sk_wall_s(void);
 
-void sk_print_limits(void); /* memcpy and SHA-256 on one core, in this run */
+void sk_print_limits(void); /* memcpy, SHA-256 and writing a file on one core, in this run */
 void sk_same_file(const char *a, const char *b);
 
 #define SK_PEERS_MAX 4

@@ -166,13 +166,13 @@ static fm_tree *made_tree(const made *m, uint64_t large_rows)
 }
 
 static void put_made(fm_store *s, const fm_tree *tree, made *m, const fm_tree *parent,
-                     uint64_t roll_bytes)
+                     size_t held_max)
 {
     fm_provider p = {.ctx = m, .read = made_read, .range = made_range};
     fm_txn *t;
     tk_ok(fm_txn_begin(&t, s));
-    if (roll_bytes)
-        t->roll_bytes = roll_bytes;
+    if (held_max)
+        t->held_max = held_max;
     tk_ok(fm_txn_put_tree(t, tree, &p, parent, NULL, NULL));
     tk_ok(fm_txn_commit(t, NULL));
     fm_txn_close(t);
@@ -214,7 +214,7 @@ static void leave_one_cpu(cpu_set_t *before)
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
 }
 
-/* The large tensor's coded form is beyond what is held in memory, so it goes by a temporary. */
+/* Once with one thread, and coded leaves going by a temporary. */
 static void packs_do_not_depend_on_threads(void **state)
 {
     (void)state;
@@ -227,8 +227,8 @@ static void packs_do_not_depend_on_threads(void **state)
         char *root = fresh_store(&s);
         if (one)
             leave_one_cpu(&before);
-        put_made(s, a, &base, NULL, 0);
-        put_made(s, b, &child, a, 0);
+        put_made(s, a, &base, NULL, one ? 3 << 20 : 0);
+        put_made(s, b, &child, a, one ? 3 << 20 : 0);
         if (one)
             assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
         expect_made(s, a, &base);
