@@ -39,11 +39,18 @@ static fm_status watched_range(void *ctx, const fm_entry *e, uint64_t offset, ui
     return watch(w, w->from.range(w->from.ctx, e, offset, bytes, dst, flags), bytes);
 }
 
+static fm_status watched_place(void *ctx, const fm_entry *e, fm_file_part *out)
+{
+    watched *w = ctx;
+    return watch(w, w->from.place(w->from.ctx, e, out), out->path ? e->bytes : 0);
+}
+
 static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
                                 fm_export_format format, fm_dtype dtype)
 {
     watched w = {.from = fm_store_provider(fm_repo_store(c->repo))};
-    fm_provider p = {.ctx = &w, .read = watched_read, .range = watched_range};
+    fm_provider p = {
+        .ctx = &w, .read = watched_read, .range = watched_range, .place = watched_place};
     for (size_t i = 0; i < fm_tree_count(tree); i++)
         if (fm_tree_at(tree, i)->kind != FM_ENTRY_FILE)
             w.total += fm_tree_at(tree, i)->bytes;

@@ -52,6 +52,10 @@ typedef struct exp_pump exp_pump;
 typedef fm_status (*exp_sink_fn)(void *ctx, const uint8_t *data, size_t len);
 fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, void *ctx);
 void exp_pump_free(exp_pump *m);
+/* Entries of a leaf and more that lie in a file as they are go to this sink, unverified. NULL: none. */
+typedef fm_status (*exp_place_fn)(void *ctx, const fm_file_part *place, uint64_t offset,
+                                  uint64_t len);
+void exp_pump_places(exp_pump *m, exp_place_fn sink);
 void exp_pump_flags(exp_pump *m, unsigned range_flags); /* of the reads from now on; first 0 */
 /* Bytes [offset, offset + bytes) of e. */
 fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes);

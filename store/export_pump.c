@@ -26,6 +26,7 @@ struct exp_pump {
     part *part;
     size_t slots, used;
     exp_sink_fn sink;
+    exp_place_fn place_sink;
     void *ctx;
 };
 
@@ -71,6 +72,11 @@ fm_status exp_pump_new(exp_pump **out, const fm_provider *p, exp_sink_fn sink, v
 void exp_pump_flags(exp_pump *m, unsigned flags)
 {
     m->flags = flags;
+}
+
+void exp_pump_places(exp_pump *m, exp_place_fn sink)
+{
+    m->place_sink = sink;
 }
 
 static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
@@ -137,11 +143,30 @@ static fm_status add(exp_pump *m, const part *stretch)
     return m->used == m->slots ? exp_pump_flush(m) : FM_OK;
 }
 
+/* *done: the bytes went from file to file. */
+static fm_status pump_place(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                            bool *done)
+{
+    fm_file_part place;
+    fm_status rc = m->p->place(m->p->ctx, e, &place);
+
+    *done = rc == FM_OK && place.path;
+    if (*done)
+        rc = exp_pump_flush(m);
+    if (rc == FM_OK && *done)
+        rc = m->place_sink(m->ctx, &place, offset, bytes);
+    fm_free(place.path);
+    return rc;
+}
+
 fm_status exp_pump_entry(exp_pump *m, const fm_entry *e, uint64_t offset, uint64_t bytes)
 {
     fm_status rc = FM_OK;
+    bool done = false;
 
-    while (rc == FM_OK && bytes > 0) {
+    if (m->place_sink && m->p->place && bytes >= FM_LEAF_BYTES && e->kind != FM_ENTRY_FILE)
+        rc = pump_place(m, e, offset, bytes, &done);
+    while (!done && rc == FM_OK && bytes > 0) {
         /* up to a leaf's end, so that no leaf is read twice */
         const uint64_t stop = (offset / PART_BYTES + 1) * PART_BYTES;
         const part p = {.e = e, .offset = offset, .bytes = FM_MIN(bytes, stop - offset)};

@@ -33,6 +33,22 @@ static fm_status emit(void *ctx, const uint8_t *data, size_t len)
     return rc == FM_OK ? fm_writer_write(r->file, data, len) : rc;
 }
 
+/* Hashed where they are mapped, copied by the kernel. */
+static fm_status emit_place(void *ctx, const fm_file_part *place, uint64_t offset, uint64_t len)
+{
+    enum { PIECE = 1 << 20 };
+    rebuild *r = ctx;
+    const fm_file_map map = {place->data.data, place->data.len};
+    fm_status rc = FM_OK;
+
+    for (uint64_t at = 0; rc == FM_OK && at < len; at += PIECE) {
+        const size_t n = (size_t)FM_MIN(len - at, (uint64_t)PIECE);
+        rc = fm_hasher_update(r->hash, map.data + offset + at, n);
+        fm_map_forget(&map, (size_t)(offset + at), n);
+    }
+    return rc == FM_OK ? fm_writer_copy(r->file, place->path, place->offset + offset, len) : rc;
+}
+
 static fm_status spend(rebuild *r, uint64_t bytes)
 {
     if (bytes > r->left)
@@ -134,8 +150,8 @@ static fm_status check_file(rebuild *r, const char *name, const char *sha)
     return FM_OK;
 }
 
-/* One file, written and judged. Its own digest is over all of its bytes, so the leaves' digests need
- * not be compared beside it. */
+/* One file, written and judged. Its own digest is over all of its bytes, so the leaves' digests
+ * need not be compared beside it. */
 static fm_status write_file(rebuild *r, const fm_json *file, const char *name, const char *path,
                             unsigned flags)
 {
@@ -147,6 +163,7 @@ static fm_status write_file(rebuild *r, const fm_json *file, const char *name, c
     if (!fm_json_is(pieces, FM_JSON_ARRAY) || !get_u64(fm_json_get(file, "bytes"), &r->left))
         return bad(name, "has no 'pieces' or no 'bytes'");
     exp_pump_flags(r->pump, flags);
+    exp_pump_places(r->pump, flags & FM_RANGE_UNCHECKED ? emit_place : NULL);
     rc = fm_writer_open(&r->file, path, NULL);
     if (rc == FM_OK)
         rc = fm_writer_reserve(r->file, r->left);
@@ -164,8 +181,8 @@ static fm_status write_file(rebuild *r, const fm_json *file, const char *name, c
     return rc;
 }
 
-/* What does not come out right is made again with every leaf compared: damage is then named, and where
- * another place has the bytes, that is read. */
+/* What does not come out right is made again with every leaf compared: damage is then named, and
+ * where another place has the bytes, that is read. */
 static fm_status rebuild_file(rebuild *r, const fm_json *file, const char *name, const char *path)
 {
     fm_status rc = write_file(r, file, name, path, FM_RANGE_UNCHECKED);

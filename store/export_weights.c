@@ -1,5 +1,5 @@
-/* export_weights.c - the bytes of planned weights, a stretch of rows at a time: as they are stored, or
- * widened, merged and rounded again. */
+/* export_weights.c - the bytes of planned weights, a stretch of rows at a time: as they are
+ * stored, or widened, merged and rounded again. */
 #include "store/export_impl.h"
 
 #include "store/base/mem.h"

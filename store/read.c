@@ -208,7 +208,10 @@ static fm_status provide(void *ctx, const fm_entry *e, void *dst)
 
 fm_provider fm_store_provider(fm_store *s)
 {
-    fm_provider p = {
-        .ctx = s, .read = provide, .view = provide_view, .range = fmi_store_provide_range};
+    fm_provider p = {.ctx = s,
+                     .read = provide,
+                     .view = provide_view,
+                     .range = fmi_store_provide_range,
+                     .place = fmi_store_provide_place};
     return p;
 }

@@ -194,3 +194,43 @@ fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,
 
     return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", e->path);
 }
+
+/* ==== places =============================================================================== */
+
+static bool is_raw(const fmi_record *r)
+{
+    for (uint32_t i = 0; i < r->leaf_count; i++)
+        if (fmi_leaf_codec(r, i) != FMI_CODEC_RAW ||
+            fmi_leaf_stored(r, i) != fmi_leaf_bytes(r->bytes, i))
+            return false;
+    return r->leaf_count > 0 && r->bytes <= r->payload_bytes;
+}
+
+/* Where the bytes lie in a pack as they are. An error here is one of the read that follows. */
+fm_status fmi_store_provide_place(void *ctx, const fm_entry *e, fm_file_part *out)
+{
+    fm_store *s = ctx;
+    fmi_record r;
+    fmi_place at;
+    fm_error_state kept;
+
+    *out = (fm_file_part){NULL, 0, {NULL, 0}};
+    if (e->kind == FM_ENTRY_FILE)
+        return FM_OK;
+    fm_error_save(&kept);
+    const fm_status rc = fmi_store_record(s, &e->id, 0, true, &r, &at);
+    fm_error_restore(&kept);
+    if (rc != FM_OK || r.bytes != e->bytes || !is_raw(&r))
+        return FM_OK;
+    pthread_mutex_lock(&s->mutex);
+    const fmi_open_pack *p = s->open;
+    while (p && (r.payload < p->map.data || r.payload >= p->map.data + p->map.len))
+        p = p->next;
+    pthread_mutex_unlock(&s->mutex);
+    if (!p)
+        return FM_OK;
+    out->path = fmi_store_pack_path(s, p->name);
+    out->offset = (uint64_t)(r.payload - p->map.data);
+    out->data = fm_span_of(r.payload, (size_t)r.bytes);
+    return out->path ? FM_OK : FM_ENOMEM;
+}

@@ -136,7 +136,8 @@ void fmi_cache_return(fmi_leaf_cache *k, fmi_held_leaf *held);
 
 /* The chain that ranges were read from last is let go of. */
 void fmi_store_forget_recent(fm_store *s);
-/* fm_provider's range. */
+/* fm_provider's place and range. */
+FM_CHECKED fm_status fmi_store_provide_place(void *ctx, const fm_entry *e, fm_file_part *out);
 FM_CHECKED fm_status fmi_store_provide_range(void *ctx, const fm_entry *e, uint64_t offset,
                                              uint64_t bytes, void *dst, unsigned flags);
 

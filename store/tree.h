@@ -86,6 +86,13 @@ FM_CHECKED fm_status fm_tree_put_encoded(fm_tree *tree, const char *path, fm_spa
 FM_CHECKED fm_status fm_tree_digest(fm_digest *out, const fm_tree *tree,
                                     const char *const *skip_prefix);
 
+/* A stretch of a file. data is the same bytes mapped, while whoever gave it is open. */
+typedef struct fm_file_part {
+    char *path; /* fm_free */
+    uint64_t offset;
+    fm_span data;
+} fm_file_part;
+
 /* Whoever can turn an entry into bytes: a store, an open source, a test. Thread-safe. */
 typedef struct fm_provider {
     void *ctx;
@@ -102,6 +109,9 @@ typedef struct fm_provider {
      * ask for several leaves at once. */
     fm_status (*range)(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes, void *dst,
                        unsigned flags);
+    /* May be NULL: the file in which the entry's bytes lie as they are, not verified. path NULL: they
+     * are coded. */
+    fm_status (*place)(void *ctx, const fm_entry *e, fm_file_part *out);
 } fm_provider;
 typedef enum fm_range_flags {
     /* Digests are not compared: for a caller who has a digest over all that it reads, and who reads

@@ -668,6 +668,65 @@ fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes)
     return writer_fail(w, io_fail("make room for", w->temp));
 }
 
+static atomic_bool copy_plainly;
+
+void fm_io_copy_plainly(bool plainly)
+{
+    atomic_store(&copy_plainly, plainly);
+}
+
+/* As much as the kernel is willing to copy; what is left is the caller's. */
+static fm_status copy_by_kernel(fm_writer *w, int from, uint64_t *offset, uint64_t *len)
+{
+    while (*len > 0 && !atomic_load(&copy_plainly)) {
+        loff_t in = (loff_t)*offset, out = (loff_t)w->flushed_bytes;
+        const size_t most = (size_t)FM_MIN(*len, (uint64_t)1 << 30);
+        ssize_t n = gate() ? -1 : copy_file_range(from, &in, w->fd, &out, most, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == ENOSPC || errno == EIO || errno == EDQUOT || errno == EFBIG))
+            return writer_fail(w, io_fail("write", w->temp));
+        if (n <= 0)
+            return FM_OK; /* two file systems, say, or one that has no such call */
+        *offset += (uint64_t)n;
+        *len -= (uint64_t)n;
+        w->flushed_bytes += (uint64_t)n;
+    }
+    return FM_OK;
+}
+
+fm_status fm_writer_copy(fm_writer *w, const char *path, uint64_t offset, uint64_t len)
+{
+    fm_status rc = writer_usable(w, fm_writer_offset(w), (size_t)len);
+    uint8_t *part;
+    int from;
+
+    if (rc >= 0)
+        rc = flush(w);
+    if (rc < 0)
+        return rc;
+    from = open_read(path, 0);
+    if (from < 0)
+        return io_fail("open", path);
+    rc = copy_by_kernel(w, from, &offset, &len);
+    close(from);
+    if (rc < 0 || len == 0)
+        return rc;
+    part = fm_malloc(READ_CHUNK_BYTES);
+    if (!part)
+        return FM_ENOMEM;
+    while (rc >= 0 && len > 0) {
+        const size_t n = (size_t)FM_MIN(len, (uint64_t)READ_CHUNK_BYTES);
+        rc = fm_pread_file(path, offset, part, n);
+        if (rc >= 0)
+            rc = fm_writer_write(w, part, n);
+        offset += n;
+        len -= n;
+    }
+    fm_free(part);
+    return rc;
+}
+
 uint64_t fm_writer_offset(const fm_writer *w)
 {
     return w->flushed_bytes + w->held_bytes;

@@ -35,6 +35,11 @@ FM_CHECKED fm_status fm_writer_write(fm_writer *w, const void *data, size_t len)
 /* The file will have about this many bytes: room is set aside where the file system can, so that a
  * full disk is told of before the work and the file lies in one piece. FM_EIO: there is no room. */
 FM_CHECKED fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes);
+/* Appends bytes [offset, offset + len) of another file, inside the kernel where it can: blocks are then
+ * shared on file systems that know how (XFS, Btrfs) and copied without passing through this process
+ * elsewhere. FM_ECORRUPT: the file ends before. */
+FM_CHECKED fm_status fm_writer_copy(fm_writer *w, const char *path, uint64_t offset, uint64_t len);
+void fm_io_copy_plainly(bool plainly); /* tests: as where the kernel cannot */
 FM_CHECKED fm_status fm_writer_pwrite(fm_writer *w, uint64_t offset, const void *data, size_t len);
 uint64_t fm_writer_offset(const fm_writer *w);
 /* Reads back what was written so far (flushes first). FM_EINVAL beyond it. */
