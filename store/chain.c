@@ -287,8 +287,8 @@ static fm_status wrong_leaf(const fmi_record *r, uint32_t i, bool against)
                    hex, i, fmi_op_name(r->recipe.op), base);
 }
 
-static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
-                             uint8_t *dst, const uint8_t *against)
+static fm_status decode_coded(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
+                              uint8_t *dst, const uint8_t *against)
 {
     const fmi_record *r = &ch->link[k];
     size_t bytes = fmi_leaf_bytes(r->bytes, i);
@@ -307,6 +307,19 @@ static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint
     }
     fmi_leaf_digest(r, i, &want);
     return fm_digest_eq(&got, &want) ? FM_OK : wrong_leaf(r, i, against != NULL);
+}
+
+static fm_status decode_link(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i,
+                             uint8_t *dst, const uint8_t *against)
+{
+    fm_status rc = decode_coded(ch, c, k, i, dst, against);
+    const char *path = rc == FM_ECORRUPT ? fm_map_failed(ch->link[k].payload) : NULL;
+    char hex[FM_HEX_CHARS + 1];
+    if (!path)
+        return rc;
+    fm_digest_hex(&ch->link[k].id, hex);
+    return fm_fail(rc, "object %s, leaf %u: %s was cut since it was opened, or its disk fails", hex,
+                   i, path);
 }
 
 static fm_status link_leaf(const fmi_chain *ch, fmi_coder *c, uint32_t k, uint32_t i, uint8_t *dst);

@@ -176,7 +176,7 @@ static fm_status note_verified(fsck_state *f)
 static fm_status check_pack(fsck_state *f, const char *path)
 {
     fm_file_map map = {NULL, 0};
-    fm_status rc = fm_map_file(&map, path);
+    fm_status rc = fm_map_verified(&map, path);
     if (rc == FM_ENOTFOUND)
         return FM_OK;
     if (rc != FM_OK)
@@ -195,7 +195,7 @@ static fm_status check_pack(fsck_state *f, const char *path)
         rc = check_name(f, bytes);
     if (rc == FM_OK && f->full)
         rc = note_verified(f);
-    fm_unmap_file(&map);
+    fm_unmap_verified(&map);
     return rc;
 }
 

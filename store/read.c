@@ -177,6 +177,10 @@ fm_status fm_store_view(fm_store *s, const fm_digest *id, fm_span *out)
                          hex, i);
         }
     }
+    /* Who has the view compares nothing any more. */
+    if (rc == FM_OK && !fm_map_pin(r.payload))
+        rc = fm_fail(FM_ECORRUPT, "%s was cut since it was opened, or its disk fails",
+                     fm_map_failed(r.payload));
     if (rc == FM_OK)
         *out = fm_span_of(r.payload, (size_t)r.bytes);
     return rc;

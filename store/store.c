@@ -48,7 +48,7 @@ fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
     *sound = false;
     fm_file_map map = {NULL, 0};
     char *path = fmi_store_pack_path(s, name);
-    fm_status rc = path ? fm_map_file(&map, path) : FM_ENOMEM;
+    fm_status rc = path ? fm_map_verified(&map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND)
         return FM_OK; /* removed since it was listed */
@@ -63,7 +63,7 @@ fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
     rc = walked;
     if (walked == FM_ECORRUPT || walked == FM_EVERSION) /* one pack must not close the others */
         rc = fmi_index_put_pack(s->index, name, map.len, false, &st.pack, &known);
-    fm_unmap_file(&map);
+    fm_unmap_verified(&map);
     return rc;
 }
 
@@ -241,7 +241,7 @@ fm_status fmi_store_rescan(fm_store *s, bool fresh)
 static fm_status map_pack(const fm_store *s, fmi_open_pack *p, uint64_t bytes)
 {
     char *path = fmi_store_pack_path(s, p->name);
-    fm_status rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
+    fm_status rc = path ? fm_map_verified(&p->map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND)
         return fm_fail(FM_ECONFLICT, "pack %s is gone since it was indexed: run fsck", p->name);
@@ -279,7 +279,7 @@ static fm_status open_pack(fm_store *s, int64_t row, const fmi_open_pack **out)
     memcpy(p->name, name, sizeof name);
     rc = map_pack(s, p, bytes);
     if (rc != FM_OK) {
-        fm_unmap_file(&p->map);
+        fm_unmap_verified(&p->map);
         fm_free(p);
         return rc;
     }
@@ -381,7 +381,7 @@ void fm_store_close(fm_store *s)
     while (s->open) {
         fmi_open_pack *p = s->open;
         s->open = p->next;
-        fm_unmap_file(&p->map);
+        fm_unmap_verified(&p->map);
         fm_free(p);
     }
     for (size_t i = 0; i < s->idle_count; i++)

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "store/base/io.h"
+#include "store/base/guard.h"
 #include "store/base/map.h"
 #include "store/codec.h"
 #include "store/index.h"

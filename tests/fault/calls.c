@@ -37,7 +37,7 @@ static bool worth(const fk_command *c, uint64_t at)
 {
     bool inside = at > 1 && at < c->calls && c->kind[at - 2] == REC_WRITE &&
                   c->kind[at - 1] == REC_WRITE && c->kind[at] == REC_WRITE;
-    return all || !inside || (at + seed) % 5 == 0;
+    return all || !inside || (at + seed) % 8 == 0;
 }
 
 /* The command again, undisturbed: exit 0, or 128 where its work has landed already. */
@@ -70,7 +70,7 @@ static void one(const fk_command *c, const fk_fate *f, bool survives)
     const char *wrong = fk_wrong(world.work, &world.before, &c->after, code == 0);
     if (*wrong)
         failed(c, f, "afterwards", wrong);
-    if (all || (points + seed) % 4 == 0)
+    if (all || (points + seed) % 6 == 0)
         again(c, f);
 }
 
@@ -80,12 +80,12 @@ static void each_way(const fk_command *c, uint64_t at)
     for (size_t k = 0; k < FM_ARRAY_LEN(errors); k++)
         if (all || k == (at + seed) % FM_ARRAY_LEN(errors))
             one(c, &(fk_fate){.at = at, .how = errors[k].how, .forever = errors[k].forever}, false);
-    if (kind == REC_WRITE && c->len[at - 1] > 1 && (all || (at + seed) % 2 == 0))
+    if (kind == REC_WRITE && c->len[at - 1] > 1 && (all || (at + seed) % 4 == 0))
         one(c, &(fk_fate){.at = at, .how = "SHORT"}, true);
     bool ours = !c->foreign[at - 1];
     if ((kind == REC_WRITE || kind == REC_CREATE || kind == REC_SYNC || kind == REC_TRUNC ||
          kind == REC_CLOSE) &&
-        (all || (at + seed) % 2 == 1))
+        (all || (at + seed) % 4 == 1))
         one(c, &(fk_fate){.at = at, .how = "EINTR"}, ours || kind == REC_WRITE);
 }
 
