@@ -232,6 +232,44 @@ done:
 
 /* ---- move ---- */
 
+/* path of the folder that holds the file of a ref. */
+static char *ref_folder(const fm_repo *r, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+
+    return fm_asprintf("%s/%.*s", r->git_path, slash ? (int)(slash - name) : 0, name);
+}
+
+/* libgit2 fsyncs the folder of a ref that it writes, not the folders that it makes for it. What
+ * stands in the way it tells better than we do. */
+static void make_folder(const fm_repo *r, const char *name)
+{
+    char *folder = ref_folder(r, name);
+    fm_error_state kept;
+
+    fm_error_save(&kept);
+    if (folder)
+        fm_ignore(fm_make_dirs(folder), "libgit2 says what is wrong");
+    fm_error_restore(&kept);
+    fm_free(folder);
+}
+
+/* After a deletion, with which empty folders may have gone: the nearest one that is there. */
+static fm_status fsync_folder(const fm_repo *r, const char *name)
+{
+    char *folder = ref_folder(r, name);
+    fm_status rc;
+
+    if (!folder)
+        return FM_ENOMEM;
+    for (char *slash = strrchr(folder, '/'); slash && !fm_path_is_dir(folder);
+         slash = strrchr(folder, '/'))
+        *slash = '\0';
+    rc = fm_fsync_dir(folder);
+    fm_free(folder);
+    return rc;
+}
+
 static fm_status move_once(fm_repo *r, const char *name, const git_oid *to, const git_oid *old,
                            const char *reflog, int *code)
 {
@@ -259,6 +297,8 @@ fm_status fmi_ref_move(fm_repo *r, const char *name, const git_oid *to, const gi
         return fm_fail(FM_EEXISTS, "'%s' already exists", name);
     if (old && (!exists || !git_oid_equal(&now, old)))
         return fm_fail(FM_ECONFLICT, "'%s' is no longer where it was", name);
+    if (!exists)
+        make_folder(r, name);
     for (unsigned step = 0;; step++) {
         rc = move_once(r, name, to, old, reflog, &code);
         if (code != GIT_ELOCKED || !wait_lock(r, name, step))
@@ -431,6 +471,8 @@ static fm_status delete_locked(fm_repo *r, const char *name, const fm_oid *old)
         if (code != GIT_ELOCKED || !wait_lock(r, name, step))
             break;
     }
+    if (rc == FM_OK)
+        rc = fsync_folder(r, name);
     if (rc == FM_OK)
         fm_ignore(fmi_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return rc;

@@ -147,7 +147,9 @@ static fm_status init_git(const char *git_path)
         rc = fmi_git_fail(code, "cannot make '%s'", git_path);
     git_config_free(config);
     git_repository_free(git);
-    return rc == FM_OK ? fm_fsync_dir(git_path) : rc;
+    /* libgit2 fsyncs little of what it makes here, and later commits only their own files: without
+     * this a stop of the machine could take objects/pack away, and all packs with it. */
+    return rc == FM_OK ? fm_fsync_tree(git_path) : rc;
 }
 
 static fm_status make_sub(const char *root, const char *name)
@@ -190,6 +192,8 @@ static fm_status init_at(const char *root)
         rc = make_sub(root, sub[i]);
     if (rc == FM_OK)
         rc = init_git(git_path);
+    if (rc == FM_OK)
+        rc = fm_fsync_dir(root);
     if (rc == FM_OK)
         rc = write_config(root);
     fm_free(config);

@@ -331,10 +331,10 @@ fm_status fm_touch_file(const char *path)
     return FM_OK;
 }
 
-fm_status fm_fsync_dir(const char *path)
+static fm_status fsync_path(const char *path, int flags)
 {
     fm_status rc = FM_OK;
-    int fd = open_read(path, O_DIRECTORY);
+    int fd = open_read(path, flags);
 
     if (fd < 0)
         return io_fail("open", path);
@@ -343,6 +343,11 @@ fm_status fm_fsync_dir(const char *path)
         rc = io_fail("fsync", path);
     close(fd);
     return rc;
+}
+
+fm_status fm_fsync_dir(const char *path)
+{
+    return fsync_path(path, O_DIRECTORY);
 }
 
 static fm_status fsync_folder_of(const char *path)
@@ -436,6 +441,29 @@ static fm_status remove_children(const char *path, int depth)
 fm_status fm_remove_tree(const char *path)
 {
     return remove_at(path, 0);
+}
+
+static fm_status fsync_at(const char *path, int depth)
+{
+    fm_names names = {NULL, 0};
+    fm_status rc = FM_OK;
+
+    if (depth >= TREE_MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
+    if (fm_path_is_dir(path))
+        rc = fm_list_dir(&names, path);
+    for (size_t i = 0; i < names.count && rc >= 0; i++) {
+        char *child = fm_path_join(path, names.name[i]);
+        rc = child ? fsync_at(child, depth + 1) : FM_ENOMEM;
+        fm_free(child);
+    }
+    fm_names_release(&names);
+    return rc < 0 ? rc : fsync_path(path, 0);
+}
+
+fm_status fm_fsync_tree(const char *path)
+{
+    return fsync_at(path, 0);
 }
 
 static int by_bytes(const void *a, const void *b)

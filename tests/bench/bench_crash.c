@@ -1,6 +1,7 @@
-/* bench_crash - many points of what tests/fault samples: bench_crash [crash|flips] [N] [SEED].
+/* bench_crash - many points of what tests/fault samples: bench_crash [crash|flips|lost] [N] [SEED].
  *
  *   crash   a command of fmstore killed at a call, within a write, or at any time (10,000)
+ *   lost    the machine stops, and what was not fsynced is lost, torn or out of order
  *   flips   one bit of a random byte of the repository is another (10,000)
  *
  * Prints the seed, the points, and how many lost anything; exit code 1 if any did. */
@@ -24,6 +25,10 @@ static void all_points(void **state)
         fk_flips seen;
         fk_flip(&w, seed, points, &seen);
         failures = seen.failures;
+    } else if (strcmp(mode, "lost") == 0) {
+        fk_losses seen;
+        fk_lose(&w, seed, (points + (unsigned)w.commands) / ((unsigned)w.commands + 1), &seen);
+        failures = seen.failures;
     } else {
         fk_crashes seen;
         fk_crash(&w, seed, 0, points, &seen);
@@ -41,8 +46,8 @@ int main(int argc, char **argv)
     mode = argc > 1 ? argv[1] : mode;
     points = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : points;
     seed = argc > 3 ? strtoull(argv[3], NULL, 10) : seed;
-    if (strcmp(mode, "crash") != 0 && strcmp(mode, "flips") != 0) {
-        fprintf(stderr, "usage: bench_crash [crash|flips] [N] [SEED]\n");
+    if (strcmp(mode, "crash") != 0 && strcmp(mode, "flips") != 0 && strcmp(mode, "lost") != 0) {
+        fprintf(stderr, "usage: bench_crash [crash|flips|lost] [N] [SEED]\n");
         return 129;
     }
     return fk_available() ? cmocka_run_group_tests(tests, NULL, NULL) : TK_SKIP;

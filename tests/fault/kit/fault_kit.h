@@ -88,6 +88,13 @@ typedef struct fk_crashes {
 } fk_crashes;
 void fk_crash(fk_world *w, uint64_t seed, uint64_t first, unsigned n, fk_crashes *out);
 
+/* Stops the machine at any point of each command, `points` times each: what was not fsynced is lost,
+ * torn or out of order (lost.c). At the end of a command its work must be there. */
+typedef struct fk_losses {
+    unsigned points, mended, failures;
+} fk_losses;
+void fk_lose(fk_world *w, uint64_t seed, unsigned points, fk_losses *out);
+
 /* Flips one bit of a random byte of a copy of the repository, n times, and looks at it in a process
  * of its own. In a pack of the store, or in git's packs, their indexes and refs: it must be
  * told, naming the file or object (a ref that reads as before may stay untold). Anywhere else: what
