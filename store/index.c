@@ -3,6 +3,7 @@
 #include "store/index.h"
 
 #include <sqlite3.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "store/base/io.h"
@@ -67,6 +68,8 @@ static const char schema[] =
     " n INTEGER NOT NULL, parent BLOB NOT NULL, PRIMARY KEY (id, pack, offset, n)) WITHOUT ROWID;"
     "CREATE INDEX edge_by_pack ON edge (pack);"
     "CREATE INDEX object_by_pack ON object (pack);"
+    "CREATE TABLE folder (seen INTEGER NOT NULL);"
+    "INSERT INTO folder VALUES (0);"
     "PRAGMA user_version = 3;";
 
 struct fmi_index {
@@ -217,6 +220,23 @@ fm_status fmi_index_to_memory(fmi_index *ix)
 {
     disconnect(ix);
     return connect(ix, ":memory:");
+}
+
+fm_status fmi_index_folder(fmi_index *ix, int64_t *seen)
+{
+    *seen = 0;
+    return read_int(ix, "SELECT seen FROM folder", seen);
+}
+
+fm_status fmi_index_set_folder(fmi_index *ix, int64_t seen)
+{
+    char sql[64];
+
+    snprintf(sql, sizeof sql, "UPDATE folder SET seen = %lld", (long long)seen);
+    sqlite3_busy_timeout(ix->db, 0);
+    fm_status rc = run(ix, sql);
+    sqlite3_busy_timeout(ix->db, BUSY_MS);
+    return rc;
 }
 
 fm_status fmi_index_check(fmi_index *ix)
@@ -403,7 +423,8 @@ fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack)
 
 fm_status fmi_index_drop_all(fmi_index *ix)
 {
-    return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;");
+    return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;"
+                   "UPDATE folder SET seen = 0;");
 }
 
 static const char *column_name(sqlite3_stmt *st, int at)

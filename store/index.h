@@ -43,6 +43,11 @@ FM_CHECKED fm_status fmi_index_find(fmi_index *ix, const fm_digest *id, uint32_t
 FM_CHECKED fm_status fmi_index_mark_bad(fmi_index *ix, const fm_digest *id, int64_t pack,
                                         uint64_t offset, bool bad);
 
+/* The time of packs/ at which the rows agreed with it; 0: not known. set does not wait for other
+ * writers: FM_EIO. */
+FM_CHECKED fm_status fmi_index_folder(fmi_index *ix, int64_t *seen);
+FM_CHECKED fm_status fmi_index_set_folder(fmi_index *ix, int64_t seen);
+
 /* One change: packs and objects put between begin and end appear together. */
 FM_CHECKED fm_status fmi_index_begin(fmi_index *ix);
 /* Keeps the change if rc is FM_OK, else undoes it. Returns rc with its text, or why not kept. */

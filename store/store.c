@@ -146,11 +146,35 @@ static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
     return rc;
 }
 
+static int64_t folder_time(const fm_store *s)
+{
+    int64_t t = 0;
+
+    return fm_file_time(&t, s->packs_dir) == FM_OK ? t : 0;
+}
+
+bool fmi_store_is_fresh(fm_store *s)
+{
+    int64_t seen = 0;
+
+    return fmi_index_folder(s->index, &seen) == FM_OK && seen != 0 && folder_time(s) == seen;
+}
+
+void fmi_store_mark_fresh(fm_store *s)
+{
+    int64_t mark = 0;
+
+    if (fm_mark_time(&mark, s->packs_dir) == FM_OK)
+        fm_ignore(fmi_index_set_folder(s->index, mark), "then the next open looks at all packs");
+}
+
 static fm_status refresh_rows(fm_store *s)
 {
     fm_names files = {NULL, 0};
     row_list rows;
+    int64_t mark = 0;
     memset(&rows, 0, sizeof rows);
+    fm_ignore(fm_mark_time(&mark, s->packs_dir), "then the next open looks at all packs too");
     fm_status rc = fm_map_new(&rows.by_name);
     if (rc == FM_OK)
         rc = fm_arena_new(&rows.arena);
@@ -165,6 +189,8 @@ static fm_status refresh_rows(fm_store *s)
         rc = fmi_index_end(s->index, rc);
     if (rc == FM_OK)
         s->unsound_packs = rows.unsound;
+    if (rc == FM_OK && rows.unsound == 0 && mark && folder_time(s) == mark)
+        fm_ignore(fmi_index_set_folder(s->index, mark), "likewise");
     fm_names_release(&files);
     fm_map_free(rows.by_name);
     fm_arena_free(rows.arena);
@@ -193,6 +219,11 @@ fm_status fmi_store_refresh(fm_store *s)
         return rc;
     rc = to_memory(s); /* the disk is full, say: reading must still work */
     return rc == FM_OK ? refresh_rows(s) : rc;
+}
+
+fm_status fmi_store_look(fm_store *s)
+{
+    return fmi_store_is_fresh(s) ? FM_OK : fmi_store_refresh(s);
 }
 
 static fm_status scan_all(fm_store *s, const fm_names *files)
@@ -363,7 +394,7 @@ fm_status fm_store_open(fm_store **out, const char *root)
     if (rc == FM_OK)
         rc = fmi_index_open(&s->index, s->index_path);
     if (rc == FM_OK)
-        rc = fmi_store_refresh(s);
+        rc = fmi_store_look(s);
     if (rc != FM_OK) {
         fm_store_close(s);
         return rc;

@@ -49,6 +49,12 @@ void fmi_store_coder_return(fm_store *s, fmi_coder *c);
 
 /* Compares packs/ with the index and mends the index. The mutex must be held. */
 FM_CHECKED fm_status fmi_store_refresh(fm_store *s);
+/* Likewise, unless the folder's time is the one at which the index agreed with it: opening need not
+ * list ten thousand packs. A miss looks at all of them all the same. The mutex must be held. */
+FM_CHECKED fm_status fmi_store_look(fm_store *s);
+bool fmi_store_is_fresh(fm_store *s); /* no look is needed */
+/* The index agrees with the folder as it is now; under the lock of publishing. */
+void fmi_store_mark_fresh(fm_store *s);
 /* Fills the index anew from every pack; with `fresh`, or where SQLite cannot read it, a new file
  * takes its place. The mutex must be held. */
 FM_CHECKED fm_status fmi_store_rescan(fm_store *s, bool fresh);

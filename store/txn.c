@@ -60,7 +60,7 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     if (rc != FM_OK)
         goto fail;
     pthread_mutex_lock(&s->mutex);
-    rc = fmi_store_refresh(s); /* once: what others store meanwhile is stored twice, harmlessly */
+    rc = fmi_store_look(s); /* once: what others store meanwhile is stored twice, harmlessly */
     pthread_mutex_unlock(&s->mutex);
     if (rc != FM_OK)
         goto fail;
@@ -378,6 +378,7 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
 {
     fm_lock *lock = NULL;
     fm_status rc = FM_OK;
+    bool fresh = false;
 
     if (stats)
         memset(stats, 0, sizeof *stats);
@@ -391,10 +392,17 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
         if (rc == FM_OK)
             rc = fm_lock_take(&lock, t->store->lock_path);
     }
+    pthread_mutex_lock(&t->store->mutex);
+    fresh = lock && fmi_store_is_fresh(t->store); /* then it stays so by what follows */
+    pthread_mutex_unlock(&t->store->mutex);
     for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
         rc = place_pack(t, &t->pack[i]);
         t->stats.bytes_stored += t->pack[i].offset;
     }
+    pthread_mutex_lock(&t->store->mutex);
+    if (rc == FM_OK && fresh)
+        fmi_store_mark_fresh(t->store);
+    pthread_mutex_unlock(&t->store->mutex);
     fm_lock_drop(lock);
     if (rc == FM_OK && stats)
         *stats = t->stats;

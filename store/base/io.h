@@ -69,6 +69,10 @@ FM_CHECKED fm_status fm_file_bytes(uint64_t *out, const char *path);
 /* Time of its last change in nanoseconds since 1970; fm_touch_file sets it to now. */
 FM_CHECKED fm_status fm_file_time(int64_t *out, const char *path);
 FM_CHECKED fm_status fm_touch_file(const char *path);
+/* Sets it to now by the exact clock, where changes made by the system count in ticks of some
+ * milliseconds: a later one cannot have the same time. *out: what it is. FM_EUNSUPPORTED where the
+ * file system keeps no such times. */
+FM_CHECKED fm_status fm_mark_time(int64_t *out, const char *path);
 char *fm_path_join(const char *a, const char *b); /* fm_free; NULL = ENOMEM */
 const char *fm_path_base(const char *path);       /* after the last '/', borrowed */
 
