@@ -17,6 +17,10 @@ if(FM_SANITIZE)
   # Instrumented code hides bounds and assignments from these three; the release build has them on.
   target_compile_options(fm_flags INTERFACE
     -fsanitize=${FM_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
-    -Wno-format-truncation -Wno-maybe-uninitialized -Wno-null-dereference)
+    -Wno-null-dereference $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>
+    $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(fm_flags INTERFACE -fsanitize=${FM_SANITIZE})
+endif()
+if(FM_FUZZ)
+  target_compile_options(fm_flags INTERFACE -fsanitize=fuzzer-no-link) # the library's branches count
 endif()
