@@ -35,15 +35,15 @@ static inline __attribute__((always_inline)) void fmi_exps_join(uint8_t *dst, co
         for (size_t i = 0; i < n; i++) {
             uint8_t t = (uint8_t)(symbol[i] ? symbol[i] + add : 0);
             fm_put_u16(dst + 2 * i,
-                       (uint16_t)(t << 7 | rest[i] >> 1 | (uint32_t)(rest[i] & 1) << 15));
+                       (uint16_t)((uint32_t)t << 7 | rest[i] >> 1u | (rest[i] & 1u) << 15));
         }
         return;
     }
     for (size_t i = 0; i < n; i++) {
         uint8_t t = (uint8_t)(symbol[i] ? symbol[i] + add : 0);
         fm_put_u32(dst + 4 * i, (uint32_t)t << 23 | (uint32_t)rest[2 * n + i] << 15 |
-                                    (uint32_t)rest[n + i] << 7 | rest[i] >> 1 |
-                                    (uint32_t)(rest[i] & 1) << 31);
+                                    (uint32_t)rest[n + i] << 7 | rest[i] >> 1u |
+                                    (rest[i] & 1u) << 31);
     }
 }
 
