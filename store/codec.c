@@ -13,6 +13,7 @@
 #include "store/codec_palette.h"
 #include "store/codec_stream.h"
 #include "store/delta.h"
+#include "store/origin.h"
 
 enum { PLANES_PLAIN = 0, PLANES_ROTATED = 1 };
 enum { NARROW_BF16 = 1, NARROW_F16 = 2 };
@@ -29,7 +30,7 @@ struct fmi_coder {
     fmi_exps *exps;
     fmi_palette *palette;
     uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
-    fm_buf trial;
+    fm_buf trial, blocks, rest;
 };
 
 bool fmi_codec_needs_parent(uint8_t codec)
@@ -41,8 +42,8 @@ bool fmi_codec_needs_parent(uint8_t codec)
 const char *fmi_codec_name(uint8_t codec)
 {
     static const char *const name[FMI_CODEC_COUNT] = {
-        "raw", "const", "planes", "bytes",  "same",         "delta",
-        "xor", "exps",  "cdelta", "narrow", "narrow-delta", "palette"};
+        "raw",  "const",  "planes", "bytes",        "same",    "delta", "xor",
+        "exps", "cdelta", "narrow", "narrow-delta", "palette", "blocks"};
     return codec < FMI_CODEC_COUNT ? name[codec] : "unknown";
 }
 
@@ -53,6 +54,8 @@ fm_status fmi_coder_new(fmi_coder **out)
     if (!c)
         return FM_ENOMEM;
     fm_buf_init(&c->trial, (size_t)4 * FM_LEAF_BYTES);
+    fm_buf_init(&c->blocks, (size_t)2 * FM_LEAF_BYTES);
+    fm_buf_init(&c->rest, (size_t)2 * FM_LEAF_BYTES);
     c->plane = fm_malloc(FM_LEAF_BYTES);
     c->mixed = fm_malloc(FM_LEAF_BYTES);
     c->scratch[0] = fm_malloc(FM_LEAF_BYTES);
@@ -92,6 +95,8 @@ void fmi_coder_free(fmi_coder *c)
     fmi_cdelta_free(c->cdelta);
     fmi_exps_free(c->exps);
     fm_buf_release(&c->trial);
+    fm_buf_release(&c->blocks);
+    fm_buf_release(&c->rest);
     fm_free(c);
 }
 
@@ -469,6 +474,73 @@ static fm_status decode_narrow(fmi_coder *c, uint8_t *dst, size_t bytes, uint8_t
     return rc;
 }
 
+/* ggml's numbers of the block types that an origin may have */
+static const struct {
+    uint8_t number;
+    fm_dtype type;
+} block_types[] = {{2, FM_Q4_0}, {3, FM_Q4_1},  {6, FM_Q5_0},  {7, FM_Q5_1},
+                   {8, FM_Q8_0}, {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K}};
+
+/* u8 type | u8 codec | u32 bytes of exceptions | exceptions | the blocks as a leaf, coded. fits is
+ * set where that was done. */
+static fm_status encode_blocks(fmi_coder *c, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                               bool *fits)
+{
+    fmi_origin o;
+    *fits = false;
+    if (!fmi_origin_find(&o, at->dtype, leaf))
+        return FM_OK;
+    fm_buf_clear(&c->blocks);
+    fm_buf_clear(&c->rest);
+    fm_status rc = fmi_origin_encode(&c->blocks, &c->rest, fits, &o, at->dtype, leaf);
+    if (rc != FM_OK || !*fits)
+        return rc;
+    size_t begin = out->len, k = 0;
+    while (k < FM_ARRAY_LEN(block_types) && block_types[k].type != o.type)
+        k++;
+    *fits = k < FM_ARRAY_LEN(block_types) && c->blocks.len > 0 && c->blocks.len <= FM_LEAF_BYTES &&
+            c->blocks.len + c->rest.len + 64 < leaf.len / 2;
+    if (!*fits)
+        return FM_OK;
+    uint8_t how = 0;
+    const fmi_leaf_at inner = {o.type, 0, 0, at->slow};
+    fm_buf_u8(out, block_types[k].number);
+    fm_buf_u8(out, 0);
+    fm_buf_u32(out, (uint32_t)c->rest.len);
+    fm_buf_append(out, c->rest.data, c->rest.len);
+    rc = fmi_leaf_encode(c, out, &how, &inner, fm_buf_span(&c->blocks), NULL);
+    if (rc == FM_OK)
+        out->data[begin + 1] = how;
+    return rc;
+}
+
+static fm_status decode_blocks(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
+                               fm_span coded)
+{
+    fm_cursor cur;
+    fm_cursor_init(&cur, coded);
+    uint8_t number = fm_cursor_u8(&cur), how = fm_cursor_u8(&cur);
+    uint32_t rest_bytes = fm_cursor_u32(&cur);
+    fm_span rest = fm_cursor_bytes(&cur, rest_bytes);
+    fm_status rc = fm_cursor_ok(&cur, "coded leaf", "the exceptions of its blocks");
+    if (rc != FM_OK)
+        return rc;
+    size_t k = 0;
+    while (k < FM_ARRAY_LEN(block_types) && block_types[k].number != number)
+        k++;
+    bool known = k < FM_ARRAY_LEN(block_types) && dtype == FM_F32 && how != FMI_CODEC_NARROW &&
+                 how != FMI_CODEC_BLOCKS && !fmi_codec_needs_parent(how);
+    size_t need = known ? fmi_origin_block_bytes(block_types[k].type, dtype, bytes) : 0;
+    if (need == 0 || need > FM_LEAF_BYTES)
+        return fm_fail(FM_ECORRUPT, "coded leaf: blocks of type %u in codec %u", number, how);
+    const fmi_leaf_at inner = {block_types[k].type, 0, 0, false};
+    fm_span left = fm_span_of(coded.data + cur.pos, fm_cursor_left(&cur));
+    rc = fmi_leaf_decode(c, c->narrow[0], need, how, &inner, left, NULL);
+    return rc == FM_OK ? fmi_origin_decode(dst, bytes, dtype, block_types[k].type,
+                                           fm_span_of(c->narrow[0], need), rest)
+                       : rc;
+}
+
 fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_leaf_at *at,
                           fm_span leaf, const uint8_t *parent)
 {
@@ -487,6 +559,11 @@ fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_l
         fm_dtype type = fmi_narrow_find(leaf.data, leaf.len);
         if (type != FM_DTYPE_NONE)
             return encode_narrow(c, out, codec, at, type, leaf, parent);
+        bool fits = false;
+        *codec = FMI_CODEC_BLOCKS;
+        fm_status rc = encode_blocks(c, out, at, leaf, &fits);
+        if (rc != FM_OK || fits)
+            return rc;
     }
     choice b = {out, out->len, leaf.len, FMI_CODEC_RAW, false};
     if (parent)
@@ -549,6 +626,8 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
     case FMI_CODEC_NARROW:
     case FMI_CODEC_NARROW_DELTA:
         return decode_narrow(c, dst, dst_bytes, codec, at, coded, parent);
+    case FMI_CODEC_BLOCKS:
+        return decode_blocks(c, dst, dst_bytes, dtype, coded);
     case FMI_CODEC_PALETTE:
         return decode_palette(c, dst, dst_bytes, dtype, coded);
     case FMI_CODEC_EXPS:

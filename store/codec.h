@@ -27,6 +27,7 @@ typedef enum fmi_codec {
     FMI_CODEC_NARROW = 9,        /* F32 that holds BF16 or F16: that leaf, coded */
     FMI_CODEC_NARROW_DELTA = 10, /* likewise, coded against the parent in that type */
     FMI_CODEC_PALETTE = 11,      /* few different values, and indices */
+    FMI_CODEC_BLOCKS = 12,       /* F32 dequantized from a GGUF block type: the blocks, coded */
     FMI_CODEC_COUNT
 } fmi_codec;
 

@@ -1,4 +1,4 @@
-/* The second golden pack: codecs 7 to 11 as they were first written must decode for ever, here and
+/* The second golden pack: codecs 7 to 12 as they were first written must decode for ever, here and
  * by tests/format/decode.py. FM_BLESS=FOLDER writes a new one there (only together with a new
  * codec). */
 #include <stdlib.h>
@@ -6,19 +6,20 @@
 
 #include "store/base/rng.h"
 #include "store/codec.h"
+#include "store/quantize.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 
-enum { OBJECTS = 12, MAX_BYTES = 32768 };
+enum { OBJECTS = 16, MAX_BYTES = 32768 };
 #define GOLDEN "tests/format/golden/codecs"
 
-typedef enum values { WEIGHTS, ROUNDED, FEW } values;
+typedef enum values { WEIGHTS, ROUNDED, FEW, BLOCKS } values;
 
 typedef struct object {
     fm_dtype dtype;
     fm_shape shape;
     values values;
-    fm_dtype origin; /* ROUNDED: values of this type, widened */
+    fm_dtype origin; /* ROUNDED, BLOCKS: values of this type, widened */
     int parent;      /* index, -1: none */
     const char *codec;
 } object;
@@ -36,6 +37,10 @@ static const object objects[OBJECTS] = {
     {FM_F32, {2, {50, 90}}, ROUNDED, FM_F16, 6, "narrow-delta"},
     {FM_BF16, {1, {6000}}, FEW, FM_DTYPE_NONE, -1, "palette"},
     {FM_F32, {1, {6000}}, FEW, FM_DTYPE_NONE, -1, "palette"},
+    {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q8_0, -1, "blocks"},
+    {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q4_1, -1, "blocks"},
+    {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q5_0, -1, "blocks"},
+    {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q6_K, -1, "blocks"},
 };
 
 static size_t elems_of(const object *o)
@@ -55,10 +60,32 @@ static float rounded(float v, fm_dtype to)
                           : v;
 }
 
+/* Weights quantized to blocks, and those widened; the last ones are weights still. */
+static void fill_blocks(uint8_t *p, const object *o)
+{
+    size_t n = elems_of(o), whole = n - 256;
+    float *v = fm_malloc(n * sizeof *v);
+    for (size_t i = 0; i < n; i++)
+        v[i] = (float)(0.03 * fm_rng_normal(14, (uint64_t)o->origin, i));
+    fm_shape shape = {1, {whole}};
+    uint64_t bytes;
+    tk_ok(fm_tensor_bytes(&bytes, o->origin, &shape, "golden"));
+    uint8_t *blocks = fm_malloc((size_t)bytes);
+    tk_ok(fm_quantize_rows(blocks, o->origin, v, whole, 1, FM_QUANT_PLAIN));
+    tk_ok(fm_to_f32(v, o->origin, blocks, whole));
+    fm_free(blocks);
+    memcpy(p, v, n * sizeof *v);
+    fm_free(v);
+}
+
 /* Rows and columns of several scales; a child's rows move by several amounts, some not at all. */
 static void fill(uint8_t *p, int k)
 {
     const object *o = &objects[k];
+    if (o->values == BLOCKS) {
+        fill_blocks(p, o);
+        return;
+    }
     int root = o->parent < 0 ? k : o->parent;
     size_t columns = (size_t)o->shape.dim[o->shape.rank - 1];
     for (size_t i = 0; i < elems_of(o); i++) {
