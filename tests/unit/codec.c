@@ -7,6 +7,7 @@
 #include "store/codec_crans.h"
 #include "store/codec_rans.h"
 #include "store/delta.h"
+#include "store/quantize.h"
 #include "tests/testkit.h"
 
 static fmi_coder *coder;
@@ -116,6 +117,33 @@ static void a_child_costs_less_than_its_xor(void **state)
     assert_int_equal(codec, FMI_CODEC_SAME);
     fm_free(p);
     fm_free(c);
+}
+
+/* Dequantized GGUF weights cost the block type's bytes, though some blocks were changed since and the
+ * leaf ends within one. */
+static void dequantized_floats_cost_their_blocks(void **state)
+{
+    (void)state;
+    static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q4_K, FM_Q6_K};
+    size_t n = FM_LEAF_BYTES / 4 - 100, whole = n / 256 * 256;
+    float *v = fm_malloc(n * sizeof *v);
+    uint8_t *blocks = fm_malloc(FM_LEAF_BYTES), codec;
+    for (size_t k = 0; k < FM_ARRAY_LEN(types); k++) {
+        const fm_dtype_info *d = fm_dtype_get(types[k]);
+        for (size_t i = 0; i < n; i++)
+            v[i] = (float)(0.02 * fm_rng_normal(1, 61, i));
+        tk_ok(fm_quantize_rows(blocks, types[k], v, whole, 1, FM_QUANT_PLAIN));
+        tk_ok(fm_to_f32(v, types[k], blocks, whole));
+        for (size_t i = 5; i < n; i += n / 7)
+            v[i] = 1e-3f * (float)i;
+        size_t len = round_trip(FM_F32, (uint8_t *)v, 4 * n, NULL, &codec);
+        assert_int_equal(codec, FMI_CODEC_BLOCKS);
+        double most = (double)whole / d->block_elems * d->block_bytes + 8 * 1024 + 512;
+        tk_assert_le((double)len, most, d->name);
+        assert_int_not_equal(round_trip(FM_F32, (uint8_t *)v, 4 * n - 12, NULL, &codec), 0);
+    }
+    fm_free(v);
+    fm_free(blocks);
 }
 
 /* Few changed elements anywhere: positions need no codec of their own. Of 1 in 100 by 1 to 3 steps
@@ -372,6 +400,7 @@ int main(void)
         cmocka_unit_test(constants_take_one_element),
         cmocka_unit_test(weights_in_bf16_reach_their_entropy),
         cmocka_unit_test(a_child_costs_less_than_its_xor),
+        cmocka_unit_test(dequantized_floats_cost_their_blocks),
         cmocka_unit_test(a_sparse_child_costs_its_entropy),
         cmocka_unit_test(deltas_survive_every_bit_pattern),
         cmocka_unit_test(widened_floats_cost_the_narrow_type),
