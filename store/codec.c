@@ -478,8 +478,8 @@ static fm_status decode_narrow(fmi_coder *c, uint8_t *dst, size_t bytes, uint8_t
 static const struct {
     uint8_t number;
     fm_dtype type;
-} block_types[] = {{2, FM_Q4_0}, {3, FM_Q4_1},  {6, FM_Q5_0},  {7, FM_Q5_1},
-                   {8, FM_Q8_0}, {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K}};
+} block_types[] = {{2, FM_Q4_0},  {3, FM_Q4_1},  {6, FM_Q5_0},  {7, FM_Q5_1},   {8, FM_Q8_0},
+                   {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K}, {20, FM_IQ4_NL}};
 
 /* u8 type | u8 codec | u32 bytes of exceptions | exceptions | the blocks as a leaf, coded. fits is
  * set where that was done. */

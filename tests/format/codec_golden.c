@@ -10,7 +10,7 @@
 #include "store/store.h"
 #include "tests/testkit.h"
 
-enum { OBJECTS = 16, MAX_BYTES = 32768 };
+enum { OBJECTS = 17, MAX_BYTES = 32768 };
 #define GOLDEN "tests/format/golden/codecs"
 
 typedef enum values { WEIGHTS, ROUNDED, FEW, BLOCKS } values;
@@ -41,6 +41,7 @@ static const object objects[OBJECTS] = {
     {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q4_1, -1, "blocks"},
     {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q5_0, -1, "blocks"},
     {FM_F32, {2, {20, 256}}, BLOCKS, FM_Q6_K, -1, "blocks"},
+    {FM_F32, {2, {20, 256}}, BLOCKS, FM_IQ4_NL, -1, "blocks"},
 };
 
 static size_t elems_of(const object *o)

@@ -19,7 +19,8 @@ UNITS = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta", "narrow",
           "narrow-delta", "palette", "blocks"]
 BLOCKS = {2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
-          12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210)}
+          12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 20: ("IQ4_NL", 32, 18)}
+IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
 def find_zstd():
@@ -305,6 +306,8 @@ def dequantize(name, b):
     them as F32 rounds once, as ggml does."""
     if name == "Q8_0":
         return [q * f16_at(b, 0) for q in struct.unpack_from("<32b", b, 2)]
+    if name == "IQ4_NL":
+        return [f16_at(b, 0) * IQ4_NL[b[2 + i % 16] >> 4 * (i // 16) & 15] for i in range(32)]
     if name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1"):
         at = 4 if name[3] == "1" else 2
         high = 0

@@ -124,7 +124,7 @@ static void a_child_costs_less_than_its_xor(void **state)
 static void dequantized_floats_cost_their_blocks(void **state)
 {
     (void)state;
-    static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q4_K, FM_Q6_K};
+    static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q5_1, FM_Q4_K, FM_Q6_K, FM_IQ4_NL};
     size_t n = FM_LEAF_BYTES / 4 - 100, whole = n / 256 * 256;
     float *v = fm_malloc(n * sizeof *v);
     uint8_t *blocks = fm_malloc(FM_LEAF_BYTES), codec;
@@ -134,7 +134,7 @@ static void dequantized_floats_cost_their_blocks(void **state)
             v[i] = (float)(0.02 * fm_rng_normal(1, 61, i));
         tk_ok(fm_quantize_rows(blocks, types[k], v, whole, 1, FM_QUANT_PLAIN));
         tk_ok(fm_to_f32(v, types[k], blocks, whole));
-        for (size_t i = 5; i < n; i += n / 7)
+        for (size_t i = n / 9; i < n; i += n / 5)
             v[i] = 1e-3f * (float)i;
         size_t len = round_trip(FM_F32, (uint8_t *)v, 4 * n, NULL, &codec);
         assert_int_equal(codec, FMI_CODEC_BLOCKS);
