@@ -2,9 +2,9 @@
  *
  * Every leaf is coded alone, by whichever codec gave the fewest bytes, raw being the floor; so
  * any leaf can be read without its neighbours, and a child's leaf needs only the same leaf of its
- * parent. FORMAT.md section "Codecs" is the byte level. The entropy stages are zstd-1 and rANS coders
- * of our own, order-0 and with contexts: zstd's Huffman cannot spend less than one bit on a symbol,
- * and in the delta of a fine-tuned model most symbols are worth far less. */
+ * parent. FORMAT.md section "Codecs" is the byte level. The entropy stages are zstd-1 and rANS
+ * coders of our own, order-0 and with contexts: zstd's Huffman cannot spend less than one bit on a
+ * symbol, and in the delta of a fine-tuned model most symbols are worth far less. */
 #ifndef FM_STORE_CODEC_H
 #define FM_STORE_CODEC_H
 

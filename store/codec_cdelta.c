@@ -139,8 +139,8 @@ void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_spa
     fmi_crans_encode(&w->model, tables, out, w->symbol, w->table, n);
 }
 
-/* Elements [i, n) of two bytes by 32, tails apart, so that the second loop can be vectors. Returns how
- * many it did. */
+/* Elements [i, n) of two bytes by 32, tails apart, so that the second loop can be vectors. Returns
+ * how many it did. */
 static size_t apply_blocks(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
                            const uint8_t *parent, size_t i, size_t n)
 {

@@ -41,9 +41,9 @@ void fmi_crans_normalise(fmi_crans *m, size_t t, const uint32_t histogram[FMI_CR
 void fmi_crans_put_tables(fm_buf *out, const fmi_crans *m, size_t tables);
 FM_CHECKED fm_status fmi_crans_get_tables(fmi_crans *m, size_t tables, fm_cursor *cur);
 
-/* Neighbouring contexts share a table where that costs less than two; histogram counts the
- * 128 symbols of context after context, at least one anywhere, and is spent. last[t] is the highest context of
- * table t. Returns the number of tables. */
+/* Neighbouring contexts share a table where that costs less than two; histogram counts
+ * the 128 symbols of context after context, at least one anywhere, and is spent. last[t] is the
+ * highest context of table t. Returns the number of tables. */
 unsigned fmi_crans_join(fmi_crans *m, uint32_t *histogram, unsigned contexts,
                         uint8_t last[FMI_CRANS_TABLES]);
 void fmi_crans_map(uint8_t *table_of, const uint8_t *last, unsigned tables); /* by context */

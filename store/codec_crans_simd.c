@@ -1,5 +1,6 @@
-/* codec_crans_simd.c - 32 states in two AVX-512 registers, or four of AVX2. A lane that runs low takes the next word:
- * expanding a mask's worth of consecutive words into lanes is one instruction (VBMI2). */
+/* codec_crans_simd.c - 32 states in two AVX-512 registers, or four of AVX2. A lane that runs low
+ * takes the next word: expanding a mask's worth of consecutive words into lanes is one
+ * instruction (VBMI2). */
 #include "store/codec_crans_simd.h"
 
 #include "store/codec_crans.h"
@@ -23,8 +24,8 @@ int fmi_crans_simd_level(void)
     return FMI_SIMD_NONE;
 }
 
-/* Eight states; words are read by 16 bytes. The k-th lane that runs low takes word k: pdep deals the
- * numbers 0, 1, ... to the bytes of those lanes. */
+/* Eight states; words are read by 16 bytes. The k-th lane that runs low takes word k: pdep deals
+ * the numbers 0, 1, ... to the bytes of those lanes. */
 NARROW static inline __m256i step8(__m256i x, __m256i *entry, const uint32_t *slot,
                                    const uint8_t *table, const uint8_t **words)
 {

@@ -1,5 +1,5 @@
-/* codec_crans_tables.c - frequencies of codec_crans.h: from histograms, to bytes and back, and which
- * contexts share a table. */
+/* codec_crans_tables.c - frequencies of codec_crans.h: from histograms, to bytes and back, and
+ * which contexts share a table. */
 #include <string.h>
 
 #include "store/codec_crans.h"

@@ -1,5 +1,5 @@
-/* codec_exps.c - see codec_exps.h. Elements are rotated left by one bit: the top byte (the exponent;
- * of F16 with three bits of mantissa) is coded, the others stand as planes. */
+/* codec_exps.c - see codec_exps.h. Elements are rotated left by one bit: the top byte (the
+ * exponent; of F16 with three bits of mantissa) is coded, the others stand as planes. */
 #include "store/codec_exps.h"
 
 #include <string.h>
