@@ -9,6 +9,7 @@
 #include "store/base/mem.h"
 #include "store/codec_cdelta.h"
 #include "store/codec_exps.h"
+#include "store/codec_mixed.h"
 #include "store/codec_narrow.h"
 #include "store/codec_palette.h"
 #include "store/codec_stream.h"
@@ -28,6 +29,7 @@ struct fmi_coder {
     uint8_t *scratch[2]; /* FM_LEAF_BYTES each, the caller's */
     fmi_cdelta *cdelta;
     fmi_exps *exps;
+    fmi_mixed *mixed_bits; /* made when first needed: the slow level */
     fmi_palette *palette;
     uint8_t *narrow[2]; /* FM_LEAF_BYTES / 2 each: a leaf and its parent in a narrower type */
     fm_buf trial, blocks, rest;
@@ -36,14 +38,14 @@ struct fmi_coder {
 bool fmi_codec_needs_parent(uint8_t codec)
 {
     return codec == FMI_CODEC_SAME || codec == FMI_CODEC_DELTA || codec == FMI_CODEC_XOR ||
-           codec == FMI_CODEC_CDELTA || codec == FMI_CODEC_NARROW_DELTA;
+           codec == FMI_CODEC_CDELTA || codec == FMI_CODEC_NARROW_DELTA || codec == FMI_CODEC_MIXED;
 }
 
 const char *fmi_codec_name(uint8_t codec)
 {
     static const char *const name[FMI_CODEC_COUNT] = {
-        "raw",  "const",  "planes", "bytes",        "same",    "delta", "xor",
-        "exps", "cdelta", "narrow", "narrow-delta", "palette", "blocks"};
+        "raw",  "const",  "planes", "bytes",        "same",    "delta",  "xor",
+        "exps", "cdelta", "narrow", "narrow-delta", "palette", "blocks", "mixed"};
     return codec < FMI_CODEC_COUNT ? name[codec] : "unknown";
 }
 
@@ -94,6 +96,7 @@ void fmi_coder_free(fmi_coder *c)
     fm_free(c->narrow[0]);
     fmi_cdelta_free(c->cdelta);
     fmi_exps_free(c->exps);
+    fmi_mixed_free(c->mixed_bits);
     fm_buf_release(&c->trial);
     fm_buf_release(&c->blocks);
     fm_buf_release(&c->rest);
@@ -358,6 +361,11 @@ static void try_parent(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span l
     if (fmi_cdelta_applies(at, leaf.len)) {
         fmi_cdelta_encode(c->cdelta, to, at, leaf, parent);
         judge(c, b, FMI_CODEC_CDELTA);
+        if (at->slow && (c->mixed_bits || fmi_mixed_new(&c->mixed_bits) == FM_OK)) {
+            to = next_room(c, b);
+            fmi_mixed_encode(c->mixed_bits, c->cdelta, to, at, leaf, parent);
+            judge(c, b, FMI_CODEC_MIXED);
+        }
     } else if (fmi_delta_applies(at->dtype)) {
         encode_delta(c, to, at->dtype, leaf, parent);
         judge(c, b, FMI_CODEC_DELTA);
@@ -626,6 +634,11 @@ fm_status fmi_leaf_decode(fmi_coder *c, uint8_t *dst, size_t dst_bytes, uint8_t 
     case FMI_CODEC_NARROW:
     case FMI_CODEC_NARROW_DELTA:
         return decode_narrow(c, dst, dst_bytes, codec, at, coded, parent);
+    case FMI_CODEC_MIXED:
+        rc = c->mixed_bits ? FM_OK : fmi_mixed_new(&c->mixed_bits);
+        return rc == FM_OK ? fmi_mixed_decode(c->mixed_bits, c->cdelta, dst, dst_bytes, dtype,
+                                              coded, parent)
+                           : rc;
     case FMI_CODEC_BLOCKS:
         return decode_blocks(c, dst, dst_bytes, dtype, coded);
     case FMI_CODEC_PALETTE:

@@ -28,6 +28,7 @@ typedef enum fmi_codec {
     FMI_CODEC_NARROW_DELTA = 10, /* likewise, coded against the parent in that type */
     FMI_CODEC_PALETTE = 11,      /* few different values, and indices */
     FMI_CODEC_BLOCKS = 12,       /* F32 dequantized from a GGUF block type: the blocks, coded */
+    FMI_CODEC_MIXED = 13,        /* as CDELTA, adaptive and mixed: the slow level */
     FMI_CODEC_COUNT
 } fmi_codec;
 
@@ -48,7 +49,7 @@ typedef struct fmi_leaf_at {
     fm_dtype dtype;     /* FM_DTYPE_NONE for blobs */
     uint64_t row_bytes; /* of the last dimension; 0 for blobs and scalars */
     uint64_t offset;    /* of the leaf in its tensor, a multiple of FM_LEAF_BYTES */
-    bool slow;          /* codecs that decode below 0.1 GB/s may be chosen; there is none yet */
+    bool slow;          /* codecs that decode below 0.1 GB/s may be chosen (`repack --slow`) */
 } fmi_leaf_at;
 
 /* Leaf i of a tensor. shape may be NULL (a blob). */

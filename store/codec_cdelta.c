@@ -115,19 +115,43 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
 
 /* ==== the leaf ============================================================================= */
 
-void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
-                       const uint8_t *parent)
+fmi_rows fmi_cdelta_begin(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                          const uint8_t *parent, int32_t *base)
 {
     layout l = layout_of(at->dtype);
     size_t n = leaf.len / l.width;
     fmi_rows g = fmi_rows_choose(at, l.width, n);
     measure(w, at->dtype, leaf, parent, &g, n);
-    int32_t base = pack_scales(w, g.count);
+    *base = pack_scales(w, g.count);
     fm_buf_u16(out, (uint16_t)g.each);
     fm_buf_u16(out, (uint16_t)g.first);
-    fm_buf_u16(out, (uint16_t)base);
+    fm_buf_u16(out, (uint16_t)*base);
     fmi_classes_put(out, w->coded_scale, g.count);
-    contexts(w, base, l, parent, &g, n, NULL);
+    contexts(w, *base, l, parent, &g, n, NULL);
+    return g;
+}
+
+fm_status fmi_cdelta_open(fmi_cdelta *w, fmi_rows *g, int32_t *base, fm_cursor *cur, size_t n)
+{
+    size_t each = fm_cursor_u16(cur), first = fm_cursor_u16(cur);
+    *base = (int16_t)fm_cursor_u16(cur);
+    fm_status rc = fmi_rows_from(g, first, each, n, cur);
+    return rc == FM_OK ? fmi_classes_get(w->coded_scale, g->count, cur) : rc;
+}
+
+void fmi_cdelta_contexts(fmi_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
+                         const fmi_rows *g, size_t n)
+{
+    contexts(w, base, layout_of(dtype), parent, g, n, NULL);
+}
+
+void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                       const uint8_t *parent)
+{
+    layout l = layout_of(at->dtype);
+    size_t n = leaf.len / l.width;
+    int32_t base;
+    fmi_rows g = fmi_cdelta_begin(w, out, at, leaf, parent, &base);
     put_tails(w, out, n, l);
     if (out->failed != FM_OK)
         return; /* nothing was counted; the caller sees the failure */
@@ -210,14 +234,10 @@ fm_status fmi_cdelta_decode(fmi_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype 
     size_t n = bytes / l.width;
     fm_cursor cur;
     fm_cursor_init(&cur, coded);
-    size_t each = fm_cursor_u16(&cur), first = fm_cursor_u16(&cur);
-    int32_t base = (int16_t)fm_cursor_u16(&cur);
+    int32_t base;
     fmi_rows g;
-    fm_status rc = fmi_rows_from(&g, first, each, n, &cur);
-    if (rc != FM_OK)
-        return rc;
+    fm_status rc = fmi_cdelta_open(w, &g, &base, &cur, n);
     unsigned tables = 0;
-    rc = fmi_classes_get(w->coded_scale, g.count, &cur);
     uint32_t tail_bytes = fm_cursor_u32(&cur);
     fm_span tails = fm_cursor_bytes(&cur, tail_bytes);
     if (rc == FM_OK)

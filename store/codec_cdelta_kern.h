@@ -179,6 +179,15 @@ static inline uint32_t take_tail(uint8_t symbol, fm_span tails, uint64_t *at)
     return (4u + ((symbol - (unsigned)DIRECT) & 3)) << bits | ((uint32_t)held & ((1u << bits) - 1));
 }
 
+/* For the codecs that share rows and contexts. begin: measures, appends rows, base and scales, and
+ * leaves z and, in table, the contexts; open reads the head back; then contexts. */
+fmi_rows fmi_cdelta_begin(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                          const uint8_t *parent, int32_t *base);
+FM_CHECKED fm_status fmi_cdelta_open(fmi_cdelta *w, fmi_rows *g, int32_t *base, fm_cursor *cur,
+                                     size_t n);
+void fmi_cdelta_contexts(fmi_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
+                         const fmi_rows *g, size_t n);
+
 /* The vector forms; elements are of two bytes but for measure. Same results. */
 void fmi_cdelta_measure_wide(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
                              const fmi_rows *g, size_t n);

@@ -17,7 +17,7 @@ LEAF = 1 << 20
 FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
 UNITS = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta", "narrow",
-          "narrow-delta", "palette", "blocks"]
+          "narrow-delta", "palette", "blocks", "mixed"]
 BLOCKS = {2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
           12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 20: ("IQ4_NL", 32, 18)}
 IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -352,6 +352,111 @@ def blocks(coded, size, zstd):
     return b"".join(out) + rest[at:]
 
 
+def div(a, b):
+    """Towards zero, as C does."""
+    return a // b if a >= 0 else -(-a // b)
+
+
+class Mixer:
+    """The adaptive coder of FORMAT.md's "Mixed"."""
+    def __init__(self, data, at):
+        self.data, self.at, self.low, self.high, self.value = data, at, 0, (1 << 32) - 1, 0
+        for _ in range(4):
+            self.value = self.value << 8 | self.byte()
+        self.squash, e = {}, 1 << 32
+        for d in range(2048):
+            self.squash[d] = min((1 << 44) // ((1 << 32) + e), 4095)
+            self.squash[-d] = 4096 - self.squash[d] if d else self.squash[0]
+            e = e * 4278222805 >> 32
+        self.stretch, d = [], -2047
+        for p in range(4096):
+            while d < 2047 and self.squash[d] < p:
+                d += 1
+            self.stretch.append(d)
+        self.cells, self.weights = {}, {}
+
+    def byte(self):
+        b = self.data[self.at] if self.at < len(self.data) else 0
+        self.at += 1
+        return b
+
+    def bit(self, p):
+        mid = self.low + ((self.high - self.low) * p >> 16)
+        bit = self.value <= mid
+        if bit:
+            self.high = mid
+        else:
+            self.low = mid + 1
+        while (self.low ^ self.high) >> 24 == 0:
+            self.value = (self.value << 8 | self.byte()) & 0xffffffff
+            self.low = self.low << 8 & 0xffffffff
+            self.high = (self.high << 8 | 255) & 0xffffffff
+        return int(bit)
+
+    def learn(self, key, bit):
+        p, n = self.cells.get(key, (1 << 21, 0))
+        p += div((((1 << 22) - 1 if bit else 0) - p) * (655360 // (10 * n + 16)), 65536)
+        self.cells[key] = (p, min(n + 1, 1023))
+
+    def mixed(self, node, group, inputs):
+        w = self.weights.setdefault((node, group), [16384] * 6)
+        keys = [(k, node) + x for k, x in enumerate(inputs)]
+        s = [self.stretch[self.cells.get(k, (1 << 21, 0))[0] >> 10] for k in keys]
+        d = min(max(div(sum(a * b for a, b in zip(w, s)), 65536), -2047), 2047)
+        p = self.squash[d]
+        bit = self.bit(p << 4)
+        for k in range(6):
+            w[k] = min(max(w[k] + div(s[k] * (4096 * bit - p), 4096), -(1 << 22)), 1 << 22)
+            self.learn(keys[k], bit)
+        return bit, p
+
+    def top(self, key):
+        bit = self.bit(min(max(self.cells.get(key, (1 << 21, 0))[0] >> 6, 64), 65472))
+        self.learn(key, bit)
+        return bit
+
+
+def mixed(data, size, dtype, parent, zstd):
+    width, shift, mask = FLOATS[dtype]
+    n, top, ones = size // width, 1 << (8 * width - 1), (1 << 8 * width) - 1
+    each, first, base = struct.unpack_from("<HHh", data)
+    scales, at = stream(data, 6, 1 + max(0, n - first + each - 1) // each, zstd)
+    m, seen, columns, drift, out = Mixer(data, at), [], [0] * each, 0, bytearray(size)
+    for i in range(n):
+        row, j = divmod(i + each - first, each)
+        if j == 0 or i == 0:
+            drift = 0
+        p = int.from_bytes(parent[i * width:(i + 1) * width], "little")
+        e, neg, man = max(p >> shift & mask, 1), int(p & top > 0), p >> (shift - 3) & 7
+        s = scales[row]
+        c = 128 + e % 128 if s == 255 else min(max(s + base - 2 * e + 24, 0), 127)
+        near = [seen[i - 1] if j and i else 0, seen[i - each] if i >= each else 0]
+        sizes = tuple(3 if abs(d) > 6 else min(abs(d), 2) for d in near)
+        signs = tuple(0 if d == 0 else 2 if (d < 0) != bool(neg) else 1 for d in near)
+        col, r = min(max(div(columns[j] + 512, 128), 0), 7), min(max(div(drift + 512, 256), 0), 3)
+        inputs = [(c,), (c,) + sizes, (c, col, r), (e & 31, man, neg, s == 255), (c,) + signs, (c, man, col)]
+        group = 1 if s == 255 else 0 if c < 18 else 2 if c < 24 else 3
+        z = 0
+        bit, p12 = m.mixed(0, group, inputs)
+        columns[j] += div(4095 * bit - p12 - columns[j], 16)
+        drift += div(4095 * bit - p12 - drift, 32)
+        if bit:
+            odd, length, v = m.mixed(1, group, inputs)[0], 0, 1
+            while length < 8 * width - 1 and m.mixed(2 + length, group, inputs)[0]:
+                length += 1
+            for k in range(length):
+                key = ("top", c, length) + ((v & 1,) if k else ())
+                v = v << 1 | (m.top(key) if k < 2 else m.bit(32768))
+            z = (2 * v - odd) & ones
+        moved = min((z >> 1) + (z & 1), 7)
+        seen.append(-moved if (z & 1) != neg else moved)
+        u = z >> 1 ^ (ones if z & 1 else 0)
+        o = ((p ^ ones) - u if p & top else (p | top) + u) & ones
+        out[i * width:(i + 1) * width] = (o & (top - 1) if o & top else o ^ ones).to_bytes(width, "little")
+    need(m.at == len(data), "end of the mixed bits")
+    return bytes(out)
+
+
 def leaf(codec, coded, size, dtype, parent, zstd):
     name = CODECS[codec]
     if name == "raw":
@@ -379,6 +484,8 @@ def leaf(codec, coded, size, dtype, parent, zstd):
         return palette(coded, size, UNITS[dtype], zstd)
     if name == "exps":
         return exps(coded, size, zstd)
+    if name == "mixed":
+        return mixed(coded, size, dtype, parent, zstd)
     if name == "cdelta":
         return cdelta(coded, size, dtype, parent, zstd)
     return bytes(a ^ b for a, b in zip(planes(coded, size, zstd), parent))
