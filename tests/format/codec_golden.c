@@ -184,8 +184,54 @@ static void the_second_golden_pack_decodes(void **state)
     fm_free(back);
 }
 
+/* Only leaves are ever coded by the slow level here (a pack has it after repack --slow): the child
+ * of a pattern, as tests/fuzz/corpora/codec has it, behind that target's four bytes. */
+static void golden_leaves_of_the_slow_level_decode(void **state)
+{
+    (void)state;
+    static const struct {
+        fm_dtype dtype;
+        const char *path;
+    } leaves[] = {{FM_BF16, "tests/fuzz/corpora/codec/ctx_15_mixed_BF16"},
+                  {FM_F16, "tests/fuzz/corpora/codec/ctx_16_mixed_F16"},
+                  {FM_F32, "tests/fuzz/corpora/codec/ctx_17_mixed_F32"}};
+    enum { ELEMS = 4300 };
+    static uint8_t parent[4 * ELEMS], want[4 * ELEMS], back[4 * ELEMS];
+    fmi_coder *c;
+    tk_ok(fmi_coder_new(&c));
+    for (size_t d = 0; d < FM_ARRAY_LEN(leaves); d++) {
+        size_t width = leaves[d].dtype == FM_F32 ? 4 : 2;
+        for (size_t i = 0; i < sizeof parent; i++)
+            parent[i] = (uint8_t)(i * 7 + i / 251);
+        memcpy(want, parent, sizeof want);
+        for (size_t i = 0; i < ELEMS; i++) {
+            uint64_t r = fm_rng_u64(5, 0, i);
+            uint32_t k = (uint32_t)((r % 40) * ((r >> 32) % 40) / 20);
+            if (i / 300 % 4 == 0 || fm_rng_u64(4, d, i) % 3)
+                continue;
+            if (width == 4)
+                fm_put_u32(want + 4 * i, fm_get_u32(want + 4 * i) + k * 100 - 900);
+            else
+                fm_put_u16(want + 2 * i, (uint16_t)(fm_get_u16(want + 2 * i) + k - 9));
+        }
+        char *path = tk_source(leaves[d].path);
+        fm_buf coded;
+        fm_buf_init(&coded, 0);
+        tk_ok(fm_read_file(&coded, path, 1 << 20));
+        assert_int_equal(coded.data[0], FMI_CODEC_MIXED);
+        fmi_leaf_at at = {leaves[d].dtype, 300 * width, 0, false};
+        fm_span rest = fm_span_of(coded.data + 4, coded.len - 4);
+        tk_ok(fmi_leaf_decode(c, back, ELEMS * width, FMI_CODEC_MIXED, &at, rest, parent));
+        assert_memory_equal(back, want, ELEMS * width);
+        fm_buf_release(&coded);
+        fm_free(path);
+    }
+    fmi_coder_free(c);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_second_golden_pack_decodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_second_golden_pack_decodes),
+                                       cmocka_unit_test(golden_leaves_of_the_slow_level_decode)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
