@@ -410,26 +410,76 @@ fm_status fmi_reach_all(fmi_reach *x)
 
 /* ---- reflogs ---- */
 
+/* A line whose predecessors went begins from nothing, or git would call its old id missing. */
+static void keep_line(fm_buf *to, const char *line, size_t len, bool after_gap)
+{
+    static const char zeros[] = "0000000000000000000000000000000000000000";
+
+    if (after_gap && len > GIT_OID_HEXSZ) {
+        fm_buf_append(to, zeros, GIT_OID_HEXSZ);
+        line += GIT_OID_HEXSZ;
+        len -= GIT_OID_HEXSZ;
+    }
+    fm_buf_append(to, line, len);
+}
+
+static uint64_t shorten(fm_buf *to, fm_span text, int64_t expire)
+{
+    uint64_t dropped = 0;
+    bool gap = false;
+
+    while (text.len > 0) {
+        const uint8_t *end = memchr(text.data, '\n', text.len);
+        size_t len = end ? (size_t)(end - text.data) + 1 : text.len;
+        git_oid id[2];
+        int64_t time;
+        bool old = len < text.len && parse_entry((const char *)text.data, len, id, &time) &&
+                   time <= expire;
+        if (!old)
+            keep_line(to, (const char *)text.data, len, gap);
+        dropped += old;
+        gap = old;
+        text = fm_span_of(text.data + len, text.len - len);
+    }
+    return dropped;
+}
+
+/* Not by libgit2, whose lock file would outlive a kill and stop every later gc. */
+static fm_status write_log(fm_repo *r, const char *path, const fm_buf *text)
+{
+    char *tmp = fm_path_join(r->path, "tmp");
+    fm_writer *w = NULL;
+    fm_status rc = tmp ? fm_writer_open(&w, path, tmp) : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_writer_write(w, text->data, text->len);
+    if (rc == FM_OK)
+        rc = fm_writer_commit(w, NULL);
+    fm_writer_close(w);
+    fm_free(tmp);
+    return rc;
+}
+
 static fm_status expire_one(fm_repo *r, const char *name, int64_t expire, uint64_t *dropped)
 {
-    git_reflog *log = NULL;
-    uint64_t before = *dropped;
-    int code = git_reflog_read(&log, r->git, name);
+    char *path = fm_asprintf("%s/logs/%s", r->git_path, name);
+    fm_buf text, kept;
+    uint64_t gone = 0;
 
-    if (code < 0)
-        return code == GIT_ENOTFOUND ? FM_OK : fmi_damage(code, "the reflog of '%s'", name);
-    for (size_t i = git_reflog_entrycount(log); code == 0 && i > 1; i--) {
-        const git_reflog_entry *e = git_reflog_entry_byindex(log, i - 1);
-        const git_signature *who = git_reflog_entry_committer(e);
-        if (!who || (int64_t)who->when.time > expire)
-            continue;
-        code = git_reflog_drop(log, i - 1, 1);
-        *dropped += code == 0;
+    fm_buf_init(&text, REFLOG_MAX_BYTES);
+    fm_buf_init(&kept, REFLOG_MAX_BYTES);
+    fm_status rc = path ? fm_read_file(&text, path, REFLOG_MAX_BYTES) : FM_ENOMEM;
+    if (rc == FM_OK) {
+        gone = shorten(&kept, fm_buf_span(&text), expire);
+        rc = fm_buf_ok(&kept);
     }
-    if (code == 0 && *dropped > before)
-        code = git_reflog_write(log);
-    git_reflog_free(log);
-    return code < 0 ? fmi_git_fail(code, "the reflog of '%s' cannot be shortened", name) : FM_OK;
+    if (rc == FM_OK && gone > 0)
+        rc = write_log(r, path, &kept);
+    *dropped += rc == FM_OK ? gone : 0;
+    fm_buf_release(&text);
+    fm_buf_release(&kept);
+    fm_free(path);
+    return rc == FM_ENOTFOUND ? FM_OK : rc;
 }
 
 fm_status fmi_reflogs_expire(fm_repo *r, int64_t expire, uint64_t *dropped)

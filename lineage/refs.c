@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define HEADS "refs/heads/"
+#define MOVED_LOOKS 8u
 #define STALE_LOCK_SECONDS 5
 #define LOCK_WAIT_STEPS 200 /* of 50 ms: longer than a stale lock needs to be called stale */
 
@@ -528,6 +529,29 @@ static fm_status take_ref(named **list, size_t *count, size_t *cap, git_referenc
     return rc;
 }
 
+/* A version that cannot be read is damage only while the ref still names it: a branch may have been
+ * deleted or moved since it was listed, and gc may have been there. */
+static fm_status take_current(fm_repo *r, named **list, size_t *count, size_t *cap,
+                              git_reference *ref)
+{
+    fm_status rc = take_ref(list, count, cap, ref);
+
+    for (unsigned again = 0; rc == FM_ECORRUPT && again < MOVED_LOOKS; again++) {
+        git_reference *now = NULL;
+        int code = git_reference_lookup(&now, r->git, git_reference_name(ref));
+        bool gone = code == GIT_ENOTFOUND;
+        bool same = code < 0 || git_reference_cmp(now, ref) == 0;
+        if (gone)
+            rc = FM_OK;
+        else if (!same)
+            rc = take_ref(list, count, cap, now);
+        git_reference_free(now);
+        if (gone || same)
+            break;
+    }
+    return rc;
+}
+
 static fm_status list_refs(fm_repo *r, const char *prefix, named **list, size_t *count)
 {
     git_reference_iterator *it = NULL;
@@ -538,7 +562,7 @@ static fm_status list_refs(fm_repo *r, const char *prefix, named **list, size_t 
 
     while (code == 0 && rc == FM_OK && (code = git_reference_next(&ref, it)) == 0) {
         if (strncmp(git_reference_name(ref), prefix, len) == 0)
-            rc = take_ref(list, count, &cap, ref);
+            rc = take_current(r, list, count, &cap, ref);
         git_reference_free(ref);
     }
     git_reference_iterator_free(it);

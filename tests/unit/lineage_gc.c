@@ -205,10 +205,10 @@ static void who_comes_after_condemning_stores_again(void **state)
     collect_at(dir, NULL);
     tk_ok(fm_repo_open(&r, dir));
     fm_tree *tree = kit_model(r, 3, 1, 1);
+    collect_at(dir, "now"); /* its pack is byte for byte the one that goes */
     c = kit_commit(r, tree, "side", &a, 1, KIT_TIME + 1); /* the very commit of side */
     assert_true(fm_oid_eq(&b, &c));
-    fm_gc_report report = collect_at(dir, "now"); /* between the commit and its ref */
-    (void)report;
+    collect_at(dir, "now"); /* between the commit and its ref */
     tk_ok(fm_ref_update(r, "refs/heads/side", &c, NULL, "made"));
     fm_repo_close(r);
     fm_tree_free(tree);
