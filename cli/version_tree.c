@@ -163,6 +163,20 @@ static fm_status keep_rejected(cli *c, const landing *l, const fm_oid *oid, cons
                    tally->gates_failed == 1 ? "" : "s", hex);
 }
 
+enum { PACKS_MANY = 50 };
+
+/* Each version brings a pack; a lookup that misses asks all of them. */
+static void hint_repack(cli *c)
+{
+    fm_names packs = {NULL, 0};
+    char *dir = fm_path_join(fm_repo_path(c->repo), "packs");
+    if (dir && fm_list_dir(&packs, dir) == FM_OK && packs.count > PACKS_MANY)
+        fprintf(stderr, "  note: %zu packs; 'fmstore repack' folds them\n", packs.count);
+    fm_names_release(&packs);
+    fm_free(dir);
+    fm_error_clear();
+}
+
 fm_status land_version(cli *c, const landing *l, fm_oid *out)
 {
     test_tally tally = {0};
@@ -184,6 +198,7 @@ fm_status land_version(cli *c, const landing *l, fm_oid *out)
     printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(out),
            (int)strcspn(l->commit.message, "\n"), l->commit.message);
     fflush(stdout); /* in its place among the talk; main looks at the stream's error */
+    hint_repack(c);
     return FM_OK;
 }
 

@@ -35,14 +35,15 @@ static fm_status look_at_file(search *s, const git_oid *id, bool *dirty)
     if (git_odb_read(&obj, s->r->odb, id) < 0)
         return FM_OK;
     rc = fm_tree_new(&one);
-    if (rc == FM_OK &&
-        fm_tree_put_encoded(
-            one, "x", fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj))) == FM_OK) {
-        const fm_entry *e = fm_tree_at(one, 0);
-        *dirty = e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
-        if (*dirty)
-            rc = s->fn(s->ctx, s->rev, s->path, e);
-    }
+    if (rc == FM_OK)
+        rc = fm_tree_put_encoded(one, "x",
+                                 fm_span_of(git_odb_object_data(obj), git_odb_object_size(obj)));
+    const fm_entry *e = rc == FM_OK ? fm_tree_at(one, 0) : NULL;
+    if (rc != FM_ENOMEM) /* no pointer of ours: fsck's to tell */
+        rc = FM_OK;
+    *dirty = e && e->kind != FM_ENTRY_FILE && !fm_store_has(s->r->store, &e->id);
+    if (*dirty)
+        rc = s->fn(s->ctx, s->rev, s->path, e);
     fm_tree_free(one);
     git_odb_object_free(obj);
     return rc;
