@@ -1,4 +1,5 @@
-/* cmd_fsck.c - fmstore fsck: every byte, every pointer, every ref; what damage touches; mending it. */
+/* cmd_fsck.c - fmstore fsck: every byte, every pointer, every ref; what damage touches; mending
+ * it. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -88,8 +89,8 @@ static fm_status print_report(const fm_fsck_report *r, const fsck_run *s)
     return rc;
 }
 
-/* Find what is damaged, fetch it, and where then all that is reached is sound, put the damaged packs
- * out of the way. A second look tells what is left. */
+/* Find what is damaged, fetch it, and where then all that is reached is sound, put the damaged
+ * packs out of the way. A second look tells what is left. */
 static fm_status repair(cli *c, fsck_run *s)
 {
     fm_fsck_report before, after;

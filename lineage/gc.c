@@ -1,7 +1,7 @@
 /* gc.c - deleting what nothing reaches: lineage's half, and the order of a run.
  *
- * Objects of git go first, then those of the store: a run that dies in between leaves bytes that the
- * next one finds, and no version without its bytes. */
+ * Objects of git go first, then those of the store: a run that dies in between leaves bytes that
+ * the next one finds, and no version without its bytes. */
 #include "lineage/reach.h"
 
 #include <string.h>

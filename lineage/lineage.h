@@ -137,8 +137,8 @@ FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm
 /* As fsck without full, but the packs that were longest not decoded are: `percent` of all bytes. */
 FM_CHECKED fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out,
                                          fm_fault_fn fault, void *ctx);
-/* Each pointer of each version that names an object which is missing or which fsck found damaged (or
- * a parent of it): rev is "main~2" or the beginning of an id, as people type it. */
+/* Each pointer of each version that names an object which is missing or which fsck found damaged
+ * (or a parent of it): rev is "main~2" or the beginning of an id, as people type it. */
 typedef fm_status (*fm_damage_fn)(void *ctx, const char *rev, const char *path, const fm_entry *e);
 FM_CHECKED fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx);
 /* from: another repository, or a file or folder as import takes it. Sound copies of what is damaged
@@ -201,7 +201,8 @@ typedef struct fm_gc_report {
     uint64_t writers;           /* leases of writers that lived */
 } fm_gc_report;
 /* Waits for another gc or repack of this repository. FM_ECORRUPT, FM_EVERSION: what a ref reaches
- * cannot be read to its end; nothing was deleted. FM_ECANCELLED: by progress; run again to finish. */
+ * cannot be read to its end; nothing was deleted. FM_ECANCELLED: by progress; run again to finish.
+ */
 FM_CHECKED fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out);
 void fm_gc_report_release(fm_gc_report *report);
 

@@ -1,7 +1,8 @@
 /* reach.h - what refs, reflogs and leases reach: git objects and the store's.
  *
- * Every git object is read at most twice: for its first keeper, and again when a second one makes it
- * shared. What cannot be read stops the walk: who does not know what is reached must not delete. */
+ * Every git object is read at most twice: for its first keeper, and again when a second one makes
+ * it shared. What cannot be read stops the walk: who does not know what is reached must not
+ * delete. */
 #ifndef FM_LINEAGE_REACH_H
 #define FM_LINEAGE_REACH_H
 

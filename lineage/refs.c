@@ -387,8 +387,9 @@ static fm_status update_locked(fm_repo *r, const char *name, const git_oid *to, 
     return rc;
 }
 
-/* What a ref is about to name must outlive a gc that runs beside. Where this handle had no lease until
- * now it may remember a version that is gone: then the disk is asked, down to the pointers. */
+/* What a ref is about to name must outlive a gc that runs beside. Where this handle had no lease
+ * until now it may remember a version that is gone: then the disk is asked, down to the pointers.
+ */
 static fm_status hold_target(fm_repo *r, const fm_oid *oid, const git_oid *id)
 {
     bool leased = fmi_store_leased(r->store, true);

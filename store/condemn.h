@@ -14,8 +14,8 @@ FM_BEGIN_DECLS
 
 #define FMI_GIT_ID_BYTES 20u
 
-/* Condemned at one time, with the writers' leases that lived then: any of them may have found one of
- * these objects stored, and may move a ref to it. */
+/* Condemned at one time, with the writers' leases that lived then: any of them may have found one
+ * of these objects stored, and may move a ref to it. */
 typedef struct fmi_batch {
     int64_t time; /* seconds since 1970 */
     char **lease; /* sorted */

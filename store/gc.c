@@ -237,8 +237,9 @@ void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id)
         g->report.git_gone++;
 }
 
-/* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one goes to
- * the quarantine when that is so of its sound records; no reached object leans on the others. */
+/* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one
+ * goes to the quarantine when that is so of its sound records; no reached object leans on the
+ * others. */
 static bool may_go(const fmi_gc *g, const fmi_gc_pack *p)
 {
     if (p->fate != FMI_FATE_FOLD || p->held || (p->damaged && !g->opts.quarantine))

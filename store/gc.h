@@ -1,13 +1,13 @@
-/* gc.h - deleting what nothing reaches, and folding packs: the store's half. lineage (reach.c, gc.c)
- * says what refs, reflogs and leases reach, and deletes git's objects.
+/* gc.h - deleting what nothing reaches, and folding packs: the store's half. lineage (reach.c,
+ * gc.c) says what refs, reflogs and leases reach, and deletes git's objects.
  *
  * Order of a run; README.md has the argument:
  *   open       the one gc of the repository; the packs as they are now
  *   reach      what is reached, with all that its deltas need
  *   condemn    gate closed for a moment: what is not reached is listed durably, with the leases of
  *              that moment; what is reached again is taken off
- *   rewrite    new packs with what stays of the packs that are mostly dead, or that are folded; each
- *              object of theirs is decoded and compared with its digests
+ *   rewrite    new packs with what stays of the packs that are mostly dead, or that are folded;
+ *              each object of theirs is decoded and compared with its digests
  *   enter      gate closed; leases read again. reach what they hold and what refs reach by now
  *   remove     packs of which nothing is needed any more: index rows, then files
  *   leave      the list without what is gone; gate open
@@ -57,8 +57,8 @@ typedef struct fmi_gc_report {
 FM_CHECKED fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts);
 void fmi_gc_close(fmi_gc *g); /* NULL is fine */
 
-/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMI_KEEPER_SHARED. An id
- * that no pack holds is passed over: what is missing is fsck's. */
+/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMI_KEEPER_SHARED. An
+ * id that no pack holds is passed over: what is missing is fsck's. */
 FM_CHECKED fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper);
 /* Not reached, but needed by something unreached that stays: not deleted by this run. */
 FM_CHECKED fm_status fmi_gc_stay(fmi_gc *g, const fm_digest *id);

@@ -283,8 +283,8 @@ bool fmi_gc_batch_over(const fmi_gc *g, const fmi_batch *b, bool *held)
     return true;
 }
 
-/* What stays and is not reached (in a pack too live to be rewritten, or still in its grace) must stay
- * whole: its parents stay too. */
+/* What stays and is not reached (in a pack too live to be rewritten, or still in its grace) must
+ * stay whole: its parents stay too. */
 fm_status fmi_gc_settle(fmi_gc *g)
 {
     size_t depth = 0;

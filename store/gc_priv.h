@@ -1,4 +1,5 @@
-/* gc_priv.h - what gc.c, gc_packs.c and gc_rewrite.c share: the packs of one moment, object by object. */
+/* gc_priv.h - what gc.c, gc_packs.c and gc_rewrite.c share: the packs of one moment, object by
+ * object. */
 #ifndef FM_STORE_GC_PRIV_H
 #define FM_STORE_GC_PRIV_H
 
@@ -77,8 +78,8 @@ struct fmi_gc {
 FM_CHECKED fm_status fmi_gc_look(fmi_gc *g); /* fills packs, records, objects */
 void fmi_gc_forget(fmi_gc *g);
 uint32_t fmi_gc_find(const fmi_gc *g, const fm_digest *id); /* object, FMI_GC_NONE */
-/* Says of each object whether it goes: condemned, its batch over, not reached, and nothing that stays
- * needs it. */
+/* Says of each object whether it goes: condemned, its batch over, not reached, and nothing that
+ * stays needs it. */
 FM_CHECKED fm_status fmi_gc_settle(fmi_gc *g);
 bool fmi_gc_batch_over(const fmi_gc *g, const fmi_batch *b, bool *held);
 FM_CHECKED fm_status fmi_gc_parse(const fmi_gc *g, const fmi_gc_record *rec, fmi_record *out);

@@ -1,8 +1,9 @@
-/* gc_rewrite.c - what is needed of packs that are mostly dead, or that are folded, goes into new packs.
+/* gc_rewrite.c - what is needed of packs that are mostly dead, or that are folded, goes into new
+ * packs.
  *
  * Each object of such a pack is decoded and compared with its digests before it counts as safe; one
- * that does not decode keeps its pack where it is. Records are copied as they are, unless their chain
- * is too deep or the slow level was asked for: then they are coded again, against the nearest
+ * that does not decode keeps its pack where it is. Records are copied as they are, unless their
+ * chain is too deep or the slow level was asked for: then they are coded again, against the nearest
  * ancestor that is shallow enough. Of an object's several records the one of least depth is kept:
  * records of least depth never lead in a circle, whatever two writers stored against each other.
  * The order is that of the packs' names and of the records in them, so the same packs give the same

@@ -4,12 +4,14 @@
  * later; until then nothing reaches what it found. A lease says that it lives. README.md ("Nothing
  * lost, nothing kept for ever") has the protocol and why it is enough; in short:
  *
- *   gate        leases/gate, an flock: shared while a lease begins or gets a line, exclusive while gc
- *               condemns or deletes. So a lease is seen by gc, or it begins after and sees what gc wrote.
+ *   gate        leases/gate, an flock: shared while a lease begins or gets a line, exclusive while
+ *               gc condemns or deletes. So a lease is seen by gc, or it begins after and sees what
+ *               gc wrote.
  *   lease       leases/<32 hex>, its flock held by the owner: a dead owner's lock is free, whatever
  *               its pid. Text, FORMAT.md section "Leases".
- *   condemned   (condemn.h) what gc found unreached. To a lease that began later these objects are not
- *               stored; for a lease that was there before, gc does not delete them until it has ended.
+ *   condemned   (condemn.h) what gc found unreached. To a lease that began later these objects are
+ *               not stored; for a lease that was there before, gc does not delete them until it
+ *               has ended.
  *
  * One lease belongs to one store handle; its functions may be called from several threads. */
 #ifndef FM_STORE_LEASE_H

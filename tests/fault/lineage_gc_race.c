@@ -1,6 +1,6 @@
 /* Eight processes at one repository for some seconds: importing, building on each other's versions,
- * deleting and moving branches, gc with no grace, repack; one is killed again and again. Two readers
- * all along. Nothing that a ref holds is lost, and readers are not kept waiting.
+ * deleting and moving branches, gc with no grace, repack; one is killed again and again. Two
+ * readers all along. Nothing that a ref holds is lost, and readers are not kept waiting.
  *   FM_RACE_SECONDS=n (6), FM_RACE_SEED=n */
 #include <signal.h>
 #include <sys/wait.h>
@@ -54,7 +54,8 @@ static void put_variant(fm_txn *t, fm_tree *tree, unsigned k, unsigned variant,
     need(fm_tree_put_tensor(tree, path, name, FM_BF16, &shape, &id), "tree");
 }
 
-/* As an import or a derivation does it: look up a parent, store, commit, wait a little, move a ref. */
+/* As an import or a derivation does it: look up a parent, store, commit, wait a little, move a
+ * ref. */
 static void build(const char *dir, uint64_t stream, uint64_t n)
 {
     fm_repo *r;
@@ -224,8 +225,8 @@ static void nothing_is_lost_among_eight(void **state)
     pid_t pid[PROCESSES];
     (void)state;
     seed = given ? strtoull(given, NULL, 10) : seed;
-    /* Made in a process of its own: libgit2 draws names of temporaries from a seed of its process, and
-     * children of one that has started it would draw the same. */
+    /* Made in a process of its own: libgit2 draws names of temporaries from a seed of its process,
+     * and children of one that has started it would draw the same. */
     dir = tk_scratch();
     pid_t maker = fork();
     if (maker == 0)

@@ -169,7 +169,8 @@ static void a_deleted_version_cannot_be_named(void **state)
     fm_free(dir);
 }
 
-/* The loss of others: an importer finds an object stored, gc deletes it, the importer's ref moves. */
+/* The loss of others: an importer finds an object stored, gc deletes it, the importer's ref moves.
+ */
 static void what_an_importer_found_stored_is_not_deleted(void **state)
 {
     fm_oid a, b, c;

@@ -219,7 +219,8 @@ static void what_does_not_decode_keeps_its_pack(void **state)
     fm_free(root);
 }
 
-/* A reader that has looked an object up, and mapped its pack, goes on; one that asks anew looks again. */
+/* A reader that has looked an object up, and mapped its pack, goes on; one that asks anew looks
+ * again. */
 static void readers_go_on_while_packs_are_replaced(void **state)
 {
     char *root;
