@@ -23,6 +23,7 @@ static const op_info *op_of(uint16_t op)
         [FMI_OP_LORA] = {"lora", rcp_lora_check, rcp_lora, rcp_lora_touches},
         [FMI_OP_GATHER] = {"gather", rcp_gather_check, rcp_gather, rcp_gather_touches},
         [FMI_OP_QUANT] = {"quantize", rcp_quant_check, rcp_quant, rcp_elementwise_touches},
+        [FMI_OP_ADAMW] = {"adamw", rcp_adamw_check, rcp_adamw, rcp_elementwise_touches},
         [FMI_OP_TRANSPOSE] = {"transpose", rcp_turn_check, rcp_turn, rcp_all_touches},
     };
     return op < FMI_OP_COUNT && table[op].name ? &table[op] : NULL;
@@ -244,6 +245,8 @@ void fmi_recipe_text(const fmi_recipe *r, uint32_t inputs, char *out, size_t out
         text_linear(r, inputs, &b);
     else if (r->op == FMI_OP_LORA)
         text_lora(r, &b);
+    else if (r->op == FMI_OP_ADAMW)
+        fm_buf_printf(&b, "%s", r->mode & FMI_ADAMW_WEIGHTS ? "weights" : "second moment");
     else if (r->op == FMI_OP_GATHER && r->mode == FMI_GATHER_PIECES)
         fm_buf_printf(&b, "%zu pieces", r->params.len / FMI_PIECE_BYTES);
     snprintf(out, out_bytes, "%s", fm_buf_cstr(&b));

@@ -29,6 +29,7 @@ typedef enum fmi_op {
     FMI_OP_GATHER = 4,    /* pieces of the inputs' bytes, one after the other */
     FMI_OP_TRANSPOSE = 5, /* the last two dimensions changed places */
     FMI_OP_QUANT = 6,     /* quantize.h */
+    FMI_OP_ADAMW = 7,     /* adamw.h */
     FMI_OP_COUNT
 } fmi_op;
 
@@ -64,6 +65,10 @@ enum {
 enum { FMI_GATHER_PIECES = 0, FMI_GATHER_ROTARY = 1, FMI_GATHER_UNROTARY = 2 };
 #define FMI_PIECE_BYTES 20u
 #define FMI_PIECE_ZEROS 0xffffffffu
+
+/* ADAMW: mode = fmi_adamw_mode | FMI_ADAMW_WEIGHTS. Parameters: fmi_adamw_put's. Inputs: v, m a step
+ * before and m; of weights: w a step before, m and v. */
+#define FMI_ADAMW_WEIGHTS 16u
 
 typedef struct fmi_recipe {
     uint16_t op, mode; /* op FMI_OP_NONE: no recipe */

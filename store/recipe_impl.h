@@ -17,8 +17,8 @@ typedef fm_status rcp_part_fn(const fmi_recipe *r, const fmi_inputs *in, const r
 typedef uint64_t rcp_touches_fn(const fmi_recipe *r, const fmi_inputs *in, uint32_t k);
 
 rcp_check_fn rcp_cast_check, rcp_linear_check, rcp_lora_check, rcp_gather_check, rcp_turn_check,
-    rcp_quant_check;
-rcp_part_fn rcp_cast, rcp_linear, rcp_lora, rcp_gather, rcp_turn, rcp_quant;
+    rcp_quant_check, rcp_adamw_check;
+rcp_part_fn rcp_cast, rcp_linear, rcp_lora, rcp_gather, rcp_turn, rcp_quant, rcp_adamw;
 rcp_touches_fn rcp_elementwise_touches, rcp_lora_touches, rcp_gather_touches, rcp_all_touches;
 
 fm_status rcp_refuse(const fmi_recipe *r, const char *why); /* FM_ECORRUPT */

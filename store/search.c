@@ -51,6 +51,7 @@ void fmi_search_free(fmi_search *s)
     for (uint32_t i = 0; i < s->trees; i++)
         fm_tree_free(s->tree[i]);
     fm_buf_release(&s->params);
+    fm_free(s->adamw);
     fm_free(s);
 }
 
@@ -61,6 +62,17 @@ fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree)
     fm_status rc = fm_tree_copy(&s->tree[s->trees], tree);
     s->trees += rc == FM_OK;
     return rc;
+}
+
+void fmi_search_put_tree(fmi_search *s, const fm_tree *tree)
+{
+    s->own = tree;
+}
+
+const fm_entry *src_own_entry(const fmi_search *s)
+{
+    const fm_entry *e = s->own && s->subject->path ? fm_tree_find(s->own, s->subject->path) : NULL;
+    return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
 }
 
 /* ==== sources ============================================================================== */
@@ -402,6 +414,10 @@ static fm_status try_all(fmi_search *s)
 {
     fm_status rc = try_habit(s);
     if (rc == FM_OK && !found_enough(s))
+        rc = src_adamw(s);
+    if (rc == FM_OK && s->best.count && s->best.bits < SRC_NOTHING_NEARER)
+        return FM_OK;
+    if (rc == FM_OK && !found_enough(s))
         rc = try_path(s);
     if (rc == FM_OK && !found_enough(s))
         rc = src_lora(s);
@@ -431,6 +447,8 @@ static fm_status answer(fmi_search *s, fmi_guess *out)
 static bool has_choice(const fmi_search *s)
 {
     const fmi_form *f = &s->subject->form;
+    if (src_of_checkpoint(s))
+        return true;
     if (s->path_sources != 1 || s->source[0].form.dtype != f->dtype ||
         !fm_shape_eq(&s->source[0].form.shape, &f->shape))
         return true;

@@ -9,7 +9,8 @@
 #define SRC_SOURCES_MAX 24u
 #define SRC_PATH_SOURCES_MAX 8u
 #define SRC_TRIALS_MAX 700u
-#define SRC_EXACT 0.002 /* bits an element: nothing can be better by much */
+#define SRC_NOTHING_NEARER 0.3 /* bits an element: no other kind of candidate comes near */
+#define SRC_EXACT 0.002        /* bits an element: nothing can be better by much */
 
 /* A stored tensor that is looked at, its chain open and a few leaves kept. */
 typedef struct src_source {
@@ -41,7 +42,9 @@ struct fmi_search {
     fm_tree *tree[FMI_OFFERS_MAX];
     uint32_t trees;
     src_habit habit;
-    fm_buf params; /* of the guess */
+    const fm_tree *own;          /* that is being put; may be NULL */
+    struct fmi_adamw_fit *adamw; /* of the tensor before; NULL: none yet */
+    fm_buf params;               /* of the guess */
     /* of one run */
     const fmi_subject *subject;
     fmi_coder *coder;
@@ -57,6 +60,9 @@ struct fmi_search {
     src_trial best, second;
 };
 
+const fm_entry *
+src_own_entry(const fmi_search *s); /* the subject in the tree that is put, or NULL */
+
 /* Opens the tensor as a source; *at UINT32_MAX where it cannot serve. Same id, same number. */
 FM_CHECKED fm_status src_open(fmi_search *s, const fm_digest *id, uint32_t *at);
 /* Judges a recipe over sources by the windows; the best two are kept, with their parameters copied.
@@ -66,6 +72,9 @@ FM_CHECKED fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t 
 FM_CHECKED fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, void *dst,
                               size_t bytes);
 
+/* ---- search_adamw.c ---- */
+FM_CHECKED fm_status src_adamw(fmi_search *s);
+bool src_of_checkpoint(const fmi_search *s); /* weight or moment of the tree that is put */
 /* ---- search_linear.c ---- */
 FM_CHECKED fm_status src_linear(fmi_search *s);
 /* ---- search_lora.c ---- */

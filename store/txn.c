@@ -287,18 +287,27 @@ static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from
     return fmi_put_add(t, p, parent);
 }
 
+/* Entries in the order of their paths; those that may be made of others of the tree a turn later. */
 static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *p,
                              const fm_tree *parent_tree)
 {
     fm_status rc = FM_OK;
+    unsigned turns = 0;
 
-    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
-        if (e->kind == FM_ENTRY_FILE)
-            continue;
-        rc = put_entry(t, e, p, parent_tree);
+    for (unsigned turn = 0; rc == FM_OK && turn <= turns; turn++) {
+        for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+            const fm_entry *e = fm_tree_at(tree, i);
+            if (e->kind == FM_ENTRY_FILE)
+                continue;
+            const unsigned its = t->search ? fmi_search_turn(tree, e) : 0;
+            turns = FM_MAX(turns, its);
+            if (its == turn)
+                rc = put_entry(t, e, p, parent_tree);
+        }
+        if (rc == FM_OK)
+            rc = fmi_put_drain(t);
     }
-    return rc == FM_OK ? fmi_put_drain(t) : rc;
+    return rc;
 }
 
 fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
@@ -312,8 +321,13 @@ fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
     t->progress = progress;
     t->progress_ctx = ctx;
     fm_status rc = parent_tree ? fm_txn_offer(t, parent_tree) : FM_OK;
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
+        if (t->search)
+            fmi_search_put_tree(t->search, tree);
         rc = put_entries(t, tree, p, parent_tree);
+        if (t->search)
+            fmi_search_put_tree(t->search, NULL);
+    }
     if (rc == FM_OK && progress && progress(ctx, t->total_bytes, t->total_bytes))
         rc = fm_fail(FM_ECANCELLED, "stopped at the end");
     t->progress = NULL;
