@@ -3,7 +3,8 @@
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
-packs=("$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack "$here"/format/golden_recipes/*.pack)
+packs=("$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack "$here"/format/golden_recipes/*.pack
+    "$here"/format/golden_adamw/*.pack)
 python3 "$here/format/decode.py" "${packs[@]}" || exit $?
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT

@@ -155,6 +155,39 @@ static void a_series_costs_a_third_and_comes_back(void **state)
     series(1, 0.37);
 }
 
+/* Three steps of PyTorch's AdamW as the first version that knew the operation kept them. */
+static void the_golden_steps_decode(void **state)
+{
+    char *golden = tk_source("tests/format/golden_adamw"), *root = tk_scratch();
+    char *packs = fm_path_join(root, "packs");
+    fm_fsck_report report;
+    fm_names names;
+    fm_store *s;
+    (void)state;
+    tk_ok(fm_store_init(root));
+    tk_ok(fm_list_dir(&names, golden));
+    for (size_t i = 0; i < names.count; i++) {
+        char *a = fm_path_join(golden, names.name[i]), *b = fm_path_join(packs, names.name[i]);
+        fm_buf bytes;
+        fm_buf_init(&bytes, 0);
+        tk_ok(fm_read_file(&bytes, a, 1 << 20));
+        tk_ok(fm_write_file(b, bytes.data, bytes.len));
+        fm_buf_release(&bytes);
+        fm_free(a);
+        fm_free(b);
+    }
+    assert_int_equal(names.count, 5);
+    tk_ok(fm_store_open(&s, root));
+    tk_ok(fm_store_fsck(s, true, &report, NULL, NULL));
+    assert_int_equal(report.faults, 0);
+    assert_int_equal(report.objects, 36);
+    fm_store_close(s);
+    fm_names_release(&names);
+    fm_free(golden);
+    fm_free(packs);
+    fm_free(root);
+}
+
 static fm_status no_read(void *ctx, uint32_t input, uint64_t offset, void *dst, size_t bytes)
 {
     (void)ctx, (void)input, (void)offset, (void)dst, (void)bytes;
@@ -193,6 +226,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_series_costs_a_third_and_comes_back),
+        cmocka_unit_test(the_golden_steps_decode),
         cmocka_unit_test(recipes_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

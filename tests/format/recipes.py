@@ -1,5 +1,6 @@
 """The recipes of store/FORMAT.md, for decode.py: the predicted tensor, whole. Written for being read, not
 for speed; no NaN or infinity in what it adds up. quantize is left out."""
+import math
 import struct
 from fractions import Fraction
 
@@ -140,6 +141,35 @@ def transpose(data, dims, width):
     return b"".join(out)
 
 
+def root(v, dtype):
+    """The square root of a Fraction, rounded: an integer root with bits to spare and a sticky one."""
+    scaled = v * 4 ** 200
+    whole = math.isqrt(scaled.numerator // scaled.denominator)
+    sticky = 0 if Fraction(whole) ** 2 == scaled else Fraction(1, 2)
+    return rounded((whole + sticky) / Fraction(2) ** 200, dtype)
+
+
+def adamw(mode, params, values):
+    one_less1, b2, one_less2, decay, step, divisor, eps = map(Fraction, struct.unpack("<7f", params))
+
+    def f(v):
+        return rounded(v, "F32")
+
+    def d(v):
+        return rounded(v, "F64")
+    out, inverse = [], d(1 / one_less1)
+    for a, b, c in zip(*values):
+        if mode & 16:  # w0, m1, v1
+            old, below = f(a * decay), f(f(root(c, "F32") / divisor) + eps)
+            w = (old - step * f(b / below), old + f(f(-step * b) / below), old - f(step * f(b / below)))
+            out.append(f(w[mode & 15]))
+        else:  # v0, m0, m1
+            g = f(d(b + d(d(c - b) * inverse)))
+            old, part = f(a * b2), f(g * one_less2)
+            out.append(f(old + f(part * g)) if mode == 2 else f(part * g + old))
+    return out
+
+
 def predict(r, parents, datas):
     """The bytes of the predicted tensor of record r; parents are records, datas their bytes."""
     op, mode, params = r["recipe"]
@@ -147,10 +177,12 @@ def predict(r, parents, datas):
         return gather(mode, params, datas, r)
     if op == 5:
         return transpose(datas[0], parents[0]["dims"], WIDTH[r["dtype"]])
-    need(op in (1, 2, 3), "an operation that is read here")
+    need(op in (1, 2, 3, 7), "an operation that is read here")
     values = [load(d, p["dtype"]) for p, d in zip(parents, datas)]
     if op == 1:
         out = values[0]
+    elif op == 7:
+        out = adamw(mode, params, values)
     elif op == 2:
         out = linear(mode, params, values, r["dtype"])
     else:
