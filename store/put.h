@@ -17,7 +17,7 @@ FM_BEGIN_DECLS
 #define FMI_PAYLOAD_HELD_MAX_BYTES ((size_t)96 << 20)
 #define FMI_STAGED_READ_MAX_BYTES ((uint64_t)48 << 20) /* a parent in the same transaction */
 #define FMI_PACK_ROLL_BYTES ((uint64_t)2 << 30)        /* a transaction goes on in another pack */
-enum { FMI_TXN_THREADS_MAX = 16, FMI_SLOTS_PER_THREAD = 4, FMI_SLOTS_MAX = 32 };
+enum { FMI_TXN_THREADS_MAX = 12, FMI_SLOTS_PER_THREAD = 4, FMI_SLOTS_MAX = 24 };
 
 /* One object that is being put. */
 typedef struct fmi_put {

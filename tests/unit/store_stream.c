@@ -329,6 +329,87 @@ static void a_put_can_be_stopped_within_a_tensor(void **state)
     fm_free(root);
 }
 
+/* ==== memory =============================================================================== */
+
+static uint64_t anonymous_bytes(void)
+{
+    char line[128];
+    unsigned long long kb = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (strncmp(line, "RssAnon:", 8) == 0)
+            kb = strtoull(line + 8, NULL, 10);
+    if (f)
+        fclose(f);
+    return kb * 1024;
+}
+
+/* Noise that is quick to make and cannot be compressed. */
+static fm_status noise_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                             void *dst, unsigned flags)
+{
+    uint8_t *out = dst;
+    (void)ctx, (void)e, (void)flags;
+    for (uint64_t i = 0; i < bytes; i += 8) {
+        uint64_t x = (offset + i + 1) * 0x9e3779b97f4a7c15u;
+        x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
+        fm_put_u64(out + i, x ^ x >> 32);
+    }
+    return FM_OK;
+}
+
+static bool note_peak(void *ctx, uint64_t done, uint64_t total)
+{
+    uint64_t *peak = ctx, now = anonymous_bytes();
+    (void)done, (void)total;
+    *peak = FM_MAX(*peak, now);
+    return false;
+}
+
+static void memory_does_not_grow_with_a_tensor(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* freed memory is kept to find mistakes */
+#endif
+    enum { LEAVES = 160 };
+    const fm_shape shape = {2, {LEAVES * 256, 1024}};
+    fm_digest leaf[LEAVES], id;
+    uint8_t *buf = fm_malloc(FM_LEAF_BYTES);
+    for (uint64_t i = 0; i < LEAVES; i++) {
+        tk_ok(noise_range(NULL, NULL, i * FM_LEAF_BYTES, FM_LEAF_BYTES, buf, 0));
+        tk_ok(fm_sha256(&leaf[i], buf, FM_LEAF_BYTES));
+    }
+    tk_ok(fm_tensor_id_from_leaves(&id, FM_F32, &shape, (uint64_t)LEAVES * FM_LEAF_BYTES, leaf));
+    fm_store *s;
+    fm_tree *tree;
+    fm_txn *t;
+    fm_provider p = {.range = noise_range};
+    char *root = fresh_store(&s);
+    tk_ok(fm_tree_new(&tree));
+    tk_ok(fm_tree_put_tensor(tree, "tensors/a", "a", FM_F32, &shape, &id));
+    tk_ok(fm_txn_begin(&t, s));
+    t->held_max = 4 << 20;
+    const uint64_t before = anonymous_bytes();
+    uint64_t peak = before;
+    tk_ok(fm_txn_put_tree(t, tree, &p, NULL, note_peak, &peak));
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    fm_provider back = fm_store_provider(s);
+    for (uint64_t at = 0; at < LEAVES; at += 8) {
+        fm_entry e = *fm_tree_find(tree, "tensors/a");
+        tk_ok(fm_entry_read_range(&back, &e, at * FM_LEAF_BYTES, FM_LEAF_BYTES, buf, 0));
+        peak = FM_MAX(peak, anonymous_bytes());
+    }
+    const uint64_t threads_bytes = (uint64_t)FMI_TXN_THREADS_MAX * (20 << 20);
+    printf("%d MiB put with %.1f MiB\n", LEAVES, (double)(peak - before) / 1048576);
+    assert_true(peak - before < FM_MIN(threads_bytes, (uint64_t)64 << 20));
+    fm_tree_free(tree);
+    fm_store_close(s);
+    fm_free(buf);
+    fm_free(root);
+}
+
 /* ==== exports ============================================================================== */
 
 static char *write_model(const char *dir, const fm_shape *shape, fm_buf *body)
@@ -441,6 +522,7 @@ int main(void)
         cmocka_unit_test(a_large_transaction_goes_on_in_another_pack),
         cmocka_unit_test(bytes_that_are_not_the_id_s_are_refused),
         cmocka_unit_test(a_put_can_be_stopped_within_a_tensor),
+        cmocka_unit_test(memory_does_not_grow_with_a_tensor),
         cmocka_unit_test(exports_in_stretches_are_whole_and_tell_of_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
