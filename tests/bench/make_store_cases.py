@@ -112,7 +112,7 @@ def minilm_cases(c, minilm, data):
     c.add("bf16-child", "10.2", [pair[0]], [pair[1]], "bf16 full fine-tune against its parent")
     c.add("f32-alone", "peer 0.85", [], [f32], "f32 alone")
     c.add("f16-alone", "peer 0.85", [], [f16], "f16 alone")
-    c.add("f32-child", "peer 0.85", [f32], [kid], "f32 parent plus the bf16 pair's update")
+    c.add("f32-grid-child", "", [f32], [kid], "f32 parent plus the bf16 pair's update: low bits stay, which training never does")
     c.add("f16-child", "peer 0.85", [f16], [kid16], "the same, rounded to f16")
     c.add("f32-is-bf16", "case bf16-alone 0.5 0.1", [], [c.put("f32-is-bf16.safetensors", cast(p, "F32"))], "f32 whose values are bf16")
     c.add("f32-is-f16", "case f16-alone 0.5 0.1", [], [c.put("f32-is-f16.safetensors", cast(cast(f, "F16"), "F32"))], "f32 whose values are f16")
@@ -244,6 +244,11 @@ def checkpoint_cases(c, data, steps=8):
                         state[key + name] = narrow(v.detach().numpy(), "F32")
                 c.put(files[step - 20], state)
     c.add("checkpoints", "35", [], files, what)
+    ends = []
+    for f in (files[0], files[-1]):
+        model = {n: t for n, t in st_read(c.path(f)).items() if not n.startswith("exp_avg")}
+        ends.append(c.put("weights-of-" + f, model))
+    c.add("f32-child", "peer 0.85", ends[:1], ends[1:], f"f32 weights {steps - 1} steps of that run later")
 
 
 def main():
