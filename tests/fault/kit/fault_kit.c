@@ -313,6 +313,9 @@ static const fk_command setup[] = {
     {.name = "import gone", .argv = {"import", "@gone", "--as", "gone", "--no-gate"}},
     {.name = "tag", .argv = {"tag", "first", "base"}},
     {.name = "branch", .argv = {"branch", "side/way", "base"}},
+    {.name = "import junk", .argv = {"import", "@junk", "--as", "junk", "--no-gate"}},
+    {.name = "branch -d junk", .argv = {"branch", "-d", "junk"}},
+    {.name = "gc", .argv = {"gc", "--reflog", "now"}, .optional = true}, /* its first phase */
 };
 
 static const fk_command changes[] = {
@@ -327,7 +330,15 @@ static const fk_command changes[] = {
     {.name = "derive",
      .argv = {"derive", "base", "--as", "tuned", "--data", "@data.jsonl", "--set", "r=1", "--set",
               "steps=1", "--set", "batch=1", "--set", "max_tokens=8", "--no-gate"}},
+    {.name = "gc", .argv = {"gc", "--prune", "now", "--reflog", "now"}, .optional = true},
+    {.name = "repack", .argv = {"repack", "--all", "--prune", "now"}, .optional = true},
 };
+
+static bool is_known(const fk_world *w, const fk_command *c)
+{
+    fk_command help = {.argv = {"help", c->argv[0]}};
+    return !c->optional || fk_run(w, &help, NULL) == 0;
+}
 
 void fk_use_memory(void)
 {
@@ -353,6 +364,7 @@ void fk_world_make(fk_world *w)
     put_model(w, "gone", 3);
     put_model(w, "new", 4);
     put_model(w, "child", 5);
+    put_model(w, "junk", 6);
     put_file(w, "silent.yaml", suite_text, sizeof suite_text - 1);
     put_file(w, "data.jsonl", data_text, sizeof data_text - 1);
     char other[sizeof suite_text + 16];
@@ -360,13 +372,15 @@ void fk_world_make(fk_world *w)
     put_file(w, "other.yaml", other, strlen(other));
     tk_ok(fm_make_dirs(w->work));
     for (size_t i = 0; i < FM_ARRAY_LEN(setup); i++)
-        must(w, &setup[i]);
+        if (is_known(w, &setup[i]))
+            must(w, &setup[i]);
     fk_copy_tree(w->work, w->sound);
     fk_refs_of(&w->before, w->sound);
     w->command = fm_calloc(FM_ARRAY_LEN(changes), sizeof *w->command);
     assert_non_null(w->command);
-    memcpy(w->command, changes, sizeof changes);
-    w->commands = FM_ARRAY_LEN(changes);
+    for (size_t i = 0; i < FM_ARRAY_LEN(changes); i++)
+        if (is_known(w, &changes[i]))
+            w->command[w->commands++] = changes[i];
 }
 
 void fk_world_free(fk_world *w)

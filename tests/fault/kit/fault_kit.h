@@ -26,6 +26,7 @@ typedef struct fk_refs {
 typedef struct fk_command {
     const char *name;
     const char *argv[20]; /* after "fmstore -C <work>"; "@x" is the file x of the world */
+    bool optional;        /* left out where the program has no such command */
     fk_refs after;        /* of an undisturbed run */
     uint32_t *kind;       /* of each call it makes, in order */
     uint64_t *len;
