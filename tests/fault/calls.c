@@ -37,7 +37,8 @@ static bool worth(const fk_command *c, uint64_t at)
 {
     bool inside = at > 1 && at < c->calls && c->kind[at - 2] == REC_WRITE &&
                   c->kind[at - 1] == REC_WRITE && c->kind[at] == REC_WRITE;
-    return all || !inside || (at + seed) % 8 == 0;
+    bool few = fk_scaled(8) == 1; /* with sanitizers */
+    return all || (at + seed) % 8 == 0 || (!inside && !few);
 }
 
 /* The command again, undisturbed: exit 0, or 128 where its work has landed already. */
@@ -103,7 +104,7 @@ static void run_command(const char *name)
                 each_way(c, at);
         print_message("%s: %zu calls, %u failures made, %u told\n", name, c->calls, points - was,
                       refused);
-        assert_true(refused > 3);
+        assert_true(refused > 0);
         assert_int_equal(failures, 0);
         return;
     }

@@ -12,8 +12,8 @@ static void nothing_is_lost(void **state)
     fk_world w;
     fk_crashes seen;
     fk_world_make(&w);
-    fk_crash(&w, seed ? strtoull(seed, NULL, 10) : 1, 0, n ? (unsigned)strtoul(n, NULL, 10) : 400,
-             &seen);
+    fk_crash(&w, seed ? strtoull(seed, NULL, 10) : 1, 0,
+             n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(400), &seen);
     fk_world_free(&w);
     assert_int_equal(seen.failures, 0);
     assert_true(seen.killed > seen.points / 2);

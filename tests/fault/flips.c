@@ -12,8 +12,8 @@ static void flips_are_told_and_never_read(void **state)
     fk_world w;
     fk_flips seen;
     fk_world_make(&w);
-    fk_flip(&w, seed ? strtoull(seed, NULL, 10) : 1, n ? (unsigned)strtoul(n, NULL, 10) : 800,
-            &seen);
+    fk_flip(&w, seed ? strtoull(seed, NULL, 10) : 1,
+            n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(800), &seen);
     fk_world_free(&w);
     assert_int_equal(seen.failures, 0);
     assert_true(seen.told > seen.flips / 2 && seen.read_right > seen.flips);

@@ -12,8 +12,8 @@ static void what_was_promised_is_there(void **state)
     fk_world w;
     fk_losses seen;
     fk_world_make(&w);
-    fk_lose(&w, seed ? strtoull(seed, NULL, 10) : 1, n ? (unsigned)strtoul(n, NULL, 10) : 40,
-            &seen);
+    fk_lose(&w, seed ? strtoull(seed, NULL, 10) : 1,
+            n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(40), &seen);
     fk_world_free(&w);
     assert_int_equal(seen.failures, 0);
 }

@@ -25,6 +25,15 @@ const char *fk_said(void)
     return said;
 }
 
+unsigned fk_scaled(unsigned n)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    return (n + 7) / 8;
+#else
+    return n;
+#endif
+}
+
 bool fk_available(void)
 {
     const char *program = getenv("FM_BIN"), *inject = getenv("FM_INJECT");

@@ -53,6 +53,9 @@ typedef struct fk_fate {
     bool data;
 } fk_fate;
 
+/* How many of n points to take: with sanitizers, where a start of the program costs ten times as much
+ * and most of what is tested is not memory, an eighth. */
+unsigned fk_scaled(unsigned n);
 /* Scratch folders in memory, where the machine has such a place: nothing waits for a disk. */
 void fk_use_memory(void);
 /* false: this machine or build cannot run it; why is printed. */
