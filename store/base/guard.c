@@ -1,7 +1,8 @@
 /* guard.c - SIGBUS in a guarded mapping puts a page of zeros there and goes on.
  *
  * The table is read by the handler, so its places are atomic and never move. A place is taken and
- * left under the mutex; `begin` is written last when it is taken and cleared first when it is left. */
+ * left under the mutex; `begin` is written last when it is taken and cleared first when it is
+ * left. */
 #include "store/base/guard.h"
 
 #include "store/base/mem.h"

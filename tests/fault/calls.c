@@ -1,9 +1,10 @@
-/* Every call by which a command changes files fails in turn, libgit2's and SQLite's too. Whatever the
- * failure: the repository opens, fsck is clean, every version reads with the bytes it had, exit code
- * 0 means that the work is there, and the command done again succeeds. A short or interrupted write
- * is nobody's error, nor is any interrupted call of ours; libgit2 and SQLite do not try open and
- * fsync again, which no local file system interrupts: there it may be a clean failure.
- *   FM_FAULT_ALL=1: each call in each way; else one error a call, turning. FM_FAULT_SEED=n turns it.
+/* Every call by which a command changes files fails in turn, libgit2's and SQLite's too. Whatever
+ * the failure: the repository opens, fsck is clean, every version reads with the bytes it had,
+ * exit code 0 means that the work is there, and the command done again succeeds. A short or
+ * interrupted write is nobody's error, nor is any interrupted call of ours; libgit2 and SQLite do
+ * not try open and fsync again, which no local file system interrupts: there it may be a clean
+ * failure.
+ *   FM_FAULT_ALL=1: each call in each way; else one error a call, turning. FM_FAULT_SEED=n.
  *   FM_FAULT_ONLY=pattern of the tests to run ("*tag*"). */
 #include <errno.h>
 #include <stdlib.h>

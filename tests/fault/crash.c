@@ -1,5 +1,5 @@
-/* Killed at any call, in the middle of a write, or at any time: nothing is lost. bench_crash has the
- * 10,000 points.
+/* Killed at any call, in the middle of a write, or at any time: nothing is lost. bench_crash has
+ * the 10,000 points.
  *   FM_KILLS=n points (400), FM_FAULT_SEED=n of which (1). */
 #include <stdlib.h>
 

@@ -121,7 +121,7 @@ static void on_fault(void *ctx, const char *text)
     tell(ctx, text);
 }
 
-/* The file's own name, or for a ref its name, or an object that git or the store names by its id. */
+/* By the file's own name, or that of the ref. */
 static bool is_named(const file *f, const char *text)
 {
     char name[PATH_BYTES];

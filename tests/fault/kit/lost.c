@@ -1,7 +1,7 @@
 /* lost.c - the machine stops, and what was not fsynced is lost, torn or out of order.
  *
- * A command's calls are recorded with their data and replayed up to a point. The disk is taken at its
- * word: of a file, what was written before its last fsync is there; of a folder, what was made,
+ * A command's calls are recorded with their data and replayed up to a point. The disk is taken at
+ * its word: of a file, what was written before its last fsync is there; of a folder, what was made,
  * renamed and removed before the folder's own fsync. Of all after that any part may be there, a
  * write by half too. A file's fsync says nothing of its name (ext4 is kinder), a rename is done or
  * not. The folder is made anew as such a disk might show it, and looked at. */

@@ -1,7 +1,8 @@
 /* record.h - what the injector (inject.c) is told by its environment and what it writes down.
  *
- * A process started with LD_PRELOAD=<the module> passes every call by which it changes files through
- * the injector, libgit2's and SQLite's calls too. Only calls on files below FM_FAULT_ROOT count.
+ * A process started with LD_PRELOAD=<the module> passes every call by which it changes files
+ * through the injector, libgit2's and SQLite's calls too. Only calls on files below FM_FAULT_ROOT
+ * count.
  *
  *   FM_FAULT_ROOT     absolute path, no links in it; nothing happens without it
  *   FM_FAULT_AT       the nth such call (from 1) meets its fate; 0 or unset: none does
@@ -10,8 +11,8 @@
  *                     TORN: half of the bytes of a write, then SIGKILL
  *   FM_FAULT_FOREVER  with an errno: all calls from the nth on fail, but unlink, rmdir and close
  *   FM_FAULT_NOSYNC   fsync, fdatasync and msync are counted and not made
- *   FM_FAULT_LOG      a file: one record for each call that was made and succeeded, and for the last
- *                     that failed. With FM_FAULT_DATA the bytes written follow
+ *   FM_FAULT_LOG      a file: one record for each call that was made and succeeded, and for the
+ *                     ones that failed by our doing. With FM_FAULT_DATA the bytes written follow
  *
  * The log is in host byte order: a record, path bytes, second path's bytes, data. */
 #ifndef FM_TESTS_FAULT_RECORD_H
