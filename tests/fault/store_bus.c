@@ -168,10 +168,16 @@ static void a_view_ends_the_process(void **state)
     cut(&k);
     pid_t pid = fork();
     if (pid == 0) {
-        _exit(((const volatile uint8_t *)view.data)[BYTES - 1] == bytes[BYTES - 1] ? 0 : 1);
+        volatile uint8_t last = ((const volatile uint8_t *)view.data)[BYTES - 1];
+        (void)last;
+        _exit(0); /* it went on */
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
+#if defined(__SANITIZE_ADDRESS__) /* whose handler was there before ours */
+    assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+#else
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+#endif
     fm_store_close(s);
     release(&k);
 }
