@@ -167,15 +167,15 @@ fm_provider fm_source_provider(const fm_source *src)
 
 /* A pickle of protocol 2 to 5. A safetensors header of 0x..80 bytes begins with the same byte, but
  * its length then fits the file, which a pickle's first bytes never do. */
-static bool is_pickle(const uint8_t head[8], uint64_t bytes)
+static bool is_pickle(const uint8_t *head, uint64_t bytes)
 {
     return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) >= bytes;
 }
 
-/* One file: GGUF or a zip of PyTorch by its magic, bare pickles refused, safetensors else. */
+/* One file: GGUF or PyTorch's by its magic, other pickles refused, safetensors else. */
 static fm_status open_file(fm_source *src)
 {
-    uint8_t head[8] = {0};
+    uint8_t head[24] = {0};
     uint64_t bytes = 0;
     fm_status rc = fm_file_bytes(&bytes, src->path);
 
@@ -189,11 +189,11 @@ static fm_status open_file(fm_source *src)
         return rc;
     if (memcmp(head, "GGUF", 4) == 0)
         return src_open_gguf(src);
-    if (fm_torch_is_zip(head))
+    if (fm_torch_is_zip(head) || fm_torch_is_legacy(fm_span_of(head, sizeof head)))
         return src_open_torch(src);
     if (is_pickle(head, bytes))
         return fm_fail(FM_EUNSUPPORTED,
-                       "%s: a bare pickle (PyTorch before 1.6) is not read; load it with PyTorch "
+                       "%s: a pickle that is no file of torch.save is not read; load it in Python "
                        "and save the weights as safetensors",
                        src->path);
     size_t len = strlen(src->path);

@@ -8,7 +8,7 @@
 #include "store/base/json.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
-#include "store/torch_pickle.h"
+#include "store/torch_legacy.h"
 #include "store/torch_zip.h"
 
 #define MAX_DEPTH 16u
@@ -17,7 +17,8 @@
 struct fm_torch {
     fm_arena *arena;
     const char *what;
-    fm_zip *zip;
+    fm_zip *zip;    /* NULL: the older layout */
+    fm_map *places; /* of the older layout's storages */
     fm_torch_tensor *tensor;
     size_t count, cap;
     fm_map *by_name;
@@ -40,6 +41,7 @@ void fm_torch_close(fm_torch *t)
     if (!t)
         return;
     fm_zip_close(t->zip);
+    fm_map_free(t->places);
     fm_map_free(t->by_name);
     fm_free(t->tensor);
     fm_arena_free(t->arena);
@@ -69,22 +71,35 @@ static fm_status bad(const walk *w, const char *why)
     return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %s", w->t->what, fm_buf_cstr(&w->name), why);
 }
 
-static fm_status find_storage(const walk *w, const tp_storage *s, const fm_zip_entry **out)
+static bool place_of(const fm_torch *t, fm_span key, fm_torch_place *out)
+{
+    char name[80] = "data/";
+    const fm_zip_entry *e;
+
+    if (!t->zip) {
+        const fm_torch_place *p = fm_map_get(t->places, key.data, key.len);
+        if (p)
+            *out = *p;
+        return p != NULL;
+    }
+    memcpy(name + 5, key.data, key.len);
+    e = fm_zip_find(t->zip, name);
+    if (e)
+        *out = (fm_torch_place){e->at, e->bytes};
+    return e != NULL;
+}
+
+static fm_status find_storage(const walk *w, const tp_storage *s, fm_torch_place *out)
 {
     const uint64_t elem = s->dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(s->dtype)->block_bytes;
-    char name[80];
     uint64_t bytes;
 
     if (s->key.len == 0 || s->key.len > 64 || memchr(s->key.data, '/', s->key.len) ||
         memchr(s->key.data, '\0', s->key.len))
         return bad(w, "its storage's key is no short name");
-    memcpy(name, "data/", 5);
-    memcpy(name + 5, s->key.data, s->key.len);
-    name[5 + s->key.len] = '\0';
-    *out = fm_zip_find(w->t->zip, name);
-    if (!*out)
-        return bad(w, "the archive lacks its storage");
-    if (fm_mul_overflow(&bytes, s->elems, elem) || bytes != (*out)->bytes)
+    if (!place_of(w->t, s->key, out))
+        return bad(w, "the file lacks its storage");
+    if (fm_mul_overflow(&bytes, s->elems, elem) || bytes != out->bytes)
         return bad(w, "its storage has another size than the pickle says");
     return FM_OK;
 }
@@ -125,7 +140,7 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
     fm_torch *t = w->t;
     fm_torch_tensor out = {.dtype = p->dtype, .shape = p->shape};
     const uint64_t elem = fm_dtype_get(p->dtype)->block_bytes;
-    const fm_zip_entry *e = NULL;
+    fm_torch_place e = {0, 0};
     uint64_t span = 0, end = 0, elems = 0;
     fm_status rc = FM_OK;
 
@@ -142,9 +157,9 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
     if (rc < 0)
         return rc;
     if (!reach(p, &span) || (span > 0 && fm_add_overflow(&end, p->offset, span)) ||
-        fm_mul_overflow(&end, end, elem) || (elems > 0 && end > e->bytes))
+        fm_mul_overflow(&end, end, elem) || (elems > 0 && end > e.bytes))
         return bad(w, "its elements lie outside of its storage");
-    out.at = elems > 0 ? e->at + p->offset * elem : e->at;
+    out.at = elems > 0 ? e.at + p->offset * elem : e.at;
     out.contiguous = is_row_major(&p->shape, p->stride);
     memcpy(out.stride, p->stride, sizeof out.stride);
     out.name = fm_arena_strndup(t->arena, fm_buf_cstr(&w->name), w->name.len);
@@ -299,12 +314,28 @@ static fm_status check_archive(const fm_torch *t, fm_span *pkl)
     return FM_OK;
 }
 
+static fm_status read_zip(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
+{
+    fm_span pkl = {NULL, 0};
+    fm_status rc = fm_zip_parse(&t->zip, file, t->what);
+
+    if (rc == FM_OK)
+        rc = check_archive(t, &pkl);
+    return rc == FM_OK ? tp_load(root, values, pkl, t->what) : rc;
+}
+
+static fm_status read_legacy(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
+{
+    fm_status rc = fm_map_new(&t->places);
+
+    return rc == FM_OK ? fm_torch_legacy(root, t->places, values, file, t->what) : rc;
+}
+
 fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
 {
     fm_torch *t = fm_calloc(1, sizeof *t);
     fm_arena *values = NULL;
     tp_value *root = NULL;
-    fm_span pkl = {NULL, 0};
     fm_status rc = t ? fm_arena_new(&t->arena) : FM_ENOMEM;
 
     *out = NULL;
@@ -313,23 +344,22 @@ fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
     t->what = fm_arena_strndup(t->arena, what, strlen(what));
     rc = t->what ? fm_arena_new(&values) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fm_zip_parse(&t->zip, file, what);
-    if (rc == FM_OK)
-        rc = check_archive(t, &pkl);
-    if (rc == FM_OK)
-        rc = tp_load(&root, values, pkl, what);
+        rc = fm_torch_is_legacy(file) ? read_legacy(t, &root, values, file)
+                                      : read_zip(t, &root, values, file);
     if (rc == FM_OK)
         rc = collect(t, root);
     if (rc == FM_OK)
         rc = index_names(t);
     if (rc < 0)
         goto fail;
+    fm_map_free(t->places); /* its values lie in the arena that goes */
+    t->places = NULL;
     fm_arena_free(values);
     *out = t;
     return FM_OK;
 fail:
-    fm_arena_free(values);
     fm_torch_close(t);
+    fm_arena_free(values);
     return rc;
 }
 

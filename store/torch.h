@@ -1,5 +1,5 @@
-/* torch.h - tensors of a PyTorch checkpoint (.bin, .pt, .pth: a zip with data.pkl), read without
- * executing its pickle (torch_pickle.h has the list of what it may say).
+/* torch.h - tensors of a PyTorch checkpoint (.bin, .pt, .pth: a zip with data.pkl, or the older
+ * layout of torch_legacy.h), read without executing its pickle (torch_pickle.h has the list of what it may say).
  *
  * Names: the keys of the dictionary; nested dictionaries and lists are joined by dots
  * ("optimizer.state.0.exp_avg"). Where the outermost dictionary holds no tensor itself but one of
@@ -28,6 +28,8 @@ typedef struct fm_torch fm_torch; /* immutable once open: share freely between t
 
 /* The bytes are a zip archive (their first four say so). */
 bool fm_torch_is_zip(const uint8_t head[4]);
+/* The bytes begin as torch.save's before PyTorch 1.6. */
+bool fm_torch_is_legacy(fm_span file);
 
 /* Borrows the bytes, which must outlive *out. `what` names the file in errors. FM_ECORRUPT,
  * FM_ELIMIT; FM_EUNSUPPORTED names what the pickle asks for and is not read. */

@@ -72,6 +72,7 @@ typedef struct machine {
     tp_value **memo;
     size_t memo_count, memo_cap;
     size_t values;
+    const tp_storage *storages; /* the last that was named */
     bool stopped;
 } machine;
 
@@ -429,6 +430,8 @@ static fm_status op_persid(machine *m)
         return bad(m, "a view of a storage");
     s->key = key->u.text;
     s->dtype = g->dtype;
+    s->next = m->storages;
+    m->storages = s;
     v->u.storage = s;
     return push(m, v);
 }
@@ -471,7 +474,7 @@ static fm_status op_stop(machine *m)
     m->stopped = true;
     if (m->marks != 0 || m->depth != 1)
         return bad(m, "ends with other than one value");
-    return fm_cursor_left(&m->in) == 0 ? FM_OK : bad(m, "goes on behind its end");
+    return FM_OK;
 }
 
 static fm_status op_bool(machine *m, bool b)
@@ -703,9 +706,6 @@ static fm_status run(machine *m)
 {
     fm_status rc = FM_OK;
 
-    if (m->in.len > TP_MAX_PICKLE_BYTES)
-        return fm_fail(FM_ELIMIT, "%s: a pickle of %zu bytes; at most %zu", m->what, m->in.len,
-                       TP_MAX_PICKLE_BYTES);
     if (m->in.len < 2 || m->in.data[0] != 0x80)
         return bad(m, "is no pickle of protocol 2 or later");
     while (rc == FM_OK && !m->stopped) {
@@ -718,18 +718,38 @@ static fm_status run(machine *m)
     return rc;
 }
 
-fm_status tp_load(tp_value **out, fm_arena *arena, fm_span pkl, const char *what)
+fm_status tp_load_next(tp_value **out, fm_arena *arena, fm_span bytes, const char *what,
+                       size_t *used, const tp_storage **storages)
 {
     machine m = {.arena = arena, .what = what};
     fm_status rc;
 
     *out = NULL;
-    fm_cursor_init(&m.in, pkl);
+    fm_cursor_init(&m.in, fm_span_of(bytes.data, FM_MIN(bytes.len, TP_MAX_PICKLE_BYTES)));
     rc = run(&m);
     if (rc == FM_OK)
         *out = m.stack[0];
+    if (used)
+        *used = m.in.pos;
+    if (storages)
+        *storages = m.storages;
     fm_free(m.stack);
     fm_free(m.mark);
     fm_free(m.memo);
+    return rc;
+}
+
+fm_status tp_load(tp_value **out, fm_arena *arena, fm_span pkl, const char *what)
+{
+    size_t used = 0;
+    fm_status rc;
+
+    *out = NULL;
+    if (pkl.len > TP_MAX_PICKLE_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: a pickle of %zu bytes; at most %zu", what, pkl.len,
+                       TP_MAX_PICKLE_BYTES);
+    rc = tp_load_next(out, arena, pkl, what, &used, NULL);
+    if (rc == FM_OK && used != pkl.len)
+        rc = fm_fail(FM_ECORRUPT, "%s: pickle: goes on behind its end at byte %zu", what, used);
     return rc;
 }

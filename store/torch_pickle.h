@@ -42,9 +42,10 @@ struct tp_item {
 };
 
 typedef struct tp_storage {
-    fm_span key;    /* "0": the entry data/0 */
-    fm_dtype dtype; /* FM_DTYPE_NONE: untyped bytes */
-    uint64_t elems; /* bytes where untyped */
+    fm_span key;                   /* "0": the entry data/0 */
+    fm_dtype dtype;                /* FM_DTYPE_NONE: untyped bytes */
+    uint64_t elems;                /* bytes where untyped */
+    const struct tp_storage *next; /* the one named before it */
 } tp_storage;
 
 typedef struct tp_tensor { /* sizes and strides in elements, as claimed: nothing is checked yet */
@@ -74,6 +75,10 @@ struct tp_value { /* all in the caller's arena; lists and dictionaries may hold 
  * file in errors. FM_ECORRUPT; FM_EUNSUPPORTED names the opcode or the global that is not on the
  * list; FM_ELIMIT. */
 FM_CHECKED fm_status tp_load(tp_value **out, fm_arena *arena, fm_span pkl, const char *what);
+/* Likewise the first of several that follow one another: used tells its bytes, storages lists every
+ * storage that it names, the last first (both may be NULL). */
+FM_CHECKED fm_status tp_load_next(tp_value **out, fm_arena *arena, fm_span bytes, const char *what,
+                                  size_t *used, const tp_storage **storages);
 
 FM_END_DECLS
 #endif

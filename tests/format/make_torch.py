@@ -102,8 +102,6 @@ class Evil:
 
 def refused():
     torch.save({"w": torch.ones(2), "x": Evil()}, os.path.join(OUT, "evil.bin"))
-    torch.save({"w": torch.ones(2)}, os.path.join(OUT, "legacy.bin"),
-               _use_new_zipfile_serialization=False)
     torch.save(torch.nn.Linear(2, 2), os.path.join(OUT, "module.bin"))
     torch.jit.script(torch.nn.Linear(2, 2)).save(os.path.join(OUT, "script.bin"))
     torch.save({"w": torch.ones(2, dtype=torch.complex64)}, os.path.join(OUT, "complex.bin"))
@@ -116,6 +114,9 @@ both("views", views())
 both("protocol4", {"a": torch.randn(2, 3), "b": torch.nn.Parameter(torch.ones(1))},
      pickle_protocol=4)
 both("protocol5", {"a": torch.randn(2, 3)}, pickle_protocol=5)
+small = views()
+del small["long.transposed"]
+both("legacy", {**small, **dtypes()}, _use_new_zipfile_serialization=False)
 training()
 folders()
 refused()

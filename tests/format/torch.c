@@ -67,7 +67,8 @@ static void equals_its_twin(const char *name, const char *end, const char *root)
 
 static void checkpoints_equal_safetensors_and_come_back(void **state)
 {
-    static const char *const name[] = {"dtypes", "views", "training", "protocol4", "protocol5"};
+    static const char *const name[] = {"dtypes",   "views",     "legacy",
+                                       "training", "protocol4", "protocol5"};
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
         equals_its_twin(name[i], ".bin", "");
@@ -114,7 +115,6 @@ static void what_is_no_weights_is_refused_by_name(void **state)
         {"module", "'torch.nn.modules.linear.Linear'"},
         {"complex", "'torch.ComplexFloatStorage'"},
         {"sparse", "'torch._utils._rebuild_sparse_tensor'"},
-        {"legacy", "before 1.6"},
         {"script", "is compressed"},
     };
     (void)state;
@@ -368,7 +368,7 @@ static void archives_that_lie_are_refused(void **state)
 /* Cut anywhere it is refused; with any one byte changed it is refused or read within bounds. */
 static void cut_and_flipped_files_do_no_harm(void **state)
 {
-    static const char *const name[] = {"dtypes", "protocol4"};
+    static const char *const name[] = {"dtypes", "protocol4", "legacy"};
     (void)state;
     for (size_t k = 0; k < FM_ARRAY_LEN(name); k++) {
         char *path = golden(name[k], ".bin");

@@ -1,4 +1,4 @@
-/* Any bytes as a PyTorch checkpoint, or (where they do not begin as a zip) as the pickle in one:
+/* Any bytes as a PyTorch checkpoint, or (where they do not begin as one) as the pickle in one:
  * refused with a text, or read within bounds. */
 #include "store/torch.h"
 
@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fm_buf zip;
 
-    if (size >= 4 && fm_torch_is_zip(data)) {
+    if ((size >= 4 && fm_torch_is_zip(data)) || fm_torch_is_legacy(fm_span_of(data, size))) {
         try_file(fm_span_of(data, size));
         return 0;
     }
