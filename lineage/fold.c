@@ -2,8 +2,8 @@
  *
  * A commit writes one small pack, and each lookup asks every pack. So when there are more than
  * FOLD_AT, one of two things is done. The smallest, where they are small commits, are coded anew
- * as one pack, whose deltas make it half their size; at most CODE_OBJECTS, since that costs 50 us an
- * object. Else packs are joined by copying (join.c, as fast as a disk) in geometric steps, up to
+ * as one pack, whose deltas make it half their size; at most CODE_OBJECTS, since that costs 50 us
+ * an object. Else packs are joined by copying (join.c, as fast as a disk) in geometric steps, up to
  * JOIN_BYTES: so a byte is copied a few times in all, and no commit pays for a long history. What
  * this leaves uncoded, gc codes. */
 #include "lineage/internal.h"

@@ -1,7 +1,7 @@
 /* join.c - several git packs as one, without decoding an object.
  *
- * A pack is a header, objects one after the other, and a SHA-1. An object refers to its delta base by
- * distance or by id, so the bodies can be laid behind one another as they are; the new index is the
+ * A pack is a header, objects one after the other, and a SHA-1. An object refers to its delta base
+ * by distance or by id, so the bodies can be laid behind one another as they are; the new index is the
  * old ones merged, each place moved by its body's shift. An object must not be in a pack twice: of
  * two packs that share one (an earlier fold was killed before it removed what it had copied, two
  * writers did not see one another) the smaller is left out, and what it alone holds is coded anew.

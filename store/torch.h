@@ -1,5 +1,6 @@
 /* torch.h - tensors of a PyTorch checkpoint (.bin, .pt, .pth: a zip with data.pkl, or the older
- * layout of torch_legacy.h), read without executing its pickle (torch_pickle.h has the list of what it may say).
+ * layout of torch_legacy.h), read without executing its pickle (torch_pickle.h has the list of what
+ * it may say).
  *
  * Names: the keys of the dictionary; nested dictionaries and lists are joined by dots
  * ("optimizer.state.0.exp_avg"). Where the outermost dictionary holds no tensor itself but one of

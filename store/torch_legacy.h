@@ -1,7 +1,7 @@
 /* torch_legacy.h - the layout of torch.save before PyTorch 1.6 (and of
  * _use_new_zipfile_serialization=False): five pickles (a magic number, a protocol number, the
- * machine's sizes, the value, the list of storages' keys), then each storage as its count of elements
- * and its bytes. Inside store only. */
+ * machine's sizes, the value, the list of storages' keys), then each storage as its count of
+ * elements and its bytes. Inside store only. */
 #ifndef FM_STORE_TORCH_LEGACY_H
 #define FM_STORE_TORCH_LEGACY_H
 

@@ -1,11 +1,12 @@
 /* bench_history DIR [VERSIONS] - what a long history costs.
  *
  * VERSIONS (10,000) versions of one model on one branch in a repository at DIR (made, or an earlier
- * run's, which goes on): the 272 tensors of SmolLM2 by their names, each of 32 numbers, of which three change in a
- * version, with a recipe of its own; each through fm_txn, fm_version_commit, fm_ref_update, as
- * derive and import do. Prints a commit's time (wall, and CPU of its thread, which neighbours disturb less), and at 100, 1,000 and 10,000
- * versions what `fmstore` (FM_BIN, or beside this program's build) takes for a first page, as
- * processes, with the bytes of the lineage and the store. Nothing is asserted. */
+ * run's, which goes on): the 272 tensors of SmolLM2 by their names, each of 32 numbers, of which
+ * three change in a version, with a recipe of its own; each through fm_txn, fm_version_commit,
+ * fm_ref_update, as derive and import do. Prints a commit's time (wall, and CPU of its thread,
+ * which neighbours disturb less), and at 100, 1,000 and the last version what the program FM_BIN
+ * takes for a first page, as processes, with the bytes of the lineage and the store. Nothing is
+ * asserted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

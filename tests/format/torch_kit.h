@@ -1,4 +1,4 @@
-/* torch_kit.h - PyTorch checkpoints made in the test: a zip writer that can be bent, and pickles. */
+/* torch_kit.h - PyTorch checkpoints made in the test: a zip writer that bends, and pickles. */
 #ifndef FM_TESTS_FORMAT_TORCH_KIT_H
 #define FM_TESTS_FORMAT_TORCH_KIT_H
 
