@@ -1,4 +1,4 @@
-/* chain.c - what an object is made from: its delta parents and the inputs of recipes, opened at once
+/* chain.c - what an object is made from: its delta parents and recipes' inputs, opened at once
  * and judged (forms, depths, cost), then leaves and ranges out of them.
  *
  * A plain delta chain needs no memory but the coder's two scratch leaves. A recipe's leaf is made

@@ -60,8 +60,8 @@ enum {
     FMI_LORA_NARROW_FACTORS = 64, /* A and B are */
 };
 
-/* GATHER. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes u64; of the
- * two others heads u64. */
+/* GATHER. Parameters of PIECES: per piece input u32 (0xffffffff: zeros), from u64, bytes u64; of
+ * the two others heads u64. */
 enum { FMI_GATHER_PIECES = 0, FMI_GATHER_ROTARY = 1, FMI_GATHER_UNROTARY = 2 };
 #define FMI_PIECE_BYTES 20u
 #define FMI_PIECE_ZEROS 0xffffffffu
@@ -81,7 +81,7 @@ typedef struct fmi_form {
     uint64_t bytes;
 } fmi_form;
 
-/* What a recipe is applied to. read: bytes [offset, offset + bytes) of an input, within its size. */
+/* What a recipe is applied to. read: bytes [offset, offset + bytes) of an input, within it. */
 typedef struct fmi_inputs {
     fmi_form child;
     fmi_form input[FMI_PARENTS_MAX];
@@ -101,8 +101,8 @@ uint64_t fmi_recipe_touches(const fmi_recipe *r, const fmi_inputs *in, uint32_t 
 FM_CHECKED fm_status fmi_recipe_leaf(const fmi_recipe *r, const fmi_inputs *in, uint32_t leaf,
                                      uint8_t *dst);
 
-/* The same for any part; where the child's dtype is no block type, both are multiples of an element's
- * size. */
+/* The same for any part; where the child's dtype is no block type, both are multiples of an
+ * element's size. */
 FM_CHECKED fm_status fmi_recipe_range(const fmi_recipe *r, const fmi_inputs *in, uint64_t offset,
                                       size_t bytes, uint8_t *dst);
 

@@ -1,7 +1,7 @@
 /* recipe_linear.c - element by element: casts, sums of several tensors.
  *
- * Sums are computed in double and rounded after each operation: for +, -, *, / of float32 that gives
- * the correctly rounded float32 (53 >= 2 * 24 + 2 bits), so one piece of code serves every
+ * Sums are computed in double and rounded after each operation: for +, -, *, / of float32 that
+ * gives the correctly rounded float32 (53 >= 2 * 24 + 2 bits), so one piece of code serves every
  * arithmetic, and no compiler can fuse or reorder it into other bits. */
 #include <math.h>
 #include <string.h>

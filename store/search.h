@@ -37,8 +37,8 @@ FM_CHECKED fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree);
 void fmi_search_put_tree(fmi_search *s, const fm_tree *tree);
 unsigned fmi_search_turn(const fm_tree *tree, const fm_entry *e);
 
-/* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf (FM_LEAF_BYTES),
- * valid until the next call. */
+/* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf
+ * (FM_LEAF_BYTES), valid until the next call. */
 typedef struct fmi_subject {
     const char *path; /* in its tree; NULL: not known, only `parent` is tried */
     const char *name; /* its true name; NULL: not known */

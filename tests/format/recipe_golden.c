@@ -1,5 +1,5 @@
-/* The golden pack of recipes must decode for ever: every operation but quantize, chains of them, leaves
- * that the recipe gives whole and leaves that differ from it. The pack is built here from the pure
+/* The golden pack of recipes must decode for ever: every operation but quantize, chains of them,
+ * leaves that the recipe gives whole and leaves that differ from it. The pack is built here from the pure
  * parts, so that what the search would choose is of no account. FM_BLESS=FOLDER writes it. */
 #include <stdlib.h>
 #include <string.h>

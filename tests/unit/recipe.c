@@ -1,4 +1,4 @@
-/* Recipes: each operation against a plain reference, any range like the whole, hostile parameters. */
+/* Recipes: each operation against a plain reference, any range like the whole, hostile input. */
 #include <math.h>
 #include <string.h>
 
