@@ -447,8 +447,6 @@ static fm_status answer(fmi_search *s, fmi_guess *out)
 static bool has_choice(const fmi_search *s)
 {
     const fmi_form *f = &s->subject->form;
-    if (src_of_checkpoint(s))
-        return true;
     if (s->path_sources != 1 || s->source[0].form.dtype != f->dtype ||
         !fm_shape_eq(&s->source[0].form.shape, &f->shape))
         return true;
@@ -470,8 +468,11 @@ fm_status fmi_search_run(fmi_search *s, const fmi_subject *subject, fmi_coder *c
     s->subject = subject;
     s->coder = coder;
     s->trials = 0;
+    bool of_checkpoint = false;
     fm_status rc = open_path(s);
-    if (rc == FM_OK && s->sources && !has_choice(s)) {
+    if (rc == FM_OK)
+        rc = src_of_checkpoint(s, &of_checkpoint);
+    if (rc == FM_OK && s->sources && !of_checkpoint && !has_choice(s)) {
         *out = (fmi_guess){.parent_count = 1, .bits = -1};
         out->parent[0] = s->source[0].id;
         end_run(s);

@@ -35,7 +35,7 @@ FM_CHECKED fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree);
 /* The tree that is being put, until the next call; borrowed, NULL: none. Its tensors serve as inputs once
  * they are stored, which is a matter of turns: 0 first, then 1, then 2. */
 void fmi_search_put_tree(fmi_search *s, const fm_tree *tree);
-unsigned fmi_search_turn(const fm_tree *tree, const fm_entry *e);
+FM_CHECKED fm_status fmi_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e);
 
 /* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf
  * (FM_LEAF_BYTES), valid until the next call. */

@@ -24,29 +24,38 @@ static const struct naming {
     {{"model.", "optimizer.exp_avg.", "optimizer.exp_avg_sq."}, {"", "", ""}},
 };
 
-static const fm_entry *named(const fm_tree *tree, const char *before, fm_span stem,
-                             const char *after)
+/* NULL: no such tensor; a name that is no path names none. */
+static fm_status named(const fm_entry **out, const fm_tree *tree, const char *before, fm_span stem,
+                       const char *after)
 {
     fm_buf name, path;
-    const fm_entry *e = NULL;
     fm_buf_init(&name, FM_MAX_NAME_BYTES + 64);
     fm_buf_init(&path, FM_MAX_PATH_BYTES);
     fm_buf_str(&name, before);
     fm_buf_append(&name, stem.data, stem.len);
     fm_buf_str(&name, after);
-    if (fm_buf_ok(&name) == FM_OK && fm_tensor_path(&path, "tensors", fm_buf_cstr(&name)) == FM_OK)
-        e = fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_status rc = fm_buf_ok(&name);
+    if (rc == FM_OK)
+        rc = fm_tensor_path(&path, "tensors", fm_buf_cstr(&name));
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&path);
+    const fm_entry *e = rc == FM_OK ? fm_tree_find(tree, fm_buf_cstr(&path)) : NULL;
     fm_buf_release(&name);
     fm_buf_release(&path);
-    return e && e->kind == FM_ENTRY_TENSOR && e->dtype == FM_F32 ? e : NULL;
+    *out = e && e->kind == FM_ENTRY_TENSOR && e->dtype == FM_F32 ? e : NULL;
+    return rc == FM_ENOMEM ? rc : FM_OK;
 }
 
-/* The three entries of the checkpoint that e belongs to; which: 0 weight, 1 m, 2 v. */
-static bool triple_of(const fm_tree *tree, const fm_entry *e, unsigned *which,
-                      const fm_entry *part[3])
+enum { NO_PART = 3 };
+
+/* The three entries of the checkpoint that e belongs to; which: 0 weight, 1 m, 2 v, or NO_PART. */
+static fm_status triple_of(const fm_tree *tree, const fm_entry *e, unsigned *which,
+                           const fm_entry *part[3])
 {
+    fm_status rc = FM_OK;
+    *which = NO_PART;
     if (!e->name || e->dtype != FM_F32 || e->kind != FM_ENTRY_TENSOR)
-        return false;
+        return FM_OK;
     const size_t len = strlen(e->name);
     for (size_t k = 0; k < FM_ARRAY_LEN(NAMING); k++)
         for (unsigned w = 3; w-- > 0;) { /* a longer ending first */
@@ -57,24 +66,26 @@ static bool triple_of(const fm_tree *tree, const fm_entry *e, unsigned *which,
                 continue;
             const fm_span stem = fm_span_of(e->name + head, len - head - tail);
             bool whole = true;
-            for (unsigned i = 0; i < 3; i++) {
-                part[i] = named(tree, n->before[i], stem, n->after[i]);
+            for (unsigned i = 0; rc == FM_OK && i < 3; i++) {
+                rc = named(&part[i], tree, n->before[i], stem, n->after[i]);
                 whole = whole && part[i] && fm_shape_eq(&part[i]->shape, &e->shape);
             }
-            *which = w;
-            if (whole)
-                return true;
+            if (rc != FM_OK || whole) {
+                *which = w;
+                return rc;
+            }
         }
-    return false;
+    return FM_OK;
 }
 
-unsigned fmi_search_turn(const fm_tree *tree, const fm_entry *e)
+fm_status fmi_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e)
 {
+    static const unsigned turn[] = {2, 0, 1, 0};
     const fm_entry *part[3];
-    unsigned which = 0;
-    if (!triple_of(tree, e, &which, part))
-        return 0;
-    return which == 2 ? 1 : which == 0 ? 2 : 0;
+    unsigned which = NO_PART;
+    const fm_status rc = triple_of(tree, e, &which, part);
+    *out = turn[which];
+    return rc;
 }
 
 /* ==== fitting ============================================================================== */
@@ -213,31 +224,32 @@ static fm_status step_from(fmi_search *s, const fm_entry *before, const fm_entry
 
 fm_status src_adamw(fmi_search *s)
 {
-    const fm_entry *own[3], *old[3];
-    unsigned which = 0, again;
-    fm_status rc = FM_OK;
-    const fm_entry *e = src_own_entry(s);
+    const fm_entry *own[3], *old[3], *e = src_own_entry(s);
+    unsigned which = NO_PART, again = NO_PART;
+    fm_status rc = e ? triple_of(s->own, e, &which, own) : FM_OK;
 
-    if (!e || !triple_of(s->own, e, &which, own))
-        return FM_OK;
+    if (rc != FM_OK || which == NO_PART)
+        return rc;
     if (!s->adamw && !(s->adamw = fm_calloc(1, sizeof *s->adamw)))
         return FM_ENOMEM;
     for (uint32_t t = 0; rc == FM_OK && t < s->trees; t++) {
         const fm_entry *before = fm_tree_find(s->tree[t], e->path);
-        if (!before || before->kind != FM_ENTRY_TENSOR ||
-            !triple_of(s->tree[t], before, &again, old) || again != which ||
-            !fm_shape_eq(&before->shape, &e->shape))
+        if (!before || !fm_shape_eq(&before->shape, &e->shape))
             continue;
-        rc = step_from(s, before, own, old, which);
+        rc = triple_of(s->tree[t], before, &again, old);
+        if (rc == FM_OK && again == which)
+            rc = step_from(s, before, own, old, which);
         if (s->best.count && s->best.bits < SRC_NOTHING_NEARER)
             break;
     }
     return rc;
 }
 
-bool src_of_checkpoint(const fmi_search *s)
+fm_status src_of_checkpoint(const fmi_search *s, bool *out)
 {
     const fm_entry *own[3], *e = src_own_entry(s);
-    unsigned which;
-    return e && triple_of(s->own, e, &which, own);
+    unsigned which = NO_PART;
+    const fm_status rc = e ? triple_of(s->own, e, &which, own) : FM_OK;
+    *out = which != NO_PART;
+    return rc;
 }

@@ -74,7 +74,8 @@ FM_CHECKED fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, v
 
 /* ---- search_adamw.c ---- */
 FM_CHECKED fm_status src_adamw(fmi_search *s);
-bool src_of_checkpoint(const fmi_search *s); /* weight or moment of the tree that is put */
+/* *out: the subject is a weight or a moment of the tree that is put. */
+FM_CHECKED fm_status src_of_checkpoint(const fmi_search *s, bool *out);
 /* ---- search_linear.c ---- */
 FM_CHECKED fm_status src_linear(fmi_search *s);
 /* ---- search_lora.c ---- */

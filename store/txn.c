@@ -299,9 +299,10 @@ static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *
             const fm_entry *e = fm_tree_at(tree, i);
             if (e->kind == FM_ENTRY_FILE)
                 continue;
-            const unsigned its = t->search ? fmi_search_turn(tree, e) : 0;
+            unsigned its = 0;
+            rc = t->search ? fmi_search_turn(&its, tree, e) : FM_OK;
             turns = FM_MAX(turns, its);
-            if (its == turn)
+            if (rc == FM_OK && its == turn)
                 rc = put_entry(t, e, p, parent_tree);
         }
         if (rc == FM_OK)
