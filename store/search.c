@@ -415,7 +415,8 @@ static fm_status try_all(fmi_search *s)
     fm_status rc = try_habit(s);
     if (rc == FM_OK && !found_enough(s))
         rc = src_adamw(s);
-    if (rc == FM_OK && s->best.count && s->best.bits < SRC_NOTHING_NEARER)
+    if (rc == FM_OK && s->best.count && s->best.recipe.op == FMI_OP_ADAMW &&
+        s->best.bits < SRC_NOTHING_NEARER)
         return FM_OK;
     if (rc == FM_OK && !found_enough(s))
         rc = try_path(s);

@@ -9,7 +9,7 @@
 #define SRC_SOURCES_MAX 24u
 #define SRC_PATH_SOURCES_MAX 8u
 #define SRC_TRIALS_MAX 700u
-#define SRC_NOTHING_NEARER 0.3 /* bits an element: no other kind of candidate comes near */
+#define SRC_NOTHING_NEARER 0.3 /* bits an element: of ADAMW: nothing else comes near */
 #define SRC_EXACT 0.002        /* bits an element: nothing can be better by much */
 
 /* A stored tensor that is looked at, its chain open and a few leaves kept. */
