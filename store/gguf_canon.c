@@ -248,11 +248,32 @@ static fm_status add_tensor(fm_source *src, src_file *f, const gguf_dims *d, con
     return rc;
 }
 
-/* Tensors and, between them, whatever bytes the writer left there. */
-static fm_status add_all(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g)
+/* The head in front of the tensors. A long array (the vocabulary) stands apart: it is the same in every
+ * quantized copy of a model, and stored once. */
+static fm_status add_head(fm_source *src, src_file *f, const fm_gguf *g, uint64_t end)
 {
     uint64_t at = 0;
     fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < fm_gguf_kv_count(g); i++) {
+        const fm_gguf_kv *kv = fm_gguf_kv_at(g, i);
+        uint64_t from = (uint64_t)(kv->data.data - f->map.data);
+        if (kv->type != FM_GGUF_ARRAY || kv->data.len <= FM_INLINE_MAX_BYTES || from < at)
+            continue;
+        rc = src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(from - at)));
+        at = from + kv->data.len;
+        if (rc == FM_OK)
+            rc = src_add_stretch(src, f, from, at);
+    }
+    return rc == FM_OK ? src_add_literal(src, f, fm_span_of(f->map.data + at, (size_t)(end - at)))
+                       : rc;
+}
+
+/* Tensors and, between them, whatever bytes the writer left there. */
+static fm_status add_all(fm_source *src, src_file *f, const gguf_dims *d, const fm_gguf *g)
+{
+    uint64_t at = fm_gguf_count(g) > 0 ? fm_gguf_at(g, 0)->at : f->map.len;
+    fm_status rc = add_head(src, f, g, at);
 
     for (size_t i = 0; rc == FM_OK && i < fm_gguf_count(g); i++) {
         const fm_gguf_tensor *t = fm_gguf_at(g, i);

@@ -1,6 +1,7 @@
 /* source_build.c - from mapped files and named tensors to a tree, ids and source.json. */
 #include "store/source_impl.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "store/base/checked.h"
@@ -128,7 +129,7 @@ fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes)
     fm_buf_append(&f->literal, bytes.data, bytes.len);
     if (fm_buf_ok(&f->literal) < 0)
         return fm_error_prefix(fm_buf_ok(&f->literal), "%s: bytes outside of tensors", f->name);
-    if (last && !last->is_entry) {
+    if (last && !last->is_entry && !last->whole) {
         last->bytes += bytes.len;
         return FM_OK;
     }
@@ -138,6 +139,25 @@ fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes)
     part.path = fm_buf_ok(&path) == FM_OK ? src_strdup(src, fm_buf_cstr(&path)) : NULL;
     fm_buf_release(&path);
     return part.path ? add_part(f, &part) : FM_ENOMEM;
+}
+
+fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to)
+{
+    fm_span bytes = fm_span_of(f->map.data + from, (size_t)(to - from));
+    fm_buf path;
+    fm_status rc;
+
+    if (bytes.len <= FM_INLINE_MAX_BYTES)
+        return src_add_literal(src, f, bytes);
+    fm_buf_init(&path, 0);
+    fm_buf_str(&path, "source/bytes/");
+    fm_path_part(&path, f->name, strlen(f->name));
+    fm_buf_printf(&path, "/%" PRIu64, from);
+    rc = fm_buf_ok(&path);
+    if (rc == FM_OK)
+        rc = src_add_blob(src, f, fm_buf_cstr(&path), bytes);
+    fm_buf_release(&path);
+    return rc;
 }
 
 fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes)

@@ -27,8 +27,8 @@ typedef struct src_piece {
     uint64_t rows;
     uint32_t heads;
     const fm_torch_tensor *view; /* not NULL: strides; data is then the whole file's */
-    const fm_file_map *map; /* NULL: not in a file */
-    fm_digest *leaf; /* of each leaf in Hugging Face's order; in the arena */
+    const fm_file_map *map;      /* NULL: not in a file */
+    fm_digest *leaf;             /* of each leaf in Hugging Face's order; in the arena */
 } src_piece;
 
 /* One stretch of an original file: an entry of the tree or bytes of a literal. */
@@ -86,6 +86,9 @@ fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint
 fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes);
 /* Bytes of f that belong to no tensor; joined to the literal part before them. */
 fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes);
+/* The same for bytes [from, to) of the file; more than FM_INLINE_MAX_BYTES become a blob of their own,
+ * which another file may share. */
+fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to);
 /* The whole of f is the tree entry at path; bytes stay in the mapping. */
 fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry);
 /* Bytes at a tree path: inline where they fit, else a blob; `bytes` must outlive src. */

@@ -6,7 +6,6 @@
  * comes back byte for byte whatever its views are. */
 #include "store/source_impl.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +13,6 @@
 
 #define MAX_VIEW_BYTES ((uint64_t)1 << 30) /* of views that are not contiguous, beside ... */
 #define MAX_VIEW_TIMES 4u                  /* ... so many times the file */
-#define MAX_GAP_BYTES ((uint64_t)1 << 16)  /* longer stretches that are no tensor's: a blob */
 
 typedef struct stretch {
     uint64_t at, bytes;
@@ -52,26 +50,6 @@ static fm_status make_piece(fm_source *src, const src_file *f, const fm_torch_te
     return FM_OK;
 }
 
-/* Bytes that are no tensor's. */
-static fm_status add_gap(fm_source *src, src_file *f, uint64_t at, uint64_t end)
-{
-    const fm_span bytes = fm_span_of(f->map.data + at, (size_t)(end - at));
-    fm_buf path;
-    fm_status rc;
-
-    if (bytes.len <= MAX_GAP_BYTES)
-        return src_add_literal(src, f, bytes);
-    fm_buf_init(&path, 0);
-    fm_buf_str(&path, "source/bytes/");
-    fm_path_part(&path, f->name, strlen(f->name));
-    fm_buf_printf(&path, "/%" PRIu64, at);
-    rc = fm_buf_ok(&path);
-    if (rc == FM_OK)
-        rc = src_add_blob(src, f, fm_buf_cstr(&path), bytes);
-    fm_buf_release(&path);
-    return rc;
-}
-
 static fm_status cut_file(fm_source *src, src_file *f, const stretch *s, size_t count)
 {
     uint64_t at = 0;
@@ -80,12 +58,12 @@ static fm_status cut_file(fm_source *src, src_file *f, const stretch *s, size_t 
     for (size_t i = 0; rc == FM_OK && i < count; i++) {
         if (s[i].at < at || s[i].bytes == 0)
             continue; /* its bytes, or some of them, are there already */
-        rc = add_gap(src, f, at, s[i].at);
+        rc = src_add_stretch(src, f, at, s[i].at);
         if (rc == FM_OK)
             rc = src_add_entry_part(src, f, s[i].path, s[i].bytes);
         at = s[i].at + s[i].bytes;
     }
-    return rc == FM_OK ? add_gap(src, f, at, f->map.len) : rc;
+    return rc == FM_OK ? src_add_stretch(src, f, at, f->map.len) : rc;
 }
 
 static fm_status add_tensors(fm_source *src, src_file *f, const char *prefix, const fm_torch *pt)
