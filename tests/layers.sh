@@ -46,7 +46,7 @@ my @banned = (
     [[qw(malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf aligned_alloc
          posix_memalign alloca)], qr{^store/base/mem\.c$}],
     [[qw(fopen freopen open openat creat rename renameat unlink unlinkat rmdir mkdir mkstemp
-         mkdtemp tmpfile ftruncate fsync fdatasync)], qr{^store/base/io\.c$}],
+         mkdtemp tmpfile ftruncate fsync fdatasync)], qr{^store/base/io(_path)?\.c$}],
     [[qw(abort)], qr{^store/base/error\.c$}],
     [[qw(exit _exit quick_exit)], qr{^cli/}],
     [[qw(printf fprintf vprintf vfprintf puts fputs putchar perror)], qr{^cli/}],

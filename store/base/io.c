@@ -1,14 +1,13 @@
-/* io.c - the door to the file system. Every call that changes it passes gate(), which counts it
+/* io.c - the door to the file system. Every call that changes it passes fmi_io_gate(), which counts it
  * and lets tests fail it or kill the process just before it.
  *
  * A writer puts its bytes into a temporary file through a small buffer and publishes it by fsync,
  * rename and fsync of the folder; until then nobody sees it, and a crash leaves only the temporary.
  */
-#include "store/base/io.h"
+#include "store/base/io_impl.h"
 
 #include "store/base/mem.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -27,7 +26,6 @@
 #define READ_CHUNK_BYTES ((size_t)1 << 16)
 #define WRITER_BUFFER_BYTES ((size_t)1 << 17)
 #define TEMP_TRIES 100
-#define TREE_MAX_DEPTH 256
 
 /* ==== faults ==== */
 
@@ -57,8 +55,7 @@ uint64_t fm_io_call_count(void)
     return atomic_load(&call_count);
 }
 
-/* True: the call that follows must not be made, errno says why. */
-static bool gate(void)
+bool fmi_io_gate(void)
 {
     pthread_once(&env_once, read_env);
     atomic_fetch_add(&call_count, 1);
@@ -74,11 +71,11 @@ static bool gate(void)
     return true;
 }
 
-static int gate_fsync(int fd)
+int fmi_io_fsync(int fd)
 {
     int rc;
 
-    if (gate())
+    if (fmi_io_gate())
         return -1;
     do
         rc = fsync(fd);
@@ -90,7 +87,7 @@ static int gate_open(const char *path, int flags)
 {
     int fd;
 
-    if (gate())
+    if (fmi_io_gate())
         return -1;
     do
         fd = open(path, flags | O_CLOEXEC, 0666);
@@ -100,7 +97,7 @@ static int gate_open(const char *path, int flags)
 
 /* ==== errors ==== */
 
-static fm_status io_fail(const char *verb, const char *path)
+fm_status fmi_io_fail(const char *verb, const char *path)
 {
     char text[128];
     const int err = errno;
@@ -112,7 +109,7 @@ static fm_status io_fail(const char *verb, const char *path)
                    verb, path, why);
 }
 
-static int open_read(const char *path, int flags)
+int fmi_io_open_read(const char *path, int flags)
 {
     int fd;
 
@@ -132,17 +129,17 @@ fm_status fm_map_file(fm_file_map *out, const char *path)
     fm_status rc = FM_OK;
 
     *out = (fm_file_map){no_bytes, 0};
-    int fd = open_read(path, 0);
+    int fd = fmi_io_open_read(path, 0);
     if (fd < 0)
-        return io_fail("open", path);
+        return fmi_io_fail("open", path);
     if (fstat(fd, &st) < 0) {
-        rc = io_fail("stat", path);
+        rc = fmi_io_fail("stat", path);
     } else if (!S_ISREG(st.st_mode)) {
         rc = fm_fail(FM_EIO, "cannot map %s: not a regular file", path);
     } else if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED)
-            rc = io_fail("map", path);
+            rc = fmi_io_fail("map", path);
         else
             *out = (fm_file_map){p, (size_t)st.st_size};
     }
@@ -191,7 +188,7 @@ static fm_status read_all(fm_buf *out, int fd, const char *path, size_t max_byte
         out->len -= READ_CHUNK_BYTES - (size_t)FM_MAX(n, 0);
         out->data[out->len] = '\0';
         if (n < 0)
-            return io_fail("read", path);
+            return fmi_io_fail("read", path);
         if (out->len - start > max_bytes)
             return fm_fail(FM_ELIMIT, "%s: larger than %zu bytes", path, max_bytes);
         if (n == 0)
@@ -207,9 +204,9 @@ fm_status fm_read_file(fm_buf *out, const char *path, size_t max_bytes)
 
     if (rc < 0)
         return rc;
-    int fd = open_read(path, 0);
+    int fd = fmi_io_open_read(path, 0);
     if (fd < 0)
-        return io_fail("open", path);
+        return fmi_io_fail("open", path);
     /* Chunks are reserved before they are read, so the limit is lifted by one and checked here. */
     max_bytes = FM_MIN(max_bytes ? max_bytes : max, max - start);
     out->max = max < SIZE_MAX / 2 ? max + READ_CHUNK_BYTES : max;
@@ -232,15 +229,15 @@ fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len
     if (offset > INT64_MAX || len > INT64_MAX - offset)
         return fm_fail(FM_EINVAL, "%s: byte %llu is beyond any file", path,
                        (unsigned long long)offset);
-    int fd = open_read(path, 0);
+    int fd = fmi_io_open_read(path, 0);
     if (fd < 0)
-        return io_fail("open", path);
+        return fmi_io_fail("open", path);
     while (done < len && rc >= 0) {
         ssize_t n = pread(fd, at + done, len - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            rc = io_fail("read", path);
+            rc = fmi_io_fail("read", path);
         else if (n == 0)
             rc = fm_fail(FM_ECORRUPT, "%s: ends at byte %llu, wanted %zu bytes from %llu", path,
                          (unsigned long long)(offset + done), len, (unsigned long long)offset);
@@ -249,295 +246,6 @@ fm_status fm_pread_file(const char *path, uint64_t offset, void *dst, size_t len
     }
     close(fd);
     return rc;
-}
-
-/* ==== paths and folders ==== */
-
-const char *fm_path_base(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-char *fm_path_join(const char *a, const char *b)
-{
-    size_t len = strlen(a);
-
-    if (len == 0)
-        return fm_strdup(b);
-    return fm_asprintf("%s%s%s", a, a[len - 1] == '/' ? "" : "/", b);
-}
-
-/* The folder that holds path: "a/b" -> "a", "b" -> ".", "/b" -> "/". */
-static char *path_folder(const char *path)
-{
-    const char *base = fm_path_base(path);
-
-    if (base == path)
-        return fm_strdup(".");
-    size_t len = (size_t)(base - path);
-    while (len > 1 && path[len - 1] == '/')
-        len--;
-    return fm_strndup(path, len);
-}
-
-bool fm_path_exists(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0;
-}
-
-bool fm_path_is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-bool fm_path_holds(const char *dir, const char *name)
-{
-    char path[PATH_MAX]; /* the kernel takes no longer ones */
-    int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
-    return n > 0 && (size_t)n < sizeof(path) && fm_path_exists(path);
-}
-
-fm_status fm_file_bytes(uint64_t *out, const char *path)
-{
-    struct stat st;
-
-    *out = 0;
-    if (stat(path, &st) < 0)
-        return io_fail("stat", path);
-    if (!S_ISREG(st.st_mode))
-        return fm_fail(FM_EIO, "%s: not a regular file", path);
-    *out = (uint64_t)st.st_size;
-    return FM_OK;
-}
-
-fm_status fm_file_time(int64_t *out, const char *path)
-{
-    struct stat st;
-
-    *out = 0;
-    if (stat(path, &st) < 0)
-        return io_fail("stat", path);
-    *out = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    return FM_OK;
-}
-
-fm_status fm_touch_file(const char *path)
-{
-    if (gate() || utimensat(AT_FDCWD, path, NULL, 0) < 0)
-        return io_fail("set the time of", path);
-    return FM_OK;
-}
-
-fm_status fm_mark_time(int64_t *out, const char *path)
-{
-    struct timespec t[2] = {{0, UTIME_OMIT}, {0, 0}};
-    fm_status rc;
-
-    *out = 0;
-    if (clock_gettime(CLOCK_REALTIME, &t[1]) < 0)
-        return io_fail("read the clock for", path);
-    t[1].tv_nsec |= 1; /* a tick's end is even */
-    if (gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
-        return io_fail("set the time of", path);
-    rc = fm_file_time(out, path);
-    if (rc == FM_OK && *out != (int64_t)t[1].tv_sec * 1000000000 + t[1].tv_nsec) {
-        *out = 0;
-        rc = fm_fail(FM_EUNSUPPORTED, "%s: its file system keeps no exact times", path);
-    }
-    return rc;
-}
-
-static fm_status fsync_path(const char *path, int flags)
-{
-    fm_status rc = FM_OK;
-    int fd = open_read(path, flags);
-
-    if (fd < 0)
-        return io_fail("open", path);
-    /* EINVAL: a file system that has nothing to sync for a folder. */
-    if (gate_fsync(fd) < 0 && errno != EINVAL)
-        rc = io_fail("fsync", path);
-    close(fd);
-    return rc;
-}
-
-fm_status fm_fsync_dir(const char *path)
-{
-    return fsync_path(path, O_DIRECTORY);
-}
-
-static fm_status fsync_folder_of(const char *path)
-{
-    char *folder = path_folder(path);
-    fm_status rc = folder ? fm_fsync_dir(folder) : FM_ENOMEM;
-
-    fm_free(folder);
-    return rc;
-}
-
-static fm_status make_dir(const char *path)
-{
-    if (!gate() && mkdir(path, 0777) == 0)
-        return fsync_folder_of(path);
-    if (errno == EEXIST && fm_path_is_dir(path))
-        return FM_OK;
-    return io_fail("create folder", path);
-}
-
-fm_status fm_make_dirs(const char *path)
-{
-    fm_status rc = FM_OK;
-
-    if (fm_path_is_dir(path))
-        return FM_OK;
-    char *part = fm_strdup(path);
-    if (!part)
-        return FM_ENOMEM;
-    for (char *p = part; *p && rc >= 0; p++) {
-        if (*p != '/' || p == part)
-            continue;
-        *p = '\0';
-        if (!fm_path_is_dir(part))
-            rc = make_dir(part);
-        *p = '/';
-    }
-    fm_free(part);
-    return rc < 0 || fm_path_is_dir(path) ? rc : make_dir(path);
-}
-
-fm_status fm_remove_file(const char *path)
-{
-    if (!gate() && unlink(path) == 0)
-        return FM_OK;
-    return errno == ENOENT ? FM_OK : io_fail("remove", path);
-}
-
-fm_status fm_move_file(const char *from, const char *to)
-{
-    if (gate() || rename(from, to) < 0)
-        return io_fail("move", from);
-    fm_status rc = fsync_folder_of(to);
-    return rc < 0 ? rc : fsync_folder_of(from);
-}
-
-static fm_status remove_children(const char *path, int depth);
-
-static fm_status remove_at(const char *path, int depth)
-{
-    struct stat st;
-
-    if (lstat(path, &st) < 0)
-        return errno == ENOENT ? FM_OK : io_fail("stat", path);
-    if (!S_ISDIR(st.st_mode))
-        return fm_remove_file(path);
-    if (depth >= TREE_MAX_DEPTH)
-        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
-    fm_status rc = remove_children(path, depth);
-    if (rc < 0)
-        return rc;
-    if (!gate() && rmdir(path) == 0)
-        return FM_OK;
-    return errno == ENOENT ? FM_OK : io_fail("remove", path);
-}
-
-static fm_status remove_children(const char *path, int depth)
-{
-    fm_names names;
-    fm_status rc = fm_list_dir(&names, path);
-
-    for (size_t i = 0; i < names.count && rc >= 0; i++) {
-        char *child = fm_path_join(path, names.name[i]);
-        rc = child ? remove_at(child, depth + 1) : FM_ENOMEM;
-        fm_free(child);
-    }
-    fm_names_release(&names);
-    return rc;
-}
-
-fm_status fm_remove_tree(const char *path)
-{
-    return remove_at(path, 0);
-}
-
-static fm_status fsync_at(const char *path, int depth)
-{
-    fm_names names = {NULL, 0};
-    fm_status rc = FM_OK;
-
-    if (depth >= TREE_MAX_DEPTH)
-        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
-    if (fm_path_is_dir(path))
-        rc = fm_list_dir(&names, path);
-    for (size_t i = 0; i < names.count && rc >= 0; i++) {
-        char *child = fm_path_join(path, names.name[i]);
-        rc = child ? fsync_at(child, depth + 1) : FM_ENOMEM;
-        fm_free(child);
-    }
-    fm_names_release(&names);
-    return rc < 0 ? rc : fsync_path(path, 0);
-}
-
-fm_status fm_fsync_tree(const char *path)
-{
-    return fsync_at(path, 0);
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-    char *const *x = a;
-    char *const *y = b;
-    return strcmp(*x, *y);
-}
-
-static fm_status add_name(fm_names *names, size_t *cap, const char *name)
-{
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return FM_OK;
-    fm_status rc = fm_grow(&names->name, cap, names->count + 1, sizeof(*names->name));
-    if (rc < 0)
-        return rc;
-    char *copy = fm_strdup(name);
-    if (!copy)
-        return FM_ENOMEM;
-    names->name[names->count++] = copy;
-    return FM_OK;
-}
-
-fm_status fm_list_dir(fm_names *out, const char *path)
-{
-    size_t cap = 0;
-    fm_status rc = FM_OK;
-
-    *out = (fm_names){NULL, 0};
-    DIR *dir = opendir(path);
-    if (!dir)
-        return io_fail("open folder", path);
-    while (rc >= 0) {
-        errno = 0;
-        const struct dirent *e = readdir(dir);
-        if (!e) {
-            rc = errno ? io_fail("read folder", path) : FM_OK;
-            break;
-        }
-        rc = add_name(out, &cap, e->d_name);
-    }
-    closedir(dir);
-    if (rc < 0)
-        fm_names_release(out);
-    else if (out->count > 1)
-        qsort(out->name, out->count, sizeof(*out->name), by_bytes);
-    return rc;
-}
-
-void fm_names_release(fm_names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        fm_free(names->name[i]);
-    fm_free(names->name);
-    *names = (fm_names){NULL, 0};
 }
 
 /* ==== writing ==== */
@@ -597,7 +305,7 @@ static fm_status open_temp(fm_writer *w, const char *folder)
             w->temp = temp;
             return FM_OK;
         }
-        fm_status rc = w->fd >= 0 || errno == EEXIST ? FM_OK : io_fail("create", temp);
+        fm_status rc = w->fd >= 0 || errno == EEXIST ? FM_OK : fmi_io_fail("create", temp);
         if (w->fd >= 0)
             close(w->fd);
         w->fd = -1;
@@ -621,7 +329,7 @@ fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
     w->fd = -1;
     w->buffer = fm_malloc(WRITER_BUFFER_BYTES);
     w->path = path ? fm_strdup(path) : NULL;
-    folder = tmp_dir ? fm_strdup(tmp_dir) : path_folder(path);
+    folder = tmp_dir ? fm_strdup(tmp_dir) : fmi_io_folder(path);
     fm_status rc = FM_ENOMEM;
     if (w->buffer && folder && (w->path || !path))
         rc = open_temp(w, folder);
@@ -637,11 +345,11 @@ fm_status fm_writer_open(fm_writer **out, const char *path, const char *tmp_dir)
 static fm_status write_at(fm_writer *w, uint64_t offset, const uint8_t *p, size_t len)
 {
     while (len > 0) {
-        ssize_t n = gate() ? -1 : pwrite(w->fd, p, len, (off_t)offset);
+        ssize_t n = fmi_io_gate() ? -1 : pwrite(w->fd, p, len, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return writer_fail(w, io_fail("write", w->temp));
+            return writer_fail(w, fmi_io_fail("write", w->temp));
         p += n;
         len -= (size_t)n;
         offset += (uint64_t)n;
@@ -708,11 +416,11 @@ fm_status fm_writer_reserve(fm_writer *w, uint64_t bytes)
 
     if (rc < 0 || bytes == 0 || bytes > INT64_MAX)
         return rc;
-    if (!gate() && fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
+    if (!fmi_io_gate() && fallocate(w->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes) == 0)
         return FM_OK;
     if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR || errno == EINVAL)
         return FM_OK; /* a hint */
-    return writer_fail(w, io_fail("make room for", w->temp));
+    return writer_fail(w, fmi_io_fail("make room for", w->temp));
 }
 
 static atomic_bool copy_plainly;
@@ -728,11 +436,11 @@ static fm_status copy_by_kernel(fm_writer *w, int from, uint64_t *offset, uint64
     while (*len > 0 && !atomic_load(&copy_plainly)) {
         loff_t in = (loff_t)*offset, out = (loff_t)w->flushed_bytes;
         const size_t most = (size_t)FM_MIN(*len, (uint64_t)1 << 30);
-        ssize_t n = gate() ? -1 : copy_file_range(from, &in, w->fd, &out, most, 0);
+        ssize_t n = fmi_io_gate() ? -1 : copy_file_range(from, &in, w->fd, &out, most, 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == ENOSPC || errno == EIO || errno == EDQUOT || errno == EFBIG))
-            return writer_fail(w, io_fail("write", w->temp));
+            return writer_fail(w, fmi_io_fail("write", w->temp));
         if (n <= 0)
             return FM_OK; /* two file systems, say, or one that has no such call */
         *offset += (uint64_t)n;
@@ -752,9 +460,9 @@ fm_status fm_writer_copy(fm_writer *w, const char *path, uint64_t offset, uint64
         rc = flush(w);
     if (rc < 0)
         return rc;
-    from = open_read(path, 0);
+    from = fmi_io_open_read(path, 0);
     if (from < 0)
-        return io_fail("open", path);
+        return fmi_io_fail("open", path);
     rc = copy_by_kernel(w, from, &offset, &len);
     close(from);
     if (rc < 0 || len == 0)
@@ -792,7 +500,7 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return io_fail("read back", w->temp);
+            return fmi_io_fail("read back", w->temp);
         if (n == 0)
             return fm_fail(FM_EIO, "%s: was cut while it was written", w->temp);
         p += n;
@@ -805,22 +513,22 @@ fm_status fm_writer_pread(fm_writer *w, uint64_t offset, void *dst, size_t len)
 static fm_status put_in_place(fm_writer *w, const char *path)
 {
     /* Renamed while open: the lock that says that this file has an owner must not end before. */
-    if (gate() || rename(w->temp, path) < 0)
-        return io_fail("rename into place", path);
+    if (fmi_io_gate() || rename(w->temp, path) < 0)
+        return fmi_io_fail("rename into place", path);
     fm_free(w->temp);
     w->temp = NULL;
     int fd = w->fd;
     w->fd = -1;
     /* EINTR: the descriptor is gone, and what was written stays written. */
-    return close(fd) < 0 && errno != EINTR ? io_fail("close", path) : FM_OK;
+    return close(fd) < 0 && errno != EINTR ? fmi_io_fail("close", path) : FM_OK;
 }
 
 static fm_status publish(fm_writer *w, const char *path)
 {
-    if (gate_fsync(w->fd) < 0)
-        return io_fail("fsync", w->temp);
+    if (fmi_io_fsync(w->fd) < 0)
+        return fmi_io_fail("fsync", w->temp);
     fm_status rc = put_in_place(w, path);
-    return rc < 0 ? rc : fsync_folder_of(path);
+    return rc < 0 ? rc : fmi_io_fsync_folder(path);
 }
 
 static fm_status finish(fm_writer *w, const char *path,
@@ -868,7 +576,7 @@ void fm_writer_close(fm_writer *w)
 
 static void remove_if_dead(const char *path)
 {
-    int fd = open_read(path, O_NOFOLLOW | O_NONBLOCK);
+    int fd = fmi_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)
         return;
@@ -925,13 +633,13 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
         bool taken = errno == EEXIST;
         fm_free(lock);
         return taken ? fm_fail(FM_EEXISTS, "%s is there already", path)
-                     : io_fail("open lock", path);
+                     : fmi_io_fail("open lock", path);
     }
     do
         got = flock(lock->fd, how);
     while (got < 0 && errno == EINTR);
     if (got < 0) {
-        fm_status rc = io_fail("lock", path);
+        fm_status rc = fmi_io_fail("lock", path);
         fm_lock_drop(lock);
         return rc;
     }
@@ -960,11 +668,11 @@ fm_status fm_lock_append(fm_lock *lock, const void *data, size_t len)
     off_t before = lseek(lock->fd, 0, SEEK_END);
 
     while (len > 0) {
-        ssize_t n = gate() ? -1 : write(lock->fd, p, len);
+        ssize_t n = fmi_io_gate() ? -1 : write(lock->fd, p, len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0) {
-            fm_status rc = io_fail("write", "the file of a lock");
+            fm_status rc = fmi_io_fail("write", "the file of a lock");
             bool cut = before >= 0 && ftruncate(lock->fd, before) == 0;
             return cut ? rc : fm_error_prefix(rc, "half a line is left");
         }
@@ -984,7 +692,7 @@ void fm_lock_drop(fm_lock *lock)
 
 bool fm_lock_is_free(const char *path)
 {
-    int fd = open_read(path, O_NOFOLLOW | O_NONBLOCK);
+    int fd = fmi_io_open_read(path, O_NOFOLLOW | O_NONBLOCK);
 
     if (fd < 0)
         return false;
@@ -999,7 +707,7 @@ fm_status fm_file_identity(uint64_t out[2], const char *path)
 
     out[0] = out[1] = 0;
     if (stat(path, &st) < 0)
-        return io_fail("stat", path);
+        return fmi_io_fail("stat", path);
     out[0] = (uint64_t)st.st_dev;
     out[1] = (uint64_t)st.st_ino;
     return FM_OK;
