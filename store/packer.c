@@ -63,21 +63,6 @@ fm_status fmi_packer_add(fmi_packer *p, const fmi_record *r, const fmi_leaf_row 
     return rc;
 }
 
-static fm_status index_pack(fm_store *s, const char *name)
-{
-    bool sound = false;
-    pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_begin(s->index);
-    if (rc == FM_OK) {
-        rc = fmi_store_scan_pack(s, name, &sound);
-        if (rc == FM_OK && !sound)
-            rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
-        rc = fmi_index_end(s->index, rc);
-    }
-    pthread_mutex_unlock(&s->mutex);
-    return rc;
-}
-
 static fm_status finish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
 {
     fm_digest heads, whole;
@@ -106,7 +91,7 @@ fm_status fmi_packer_publish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
     if (rc == FM_OK)
         rc = fm_writer_commit(p->writer, path);
     if (rc == FM_OK)
-        rc = index_pack(p->store, name);
+        rc = fmi_store_index_pack(p->store, name);
     fm_lock_drop(lock);
     fm_free(path);
     return rc;

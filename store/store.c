@@ -67,6 +67,21 @@ fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound)
     return rc;
 }
 
+fm_status fmi_store_index_pack(fm_store *s, const char *name)
+{
+    bool sound = false;
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = fmi_index_begin(s->index);
+    if (rc == FM_OK) {
+        rc = fmi_store_scan_pack(s, name, &sound);
+        if (rc == FM_OK && !sound)
+            rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
+        rc = fmi_index_end(s->index, rc);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return rc;
+}
+
 typedef struct pack_row {
     struct pack_row *next;
     int64_t row;

@@ -60,6 +60,8 @@ void fmi_store_mark_fresh(fm_store *s);
 FM_CHECKED fm_status fmi_store_rescan(fm_store *s, bool fresh);
 /* Scans one pack file into the index (a transaction must be open). *sound: its frame is right. */
 FM_CHECKED fm_status fmi_store_scan_pack(fm_store *s, const char *name, bool *sound);
+/* A pack that was just put into place. Takes the mutex. FM_ECORRUPT: it cannot be read back. */
+FM_CHECKED fm_status fmi_store_index_pack(fm_store *s, const char *name);
 char *fmi_store_pack_path(const fm_store *s, const char *name); /* fm_free */
 bool fmi_is_pack_name(const char *file, char name[FM_HEX_CHARS + 1]);
 

@@ -351,22 +351,6 @@ fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span by
 
 /* ==== commit =============================================================================== */
 
-static fm_status index_pack(fm_txn *t, const char *name)
-{
-    fm_store *s = t->store;
-    bool sound = false;
-    pthread_mutex_lock(&s->mutex);
-    fm_status rc = fmi_index_begin(s->index);
-    if (rc == FM_OK) {
-        rc = fmi_store_scan_pack(s, name, &sound);
-        if (rc == FM_OK && !sound)
-            rc = fm_fail(FM_ECORRUPT, "pack %s cannot be read back after it was written", name);
-        rc = fmi_index_end(s->index, rc);
-    }
-    pthread_mutex_unlock(&s->mutex);
-    return rc;
-}
-
 /* gc keeps off the packs from before they are there. */
 static fm_status hold_packs(fm_txn *t)
 {
@@ -386,7 +370,7 @@ static fm_status place_pack(fm_txn *t, fmi_new_pack *p)
     fm_status rc = path ? fm_writer_commit(p->writer, path) : FM_ENOMEM;
 
     fm_free(path);
-    return rc == FM_OK ? index_pack(t, p->name) : rc;
+    return rc == FM_OK ? fmi_store_index_pack(t->store, p->name) : rc;
 }
 
 fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
