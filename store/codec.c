@@ -18,6 +18,7 @@
 
 enum { PLANES_PLAIN = 0, PLANES_ROTATED = 1 };
 enum { NARROW_BF16 = 1, NARROW_F16 = 2 };
+enum { SMALL_LEAF = 65536 }; /* below it a second codec is tried */
 enum { MAX_UNIT = 256 };
 /* Buckets are joined until they hold this many elements: a table costs about 60 bytes. */
 enum { GROUP_MIN = 4096 };
@@ -381,7 +382,8 @@ static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span le
     size_t unit = unit_of(at->dtype);
     if (fmi_exps_encode(c->exps, next_room(c, b), at, leaf)) {
         judge(c, b, FMI_CODEC_EXPS);
-        return;
+        if (leaf.len >= SMALL_LEAF) /* in few elements the classes cost more than they tell */
+            return;
     }
     if (unit > 1) {
         encode_planes(c, next_room(c, b), at->dtype, leaf);
@@ -394,21 +396,20 @@ static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span le
 }
 
 /* u16 values - 1 | values, ascending | a stream of low index bytes, beyond 256 one of high ones */
-static bool try_palette(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
+static void try_palette(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)
 {
     size_t unit = unit_of(at->dtype), n = leaf.len / unit;
     if ((unit != 2 && unit != 4) || leaf.len % unit)
-        return false;
+        return;
     size_t count = fmi_palette_find(c->palette, leaf.data, unit, n);
     if (!count)
-        return false;
+        return;
     fm_buf *to = next_room(c, b);
     fmi_palette_put(c->palette, to, unit);
     fmi_palette_index(c->palette, c->plane, leaf.data, unit, n);
     for (size_t k = 0; k < (count > 256 ? 2u : 1u); k++)
         fmi_stream_encode(c->streams, to, c->plane + k * n, n);
     judge(c, b, FMI_CODEC_PALETTE);
-    return true;
 }
 
 static fm_status decode_palette(fmi_coder *c, uint8_t *dst, size_t bytes, fm_dtype dtype,
@@ -577,7 +578,9 @@ fm_status fmi_leaf_encode(fmi_coder *c, fm_buf *out, uint8_t *codec, const fmi_l
     if (parent)
         try_parent(c, &b, at, leaf, parent);
     /* A delta below 60 % is below what dense floats reach alone: the second trial is spared. */
-    if (best_of(&b) > leaf.len / 10 * 6 && !try_palette(c, &b, at, leaf))
+    if (best_of(&b) > leaf.len / 10 * 6)
+        try_palette(c, &b, at, leaf);
+    if (best_of(&b) > leaf.len / 10 * 6)
         try_alone(c, &b, at, leaf);
     if (!b.any)
         fm_buf_append(out, leaf.data, leaf.len);
