@@ -22,7 +22,7 @@ static const command commands[] = {
     {"init", cmd_init, "init [--bare] [DIR]", "make an empty repository", "start and exchange"},
     {"import", cmd_import,
      "import SRC --as NAME [--parent REV] [--kind KIND] [--suite FILE]... [--no-gate] [-m TEXT]",
-     "bring in an HF folder, safetensors, GGUF or PEFT adapter", NULL},
+     "bring in an HF folder, safetensors, GGUF, PyTorch checkpoint or PEFT adapter", NULL},
     {"export", cmd_export, "export REV DST [--format hf|safetensors|peft|source] [--dtype D]",
      "write a version out, byte for byte or in another format", NULL},
     {"log", cmd_log, "log [REV...] [-n N] [--oneline] [--json]", "show versions, newest first",
