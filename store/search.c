@@ -149,7 +149,7 @@ static double distance(fm_dtype dtype, const uint8_t *a, const uint8_t *b, size_
         for (size_t i = 0; i < n; i++) {
             const int32_t d = (int32_t)(ordered(fm_get_u32(a + 4 * i), 0x80000000u) -
                                         ordered(fm_get_u32(b + 4 * i), 0x80000000u));
-            sum += bits_in((uint32_t)(d << 1 ^ d >> 31));
+            sum += bits_in((uint32_t)d << 1 ^ (uint32_t)(d >> 31));
         }
     } else if (dtype == FM_BF16 || dtype == FM_F16) {
         n = bytes / 2;
