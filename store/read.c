@@ -17,7 +17,7 @@ static const char *codec_summary(const fmi_record *r)
     uint8_t first = fmi_leaf_codec(r, 0);
     for (uint32_t i = 1; i < r->leaf_count; i++)
         if (fmi_leaf_codec(r, i) != first)
-            return "mixed";
+            return "several";
     return fmi_codec_name(first);
 }
 

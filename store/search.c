@@ -451,6 +451,8 @@ static bool has_choice(const fmi_search *s)
     if (s->path_sources != 1 || s->source[0].form.dtype != f->dtype ||
         !fm_shape_eq(&s->source[0].form.shape, &f->shape))
         return true;
+    if (f->shape.rank == 2 && f->shape.dim[0] == f->shape.dim[1] && f->shape.dim[0] > 1)
+        return true; /* a square matrix may be the other transposed */
     for (uint32_t t = 0; t < s->trees; t++) {
         size_t begin, end;
         fm_tree_range(s->tree[t], "adapters/", &begin, &end);

@@ -43,7 +43,7 @@ typedef struct fm_object_info {
     uint32_t chain_depth;  /* 0 = needs no parent */
     uint32_t parent_count; /* what it is coded against */
     fm_digest parent[FM_PARENTS_MAX];
-    char codec[32]; /* summary: "raw", "planes", "delta", "mixed", ... */
+    char codec[32]; /* summary: "raw", "planes", "delta", "several", ... */
 } fm_object_info;
 FM_CHECKED fm_status fm_store_info(fm_store *s, fm_object_info *out, const fm_digest *id);
 
