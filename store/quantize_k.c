@@ -404,8 +404,9 @@ FMI_INLINE void run(uint8_t *dst, fm_dtype type, const float *src, uint64_t bloc
         q6_k(dst, src, blocks, how);
 }
 
-void fmi_quantize_k_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
-                         fm_quant_variant how)
+/* The variant as a constant in each copy of the code. */
+FMI_INLINE void run_variant(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+                            fm_quant_variant how)
 {
     if (how == FM_QUANT_PLAIN)
         run(dst, type, src, blocks, FM_QUANT_PLAIN);
@@ -415,16 +416,17 @@ void fmi_quantize_k_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t
         run(dst, type, src, blocks, FM_QUANT_GCC);
 }
 
+void fmi_quantize_k_base(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
+                         fm_quant_variant how)
+{
+    run_variant(dst, type, src, blocks, how);
+}
+
 #ifdef FMI_QUANT_X86
 FMI_TARGET_AVX2 static void run_avx2(uint8_t *dst, fm_dtype type, const float *src, uint64_t blocks,
                                      fm_quant_variant how)
 {
-    if (how == FM_QUANT_PLAIN)
-        run(dst, type, src, blocks, FM_QUANT_PLAIN);
-    else if (how == FM_QUANT_CLANG)
-        run(dst, type, src, blocks, FM_QUANT_CLANG);
-    else
-        run(dst, type, src, blocks, FM_QUANT_GCC);
+    run_variant(dst, type, src, blocks, how);
 }
 #endif
 
