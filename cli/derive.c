@@ -228,8 +228,10 @@ static fm_train_job job_of(const derivation *d, size_t i)
                           .checkpoint_every = 200};
 }
 
-static bool show_progress(void *ctx, const fm_train_progress *p)
+static bool show_progress(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
+    (void)n;
+    (void)drop;
     derivation *d = ctx;
     const char *name = d->f->child[p->child].name;
     uint32_t every = p->steps / 4 + (p->steps % 4 != 0);

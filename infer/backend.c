@@ -35,6 +35,9 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         OP(swiglu_grad, true),    OP(attention_train, true),
         OP(attention_grad, true), OP(cross_entropy, true),
         OP(sum_squares, true),    OP(adamw, true),
+        OP(self_attention, true), OP(self_attention_grad, true),
+        OP(terms, true),          OP(terms_grad, true),
+        OP(linear_dw, true),
 #undef OP
     };
 

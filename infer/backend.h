@@ -93,6 +93,49 @@ typedef struct fm_attn {
     float scale, softcap;
 } fm_attn;
 
+/* One low-rank term on m rows, x, y, dx, dy at the first of them: y += scale * (x A^T) B^T. Terms
+ * of one call may share x (q, k, v), dx, and nothing else. */
+typedef struct fm_term {
+    const float *a, *b; /* [r, in], [out, r] */
+    uint32_t in, out, r, m;
+    float scale;
+    const float *x; /* [m, in] */
+    size_t ldx;
+    float *y; /* [m, out]; forward */
+    size_t ldy;
+    float *u;        /* [m, r]: x A^T, set by terms, read by terms_grad */
+    const float *dy; /* [m, out]; gradient, and what follows */
+    size_t lddy;
+    float *du;      /* [m, r]: room for scale * dy B */
+    float *da, *db; /* += ; NULL: frozen */
+    float *dx;      /* [m, in] += ; NULL: nobody below needs it */
+    size_t lddx;
+} fm_term;
+
+/* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
+ * positions of vk, vv [virt, NKV*HD] (prefix tuning), which no window hides. */
+typedef struct fm_train_seq {
+    uint32_t begin, len;
+    uint32_t virt;        /* 0: none */
+    const float *vk, *vv; /* device */
+    float *dvk, *dvv;     /* +=, in ascending sequences; NULL: frozen */
+} fm_train_seq;
+
+/* Self-attention of whole sequences, causal or (encoder) each row to all of its sequence. */
+typedef struct fm_attn_train {
+    uint32_t rows, seqs, nh, nkv, hd;
+    uint32_t window; /* 0: none */
+    bool encoder;
+    float scale, softcap;    /* as in fm_attn */
+    const fm_train_seq *seq; /* host [seqs], ascending begin */
+    const float *q, *k, *v;  /* [rows, NH*HD] ldq apart, [rows, NKV*HD] ldk apart */
+    size_t ldq, ldk;
+    float *out;          /* [rows, NH*HD] dense */
+    float *lse;          /* [rows * NH], in the backend's order; for the gradient */
+    const float *dout;   /* gradient: dense as out */
+    float *dq, *dk, *dv; /* set; strides ldq, ldk */
+} fm_attn_train;
+
 struct fm_backend {
     const char *name;         /* "cpu" */
     const char *mode;         /* "exact", "fast" */
@@ -129,6 +172,9 @@ struct fm_backend {
     /* Training, mode exact: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
     void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
     const float *(*weight_floats)(const fm_weight *w);
+    /* For linear_dx: a second layout for products with W itself, made once (optional: NULL slot or
+     * not called, linear_dx works from the first). weight_bytes counts it. */
+    fm_status (*weight_for_dx)(fm_backend *be, fm_weight *w);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
     /* y[row, 0..n) = x[row, 0..k) W^T (+ bias[n] if not NULL, added last) */
@@ -214,6 +260,41 @@ struct fm_backend {
                            const float *q, const float *k, const float *v, const float *out,
                            const float *lse, const int32_t *len, uint32_t b, uint32_t t,
                            uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale);
+    void (*self_attention)(fm_backend *be, const fm_attn_train *a);
+    void (*self_attention_grad)(fm_backend *be, const fm_attn_train *a);
+    /* Low-rank terms of a list (host) forward; backward: du = scale dy B; db += scale dy^T u;
+     * da += du^T x; dx += du A, in the order of the list. Sums as gemm's. */
+    void (*terms)(fm_backend *be, const fm_term *list, uint32_t count);
+    void (*terms_grad)(fm_backend *be, const fm_term *list, uint32_t count);
+    /* dw[N,K] += dy[M,N]^T x[M,K]; stored_kn: dw is [K,N] (a matrix stored [in, out]). */
+    void (*linear_dw)(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
+                      size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn);
+    /* Mean and deviation are computed again from x; dgain, dbias +=, NULL: frozen. */
+    void (*layernorm_grad)(fm_backend *be, float *dx, float *dgain, float *dbias, const float *dy,
+                           const float *x, const float *gain, uint32_t m, uint32_t h, size_t ldx,
+                           float eps, bool accumulate_dx);
+    /* Of act: dgate, dup are set (up, dup NULL: no gate). dy [m,n]. */
+    void (*act_grad)(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
+                     const float *dy, size_t lddy, const float *gate, size_t ldg, const float *up,
+                     size_t ldu, uint32_t m, uint32_t n);
+    /* Of softcap, given its result y: dy *= 1 - (y / cap)^2. */
+    void (*softcap_grad)(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
+                         uint32_t m, uint32_t n, float cap);
+    /* Of y = x * scale by columns: dscale[n] += sum over rows of dy * x (NULL: frozen), then dx =
+     * dy * scale (dx may be dy; NULL: not wanted). */
+    void (*scale_grad)(fm_backend *be, float *dx, size_t lddx, float *dscale, const float *dy,
+                       size_t lddy, const float *x, size_t ldx, const float *scale, uint32_t m,
+                       uint32_t n);
+    /* y = (or +=) x * mask / (1 - p); the mask of element (i, j) is f(seed, stream, row0 + i, j). */
+    void (*dropout)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+                    uint32_t n, float p, uint64_t seed, uint64_t stream, uint64_t row0,
+                    bool accumulate);
+    /* out[i] = sum over n of a[i] * b[rows_of_b[i]] (NULL: i), in the lane order. */
+    void (*row_dots)(fm_backend *be, float *out, const float *a, size_t lda, const float *b,
+                     size_t ldb, const int32_t *rows_of_b, uint32_t m, uint32_t n);
+    /* y[i] = x[i] * w[i] by rows; y may be x. */
+    void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                       const float *w, uint32_t m, uint32_t n);
     /* loss[i] = -log softmax(logits[i])[label[i]], 0 where label < 0; logits become
      * (softmax - onehot) * dloss, 0 where label < 0. */
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,

@@ -19,6 +19,7 @@ typedef enum field_kind {
     KIND_BOOL,
     KIND_TEXT,
     KIND_METHOD,
+    KIND_OBJECTIVE,
     KIND_SCHEDULE,
     KIND_DTYPE
 } field_kind;
@@ -42,6 +43,24 @@ static const field fields[] = {
     {"rslora", KIND_BOOL, AT(rslora), 0, 0, 0},
     {"targets", KIND_TEXT, AT(targets), ROOM(targets), 0, 0},
     {"modules_to_save", KIND_TEXT, AT(modules_to_save), ROOM(modules_to_save), 0, 0},
+    {"objective", KIND_OBJECTIVE, AT(objective), 0, 0, 0},
+    {"dora", KIND_BOOL, AT(dora), 0, 0, 0},
+    {"dropout", KIND_REAL, AT(dropout), 0, 0, 0.99},
+    {"loraplus", KIND_REAL, AT(loraplus), 0, 1e-3, 1e3},
+    {"feedforward", KIND_TEXT, AT(feedforward), ROOM(feedforward), 0, 0},
+    {"rank_pattern", KIND_TEXT, AT(rank_pattern), ROOM(rank_pattern), 0, 0},
+    {"alpha_pattern", KIND_TEXT, AT(alpha_pattern), ROOM(alpha_pattern), 0, 0},
+    {"layers", KIND_TEXT, AT(layers), ROOM(layers), 0, 0},
+    {"bias", KIND_TEXT, AT(bias), ROOM(bias), 0, 0},
+    {"freeze", KIND_TEXT, AT(freeze), ROOM(freeze), 0, 0},
+    {"virtual_tokens", KIND_U32, AT(virtual_tokens), 0, 1, 4096},
+    {"classes", KIND_U32, AT(classes), 0, 0, 65536},
+    {"pooling", KIND_TEXT, AT(pooling), ROOM(pooling), 0, 0},
+    {"temperature", KIND_REAL, AT(temperature), 0, 1e-4, 1e3},
+    {"dpo_beta", KIND_REAL, AT(dpo_beta), 0, 1e-6, 1e3},
+    {"distill_weight", KIND_REAL, AT(distill_weight), 0, 0, 1},
+    {"packing", KIND_BOOL, AT(packing), 0, 0, 0},
+    {"buckets", KIND_U32, AT(buckets), 0, 0, 65536},
     {"lr", KIND_REAL, AT(lr), 0, 0, 1e3},
     {"beta1", KIND_REAL, AT(beta1), 0, 0, 0.9999999},
     {"beta2", KIND_REAL, AT(beta2), 0, 0, 0.9999999},
@@ -60,7 +79,10 @@ static const field fields[] = {
     {"answers_only", KIND_BOOL, AT(answers_only), 0, 0, 0},
 };
 
-static const char *const method_names[] = {"lora", "full", "pretrain"};
+static const char *const method_names[] = {"lora",   "full",   "pretrain", "ia3",
+                                           "prefix", "prompt", "bitfit"};
+static const char *const objective_names[] = {"next_token", "classify", "contrastive", "dpo",
+                                              "distill"};
 static const char *const schedule_names[] = {"constant", "linear", "cosine"};
 
 fm_train_config fm_train_defaults(fm_method method)
@@ -69,6 +91,13 @@ fm_train_config fm_train_defaults(fm_method method)
                          .r = 8,
                          .alpha = 16.0,
                          .targets = "all-linear",
+                         .loraplus = 1.0,
+                         .bias = "none",
+                         .virtual_tokens = 16,
+                         .pooling = "auto",
+                         .temperature = 1.0,
+                         .dpo_beta = 0.1,
+                         .distill_weight = 0.5,
                          .lr = 2e-4,
                          .beta1 = 0.9,
                          .beta2 = 0.999,
@@ -276,6 +305,11 @@ fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *v
         if (rc == FM_OK)
             c->method = (fm_method)choice;
         return rc;
+    case KIND_OBJECTIVE:
+        rc = parse_choice(&choice, key, value, objective_names, FM_ARRAY_LEN(objective_names));
+        if (rc == FM_OK)
+            c->objective = (fm_objective)choice;
+        return rc;
     case KIND_SCHEDULE:
         rc = parse_choice(&choice, key, value, schedule_names, FM_ARRAY_LEN(schedule_names));
         if (rc == FM_OK)
@@ -315,6 +349,8 @@ static fm_json *field_json(const fm_train_config *c, const field *f)
         return fm_json_new_str(at);
     case KIND_METHOD:
         return fm_json_new_str(method_names[c->method]);
+    case KIND_OBJECTIVE:
+        return fm_json_new_str(objective_names[c->objective]);
     case KIND_SCHEDULE:
         return fm_json_new_str(schedule_names[c->schedule]);
     case KIND_DTYPE:

@@ -451,7 +451,8 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
     while (rc == FM_OK && r->state.step < r->steps && !*stopped) {
         fm_train_progress p = {0};
         rc = one_step(r, &p);
-        if (rc == FM_OK && progress && progress(ctx, &p))
+        bool drop = false;
+        if (rc == FM_OK && progress && progress(ctx, &p, 1, &drop))
             *stopped = true;
         bool due = every > 0 && r->state.step % every == 0;
         if (rc == FM_OK && (*stopped || due || r->state.step == r->steps))

@@ -11,7 +11,22 @@
 
 FM_BEGIN_DECLS
 
-typedef enum fm_method { FM_METHOD_LORA, FM_METHOD_FULL, FM_METHOD_PRETRAIN } fm_method;
+typedef enum fm_method {
+    FM_METHOD_LORA, /* with dora: DoRA */
+    FM_METHOD_FULL,
+    FM_METHOD_PRETRAIN,
+    FM_METHOD_IA3,
+    FM_METHOD_PREFIX, /* prefix tuning: keys and values of virtual positions */
+    FM_METHOD_PROMPT, /* prompt tuning: embeddings of virtual tokens */
+    FM_METHOD_BITFIT, /* the parent's biases alone */
+} fm_method;
+typedef enum fm_objective {
+    FM_OBJECTIVE_NEXT_TOKEN,  /* cross entropy of the labelled tokens */
+    FM_OBJECTIVE_CLASSIFY,    /* cross entropy of a class, by a head on one pooled state */
+    FM_OBJECTIVE_CONTRASTIVE, /* anchor, positive (, negative): InfoNCE over the step's texts */
+    FM_OBJECTIVE_DPO,         /* chosen over rejected, against the parent (Rafailov et al. 2023) */
+    FM_OBJECTIVE_DISTILL,     /* towards the next-token distribution of a teacher */
+} fm_objective;
 typedef enum fm_schedule {
     FM_SCHEDULE_CONSTANT,
     FM_SCHEDULE_LINEAR, /* to 0 just after the last step */
@@ -20,12 +35,28 @@ typedef enum fm_schedule {
 
 typedef struct fm_train_config {
     fm_method method;
+    fm_objective objective;
     /* lora */
     uint32_t r;
     double alpha;
-    bool rslora;
-    char targets[256];         /* "q_proj,v_proj" or "all-linear" */
+    bool rslora, dora;
+    double dropout;         /* of a low-rank term's input: PEFT's lora_dropout */
+    double loraplus;        /* LoRA+: B learns at lr times this; 1 = LoRA */
+    char targets[256];      /* "q_proj,v_proj" or "all-linear"; ia3: PEFT's target_modules */
+    char feedforward[128];  /* ia3: PEFT's feedforward_modules */
+    char rank_pattern[256]; /* "q_proj=4,v_proj=16" */
+    char alpha_pattern[256];
+    char layers[128]; /* "0-3,7": PEFT's layers_to_transform; full: the others are frozen */
+    char bias[16];    /* "none", "all", "lora_only" */
     char modules_to_save[128]; /* "" or "lm_head" */
+    char freeze[256];          /* full: modules that stay, "embed_tokens,lm_head,norm" */
+    uint32_t virtual_tokens;   /* prefix, prompt */
+    /* objective */
+    uint32_t classes;   /* classify: 0 = those of the data */
+    char pooling[16];   /* "auto", "mean", "cls", "last" */
+    double temperature; /* contrastive, distill */
+    double dpo_beta;
+    double distill_weight; /* share of the teacher's term, the rest is next token's */
     /* optimisation */
     double lr, beta1, beta2, eps, weight_decay, clip; /* clip 0 = off */
     fm_schedule schedule;
@@ -35,6 +66,8 @@ typedef struct fm_train_config {
     uint32_t batch;      /* sequences of a micro-batch */
     uint32_t accumulate; /* micro-batches of a step */
     uint32_t max_tokens; /* longer examples are cut, text is packed to this */
+    bool packing;        /* a micro-batch is as many examples as batch * max_tokens tokens hold */
+    uint32_t buckets;    /* length buckets: neighbours in the order have like lengths; 0 = off */
     uint64_t seed;
     fm_dtype dtype;    /* of a full result: F32, BF16; NONE ("parent"): each tensor as the
                                  parent's where that is F32, BF16 or F16, else F32. Adapters: F32 */
@@ -48,10 +81,14 @@ FM_CHECKED fm_status fm_train_config_from_json(fm_train_config *c, const fm_json
                                                const char *what);
 
 /* ---- data ---- */
+#define FM_EXAMPLE_PARTS 3u
 typedef struct fm_example {
-    int32_t *ids;    /* [len] */
+    int32_t *ids;    /* [len]: its parts one after another */
     int32_t *labels; /* [len]: ids[i] where it counts as a target, -100 where not */
     uint32_t len;
+    uint32_t parts; /* texts: 1; dpo: 2 (chosen, rejected); contrastive: 2, 3 with a negative */
+    uint32_t part_len[FM_EXAMPLE_PARTS];
+    int32_t klass;    /* classify: from 0; else -1 */
     uint32_t index;   /* place in the file: record number from 0 */
     fm_digest digest; /* SHA-256 of the record's canonical JSON (text: of its bytes) */
     char *preview;    /* first 120 bytes of prompt and answer, for people */
@@ -80,7 +117,29 @@ typedef struct fm_train_progress {
     double grad_norm; /* before clipping */
     double lr, tokens_per_s;
 } fm_train_progress;
-typedef bool (*fm_train_fn)(void *ctx, const fm_train_progress *p); /* true = stop */
+/* After each step: what every child that still trains did in it. drop[i] = true ends child
+ * p[i].child here (its result is what it is now, marked dropped). true = stop all. */
+typedef bool (*fm_train_fn)(void *ctx, const fm_train_progress *p, size_t n, bool *drop);
+
+typedef struct fm_trained fm_trained;
+/* What a child needs to go on: values, AdamW's moments, the log. */
+typedef struct fm_train_state {
+    fm_digest run; /* of everything that the run's bits depend on */
+    uint32_t step; /* steps done */
+    uint64_t tokens;
+    fm_json *log;
+    fm_trained *tensors; /* "p/NAME", "m/NAME", "v/NAME": F32 */
+    size_t count;
+} fm_train_state;
+void fm_train_state_release(fm_train_state *s);
+/* Where states are kept. save: s is borrowed; durable when it returns. load: the newest of this run,
+ * *found false where there is none; out is the caller's to release. */
+typedef struct fm_train_keeper {
+    void *ctx;
+    fm_status (*save)(void *ctx, uint32_t child, const fm_train_state *s);
+    fm_status (*load)(void *ctx, uint32_t child, const fm_digest *run, fm_train_state *out,
+                      bool *found);
+} fm_train_keeper;
 
 typedef struct fm_train_job {
     const char *name; /* for progress and errors */
@@ -94,31 +153,40 @@ typedef struct fm_train_job {
      * holds an adapter_config.json, that says which modules and ranks train, not the config. */
     const fm_tree *init;
     const fm_provider *init_provider;
+    /* DISTILL: whom to follow; any model of the same vocabulary. */
+    const fm_tree *teacher;
+    const fm_provider *teacher_provider;
     const char *checkpoint_dir; /* NULL = none; resume when it holds one of the same config */
-    uint32_t checkpoint_every;  /* steps */
+    const fm_train_keeper *keeper; /* NULL = nothing is kept */
+    uint32_t checkpoint_every;     /* steps; 0: when stopped and at the end alone */
 } fm_train_job;
 
 /* One trained tensor; bytes owned by the result. */
-typedef struct fm_trained {
+struct fm_trained {
     char *name; /* tensor name, or PEFT's key for adapters */
     fm_dtype dtype;
     fm_shape shape;
     uint8_t *data;
     uint64_t bytes;
-} fm_trained;
+};
 typedef struct fm_train_result {
     fm_trained *tensors;
     size_t count;
-    fm_json *adapter_config; /* LoRA: what PEFT writes; NULL else */
+    fm_json *adapter_config; /* what PEFT writes for the method; NULL: full tensors */
     fm_json *log;            /* [{"step","loss","grad_norm","lr"}] */
     double seconds;
     uint64_t tokens;
-    bool stopped; /* by the callback: no result to commit */
+    bool stopped;     /* by the callback: no result to commit */
+    bool dropped;     /* by the callback: a result, before its last step */
+    fm_status failed; /* FM_OK, or why this child ended without a result: NaN or divergence */
+    char *why;        /* then: the step, the examples, the tensor that broke first */
 } fm_train_result;
 
-/* Children of one parent: jobs[i].parent must be the same tree for all (PRETRAIN: one job). p: the
- * bytes of parent. The stem's weights are loaded once. Results are zeroed first; the caller
- * releases them. FM_EBASE: targets that the parent lacks. */
+/* Children of one stem in one pass. Parents may differ by adapters or by some tensors; what they
+ * share by tensor id is loaded once and computed once for the rows of all. PRETRAIN: one job. p: the
+ * bytes of all parents. Each child's bytes are those of its run alone. A child that fails or is
+ * dropped leaves the others as they are. Results are zeroed first; the caller releases them. FM_EBASE: targets that the
+ * parent lacks. */
 FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                   size_t n, fm_train_result *results, fm_train_fn progress,
                                   void *ctx);

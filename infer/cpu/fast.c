@@ -61,6 +61,11 @@ static void drop_training(fm_backend *be)
     be->cross_entropy = NULL;
     be->sum_squares = NULL;
     be->adamw = NULL;
+    be->self_attention = NULL;
+    be->self_attention_grad = NULL;
+    be->terms = NULL;
+    be->terms_grad = NULL;
+    be->linear_dw = NULL;
 }
 
 fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)

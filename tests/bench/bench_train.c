@@ -68,8 +68,10 @@ static void measure(bench *b, product *p)
     }
 }
 
-static bool between_steps(void *ctx, const fm_train_progress *p)
+static bool between_steps(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
+    (void)n;
+    (void)drop;
     bench *b = ctx;
     double t = now_s() - b->mark;
 

@@ -248,8 +248,10 @@ static void one_and_two_threads_give_the_same_bits(void **state)
     tiny_close(&t);
 }
 
-static bool stop_after(void *ctx, const fm_train_progress *p)
+static bool stop_after(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
+    (void)n;
+    (void)drop;
     return p->step + 1 == *(const uint32_t *)ctx;
 }
 

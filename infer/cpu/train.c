@@ -1,0 +1,82 @@
+/* train.c - operations of training that are made of other operations of the table. */
+#include "infer/cpu/cpu.h"
+
+static int32_t one_len(const fm_train_seq *s)
+{
+    return (int32_t)s->len;
+}
+
+static void op_self_attention(fm_backend *be, const fm_attn_train *a)
+{
+    fm_assert(!a->encoder && !(a->softcap > 0.0f));
+    for (uint32_t i = 0; i < a->seqs; i++) {
+        const fm_train_seq *s = &a->seq[i];
+        int32_t len = one_len(s);
+        fm_assert(s->virt == 0);
+        be->attention_train(be, a->out + (size_t)s->begin * a->nh * a->hd,
+                            a->lse + (size_t)s->begin * a->nh, a->q + s->begin * a->ldq,
+                            a->k + s->begin * a->ldk, a->v + s->begin * a->ldk, &len, 1, s->len,
+                            a->nh, a->nkv, a->hd, a->window, a->scale);
+    }
+}
+
+static void op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
+{
+    for (uint32_t i = 0; i < a->seqs; i++) {
+        const fm_train_seq *s = &a->seq[i];
+        int32_t len = one_len(s);
+        size_t dense = (size_t)s->begin * a->nh * a->hd;
+        be->attention_grad(be, a->dq + s->begin * a->ldq, a->dk + s->begin * a->ldk,
+                           a->dv + s->begin * a->ldk, a->dout + dense, a->q + s->begin * a->ldq,
+                           a->k + s->begin * a->ldk, a->v + s->begin * a->ldk, a->out + dense,
+                           a->lse + (size_t)s->begin * a->nh, &len, 1, s->len, a->nh, a->nkv, a->hd,
+                           a->window, a->scale);
+    }
+}
+
+static void op_terms(fm_backend *be, const fm_term *t, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++, t++) {
+        be->gemm(be, t->u, t->r, t->x, t->ldx, false, t->a, t->in, true, t->m, t->r, t->in, 1.0f,
+                 false);
+        be->gemm(be, t->y, t->ldy, t->u, t->r, false, t->b, t->r, true, t->m, t->out, t->r,
+                 t->scale, true);
+    }
+}
+
+static void op_terms_grad(fm_backend *be, const fm_term *t, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++, t++) {
+        if (t->db)
+            be->gemm(be, t->db, t->r, t->dy, t->lddy, true, t->u, t->r, false, t->out, t->r, t->m,
+                     t->scale, true);
+        if (!t->da && !t->dx)
+            continue;
+        be->gemm(be, t->du, t->r, t->dy, t->lddy, false, t->b, t->r, false, t->m, t->r, t->out,
+                 t->scale, false);
+        if (t->da)
+            be->gemm(be, t->da, t->in, t->du, t->r, true, t->x, t->ldx, false, t->r, t->in, t->m,
+                     1.0f, true);
+        if (t->dx)
+            be->gemm(be, t->dx, t->lddx, t->du, t->r, false, t->a, t->in, false, t->m, t->in, t->r,
+                     1.0f, true);
+    }
+}
+
+static void op_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy, const float *x,
+                         size_t ldx, uint32_t m, uint32_t n, uint32_t k, bool stored_kn)
+{
+    if (stored_kn)
+        be->gemm(be, dw, n, x, ldx, true, dy, lddy, false, k, n, m, 1.0f, true);
+    else
+        be->gemm(be, dw, k, dy, lddy, true, x, ldx, false, n, k, m, 1.0f, true);
+}
+
+void fmi_train_install(fm_backend *be)
+{
+    be->self_attention = op_self_attention;
+    be->self_attention_grad = op_self_attention_grad;
+    be->terms = op_terms;
+    be->terms_grad = op_terms_grad;
+    be->linear_dw = op_linear_dw;
+}
