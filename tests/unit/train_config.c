@@ -172,26 +172,28 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     static const int32_t labels[] = {-100, -100, 7, 8, -100, -100};
     static const int32_t none[] = {3, -100, -100}; /* the first token is nobody's target */
     const fmi_seq_in s[] = {{ids, labels, 6}, {ids, none, 3}, {ids, ids, 3}};
+    const fmi_batch_how how = {.vocab = 10};
+    const fmi_batch_how few = {.vocab = 9};
     fmi_batch b;
 
     (void)state;
-    tk_ok(fmi_batch_build(&b, s, 3, 10));
+    tk_ok(fmi_batch_build(&b, s, 3, &how));
     assert_int_equal(b.rows, 5);
     assert_int_equal(b.labels, 4);
     assert_int_equal(b.seqs, 2);
     assert_int_equal(b.longest, 3);
     assert_int_equal(b.tokens, 12);
     static const int32_t pos[] = {0, 1, 2, 0, 1};
-    static const int32_t back[] = {4, 0, 1, 2, 3};
+    static const int32_t row[] = {1, 2, 3, 4};
     static const int32_t target[] = {7, 8, 6, 7};
     assert_memory_equal(b.pos, pos, sizeof(pos));
-    assert_memory_equal(b.back, back, sizeof(back));
+    assert_memory_equal(b.label_row, row, sizeof(row));
     assert_memory_equal(b.label, target, sizeof(target));
     fmi_batch_release(&b);
-    tk_fails(fmi_batch_build(&b, s, 3, 9), FM_EINVAL, "vocabulary");
+    tk_fails(fmi_batch_build(&b, s, 3, &few), FM_EINVAL, "vocabulary");
     static const int32_t wrong[] = {-100, -1, 2};
     const fmi_seq_in bad = {ids, wrong, 3};
-    tk_fails(fmi_batch_build(&b, &bad, 1, 10), FM_EINVAL, "-100");
+    tk_fails(fmi_batch_build(&b, &bad, 1, &how), FM_EINVAL, "-100");
 }
 
 int main(void)
