@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DIVERGE_STEPS 8u
+#define DIVERGED 3.0
+
 /* ---- data ---- */
 static fm_status exact_seqs(fmi_child *ch, uint32_t step)
 {
@@ -401,6 +404,49 @@ static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
     return fm_json_push(ch->state.log, o);
 }
 
+/* The run has diverged: the mean loss of the last steps is beyond DIVERGED times what it was before
+ * the first update, and 1 nat more. From the log, so that a resumed run ends where it would have. */
+static bool diverged(const fmi_child *ch, double *first, double *last)
+{
+    size_t n = fm_json_count(ch->state.log);
+
+    *first = *last = 0.0;
+    if (n <= DIVERGE_STEPS)
+        return false;
+    *first = fm_json_real(fm_json_get(fm_json_at(ch->state.log, 0), "loss"), 0.0);
+    for (size_t i = 0; i < DIVERGE_STEPS; i++)
+        *last += fm_json_real(fm_json_get(fm_json_at(ch->state.log, n - 1 - i), "loss"), 0.0);
+    *last /= DIVERGE_STEPS;
+    return *last > DIVERGED * *first + 1.0;
+}
+
+static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, double last)
+{
+    float *host = fm_malloc((size_t)ch->ps.total * sizeof(float));
+    fm_status rc = host ? fmi_params_get_all(&ch->ps, ch->ps.g, host) : FM_ENOMEM;
+    double most = -1.0;
+    size_t at = 0;
+
+    for (size_t i = 0; rc == FM_OK && i < ch->ps.count; i++) {
+        const fmi_param *p = &ch->ps.item[i];
+        double sum = 0.0;
+        for (uint64_t k = 0; k < p->n; k++)
+            sum += (double)host[p->at + k] * (double)host[p->at + k];
+        at = sum > most ? i : at;
+        most = FM_MAX(most, sum);
+    }
+    fm_free(host);
+    if (rc < 0)
+        return rc;
+    char *why = fm_asprintf("%s: step %u: diverged: the mean loss of the last %u steps is %.4g, of "
+                            "the first step %.4g; the largest gradient is that of %s; lower lr",
+                            ch->job->name, step, DIVERGE_STEPS, last, first, ch->ps.item[at].name);
+    if (!why)
+        return FM_ENOMEM;
+    fmi_child_fail(ch, why);
+    return FM_OK;
+}
+
 fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
 {
     uint32_t step = ch->state.step;
@@ -427,7 +473,10 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
         rc = log_step(ch, p);
     ch->state.step++;
     ch->at_work = ch->state.step < ch->steps;
-    return rc;
+    double first;
+    double last;
+    *broken = rc == FM_OK && diverged(ch, &first, &last);
+    return *broken ? fail_diverged(ch, step, first, last) : rc;
 }
 
 fm_status fmi_child_take_result(fmi_child *ch)

@@ -57,6 +57,22 @@ static uint64_t widest_block(fmi_lane *lane)
     return widest;
 }
 
+/* Weights through which gradients go back get the layout for that. */
+static fm_status prepare_weights(fm_backend *be, const fmi_lane *lane)
+{
+    fmi_linear *l;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; be->weight_for_dx && rc == FM_OK && (l = fmi_net_linear(lane->net, i));
+         i++) {
+        int32_t layer = fmi_net_layer_of(lane->net, l);
+        bool head = l == &lane->net->outer[FMI_HEAD];
+        if (l->w && (head ? lane->deep : layer >= (int32_t)lane->first))
+            rc = be->weight_for_dx(be, (fm_weight *)(uintptr_t)l->w);
+    }
+    return rc;
+}
+
 static fm_status lane_memory(fm_backend *be, fmi_lane *lane)
 {
     uint64_t floats = fmi_lane_plan(lane, NULL);
@@ -158,6 +174,8 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
         p->lowest = FM_MIN(p->lowest, lane[i]->first);
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
         rc = lane_memory(be, lane[i]);
+        if (rc == FM_OK)
+            rc = prepare_weights(be, lane[i]);
     }
     uint64_t fit = FM_MAX(LOGIT_CHUNK_FLOATS / p->arch.vocab, 1u);
     p->chunk = (uint32_t)FM_MIN(fit, FM_MAX(cap->labels, 1u));
