@@ -52,8 +52,13 @@ static fm_status check_ids(const fmi_seq_in *s, uint32_t vocab)
     return FM_OK;
 }
 
-static fm_status batch_alloc(fmi_batch *b, const fmi_seq_in *s, size_t n, const fmi_batch_how *how)
+/* The arrays grow to the largest batch seen and stay. */
+static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const fmi_batch_how *how)
 {
+    fm_status rc = FM_OK;
+
+    b->rows = b->labels = b->seqs = b->longest = 0;
+    b->tokens = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmi_seq_rows(&s[i], how);
         b->rows += rows;
@@ -62,14 +67,18 @@ static fm_status batch_alloc(fmi_batch *b, const fmi_seq_in *s, size_t n, const 
         b->tokens += s[i].len;
         b->longest = FM_MAX(b->longest, rows > 0 ? rows + how->offset : 0);
     }
-    b->ids = fm_calloc(b->rows, sizeof(int32_t));
-    b->pos = fm_calloc(b->rows, sizeof(int32_t));
-    b->label_row = fm_calloc(b->labels, sizeof(int32_t));
-    b->label = fm_calloc(b->labels, sizeof(int32_t));
-    b->len = fm_calloc(b->seqs, sizeof(uint32_t));
-    b->which = fm_calloc(b->seqs, sizeof(uint32_t));
-    bool all = b->ids && b->pos && b->label_row && b->label && b->len && b->which;
-    return all ? FM_OK : FM_ENOMEM;
+    rc = fm_grow(&b->ids, &b->cap[0], b->rows, sizeof(int32_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&b->pos, &b->cap[1], b->rows, sizeof(int32_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&b->label_row, &b->cap[2], b->labels, sizeof(int32_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&b->label, &b->cap[3], b->labels, sizeof(int32_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&b->len, &b->cap[4], b->seqs, sizeof(uint32_t));
+    if (rc == FM_OK)
+        rc = fm_grow(&b->which, &b->cap[5], b->seqs, sizeof(uint32_t));
+    return rc;
 }
 
 static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how, uint32_t row,
@@ -77,8 +86,10 @@ static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how
 {
     uint32_t tokens = tokens_used(s, how);
 
-    for (uint32_t v = 0; v < how->virt; v++, row++)
+    for (uint32_t v = 0; v < how->virt; v++, row++) {
+        b->ids[row] = 0;
         b->pos[row] = (int32_t)(how->offset + v);
+    }
     for (uint32_t t = 0; t < tokens; t++, row++) {
         b->ids[row] = s->ids[t];
         b->pos[row] = (int32_t)(how->offset + how->virt + t);
@@ -95,17 +106,14 @@ fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const f
     uint32_t label = 0;
     uint32_t seq = 0;
 
-    memset(out, 0, sizeof(*out));
     for (size_t i = 0; i < n; i++) {
         fm_status rc = check_ids(&s[i], how->vocab);
         if (rc < 0)
             return rc;
     }
-    fm_status rc = batch_alloc(out, s, n, how);
-    if (rc < 0) {
-        fmi_batch_release(out);
+    fm_status rc = batch_room(out, s, n, how);
+    if (rc < 0)
         return rc;
-    }
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmi_seq_rows(&s[i], how);
         if (rows == 0)

@@ -371,7 +371,8 @@ fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
 {
     size_t at = k > 0 && k < ch->micros ? ch->ends[k - 1] : 0;
 
-    fmi_batch_release(&ch->lane.batch);
+    ch->lane.batch.rows = 0;
+    ch->lane.batch.tokens = 0;
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
     return fmi_batch_build(&ch->lane.batch, ch->seq + at, ch->ends[k] - at, &ch->how);

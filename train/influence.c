@@ -27,6 +27,7 @@ typedef struct probe { /* a net whose gradients are wanted, values as they are *
 static void probe_release(probe *b)
 {
     fmi_pass_free(b->pass);
+    fmi_batch_release(&b->lane.batch);
     if (b->lane.mem)
         b->net.be->free(b->net.be, b->lane.mem);
     fmi_params_release(&b->ps);
@@ -97,7 +98,6 @@ static fm_status probe_run(probe *b, const fmi_seq_in *s, size_t n, double *loss
     rc = fmi_params_zero_grad(&b->ps);
     if (rc == FM_OK && labels > 0)
         rc = fmi_pass_run(b->pass, &lane, 1);
-    fmi_batch_release(&lane->batch);
     *loss = labels > 0 ? lane->loss / (double)labels : 0.0;
     return rc;
 }

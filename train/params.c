@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define ALIGN_FLOATS 16u
-#define ZERO_FLOATS ((uint64_t)1 << 16)
+#define ZERO_FLOATS ((uint64_t)1 << 13)
 
 fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const fm_shape *shape)
 {
@@ -89,14 +89,13 @@ fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *ho
 /* By copying zeros: a product with 0 would keep NaN and make -0. */
 fm_status fmi_params_zero_grad(fmi_params *ps)
 {
-    float *zero = fm_calloc(ZERO_FLOATS, sizeof(float));
-    fm_status rc = zero ? FM_OK : FM_ENOMEM;
+    static const float zero[ZERO_FLOATS];
+    fm_status rc = FM_OK;
 
     for (uint64_t at = 0; at < ps->total && rc == FM_OK; at += ZERO_FLOATS) {
         uint64_t n = FM_MIN(ZERO_FLOATS, ps->total - at);
         rc = ps->be->upload(ps->be, ps->g + at, zero, (size_t)n * sizeof(float));
     }
-    fm_free(zero);
     return rc;
 }
 

@@ -203,7 +203,7 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     const fmi_seq_in s[] = {{ids, labels, 6}, {ids, none, 3}, {ids, ids, 3}};
     const fmi_batch_how how = {.vocab = 10};
     const fmi_batch_how few = {.vocab = 9};
-    fmi_batch b;
+    fmi_batch b = {0};
 
     (void)state;
     tk_ok(fmi_batch_build(&b, s, 3, &how));
@@ -218,11 +218,11 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     assert_memory_equal(b.pos, pos, sizeof(pos));
     assert_memory_equal(b.label_row, row, sizeof(row));
     assert_memory_equal(b.label, target, sizeof(target));
-    fmi_batch_release(&b);
     tk_fails(fmi_batch_build(&b, s, 3, &few), FM_EINVAL, "vocabulary");
     static const int32_t wrong[] = {-100, -1, 2};
     const fmi_seq_in bad = {ids, wrong, 3};
     tk_fails(fmi_batch_build(&b, &bad, 1, &how), FM_EINVAL, "-100");
+    fmi_batch_release(&b);
 }
 
 int main(void)
