@@ -32,6 +32,8 @@ struct fm_weight {
     uint32_t n, k, panels;
     float *panel; /* the image */
     bool own;     /* the image is freed with the weight */
+    void *for_dx; /* the same panels of W^T [k, n], or NULL; freed with the weight */
+    uint64_t for_dx_bytes;
 };
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)

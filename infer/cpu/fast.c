@@ -50,6 +50,7 @@ static void drop_training(fm_backend *be)
 {
     be->weight_update = NULL;
     be->weight_floats = NULL;
+    be->weight_for_dx = NULL;
     be->gemm = NULL;
     be->linear_dx = NULL;
     be->bias_grad = NULL;
