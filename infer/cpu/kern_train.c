@@ -4,6 +4,7 @@
 #include "infer/cpu/vec.h"
 
 #include "infer/cpu/kern_terms.h"
+#include "infer/cpu/kern_bf16.h"
 
 #if defined(FMI_ISA_AVX512)
 #define FMI_TABLE fmi_train_kern_avx512
@@ -19,4 +20,4 @@
 #define FMI_ISA "generic"
 #endif
 
-const fmi_train_kern FMI_TABLE = {.isa = FMI_ISA, .thin = k_thin};
+const fmi_train_kern FMI_TABLE = {.isa = FMI_ISA, .thin = k_thin, .pairs = k_pairs};
