@@ -147,6 +147,7 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     fmi_elem_install(&cpu->be);
     fmi_act_install(&cpu->be);
     fmi_train_install(&cpu->be);
+    fmi_terms_install(&cpu->be);
     *out = &cpu->be;
     return FM_OK;
 }
@@ -156,8 +157,10 @@ fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool)
     *out = NULL;
     if (strcmp(mode, "fast") == 0)
         return fmi_cpu_open_fast(out, pool, NULL);
+    if (strcmp(mode, "bf16") == 0)
+        return fmi_cpu_open_bf16(out, pool, NULL);
     if (strcmp(mode, "exact") != 0)
-        return fm_fail(FM_EUNSUPPORTED, "compute mode '%s' is not supported; exact and fast are",
-                       mode);
+        return fm_fail(FM_EUNSUPPORTED,
+                       "compute mode '%s' is not supported; exact, fast and bf16 are", mode);
     return fmi_cpu_open_isa(out, pool, NULL);
 }

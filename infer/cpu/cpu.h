@@ -15,6 +15,7 @@ typedef struct fmi_cpu {
     fm_backend be; /* first: the backend is this object */
     fm_pool *pool; /* borrowed */
     const fmi_kern *kern;
+    const struct fmi_train_kern *train; /* of the same instruction set */
     unsigned threads;
     fmi_scratch *worker; /* [threads] */
     fmi_scratch shared;  /* of the calling thread, between parallel parts */
@@ -31,6 +32,8 @@ struct fm_weight {
     uint32_t n, k, panels;
     float *panel; /* the image */
     bool own;     /* the image is freed with the weight */
+    void *for_dx; /* the same panels of W^T [k, n], or NULL; freed with the weight */
+    uint64_t for_dx_bytes;
 };
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)
@@ -49,6 +52,7 @@ void fmi_attention_install(fm_backend *be);
 void fmi_elem_install(fm_backend *be);
 void fmi_act_install(fm_backend *be);
 void fmi_train_install(fm_backend *be);
+void fmi_terms_install(fm_backend *be);
 
 /* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
  * best. FM_EUNSUPPORTED where this CPU or build lacks it. */

@@ -50,6 +50,7 @@ static void drop_training(fm_backend *be)
 {
     be->weight_update = NULL;
     be->weight_floats = NULL;
+    be->weight_for_dx = NULL;
     be->gemm = NULL;
     be->linear_dx = NULL;
     be->bias_grad = NULL;
@@ -68,7 +69,7 @@ static void drop_training(fm_backend *be)
     be->linear_dw = NULL;
 }
 
-fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
+fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
 {
     const isa_choice choice = choose_kern(isa);
     fm_backend *be;
@@ -76,7 +77,7 @@ fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
 
     *out = NULL;
     if (!choice.kern)
-        return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels for mode fast", isa);
+        return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels for bf16", isa);
     rc = fmi_cpu_open_isa(&be, pool, choice.exact);
     if (rc < 0)
         return rc;
@@ -88,16 +89,26 @@ fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
     *fast = (fmi_fast){.kern = choice.kern, .exact = *be};
     fmi_cpu_of(be)->fast = fast;
     be->close = fast_close;
-    be->mode = "fast";
-    be->kernel_class = choice.kern->kernel_class;
-    be->layout = "fast-panel16-1";
     be->isa = choice.kern->isa;
+    *out = be;
+    return FM_OK;
+}
+
+fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
+{
+    fm_status rc = fmi_fast_begin(out, pool, isa);
+    fm_backend *be = *out;
+
+    if (rc < 0)
+        return rc;
+    be->mode = "fast";
+    be->kernel_class = fmi_fast_of(be)->kern->kernel_class;
+    be->layout = "fast-panel16-1";
     drop_training(be);
     fmi_fast_weight_install(be);
     fmi_fast_product_install(be);
     fmi_fast_lora_install(be);
     fmi_fast_attention_install(be);
     fmi_fast_elem_install(be);
-    *out = be;
     return FM_OK;
 }

@@ -8,6 +8,7 @@
 typedef struct fmi_fast {
     const fmi_fast_kern *kern;
     fm_backend exact; /* the slots of mode exact */
+    fm_backend fast;  /* mode bf16: those of mode fast for its weights */
 } fmi_fast;
 
 /* How a weight lies; KERNELS.md states each layout. */
@@ -55,6 +56,10 @@ void fmi_fast_lora_install(fm_backend *be);
 void fmi_fast_attention_install(fm_backend *be);
 void fmi_fast_elem_install(fm_backend *be);
 
+/* Mode exact with room for mode fast's part and its kernels chosen. */
+FM_CHECKED fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa);
+/* Mode bf16 (bf16.c); isa as below. */
+FM_CHECKED fm_status fmi_cpu_open_bf16(fm_backend **out, fm_pool *pool, const char *isa);
 /* The backend in mode fast; isa is a kernel table's name ("generic", "avx2", "avx512",
  * "avx512vnni", "avx512bf16"), NULL picks the best. FM_EUNSUPPORTED as fmi_cpu_open_isa. */
 FM_CHECKED fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa);

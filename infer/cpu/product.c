@@ -209,8 +209,8 @@ typedef struct pack_job {
     fm_dtype dtype;
     const unsigned char *src;
     size_t row_bytes;
-    float *rows; /* scratch: FMI_PANEL * k, or NULL: the worker's */
-    fmi_cpu *cpu;
+    const float *floats; /* or the rows as they are, and none of the three above */
+    float *rows;         /* scratch: FMI_PANEL * k */
 } pack_job;
 
 static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -219,22 +219,20 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
     uint32_t k = j->k;
     float *rows = j->rows;
 
-    if (!rows)
-        rows = fmi_scratch_get(&j->cpu->worker[worker], (size_t)FMI_PANEL * k * sizeof *rows);
-    if (!rows)
-        return FM_ENOMEM;
+    (void)worker;
     for (size_t p = begin; p < end; p++) {
         uint32_t n = FM_MIN(j->n - (uint32_t)p * FMI_PANEL, FMI_PANEL);
-        const unsigned char *src = j->src + p * FMI_PANEL * j->row_bytes;
+        const unsigned char *src = j->floats ? NULL : j->src + p * FMI_PANEL * j->row_bytes;
         float *dst = j->panel + p * FMI_PANEL * k;
-        for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < n && !j->floats; i++) {
             fm_status rc = fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k);
             if (rc < 0)
                 return rc;
         }
         if (n < FMI_PANEL)
             memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
-        j->kern->transpose(dst, FMI_PANEL, rows, k, n, k);
+        j->kern->transpose(dst, FMI_PANEL, j->floats ? j->floats + p * FMI_PANEL * k : rows, k, n,
+                           k);
     }
     return FM_OK;
 }
@@ -342,29 +340,68 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
     (void)be;
     if (w && w->own)
         fm_free(w->panel);
+    if (w)
+        fm_free(w->for_dx);
     fm_free(w);
 }
 
 static uint64_t op_weight_bytes(const fm_weight *w)
 {
     uint64_t rows = w->role == FM_ROLE_LINEAR ? (uint64_t)w->panels * FMI_PANEL : w->n;
-    return sizeof *w + rows * w->k * sizeof(float);
+    return sizeof *w + rows * w->k * sizeof(float) + w->for_dx_bytes;
+}
+
+/* Panels of W^T, from rows of W or (rows NULL) from its panels: 32 x 32 squares turned. */
+typedef struct turn_job {
+    fmi_cpu *cpu;
+    fm_weight *w;
+    const float *rows;
+} turn_job;
+
+static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const turn_job *t = ctx;
+    const fm_weight *w = t->w;
+    const mm j = {.cpu = t->cpu, .kind = MM_PANELS_T, .b = w->panel, .ldb = w->k, .k = w->n};
+    float *turned = w->for_dx;
+
+    (void)worker;
+    for (size_t p = begin; p < end; p++) {
+        uint32_t at = (uint32_t)p * FMI_PANEL, width = FM_MIN(w->k - at, FMI_PANEL);
+        float *dst = turned + p * FMI_PANEL * w->n;
+        if (t->rows)
+            t->cpu->kern->copy_panel(dst, t->rows + at, w->k, width, w->n);
+        else
+            pack_turned(&j, dst, 0, w->n, at, width);
+    }
+    return FM_OK;
+}
+
+static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
+{
+    turn_job t = {.cpu = fmi_cpu_of(be), .w = w};
+    uint64_t bytes = (uint64_t)panels_of(w->k) * FMI_PANEL * w->n * sizeof(float);
+
+    fm_assert(w->role == FM_ROLE_LINEAR);
+    if (w->for_dx)
+        return FM_OK;
+    w->for_dx = fm_aligned_alloc(64, bytes);
+    if (!w->for_dx)
+        return FM_ENOMEM;
+    memset(w->for_dx, 0, bytes); /* columns beyond k */
+    w->for_dx_bytes = bytes;
+    return fm_pool_run(t.cpu->pool, panels_of(w->k), 4, turn_panels, &t);
 }
 
 static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    pack_job job = {.kern = cpu->kern,
-                    .panel = w->panel,
-                    .n = w->n,
-                    .k = w->k,
-                    .dtype = FM_F32,
-                    .src = (const unsigned char *)src,
-                    .row_bytes = w->k * sizeof(float),
-                    .cpu = cpu};
+    pack_job job = {.kern = cpu->kern, .panel = w->panel, .n = w->n, .k = w->k, .floats = src};
 
     fm_assert(w->own && w->role == FM_ROLE_LINEAR);
     fmi_run(cpu, w->panels, 4, pack_panels, &job);
+    if (w->for_dx)
+        fmi_run(cpu, panels_of(w->k), 4, turn_panels, &(turn_job){cpu, w, src});
 }
 
 static const float *op_weight_floats(const fm_weight *w)
@@ -413,8 +450,8 @@ static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy
             .ldc = lddx,
             .a = dy,
             .lda = lddy,
-            .kind = MM_PANELS_T,
-            .b = w->panel,
+            .kind = w->for_dx ? MM_PANELS : MM_PANELS_T,
+            .b = w->for_dx ? w->for_dx : w->panel,
             .ldb = w->k,
             .m = m,
             .n = w->k,
@@ -648,6 +685,7 @@ void fmi_product_install(fm_backend *be)
     be->weight_free = op_weight_free;
     be->weight_bytes = op_weight_bytes;
     be->weight_update = op_weight_update;
+    be->weight_for_dx = op_weight_for_dx;
     be->linear = op_linear;
     be->linear_dx = op_linear_dx;
     be->gemm = op_gemm;

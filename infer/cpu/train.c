@@ -34,6 +34,7 @@ static void op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
     }
 }
 
+/* Low-rank terms as the products they are: what the oracle runs, and what terms.c must equal. */
 static void op_terms(fm_backend *be, const fm_term *t, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, t++) {
@@ -47,6 +48,8 @@ static void op_terms(fm_backend *be, const fm_term *t, uint32_t count)
 static void op_terms_grad(fm_backend *be, const fm_term *t, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, t++) {
+        if (t->m == 0)
+            continue;
         if (t->db)
             be->gemm(be, t->db, t->r, t->dy, t->lddy, true, t->u, t->r, false, t->out, t->r, t->m,
                      t->scale, true);
