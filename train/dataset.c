@@ -71,12 +71,9 @@ static bool without_target(const fm_example *e, fmi_kind kind)
 
 static bool is_held_out(const loader *l, const fm_digest *digest)
 {
-    uint64_t place = 0;
-
     if (l->f->held_out || l->eval_share <= 0.0)
         return l->f->held_out;
-    memcpy(&place, digest->b, sizeof(place)); /* any 64 bits of it */
-    return fm_rng_uniform(l->seed, l->stream, place) < l->eval_share;
+    return fm_rng_uniform(l->seed, l->stream, fm_get_u64(digest->b)) < l->eval_share;
 }
 
 static fm_status push_example(fmi_examples *list, fm_example *e, const fmi_render_info *info)
