@@ -1,4 +1,4 @@
-/* cmd_plumbing.c - tokenize, score and embed: one JSON object a line in, one a line out, in order, so
+/* cmd_plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out, in order, so
  * that any script can hold the engine against another. */
 #include <string.h>
 
@@ -168,6 +168,36 @@ static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
     return rc;
 }
 
+static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
+{
+    const plumb *p = ctx;
+    fm_ids ids = {0};
+    uint32_t classes = fm_model_classes(p->m), best = 0;
+    float *lp = fm_calloc(classes + 1, sizeof *lp);
+    fm_span text = fm_json_str(fm_json_get(in, "text"));
+    fm_json *list = fm_json_new_array();
+    fm_status rc = lp ? FM_OK : FM_ENOMEM;
+    *out = fm_json_new_object();
+    if (rc == FM_OK)
+        rc = text.data ? fm_embed_encode(p->m, text, &ids) : ids_of(in, p, &ids);
+    fm_classify_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .logprobs = lp};
+    if (rc == FM_OK)
+        rc = fm_classify_many(fm_model_engine(p->m), &q, 1);
+    for (uint32_t i = 0; rc == FM_OK && i < classes; i++) {
+        fm_json *one = fm_json_new_object();
+        best = lp[i] > lp[best] ? i : best;
+        out_set(&rc, one, "label", fm_json_new_str(fm_model_label(p->m, i)));
+        out_set(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
+        out_push(&rc, list, one);
+    }
+    if (rc == FM_OK)
+        out_set(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
+    out_set(&rc, *out, "scores", list);
+    fm_free(lp);
+    fm_ids_release(&ids);
+    return rc;
+}
+
 static fm_status tokenize(cli *c, const char *rev, bool decode)
 {
     fm_oid oid;
@@ -200,7 +230,8 @@ static fm_status score(cli *c, const char *rev, uint64_t top)
     return rc;
 }
 
-static fm_status embed(cli *c, const char *rev)
+/* embed, classify */
+static fm_status of_texts(cli *c, const char *rev, line_fn fn)
 {
     fm_oid oid;
     plumb p = {0};
@@ -208,7 +239,7 @@ static fm_status embed(cli *c, const char *rev)
     if (rc == FM_OK) {
         p.tok = fm_model_tokenizer(p.m);
         p.vocab = fm_model_arch(p.m)->vocab;
-        rc = each_line(embed_line, &p);
+        rc = each_line(fn, &p);
     }
     fm_model_close(p.m);
     return rc;
@@ -260,5 +291,20 @@ int cmd_embed(cli *c, int argc, char **argv)
                  "sentence_bert_config.json); where it says nothing, an encoder gives the\n"
                  "normalised mean over its tokens, a decoder the last token's final state.";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
-    return code != CLI_GO_ON ? code : cli_exit(embed(c, rev));
+    return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, embed_line));
+}
+
+int cmd_classify(cli *c, int argc, char **argv)
+{
+    const char *rev;
+    size_t n;
+    const opt_spec table[] = {
+        CLI_MODE_OPTION(c),
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
+                 "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
+                 "(objective=classify, or imported from a ...ForSequenceClassification).";
+    int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
+    return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, classify_line));
 }

@@ -26,6 +26,7 @@ int cmd_serve(cli *c, int argc, char **argv);
 int cmd_tokenize(cli *c, int argc, char **argv);
 int cmd_score(cli *c, int argc, char **argv);
 int cmd_embed(cli *c, int argc, char **argv);
+int cmd_classify(cli *c, int argc, char **argv);
 int cmd_fsck(cli *c, int argc, char **argv);
 int cmd_gc(cli *c, int argc, char **argv);
 int cmd_repack(cli *c, int argc, char **argv);

@@ -58,6 +58,7 @@ static const command commands[] = {
     {"score", cmd_score, "score REV [--top K] [--mode M]", "JSON lines: text or ids to log-probabilities",
      NULL},
     {"embed", cmd_embed, "embed REV", "JSON lines: text or ids to embeddings", NULL},
+    {"classify", cmd_classify, "classify REV", "JSON lines: text or ids to classes", NULL},
     {"fsck", cmd_fsck, "fsck [--quick | --verify-oldest N] [--rebuild-index] [--repair FROM] [--json]", "verify everything", NULL},
     {"gc", cmd_gc, "gc [--dry-run] [--prune TIME|now] [--reflog TIME] [--json]",
      "delete what nothing reaches, after its grace period", NULL},

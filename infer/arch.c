@@ -67,6 +67,7 @@ static const char *const harmless[] = {
     "chunk_size_feed_forward",
     "id2label",
     "label2id",
+    "num_labels",
     "problem_type",
     "task_specific_params",
     "tokenizer_class",
@@ -682,18 +683,38 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     return rc;
 }
 
+static fm_status has_tensor(bool *there, const fm_tree *tree, const char *name)
+{
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    *there = rc == FM_OK && fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    return rc;
+}
+
+/* transformers' ...ForSequenceClassification has a score where the language model has its head. */
+static fm_status find_head(fm_arch *a, const fm_tree *tree)
+{
+    char name[sizeof(a->head_name) + 8];
+    bool head = true, score = false;
+    (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
+    fm_status rc = a->sw.encoder || a->tied ? FM_OK : has_tensor(&head, tree, name);
+    if (rc == FM_OK && !head)
+        rc = has_tensor(&score, tree, "score.weight");
+    a->headless = score;
+    return rc;
+}
+
 /* The prefix under which the tree has the embedding; the default where none does. */
 static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
 {
     const fmi_family *f = fmi_family_of(a);
     for (size_t i = 0; i < FM_ARRAY_LEN(f->prefix) && f->prefix[i]; i++) {
         char name[128];
-        fm_buf path;
-        fm_buf_init(&path, FM_MAX_PATH_BYTES);
+        bool there = false;
         (void)snprintf(name, sizeof(name), "%s%s", f->prefix[i], f->first[0].name);
-        fm_status rc = fm_tensor_path(&path, "tensors", name);
-        bool there = rc == FM_OK && fm_tree_find(tree, fm_buf_cstr(&path));
-        fm_buf_release(&path);
+        fm_status rc = has_tensor(&there, tree, name);
         if (rc != FM_OK)
             return rc;
         if (there) {
@@ -719,7 +740,9 @@ fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what)
         return fm_error_prefix(rc, "%s", what);
     rc = fm_arch_from_json(out, v, what);
     fm_json_free(v);
-    return rc == FM_OK ? choose_prefix(out, tree) : rc;
+    if (rc == FM_OK)
+        rc = choose_prefix(out, tree);
+    return rc == FM_OK ? find_head(out, tree) : rc;
 }
 
 const char *fm_arch_beyond_llama(const fm_arch *a)

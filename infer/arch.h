@@ -94,7 +94,8 @@ typedef struct fm_arch {
     uint32_t window;        /* of the layers that slide, 0 = none do */
     uint32_t type_vocab, position_rows;
     float eps;
-    bool tied; /* lm_head is embed_tokens */
+    bool tied;     /* lm_head is embed_tokens */
+    bool headless; /* a decoder with a classification head in the language head's place */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     fm_switches sw;
     fm_rope rope[2];          /* of full layers, of sliding layers */

@@ -24,7 +24,7 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
     case W_SHARED:
         return sparse && a->sw.shared_expert;
     case W_HEAD:
-        return !a->tied;
+        return !a->tied && !a->headless;
     case W_ALWAYS:
         break;
     }
@@ -187,7 +187,7 @@ bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
     const fmi_family *f = fmi_family_of(a);
     size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
     for (const fmi_arch_part *p = f->last; p->name; p++)
-        if (p->when == W_HEAD && !a->tied && strncmp(name, a->head_name, head) == 0 &&
+        if (p->when == W_HEAD && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
             name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
             fill(a, p, -1, 0, out);
             return true;

@@ -37,7 +37,7 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         OP(sum_squares, true),    OP(adamw, true),
         OP(self_attention, true), OP(self_attention_grad, true),
         OP(terms, true),          OP(terms_grad, true),
-        OP(linear_dw, true),
+        OP(linear_dw, true),      OP(distill, true),
 #undef OP
     };
 

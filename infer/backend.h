@@ -299,6 +299,14 @@ struct fm_backend {
      * (softmax - onehot) * dloss, 0 where label < 0. */
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
                           const int32_t *label, uint32_t m, uint32_t v, float dloss);
+    /* Of logits z and a teacher's t (both [m,v]), with w = weight and T = temperature:
+     * loss[i] = (1 - w) * -log softmax(z)[label] + w T^2 KL(softmax(t / T) || softmax(z / T)) (Hinton
+     * et al. 2015); z becomes dloss times its gradient, (1 - w) (softmax(z) - onehot) + w T
+     * (softmax(z / T) - softmax(t / T)): exactly 0 for w = 1 and equal rows, cross_entropy's bits for
+     * w = 0. Loss and row are 0 where label < 0. */
+    void (*distill)(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
+                    size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
+                    float weight, float dloss);
     /* *out (device double) += sum of squares, each product and sum in double, lane order. */
     void (*sum_squares)(fm_backend *be, double *out, const float *x, uint64_t n);
     /* AdamW (Loshchilov & Hutter) in PyTorch's order of operations: p -= lr*wd*p; m, v updated;

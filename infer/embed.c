@@ -19,8 +19,14 @@
 
 /* ==== settings ==== */
 
+typedef struct from {
+    const fm_tree *tree;
+    const fm_provider *p;
+    const char *what;
+} from;
+
 /* source/files/<name> of the tree as JSON; *out NULL where there is none. */
-static fm_status read_settings(fm_json **out, const fmi_binder *b, const char *name)
+static fm_status read_settings(fm_json **out, const from *b, const char *name)
 {
     char path[256];
     *out = NULL;
@@ -83,7 +89,7 @@ static const char *class_of(const fm_json *module)
     return dot ? dot + 1 : type;
 }
 
-static fm_status read_module(fmi_pooling *p, const fmi_binder *b, const fm_json *module)
+static fm_status read_module(fmi_pooling *p, const from *b, const fm_json *module)
 {
     const char *type = class_of(module), *path = fm_json_cstr(fm_json_get(module, "path"), "");
     fm_json *c = NULL;
@@ -108,7 +114,7 @@ static fm_status read_module(fmi_pooling *p, const fmi_binder *b, const fm_json 
     return rc;
 }
 
-static fm_status read_modules(fmi_pooling *p, const fmi_binder *b)
+static fm_status read_modules(fmi_pooling *p, const from *b)
 {
     fm_json *all = NULL;
     fm_status rc = read_settings(&all, b, "modules.json");
@@ -123,25 +129,30 @@ static fm_status read_modules(fmi_pooling *p, const fmi_binder *b)
     return rc;
 }
 
-fm_status fmi_pooling_bind(fmi_binder *b)
+fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provider *p,
+                           const fm_arch *a, const char *what)
 {
-    fm_model *m = b->m;
-    fmi_pooling *p = &fmi_priv(m)->pooling;
-    bool encoder = m->arch.sw.encoder;
+    const from b = {tree, p, what};
+    bool encoder = a->sw.encoder;
     fm_json *c = NULL;
-    *p = (fmi_pooling){.mode = encoder ? FMI_POOL_MEAN : FMI_POOL_LAST,
-                       .normalise = encoder,
-                       .tokens_max = m->arch.max_positions};
-    fm_status rc = read_modules(p, b);
+    *out = (fmi_pooling){.mode = encoder ? FMI_POOL_MEAN : FMI_POOL_LAST,
+                         .normalise = encoder,
+                         .tokens_max = a->max_positions};
+    fm_status rc = read_modules(out, &b);
     if (rc == FM_OK)
-        rc = read_settings(&c, b, "sentence_bert_config.json");
+        rc = read_settings(&c, &b, "sentence_bert_config.json");
     int64_t most = fm_json_int(fm_json_get(c, "max_seq_length"), 0);
-    if (most > 0 && most < p->tokens_max)
-        p->tokens_max = (uint32_t)most;
+    if (most > 0 && most < out->tokens_max)
+        out->tokens_max = (uint32_t)most;
     if (fm_json_bool(fm_json_get(c, "do_lower_case"), false))
-        refuse(p, "sentence_bert_config.json: do_lower_case is not supported");
+        refuse(out, "sentence_bert_config.json: do_lower_case is not supported");
     fm_json_free(c);
     return rc;
+}
+
+fm_status fmi_pooling_bind(fmi_binder *b)
+{
+    return fmi_pooling_read(&fmi_priv(b->m)->pooling, b->tree, b->p, &b->m->arch, b->what);
 }
 
 /* ==== texts ==== */
@@ -184,57 +195,31 @@ fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out)
 
 /* ==== running ==== */
 
-static fm_status check(const fm_embed_request *q, uint32_t max_rows)
+static fm_status check(const fmi_states_request *q, uint32_t max_rows)
 {
-    const fmi_model_priv *p = fmi_priv(q->model);
     const fm_arch *a = &q->model->arch;
-    if (p->pooling.refused[0])
-        return fm_fail(FM_EUNSUPPORTED, "embed: %s", p->pooling.refused);
     if (q->n < 1)
-        return fm_fail(FM_EINVAL, "embed: no tokens");
+        return fm_fail(FM_EINVAL, "%s: no tokens", q->what);
     if (q->n > a->max_positions || q->n > fmi_positions(q->model))
-        return fm_fail(FM_EINVAL, "embed: %zu tokens, the model takes at most %u", q->n,
+        return fm_fail(FM_EINVAL, "%s: %zu tokens, the model takes at most %u", q->what, q->n,
                        FM_MIN(a->max_positions, fmi_positions(q->model)));
     if (a->sw.encoder && q->n > max_rows)
         return fm_fail(FM_ELIMIT,
-                       "embed: %zu tokens; an encoder takes a text in one step, and a step of "
+                       "%s: %zu tokens; an encoder takes a text in one step, and a step of "
                        "this engine has at most %u rows",
-                       q->n, max_rows);
+                       q->what, q->n, max_rows);
     for (size_t i = 0; i < q->n; i++)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
-            return fm_fail(FM_EINVAL, "embed: token %zu is %d, the vocabulary has %u", i, q->ids[i],
-                           a->vocab);
+            return fm_fail(FM_EINVAL, "%s: token %zu is %d, the vocabulary has %u", q->what, i,
+                           q->ids[i], a->vocab);
     return FM_OK;
 }
 
 typedef struct job {
-    const fm_embed_request *q;
+    const fmi_states_request *q;
     fm_seq *seq;
     size_t done; /* tokens */
-    double *sum; /* [hidden] */
 } job;
-
-/* Every token's state goes into a mean; else one of them is the text's. */
-static bool wanted(const job *j, size_t token)
-{
-    fmi_pool_mode mode = fmi_priv(j->q->model)->pooling.mode;
-    return mode == FMI_POOL_MEAN || (mode == FMI_POOL_FIRST ? token == 0 : token + 1 == j->q->n);
-}
-
-static void finish(job *j)
-{
-    const fmi_pooling *p = &fmi_priv(j->q->model)->pooling;
-    size_t h = j->q->model->arch.hidden;
-    double count = p->mode == FMI_POOL_MEAN ? (double)j->q->n : 1.0, squares = 0.0, by = 1.0;
-    for (size_t i = 0; i < h; i++) {
-        j->sum[i] /= count;
-        squares += j->sum[i] * j->sum[i];
-    }
-    if (p->normalise)
-        by = FM_MAX(sqrt(squares), 1e-12); /* as torch's normalize */
-    for (size_t i = 0; i < h; i++)
-        j->q->out[i] = (float)(j->sum[i] / by);
-}
 
 /* One step: of each of n jobs the next tokens, as many as fit. The jobs before the last are run to
  * their end. */
@@ -242,10 +227,10 @@ static fm_status step(fm_engine *e, job *j, size_t n, fm_row *row)
 {
     uint32_t rows = 0, most = e->opts.max_rows, at = 0;
     for (size_t k = 0; k < n; k++) {
-        size_t took = FM_MIN(j[k].q->n - j[k].done, (size_t)(most - rows));
-        for (size_t i = 0; i < took; i++)
-            row[rows++] =
-                (fm_row){j[k].seq, j[k].q->ids[j[k].done + i], wanted(&j[k], j[k].done + i)};
+        const fmi_states_request *q = j[k].q;
+        size_t took = FM_MIN(q->n - j[k].done, (size_t)(most - rows));
+        for (size_t i = j[k].done; i < j[k].done + took; i++)
+            row[rows++] = (fm_row){j[k].seq, q->ids[i], i >= q->first && i <= q->last};
     }
     fm_status rc = fm_engine_step(e, row, rows);
     for (size_t k = 0; rc == FM_OK && k < n; k++) {
@@ -253,21 +238,15 @@ static fm_status step(fm_engine *e, job *j, size_t n, fm_row *row)
         for (size_t i = 0; i < took; i++, at++) {
             const float *x = fm_engine_hidden(e, at);
             for (size_t c = 0; x && c < j[k].q->model->arch.hidden; c++)
-                j[k].sum[c] += (double)x[c];
+                j[k].q->sum[c] += (double)x[c];
         }
         j[k].done += took;
     }
     return rc;
 }
 
-static fm_status begin(job *j, const fm_embed_request *q)
-{
-    *j = (job){.q = q, .sum = fm_calloc(q->model->arch.hidden, sizeof(double))};
-    return j->sum ? fm_seq_open(&j->seq, q->model) : FM_ENOMEM;
-}
-
 /* How many requests from req on go together: whole ones up to max_rows, or one alone. */
-static size_t together(const fm_embed_request *req, size_t n, uint32_t max_rows)
+static size_t together(const fmi_states_request *req, size_t n, uint32_t max_rows)
 {
     size_t count = 1, rows = req[0].n;
     while (count < n && rows + req[count].n <= max_rows)
@@ -275,7 +254,7 @@ static size_t together(const fm_embed_request *req, size_t n, uint32_t max_rows)
     return count;
 }
 
-fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
+fm_status fmi_states_many(fm_engine *e, const fmi_states_request *req, size_t n)
 {
     uint32_t most = e->opts.max_rows;
     fm_row *row = fm_calloc(most, sizeof(*row));
@@ -286,19 +265,69 @@ fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
     for (size_t at = 0, k; rc == FM_OK && at < n; at += k) {
         k = together(req + at, n - at, most);
         for (size_t i = 0; i < k; i++)
-            j[i] = (job){0};
+            j[i] = (job){.q = &req[at + i]};
         for (size_t i = 0; rc == FM_OK && i < k; i++)
-            rc = begin(&j[i], &req[at + i]);
+            rc = fm_seq_open(&j[i].seq, j[i].q->model);
         while (rc == FM_OK && j[k - 1].done < j[k - 1].q->n)
             rc = step(e, j, k, row);
-        for (size_t i = 0; i < k; i++) {
-            if (rc == FM_OK)
-                finish(&j[i]);
+        for (size_t i = 0; i < k; i++)
             fm_seq_close(j[i].seq);
-            fm_free(j[i].sum);
-        }
     }
     fm_free(row);
     fm_free(j);
+    return rc;
+}
+
+/* ==== embeddings ==== */
+
+static fmi_states_request pooled(const fm_embed_request *q, double *sum)
+{
+    fmi_pool_mode mode = fmi_priv(q->model)->pooling.mode;
+    return (fmi_states_request){.model = q->model,
+                                .ids = q->ids,
+                                .n = q->n,
+                                .first = mode == FMI_POOL_LAST && q->n ? q->n - 1 : 0,
+                                .last = mode == FMI_POOL_FIRST || !q->n ? 0 : q->n - 1,
+                                .sum = sum,
+                                .what = "embed"};
+}
+
+static void finish(const fm_embed_request *q, double *sum)
+{
+    const fmi_pooling *p = &fmi_priv(q->model)->pooling;
+    size_t h = q->model->arch.hidden;
+    double count = p->mode == FMI_POOL_MEAN ? (double)q->n : 1.0, squares = 0.0, by = 1.0;
+    for (size_t i = 0; i < h; i++) {
+        sum[i] /= count;
+        squares += sum[i] * sum[i];
+    }
+    if (p->normalise)
+        by = FM_MAX(sqrt(squares), 1e-12); /* as torch's normalize */
+    for (size_t i = 0; i < h; i++)
+        q->out[i] = (float)(sum[i] / by);
+}
+
+fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
+{
+    size_t wide = 1;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        const char *refused = fmi_priv(req[i].model)->pooling.refused;
+        wide = FM_MAX(wide, (size_t)req[i].model->arch.hidden);
+        if (refused[0])
+            rc = fm_fail(FM_EUNSUPPORTED, "embed: %s", refused);
+    }
+    fmi_states_request *q = fm_calloc(n + 1, sizeof(*q));
+    double *sum = fm_calloc(n * wide + 1, sizeof(*sum));
+    if (rc == FM_OK && (!q || !sum))
+        rc = FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        q[i] = pooled(&req[i], sum + i * wide);
+    if (rc == FM_OK)
+        rc = fmi_states_many(e, q, n);
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        finish(&req[i], sum + i * wide);
+    fm_free(q);
+    fm_free(sum);
     return rc;
 }

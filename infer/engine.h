@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "infer/classify.h"
 #include "infer/embed.h"
 #include "infer/kvcache.h"
 #include "infer/model.h"
@@ -44,6 +45,7 @@ typedef struct fmi_model_priv {
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
     fmi_pooling pooling;
+    fmi_class_head classifier;
     fmi_cached **held; /* references taken from the cache, each entry once */
     size_t held_count, held_cap;
     float **own; /* device vectors of its own: scales computed from tensors */

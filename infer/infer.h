@@ -203,5 +203,20 @@ FM_CHECKED fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, si
 FM_CHECKED fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out);
 uint32_t fm_embed_tokens_max(const fm_model *m);
 
+/* ---- classes of texts ----
+ * Of a version with a classification head (transformers' ...ForSequenceClassification, or PEFT's
+ * SEQ_CLS adapters): log-probabilities of its classes. Texts are encoded as for embeddings. */
+uint32_t fm_model_classes(const fm_model *m); /* 0: it has no such head */
+/* config's id2label, else "LABEL_<i>"; NULL where i is no class. */
+const char *fm_model_label(const fm_model *m, uint32_t i);
+typedef struct fm_classify_request {
+    fm_model *model;
+    const int32_t *ids;
+    size_t n;        /* 1 to the model's positions */
+    float *logprobs; /* [fm_model_classes] */
+} fm_classify_request;
+/* FM_EUNSUPPORTED: no head, or one whose output is no choice of one class. */
+FM_CHECKED fm_status fm_classify_many(fm_engine *e, const fm_classify_request *req, size_t n);
+
 FM_END_DECLS
 #endif

@@ -229,14 +229,17 @@ static fm_status check_leftovers(fmi_binder *b)
         if (e->kind != FM_ENTRY_TENSOR)
             rc = fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
         else if (!fm_map_has(known, e->name, strlen(e->name)) &&
-                 !without_effect(&b->m->arch, e->name))
+                 !fmi_class_tensor(&b->m->arch, e->name) && !without_effect(&b->m->arch, e->name))
             rc =
                 fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' belongs to nothing that %s computes here",
                         b->what, e->name, b->m->arch.family);
     }
     for (size_t i = 0; rc == FM_OK && i < fm_map_count(b->replaced); i++) {
         fm_span name = fm_map_key_at(b->replaced, i);
-        bool head = is_head(&b->m->arch, (const char *)name.data, name.len); /* a tied model's */
+        char text[FM_MAX_NAME_BYTES + 1];
+        (void)snprintf(text, sizeof(text), "%.*s", (int)name.len, (const char *)name.data);
+        bool head = is_head(&b->m->arch, text, name.len) || /* a tied model's */
+                    fmi_class_tensor(&b->m->arch, text);
         if (!head && !fm_map_has(known, name.data, name.len))
             rc = fm_fail(FM_EBASE, "%s: an adapter replaces '%.*s', which the model lacks", b->what,
                          (int)name.len, (const char *)name.data);
@@ -328,6 +331,8 @@ static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
         rc = check_leftovers(b);
     if (rc == FM_OK)
         rc = fmi_adapters_bind(b, digest);
+    if (rc == FM_OK)
+        rc = fmi_class_bind(b, digest);
     return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
 }
 
@@ -457,6 +462,7 @@ void fm_model_close(fm_model *m)
         e->models--;
     }
     fmi_text_drop(e, p->text);
+    fmi_class_head_release(&p->classifier);
     fmi_layers_free(m);
     fm_free(p);
     fm_free(m);

@@ -60,6 +60,11 @@ fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 /* embed.c: reads how states are pooled; what is not understood is refused when one asks. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
+/* classify.c: binds a classification head where the tree or an adapter has one. */
+FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
+/* Whether a tensor of this name is of such a head. */
+bool fmi_class_tensor(const fm_arch *a, const char *tensor);
+
 /* ---- model_places.c ---- */
 
 /* The linear layer whose weight or bias p is; NULL: p is a norm's or a table of the embedding. */

@@ -50,12 +50,17 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
 fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
 {
     const fm_arch *a = &m->arch;
-    const char *usual = fmi_family_of(a)->prefix[0];
+    const char *const *prefix = fmi_family_of(a)->prefix;
+    const char *usual = prefix[0];
     char name[FM_MAX_NAME_BYTES + 16];
     fm_param p;
     if (strcmp(module, a->head_name) == 0)
         return m->head.w ? &m->head : NULL;
-    /* PEFT names modules as the class does, whatever the file left out. */
+    /* PEFT names modules as the class does, whatever the file left out; a class with a head may
+     * call the model inside of it otherwise ("bert.encoder"). */
+    for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
+        if (strncmp(module, prefix[i], strlen(prefix[i])) == 0)
+            usual = prefix[i];
     if (strncmp(module, usual, strlen(usual)) == 0)
         (void)snprintf(name, sizeof(name), "%s%s.weight", a->prefix, module + strlen(usual));
     else

@@ -148,6 +148,7 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     fmi_act_install(&cpu->be);
     fmi_train_install(&cpu->be);
     fmi_terms_install(&cpu->be);
+    fmi_loss_install(&cpu->be);
     *out = &cpu->be;
     return FM_OK;
 }

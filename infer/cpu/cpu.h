@@ -53,6 +53,7 @@ void fmi_elem_install(fm_backend *be);
 void fmi_act_install(fm_backend *be);
 void fmi_train_install(fm_backend *be);
 void fmi_terms_install(fm_backend *be);
+void fmi_loss_install(fm_backend *be);
 
 /* Tests: the backend on a given instruction set ("generic", "avx2", "avx512", "neon"); NULL picks the
  * best. FM_EUNSUPPORTED where this CPU or build lacks it. */

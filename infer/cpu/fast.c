@@ -67,6 +67,7 @@ static void drop_training(fm_backend *be)
     be->terms = NULL;
     be->terms_grad = NULL;
     be->linear_dw = NULL;
+    be->distill = NULL;
 }
 
 fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)

@@ -10,6 +10,7 @@
 #include "infer/cpu/kern_product.h"
 #include "infer/cpu/kern_elem.h"
 #include "infer/cpu/kern_act.h"
+#include "infer/cpu/kern_loss.h"
 #include "infer/cpu/kern_attention.h"
 
 #if defined(FMI_ISA_AVX512)
@@ -48,6 +49,7 @@ const fmi_kern FMI_TABLE = {
     .column_sum = k_column_sum,
     .logsumexp = k_logsumexp,
     .cross_entropy = k_cross_entropy,
+    .distill = k_distill,
     .sum_squares = k_sum_squares,
     .adamw = k_adamw,
     .attention = k_attention,

@@ -52,6 +52,13 @@ typedef struct fmi_adamw {
     float decay, one_less_beta1, beta2, one_less_beta2, step_size, bias2_sqrt, eps, g_scale;
 } fmi_adamw;
 
+/* Scalars of distill: 1 / T; what the label's and the teacher's gradients are multiplied by; the
+ * shares of the two losses. */
+typedef struct fmi_distill {
+    float inv_t, own, taught;
+    double own_loss, taught_loss;
+} fmi_distill;
+
 typedef struct fmi_kern {
     const char *isa;
     uint32_t tile_rows; /* rows of a register tile */
@@ -98,6 +105,8 @@ typedef struct fmi_kern {
     void (*logsumexp)(float *lse, const float *logits, size_t ld, uint32_t m, uint32_t v);
     void (*cross_entropy)(float *loss, float *logits, size_t ld, const int32_t *label, uint32_t m,
                           uint32_t v, float dloss);
+    void (*distill)(float *loss, float *logits, size_t ld, const float *teacher, size_t ldt,
+                    const int32_t *label, uint32_t m, uint32_t v, const fmi_distill *d);
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *p, float *m, float *v, const float *g, size_t n, const fmi_adamw *o);
 

@@ -382,6 +382,7 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .logsumexp = ref_logsumexp};
     fmi_ref_train_install(be);
     fmi_train_install(be);
+    fmi_ref_loss_install(be);
     fmi_ref_act_install(be);
     return FM_OK;
 }

@@ -1,0 +1,33 @@
+/* classify.h - a head that names a class of a whole text; inside of infer, and for train.
+ *
+ * As transformers' ...ForSequenceClassification: decoders score the state of the last token that is
+ * no padding (`score.weight`, no bias); BERT turns the first token's state by its pooler and tanh
+ * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. */
+#ifndef FM_INFER_CLASSIFY_H
+#define FM_INFER_CLASSIFY_H
+
+#include "infer/model.h"
+
+FM_BEGIN_DECLS
+
+/* Modules of the head that a family has, whether or not the model has one. */
+typedef struct fmi_class_names {
+    char dense[64]; /* before the tanh; empty: there is none */
+    char out[64];
+    bool bias; /* of both */
+} fmi_class_names;
+void fmi_class_names_of(fmi_class_names *out, const fm_arch *a);
+/* The token whose state is classified. n >= 1. */
+size_t fmi_class_token(const fm_arch *a, const int32_t *ids, size_t n);
+
+/* What a model has. */
+typedef struct fmi_class_head {
+    fm_linear dense, out; /* w NULL: none */
+    uint32_t classes;     /* 0: the model has no head */
+    char **label;         /* [classes] */
+    char refused[160];    /* why its output is no choice of a class; empty: it is */
+} fmi_class_head;
+void fmi_class_head_release(fmi_class_head *h);
+
+FM_END_DECLS
+#endif
