@@ -419,9 +419,7 @@ static fm_status one_step(run *r, fm_train_progress *p)
 
 static fm_status save(run *r)
 {
-    if (!r->job->checkpoint_dir)
-        return FM_OK;
-    return fmi_checkpoint_save(r->job->checkpoint_dir, &r->state, &r->ps);
+    return fmi_checkpoint_save(r->job, r->child, &r->state, &r->ps);
 }
 
 static fm_status resume(run *r)
@@ -429,10 +427,10 @@ static fm_status resume(run *r)
     bool found = false;
     fm_status rc = FM_OK;
 
-    if (r->job->checkpoint_dir) {
+    if (r->job->keeper) {
         rc = run_digest(r);
         if (rc == FM_OK)
-            rc = fmi_checkpoint_load(r->job->checkpoint_dir, &r->state, &r->ps, &found);
+            rc = fmi_checkpoint_load(r->job, r->child, &r->state, &r->ps, &found);
     }
     if (rc == FM_OK && !r->state.log) {
         r->state.log = fm_json_new_array();
