@@ -353,8 +353,10 @@ fm_status sweep_log(sweep *s, size_t trial_at, const fm_json *log)
 void sweep_failed(sweep *s, size_t trial_at, const char *why)
 {
     trial *t = &s->trial[trial_at];
-    if (!t->failed && t->dropped == GOES_ON)
-        t->failed = fm_strdup(why);
+    if (t->dropped != GOES_ON)
+        return;
+    fm_free(t->failed);
+    t->failed = fm_strdup(why);
 }
 
 bool sweep_dropped(const sweep *s, size_t trial_at)

@@ -35,6 +35,7 @@ bool sweep_shares_data(const sweep *s);
 /* ---- while they train ---- */
 fm_status sweep_step(sweep *s, size_t trial, uint32_t step, double loss); /* step from 0 */
 fm_status sweep_log(sweep *s, size_t trial, const fm_json *log); /* of a state resumed from */
+/* why may be told better later. Of a trial that was dropped already it means nothing. */
 void sweep_failed(sweep *s, size_t trial, const char *why);
 /* Decides the rungs that can be decided. */
 fm_status sweep_judge(sweep *s);
