@@ -386,6 +386,16 @@ static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
     return rc == FM_OK ? d->sweep_rc : rc;
 }
 
+/* Why a child failed, without its name before it. */
+static const char *why_failed(const derivation *d, size_t i)
+{
+    const char *why = d->result[i].why, *name = d->f->child[i].name;
+    size_t len = strlen(name);
+    if (!why)
+        return "training failed";
+    return strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0 ? why + len + 2 : why;
+}
+
 /* The best trial; FM_OK with the only child where there is no sweep. */
 static fm_status choose_child(derivation *d, const unit *u, size_t *out)
 {
@@ -398,7 +408,7 @@ static fm_status choose_child(derivation *d, const unit *u, size_t *out)
                 return rc;
         }
         if (r->failed)
-            sweep_failed(u->sweep, i, r->why ? r->why : "no reason given");
+            sweep_failed(u->sweep, i, why_failed(d, u->first + i));
     }
     fm_status rc = u->sweep ? sweep_end(u->sweep, &winner) : FM_OK;
     if (rc == FM_OK && u->sweep)
