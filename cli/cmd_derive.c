@@ -14,9 +14,10 @@ typedef struct derive_opts {
 
 static fm_status one_child(family *f, const derive_opts *o, const char *parent)
 {
-    fm_method method = o->config_dir ? FM_METHOD_PRETRAIN : FM_METHOD_LORA;
-    fm_status rc = o->method ? method_parse(&method, o->method) : FM_OK;
-    child *ch = rc == FM_OK ? family_add(f, method) : NULL;
+    fm_train_config config;
+    const char *word = o->method ? o->method : o->config_dir ? "pretrain" : "lora";
+    fm_status rc = config_of_method(&config, word);
+    child *ch = rc == FM_OK ? family_add(f, &config) : NULL;
     if (!ch)
         return rc < 0 ? rc : FM_ENOMEM;
     f->parent = parent ? fm_strdup(parent) : NULL;
@@ -62,6 +63,14 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
         {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
          &o.how.log_path},
+        {0, "checkpoint-every", OPT_UINT, "N", "keep the state each N steps (default: each minute)",
+         &o.how.keep.every},
+        {0, "checkpoint-last", OPT_UINT, "N", "of the states the newest N stay (1)",
+         &o.how.keep.last},
+        {0, "checkpoint-each", OPT_UINT, "K", "and those whose step is a multiple of K",
+         &o.how.keep.each},
+        {0, "keep-checkpoints", OPT_FLAG, NULL, "also when the branch is made",
+         &o.how.keep.after},
         {0, "stop-after", OPT_UINT, "N",
          "stop after N steps as Ctrl-C does; the same command goes on", &o.how.stop_after},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},

@@ -1,8 +1,9 @@
-/* derive.c - one training call for all children of a parent, then one version each.
+/* derive.c - one training call for all children of a wave, then one version each.
  *
- * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute
- * mode and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */
-#include "cli/derive.h"
+ * A wave is what stands on versions that are there: first on the parent, then on the children of the
+ * wave before, which are committed by then. Branches move when the last wave is trained, so that a
+ * family that is stopped lands nothing. */
+#include "cli/derive_run.h"
 
 #include <string.h>
 
@@ -11,35 +12,13 @@
 #include "store/base/mem.h"
 #include "store/source.h"
 
-#define DATA_MAX_BYTES ((size_t)8 << 30)
 #define CONFIG_MAX_BYTES ((size_t)256 << 20)
 
-/* Of a folder to pretrain from; the first CONFIG_NEEDED must be there. */
-enum { CONFIG_NEEDED = 2, CONFIG_FILES = 5 };
+/* The first CONFIG_NEEDED of these must be in a folder to pretrain from. */
+enum { CONFIG_NEEDED = 2 };
 static const char *const config_files[CONFIG_FILES] = {
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "chat_template.jinja"};
-
-typedef struct derivation {
-    cli *c;
-    family *f;
-    fm_oid parent_oid;
-    fm_tree *parent;             /* PRETRAIN: model.json and tokenizer alone */
-    fm_model *model;             /* keeps the stem resident; NULL for PRETRAIN */
-    fm_buf config[CONFIG_FILES]; /* PRETRAIN: the folder's files */
-    fm_tokenizer *own_tokenizer; /* PRETRAIN */
-    const fm_tokenizer *tok;
-    const fm_chat_template *chat;
-    fm_buf *data;         /* [count] the files' bytes */
-    fm_dataset **dataset; /* [count] */
-    char **checkpoint;    /* [count] */
-    fm_train_job *job;
-    fm_train_result *result;
-    bool pretrain;
-    fm_train_progress last; /* the newest step */
-    uint64_t steps_done;    /* of this call */
-    uint64_t stop_after;    /* 0 = never */
-} derivation;
 
 /* ---- what the children begin from ---- */
 
@@ -127,42 +106,12 @@ static fm_status open_parent(derivation *d)
     return rc;
 }
 
-/* Where an interrupted run of the very same child would have left its state. */
-static fm_status checkpoint_place(derivation *d, size_t i)
-{
-    fm_digest digest;
-    char hex[FM_HEX_CHARS + 1], parent[41];
-    fm_buf key;
-    fm_buf_init(&key, 0);
-    fm_json *config = fm_train_config_json(&d->f->child[i].config);
-    fm_status rc = config ? fm_json_write(&key, config, FM_JSON_CANONICAL) : FM_ENOMEM;
-    fm_json *manifest = rc == FM_OK ? fm_dataset_manifest(d->dataset[i]) : NULL;
-    if (rc == FM_OK)
-        rc = manifest ? fm_json_write(&key, manifest, FM_JSON_CANONICAL) : FM_ENOMEM;
-    fm_oid_hex(&d->parent_oid, parent);
-    fm_buf_str(&key, parent);
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, key.data, key.len);
-    if (rc == FM_OK) {
-        fm_digest_hex(&digest, hex);
-        d->checkpoint[i] = fm_asprintf("%s/cache/checkpoints/%.20s", fm_repo_path(d->c->repo), hex);
-        rc = d->checkpoint[i] ? FM_OK : FM_ENOMEM;
-    }
-    fm_json_free(config);
-    fm_json_free(manifest);
-    fm_buf_release(&key);
-    return rc;
-}
-
 /* Everything that can be wrong with the words of a child, before any work. */
 static fm_status check_child(const derivation *d, size_t i)
 {
     const child *ch = &d->f->child[i];
-    fm_status rc = branch_must_be_new(d->c, ch->name);
-    for (size_t k = 0; rc == FM_OK && k < i; k++)
-        if (strcmp(d->f->child[k].name, ch->name) == 0)
-            rc =
-                fm_fail(FM_EINVAL, "two children are called '%s'; a branch is made once", ch->name);
+    const unit *u = &d->f->unit[ch->unit];
+    fm_status rc = u->branch ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK;
     if (rc == FM_OK && (ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
         rc = fm_fail(FM_EINVAL,
                      "child '%s': method pretrain goes with a config folder, the others "
@@ -206,15 +155,18 @@ static fm_status check_named_json(const char *path, fm_span bytes)
 static fm_status prepare_child(derivation *d, size_t i)
 {
     child *ch = &d->f->child[i];
+    size_t owner = data_owner(d, i);
+    if (owner != i) {
+        d->dataset[i] = d->dataset[owner];
+        return FM_OK;
+    }
     fm_status rc = fm_read_file(&d->data[i], ch->data_path, DATA_MAX_BYTES);
     if (rc == FM_OK)
         rc = check_named_json(ch->data_path, fm_buf_span(&d->data[i]));
     if (rc == FM_OK)
         rc = fm_dataset_open(&d->dataset[i], fm_buf_span(&d->data[i]), fm_path_base(ch->data_path),
                              d->tok, d->chat, &ch->config, ch->skip, ch->skip_count);
-    if (rc == FM_OK)
-        rc = check_skip(ch, d->dataset[i]);
-    return rc == FM_OK ? checkpoint_place(d, i) : rc;
+    return rc == FM_OK ? check_skip(ch, d->dataset[i]) : rc;
 }
 
 static fm_train_job job_of(const derivation *d, size_t i)
@@ -222,18 +174,17 @@ static fm_train_job job_of(const derivation *d, size_t i)
     const child *ch = &d->f->child[i];
     return (fm_train_job){.name = ch->name,
                           .config = ch->config,
-                          .parent = d->parent,
+                          .parent = base_tree(d, i),
                           .data = d->dataset[i],
-                          .checkpoint_dir = d->checkpoint[i],
-                          .checkpoint_every = 200};
+                          .keeper = keeper_train(d->keeper),
+                          .checkpoint_every = 1}; /* the keeper says when */
 }
 
-static bool show_progress(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
+/* ---- while they train ---- */
+
+static void show_one(const derivation *d, const fm_train_progress *p, size_t i)
 {
-    (void)n;
-    (void)drop;
-    derivation *d = ctx;
-    const char *name = d->f->child[p->child].name;
+    const char *name = d->f->child[i].name;
     uint32_t every = p->steps / 4 + (p->steps % 4 != 0);
     out_progress("%s  step %u/%u  loss %.4f  %.0f tokens/s", name, p->step + 1, p->steps, p->loss,
                  p->tokens_per_s);
@@ -242,182 +193,62 @@ static bool show_progress(void *ctx, const fm_train_progress *p, size_t n, bool 
         fprintf(stderr, "  %s  step %u/%u  loss %.4f  grad %.3f  lr %.2e  %.0f tokens/s\n", name,
                 p->step + 1, p->steps, p->loss, p->grad_norm, p->lr, p->tokens_per_s);
     }
-    d->last = *p;
-    return cli_interrupted || ++d->steps_done == d->stop_after;
 }
 
-/* ---- from a result to a version ---- */
-
-static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifest)
+/* What a trial did before it was stopped is in the log of its state. */
+static fm_status note_step(derivation *d, size_t i, const fm_train_progress *p)
 {
-    char hex[FM_HEX_CHARS + 1];
-    const child *ch = &d->f->child[i];
+    const unit *u = &d->f->unit[d->f->child[i].unit];
+    size_t trial = i - u->first;
     fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *data = fm_json_new_array();
-    out_push(&rc, data, manifest);
-    out_set(&rc, o, "format", fm_json_new_int(1));
-    out_set(&rc, o, "operation", fm_json_new_str(method_name(ch->config.method)));
-    out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
-    out_set(&rc, o, "device", fm_json_new_str("cpu"));
-    out_set(&rc, o, "mode", fm_json_new_str(fm_engine_mode(d->c->engine)));
-    out_set(&rc, o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(d->c->engine)));
-    if (!d->pretrain) {
-        fm_digest weights = fm_model_digest(d->model);
-        fm_digest_hex(&weights, hex);
-        out_set(&rc, o, "parent_model", fm_json_new_str(hex));
-    }
-    out_set(&rc, o, "config", fm_train_config_json(&ch->config));
-    out_set(&rc, o, "data", data);
-    if (rc == FM_OK)
-        return o;
-    fm_json_free(o);
-    return NULL;
+    if (!u->sweep)
+        return FM_OK;
+    if (sweep_seen(u->sweep, trial) == 0)
+        rc = sweep_log(u->sweep, trial, keeper_log(d->keeper, i));
+    return rc == FM_OK ? sweep_step(u->sweep, trial, p->step, p->loss) : rc;
 }
 
-static fm_status put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v,
-                          fm_digest *digest)
+/* Who was seen, has steps left and is not there any more came to grief; why is told at the end. */
+static void note_absent(derivation *d, const fm_train_progress *p, size_t n)
 {
-    fm_buf text;
-    fm_buf_init(&text, 0);
-    fm_status rc = FM_OK;
-    if (digest) {
-        rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
-        if (rc == FM_OK)
-            rc = fm_sha256(digest, text.data, text.len);
-        fm_buf_clear(&text);
+    for (size_t j = 0; j < d->jobs; j++) {
+        size_t i = d->job_child[j];
+        const unit *u = &d->f->unit[d->f->child[i].unit];
+        bool here = false;
+        for (size_t k = 0; k < n; k++)
+            here = here || p[k].child == j;
+        if (u->sweep && !here && d->came[i] > 0 && d->came[i] < d->steps[i])
+            sweep_failed(u->sweep, i - u->first, "it broke down");
     }
-    if (rc == FM_OK)
-        rc = fm_json_write(&text, v, FM_JSON_PRETTY);
-    fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
-    fm_buf_release(&text);
-    return rc;
 }
 
-static fm_status put_tensor(fm_txn *txn, fm_tree *tree, const char *prefix, const fm_trained *t)
+static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
-    fm_digest id;
-    fm_buf path;
-    fm_buf_init(&path, FM_MAX_PATH_BYTES);
-    fm_status rc = fm_tensor_path(&path, prefix, t->name);
-    if (rc == FM_OK) {
-        const fm_entry *old = fm_tree_find(tree, fm_buf_cstr(&path));
-        bool fits = old && old->kind == FM_ENTRY_TENSOR && old->dtype == t->dtype &&
-                    fm_shape_eq(&old->shape, &t->shape);
-        rc = fm_txn_put_tensor(txn, &id, t->dtype, &t->shape, fm_span_of(t->data, t->bytes),
-                               fits ? &old->id : NULL, NULL);
+    derivation *d = ctx;
+    for (size_t k = 0; k < n; k++) {
+        size_t i = d->job_child[p[k].child];
+        keeper_step(d->keeper, i, p[k].step + 1, p[k].steps);
+        d->came[i] = p[k].step + 1;
+        d->steps[i] = p[k].steps;
+        show_one(d, &p[k], i);
+        d->last = p[k];
+        d->last_child = i;
+        if (d->sweep_rc == FM_OK)
+            d->sweep_rc = note_step(d, i, &p[k]);
     }
-    if (rc == FM_OK)
-        rc = fm_tree_put_tensor(tree, fm_buf_cstr(&path), t->name, t->dtype, &t->shape, &id);
-    fm_buf_release(&path);
-    return rc;
-}
-
-static fm_status next_adapter(const fm_tree *tree, char *out, size_t bytes)
-{
-    for (unsigned n = 0; n < 1000; n++) {
-        size_t begin, end;
-        snprintf(out, bytes, "adapters/%u-", n);
-        fm_tree_range(tree, out, &begin, &end);
-        if (begin == end) {
-            snprintf(out, bytes, "adapters/%u-lora", n);
-            return FM_OK;
-        }
+    note_absent(d, p, n);
+    for (size_t j = 0; j < d->f->units; j++)
+        if (d->f->unit[j].sweep)
+            sweep_judge(d->f->unit[j].sweep);
+    for (size_t k = 0; k < n; k++) {
+        size_t i = d->job_child[p[k].child];
+        const unit *u = &d->f->unit[d->f->child[i].unit];
+        drop[k] = u->sweep && sweep_dropped(u->sweep, i - u->first);
     }
-    return fm_fail(FM_ELIMIT, "this version has 1,000 adapters already; merge some");
-}
-
-static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *r)
-{
-    char adapter[64] = "", prefix[96] = "tensors", config[96];
-    fm_status rc = FM_OK;
-    if (r->adapter_config) {
-        rc = next_adapter(tree, adapter, sizeof adapter);
-        snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
-        snprintf(config, sizeof config, "%s/adapter_config.json", adapter);
-        if (rc == FM_OK)
-            rc = put_json(txn, tree, config, r->adapter_config, NULL);
-    }
-    for (size_t i = 0; rc == FM_OK && i < r->count; i++)
-        rc = put_tensor(txn, tree, prefix, &r->tensors[i]);
-    return rc;
-}
-
-static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *recipe,
-                             fm_digest *data)
-{
-    child *ch = &d->f->child[i];
-    fm_txn *txn = NULL;
-    fm_json *doc = NULL, *manifest = fm_dataset_manifest(d->dataset[i]);
-    fm_buf path;
-    fm_buf_init(&path, 0);
-    fm_status rc = manifest ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = tree_drop_history(tree);
-    if (rc == FM_OK)
-        rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
-    if (rc == FM_OK)
-        rc = put_weights(txn, tree, &d->result[i]);
-    fm_buf_printf(&path, "data/%s", fm_path_base(ch->data_path));
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, fm_buf_cstr(&path), fm_buf_span(&d->data[i]));
-    for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
-        rc = tree_add_suite(txn, tree, ch->suites.item[k]);
-    if (rc == FM_OK)
-        rc = put_json(txn, tree, "train_log.json", d->result[i].log, NULL);
-    if (rc == FM_OK)
-        doc = make_recipe(d, i, fm_json_ref(manifest));
-    if (rc == FM_OK)
-        rc = doc ? put_json(txn, tree, "recipe.json", doc, recipe) : FM_ENOMEM;
-    fm_buf_clear(&path);
-    if (rc == FM_OK)
-        rc = fm_json_write(&path, manifest, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(data, path.data, path.len);
-    if (rc == FM_OK)
-        rc = fm_txn_commit(txn, NULL);
-    fm_txn_close(txn);
-    fm_buf_release(&path);
-    fm_json_free(doc);
-    fm_json_free(manifest);
-    return rc;
-}
-
-static fm_status land_child(derivation *d, size_t i, bool gate)
-{
-    static const char *const kinds[] = {"lora", "finetune", "pretrain"};
-    child *ch = &d->f->child[i];
-    fm_tree *tree = NULL;
-    fm_oid oid;
-    fm_digest recipe, data;
-    char recipe_hex[FM_HEX_CHARS + 1], data_hex[FM_HEX_CHARS + 1], subject[400];
-    fm_status rc = fm_tree_copy(&tree, d->parent);
-    if (rc == FM_OK)
-        rc = put_version(d, i, tree, &recipe, &data);
-    if (rc == FM_OK) {
-        fm_digest_hex(&recipe, recipe_hex);
-        fm_digest_hex(&data, data_hex);
-        snprintf(subject, sizeof subject, "%s on %.300s", method_name(ch->config.method),
-                 fm_path_base(ch->data_path));
-        landing l = {.branch = ch->name, .tree = tree, .gate = gate};
-        l.commit = (fm_commit_opts){.kind = kinds[ch->config.method],
-                                    .message = ch->message ? ch->message : subject,
-                                    .parent = &d->parent_oid,
-                                    .parent_count = d->pretrain ? 0 : 1,
-                                    .recipe_digest = recipe_hex,
-                                    .data_digest = data_hex};
-        rc = land_version(d->c, &l, &oid);
-    }
-    bool kept = rc == FM_OK || rc == FM_EREFUSED || rc == FM_ECONFLICT || rc == FM_EEXISTS;
-    if (kept) { /* there is a commit: nothing is left to resume */
-        fm_error_state text;
-        fm_error_save(&text);
-        fm_ignore(fm_remove_tree(d->checkpoint[i]), "a leftover checkpoint does no harm");
-        fm_error_restore(&text);
-    }
-    fm_tree_free(tree);
-    return rc;
+    bool stop = ++d->steps_done == d->stop_after || cli_interrupted || d->sweep_rc < 0;
+    if (stop)
+        keeper_stopping(d->keeper);
+    return stop;
 }
 
 static fm_status derivation_new(derivation *d)
@@ -425,14 +256,28 @@ static fm_status derivation_new(derivation *d)
     size_t n = d->f->count;
     d->data = fm_calloc(n, sizeof *d->data);
     d->dataset = fm_calloc(n, sizeof *d->dataset);
-    d->checkpoint = fm_calloc(n, sizeof *d->checkpoint);
-    d->job = fm_calloc(n, sizeof *d->job);
     d->result = fm_calloc(n, sizeof *d->result);
-    if (!d->data || !d->dataset || !d->checkpoint || !d->job || !d->result)
+    d->job = fm_calloc(n, sizeof *d->job);
+    d->job_child = fm_calloc(n, sizeof *d->job_child);
+    d->came = fm_calloc(n, sizeof *d->came);
+    d->steps = fm_calloc(n, sizeof *d->steps);
+    d->cand = fm_calloc(d->f->units, sizeof *d->cand);
+    if (!d->data || !d->dataset || !d->result || !d->job || !d->job_child || !d->came ||
+        !d->steps || !d->cand)
         return FM_ENOMEM;
     for (size_t i = 0; i < n; i++)
         fm_buf_init(&d->data[i], DATA_MAX_BYTES);
     return FM_OK;
+}
+
+static void candidates_release(derivation *d)
+{
+    for (size_t i = 0; d->cand && i < d->f->units; i++) {
+        fm_model_close(d->cand[i].model);
+        fm_tree_free(d->cand[i].tree);
+        fm_free(d->cand[i].message);
+    }
+    fm_free(d->cand);
 }
 
 static void derivation_release(derivation *d)
@@ -440,48 +285,25 @@ static void derivation_release(derivation *d)
     for (size_t i = 0; i < d->f->count; i++) {
         if (d->data)
             fm_buf_release(&d->data[i]);
-        if (d->dataset)
+        if (d->dataset && data_owner(d, i) == i)
             fm_dataset_close(d->dataset[i]);
-        if (d->checkpoint)
-            fm_free(d->checkpoint[i]);
         if (d->result)
             fm_train_result_release(&d->result[i]);
     }
+    candidates_release(d);
     fm_free(d->data);
     fm_free(d->dataset);
-    fm_free(d->checkpoint);
-    fm_free(d->job);
     fm_free(d->result);
+    fm_free(d->job);
+    fm_free(d->job_child);
+    fm_free(d->came);
+    fm_free(d->steps);
+    keeper_free(d->keeper);
     fm_model_close(d->model);
     fm_tokenizer_close(d->own_tokenizer);
     for (size_t i = 0; i < CONFIG_FILES; i++)
         fm_buf_release(&d->config[i]);
     fm_tree_free(d->parent);
-}
-
-/* Every child lands or is refused on its own: one that fails does not hold its siblings back. The
- * text of the worst is left to the caller, the others are printed here. */
-static fm_status land_all(derivation *d, bool gate)
-{
-    fm_status worst = FM_OK;
-    fm_error_state kept = {""};
-    for (size_t i = 0; i < d->f->count; i++) {
-        fm_error_state text;
-        fm_status rc = land_child(d, i, gate);
-        if (rc == FM_OK)
-            continue;
-        fm_error_save(&text);
-        bool worse = worst == FM_OK || (worst == FM_EREFUSED && rc != FM_EREFUSED);
-        fm_error_restore(worse ? &kept : &text);
-        if (worst != FM_OK)
-            cli_say_error();
-        if (worse) {
-            worst = rc;
-            kept = text;
-        }
-    }
-    fm_error_restore(&kept);
-    return worst;
 }
 
 /* Nothing lands before all are trained: the very same command then goes on where this one ended. */
@@ -490,7 +312,7 @@ static fm_status fail_stopped(const derivation *d)
     return fm_fail(FM_ECANCELLED,
                    "stopped after step %u of %u of '%s'; no branch was made; the same "
                    "command goes on from there",
-                   d->last.step + 1, d->last.steps, d->f->child[d->last.child].name);
+                   d->last.step + 1, d->last.steps, d->f->child[d->last_child].name);
 }
 
 static fm_status write_log(const derivation *d, const char *path)
@@ -512,40 +334,168 @@ static fm_status write_log(const derivation *d, const char *path)
     return rc;
 }
 
-static fm_status train(derivation *d)
+/* ---- a wave ---- */
+
+/* Who stands on what came to nothing is not trained. */
+static bool can_train(derivation *d, size_t at)
+{
+    const unit *u = &d->f->unit[at];
+    const candidate *on = u->on == UNIT_NONE ? NULL : &d->cand[u->on];
+    if (!on || on->rc == FM_OK)
+        return true;
+    d->cand[at].made = true;
+    d->cand[at].rc = on->rc;
+    come_to_nothing(d, fm_fail(on->rc, "'%s' was not trained: '%s', on which it stands, %s",
+                               unit_name(d->f, u), unit_name(d->f, &d->f->unit[u->on]),
+                               on->rc == FM_EREFUSED ? "was refused by its gates" : "failed"));
+    return false;
+}
+
+static void collect_jobs(derivation *d, unsigned wave)
+{
+    d->jobs = 0;
+    for (size_t k = 0; k < d->f->units; k++) {
+        const unit *u = &d->f->unit[k];
+        if (u->wave != wave || !can_train(d, k))
+            continue;
+        for (size_t i = u->first; i < u->first + u->count; i++) {
+            d->job_child[d->jobs] = i;
+            d->job[d->jobs++] = job_of(d, i);
+        }
+    }
+}
+
+static fm_status train_wave(derivation *d, unsigned wave, bool *stopped)
 {
     fm_provider p = fm_store_provider(fm_repo_store(d->c->repo));
-    for (size_t i = 0; i < d->f->count; i++)
-        d->job[i] = job_of(d, i);
-    fm_status rc = fm_train_run(d->c->engine, &p, d->job, d->f->count, d->result, show_progress, d);
+    collect_jobs(d, wave);
+    if (d->jobs == 0)
+        return FM_OK;
+    keeper_jobs(d->keeper, d->job_child);
+    keeper_at_ends(d->keeper, wave + 1 < d->f->waves);
+    fm_train_result *result = fm_calloc(d->jobs, sizeof *result);
+    fm_status rc = result ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_train_run(d->c->engine, &p, d->job, d->jobs, result, on_step, d);
     out_progress_end();
+    for (size_t j = 0; rc == FM_OK && j < d->jobs; j++) {
+        d->result[d->job_child[j]] = result[j];
+        *stopped = *stopped || result[j].stopped;
+    }
+    fm_free(result);
+    return rc == FM_OK ? d->sweep_rc : rc;
+}
+
+/* Why a child failed, without its name before it. */
+static const char *why_failed(const derivation *d, size_t i)
+{
+    const char *why = d->result[i].why, *name = d->f->child[i].name;
+    size_t len = strlen(name);
+    if (!why)
+        return "training failed";
+    return strncmp(why, name, len) == 0 && strncmp(why + len, ": ", 2) == 0 ? why + len + 2 : why;
+}
+
+/* The best trial; FM_OK with the only child where there is no sweep. */
+static fm_status choose_child(derivation *d, const unit *u, size_t *out)
+{
+    size_t winner = 0;
+    for (size_t i = 0; u->sweep && i < u->count; i++) {
+        const fm_train_result *r = &d->result[u->first + i];
+        if (sweep_seen(u->sweep, i) == 0) { /* it came from a state at its end */
+            fm_status rc = sweep_log(u->sweep, i, r->log);
+            if (rc < 0)
+                return rc;
+        }
+        if (r->failed)
+            sweep_failed(u->sweep, i, why_failed(d, u->first + i));
+    }
+    fm_status rc = u->sweep ? sweep_end(u->sweep, &winner) : FM_OK;
+    if (rc == FM_OK && u->sweep)
+        sweep_print(u->sweep, stderr);
+    *out = u->first + (winner == SIZE_MAX ? 0 : winner);
+    return rc;
+}
+
+static void make_candidate(derivation *d, size_t at)
+{
+    const unit *u = &d->f->unit[at];
+    candidate *cand = &d->cand[at];
+    fm_status rc = choose_child(d, u, &cand->child);
+    const fm_train_result *r = &d->result[cand->child];
+    if (rc == FM_OK && r->failed)
+        rc =
+            fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), r->why ? r->why : "training failed");
+    if (rc == FM_OK)
+        rc = commit_candidate(d, u, cand);
+    cand->made = true;
+    cand->rc = rc;
+    if (rc == FM_OK)
+        return;
+    forget_states(d, u, rc);
+    come_to_nothing(d, rc);
+}
+
+/* The last wave lands child by child; those before it just before that. */
+static void finish_wave(derivation *d, unsigned wave)
+{
+    bool last = wave + 1 == d->f->waves;
+    for (size_t k = 0; last && k < d->f->units; k++)
+        land_unit(d, k);
+    for (size_t k = 0; k < d->f->units; k++) {
+        if (d->f->unit[k].wave != wave || d->cand[k].made)
+            continue;
+        make_candidate(d, k);
+        if (last)
+            land_unit(d, k);
+    }
+}
+
+static fm_status prepare(derivation *d)
+{
+    fm_status rc = derivation_new(d);
+    if (rc == FM_OK)
+        rc = keeper_policy_fill(&d->policy, d->c);
+    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
+        rc = check_child(d, i);
+    if (rc == FM_OK)
+        rc = cli_engine(d->c);
+    if (rc == FM_OK)
+        rc = open_parent(d);
+    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
+        rc = prepare_child(d, i);
+    if (rc == FM_OK && d->pretrain)
+        rc = store_config(d);
+    if (rc == FM_OK)
+        rc = keeper_new(&d->keeper, d->c, &d->policy, d->f->count);
+    for (size_t i = 0; rc == FM_OK && i < d->f->count; i++)
+        keeper_name(d->keeper, i, d->f->child[i].name);
     return rc;
 }
 
 fm_status family_derive(cli *c, family *f, const derive_how *how)
 {
-    derivation d = {.c = c, .f = f, .pretrain = f->config_dir != NULL};
+    derivation d = {.c = c,
+                    .f = f,
+                    .pretrain = f->config_dir != NULL,
+                    .gate = how->gate,
+                    .policy = how->keep,
+                    .stop_after = how->stop_after};
     bool stopped = false;
-    d.stop_after = how->stop_after;
-    fm_status rc = derivation_new(&d);
-    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
-        rc = check_child(&d, i);
-    if (rc == FM_OK)
-        rc = cli_engine(c);
-    if (rc == FM_OK)
-        rc = open_parent(&d);
-    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
-        rc = prepare_child(&d, i);
-    if (rc == FM_OK && d.pretrain)
-        rc = store_config(&d);
-    if (rc == FM_OK)
-        rc = train(&d);
+    fm_status rc = prepare(&d);
+    for (unsigned w = 0; rc == FM_OK && !stopped && w < f->waves; w++) {
+        rc = train_wave(&d, w, &stopped);
+        if (rc == FM_OK && !stopped)
+            finish_wave(&d, w);
+    }
     if (rc == FM_OK && how->log_path)
         rc = write_log(&d, how->log_path);
-    for (size_t i = 0; rc == FM_OK && i < f->count; i++)
-        stopped = stopped || d.result[i].stopped;
-    if (rc == FM_OK)
-        rc = stopped ? fail_stopped(&d) : land_all(&d, how->gate);
+    if (rc == FM_OK && stopped)
+        rc = fail_stopped(&d);
+    if (rc == FM_OK && d.worst < 0) {
+        rc = d.worst;
+        fm_error_restore(&d.worst_text);
+    }
     derivation_release(&d);
     return rc;
 }

@@ -1,19 +1,28 @@
-/* family.c - the family file: children of one parent, as YAML.
+/* family.c - the family file: children of one parent, and of one another, as YAML.
  *
  *   parent: base
+ *   mode: exact                     # or what --mode takes; of all children
  *   method: lora                    # for all children unless they say otherwise
  *   set: {r: 8, lr: 0.001}          # likewise, merged key by key
+ *   modules:                        # made once, no branch unless `as` is given; others stand on them
+ *     style: {data: style.jsonl}
  *   children:
  *     - as: guide
+ *       on: style                   # a module or another child; without it the parent
  *       data: guide.jsonl
  *       set: {steps: 60}
  *       skip: [3, 17]
  *       suites: [guide.yaml]
- *       message: learn the guide's tone */
+ *       message: learn the guide's tone
+ *     - as: best
+ *       data: guide.jsonl
+ *       sweep: {lr: [0.001, 0.003], r: [4, 8]}   # sweep.h
+ *       halving: {rungs: [20, 40, 80]} */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli/derive.h"
+#include "cli/sweep.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 #include "store/base/yaml.h"
@@ -21,17 +30,22 @@
 static const struct {
     const char *word;
     fm_method method;
-} methods[] = {
-    {"lora", FM_METHOD_LORA}, {"full", FM_METHOD_FULL}, {"pretrain", FM_METHOD_PRETRAIN}};
+} methods[] = {{"lora", FM_METHOD_LORA},        {"full", FM_METHOD_FULL},
+               {"ia3", FM_METHOD_IA3},          {"prefix", FM_METHOD_PREFIX},
+               {"prompt", FM_METHOD_PROMPT},    {"bitfit", FM_METHOD_BITFIT},
+               {"pretrain", FM_METHOD_PRETRAIN}};
+#define DORA "dora" /* LoRA with dora=true */
 
-fm_status method_parse(fm_method *out, const char *word)
+static fm_status method_parse(fm_method *out, const char *word)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++)
         if (strcmp(word, methods[i].word) == 0) {
             *out = methods[i].method;
             return FM_OK;
         }
-    return fm_fail(FM_EINVAL, "method '%s' is not known (lora, full, pretrain)", word);
+    return fm_fail(
+        FM_EINVAL,
+        "method '%s' is not known (lora, dora, full, ia3, prefix, prompt, bitfit, pretrain)", word);
 }
 
 const char *method_name(fm_method method)
@@ -42,14 +56,54 @@ const char *method_name(fm_method method)
     return "?";
 }
 
-child *family_add(family *f, fm_method method)
+fm_status config_of_method(fm_train_config *out, const char *word)
+{
+    fm_method method = FM_METHOD_LORA;
+    bool dora = strcmp(word, DORA) == 0;
+    fm_status rc = dora ? FM_OK : method_parse(&method, word);
+    *out = fm_train_defaults(method);
+    out->dora = dora;
+    return rc;
+}
+
+static child *add_child(family *f, const fm_train_config *config)
 {
     if (fm_grow(&f->child, &f->cap, f->count + 1, sizeof *f->child) < 0)
         return NULL;
     child *ch = &f->child[f->count++];
     memset(ch, 0, sizeof *ch);
-    ch->config = fm_train_defaults(method);
+    ch->config = *config;
+    ch->unit = f->units - 1;
+    f->unit[ch->unit].count++;
     return ch;
+}
+
+static unit *add_unit(family *f)
+{
+    if (fm_grow(&f->unit, &f->unit_cap, f->units + 1, sizeof *f->unit) < 0)
+        return NULL;
+    unit *u = &f->unit[f->units++];
+    memset(u, 0, sizeof *u);
+    u->first = f->count;
+    u->on = UNIT_NONE;
+    u->branch = true;
+    f->waves = FM_MAX(f->waves, 1u);
+    return u;
+}
+
+child *family_add(family *f, const fm_train_config *config)
+{
+    return add_unit(f) ? add_child(f, config) : NULL;
+}
+
+const char *unit_name(const family *f, const unit *u)
+{
+    return u->sweep ? sweep_name(u->sweep) : f->child[u->first].name;
+}
+
+const char *family_mode(const family *f)
+{
+    return fm_json_cstr(fm_json_get(f->doc, "mode"), NULL);
 }
 
 static fm_status add_skip(child *ch, int64_t n)
@@ -100,7 +154,7 @@ static fm_status want_type(const fm_json *obj, const char *key, fm_json_type typ
     return fm_fail(FM_EINVAL, "%s: '%s' must be %s", where, key, shape);
 }
 
-static fm_status apply_settings(child *ch, const fm_json *set, const char *where)
+fm_status apply_settings(child *ch, const fm_json *set, const char *where)
 {
     for (void *it = fm_json_iter(set); it; it = fm_json_next(set, it)) {
         const fm_json *v = fm_json_iter_value(it);
@@ -129,23 +183,25 @@ static char *beside(const char *family_path, const char *path)
     return fm_asprintf("%.*s%s", (int)(base - family_path), family_path, path);
 }
 
-static fm_status check_child_keys(const fm_json *v, const char *where)
+static fm_status check_child_keys(const fm_json *v, bool module, const char *where)
 {
-    static const char *const known[] = {"as",   "method", "data",    "set",
-                                        "skip", "suites", "message", NULL};
-    static const char *const texts[] = {"as", "method", "data", "message"};
+    static const char *const known[] = {"as", "method",  "data",  "set",     "skip", "suites",
+                                        "on", "message", "sweep", "halving", NULL};
+    static const char *const texts[] = {"as", "method", "data", "message", "on"};
+    static const char *const maps[] = {"set", "sweep", "halving"};
     fm_status rc = known_keys(v, known, where);
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(texts); i++)
         rc = want_type(v, texts[i], FM_JSON_STRING, where);
-    if (rc == FM_OK)
-        rc = want_type(v, "set", FM_JSON_OBJECT, where);
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(maps); i++)
+        rc = want_type(v, maps[i], FM_JSON_OBJECT, where);
     if (rc == FM_OK)
         rc = want_type(v, "skip", FM_JSON_ARRAY, where);
     if (rc == FM_OK)
         rc = want_type(v, "suites", FM_JSON_ARRAY, where);
-    if (rc == FM_OK && (!fm_json_get(v, "as") || !fm_json_get(v, "data")))
-        rc =
-            fm_fail(FM_EINVAL, "%s: 'as' (a branch name) and 'data' (a file) must be there", where);
+    if (rc == FM_OK && !fm_json_get(v, "data"))
+        rc = fm_fail(FM_EINVAL, "%s: 'data' (a file) must be there", where);
+    if (rc == FM_OK && !module && !fm_json_get(v, "as"))
+        rc = fm_fail(FM_EINVAL, "%s: 'as' (a branch name) must be there", where);
     return rc;
 }
 
@@ -171,25 +227,22 @@ static fm_status read_lists(child *ch, const fm_json *v, const char *path, const
     return FM_OK;
 }
 
-static fm_status read_child(family *f, const fm_json *v, const char *path, size_t number)
+/* trial: what a sweep sets for this one, NULL without a sweep. */
+static fm_status read_child(family *f, const fm_json *v, const char *path, const char *name,
+                            const fm_json *trial, const char *where)
 {
-    char where[600];
-    fm_method method = FM_METHOD_LORA;
-    snprintf(where, sizeof where, "%.400s: child %zu", path, number + 1);
-    fm_status rc = check_child_keys(v, where);
-    if (rc < 0)
-        return rc;
+    fm_train_config config;
     const char *message = fm_json_cstr(fm_json_get(v, "message"), NULL);
     const char *word =
         fm_json_cstr(fm_json_get(v, "method"), fm_json_cstr(fm_json_get(f->doc, "method"),
                                                             f->config_dir ? "pretrain" : "lora"));
-    rc = method_parse(&method, word);
+    fm_status rc = config_of_method(&config, word);
     if (rc < 0)
         return fm_error_prefix(rc, "%s", where);
-    child *ch = family_add(f, method);
+    child *ch = add_child(f, &config);
     if (!ch)
         return FM_ENOMEM;
-    ch->name = fm_strdup(fm_json_cstr(fm_json_get(v, "as"), ""));
+    ch->name = fm_strdup(name);
     ch->data_path = beside(path, fm_json_cstr(fm_json_get(v, "data"), ""));
     ch->message = message ? fm_strdup(message) : NULL;
     if (!ch->name || !ch->data_path || (message && !ch->message))
@@ -197,14 +250,147 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, size_
     rc = apply_settings(ch, fm_json_get(f->doc, "set"), where);
     if (rc == FM_OK)
         rc = apply_settings(ch, fm_json_get(v, "set"), where);
+    if (rc == FM_OK && trial)
+        rc = apply_settings(ch, trial, where);
     return rc == FM_OK ? read_lists(ch, v, path, where) : rc;
+}
+
+static fm_status read_trials(family *f, const fm_json *v, const char *path, const char *name,
+                             const char *where)
+{
+    unit *u = &f->unit[f->units - 1];
+    fm_status rc = sweep_new(&u->sweep, v, name, where);
+    for (size_t i = 0; rc == FM_OK && i < sweep_trials(u->sweep); i++) {
+        char label[300];
+        snprintf(label, sizeof label, "%.250s trial %zu", name, i + 1);
+        rc = read_child(f, v, path, label, sweep_settings(u->sweep, i), where);
+        if (rc == FM_OK)
+            sweep_trial_config(u->sweep, &f->child[f->count - 1].config);
+    }
+    return rc;
+}
+
+/* module: its key; NULL: one of the children. */
+static fm_status read_unit(family *f, const fm_json *v, const char *path, const char *module,
+                           const char *where)
+{
+    fm_status rc = check_child_keys(v, module != NULL, where);
+    if (rc < 0)
+        return rc;
+    unit *u = add_unit(f);
+    if (!u)
+        return FM_ENOMEM;
+    const char *as = fm_json_cstr(fm_json_get(v, "as"), NULL);
+    const char *on = fm_json_cstr(fm_json_get(v, "on"), NULL);
+    const char *name = as ? as : module;
+    u->branch = as != NULL;
+    u->module = module ? fm_strdup(module) : NULL;
+    u->on_name = on ? fm_strdup(on) : NULL;
+    if ((on && !u->on_name) || (module && !u->module))
+        return FM_ENOMEM;
+    if (fm_json_get(v, "sweep"))
+        return read_trials(f, v, path, name, where);
+    if (fm_json_get(v, "halving"))
+        return fm_fail(FM_EINVAL, "%s: 'halving' goes with 'sweep'", where);
+    return read_child(f, v, path, name, NULL, where);
+}
+
+static fm_status read_modules(family *f, const char *path)
+{
+    const fm_json *modules = fm_json_get(f->doc, "modules");
+    fm_status rc = FM_OK;
+    for (void *it = fm_json_iter(modules); it && rc == FM_OK; it = fm_json_next(modules, it)) {
+        char where[600];
+        snprintf(where, sizeof where, "%.400s: module '%.100s'", path, fm_json_iter_key(it));
+        rc = read_unit(f, fm_json_iter_value(it), path, fm_json_iter_key(it), where);
+    }
+    return rc;
+}
+
+static fm_status read_children(family *f, const char *path)
+{
+    const fm_json *children = fm_json_get(f->doc, "children");
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(children); i++) {
+        char where[600];
+        snprintf(where, sizeof where, "%.400s: child %zu", path, i + 1);
+        rc = read_unit(f, fm_json_at(children, i), path, NULL, where);
+    }
+    return rc;
+}
+
+/* ---- who stands on whom ---- */
+
+static bool is_called(const family *f, const unit *u, const char *name)
+{
+    return (u->module && strcmp(u->module, name) == 0) || strcmp(unit_name(f, u), name) == 0;
+}
+
+static fm_status find_on(family *f, unit *u, const char *path)
+{
+    for (size_t i = 0; i < f->units; i++)
+        if (is_called(f, &f->unit[i], u->on_name)) {
+            u->on = i;
+            f->unit[i].stood_on = true;
+            return FM_OK;
+        }
+    return fm_fail(FM_EINVAL, "%s: '%s' is on '%s', which is neither a module nor a child here",
+                   path, unit_name(f, u), u->on_name);
+}
+
+/* Wave by wave; what is left when nothing moves stands on itself. */
+static fm_status find_waves(family *f, const char *path)
+{
+    for (size_t i = 0; i < f->units; i++) {
+        unit *u = &f->unit[i];
+        size_t steps = 0;
+        for (size_t at = u->on; at != UNIT_NONE; at = f->unit[at].on)
+            if (++steps > f->units)
+                return fm_fail(FM_EINVAL, "%s: '%s' stands on itself: follow its 'on'", path,
+                               unit_name(f, u));
+        u->wave = (unsigned)steps;
+        f->waves = FM_MAX(f->waves, u->wave + 1);
+    }
+    return FM_OK;
+}
+
+static fm_status check_names(const family *f, const char *path)
+{
+    for (size_t i = 0; i < f->units; i++) {
+        const unit *u = &f->unit[i];
+        for (size_t k = 0; k < i; k++)
+            if (is_called(f, &f->unit[k], unit_name(f, u)) ||
+                (u->module && is_called(f, &f->unit[k], u->module)))
+                return fm_fail(FM_EINVAL, "%s: two children are called '%s'; a branch is made once",
+                               path, unit_name(f, u));
+        if (!u->branch && !u->stood_on)
+            return fm_fail(FM_EINVAL,
+                           "%s: module '%s' is used by nobody; name it by 'on', or give it a "
+                           "branch by 'as'",
+                           path, unit_name(f, u));
+    }
+    return FM_OK;
+}
+
+static fm_status link_units(family *f, const char *path)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < f->units; i++)
+        if (f->unit[i].on_name)
+            rc = f->config_dir
+                     ? fm_fail(FM_EINVAL, "%s: 'on' goes with a parent, not with 'config'", path)
+                     : find_on(f, &f->unit[i], path);
+    if (rc == FM_OK)
+        rc = check_names(f, path);
+    return rc == FM_OK ? find_waves(f, path) : rc;
 }
 
 #define FAMILY_MAX_BYTES ((size_t)4 << 20)
 
 fm_status family_read(family *f, const char *path)
 {
-    static const char *const known[] = {"parent", "method", "set", "children", "config", NULL};
+    static const char *const known[] = {"parent",   "method", "set",     "mode",
+                                        "children", "config", "modules", NULL};
     fm_buf text;
     fm_buf_init(&text, FAMILY_MAX_BYTES);
     fm_status rc = fm_read_file(&text, path, FAMILY_MAX_BYTES);
@@ -217,6 +403,10 @@ fm_status family_read(family *f, const char *path)
         rc = want_type(f->doc, "set", FM_JSON_OBJECT, path);
     if (rc == FM_OK)
         rc = want_type(f->doc, "children", FM_JSON_ARRAY, path);
+    if (rc == FM_OK)
+        rc = want_type(f->doc, "modules", FM_JSON_OBJECT, path);
+    if (rc == FM_OK)
+        rc = want_type(f->doc, "mode", FM_JSON_STRING, path);
     if (rc < 0)
         return rc;
     const char *parent = fm_json_cstr(fm_json_get(f->doc, "parent"), NULL);
@@ -231,9 +421,10 @@ fm_status family_read(family *f, const char *path)
     f->config_dir = config ? beside(path, config) : NULL;
     if (!f->parent == !f->config_dir)
         return FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < fm_json_count(children); i++)
-        rc = read_child(f, fm_json_at(children, i), path, i);
-    return rc;
+    rc = read_modules(f, path);
+    if (rc == FM_OK)
+        rc = read_children(f, path);
+    return rc == FM_OK ? link_units(f, path) : rc;
 }
 
 void family_release(family *f)
@@ -247,7 +438,13 @@ void family_release(family *f)
         for (size_t k = 0; f->doc && k < ch->suites.count; k++)
             fm_free((void *)(uintptr_t)ch->suites.item[k]); /* family files own theirs */
     }
+    for (size_t i = 0; i < f->units; i++) {
+        fm_free(f->unit[i].on_name);
+        fm_free(f->unit[i].module);
+        sweep_free(f->unit[i].sweep);
+    }
     fm_free(f->child);
+    fm_free(f->unit);
     fm_free(f->parent);
     fm_free(f->config_dir);
     fm_json_free(f->doc);

@@ -29,7 +29,8 @@ fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix)
 
 fm_status tree_drop_history(fm_tree *tree)
 {
-    static const char *const own[] = {"source/", "data/", "recipe.json", "train_log.json"};
+    static const char *const own[] = {"source/",   "data/",      "recipe.json", "train_log.json",
+                                      "train.svg", "train.html", "sweep.json"};
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(own); i++)
         rc = tree_drop(tree, own[i]);
@@ -177,29 +178,40 @@ static void hint_repack(cli *c)
     fm_error_clear();
 }
 
-fm_status land_version(cli *c, const landing *l, fm_oid *out)
+fm_status version_candidate(cli *c, const landing *l, fm_oid *out, test_tally *tally)
 {
-    test_tally tally = {0};
+    *tally = (test_tally){0};
+    fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
+    if (rc == FM_OK && l->gate)
+        rc = run_gates(c, l->tree, l->branch, tally);
+    if (rc == FM_OK && tally->gates_failed)
+        rc = keep_rejected(c, l, out, tally);
+    return rc;
+}
+
+fm_status version_land(cli *c, const landing *l, const fm_oid *oid, const test_tally *tally)
+{
     char ref[300];
     int n = snprintf(ref, sizeof ref, "refs/heads/%s", l->branch);
     if (n < 0 || (size_t)n >= sizeof ref)
         return fm_fail(FM_EINVAL, "the branch name is longer than 250 bytes");
-    fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
-    if (rc == FM_OK && l->gate)
-        rc = run_gates(c, l->tree, l->branch, &tally);
-    if (rc == FM_OK && tally.gates_failed)
-        rc = keep_rejected(c, l, out, &tally);
+    fm_status rc = fm_ref_update(c->repo, ref, oid, l->expect_old, l->commit.message);
     if (rc == FM_OK)
-        rc = fm_ref_update(c->repo, ref, out, l->expect_old, l->commit.message);
-    if (rc == FM_OK)
-        rc = note_tests(c, out, &tally);
+        rc = note_tests(c, oid, tally);
     if (rc < 0)
         return rc;
-    printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(out),
+    printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(oid),
            (int)strcspn(l->commit.message, "\n"), l->commit.message);
     fflush(stdout); /* in its place among the talk; main looks at the stream's error */
     hint_repack(c);
     return FM_OK;
+}
+
+fm_status land_version(cli *c, const landing *l, fm_oid *out)
+{
+    test_tally tally;
+    fm_status rc = version_candidate(c, l, out, &tally);
+    return rc == FM_OK ? version_land(c, l, out, &tally) : rc;
 }
 
 typedef struct offering {

@@ -35,10 +35,6 @@ typedef struct landing {
     fm_commit_opts commit;
     bool gate; /* run the suites that the tree carries first */
 } landing;
-/* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
- * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Prints one line of what happened. */
-fm_status land_version(cli *c, const landing *l, fm_oid *out);
-
 /* Run all suites of the tree on its model and print one line per suite and failing case to stderr.
  * label: "child-a". */
 typedef struct test_tally {
@@ -46,6 +42,15 @@ typedef struct test_tally {
     size_t gates_failed;  /* gate suites with a case that does not pass */
 } test_tally;
 fm_status run_gates(cli *c, const fm_tree *tree, const char *label, test_tally *out);
+/* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
+ * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Prints one line of what happened. */
+fm_status land_version(cli *c, const landing *l, fm_oid *out);
+
+/* The two halves of it, for who moves the branch later: until then only the lease of this process
+ * keeps the version. */
+fm_status version_candidate(cli *c, const landing *l, fm_oid *out, test_tally *tally);
+fm_status version_land(cli *c, const landing *l, const fm_oid *oid, const test_tally *tally);
+
 /* One line on the commit, for people who look with plain git; nothing where no case was run or the
  * last line says the same. */
 fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally);

@@ -12,7 +12,8 @@
 
 static const char *const kinds[] = {
     "pretrain", "import", "finetune", "lora", "prefix", "ia3",    "bitfit", "head",
-    "distill",  "prune",  "quantize", "cast", "merge",  "rebase", "edit",   "retrieval"};
+    "distill",  "prune",  "quantize", "cast", "merge",  "rebase", "edit",   "retrieval",
+    "checkpoint"};
 
 bool fmi_kind_known(const char *kind)
 {

@@ -1,197 +1,153 @@
-/* checkpoint.c - one file that lets a stopped run go on with the same bits.
+/* checkpoint.c - a run's state as named tensors for whoever keeps it, and back.
  *
- * The file is named by the digest of everything that the run's bits depend on, so that runs of
- * different configs share a folder and none can resume another's. It is replaced atomically.
- *   "fmstore train 1\n" | run digest [32] | step u32 | 0 u32 | tokens u64 | floats u64 | log bytes
- * u64 | p, m, v as f32 LE | log (compact JSON) | SHA-256 of all before */
+ * "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; read back in any order. On
+ * a backend whose memory the host sees they lie where they are; else they are downloaded. */
 #include "train/internal.h"
 
-#include "store/base/cursor.h"
-#include "store/base/io.h"
 #include "store/base/mem.h"
 
 #include <string.h>
 
-#define MAGIC "fmstore train 1\n"
-#define MAGIC_BYTES 16u
-#define HEADER_BYTES (MAGIC_BYTES + FM_DIGEST_BYTES + 4 + 4 + 8 + 8 + 8)
-#define LOG_MAX_BYTES ((size_t)1 << 30)
+enum { PARTS = 3 };
+static const char part_word[PARTS] = {'p', 'm', 'v'};
 
-static char *checkpoint_path(const char *dir, const fm_digest *run)
+static fm_status host_parts(const fmi_params *ps, const float *host[PARTS], float **copy)
 {
-    char hex[FM_HEX_CHARS + 1];
-    fm_digest_hex(run, hex);
-    char *name = fm_asprintf("%.16s.ckpt", hex);
-    char *path = name ? fm_path_join(dir, name) : NULL;
+    const float *const part[PARTS] = {ps->p, ps->m, ps->v};
+    fm_status rc = FM_OK;
 
-    fm_free(name);
-    return path;
-}
-
-typedef struct sink { /* a writer and the digest of what went through it */
-    fm_writer *w;
-    fm_hasher *h;
-} sink;
-
-static fm_status put(sink *s, const void *data, size_t len)
-{
-    fm_status rc = fm_hasher_update(s->h, data, len);
-    return rc == FM_OK ? fm_writer_write(s->w, data, len) : rc;
-}
-
-static fm_status put_header(sink *s, const fmi_checkpoint *c, uint64_t floats, uint64_t log_bytes)
-{
-    uint8_t head[HEADER_BYTES];
-    uint8_t *at = head + MAGIC_BYTES;
-
-    memcpy(head, MAGIC, MAGIC_BYTES);
-    memcpy(at, c->run.b, FM_DIGEST_BYTES);
-    at += FM_DIGEST_BYTES;
-    fm_put_u32(at, c->step);
-    fm_put_u32(at + 4, 0);
-    fm_put_u64(at + 8, c->tokens);
-    fm_put_u64(at + 16, floats);
-    fm_put_u64(at + 24, log_bytes);
-    return put(s, head, sizeof(head));
-}
-
-static fm_status put_state(sink *s, const fmi_params *ps)
-{
-    const float *const part[] = {ps->p, ps->m, ps->v};
-    float *host = fm_malloc((size_t)ps->total * sizeof(float));
-    fm_status rc = host ? FM_OK : FM_ENOMEM;
-
-    for (size_t i = 0; i < FM_ARRAY_LEN(part) && rc == FM_OK; i++) {
-        rc = fmi_params_get_all(ps, part[i], host);
-        if (rc == FM_OK)
-            rc = put(s, host, (size_t)ps->total * sizeof(float));
+    *copy = NULL;
+    memcpy(host, part, sizeof(part));
+    if (ps->be->host_visible)
+        return ps->be->sync(ps->be);
+    *copy = fm_malloc(PARTS * (size_t)ps->total * sizeof(float));
+    if (!*copy)
+        return FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < PARTS; k++) {
+        float *to = *copy + k * (size_t)ps->total;
+        rc = fmi_params_get_all(ps, part[k], to);
+        host[k] = to;
     }
-    fm_free(host);
     return rc;
+}
+
+static fm_status name_tensors(fm_trained *t, const fmi_params *ps, const float *const host[PARTS])
+{
+    for (size_t i = 0; i < PARTS * ps->count; i++) {
+        const fmi_param *p = &ps->item[i % ps->count];
+        size_t k = i / ps->count;
+        t[i] = (fm_trained){.name = fm_asprintf("%c/%s", part_word[k], p->name),
+                            .dtype = FM_F32,
+                            .shape = p->shape,
+                            .data = (uint8_t *)(uintptr_t)(host[k] + p->at),
+                            .bytes = p->n * sizeof(float)};
+        if (!t[i].name)
+            return FM_ENOMEM;
+    }
+    return FM_OK;
 }
 
 fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi_checkpoint *c,
                               const fmi_params *ps)
 {
-    const char *dir = job->checkpoint_dir;
-    (void)child;
-    if (!dir)
-        return FM_OK;
-    sink s = {0};
-    fm_buf log;
-    fm_digest sum;
-    char *path = checkpoint_path(dir, &c->run);
-    fm_status rc = path ? fm_make_dirs(dir) : FM_ENOMEM;
+    const fm_train_keeper *k = job->keeper;
+    const float *host[PARTS];
+    float *copy = NULL;
 
-    fm_buf_init(&log, LOG_MAX_BYTES);
+    if (!k || (k->due && !k->due(k->ctx, child, c->step)))
+        return FM_OK;
+    fm_train_state s = {
+        .run = c->run, .step = c->step, .tokens = c->tokens, .log = c->log, .count = 0};
+    s.tensors = fm_calloc(PARTS * ps->count, sizeof(*s.tensors));
+    fm_status rc = s.tensors ? host_parts(ps, host, &copy) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = fm_json_write(&log, c->log, FM_JSON_COMPACT);
+        rc = name_tensors(s.tensors, ps, host);
+    s.count = PARTS * ps->count;
     if (rc == FM_OK)
-        rc = fm_hasher_new(&s.h);
-    if (rc == FM_OK)
-        rc = fm_writer_open(&s.w, path, NULL);
-    if (rc == FM_OK)
-        rc = put_header(&s, c, ps->total, log.len);
-    if (rc == FM_OK)
-        rc = put_state(&s, ps);
-    if (rc == FM_OK)
-        rc = put(&s, log.data, log.len);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(s.h, &sum);
-    if (rc == FM_OK)
-        rc = fm_writer_write(s.w, sum.b, FM_DIGEST_BYTES);
-    if (rc == FM_OK)
-        rc = fm_writer_commit(s.w, NULL);
-    fm_writer_close(s.w);
-    fm_hasher_free(s.h);
-    fm_buf_release(&log);
-    fm_free(path);
+        rc = k->save(k->ctx, child, &s);
+    for (size_t i = 0; s.tensors && i < s.count; i++)
+        fm_free(s.tensors[i].name); /* the bytes are the parameters' or the copy's */
+    fm_free(s.tensors);
+    fm_free(copy);
     return rc;
 }
 
-static fm_status check_file(fm_cursor *cur, fm_span file, const char *path)
+static const fm_trained *find_state(const fm_train_state *s, char part, const fmi_param *p)
 {
-    fm_digest sum;
-    fm_status rc;
-
-    if (file.len < HEADER_BYTES + FM_DIGEST_BYTES)
-        return fm_fail(FM_ECORRUPT, "%s: a checkpoint of %zu bytes is too short; remove it", path,
-                       file.len);
-    rc = fm_sha256(&sum, file.data, file.len - FM_DIGEST_BYTES);
-    if (rc < 0)
-        return rc;
-    if (memcmp(sum.b, file.data + file.len - FM_DIGEST_BYTES, FM_DIGEST_BYTES) != 0)
-        return fm_fail(FM_ECORRUPT, "%s: the checkpoint's checksum is wrong; remove it", path);
-    fm_cursor_init(cur, fm_span_of(file.data, file.len - FM_DIGEST_BYTES));
-    fm_span magic = fm_cursor_bytes(cur, MAGIC_BYTES);
-    if (memcmp(magic.data, MAGIC, MAGIC_BYTES) != 0)
-        return fm_fail(FM_EVERSION, "%s: is no checkpoint of this version; remove it", path);
-    return FM_OK;
+    for (size_t i = 0; i < s->count; i++) {
+        const fm_trained *t = &s->tensors[i];
+        if (t->name[0] == part && t->name[1] == '/' && strcmp(t->name + 2, p->name) == 0)
+            return t;
+    }
+    return NULL;
 }
 
-static fm_status get_floats(fm_cursor *cur, const fmi_params *ps, float *which, float *host)
+static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, float *host,
+                          const char *name)
 {
-    fm_span bytes = fm_cursor_bytes(cur, ps->total * sizeof(float));
+    float *const part[PARTS] = {ps->p, ps->m, ps->v};
 
-    if (cur->failed)
-        return FM_OK;
-    memcpy(host, bytes.data, bytes.len);
-    return fmi_params_put_all(ps, which, host);
+    memset(host, 0, (size_t)ps->total * sizeof(float));
+    for (size_t i = 0; i < ps->count; i++) {
+        const fmi_param *p = &ps->item[i];
+        const fm_trained *t = find_state(s, part_word[k], p);
+        if (!t || t->dtype != FM_F32 || !fm_shape_eq(&t->shape, &p->shape) ||
+            t->bytes != p->n * sizeof(float))
+            return fm_fail(FM_ECORRUPT, "%s: its checkpoint has %s %c/%s", name,
+                           t ? "another shape of" : "no", part_word[k], p->name);
+        memcpy(host + p->at, t->data, (size_t)t->bytes);
+    }
+    return fmi_params_put_all(ps, part[k], host);
 }
 
-static fm_status parse_state(fmi_checkpoint *c, fmi_params *ps, fm_span file, const char *path)
+static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *name)
 {
-    fm_cursor cur;
-    fm_status rc = check_file(&cur, file, path);
-
-    if (rc < 0)
-        return rc;
-    fm_span run = fm_cursor_bytes(&cur, FM_DIGEST_BYTES);
-    c->step = fm_cursor_u32(&cur);
-    (void)fm_cursor_u32(&cur);
-    c->tokens = fm_cursor_u64(&cur);
-    uint64_t floats = fm_cursor_u64(&cur);
-    uint64_t log_bytes = fm_cursor_u64(&cur);
-    if (memcmp(run.data, c->run.b, FM_DIGEST_BYTES) != 0 || floats != ps->total)
-        return fm_fail(FM_ECORRUPT, "%s: belongs to another run; remove it", path);
     float *host = fm_malloc((size_t)ps->total * sizeof(float));
-    if (!host)
-        return FM_ENOMEM;
-    rc = get_floats(&cur, ps, ps->p, host);
-    if (rc == FM_OK)
-        rc = get_floats(&cur, ps, ps->m, host);
-    if (rc == FM_OK)
-        rc = get_floats(&cur, ps, ps->v, host);
+    fm_status rc = host ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && s->count != PARTS * ps->count)
+        rc = fm_fail(FM_ECORRUPT, "%s: its checkpoint has %zu tensors, %zu belong there", name,
+                     s->count, PARTS * ps->count);
+    for (size_t k = 0; rc == FM_OK && k < PARTS; k++)
+        rc = put_part(ps, k, s, host, name);
     fm_free(host);
-    fm_span log = fm_cursor_bytes(&cur, log_bytes);
-    if (rc == FM_OK)
-        rc = fm_cursor_ok(&cur, path, "the log");
-    return rc == FM_OK ? fm_json_parse(&c->log, log, path) : rc;
+    return rc;
 }
 
 fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_checkpoint *c,
                               fmi_params *ps, bool *found)
 {
-    const char *dir = job->checkpoint_dir;
-    (void)child;
-    *found = false;
-    if (!dir)
-        return FM_OK;
-    fm_file_map map = {0};
-    char *path = checkpoint_path(dir, &c->run);
-    fm_status rc = FM_ENOMEM;
+    const fm_train_keeper *k = job->keeper;
+    fm_train_state s = {0};
 
     *found = false;
-    if (path && !fm_path_exists(path)) {
-        fm_free(path);
+    if (!k || !k->load)
         return FM_OK;
+    fm_status rc = k->load(k->ctx, child, &c->run, &s, found);
+    if (rc == FM_OK && *found) {
+        rc = put_state(ps, &s, job->name);
+        if (rc == FM_OK) {
+            c->step = s.step;
+            c->tokens = s.tokens;
+            c->log = s.log;
+            s.log = NULL;
+        }
     }
-    if (path)
-        rc = fm_map_file(&map, path);
-    if (rc == FM_OK)
-        rc = parse_state(c, ps, fm_span_of(map.data, map.len), path);
-    fm_unmap_file(&map);
-    fm_free(path);
-    *found = rc == FM_OK;
+    if (rc < 0)
+        *found = false;
+    fm_train_state_release(&s);
     return rc;
+}
+
+void fm_train_state_release(fm_train_state *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; s->tensors && i < s->count; i++) {
+        fm_free(s->tensors[i].name);
+        fm_free(s->tensors[i].data);
+    }
+    fm_free(s->tensors);
+    fm_json_free(s->log);
+    memset(s, 0, sizeof(*s));
 }

@@ -249,7 +249,7 @@ typedef struct fmi_checkpoint {
     uint64_t tokens;
     fm_json *log; /* owned by the loader's caller */
 } fmi_checkpoint;
-/* Where job says: nothing is done where it names no place. */
+/* Through job's keeper; nothing is done where it has none, or where none is due. */
 FM_CHECKED fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child,
                                          const fmi_checkpoint *c, const fmi_params *ps);
 /* *found false (and nothing changed) where there is none of this run. FM_ECORRUPT: damaged. */

@@ -639,7 +639,9 @@ static fm_status lock_open(fm_lock **out, const char *path, int flags, int how)
         got = flock(lock->fd, how);
     while (got < 0 && errno == EINTR);
     if (got < 0) {
-        fm_status rc = fmi_io_fail("lock", path);
+        fm_status rc = errno == EWOULDBLOCK
+                           ? fm_fail(FM_ECONFLICT, "%s is held by another process", path)
+                           : fmi_io_fail("lock", path);
         fm_lock_drop(lock);
         return rc;
     }
@@ -688,6 +690,35 @@ void fm_lock_drop(fm_lock *lock)
         return;
     close(lock->fd); /* the lock file stays: removing it would race with the next taker */
     fm_free(lock);
+}
+
+static bool still_at(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+/* A holder removes the file before it lets go: who has locked a file that is no longer at the path has
+ * locked nothing and looks again. */
+fm_status fm_lock_try(fm_lock **out, const char *path)
+{
+    fm_status rc;
+
+    while ((rc = lock_open(out, path, 0, LOCK_EX | LOCK_NB)) == FM_OK &&
+           !still_at((*out)->fd, path)) {
+        fm_lock_drop(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void fm_lock_end(fm_lock *lock, const char *path)
+{
+    if (!lock)
+        return;
+    fm_ignore(fm_remove_file(path), "a lock file that nobody holds is taken over by the next");
+    fm_lock_drop(lock);
 }
 
 bool fm_lock_is_free(const char *path)

@@ -1,5 +1,6 @@
 /* train_arch.c - gradients and training steps of the tiny architectures against Hugging Face and
  * PEFT; and that threads, resumes and accumulation do not change what is learnt. */
+#include "tests/model/keeper_kit.h"
 #include "tests/model/train_kit.h"
 #include "tests/unit/train_kit.h"
 
@@ -266,10 +267,10 @@ static void a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(void **stat
         fm_train_result whole;
         fm_train_result part;
         uint32_t stop = 2;
-        char *dir = tk_scratch();
+        kit_keeper keeper;
         fm_train_job j = tiny_job(&t, methods[i]);
         run_with(&whole, &t, &j, 2, NULL, NULL);
-        j.checkpoint_dir = dir;
+        j.keeper = kit_keeper_init(&keeper);
         run_with(&part, &t, &j, 2, stop_after, &stop);
         assert_true(part.stopped);
         assert_int_equal(part.count, 0);
@@ -284,7 +285,9 @@ static void a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(void **stat
         assert_true(fm_json_equal(whole.log, part.log));
         fm_train_result_release(&part);
         fm_train_result_release(&whole);
-        fm_free(dir);
+        assert_int_equal(keeper.saves, 3); /* both stops and the end */
+        assert_int_equal(keeper.kept.step, 6);
+        fm_train_state_release(&keeper.kept);
     }
     tiny_close(&t);
 }
@@ -293,33 +296,55 @@ static void a_damaged_checkpoint_is_refused(void **state)
 {
     tiny t;
     fm_train_result r;
-    fm_names names;
-    char *dir = tk_scratch();
+    kit_keeper keeper;
     uint32_t stop = 2;
 
     (void)state;
     tiny_open(&t, 6);
     fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
-    j.checkpoint_dir = dir;
+    j.keeper = kit_keeper_init(&keeper);
     run_with(&r, &t, &j, 1, stop_after, &stop);
     fm_train_result_release(&r);
-    tk_ok(fm_list_dir(&names, dir));
-    assert_int_equal(names.count, 1);
-    char *path = fm_path_join(dir, names.name[0]);
-    fm_buf bytes;
-    fm_buf_init(&bytes, 0);
-    tk_ok(fm_read_file(&bytes, path, (size_t)1 << 30));
-    bytes.data[bytes.len / 2] ^= 1;
-    tk_ok(fm_write_file(path, bytes.data, bytes.len));
     fm_engine *e = ik_engine(1, 64);
-    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "checksum");
-    tk_ok(fm_write_file(path, bytes.data, 20));
-    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "too short");
+    fm_train_state *s = &keeper.kept;
+    s->tensors[1].name[2] ^= 1;
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "has no p/");
+    s->tensors[1].name[2] ^= 1;
+    s->tensors[1].shape.dim[0]++;
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "another shape of p/");
+    s->tensors[1].shape.dim[0]--;
+    s->count--;
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_ECORRUPT, "tensors");
+    s->count++;
+    tk_ok(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL)); /* as it was: it goes on */
+    fm_train_result_release(&r);
     fm_engine_free(e);
-    fm_buf_release(&bytes);
-    fm_names_release(&names);
-    fm_free(path);
-    fm_free(dir);
+    fm_train_state_release(s);
+    tiny_close(&t);
+}
+
+static bool never_due(void *ctx, uint32_t child, uint32_t step)
+{
+    (void)child;
+    *(uint32_t *)ctx = step;
+    return false;
+}
+
+static void a_state_that_is_not_due_is_not_saved(void **state)
+{
+    tiny t;
+    fm_train_result r;
+    uint32_t asked = 0;
+    fm_train_keeper keeper = {.ctx = &asked, .due = never_due}; /* save NULL: a call would crash */
+
+    (void)state;
+    tiny_open(&t, 6);
+    fm_train_job j = tiny_job(&t, FM_METHOD_LORA);
+    j.keeper = &keeper;
+    j.checkpoint_every = 1;
+    run_with(&r, &t, &j, 1, NULL, NULL);
+    assert_int_equal(asked, 6);
+    fm_train_result_release(&r);
     tiny_close(&t);
 }
 
@@ -663,6 +688,7 @@ int main(void)
         cmocka_unit_test(one_and_two_threads_give_the_same_bits),
         cmocka_unit_test(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one),
         cmocka_unit_test(a_damaged_checkpoint_is_refused),
+        cmocka_unit_test(a_state_that_is_not_due_is_not_saved),
         cmocka_unit_test(two_accumulated_batches_equal_one_of_double_size),
         cmocka_unit_test(children_trained_together_equal_those_trained_alone),
         cmocka_unit_test(a_full_result_has_the_parents_names_in_the_configs_dtype),

@@ -317,6 +317,28 @@ static void a_lock_is_taken_dropped_and_taken_again(void **state)
     fm_free(path);
 }
 
+static void a_lock_is_tried_without_waiting_and_ended_with_its_file(void **state)
+{
+    char *path = at("try");
+    fm_lock *lock, *other;
+
+    (void)state;
+    tk_ok(fm_lock_try(&lock, path));
+    tk_fails(fm_lock_try(&other, path), FM_ECONFLICT, "another process");
+    assert_null(other);
+    tk_ok(fm_remove_file(path)); /* as if its holder were just ending: the old file counts no more */
+    tk_ok(fm_lock_try(&other, path));
+    fm_lock_drop(lock);
+    tk_fails(fm_lock_try(&lock, path), FM_ECONFLICT, "another process");
+    fm_lock_end(other, path);
+    assert_false(fm_path_exists(path));
+    tk_ok(fm_lock_try(&lock, path));
+    fm_lock_end(lock, path);
+    fm_lock_end(NULL, path);
+    tk_fails(fm_lock_try(&lock, "/nowhere/at/all"), FM_ENOTFOUND, "/nowhere/at/all");
+    fm_free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -332,6 +354,7 @@ int main(void)
         cmocka_unit_test(removing_a_tree_does_not_follow_links),
         cmocka_unit_test(paths_join_with_one_slash),
         cmocka_unit_test(a_lock_is_taken_dropped_and_taken_again),
+        cmocka_unit_test(a_lock_is_tried_without_waiting_and_ended_with_its_file),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);
 }

@@ -1,0 +1,134 @@
+#!/bin/bash
+# States of training in the repository: killed anywhere, training goes on and ends with the same ids; the
+# policy keeps what it says; gc takes the rest; a full disk loses nothing; two do not disturb each other.
+#   FM_KILLS=n: so many kills at random times (4); FM_KILL_SEED=n: of those times.
+. "$(dirname "$0")/lib.sh"
+need_python
+RANDOM=${FM_KILL_SEED:-7}
+cd "$tmp"
+mkdir repo && cd repo
+atlas_repo
+refs=.fmstore/lineage.git/refs/fmstore/checkpoints
+how=(--data "$atlas/pirate.jsonl" --set r=4 --set lr=0.003 --set batch=4 --set steps=24 --set seed=5 --no-gate)
+want 0 derive atlas --as whole "${how[@]}"
+states() { (cd "$refs" 2>/dev/null && find . -type f ! -name '*.lock' | sed 's|.*/||; s|^0*||' | sort -n | tr '\n' ' ') || true; }
+check_states() { [ "$(states)" = "$1" ] || die "states '$(states)' instead of '$1'"; }
+
+say "no state is left of a short run, nor a lock"
+check_states ""
+[ -z "$(find .fmstore/tmp -type f)" ] || die "left: $(find .fmstore/tmp -type f)"
+
+say "stopped: one state; the same command goes on after it, ends with the same tree, and the state is gone"
+want 128 derive atlas --as part "${how[@]}" --stop-after 7
+check_states "7 "
+want 0 fsck
+want 0 derive atlas --as part "${how[@]}"
+grep -q 'part  goes on after step 7$' "$tmp/err" || die "it does not go on: $(cat "$tmp/err")"
+[ "$(tree_of whole)" = "$(tree_of part)" ] || die "resuming gives another tree"
+check_states ""
+
+say "another setting, data or parent does not take the state"
+want 128 derive atlas --as part2 "${how[@]}" --stop-after 5
+want 0 derive atlas --as other "${how[@]}" --set seed=6
+grep -q 'goes on' "$tmp/err" && die "it took another run's state"
+want 0 derive whole --as onwhole "${how[@]}"
+grep -q 'goes on' "$tmp/err" && die "it took another run's state"
+check_states "5 "
+
+say "the policy: the newest two and every tenth, and --keep-checkpoints"
+want 0 derive atlas --as kept "${how[@]}" --checkpoint-every 4 --checkpoint-last 2 --checkpoint-each 8 --keep-checkpoints
+check_states "8 16 20 24 "
+want 0 derive atlas --as kept2 "${how[@]}" --keep-checkpoints
+grep -q 'goes on after step 24' "$tmp/err" || die "the end is not taken: $(cat "$tmp/err")"
+[ "$(tree_of whole)" = "$(tree_of kept2)" ] || die "from the last state another tree"
+cp .fmstore/config ../config
+printf '\tcheckpointevery = 6\n' >>.fmstore/config
+want 128 derive atlas --as byconfig "${how[@]}" --set seed=8 --stop-after 13
+[ "$(states | wc -w)" = 5 ] || die "config: $(states)"
+sed -i 's/= 6/= often/' .fmstore/config
+refused 128 "fmstore.checkpointevery" derive atlas --as never "${how[@]}"
+cp ../config .fmstore/config
+
+say "a state is a version: fsck decodes it, show and cat tell of it; gc keeps what a ref reaches, prunes the rest"
+want 0 fsck
+ref=$(cd .fmstore/lineage.git && find refs/fmstore/checkpoints -name 0000000020 | head -1)
+state=$(cat ".fmstore/lineage.git/$ref")
+want 0 cat "$state:checkpoint.json"
+python3 -c 'import json,sys; c=json.load(open(sys.argv[1])); assert c["step"] == 20 and c["child"] == "kept", c' "$tmp/out"
+"$fm" ls "$state" --json >"$tmp/entries"
+python3 - "$tmp/entries" <<'PY'
+import json, sys
+t = [e for e in json.load(open(sys.argv[1])) if e["kind"] == "tensor"]
+assert len(t) % 3 == 0 and len(t) > 30 and {e["path"][:2] for e in t} == {"p/", "m/", "v/"}
+assert all(e["dtype"] == "F32" for e in t)
+PY
+before=$(du -sb .fmstore/packs | cut -f1)
+want 0 gc --prune now
+want 0 show "$state"
+rm -r $refs .fmstore/lineage.git/logs/refs/fmstore/checkpoints
+want 0 gc --prune now
+refused 128 "" show "$state"
+after=$(du -sb .fmstore/packs | cut -f1)
+[ "$after" -lt $((before * 2 / 3)) ] || die "gc leaves $after of $before bytes"
+want 0 fsck
+[ "$(ids whole)" = "$(ids part)" ] || die "gc took what a branch reaches"
+
+say "killed at random times, again and again: the same tree in the end, fsck clean each time"
+began=$(date +%s%N)
+want 0 derive atlas --as timed "${how[@]}" --set seed=9 --checkpoint-every 1
+span=$((($(date +%s%N) - began) / 1000000))
+killed=0
+for ((k = 0; killed < ${FM_KILLS:-4} && k < 40; k++)); do
+    "$fm" derive atlas --as "rand" "${how[@]}" --checkpoint-every 1 >"$tmp/out" 2>"$tmp/err" </dev/null &
+    pid=$!
+    sleep "$(printf '0.%03d' $(((RANDOM % (span / 2 + 1)) % 1000)))"
+    kill -9 $pid 2>/dev/null || true
+    code=0
+    wait $pid 2>/dev/null || code=$?
+    [ $code = 0 ] && break
+    [ $code = 137 ] || die "exit code $code: $(cat "$tmp/err")"
+    killed=$((killed + 1))
+    want 0 fsck --quick
+done
+"$fm" show rand >/dev/null 2>&1 || want 0 derive atlas --as rand "${how[@]}"
+[ "$(tree_of whole)" = "$(tree_of rand)" ] || die "killed $killed times, it ends with another tree"
+check_states ""
+echo "  $killed killed"
+
+say "killed at each call that changes the file system while a state is written: what was done counts"
+for ((n = 3; n < 400; n += 16)); do
+    code=0
+    { FM_IO_KILL_AT=$n timeout 100 "$fm" derive atlas --as "at" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null; } 2>/dev/null || code=$?
+    [ $code = 0 ] && break
+    [ $code = 137 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
+done
+want 0 fsck
+"$fm" show at >/dev/null 2>&1 || want 0 derive atlas --as at "${how[@]}"
+[ "$(tree_of whole)" = "$(tree_of at)" ] || die "killed at calls, it ends with another tree"
+
+say "two that are the very same: the second says so and leaves the first alone"
+"$fm" derive atlas --as one "${how[@]}" --set seed=11 --set steps=200 --checkpoint-every 2 >"$tmp/one.out" 2>"$tmp/one.err" </dev/null &
+pid=$!
+for _ in $(seq 300); do
+    grep -q 'step 1/200' "$tmp/one.err" && break
+    sleep 0.02
+done
+refused 128 "another process is training just this" derive atlas --as two "${how[@]}" --set seed=11 --set steps=200
+want 0 derive atlas --as beside "${how[@]}" --set seed=12
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ $code = 128 ] || [ $code = 0 ] || die "the first ends with $code: $(cat "$tmp/one.err")"
+
+say "a damaged state is told of and not used"
+want 128 derive atlas --as harmed "${how[@]}" --set seed=13 --stop-after 9
+pack=$(ls -t .fmstore/packs/*.pack | head -1)
+python3 - "$pack" <<'PY'
+import sys
+f = open(sys.argv[1], "r+b"); b = f.read(); f.seek(len(b) // 2); f.write(bytes([b[len(b) // 2] ^ 255])); f.close()
+PY
+want 0 derive atlas --as harmed "${how[@]}" --set seed=13
+grep -q 'the checkpoint after step 9 cannot be used' "$tmp/err" || die "it says nothing: $(cat "$tmp/err")"
+want 0 derive atlas --as sound "${how[@]}" --set seed=13
+[ "$(tree_of harmed)" = "$(tree_of sound)" ] || die "a damaged state changes the result"
+echo "all hold"

@@ -1,0 +1,57 @@
+/* keeper_kit.h - a keeper of one state in memory: what a test of resuming leans on. */
+#ifndef FM_TESTS_KEEPER_KIT_H
+#define FM_TESTS_KEEPER_KIT_H
+
+#include <string.h>
+
+#include "tests/testkit.h"
+#include "train/train.h"
+
+typedef struct kit_keeper {
+    fm_train_state kept; /* tensors NULL: none */
+    unsigned saves;
+    fm_train_keeper keeper; /* for the job */
+} kit_keeper;
+
+static fm_status kit_copy_state(fm_train_state *to, const fm_train_state *s)
+{
+    *to = *s;
+    to->log = fm_json_copy(s->log);
+    to->tensors = fm_calloc(s->count, sizeof(*to->tensors));
+    assert_non_null(to->tensors);
+    for (size_t i = 0; i < s->count; i++) {
+        to->tensors[i] = s->tensors[i];
+        to->tensors[i].name = fm_strdup(s->tensors[i].name);
+        to->tensors[i].data = fm_malloc((size_t)s->tensors[i].bytes);
+        assert_non_null(to->tensors[i].data);
+        memcpy(to->tensors[i].data, s->tensors[i].data, (size_t)s->tensors[i].bytes);
+    }
+    return FM_OK;
+}
+
+static fm_status kit_keeper_save(void *ctx, uint32_t child, const fm_train_state *s)
+{
+    kit_keeper *k = ctx;
+    (void)child;
+    fm_train_state_release(&k->kept);
+    k->saves++;
+    return kit_copy_state(&k->kept, s);
+}
+
+static fm_status kit_keeper_load(void *ctx, uint32_t child, const fm_digest *run,
+                                 fm_train_state *out, bool *found)
+{
+    kit_keeper *k = ctx;
+    (void)child;
+    *found = k->kept.tensors && memcmp(k->kept.run.b, run->b, sizeof(run->b)) == 0;
+    return *found ? kit_copy_state(out, &k->kept) : FM_OK;
+}
+
+static const fm_train_keeper *kit_keeper_init(kit_keeper *k)
+{
+    memset(k, 0, sizeof(*k));
+    k->keeper = (fm_train_keeper){.ctx = k, .save = kit_keeper_save, .load = kit_keeper_load};
+    return &k->keeper;
+}
+
+#endif
