@@ -355,6 +355,33 @@ static void judge(fmi_coder *c, choice *b, uint8_t tried)
     }
 }
 
+static void try_xor(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf,
+                    const uint8_t *parent)
+{
+    fm_buf *to = next_room(c, b);
+    xor_bytes(c->mixed, leaf.data, parent, leaf.len);
+    encode_planes(c, to, at->dtype, fm_span_of(c->mixed, leaf.len));
+    judge(c, b, FMI_CODEC_XOR);
+}
+
+/* Of a sample of F32, at least half of the elements that changed kept their low 16 bits, as where a
+ * coarser update was added to finer weights. A difference of integers spends a tail on those bits;
+ * XOR has a plane of zeros. Arithmetic that rounds keeps them once in 65,536. */
+static bool low_bits_stay(fm_dtype dtype, fm_span leaf, const uint8_t *parent)
+{
+    enum { SPOTS = 64, EACH = 16 };
+    size_t n = leaf.len / 4, changed = 0, stayed = 0;
+    if (dtype != FM_F32 || n < (size_t)SPOTS * EACH)
+        return false;
+    for (size_t k = 0; k < SPOTS; k++)
+        for (size_t i = (n - EACH) * k / (SPOTS - 1), end = i + EACH; i < end; i++) {
+            uint32_t x = fm_get_u32(leaf.data + 4 * i) ^ fm_get_u32(parent + 4 * i);
+            changed += x != 0;
+            stayed += x != 0 && (x & 0xffff) == 0;
+        }
+    return changed > 0 && 2 * stayed >= changed;
+}
+
 static void try_parent(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf,
                        const uint8_t *parent)
 {
@@ -370,11 +397,9 @@ static void try_parent(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span l
     } else if (fmi_delta_applies(at->dtype)) {
         encode_delta(c, to, at->dtype, leaf, parent);
         judge(c, b, FMI_CODEC_DELTA);
-    } else {
-        xor_bytes(c->mixed, leaf.data, parent, leaf.len);
-        encode_planes(c, to, at->dtype, fm_span_of(c->mixed, leaf.len));
-        judge(c, b, FMI_CODEC_XOR);
     }
+    if (!fmi_delta_applies(at->dtype) || low_bits_stay(at->dtype, leaf, parent))
+        try_xor(c, b, at, leaf, parent);
 }
 
 static void try_alone(fmi_coder *c, choice *b, const fmi_leaf_at *at, fm_span leaf)

@@ -65,13 +65,16 @@ void fmi_crans_encode(fmi_crans *m, size_t tables, fm_buf *out, const uint8_t *s
     uint32_t x[STATES];
     for (unsigned j = 0; j < STATES; j++)
         x[j] = state_low;
+    const int level = fmi_simd_level();
+    size_t whole = level >= FMI_SIMD_AVX2 ? n - n % STATES : 0;
     make_codes(m, tables);
-    size_t whole = fmi_simd_level() >= FMI_SIMD_AVX512 ? n - n % STATES : 0;
     uint8_t *p = encode_down(m, x, dst + room, symbol, table, whole, n);
-    if (whole) {
+    if (whole)
         make_pairs(m, tables);
+    if (whole && level >= FMI_SIMD_AVX512)
         p = fmi_crans_encode_simd(m->u.pair, x, p, symbol, table, whole);
-    }
+    else if (whole)
+        p = fmi_crans_encode_avx2(m->u.pair, x, p, symbol, table, whole);
     size_t words = (size_t)(dst + room - p);
     for (unsigned j = 0; j < STATES; j++)
         fm_put_u32(dst + 4 * (size_t)j, x[j]);

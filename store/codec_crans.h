@@ -60,7 +60,7 @@ FM_CHECKED fm_status fmi_crans_decode(fmi_crans *m, size_t tables, uint8_t *symb
                                       const uint8_t *table, size_t n, fm_span src);
 
 /* How the codecs with contexts work; the bytes are the same. _limit is for tests. AVX512 stands for
- * what Zen 4 and Ice Lake have of it; AVX2 (with BMI2) speeds up decoding alone. */
+ * what Zen 4 and Ice Lake have of it; AVX2 comes with BMI2. */
 enum { FMI_SIMD_NONE, FMI_SIMD_AVX2, FMI_SIMD_AVX512 };
 int fmi_simd_level(void);
 void fmi_simd_limit(int most);

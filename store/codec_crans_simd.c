@@ -74,6 +74,63 @@ NARROW size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const
     return i;
 }
 
+/* x -> (x / f) * 2048 + x mod f + start of eight states; what a full one sheds goes below *p. */
+NARROW static inline __m256i push8(__m256i x, __m256i e, uint8_t **p)
+{
+    const __m256i low16 = _mm256_set1_epi32(0xffff), one = _mm256_set1_epi32(1);
+    __m256i f = _mm256_and_si256(e, low16);
+    __m256i fits = _mm256_cmpgt_epi32(f, _mm256_srli_epi32(x, 32 - FMI_CRANS_BITS));
+    unsigned mask = 255u & ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(fits));
+    /* their numbers, in order, moved to the upper end: the words below them lie in free room */
+    size_t count = (size_t)__builtin_popcount(mask);
+    uint64_t full = _pdep_u64(mask, 0x0101010101010101ull) * 255;
+    uint64_t from = _pext_u64(0x0706050403020100ull, full) << (4 * (8 - count));
+    from <<= 4 * (8 - count); /* in two steps: by 64 where none is full, without a branch */
+    __m256i which = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)from));
+    __m256i w = _mm256_and_si256(_mm256_permutevar8x32_epi32(x, which), low16);
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1));
+    _mm_storeu_si128((__m128i *)(void *)(*p - 16), words);
+    *p -= 2 * count;
+    x = _mm256_blendv_epi8(_mm256_srli_epi32(x, 16), x, fits);
+    /* Three roundings, in whatever direction, cost less than 1 of a quotient below 2^21: it is
+     * right or one off, and the remainder says which. */
+    __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
+    __m256 whole = _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0f)),
+                                 _mm256_cvtepi32_ps(_mm256_and_si256(x, low16)));
+    __m256 inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), _mm256_cvtepi32_ps(f));
+    __m256i q = _mm256_cvttps_epi32(_mm256_mul_ps(whole, inverse));
+    __m256i r = _mm256_sub_epi32(x, _mm256_mullo_epi32(q, f));
+    __m256i above = _mm256_srai_epi32(r, 31); /* the quotient was one too high */
+    q = _mm256_add_epi32(q, above);
+    r = _mm256_add_epi32(r, _mm256_and_si256(above, f));
+    __m256i below = _mm256_cmpgt_epi32(f, r); /* 0: one too low */
+    q = _mm256_add_epi32(q, _mm256_add_epi32(below, one));
+    r = _mm256_sub_epi32(r, _mm256_andnot_si256(below, f));
+    r = _mm256_add_epi32(r, _mm256_srli_epi32(e, 16));
+    return _mm256_add_epi32(_mm256_slli_epi32(q, FMI_CRANS_BITS), r);
+}
+
+NARROW uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+                                      const uint8_t *symbol, const uint8_t *table, size_t n)
+{
+    __m256i s[4];
+    for (int k = 0; k < 4; k++)
+        s[k] = _mm256_loadu_si256((const __m256i *)(const void *)(x + 8 * k));
+    for (size_t i = n; i > 0; i -= 32)
+        for (size_t k = 4; k-- > 0;) {
+            size_t at = i - 32 + 8 * k;
+            __m256i t =
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(table + at)));
+            __m256i y =
+                _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(symbol + at)));
+            y = _mm256_or_si256(_mm256_slli_epi32(t, 7), y);
+            s[k] = push8(s[k], _mm256_i32gather_epi32((const int *)(const void *)pair, y, 4), &p);
+        }
+    for (int k = 0; k < 4; k++)
+        _mm256_storeu_si256((__m256i *)(void *)(x + 8 * k), s[k]);
+    return p;
+}
+
 /* The low byte of each entry is the symbol; words is read by 32 bytes. */
 WIDE static inline __m512i step(__m512i x, __m512i *entry, const uint32_t *slot,
                                 const uint8_t *table, const uint8_t **words)
@@ -165,6 +222,13 @@ WIDE uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_
     return p;
 }
 #else
+uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+                               const uint8_t *symbol, const uint8_t *table, size_t n)
+{
+    (void)pair, (void)x, (void)symbol, (void)table, (void)n;
+    return p;
+}
+
 uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n)
 {

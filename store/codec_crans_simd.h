@@ -17,6 +17,8 @@ size_t fmi_crans_decode_avx2(const uint32_t *slot, uint8_t *symbol, const uint8_
 /* Symbols [0, n), n a multiple of 32, the last first; words go down from p, the new p returns. */
 uint8_t *fmi_crans_encode_simd(const uint32_t *pair, uint32_t x[32], uint8_t *p,
                                const uint8_t *symbol, const uint8_t *table, size_t n);
+uint8_t *fmi_crans_encode_avx2(const uint32_t *pair, uint32_t x[32], uint8_t *p,
+                               const uint8_t *symbol, const uint8_t *table, size_t n);
 
 FM_END_DECLS
 #endif

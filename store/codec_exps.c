@@ -62,13 +62,18 @@ static void fill_contexts(fmi_exps *w, const fmi_rows *g, size_t n, const uint8_
         int c = FM_MIN(FM_MAX(k - MIDDLE, 0), CONTEXTS - 1);
         of[k] = map ? map[c] : (uint8_t)c;
     }
+    size_t like[256] = {0}; /* 1 + where a row of this class stands that begins at column 0 */
     for (size_t k = 0, from = 0; k < g->count; k++) {
-        size_t to = fmi_rows_end(g, k, n);
-        const uint8_t *column = w->column + (k == 0 ? g->phase : 0);
-        if (fmi_simd_level() >= FMI_SIMD_AVX512)
-            fmi_exps_contexts_wide(w->table + from, column, w->row[k], of, to - from);
+        size_t to = fmi_rows_end(g, k, n), at = k == 0 ? g->phase : 0;
+        uint8_t row = w->row[k], *table = w->table + from;
+        if (at == 0 && like[row]) /* at least as long: only the first and the last are shorter */
+            memcpy(table, w->table + like[row] - 1, to - from);
+        else if (fmi_simd_level() >= FMI_SIMD_AVX512)
+            fmi_exps_contexts_wide(table, w->column + at, row, of, to - from);
         else
-            fmi_exps_contexts(w->table + from, column, w->row[k], of, to - from);
+            fmi_exps_contexts(table, w->column + at, row, of, to - from);
+        if (at == 0 && k > 0 && !like[row])
+            like[row] = from + 1;
         from = to;
     }
 }

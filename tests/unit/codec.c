@@ -37,10 +37,13 @@ static size_t round_trip(fm_dtype dtype, const uint8_t *leaf, size_t n, const ui
     uint8_t again;
     fmi_leaf_at at = {dtype, row_bytes, leaf_offset, slow};
     tk_ok(fmi_leaf_encode(coder, &a, codec, &at, fm_span_of(leaf, n), parent));
-    fmi_simd_limit(0);
-    tk_ok(fmi_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
-    assert_int_equal(*codec, again);
-    assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
+    for (int level = FMI_SIMD_NONE; level <= FMI_SIMD_AVX2; level++) {
+        fmi_simd_limit(level);
+        fm_buf_clear(&b);
+        tk_ok(fmi_leaf_encode(coder, &b, &again, &at, fm_span_of(leaf, n), parent));
+        assert_int_equal(*codec, again);
+        assert_true(fm_span_eq(fm_buf_span(&a), fm_buf_span(&b)));
+    }
     uint8_t *back = fm_malloc(n);
     for (int level = FMI_SIMD_NONE; level <= FMI_SIMD_AVX512; level++) {
         fmi_simd_limit(level);
@@ -119,6 +122,52 @@ static void a_child_costs_less_than_its_xor(void **state)
     slow = false;
     assert_int_equal(round_trip(FM_BF16, p, FM_LEAF_BYTES, p, &codec), 0);
     assert_int_equal(codec, FMI_CODEC_SAME);
+    fm_free(p);
+    fm_free(c);
+}
+
+/* A coarse update on finer weights: of each element the upper half moves by a few steps, the lower
+ * stays; but for `odd` of 64, which are any bits (NaN payloads and -0.0 among them). */
+static void coarse_update(uint8_t *c, uint8_t *p, size_t n, unsigned odd, uint64_t stream)
+{
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t r = fm_rng_u64(3, stream, i);
+        const float w = (float)(0.02 * fm_rng_normal(1, stream, i));
+        uint32_t v;
+        memcpy(&v, &w, 4);
+        fm_put_u32(p + 4 * i, v);
+        v += (uint32_t)((r & 3) - 1) << 16;
+        if ((r >> 8) % 64 < odd)
+            v = (r >> 16) % 3 == 0   ? 0x80000000u
+                : (r >> 16) % 3 == 1 ? 0x7f800000u | (uint32_t)(r >> 32)
+                                     : (uint32_t)(r >> 32);
+        fm_put_u32(c + 4 * i, v);
+    }
+}
+
+static void low_bits_that_stay_cost_nothing(void **state)
+{
+    (void)state;
+    const size_t n = FM_LEAF_BYTES / 4;
+    uint8_t *p = fm_malloc(FM_LEAF_BYTES), *c = fm_malloc(FM_LEAF_BYTES), codec;
+    coarse_update(c, p, n, 0, 81); /* steps -1, 0, 1, 2: two bits of 32, and the carries */
+    tk_assert_le((double)round_trip(FM_F32, c, 4 * n, p, &codec) / FM_LEAF_BYTES, 0.12, "coarse");
+    assert_int_equal(codec, FMI_CODEC_XOR);
+    for (unsigned odd = 1; odd <= 64; odd *= 2) { /* whichever is smaller, it comes back */
+        const size_t bytes = 4 * (n - odd * 1000);
+        const size_t len =
+            round_trip(FM_F32, (coarse_update(c, p, n, odd, 81 + odd), c), bytes, p, &codec);
+        assert_true(codec == FMI_CODEC_XOR || odd > 8);
+        tk_assert_le((double)len / (double)bytes, 0.12 + odd / 30.0, "with odd ones");
+    }
+    for (size_t i = 0; i < n; i++) { /* an update that rounds to f32: low bits are noise */
+        const double w = 0.02 * fm_rng_normal(1, 82, i);
+        const float a = (float)w, b = (float)(w + 2e-5 * fm_rng_normal(1, 83, i));
+        memcpy(p + 4 * i, &a, 4);
+        memcpy(c + 4 * i, &b, 4);
+    }
+    round_trip(FM_F32, c, 4 * n, p, &codec);
+    assert_int_equal(codec, FMI_CODEC_CDELTA);
     fm_free(p);
     fm_free(c);
 }
@@ -412,6 +461,7 @@ int main(void)
         cmocka_unit_test(constants_take_one_element),
         cmocka_unit_test(weights_in_bf16_reach_their_entropy),
         cmocka_unit_test(a_child_costs_less_than_its_xor),
+        cmocka_unit_test(low_bits_that_stay_cost_nothing),
         cmocka_unit_test(dequantized_floats_cost_their_blocks),
         cmocka_unit_test(a_sparse_child_costs_its_entropy),
         cmocka_unit_test(deltas_survive_every_bit_pattern),
