@@ -13,6 +13,7 @@
 
 #define A_FLOATS (128u << 10) /* packed rows: half of a 1 MiB second cache */
 #define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
+#define FEW_ROWS 48u          /* below, weights stream and nothing else counts */
 #define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
 #define LORA_FEW 2u           /* up to here factors are not packed */
 
@@ -125,6 +126,40 @@ static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
     j->cpu->kern->pack_a(apack, a, j->lda, r->rows_a, j->ta, r->count, kc);
 }
 
+/* A share of the panel that comes next, towards the second cache. */
+static void fetch_part(const float *panel, uint32_t k, uint32_t part, uint32_t parts)
+{
+    const size_t lines = (size_t)k * FMI_PANEL / 16;
+
+    for (size_t i = lines * part / parts; i < lines * (part + 1) / parts; i++)
+        __builtin_prefetch(panel + 16 * i, 0, 2);
+}
+
+/* Packed rows against whole panels. With many rows a tile's blocks of k follow one another, so that
+ * what waits in c is still near when it is added to (rows of logits lie 192 KiB apart and share a
+ * cache set), and the next panel is fetched meanwhile. */
+static void mm_whole(const mm *j, const mm_rows *r, const float *apack, uint32_t p0, uint32_t p1)
+{
+    const bool many = r->count >= FEW_ROWS;
+    const uint32_t most = many ? j->cpu->kern->tile_rows : r->count;
+    const uint32_t tiles = (r->count + most - 1) / most;
+
+    for (uint32_t p = p0; p < p1; p++) {
+        mm_rows one = *r;
+        for (uint32_t t = 0, i = 0; t < tiles; t++, i += one.count) {
+            one.count = r->count / tiles + (t < r->count % tiles ? 1 : 0);
+            one.c = r->c + (j->rows_c ? 0 : i * j->ldc);
+            one.rows_c = j->rows_c ? r->rows_c + i : NULL;
+            if (many && p + 1 < p1)
+                fetch_part(j->b + (size_t)(p + 1) * FMI_PANEL * j->k, j->k, t, tiles);
+            for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
+                uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
+                mm_block(j, &one, apack + (size_t)k0 * r->count + (size_t)i * kc, NULL, k0, p);
+            }
+        }
+    }
+}
+
 /* Rows m0..m1 of panels p0..p1, alone on this thread. Where all k of a block of rows fit the second
  * cache, panels are walked whole: a weight then streams from memory in one direction, once. */
 static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0,
@@ -143,9 +178,7 @@ static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint
         if (mm_whole_k(j->kind, j->k)) {
             for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
                 mm_pack(j, &r, apack + (size_t)k0 * r.count, k0);
-            for (uint32_t p = p0; p < p1; p++)
-                for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
-                    mm_block(j, &r, apack + (size_t)k0 * r.count, turned, k0, p);
+            mm_whole(j, &r, apack, p0, p1);
             continue;
         }
         for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
