@@ -13,9 +13,9 @@
 
 #define BLOCK 1024u /* of the dimension that is summed: a panel's is 64 KiB */
 #define PAIRS (BLOCK / 2)
-#define WHOLE_WORDS 98304u /* packed rows that stay while panels pass: 384 KiB */
-#define WHOLE_K 4096u      /* beyond, too few rows would share a panel */
-#define DEALT_ROWS 240u    /* rows packed at a time where panels are not walked whole */
+#define WHOLE_WORDS 98304u /* packed rows of a larger k that are walked whole: 384 KiB */
+#define WHOLE_K 4096u      /* beyond, never */
+#define BLOCK_ROWS 512u    /* rows packed at a time */
 #define SHARED_ROWS 1024u  /* likewise where panels are made on the way */
 #define SMALL_WORK 20000u  /* multiplications; less is shorter than waking a thread */
 
@@ -113,16 +113,15 @@ static void one_panel(const product *j, const uint32_t *packed, uint32_t *made, 
                           pairs_of(kc));
 }
 
+/* All of k is packed at once, and panels are walked whole; as in mode exact (product.c). */
 static bool is_whole(const product *j)
 {
-    return j->panel && j->k <= WHOLE_K;
+    return j->panel && (j->k <= BLOCK || (j->k <= WHOLE_K && j->m <= WHOLE_WORDS / pairs_of(j->k)));
 }
 
 static uint32_t rows_at_a_time(const product *j)
 {
-    if (is_whole(j))
-        return FM_MAX(48u, FM_MIN(480u, WHOLE_WORDS / pairs_of(j->k)));
-    return j->panel ? DEALT_ROWS : SHARED_ROWS;
+    return j->panel ? BLOCK_ROWS : SHARED_ROWS;
 }
 
 static size_t scratch_words(const product *j)

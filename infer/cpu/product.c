@@ -11,10 +11,13 @@
 #include "store/base/checked.h"
 #include "store/base/mem.h"
 
-#define A_FLOATS (128u << 10) /* packed rows: half of a 1 MiB second cache */
-#define WHOLE_K 2730u         /* = A_FLOATS / 48: beyond, too few rows would share a panel */
-#define LORA_ROWS 256u        /* rows whose x A^T waits in scratch */
-#define LORA_FEW 2u           /* up to here factors are not packed */
+#define WHOLE_K 1024u     /* all of k is packed at once, so that panels are walked whole; */
+#define WHOLE_FEW_K 2730u /* and up to here where few rows let weights stream: */
+#define WHOLE_FLOATS (128u << 10)
+#define BLOCK_ROWS 512u /* rows that share the passing panels; they stream from L3 */
+#define FEW_ROWS 48u    /* below, weights stream and nothing else counts */
+#define LORA_ROWS 256u  /* rows whose x A^T waits in scratch */
+#define LORA_FEW 2u     /* up to here factors are not packed */
 
 typedef enum mm_b {
     MM_PANELS,   /* a weight's panels */
@@ -52,24 +55,23 @@ static uint32_t panels_of(uint32_t n)
     return (n + FMI_PANEL - 1) / FMI_PANEL;
 }
 
-/* Rows that are packed at a time. For a weight: what leaves room in the second cache for a panel.
- * Where panels are packed too, more rows share that work, and the packed rows stream from L3. */
-static bool mm_whole_k(mm_b kind, uint32_t k)
+/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows pass;
+ * a weight then is read in strides, once for each block of rows. Few rows: once, in one direction. */
+static bool mm_whole_k(mm_b kind, uint32_t m, uint32_t k)
 {
-    return kind == MM_PANELS && k <= WHOLE_K;
+    return kind == MM_PANELS && (k <= WHOLE_K || (k <= WHOLE_FEW_K && m <= WHOLE_FLOATS / k));
 }
 
-static uint32_t mm_block_rows(mm_b kind, uint32_t k)
+/* Rows that are packed at a time. Where panels are packed too, more rows share that work. */
+static uint32_t mm_block_rows(mm_b kind)
 {
-    if (kind != MM_PANELS)
-        return 1024;
-    return mm_whole_k(kind, k) ? FM_MAX(48u, FM_MIN(240u, A_FLOATS / k)) : 240;
+    return kind == MM_PANELS ? BLOCK_ROWS : 1024;
 }
 
 static size_t mm_scratch_floats(mm_b kind, uint32_t rows, uint32_t k)
 {
-    size_t kc = FM_MIN(k, FM_K_BLOCK), depth = mm_whole_k(kind, k) ? k : kc;
-    return FM_MIN(rows, mm_block_rows(kind, k)) * depth + kc * FMI_PANEL;
+    size_t kc = FM_MIN(k, FM_K_BLOCK), depth = mm_whole_k(kind, rows, k) ? k : kc;
+    return FM_MIN(rows, mm_block_rows(kind)) * depth + kc * FMI_PANEL;
 }
 
 /* A weight's panels cover 32 of our k each, and are k-major in our n: turn 32 x 32 squares. */
@@ -102,20 +104,6 @@ static const float *mm_panel(const mm *j, float *dst, uint32_t k0, uint32_t kc, 
     return dst;
 }
 
-/* One block of rows against one panel and one block of k. */
-static void mm_block(const mm *j, const mm_rows *r, const float *apack, float *turned, uint32_t k0,
-                     uint32_t p)
-{
-    uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK), n0 = p * FMI_PANEL;
-    uint32_t n = FM_MIN(j->n - n0, FMI_PANEL);
-    fmi_epilogue epi = {.alpha = j->alpha,
-                        .add = k0 > 0 || j->accumulate,
-                        .bias = k0 + kc == j->k && j->bias ? j->bias + n0 : NULL};
-    const float *panel = mm_panel(j, turned, k0, kc, n0, n);
-
-    j->cpu->kern->product(r->c + n0, j->ldc, r->rows_c, apack, r->count, panel, n, kc, &epi);
-}
-
 static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
 {
     uint32_t kc = FM_MIN(j->k - k0, FM_K_BLOCK);
@@ -125,12 +113,65 @@ static void mm_pack(const mm *j, const mm_rows *r, float *apack, uint32_t k0)
     j->cpu->kern->pack_a(apack, a, j->lda, r->rows_a, j->ta, r->count, kc);
 }
 
+/* A share of the panel that comes next, towards the second cache. */
+static void fetch_panel(const float *panel, uint32_t k, uint32_t part, uint32_t parts)
+{
+    const size_t lines = (size_t)k * FMI_PANEL / 16;
+
+    for (size_t i = lines * part / parts; i < lines * (part + 1) / parts; i++)
+        __builtin_prefetch(panel + 16 * i, 0, 2);
+}
+
+/* Where a tile's sums will be added: lines that nothing else touches meanwhile. */
+static void fetch_out(const mm_rows *r, size_t ldc, uint32_t n0, uint32_t n)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        const float *c = r->c + (r->rows_c ? (size_t)r->rows_c[i] : i) * ldc + n0;
+        __builtin_prefetch(c, 1, 3);
+        __builtin_prefetch(c + n / 2, 1, 3);
+        __builtin_prefetch(c + n - 1, 1, 3);
+    }
+}
+
+/* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one another,
+ * so that what waits in c is still near when it is added to (rows of logits lie 192 KiB apart and
+ * share a cache set), and what comes next is fetched meanwhile. */
+static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, float *turned,
+                          uint32_t k0, uint32_t k1, uint32_t p)
+{
+    const bool many = r->count >= FEW_ROWS;
+    const uint32_t most = many ? j->cpu->kern->tile_rows : r->count;
+    const uint32_t tiles = (r->count + most - 1) / most, n0 = p * FMI_PANEL;
+    const uint32_t n = FM_MIN(j->n - n0, FMI_PANEL);
+    const float *panel = mm_panel(j, turned, k0, FM_MIN(k1 - k0, FM_K_BLOCK), n0, n);
+    mm_rows one = *r;
+
+    for (uint32_t t = 0, i = 0; t < tiles; t++, i += one.count) {
+        one.count = r->count / tiles + (t < r->count % tiles ? 1 : 0);
+        one.c = r->c + (j->rows_c ? 0 : i * j->ldc);
+        one.rows_c = j->rows_c ? r->rows_c + i : NULL;
+        if (many)
+            fetch_out(&one, j->ldc, n0, n);
+        if (many && j->kind == MM_PANELS && n0 + FMI_PANEL < j->n)
+            fetch_panel(panel + (size_t)FMI_PANEL * j->k, k1 - k0, t, tiles);
+        for (uint32_t k = k0; k < k1; k += FM_K_BLOCK) {
+            uint32_t kc = FM_MIN(k1 - k, FM_K_BLOCK);
+            fmi_epilogue epi = {.alpha = j->alpha,
+                                .add = k > 0 || j->accumulate,
+                                .bias = k + kc == j->k && j->bias ? j->bias + n0 : NULL};
+            j->cpu->kern->product(one.c + n0, j->ldc, one.rows_c,
+                                  apack + (size_t)(k - k0) * r->count + (size_t)i * kc, one.count,
+                                  panel + (size_t)(k - k0) * FMI_PANEL, n, kc, &epi);
+        }
+    }
+}
+
 /* Rows m0..m1 of panels p0..p1, alone on this thread. Where all k of a block of rows fit the second
  * cache, panels are walked whole: a weight then streams from memory in one direction, once. */
 static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint32_t p0,
                      uint32_t p1)
 {
-    uint32_t most = mm_block_rows(j->kind, j->k), count = m1 - m0;
+    uint32_t most = mm_block_rows(j->kind), count = m1 - m0;
     uint32_t blocks = (count + most - 1) / most;
     float *turned = scratch, *apack = scratch + FM_MIN(j->k, FM_K_BLOCK) * FMI_PANEL;
     mm_rows r = {.at = m0};
@@ -140,18 +181,17 @@ static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint
         r.c = j->c + (j->rows_c ? 0 : r.at * j->ldc);
         r.rows_c = j->rows_c ? j->rows_c + r.at : NULL;
         r.rows_a = j->rows_a ? j->rows_a + r.at : NULL;
-        if (mm_whole_k(j->kind, j->k)) {
+        if (mm_whole_k(j->kind, j->m, j->k)) {
             for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
                 mm_pack(j, &r, apack + (size_t)k0 * r.count, k0);
             for (uint32_t p = p0; p < p1; p++)
-                for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK)
-                    mm_block(j, &r, apack + (size_t)k0 * r.count, turned, k0, p);
+                mm_panel_rows(j, &r, apack, NULL, 0, j->k, p);
             continue;
         }
         for (uint32_t k0 = 0; k0 < j->k; k0 += FM_K_BLOCK) {
             mm_pack(j, &r, apack, k0);
             for (uint32_t p = p0; p < p1; p++)
-                mm_block(j, &r, apack, turned, k0, p);
+                mm_panel_rows(j, &r, apack, turned, k0, FM_MIN(j->k, k0 + FM_K_BLOCK), p);
         }
     }
 }

@@ -11,12 +11,13 @@
 
 #include "infer/cpu/kern_train.h"
 
-#define UNIT_ROWS 128u    /* rows of a unit at most: x of 576 columns is 288 KiB */
-#define UNIT_FEW 32u      /* and at least: turned factors are shared by the rows of a unit */
-#define CUT 16u           /* units are cut at multiples of this */
-#define UNIT_COLUMNS 256u /* columns of da, db at most */
-#define TURNED 16384u     /* floats of turned b at a time */
-#define SMALL_WORK 20000u /* multiplications; less is shorter than waking a thread */
+#define UNIT_ROWS 128u          /* rows of a unit at most: x of 576 columns is 288 KiB */
+#define UNIT_FEW 32u            /* and at least: turned factors are shared by the rows of a unit */
+#define CUT 16u                 /* units are cut at multiples of this */
+#define UNIT_COLUMNS 256u       /* columns of da, db at most */
+#define BATCH_FLOATS (1u << 20) /* of x and dy of a batch of gradients, about */
+#define TURNED 16384u           /* floats of turned b at a time */
+#define SMALL_WORK 20000u       /* multiplications; less is shorter than waking a thread */
 
 typedef struct unit {
     uint32_t term;  /* the first of its group */
@@ -363,17 +364,32 @@ static void op_terms(fm_backend *be, const fm_term *list, uint32_t count)
     meet(&j, forward_unit, work);
 }
 
+/* Terms from i on whose rows stay in the cache between the two meetings; at least one. */
+static uint32_t batch_at(const fm_term *list, uint32_t count, uint32_t i)
+{
+    uint64_t floats = 0;
+    uint32_t n = 0;
+
+    for (; i + n < count && (n == 0 || floats < BATCH_FLOATS); n++)
+        floats += (uint64_t)list[i + n].m * (list[i + n].out + list[i + n].in);
+    return n;
+}
+
 static void op_terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
 {
     uint64_t work;
+    uint32_t n;
     job j;
 
-    if (!begin_job(&j, be, list, count, &work))
-        return;
-    plan_rows(&j, false);
-    meet(&j, rows_unit, work);
-    plan_columns(&j);
-    meet(&j, columns_unit, work);
+    for (uint32_t i = 0; i < count; i += n) {
+        n = batch_at(list, count, i);
+        if (!begin_job(&j, be, list + i, n, &work))
+            return;
+        plan_rows(&j, false);
+        meet(&j, rows_unit, work);
+        plan_columns(&j);
+        meet(&j, columns_unit, work);
+    }
 }
 
 static const fmi_train_kern *choose_kern(const char *isa)
