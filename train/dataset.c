@@ -436,6 +436,7 @@ fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size
     if (!l.d)
         return FM_ENOMEM;
     l.d->objective = c->objective;
+    l.d->eval_share = eval_share;
     l.d->labels = fm_json_new_object();
     l.d->file = fm_calloc(files, sizeof(*l.d->file));
     rc = l.d->labels && l.d->file ? fmi_stream(&l.stream, "held-out", "") : FM_ENOMEM;
@@ -534,6 +535,34 @@ size_t fm_dataset_files(const fm_dataset *d)
     return d->files;
 }
 
+fm_status fmi_dataset_hash(const fm_dataset *d, fm_hasher *h)
+{
+    fm_buf head;
+    fm_status rc = FM_OK;
+
+    fm_buf_init(&head, 0);
+    for (size_t i = 0; i < d->train.count && rc == FM_OK; i++) {
+        const fm_example *e = &d->train.item[i];
+        double weight = fm_dataset_weight(d, i);
+        uint64_t bits;
+        memcpy(&bits, &weight, sizeof(bits));
+        fm_buf_clear(&head);
+        for (uint32_t k = 0; k < FM_EXAMPLE_PARTS; k++)
+            fm_buf_u32(&head, k < e->parts ? e->part_len[k] : 0);
+        fm_buf_u32(&head, (uint32_t)e->klass);
+        fm_buf_u64(&head, bits);
+        rc = fm_buf_ok(&head);
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, head.data, head.len);
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->ids, e->len * sizeof(int32_t));
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->labels, e->len * sizeof(int32_t));
+    }
+    fm_buf_release(&head);
+    return rc;
+}
+
 /* ---- the manifest ---- */
 static void set(fm_status *rc, fm_json *o, const char *key, fm_json *value)
 {
@@ -597,6 +626,10 @@ fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file)
     set(&rc, o, "without_target", numbers(&f->empty));
     if (!f->held_out && f->weight != 1.0)
         set(&rc, o, "weight", fm_json_new_real(f->weight));
+    if (f->held_out)
+        set(&rc, o, "evaluation", fm_json_new_bool(true));
+    else if (d->eval_share > 0.0)
+        set(&rc, o, "eval", fm_json_new_real(d->eval_share));
     if (f->held.count > 0)
         set(&rc, o, "held_out", numbers(&f->held));
     if (d->classes > 0)

@@ -45,12 +45,16 @@ struct fm_dataset {
     fmi_data_file *file;
     size_t files;
     fmi_examples train, held;
+    double eval_share;
     fm_objective objective;
     fm_json *labels; /* classify: {"name": number} in the order of appearance */
     char **klass;    /* [classes] */
     uint32_t classes;
     bool any_number, any_word; /* labels: JSON numbers; texts that are no number */
 };
+
+/* All that training takes from d: tokens, labels, parts, classes and weights. */
+FM_CHECKED fm_status fmi_dataset_hash(const fm_dataset *d, fm_hasher *h);
 
 /* What a reader calls for each record: v is the reader's. */
 typedef struct fmi_record_sink {

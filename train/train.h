@@ -135,8 +135,9 @@ uint32_t fm_dataset_classes(const fm_dataset *d);
 const char *fm_dataset_class_name(const fm_dataset *d, uint32_t klass);
 size_t fm_dataset_files(const fm_dataset *d);
 /* Of one file: {"name","sha256","format","kind","records","used","tokens","skipped":[...],
- * "without_target":[...]}, and where it applies "weight", "held_out":[...], "classes":[...],
- * "licence", "source", "split": owned, NULL = ENOMEM. without_target: records of which nothing
+ * "without_target":[...]}, and where it applies "weight", "eval" (the share held out), "evaluation"
+ * (all of it is), "held_out":[...], "classes":[...], "licence", "source", "split": owned, NULL =
+ * ENOMEM. without_target: records of which nothing
  * counts within max_tokens; they are not used. */
 fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file);
 fm_json *fm_dataset_manifest(const fm_dataset *d); /* of the first file */
