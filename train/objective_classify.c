@@ -214,7 +214,7 @@ static fm_status settle_config(fmi_fresh *f, const fm_train_job *job, double *ra
         rc =
             fm_json_set(config.out, "problem_type", fm_json_new_str("single_label_classification"));
     if (rc == FM_OK)
-        rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
+        rc = fm_json_write(&text, v, FM_JSON_PRETTY);
     if (rc == FM_OK)
         rc = fm_tree_put_file(f->tree, "model.json", fm_buf_span(&text));
     if (rc == FM_OK) {

@@ -3,6 +3,7 @@
 #include "tests/model/train_kit.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "infer/classify.h"
 #include "train/child.h"
@@ -516,6 +517,199 @@ static void held_out_examples_are_measured_and_change_nothing(void **state)
     }
 }
 
+/* ==== what comes out ==== */
+
+/* The tree of a child as derive commits it. */
+static fm_tree *child_tree(ik_mem *mem, const fm_tree *parent, const fm_train_result *r)
+{
+    fm_tree *tree = NULL;
+    const char *where = r->adapter_config ? "adapters/0-lora/tensors" : "tensors";
+    fm_buf text;
+
+    tk_ok(fm_tree_copy(&tree, parent));
+    for (size_t i = 0; i < r->count; i++) {
+        const fm_trained *x = &r->tensors[i];
+        assert_int_equal(x->dtype, FM_F32);
+        ik_put(mem, tree, where, x->name, (const float *)(const void *)x->data, x->shape.rank,
+               x->shape.dim[0], x->shape.dim[1]);
+    }
+    if (r->model_json)
+        tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str(r->model_json)));
+    fm_buf_init(&text, 0);
+    if (r->adapter_config) {
+        tk_ok(fm_json_write(&text, r->adapter_config, FM_JSON_PRETTY));
+        tk_ok(fm_tree_put_file(tree, "adapters/0-lora/adapter_config.json", fm_buf_span(&text)));
+    }
+    fm_buf_release(&text);
+    return tree;
+}
+
+/* FM_OBJECTIVES_OUT=DIR leaves what tests/peer/classify_load.py gives to transformers and PEFT. */
+static void leave(const char *name, const fm_tree *tree, const fm_provider *p, bool adapter,
+                  const golden *g, const float *logprobs, size_t rows)
+{
+    const char *out = getenv("FM_OBJECTIVES_OUT");
+    fm_json *all = fm_json_new_array();
+    fm_buf text;
+
+    if (!out) {
+        fm_json_free(all);
+        return;
+    }
+    char *dst = fm_asprintf("%s/%s", out, name), *file = fm_asprintf("%s/%s.json", out, name);
+    tk_ok(fm_export(tree, p, dst, adapter ? FM_EXPORT_PEFT : FM_EXPORT_HF, FM_DTYPE_NONE));
+    for (size_t i = 0; i < rows; i++) {
+        fm_json *o = fm_json_new_object(), *ids = fm_json_new_array(), *lp = fm_json_new_array();
+        for (int32_t t = 0; t < g->len[i]; t++)
+            tk_ok(fm_json_push(ids, fm_json_new_int(g->ids[i * T + (size_t)t])));
+        for (size_t k = 0; k < 3; k++)
+            tk_ok(fm_json_push(lp, fm_json_new_real((double)logprobs[i * 3 + k])));
+        tk_ok(fm_json_set(o, "ids", ids));
+        tk_ok(fm_json_set(o, "logprobs", lp));
+        tk_ok(fm_json_push(all, o));
+    }
+    fm_buf_init(&text, 0);
+    tk_ok(fm_json_write(&text, all, FM_JSON_COMPACT));
+    tk_ok(fm_write_file(file, text.data, text.len));
+    fm_buf_release(&text);
+    fm_json_free(all);
+    fm_free(dst);
+    fm_free(file);
+}
+
+static const char *const class_name[] = {"red", "green", "blue"};
+
+/* The child's own evaluation is what infer gives of the version that it becomes. */
+static void classify_and_load(const char *name, const char *parent, bool bare, fm_method method)
+{
+    golden g;
+    fm_train_result r;
+    fm_example x[4];
+    const fm_example *list[4];
+    int32_t *joined = NULL;
+    ik_mem mem = {.behind_count = 1};
+    fm_provider p = ik_provider(&mem);
+    fm_model *m = NULL;
+    float lp[4 * 3];
+    fm_engine *e = ik_engine(2, 64);
+
+    golden_open(&g, case_of(parent));
+    fm_tree *base = NULL;
+    tk_ok(fm_tree_copy(&base, g.job.parent));
+    if (not_trainable(&g)) {
+        fm_tree_free(base);
+        golden_close(&g);
+        fm_engine_free(e);
+        return;
+    }
+    mem.behind[0] = g.p;
+    if (bare) { /* a head is made where the parent has none */
+        static const float head[48 * 16];
+        tk_ok(fm_tree_remove(base, "tensors/score.weight"));
+        ik_put(&mem, base, "tensors", "lm_head.weight", head, 2, 48, 16);
+    }
+    examples_of(x, list, &g, 4, 1, &joined);
+    g.job.parent = base;
+    g.job.held_out = list;
+    g.job.held_outs = 4;
+    g.job.class_name = class_name;
+    g.job.class_names = 3;
+    g.job.config.method = method;
+    g.job.config.lr = 3e-2;
+    g.job.config.r = 2;
+    tk_ok(fm_train_run(e, &p, &g.job, 1, &r, NULL, NULL));
+    fm_tree *tree = child_tree(&mem, base, &r);
+    tk_ok(fm_model_load(&m, e, tree, &p, name));
+    assert_int_equal(fm_model_classes(m), 3);
+    assert_string_equal(fm_model_label(m, 2), "blue");
+    double loss = 0.0, right = 0.0;
+    for (size_t i = 0; i < 4; i++) {
+        fm_classify_request q = {m, g.ids + i * T, (size_t)g.len[i], lp + i * 3};
+        int32_t k = x[i].klass;
+        tk_ok(fm_classify_many(e, &q, 1));
+        loss -= (double)lp[i * 3 + (size_t)k] / 4.0;
+        bool best = true;
+        for (size_t j = 0; j < 3; j++)
+            best = best && lp[i * 3 + j] <= lp[i * 3 + (size_t)k];
+        right += best ? 0.25 : 0.0;
+    }
+    tk_assert_le(fabs(loss - kit_log(&r, STEPS - 1, "eval_loss")), 2e-6, "loss of the version");
+    tk_assert_le(fabs(right - kit_log(&r, STEPS - 1, "eval_accuracy")), 1e-12, "accuracy");
+    if (r.adapter_config) {
+        const fm_json *saved = fm_json_get(r.adapter_config, "modules_to_save");
+        assert_string_equal(fm_json_cstr(fm_json_get(r.adapter_config, "task_type"), ""),
+                            "SEQ_CLS");
+        assert_true(fm_json_count(saved) >= 1);
+    }
+    leave(name, tree, &p, r.adapter_config != NULL, &g, lp, 4);
+    fm_model_close(m);
+    fm_tree_free(tree);
+    fm_tree_free(base);
+    ik_mem_free(&mem);
+    fm_train_result_release(&r);
+    fm_free(joined);
+    golden_close(&g);
+    fm_engine_free(e);
+}
+
+static void classifiers_become_versions_that_infer_runs(void **state)
+{
+    (void)state;
+    classify_and_load("llama-full", "classify-llama", false, FM_METHOD_FULL);
+    classify_and_load("llama-lora", "classify-llama", false, FM_METHOD_LORA);
+    classify_and_load("llama-bare-full", "classify-llama", true, FM_METHOD_FULL);
+    classify_and_load("llama-bare-lora", "classify-llama", true, FM_METHOD_LORA);
+    classify_and_load("bert-full", "classify-bert", false, FM_METHOD_FULL);
+    classify_and_load("bert-lora", "classify-bert", false, FM_METHOD_LORA);
+}
+
+static void what_does_not_fit_is_refused_by_name(void **state)
+{
+    golden g, other;
+    fm_train_result r;
+    fm_engine *e = ik_engine(1, 64);
+
+    (void)state;
+    golden_open(&g, case_of("classify-llama"));
+    g.job.config.classes = 2;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "classes=2");
+    g.job.config.classes = 4;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EBASE, "3 classes");
+    g.job.config.classes = 0;
+    g.labels[T] = -1;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "no class");
+    g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "language head");
+    golden_close(&g);
+
+    golden_open(&g, case_of("contrastive-llama"));
+    (void)snprintf(g.job.config.pooling, sizeof(g.job.config.pooling), "max");
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "'max'");
+    g.job.config.batch = 5;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "whole examples");
+    golden_close(&g);
+
+    golden_open(&g, case_of("distill"));
+    g.job.teacher = NULL;
+    tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "teacher");
+    fm_source *llama = ik_source("arch/llama");
+    if (llama) {
+        fm_provider p = fm_source_provider(llama);
+        g.job.teacher = fm_source_tree(llama);
+        g.job.teacher_provider = &p;
+        tk_fails(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL), FM_EINVAL, "vocabulary");
+        fm_source_close(llama);
+    }
+    golden_close(&g);
+
+    golden_open(&other, case_of("contrastive"));
+    other.job.config.objective = FM_OBJECTIVE_DPO;
+    tk_fails(fm_train_run(e, &other.p, &other.job, 1, &r, NULL, NULL), FM_EUNSUPPORTED,
+             "contrastive or classify");
+    golden_close(&other);
+    fm_engine_free(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +720,8 @@ int main(void)
         cmocka_unit_test(nothing_is_learnt_from_oneself),
         cmocka_unit_test(mixed_objectives_in_one_pass_equal_solo_runs),
         cmocka_unit_test(held_out_examples_are_measured_and_change_nothing),
+        cmocka_unit_test(classifiers_become_versions_that_infer_runs),
+        cmocka_unit_test(what_does_not_fit_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
