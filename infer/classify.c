@@ -189,6 +189,12 @@ void fmi_class_head_release(fmi_class_head *h)
     fm_free(h->label);
 }
 
+const fmi_class_head *fmi_model_class_head(const fm_model *m)
+{
+    const fmi_class_head *h = &fmi_priv(m)->classifier;
+    return h->classes ? h : NULL;
+}
+
 uint32_t fm_model_classes(const fm_model *m)
 {
     return fmi_priv(m)->classifier.classes;

@@ -28,6 +28,7 @@ typedef struct fmi_class_head {
     char refused[160];    /* why its output is no choice of a class; empty: it is */
 } fmi_class_head;
 void fmi_class_head_release(fmi_class_head *h);
+const fmi_class_head *fmi_model_class_head(const fm_model *m); /* borrowed; NULL: it has none */
 
 FM_END_DECLS
 #endif

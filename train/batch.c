@@ -14,10 +14,25 @@ static bool has_target(const fmi_seq_in *s, uint32_t token)
     return token + 1 < s->len && s->labels[token + 1] >= 0;
 }
 
+/* The token of a pick that is one. */
+static uint32_t picked_token(const fmi_seq_in *s, const fmi_batch_how *how)
+{
+    uint32_t at = 0;
+
+    if (how->pick == FMI_PICK_LAST)
+        return s->len - 1;
+    for (uint32_t i = 0; how->pick == FMI_PICK_CLASS && !how->whole && i < s->len; i++)
+        if (how->pad < 0 || s->ids[i] != how->pad)
+            at = i;
+    return at;
+}
+
 static uint32_t tokens_used(const fmi_seq_in *s, const fmi_batch_how *how)
 {
-    if (how->whole)
+    if (how->whole || how->pick == FMI_PICK_ALL || s->len == 0)
         return s->len;
+    if (how->pick != FMI_PICK_TARGETS)
+        return picked_token(s, how) + 1;
     for (uint32_t i = s->len; i > 1; i--)
         if (s->labels[i - 1] >= 0)
             return i - 1;
@@ -39,13 +54,23 @@ uint32_t fmi_seq_labels(const fmi_seq_in *s)
     return n;
 }
 
-static fm_status check_ids(const fmi_seq_in *s, uint32_t vocab)
+uint32_t fmi_seq_picked(const fmi_seq_in *s, const fmi_batch_how *how)
 {
+    if (how->pick == FMI_PICK_TARGETS)
+        return fmi_seq_labels(s);
+    return how->pick == FMI_PICK_ALL ? s->len : s->len > 0;
+}
+
+static fm_status check_ids(const fmi_seq_in *s, const fmi_batch_how *how)
+{
+    uint32_t vocab = how->vocab;
+
     for (uint32_t i = 0; i < s->len; i++) {
         if (s->ids[i] < 0 || (uint32_t)s->ids[i] >= vocab)
             return fm_fail(FM_EINVAL, "token id %d at %u is not in the vocabulary of %u", s->ids[i],
                            i, vocab);
-        if (s->labels[i] != FMI_NO_LABEL && (s->labels[i] < 0 || (uint32_t)s->labels[i] >= vocab))
+        if (how->pick == FMI_PICK_TARGETS && s->labels[i] != FMI_NO_LABEL &&
+            (s->labels[i] < 0 || (uint32_t)s->labels[i] >= vocab))
             return fm_fail(FM_EINVAL, "label %d at %u is neither -100 nor in the vocabulary of %u",
                            s->labels[i], i, vocab);
     }
@@ -62,7 +87,7 @@ static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const f
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmi_seq_rows(&s[i], how);
         b->rows += rows;
-        b->labels += fmi_seq_labels(&s[i]);
+        b->labels += fmi_seq_picked(&s[i], how);
         b->seqs += rows > 0;
         b->tokens += s[i].len;
         b->longest = FM_MAX(b->longest, rows > 0 ? rows + how->offset : 0);
@@ -81,6 +106,17 @@ static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const f
     return rc;
 }
 
+/* Label of a token's row; *picked: it has one. */
+static int32_t label_of(const fmi_seq_in *s, const fmi_batch_how *how, uint32_t token, bool *picked)
+{
+    if (how->pick == FMI_PICK_TARGETS) {
+        *picked = has_target(s, token);
+        return *picked ? s->labels[token + 1] : FMI_NO_LABEL;
+    }
+    *picked = how->pick == FMI_PICK_ALL || token == picked_token(s, how);
+    return FMI_NO_LABEL;
+}
+
 static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how, uint32_t row,
                      uint32_t *label)
 {
@@ -93,10 +129,12 @@ static void put_rows(fmi_batch *b, const fmi_seq_in *s, const fmi_batch_how *how
     for (uint32_t t = 0; t < tokens; t++, row++) {
         b->ids[row] = s->ids[t];
         b->pos[row] = (int32_t)(how->offset + how->virt + t);
-        if (!has_target(s, t))
+        bool picked = false;
+        int32_t is = label_of(s, how, t, &picked);
+        if (!picked)
             continue;
         b->label_row[*label] = (int32_t)row;
-        b->label[(*label)++] = s->labels[t + 1];
+        b->label[(*label)++] = is;
     }
 }
 
@@ -107,7 +145,7 @@ fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const f
     uint32_t seq = 0;
 
     for (size_t i = 0; i < n; i++) {
-        fm_status rc = check_ids(&s[i], how->vocab);
+        fm_status rc = check_ids(&s[i], how);
         if (rc < 0)
             return rc;
     }

@@ -1,6 +1,7 @@
 /* child.c - one job from its settings to its result; run.c takes the steps of all together. */
 #include "train/child.h"
 
+#include "store/base/detmath.h"
 #include "store/base/mem.h"
 #include "store/base/rng.h"
 #include "train/dataset.h"
@@ -18,8 +19,9 @@ static fm_status exact_seqs(fmi_child *ch, uint32_t step)
     const fm_train_job *j = ch->job;
     uint32_t t = ch->c->max_tokens;
 
+    uint32_t parts = fmi_goal_parts(j);
+
     ch->seqs = (size_t)ch->c->batch * ch->c->accumulate;
-    ch->ends = ch->exact_ends;
     ch->micros = ch->c->accumulate;
     for (size_t i = 0; i < ch->seqs; i++) {
         size_t at = ((size_t)step * ch->seqs + i) * t;
@@ -32,19 +34,30 @@ static fm_status exact_seqs(fmi_child *ch, uint32_t step)
                                "%s: a batch is padded on the left or inside; pad on the right",
                                j->name);
         ch->seq[i] = (fmi_seq_in){j->batch_ids + at, j->batch_labels + at, len};
+        ch->of[i] = (fmi_seq_of){
+            .unit = (uint32_t)i / parts, .part = (uint32_t)i % parts, .klass = j->batch_labels[at]};
     }
     return FM_OK;
 }
 
 static fm_status data_seqs(fmi_child *ch, uint32_t step)
 {
-    fm_status rc = fmi_order_step(ch->order, step, &ch->picks, &ch->seqs, &ch->ends, &ch->micros);
+    const uint32_t *ends = NULL;
+    fm_status rc = fmi_order_step(ch->order, step, &ch->picks, &ch->pick_count, &ends, &ch->micros);
+    uint32_t i = 0;
 
     if (rc == FM_OK)
-        rc = fm_grow(&ch->seq, &ch->seq_cap, ch->seqs, sizeof(*ch->seq));
-    for (size_t i = 0; i < ch->seqs && rc == FM_OK; i++) {
-        const fm_example *e = fm_dataset_at(ch->job->data, ch->picks[i]);
-        ch->seq[i] = (fmi_seq_in){e->ids, e->labels, e->len};
+        rc = fm_grow(&ch->seq, &ch->seq_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->seq));
+    if (rc == FM_OK)
+        rc = fm_grow(&ch->of, &ch->of_cap, ch->pick_count * FM_EXAMPLE_PARTS, sizeof(*ch->of));
+    if (rc == FM_OK)
+        rc = fm_grow(&ch->ends, &ch->ends_cap, ch->micros, sizeof(*ch->ends));
+    ch->seqs = 0;
+    for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
+        for (; i < ends[k]; i++)
+            ch->seqs += fmi_goal_seqs(ch->seq + ch->seqs, ch->of + ch->seqs,
+                                      fm_dataset_at(ch->job->data, ch->picks[i]), i);
+        ch->ends[k] = (uint32_t)ch->seqs;
     }
     return rc;
 }
@@ -67,6 +80,7 @@ static fm_status measure(fmi_child *ch)
     }
     if (rc == FM_OK && ch->lane.most.labels == 0)
         rc = fm_fail(FM_EINVAL, "%s: no token of the data counts as a target", ch->job->name);
+    ch->goal.how = ch->how;
     return rc;
 }
 
@@ -81,12 +95,18 @@ static fm_status open_data(fmi_child *ch)
         return rc;
     }
     ch->steps = fmi_schedule_steps(c, 0);
-    ch->exact_ends = fm_calloc(c->accumulate, sizeof(*ch->exact_ends));
+    if (c->batch % fmi_goal_parts(ch->job) != 0)
+        return fm_fail(FM_EINVAL, "%s: %u rows of a batch are no whole examples of %u texts",
+                       ch->job->name, c->batch, fmi_goal_parts(ch->job));
     fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq));
-    if (rc < 0 || !ch->exact_ends)
-        return FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_grow(&ch->of, &ch->of_cap, per_step, sizeof(*ch->of));
+    if (rc == FM_OK)
+        rc = fm_grow(&ch->ends, &ch->ends_cap, c->accumulate, sizeof(*ch->ends));
+    if (rc < 0)
+        return rc;
     for (uint32_t k = 0; k < c->accumulate; k++)
-        ch->exact_ends[k] = (k + 1) * c->batch;
+        ch->ends[k] = (k + 1) * c->batch;
     return FM_OK;
 }
 
@@ -212,6 +232,10 @@ static fm_status build(fmi_child *ch)
 
     ch->how.vocab = arch.vocab;
     if (rc == FM_OK)
+        rc = fmi_goal_how(&ch->goal, &ch->how, ch->job, ch->p, &arch);
+    if (rc == FM_OK && ch->how.pick != FMI_PICK_TARGETS && !arch.tied)
+        arch.headless = true; /* nothing is said, so the head neither trains nor decays */
+    if (rc == FM_OK)
         rc = measure(ch);
     if (rc == FM_OK && ch->lane.most.longest > arch.max_positions)
         rc = fm_fail(FM_ELIMIT,
@@ -224,13 +248,17 @@ static fm_status build(fmi_child *ch)
         rc = fmi_net_init(&ch->net, be, &arch, ch->stem);
     if (rc == FM_OK)
         rc = lora ? declare_lora(ch) : declare_full(ch);
+    if (rc == FM_OK && ch->fresh.tree)
+        rc = fmi_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
     if (rc == FM_OK)
         rc = fmi_net_bind(&ch->net, &ch->ps, true);
     if (rc == FM_OK)
         rc = lora ? fill_lora(ch) : fill_full(ch);
-    return rc;
+    if (rc == FM_OK)
+        rc = fmi_goal_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
+    return rc == FM_OK && ch->job->held_outs ? fmi_eval_open(&ch->eval, ch) : rc;
 }
 
 fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p, const fm_train_job *job,
@@ -246,8 +274,15 @@ fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p, cons
     ch->lane.net = &ch->net;
     ch->lane.ps = &ch->ps;
     ch->lane.c = ch->c;
-    ch->lane.objective = &fmi_next_token;
-    fm_status rc = open_data(ch);
+    fm_status rc = FM_OK;
+    if (ch->c->objective == FM_OBJECTIVE_CLASSIFY) {
+        ch->own_job = *job;
+        rc = fmi_fresh_head(&ch->fresh, &ch->own_job, &ch->own_p, p);
+        ch->job = &ch->own_job;
+        ch->p = &ch->own_p;
+    }
+    if (rc == FM_OK)
+        rc = open_data(ch);
     if (rc == FM_OK && ch->steps == 0)
         rc = fm_fail(FM_EINVAL, "%s: training option steps must be at least 1 here", job->name);
     return rc == FM_OK ? build(ch) : rc;
@@ -257,6 +292,8 @@ void fmi_child_release(fmi_child *ch)
 {
     fm_backend *be = fm_engine_backend(ch->e);
 
+    fmi_eval_free(ch->eval);
+    fmi_goal_release(&ch->goal);
     fmi_batch_release(&ch->lane.batch);
     if (ch->lane.mem)
         be->free(be, ch->lane.mem);
@@ -266,8 +303,10 @@ void fmi_child_release(fmi_child *ch)
     fm_json_free(ch->state.log);
     fm_json_free(ch->adapter_config);
     fm_free(ch->seq);
-    fm_free(ch->exact_ends);
+    fm_free(ch->of);
+    fm_free(ch->ends);
     fm_model_close(ch->stem);
+    fmi_fresh_release(&ch->fresh);
 }
 
 /* ---- the digest that names a checkpoint ---- */
@@ -281,6 +320,8 @@ static fm_status hash_data(const fmi_child *ch, fm_hasher *h)
         rc = fm_hasher_update(h, j->batch_ids, n * sizeof(int32_t));
         if (rc == FM_OK)
             rc = fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t));
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, &j->batch_parts, sizeof(j->batch_parts));
         if (rc == FM_OK && j->batch_mask)
             rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
         return rc;
@@ -357,7 +398,7 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     ch->lane.row_base = 0;
     ch->lane.step = ch->state.step;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
-        ch->targets += fmi_seq_labels(&ch->seq[i]);
+        ch->targets += fmi_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
     return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
 }
@@ -370,7 +411,11 @@ fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
     ch->lane.batch.tokens = 0;
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
-    return fmi_batch_build(&ch->lane.batch, ch->seq + at, ch->ends[k] - at, &ch->how);
+    ch->lane.in = ch->seq + at;
+    ch->lane.of = ch->of + at;
+    ch->lane.ins = ch->ends[k] - at;
+    fm_status rc = fmi_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
+    return rc == FM_OK ? fmi_goal_load(&ch->goal) : rc;
 }
 
 void fmi_child_end_micro(fmi_child *ch)
@@ -380,6 +425,17 @@ void fmi_child_end_micro(fmi_child *ch)
     ch->lane.row_base += ch->lane.batch.rows;
     ch->state.tokens += ch->lane.batch.tokens;
     ch->fresh_tokens += ch->lane.batch.tokens;
+}
+
+static fm_status log_evaluation(fm_json *o, const fm_evaluation *ev)
+{
+    fm_status rc = fm_json_set(o, "eval_loss", fm_json_new_real(ev->loss));
+
+    if (rc == FM_OK && ev->accuracy < 0.0)
+        rc = fm_json_set(o, "eval_perplexity", fm_json_new_real(fm_exp(ev->loss)));
+    else if (rc == FM_OK)
+        rc = fm_json_set(o, "eval_accuracy", fm_json_new_real(ev->accuracy));
+    return rc;
 }
 
 static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
@@ -393,6 +449,8 @@ static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
         rc = fm_json_set(o, "grad_norm", fm_json_new_real(p->grad_norm));
     if (rc == FM_OK)
         rc = fm_json_set(o, "lr", fm_json_new_real(p->lr));
+    if (rc == FM_OK && p->evaluated)
+        rc = log_evaluation(o, &p->held_out);
     if (rc < 0) {
         fm_json_free(o);
         return rc;
@@ -465,9 +523,14 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
     rc = fmi_net_refresh(&ch->net, &ch->ps);
     if (rc == FM_OK)
         rc = ch->ps.be->sync(ch->ps.be);
+    ch->state.step++;
+    uint32_t every = ch->job->eval_every;
+    p->evaluated =
+        ch->eval && (ch->state.step == ch->steps || (every > 0 && ch->state.step % every == 0));
+    if (rc == FM_OK && p->evaluated)
+        rc = fmi_eval_run(ch->eval, &p->held_out);
     if (rc == FM_OK)
         rc = log_step(ch, p);
-    ch->state.step++;
     ch->at_work = ch->state.step < ch->steps;
     double first;
     double last;
@@ -487,7 +550,7 @@ fm_status fmi_child_take_result(fmi_child *ch)
                                                  : fmi_lora_config_json(ch->c, NULL);
         rc = out->adapter_config ? FM_OK : FM_ENOMEM;
     }
-    return rc;
+    return rc == FM_OK && ch->fresh.tree ? fmi_fresh_result(&ch->fresh, &ch->net, out) : rc;
 }
 
 void fmi_child_fail(fmi_child *ch, char *why)

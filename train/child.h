@@ -2,10 +2,13 @@
 #ifndef FM_TRAIN_CHILD_H
 #define FM_TRAIN_CHILD_H
 
+#include "train/objective.h"
 #include "train/order.h"
-#include "train/pass.h"
 
 FM_BEGIN_DECLS
+
+/* eval.c: examples held out, as frozen rows of a pass of their own over the child's net. */
+typedef struct fmi_eval fmi_eval;
 
 typedef struct fmi_child {
     fm_engine *e;
@@ -21,14 +24,20 @@ typedef struct fmi_child {
     fmi_lane lane;
     fmi_batch_how how;
     fmi_order *order;      /* NULL: exact batches */
-    const uint32_t *picks; /* [seqs] examples of the step in hand; NULL: exact batches */
-    fmi_seq_in *seq;       /* of the step in hand */
-    size_t seqs, seq_cap;
-    const uint32_t *ends; /* [micros] */
-    size_t micros;
-    uint32_t *exact_ends; /* [accumulate] */
-    uint64_t targets;     /* of the step in hand */
-    double loss;          /* sum over them so far */
+    const uint32_t *picks; /* [pick_count] examples of the step in hand; NULL: exact batches */
+    size_t pick_count;
+    fmi_seq_in *seq; /* of the step in hand: texts of its examples */
+    fmi_seq_of *of;  /* beside them */
+    size_t seqs, seq_cap, of_cap;
+    uint32_t *ends; /* [micros] of sequences */
+    size_t micros, ends_cap;
+    fmi_goal goal;
+    fm_train_job own_job; /* classify: with a parent that has a head */
+    fm_provider own_p;
+    fmi_fresh fresh;
+    fmi_eval *eval;   /* NULL: nothing is held out */
+    uint64_t targets; /* of the step in hand */
+    double loss;      /* sum over them so far */
     fmi_checkpoint state;
     fm_json *adapter_config; /* of init, or NULL */
     uint64_t fresh_tokens;   /* since start or resume, for the rate */
@@ -53,6 +62,10 @@ void fmi_child_end_micro(fmi_child *ch);
  * caller's to say), or the run diverged (it says). */
 FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
+/* Once the child's net is bound. */
+FM_CHECKED fm_status fmi_eval_open(fmi_eval **out, struct fmi_child *ch);
+void fmi_eval_free(fmi_eval *ev); /* NULL is fine */
+FM_CHECKED fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out);
 /* Marks it failed with a text (owned). */
 void fmi_child_fail(fmi_child *ch, char *why);
 

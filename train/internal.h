@@ -121,7 +121,7 @@ enum {
     FMI_NORMS
 };
 /* Of no layer (layer = FMI_OUTSIDE). */
-enum { FMI_EMBED, FMI_POSITIONS, FMI_TYPES, FMI_HEAD, FMI_OUTER };
+enum { FMI_EMBED, FMI_POSITIONS, FMI_TYPES, FMI_HEAD, FMI_DENSE, FMI_SCORE, FMI_OUTER };
 enum { FMI_EMBED_NORM, FMI_NORM, FMI_OUTER_NORMS };
 #define FMI_OUTSIDE (-1)
 
@@ -152,6 +152,9 @@ typedef struct fmi_net {
 FM_CHECKED fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch,
                                   const fm_model *model);
 void fmi_net_release(fmi_net *net);
+/* The modules of a classification head (infer/classify.h), which the architecture does not list:
+ * FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be NULL. */
+FM_CHECKED fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model);
 fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which);
 fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which);
 /* Every linear module that the net has (layers ascending, those of no layer last), NULL at the end;
@@ -178,20 +181,37 @@ bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer);
 
 /* ---- batches: rows of all sequences of one child, one after another, without padding ---- */
 typedef struct fmi_seq_in {
-    const int32_t *ids, *labels;
+    const int32_t *ids, *labels; /* labels: of targets alone, else NULL is fine */
     uint32_t len;
 } fmi_seq_in;
 
+/* What a sequence is to its example, in an array beside the sequences'. */
+typedef struct fmi_seq_of {
+    uint32_t unit, part; /* number of the example in the step; which of its texts */
+    int32_t klass;       /* of the text, from 0 */
+} fmi_seq_of;
+
+/* Which rows of a sequence an objective reads: its "labelled" ones. */
+typedef enum fmi_pick {
+    FMI_PICK_TARGETS, /* those that predict a counted token */
+    FMI_PICK_ALL,     /* every token of the text */
+    FMI_PICK_CLASS,   /* the one whose state is classified */
+    FMI_PICK_FIRST,
+    FMI_PICK_LAST,
+} fmi_pick;
+
 typedef struct fmi_batch_how {
     uint32_t vocab;
-    bool whole;      /* every token is a row: encoders, pooled objectives */
-    uint32_t virt;   /* rows of virtual tokens before each sequence */
+    bool whole;    /* every token is a row: encoders */
+    uint32_t virt; /* rows of virtual tokens before each sequence */
+    fmi_pick pick;
+    int32_t pad;     /* PICK_CLASS of a decoder: no such token; -1: none */
     uint32_t offset; /* of positions: keys and values of virtual tokens before each */
 } fmi_batch_how;
 
 typedef struct fmi_batch {
     uint32_t rows;      /* tokens that some counted target depends on */
-    uint32_t labels;    /* rows that have a target */
+    uint32_t labels;    /* rows that are picked */
     uint32_t seqs;      /* sequences with rows */
     uint32_t longest;   /* positions */
     uint64_t tokens;    /* of the sequences as given */
@@ -206,6 +226,8 @@ typedef struct fmi_batch {
  * out. */
 uint32_t fmi_seq_rows(const fmi_seq_in *s, const fmi_batch_how *how);
 uint32_t fmi_seq_labels(const fmi_seq_in *s);
+/* Rows that are picked. */
+uint32_t fmi_seq_picked(const fmi_seq_in *s, const fmi_batch_how *how);
 /* out: all zero at first; its arrays are used again from call to call. */
 FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n,
                                      const fmi_batch_how *how);

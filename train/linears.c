@@ -57,7 +57,7 @@ static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32
 /* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
 static float *place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
 {
-    if (t->u)
+    if (t->u && part->lane->ps)
         return t->u + (size_t)part->u0 * t->r;
     float *u = p->du + *at;
     *at += (uint64_t)part->count * t->r;
@@ -102,7 +102,7 @@ static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const f
 
 static float *grad_of(const fmi_part *part, int32_t param)
 {
-    return param >= 0 ? part->lane->ps->g + part->lane->ps->item[param].at : NULL;
+    return param >= 0 && part->lane->ps ? part->lane->ps->g + part->lane->ps->item[param].at : NULL;
 }
 
 static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
@@ -212,6 +212,8 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
         const fmi_part *part = &ps.p[i];
         const fmi_linear *l = lin_of(part, layer, out->which);
         const float *dy = out->y + part->begin * out->ldy;
+        if (!part->lane->ps)
+            continue;
         if (l->w_param >= 0)
             p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
                              ldx, part->count, l->out, l->in, l->transposed);

@@ -4,6 +4,8 @@
  * is a weight or bias of one of ours. */
 #include "train/internal.h"
 
+#include "infer/classify.h"
+
 #include "store/base/mem.h"
 
 #include <stdio.h>
@@ -292,6 +294,35 @@ void fmi_net_release(fmi_net *net)
     memset(net, 0, sizeof(*net));
 }
 
+/* ---- classes ---- */
+static void class_module(fmi_linear *l, const char *name, uint32_t out, uint32_t in, bool bias)
+{
+    if (!name[0])
+        return;
+    (void)snprintf(l->module, sizeof(l->module), "%s", name);
+    l->in = in;
+    l->out = out;
+    l->has_bias = bias;
+}
+
+fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model)
+{
+    fmi_class_names names;
+    const fmi_class_head *head = model ? fmi_model_class_head(model) : NULL;
+    uint32_t h = net->arch.hidden;
+    fm_status rc = FM_OK;
+
+    fmi_class_names_of(&names, &net->arch);
+    class_module(&net->outer[FMI_DENSE], names.dense, h, h, names.bias);
+    class_module(&net->outer[FMI_SCORE], names.out, classes, h, names.bias);
+    if (head && head->classes != classes)
+        return fm_fail(FM_EBASE, "the parent's classification head has %u classes, not %u",
+                       head->classes, classes);
+    if (head)
+        rc = take_linear(net->be, &net->outer[FMI_DENSE], &head->dense);
+    return rc == FM_OK && head ? take_linear(net->be, &net->outer[FMI_SCORE], &head->out) : rc;
+}
+
 /* ---- walking ---- */
 fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
 {
@@ -377,6 +408,24 @@ static int32_t *tied_head(fmi_net *net, const char *name, fm_shape *want)
     return &head->w_param;
 }
 
+/* "<module>.weight" or ".bias" of the classification head. */
+static int32_t *class_head(fmi_net *net, const char *name, fm_shape *want)
+{
+    for (uint32_t k = FMI_DENSE; k <= FMI_SCORE; k++) {
+        fmi_linear *l = &net->outer[k];
+        size_t n = strlen(l->module);
+        if (n == 0 || strncmp(name, l->module, n) != 0)
+            continue;
+        bool bias = strcmp(name + n, ".bias") == 0;
+        if (!bias && strcmp(name + n, ".weight") != 0)
+            continue;
+        *want = bias ? (fm_shape){.rank = 1, .dim = {l->out}}
+                     : (fm_shape){.rank = 2, .dim = {l->out, l->in}};
+        return bias ? &l->bias_param : &l->w_param;
+    }
+    return NULL;
+}
+
 fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape,
                         const char *as)
 {
@@ -391,6 +440,8 @@ fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm
         want = p.shape;
     } else {
         place = tied_head(net, name, &want);
+        if (!place)
+            place = class_head(net, name, &want);
     }
     if (!place)
         return fm_fail(FM_EBASE, "%s: the parent has no parameter of this name", name);

@@ -14,7 +14,7 @@ void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmi_seq_rows(&s[i], how);
         one.rows += rows;
-        one.labels += fmi_seq_labels(&s[i]);
+        one.labels += fmi_seq_picked(&s[i], how);
         one.longest = FM_MAX(one.longest, rows > 0 ? rows + how->offset : 0);
     }
     size->rows = FM_MAX(size->rows, one.rows);
@@ -29,12 +29,13 @@ static void find_first(fmi_lane *lane)
     const fmi_net *net = lane->net;
     const fmi_norm *norm = &net->outer_norm[FMI_NORM];
 
-    lane->embed_trains = fmi_linear_trains(&net->outer[FMI_EMBED]);
-    lane->first = 0;
+    lane->embed_trains = lane->ps && fmi_linear_trains(&net->outer[FMI_EMBED]);
+    lane->first = lane->ps ? 0 : net->arch.layers;
     while (!lane->embed_trains && lane->first < net->arch.layers &&
            !fmi_net_layer_trains(net, lane->first))
         lane->first++;
-    lane->deep = lane->first < net->arch.layers || norm->param >= 0 || norm->bias_param >= 0;
+    lane->deep =
+        lane->ps && (lane->first < net->arch.layers || norm->param >= 0 || norm->bias_param >= 0);
 }
 
 /* Ranks of all terms of the widest block. */
@@ -135,8 +136,9 @@ static fm_status host_memory(fmi_pass *p)
     p->seq = fm_calloc(p->cap.seqs, sizeof(*p->seq));
     p->host = fm_calloc(FM_MAX(p->cap.rows, p->cap.labels), sizeof(*p->host));
     p->host_loss = fm_calloc(p->cap.labels, sizeof(float));
+    p->host_weigh = fm_calloc(p->cap.labels, sizeof(float));
     bool all = p->lane && p->part && p->head_part && p->product && p->slot && p->seq && p->host &&
-               p->host_loss;
+               p->host_loss && p->host_weigh;
     return all ? FM_OK : FM_ENOMEM;
 }
 
@@ -169,9 +171,12 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
     p->recompute = recompute;
     p->room = n;
     p->lowest = p->arch.layers;
+    p->frozen = true;
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         find_first(lane[i]);
         p->lowest = FM_MIN(p->lowest, lane[i]->first);
+        p->frozen = p->frozen && !lane[i]->ps;
+        p->taught_rows = p->taught_rows || lane[i]->objective->rows;
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
         rc = lane_memory(be, lane[i]);
         if (rc == FM_OK)
@@ -208,6 +213,7 @@ void fmi_pass_free(fmi_pass *p)
     fm_free(p->seq);
     fm_free(p->host);
     fm_free(p->host_loss);
+    fm_free(p->host_weigh);
     fm_free(p);
 }
 
@@ -259,7 +265,13 @@ fmi_parts fmi_parts_below(fmi_pass *p, uint32_t layer)
 }
 
 /* ---- the run ---- */
-/* Lanes with rows by ascending first, else in the order given; places of their rows. */
+/* The rows that are needed longest come first; those of silent lanes go through no head. */
+static uint32_t rank_of(const fmi_lane *l)
+{
+    return 2 * l->first + l->objective->silent;
+}
+
+/* Lanes with rows by their rank, else in the order given; places of their rows. */
 static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
 {
     p->lanes = 0;
@@ -270,7 +282,7 @@ static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
         lane[i]->labels = 0;
         if (lane[i]->batch.rows == 0)
             continue;
-        for (; at > 0 && p->lane[at - 1]->first > lane[i]->first; at--)
+        for (; at > 0 && rank_of(p->lane[at - 1]) > rank_of(lane[i]); at--)
             p->lane[at] = p->lane[at - 1];
         p->lane[at] = lane[i];
         p->lanes++;
@@ -280,7 +292,7 @@ static void line_up(fmi_pass *p, fmi_lane *const *lane, size_t n)
         l->row0 = p->rows;
         l->seq0 = p->seqs;
         l->label0 = p->labels;
-        l->labels = l->objective->head ? l->batch.labels : 0;
+        l->labels = l->batch.labels;
         p->rows += l->batch.rows;
         p->seqs += l->batch.seqs;
         p->labels += l->labels;
@@ -340,19 +352,34 @@ static fm_status put_batches(fmi_pass *p)
     return rc == FM_OK ? put_places(p) : rc;
 }
 
-fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n)
+static fm_status forward(fmi_pass *p, fmi_lane *const *lane, size_t n)
 {
     fm_assert(n <= p->room);
     line_up(p, lane, n);
+    fm_assert(p->rows <= p->cap.rows && p->labels <= p->cap.labels && p->seqs <= p->cap.seqs);
     if (p->lanes == 0)
         return FM_OK;
-    fm_assert(p->rows <= p->cap.rows && p->labels <= p->cap.labels && p->seqs <= p->cap.seqs);
     list_sequences(p);
     fm_status rc = put_batches(p);
-    if (rc == FM_OK)
-        rc = fmi_layers_forward(p);
-    if (rc == FM_OK)
-        rc = fmi_head(p);
+    return rc == FM_OK ? fmi_layers_forward(p) : rc;
+}
+
+fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n)
+{
+    fm_status rc = forward(p, lane, n);
+
+    if (rc == FM_OK && p->labels > 0)
+        fmi_head_states(p);
+    return rc;
+}
+
+fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n)
+{
+    fm_status rc = forward(p, lane, n);
+
+    if (rc < 0 || p->lanes == 0)
+        return rc;
+    rc = fmi_head(p);
     if (rc == FM_OK)
         rc = fmi_layers_backward(p);
     return rc == FM_OK ? p->be->sync(p->be) : rc;

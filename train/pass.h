@@ -27,20 +27,25 @@ typedef struct fmi_lane fmi_lane;
 /* How a lane's final states become a loss. */
 typedef struct fmi_objective {
     const char *name;
-    bool head; /* labelled rows go through the language head, the rows of all lanes together */
-    /* head: weigh[i] of labelled row i, after all row losses of the pass are known; *loss: what the
-     * lane's loss is. NULL: every row weighs lane->dloss, the loss is the sum of the rows'. */
+    bool head;   /* labelled rows go through the language head, the rows of all lanes together */
+    bool silent; /* they only pass the final norm: a teacher, whose logits are asked for */
+    /* head: losses of labelled rows at .. at + n - 1, whose logits [n, V] become dloss times the
+     * gradient. NULL: cross entropy with the labels. */
+    fm_status (*rows)(fmi_pass *p, fmi_lane *lane, uint32_t at, uint32_t n, float *logits,
+                      float *loss);
+    /* head: weigh[i] of labelled row i, after all row losses of the pass are known; *loss += what
+     * the lane's loss is. NULL: every row weighs lane->dloss, the loss is the sum of the rows'. */
     fm_status (*weigh)(fmi_pass *p, fmi_lane *lane, const float *row_loss, float *weigh,
                        double *loss);
-    /* no head: states x [rows, H] of the lane behind the final norm (an encoder's last states);
-     * sets dx, adds to the lane's own gradients, *loss += . */
+    /* no head: states x [labels, H] of the lane's picked rows behind the final norm (an encoder's
+     * last states); sets dx, adds to the lane's own gradients, *loss += . */
     fm_status (*states)(fmi_pass *p, fmi_lane *lane, const float *x, float *dx, double *loss);
 } fmi_objective;
 extern const fmi_objective fmi_next_token;
 
 struct fmi_lane {
     fmi_net *net;
-    fmi_params *ps; /* NULL: nothing trains */
+    fmi_params *ps; /* NULL: nothing trains, whatever the net says */
     const fm_train_config *c;
     const fmi_objective *objective;
     void *objective_ctx;
@@ -51,13 +56,16 @@ struct fmi_lane {
     float *mem;         /* its kept x A^T and the like */
     /* ---- of the micro-batch in hand ---- */
     fmi_batch batch;
+    const fmi_seq_in *in; /* [ins] what batch.which counts */
+    const fmi_seq_of *of; /* [ins] NULL: next token alone */
+    size_t ins;
     float dloss;       /* 1 / targets of the whole optimizer step */
     double loss;       /* out: sum over the targets */
     uint32_t step;     /* for dropout */
     uint64_t row_base; /* rows of the step's earlier micro-batches: likewise */
     /* ---- the pass's ---- */
     uint32_t row0, seq0;
-    uint32_t label0, labels; /* among the rows that go through the head; 0: none do */
+    uint32_t label0, labels; /* among the picked rows of all */
 };
 
 /* One device buffer for everything, taken once: rows of all lanes together never exceed cap.rows
@@ -78,6 +86,8 @@ typedef struct fmi_watch {
     char name[FMI_MODULE_BYTES + 64];
 } fmi_watch;
 FM_CHECKED fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps);
+/* The layers alone, and the final norm of the picked rows: fmi_head_logits may follow. */
+FM_CHECKED fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n);
 /* From now on (NULL: no more); costs a look at every tensor. */
 void fmi_pass_watch(fmi_pass *p, fmi_watch *w);
 
@@ -109,6 +119,8 @@ struct fmi_pass {
     size_t lanes, room;
     uint32_t rows, labels, seqs; /* of the run in hand */
     uint32_t lowest;             /* the lowest `first` of all lanes of the pass */
+    bool frozen;                 /* no lane trains */
+    bool taught_rows;            /* some lane follows a teacher */
     uint32_t chunk;              /* labelled rows of one piece of logits */
     fmi_part *part, *head_part;  /* [room] */
     fm_train_seq *seq;           /* [cap.seqs] host */
@@ -125,11 +137,12 @@ struct fmi_pass {
     uint64_t du_floats;
     float *xl, *hl, *rstdl, *dl; /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
     float *logits, *loss;        /* [chunk, V], [R] */
+    float *taught, *capped;      /* [chunk, V] or NULL: a teacher's; before the gradient */
     float *cos, *sin;
     int32_t *imem;
     int32_t *ids, *pos, *back, *label_row, *label; /* device */
     int32_t *host;                                 /* [max(rows, labels)] */
-    float *host_loss;                              /* [R] */
+    float *host_loss, *host_weigh;                 /* [R] */
     fm_product *product;                           /* [room * 3] */
     fm_term *term;
     size_t term_cap;
@@ -190,6 +203,11 @@ FM_CHECKED fm_status fmi_layers_forward(fmi_pass *p);
 FM_CHECKED fm_status fmi_layers_backward(fmi_pass *p);
 /* head.c: losses, and dx of every row behind the last layer. */
 FM_CHECKED fm_status fmi_head(fmi_pass *p);
+/* The final norm of the picked rows, into hl. */
+void fmi_head_states(fmi_pass *p);
+/* Logits of the lane's picked rows at .. at + n - 1, after that. */
+FM_CHECKED fm_status fmi_head_logits(fmi_pass *p, fmi_lane *lane, uint32_t at, uint32_t n,
+                                     float *logits);
 
 /* pass_plan.c: sizes, once to measure and once to carve. */
 uint64_t fmi_pass_plan(fmi_pass *p, float *base);

@@ -54,6 +54,9 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     uint64_t q = (uint64_t)a->heads * a->head_dim;
     uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
 
+    p->du = take(base, at, p->du_floats);
+    if (p->frozen)
+        return;
     p->dx = take(base, at, m * a->hidden);
     p->dh = take(base, at, m * a->hidden);
     p->dact = take(base, at, m * a->inter);
@@ -65,7 +68,6 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     p->dk = take(base, at, m * kv);
     p->dkraw = a->qk_norm ? take(base, at, m * kv) : p->dk;
     p->dv = take(base, at, m * kv);
-    p->du = take(base, at, p->du_floats);
 }
 
 uint64_t fmi_pass_plan(fmi_pass *p, float *base)
@@ -85,6 +87,8 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     p->rstdl = take(base, &at, r);
     p->dl = take(base, &at, r * a->hidden);
     p->logits = take(base, &at, (uint64_t)p->chunk * a->vocab);
+    p->taught = p->taught_rows ? take(base, &at, (uint64_t)p->chunk * a->vocab) : NULL;
+    p->capped = a->sw.logit_softcap > 0.0f ? take(base, &at, (uint64_t)p->chunk * a->vocab) : NULL;
     p->loss = take(base, &at, r);
     p->cos = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
     p->sin = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
@@ -96,7 +100,7 @@ uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
     uint64_t at = 0;
     fmi_linear *l;
 
-    for (size_t i = 0; (l = fmi_net_linear(lane->net, i)); i++) {
+    for (size_t i = 0; lane->ps && (l = fmi_net_linear(lane->net, i)); i++) {
         uint64_t rows = l == &lane->net->outer[FMI_HEAD] ? lane->most.labels : lane->most.rows;
         for (size_t t = 0; t < l->terms; t++)
             if (l->term[t].b_param >= 0)

@@ -19,7 +19,7 @@ typedef struct run {
     fm_backend *be;
     fmi_pass *pass;
     fmi_pass_size cap;
-    fmi_lane **lane;             /* [n] of the pass in hand */
+    fmi_lane **lane;             /* [2 n] of the pass in hand */
     fm_train_progress *progress; /* [n] of the step in hand */
     bool *drop;                  /* [n] */
     double started;
@@ -46,29 +46,48 @@ static fm_status make_pass(run *r)
     fmi_pass_size most = {0};
     bool recompute = false;
 
+    size_t lanes = 0;
+
     for (size_t i = 0; i < r->n; i++) {
         const fmi_pass_size *s = &r->child[i].lane.most;
-        rows += s->rows;
-        labels += s->labels;
-        seqs += s->seqs;
-        most.rows = FM_MAX(most.rows, s->rows);
-        most.labels = FM_MAX(most.labels, s->labels);
-        most.seqs = FM_MAX(most.seqs, s->seqs);
+        size_t own = fmi_goal_lanes(&r->child[i].goal, r->lane + lanes);
+        uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
+        lanes += own;
+        rows += (uint64_t)s->rows * times;
+        labels += (uint64_t)s->labels * times;
+        seqs += (uint64_t)s->seqs * times;
+        most.rows = FM_MAX(most.rows, s->rows * times);
+        most.labels = FM_MAX(most.labels, s->labels * times);
+        most.seqs = FM_MAX(most.seqs, s->seqs * times);
         most.longest = FM_MAX(most.longest, s->longest);
         recompute = recompute || r->child[i].job->recompute;
-        r->lane[i] = &r->child[i].lane;
     }
     r->cap = (fmi_pass_size){.rows = cap_of(rows, most.rows),
                              .labels = cap_of(labels, most.labels),
                              .seqs = cap_of(seqs, most.seqs),
                              .longest = most.longest};
-    return fmi_pass_new(&r->pass, r->be, r->lane, r->n, &r->cap, recompute);
+    return fmi_pass_new(&r->pass, r->be, r->lane, lanes, &r->cap, recompute);
 }
 
 static fm_status run_pass(run *r, size_t lanes)
 {
     fm_status rc = lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
     return rc;
+}
+
+/* Of the micro-batch in hand. */
+static fmi_pass_size size_of(fmi_child *ch)
+{
+    fmi_lane *lane[2];
+    size_t n = fmi_goal_lanes(&ch->goal, lane);
+    fmi_pass_size s = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        s.rows += lane[i]->batch.rows;
+        s.labels += lane[i]->batch.labels;
+        s.seqs += lane[i]->batch.seqs;
+    }
+    return s;
 }
 
 /* The k-th micro-batches of all, in as few passes as they fit in. *any: some child had one. */
@@ -81,23 +100,23 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
     *any = false;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmi_child *ch = &r->child[i];
-        const fmi_batch *b = &ch->lane.batch;
         if (!ch->at_work || k >= ch->micros)
             continue;
         *any = true;
         rc = fmi_child_load_micro(ch, k);
-        if (rc < 0 || b->rows == 0)
+        if (rc < 0 || ch->lane.batch.rows == 0)
             continue;
-        if (in.rows + b->rows > r->cap.rows || in.labels + b->labels > r->cap.labels ||
-            in.seqs + b->seqs > r->cap.seqs) {
+        fmi_pass_size own = size_of(ch);
+        if (in.rows + own.rows > r->cap.rows || in.labels + own.labels > r->cap.labels ||
+            in.seqs + own.seqs > r->cap.seqs) {
             rc = run_pass(r, lanes);
             lanes = 0;
             in = (fmi_pass_size){0};
         }
-        r->lane[lanes++] = &ch->lane;
-        in.rows += b->rows;
-        in.labels += b->labels;
-        in.seqs += b->seqs;
+        lanes += fmi_goal_lanes(&ch->goal, r->lane + lanes);
+        in.rows += own.rows;
+        in.labels += own.labels;
+        in.seqs += own.seqs;
     }
     if (rc == FM_OK)
         rc = run_pass(r, lanes);
@@ -127,11 +146,11 @@ static char *examples_text(const fmi_child *ch)
     char *out = NULL;
 
     fm_buf_init(&text, 4096);
-    for (size_t i = 0; ch->order && i < ch->seqs && i < 16; i++)
+    for (size_t i = 0; ch->order && i < ch->pick_count && i < 16; i++)
         fm_buf_printf(&text, "%s%u", i > 0 ? ", " : "",
                       fm_dataset_at(ch->job->data, ch->picks[i])->index);
-    if (ch->order && ch->seqs > 16)
-        fm_buf_printf(&text, ", .. (%zu in all)", ch->seqs);
+    if (ch->order && ch->pick_count > 16)
+        fm_buf_printf(&text, ", .. (%zu in all)", ch->pick_count);
     if (fm_buf_ok(&text) == FM_OK)
         out = fm_strdup(text.len > 0 ? fm_buf_cstr(&text) : "given as a batch");
     fm_buf_release(&text);
@@ -147,11 +166,11 @@ static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
     fm_status rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
 
     for (size_t k = 0; rc == FM_OK && !watch.found && k < ch->micros; k++) {
-        fmi_lane *lane = &ch->lane;
+        fmi_lane *lane[2];
         rc = fmi_child_load_micro(ch, k);
         if (rc == FM_OK) {
             fmi_pass_watch(r->pass, &watch);
-            rc = fmi_pass_run(r->pass, &lane, 1);
+            rc = fmi_pass_run(r->pass, lane, fmi_goal_lanes(&ch->goal, lane));
             fmi_pass_watch(r->pass, NULL);
         }
     }
@@ -335,7 +354,7 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train in mode %s: it lacks %s",
                        r->be->name, r->be->mode, lacks);
-    r->lane = fm_calloc(r->n, sizeof(fmi_lane *));
+    r->lane = fm_calloc(2 * r->n, sizeof(fmi_lane *));
     r->progress = fm_calloc(r->n, sizeof(*r->progress));
     r->drop = fm_calloc(r->n, sizeof(*r->drop));
     if (!r->lane || !r->progress || !r->drop)
@@ -391,5 +410,6 @@ void fm_train_result_release(fm_train_result *r)
     fm_json_free(r->adapter_config);
     fm_json_free(r->log);
     fm_free(r->why);
+    fm_free(r->model_json);
     memset(r, 0, sizeof(*r));
 }

@@ -54,7 +54,8 @@ typedef struct fm_train_config {
     /* objective */
     uint32_t classes;   /* classify: 0 = those of the data */
     char pooling[16];   /* "auto", "mean", "cls", "last" */
-    double temperature; /* contrastive, distill */
+    double temperature; /* contrastive, distill; 0: 0.05 and 1 */
+    bool symmetric;     /* contrastive: positives choose among the anchors too */
     double dpo_beta;
     double distill_weight; /* share of the teacher's term, the rest is next token's */
     /* optimisation */
@@ -173,11 +174,21 @@ FM_CHECKED fm_status fm_dataset_report(fm_data_report *out, const fm_dataset *d,
 void fm_data_report_release(fm_data_report *r);
 
 /* ---- training ---- */
+/* Mean loss over what is held out: over targets (distill: of the text, not of the teacher), texts,
+ * pairs, anchors among those of their micro-batch. accuracy: share of the latter three that come out
+ * right, -1 for targets, whose perplexity is e to the loss. */
+typedef struct fm_evaluation {
+    double loss, accuracy;
+    uint64_t units;
+} fm_evaluation;
+
 typedef struct fm_train_progress {
     uint32_t child, step, steps;
     double loss;      /* mean over the counted tokens of the step */
     double grad_norm; /* before clipping */
     double lr, tokens_per_s;
+    bool evaluated; /* what is held out was measured after this step */
+    fm_evaluation held_out;
 } fm_train_progress;
 /* After each step: what every child that still trains did in it. drop[i] = true ends child
  * p[i].child here (its result is what it is now, marked dropped). true = stop all. */
@@ -214,6 +225,15 @@ typedef struct fm_train_job {
     /* Instead of data, exact batches (tests, replays): i32 [steps][accumulate * batch][max_tokens];
      * label -100 = none, mask may be NULL, padding on the right. */
     const int32_t *batch_ids, *batch_labels, *batch_mask;
+    uint32_t batch_parts; /* rows of one example, its texts in order: 0: dpo, contrastive 2, else 1.
+                           * classify: a row's first label is its class */
+    /* classify: names of the classes, for the result's config; NULL: their numbers. */
+    const char *const *class_name;
+    uint32_t class_names;
+    /* Held out: their mean loss every eval_every steps (0: never) and after the last. Borrowed. */
+    const fm_example *const *held_out;
+    size_t held_outs;
+    uint32_t eval_every;
     /* Adapter tensors to start from (PEFT names) instead of the seeded init; may be NULL. Where it
      * holds an adapter_config.json, that says which modules and ranks train, not the config. */
     const fm_tree *init;
@@ -239,7 +259,9 @@ typedef struct fm_train_result {
     fm_trained *tensors;
     size_t count;
     fm_json *adapter_config; /* what PEFT writes for the method; NULL: full tensors */
-    fm_json *log;            /* [{"step","loss","grad_norm","lr"}] */
+    char *model_json;        /* classify: the child's model.json, which names the classes; else NULL */
+    fm_json *log; /* [{"step","loss","grad_norm","lr"}], where measured "eval_loss" and
+                     "eval_perplexity" or "eval_accuracy" */
     double seconds;
     uint64_t tokens;
     bool stopped;     /* by the callback: no result to commit */

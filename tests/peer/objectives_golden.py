@@ -14,6 +14,7 @@ import transformers as tf
 
 out = sys.argv[1]
 torch.set_num_threads(1)
+torch.manual_seed(0)
 V, H, T, B, STEPS = 48, 16, 12, 4, 5
 base = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=32, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 llama = dict(base, intermediate_size=24, num_key_value_heads=1)
@@ -45,14 +46,15 @@ def save(name, model, ref, steps=None):
 
 
 def steps_of(model, loss_of, ref):
-    """loss_of(model, step); gradients of step 0, then the run."""
-    loss_of(model, 0).backward()
-    for n, p in model.named_parameters():
+    """loss_of(model, step); loss and gradients of step 0 in float64, then the run."""
+    exact = copy.deepcopy(model).double()
+    loss = loss_of(exact, 0)
+    loss.backward()
+    for n, p in exact.named_parameters():
         if p.grad is not None:
-            ref["grad." + n] = p.grad
-    ref["loss"] = loss_of(model, 0)[None]
+            ref["grad." + n] = p.grad.float()
+    ref["loss"] = loss.detach()[None]
     run = copy.deepcopy(model)
-    run.zero_grad()
     opt = torch.optim.AdamW(run.parameters(), lr=1e-3, weight_decay=0.01)
     losses, norms = [], []
     for s in range(STEPS):
@@ -63,7 +65,6 @@ def steps_of(model, loss_of, ref):
         losses.append(loss.detach())
         opt.step()
     ref["train.loss"], ref["train.norm"] = torch.stack(losses), torch.stack(norms)
-    model.zero_grad()
 
 
 def masked(i):
@@ -132,6 +133,24 @@ for name, symmetric in (("contrastive", False), ("contrastive-symmetric", True))
     steps_of(model, ranking(symmetric), ref)
     save(name, model, ref)
 
+# ---- the same of a decoder, whose last tokens' states are compared ----
+model = fresh(tf.LlamaModel(tf.LlamaConfig(**llama)), 10)
+model.config.architectures = ["LlamaModel"]
+
+
+def last(m, s):
+    x, mask = masked(rows(s, 6))
+    h = m(input_ids=x, attention_mask=mask).last_hidden_state
+    e = F.normalize(h[torch.arange(6), mask.sum(1) - 1], dim=1)
+    return F.cross_entropy(e[0::3] @ torch.cat([e[1::3], e[2::3]]).T / 0.05, torch.arange(2))
+
+
+ref = {"input_ids": ids[: 6 * STEPS].int(), "len": length[: 6 * STEPS].int()}
+steps_of(model, last, ref)
+whole = tf.LlamaForCausalLM(model.config)
+whole.model.load_state_dict(model.state_dict())
+save("contrastive-llama", whole, {("grad.model." + k[5:] if k.startswith("grad.") else k): v for k, v in ref.items()})
+
 # ---- DPO: rows 2i, 2i + 1 are chosen, rejected; the first 3 tokens of each are its prompt; 2 pairs a step; beta 0.3 ----
 model = fresh(tf.LlamaForCausalLM(tf.LlamaConfig(**llama)), 8)
 
@@ -149,7 +168,7 @@ reference = copy.deepcopy(model)
 def dpo(m, s):
     i = rows(s)
     with torch.no_grad():
-        r = logps(reference, i)
+        r = logps(reference if next(m.parameters()).dtype == torch.float32 else copy.deepcopy(reference).double(), i)
     p = logps(m, i)
     return -F.logsigmoid(0.3 * ((p[0::2] - p[1::2]) - (r[0::2] - r[1::2]))).mean()
 
@@ -161,17 +180,21 @@ save("dpo", model, ref)
 # ---- distillation: all tokens but the first count; temperature 2, weight 0.7; `teacher` is wider; `self` has the student's shape ----
 teacher = fresh(tf.LlamaForCausalLM(tf.LlamaConfig(**dict(llama, hidden_size=24, intermediate_size=40))), 9)
 save("teacher", teacher, {"input_ids": ids[:2].int()})
+wide = teacher
 
 
 def distil(m, s):
     x, mask = masked(rows(s))
-    z, t = m(input_ids=x, attention_mask=mask).logits[:, :-1], teacher(input_ids=x, attention_mask=mask).logits[:, :-1].detach()
+    of = teacher if next(m.parameters()).dtype == torch.float32 else copy.deepcopy(teacher).double()
+    z, t = m(input_ids=x, attention_mask=mask).logits[:, :-1], of(input_ids=x, attention_mask=mask).logits[:, :-1].detach()
     on = mask[:, 1:].bool()
     z, t, y = z[on], t[on], x[:, 1:][on]
     kl = F.kl_div(F.log_softmax(z / 2, -1), F.log_softmax(t / 2, -1), log_target=True, reduction="batchmean")
     return 0.3 * F.cross_entropy(z, y) + 0.7 * 4 * kl
 
 
-ref = {"input_ids": ids[:N].int(), "len": length[:N].int()}
-steps_of(model, distil, ref)
-save("distill", model, ref)
+student = fresh(tf.LlamaForCausalLM(tf.LlamaConfig(**llama)), 11)
+for name, teacher in (("distill", wide), ("distill-same", model)):  # the latter's teacher is dpo's model
+    ref = {"input_ids": ids[:N].int(), "len": length[:N].int()}
+    steps_of(student, distil, ref)
+    save(name, student, ref)

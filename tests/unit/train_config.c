@@ -86,7 +86,8 @@ static void every_field_survives_json_both_ways(void **state)
                                          {"dpo_beta", "0.2"},
                                          {"distill_weight", "0.7"},
                                          {"packing", "true"},
-                                         {"buckets", "4"}};
+                                         {"buckets", "4"},
+                                         {"symmetric", "true"}};
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_train_config back;
     fm_buf text;
