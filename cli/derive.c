@@ -424,8 +424,7 @@ static void make_candidate(derivation *d, size_t at)
     fm_status rc = choose_child(d, u, &cand->child);
     const fm_train_result *r = &d->result[cand->child];
     if (rc == FM_OK && r->failed)
-        rc =
-            fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), r->why ? r->why : "training failed");
+        rc = fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), why_failed(d, cand->child));
     if (rc == FM_OK)
         rc = commit_candidate(d, u, cand);
     cand->made = true;
