@@ -300,6 +300,7 @@ static void derivation_release(derivation *d)
     fm_free(d->steps);
     keeper_free(d->keeper);
     fm_model_close(d->model);
+    fm_engine_free(d->judge);
     fm_tokenizer_close(d->own_tokenizer);
     for (size_t i = 0; i < CONFIG_FILES; i++)
         fm_buf_release(&d->config[i]);

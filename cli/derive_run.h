@@ -36,6 +36,7 @@ typedef struct derivation {
     keeper_policy policy;
     keeper *keeper;
     bool pretrain, gate;
+    fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand */
     fm_train_job *job;
     size_t *job_child, jobs;
