@@ -77,6 +77,10 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
         {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
          &o.how.log_path},
+        {0, "plan", OPT_FLAG, NULL, "say what memory and time it would take, and train nothing",
+         &o.how.plan},
+        {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
+         &o.how.recompute},
         {0, "checkpoint-every", OPT_UINT, "N", "keep the state each N steps (default: each minute)",
          &o.how.keep.every},
         {0, "checkpoint-last", OPT_UINT, "N", "of the states the newest N stay (1)",
@@ -93,9 +97,10 @@ int cmd_derive(cli *c, int argc, char **argv)
         return code;
     if (o.family_file && (n || o.name || o.data || o.method || o.skip || o.message ||
                           o.config_dir || o.set.count || o.suites.count))
-        return cli_usage_error(c,
-                               "-f FILE says itself what the children are; with it go only "
-                               "--mode, --no-gate, --log, --stop-after and those of checkpoints");
+        return cli_usage_error(
+            c,
+            "-f FILE says itself what the children are; with it go only "
+            "--mode, --plan, --recompute, --no-gate, --log, --stop-after and those of checkpoints");
     if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
