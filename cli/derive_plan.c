@@ -25,6 +25,7 @@ static void print_memory(const fm_plan *p)
     memory_row(t, p->recompute ? "activations, recomputed" : "activations", p->activation_bytes,
                p->bytes);
     memory_row(t, "logits", p->logit_bytes, p->bytes);
+    memory_row(t, "data, program, mapped files", p->other_bytes, p->bytes);
     out_table_print(t, stdout, "  ");
 }
 

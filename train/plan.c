@@ -10,12 +10,13 @@
 #include "store/base/mem.h"
 
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { PRODUCTS, ATTENTION, THIN, KINDS };
 enum { FORWARD, HEAD, BACKWARD, PHASES };
-#define PROBE_ENOUGH_S 0.4 /* a first look that took so long is the only one */
-#define PROBE_LOOKS 3
+#define PROBE_ENOUGH_S 0.5
+#define PROBE_LOOKS 4
 
 typedef struct probe {
     fm_backend be; /* the real one's table with clocks; first, so that a call finds its probe */
@@ -146,6 +147,13 @@ static void probe_begin(probe *p, const fmi_pass *pass, fm_backend *real)
     p->since = now_s();
 }
 
+/* ---- memory ---- */
+static uint64_t resident_bytes(void)
+{
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) == 0 ? (uint64_t)u.ru_maxrss * 1024u : 0;
+}
+
 /* ---- how much there is to do ---- */
 static void add_work(work *w, const fmi_child *ch, const fmi_seq_in *s)
 {
@@ -244,7 +252,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
             *best = one;
             least = took;
         }
-        if (now_s() - begun > PROBE_ENOUGH_S)
+        if (k > 0 && now_s() - begun > PROBE_ENOUGH_S)
             break;
     }
     pass->arch.layers = layers;
@@ -286,8 +294,9 @@ static void extrapolate(fm_plan *out, const fmi_pass *pass, const probe *p, cons
     out->head_s = p->phase_s[HEAD] * labels;
 }
 
+/* resident: when weights and parameters were there, and nothing else of ours had been touched. */
 static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const fmi_child *child,
-                         size_t n)
+                         size_t n, uint64_t resident)
 {
     const fm_arch *a = &pass->arch;
     uint64_t logits = (uint64_t)pass->chunk * a->vocab +
@@ -308,8 +317,10 @@ static void count_memory(fm_plan *out, fm_engine *e, const fmi_pass *pass, const
         out->activation_bytes +=
             fmi_lane_plan((fmi_lane *)(uintptr_t)&child[i].lane, child[i].lane.mem) * sizeof(float);
     }
-    out->bytes = out->stem_bytes + out->layout_bytes + out->parameter_bytes + out->gradient_bytes +
-                 out->moment_bytes + out->activation_bytes + out->logit_bytes;
+    uint64_t known = out->stem_bytes + out->layout_bytes + out->parameter_bytes;
+    out->other_bytes = resident > known ? resident - known : 0;
+    out->bytes = out->other_bytes + out->stem_bytes + out->layout_bytes + out->parameter_bytes +
+                 out->gradient_bytes + out->moment_bytes + out->activation_bytes + out->logit_bytes;
 }
 
 static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_t n, fmi_pass *pass,
@@ -319,6 +330,7 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_
     work all = {0};
     size_t lanes = 0;
     fm_status rc = FM_OK;
+    uint64_t resident = resident_bytes();
 
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         out->steps = FM_MAX(out->steps, child[i].steps);
@@ -341,7 +353,7 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_
     out->tokens = (uint64_t)all.tokens;
     out->rows = pass->cap.rows;
     out->recompute = pass->recompute;
-    count_memory(out, e, pass, child, n);
+    count_memory(out, e, pass, child, n, resident);
     return FM_OK;
 }
 

@@ -198,11 +198,12 @@ void fm_train_result_release(fm_train_result *r);
 
 /* ---- what it will take ---- */
 typedef struct fm_plan {
-    /* Device memory; the data set, the program and mapped files of the store come on top. */
     uint64_t stem_bytes;   /* what is frozen, each tensor once */
     uint64_t layout_bytes; /* product layouts of weights that train */
     uint64_t parameter_bytes, gradient_bytes, moment_bytes;
-    uint64_t activation_bytes, logit_bytes, bytes; /* bytes: of all */
+    uint64_t activation_bytes, logit_bytes;
+    uint64_t other_bytes; /* the process when all was opened: data, program, mapped files */
+    uint64_t bytes;       /* of all */
     /* Of all steps of all children. products: of the layers, head: with its loss. */
     double products_s, attention_s, thin_s, head_s, update_s, other_s, seconds;
     uint64_t tokens;
