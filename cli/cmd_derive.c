@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 
 typedef struct derive_opts {
-    const char *family_file, *name, *method, *data, *message, *skip, *config_dir;
+    const char *family_file, *name, *method, *data, *message, *skip, *config_dir, *mode;
     opt_list set, suites;
     bool no_gate;
     derive_how how;
@@ -42,6 +42,16 @@ static fm_status one_child(family *f, const derive_opts *o, const char *parent)
     return rc;
 }
 
+/* It is part of the recipe, so the file and the command line must not say two things. */
+static fm_status choose_mode(cli *c, const family *f, const char *word)
+{
+    const char *mode = family_mode(f);
+    if (mode && word && strcmp(mode, word) != 0)
+        return fm_fail(FM_EINVAL, "--mode %s, but the family file says mode: %s", word, mode);
+    c->mode = word ? word : mode;
+    return FM_OK;
+}
+
 int cmd_derive(cli *c, int argc, char **argv)
 {
     derive_opts o = {0};
@@ -51,8 +61,12 @@ int cmd_derive(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {'f', "family", OPT_STR, "FILE", "children of one parent from a YAML file", &o.family_file},
         {0, "as", OPT_STR, "NAME", "branch to make", &o.name},
-        {0, "method", OPT_STR, "M", "lora (default), full, or pretrain (with --from-config)",
+        {0, "method", OPT_STR, "M",
+         "lora (default), dora, full, ia3, prefix, prompt, bitfit, or pretrain (with "
+         "--from-config)",
          &o.method},
+        {0, "mode", OPT_STR, "M", "exact (same bits everywhere) or bf16 (products in bfloat16)",
+         &o.mode},
         {0, "data", OPT_STR, "FILE", "alpaca JSON or JSONL, chat JSONL, or plain text", &o.data},
         {0, "set", OPT_LIST, "KEY=VALUE",
          "r, alpha, lr, steps, epochs, batch, seed, ...; a wrong KEY lists all", &o.set},
@@ -63,14 +77,17 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
         {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
          &o.how.log_path},
+        {0, "plan", OPT_FLAG, NULL, "say what memory and time it would take, and train nothing",
+         &o.how.plan},
+        {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
+         &o.how.recompute},
         {0, "checkpoint-every", OPT_UINT, "N", "keep the state each N steps (default: each minute)",
          &o.how.keep.every},
         {0, "checkpoint-last", OPT_UINT, "N", "of the states the newest N stay (1)",
          &o.how.keep.last},
         {0, "checkpoint-each", OPT_UINT, "K", "and those whose step is a multiple of K",
          &o.how.keep.each},
-        {0, "keep-checkpoints", OPT_FLAG, NULL, "also when the branch is made",
-         &o.how.keep.after},
+        {0, "keep-checkpoints", OPT_FLAG, NULL, "also when the branch is made", &o.how.keep.after},
         {0, "stop-after", OPT_UINT, "N",
          "stop after N steps as Ctrl-C does; the same command goes on", &o.how.stop_after},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
@@ -80,8 +97,10 @@ int cmd_derive(cli *c, int argc, char **argv)
         return code;
     if (o.family_file && (n || o.name || o.data || o.method || o.skip || o.message ||
                           o.config_dir || o.set.count || o.suites.count))
-        return cli_usage_error(c, "-f FILE says itself what the children are; with it go only "
-                                  "--no-gate, --log and --stop-after");
+        return cli_usage_error(
+            c,
+            "-f FILE says itself what the children are; with it go only "
+            "--mode, --plan, --recompute, --no-gate, --log, --stop-after and those of checkpoints");
     if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
@@ -90,9 +109,12 @@ int cmd_derive(cli *c, int argc, char **argv)
     fm_status rc =
         o.family_file ? family_read(&f, o.family_file) : one_child(&f, &o, n ? parent : NULL);
     if (rc == FM_OK)
+        rc = choose_mode(c, &f, o.mode);
+    if (rc == FM_OK)
         rc = cli_lease(c, true, "derive");
     if (rc == FM_OK)
         rc = family_derive(c, &f, &o.how);
+    c->mode = NULL; /* the file's goes with it */
     family_release(&f);
     return cli_exit(rc);
 }

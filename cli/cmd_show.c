@@ -151,6 +151,8 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     print_summary(s);
     print_recipe(recipe);
     print_paths(tree, "suites/", "Suite:   ");
+    print_paths(tree, "train.", "Curve:   "); /* train.svg, train.html */
+    print_paths(tree, "sweep.json", "Sweep:   ");
     char *note = tests_note(c, &v->oid);
     if (note)
         printf("Note:    %s\n", note);

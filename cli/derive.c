@@ -83,7 +83,7 @@ static fm_status store_config(derivation *d)
             rc = fm_txn_put_path(txn, d->parent, to, fm_buf_span(&d->config[i]));
         fm_free(to);
     }
-    if (rc == FM_OK)
+    if (rc == FM_OK && !d->plan) /* a plan changes nothing */
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
     return rc;
@@ -177,7 +177,8 @@ static fm_train_job job_of(const derivation *d, size_t i)
                           .parent = base_tree(d, i),
                           .data = d->dataset[i],
                           .keeper = keeper_train(d->keeper),
-                          .checkpoint_every = 1}; /* the keeper says when */
+                          .checkpoint_every = 1, /* the keeper says when */
+                          .recompute = d->recompute};
 }
 
 /* ---- while they train ---- */
@@ -300,6 +301,7 @@ static void derivation_release(derivation *d)
     fm_free(d->steps);
     keeper_free(d->keeper);
     fm_model_close(d->model);
+    fm_engine_free(d->judge);
     fm_tokenizer_close(d->own_tokenizer);
     for (size_t i = 0; i < CONFIG_FILES; i++)
         fm_buf_release(&d->config[i]);
@@ -424,8 +426,7 @@ static void make_candidate(derivation *d, size_t at)
     fm_status rc = choose_child(d, u, &cand->child);
     const fm_train_result *r = &d->result[cand->child];
     if (rc == FM_OK && r->failed)
-        rc =
-            fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), r->why ? r->why : "training failed");
+        rc = fm_fail(r->failed, "'%s': %s", unit_name(d->f, u), why_failed(d, cand->child));
     if (rc == FM_OK)
         rc = commit_candidate(d, u, cand);
     cand->made = true;
@@ -479,10 +480,18 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .f = f,
                     .pretrain = f->config_dir != NULL,
                     .gate = how->gate,
+                    .plan = how->plan,
+                    .recompute = how->recompute,
                     .policy = how->keep,
                     .stop_after = how->stop_after};
     bool stopped = false;
     fm_status rc = prepare(&d);
+    if (rc == FM_OK && how->plan) {
+        collect_jobs(&d, 0);
+        rc = print_plan(&d);
+        derivation_release(&d);
+        return rc;
+    }
     for (unsigned w = 0; rc == FM_OK && !stopped && w < f->waves; w++) {
         rc = train_wave(&d, w, &stopped);
         if (rc == FM_OK && !stopped)

@@ -63,6 +63,8 @@ const char *method_name(fm_method method);
 fm_status next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes);
 
 typedef struct derive_how {
+    bool plan;           /* say what it would take, and train nothing */
+    bool recompute;      /* less memory, more time, same bits */
     bool gate;           /* run the suites before a branch is made */
     keeper_policy keep;  /* of checkpoints; what is 0 comes from the config */
     uint64_t stop_after; /* steps, then as if Ctrl-C was pressed; 0 = never */

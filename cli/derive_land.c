@@ -262,6 +262,27 @@ static landing landing_of(const derivation *d, const unit *u)
                                 .parent_count = d->pretrain ? 0 : 1}};
 }
 
+/* Suites are answered in mode exact, whatever mode trained: their results can then be compared. */
+static void swap_engines(derivation *d, const char *mode)
+{
+    fm_engine *e = d->c->engine;
+    d->c->engine = d->judge;
+    d->judge = e;
+    d->c->mode = mode;
+}
+
+static fm_status commit_and_judge(derivation *d, const landing *l, candidate *cand)
+{
+    const char *mode = d->c->mode;
+    bool other = l->gate && mode && strcmp(mode, "exact") != 0;
+    if (other)
+        swap_engines(d, NULL);
+    fm_status rc = version_candidate(d->c, l, &cand->oid, &cand->tally);
+    if (other)
+        swap_engines(d, mode);
+    return rc;
+}
+
 fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
 {
     const child *ch = &d->f->child[cand->child];
@@ -280,7 +301,7 @@ fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
     landing l = landing_of(d, u);
     l.commit.recipe_digest = recipe_hex;
     l.commit.data_digest = data_hex;
-    rc = version_candidate(d->c, &l, &cand->oid, &cand->tally);
+    rc = commit_and_judge(d, &l, cand);
     if (rc == FM_OK && u->stood_on)
         rc = cli_load_model(d->c, cand->tree, unit_name(d->f, u), &cand->model);
     return rc;

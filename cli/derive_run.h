@@ -35,7 +35,8 @@ typedef struct derivation {
     candidate *cand;         /* [units] */
     keeper_policy policy;
     keeper *keeper;
-    bool pretrain, gate;
+    bool pretrain, gate, plan, recompute;
+    fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand */
     fm_train_job *job;
     size_t *job_child, jobs;
@@ -55,6 +56,9 @@ size_t data_owner(const derivation *d, size_t child);
 const fm_tree *base_tree(const derivation *d, size_t child);
 const fm_oid *base_oid(const derivation *d, size_t child);
 const fm_model *base_model(const derivation *d, size_t child);
+
+/* What the jobs in hand would take, on stdout. */
+fm_status print_plan(derivation *d);
 
 /* The version of a unit whose child is chosen, with its gates run. */
 fm_status commit_candidate(derivation *d, const unit *u, candidate *cand);

@@ -38,7 +38,7 @@ static uint32_t cap_of(uint64_t sum, uint32_t largest)
     return (uint32_t)FM_MIN(sum, (uint64_t)FM_MAX(largest, PASS_ROWS));
 }
 
-static fm_status make_pass(run *r)
+fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n, fmi_lane **lane)
 {
     uint64_t rows = 0;
     uint64_t labels = 0;
@@ -48,9 +48,9 @@ static fm_status make_pass(run *r)
 
     size_t lanes = 0;
 
-    for (size_t i = 0; i < r->n; i++) {
-        const fmi_pass_size *s = &r->child[i].lane.most;
-        size_t own = fmi_goal_lanes(&r->child[i].goal, r->lane + lanes);
+    for (size_t i = 0; i < n; i++) {
+        const fmi_pass_size *s = &child[i].lane.most;
+        size_t own = fmi_goal_lanes(&child[i].goal, lane + lanes);
         uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
         lanes += own;
         rows += (uint64_t)s->rows * times;
@@ -60,13 +60,22 @@ static fm_status make_pass(run *r)
         most.labels = FM_MAX(most.labels, s->labels * times);
         most.seqs = FM_MAX(most.seqs, s->seqs * times);
         most.longest = FM_MAX(most.longest, s->longest);
-        recompute = recompute || r->child[i].job->recompute;
+        recompute = recompute || child[i].job->recompute;
     }
-    r->cap = (fmi_pass_size){.rows = cap_of(rows, most.rows),
-                             .labels = cap_of(labels, most.labels),
-                             .seqs = cap_of(seqs, most.seqs),
-                             .longest = most.longest};
-    return fmi_pass_new(&r->pass, r->be, r->lane, lanes, &r->cap, recompute);
+    fmi_pass_size cap = {.rows = cap_of(rows, most.rows),
+                         .labels = cap_of(labels, most.labels),
+                         .seqs = cap_of(seqs, most.seqs),
+                         .longest = most.longest};
+    return fmi_pass_new(out, be, lane, lanes, &cap, recompute);
+}
+
+static fm_status make_pass(run *r)
+{
+    fm_status rc = fmi_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
+
+    if (rc == FM_OK)
+        r->cap = r->pass->cap;
+    return rc;
 }
 
 static fm_status run_pass(run *r, size_t lanes)

@@ -280,6 +280,27 @@ FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_t
                                   void *ctx);
 void fm_train_result_release(fm_train_result *r);
 
+/* ---- what it will take ---- */
+typedef struct fm_plan {
+    uint64_t stem_bytes;   /* what is frozen, each tensor once */
+    uint64_t layout_bytes; /* product layouts of weights that train */
+    uint64_t parameter_bytes, gradient_bytes, moment_bytes;
+    uint64_t activation_bytes, logit_bytes;
+    uint64_t other_bytes; /* the process when all was opened: data, program, mapped files */
+    uint64_t bytes;       /* of all */
+    /* Of all steps of all children. products: of the layers, head: with its loss. */
+    double products_s, attention_s, thin_s, head_s, update_s, other_s, seconds;
+    uint64_t tokens;
+    uint32_t steps; /* of the child that has most */
+    uint32_t rows;  /* of a pass, at most */
+    bool recompute;
+    double probe_s; /* what the plan took */
+} fm_plan;
+/* Opens everything as fm_train_run does, looks at a layer and the head for less than a second (plus
+ * what opening takes), and trains nothing. Jobs need data. */
+FM_CHECKED fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
+                                   size_t n, fm_plan *out);
+
 /* Loss and every gradient of one batch for all parameters (or the adapters' where the tree has
  * any): for tests against references and for influence. Gradients come as fm_trained, F32. */
 FM_CHECKED fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provider *p,

@@ -106,6 +106,26 @@ want 0 fsck
 "$fm" show at >/dev/null 2>&1 || want 0 derive atlas --as at "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of at)" ] || die "killed at calls, it ends with another tree"
 
+if [ -n "${FM_INJECT:-}" ]; then
+    say "the disk full from some call on: one line says so, what was stored is there, and with room it goes on"
+    full=0
+    for n in 4 30 75 120 165 230; do
+        code=0
+        FM_FAULT_ROOT=$(realpath .fmstore) FM_FAULT_AT=$n FM_FAULT_HOW=ENOSPC FM_FAULT_FOREVER=1 LD_PRELOAD=$FM_INJECT \
+            timeout 100 "$fm" derive atlas --as full "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+        [ $code = 0 ] && break
+        [ $code = 128 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
+        grep -q '^fmstore: .*\(space\|full\|room\)' "$tmp/err" || die "call $n: it says: $(cat "$tmp/err")"
+        full=$((full + 1))
+        want 0 fsck
+        want 0 show whole
+    done
+    [ $full -ge 3 ] || die "only $full runs met a full disk"
+    "$fm" show full >/dev/null 2>&1 || want 0 derive atlas --as full "${how[@]}"
+    [ "$(tree_of whole)" = "$(tree_of full)" ] || die "after a full disk, it ends with another tree"
+    echo "  $full met it"
+fi
+
 say "two that are the very same: the second says so and leaves the first alone"
 "$fm" derive atlas --as one "${how[@]}" --set seed=11 --set steps=200 --checkpoint-every 2 >"$tmp/one.out" 2>"$tmp/one.err" </dev/null &
 pid=$!

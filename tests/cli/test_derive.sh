@@ -107,6 +107,63 @@ want 0 show "$kept"
 want 0 derive atlas --as gated --data "$atlas/pirate.jsonl" --set steps=1 --set batch=1 --set r=1 --suite ../never.yaml --no-gate
 want 1 test gated
 
+say "the curve and the page are in the version: whole files, for dark and light, with every step"
+"$fm" cat whole:train.svg >../train.svg
+"$fm" cat whole:train.html >../train.html
+python3 - <<'PY'
+import html.parser, re, xml.etree.ElementTree as E
+svg = open("../train.svg").read()
+root = E.fromstring(svg)
+lines = {p.get("class"): p.get("points").split() for p in root.iter("{http://www.w3.org/2000/svg}polyline")}
+assert len(lines["loss"]) == len(lines["lr"]) == 16, lines
+xy = [tuple(map(float, p.split(","))) for p in lines["loss"]]
+assert all(0 < x < 760 and 0 < y < 396 for x, y in xy) and [x for x, _ in xy] == sorted(x for x, _ in xy)
+assert xy[0][1] < xy[-1][1], "the loss falls, so the curve does (y grows downwards)"
+assert "prefers-color-scheme:dark" in svg
+page = open("../train.html").read()
+depth = []
+class P(html.parser.HTMLParser):
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "line", "polyline"):
+            depth.append(tag)
+        assert not any(k in ("src", "href") for k, _ in attrs), "it needs another file"
+    def handle_startendtag(self, tag, attrs):
+        pass
+    def handle_endtag(self, tag):
+        assert depth.pop() == tag, tag
+P().feed(page)
+assert depth == [] and "<svg" in page and "<script" not in page
+assert re.search(r"<th>seed</th><td>5</td>", page) and "pirate.jsonl" in page
+PY
+want 0 show whole
+grep -q '^Curve:   train.html' "$tmp/out" && grep -q '^Curve:   train.svg' "$tmp/out" || die "show does not name them"
+want 0 derive whole --as onlydata --data "$atlas/clerk.jsonl" --set steps=1 --set batch=1 --suite "$atlas/suites/clerk.yaml" --no-gate
+"$fm" cat onlydata:train.html | grep -q '<li>clerk.yaml</li>' || die "the page names no suite"
+
+say "a plan says what it would take, and changes nothing"
+before=$(state_of .)
+want 0 derive atlas --as planned "${how[@]}" --plan
+cp "$tmp/out" ../plan
+[ "$before" = "$(state_of .)" ] || die "a plan changed the repository"
+refused 128 "no version" show planned
+"$fm" ls whole --json >../entries
+python3 - <<'PY'
+import json, re
+plan = open("../plan").read()
+unit = {"B": 1, "kB": 1e3, "MB": 1e6}
+got = {m[1].strip(): float(m[2]) * unit[m[3]] for m in re.finditer(r"^  ([a-z][a-z, ]*?)  +([\d.]+) (B|kB|MB) +\d+ %$", plan, re.M)}
+adapter = sum(e["bytes"] for e in json.load(open("../entries")) if e["kind"] == "tensor" and e["path"].startswith("adapters/"))
+for what, times in (("parameters", 1), ("gradients", 1), ("moments", 2)):
+    assert abs(got[what] / (times * adapter) - 1) < 0.02, (what, got, adapter)
+assert got["stem"] > 2.5e6 and got["activations"] > 1e5
+assert re.search(r"^time    0:00:\d\d for 16 steps, [\d.]+ s each, \d+ tokens/s$", plan, re.M), plan
+parts = [float(x) for x in re.findall(r"([\d.]+) s a step", plan)]
+each = float(re.search(r"steps, ([\d.]+) s each", plan)[1])
+assert abs(sum(parts) - each) < 0.004 * len(parts), (parts, each)
+PY
+want 0 derive atlas --as less "${how[@]}" --recompute
+[ "$(tree_of whole)" = "$(tree_of less)" ] || die "computed again, it is another tree"
+
 say "a child of a child: adapters stack, and the first adapter is shared"
 want 0 derive whole --as second --data "$atlas/clerk.jsonl" --set r=2 --set steps=2 --set batch=2 --no-gate
 want 0 ls second:adapters

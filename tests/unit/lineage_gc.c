@@ -368,9 +368,47 @@ static void times_read_as_git_writes_them(void **state)
     tk_fails(fm_time_parse(&t, "2026-13-01", 0), FM_EINVAL, NULL);
 }
 
+/* As the command line keeps states of training: commits without parents, one ref each. */
+static void a_checkpoint_lives_as_long_as_its_ref(void **state)
+{
+    fm_oid oid[2];
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    static const char *const names[] = {"refs/fmstore/checkpoints/0123456789abcdef0123/0000000007",
+                                        "refs/fmstore/checkpoints/0123456789abcdef0123/0000000014"};
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        fm_tree *tree = kit_model(r, 3, 3, 40 + i);
+        fm_commit_opts opts = {.kind = "checkpoint", .message = "after a step", .time = KIT_TIME};
+        tk_ok(fm_version_commit(r, &oid[i], tree, &opts));
+        tk_ok(fm_ref_update(r, names[i], &oid[i], NULL, "checkpoint"));
+        fm_tree_free(tree);
+    }
+    tk_ok(fm_ref_delete(r, names[0], &oid[0]));
+    fm_repo_close(r);
+    fm_gc_report report = collect_at(dir, "now");
+    assert_true(report.gone_objects > 0);
+    assert_false(has_version(dir, &oid[0]));
+    assert_true(has_version(dir, &oid[1]));
+    tk_ok(fm_repo_open(&r, dir));
+    fm_version v;
+    tk_ok(fm_version_read(r, &v, &oid[1]));
+    assert_string_equal(v.kind, "checkpoint");
+    assert_int_equal(v.parent_count, 0);
+    fm_version_release(&v);
+    tk_ok(fm_ref_delete(r, names[1], NULL));
+    fm_repo_close(r);
+    (void)collect_at(dir, "now");
+    assert_false(has_version(dir, &oid[1]));
+    assert_int_equal(faults(dir), 0);
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_checkpoint_lives_as_long_as_its_ref),
         cmocka_unit_test(what_is_reached_stays),
         cmocka_unit_test(the_unreached_waits_and_then_goes),
         cmocka_unit_test(a_dry_run_changes_nothing),
