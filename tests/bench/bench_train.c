@@ -61,7 +61,7 @@ static void take_turns(const tb_bench *b, fm_engine *e, const tb_case *c, seen *
 static bool measure(const tb_bench *b, const tb_case *c, seen *s)
 {
     fm_engine *e = NULL;
-    fm_status rc = bk_engine(&e, b->threads, c->mode, 0);
+    fm_status rc = bk_engine(&e, b->threads, c->mode, TB_ROWS);
 
     if (rc == FM_EUNSUPPORTED) {
         printf("| %s | skipped: %s |\n", c->name, fm_error_text());

@@ -5,6 +5,8 @@
 #include "tests/bench/bench_kit.h"
 #include "train/train.h"
 
+#define TB_ROWS 512u /* of an inference step: nothing here infers */
+
 typedef struct tb_case {
     const char *name;
     const char *mode; /* of the engine */

@@ -105,7 +105,7 @@ int tb_peak_child(const tb_bench *b, const tb_case *c, bool recompute)
     fm_engine *e = NULL;
     tb_run r = {0};
 
-    tk_ok(bk_engine(&e, b->threads, c->mode, 0));
+    tk_ok(bk_engine(&e, b->threads, c->mode, TB_ROWS));
     tb_train(b, e, c, 0, c->children, recompute, 1, &r);
     printf("{\"peak_mb\": %.1f, \"loss\": %.9g, \"seconds\": %.4f}\n", status_mb("VmHWM:"), r.loss,
            r.step);
