@@ -1,185 +1,237 @@
-/* bench_train.c - one LoRA step of SmolLM2 (f32, batch 4 x 128) against the time that its matrix
- * products alone would take.
+/* bench_train.c - training SmolLM2-135M beside PyTorch + PEFT, and each figure beside its limit.
  *
- * usage: bench_train [threads] [steps]     1 thread is timed by the CPU's clock, which a busy
- *                                          machine does not disturb; more by the wall's
- * FLOPs of a step: 4 N D for the linear layers (forward, and the gradient of the input; frozen
- * weights have none) and 4 V H R for the head. Limits taken between the steps, in the same run: our
- * own `linear`, and oneDNN's f32 matmul, on the same shapes with the same rows. */
-#include <omp.h>
+ * usage: FM_TORCH=PYTHON bench_train [--threads N] [--turns N] [--steps N] [--only WORDS]
+ *
+ * Sides take turns in one run (us, the limit, them), the best turn counts. Limit: the time that
+ * oneDNN needs for the products of the step alone, f32 or bf16 as the case computes
+ * (train_limits.c). FM_TORCH: a python with torch, transformers, peft and gguf; without it their
+ * column is empty. --threads 1 is timed by the process's own clock on both sides, which a busy
+ * machine hardly disturbs. --only: cases whose name holds WORDS. */
 #include <stdlib.h>
-#include <time.h>
 
-#include "tests/bench/bench_kit.h"
-#include "train/train.h"
+#include "tests/bench/train_bench.h"
 
-#define BATCH 4u
-#define TOKENS 128u
-#define SHAPES 5u
+#define LORA FM_METHOD_LORA
+#define PEER "lora-4x128"
 
-typedef struct product {  /* one linear layer on the rows of a step */
-    uint32_t n, k, times; /* times: how often a forward has it */
-    uint32_t m;
-    fm_weight *w;
-    bk_product *theirs;
-    double ours, peer; /* best seconds */
-} product;
+static const tb_case cases[] = {
+    {"LoRA 4 x 128, f32", "exact", LORA, 1, 4, 128, 0.75, 0, PEER, "f32"},
+    {"LoRA 4 x 128, bf16", "bf16", LORA, 1, 4, 128, 0.65, 0, PEER, "bf16"},
+    {"8 children, 8 tokens each, f32", "exact", LORA, 8, 1, 8, 0, 1.6, "lora-1x8", "f32"},
+    {"8 children, 32 tokens each, f32", "exact", LORA, 8, 1, 32, 0, 1.15, "lora-1x32", "f32"},
+    {"8 children, 512 tokens each, f32", "exact", LORA, 8, 4, 128, 0, 1.0, PEER, "f32"},
+    {"full fine-tune 4 x 128, f32", "exact", FM_METHOD_FULL, 1, 4, 128, 0.80, 0, "full-4x128",
+     "f32"},
+};
+static const tb_case memory_case = {
+    "peak memory, LoRA 8 x 256, f32", "exact", LORA, 1, 8, 256, 0, 0, "lora-8x256", "f32"};
 
-typedef struct bench {
-    fm_backend *be;
-    product p[SHAPES];
-    float *x, *y, *w;
-    double step, mark; /* best step, end of the pause before this one */
-    uint32_t steps;
-} bench;
+typedef struct seen {
+    tb_run pass, solo;
+    tb_peer peer;
+    double limit, flops;
+} seen;
 
-static clockid_t clock_id = CLOCK_MONOTONIC;
+/* ==== one case ==== */
 
-static double now_s(void)
+static int kind_of(const tb_case *c)
 {
-    struct timespec t;
-    (void)clock_gettime(clock_id, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    bool bf16 = strcmp(c->mode, "bf16") == 0 && tb_limit_has(BK_BF16);
+    return bf16 ? BK_BF16 : BK_F32;
 }
 
-static void must(int rc, const char *what)
+static void take_turns(const tb_bench *b, fm_engine *e, const tb_case *c, seen *s)
 {
-    if (rc == 0)
-        return;
-    fprintf(stderr, "%s: %d %s\n", what, rc, fm_error_text());
-    exit(1);
-}
+    tb_limit *limit = tb_limit_open(&b->arch, kind_of(c), c->children * c->batch * (c->tokens - 1),
+                                    c->method == FM_METHOD_FULL);
 
-static void measure(bench *b, product *p)
-{
-    for (int i = 0; i < 6; i++) {
-        double t = now_s();
-        bk_product_run(p->theirs);
-        t = now_s() - t;
-        p->peer = t < p->peer ? t : p->peer;
+    for (uint32_t i = 0; i < b->turns; i++) {
+        tb_train(b, e, c, 0, c->children, false, b->steps, &s->pass);
+        tb_limit_take(limit);
+        if (c->children > 1)
+            tb_train(b, e, c, i % c->children, 1, false, b->steps, &s->solo);
+        if (c->peer)
+            (void)tb_peer_turn(b, c->peer, c->peer_dtype, b->steps, &s->peer);
     }
-    bk_rest();
-    for (int i = 0; i < 6; i++) {
-        double t = now_s();
-        b->be->linear(b->be, b->y, p->n, b->x, p->k, p->w, NULL, NULL, p->m);
-        must(b->be->sync(b->be), "linear");
-        t = now_s() - t;
-        p->ours = t < p->ours ? t : p->ours;
-    }
+    s->limit = tb_limit_s(limit);
+    s->flops = tb_limit_flops(limit);
+    tb_limit_close(limit);
 }
 
-static bool between_steps(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
+static bool measure(const tb_bench *b, const tb_case *c, seen *s)
 {
-    (void)n;
-    (void)drop;
-    bench *b = ctx;
-    double t = now_s() - b->mark;
+    fm_engine *e = NULL;
+    fm_status rc = bk_engine(&e, b->threads, c->mode, TB_ROWS);
 
-    if (p->step > 0 && t < b->step)
-        b->step = t;
-    printf("step %u: %.3f s, loss %.4f\n", p->step, t, p->loss);
-    for (size_t i = 0; i < SHAPES; i++)
-        measure(b, &b->p[i]);
-    b->mark = now_s();
+    if (rc == FM_EUNSUPPORTED) {
+        printf("| %s | skipped: %s |\n", c->name, fm_error_text());
+        return false;
+    }
+    tk_ok(rc);
+    take_turns(b, e, c, s);
+    fm_engine_free(e);
+    return true;
+}
+
+/* ==== the table ==== */
+
+static const char *mark(bool reached)
+{
+    return reached ? "" : " **missed**";
+}
+
+static void print_peer(const tb_case *c, const seen *s, double tokens)
+{
+    double step = s->peer.step * c->children;
+
+    if (s->peer.step <= 0)
+        printf(" - | - |");
+    else
+        printf(" %.0f | %.2f |", tokens / step, step / s->pass.step);
+}
+
+static void print_case(const tb_case *c, const seen *s)
+{
+    double tokens = (double)c->children * c->batch * c->tokens;
+    double share = s->limit / s->pass.step;
+
+    printf("| %s | %.0f |", c->name, tokens / s->pass.step);
+    print_peer(c, s, tokens);
+    printf(" %.0f: %s %.0f GFLOP/s | %.0f %%", tokens / s->limit, bk_kind_name[kind_of(c)],
+           1e-9 * s->flops / s->limit, 100 * share);
+    if (c->share > 0)
+        printf(" (%.0f)%s", 100 * c->share, mark(share >= c->share));
+    if (c->solo > 0) {
+        double gain = c->children * s->solo.step / s->pass.step;
+        printf("; **%.2f x** %u solo runs (%.2f)%s", gain, c->children, c->solo,
+               mark(gain >= c->solo));
+    }
+    printf(" |\n");
+}
+
+/* Both sides must have computed the same: else their times mean nothing. f32 sums in another order
+ * move this loss by 1e-5, bf16 by some 1e-2. */
+static bool same_loss(const tb_case *c, const seen *s)
+{
+    double gap = s->pass.loss - s->peer.loss;
+    double room = strcmp(c->mode, "exact") == 0 ? 1e-3 : 0.1;
+
+    gap = gap < 0 ? -gap : gap;
+    if (s->peer.step <= 0 || gap <= room)
+        return true;
+    fprintf(stderr, "%s: the first loss is %.6f here and %.6f there\n", c->name, s->pass.loss,
+            s->peer.loss);
     return false;
 }
 
-static void open_products(bench *b, const fm_arch *a, uint32_t rows)
+static void print_memory(const tb_bench *b)
 {
-    uint32_t kv = a->kv_heads * a->head_dim;
-    const product shape[SHAPES] = {{.n = a->hidden, .k = a->hidden, .times = 2 * a->layers},
-                                   {.n = kv, .k = a->hidden, .times = 2 * a->layers},
-                                   {.n = a->inter, .k = a->hidden, .times = 2 * a->layers},
-                                   {.n = a->hidden, .k = a->inter, .times = a->layers},
-                                   {.n = a->vocab, .k = a->hidden, .times = 1}};
-    size_t widest = (size_t)rows * a->vocab;
+    static const char *const theirs[] = {"lora-8x256", "lora-8x256-checkpoint"};
+    static const char *const how[] = {"", ", recomputing"};
+    static const double goal[] = {3000, 1500};
 
-    b->x = fm_calloc((size_t)rows * a->inter, sizeof(float));
-    b->y = fm_calloc(widest, sizeof(float));
-    b->w = fm_calloc((size_t)a->vocab * a->hidden, sizeof(float));
-    must(!(b->x && b->y && b->w), "memory");
-    for (size_t i = 0; i < SHAPES; i++) {
-        b->p[i] = shape[i];
-        b->p[i].m = rows;
-        b->p[i].ours = b->p[i].peer = 1e9;
-        must(b->be->weight_new(b->be, &b->p[i].w, FM_ROLE_LINEAR, FM_F32, shape[i].n, shape[i].k,
-                               b->w),
-             "weight");
-        b->p[i].theirs = bk_product_open(BK_F32, rows, shape[i].n, shape[i].k);
+    printf("\n| memory | fmstore MB | PyTorch + PEFT MB (its libraries) | goal "
+           "|\n|---|---|---|---|\n");
+    for (int i = 0; i < 2; i++) {
+        tb_peer peer = {0};
+        double mb = tb_peak_mb(b, &memory_case, i == 1);
+        printf("| %s%s | %.0f |", memory_case.name, how[i], mb);
+        if (tb_peer_turn(b, theirs[i], "f32", 1, &peer))
+            printf(" %.0f (%.0f) |", peer.peak_mb, peer.imports_mb);
+        else
+            printf(" - |");
+        printf(" %.0f%s |\n", goal[i], mark(mb > 0 && mb <= goal[i]));
+        fflush(stdout);
     }
 }
 
-static void report(const bench *b)
+static void print_command(const tb_bench *b, double theirs)
 {
-    double flops = 0.0;
-    double ours = 0.0;
-    double peer = 0.0;
+    double ours = tb_command_s(b);
 
-    for (size_t i = 0; i < SHAPES; i++) {
-        const product *p = &b->p[i];
-        flops += 4.0 * p->m * p->n * p->k * p->times;
-        ours += 2.0 * p->ours * p->times;
-        peer += 2.0 * p->peer * p->times;
-    }
-    printf("step %.3f s, %.0f tokens/s, %.1f GFLOP at %.0f GFLOP/s\n", b->step,
-           BATCH * TOKENS / b->step, 1e-9 * flops, 1e-9 * flops / b->step);
-    printf("products alone: ours %.3f s (%.0f GFLOP/s), oneDNN %.3f s (%.0f GFLOP/s)\n", ours,
-           1e-9 * flops / ours, peer, 1e-9 * flops / peer);
-    printf("the step runs at %.0f %% of our products' rate, %.0f %% of oneDNN's\n",
-           100.0 * ours / b->step, 100.0 * peer / b->step);
+    printf(
+        "\n| command to first step | fmstore s | PyTorch + PEFT s | goal |\n|---|---|---|---|\n");
+    printf("| model in the store, 999 instructions |");
+    if (ours > 0)
+        printf(" %.2f |", ours);
+    else
+        printf(" - |");
+    if (theirs > 0)
+        printf(" %.1f (without data) |", theirs);
+    else
+        printf(" - |");
+    printf(" 0.5%s |\n", mark(ours > 0 && ours <= 0.5));
 }
 
-static void run(bench *b, fm_engine *e, const fm_source *src)
+static int run_all(const tb_bench *b, const char *only)
 {
-    fm_train_job j = {.name = "bench",
-                      .config = fm_train_defaults(FM_METHOD_LORA),
-                      .parent = fm_source_tree(src)};
-    fm_provider p = fm_source_provider(src);
-    size_t n = (size_t)b->steps * BATCH * TOKENS;
-    int32_t *ids = fm_malloc(n * sizeof(int32_t));
-    fm_train_result r;
+    char cpu[128];
+    tb_peer peer = {0};
+    int rc = 0;
 
-    must(!ids, "memory");
-    for (size_t i = 0; i < n; i++)
-        ids[i] = (int32_t)(i * 7919u % 40000u) + 100;
-    j.config.steps = b->steps;
-    j.config.max_tokens = TOKENS;
-    j.batch_ids = j.batch_labels = ids;
-    b->mark = now_s();
-    must(fm_train_run(e, &p, &j, 1, &r, between_steps, b), "train");
-    fm_train_result_release(&r);
-    fm_free(ids);
+    printf("%s, %u threads%s, best of %u turns of %u steps\n\n", bk_cpu_name(cpu, sizeof(cpu)),
+           b->threads, b->threads == 1 ? " (by its own clock)" : "", b->turns, b->steps);
+    printf("| work | fmstore tok/s | PyTorch + PEFT | ratio | limit tok/s | share (goal) |\n"
+           "|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+        seen s = {0};
+        if (!strstr(cases[i].name, only) || !measure(b, &cases[i], &s))
+            continue;
+        print_case(&cases[i], &s);
+        fflush(stdout);
+        rc = same_loss(&cases[i], &s) ? rc : 1;
+        if (s.peer.step > 0)
+            peer = s.peer;
+    }
+    if (strstr(memory_case.name, only))
+        print_memory(b);
+    if (strstr("command to first step", only))
+        print_command(b, peer.before_first_step);
+    if (peer.step > 0)
+        printf("\nPeer: %s\n", peer.what);
+    return rc;
+}
+
+/* ==== options ==== */
+
+static uint32_t number(const char *text)
+{
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
 }
 
 int main(int argc, char **argv)
 {
+    const char *only = "", *memory = NULL;
     char *path = tk_smollm2_gguf();
-    fm_engine_opts o = fm_engine_defaults();
-    fm_engine *e = NULL;
-    fm_source *src = NULL;
-    fm_arch arch;
-    bench b = {.step = 1e9, .steps = 6};
+    tb_bench b = {
+        .threads = 2, .turns = 3, .steps = 3, .python = getenv("FM_TORCH"), .model = path};
+    int rc;
 
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--threads") == 0)
+            b.threads = number(argv[i + 1]);
+        else if (strcmp(argv[i], "--turns") == 0)
+            b.turns = number(argv[i + 1]);
+        else if (strcmp(argv[i], "--steps") == 0)
+            b.steps = number(argv[i + 1]);
+        else if (strcmp(argv[i], "--only") == 0)
+            only = argv[i + 1];
+        else if (strcmp(argv[i], "--memory") == 0)
+            memory = argv[i + 1];
+    }
     if (!path)
         return tk_skip("SmolLM2's GGUF is not on this machine (FM_MODELS)");
-    o.threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0;
-    b.steps = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 6;
-    if (o.threads > 0)
-        omp_set_num_threads((int)o.threads);
-    if (o.threads == 1)
-        clock_id = CLOCK_PROCESS_CPUTIME_ID;
-    must(fm_engine_new(&e, &o), "engine");
-    must(fm_source_open(&src, path), path);
-    must(fm_arch_of_tree(&arch, fm_source_tree(src), path), path);
-    b.be = fm_engine_backend(e);
-    printf("backend %s %s\n", b.be->name, b.be->isa);
-    open_products(&b, &arch, BATCH * (TOKENS - 1));
-    run(&b, e, src);
-    report(&b);
-    for (size_t i = 0; i < SHAPES; i++)
-        b.be->weight_free(b.be, b.p[i].w);
-    fm_source_close(src);
-    fm_engine_free(e);
+    if (argc % 2 == 0 || b.threads == 0 || b.turns == 0 || b.steps == 0) {
+        fprintf(stderr,
+                "usage: bench_train [--threads N] [--turns N] [--steps N] [--only WORDS]\n");
+        return 2;
+    }
+    bk_clock(b.threads);
+    tk_ok(fm_source_open(&b.src, path));
+    tk_ok(fm_arch_of_tree(&b.arch, fm_source_tree(b.src), path));
+    rc = memory ? tb_peak_child(&b, &memory_case, strcmp(memory, "recompute") == 0)
+                : run_all(&b, only);
+    fm_source_close(b.src);
     fm_free(path);
-    return 0;
+    return rc;
 }
