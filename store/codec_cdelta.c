@@ -102,7 +102,7 @@ static void put_tails(fmi_cdelta *w, fm_buf *out, size_t n, layout l)
     for (; i < n; i++) {
         uint32_t z = get_z(w->z, i, l);
         w->symbol[i] = symbol_of(z);
-        w->histogram[0][(size_t)w->table[i] << 7 | w->symbol[i]]++;
+        w->histogram[i & 1][(size_t)w->table[i] << 7 | w->symbol[i]]++;
         put_tail(&t, z, w->symbol[i]);
     }
     for (size_t k = 0; k < (size_t)CONTEXTS * FMI_CRANS_SYMBOLS; k++)

@@ -1,8 +1,8 @@
 /* search.h - finds by itself what a new tensor is best coded against: a stored tensor, or a recipe
  * over stored tensors (recipe.h).
  *
- * Only trees that were offered are looked at, and where one candidate alone is at hand it is taken
- * unseen. Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the
+ * Only trees that were offered are looked at. Where one candidate alone is at hand it is taken if it
+ * is a relation at all. Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the
  * best two by the coded size of that leaf. The work a tensor is bounded: at most 8 tensors at its
  * path, 4 pairs of LoRA factors, 8 tensors of whose rows it may consist (64 MiB of them and 2^20
  * rows are read), and 700 trials of windows. The same offers in the same order give the same

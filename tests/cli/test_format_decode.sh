@@ -4,8 +4,9 @@ set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 command -v python3 >/dev/null || { echo "skip: no python3"; exit 77; }
 packs=("$here"/format/golden/*.pack "$here"/format/golden/codecs/*.pack "$here"/format/golden_recipes/*.pack
-    "$here"/format/golden_adamw/*.pack)
+    "$here"/format/golden_quantize/*.pack "$here"/format/golden_adamw/*.pack)
 python3 "$here/format/decode.py" "${packs[@]}" || exit $?
+python3 "$here/format/quantize_check.py" "$here/format/golden/quantize.bin" || exit 1
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 for pack in "${packs[@]}"; do

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 
+import blocks
 import recipes
 
 LEAF = 1 << 20
@@ -18,9 +19,7 @@ FLOATS = {"F32": (4, 23, 255), "BF16": (2, 7, 255), "F16": (2, 10, 31)}
 UNITS = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
 CODECS = ["raw", "const", "planes", "bytes", "same", "delta", "xor", "exps", "cdelta", "narrow",
           "narrow-delta", "palette", "blocks", "mixed"]
-BLOCKS = {2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34),
-          12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 20: ("IQ4_NL", 32, 18)}
-IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+BLOCKS = {2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 20: "IQ4_NL"}
 
 
 def find_zstd():
@@ -291,58 +290,14 @@ def palette(coded, size, unit, zstd):
     return b"".join(value[i] for i in index)
 
 
-def f16_at(b, at):
-    return struct.unpack_from("<e", b, at)[0]
-
-
-def scale_min(s, j):
-    if j < 4:
-        return s[j] & 63, s[j + 4] & 63
-    return s[j + 4] & 15 | s[j - 4] >> 6 << 4, s[j + 4] >> 4 | s[j] >> 6 << 4
-
-
-def dequantize(name, b):
-    """The floats of one block, in doubles: products of these factors are exact there, so that packing
-    them as F32 rounds once, as ggml does."""
-    if name == "Q8_0":
-        return [q * f16_at(b, 0) for q in struct.unpack_from("<32b", b, 2)]
-    if name == "IQ4_NL":
-        return [f16_at(b, 0) * IQ4_NL[b[2 + i % 16] >> 4 * (i // 16) & 15] for i in range(32)]
-    if name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1"):
-        at = 4 if name[3] == "1" else 2
-        high = 0
-        if name[1] == "5":
-            high, = struct.unpack_from("<I", b, at)
-            at += 4
-        q = [(b[at + i % 16] >> 4 * (i // 16) & 15) | (high >> i & 1) << 4 for i in range(32)]
-        if name[3] == "1":
-            return [v * f16_at(b, 0) + f16_at(b, 2) for v in q]
-        return [(v - (16 if name[1] == "5" else 8)) * f16_at(b, 0) for v in q]
-    if name == "Q6_K":
-        out = []
-        for e in range(256):
-            half, quarter, i = e // 128, e % 128 // 32, e % 32
-            low, high = b[half * 64 + quarter % 2 * 32 + i], b[128 + half * 32 + i]
-            q = (low >> 4 if quarter > 1 else low & 15) | (high >> 2 * quarter & 3) << 4
-            out.append(f16_at(b, 208) * struct.unpack_from("<b", b, 192 + e // 16)[0] * (q - 32))
-        return out
-    out, five = [], name == "Q5_K"
-    for e in range(256):
-        j, i = divmod(e, 32)
-        sc, m = scale_min(b[4:16], j)
-        q = b[(48 if five else 16) + j // 2 * 32 + i] >> j % 2 * 4 & 15
-        q |= (b[16 + i] >> j & 1) << 4 if five else 0
-        out.append(f16_at(b, 0) * sc * q - f16_at(b, 2) * m)
-    return out
-
-
-def blocks(coded, size, zstd):
-    name, elems, width = BLOCKS[coded[0]]
+def dequantized(coded, size, zstd):
+    name = BLOCKS[coded[0]]
+    elems, width = blocks.SIZE[name]
     rest_bytes, = struct.unpack_from("<I", coded, 2)
     rest = coded[6:6 + rest_bytes]
     count = size // 4 // elems
     got = leaf(coded[1], coded[6 + rest_bytes:], count * width, name, None, zstd)
-    out = [struct.pack("<%df" % elems, *dequantize(name, got[k * width:(k + 1) * width]))
+    out = [struct.pack("<%df" % elems, *blocks.dequantize(name, got[k * width:(k + 1) * width]))
            for k in range(count)]
     at = 4
     for _ in range(struct.unpack_from("<I", rest)[0]):
@@ -475,7 +430,7 @@ def leaf(codec, coded, size, dtype, parent, zstd):
     if name == "delta":
         return delta(coded, size, dtype, parent, zstd)
     if name == "blocks":
-        return blocks(coded, size, zstd)
+        return dequantized(coded, size, zstd)
     if name == "narrow":
         return narrow(coded, size, None, zstd)
     if name == "narrow-delta":

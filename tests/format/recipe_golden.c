@@ -1,6 +1,7 @@
-/* The golden pack of recipes must decode for ever: every operation but quantize, chains of them,
- * leaves that the recipe gives whole and leaves that differ from it. The pack is built here from the pure
- * parts, so that what the search would choose is of no account. FM_BLESS=FOLDER writes it. */
+/* The golden packs of recipes must decode for ever: every operation, chains of them, leaves that the
+ * recipe gives whole and leaves that differ from it; quantize, all types, in a pack of its own. The packs are built
+ * here from the pure parts, so that what the search would choose is of no account. FM_BLESS=FOLDER writes
+ * them to folders in it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +11,7 @@
 #include "store/store.h"
 #include "tests/testkit.h"
 
-#define GOLDEN "tests/format/golden_recipes"
-enum { OBJECTS = 18, LEAF_MAX = 8192 };
+enum { OBJECTS_MAX = 24, LEAF_MAX = 8192 };
 
 typedef struct object {
     fm_dtype dtype;
@@ -21,7 +21,7 @@ typedef struct object {
     unsigned changed; /* elements that are not as predicted */
 } object;
 
-static const object objects[OBJECTS] = {
+static const object operations[] = {
     {FM_F32, {2, {24, 40}}, 0, 0, {0}, 0},
     {FM_F32, {2, {24, 40}}, 0, 0, {0}, 0},
     {FM_F32, {2, {3, 40}}, 0, 0, {0}, 0},
@@ -52,6 +52,41 @@ static const object objects[OBJECTS] = {
     {FM_F32, {2, {24, 40}}, FMI_OP_GATHER, FMI_GATHER_UNROTARY, {17}, 1},
 };
 
+/* Of float32, float16 and bfloat16, and of blocks. */
+static const object quantized[] = {
+    {FM_F32, {2, {6, 256}}, 0, 0, {0}, 0},
+    {FM_BF16, {2, {6, 256}}, FMI_OP_CAST, 0, {1}, 0},
+    {FM_F16, {2, {6, 256}}, FMI_OP_CAST, 0, {1}, 0},
+    {FM_Q8_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {1}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 1, {2}, 1},
+    {FM_Q4_1, {2, {6, 256}}, FMI_OP_QUANT, 2, {2}, 0},
+    {FM_Q5_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {3}, 0},
+    {FM_Q5_1, {2, {6, 256}}, FMI_OP_QUANT, 1, {1}, 3},
+    {FM_IQ4_NL, {2, {6, 256}}, FMI_OP_QUANT, 2, {1}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {1}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {2}, 0},
+    {FM_Q4_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {3}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {2}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {3}, 0},
+    {FM_Q5_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {1}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 0, {3}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 1, {1}, 0},
+    {FM_Q6_K, {2, {6, 256}}, FMI_OP_QUANT, 2, {2}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {4}, 0},
+    {FM_Q4_0, {2, {6, 256}}, FMI_OP_QUANT, 0, {16}, 0},
+};
+
+typedef struct golden_pack {
+    const char *folder; /* of tests/format */
+    const object *object;
+    uint32_t count;
+} golden_pack;
+
+static const golden_pack packs_of[] = {
+    {"golden_recipes", operations, FM_ARRAY_LEN(operations)},
+    {"golden_quantize", quantized, FM_ARRAY_LEN(quantized)},
+};
+
 typedef struct made {
     uint8_t bytes[LEAF_MAX];
     fmi_record r;
@@ -59,6 +94,7 @@ typedef struct made {
 
 typedef struct world {
     made *all;
+    const golden_pack *golden;
     const object *of;
 } world;
 
@@ -113,7 +149,7 @@ static void make(world *w, uint32_t k, fm_buf *pack, fm_hasher *heads, fmi_coder
     uint8_t params[128], predicted[LEAF_MAX];
     fmi_leaf_row row;
     fm_buf head, coded;
-    w->of = &objects[k];
+    w->of = &w->golden->object[k];
     m->r.dtype = w->of->dtype;
     m->r.shape = w->of->shape;
     m->r.leaf_count = 1;
@@ -160,10 +196,10 @@ static void make_all(world *w, fm_buf *pack)
     tk_ok(fmi_coder_new(&coder));
     fmi_pack_header(frame, FMI_PACK_RECIPES);
     fm_buf_append(pack, frame, sizeof frame);
-    for (uint32_t k = 0; k < OBJECTS; k++)
+    for (uint32_t k = 0; k < w->golden->count; k++)
         make(w, k, pack, heads, coder);
     tk_ok(fm_hasher_final(heads, &sum));
-    fmi_pack_footer(frame, OBJECTS, pack->len + FMI_PACK_FOOTER_BYTES, &sum);
+    fmi_pack_footer(frame, w->golden->count, pack->len + FMI_PACK_FOOTER_BYTES, &sum);
     fm_buf_append(pack, frame, FMI_PACK_FOOTER_BYTES);
     tk_ok(fm_buf_ok(pack));
     fm_hasher_free(heads);
@@ -181,9 +217,9 @@ static void place(const fm_buf *pack, const char *folder)
     fm_free(path);
 }
 
-static void read_golden(fm_buf *out)
+static void read_golden(fm_buf *out, const golden_pack *g)
 {
-    char *folder = tk_source(GOLDEN);
+    char *base = tk_source("tests/format"), *folder = fm_path_join(base, g->folder);
     fm_names names;
     tk_ok(fm_list_dir(&names, folder));
     assert_int_equal(names.count, 1);
@@ -191,6 +227,7 @@ static void read_golden(fm_buf *out)
     tk_ok(fm_read_file(out, path, 1 << 20));
     fm_free(path);
     fm_free(folder);
+    fm_free(base);
     fm_names_release(&names);
 }
 
@@ -204,7 +241,7 @@ static void expect_all(const world *w, const fm_buf *pack)
     char *packs = fm_path_join(root, "packs");
     place(pack, packs);
     tk_ok(fm_store_open(&s, root));
-    for (uint32_t k = 0; k < OBJECTS; k++) {
+    for (uint32_t k = 0; k < w->golden->count; k++) {
         const made *m = &w->all[k];
         fm_object_info info;
         tk_ok(fm_store_read(s, &m->r.id, back, m->r.bytes));
@@ -219,27 +256,30 @@ static void expect_all(const world *w, const fm_buf *pack)
     }
     tk_ok(fm_store_fsck(s, true, &report, NULL, NULL));
     assert_int_equal(report.faults, 0);
-    assert_int_equal(report.objects, OBJECTS);
+    assert_int_equal(report.objects, w->golden->count);
     fm_store_close(s);
     fm_free(packs);
     fm_free(root);
 }
 
-static void golden_recipes_decode(void **state)
+static void expect_golden(const golden_pack *g)
 {
-    (void)state;
     const char *bless = getenv("FM_BLESS");
     fm_buf now, golden;
-    world w = {.all = fm_calloc(OBJECTS, sizeof(made))};
+    world w = {.all = fm_calloc(OBJECTS_MAX, sizeof(made)), .golden = g};
     assert_non_null(w.all);
+    assert_true(g->count <= OBJECTS_MAX);
     fm_buf_init(&now, 0);
     fm_buf_init(&golden, 0);
     make_all(&w, &now);
     expect_all(&w, &now);
     if (bless) {
-        place(&now, bless);
+        char *folder = fm_path_join(bless, g->folder);
+        tk_ok(fm_make_dirs(folder));
+        place(&now, folder);
+        fm_free(folder);
     } else {
-        read_golden(&golden);
+        read_golden(&golden, g);
         expect_all(&w, &golden);
     }
     fm_buf_release(&now);
@@ -247,12 +287,19 @@ static void golden_recipes_decode(void **state)
     fm_free(w.all);
 }
 
+static void golden_recipes_decode(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < FM_ARRAY_LEN(packs_of); k++)
+        expect_golden(&packs_of[k]);
+}
+
 /* A record's recipe is judged before anything is computed; what does not fit is refused by name. */
 static void a_recipe_that_does_not_fit_is_refused(void **state)
 {
     (void)state;
     fm_buf pack;
-    world w = {.all = fm_calloc(OBJECTS, sizeof(made))};
+    world w = {.all = fm_calloc(OBJECTS_MAX, sizeof(made)), .golden = &packs_of[0]};
     uint64_t offset = FMI_PACK_HEADER_BYTES;
     fmi_record r;
     assert_non_null(w.all);

@@ -1,8 +1,10 @@
 """The recipes of store/FORMAT.md, for decode.py: the predicted tensor, whole. Written for being read, not
-for speed; no NaN or infinity in what it adds up. quantize is left out."""
+for speed; no NaN or infinity in what it adds up."""
 import math
 import struct
 from fractions import Fraction
+
+import blocks
 
 WIDTH = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 SHAPE = {"F32": (24, -149, 127), "BF16": (8, -133, 127), "F16": (11, -24, 15), "F64": (53, -1074, 1023)}
@@ -33,7 +35,11 @@ def rounded(v, dtype):
 
 
 def load(data, dtype):
-    """Elements as Fractions (F32, BF16, F16, F64)."""
+    """Elements as Fractions; of block types as float32 has them."""
+    if dtype in blocks.SIZE:
+        width = blocks.SIZE[dtype][1]
+        return [Fraction(blocks.f(v)) for at in range(0, len(data), width)
+                for v in blocks.dequantize(dtype, data[at:at + width])]
     if dtype == "BF16":
         data = b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2))
         dtype = "F32"
@@ -177,8 +183,10 @@ def predict(r, parents, datas):
         return gather(mode, params, datas, r)
     if op == 5:
         return transpose(datas[0], parents[0]["dims"], WIDTH[r["dtype"]])
-    need(op in (1, 2, 3, 7), "an operation that is read here")
+    need(op in (1, 2, 3, 6, 7), "an operation that is read here")
     values = [load(d, p["dtype"]) for p, d in zip(parents, datas)]
+    if op == 6:
+        return blocks.quantize(r["dtype"], [float(v) for v in values[0]], mode)
     if op == 1:
         out = values[0]
     elif op == 7:
