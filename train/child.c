@@ -166,7 +166,7 @@ static double initializer_range(const fm_tree *tree)
     return range;
 }
 
-/* Matrices N(0, initializer_range), gains 1, biases 0; each tensor has a stream of its own. */
+/* Matrices N(0, initializer_range), gains 1 (of 1 + w: w 0), biases 0; each tensor has a stream of its own. */
 static fm_status random_param(fmi_child *ch, size_t index, bool is_matrix, double range)
 {
     const fmi_param *p = &ch->ps.item[index];
@@ -180,7 +180,7 @@ static fm_status random_param(fmi_child *ch, size_t index, bool is_matrix, doubl
         if (is_matrix)
             host[i] = (float)(range * fm_rng_normal(ch->c->seed, stream, i));
         else
-            host[i] = bias ? 0.0f : 1.0f;
+            host[i] = bias || ch->net.arch.sw.norm == FM_NORM_RMS_PLUS1 ? 0.0f : 1.0f;
     }
     if (rc == FM_OK)
         rc = fmi_params_put(&ch->ps, (int32_t)index, host);

@@ -146,6 +146,8 @@ typedef struct fmi_net {
     int32_t virt_param;     /* -1: frozen */
     const float *virt_rows; /* device */
     float *made;            /* device: scales and gains made of parameters (refresh) */
+    float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
+    uint64_t turn_floats;
 } fmi_net;
 
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */

@@ -259,8 +259,8 @@ typedef struct fm_train_result {
     fm_trained *tensors;
     size_t count;
     fm_json *adapter_config; /* what PEFT writes for the method; NULL: full tensors */
-    char *model_json;        /* classify: the child's model.json, which names the classes; else NULL */
-    fm_json *log; /* [{"step","loss","grad_norm","lr"}], where measured "eval_loss" and
+    char *model_json; /* classify: the child's model.json, which names the classes; else NULL */
+    fm_json *log;     /* [{"step","loss","grad_norm","lr"}], where measured "eval_loss" and
                      "eval_perplexity" or "eval_accuracy" */
     double seconds;
     uint64_t tokens;

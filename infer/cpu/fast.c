@@ -57,8 +57,6 @@ static void drop_training(fm_backend *be)
     be->embed_grad = NULL;
     be->rmsnorm_grad = NULL;
     be->swiglu_grad = NULL;
-    be->attention_train = NULL;
-    be->attention_grad = NULL;
     be->cross_entropy = NULL;
     be->sum_squares = NULL;
     be->adamw = NULL;
@@ -68,6 +66,13 @@ static void drop_training(fm_backend *be)
     be->terms_grad = NULL;
     be->linear_dw = NULL;
     be->distill = NULL;
+    be->layernorm_grad = NULL;
+    be->act_grad = NULL;
+    be->softcap_grad = NULL;
+    be->scale_grad = NULL;
+    be->dropout = NULL;
+    be->row_dots = NULL;
+    be->scale_rows = NULL;
 }
 
 fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)

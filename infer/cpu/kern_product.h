@@ -205,18 +205,19 @@ typedef void (*tile_fn)(const float *a, const float *b, uint32_t kc, const tile_
         tile(m, nvf, a, b, kc, o);                                                                 \
     }
 /* clang-format off: it takes the instances for one endless statement */
-TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+TILE(1, 1)
+TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
 #if FMI_TILE_VF == 2
-TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
-TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
-TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2) TILE(11, 2) TILE(12, 2)
+    TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1) TILE(1, 2) TILE(2, 2)
+        TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2)
+            TILE(11, 2) TILE(12, 2)
 #endif
 #undef TILE
 
-static const tile_fn tile_half[FMI_TILE_ROWS + 1] = {
-    NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1,
+                static const tile_fn tile_half[FMI_TILE_ROWS + 1] = {
+                    NULL,     tile_1_1, tile_2_1, tile_3_1,  tile_4_1,  tile_5_1,  tile_6_1,
 #if FMI_TILE_VF == 2
-    tile_7_1, tile_8_1, tile_9_1, tile_10_1, tile_11_1, tile_12_1,
+                    tile_7_1, tile_8_1, tile_9_1, tile_10_1, tile_11_1, tile_12_1,
 #endif
 };
 /* clang-format on */

@@ -384,5 +384,6 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
     fmi_train_install(be);
     fmi_ref_loss_install(be);
     fmi_ref_act_install(be);
+    fmi_ref_backward_install(be);
     return FM_OK;
 }

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""What Hugging Face's gradients are on the tiny models beside this file, as short sketches: enough to tell a wrong one, 50 times smaller.
+
+usage: make_grads.py ARCH_DIR OUT.json        made with torch 2.15, transformers 5.23
+
+Of each family: loss (mean cross entropy of the next token of input_ids, the first 5 labels masked) and of every tensor of
+model.safetensors [norm, d0, d1, d2, d3]: the gradient's Euclidean norm and its sums with four patterns of signs. Sign k of element i is
+bit 7 k of h(i): x = i * 2654435761; x ^= x >> 15; x *= 2246822519; x ^= x >> 13, modulo 2^32; 1 means minus. Sums in double."""
+import json, os, sys
+import numpy as np, torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+import transformers as tf
+
+torch.set_num_threads(1)
+root, out = sys.argv[1], {}
+M = np.uint64(0xFFFFFFFF)
+
+
+def signs(n):
+    x = (np.arange(n, dtype=np.uint64) * np.uint64(2654435761)) & M
+    x ^= x >> np.uint64(15)
+    x = (x * np.uint64(2246822519)) & M
+    x ^= x >> np.uint64(13)
+    return [1.0 - 2.0 * ((x >> np.uint64(7 * k)) & np.uint64(1)).astype(np.float64) for k in range(4)]
+
+
+def sketch(g):
+    g = g.detach().double().numpy().ravel()
+    return [float(np.sqrt((g * g).sum()))] + [float((g * s).sum()) for s in signs(g.size)]
+
+
+def named(model):
+    """Gradients by the names of the file: experts are apart there."""
+    for name, p in model.named_parameters():
+        g = torch.zeros_like(p) if p.grad is None else p.grad
+        at, dot, which = name.partition(".experts.")
+        if not dot:
+            yield name, g
+            continue
+        for e in range(g.shape[0]):
+            if which == "down_proj":
+                yield f"{at}.experts.{e}.down_proj.weight", g[e]
+            else:
+                gate, up = g[e].chunk(2)
+                yield f"{at}.experts.{e}.gate_proj.weight", gate
+                yield f"{at}.experts.{e}.up_proj.weight", up
+
+
+for family in sorted(os.listdir(root)):
+    d = os.path.join(root, family)
+    config = tf.AutoConfig.from_pretrained(d)
+    if config.model_type == "roberta":
+        continue
+    model = tf.AutoModelForCausalLM.from_pretrained(d, attn_implementation="eager", dtype=torch.float32).eval()
+    ids = load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]
+    logits = model(input_ids=ids).logits
+    ref = load_file(os.path.join(d, "ref.safetensors"))["logits"]
+    assert (logits[0] - ref).abs().max() < 1e-4 * ref.abs().max(), family
+    labels = ids.clone()
+    labels[0, :5] = -100
+    loss = F.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
+    loss.backward()
+    files = load_file(os.path.join(d, "model.safetensors"))
+    grads = dict(named(model))
+    if "embed_out.weight" in files:
+        grads["embed_out.weight"] = grads["lm_head.weight"]
+    assert set(files) <= set(grads), (family, sorted(set(files) - set(grads)))
+    out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(grads[n])] for n in sorted(files)}}
+    print(family, float(loss.detach()), len(files))
+with open(sys.argv[2], "w") as f:
+    f.write(json.dumps(out, separators=(",", ":")).replace('},"', '},\n"').replace('],"', '],\n"') + "\n")

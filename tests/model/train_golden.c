@@ -1,0 +1,215 @@
+/* Gradients of the families that the shared references lack, against sketches of Hugging Face's
+ * (golden/make_grads.py); and that threads, recomputation and other children change no bit of them. */
+#include "tests/model/infer_kit.h"
+#include "train/train.h"
+
+#include <math.h>
+
+#define TOKENS 40u
+#define SIGNS 4u
+/* Float32 on both sides; the families of the shared references are within 1e-6 of theirs. Norms of
+ * nearly nothing (a bias that softmax cancels) are held against the largest of the model. */
+#define LIMIT 1e-5
+
+static char *golden(const char *name, const char *file)
+{
+    return fm_asprintf("%s/tests/model/golden/%s%s", FM_SOURCE_DIR, name, file);
+}
+
+/* The signs of make_grads.py. */
+static double sign(uint64_t i, uint32_t k)
+{
+    uint32_t x = (uint32_t)i * 2654435761u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return (x >> (7 * k)) & 1 ? -1.0 : 1.0;
+}
+
+static void sketch(double *out, const float *g, size_t n)
+{
+    memset(out, 0, (1 + SIGNS) * sizeof(*out));
+    for (size_t i = 0; i < n; i++) {
+        out[0] += (double)g[i] * (double)g[i];
+        for (uint32_t k = 0; k < SIGNS; k++)
+            out[1 + k] += sign(i, k) * (double)g[i];
+    }
+    out[0] = sqrt(out[0]);
+}
+
+static double worst_of(const fm_train_result *g, const fm_json *want, const char *family)
+{
+    double worst = 0.0, largest = 0.0;
+
+    for (size_t i = 0; i < g->count; i++)
+        largest =
+            fmax(largest, fm_json_real(fm_json_at(fm_json_get(want, g->tensors[i].name), 0), 0));
+    for (size_t i = 0; i < g->count; i++) {
+        const fm_trained *t = &g->tensors[i];
+        const fm_json *ref = fm_json_get(want, t->name);
+        double have[1 + SIGNS];
+        if (!ref)
+            fail_msg("%s: the reference has no %s", family, t->name);
+        sketch(have, (const float *)(const void *)t->data, (size_t)t->bytes / sizeof(float));
+        double norm = fm_json_real(fm_json_at(ref, 0), 0.0);
+        for (uint32_t k = 0; k <= SIGNS; k++) {
+            double diff = fabs(have[k] - fm_json_real(fm_json_at(ref, k), NAN));
+            double part = diff / fmax(norm, 1e-4 * largest);
+            if (!(part <= LIMIT))
+                fail_msg("%s: %s, part %u is %g, not %g (norm %g)", family, t->name, k, have[k],
+                         fm_json_real(fm_json_at(ref, k), NAN), norm);
+            worst = fmax(worst, part);
+        }
+    }
+    return worst;
+}
+
+static void check_family(const char *family, const fm_json *ref)
+{
+    char *dir = golden("arch/", family);
+    char *file = fm_asprintf("%s/ref.safetensors", dir);
+    int32_t labels[TOKENS];
+    double loss = 0.0;
+    ik_ref ids_of = {NULL};
+    fm_source *src = NULL;
+    fm_train_result g;
+    fm_engine *e = ik_engine(2, 64);
+
+    tk_ok(fm_source_open(&ids_of.src, file));
+    tk_ok(fm_source_open(&src, dir));
+    fm_provider p = fm_source_provider(src);
+    int32_t *ids = ik_ref_get(&ids_of, "input_ids", NULL);
+    for (uint32_t i = 0; i < TOKENS; i++)
+        labels[i] = i < 5 ? -100 : ids[i];
+    tk_ok(fm_train_gradients(e, fm_source_tree(src), &p, ids, labels, 1, TOKENS, &loss, &g));
+    double want = fm_json_real(fm_json_get(ref, "loss"), NAN);
+    tk_assert_le(fabs(loss - want), 1e-5, family);
+    assert_int_equal(g.count, fm_json_count(fm_json_get(ref, "tensors")));
+    print_message("%s: loss %.6f, %zu tensors, worst %.2g\n", family, loss, g.count,
+                  worst_of(&g, fm_json_get(ref, "tensors"), family));
+    fm_train_result_release(&g);
+    fm_free(ids);
+    fm_free(dir);
+    fm_free(file);
+    fm_source_close(src);
+    fm_source_close(ids_of.src);
+    fm_engine_free(e);
+}
+
+static void gradients_of_every_family_equal_hugging_faces(void **state)
+{
+    char *path = golden("", "grads.json");
+    fm_json *all = NULL;
+    fm_buf text;
+
+    (void)state;
+    fm_buf_init(&text, 0);
+    tk_ok(fm_read_file(&text, path, (size_t)1 << 24));
+    tk_ok(fm_json_parse(&all, fm_span_of(text.data, text.len), path));
+    static const char *const families[] = {
+        "gemma2",        "gemma3-linear", "gpt_neox",   "gpt_neox-sequential", "granite",
+        "llama-dynamic", "llama-gelu",    "llama-yarn", "llama-yarn-mscale",   "llama-linear",
+        "olmo2",         "phi3",          "qwen2_moe",  "qwen2-mixed",         "qwen3_moe",
+        "phi3-longrope", "smollm3",       "stablelm",   "starcoder2"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
+        check_family(families[i], fm_json_get(all, families[i]));
+    assert_int_equal(FM_ARRAY_LEN(families), fm_json_count(all));
+    fm_json_free(all);
+    fm_buf_release(&text);
+    fm_free(path);
+}
+
+/* ---- bits ---- */
+typedef struct tiny {
+    fm_source *src;
+    fm_provider p;
+    int32_t ids[2 * TOKENS * 3], labels[2 * TOKENS * 3];
+} tiny;
+
+static void tiny_open(tiny *t, const char *family)
+{
+    char *dir = golden("arch/", family);
+
+    tk_ok(fm_source_open(&t->src, dir));
+    t->p = fm_source_provider(t->src);
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(t->ids); i++) {
+        t->ids[i] = (int32_t)(3 + (i * 7 + i / 40 * 5) % 45);
+        t->labels[i] = i % TOKENS < 3 || i % 11 == 0 ? -100 : t->ids[i];
+    }
+    fm_free(dir);
+}
+
+static fm_train_job tiny_job(const tiny *t, fm_method method, double lr)
+{
+    fm_train_job j = {.name = "tiny",
+                      .config = fm_train_defaults(method),
+                      .parent = fm_source_tree(t->src),
+                      .batch_ids = t->ids,
+                      .batch_labels = t->labels};
+
+    j.config.r = 4;
+    j.config.alpha = 8;
+    j.config.lr = lr;
+    j.config.steps = 3;
+    j.config.batch = 2;
+    j.config.max_tokens = TOKENS;
+    return j;
+}
+
+static void same_bits(const fm_train_result *a, const fm_train_result *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_true(a->count > 0);
+    for (size_t i = 0; i < a->count; i++)
+        if (a->tensors[i].bytes != b->tensors[i].bytes ||
+            memcmp(a->tensors[i].data, b->tensors[i].data, (size_t)a->tensors[i].bytes) != 0)
+            fail_msg("%s differs", a->tensors[i].name);
+}
+
+/* A full fine-tune and two adapters in one pass on two threads, each alone on one, and with
+ * recomputation. */
+static void check_bits(const char *family)
+{
+    tiny t;
+    fm_train_result together[3];
+
+    tiny_open(&t, family);
+    fm_train_job job[3] = {tiny_job(&t, FM_METHOD_LORA, 1e-3), tiny_job(&t, FM_METHOD_FULL, 1e-4),
+                           tiny_job(&t, FM_METHOD_LORA, 3e-3)};
+    job[2].config.r = 2;
+    fm_engine *e = ik_engine(2, 64);
+    tk_ok(fm_train_run(e, &t.p, job, 3, together, NULL, NULL));
+    fm_engine_free(e);
+    for (unsigned k = 0; k < 4; k++) {
+        fm_train_result alone;
+        fm_train_job one = job[k % 3];
+        one.recompute = k > 1;
+        e = ik_engine(k % 2 + 1, 64);
+        tk_ok(fm_train_run(e, &t.p, &one, 1, &alone, NULL, NULL));
+        same_bits(&together[k % 3], &alone);
+        fm_train_result_release(&alone);
+        fm_engine_free(e);
+    }
+    for (int k = 0; k < 3; k++)
+        fm_train_result_release(&together[k]);
+    fm_source_close(t.src);
+}
+
+static void children_of_every_family_equal_those_trained_alone(void **state)
+{
+    static const char *const families[] = {"gemma2",    "gpt_neox",  "granite", "olmo2",   "phi3",
+                                           "qwen2_moe", "qwen3_moe", "smollm3", "stablelm"};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
+        check_bits(families[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_every_family_equal_hugging_faces),
+        cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
