@@ -43,6 +43,7 @@ typedef struct fm_train_config {
     double dropout;         /* of a low-rank term's input: PEFT's lora_dropout */
     double loraplus;        /* LoRA+: B learns at lr times this; 1 = LoRA */
     char targets[256];      /* "q_proj,v_proj" or "all-linear"; ia3: PEFT's target_modules */
+    char exclude[128];      /* PEFT's exclude_modules: not these, whatever targets says */
     char feedforward[128];  /* ia3: PEFT's feedforward_modules */
     char rank_pattern[256]; /* "q_proj=4,v_proj=16" */
     char alpha_pattern[256];
@@ -156,7 +157,7 @@ typedef struct fm_train_job {
     /* DISTILL: whom to follow; any model of the same vocabulary. */
     const fm_tree *teacher;
     const fm_provider *teacher_provider;
-    const char *checkpoint_dir; /* NULL = none; resume when it holds one of the same config */
+    const char *checkpoint_dir;    /* NULL = none; resume when it holds one of the same config */
     const fm_train_keeper *keeper; /* NULL = nothing is kept */
     uint32_t checkpoint_every;     /* steps; 0: when stopped and at the end alone */
 } fm_train_job;
