@@ -156,7 +156,7 @@ static bool is_target(const fmi_net *net, const fmi_linear *l, const char *targe
     size_t len = 0;
 
     if (strcmp(targets, "all-linear") == 0)
-        return l != &net->head && l != &net->embed;
+        return l < net->outer || l >= net->outer + FMI_OUTER;
     for (const char *name; (name = next_name(&targets, &len));)
         if (names_module(l->module, name, len))
             return true;
@@ -166,7 +166,7 @@ static bool is_target(const fmi_net *net, const fmi_linear *l, const char *targe
 /* modules_to_save: whole copies of lm_head or embed_tokens train, under PEFT's names. */
 static fm_status declare_saved(fmi_net *net, fmi_params *ps, const char *name, size_t len)
 {
-    fmi_linear *const whole[] = {&net->embed, &net->head};
+    fmi_linear *const whole[] = {&net->outer[FMI_EMBED], &net->outer[FMI_HEAD]};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(whole); i++) {
         fmi_linear *l = whole[i];
@@ -175,7 +175,7 @@ static fm_status declare_saved(fmi_net *net, fmi_params *ps, const char *name, s
         char as[FMI_MODULE_BYTES + 48];
         if (!names_module(l->module, name, len) || l->w_param >= 0)
             continue;
-        (void)snprintf(own, sizeof(own), "%s.weight", l->module);
+        (void)snprintf(own, sizeof(own), "%.159s.weight", l->module);
         (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%s", own);
         return fmi_net_train(net, ps, own, &shape, as);
     }

@@ -70,8 +70,13 @@ static fm_status put_state(sink *s, const fmi_params *ps)
     return rc;
 }
 
-fm_status fmi_checkpoint_save(const char *dir, const fmi_checkpoint *c, const fmi_params *ps)
+fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi_checkpoint *c,
+                              const fmi_params *ps)
 {
+    const char *dir = job->checkpoint_dir;
+    (void)child;
+    if (!dir)
+        return FM_OK;
     sink s = {0};
     fm_buf log;
     fm_digest sum;
@@ -164,8 +169,14 @@ static fm_status parse_state(fmi_checkpoint *c, fmi_params *ps, fm_span file, co
     return rc == FM_OK ? fm_json_parse(&c->log, log, path) : rc;
 }
 
-fm_status fmi_checkpoint_load(const char *dir, fmi_checkpoint *c, fmi_params *ps, bool *found)
+fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_checkpoint *c,
+                              fmi_params *ps, bool *found)
 {
+    const char *dir = job->checkpoint_dir;
+    (void)child;
+    *found = false;
+    if (!dir)
+        return FM_OK;
     fm_file_map map = {0};
     char *path = checkpoint_path(dir, &c->run);
     fm_status rc = FM_ENOMEM;

@@ -5,7 +5,7 @@
  * likelier. The end alone says little, since an example that was learnt well has hardly a gradient
  * left there. Gradients are taken whole, one backward an example and point; memory is five
  * parameter sets whatever the number of examples. */
-#include "train/internal.h"
+#include "train/pass.h"
 
 #include "store/base/mem.h"
 
@@ -19,12 +19,16 @@ typedef struct probe { /* a net whose gradients are wanted, values as they are *
     fm_model *model;
     fmi_net net;
     fmi_params ps;
+    fmi_lane lane;
+    fmi_batch_how how;
     fmi_pass *pass;
 } probe;
 
 static void probe_release(probe *b)
 {
     fmi_pass_free(b->pass);
+    if (b->lane.mem)
+        b->net.be->free(b->net.be, b->lane.mem);
     fmi_params_release(&b->ps);
     fmi_net_release(&b->net);
     fm_model_close(b->model);
@@ -64,9 +68,7 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
         rc = fmi_net_bind(&b->net, &b->ps, true);
     if (rc == FM_OK)
         rc = fmi_params_load(&b->ps, tree, p, prefix, true);
-    if (rc == FM_OK)
-        fmi_params_refresh(&b->ps);
-    return rc;
+    return rc == FM_OK ? fmi_net_refresh(&b->net, &b->ps) : rc;
 }
 
 static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p)
@@ -84,47 +86,49 @@ static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const f
 /* Sum of gradients of the sequences, each scaled so that the mean loss is differentiated. */
 static fm_status probe_run(probe *b, const fmi_seq_in *s, size_t n, double *loss)
 {
-    fmi_batch batch;
-    double sum = 0.0;
-    fm_status rc = fmi_batch_build(&batch, s, n, b->net.arch.vocab);
+    fmi_lane *lane = &b->lane;
+    fm_status rc = fmi_batch_build(&lane->batch, s, n, &b->how);
 
     if (rc < 0)
         return rc;
-    uint32_t labels = batch.labels;
+    uint32_t labels = lane->batch.labels;
+    lane->dloss = labels > 0 ? (float)(1.0 / (double)labels) : 0.0f;
+    lane->loss = 0.0;
     rc = fmi_params_zero_grad(&b->ps);
     if (rc == FM_OK && labels > 0)
-        rc = fmi_pass_run(b->pass, &batch, (float)(1.0 / (double)labels), &sum);
-    fmi_batch_release(&batch);
-    *loss = labels > 0 ? sum / (double)labels : 0.0;
+        rc = fmi_pass_run(b->pass, &lane, 1);
+    fmi_batch_release(&lane->batch);
+    *loss = labels > 0 ? lane->loss / (double)labels : 0.0;
     return rc;
 }
 
-static void add_size(fmi_pass_size *size, const fmi_seq_in *s)
+static fm_status probe_pass(probe *b)
 {
-    uint32_t rows = fmi_seq_rows(s);
+    fmi_lane *lane = &b->lane;
 
-    size->rows += rows;
-    size->labels += fmi_seq_labels(s);
-    size->longest = FM_MAX(size->longest, rows);
-    size->seqs++;
+    lane->net = &b->net;
+    lane->ps = &b->ps;
+    lane->objective = &fmi_next_token;
+    return fmi_pass_new(&b->pass, b->net.be, &lane, 1, &lane->most, false);
 }
 
 static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels, uint32_t batch,
                              uint32_t tokens, double *loss)
 {
-    fmi_pass_size size = {0};
     fmi_seq_in *s = fm_calloc(batch, sizeof(*s));
     fm_status rc = s ? FM_OK : FM_ENOMEM;
 
+    b->how.vocab = b->net.arch.vocab;
     for (uint32_t i = 0; rc == FM_OK && i < batch; i++) {
         size_t at = (size_t)i * tokens;
         s[i] = (fmi_seq_in){ids + at, labels + at, tokens};
-        add_size(&size, &s[i]);
     }
-    if (rc == FM_OK && size.labels == 0)
+    if (rc == FM_OK)
+        fmi_size_grow(&b->lane.most, s, batch, &b->how);
+    if (rc == FM_OK && b->lane.most.labels == 0)
         rc = fm_fail(FM_EINVAL, "no token of the batch counts as a target");
     if (rc == FM_OK)
-        rc = fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
+        rc = probe_pass(b);
     if (rc == FM_OK)
         rc = probe_run(b, s, batch, loss);
     fm_free(s);
@@ -220,27 +224,20 @@ static fm_status example_gradient(probe *b, const fm_example *e, float *host)
     return rc == FM_OK ? fmi_params_get_all(&b->ps, b->ps.g, host) : rc;
 }
 
-static void cover(fmi_pass_size *size, const fm_example *e)
+static void cover(probe *b, const fm_example *e)
 {
     fmi_seq_in s = {e->ids, e->labels, e->len};
-    fmi_pass_size one = {0};
-
-    add_size(&one, &s);
-    size->rows = FM_MAX(size->rows, one.rows);
-    size->labels = FM_MAX(size->labels, one.labels);
-    size->longest = FM_MAX(size->longest, one.longest);
-    size->seqs = 1;
+    fmi_size_grow(&b->lane.most, &s, 1, &b->how);
 }
 
 /* Room for the longest of all examples, one at a time. */
 static fm_status make_pass(probe *b, const fm_dataset *data, const fm_example *target)
 {
-    fmi_pass_size size = {0};
-
-    cover(&size, target);
+    b->how.vocab = b->net.arch.vocab;
+    cover(b, target);
     for (size_t i = 0; i < fm_dataset_count(data); i++)
-        cover(&size, fm_dataset_at(data, i));
-    return fmi_pass_new(&b->pass, &b->net, &b->ps, &size);
+        cover(b, fm_dataset_at(data, i));
+    return probe_pass(b);
 }
 
 /* The line from parent to child in the trained parameters, and two gradients. All [ps.total]. */
@@ -300,9 +297,7 @@ static fm_status stand_at(probe *b, path *l, float t)
     for (uint64_t i = 0; i < b->ps.total; i++)
         l->here[i] = fmaf(t, l->to[i] - l->from[i], l->from[i]);
     fm_status rc = fmi_params_put_all(&b->ps, b->ps.p, l->here);
-    if (rc == FM_OK)
-        fmi_params_refresh(&b->ps);
-    return rc;
+    return rc == FM_OK ? fmi_net_refresh(&b->net, &b->ps) : rc;
 }
 
 /* Adds weight times the cosine of each example's gradient with the target's, at this point. */

@@ -1,8 +1,9 @@
-/* internal.h - what the files of train/ share: parameters, the net, batches and the pass.
+/* internal.h - what the files of train/ share: parameters, the net of a child, data as rows.
  *
  * A net mirrors fm_model: the same modules by name, each with the places of its trainable
- * parameters. Frozen weights are the model's (shared through the engine's cache); weights that
- * train have a product layout of their own, refreshed from the flat parameters after each step. */
+ * parameters. Frozen weights are the model's (shared through the engine's cache, so that equal
+ * pointers are equal values); weights that train have a product layout of their own, refreshed from
+ * the flat parameters after each step. pass.h runs the nets of several children together. */
 #ifndef FM_TRAIN_INTERNAL_H
 #define FM_TRAIN_INTERNAL_H
 
@@ -23,6 +24,7 @@ typedef struct fmi_param {
     uint64_t n;
     uint64_t at;       /* first float in p, g, m, v; a multiple of 16 */
     fm_weight *weight; /* own product layout, NULL where none is needed */
+    float lr_scale;    /* of the learning rate: LoRA+; 1 */
 } fmi_param;
 
 typedef struct fmi_params {
@@ -44,10 +46,9 @@ FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which
 FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
 FM_CHECKED fm_status fmi_params_zero_grad(fmi_params *ps);
 FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
-/* One AdamW step number `step` (from 1), then the own weights are refreshed. */
+/* One AdamW step number `step` (from 1). The net's fmi_net_refresh follows. */
 void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
                      float g_scale);
-void fmi_params_refresh(fmi_params *ps);
 /* Values (or gradients) as a result's tensors in dtype; FM_DTYPE_NONE: as parent's tensors of the
  * same names where those are F32, BF16 or F16, else F32. */
 FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
@@ -55,58 +56,110 @@ FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which,
 void fmi_params_release(fmi_params *ps);
 
 /* ---- the net ---- */
-typedef struct fmi_term { /* y += scale * (x A^T) B^T */
+typedef struct fmi_term { /* y += scale * (drop(x) A^T) B^T */
     const float *a;       /* [r, in] device */
     const float *b;       /* [out, r] device */
     uint32_t r;
     float scale;
     int32_t a_param, b_param; /* -1: frozen */
-    float *u;                 /* [M, r] x A^T, kept for the gradient; the pass's */
+    float *u;                 /* [rows, r] x A^T, kept for the gradient; the lane's, NULL: frozen */
+    float dropout;            /* of x; 0 = none */
+    uint64_t stream;          /* of the dropout's random numbers */
 } fmi_term;
 
+typedef struct fmi_scale { /* by columns; s NULL: none */
+    const float *s;
+    int32_t param; /* -1: frozen, or made of parameters (DoRA) */
+} fmi_scale;
+
+/* y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after, as fm_linear. */
 typedef struct fmi_linear {
-    char module[FMI_MODULE_BYTES]; /* "model.layers.0.self_attn.q_proj" */
+    char module[FMI_MODULE_BYTES]; /* "model.layers.0.self_attn.q_proj"; empty: not in this net */
     const fm_weight *w;
     const float *bias; /* NULL = none */
     uint32_t in, out;
     int32_t w_param, bias_param;
     bool has_bias;
+    bool transposed; /* stored [in, out]: GPT-2 */
     fmi_term *term;
     size_t terms, cap;
+    fmi_scale in_scale, out_scale;
+    const float *bias_after;
 } fmi_linear;
 
 typedef struct fmi_norm {
     char module[FMI_MODULE_BYTES];
-    const float *gain;
-    uint32_t n; /* 0: absent */
-    int32_t param;
+    const float *gain, *bias; /* of RMS_PLUS1: 1 + w, made by fmi_net_refresh where it trains */
+    uint32_t n;               /* 0: absent */
+    bool has_bias;
+    int32_t param, bias_param;
 } fmi_norm;
 
-#define FMI_LINEARS 7u
-enum { FMI_Q, FMI_K, FMI_V, FMI_O, FMI_GATE, FMI_UP, FMI_DOWN };
-#define FMI_NORMS 4u
-enum { FMI_ATTN_NORM, FMI_MLP_NORM, FMI_Q_NORM, FMI_K_NORM };
+/* Linear modules of a layer; experts follow: FMI_EXPERTS + 3 * expert + 0 gate, 1 up, 2 down. */
+enum {
+    FMI_Q,
+    FMI_K,
+    FMI_V,
+    FMI_O,
+    FMI_GATE,
+    FMI_UP,
+    FMI_DOWN,
+    FMI_ROUTER,
+    FMI_S_GATE,
+    FMI_S_UP,
+    FMI_S_DOWN,
+    FMI_S_SWITCH,
+    FMI_EXPERTS
+};
+enum {
+    FMI_ATTN_NORM,
+    FMI_ATTN_POST,
+    FMI_MLP_NORM,
+    FMI_MLP_POST,
+    FMI_Q_NORM,
+    FMI_K_NORM,
+    FMI_NORMS
+};
+/* Of no layer (layer = FMI_OUTSIDE). */
+enum { FMI_EMBED, FMI_POSITIONS, FMI_TYPES, FMI_HEAD, FMI_OUTER };
+enum { FMI_EMBED_NORM, FMI_NORM, FMI_OUTER_NORMS };
+#define FMI_OUTSIDE (-1)
 
 typedef struct fmi_block {
-    fmi_linear lin[FMI_LINEARS];
+    fmi_linear *lin; /* [FMI_EXPERTS + 3 * experts] */
     fmi_norm norm[FMI_NORMS];
 } fmi_block;
+
+typedef enum fmi_virtual { FMI_VIRTUAL_NONE, FMI_VIRTUAL_KV, FMI_VIRTUAL_ROWS } fmi_virtual;
 
 typedef struct fmi_net {
     fm_backend *be;
     fm_arch arch;
-    fmi_linear embed, head;
-    fmi_norm norm;
+    uint32_t lins; /* of a block */
+    fmi_linear outer[FMI_OUTER];
+    fmi_norm outer_norm[FMI_OUTER_NORMS];
     fmi_block *block; /* [arch.layers] */
+    /* Virtual tokens before every sequence (the parent's or trained): rows in the embeddings' place,
+     * or keys and values [layers][2][virt][NKV*HD] as prefix tuning stores them, turned by layer. */
+    fmi_virtual virt_kind;
+    uint32_t virt;
+    int32_t virt_param;     /* -1: frozen */
+    const float *virt_rows; /* device */
+    float *made;            /* device: scales and gains made of parameters (refresh) */
 } fmi_net;
 
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */
 FM_CHECKED fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch,
                                   const fm_model *model);
 void fmi_net_release(fmi_net *net);
-/* Every linear module (embed and head last), NULL at the end; every norm likewise. */
+fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which);
+fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which);
+/* Every linear module that the net has (layers ascending, those of no layer last), NULL at the end;
+ * every norm likewise. */
 fmi_linear *fmi_net_linear(fmi_net *net, size_t i);
 fmi_norm *fmi_net_norm(fmi_net *net, size_t i);
+/* Layer of the i-th of these, FMI_OUTSIDE for none. */
+int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l);
 /* Let the parameter `name` ("<module>.weight" or ".bias") train under the name `as`.
  * FM_EBASE: no such module. */
 FM_CHECKED fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name,
@@ -117,44 +170,44 @@ FM_CHECKED fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear
 /* Point the modules at the parameters' memory. own_weights: matrices that train get a product
  * layout of their own (false: gradients alone are wanted and the model's weights stand). */
 FM_CHECKED fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights);
+/* Whatever is made of parameters, after they changed: product layouts, scales, gains. */
+FM_CHECKED fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps);
+bool fmi_linear_trains(const fmi_linear *l);
+/* Something in this layer trains. */
+bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer);
 
-/* ---- batches: valid rows of all sequences, one after another, without padding ---- */
+/* ---- batches: rows of all sequences of one child, one after another, without padding ---- */
 typedef struct fmi_seq_in {
     const int32_t *ids, *labels;
     uint32_t len;
 } fmi_seq_in;
 
+typedef struct fmi_batch_how {
+    uint32_t vocab;
+    bool whole;      /* every token is a row: encoders, pooled objectives */
+    uint32_t virt;   /* rows of virtual tokens before each sequence */
+    uint32_t offset; /* of positions: keys and values of virtual tokens before each */
+} fmi_batch_how;
+
 typedef struct fmi_batch {
-    uint32_t rows;   /* tokens that some counted target depends on */
-    uint32_t labels; /* rows that have a target */
-    uint32_t seqs;   /* sequences with rows */
-    uint32_t longest;
+    uint32_t rows;      /* tokens that some counted target depends on */
+    uint32_t labels;    /* rows that have a target */
+    uint32_t seqs;      /* sequences with rows */
+    uint32_t longest;   /* positions */
     uint64_t tokens;    /* of the sequences as given */
-    int32_t *ids, *pos; /* [rows] */
-    int32_t *back;      /* [rows]: the row's place among the labelled, `labels` if none */
+    int32_t *ids, *pos; /* [rows]; id 0 for virtual rows */
     int32_t *label_row; /* [labels] */
     int32_t *label;     /* [labels] the token that should come next */
-    int32_t *len;       /* [seqs] */
+    uint32_t *len;      /* [seqs] rows */
+    uint32_t *which;    /* [seqs] number of the sequence as given */
 } fmi_batch;
-/* Tokens after the last target and the last token itself change nothing and are left out. */
-uint32_t fmi_seq_rows(const fmi_seq_in *s);
+/* Unless `whole`: tokens after the last target and the last token itself change nothing and are left
+ * out. */
+uint32_t fmi_seq_rows(const fmi_seq_in *s, const fmi_batch_how *how);
 uint32_t fmi_seq_labels(const fmi_seq_in *s);
-FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, uint32_t vocab);
+FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n,
+                                     const fmi_batch_how *how);
 void fmi_batch_release(fmi_batch *b);
-
-/* ---- the pass: forward with saved activations, loss, backward ---- */
-typedef struct fmi_pass fmi_pass;
-typedef struct fmi_pass_size {
-    uint32_t rows, labels, seqs, longest;
-} fmi_pass_size;
-/* One allocation for everything; net and ps are borrowed and bound. */
-FM_CHECKED fm_status fmi_pass_new(fmi_pass **out, fmi_net *net, fmi_params *ps,
-                                  const fmi_pass_size *size);
-void fmi_pass_free(fmi_pass *pass);
-uint64_t fmi_pass_bytes(const fmi_pass *pass);
-/* *loss_sum += sum of -log p over the targets; gradients of dloss * that sum are added to g. */
-FM_CHECKED fm_status fmi_pass_run(fmi_pass *pass, const fmi_batch *b, float dloss,
-                                  double *loss_sum);
 
 /* ---- adapters ---- */
 FM_CHECKED fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
@@ -194,11 +247,12 @@ typedef struct fmi_checkpoint {
     uint64_t tokens;
     fm_json *log; /* owned by the loader's caller */
 } fmi_checkpoint;
-FM_CHECKED fm_status fmi_checkpoint_save(const char *dir, const fmi_checkpoint *c,
-                                         const fmi_params *ps);
-/* *found false (and nothing changed) where dir holds none of this run. FM_ECORRUPT: damaged. */
-FM_CHECKED fm_status fmi_checkpoint_load(const char *dir, fmi_checkpoint *c, fmi_params *ps,
-                                         bool *found);
+/* Where job says: nothing is done where it names no place. */
+FM_CHECKED fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child,
+                                         const fmi_checkpoint *c, const fmi_params *ps);
+/* *found false (and nothing changed) where there is none of this run. FM_ECORRUPT: damaged. */
+FM_CHECKED fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_checkpoint *c,
+                                         fmi_params *ps, bool *found);
 
 FM_END_DECLS
 #endif

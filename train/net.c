@@ -1,4 +1,7 @@
-/* net.c - the modules of a decoder by name, and which of their parameters train. */
+/* net.c - the modules of a model by name, and which of their parameters train.
+ *
+ * The list of parameters that infer has (fm_arch_param) says which modules there are; a place in it
+ * is a weight or bias of one of ours. */
 #include "train/internal.h"
 
 #include "store/base/mem.h"
@@ -6,51 +9,166 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const linear_names[FMI_LINEARS] = {
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
-static const char *const norm_names[FMI_NORMS] = {"input_layernorm", "post_attention_layernorm",
-                                                  "self_attn.q_norm", "self_attn.k_norm"};
+/* ---- what a place of the architecture is here ---- */
+typedef enum part_kind { PART_WEIGHT, PART_BIAS, PART_GAIN, PART_NORM_BIAS } part_kind;
 
-static void init_linear(fmi_linear *l, const char *module, uint32_t in, uint32_t out, bool bias)
+typedef struct part {
+    fm_place place;
+    part_kind kind;
+    uint32_t which; /* FMI_Q.., FMI_ATTN_NORM.., FMI_EMBED.., FMI_EMBED_NORM.. */
+} part;
+
+static const part parts[] = {
+    {FM_P_EMBED, PART_WEIGHT, FMI_EMBED},
+    {FM_P_POSITIONS, PART_WEIGHT, FMI_POSITIONS},
+    {FM_P_TYPES, PART_WEIGHT, FMI_TYPES},
+    {FM_P_EMBED_NORM, PART_GAIN, FMI_EMBED_NORM},
+    {FM_P_EMBED_NORM_B, PART_NORM_BIAS, FMI_EMBED_NORM},
+    {FM_P_NORM, PART_GAIN, FMI_NORM},
+    {FM_P_NORM_B, PART_NORM_BIAS, FMI_NORM},
+    {FM_P_HEAD, PART_WEIGHT, FMI_HEAD},
+    {FM_P_ATTN_NORM, PART_GAIN, FMI_ATTN_NORM},
+    {FM_P_ATTN_NORM_B, PART_NORM_BIAS, FMI_ATTN_NORM},
+    {FM_P_ATTN_POST, PART_GAIN, FMI_ATTN_POST},
+    {FM_P_ATTN_POST_B, PART_NORM_BIAS, FMI_ATTN_POST},
+    {FM_P_MLP_NORM, PART_GAIN, FMI_MLP_NORM},
+    {FM_P_MLP_NORM_B, PART_NORM_BIAS, FMI_MLP_NORM},
+    {FM_P_MLP_POST, PART_GAIN, FMI_MLP_POST},
+    {FM_P_MLP_POST_B, PART_NORM_BIAS, FMI_MLP_POST},
+    {FM_P_Q_NORM, PART_GAIN, FMI_Q_NORM},
+    {FM_P_K_NORM, PART_GAIN, FMI_K_NORM},
+    {FM_P_Q, PART_WEIGHT, FMI_Q},
+    {FM_P_Q_B, PART_BIAS, FMI_Q},
+    {FM_P_K, PART_WEIGHT, FMI_K},
+    {FM_P_K_B, PART_BIAS, FMI_K},
+    {FM_P_V, PART_WEIGHT, FMI_V},
+    {FM_P_V_B, PART_BIAS, FMI_V},
+    {FM_P_O, PART_WEIGHT, FMI_O},
+    {FM_P_O_B, PART_BIAS, FMI_O},
+    {FM_P_GATE, PART_WEIGHT, FMI_GATE},
+    {FM_P_GATE_B, PART_BIAS, FMI_GATE},
+    {FM_P_UP, PART_WEIGHT, FMI_UP},
+    {FM_P_UP_B, PART_BIAS, FMI_UP},
+    {FM_P_DOWN, PART_WEIGHT, FMI_DOWN},
+    {FM_P_DOWN_B, PART_BIAS, FMI_DOWN},
+    {FM_P_ROUTER, PART_WEIGHT, FMI_ROUTER},
+    {FM_P_X_GATE, PART_WEIGHT, FMI_EXPERTS},
+    {FM_P_X_UP, PART_WEIGHT, FMI_EXPERTS + 1},
+    {FM_P_X_DOWN, PART_WEIGHT, FMI_EXPERTS + 2},
+    {FM_P_S_GATE, PART_WEIGHT, FMI_S_GATE},
+    {FM_P_S_UP, PART_WEIGHT, FMI_S_UP},
+    {FM_P_S_DOWN, PART_WEIGHT, FMI_S_DOWN},
+    {FM_P_S_SWITCH, PART_WEIGHT, FMI_S_SWITCH},
+};
+
+static const part *part_of(fm_place place)
 {
-    (void)snprintf(l->module, sizeof(l->module), "%s", module);
-    l->in = in;
-    l->out = out;
-    l->has_bias = bias;
-    l->w_param = -1;
-    l->bias_param = -1;
+    for (size_t i = 0; i < FM_ARRAY_LEN(parts); i++)
+        if (parts[i].place == place)
+            return &parts[i];
+    fm_assert(false);
+    return NULL;
 }
 
-static void init_norm(fmi_norm *n, const char *module, uint32_t size)
+fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which)
 {
-    (void)snprintf(n->module, sizeof(n->module), "%s", module);
-    n->n = size;
-    n->param = -1;
+    if (layer == FMI_OUTSIDE)
+        return (fmi_linear *)(uintptr_t)&net->outer[which];
+    fm_assert(which < net->lins);
+    return &net->block[layer].lin[which];
 }
 
-static void init_block(fmi_block *b, const fm_arch *a, uint32_t layer)
+fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which)
 {
-    uint32_t q = a->heads * a->head_dim;
-    uint32_t kv = a->kv_heads * a->head_dim;
-    const uint32_t in[FMI_LINEARS] = {a->hidden, a->hidden, a->hidden, q,
-                                      a->hidden, a->hidden, a->inter};
-    const uint32_t out[FMI_LINEARS] = {q, kv, kv, a->hidden, a->inter, a->inter, a->hidden};
-    const uint32_t size[FMI_NORMS] = {a->hidden, a->hidden, a->qk_norm ? a->head_dim : 0,
-                                      a->qk_norm ? a->head_dim : 0};
-    char name[FMI_MODULE_BYTES];
+    if (layer == FMI_OUTSIDE)
+        return (fmi_norm *)(uintptr_t)&net->outer_norm[which];
+    return &net->block[layer].norm[which];
+}
 
-    for (uint32_t i = 0; i < FMI_LINEARS; i++) {
-        bool bias = i < FMI_O ? a->qkv_bias : i == FMI_O ? a->o_bias : a->mlp_bias;
-        (void)snprintf(name, sizeof(name), "model.layers.%u.%s", layer, linear_names[i]);
-        init_linear(&b->lin[i], name, in[i], out[i], bias);
+static uint32_t which_linear(const part *at, const fm_param *p)
+{
+    return at->which >= FMI_EXPERTS && p->layer >= 0 ? at->which + 3 * p->expert : at->which;
+}
+
+/* ---- modules ---- */
+/* The module's name: the parameter's without its last word. */
+static void module_name(char *out, const char *param)
+{
+    const char *dot = strrchr(param, '.');
+    size_t n = dot ? (size_t)(dot - param) : strlen(param);
+    (void)snprintf(out, FMI_MODULE_BYTES, "%.*s", (int)n, param);
+}
+
+static void declare_part(fmi_net *net, const fm_param *p)
+{
+    const part *at = part_of(p->place);
+
+    if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
+        fmi_linear *l = fmi_net_at(net, p->layer, which_linear(at, p));
+        module_name(l->module, p->name);
+        l->has_bias = l->has_bias || at->kind == PART_BIAS;
+        if (at->kind == PART_BIAS)
+            return;
+        l->transposed = p->transposed;
+        l->out = (uint32_t)p->shape.dim[p->transposed ? 1 : 0];
+        l->in = (uint32_t)p->shape.dim[p->transposed ? 0 : 1];
+        return;
     }
-    for (uint32_t i = 0; i < FMI_NORMS; i++) {
-        (void)snprintf(name, sizeof(name), "model.layers.%u.%s", layer, norm_names[i]);
-        init_norm(&b->norm[i], name, size[i]);
+    fmi_norm *n = fmi_net_norm_at(net, p->layer, at->which);
+    module_name(n->module, p->name);
+    n->n = (uint32_t)p->shape.dim[0];
+    n->has_bias = n->has_bias || at->kind == PART_NORM_BIAS;
+}
+
+static void no_params(fmi_linear *l, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        l[i].w_param = -1;
+        l[i].bias_param = -1;
+        l[i].in_scale.param = -1;
+        l[i].out_scale.param = -1;
     }
 }
 
+static void no_norm_params(fmi_norm *n, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        n[i].param = -1;
+        n[i].bias_param = -1;
+    }
+}
+
+static fm_status declare_all(fmi_net *net)
+{
+    const fm_arch *a = &net->arch;
+    fm_param p;
+
+    net->lins = FMI_EXPERTS + 3 * a->sw.experts;
+    net->virt_param = -1;
+    net->block = fm_calloc(a->layers, sizeof(*net->block));
+    if (!net->block)
+        return FM_ENOMEM;
+    no_params(net->outer, FMI_OUTER);
+    no_norm_params(net->outer_norm, FMI_OUTER_NORMS);
+    for (uint32_t l = 0; l < a->layers; l++) {
+        net->block[l].lin = fm_calloc(net->lins, sizeof(fmi_linear));
+        if (!net->block[l].lin)
+            return FM_ENOMEM;
+        no_params(net->block[l].lin, net->lins);
+        no_norm_params(net->block[l].norm, FMI_NORMS);
+    }
+    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
+        declare_part(net, &p);
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
+        (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
+        head->in = a->hidden;
+        head->out = a->vocab;
+    }
+    return FM_OK;
+}
+
+/* ---- the parent's weights ---- */
 static fm_status add_term(fmi_linear *l, const fmi_term *t)
 {
     fm_status rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
@@ -64,6 +182,8 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
 {
     fm_status rc = FM_OK;
 
+    if (!l->module[0] || !from->w)
+        return FM_OK;
     if (from->in_scale || from->out_scale)
         return fm_fail(FM_EUNSUPPORTED,
                        "'%s' is scaled by DoRA or IA3; training on top of that is not supported",
@@ -82,52 +202,80 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
     return rc;
 }
 
-static fm_status take_block(const fm_backend *be, fmi_block *b, const fm_layer *from)
+static fm_status take_experts(const fmi_net *net, fmi_block *b, const fm_experts *x)
 {
-    const fm_linear *const lin[FMI_LINEARS] = {&from->q,    &from->k,  &from->v,   &from->o,
-                                               &from->gate, &from->up, &from->down};
+    fm_status rc = take_linear(net->be, &b->lin[FMI_ROUTER], &x->router);
+    const fm_linear *const shared[] = {&x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(shared) && rc == FM_OK; i++)
+        rc = take_linear(net->be, &b->lin[FMI_S_GATE + i], shared[i]);
+    for (uint32_t e = 0; e < net->arch.sw.experts && rc == FM_OK; e++) {
+        fmi_linear *l = &b->lin[FMI_EXPERTS + 3 * e];
+        rc = take_linear(net->be, &l[0], &x->gate[e]);
+        if (rc == FM_OK)
+            rc = take_linear(net->be, &l[1], &x->up[e]);
+        if (rc == FM_OK)
+            rc = take_linear(net->be, &l[2], &x->down[e]);
+    }
+    return rc;
+}
+
+static fm_status take_block(const fmi_net *net, fmi_block *b, const fm_layer *from)
+{
+    const fm_linear *const lin[] = {&from->q,    &from->k,  &from->v,   &from->o,
+                                    &from->gate, &from->up, &from->down};
     fm_status rc = FM_OK;
 
-    for (uint32_t i = 0; i < FMI_LINEARS && rc == FM_OK; i++)
-        rc = take_linear(be, &b->lin[i], lin[i]);
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(lin) && rc == FM_OK; i++)
+        rc = take_linear(net->be, &b->lin[i], lin[i]);
+    if (rc == FM_OK && from->experts)
+        rc = take_experts(net, b, from->experts);
     b->norm[FMI_ATTN_NORM].gain = from->attn_norm;
+    b->norm[FMI_ATTN_NORM].bias = from->attn_norm_b;
+    b->norm[FMI_ATTN_POST].gain = from->attn_post;
+    b->norm[FMI_ATTN_POST].bias = from->attn_post_b;
     b->norm[FMI_MLP_NORM].gain = from->mlp_norm;
+    b->norm[FMI_MLP_NORM].bias = from->mlp_norm_b;
+    b->norm[FMI_MLP_POST].gain = from->mlp_post;
+    b->norm[FMI_MLP_POST].bias = from->mlp_post_b;
     b->norm[FMI_Q_NORM].gain = from->q_norm;
     b->norm[FMI_K_NORM].gain = from->k_norm;
     return rc;
 }
 
+static fm_status take_model(fmi_net *net, const fm_model *model)
+{
+    fm_status rc;
+
+    if (model->virtual_len)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "training on a parent with virtual tokens (prefix or prompt tuning) is not "
+                       "supported");
+    net->outer_norm[FMI_NORM].gain = model->norm;
+    net->outer_norm[FMI_NORM].bias = model->norm_b;
+    net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
+    net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
+    rc = take_linear(net->be, &net->outer[FMI_EMBED], &model->embed);
+    if (rc == FM_OK)
+        rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
+    if (rc == FM_OK)
+        rc = take_linear(net->be, &net->outer[FMI_HEAD], &model->head);
+    net->outer[FMI_TYPES].bias = model->types; /* row 0, added to every row */
+    for (uint32_t l = 0; l < net->arch.layers && rc == FM_OK; l++)
+        rc = take_block(net, &net->block[l], &model->layers[l]);
+    return rc;
+}
+
 fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
 {
-    fm_status rc = FM_OK;
-
     memset(net, 0, sizeof(*net));
     net->be = be;
     net->arch = *arch;
     if (fm_arch_beyond_llama(arch))
         return fm_fail(FM_EUNSUPPORTED, "training of %s is not supported: it does not know %s",
                        arch->family, fm_arch_beyond_llama(arch));
-    net->block = fm_calloc(arch->layers, sizeof(*net->block));
-    if (!net->block)
-        return FM_ENOMEM;
-    init_linear(&net->embed, "model.embed_tokens", arch->hidden, arch->vocab, false);
-    init_linear(&net->head, "lm_head", arch->hidden, arch->vocab, false);
-    init_norm(&net->norm, "model.norm", arch->hidden);
-    for (uint32_t l = 0; l < arch->layers; l++)
-        init_block(&net->block[l], arch, l);
-    if (!model)
-        return FM_OK;
-    if (model->virtual_len)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "training on a parent with virtual tokens (prefix or prompt tuning) is not "
-                       "supported");
-    net->norm.gain = model->norm;
-    rc = take_linear(be, &net->embed, &model->embed);
-    if (rc == FM_OK)
-        rc = take_linear(be, &net->head, &model->head);
-    for (uint32_t l = 0; l < arch->layers && rc == FM_OK; l++)
-        rc = take_block(be, &net->block[l], &model->layers[l]);
-    return rc;
+    fm_status rc = declare_all(net);
+    return rc == FM_OK && model ? take_model(net, model) : rc;
 }
 
 void fmi_net_release(fmi_net *net)
@@ -136,58 +284,97 @@ void fmi_net_release(fmi_net *net)
 
     for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++)
         fm_free(l->term);
+    for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
+        fm_free(net->block[k].lin);
     fm_free(net->block);
+    if (net->made)
+        net->be->free(net->be, net->made);
     memset(net, 0, sizeof(*net));
 }
 
+/* ---- walking ---- */
 fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
 {
-    size_t in_blocks = (size_t)net->arch.layers * FMI_LINEARS;
-
-    if (i < in_blocks)
-        return &net->block[i / FMI_LINEARS].lin[i % FMI_LINEARS];
-    if (i == in_blocks)
-        return &net->embed;
-    return i == in_blocks + 1 ? &net->head : NULL;
+    for (uint32_t l = 0; l < net->arch.layers; l++)
+        for (uint32_t k = 0; net->block[l].lin && k < net->lins; k++)
+            if (net->block[l].lin[k].module[0] && i-- == 0)
+                return &net->block[l].lin[k];
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        if (net->outer[k].module[0] && i-- == 0)
+            return &net->outer[k];
+    return NULL;
 }
 
 fmi_norm *fmi_net_norm(fmi_net *net, size_t i)
 {
-    size_t in_blocks = (size_t)net->arch.layers * FMI_NORMS;
-
-    if (i < in_blocks)
-        return &net->block[i / FMI_NORMS].norm[i % FMI_NORMS];
-    return i == in_blocks ? &net->norm : NULL;
+    for (uint32_t l = 0; l < net->arch.layers; l++)
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            if (net->block[l].norm[k].n > 0 && i-- == 0)
+                return &net->block[l].norm[k];
+    for (uint32_t k = 0; k < FMI_OUTER_NORMS; k++)
+        if (net->outer_norm[k].n > 0 && i-- == 0)
+            return &net->outer_norm[k];
+    return NULL;
 }
 
-static bool is_part(const char *name, const char *module, const char *part)
+int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l)
 {
-    size_t n = strlen(module);
-    return strncmp(name, module, n) == 0 && strcmp(name + n, part) == 0;
+    for (uint32_t i = 0; i < net->arch.layers; i++)
+        if (l >= net->block[i].lin && l < net->block[i].lin + net->lins)
+            return (int32_t)i;
+    return FMI_OUTSIDE;
 }
 
-static int32_t *find_place(fmi_net *net, const char *name, fm_shape *want)
+bool fmi_linear_trains(const fmi_linear *l)
 {
-    fmi_linear *l;
-    fmi_norm *n;
+    bool any =
+        l->w_param >= 0 || l->bias_param >= 0 || l->in_scale.param >= 0 || l->out_scale.param >= 0;
 
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
-        if (is_part(name, l->module, ".weight")) {
-            *want = (fm_shape){.rank = 2, .dim = {l->out, l->in}};
-            return &l->w_param;
-        }
-        if (l->has_bias && is_part(name, l->module, ".bias")) {
-            *want = (fm_shape){.rank = 1, .dim = {l->out}};
-            return &l->bias_param;
-        }
-    }
-    for (size_t i = 0; (n = fmi_net_norm(net, i)); i++) {
-        if (n->n > 0 && is_part(name, n->module, ".weight")) {
-            *want = (fm_shape){.rank = 1, .dim = {n->n}};
-            return &n->param;
-        }
+    for (size_t i = 0; i < l->terms; i++)
+        any = any || l->term[i].a_param >= 0 || l->term[i].b_param >= 0;
+    return any;
+}
+
+bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer)
+{
+    const fmi_block *b = &net->block[layer];
+    bool any = net->virt_kind == FMI_VIRTUAL_KV && net->virt_param >= 0;
+
+    for (uint32_t i = 0; i < net->lins; i++)
+        any = any || fmi_linear_trains(&b->lin[i]);
+    for (uint32_t i = 0; i < FMI_NORMS; i++)
+        any = any || b->norm[i].param >= 0 || b->norm[i].bias_param >= 0;
+    return any;
+}
+
+/* ---- what trains ---- */
+static int32_t *place_of(fmi_net *net, const fm_param *p)
+{
+    const part *at = part_of(p->place);
+
+    switch (at->kind) {
+    case PART_WEIGHT:
+        return &fmi_net_at(net, p->layer, which_linear(at, p))->w_param;
+    case PART_BIAS:
+        return &fmi_net_at(net, p->layer, which_linear(at, p))->bias_param;
+    case PART_GAIN:
+        return &fmi_net_norm_at(net, p->layer, at->which)->param;
+    case PART_NORM_BIAS:
+        return &fmi_net_norm_at(net, p->layer, at->which)->bias_param;
     }
     return NULL;
+}
+
+/* A tied head has no parameter of its own, but may train beside a frozen embedding. */
+static int32_t *tied_head(fmi_net *net, const char *name, fm_shape *want)
+{
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    size_t n = strlen(head->module);
+
+    if (n == 0 || strncmp(name, head->module, n) != 0 || strcmp(name + n, ".weight") != 0)
+        return NULL;
+    *want = (fm_shape){.rank = 2, .dim = {head->out, head->in}};
+    return &head->w_param;
 }
 
 fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape,
@@ -196,8 +383,15 @@ fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm
     fm_shape want = {0};
     char have_text[128];
     char want_text[128];
-    int32_t *place = find_place(net, name, &want);
+    fm_param p;
+    int32_t *place = NULL;
 
+    if (fm_arch_param_named(&net->arch, name, &p)) {
+        place = place_of(net, &p);
+        want = p.shape;
+    } else {
+        place = tied_head(net, name, &want);
+    }
     if (!place)
         return fm_fail(FM_EBASE, "%s: the parent has no parameter of this name", name);
     if (!fm_shape_eq(&want, shape)) {
@@ -215,7 +409,7 @@ fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear *lin, uint
     fm_shape a = {.rank = 2, .dim = {r, lin->in}};
     fm_shape b = {.rank = 2, .dim = {lin->out, r}};
 
-    if (lin == &net->embed)
+    if (lin == &net->outer[FMI_EMBED])
         return fm_fail(FM_EUNSUPPORTED, "low-rank terms on %s are not supported", lin->module);
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_A.weight", lin->module);
     fm_status rc = fmi_params_add(ps, &t.a_param, name, &a);
@@ -225,7 +419,8 @@ fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear *lin, uint
     return rc == FM_OK ? add_term(lin, &t) : rc;
 }
 
-/* Weights are made from zeros here and filled by fmi_params_refresh once values are in place. */
+/* ---- binding ---- */
+/* Weights are made from zeros here and filled by fmi_net_refresh once values are in place. */
 static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
 {
     void *zero = fm_calloc((size_t)p->n, sizeof(float));
@@ -261,19 +456,32 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
 {
     fm_status rc = FM_OK;
     fmi_linear *l;
+    fmi_linear *embed = &net->outer[FMI_EMBED];
+    fmi_linear *head = &net->outer[FMI_HEAD];
     fmi_norm *n;
 
     for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
         rc = bind_linear(l, ps, own_weights);
-    for (size_t i = 0; own_weights && (n = fmi_net_norm(net, i)); i++)
+    for (size_t i = 0; own_weights && (n = fmi_net_norm(net, i)); i++) {
         if (n->param >= 0)
             n->gain = ps->p + ps->item[n->param].at;
+        if (n->bias_param >= 0)
+            n->bias = ps->p + ps->item[n->bias_param].at;
+    }
     /* A tied head trains as the embedding; beside a frozen stem each may train on its own. */
-    bool adapts = net->head.w && net->head.w != net->embed.w;
-    if (rc == FM_OK && net->arch.tied && net->head.w_param < 0 && net->embed.w_param >= 0 &&
-        !adapts) {
-        net->head.w = net->embed.w;
-        net->head.w_param = net->embed.w_param;
+    bool adapts = head->w && head->w != embed->w;
+    if (rc == FM_OK && net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !adapts) {
+        head->w = embed->w;
+        head->w_param = embed->w_param;
     }
     return rc;
+}
+
+fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
+{
+    (void)net;
+    for (size_t i = 0; i < ps->count; i++)
+        if (ps->item[i].weight)
+            ps->be->weight_update(ps->be, ps->item[i].weight, ps->p + ps->item[i].at);
+    return FM_OK;
 }

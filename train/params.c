@@ -35,6 +35,7 @@ fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const
     p->shape = *shape;
     p->n = n;
     p->at = ps->total;
+    p->lr_scale = 1.0f;
     ps->total = padded;
     *index = (int32_t)ps->count++;
     return FM_OK;
@@ -114,19 +115,21 @@ fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
     return rc;
 }
 
-void fmi_params_refresh(fmi_params *ps)
-{
-    for (size_t i = 0; i < ps->count; i++)
-        if (ps->item[i].weight)
-            ps->be->weight_update(ps->be, ps->item[i].weight, ps->p + ps->item[i].at);
-}
-
+/* Neighbours with one learning rate are one call; padding is 0 and stays it. */
 void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
                      float g_scale)
 {
-    ps->be->adamw(ps->be, ps->p, ps->m, ps->v, ps->g, ps->total, (float)lr, (float)c->beta1,
-                  (float)c->beta2, (float)c->eps, (float)c->weight_decay, step, g_scale);
-    fmi_params_refresh(ps);
+    for (size_t i = 0, j; i < ps->count; i = j) {
+        float scale = ps->item[i].lr_scale;
+        for (j = i + 1;
+             j < ps->count && !(ps->item[j].lr_scale < scale) && !(ps->item[j].lr_scale > scale);)
+            j++;
+        uint64_t at = ps->item[i].at;
+        uint64_t end = j < ps->count ? ps->item[j].at : ps->total;
+        ps->be->adamw(ps->be, ps->p + at, ps->m + at, ps->v + at, ps->g + at, end - at,
+                      (float)(lr * (double)scale), (float)c->beta1, (float)c->beta2, (float)c->eps,
+                      (float)c->weight_decay, step, g_scale);
+    }
 }
 
 static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_param *p,

@@ -160,6 +160,8 @@ typedef struct fm_train_job {
     const char *checkpoint_dir;    /* NULL = none; resume when it holds one of the same config */
     const fm_train_keeper *keeper; /* NULL = nothing is kept */
     uint32_t checkpoint_every;     /* steps; 0: when stopped and at the end alone */
+    bool recompute; /* keep each layer's input alone and compute the rest again: less memory, same
+                       bits */
 } fm_train_job;
 
 /* One trained tensor; bytes owned by the result. */

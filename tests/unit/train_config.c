@@ -47,17 +47,46 @@ static void text_beyond_its_room_is_refused(void **state)
 
 static void every_field_survives_json_both_ways(void **state)
 {
-    static const char *const set[][2] = {{"method", "lora"},      {"r", "3"},
-                                         {"alpha", "7.25"},       {"rslora", "true"},
-                                         {"targets", "q_proj"},   {"modules_to_save", "lm_head"},
-                                         {"lr", "0.000123"},      {"beta1", "0.8"},
-                                         {"beta2", "0.95"},       {"eps", "1e-7"},
-                                         {"weight_decay", "0.2"}, {"clip", "0.4"},
-                                         {"schedule", "cosine"},  {"warmup", "9"},
-                                         {"steps", "77"},         {"epochs", "2.5"},
-                                         {"batch", "3"},          {"accumulate", "5"},
-                                         {"max_tokens", "99"},    {"seed", "18446744073709551615"},
-                                         {"dtype", "bf16"},       {"answers_only", "false"}};
+    static const char *const set[][2] = {{"method", "lora"},
+                                         {"r", "3"},
+                                         {"alpha", "7.25"},
+                                         {"rslora", "true"},
+                                         {"targets", "q_proj"},
+                                         {"modules_to_save", "lm_head"},
+                                         {"lr", "0.000123"},
+                                         {"beta1", "0.8"},
+                                         {"beta2", "0.95"},
+                                         {"eps", "1e-7"},
+                                         {"weight_decay", "0.2"},
+                                         {"clip", "0.4"},
+                                         {"schedule", "cosine"},
+                                         {"warmup", "9"},
+                                         {"steps", "77"},
+                                         {"epochs", "2.5"},
+                                         {"batch", "3"},
+                                         {"accumulate", "5"},
+                                         {"max_tokens", "99"},
+                                         {"seed", "18446744073709551615"},
+                                         {"dtype", "bf16"},
+                                         {"answers_only", "false"},
+                                         {"objective", "dpo"},
+                                         {"dora", "true"},
+                                         {"dropout", "0.1"},
+                                         {"loraplus", "16"},
+                                         {"feedforward", "down_proj"},
+                                         {"rank_pattern", "q_proj=4"},
+                                         {"alpha_pattern", "q_proj=8"},
+                                         {"layers", "0-3"},
+                                         {"bias", "all"},
+                                         {"freeze", "embed_tokens"},
+                                         {"virtual_tokens", "7"},
+                                         {"classes", "3"},
+                                         {"pooling", "mean"},
+                                         {"temperature", "0.05"},
+                                         {"dpo_beta", "0.2"},
+                                         {"distill_weight", "0.7"},
+                                         {"packing", "true"},
+                                         {"buckets", "4"}};
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_train_config back;
     fm_buf text;
@@ -172,26 +201,28 @@ static void a_batch_leaves_out_what_no_target_depends_on(void **state)
     static const int32_t labels[] = {-100, -100, 7, 8, -100, -100};
     static const int32_t none[] = {3, -100, -100}; /* the first token is nobody's target */
     const fmi_seq_in s[] = {{ids, labels, 6}, {ids, none, 3}, {ids, ids, 3}};
+    const fmi_batch_how how = {.vocab = 10};
+    const fmi_batch_how few = {.vocab = 9};
     fmi_batch b;
 
     (void)state;
-    tk_ok(fmi_batch_build(&b, s, 3, 10));
+    tk_ok(fmi_batch_build(&b, s, 3, &how));
     assert_int_equal(b.rows, 5);
     assert_int_equal(b.labels, 4);
     assert_int_equal(b.seqs, 2);
     assert_int_equal(b.longest, 3);
     assert_int_equal(b.tokens, 12);
     static const int32_t pos[] = {0, 1, 2, 0, 1};
-    static const int32_t back[] = {4, 0, 1, 2, 3};
+    static const int32_t row[] = {1, 2, 3, 4};
     static const int32_t target[] = {7, 8, 6, 7};
     assert_memory_equal(b.pos, pos, sizeof(pos));
-    assert_memory_equal(b.back, back, sizeof(back));
+    assert_memory_equal(b.label_row, row, sizeof(row));
     assert_memory_equal(b.label, target, sizeof(target));
     fmi_batch_release(&b);
-    tk_fails(fmi_batch_build(&b, s, 3, 9), FM_EINVAL, "vocabulary");
+    tk_fails(fmi_batch_build(&b, s, 3, &few), FM_EINVAL, "vocabulary");
     static const int32_t wrong[] = {-100, -1, 2};
     const fmi_seq_in bad = {ids, wrong, 3};
-    tk_fails(fmi_batch_build(&b, &bad, 1, 10), FM_EINVAL, "-100");
+    tk_fails(fmi_batch_build(&b, &bad, 1, &how), FM_EINVAL, "-100");
 }
 
 int main(void)

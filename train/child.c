@@ -1,0 +1,453 @@
+/* child.c - one job from its settings to its result; run.c takes the steps of all together. */
+#include "train/child.h"
+
+#include "store/base/mem.h"
+#include "store/base/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- data ---- */
+static fm_status exact_seqs(fmi_child *ch, uint32_t step)
+{
+    const fm_train_job *j = ch->job;
+    uint32_t t = ch->c->max_tokens;
+
+    ch->seqs = (size_t)ch->c->batch * ch->c->accumulate;
+    ch->ends = ch->exact_ends;
+    ch->micros = ch->c->accumulate;
+    for (size_t i = 0; i < ch->seqs; i++) {
+        size_t at = ((size_t)step * ch->seqs + i) * t;
+        uint32_t len = t;
+        while (j->batch_mask && len > 0 && j->batch_mask[at + len - 1] == 0)
+            len--;
+        for (uint32_t k = 0; j->batch_mask && k < len; k++)
+            if (j->batch_mask[at + k] == 0)
+                return fm_fail(FM_EUNSUPPORTED,
+                               "%s: a batch is padded on the left or inside; pad on the right",
+                               j->name);
+        ch->seq[i] = (fmi_seq_in){j->batch_ids + at, j->batch_labels + at, len};
+    }
+    return FM_OK;
+}
+
+static fm_status data_seqs(fmi_child *ch, uint32_t step)
+{
+    fm_status rc = fmi_order_step(ch->order, step, &ch->picks, &ch->seqs, &ch->ends, &ch->micros);
+
+    if (rc == FM_OK)
+        rc = fm_grow(&ch->seq, &ch->seq_cap, ch->seqs, sizeof(*ch->seq));
+    for (size_t i = 0; i < ch->seqs && rc == FM_OK; i++) {
+        const fm_example *e = fm_dataset_at(ch->job->data, ch->picks[i]);
+        ch->seq[i] = (fmi_seq_in){e->ids, e->labels, e->len};
+    }
+    return rc;
+}
+
+static fm_status load_step(fmi_child *ch, uint32_t step)
+{
+    return ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
+}
+
+/* The largest micro-batch of the whole run, so that memory is taken once. */
+static fm_status measure(fmi_child *ch)
+{
+    fm_status rc = FM_OK;
+
+    for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
+        size_t at = 0;
+        rc = load_step(ch, s);
+        for (size_t k = 0; rc == FM_OK && k < ch->micros; at = ch->ends[k++])
+            fmi_size_grow(&ch->lane.most, ch->seq + at, ch->ends[k] - at, &ch->how);
+    }
+    if (rc == FM_OK && ch->lane.most.labels == 0)
+        rc = fm_fail(FM_EINVAL, "%s: no token of the data counts as a target", ch->job->name);
+    return rc;
+}
+
+static fm_status open_data(fmi_child *ch)
+{
+    const fm_train_config *c = ch->c;
+    size_t per_step = (size_t)c->batch * c->accumulate;
+
+    if (ch->job->data) {
+        fm_status rc = fmi_order_new(&ch->order, c, ch->job->data);
+        ch->steps = rc == FM_OK ? fmi_order_steps(ch->order) : 0;
+        return rc;
+    }
+    ch->steps = fmi_schedule_steps(c, 0);
+    ch->exact_ends = fm_calloc(c->accumulate, sizeof(*ch->exact_ends));
+    fm_status rc = fm_grow(&ch->seq, &ch->seq_cap, per_step, sizeof(*ch->seq));
+    if (rc < 0 || !ch->exact_ends)
+        return FM_ENOMEM;
+    for (uint32_t k = 0; k < c->accumulate; k++)
+        ch->exact_ends[k] = (k + 1) * c->batch;
+    return FM_OK;
+}
+
+/* ---- what trains ---- */
+static fm_status declare_full(fmi_child *ch)
+{
+    fm_param p;
+    fm_status rc = FM_OK;
+
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&ch->net.arch, i, &p); i++)
+        rc = fmi_net_train(&ch->net, &ch->ps, p.name, &p.shape, p.name);
+    return rc;
+}
+
+static fm_status init_config(fmi_child *ch, fm_buf *prefix)
+{
+    fm_status rc = fmi_top_adapter(prefix, ch->job->init);
+
+    if (rc < 0 || prefix->len == 0)
+        return rc;
+    char *path = fm_asprintf("%sadapter_config.json", fm_buf_cstr(prefix));
+    const fm_entry *e = path ? fm_tree_find(ch->job->init, path) : NULL;
+    rc = path ? FM_OK : FM_ENOMEM;
+    if (e && e->kind == FM_ENTRY_FILE)
+        rc = fm_json_parse(&ch->adapter_config, fm_span_of(e->data, (size_t)e->bytes), path);
+    fm_free(path);
+    return rc;
+}
+
+/* An init with an adapter_config.json says itself which modules and ranks train. */
+static fm_status declare_lora(fmi_child *ch)
+{
+    fm_buf prefix;
+    fm_status rc = FM_OK;
+
+    fm_buf_init(&prefix, FM_MAX_PATH_BYTES);
+    if (ch->job->init)
+        rc = init_config(ch, &prefix);
+    if (rc == FM_OK && ch->adapter_config)
+        rc = fmi_lora_declare_from(&ch->net, &ch->ps, ch->job->init, fm_buf_cstr(&prefix));
+    else if (rc == FM_OK)
+        rc = fmi_lora_declare(&ch->net, &ch->ps, ch->c);
+    fm_buf_release(&prefix);
+    return rc;
+}
+
+static double initializer_range(const fm_tree *tree)
+{
+    const fm_entry *e = fm_tree_find(tree, "model.json");
+    fm_json *v = NULL;
+    double range = 0.02;
+
+    if (e && e->kind == FM_ENTRY_FILE &&
+        fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json") == FM_OK)
+        range = fm_json_real(fm_json_path(v, "config.initializer_range"), range);
+    fm_json_free(v);
+    return range;
+}
+
+/* Matrices N(0, initializer_range), gains 1, biases 0; each tensor has a stream of its own. */
+static fm_status random_param(fmi_child *ch, size_t index, bool is_matrix, double range)
+{
+    const fmi_param *p = &ch->ps.item[index];
+    size_t len = strlen(p->name);
+    bool bias = len > 5 && strcmp(p->name + len - 5, ".bias") == 0;
+    uint64_t stream = 0;
+    float *host = fm_calloc((size_t)p->n, sizeof(float));
+    fm_status rc = host ? fmi_stream(&stream, "init", p->name) : FM_ENOMEM;
+
+    for (uint64_t i = 0; i < p->n && rc == FM_OK; i++) {
+        if (is_matrix)
+            host[i] = (float)(range * fm_rng_normal(ch->c->seed, stream, i));
+        else
+            host[i] = bias ? 0.0f : 1.0f;
+    }
+    if (rc == FM_OK)
+        rc = fmi_params_put(&ch->ps, (int32_t)index, host);
+    fm_free(host);
+    return rc;
+}
+
+static fm_status fill_full(fmi_child *ch)
+{
+    double range = initializer_range(ch->job->parent);
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < ch->ps.count && rc == FM_OK; i++) {
+        const fmi_param *p = &ch->ps.item[i];
+        if (ch->c->method == FM_METHOD_PRETRAIN) {
+            rc = random_param(ch, i, p->shape.rank == 2, range);
+            continue;
+        }
+        const fm_entry *e = fmi_find_tensor(ch->job->parent, p->name);
+        float *host = NULL;
+        if (!e)
+            return fm_fail(FM_EBASE, "%s: the parent has no %s", ch->job->name, p->name);
+        if (!fm_shape_eq(&e->shape, &p->shape))
+            return fm_fail(FM_EBASE, "%s: %s has another shape than the config says", ch->job->name,
+                           p->name);
+        rc = fmi_read_f32(&host, ch->p, e);
+        if (rc == FM_OK)
+            rc = fmi_params_put(&ch->ps, (int32_t)i, host);
+        fm_free(host);
+    }
+    return rc;
+}
+
+static fm_status fill_lora(fmi_child *ch)
+{
+    fm_status rc = fmi_lora_init(&ch->ps, ch->c, ch->job->parent, ch->p);
+
+    if (rc == FM_OK && ch->job->init)
+        rc = fmi_params_load(&ch->ps, ch->job->init, ch->job->init_provider, "", false);
+    return rc;
+}
+
+static fm_status build(fmi_child *ch)
+{
+    fm_backend *be = fm_engine_backend(ch->e);
+    bool lora = ch->c->method == FM_METHOD_LORA;
+    fm_arch arch;
+    fm_status rc = fm_arch_of_tree(&arch, ch->job->parent, ch->job->name);
+
+    ch->how.vocab = arch.vocab;
+    if (rc == FM_OK)
+        rc = measure(ch);
+    if (rc == FM_OK && ch->lane.most.longest > arch.max_positions)
+        rc = fm_fail(FM_ELIMIT,
+                     "%s: examples of %u tokens, the model has %u positions; lower "
+                     "max_tokens",
+                     ch->job->name, ch->lane.most.longest + 1, arch.max_positions);
+    if (rc == FM_OK && lora)
+        rc = fm_model_load(&ch->stem, ch->e, ch->job->parent, ch->p, ch->job->name);
+    if (rc == FM_OK)
+        rc = fmi_net_init(&ch->net, be, &arch, ch->stem);
+    if (rc == FM_OK)
+        rc = lora ? declare_lora(ch) : declare_full(ch);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&ch->ps, be, true);
+    if (rc == FM_OK)
+        rc = fmi_net_bind(&ch->net, &ch->ps, true);
+    if (rc == FM_OK)
+        rc = lora ? fill_lora(ch) : fill_full(ch);
+    return rc;
+}
+
+fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p, const fm_train_job *job,
+                         uint32_t number, fm_train_result *result)
+{
+    memset(ch, 0, sizeof(*ch));
+    ch->e = e;
+    ch->p = p;
+    ch->job = job;
+    ch->c = &job->config;
+    ch->number = number;
+    ch->result = result;
+    ch->lane.net = &ch->net;
+    ch->lane.ps = &ch->ps;
+    ch->lane.c = ch->c;
+    ch->lane.objective = &fmi_next_token;
+    fm_status rc = open_data(ch);
+    if (rc == FM_OK && ch->steps == 0)
+        rc = fm_fail(FM_EINVAL, "%s: training option steps must be at least 1 here", job->name);
+    return rc == FM_OK ? build(ch) : rc;
+}
+
+void fmi_child_release(fmi_child *ch)
+{
+    fm_backend *be = fm_engine_backend(ch->e);
+
+    fmi_batch_release(&ch->lane.batch);
+    if (ch->lane.mem)
+        be->free(be, ch->lane.mem);
+    fmi_params_release(&ch->ps);
+    fmi_net_release(&ch->net);
+    fmi_order_free(ch->order);
+    fm_json_free(ch->state.log);
+    fm_json_free(ch->adapter_config);
+    fm_free(ch->seq);
+    fm_free(ch->exact_ends);
+    fm_model_close(ch->stem);
+}
+
+/* ---- the digest that names a checkpoint ---- */
+static fm_status hash_data(const fmi_child *ch, fm_hasher *h)
+{
+    const fm_train_job *j = ch->job;
+    size_t n = (size_t)ch->c->batch * ch->c->accumulate * ch->c->max_tokens * ch->steps;
+    fm_status rc = FM_OK;
+
+    if (!j->data) {
+        rc = fm_hasher_update(h, j->batch_ids, n * sizeof(int32_t));
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, j->batch_labels, n * sizeof(int32_t));
+        if (rc == FM_OK && j->batch_mask)
+            rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
+        return rc;
+    }
+    for (size_t i = 0; i < fm_dataset_count(j->data) && rc == FM_OK; i++) {
+        const fm_example *e = fm_dataset_at(j->data, i);
+        rc = fm_hasher_update(h, e->ids, e->len * sizeof(int32_t));
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->labels, e->len * sizeof(int32_t));
+    }
+    return rc;
+}
+
+static fm_status hash_tree(fm_hasher *h, const fm_tree *tree)
+{
+    static const char *const skip[] = {"suites/", "source/", "README.md", "recipe.json", NULL};
+    fm_digest d = {{0}};
+    fm_status rc = tree ? fm_tree_digest(&d, tree, skip) : FM_OK;
+    return rc == FM_OK ? fm_hasher_update(h, d.b, FM_DIGEST_BYTES) : rc;
+}
+
+static fm_status run_digest(fmi_child *ch)
+{
+    fm_hasher *h = NULL;
+    fm_buf text;
+    fm_json *config = fm_train_config_json(ch->c);
+    const char *kernels = fm_engine_kernel_class(ch->e);
+    fm_status rc = config ? fm_hasher_new(&h) : FM_ENOMEM;
+
+    fm_buf_init(&text, 0);
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, config, FM_JSON_CANONICAL);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(h, text.data, text.len);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(h, kernels, strlen(kernels) + 1);
+    if (rc == FM_OK)
+        rc = hash_tree(h, ch->job->parent);
+    if (rc == FM_OK)
+        rc = hash_tree(h, ch->job->init);
+    if (rc == FM_OK)
+        rc = hash_tree(h, ch->job->teacher);
+    if (rc == FM_OK)
+        rc = hash_data(ch, h);
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, &ch->state.run);
+    fm_hasher_free(h);
+    fm_buf_release(&text);
+    fm_json_free(config);
+    return rc;
+}
+
+fm_status fmi_child_save(fmi_child *ch)
+{
+    return fmi_checkpoint_save(ch->job, ch->number, &ch->state, &ch->ps);
+}
+
+fm_status fmi_child_resume(fmi_child *ch)
+{
+    bool found = false;
+    fm_status rc = run_digest(ch);
+
+    if (rc == FM_OK)
+        rc = fmi_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found);
+    if (rc == FM_OK && !ch->state.log) {
+        ch->state.log = fm_json_new_array();
+        rc = ch->state.log ? FM_OK : FM_ENOMEM;
+    }
+    ch->at_work = ch->state.step < ch->steps;
+    return rc == FM_OK ? fmi_net_refresh(&ch->net, &ch->ps) : rc;
+}
+
+/* ---- steps ---- */
+fm_status fmi_child_begin_step(fmi_child *ch)
+{
+    fm_status rc = load_step(ch, ch->state.step);
+
+    ch->targets = 0;
+    ch->loss = 0.0;
+    ch->lane.row_base = 0;
+    ch->lane.step = ch->state.step;
+    for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
+        ch->targets += fmi_seq_labels(&ch->seq[i]);
+    ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
+    return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
+}
+
+fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
+{
+    size_t at = k > 0 && k < ch->micros ? ch->ends[k - 1] : 0;
+
+    fmi_batch_release(&ch->lane.batch);
+    if (k >= ch->micros || ch->targets == 0)
+        return FM_OK;
+    return fmi_batch_build(&ch->lane.batch, ch->seq + at, ch->ends[k] - at, &ch->how);
+}
+
+void fmi_child_end_micro(fmi_child *ch)
+{
+    ch->loss += ch->lane.loss;
+    ch->lane.loss = 0.0;
+    ch->lane.row_base += ch->lane.batch.rows;
+    ch->state.tokens += ch->lane.batch.tokens;
+    ch->fresh_tokens += ch->lane.batch.tokens;
+}
+
+static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "step", fm_json_new_int((int64_t)p->step)) : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "loss", fm_json_new_real(p->loss));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "grad_norm", fm_json_new_real(p->grad_norm));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "lr", fm_json_new_real(p->lr));
+    if (rc < 0) {
+        fm_json_free(o);
+        return rc;
+    }
+    return fm_json_push(ch->state.log, o);
+}
+
+fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
+{
+    uint32_t step = ch->state.step;
+    fm_status rc = fmi_params_grad_norm(&ch->ps, &p->grad_norm);
+
+    *broken = false;
+    if (rc < 0)
+        return rc;
+    p->loss = ch->targets > 0 ? ch->loss / (double)ch->targets : 0.0;
+    p->child = ch->number;
+    p->step = step;
+    p->steps = ch->steps;
+    p->lr = fmi_schedule_lr(ch->c, step, ch->steps);
+    if (!isfinite(p->loss) || !isfinite(p->grad_norm)) {
+        *broken = true;
+        return FM_OK;
+    }
+    fmi_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
+                    fmi_clip_scale(p->grad_norm, ch->c->clip));
+    rc = fmi_net_refresh(&ch->net, &ch->ps);
+    if (rc == FM_OK)
+        rc = ch->ps.be->sync(ch->ps.be);
+    if (rc == FM_OK)
+        rc = log_step(ch, p);
+    ch->state.step++;
+    ch->at_work = ch->state.step < ch->steps;
+    return rc;
+}
+
+fm_status fmi_child_take_result(fmi_child *ch)
+{
+    bool lora = ch->c->method == FM_METHOD_LORA;
+    fm_train_result *out = ch->result;
+    fm_status rc =
+        fmi_params_result(&ch->ps, ch->ps.p, lora ? FM_F32 : ch->c->dtype, ch->job->parent, out);
+
+    if (rc == FM_OK && lora) {
+        out->adapter_config = ch->adapter_config ? fm_json_ref(ch->adapter_config)
+                                                 : fmi_lora_config_json(ch->c, NULL);
+        rc = out->adapter_config ? FM_OK : FM_ENOMEM;
+    }
+    return rc;
+}
+
+void fmi_child_fail(fmi_child *ch, char *why)
+{
+    ch->at_work = false;
+    ch->result->failed = FM_EINVAL;
+    ch->result->why = why;
+}

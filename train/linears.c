@@ -1,0 +1,283 @@
+/* linears.c - linear layers over the rows of several children, forward and backward.
+ *
+ * Neighbouring parts that hold the same weight and bias are one product; all products that share x
+ * are one call, and so are all low-rank terms. A row's result does not depend on how rows are
+ * grouped. Gradients of parameters are sums over one lane's rows. */
+#include "train/pass.h"
+
+#include "store/base/mem.h"
+
+static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
+{
+    return fmi_net_at(part->lane->net, layer, which);
+}
+
+bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+{
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++)
+            if (fmi_linear_trains(lin_of(&ps.p[i], layer, out[o].which)))
+                return true;
+    return false;
+}
+
+/* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows. */
+static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t which, bool bias,
+                            uint32_t *rows)
+{
+    const fmi_linear *first = lin_of(&ps.p[i], layer, which);
+    uint32_t j = i;
+
+    *rows = 0;
+    for (; j < ps.n; j++) {
+        const fmi_linear *l = lin_of(&ps.p[j], layer, which);
+        if (l->w != first->w || (bias && l->bias != first->bias))
+            break;
+        *rows += ps.p[j].count;
+    }
+    return j;
+}
+
+/* ---- low-rank terms ---- */
+static fm_status term_room(fmi_pass *p, size_t n)
+{
+    return fm_grow(&p->term, &p->term_cap, n, sizeof(*p->term));
+}
+
+static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++)
+            most = FM_MAX(most, lin_of(&ps.p[i], layer, out[o].which)->terms);
+    return most;
+}
+
+/* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
+static float *place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
+{
+    if (t->u)
+        return t->u + (size_t)part->u0 * t->r;
+    float *u = p->du + *at;
+    *at += (uint64_t)part->count * t->r;
+    fm_assert(*at <= p->du_floats);
+    return u;
+}
+
+static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                               const fmi_out *out, uint32_t outs)
+{
+    size_t most = most_terms(ps, layer, out, outs);
+    fm_status rc = most > 0 ? term_room(p, (size_t)ps.n * outs) : FM_OK;
+
+    for (size_t k = 0; k < most && rc == FM_OK; k++) {
+        uint32_t n = 0;
+        uint64_t at = 0;
+        for (uint32_t o = 0; o < outs; o++) {
+            for (uint32_t i = 0; i < ps.n; i++) {
+                const fmi_part *part = &ps.p[i];
+                const fmi_linear *l = lin_of(part, layer, out[o].which);
+                if (l->terms <= k)
+                    continue;
+                const fmi_term *t = &l->term[k];
+                p->term[n++] = (fm_term){.a = t->a,
+                                         .b = t->b,
+                                         .in = l->in,
+                                         .out = l->out,
+                                         .r = t->r,
+                                         .m = part->count,
+                                         .scale = t->scale,
+                                         .x = x + part->begin * ldx,
+                                         .ldx = ldx,
+                                         .y = out[o].y + part->begin * out[o].ldy,
+                                         .ldy = out[o].ldy,
+                                         .u = place_u(p, t, part, &at)};
+            }
+        }
+        p->be->terms(p->be, p->term, n);
+    }
+    return rc;
+}
+
+static float *grad_of(const fmi_part *part, int32_t param)
+{
+    return param >= 0 ? part->lane->ps->g + part->lane->ps->item[param].at : NULL;
+}
+
+static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const float *x, size_t ldx, const fmi_out *out)
+{
+    size_t most = most_terms(ps, layer, out, 1);
+    fm_status rc = most > 0 ? term_room(p, ps.n) : FM_OK;
+
+    for (size_t k = 0; k < most && rc == FM_OK; k++) {
+        uint32_t n = 0;
+        uint64_t at = 0;
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out->which);
+            if (l->terms <= k)
+                continue;
+            const fmi_term *t = &l->term[k];
+            p->term[n++] = (fm_term){.a = t->a,
+                                     .b = t->b,
+                                     .in = l->in,
+                                     .out = l->out,
+                                     .r = t->r,
+                                     .m = part->count,
+                                     .scale = t->scale,
+                                     .x = x ? x + part->begin * ldx : NULL,
+                                     .ldx = ldx,
+                                     .u = t->u ? t->u + (size_t)part->u0 * t->r : NULL,
+                                     .dy = out->y + part->begin * out->ldy,
+                                     .lddy = out->ldy,
+                                     .du = p->du + at,
+                                     .da = grad_of(part, t->a_param),
+                                     .db = grad_of(part, t->b_param),
+                                     .dx = dx && part->deeper ? dx + part->begin * lddx : NULL,
+                                     .lddx = lddx};
+            at += (uint64_t)part->count * t->r;
+            fm_assert(at <= p->du_floats);
+        }
+        p->be->terms_grad(p->be, p->term, n);
+    }
+    return rc;
+}
+
+static fm_status watch_out(fmi_pass *p, fmi_parts ps, int32_t layer, const char *what,
+                           const fmi_out *out)
+{
+    const fmi_linear *l = lin_of(&ps.p[0], layer, out->which);
+    return fmi_watch_rows(p, what, l->module, out->y + ps.p[0].begin * out->ldy, out->ldy, ps.rows,
+                          l->out);
+}
+
+/* ---- forward ---- */
+fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                              const fmi_out *out, uint32_t outs)
+{
+    uint32_t n = 0;
+    uint32_t in = 0;
+
+    for (uint32_t o = 0; o < outs; o++) {
+        for (uint32_t i = 0, j; i < ps.n; i = j) {
+            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            uint32_t rows;
+            j = same_weight(ps, i, layer, out[o].which, true, &rows);
+            in = l->in;
+            p->product[n++] = (fm_product){.y = out[o].y,
+                                           .ldy = out[o].ldy,
+                                           .w = l->w,
+                                           .bias = l->bias,
+                                           .first = ps.p[i].begin,
+                                           .m = rows};
+        }
+    }
+    if (n > 0)
+        p->be->products(p->be, x, ldx, in, p->product, n);
+    fm_status rc = terms_forward(p, ps, layer, x, ldx, out, outs);
+    for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
+        rc = watch_out(p, ps, layer, "the output", &out[o]);
+    return rc;
+}
+
+/* ---- backward ---- */
+/* Neighbours that want the gradient of x and hold the same weight. */
+static void dx_of(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                  const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n;) {
+        uint32_t end = i;
+        while (end < ps.n && ps.p[end].deeper)
+            end++;
+        fmi_parts want = {ps.p, end, 0};
+        uint32_t rows;
+        if (end == i) {
+            i++;
+            continue;
+        }
+        uint32_t j = same_weight(want, i, layer, out->which, false, &rows);
+        size_t begin = ps.p[i].begin;
+        p->be->linear_dx(p->be, dx + begin * lddx, lddx, out->y + begin * out->ldy, out->ldy,
+                         lin_of(&ps.p[i], layer, out->which)->w, rows, add);
+        i = j;
+    }
+}
+
+static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_part *part = &ps.p[i];
+        const fmi_linear *l = lin_of(part, layer, out->which);
+        const float *dy = out->y + part->begin * out->ldy;
+        if (l->w_param >= 0)
+            p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
+                             ldx, part->count, l->out, l->in, l->transposed);
+        if (l->bias_param >= 0)
+            p->be->bias_grad(p->be, grad_of(part, l->bias_param), dy, out->ldy, part->count,
+                             l->out);
+    }
+}
+
+fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                           bool add, const float *x, size_t ldx, const fmi_out *out, uint32_t outs)
+{
+    fm_status rc = FM_OK;
+
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
+        if (p->watch)
+            rc = watch_out(p, ps, layer, "the gradient of the output", &out[o]);
+        if (dx)
+            dx_of(p, ps, layer, dx, lddx, add || o > 0, &out[o]);
+        weight_grads(p, ps, layer, x, ldx, &out[o]);
+        if (rc == FM_OK)
+            rc = terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]);
+    }
+    return rc;
+}
+
+/* ---- norms ---- */
+static fmi_norm *norm_of(const fmi_part *part, int32_t layer, uint32_t which)
+{
+    return fmi_net_norm_at(part->lane->net, layer, which);
+}
+
+void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
+               float *rstd, uint32_t per_row, uint32_t h)
+{
+    for (uint32_t i = 0, j; i < ps.n; i = j) {
+        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        uint32_t m = 0;
+        for (j = i; j < ps.n && norm_of(&ps.p[j], layer, which)->gain == n->gain; j++)
+            m += ps.p[j].count;
+        size_t at = (size_t)ps.p[i].begin * per_row;
+        p->be->rmsnorm(p->be, y + at * h, x + at * h, n->gain, rstd ? rstd + at : NULL, m * per_row,
+                       h, h, p->arch.eps);
+    }
+}
+
+void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *dx, bool add,
+                    const float *dy, const float *x, const float *rstd, uint32_t per_row,
+                    uint32_t h)
+{
+    for (uint32_t i = 0, j; i < ps.n; i = j) {
+        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        uint32_t m = 0;
+        if (!ps.p[i].deeper) {
+            j = i + 1;
+            continue;
+        }
+        for (j = i; j < ps.n; j++) { /* a gain that trains is summed over its lane alone */
+            const fmi_norm *other = norm_of(&ps.p[j], layer, which);
+            bool alone = n->param >= 0 || other->param >= 0;
+            if (other->gain != n->gain || !ps.p[j].deeper || (j > i && alone))
+                break;
+            m += ps.p[j].count;
+        }
+        size_t at = (size_t)ps.p[i].begin * per_row;
+        p->be->rmsnorm_grad(p->be, dx + at * h, grad_of(&ps.p[i], n->param), dy + at * h,
+                            x + at * h, n->gain, rstd + at, m * per_row, h, h, add);
+    }
+}

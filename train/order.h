@@ -1,0 +1,21 @@
+/* order.h - which examples a step takes: a function of settings, data, seed and epoch alone, so that
+ * a resumed run needs no state. Epochs follow one another without a gap. */
+#ifndef FM_TRAIN_ORDER_H
+#define FM_TRAIN_ORDER_H
+
+#include "train/train.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_order fmi_order;
+/* c and d are borrowed. FM_EINVAL: there is no step. */
+FM_CHECKED fm_status fmi_order_new(fmi_order **out, const fm_train_config *c, const fm_dataset *d);
+void fmi_order_free(fmi_order *o); /* NULL is fine */
+uint32_t fmi_order_steps(const fmi_order *o);
+/* Examples of step (numbers in the data set), micro-batch by micro-batch: the k-th ends before
+ * ends[k], ends[micros - 1] = count. Valid until the next call. */
+FM_CHECKED fm_status fmi_order_step(fmi_order *o, uint32_t step, const uint32_t **example,
+                                    size_t *count, const uint32_t **ends, size_t *micros);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,199 @@
+/* pass.h - one pass over the stem: forward with saved activations, loss, backward, for the rows of
+ * several children together.
+ *
+ * A lane is one child in a pass: its net, its parameters, its rows, which stand one after another
+ * among the rows of all. For each module the neighbouring lanes that hold the same weight go through
+ * one product, forward and backward; low-rank terms are lists; what is summed over rows (gradients,
+ * losses) is summed over the rows of one lane alone, in their order. So a lane's bits do not depend
+ * on who else is in the pass, and a frozen lane (a reference, a teacher) is rows like any other.
+ * Lanes are ordered by the lowest layer in which they train: the rows that a layer's backward needs
+ * are then the first ones. */
+#ifndef FM_TRAIN_PASS_H
+#define FM_TRAIN_PASS_H
+
+#include "train/internal.h"
+
+FM_BEGIN_DECLS
+
+/* What a lane's micro-batches need at most; of several lanes: their sums and maxima. */
+typedef struct fmi_pass_size {
+    uint32_t rows, labels, seqs, longest;
+} fmi_pass_size;
+void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi_batch_how *how);
+
+typedef struct fmi_pass fmi_pass;
+typedef struct fmi_lane fmi_lane;
+
+/* How a lane's final states become a loss. */
+typedef struct fmi_objective {
+    const char *name;
+    bool head; /* labelled rows go through the language head, the rows of all lanes together */
+    /* head: weigh[i] of labelled row i, after all row losses of the pass are known; *loss: what the
+     * lane's loss is. NULL: every row weighs lane->dloss, the loss is the sum of the rows'. */
+    fm_status (*weigh)(fmi_pass *p, fmi_lane *lane, const float *row_loss, float *weigh,
+                       double *loss);
+    /* no head: states x [rows, H] of the lane behind the final norm (an encoder's last states);
+     * sets dx, adds to the lane's own gradients, *loss += . */
+    fm_status (*states)(fmi_pass *p, fmi_lane *lane, const float *x, float *dx, double *loss);
+} fmi_objective;
+extern const fmi_objective fmi_next_token;
+
+struct fmi_lane {
+    fmi_net *net;
+    fmi_params *ps; /* NULL: nothing trains */
+    const fm_train_config *c;
+    const fmi_objective *objective;
+    void *objective_ctx;
+    fmi_pass_size most; /* of any of its micro-batches */
+    uint32_t first;     /* lowest layer with something to train in or below it; layers: none */
+    bool embed_trains;  /* then every layer passes its gradient down */
+    bool deep;          /* something below the head trains: the final norm, or a layer */
+    float *mem;         /* its kept x A^T and the like */
+    /* ---- of the micro-batch in hand ---- */
+    fmi_batch batch;
+    float dloss;       /* 1 / targets of the whole optimizer step */
+    double loss;       /* out: sum over the targets */
+    uint32_t step;     /* for dropout */
+    uint64_t row_base; /* rows of the step's earlier micro-batches: likewise */
+    /* ---- the pass's ---- */
+    uint32_t row0, seq0;
+    uint32_t label0, labels; /* among the rows that go through the head; 0: none do */
+};
+
+/* One device buffer for everything, taken once: rows of all lanes together never exceed cap.rows
+ * (and so on). recompute: only each layer's input is kept, the rest is computed again in the
+ * backward (same bits). */
+FM_CHECKED fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
+                                  const fmi_pass_size *cap, bool recompute);
+void fmi_pass_free(fmi_pass *p);
+uint64_t fmi_pass_bytes(const fmi_pass *p);
+/* Of the lanes given to new, those that have a batch in hand. Gradients of dloss * the loss are
+ * added to each lane's g, lane->loss is set. */
+FM_CHECKED fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n);
+
+/* The first tensor of a pass that is no finite number (watch.c): forward in the order in which they
+ * are computed, then backward. */
+typedef struct fmi_watch {
+    bool found;
+    char name[FMI_MODULE_BYTES + 64];
+} fmi_watch;
+FM_CHECKED fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps);
+/* From now on (NULL: no more); costs a look at every tensor. */
+void fmi_pass_watch(fmi_pass *p, fmi_watch *w);
+
+/* ---- inside ---- */
+/* Rows begin .. begin + count - 1 of the matrix in hand are this lane's. */
+typedef struct fmi_part {
+    fmi_lane *lane;
+    uint32_t begin, count;
+    uint32_t u0; /* place of the first in the lane's kept rows of the module */
+    bool deeper; /* the gradient of x is wanted */
+} fmi_part;
+typedef struct fmi_parts {
+    const fmi_part *p;
+    uint32_t n;
+    uint32_t rows; /* of all: the parts are one stretch from row p[0].begin */
+} fmi_parts;
+
+typedef struct fmi_slot { /* one layer's saved activations, [rows of the pass, ..] */
+    float *xin, *rstd1, *qraw, *kraw, *qrstd, *krstd, *q, *k, *v, *attn, *lse;
+    float *xmid, *rstd2, *gate, *up;
+} fmi_slot;
+
+struct fmi_pass {
+    fm_backend *be;
+    fm_arch arch; /* shapes and switches, the same for all lanes */
+    fmi_pass_size cap;
+    bool recompute;
+    fmi_lane **lane; /* of the run in hand, by ascending first */
+    size_t lanes, room;
+    uint32_t rows, labels, seqs; /* of the run in hand */
+    uint32_t lowest;             /* the lowest `first` of all lanes of the pass */
+    uint32_t chunk;              /* labelled rows of one piece of logits */
+    fmi_part *part, *head_part;  /* [room] */
+    fm_train_seq *seq;           /* [cap.seqs] host */
+    float *mem;
+    uint64_t floats;
+    fmi_slot *slot;            /* [layers - lowest], the layers below share the first */
+    float *xout;               /* [M, H] after the last layer */
+    float *h, *act;            /* [M, H], [M, I] */
+    float *dx, *dh;            /* [M, H] */
+    float *dact, *dgate, *dup; /* [M, I] */
+    float *dattn, *dq, *dqraw; /* [M, NH*HD] */
+    float *dk, *dkraw, *dv;    /* [M, NKV*HD] */
+    float *du;                 /* room of low-rank terms: what is not kept */
+    uint64_t du_floats;
+    float *xl, *hl, *rstdl, *dl; /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
+    float *logits, *loss;        /* [chunk, V], [R] */
+    float *cos, *sin;
+    int32_t *imem;
+    int32_t *ids, *pos, *back, *label_row, *label; /* device */
+    int32_t *host;                                 /* [max(rows, labels)] */
+    float *host_loss;                              /* [R] */
+    fm_product *product;                           /* [room * 3] */
+    fm_term *term;
+    size_t term_cap;
+    fmi_watch *watch;
+};
+FM_CHECKED fm_status fmi_watch_rows(fmi_pass *p, const char *what, const char *module,
+                                    const float *x, size_t ld, uint32_t rows, uint32_t n);
+
+/* Parts of all rows. */
+fmi_parts fmi_parts_all(fmi_pass *p);
+/* In the backward: of the lanes that train in this layer or below it (all with deeper set); and the
+ * same with deeper where what lies before the layer wants the gradient. One of these at a time. */
+fmi_parts fmi_parts_from(fmi_pass *p, uint32_t layer);
+fmi_parts fmi_parts_below(fmi_pass *p, uint32_t layer);
+
+/* One output of a set of linear layers that share x. */
+typedef struct fmi_out {
+    uint32_t which; /* FMI_Q .. */
+    float *y;       /* gradient: dy */
+    size_t ldy;
+} fmi_out;
+/* y of every out on every part; row numbers are those of x and y alike. */
+FM_CHECKED fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
+                                         size_t ldx, const fmi_out *out, uint32_t outs);
+/* dx (rows of parts that want it; NULL: none does) is set, or added to; gradients of what trains. */
+FM_CHECKED fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
+                                      size_t lddx, bool add, const float *x, size_t ldx,
+                                      const fmi_out *out, uint32_t outs);
+/* Some lane of the parts trains a linear of these: its input is needed. */
+bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs);
+
+/* y = norm(x) on per_row vectors of h a row. rstd NULL: not kept. */
+void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
+               float *rstd, uint32_t per_row, uint32_t h);
+void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *dx, bool add,
+                    const float *dy, const float *x, const float *rstd, uint32_t per_row,
+                    uint32_t h);
+
+fmi_slot *fmi_slot_of(fmi_pass *p, uint32_t layer);
+/* A branch: x its input, y what goes to the residual. backward: dy to the gradients of its first
+ * linear layers, which input_grad takes on to dh (set, where the part wants it); x is read only where
+ * input_trains. */
+FM_CHECKED fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer,
+                                           const float *x, float *y);
+FM_CHECKED fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer,
+                                            const float *dy);
+FM_CHECKED fm_status fmi_attention_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
+                                              const float *x);
+bool fmi_attention_input_trains(fmi_parts ps, uint32_t layer);
+FM_CHECKED fm_status fmi_mlp_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x,
+                                     float *y);
+FM_CHECKED fm_status fmi_mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy);
+FM_CHECKED fm_status fmi_mlp_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
+                                        const float *x);
+bool fmi_mlp_input_trains(fmi_parts ps, uint32_t layer);
+/* layers.c: embeddings and layers, forward and backward. */
+FM_CHECKED fm_status fmi_layers_forward(fmi_pass *p);
+FM_CHECKED fm_status fmi_layers_backward(fmi_pass *p);
+/* head.c: losses, and dx of every row behind the last layer. */
+FM_CHECKED fm_status fmi_head(fmi_pass *p);
+
+/* pass_plan.c: sizes, once to measure and once to carve. */
+uint64_t fmi_pass_plan(fmi_pass *p, float *base);
+uint64_t fmi_lane_plan(fmi_lane *lane, float *base);
+
+FM_END_DECLS
+#endif
