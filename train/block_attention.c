@@ -57,6 +57,7 @@ fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
+    fmi_virtual_layer(p, ps, layer, false);
     p->be->self_attention(p->be, &t);
     return fmi_linears_forward(p, ps, l, s->attn, q, &out, 1);
 }
@@ -79,6 +80,7 @@ fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, cons
     t.dq = p->dq;
     t.dk = p->dk;
     t.dv = p->dv;
+    fmi_virtual_layer(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
     rotate(p, p->dq, ps.rows, a->heads, true);
     rotate(p, p->dk, ps.rows, a->kv_heads, true);

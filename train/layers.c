@@ -18,19 +18,15 @@ static void embed(fmi_pass *p, float *x)
             rows += ps.p[j].count;
         p->be->embed(p->be, x + ps.p[i].begin * h, h, w, p->ids + ps.p[i].begin, NULL, rows);
     }
+    for (size_t i = 0; i < p->lanes; i++)
+        fmi_embed_extras(p, p->lane[i], x);
 }
 
 static void embed_backward(fmi_pass *p)
 {
-    size_t h = p->arch.hidden;
-
-    for (size_t i = 0; i < p->lanes; i++) {
-        const fmi_lane *l = p->lane[i];
-        int32_t param = l->net->outer[FMI_EMBED].w_param;
-        if (l->embed_trains && param >= 0)
-            p->be->embed_grad(p->be, l->ps->g + l->ps->item[param].at, p->dx + l->row0 * h, h,
-                              p->ids + l->row0, l->batch.rows, (uint32_t)h);
-    }
+    for (size_t i = 0; i < p->lanes; i++)
+        if (p->lane[i]->embed_trains)
+            fmi_embed_extras_grad(p, p->lane[i], p->dx);
 }
 
 /* ---- layers ---- */

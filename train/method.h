@@ -98,6 +98,8 @@ FM_CHECKED fm_status fmi_ia3_defaults(const fm_arch *a, const fm_train_config *c
                                       const char **targets, const char **feedforward);
 FM_CHECKED fm_status fmi_ia3_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
 FM_CHECKED fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, bool feedforward);
+/* The parent's virtual tokens, frozen. */
+FM_CHECKED fm_status fmi_virtual_take(fmi_net *net, const fm_model *model);
 FM_CHECKED fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind,
                                          uint32_t tokens);
 FM_CHECKED fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);

@@ -44,7 +44,7 @@ fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const fm_lor
     if (rc == FM_OK && embed) { /* in: tokens; PEFT: A [r, V], B [H, r] */
         rc = add_factor(net, ps, &t.a_param, l, "lora_embedding_A", spec->r, l->out);
         if (rc == FM_OK)
-            ps->item[t.a_param].turned = true;
+            ps->item[t.a_param].turned = 1;
         if (rc == FM_OK)
             rc = add_factor(net, ps, &t.b_param, l, "lora_embedding_B", l->in, spec->r);
     } else if (rc == FM_OK) {

@@ -29,7 +29,8 @@ static void find_first(fmi_lane *lane)
     const fmi_net *net = lane->net;
     const fmi_norm *norm = &net->outer_norm[FMI_NORM];
 
-    lane->embed_trains = fmi_linear_trains(&net->outer[FMI_EMBED]);
+    lane->embed_trains = fmi_linear_trains(&net->outer[FMI_EMBED]) ||
+                         (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0);
     lane->first = 0;
     while (!lane->embed_trains && lane->first < net->arch.layers &&
            !fmi_net_layer_trains(net, lane->first))
@@ -157,6 +158,7 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
         find_first(lane[i]);
         p->lowest = FM_MIN(p->lowest, lane[i]->first);
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
+        p->alone_floats = FM_MAX(p->alone_floats, fmi_alone_floats(lane[i]));
         rc = lane_memory(be, lane[i]);
     }
     uint64_t fit = FM_MAX(LOGIT_CHUNK_FLOATS / p->arch.vocab, 1u);
@@ -191,6 +193,11 @@ void fmi_pass_free(fmi_pass *p)
     fm_free(p->host);
     fm_free(p->host_loss);
     fm_free(p);
+}
+
+float *fmi_lane_grad(const fmi_lane *lane, int32_t param)
+{
+    return param >= 0 ? lane->ps->g + lane->ps->item[param].at : NULL;
 }
 
 uint64_t fmi_pass_bytes(const fmi_pass *p)

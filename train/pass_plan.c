@@ -66,6 +66,8 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     p->dkraw = a->qk_norm ? take(base, at, m * kv) : p->dk;
     p->dv = take(base, at, m * kv);
     p->du = take(base, at, p->du_floats);
+    for (size_t i = 0; i < FM_ARRAY_LEN(p->alone); i++)
+        p->alone[i] = take(base, at, p->alone_floats);
 }
 
 uint64_t fmi_pass_plan(fmi_pass *p, float *base)
@@ -101,6 +103,8 @@ uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
         for (size_t t = 0; t < l->terms; t++)
             if (l->term[t].b_param >= 0)
                 l->term[t].u = take(base, &at, rows * l->term[t].r);
+        if (l->out_scale.param >= 0 || l->dora)
+            l->kept = take(base, &at, rows * l->out);
     }
     return at;
 }
