@@ -36,6 +36,15 @@ void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *
         fmi_stick(cpu, fm_pool_run(cpu->pool, count, min_chunk, fn, ctx));
 }
 
+void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
+                   void *ctx)
+{
+    q->cpu = cpu;
+    q->count = count;
+    atomic_init(&q->next, 0);
+    fmi_run(cpu, parallel ? FM_MIN(count, (size_t)cpu->threads) : 1, 1, fn, ctx);
+}
+
 static fm_status cpu_alloc(fm_backend *be, void **out, size_t bytes)
 {
     (void)be;
@@ -144,7 +153,9 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     }
     fmi_product_install(&cpu->be);
     fmi_attention_install(&cpu->be);
+    fmi_attention_train_install(&cpu->be);
     fmi_elem_install(&cpu->be);
+    fmi_elem_train_install(&cpu->be);
     fmi_act_install(&cpu->be);
     fmi_train_install(&cpu->be);
     *out = &cpu->be;

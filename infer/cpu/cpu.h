@@ -2,6 +2,8 @@
 #ifndef FM_INFER_CPU_CPU_H
 #define FM_INFER_CPU_CPU_H
 
+#include <stdatomic.h>
+
 #include "infer/backend.h"
 #include "infer/cpu/kern.h"
 
@@ -43,10 +45,27 @@ void *fmi_scratch_get(fmi_scratch *s, size_t bytes);
 void fmi_run(fmi_cpu *cpu, size_t count, size_t min_chunk, fm_pool_fn fn, void *ctx);
 void fmi_stick(fmi_cpu *cpu, fm_status rc);
 
+/* Units that threads take from a counter. */
+typedef struct fmi_queue {
+    fmi_cpu *cpu;
+    atomic_size_t next;
+    size_t count;
+} fmi_queue;
+static inline bool fmi_take(fmi_queue *q, size_t *unit)
+{
+    *unit = atomic_fetch_add_explicit(&q->next, 1, memory_order_relaxed);
+    return *unit < q->count;
+}
+/* As many parts as threads (parallel: or one); fn takes units of q until none is left. */
+void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
+                   void *ctx);
+
 /* Each file fills its slots. */
 void fmi_product_install(fm_backend *be);
 void fmi_attention_install(fm_backend *be);
+void fmi_attention_train_install(fm_backend *be);
 void fmi_elem_install(fm_backend *be);
+void fmi_elem_train_install(fm_backend *be);
 void fmi_act_install(fm_backend *be);
 void fmi_train_install(fm_backend *be);
 

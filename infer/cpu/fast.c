@@ -66,6 +66,13 @@ static void drop_training(fm_backend *be)
     be->terms = NULL;
     be->terms_grad = NULL;
     be->linear_dw = NULL;
+    be->layernorm_grad = NULL;
+    be->act_grad = NULL;
+    be->softcap_grad = NULL;
+    be->scale_grad = NULL;
+    be->dropout = NULL;
+    be->row_dots = NULL;
+    be->scale_rows = NULL;
 }
 
 fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)

@@ -10,6 +10,7 @@
 #include "infer/cpu/kern_product.h"
 #include "infer/cpu/kern_elem.h"
 #include "infer/cpu/kern_act.h"
+#include "infer/cpu/kern_train.h"
 #include "infer/cpu/kern_attention.h"
 
 #if defined(FMI_ISA_AVX512)
@@ -39,6 +40,16 @@ const fmi_kern FMI_TABLE = {
     .add = k_add,
     .scale = k_scale,
     .layernorm = k_layernorm,
+    .layernorm_stats = k_layernorm_stats,
+    .layernorm_dx = k_layernorm_dx,
+    .layernorm_columns = k_layernorm_columns,
+    .column_dots = k_column_dots,
+    .act_grad = k_act_grad,
+    .softcap_grad = k_softcap_grad,
+    .multiply = k_multiply,
+    .scale_to = k_scale_to,
+    .dot = k_dot,
+    .dropout = k_dropout,
     .act = k_act,
     .softcap = k_softcap,
     .mix_rows = k_mix_rows,
@@ -51,5 +62,8 @@ const fmi_kern FMI_TABLE = {
     .sum_squares = k_sum_squares,
     .adamw = k_adamw,
     .attention = k_attention,
-    .attention_grad = k_attention_grad,
+    .attn_rows = k_attn_rows,
+    .attn_grad_rows = k_attn_grad_rows,
+    .attn_spread = k_attn_spread,
+    .attn_pages = k_attn_pages,
 };

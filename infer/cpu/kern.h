@@ -36,21 +36,35 @@ typedef struct fmi_attn {
     float scale, softcap; /* softcap 0: none */
 } fmi_attn;
 
-/* One (sequence, key/value head) of the backward pass. */
-typedef struct fmi_attn_grad {
-    float *dq, *dk, *dv;
-    const float *dout, *q, *k, *v, *out, *lse;
-    size_t ldq, ldk;                /* of q, dq, out, dout; of k, v, dk, dv */
-    size_t lse_stride;              /* from one head's lse to the next */
-    float *scratch;                 /* fmi_attn_grad_scratch floats */
-    const float **page;             /* scratch: three for every 32 positions */
-    uint32_t g, t, len, hd, window; /* g query heads share this key/value head; rows >= len are 0 */
-    float scale;
-} fmi_attn_grad;
+/* One (sequence, key/value head) of training, with its group of g query heads. */
+typedef struct fmi_attn_seq {
+    const float *q, *k, *v; /* of the group's first query head; rows ldq, ldk, ldk apart */
+    size_t ldq, ldk;
+    const float *vk, *vv; /* virtual positions, ldvirt apart */
+    size_t ldvirt;
+    float *out; /* rows ldo apart, as dout */
+    const float *dout;
+    size_t ldo;
+    float *lse;          /* [g, len] */
+    float *dq, *dk, *dv; /* as q, k, v */
+    float *dvk, *dvv;    /* [virt, hd] dense; NULL: not wanted */
+    /* Keys (the gradient: values too) in pages of [hd, 32], the virtual ones' first. */
+    const float *const *kpage, *const *vpage;
+    uint32_t g, len, virt, hd, window;
+    bool encoder;
+    float scale, softcap;
+} fmi_attn_seq;
 
 typedef struct fmi_adamw {
     float decay, one_less_beta1, beta2, one_less_beta2, step_size, bias2_sqrt, eps, g_scale;
 } fmi_adamw;
+
+typedef struct fmi_dropout {
+    uint64_t seed, stream;
+    uint32_t drop; /* of 65,536 */
+    float scale;
+    bool accumulate;
+} fmi_dropout;
 
 typedef struct fmi_kern {
     const char *isa;
@@ -81,6 +95,25 @@ typedef struct fmi_kern {
     void (*scale)(float *y, float s, size_t n);
     void (*layernorm)(float *y, const float *x, const float *gain, const float *bias, uint32_t m,
                       uint32_t h, size_t ldx, float eps);
+    /* stat[2 i], stat[2 i + 1] = mean and 1 / deviation of row i, as layernorm has them. */
+    void (*layernorm_stats)(float *stat, const float *x, uint32_t m, uint32_t h, size_t ldx,
+                            float eps);
+    void (*layernorm_dx)(float *dx, const float *dy, const float *x, const float *gain,
+                         const float *stat, uint32_t m, uint32_t h, size_t ldx, bool accumulate);
+    /* dgain[j] += sum over rows ascending of dy * xhat, dbias[j] += of dy; either NULL; j < n */
+    void (*layernorm_columns)(float *dgain, float *dbias, const float *dy, const float *x,
+                              const float *stat, uint32_t m, uint32_t n, size_t ldx);
+    /* dst[j] += sum over rows ascending of dy * x, j < n */
+    void (*column_dots)(float *dst, const float *dy, size_t lddy, const float *x, size_t ldx,
+                        uint32_t m, uint32_t n);
+    void (*act_grad)(fm_act f, float *dgate, float *dup, const float *dy, const float *gate,
+                     const float *up, size_t n);
+    void (*softcap_grad)(float *dy, const float *y, size_t n, float cap);
+    void (*multiply)(float *y, const float *x, const float *w, size_t n); /* y = x * w */
+    void (*scale_to)(float *y, const float *x, float s, size_t n);        /* y = x * s */
+    float (*dot)(const float *a, const float *b, uint32_t n);
+    /* One row: y = (or +=) x * s where its random number is not below `drop` of 65,536, else 0. */
+    void (*dropout)(float *y, const float *x, size_t n, const fmi_dropout *d, uint64_t row);
     void (*act)(fm_act f, float *y, const float *gate, const float *up, size_t n);
     void (*softcap)(float *y, size_t n, float cap);
     /* One row: y = sum over j < per of weight[j] * x[row[j]] */
@@ -103,7 +136,17 @@ typedef struct fmi_kern {
 
     /* ---- attention ---- */
     void (*attention)(const fmi_attn *job);
-    void (*attention_grad)(const fmi_attn_grad *job);
+    /* Rows row .. row + rows - 1 (4 at most) of one head: out, lse. score: [4, ld] scratch with ld =
+     * the padded virtual and own positions. */
+    void (*attn_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                      float *score);
+    /* Up to FMI_GRAD_ROWS rows: dq is set; p and ds [rows, ld] are left for attn_spread, which adds
+     * what the padded positions from .. to - 1 get of these rows to dk, dv, dvk, dvv. */
+    void (*attn_grad_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                           float *p, float *ds);
+    void (*attn_spread)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                        const float *p, const float *ds, uint32_t from, uint32_t to);
+    void (*attn_pages)(float *dst, const float *src, size_t ld, uint32_t n, uint32_t hd);
 } fmi_kern;
 
 extern const fmi_kern fmi_kern_generic;
@@ -120,10 +163,10 @@ static inline size_t fmi_attn_score_ld(uint32_t first, uint32_t last)
     return (size_t)(last / FMI_PANEL - first / FMI_PANEL + 1) * FMI_PANEL;
 }
 #define FMI_GRAD_ROWS 8u /* rows of the backward pass that go through the keys together */
-static inline size_t fmi_attn_grad_scratch(uint32_t t, uint32_t hd)
+/* Positions in whole pages. */
+static inline size_t fmi_attn_padded(uint32_t n)
 {
-    size_t tp = ((size_t)t + FMI_PANEL - 1) / FMI_PANEL * FMI_PANEL;
-    return 2 * tp * hd + 2 * FMI_GRAD_ROWS * tp;
+    return ((size_t)n + FMI_PANEL - 1) / FMI_PANEL * FMI_PANEL;
 }
 
 #endif

@@ -147,28 +147,39 @@ static void k_column_sum(float *dst, const float *dy, const float *x, const floa
 
 static float row_max(const float *x, uint32_t n)
 {
-    vf best = vf_set1(-INFINITY);
+    vf best = vf_set1(-INFINITY), other = best; /* two chains: which one wins is no matter */
+    uint32_t at = 0;
 
-    for (uint32_t i = 0; i + VF_LANES <= n; i += VF_LANES)
-        best = vf_max(vf_load(x + i), best);
-    float max = vf_fold_max(best);
+    for (; at + 2 * VF_LANES <= n; at += 2 * VF_LANES) {
+        best = vf_max(vf_load(x + at), best);
+        other = vf_max(vf_load(x + at + VF_LANES), other);
+    }
+    if (at + VF_LANES <= n)
+        best = vf_max(vf_load(x + at), best);
+    float max = vf_fold_max(vf_max(other, best));
     for (uint32_t i = n / VF_LANES * VF_LANES; i < n; i++)
         max = x[i] > max ? x[i] : max;
     return max;
 }
 
-/* Sum of e^(x - max) in the lane order; lanes beyond n add +0. */
-static float row_exp_sum(const float *x, uint32_t n, float max)
+/* Sum of e^(x - max) in the lane order; lanes beyond n add +0. y: where the terms go, or NULL. */
+FMI_INLINE float row_exp_sum(float *y, const float *x, uint32_t n, float max)
 {
     vf sum = vf_zero(), shift = vf_set1(max);
     uint32_t i = 0;
 
-    for (; i + VF_LANES <= n; i += VF_LANES)
-        sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), shift)));
+    for (; i + VF_LANES <= n; i += VF_LANES) {
+        vf e = vf_exp(vf_sub(vf_load(x + i), shift));
+        sum = vf_add(sum, e);
+        if (y)
+            vf_store(y + i, e);
+    }
     if (i < n) {
         float tail[VF_LANES] = {0};
         vf_store_n(tail, vf_exp(vf_sub(vf_load_n(x + i, n - i), shift)), n - i);
         sum = vf_add(sum, vf_load(tail));
+        if (y)
+            memcpy(y + i, tail, (n - i) * sizeof *y);
     }
     return vf_fold_add(sum);
 }
@@ -178,7 +189,7 @@ static float row_lse(const float *x, uint32_t n)
 {
     float max = row_max(x, n);
 
-    return (float)((double)max + fm_log((double)row_exp_sum(x, n, max)));
+    return (float)((double)max + fm_log((double)row_exp_sum(NULL, x, n, max)));
 }
 
 static void k_logsumexp(float *lse, const float *logits, size_t ld, uint32_t m, uint32_t v)
@@ -197,14 +208,9 @@ static void k_cross_entropy(float *loss, float *logits, size_t ld, const int32_t
             memset(x, 0, v * sizeof *x);
             continue;
         }
-        float max = row_max(x, v), sum = row_exp_sum(x, v, max);
-        float target = x[label[row]];
-        vf shift = vf_set1(max), scale = vf_set1(dloss / sum);
+        float target = x[label[row]], max = row_max(x, v), sum = row_exp_sum(x, x, v, max);
         loss[row] = (float)((double)max + fm_log((double)sum) - (double)target);
-        for (uint32_t i = 0; i < v; i += VF_LANES) {
-            vf e = vf_exp(vf_sub(vf_load_upto(x + i, v - i), shift));
-            vf_store_upto(x + i, vf_mul(e, scale), v - i);
-        }
+        k_scale(x, dloss / sum, v);
         x[label[row]] = x[label[row]] - dloss;
     }
 }

@@ -383,5 +383,6 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
     fmi_ref_train_install(be);
     fmi_train_install(be);
     fmi_ref_act_install(be);
+    fmi_ref_backward_install(be);
     return FM_OK;
 }

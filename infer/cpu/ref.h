@@ -6,6 +6,7 @@
 
 void fmi_ref_train_install(fm_backend *be);
 void fmi_ref_act_install(fm_backend *be);
+void fmi_ref_backward_install(fm_backend *be);
 void fmi_train_install(fm_backend *be); /* train.c: made of other operations */
 float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k); /* [n, k], borrowed */
 

@@ -2,7 +2,6 @@
 #include "infer/cpu/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 static void ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
                      const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
@@ -85,127 +84,6 @@ static void ref_swiglu_grad(fm_backend *be, float *dgate, float *dup, const floa
     }
 }
 
-/* One query head of one sequence; everything by row and column numbers, nothing cached. */
-typedef struct head {
-    const float *q, *k, *v; /* of this sequence and head; rows ldq, ldk, ldk apart */
-    size_t ldq, ldk;
-    uint32_t hd, window;
-    float scale;
-} head;
-
-static head head_at(const float *q, const float *k, const float *v, uint32_t t, uint32_t nh,
-                    uint32_t nkv, uint32_t hd, uint32_t window, float scale, uint32_t b, uint32_t h)
-{
-    size_t ldq = (size_t)nh * hd, ldk = (size_t)nkv * hd;
-    size_t kv = (size_t)b * t * ldk + (size_t)(h / (nh / nkv)) * hd;
-
-    return (head){
-        q + (size_t)b * t * ldq + (size_t)h * hd, k + kv, v + kv, ldq, ldk, hd, window, scale};
-}
-
-static uint32_t head_first(const head *a, uint32_t i)
-{
-    return a->window && i + 1 > a->window ? i + 1 - a->window : 0;
-}
-
-static double head_score(const head *a, uint32_t i, uint32_t j)
-{
-    double sum = 0.0;
-
-    for (uint32_t d = 0; d < a->hd; d++)
-        sum += (double)a->q[i * a->ldq + d] * (double)a->k[j * a->ldk + d];
-    return sum * (double)a->scale;
-}
-
-static double head_lse(const head *a, uint32_t i)
-{
-    double max = (double)-INFINITY, sum = 0.0;
-
-    for (uint32_t j = head_first(a, i); j <= i; j++)
-        max = fmax(max, head_score(a, i, j));
-    for (uint32_t j = head_first(a, i); j <= i; j++)
-        sum += exp(head_score(a, i, j) - max);
-    return max + log(sum);
-}
-
-static void ref_attention_train(fm_backend *be, float *out, float *lse, const float *q,
-                                const float *k, const float *v, const int32_t *len, uint32_t b,
-                                uint32_t t, uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window,
-                                float scale)
-{
-    (void)be;
-    memset(out, 0, (size_t)b * t * nh * hd * sizeof *out);
-    memset(lse, 0, (size_t)b * nh * t * sizeof *lse);
-    for (uint32_t u = 0; u < b * nh; u++) {
-        uint32_t seq = u / nh, h = u % nh;
-        head a = head_at(q, k, v, t, nh, nkv, hd, window, scale, seq, h);
-        for (uint32_t i = 0; i < (uint32_t)len[seq]; i++) {
-            float *o = out + ((size_t)seq * t + i) * a.ldq + (size_t)h * hd;
-            double total = head_lse(&a, i);
-            lse[((size_t)seq * nh + h) * t + i] = (float)total;
-            for (uint32_t d = 0; d < hd; d++) {
-                double sum = 0.0;
-                for (uint32_t j = head_first(&a, i); j <= i; j++)
-                    sum += exp(head_score(&a, i, j) - total) * (double)a.v[j * a.ldk + d];
-                o[d] = (float)sum;
-            }
-        }
-    }
-}
-
-/* p and ds = p (dout . v_j - dout . out) scale of one pair. */
-static double pair_ds(const head *a, const float *dout, uint32_t i, uint32_t j, double lse,
-                      double own, double *p)
-{
-    double dp = 0.0;
-
-    for (uint32_t d = 0; d < a->hd; d++)
-        dp += (double)dout[i * a->ldq + d] * (double)a->v[j * a->ldk + d];
-    *p = exp(head_score(a, i, j) - lse);
-    return *p * (dp - own) * (double)a->scale;
-}
-
-/* Adds the head's part of row i. The sums are rounded at each addition; the tolerance knows. */
-static void head_grad_row(const head *a, float *dq, float *dk, float *dv, const float *dout,
-                          const float *out, uint32_t i)
-{
-    double lse = head_lse(a, i), own = 0.0, row[FM_K_BLOCK] = {0};
-
-    for (uint32_t d = 0; d < a->hd; d++)
-        own += (double)dout[i * a->ldq + d] * (double)out[i * a->ldq + d];
-    for (uint32_t j = head_first(a, i); j <= i; j++) {
-        double p, ds = pair_ds(a, dout, i, j, lse, own, &p);
-        for (uint32_t d = 0; d < a->hd; d++) {
-            row[d] += ds * (double)a->k[j * a->ldk + d];
-            dk[j * a->ldk + d] =
-                (float)((double)dk[j * a->ldk + d] + ds * (double)a->q[i * a->ldq + d]);
-            dv[j * a->ldk + d] =
-                (float)((double)dv[j * a->ldk + d] + p * (double)dout[i * a->ldq + d]);
-        }
-    }
-    for (uint32_t d = 0; d < a->hd; d++)
-        dq[i * a->ldq + d] = (float)row[d];
-}
-
-static void ref_attention_grad(fm_backend *be, float *dq, float *dk, float *dv, const float *dout,
-                               const float *q, const float *k, const float *v, const float *out,
-                               const float *lse, const int32_t *len, uint32_t b, uint32_t t,
-                               uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale)
-{
-    (void)be;
-    (void)lse;
-    memset(dq, 0, (size_t)b * t * nh * hd * sizeof *dq);
-    memset(dk, 0, (size_t)b * t * nkv * hd * sizeof *dk);
-    memset(dv, 0, (size_t)b * t * nkv * hd * sizeof *dv);
-    for (uint32_t u = 0; u < b * nh; u++) {
-        uint32_t seq = u / nh, h = u % nh;
-        head a = head_at(q, k, v, t, nh, nkv, hd, window, scale, seq, h);
-        size_t at_q = (size_t)(a.q - q), at_k = (size_t)(a.k - k);
-        for (uint32_t i = 0; i < (uint32_t)len[seq]; i++)
-            head_grad_row(&a, dq + at_q, dk + at_k, dv + at_k, dout + at_q, out + at_q, i);
-    }
-}
-
 static void ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
                               const int32_t *label, uint32_t m, uint32_t v, float dloss)
 {
@@ -260,8 +138,6 @@ void fmi_ref_train_install(fm_backend *be)
     be->embed_grad = ref_embed_grad;
     be->rmsnorm_grad = ref_rmsnorm_grad;
     be->swiglu_grad = ref_swiglu_grad;
-    be->attention_train = ref_attention_train;
-    be->attention_grad = ref_attention_grad;
     be->cross_entropy = ref_cross_entropy;
     be->sum_squares = ref_sum_squares;
     be->adamw = ref_adamw;

@@ -1,39 +1,6 @@
 /* train.c - operations of training that are made of other operations of the table. */
 #include "infer/cpu/cpu.h"
 
-static int32_t one_len(const fm_train_seq *s)
-{
-    return (int32_t)s->len;
-}
-
-static void op_self_attention(fm_backend *be, const fm_attn_train *a)
-{
-    fm_assert(!a->encoder && !(a->softcap > 0.0f));
-    for (uint32_t i = 0; i < a->seqs; i++) {
-        const fm_train_seq *s = &a->seq[i];
-        int32_t len = one_len(s);
-        fm_assert(s->virt == 0);
-        be->attention_train(be, a->out + (size_t)s->begin * a->nh * a->hd,
-                            a->lse + (size_t)s->begin * a->nh, a->q + s->begin * a->ldq,
-                            a->k + s->begin * a->ldk, a->v + s->begin * a->ldk, &len, 1, s->len,
-                            a->nh, a->nkv, a->hd, a->window, a->scale);
-    }
-}
-
-static void op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
-{
-    for (uint32_t i = 0; i < a->seqs; i++) {
-        const fm_train_seq *s = &a->seq[i];
-        int32_t len = one_len(s);
-        size_t dense = (size_t)s->begin * a->nh * a->hd;
-        be->attention_grad(be, a->dq + s->begin * a->ldq, a->dk + s->begin * a->ldk,
-                           a->dv + s->begin * a->ldk, a->dout + dense, a->q + s->begin * a->ldq,
-                           a->k + s->begin * a->ldk, a->v + s->begin * a->ldk, a->out + dense,
-                           a->lse + (size_t)s->begin * a->nh, &len, 1, s->len, a->nh, a->nkv, a->hd,
-                           a->window, a->scale);
-    }
-}
-
 static void op_terms(fm_backend *be, const fm_term *t, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++, t++) {
@@ -74,8 +41,6 @@ static void op_linear_dw(fm_backend *be, float *dw, const float *dy, size_t lddy
 
 void fmi_train_install(fm_backend *be)
 {
-    be->self_attention = op_self_attention;
-    be->self_attention_grad = op_self_attention_grad;
     be->terms = op_terms;
     be->terms_grad = op_terms_grad;
     be->linear_dw = op_linear_dw;

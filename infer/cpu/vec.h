@@ -326,6 +326,159 @@ FMI_LANES vf vf_pow2_biased(vf t)
 }
 #endif
 
+/* Sixteen unsigned numbers of 32 bits, for counters: integers, so any way of computing is the same. */
+typedef struct vu2 vu2;
+#if defined(FMI_ISA_AVX512)
+typedef __m512i vu;
+struct vu2 {
+    vu lo, hi;
+};
+
+FMI_INLINE vu vu_set1(uint32_t v)
+{
+    return _mm512_set1_epi32((int)v);
+}
+FMI_INLINE vu vu_iota(void)
+{
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+FMI_INLINE vu vu_add(vu a, vu b)
+{
+    return _mm512_add_epi32(a, b);
+}
+FMI_INLINE vu vu_xor(vu a, vu b)
+{
+    return _mm512_xor_si512(a, b);
+}
+/* Both halves of the 64-bit products with k. */
+FMI_INLINE vu2 vu_product(vu a, uint32_t k)
+{
+    vu m = vu_set1(k), even = _mm512_mul_epu32(a, m);
+    vu odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), m);
+    return (vu2){_mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32)),
+                 _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd)};
+}
+/* The lower and upper 16 bits as floats. */
+FMI_INLINE vf vu_low_half(vu a)
+{
+    return _mm512_cvtepi32_ps(_mm512_and_si512(a, vu_set1(0xffffu)));
+}
+FMI_INLINE vf vu_high_half(vu a)
+{
+    return _mm512_cvtepi32_ps(_mm512_srli_epi32(a, 16));
+}
+
+#elif defined(FMI_ISA_AVX2)
+typedef struct vu {
+    __m256i lo, hi;
+} vu;
+struct vu2 {
+    vu lo, hi;
+};
+
+FMI_INLINE vu vu_set1(uint32_t v)
+{
+    return (vu){_mm256_set1_epi32((int)v), _mm256_set1_epi32((int)v)};
+}
+FMI_INLINE vu vu_iota(void)
+{
+    return (vu){_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
+}
+FMI_INLINE vu vu_add(vu a, vu b)
+{
+    return (vu){_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+FMI_INLINE vu vu_xor(vu a, vu b)
+{
+    return (vu){_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)};
+}
+FMI_INLINE void vu_product_half(__m256i *lo, __m256i *hi, __m256i a, __m256i m)
+{
+    __m256i even = _mm256_mul_epu32(a, m), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), m);
+    *lo = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *hi = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+}
+FMI_INLINE vu2 vu_product(vu a, uint32_t k)
+{
+    __m256i m = _mm256_set1_epi32((int)k);
+    vu2 r;
+    vu_product_half(&r.lo.lo, &r.hi.lo, a.lo, m);
+    vu_product_half(&r.lo.hi, &r.hi.hi, a.hi, m);
+    return r;
+}
+FMI_INLINE vf vu_low_half(vu a)
+{
+    __m256i mask = _mm256_set1_epi32(0xffff);
+    return (vf){_mm256_cvtepi32_ps(_mm256_and_si256(a.lo, mask)),
+                _mm256_cvtepi32_ps(_mm256_and_si256(a.hi, mask))};
+}
+FMI_INLINE vf vu_high_half(vu a)
+{
+    return (vf){_mm256_cvtepi32_ps(_mm256_srli_epi32(a.lo, 16)),
+                _mm256_cvtepi32_ps(_mm256_srli_epi32(a.hi, 16))};
+}
+
+#else /* NEON too: loops of sixteen vectorise */
+typedef struct vu {
+    uint32_t u[VF_LANES];
+} vu;
+struct vu2 {
+    vu lo, hi;
+};
+
+FMI_LANES vu vu_set1(uint32_t v)
+{
+    vu r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.u[i] = v;
+    return r;
+}
+FMI_LANES vu vu_iota(void)
+{
+    vu r;
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        r.u[i] = i;
+    return r;
+}
+FMI_LANES vu vu_add(vu a, vu b)
+{
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        a.u[i] += b.u[i];
+    return a;
+}
+FMI_LANES vu vu_xor(vu a, vu b)
+{
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        a.u[i] ^= b.u[i];
+    return a;
+}
+FMI_LANES vu2 vu_product(vu a, uint32_t k)
+{
+    vu2 r;
+    for (uint32_t i = 0; i < VF_LANES; i++) {
+        uint64_t p = (uint64_t)a.u[i] * k;
+        r.lo.u[i] = (uint32_t)p;
+        r.hi.u[i] = (uint32_t)(p >> 32);
+    }
+    return r;
+}
+FMI_LANES vf vu_low_half(vu a)
+{
+    float f[VF_LANES];
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        f[i] = (float)(a.u[i] & 0xffffu);
+    return vf_load(f);
+}
+FMI_LANES vf vu_high_half(vu a)
+{
+    float f[VF_LANES];
+    for (uint32_t i = 0; i < VF_LANES; i++)
+        f[i] = (float)(a.u[i] >> 16);
+    return vf_load(f);
+}
+#endif
+
 FMI_INLINE vf vf_zero(void)
 {
     return vf_set1(0.0f);

@@ -14,7 +14,7 @@ done
 wait
 "$cc" "${flags[@]}" -DFMI_ISA_GENERIC -c "$src/infer/cpu/kern_fast.c" -o "$tmp/kern_fast.o"
 # The rest of the backend at least compiles.
-for file in cpu product attention elem act fast fast_weight fast_product fast_lora fast_attention fast_elem; do
+for file in cpu product attention attention_train elem elem_train act train fast fast_weight fast_product fast_lora fast_attention fast_elem; do
   "$cc" "${flags[@]}" -c "$src/infer/cpu/$file.c" -o "$tmp/$file.o"
 done
 "$cc" "${flags[@]}" -static "$src/tests/cross/kern_bits.c" "$src/store/base/detmath.c" \

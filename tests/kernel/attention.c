@@ -90,54 +90,107 @@ static void paged_attention_equals_the_oracle(void **state)
         kk_check("attention", case_paged, dims[i], TOL);
 }
 
-/* dim: b, t, nh, nkv, hd, window */
-static void case_train(kk *k, const uint32_t *dim)
-{
-    uint32_t b = dim[0], t = dim[1], nh = dim[2], nkv = dim[3], hd = dim[4];
-    size_t nq = (size_t)b * t * nh * hd, nk = (size_t)b * t * nkv * hd;
-    float *q = kk_in(k, nq, 2.0), *key = kk_in(k, nk, 1.0), *v = kk_in(k, nk, 1.0);
-    float *out = kk_out(k, nq, 1.0), *lse = kk_out(k, (size_t)b * nh * t, 1.0);
-    int32_t *len = kk_shuffled(k, b);
+/* ---- whole sequences ---- */
 
-    for (uint32_t i = 0; i < b; i++)
-        len[i] = (int32_t)(i == 0 ? t : t - t / (i + 1));
-    k->be->attention_train(k->be, out, lse, q, key, v, len, b, t, nh, nkv, hd, dim[5], 0.3f);
+/* dim: nh, nkv, hd, window, longest, virtual positions, encoder, cap, fused. Four sequences: the
+ * longest, half of it, one row, and 8; those with virtual positions share one table. fused: q, k,
+ * v lie in one row, and so do their gradients. */
+#define WHOLE_SEQS 4u
+typedef struct whole {
+    fm_train_seq seq[WHOLE_SEQS];
+    fm_attn_train a;
+    size_t nq, nk, fused;
+} whole;
+
+static whole make_whole(kk *k, const uint32_t *d)
+{
+    uint32_t len[WHOLE_SEQS] = {d[4], d[4] / 2 + 1, 1, FM_MIN(d[4], 8u)}, rows = 0;
+    size_t qd = (size_t)d[0] * d[2], kd = (size_t)d[1] * d[2], nv = d[5] * kd;
+    whole w = {.fused = d[8] ? qd + 2 * kd + 3 : 0};
+    float *vk = kk_in(k, nv, 1.0), *vv = kk_in(k, nv, 1.0);
+
+    for (uint32_t i = 0; i < WHOLE_SEQS; i++) {
+        w.seq[i] = (fm_train_seq){.begin = rows, .len = len[i]};
+        rows += len[i];
+        if (i == 1 || d[5] == 0) /* one sequence has none */
+            continue;
+        w.seq[i].virt = d[5];
+        w.seq[i].vk = vk;
+        w.seq[i].vv = vv;
+    }
+    w.nq = rows * qd;
+    w.nk = rows * kd;
+    w.a = (fm_attn_train){.rows = rows,
+                          .seqs = WHOLE_SEQS,
+                          .nh = d[0],
+                          .nkv = d[1],
+                          .hd = d[2],
+                          .window = d[3],
+                          .encoder = d[6],
+                          .scale = 0.3f,
+                          .softcap = d[7] ? 2.5f : 0.0f,
+                          .ldq = d[8] ? w.fused : qd,
+                          .ldk = d[8] ? w.fused : kd};
+    float *q = kk_in(k, d[8] ? rows * w.fused : w.nq, 2.0);
+    w.a.q = q;
+    w.a.k = d[8] ? q + qd : kk_in(k, w.nk, 1.0);
+    w.a.v = d[8] ? q + qd + kd : kk_in(k, w.nk, 1.0);
+    return w;
 }
 
-static void case_grad(kk *k, const uint32_t *dim)
+static void case_whole(kk *k, const uint32_t *dim)
 {
-    uint32_t b = dim[0], t = dim[1], nh = dim[2], nkv = dim[3], hd = dim[4];
-    size_t nq = (size_t)b * t * nh * hd, nk = (size_t)b * t * nkv * hd;
-    float *q = kk_in(k, nq, 2.0), *key = kk_in(k, nk, 1.0), *v = kk_in(k, nk, 1.0);
-    float *out = kk_in(k, nq, 1.0), *lse = kk_in(k, (size_t)b * nh * t, 1.0);
-    float *dout = kk_in(k, nq, 1.0);
-    float *dq = kk_out(k, nq, 1.0), *dk = kk_out(k, nk, 1.0), *dv = kk_out(k, nk, 1.0);
-    int32_t *len = kk_shuffled(k, b);
+    whole w = make_whole(k, dim);
 
-    for (uint32_t i = 0; i < b; i++)
-        len[i] = (int32_t)(i == 0 ? t : t - t / (i + 1));
-    k->be->attention_train(k->be, out, lse, q, key, v, len, b, t, nh, nkv, hd, dim[5], 0.3f);
-    k->be->attention_grad(k->be, dq, dk, dv, dout, q, key, v, out, lse, len, b, t, nh, nkv, hd,
-                          dim[5], 0.3f);
+    w.a.seq = w.seq;
+    w.a.out = kk_out(k, w.nq, 1.0);
+    w.a.lse = kk_out(k, (size_t)w.a.rows * w.a.nh, 1.0);
+    k->be->self_attention(k->be, &w.a);
 }
 
-static const uint32_t train_dims[][6] = {
-    {1, 1, 1, 1, 2, 0},   {2, 5, 2, 1, 16, 0},  {1, 33, 3, 3, 8, 0},    {3, 64, 9, 3, 64, 0},
-    {2, 70, 4, 2, 34, 0}, {2, 97, 5, 1, 80, 7}, {1, 130, 4, 2, 64, 40}, {2, 40, 2, 1, 128, 1},
+static void case_whole_grad(kk *k, const uint32_t *dim)
+{
+    whole w = make_whole(k, dim);
+    size_t kd = (size_t)dim[1] * dim[2], nv = dim[5] * kd;
+    float *dvk = kk_out(k, nv, 1.0), *dvv = kk_out(k, nv, 1.0);
+
+    w.a.seq = w.seq;
+    w.a.out = kk_in(k, w.nq, 1.0);
+    w.a.lse = kk_in(k, (size_t)w.a.rows * w.a.nh, 1.0);
+    w.a.dout = kk_in(k, w.nq, 1.0);
+    for (uint32_t i = 0; i < WHOLE_SEQS; i++)
+        if (w.seq[i].virt && i != 3) { /* the last one's table is frozen */
+            w.seq[i].dvk = dvk;
+            w.seq[i].dvv = i == 2 ? NULL : dvv;
+        }
+    w.a.dq = kk_out(k, dim[8] ? w.a.rows * w.fused : w.nq, 1.0);
+    w.a.dk = dim[8] ? w.a.dq + (size_t)dim[0] * dim[2] : kk_out(k, w.nk, 1.0);
+    w.a.dv = dim[8] ? w.a.dk + kd : kk_out(k, w.nk, 1.0);
+    k->be->self_attention(k->be, &w.a);
+    k->be->self_attention_grad(k->be, &w.a);
+}
+
+static const uint32_t whole_dims[][9] = {
+    {1, 1, 2, 0, 5, 0, 0, 0, 0},      {2, 1, 16, 0, 9, 0, 0, 0, 1},
+    {3, 3, 8, 0, 33, 5, 0, 0, 0},     {9, 3, 64, 0, 64, 0, 0, 0, 0},
+    {4, 2, 34, 0, 70, 0, 1, 0, 1},    {5, 1, 80, 7, 97, 0, 0, 1, 0},
+    {4, 2, 64, 40, 130, 33, 0, 1, 1}, {2, 1, 128, 1, 40, 3, 0, 0, 0},
+    {3, 1, 20, 0, 200, 64, 1, 1, 0},  {2, 2, 48, 3, 160, 0, 0, 0, 1},
+    {6, 2, 40, 0, 150, 1, 0, 0, 0},
 };
 
 static void whole_attention_equals_the_oracle(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(train_dims); i++)
-        kk_check("attention_train", case_train, train_dims[i], TOL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
+        kk_check("self_attention", case_whole, whole_dims[i], TOL);
 }
 
 static void attention_gradient_equals_the_oracle(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(train_dims); i++)
-        kk_check("attention_grad", case_grad, train_dims[i], TOL_GRAD);
+    for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
+        kk_check("self_attention_grad", case_whole_grad, whole_dims[i], TOL_GRAD);
 }
 
 /* ---- order and equality ---- */
@@ -150,37 +203,108 @@ static float exp1(float x)
     return out[0];
 }
 
+/* KERNELS.md in scalar, forward and gradient of two query heads on one key/value head. */
+enum { ST_T = 75, ST_HD = 24, ST_NH = 2 };
+typedef struct stated {
+    float *q, *k, *v, *out, *lse, *dout, *dq, *dk, *dv;
+} stated;
+
+static float stated_score(const stated *x, size_t h, size_t i, size_t j)
+{
+    float dot = 0.0f;
+    for (size_t d = 0; d < ST_HD; d++)
+        dot = fmaf(x->q[(i * ST_NH + h) * ST_HD + d], x->k[j * ST_HD + d], dot);
+    return dot * 0.25f;
+}
+
+static void stated_forward(const stated *x, size_t h, size_t i)
+{
+    float s[ST_T], max = -INFINITY, sum = 0.0f, mix[ST_HD] = {0};
+
+    for (size_t j = 0; j <= i; j++) {
+        s[j] = stated_score(x, h, i, j);
+        max = s[j] > max ? s[j] : max;
+    }
+    for (size_t j = 0; j <= i; j++) {
+        float e = exp1(s[j] - max);
+        sum = sum + e;
+        for (size_t d = 0; d < ST_HD; d++)
+            mix[d] = fmaf(e, x->v[j * ST_HD + d], mix[d]);
+    }
+    for (size_t d = 0; d < ST_HD; d++)
+        assert_true(x->out[(i * ST_NH + h) * ST_HD + d] == mix[d] / sum);
+    assert_true(x->lse[h * ST_T + i] == (float)((double)max + fm_log((double)sum)));
+}
+
+static void stated_backward(const stated *x, size_t h, size_t i, float *dk, float *dv)
+{
+    const float *dout = x->dout + (i * ST_NH + h) * ST_HD, *out = x->out + (i * ST_NH + h) * ST_HD;
+    float lane[FM_LANES] = {0}, dq[ST_HD] = {0};
+
+    for (size_t d = 0; d < ST_HD; d++)
+        lane[d % FM_LANES] = fmaf(dout[d], out[d], lane[d % FM_LANES]);
+    for (size_t half = FM_LANES / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            lane[l] = lane[l] + lane[l + half];
+    for (size_t j = 0; j <= i; j++) {
+        float dp = 0.0f, p = exp1(stated_score(x, h, i, j) - x->lse[h * ST_T + i]);
+        for (size_t d = 0; d < ST_HD; d++)
+            dp = fmaf(dout[d], x->v[j * ST_HD + d], dp);
+        float ds = (p * (dp - lane[0])) * 0.25f;
+        for (size_t d = 0; d < ST_HD; d++) {
+            dq[d] = fmaf(ds, x->k[j * ST_HD + d], dq[d]);
+            dk[j * ST_HD + d] = fmaf(ds, x->q[(i * ST_NH + h) * ST_HD + d], dk[j * ST_HD + d]);
+            dv[j * ST_HD + d] = fmaf(p, dout[d], dv[j * ST_HD + d]);
+        }
+    }
+    for (size_t d = 0; d < ST_HD; d++)
+        assert_true(x->dq[(i * ST_NH + h) * ST_HD + d] == dq[d]);
+}
+
 static void attention_follows_the_stated_order(void **state)
 {
-    enum { T = 75, HD = 24 };
+    const fm_train_seq seq = {.len = ST_T};
+    float dk[ST_T * ST_HD] = {0}, dv[ST_T * ST_HD] = {0};
     fm_backend *be;
     kk k = {0};
-    float *q = kk_in(&k, T * HD, 2.0), *key = kk_in(&k, T * HD, 1.0), *v = kk_in(&k, T * HD, 1.0);
-    float *out = kk_in(&k, T * HD, 1.0), *lse = kk_in(&k, T, 1.0);
-    int32_t len = T;
+    stated x = {.q = kk_in(&k, ST_T * ST_NH * ST_HD, 2.0), .k = kk_in(&k, ST_T * ST_HD, 1.0)};
 
     (void)state;
+    x.v = kk_in(&k, ST_T * ST_HD, 1.0);
+    x.dout = kk_in(&k, ST_T * ST_NH * ST_HD, 1.0);
+    x.out = kk_in(&k, ST_T * ST_NH * ST_HD, 1.0);
+    x.dq = kk_in(&k, ST_T * ST_NH * ST_HD, 1.0);
+    x.lse = kk_in(&k, ST_T * ST_NH, 1.0);
+    x.dk = kk_in(&k, ST_T * ST_HD, 1.0);
+    x.dv = kk_in(&k, ST_T * ST_HD, 1.0);
+    const fm_attn_train a = {.rows = ST_T,
+                             .seqs = 1,
+                             .nh = ST_NH,
+                             .nkv = 1,
+                             .hd = ST_HD,
+                             .scale = 0.25f,
+                             .seq = &seq,
+                             .q = x.q,
+                             .k = x.k,
+                             .v = x.v,
+                             .ldq = ST_NH * ST_HD,
+                             .ldk = ST_HD,
+                             .out = x.out,
+                             .lse = x.lse,
+                             .dout = x.dout,
+                             .dq = x.dq,
+                             .dk = x.dk,
+                             .dv = x.dv};
     tk_ok(fm_backend_open(&be, "exact", NULL));
-    be->attention_train(be, out, lse, q, key, v, &len, 1, T, 1, 1, HD, 0, 0.25f);
-    for (size_t i = 0; i < T; i++) {
-        float s[T], max = -INFINITY, sum = 0.0f, mix[HD] = {0};
-        for (size_t j = 0; j <= i; j++) {
-            float dot = 0.0f;
-            for (size_t d = 0; d < HD; d++)
-                dot = fmaf(q[i * HD + d], key[j * HD + d], dot);
-            s[j] = dot * 0.25f;
-            max = s[j] > max ? s[j] : max;
+    be->self_attention(be, &a);
+    be->self_attention_grad(be, &a);
+    for (size_t h = 0; h < ST_NH; h++)
+        for (size_t i = 0; i < ST_T; i++) {
+            stated_forward(&x, h, i);
+            stated_backward(&x, h, i, dk, dv);
         }
-        for (size_t j = 0; j <= i; j++) {
-            float e = exp1(s[j] - max);
-            sum = sum + e;
-            for (size_t d = 0; d < HD; d++)
-                mix[d] = fmaf(e, v[j * HD + d], mix[d]);
-        }
-        for (size_t d = 0; d < HD; d++)
-            assert_true(out[i * HD + d] == mix[d] / sum);
-        assert_true(lse[i] == (float)((double)max + fm_log((double)sum)));
-    }
+    for (size_t i = 0; i < ST_T * ST_HD; i++)
+        assert_true(x.dk[i] == dk[i] && x.dv[i] == dv[i]);
     fm_backend_close(be);
     kk_gather(&k);
     fm_free(k.result);
@@ -195,9 +319,10 @@ static void paged_and_whole_attention_agree(void **state)
     kk k = {0};
     float *q = kk_in(&k, T * NH * HD, 2.0), *key = kk_in(&k, T * NKV * HD, 1.0);
     float *v = kk_in(&k, T * NKV * HD, 1.0), *lse = kk_in(&k, NH * T, 1.0);
-    float *whole = kk_in(&k, T * NH * HD, 1.0), *step = kk_in(&k, T * NH * HD, 1.0);
+    float *all = kk_in(&k, T * NH * HD, 1.0), *step = kk_in(&k, T * NH * HD, 1.0);
     fm_kv_view kv = {kk_in(&k, 4 * 32 * NKV * HD, 1.0), kk_in(&k, 4 * 32 * NKV * HD, 1.0)};
-    int32_t table[4] = {2, 0, 3, 1}, seq[T] = {0}, pos[T], slot[T], len = T;
+    int32_t table[4] = {2, 0, 3, 1}, seq[T] = {0}, pos[T], slot[T];
+    const fm_train_seq one = {.len = T};
 
     (void)state;
     tk_ok(fm_pool_new(&pool, 2));
@@ -221,7 +346,21 @@ static void paged_and_whole_attention_agree(void **state)
                  .hd = HD,
                  .window = W,
                  .scale = 0.2f};
-    be->attention_train(be, whole, lse, q, key, v, &len, 1, T, NH, NKV, HD, W, 0.2f);
+    be->self_attention(be, &(fm_attn_train){.rows = T,
+                                            .seqs = 1,
+                                            .nh = NH,
+                                            .nkv = NKV,
+                                            .hd = HD,
+                                            .window = W,
+                                            .scale = 0.2f,
+                                            .seq = &one,
+                                            .q = q,
+                                            .k = key,
+                                            .v = v,
+                                            .ldq = NH * HD,
+                                            .ldk = NKV * HD,
+                                            .out = all,
+                                            .lse = lse});
     for (uint32_t i = 0; i < T; i += 7) {
         uint32_t m = FM_MIN(7u, T - i);
         be->kv_write(be, kv, key + i * NKV * HD, NKV * HD, v + i * NKV * HD, NKV * HD, slot + i, m,
@@ -233,44 +372,60 @@ static void paged_and_whole_attention_agree(void **state)
         piece.m = m;
         be->attention(be, &piece);
     }
-    assert_memory_equal(whole, step, T * NH * HD * sizeof *step);
+    assert_memory_equal(all, step, T * NH * HD * sizeof *step);
     kk_fill(&k, step, T * NH * HD, 1.0);
     be->attention(be, &a);
-    assert_memory_equal(whole, step, T * NH * HD * sizeof *step);
+    assert_memory_equal(all, step, T * NH * HD * sizeof *step);
     fm_backend_close(be);
     fm_pool_free(pool);
     kk_gather(&k);
     fm_free(k.result);
 }
 
+/* Alone and among others, on one thread and on several (which may split it): the same bits. */
 static void a_sequence_does_not_know_its_neighbours(void **state)
 {
-    enum { B = 3, T = 45, NH = 4, NKV = 2, HD = 20, NQ = T * NH * HD, NK = T * NKV * HD };
-    fm_backend *be;
-    kk k = {0};
-    float *q = kk_in(&k, B * NQ, 2.0), *key = kk_in(&k, B * NK, 1.0), *v = kk_in(&k, B * NK, 1.0);
-    float *dout = kk_in(&k, B * NQ, 1.0), *out = kk_in(&k, B * NQ, 1.0);
-    float *lse = kk_in(&k, B * NH * T, 1.0), *dq = kk_in(&k, B * NQ, 1.0);
-    float *dk = kk_in(&k, B * NK, 1.0), *dv = kk_in(&k, B * NK, 1.0);
-    float *dq1 = kk_in(&k, NQ, 1.0), *dk1 = kk_in(&k, NK, 1.0), *dv1 = kk_in(&k, NK, 1.0);
-    int32_t len[B] = {45, 30, 1};
+    const uint32_t dim[] = {4, 2, 20, 0, 190, 0, 0, 0, 0};
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
-    be->attention_train(be, out, lse, q, key, v, len, B, T, NH, NKV, HD, 0, 0.2f);
-    be->attention_grad(be, dq, dk, dv, dout, q, key, v, out, lse, len, B, T, NH, NKV, HD, 0, 0.2f);
-    for (size_t b = 0; b < B; b++) {
-        be->attention_grad(be, dq1, dk1, dv1, dout + b * NQ, q + b * NQ, key + b * NK, v + b * NK,
-                           out + b * NQ, lse + b * NH * T, len + b, 1, T, NH, NKV, HD, 0, 0.2f);
-        assert_memory_equal(dq1, dq + b * NQ, NQ * sizeof *dq);
-        assert_memory_equal(dk1, dk + b * NK, NK * sizeof *dk);
-        assert_memory_equal(dv1, dv + b * NK, NK * sizeof *dv);
-        for (size_t i = (size_t)len[b] * NH * HD; i < NQ; i++)
-            assert_true(out[b * NQ + i] == 0.0f && dq[b * NQ + i] == 0.0f);
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        fm_backend *be;
+        fm_pool *pool;
+        kk k = {0};
+        whole w = make_whole(&k, dim);
+        size_t lse_n = (size_t)w.a.rows * w.a.nh;
+        tk_ok(fm_pool_new(&pool, threads));
+        tk_ok(fm_backend_open(&be, "exact", pool));
+        w.a.seq = w.seq;
+        w.a.dout = kk_in(&k, w.nq, 1.0);
+        float *all[5] = {kk_in(&k, w.nq, 1.0), kk_in(&k, lse_n, 1.0), kk_in(&k, w.nq, 1.0),
+                         kk_in(&k, w.nk, 1.0), kk_in(&k, w.nk, 1.0)};
+        float *own[5] = {kk_in(&k, w.nq, 1.0), kk_in(&k, lse_n, 1.0), kk_in(&k, w.nq, 1.0),
+                         kk_in(&k, w.nk, 1.0), kk_in(&k, w.nk, 1.0)};
+        for (int run = 0; run < 2; run++) {
+            float **o = run ? own : all;
+            fm_attn_train a = w.a;
+            a.out = o[0];
+            a.lse = o[1];
+            a.dq = o[2];
+            a.dk = o[3];
+            a.dv = o[4];
+            a.seqs = run ? 1 : WHOLE_SEQS;
+            for (uint32_t i = 0; i < WHOLE_SEQS; i += a.seqs) {
+                a.seq = w.seq + i;
+                be->self_attention(be, &a);
+                be->self_attention_grad(be, &a);
+            }
+        }
+        tk_ok(be->sync(be));
+        const size_t n[5] = {w.nq, lse_n, w.nq, w.nk, w.nk};
+        for (size_t i = 0; i < 5; i++)
+            assert_memory_equal(all[i], own[i], n[i] * sizeof(float));
+        fm_backend_close(be);
+        fm_pool_free(pool);
+        kk_gather(&k);
+        fm_free(k.result);
     }
-    fm_backend_close(be);
-    kk_gather(&k);
-    fm_free(k.result);
 }
 
 int main(void)

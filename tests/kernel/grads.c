@@ -14,8 +14,8 @@ typedef struct fd {
     kk k;
     fm_backend *ref, *be; /* forwards run on ref, gradients on be */
     const uint32_t *dim;
-    float *in[3], *grad[3];
-    size_t n[3], inputs;
+    float *in[5], *grad[5];
+    size_t n[5], inputs;
     float *out, *dout; /* dout: the loss's coefficients */
     size_t out_n;
     int32_t *label;
@@ -244,39 +244,203 @@ static void swiglu_setup(fd *f)
     f->gradient = swiglu_gradient;
 }
 
-/* ---- attention: q, k, v; dim: b, t, nh, nkv, hd, window ---- */
+/* ---- attention: q, k, v, virtual keys and values; dim: nh, nkv, hd, window, longest, virtual
+ * positions, encoder, cap. Two sequences, one of them shorter by 5, share the virtual rows ---- */
+
+static fm_attn_train attention_of(fd *f, fm_train_seq *seq)
+{
+    const uint32_t *d = f->dim;
+    fm_attn_train a = {.rows = 2 * d[4] - 5,
+                       .seqs = 2,
+                       .nh = d[0],
+                       .nkv = d[1],
+                       .hd = d[2],
+                       .window = d[3],
+                       .encoder = d[6],
+                       .scale = 0.5f,
+                       .softcap = d[7] ? 1.5f : 0.0f,
+                       .seq = seq,
+                       .q = f->in[0],
+                       .k = f->in[1],
+                       .v = f->in[2],
+                       .ldq = (size_t)d[0] * d[2],
+                       .ldk = (size_t)d[1] * d[2],
+                       .out = f->out,
+                       .lse = f->aux,
+                       .dout = f->dout,
+                       .dq = f->grad[0],
+                       .dk = f->grad[1],
+                       .dv = f->grad[2]};
+
+    for (uint32_t i = 0; i < 2; i++)
+        seq[i] = (fm_train_seq){.begin = i ? d[4] : 0,
+                                .len = i ? d[4] - 5 : d[4],
+                                .virt = d[5],
+                                .vk = f->in[3],
+                                .vv = f->in[4],
+                                .dvk = f->grad[3],
+                                .dvv = f->grad[4]};
+    return a;
+}
 
 static void attention_run(fd *f)
 {
-    const uint32_t *d = f->dim;
+    fm_train_seq seq[2];
+    fm_attn_train a = attention_of(f, seq);
 
-    f->ref->attention_train(f->ref, f->out, f->aux, f->in[0], f->in[1], f->in[2], f->label, d[0],
-                            d[1], d[2], d[3], d[4], d[5], 0.5f);
+    f->ref->self_attention(f->ref, &a);
 }
 
 static void attention_gradient(fd *f)
 {
-    const uint32_t *d = f->dim;
+    fm_train_seq seq[2];
+    fm_attn_train a = attention_of(f, seq);
 
-    f->be->attention_grad(f->be, f->grad[0], f->grad[1], f->grad[2], f->dout, f->in[0], f->in[1],
-                          f->in[2], f->out, f->aux, f->label, d[0], d[1], d[2], d[3], d[4], d[5],
-                          0.5f);
+    f->be->self_attention_grad(f->be, &a);
 }
 
 static void attention_setup(fd *f)
 {
     const uint32_t *d = f->dim;
+    size_t rows = 2 * (size_t)d[4] - 5, kd = (size_t)d[1] * d[2];
 
-    fd_in(f, (size_t)d[0] * d[1] * d[2] * d[4], 1.0);
-    fd_in(f, (size_t)d[0] * d[1] * d[3] * d[4], 1.0);
-    fd_in(f, (size_t)d[0] * d[1] * d[3] * d[4], 1.0);
+    fd_in(f, rows * d[0] * d[2], 1.0);
+    fd_in(f, rows * kd, 1.0);
+    fd_in(f, rows * kd, 1.0);
+    if (d[5]) {
+        fd_in(f, d[5] * kd, 1.0);
+        fd_in(f, d[5] * kd, 1.0);
+    }
     fd_out(f, f->n[0]);
-    f->aux = kk_in(&f->k, (size_t)d[0] * d[1] * d[2], 0.0);
-    f->label = kk_shuffled(&f->k, d[0]);
-    for (uint32_t i = 0; i < d[0]; i++)
-        f->label[i] = (int32_t)(d[1] - 2 * i);
+    f->aux = kk_in(&f->k, rows * d[0], 0.0);
     f->forward = attention_run;
     f->gradient = attention_gradient;
+}
+
+/* ---- layer norm: x [m, h], gain, bias ---- */
+
+static void layernorm_forward(fd *f)
+{
+    f->ref->layernorm(f->ref, f->out, f->in[0], f->in[1], f->in[2], f->dim[0], f->dim[1], f->dim[1],
+                      1e-5f);
+}
+
+static void layernorm_gradient(fd *f)
+{
+    f->be->layernorm_grad(f->be, f->grad[0], f->grad[1], f->grad[2], f->dout, f->in[0], f->in[1],
+                          f->dim[0], f->dim[1], f->dim[1], 1e-5f, true);
+}
+
+static void layernorm_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 2.0);
+    fd_in(f, f->dim[1], 1.0);
+    fd_in(f, f->dim[1], 1.0);
+    fd_out(f, f->n[0]);
+    f->forward = layernorm_forward;
+    f->gradient = layernorm_gradient;
+}
+
+/* ---- act: gate, up; dim: function, m, n, gated. RELU's gate keeps away from its corner ---- */
+
+static void act_forward(fd *f)
+{
+    uint32_t m = f->dim[1], n = f->dim[2];
+
+    f->ref->act(f->ref, (fm_act)f->dim[0], f->out, n, f->in[0], n, f->dim[3] ? f->in[1] : NULL, n,
+                m, n);
+}
+
+static void act_gradient(fd *f)
+{
+    uint32_t m = f->dim[1], n = f->dim[2];
+
+    f->be->act_grad(f->be, (fm_act)f->dim[0], f->grad[0], n, f->dim[3] ? f->grad[1] : NULL, n,
+                    f->dout, n, f->in[0], n, f->dim[3] ? f->in[1] : NULL, n, m, n);
+}
+
+static void act_setup(fd *f)
+{
+    size_t n = (size_t)f->dim[1] * f->dim[2];
+
+    fd_in(f, n, 4.0);
+    for (size_t i = 0; i < n; i++)
+        if (f->dim[0] == FM_ACT_RELU && fabsf(f->in[0][i]) < 0.1f)
+            f->in[0][i] += 0.5f;
+    if (f->dim[3])
+        fd_in(f, n, 2.0);
+    fd_out(f, n);
+    f->forward = act_forward;
+    f->gradient = act_gradient;
+}
+
+/* ---- softcap: y, in place ---- */
+
+static void softcap_forward(fd *f)
+{
+    memcpy(f->out, f->in[0], f->out_n * sizeof *f->out);
+    f->ref->softcap(f->ref, f->out, f->dim[1], f->dim[0], f->dim[1], 3.0f);
+}
+
+static void softcap_gradient(fd *f)
+{
+    softcap_forward(f);
+    memcpy(f->grad[0], f->dout, f->out_n * sizeof *f->dout);
+    f->be->softcap_grad(f->be, f->grad[0], f->dim[1], f->out, f->dim[1], f->dim[0], f->dim[1],
+                        3.0f);
+}
+
+static void softcap_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 6.0);
+    fd_out(f, f->n[0]);
+    f->forward = softcap_forward;
+    f->gradient = softcap_gradient;
+}
+
+/* ---- scales by column: x [m, n], scale [n] ---- */
+
+static void scales_forward(fd *f)
+{
+    memcpy(f->out, f->in[0], f->out_n * sizeof *f->out);
+    f->ref->affine(f->ref, f->out, f->dim[1], f->dim[1], f->in[1], NULL, 0, f->dim[0], NULL);
+}
+
+static void scales_gradient(fd *f)
+{
+    f->be->scale_grad(f->be, f->grad[0], f->dim[1], f->grad[1], f->dout, f->dim[1], f->in[0],
+                      f->dim[1], f->in[1], f->dim[0], f->dim[1]);
+}
+
+static void scales_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 1.0);
+    fd_in(f, f->dim[1], 1.0);
+    fd_out(f, f->n[0]);
+    f->forward = scales_forward;
+    f->gradient = scales_gradient;
+}
+
+/* ---- dropout: x; its gradient is itself ---- */
+
+static void dropout_forward(fd *f)
+{
+    f->ref->dropout(f->ref, f->out, f->dim[1], f->in[0], f->dim[1], f->dim[0], f->dim[1], 0.3f, 5,
+                    9, 70, false);
+}
+
+static void dropout_gradient(fd *f)
+{
+    f->be->dropout(f->be, f->grad[0], f->dim[1], f->dout, f->dim[1], f->dim[0], f->dim[1], 0.3f, 5,
+                   9, 70, true);
+}
+
+static void dropout_setup(fd *f)
+{
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 1.0);
+    fd_out(f, f->n[0]);
+    f->forward = dropout_forward;
+    f->gradient = dropout_gradient;
 }
 
 /* ---- cross entropy: logits [m, v]; every row counts by the same dloss ---- */
@@ -322,20 +486,35 @@ static void products_have_the_right_slopes(void **state)
 static void elements_have_the_right_slopes(void **state)
 {
     static const uint32_t norm[] = {6, 45}, rope[] = {5, 3, 10}, swiglu[] = {333};
+    static const uint32_t drop[] = {5, 333};
 
     (void)state;
     fd_check("rmsnorm", norm_setup, norm);
     fd_check("rope", rope_setup, rope);
     fd_check("swiglu", swiglu_setup, swiglu);
+    fd_check("layernorm", layernorm_setup, norm);
+    fd_check("softcap", softcap_setup, norm);
+    fd_check("scales", scales_setup, norm);
+    fd_check("dropout", dropout_setup, drop);
+    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU; f++)
+        for (uint32_t gated = 0; gated < 2; gated++) {
+            const uint32_t act[] = {f, 7, 37, gated};
+            fd_check("act", act_setup, act);
+        }
 }
 
 static void attention_has_the_right_slopes(void **state)
 {
-    static const uint32_t all[] = {2, 37, 4, 2, 6, 0}, window[] = {1, 40, 3, 1, 18, 5};
+    static const uint32_t all[] = {4, 2, 6, 0, 37, 0, 0, 0}, window[] = {3, 1, 18, 5, 40, 0, 0, 0};
+    static const uint32_t prefix[] = {4, 2, 10, 6, 22, 7, 0, 0};
+    static const uint32_t encoder[] = {2, 2, 8, 0, 24, 3, 1, 0}, cap[] = {4, 1, 6, 0, 30, 2, 0, 1};
 
     (void)state;
     fd_check("attention", attention_setup, all);
     fd_check("attention with a window", attention_setup, window);
+    fd_check("attention with virtual positions and a window", attention_setup, prefix);
+    fd_check("attention of an encoder", attention_setup, encoder);
+    fd_check("attention with a cap", attention_setup, cap);
 }
 
 static void losses_have_the_right_slopes(void **state)
