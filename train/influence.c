@@ -17,6 +17,7 @@
 #define INFLUENCE_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
 
 typedef struct probe { /* a net whose gradients are wanted, values as they are */
+    fm_tree *stem;     /* without the adapter that trains */
     fm_model *model;
     fmi_net net;
     fmi_params ps;
@@ -35,12 +36,12 @@ static void probe_release(probe *b)
     fmi_net_release(&b->net);
     fm_model_close(b->model);
     fm_json_free(b->config);
+    fm_tree_free(b->stem);
 }
 
 static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                             const char *without)
 {
-    fm_tree *stem = NULL;
     fm_backend *be = fm_engine_backend(e);
     const char *lacks = fm_backend_lacks(be, true);
     fm_status rc = FM_OK;
@@ -48,12 +49,11 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train: it lacks %s", be->name,
                        lacks);
-    rc = fmi_tree_without(&stem, tree, without);
+    rc = fmi_tree_without(&b->stem, tree, without);
     if (rc == FM_OK)
-        rc = fm_model_load(&b->model, e, stem, p, "gradients");
+        rc = fm_model_load(&b->model, e, b->stem, p, "gradients");
     if (rc == FM_OK)
         rc = fmi_net_init(&b->net, be, fm_model_arch(b->model), b->model);
-    fm_tree_free(stem);
     return rc;
 }
 
@@ -64,7 +64,7 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
     fm_status rc = probe_load(b, e, tree, p, prefix);
 
     if (rc == FM_OK)
-        rc = fmi_method_declare_from(&b->net, &b->ps, tree, p, prefix, &b->config);
+        rc = fmi_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&b->ps, b->net.be, false);
     if (rc == FM_OK)

@@ -88,7 +88,8 @@ typedef struct fmi_linear {
     fmi_scale in_scale, out_scale;
     const float *bias_after;
     struct fmi_dora *dora; /* trained, else NULL */
-    float *kept; /* [rows, out] before out_scale, where that trains; the lane's. DoRA: over the norm */
+    float *
+        kept; /* [rows, out] before out_scale, where that trains; the lane's. DoRA: over the norm */
 } fmi_linear;
 
 typedef struct fmi_norm {

@@ -144,16 +144,23 @@ static fm_status from_scale(fmi_net *net, fmi_params *ps, const fm_entry *e, fmi
     return in || out ? fmi_ia3_add(net, ps, l, in) : misfit(e->name, l);
 }
 
-static fm_status from_saved(fmi_net *net, fmi_params *ps, const fm_entry *e)
+/* Without ".base_layer", which stands in names of modules that PEFT wrapped. */
+static void unwrap(char *out, size_t room, const char *name)
 {
     static const char wrap[] = ".base_layer.";
+
+    (void)snprintf(out, room, "%s", name);
+    char *w = strstr(out, wrap);
+    if (w)
+        memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
+}
+
+static fm_status from_saved(fmi_net *net, fmi_params *ps, const fm_entry *e)
+{
     char peft[FMI_MODULE_BYTES + 64];
     char own[FMI_MODULE_BYTES + 64];
 
-    (void)snprintf(peft, sizeof(peft), "%s", e->name + strlen(FMI_PEFT_PREFIX));
-    char *w = strstr(peft, wrap);
-    if (w)
-        memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
+    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
     fmi_own_name(net, peft, own, sizeof(own));
     return fmi_net_train(net, ps, own, &e->shape, e->name);
 }
@@ -175,7 +182,22 @@ static fm_status from_virtual(fmi_net *net, fmi_params *ps, const fm_json *confi
     return rc;
 }
 
-static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config, const fm_entry *e)
+/* PEFT saves the matrix of an embedding that it adapts beside the factors: the parent's own. */
+static fm_status check_base_copy(const fmi_net *net, const fm_tree *parent, const fm_entry *e)
+{
+    char peft[FMI_MODULE_BYTES + 64];
+    char own[FMI_MODULE_BYTES + 64];
+
+    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
+    fmi_own_name(net, peft, own, sizeof(own));
+    const fm_entry *base = fmi_base_entry(net, parent, own);
+    if (base && fm_digest_eq(&base->id, &e->id))
+        return FM_OK;
+    return fm_fail(FM_EBASE, "%s: its values are not the parent's %s", e->name, own);
+}
+
+static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
+                            const fm_tree *parent, const fm_entry *e)
 {
     static const char *const follow[] = {".lora_B.weight", ".lora_embedding_B",
                                          ".lora_magnitude_vector", ".lora_magnitude_vector.weight"};
@@ -194,6 +216,8 @@ static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
     for (size_t i = 0; i < FM_ARRAY_LEN(follow); i++)
         if (ends_with(name, follow[i]))
             return FM_OK; /* declared with its lora_A */
+    if (ends_with(name, ".base_layer.weight"))
+        return check_base_copy(net, parent, e);
     for (size_t i = 0; !tail && i < FM_ARRAY_LEN(lead); i++)
         tail = ends_with(name, lead[i]);
     if (!tail)
@@ -237,8 +261,9 @@ static void set_dropout(fmi_net *net, float dropout)
                 l->term[t].dropout = dropout;
 }
 
-fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *tree,
-                                  const fm_provider *p, const char *prefix, fm_json **config)
+fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *parent,
+                                  const fm_tree *tree, const fm_provider *p, const char *prefix,
+                                  fm_json **config)
 {
     size_t begin = 0;
     size_t end = 0;
@@ -250,7 +275,7 @@ fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *t
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end && rc == FM_OK; i++)
         if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
-            rc = from_entry(net, ps, *config, fm_tree_at(tree, i));
+            rc = from_entry(net, ps, *config, parent, fm_tree_at(tree, i));
     set_dropout(net, 0.0f);
     return rc;
 }
@@ -270,7 +295,8 @@ static fm_status from_init(fmi_net *net, fmi_params *ps, const fmi_method *m, fm
     fm_json_free(*config);
     *config = NULL;
     if (rc == FM_OK && *done)
-        rc = fmi_method_declare_from(net, ps, m->init, m->init_p, fm_buf_cstr(&prefix), config);
+        rc = fmi_method_declare_from(net, ps, m->parent, m->init, m->init_p, fm_buf_cstr(&prefix),
+                                     config);
     if (rc == FM_OK && *done) {
         set_dropout(net, (float)fm_json_real(fm_json_get(*config, "lora_dropout"), 0.0));
         fmi_loraplus(ps, m->c->loraplus);

@@ -43,10 +43,10 @@ FM_CHECKED fm_status fmi_method_check(const fm_train_config *c, const char *name
  * FM_EBASE: names that the parent lacks. */
 FM_CHECKED fm_status fmi_method_declare(fmi_net *net, fmi_params *ps, const fmi_method *m,
                                         fm_json **config);
-/* What the adapter at prefix ("adapters/0-lora/") of tree has; without dropout. */
-FM_CHECKED fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *tree,
-                                             const fm_provider *p, const char *prefix,
-                                             fm_json **config);
+/* What the adapter at prefix ("adapters/0-lora/") of tree has, on parent; without dropout. */
+FM_CHECKED fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *parent,
+                                             const fm_tree *tree, const fm_provider *p,
+                                             const char *prefix, fm_json **config);
 /* Points scales, virtual rows and what DoRA needs at the parameters' memory: fmi_net_bind's end. */
 void fmi_method_bind(fmi_net *net, fmi_params *ps);
 /* Values: the seeded beginning or the parent's, then init's. After fmi_net_bind. */
