@@ -1,5 +1,5 @@
-/* lane_embed.c - what a lane does to its embeddings beside looking them up: a low-rank term, virtual
- * tokens' rows (prompt tuning); and virtual keys and values in each layer (prefix tuning). */
+/* lane_embed.c - what a lane does to its embeddings beside looking them up: a low-rank term, rows
+ * of virtual tokens (prompt tuning); and virtual keys and values in each layer (prefix tuning). */
 #include "train/pass.h"
 
 /* Calls fn for each stretch of rows that are tokens: all of the lane's, or those behind the virtual

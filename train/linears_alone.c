@@ -2,8 +2,8 @@
  * its input (IA3) and output (IA3, DoRA), and terms whose input is dropped out. Part by part, since
  * each has its own x or dy:
  *   y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after
- * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum of
- * dy times what was scaled over the norm. */
+ * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum
+ * of dy times what was scaled over the norm. */
 #include "train/pass.h"
 
 #include "store/base/rng.h"
@@ -41,7 +41,7 @@ uint64_t fmi_alone_floats(const fmi_lane *lane)
     return most;
 }
 
-/* The mask is a function of the child's seed, the module, the step, the row in the step, the column. */
+/* The mask is a function of the child's seed, the module, the step, the row in it, the column. */
 static void drop(fmi_pass *p, const fmi_part *part, const fmi_term *t, float *y, size_t ldy,
                  const float *x, size_t ldx, uint32_t n, bool accumulate)
 {

@@ -1,4 +1,4 @@
-/* method_lora.c - LoRA (Hu et al. 2021), rsLoRA, LoRA+ (Hayou et al. 2024): trained low-rank terms. */
+/* method_lora.c - LoRA (Hu et al. 2021), rsLoRA, LoRA+ (Hayou et al. 2024): low-rank terms. */
 #include "train/method.h"
 
 #include "store/base/mem.h"

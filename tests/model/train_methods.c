@@ -1,5 +1,5 @@
-/* train_methods.c - what has no reference outside: gradients by differences of losses, methods of any
- * mix in one pass, resumes, frozen parts, parents that carry adapters, quantized stems. */
+/* train_methods.c - what has no reference outside: gradients by differences of losses, methods of
+ * any mix in one pass, resumes, frozen parts, parents that carry adapters, quantized stems. */
 #include "tests/model/train_kit.h"
 
 #include <math.h>
@@ -371,6 +371,31 @@ static void methods_of_any_mix_train_together_as_alone(void **state)
     check_together(2, true);
 }
 
+/* A child whose rows were not finite leaves no trace in what the others compute next. */
+static void a_child_that_breaks_leaves_the_others_as_they_are(void **state)
+{
+    tiny t;
+    fm_train_result both[2];
+    fm_train_result alone;
+    fm_engine *e = ik_engine(2, 64);
+
+    (void)state;
+    tiny_open(&t, "qwen2");
+    fm_train_job j[2] = {job_of(&t, "r=2 batch=1 dropout=0.2"),
+                         job_of(&t, "method=full lr=1000 clip=0 weight_decay=1000")};
+    j[1].config.beta2 = 0;
+    tk_ok(fm_train_run(e, &t.p, j, 2, both, NULL, NULL));
+    print_message("%s\n", both[1].why ? both[1].why : "did not break");
+    tk_ok(fm_train_run(e, &t.p, &j[0], 1, &alone, NULL, NULL));
+    assert_true(both[1].failed != FM_OK);
+    kit_same_bits(&both[0], &alone);
+    fm_train_result_release(&alone);
+    fm_train_result_release(&both[0]);
+    fm_train_result_release(&both[1]);
+    tiny_close(&t);
+    fm_engine_free(e);
+}
+
 static bool stop_after_two(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 {
     (void)ctx;
@@ -597,6 +622,7 @@ int main(void)
         cmocka_unit_test(gradients_are_the_slopes_of_the_loss),
         cmocka_unit_test(an_adapter_trains_on_a_parent_that_carries_another),
         cmocka_unit_test(methods_of_any_mix_train_together_as_alone),
+        cmocka_unit_test(a_child_that_breaks_leaves_the_others_as_they_are),
         cmocka_unit_test(a_resumed_run_of_any_method_has_the_same_bits),
         cmocka_unit_test(masks_are_new_in_every_step_and_absent_at_zero),
         cmocka_unit_test(what_is_frozen_is_left_out_and_the_rest_learns_the_same),

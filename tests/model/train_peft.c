@@ -1,5 +1,4 @@
-/* train_peft.c - every adaptation method against PEFT: gradients, AdamW steps, configs, keys; and that
- * methods of any mix train together as they do alone. */
+/* train_peft.c - every adaptation method against PEFT: gradients, AdamW steps, configs, keys. */
 #include "tests/model/train_kit.h"
 #include "tests/unit/train_kit.h"
 
@@ -251,7 +250,8 @@ static void check_config(const fm_json *have, const fm_tree *adapter, const fm_p
     fm_buf_release(&text);
 }
 
-/* The result has the adapter's tensors: names and shapes. PEFT also copies frozen matrices of the vocabulary. */
+/* The result has the adapter's tensors: names and shapes. PEFT also copies frozen matrices of the
+ * vocabulary. */
 static void check_keys(const fm_train_result *r, const fm_tree *adapter)
 {
     size_t begin = 0;
