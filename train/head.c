@@ -95,7 +95,7 @@ fm_status fmi_head(fmi_pass *p)
     if (r > 0)
         fmi_norms_grad(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, false, p->dl, p->xl,
                        p->rstdl, 1, (uint32_t)h);
-    be->scale(be, p->hl + (size_t)r * h, 0.0f, h);
+    be->copy_rows(be, p->hl + (size_t)r * h, h, p->zero, h, NULL, 1, (uint32_t)h);
     uint32_t rows = rows_below(p);
     if (rows > 0)
         be->copy_rows(be, p->dx, h, p->hl, h, p->back, rows, (uint32_t)h);

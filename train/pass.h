@@ -126,6 +126,7 @@ struct fmi_pass {
     float *alone[3]; /* rooms of linears_alone.c */
     uint64_t alone_floats;
     float *xl, *hl, *rstdl, *dl; /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
+    float *zero;                 /* [H] zeros: a product with 0 would keep NaN */
     float *logits, *loss;        /* [chunk, V], [R] */
     float *cos, *sin;
     int32_t *imem;

@@ -86,6 +86,7 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     p->hl = take(base, &at, (r + 1) * a->hidden);
     p->rstdl = take(base, &at, r);
     p->dl = take(base, &at, r * a->hidden);
+    p->zero = take(base, &at, a->hidden);
     p->logits = take(base, &at, (uint64_t)p->chunk * a->vocab);
     p->loss = take(base, &at, r);
     p->cos = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
