@@ -5,6 +5,7 @@
  * laid out once for each choice, sorted by expert, and every expert's stretch goes through the same
  * grouped products as any linear layer (so adapters and shared weights work as they do elsewhere).
  * A row's parts are added in ascending order of experts. Ties go to the lower expert. */
+#include "infer/route.h"
 #include "infer/step.h"
 
 #include <string.h>
@@ -12,22 +13,17 @@
 #include "store/base/detmath.h"
 #include "store/base/mem.h"
 
-typedef struct choice { /* one row's */
-    uint32_t expert;
-    float weight;
-} choice;
-
 /* Sized by the widest shape so far; the device's arrays have max_rows * chosen entries. */
 struct fmi_routes {
     uint32_t chosen, experts;
-    choice *pick;    /* [max_rows, chosen], experts ascending */
-    float *scores;   /* [max_rows, experts + 1] host */
-    double *share;   /* [experts] */
-    int32_t *order;  /* [max_rows * chosen] slot -> row */
-    int32_t *slot;   /* [max_rows * chosen] (row, choice) -> slot */
-    float *weight;   /* [max_rows * chosen] (row, choice) -> weight */
-    fmi_part *part;  /* [max_rows] of one expert */
-    uint32_t *begin; /* [experts + 1] first slot of each expert */
+    fmi_choice *pick; /* [max_rows, chosen], experts ascending */
+    float *scores;    /* [max_rows, experts + 1] host */
+    double *share;    /* [experts] */
+    int32_t *order;   /* [max_rows * chosen] slot -> row */
+    int32_t *slot;    /* [max_rows * chosen] (row, choice) -> slot */
+    float *weight;    /* [max_rows * chosen] (row, choice) -> weight */
+    fmi_part *part;   /* [max_rows] of one expert */
+    uint32_t *begin;  /* [experts + 1] first slot of each expert */
     int32_t *dev_order, *dev_slot;
     float *dev_weight;
 };
@@ -72,7 +68,7 @@ static fm_status routes_of(fmi_step *s, const fm_switches *sw)
         return FM_ENOMEM;
     *r = (fmi_routes){.chosen = k,
                       .experts = n,
-                      .pick = fm_calloc(all, sizeof(choice)),
+                      .pick = fm_calloc(all, sizeof(fmi_choice)),
                       .scores = fm_calloc(rows * (n + 1), sizeof(float)),
                       .share = fm_calloc(n, sizeof(double)),
                       .order = fm_calloc(all, sizeof(int32_t)),
@@ -97,35 +93,6 @@ static fm_status routes_of(fmi_step *s, const fm_switches *sw)
 }
 
 /* ==== choosing ==== */
-
-/* The chosen experts of one row in ascending order, with their weights. */
-static void choose(const fm_switches *sw, const float *score, double *share, choice *pick)
-{
-    double max = (double)score[0], sum = 0, kept = 0;
-    for (uint32_t i = 1; i < sw->experts; i++)
-        max = FM_MAX(max, (double)score[i]);
-    for (uint32_t i = 0; i < sw->experts; i++) {
-        share[i] = fm_exp((double)score[i] - max);
-        sum += share[i];
-    }
-    for (uint32_t k = 0; k < sw->chosen; k++) {
-        uint32_t best = UINT32_MAX, at = k;
-        for (uint32_t i = 0; i < sw->experts; i++) {
-            bool taken = false;
-            for (uint32_t j = 0; j < k; j++)
-                taken = taken || pick[j].expert == i;
-            if (!taken && (best == UINT32_MAX || score[i] > score[best]))
-                best = i;
-        }
-        for (; at > 0 && pick[at - 1].expert > best; at--)
-            pick[at] = pick[at - 1];
-        pick[at].expert = best;
-    }
-    for (uint32_t k = 0; k < sw->chosen; k++)
-        kept += share[pick[k].expert];
-    for (uint32_t k = 0; k < sw->chosen; k++)
-        pick[k].weight = (float)(share[pick[k].expert] / (sw->renormalise ? kept : sum));
-}
 
 /* Slots sorted by expert, rows ascending inside; uploads what the device needs. */
 static fm_status deal(fmi_pass *p)
@@ -283,7 +250,7 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     fmi_routes *r = p->s->routes;
     rc = be->download(be, r->scores, p->router, (size_t)p->m * n * sizeof(float));
     for (uint32_t i = 0; rc == FM_OK && i < p->m; i++)
-        choose(sw, r->scores + (size_t)i * n, r->share, r->pick + (size_t)i * sw->chosen);
+        fmi_route(sw, r->scores + (size_t)i * n, r->share, r->pick + (size_t)i * sw->chosen);
     if (rc == FM_OK)
         rc = deal(p);
     if (rc != FM_OK)
