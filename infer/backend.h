@@ -250,16 +250,6 @@ struct fm_backend {
     /* dgate, dup are set (not added). */
     void (*swiglu_grad)(fm_backend *be, float *dgate, float *dup, const float *dy,
                         const float *gate, const float *up, uint64_t n);
-    /* Causal self-attention of whole sequences: q [B*T, NH*HD], k, v [B*T, NKV*HD], out as q;
-     * len[B] valid tokens (rows beyond are 0); lse [B, NH, T] is saved for the gradient. */
-    void (*attention_train)(fm_backend *be, float *out, float *lse, const float *q, const float *k,
-                            const float *v, const int32_t *len, uint32_t b, uint32_t t, uint32_t nh,
-                            uint32_t nkv, uint32_t hd, uint32_t window, float scale);
-    /* dq, dk, dv are set. */
-    void (*attention_grad)(fm_backend *be, float *dq, float *dk, float *dv, const float *dout,
-                           const float *q, const float *k, const float *v, const float *out,
-                           const float *lse, const int32_t *len, uint32_t b, uint32_t t,
-                           uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale);
     void (*self_attention)(fm_backend *be, const fm_attn_train *a);
     void (*self_attention_grad)(fm_backend *be, const fm_attn_train *a);
     /* Low-rank terms of a list (host) forward; backward: du = scale dy B; db += scale dy^T u;

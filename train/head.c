@@ -27,6 +27,32 @@ static fmi_parts label_parts(fmi_pass *p, uint32_t at, uint32_t n)
     return ps;
 }
 
+/* n rows of logits as inference has them: divided, then capped; what the cap gave is kept. */
+static void cap_logits(fmi_pass *p, uint32_t n)
+{
+    const fm_switches *sw = &p->arch.sw;
+    uint64_t all = (uint64_t)n * p->arch.vocab;
+
+    if (sw->logit_divisor != 1.0f)
+        p->be->scale(p->be, p->logits, 1.0f / sw->logit_divisor, all);
+    if (!(sw->logit_softcap > 0.0f))
+        return;
+    p->be->softcap(p->be, p->logits, p->arch.vocab, n, p->arch.vocab, sw->logit_softcap);
+    p->be->copy_rows(p->be, p->capped, p->arch.vocab, p->logits, p->arch.vocab, NULL, n,
+                     p->arch.vocab);
+}
+
+static void cap_gradient(fmi_pass *p, uint32_t n)
+{
+    const fm_switches *sw = &p->arch.sw;
+
+    if (sw->logit_softcap > 0.0f)
+        p->be->softcap_grad(p->be, p->logits, p->arch.vocab, p->capped, p->arch.vocab, n,
+                            p->arch.vocab, sw->logit_softcap);
+    if (sw->logit_divisor != 1.0f)
+        p->be->scale(p->be, p->logits, 1.0f / sw->logit_divisor, (uint64_t)n * p->arch.vocab);
+}
+
 /* One chunk of labelled rows: logits, losses, the gradient of hl in dl. */
 static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
 {
@@ -39,12 +65,14 @@ static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
 
     if (rc < 0)
         return rc;
+    cap_logits(p, n);
     for (uint32_t i = 0; i < ps.n; i++) {
         const fmi_part *part = &ps.p[i];
         be->cross_entropy(be, p->loss + at + part->begin,
                           p->logits + (size_t)part->begin * a->vocab, a->vocab,
                           p->label + at + part->begin, part->count, a->vocab, part->lane->dloss);
     }
+    cap_gradient(p, n);
     return fmi_linears_grad(p, ps, FMI_OUTSIDE, p->dl + (size_t)at * a->hidden, a->hidden, false, h,
                             a->hidden, &out, 1);
 }

@@ -152,6 +152,8 @@ typedef struct fmi_net {
     const float *virt_rows; /* device */
     float *virt_own;        /* device: the parent's, frozen */
     float *made;            /* device: scales and gains made of parameters (refresh) */
+    float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
+    uint64_t turn_floats;
 } fmi_net;
 
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */

@@ -36,16 +36,34 @@ static void terms(fmi_pass *p, fmi_lane *lane, float *x, uint32_t row, uint32_t 
     }
 }
 
-void fmi_embed_extras(fmi_pass *p, fmi_lane *lane, float *x)
+void fmi_embed_terms(fmi_pass *p, fmi_lane *lane, float *x)
+{
+    if (lane->net->outer[FMI_EMBED].terms > 0)
+        each_stretch(p, lane, terms, x);
+}
+
+/* Given rows stand for what the embedding gives, scaled. */
+void fmi_virtual_rows(fmi_pass *p, fmi_lane *lane, float *x)
 {
     const fmi_net *net = lane->net;
     size_t h = p->arch.hidden;
     uint32_t row = lane->row0;
 
-    if (net->outer[FMI_EMBED].terms > 0)
-        each_stretch(p, lane, terms, x);
     for (uint32_t s = 0; net->virt_kind == FMI_VIRTUAL_ROWS && s < lane->batch.seqs; s++) {
         p->be->copy_rows(p->be, x + row * h, h, net->virt_rows, h, NULL, net->virt, (uint32_t)h);
+        row += lane->batch.len[s];
+    }
+}
+
+void fmi_virtual_rows_grad(fmi_pass *p, fmi_lane *lane, const float *dx)
+{
+    const fmi_net *net = lane->net;
+    size_t h = p->arch.hidden;
+    float *dv = net->virt_kind == FMI_VIRTUAL_ROWS ? fmi_lane_grad(lane, net->virt_param) : NULL;
+    uint32_t row = lane->row0;
+
+    for (uint32_t s = 0; dv && s < lane->batch.seqs; s++) {
+        p->be->add(p->be, dv, dx + row * h, net->virt * h);
         row += lane->batch.len[s];
     }
 }
@@ -70,19 +88,10 @@ static void tokens_grad(fmi_pass *p, fmi_lane *lane, float *dx, uint32_t row, ui
     }
 }
 
-void fmi_embed_extras_grad(fmi_pass *p, fmi_lane *lane, float *dx)
+void fmi_embed_tokens_grad(fmi_pass *p, fmi_lane *lane, float *dx)
 {
-    const fmi_net *net = lane->net;
-    size_t h = p->arch.hidden;
-    float *dv = net->virt_kind == FMI_VIRTUAL_ROWS ? fmi_lane_grad(lane, net->virt_param) : NULL;
-    uint32_t row = lane->row0;
-
-    if (fmi_linear_trains(&net->outer[FMI_EMBED]))
+    if (fmi_linear_trains(&lane->net->outer[FMI_EMBED]))
         each_stretch(p, lane, tokens_grad, dx);
-    for (uint32_t s = 0; dv && s < lane->batch.seqs; s++) {
-        p->be->add(p->be, dv, dx + row * h, net->virt * h);
-        row += lane->batch.len[s];
-    }
 }
 
 void fmi_virtual_layer(fmi_pass *p, fmi_parts ps, uint32_t layer, bool grad)

@@ -257,17 +257,33 @@ static fmi_norm *norm_of(const fmi_part *part, int32_t layer, uint32_t which)
     return fmi_net_norm_at(part->lane->net, layer, which);
 }
 
+/* Head norms are RMS in every family. */
+static bool is_layernorm(const fmi_pass *p, uint32_t which, int32_t layer)
+{
+    bool head = layer != FMI_OUTSIDE && (which == FMI_Q_NORM || which == FMI_K_NORM);
+    return p->arch.sw.norm == FM_NORM_LAYER && !head;
+}
+
+static bool same_norm(const fmi_norm *a, const fmi_norm *b)
+{
+    return a->gain == b->gain && a->bias == b->bias;
+}
+
 void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
                float *rstd, uint32_t per_row, uint32_t h)
 {
     for (uint32_t i = 0, j; i < ps.n; i = j) {
         const fmi_norm *n = norm_of(&ps.p[i], layer, which);
         uint32_t m = 0;
-        for (j = i; j < ps.n && norm_of(&ps.p[j], layer, which)->gain == n->gain; j++)
+        for (j = i; j < ps.n && same_norm(norm_of(&ps.p[j], layer, which), n); j++)
             m += ps.p[j].count;
         size_t at = (size_t)ps.p[i].begin * per_row;
-        p->be->rmsnorm(p->be, y + at * h, x + at * h, n->gain, rstd ? rstd + at : NULL, m * per_row,
-                       h, h, p->arch.eps);
+        if (is_layernorm(p, which, layer))
+            p->be->layernorm(p->be, y + at * h, x + at * h, n->gain, n->bias, m * per_row, h, h,
+                             p->arch.eps);
+        else
+            p->be->rmsnorm(p->be, y + at * h, x + at * h, n->gain, rstd ? rstd + at : NULL,
+                           m * per_row, h, h, p->arch.eps);
     }
 }
 
@@ -282,15 +298,22 @@ void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, fl
             j = i + 1;
             continue;
         }
-        for (j = i; j < ps.n; j++) { /* a gain that trains is summed over its lane alone */
+        for (j = i; j < ps.n; j++) { /* what trains is summed over its lane alone */
             const fmi_norm *other = norm_of(&ps.p[j], layer, which);
-            bool alone = n->param >= 0 || other->param >= 0;
-            if (other->gain != n->gain || !ps.p[j].deeper || (j > i && alone))
+            bool alone =
+                n->param >= 0 || other->param >= 0 || n->bias_param >= 0 || other->bias_param >= 0;
+            if (!same_norm(other, n) || !ps.p[j].deeper || (j > i && alone))
                 break;
             m += ps.p[j].count;
         }
         size_t at = (size_t)ps.p[i].begin * per_row;
-        p->be->rmsnorm_grad(p->be, dx + at * h, grad_of(&ps.p[i], n->param), dy + at * h,
-                            x + at * h, n->gain, rstd + at, m * per_row, h, h, add);
+        float *dgain = grad_of(&ps.p[i], n->param);
+        if (is_layernorm(p, which, layer))
+            p->be->layernorm_grad(p->be, dx + at * h, dgain, grad_of(&ps.p[i], n->bias_param),
+                                  dy + at * h, x + at * h, n->gain, m * per_row, h, h, p->arch.eps,
+                                  add);
+        else
+            p->be->rmsnorm_grad(p->be, dx + at * h, dgain, dy + at * h, x + at * h, n->gain,
+                                rstd + at, m * per_row, h, h, add);
     }
 }

@@ -266,9 +266,6 @@ fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const 
     memset(net, 0, sizeof(*net));
     net->be = be;
     net->arch = *arch;
-    if (fm_arch_beyond_llama(arch))
-        return fm_fail(FM_EUNSUPPORTED, "training of %s is not supported: it does not know %s",
-                       arch->family, fm_arch_beyond_llama(arch));
     fm_status rc = declare_all(net);
     return rc == FM_OK && model ? take_model(net, model) : rc;
 }
@@ -288,6 +285,7 @@ void fmi_net_release(fmi_net *net)
         net->be->free(net->be, net->made);
     if (net->virt_own)
         net->be->free(net->be, net->virt_own);
+    fm_free(net->turn);
     memset(net, 0, sizeof(*net));
 }
 
@@ -414,7 +412,7 @@ static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
     return rc;
 }
 
-static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own)
+static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own, bool types)
 {
     fm_status rc = FM_OK;
 
@@ -427,10 +425,54 @@ static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own)
     }
     if (own && l->bias_param >= 0)
         l->bias = ps->p + ps->item[l->bias_param].at;
-    if (own && l->w_param >= 0) {
+    if (own && l->w_param >= 0 && types) { /* its first row alone is used, as a bias */
+        l->bias = ps->p + ps->item[l->w_param].at;
+    } else if (own && l->w_param >= 0) {
         rc = own_weight(ps, &ps->item[l->w_param], l);
         l->w = ps->item[l->w_param].weight;
     }
+    return rc;
+}
+
+/* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a matrix
+ * that is stored [in, out], turned. Gains point to theirs. */
+static fm_status make_room(fmi_net *net, const fmi_params *ps)
+{
+    bool plus1 = net->arch.sw.norm == FM_NORM_RMS_PLUS1;
+    uint64_t ones = 0, gains = 0, turned = 0, at;
+    void *mem = NULL;
+    fmi_linear *l;
+    fmi_norm *n;
+
+    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+        if (n->param >= 0) {
+            ones = FM_MAX(ones, ((uint64_t)n->n + 15) / 16 * 16);
+            gains += ((uint64_t)n->n + 15) / 16 * 16;
+        }
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+        if (l->transposed && l->w_param >= 0)
+            turned = FM_MAX(turned, ps->item[l->w_param].n);
+    if (ones + gains + turned == 0)
+        return FM_OK;
+    fm_status rc = net->be->alloc(net->be, &mem, (ones + gains + turned) * sizeof(float));
+    net->made = mem;
+    if (rc < 0)
+        return rc;
+    net->turn = fm_calloc(FM_MAX(2 * turned, ones), sizeof(float));
+    if (!net->turn)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; i < ones; i++)
+        net->turn[i] = 1.0f;
+    if (ones > 0)
+        rc = net->be->upload(net->be, net->made, net->turn, ones * sizeof(float));
+    at = ones;
+    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+        if (n->param >= 0) {
+            n->gain = net->made + at;
+            at += ((uint64_t)n->n + 15) / 16 * 16;
+        }
+    net->turned = net->made + at;
+    net->turn_floats = turned;
     return rc;
 }
 
@@ -443,9 +485,11 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
     fmi_norm *n;
 
     for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
-        rc = bind_linear(l, ps, own_weights);
-    for (size_t i = 0; own_weights && (n = fmi_net_norm(net, i)); i++) {
-        if (n->param >= 0)
+        rc = bind_linear(l, ps, own_weights, l == &net->outer[FMI_TYPES]);
+    if (rc == FM_OK && own_weights)
+        rc = make_room(net, ps);
+    for (size_t i = 0; rc == FM_OK && own_weights && (n = fmi_net_norm(net, i)); i++) {
+        if (n->param >= 0 && net->arch.sw.norm != FM_NORM_RMS_PLUS1)
             n->gain = ps->p + ps->item[n->param].at;
         if (n->bias_param >= 0)
             n->bias = ps->p + ps->item[n->bias_param].at;
@@ -460,10 +504,51 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
     return rc;
 }
 
+/* A matrix of [in, out] as the product layout wants it. */
+static fm_status refresh_turned(fmi_net *net, fmi_params *ps, const fmi_linear *l)
+{
+    const fmi_param *p = &ps->item[l->w_param];
+    fm_backend *be = ps->be;
+    float *from = net->turn, *to = net->turn + net->turn_floats;
+    fm_status rc = be->download(be, from, ps->p + p->at, p->n * sizeof(float));
+
+    for (size_t i = 0; rc == FM_OK && i < l->in; i++)
+        for (size_t o = 0; o < l->out; o++)
+            to[o * l->in + i] = from[i * l->out + o];
+    if (rc == FM_OK)
+        rc = be->upload(be, net->turned, to, p->n * sizeof(float));
+    if (rc == FM_OK)
+        be->weight_update(be, p->weight, net->turned);
+    return rc;
+}
+
+static float *made_gain(const fmi_net *net, const fmi_norm *n)
+{
+    return net->made + (n->gain - net->made);
+}
+
 fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
 {
-    for (size_t i = 0; i < ps->count; i++)
-        if (ps->item[i].weight)
-            ps->be->weight_update(ps->be, ps->item[i].weight, ps->p + ps->item[i].at);
-    return fmi_dora_refresh(net, ps);
+    fm_status rc = FM_OK;
+    fmi_linear *l;
+    fmi_norm *n;
+
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        bool tied = l == &net->outer[FMI_HEAD] && l->w_param == net->outer[FMI_EMBED].w_param;
+        if (l->w_param < 0 || !ps->item[l->w_param].weight || tied)
+            continue;
+        if (l->transposed)
+            rc = refresh_turned(net, ps, l);
+        else
+            ps->be->weight_update(ps->be, ps->item[l->w_param].weight,
+                                  ps->p + ps->item[l->w_param].at);
+    }
+    for (size_t i = 0; net->made && rc == FM_OK && (n = fmi_net_norm(net, i)); i++) {
+        if (n->param < 0 || net->arch.sw.norm != FM_NORM_RMS_PLUS1)
+            continue;
+        float *gain = made_gain(net, n);
+        ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
+        ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
+    }
+    return rc == FM_OK ? fmi_dora_refresh(net, ps) : rc;
 }

@@ -28,8 +28,12 @@ static void find_first(fmi_lane *lane)
 {
     const fmi_net *net = lane->net;
     const fmi_norm *norm = &net->outer_norm[FMI_NORM];
+    const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
 
     lane->embed_trains = fmi_linear_trains(&net->outer[FMI_EMBED]) ||
+                         fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
+                         fmi_linear_trains(&net->outer[FMI_TYPES]) || embed_norm->param >= 0 ||
+                         embed_norm->bias_param >= 0 ||
                          (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0);
     lane->first = 0;
     while (!lane->embed_trains && lane->first < net->arch.layers &&
@@ -73,21 +77,26 @@ static fm_status lane_memory(fm_backend *be, fmi_lane *lane)
 }
 
 /* ---- life ---- */
-static fm_status put_rope(fmi_pass *p)
+static fm_status put_table(fmi_pass *p, uint32_t which, float *cos, float *sin)
 {
-    const fm_arch *a = &p->arch;
-    size_t n = (size_t)p->cap.longest * (a->head_dim / 2);
+    size_t n = (size_t)p->cap.longest * (p->arch.sw.rotary_dim / 2);
     float *host = fm_calloc(2 * n, sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK)
-        rc = fm_arch_rope(a, 0, p->cap.longest, host, host + n);
+        rc = fm_arch_rope(&p->arch, which, p->cap.longest, host, host + n);
     if (rc == FM_OK)
-        rc = p->be->upload(p->be, p->cos, host, n * sizeof(float));
+        rc = p->be->upload(p->be, cos, host, n * sizeof(float));
     if (rc == FM_OK)
-        rc = p->be->upload(p->be, p->sin, host + n, n * sizeof(float));
+        rc = p->be->upload(p->be, sin, host + n, n * sizeof(float));
     fm_free(host);
     return rc;
+}
+
+static fm_status put_rope(fmi_pass *p)
+{
+    fm_status rc = p->cos ? put_table(p, 0, p->cos, p->sin) : FM_OK;
+    return rc == FM_OK && p->cos_slide ? put_table(p, 1, p->cos_slide, p->sin_slide) : rc;
 }
 
 static fm_status plan_indexes(fmi_pass *p)
@@ -95,7 +104,7 @@ static fm_status plan_indexes(fmi_pass *p)
     size_t m = p->cap.rows;
     size_t r = p->cap.labels;
     void *mem = NULL;
-    fm_status rc = p->be->alloc(p->be, &mem, (3 * m + 2 * r + 1) * sizeof(int32_t));
+    fm_status rc = p->be->alloc(p->be, &mem, (4 * m + 2 * r + 1) * sizeof(int32_t));
 
     if (rc < 0)
         return rc;
@@ -105,6 +114,7 @@ static fm_status plan_indexes(fmi_pass *p)
     p->back = p->pos + m;
     p->label_row = p->back + m;
     p->label = p->label_row + r;
+    p->place = p->label + r;
     return FM_OK;
 }
 
@@ -129,6 +139,11 @@ static fm_status device_memory(fmi_pass *p)
 {
     void *mem = NULL;
 
+    if (p->arch.sw.experts > 0) {
+        fm_status made = fmi_moe_new(p, FM_MAX(p->arch.layers - p->lowest, 1u));
+        if (made < 0)
+            return made;
+    }
     p->floats = fmi_pass_plan(p, NULL);
     fm_status rc = p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float));
     if (rc < 0)
@@ -136,6 +151,8 @@ static fm_status device_memory(fmi_pass *p)
     p->mem = mem;
     (void)fmi_pass_plan(p, p->mem);
     rc = plan_indexes(p);
+    if (rc == FM_OK)
+        rc = fmi_moe_ready(p);
     return rc == FM_OK ? put_rope(p) : rc;
 }
 
@@ -183,6 +200,7 @@ void fmi_pass_free(fmi_pass *p)
         p->be->free(p->be, p->mem);
     if (p->imem)
         p->be->free(p->be, p->imem);
+    fmi_moe_free(p);
     fm_free(p->lane);
     fm_free(p->part);
     fm_free(p->head_part);
@@ -241,8 +259,11 @@ fmi_parts fmi_parts_below(fmi_pass *p, uint32_t layer)
     for (uint32_t i = 0; i < ps.n; i++) {
         const fmi_lane *l = ps.p[i].lane;
         const fmi_norm *n = fmi_net_norm_at(l->net, (int32_t)layer, FMI_ATTN_NORM);
-        p->part[i].deeper =
-            layer > l->first || l->embed_trains || n->param >= 0 || n->bias_param >= 0;
+        const fmi_norm *other = fmi_net_norm_at(l->net, (int32_t)layer, FMI_MLP_NORM);
+        bool trains = n->param >= 0 || n->bias_param >= 0;
+        if (p->arch.sw.order == FM_BLOCK_PARALLEL)
+            trains = trains || other->param >= 0 || other->bias_param >= 0;
+        p->part[i].deeper = layer > l->first || l->embed_trains || trains;
     }
     return ps;
 }
@@ -323,6 +344,10 @@ static fm_status put_batches(fmi_pass *p)
         rc = p->be->upload(p->be, p->ids + l->row0, b->ids, bytes);
         if (rc == FM_OK)
             rc = p->be->upload(p->be, p->pos + l->row0, b->pos, bytes);
+        for (uint32_t k = 0; p->arch.sw.positions && k < b->rows; k++)
+            p->host[k] = b->pos[k] + (int32_t)p->arch.sw.position_offset;
+        if (rc == FM_OK && p->arch.sw.positions)
+            rc = p->be->upload(p->be, p->place + l->row0, p->host, bytes);
         if (rc == FM_OK && l->labels > 0)
             rc = p->be->upload(p->be, p->label + l->label0, b->label, l->labels * sizeof(int32_t));
     }

@@ -98,6 +98,11 @@ typedef struct fmi_parts {
 typedef struct fmi_slot { /* one layer's saved activations, [rows of the pass, ..] */
     float *xin, *rstd1, *qraw, *kraw, *qrstd, *krstd, *q, *k, *v, *attn, *lse;
     float *xmid, *rstd2, *gate, *up;
+    float *fused;                        /* q, k, v in one row; then q, k, v are not there */
+    float *araw, *arstd, *mraw, *mrstd;  /* what the norms behind the branches read */
+    float *xgate, *xup, *xout;           /* of experts: [rows * chosen, ..] by slot */
+    float *sgate, *sup, *sout, *sswitch; /* of the shared expert */
+    struct fmi_deal *deal;               /* which rows went to which expert (block_moe.c) */
 } fmi_slot;
 
 struct fmi_pass {
@@ -125,12 +130,18 @@ struct fmi_pass {
     uint64_t du_floats;
     float *alone[3]; /* rooms of linears_alone.c */
     uint64_t alone_floats;
-    float *xl, *hl, *rstdl, *dl; /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
-    float *zero;                 /* [H] zeros: a product with 0 would keep NaN */
-    float *logits, *loss;        /* [chunk, V], [R] */
-    float *cos, *sin;
+    float *xl, *hl, *rstdl, *dl;              /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
+    float *zero;                              /* [H] zeros: a product with 0 would keep NaN */
+    float *logits, *loss;                     /* [chunk, V], [R] */
+    float *cos, *sin, *cos_slide, *sin_slide; /* [longest, rotary_dim / 2]: rope[0], rope[1] */
+    float *fused, *dfused;                    /* [M, (NH + 2 NKV) * HD] */
+    float *branch;                            /* [M, H]: gradient of a branch, or a branch */
+    float *xembed, *embed_rstd;               /* [M, H] before the norm of the embeddings */
+    float *capped;                            /* [chunk, V]: logits behind their softcap */
+    struct fmi_moe *moe;                      /* block_moe.c; NULL: no layer has experts */
     int32_t *imem;
     int32_t *ids, *pos, *back, *label_row, *label; /* device */
+    int32_t *place;                                /* rows of the position table */
     int32_t *host;                                 /* [max(rows, labels)] */
     float *host_loss;                              /* [R] */
     fm_product *product;                           /* [room * 3] */
@@ -181,8 +192,11 @@ float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_
 float *fmi_lane_grad(const fmi_lane *lane, int32_t param);
 
 /* lane_embed.c: a lane's low-rank term of the embedding and its virtual tokens. */
-void fmi_embed_extras(fmi_pass *p, fmi_lane *lane, float *x);
-void fmi_embed_extras_grad(fmi_pass *p, fmi_lane *lane, float *dx);
+void fmi_embed_terms(fmi_pass *p, fmi_lane *lane, float *x);
+void fmi_virtual_rows(fmi_pass *p, fmi_lane *lane, float *x);
+/* Gradients of the rows that stood in for tokens; of the matrix and its terms. */
+void fmi_virtual_rows_grad(fmi_pass *p, fmi_lane *lane, const float *dx);
+void fmi_embed_tokens_grad(fmi_pass *p, fmi_lane *lane, float *dx);
 /* Keys and values of virtual tokens of this layer into p->seq; grad: their gradients, too. */
 void fmi_virtual_layer(fmi_pass *p, fmi_parts ps, uint32_t layer, bool grad);
 
@@ -210,6 +224,17 @@ FM_CHECKED fm_status fmi_mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer,
 FM_CHECKED fm_status fmi_mlp_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
                                         const float *x);
 bool fmi_mlp_input_trains(fmi_parts ps, uint32_t layer);
+/* block_moe.c: the same of a layer with experts. Memory of the choices, for all slots. */
+FM_CHECKED fm_status fmi_moe_new(fmi_pass *p, uint32_t slots);
+void fmi_moe_free(fmi_pass *p);
+FM_CHECKED fm_status fmi_moe_ready(fmi_pass *p);              /* once its floats are in place */
+uint64_t fmi_moe_plan(fmi_pass *p, float *base, uint64_t at); /* returns at behind its floats */
+FM_CHECKED fm_status fmi_moe_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x,
+                                     float *y);
+FM_CHECKED fm_status fmi_moe_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy);
+FM_CHECKED fm_status fmi_moe_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
+                                        const float *x);
+bool fmi_moe_input_trains(const fmi_pass *p, fmi_parts ps, uint32_t layer);
 /* layers.c: embeddings and layers, forward and backward. */
 FM_CHECKED fm_status fmi_layers_forward(fmi_pass *p);
 FM_CHECKED fm_status fmi_layers_backward(fmi_pass *p);
@@ -217,6 +242,7 @@ FM_CHECKED fm_status fmi_layers_backward(fmi_pass *p);
 FM_CHECKED fm_status fmi_head(fmi_pass *p);
 
 /* pass_plan.c: sizes, once to measure and once to carve. */
+float *fmi_plan_take(float *base, uint64_t *at, uint64_t n); /* NULL base: measures */
 uint64_t fmi_pass_plan(fmi_pass *p, float *base);
 uint64_t fmi_lane_plan(fmi_lane *lane, float *base);
 

@@ -1,35 +1,98 @@
 /* pass_plan.c - what a pass holds: one table of sizes, walked twice (to measure, then to carve). */
 #include "train/pass.h"
 
-static float *take(float *base, uint64_t *at, uint64_t n)
+float *fmi_plan_take(float *base, uint64_t *at, uint64_t n)
 {
     float *p = base ? base + *at : NULL;
     *at += (n + 15u) & ~(uint64_t)15u;
     return p;
 }
 
-/* Everything of a layer but its input. */
-static void plan_slot(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
+static float *behind(float *p, uint64_t n)
+{
+    return p ? p + n : NULL;
+}
+
+/* Which kinds of layers a slot may hold: the first is shared by all below, or by all. */
+typedef struct kinds {
+    bool dense, sparse;
+} kinds;
+
+static kinds kinds_of(const fmi_pass *p, uint32_t slot)
+{
+    const fm_arch *a = &p->arch;
+    uint32_t from = slot == 0 ? 0 : p->lowest + slot;
+    uint32_t to = p->recompute ? a->layers - 1 : p->lowest + slot;
+    kinds k = {false, false};
+
+    for (uint32_t l = from; l <= to && l < a->layers; l++) {
+        bool sparse = a->sw.layer[l] & FM_LAYER_SPARSE;
+        k.sparse = k.sparse || sparse;
+        k.dense = k.dense || !sparse;
+    }
+    return k;
+}
+
+static void plan_attention(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
 {
     uint64_t q = (uint64_t)a->heads * a->head_dim;
     uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
 
-    s->rstd1 = take(base, at, m);
-    s->q = take(base, at, m * q);
-    s->k = take(base, at, m * kv);
-    s->v = take(base, at, m * kv);
-    if (a->qk_norm) {
-        s->qraw = take(base, at, m * q);
-        s->kraw = take(base, at, m * kv);
-        s->qrstd = take(base, at, m * a->heads);
-        s->krstd = take(base, at, m * a->kv_heads);
+    if (a->sw.fused == FM_FUSED_QKV) {
+        s->fused = fmi_plan_take(base, at, m * (q + 2 * kv));
+    } else {
+        s->q = fmi_plan_take(base, at, m * q);
+        s->k = fmi_plan_take(base, at, m * kv);
+        s->v = fmi_plan_take(base, at, m * kv);
     }
-    s->attn = take(base, at, m * q);
-    s->lse = take(base, at, m * a->heads);
-    s->xmid = take(base, at, m * a->hidden);
-    s->rstd2 = take(base, at, m);
-    s->gate = take(base, at, m * a->inter);
-    s->up = take(base, at, m * a->inter);
+    if (a->sw.qk != FM_QK_NONE) {
+        s->qraw = fmi_plan_take(base, at, m * q);
+        s->kraw = fmi_plan_take(base, at, m * kv);
+        s->qrstd = fmi_plan_take(base, at, m * a->heads);
+        s->krstd = fmi_plan_take(base, at, m * a->kv_heads);
+    }
+    s->attn = fmi_plan_take(base, at, m * q);
+    s->lse = fmi_plan_take(base, at, m * a->heads);
+}
+
+static void plan_experts(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
+{
+    const fm_switches *sw = &a->sw;
+    uint64_t n = m * sw->chosen;
+
+    s->xgate = fmi_plan_take(base, at, n * sw->expert_inter);
+    s->xup = fmi_plan_take(base, at, n * sw->expert_inter);
+    s->xout = fmi_plan_take(base, at, n * a->hidden);
+    if (!sw->shared_expert)
+        return;
+    s->sgate = fmi_plan_take(base, at, m * sw->shared_inter);
+    s->sup = fmi_plan_take(base, at, m * sw->shared_inter);
+    s->sout = fmi_plan_take(base, at, m * a->hidden);
+    s->sswitch = fmi_plan_take(base, at, m);
+}
+
+/* Everything of a layer but its input. */
+static void plan_slot(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m, kinds k)
+{
+    const fm_switches *sw = &a->sw;
+
+    s->rstd1 = fmi_plan_take(base, at, m);
+    plan_attention(s, base, at, a, m);
+    s->xmid = fmi_plan_take(base, at, m * a->hidden);
+    s->rstd2 = fmi_plan_take(base, at, m);
+    if (k.dense) {
+        s->gate =
+            fmi_plan_take(base, at, sw->plain_mlp ? 0 : m * a->inter * (sw->fused_mlp ? 2 : 1));
+        s->up = sw->fused_mlp ? behind(s->gate, a->inter) : fmi_plan_take(base, at, m * a->inter);
+    }
+    if (k.sparse)
+        plan_experts(s, base, at, a, m);
+    if (sw->order == FM_BLOCK_PRE || sw->order == FM_BLOCK_PARALLEL)
+        return;
+    s->araw = fmi_plan_take(base, at, m * a->hidden);
+    s->arstd = fmi_plan_take(base, at, m);
+    s->mraw = fmi_plan_take(base, at, m * a->hidden);
+    s->mrstd = fmi_plan_take(base, at, m);
 }
 
 static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
@@ -42,9 +105,17 @@ static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
         if (i > 0 && p->recompute)
             p->slot[i] = p->slot[0];
         else
-            plan_slot(&p->slot[i], base, at, a, m);
-        p->slot[i].xin = take(base, at, m * a->hidden);
+            plan_slot(&p->slot[i], base, at, a, m, kinds_of(p, i));
+        p->slot[i].xin = fmi_plan_take(base, at, m * a->hidden);
     }
+}
+
+/* Of a row: the dense layers', all chosen experts', the shared expert's. */
+static uint64_t widest_inter(const fmi_pass *p)
+{
+    const fm_switches *sw = &p->arch.sw;
+    uint64_t experts = (uint64_t)sw->chosen * sw->expert_inter;
+    return FM_MAX(FM_MAX((uint64_t)p->arch.inter, experts), (uint64_t)sw->shared_inter);
 }
 
 static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
@@ -54,20 +125,62 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     uint64_t q = (uint64_t)a->heads * a->head_dim;
     uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
 
-    p->dx = take(base, at, m * a->hidden);
-    p->dh = take(base, at, m * a->hidden);
-    p->dact = take(base, at, m * a->inter);
-    p->dgate = take(base, at, m * a->inter);
-    p->dup = take(base, at, m * a->inter);
-    p->dattn = take(base, at, m * q);
-    p->dq = take(base, at, m * q);
-    p->dqraw = a->qk_norm ? take(base, at, m * q) : p->dq;
-    p->dk = take(base, at, m * kv);
-    p->dkraw = a->qk_norm ? take(base, at, m * kv) : p->dk;
-    p->dv = take(base, at, m * kv);
-    p->du = take(base, at, p->du_floats);
+    uint64_t inter = widest_inter(p) * m;
+    bool fused = a->sw.fused == FM_FUSED_QKV;
+
+    p->dx = fmi_plan_take(base, at, m * a->hidden);
+    p->dh = fmi_plan_take(base, at, m * a->hidden);
+    p->dact = fmi_plan_take(base, at, inter);
+    p->dgate = fmi_plan_take(base, at, a->sw.fused_mlp ? 2 * inter : inter);
+    p->dup = fmi_plan_take(base, at, inter);
+    p->dattn = fmi_plan_take(base, at, m * q);
+    if (a->sw.fused != FM_FUSED_NONE)
+        p->dfused = fmi_plan_take(base, at, m * (q + 2 * kv));
+    p->dq = fused ? p->dfused : fmi_plan_take(base, at, m * q);
+    p->dk = fused ? behind(p->dfused, q) : fmi_plan_take(base, at, m * kv);
+    p->dv = fused ? behind(p->dfused, q + kv) : fmi_plan_take(base, at, m * kv);
+    p->dqraw = a->sw.qk != FM_QK_NONE ? fmi_plan_take(base, at, m * q) : p->dq;
+    p->dkraw = a->sw.qk != FM_QK_NONE ? fmi_plan_take(base, at, m * kv) : p->dk;
+    p->du = fmi_plan_take(base, at, p->du_floats);
     for (size_t i = 0; i < FM_ARRAY_LEN(p->alone); i++)
-        p->alone[i] = take(base, at, p->alone_floats);
+        p->alone[i] = fmi_plan_take(base, at, p->alone_floats);
+}
+
+static bool any_slides(const fm_arch *a)
+{
+    for (uint32_t l = 0; l < a->layers; l++)
+        if (a->sw.layer[l] & FM_LAYER_SLIDES)
+            return true;
+    return false;
+}
+
+/* What only some families have. */
+static void plan_extras(fmi_pass *p, float *base, uint64_t *at)
+{
+    const fm_arch *a = &p->arch;
+    const fm_switches *sw = &a->sw;
+    uint64_t m = p->cap.rows, half = sw->rotary_dim / 2;
+    uint64_t qkv = ((uint64_t)a->heads + 2 * (uint64_t)a->kv_heads) * a->head_dim;
+
+    if (!sw->no_rope) {
+        p->cos = fmi_plan_take(base, at, p->cap.longest * half);
+        p->sin = fmi_plan_take(base, at, p->cap.longest * half);
+    }
+    if (!sw->no_rope && any_slides(a)) {
+        p->cos_slide = fmi_plan_take(base, at, p->cap.longest * half);
+        p->sin_slide = fmi_plan_take(base, at, p->cap.longest * half);
+    }
+    if (sw->fused == FM_FUSED_QKV_HEADS)
+        p->fused = fmi_plan_take(base, at, m * qkv);
+    if (sw->order != FM_BLOCK_PRE || sw->residual_scale != 1.0f)
+        p->branch = fmi_plan_take(base, at, m * a->hidden);
+    if (sw->embed_norm) {
+        p->xembed = fmi_plan_take(base, at, m * a->hidden);
+        p->embed_rstd = fmi_plan_take(base, at, m);
+    }
+    if (sw->logit_softcap > 0.0f)
+        p->capped = fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
+    *at = fmi_moe_plan(p, base, *at);
 }
 
 uint64_t fmi_pass_plan(fmi_pass *p, float *base)
@@ -78,19 +191,18 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     uint64_t at = 0;
 
     plan_slots(p, base, &at);
-    p->xout = take(base, &at, m * a->hidden);
-    p->h = take(base, &at, m * a->hidden);
-    p->act = take(base, &at, m * a->inter);
+    p->xout = fmi_plan_take(base, &at, m * a->hidden);
+    p->h = fmi_plan_take(base, &at, m * a->hidden);
+    p->act = fmi_plan_take(base, &at, m * widest_inter(p));
     plan_gradients(p, base, &at);
-    p->xl = take(base, &at, r * a->hidden);
-    p->hl = take(base, &at, (r + 1) * a->hidden);
-    p->rstdl = take(base, &at, r);
-    p->dl = take(base, &at, r * a->hidden);
-    p->zero = take(base, &at, a->hidden);
-    p->logits = take(base, &at, (uint64_t)p->chunk * a->vocab);
-    p->loss = take(base, &at, r);
-    p->cos = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
-    p->sin = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
+    p->xl = fmi_plan_take(base, &at, r * a->hidden);
+    p->hl = fmi_plan_take(base, &at, (r + 1) * a->hidden);
+    p->rstdl = fmi_plan_take(base, &at, r);
+    p->dl = fmi_plan_take(base, &at, r * a->hidden);
+    p->zero = fmi_plan_take(base, &at, a->hidden);
+    p->logits = fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab);
+    p->loss = fmi_plan_take(base, &at, r);
+    plan_extras(p, base, &at);
     return at;
 }
 
@@ -103,9 +215,9 @@ uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
         uint64_t rows = l == &lane->net->outer[FMI_HEAD] ? lane->most.labels : lane->most.rows;
         for (size_t t = 0; t < l->terms; t++)
             if (l->term[t].b_param >= 0)
-                l->term[t].u = take(base, &at, rows * l->term[t].r);
+                l->term[t].u = fmi_plan_take(base, &at, rows * l->term[t].r);
         if (l->out_scale.param >= 0 || l->dora)
-            l->kept = take(base, &at, rows * l->out);
+            l->kept = fmi_plan_take(base, &at, rows * l->out);
     }
     return at;
 }

@@ -348,71 +348,8 @@ static void op_self_attention_grad(fm_backend *be, const fm_attn_train *a)
     self_attention(be, a, true);
 }
 
-/* The older forms, one sequence without padding at a time. */
-static void op_attention_train(fm_backend *be, float *out, float *lse, const float *q,
-                               const float *k, const float *v, const int32_t *len, uint32_t b,
-                               uint32_t t, uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window,
-                               float scale)
-{
-    const fm_train_seq seq = {.len = t};
-    const fm_attn_train a = {.rows = t,
-                             .seqs = 1,
-                             .nh = nh,
-                             .nkv = nkv,
-                             .hd = hd,
-                             .window = window,
-                             .scale = scale,
-                             .seq = &seq,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .ldq = (size_t)nh * hd,
-                             .ldk = (size_t)nkv * hd,
-                             .out = out,
-                             .lse = lse};
-
-    fm_assert(b == 1 && (uint32_t)*len == t);
-    self_attention(be, &a, false);
-}
-
-static void op_attention_grad(fm_backend *be, float *dq, float *dk, float *dv, const float *dout,
-                              const float *q, const float *k, const float *v, const float *out,
-                              const float *lse, const int32_t *len, uint32_t b, uint32_t t,
-                              uint32_t nh, uint32_t nkv, uint32_t hd, uint32_t window, float scale)
-{
-    const fm_train_seq seq = {.len = t};
-    union {
-        const float *in;
-        float *out;
-    } o = {.in = out}, l = {.in = lse};
-    const fm_attn_train a = {.rows = t,
-                             .seqs = 1,
-                             .nh = nh,
-                             .nkv = nkv,
-                             .hd = hd,
-                             .window = window,
-                             .scale = scale,
-                             .seq = &seq,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .ldq = (size_t)nh * hd,
-                             .ldk = (size_t)nkv * hd,
-                             .out = o.out,
-                             .lse = l.out,
-                             .dout = dout,
-                             .dq = dq,
-                             .dk = dk,
-                             .dv = dv};
-
-    fm_assert(b == 1 && (uint32_t)*len == t);
-    self_attention(be, &a, true);
-}
-
 void fmi_attention_train_install(fm_backend *be)
 {
     be->self_attention = op_self_attention;
     be->self_attention_grad = op_self_attention_grad;
-    be->attention_train = op_attention_train;
-    be->attention_grad = op_attention_grad;
 }

@@ -56,8 +56,6 @@ static void drop_training(fm_backend *be)
     be->embed_grad = NULL;
     be->rmsnorm_grad = NULL;
     be->swiglu_grad = NULL;
-    be->attention_train = NULL;
-    be->attention_grad = NULL;
     be->cross_entropy = NULL;
     be->sum_squares = NULL;
     be->adamw = NULL;

@@ -49,7 +49,8 @@ static void check_gradients(const char *arch)
 
 static void gradients_equal_those_of_hugging_face(void **state)
 {
-    static const char *const arch[] = {"llama", "llama3", "mistral", "qwen2", "qwen3"};
+    static const char *const arch[] = {"llama", "llama3", "mistral", "qwen2",
+                                       "qwen3", "gpt2",   "gemma3",  "mixtral"};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++)

@@ -24,6 +24,33 @@ static inline void kit_ref_name(char *out, size_t room, const char *prefix, cons
         (void)snprintf(out, room, "%s%s", prefix, name);
 }
 
+/* transformers 5 keeps Mixtral's experts as one tensor: the reference of `name`, a tensor of n floats.
+ * gate_up_proj holds w1 over w3 of each expert. */
+static inline float *kit_ref_expert(const ik_ref *ref, const char *prefix, const char *name,
+                                    size_t n)
+{
+    char path[400];
+    const char *moe = strstr(name, ".block_sparse_moe.");
+    const char *expert = moe ? strstr(moe, ".experts.") : NULL;
+
+    if (!moe)
+        return NULL;
+    if (!expert) { /* the router */
+        (void)snprintf(path, sizeof(path), "%s%.*s.mlp%s", prefix, (int)(moe - name), name,
+                       moe + strlen(".block_sparse_moe"));
+        return ik_ref_get(ref, path, NULL);
+    }
+    size_t number = (size_t)(expert[strlen(".experts.")] - '0'),
+           which = (size_t)(strstr(expert, ".w")[2] - '1');
+    (void)snprintf(path, sizeof(path), "%s%.*s.mlp.experts.%s", prefix, (int)(moe - name), name,
+                   which == 1 ? "down_proj" : "gate_up_proj");
+    float *all = ik_ref_get(ref, path, NULL), *one;
+    one = fm_memdup(all + (which == 1 ? number : 2 * number + which / 2) * n, n * sizeof(float));
+    assert_non_null(one);
+    fm_free(all);
+    return one;
+}
+
 /* Where the first gradient is rounding noise, so is AdamW's step, which divides it by itself: such
  * elements (below 1e-6 of the tensor's largest) are the same in neither of two correct programs. */
 static inline size_t kit_drop_noise(float *have, const float *want, const float *grad, size_t n)
@@ -37,7 +64,8 @@ static inline size_t kit_drop_noise(float *have, const float *want, const float 
     }
     for (size_t i = 0; i < n; i++) {
         float g = grad[i] < 0 ? -grad[i] : grad[i];
-        if (g >= 1e-6f * largest || !(g > 0.0f)) /* none at all: rows of tokens that are not there */
+        if (g >= 1e-6f * largest ||
+            !(g > 0.0f)) /* none at all: rows of tokens that are not there */
             continue;
         have[i] = want[i];
         dropped++;
@@ -45,18 +73,24 @@ static inline size_t kit_drop_noise(float *have, const float *want, const float 
     return dropped;
 }
 
+static inline bool kit_ref_has(const ik_ref *ref, const char *name)
+{
+    fm_buf path;
+
+    fm_buf_init(&path, 0);
+    tk_ok(fm_tensor_path(&path, "tensors", name));
+    bool has = fm_tree_find(fm_source_tree(ref->src), fm_buf_cstr(&path)) != NULL;
+    fm_buf_release(&path);
+    return has;
+}
+
 /* References of our own carry the keys of adapter files. */
 static inline void kit_ref_find(char *out, size_t room, const ik_ref *ref, const char *prefix,
                                 const char *name)
 {
-    fm_buf path;
-
     (void)snprintf(out, room, "%s%s", prefix, name);
-    fm_buf_init(&path, 0);
-    tk_ok(fm_tensor_path(&path, "tensors", out));
-    if (!fm_tree_find(fm_source_tree(ref->src), fm_buf_cstr(&path)))
+    if (!kit_ref_has(ref, out))
         kit_ref_name(out, room, prefix, name);
-    fm_buf_release(&path);
 }
 
 /* Every tensor against reference `<prefix><name>`, norm-wise. Returns the worst. noise: elements of
@@ -71,7 +105,10 @@ static inline double kit_compare(const fm_train_result *r, const ik_ref *ref, co
         char name[400];
         size_t n = 0;
         kit_ref_find(name, sizeof(name), ref, prefix, r->tensors[i].name);
-        float *want = ik_ref_get(ref, name, &n);
+        n = (size_t)r->tensors[i].bytes / sizeof(float);
+        float *want = kit_ref_has(ref, name) ? ik_ref_get(ref, name, &n)
+                                             : kit_ref_expert(ref, prefix, r->tensors[i].name, n);
+        assert_non_null(want);
         assert_int_equal(n * sizeof(float), r->tensors[i].bytes);
         float *have = fm_memdup(r->tensors[i].data, (size_t)r->tensors[i].bytes);
         if (noise) {
