@@ -228,15 +228,19 @@ static fm_status layers_of(fm_json *o, fmi_net *net, const fm_train_config *c)
     return fm_json_set(o, "layers_pattern", fm_json_new_strn(name, (size_t)(number_at - name)));
 }
 
+static bool stored_turned(const fmi_net *net)
+{
+    return fmi_net_at(net, 0, FMI_O)->transposed;
+}
+
 static fm_status lora(fm_json *o, fmi_net *net, const fm_train_config *c)
 {
-    bool turned = fmi_net_at(net, 0, FMI_O)->transposed;
     const struct {
         const char *key;
         fm_json *value;
     } set[] = {
         {"bias", fm_json_new_str(c->bias[0] ? c->bias : "none")},
-        {"fan_in_fan_out", fm_json_new_bool(turned)},
+        {"fan_in_fan_out", fm_json_new_bool(stored_turned(net))},
         {"lora_alpha", number(c->alpha)},
         {"lora_dropout", fm_json_new_real(c->dropout)},
         {"r", fm_json_new_int((int64_t)c->r)},
@@ -267,6 +271,8 @@ static fm_status ia3(fm_json *o, fmi_net *net, const fm_train_config *c)
         rc = exclude(o, c);
     if (rc == FM_OK)
         rc = fm_json_set(o, "target_modules", target_names(net, targets));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net)));
     return rc == FM_OK ? fm_json_set(o, "feedforward_modules", fmi_names_json(feedforward)) : rc;
 }
 

@@ -76,9 +76,10 @@ static fm_status row_norms(const fmi_net *net, const fmi_linear *l, const fm_tre
     fm_status rc = fmi_read_f32(&w, p, e);
     for (uint32_t i = 0; i < l->out && rc == FM_OK; i++) {
         double sum = 0.0;
-        const float *row = w + (size_t)i * l->in;
-        for (uint32_t k = 0; k < l->in; k++)
-            sum += (double)row[k] * (double)row[k];
+        for (uint32_t k = 0; k < l->in; k++) {
+            double one = (double)w[l->transposed ? (size_t)k * l->out + i : (size_t)i * l->in + k];
+            sum += one * one;
+        }
         l->dora->norm2[i] = sum;
     }
     fm_free(w);

@@ -44,8 +44,6 @@ fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, bool feedforw
 
     if (rc == FM_OK && fmi_net_layer_of(net, l) == FMI_OUTSIDE && l != &net->outer[FMI_HEAD])
         rc = fm_fail(FM_EUNSUPPORTED, "ia3 on '%s': it is no linear layer", l->module);
-    if (rc == FM_OK && l->transposed)
-        rc = fm_fail(FM_EUNSUPPORTED, "'%s' is stored [in, out]; only lora fits on it", l->module);
     if (rc < 0)
         return rc;
     if (feedforward)

@@ -38,9 +38,9 @@ fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const fm_lor
 
     if (rc == FM_OK && (l == &net->outer[FMI_POSITIONS] || l == &net->outer[FMI_TYPES]))
         rc = fm_fail(FM_EUNSUPPORTED, "a low-rank term on '%s' is not supported", l->module);
-    if (rc == FM_OK && dora && (embed || l->transposed))
-        rc = fm_fail(FM_EUNSUPPORTED, "dora on '%s' is not supported: only lora fits on %s",
-                     l->module, embed ? "an embedding" : "a matrix stored [in, out]");
+    if (rc == FM_OK && dora && embed)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "dora on '%s' is not supported: only lora fits on an embedding", l->module);
     if (rc == FM_OK && embed) { /* in: tokens; PEFT: A [r, V], B [H, r] */
         rc = add_factor(net, ps, &t.a_param, l, "lora_embedding_A", spec->r, l->out);
         if (rc == FM_OK)

@@ -114,7 +114,10 @@ static inline double kit_compare(const fm_train_result *r, const ik_ref *ref, co
         if (noise) {
             kit_ref_find(name, sizeof(name), ref, "grad.", r->tensors[i].name);
             float *grad = ik_ref_get(ref, name, NULL);
-            tk_assert_le((double)kit_drop_noise(have, want, grad, n), 1.0 + (double)n / 100.0,
+            /* a bias of GPT-2's keys moves all scores of a row alike: it has no gradient at all */
+            bool keys = strstr(r->tensors[i].name, "c_attn") && strstr(name, ".bias");
+            double most = 1.0 + (double)n / (keys ? 3.0 : 100.0);
+            tk_assert_le((double)kit_drop_noise(have, want, grad, n), most,
                          "elements with a gradient of noise");
             fm_free(grad);
         }
