@@ -20,6 +20,7 @@ static const char *const common_keys[] = {
     "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
     "inference_mode", "peft_version",    "revision",        "task_type",
     "auto_mapping",   "exclude_modules", "layers_pattern",  "layers_to_transform",
+    "fan_in_fan_out", /* how matrices are stored, which the architecture tells */
 };
 
 static const char *const lora_keys[] = {

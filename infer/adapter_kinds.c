@@ -82,9 +82,6 @@ static fm_status find_module(fmi_binder *b, uint32_t n, const fm_entry *e, const
     if (!*lin)
         return fm_fail(FM_EBASE, "%s: module '%s' is no linear layer of this %s", a->what, module,
                        b->m->arch.family);
-    if ((*lin)->transposed && a->kind != FMI_LORA)
-        return fm_fail(FM_EUNSUPPORTED, "%s: '%s' is stored [in, out]; only LoRA fits on it",
-                       a->what, module);
     if ((*lin)->in_scale || (*lin)->out_scale)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: '%s' is scaled by an earlier adapter (DoRA or IA3); nothing can be "
@@ -137,6 +134,20 @@ typedef struct dora {
     uint32_t out, in, r;
     float scale;
 } dora;
+
+/* A matrix that is stored [in, out], turned. */
+static fm_status turn(dora *d)
+{
+    float *t = fm_malloc((size_t)d->out * d->in * sizeof(float));
+    if (!t)
+        return FM_ENOMEM;
+    for (uint32_t i = 0; i < d->out; i++)
+        for (uint32_t k = 0; k < d->in; k++)
+            t[(size_t)i * d->in + k] = d->w[(size_t)k * d->out + i];
+    fm_free(d->w);
+    d->w = t;
+    return FM_OK;
+}
 
 /* magnitude[i] / norm of row i of W + scale (B A), into m. Sums of squares in double, ascending. */
 static fm_status dora_scales(dora *d)
@@ -203,6 +214,8 @@ fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_ha
                        a->what, module);
     dora d = {.out = lin->out, .in = lin->in, .r = lin->lora[0].r, .scale = lin->lora[0].scale};
     rc = read_dora(b, n, &d, module, e);
+    if (rc == FM_OK && lin->transposed)
+        rc = turn(&d);
     if (rc == FM_OK)
         rc = dora_scales(&d);
     if (rc == FM_OK)

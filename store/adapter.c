@@ -250,15 +250,19 @@ static fm_status fit_lora(const fm_entry *e, const adp_key *key, const fm_entry 
 }
 
 /* Elements only: IA3 writes [1, in] or [out, 1], DoRA [out]. */
-static fm_status fit_vector(const fm_entry *e, const adp_key *key, const fm_entry *base)
+static fm_status fit_vector(const fm_entry *e, const adp_key *key, const fm_entry *base,
+                            const fm_json *config)
 {
+    bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, &e->shape);
 
     if (rc < 0)
         return rc;
-    if (base->shape.rank != 2 ||
-        (n != base->shape.dim[0] && !(key->role == ADP_IA3 && n == base->shape.dim[1])))
+    if (base->shape.rank != 2)
+        return misfit(e, &base->shape, "weight");
+    const uint64_t in = base->shape.dim[turned ? 0 : 1], out = base->shape.dim[turned ? 1 : 0];
+    if (n != out && !(key->role == ADP_IA3 && n == in))
         return misfit(e, &base->shape, "weight");
     return FM_OK;
 }
@@ -283,7 +287,7 @@ static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json
         return fm_shape_eq(&e->shape, &base->shape) ? FM_OK : misfit(e, &base->shape, "parameter");
     if (key.role == ADP_LORA_A || key.role == ADP_LORA_B)
         return fit_lora(e, &key, base, config);
-    return fit_vector(e, &key, base);
+    return fit_vector(e, &key, base, config);
 }
 
 /* A lone lora_A would be skipped by a merge and crash a run. */

@@ -163,6 +163,7 @@ fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
+    fmi_virtual_layer(p, ps, layer, false);
     p->be->self_attention(p->be, &t);
     return fmi_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
 }
@@ -185,6 +186,7 @@ fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, cons
     t.dq = d.q;
     t.dk = d.k;
     t.dv = d.v;
+    fmi_virtual_layer(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
     rotate(p, layer, d.q, d.ldq, ps.rows, a->heads, true);
     rotate(p, layer, d.k, d.ldk, ps.rows, a->kv_heads, true);

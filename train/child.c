@@ -1,9 +1,9 @@
 /* child.c - one job from its settings to its result; run.c takes the steps of all together. */
 #include "train/child.h"
+#include "train/method.h"
 
 #include "store/base/detmath.h"
 #include "store/base/mem.h"
-#include "store/base/rng.h"
 #include "train/dataset.h"
 
 #include <math.h>
@@ -111,151 +111,51 @@ static fm_status open_data(fmi_child *ch)
 }
 
 /* ---- what trains ---- */
-static fm_status declare_full(fmi_child *ch)
+static fm_status declare(fmi_child *ch, const fmi_method *m)
 {
-    fm_param p;
-    fm_status rc = FM_OK;
+    fm_status rc = fmi_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config);
 
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&ch->net.arch, i, &p); i++)
-        rc = fmi_net_train(&ch->net, &ch->ps, p.name, &p.shape, p.name);
-    return rc;
-}
-
-static fm_status init_config(fmi_child *ch, fm_buf *prefix)
-{
-    fm_status rc = fmi_top_adapter(prefix, ch->job->init);
-
-    if (rc < 0 || prefix->len == 0)
-        return rc;
-    char *path = fm_asprintf("%sadapter_config.json", fm_buf_cstr(prefix));
-    const fm_entry *e = path ? fm_tree_find(ch->job->init, path) : NULL;
-    rc = path ? FM_OK : FM_ENOMEM;
-    if (e && e->kind == FM_ENTRY_FILE)
-        rc = fm_json_parse(&ch->adapter_config, fm_span_of(e->data, (size_t)e->bytes), path);
-    fm_free(path);
-    return rc;
-}
-
-/* An init with an adapter_config.json says itself which modules and ranks train. */
-static fm_status declare_lora(fmi_child *ch)
-{
-    fm_buf prefix;
-    fm_status rc = FM_OK;
-
-    fm_buf_init(&prefix, FM_MAX_PATH_BYTES);
-    if (ch->job->init)
-        rc = init_config(ch, &prefix);
-    if (rc == FM_OK && ch->adapter_config)
-        rc = fmi_lora_declare_from(&ch->net, &ch->ps, ch->job->init, fm_buf_cstr(&prefix));
-    else if (rc == FM_OK)
-        rc = fmi_lora_declare(&ch->net, &ch->ps, ch->c);
-    fm_buf_release(&prefix);
-    return rc;
-}
-
-static double initializer_range(const fm_tree *tree)
-{
-    const fm_entry *e = fm_tree_find(tree, "model.json");
-    fm_json *v = NULL;
-    double range = 0.02;
-
-    if (e && e->kind == FM_ENTRY_FILE &&
-        fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json") == FM_OK)
-        range = fm_json_real(fm_json_path(v, "config.initializer_range"), range);
-    fm_json_free(v);
-    return range;
-}
-
-/* Matrices N(0, initializer_range), gains 1 (of 1 + w: w 0), biases 0; each tensor has a stream of its own. */
-static fm_status random_param(fmi_child *ch, size_t index, bool is_matrix, double range)
-{
-    const fmi_param *p = &ch->ps.item[index];
-    size_t len = strlen(p->name);
-    bool bias = len > 5 && strcmp(p->name + len - 5, ".bias") == 0;
-    uint64_t stream = 0;
-    float *host = fm_calloc((size_t)p->n, sizeof(float));
-    fm_status rc = host ? fmi_stream(&stream, "init", p->name) : FM_ENOMEM;
-
-    for (uint64_t i = 0; i < p->n && rc == FM_OK; i++) {
-        if (is_matrix)
-            host[i] = (float)(range * fm_rng_normal(ch->c->seed, stream, i));
-        else
-            host[i] = bias || ch->net.arch.sw.norm == FM_NORM_RMS_PLUS1 ? 0.0f : 1.0f;
+    if (rc == FM_OK && ch->fresh.tree)
+        rc = fmi_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
+    if (rc == FM_OK) {
+        fmi_batch_how virt = fmi_virtual_how(&ch->net);
+        ch->how.virt = virt.virt;
+        ch->how.offset = virt.offset;
+        rc = measure(ch);
     }
-    if (rc == FM_OK)
-        rc = fmi_params_put(&ch->ps, (int32_t)index, host);
-    fm_free(host);
-    return rc;
-}
-
-static fm_status fill_full(fmi_child *ch)
-{
-    double range = initializer_range(ch->job->parent);
-    fm_status rc = FM_OK;
-
-    for (size_t i = 0; i < ch->ps.count && rc == FM_OK; i++) {
-        const fmi_param *p = &ch->ps.item[i];
-        if (ch->c->method == FM_METHOD_PRETRAIN) {
-            rc = random_param(ch, i, p->shape.rank == 2, range);
-            continue;
-        }
-        const fm_entry *e = fmi_find_tensor(ch->job->parent, p->name);
-        float *host = NULL;
-        if (!e)
-            return fm_fail(FM_EBASE, "%s: the parent has no %s", ch->job->name, p->name);
-        if (!fm_shape_eq(&e->shape, &p->shape))
-            return fm_fail(FM_EBASE, "%s: %s has another shape than the config says", ch->job->name,
-                           p->name);
-        rc = fmi_read_f32(&host, ch->p, e);
-        if (rc == FM_OK)
-            rc = fmi_params_put(&ch->ps, (int32_t)i, host);
-        fm_free(host);
-    }
-    return rc;
-}
-
-static fm_status fill_lora(fmi_child *ch)
-{
-    fm_status rc = fmi_lora_init(&ch->ps, ch->c, ch->job->parent, ch->p);
-
-    if (rc == FM_OK && ch->job->init)
-        rc = fmi_params_load(&ch->ps, ch->job->init, ch->job->init_provider, "", false);
+    if (rc == FM_OK && ch->lane.most.longest > ch->net.arch.max_positions)
+        rc = fm_fail(FM_ELIMIT,
+                     "%s: examples of %u tokens, the model has %u positions; lower "
+                     "max_tokens",
+                     ch->job->name, ch->lane.most.longest + 1, ch->net.arch.max_positions);
     return rc;
 }
 
 static fm_status build(fmi_child *ch)
 {
     fm_backend *be = fm_engine_backend(ch->e);
-    bool lora = ch->c->method == FM_METHOD_LORA;
+    const fm_train_job *j = ch->job;
+    const fmi_method m = {ch->c, j->parent, ch->p, j->init, j->init_provider};
     fm_arch arch;
-    fm_status rc = fm_arch_of_tree(&arch, ch->job->parent, ch->job->name);
+    fm_status rc = fm_arch_of_tree(&arch, j->parent, j->name);
 
     ch->how.vocab = arch.vocab;
     if (rc == FM_OK)
-        rc = fmi_goal_how(&ch->goal, &ch->how, ch->job, ch->p, &arch);
+        rc = fmi_goal_how(&ch->goal, &ch->how, j, ch->p, &arch);
     if (rc == FM_OK && ch->how.pick != FMI_PICK_TARGETS && !arch.tied)
         arch.headless = true; /* nothing is said, so the head neither trains nor decays */
-    if (rc == FM_OK)
-        rc = measure(ch);
-    if (rc == FM_OK && ch->lane.most.longest > arch.max_positions)
-        rc = fm_fail(FM_ELIMIT,
-                     "%s: examples of %u tokens, the model has %u positions; lower "
-                     "max_tokens",
-                     ch->job->name, ch->lane.most.longest + 1, arch.max_positions);
-    if (rc == FM_OK && lora)
-        rc = fm_model_load(&ch->stem, ch->e, ch->job->parent, ch->p, ch->job->name);
+    if (rc == FM_OK && fmi_method_needs_stem(ch->c))
+        rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
     if (rc == FM_OK)
         rc = fmi_net_init(&ch->net, be, &arch, ch->stem);
     if (rc == FM_OK)
-        rc = lora ? declare_lora(ch) : declare_full(ch);
-    if (rc == FM_OK && ch->fresh.tree)
-        rc = fmi_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
+        rc = declare(ch, &m);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
     if (rc == FM_OK)
         rc = fmi_net_bind(&ch->net, &ch->ps, true);
     if (rc == FM_OK)
-        rc = lora ? fill_lora(ch) : fill_full(ch);
+        rc = fmi_method_fill(&ch->net, &ch->ps, &m);
     if (rc == FM_OK)
         rc = fmi_goal_open(&ch->goal, ch->e, ch->p, &ch->lane, ch->stem);
     return rc == FM_OK && ch->job->held_outs ? fmi_eval_open(&ch->eval, ch) : rc;
@@ -540,16 +440,13 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
 
 fm_status fmi_child_take_result(fmi_child *ch)
 {
-    bool lora = ch->c->method == FM_METHOD_LORA;
+    bool adapter = ch->adapter_config != NULL;
     fm_train_result *out = ch->result;
     fm_status rc =
-        fmi_params_result(&ch->ps, ch->ps.p, lora ? FM_F32 : ch->c->dtype, ch->job->parent, out);
+        fmi_params_result(&ch->ps, ch->ps.p, adapter ? FM_F32 : ch->c->dtype, ch->job->parent, out);
 
-    if (rc == FM_OK && lora) {
-        out->adapter_config = ch->adapter_config ? fm_json_ref(ch->adapter_config)
-                                                 : fmi_lora_config_json(ch->c, NULL);
-        rc = out->adapter_config ? FM_OK : FM_ENOMEM;
-    }
+    if (rc == FM_OK && adapter)
+        out->adapter_config = fm_json_ref(ch->adapter_config);
     return rc == FM_OK && ch->fresh.tree ? fmi_fresh_result(&ch->fresh, &ch->net, out) : rc;
 }
 

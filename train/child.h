@@ -39,7 +39,7 @@ typedef struct fmi_child {
     uint64_t targets; /* of the step in hand */
     double loss;      /* sum over them so far */
     fmi_checkpoint state;
-    fm_json *adapter_config; /* of init, or NULL */
+    fm_json *adapter_config; /* of the result; NULL: full tensors */
     uint64_t fresh_tokens;   /* since start or resume, for the rate */
     bool at_work;            /* has steps left, was not stopped, dropped or broken */
     bool saved;              /* its last state */

@@ -47,6 +47,7 @@ static const field fields[] = {
     {"dora", KIND_BOOL, AT(dora), 0, 0, 0},
     {"dropout", KIND_REAL, AT(dropout), 0, 0, 0.99},
     {"loraplus", KIND_REAL, AT(loraplus), 0, 1e-3, 1e3},
+    {"exclude", KIND_TEXT, AT(exclude), ROOM(exclude), 0, 0},
     {"feedforward", KIND_TEXT, AT(feedforward), ROOM(feedforward), 0, 0},
     {"rank_pattern", KIND_TEXT, AT(rank_pattern), ROOM(rank_pattern), 0, 0},
     {"alpha_pattern", KIND_TEXT, AT(alpha_pattern), ROOM(alpha_pattern), 0, 0},
@@ -116,6 +117,16 @@ fm_train_config fm_train_defaults(fm_method method)
                          .answers_only = true};
     if (method == FM_METHOD_FULL)
         c.lr = 2e-5;
+    if (method == FM_METHOD_IA3) {
+        c.targets[0] = '\0'; /* what PEFT scales in this family */
+        c.lr = 3e-3;
+    }
+    if (method == FM_METHOD_PREFIX)
+        c.lr = 1e-2;
+    if (method == FM_METHOD_PROMPT)
+        c.lr = 3e-2;
+    if (method == FM_METHOD_BITFIT)
+        c.lr = 1e-3;
     if (method == FM_METHOD_PRETRAIN) {
         c.lr = 1e-3;
         c.weight_decay = 0.1;

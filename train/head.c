@@ -229,7 +229,7 @@ static void spread(fmi_pass *p)
     else if (r > 0)
         fmi_norms_grad(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, false, p->dl, p->xl,
                        p->rstdl, 1, (uint32_t)h);
-    p->be->scale(p->be, p->hl + (size_t)r * h, 0.0f, h);
+    p->be->copy_rows(p->be, p->hl + (size_t)r * h, h, p->zero, h, NULL, 1, (uint32_t)h);
     uint32_t rows = rows_below(p);
     if (rows > 0)
         p->be->copy_rows(p->be, p->dx, h, p->hl, h, p->back, rows, (uint32_t)h);

@@ -5,6 +5,7 @@
  * likelier. The end alone says little, since an example that was learnt well has hardly a gradient
  * left there. Gradients are taken whole, one backward an example and point; memory is five
  * parameter sets whatever the number of examples. */
+#include "train/method.h"
 #include "train/pass.h"
 
 #include "store/base/mem.h"
@@ -16,12 +17,14 @@
 #define INFLUENCE_MAX_FLOATS ((uint64_t)1 << 24) /* of one gradient of a full fine-tune */
 
 typedef struct probe { /* a net whose gradients are wanted, values as they are */
+    fm_tree *stem;     /* without the adapter that trains */
     fm_model *model;
     fmi_net net;
     fmi_params ps;
     fmi_lane lane;
     fmi_batch_how how;
     fmi_pass *pass;
+    fm_json *config; /* of the adapter that trains */
 } probe;
 
 static void probe_release(probe *b)
@@ -33,12 +36,13 @@ static void probe_release(probe *b)
     fmi_params_release(&b->ps);
     fmi_net_release(&b->net);
     fm_model_close(b->model);
+    fm_json_free(b->config);
+    fm_tree_free(b->stem);
 }
 
 static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                             const char *without)
 {
-    fm_tree *stem = NULL;
     fm_backend *be = fm_engine_backend(e);
     const char *lacks = fm_backend_lacks(be, true);
     fm_status rc = FM_OK;
@@ -46,12 +50,11 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED, "the %s backend cannot train: it lacks %s", be->name,
                        lacks);
-    rc = fmi_tree_without(&stem, tree, without);
+    rc = fmi_tree_without(&b->stem, tree, without);
     if (rc == FM_OK)
-        rc = fm_model_load(&b->model, e, stem, p, "gradients");
+        rc = fm_model_load(&b->model, e, b->stem, p, "gradients");
     if (rc == FM_OK)
         rc = fmi_net_init(&b->net, be, fm_model_arch(b->model), b->model);
-    fm_tree_free(stem);
     return rc;
 }
 
@@ -62,11 +65,13 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
     fm_status rc = probe_load(b, e, tree, p, prefix);
 
     if (rc == FM_OK)
-        rc = fmi_lora_declare_from(&b->net, &b->ps, tree, prefix);
+        rc = fmi_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&b->ps, b->net.be, false);
     if (rc == FM_OK)
         rc = fmi_net_bind(&b->net, &b->ps, true);
+    if (rc == FM_OK)
+        rc = fmi_dora_prepare(&b->net, tree, p);
     if (rc == FM_OK)
         rc = fmi_params_load(&b->ps, tree, p, prefix, true);
     return rc == FM_OK ? fmi_net_refresh(&b->net, &b->ps) : rc;
@@ -118,7 +123,7 @@ static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels
     fmi_seq_in *s = fm_calloc(batch, sizeof(*s));
     fm_status rc = s ? FM_OK : FM_ENOMEM;
 
-    b->how.vocab = b->net.arch.vocab;
+    b->how = fmi_virtual_how(&b->net);
     for (uint32_t i = 0; rc == FM_OK && i < batch; i++) {
         size_t at = (size_t)i * tokens;
         s[i] = (fmi_seq_in){ids + at, labels + at, tokens};
@@ -233,7 +238,7 @@ static void cover(probe *b, const fm_example *e)
 /* Room for the longest of all examples, one at a time. */
 static fm_status make_pass(probe *b, const fm_dataset *data, const fm_example *target)
 {
-    b->how.vocab = b->net.arch.vocab;
+    b->how = fmi_virtual_how(&b->net);
     cover(b, target);
     for (size_t i = 0; i < fm_dataset_count(data); i++)
         cover(b, fm_dataset_at(data, i));
@@ -256,15 +261,18 @@ static void path_release(path *l)
 }
 
 /* Where a parameter stood before the step: an adapter's B at 0 (its A counts for nothing then and
- * stays), a weight at the parent's value. */
+ * stays), IA3 at 1, a weight at the parent's value; what began at random stays. */
 static fm_status put_origin(float *from, const fmi_param *item, const fm_tree *parent,
                             const fm_provider *p)
 {
     const fm_entry *e = parent ? fmi_find_tensor(parent, item->name) : NULL;
 
     if (!parent) {
-        if (strstr(item->name, ".lora_B."))
-            memset(from + item->at, 0, item->n * sizeof(*from));
+        bool ia3 = strstr(item->name, ".ia3_l") != NULL;
+        bool begins_at_0 =
+            strstr(item->name, ".lora_B.") || strstr(item->name, ".lora_embedding_A");
+        for (uint64_t i = 0; (ia3 || begins_at_0) && i < item->n; i++)
+            from[item->at + i] = ia3 ? 1.0f : 0.0f;
         return FM_OK;
     }
     if (!e || !fm_shape_eq(&e->shape, &item->shape))

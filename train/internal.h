@@ -25,6 +25,8 @@ typedef struct fmi_param {
     uint64_t at;       /* first float in p, g, m, v; a multiple of 16 */
     fm_weight *weight; /* own product layout, NULL where none is needed */
     float lr_scale;    /* of the learning rate: LoRA+; 1 */
+    /* Not 0: in the buffers as the transpose, [cols / turned][rows][turned] of shape [rows, cols]. */
+    uint32_t turned;
 } fmi_param;
 
 typedef struct fmi_params {
@@ -85,6 +87,9 @@ typedef struct fmi_linear {
     size_t terms, cap;
     fmi_scale in_scale, out_scale;
     const float *bias_after;
+    struct fmi_dora *dora; /* trained, else NULL */
+    float *
+        kept; /* [rows, out] before out_scale, where that trains; the lane's. DoRA: over the norm */
 } fmi_linear;
 
 typedef struct fmi_norm {
@@ -139,12 +144,13 @@ typedef struct fmi_net {
     fmi_linear outer[FMI_OUTER];
     fmi_norm outer_norm[FMI_OUTER_NORMS];
     fmi_block *block; /* [arch.layers] */
-    /* Virtual tokens before every sequence (the parent's or trained): rows in the embeddings' place,
-     * or keys and values [layers][2][virt][NKV*HD] as prefix tuning stores them, turned by layer. */
+    /* Virtual tokens before every sequence (the parent's or trained): rows in the embeddings' place
+     * [virt, H], or keys and values [layers][2][virt][NKV*HD]. */
     fmi_virtual virt_kind;
     uint32_t virt;
     int32_t virt_param;     /* -1: frozen */
     const float *virt_rows; /* device */
+    float *virt_own;        /* device: the parent's, frozen */
     float *made;            /* device: scales and gains made of parameters (refresh) */
     float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;
@@ -169,9 +175,6 @@ int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l);
  * FM_EBASE: no such module. */
 FM_CHECKED fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name,
                                    const fm_shape *shape, const char *as);
-/* A trainable low-rank term on a module, under PEFT's names. */
-FM_CHECKED fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear *lin, uint32_t r,
-                                        float scale);
 /* Point the modules at the parameters' memory. own_weights: matrices that train get a product
  * layout of their own (false: gradients alone are wanted and the model's weights stand). */
 FM_CHECKED fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights);
@@ -235,19 +238,10 @@ FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t
                                      const fmi_batch_how *how);
 void fmi_batch_release(fmi_batch *b);
 
-/* ---- adapters ---- */
-FM_CHECKED fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
-/* Trainable terms and saved modules as the adapter at `prefix` ("adapters/0-lora/") of tree has
- * them. */
-FM_CHECKED fm_status fmi_lora_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *tree,
-                                           const char *prefix);
-/* A is U(-1/sqrt(in), 1/sqrt(in)), B is 0; saved modules are the parent's values. */
-FM_CHECKED fm_status fmi_lora_init(fmi_params *ps, const fm_train_config *c, const fm_tree *parent,
-                                   const fm_provider *p);
+/* ---- tensors and adapters of trees (method.h: what they mean) ---- */
 /* Values of same-named tensors of tree below prefix. need_all: FM_EBASE where one is missing. */
 FM_CHECKED fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider *p,
                                      const char *prefix, bool need_all);
-fm_json *fmi_lora_config_json(const fm_train_config *c, const char *base_name);
 /* The highest "adapters/<n>-<kind>/" of tree; empty when there is none. */
 FM_CHECKED fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree);
 /* tree without what lies under prefix (and without its tokenizer, which no gradient needs). */

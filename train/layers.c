@@ -30,8 +30,12 @@ static void embed(fmi_pass *p, float *out)
     float *x = sw->embed_norm ? p->xembed : out;
 
     look_up(p, FMI_EMBED, p->ids, x);
+    for (size_t i = 0; i < p->lanes; i++)
+        fmi_embed_terms(p, p->lane[i], x);
     if (sw->embed_scale != 1.0f)
         p->be->scale(p->be, x, sw->embed_scale, n);
+    for (size_t i = 0; i < p->lanes; i++)
+        fmi_virtual_rows(p, p->lane[i], x);
     for (uint32_t i = 0; sw->types && i < ps.n; i++)
         p->be->affine(p->be, x, h, h, NULL, ps.p[i].lane->net->outer[FMI_TYPES].bias, ps.p[i].begin,
                       ps.p[i].count, NULL);
@@ -49,13 +53,14 @@ static float *grad_at(const fmi_lane *l, int32_t param)
 }
 
 /* What a lane's embeddings get of dx, the gradient before their norm. */
-static void embed_params(fmi_pass *p, const fmi_lane *l)
+static void embed_params(fmi_pass *p, fmi_lane *l)
 {
     const fmi_linear *outer = l->net->outer;
     uint32_t h = p->arch.hidden, rows = l->batch.rows;
     float *dx = p->dx + (size_t)l->row0 * h;
     fm_backend *be = p->be;
 
+    fmi_virtual_rows_grad(p, l, p->dx);
     if (outer[FMI_POSITIONS].w_param >= 0)
         be->embed_grad(be, grad_at(l, outer[FMI_POSITIONS].w_param), dx, h, p->place + l->row0,
                        rows, h);
@@ -63,8 +68,7 @@ static void embed_params(fmi_pass *p, const fmi_lane *l)
         be->bias_grad(be, grad_at(l, outer[FMI_TYPES].w_param), dx, h, rows, h);
     if (p->arch.sw.embed_scale != 1.0f)
         be->scale(be, dx, p->arch.sw.embed_scale, (uint64_t)rows * h);
-    if (outer[FMI_EMBED].w_param >= 0)
-        be->embed_grad(be, grad_at(l, outer[FMI_EMBED].w_param), dx, h, p->ids + l->row0, rows, h);
+    fmi_embed_tokens_grad(p, l, p->dx);
 }
 
 static void embed_backward(fmi_pass *p)

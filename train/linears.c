@@ -21,8 +21,9 @@ bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t
     return false;
 }
 
-/* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows. */
-static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t which, bool bias,
+/* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows.
+ * Parts that go alone are left out, ending it. */
+static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
                             uint32_t *rows)
 {
     const fmi_linear *first = lin_of(&ps.p[i], layer, which);
@@ -31,7 +32,8 @@ static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t wh
     *rows = 0;
     for (; j < ps.n; j++) {
         const fmi_linear *l = lin_of(&ps.p[j], layer, which);
-        if (l->w != first->w || (bias && l->bias != first->bias))
+        bool alone = forward ? fmi_scales_input(l) : fmi_goes_alone(l);
+        if (alone || l->w != first->w || (forward && l->bias != first->bias))
             break;
         *rows += ps.p[j].count;
     }
@@ -55,7 +57,7 @@ static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32
 }
 
 /* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
-static float *place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
+float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
 {
     if (t->u && part->lane->ps)
         return t->u + (size_t)part->u0 * t->r;
@@ -78,7 +80,7 @@ static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const f
             for (uint32_t i = 0; i < ps.n; i++) {
                 const fmi_part *part = &ps.p[i];
                 const fmi_linear *l = lin_of(part, layer, out[o].which);
-                if (l->terms <= k)
+                if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
                     continue;
                 const fmi_term *t = &l->term[k];
                 p->term[n++] = (fm_term){.a = t->a,
@@ -92,7 +94,7 @@ static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const f
                                          .ldx = ldx,
                                          .y = out[o].y + part->begin * out[o].ldy,
                                          .ldy = out[o].ldy,
-                                         .u = place_u(p, t, part, &at)};
+                                         .u = fmi_place_u(p, t, part, &at)};
             }
         }
         p->be->terms(p->be, p->term, n);
@@ -102,7 +104,7 @@ static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const f
 
 static float *grad_of(const fmi_part *part, int32_t param)
 {
-    return param >= 0 && part->lane->ps ? part->lane->ps->g + part->lane->ps->item[param].at : NULL;
+    return fmi_lane_grad(part->lane, param);
 }
 
 static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
@@ -117,7 +119,7 @@ static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float 
         for (uint32_t i = 0; i < ps.n; i++) {
             const fmi_part *part = &ps.p[i];
             const fmi_linear *l = lin_of(part, layer, out->which);
-            if (l->terms <= k)
+            if (l->terms <= k || fmi_goes_alone(l))
                 continue;
             const fmi_term *t = &l->term[k];
             p->term[n++] = (fm_term){.a = t->a,
@@ -164,8 +166,12 @@ fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const fl
         for (uint32_t i = 0, j; i < ps.n; i = j) {
             const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
             uint32_t rows;
-            j = same_weight(ps, i, layer, out[o].which, true, &rows);
             in = l->in;
+            j = same_weight(ps, i, layer, out[o].which, true, &rows);
+            if (rows == 0) {
+                j = i + 1;
+                continue;
+            }
             p->product[n++] = (fm_product){.y = out[o].y,
                                            .ldy = out[o].ldy,
                                            .w = l->w,
@@ -177,6 +183,8 @@ fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const fl
     if (n > 0)
         p->be->products(p->be, x, ldx, in, p->product, n);
     fm_status rc = terms_forward(p, ps, layer, x, ldx, out, outs);
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
+        rc = fmi_alone_forward(p, ps, layer, x, ldx, &out[o]);
     for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
         rc = watch_out(p, ps, layer, "the output", &out[o]);
     return rc;
@@ -189,7 +197,8 @@ static void dx_of(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t ld
 {
     for (uint32_t i = 0; i < ps.n;) {
         uint32_t end = i;
-        while (end < ps.n && ps.p[end].deeper)
+        while (end < ps.n && ps.p[end].deeper &&
+               !fmi_goes_alone(lin_of(&ps.p[end], layer, out->which)))
             end++;
         fmi_parts want = {ps.p, end, 0};
         uint32_t rows;
@@ -212,7 +221,7 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
         const fmi_part *part = &ps.p[i];
         const fmi_linear *l = lin_of(part, layer, out->which);
         const float *dy = out->y + part->begin * out->ldy;
-        if (!part->lane->ps)
+        if (!part->lane->ps || fmi_goes_alone(l))
             continue;
         if (l->w_param >= 0)
             p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
@@ -236,6 +245,8 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
         weight_grads(p, ps, layer, x, ldx, &out[o]);
         if (rc == FM_OK)
             rc = terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]);
+        if (rc == FM_OK)
+            rc = fmi_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
     }
     return rc;
 }

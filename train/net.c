@@ -2,7 +2,7 @@
  *
  * The list of parameters that infer has (fm_arch_param) says which modules there are; a place in it
  * is a weight or bias of one of ours. */
-#include "train/internal.h"
+#include "train/method.h"
 
 #include "infer/classify.h"
 
@@ -186,12 +186,11 @@ static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linea
 
     if (!l->module[0] || !from->w)
         return FM_OK;
-    if (from->in_scale || from->out_scale)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "'%s' is scaled by DoRA or IA3; training on top of that is not supported",
-                       l->module);
     l->w = from->w;
     l->bias = from->bias;
+    l->in_scale.s = from->in_scale;
+    l->out_scale.s = from->out_scale;
+    l->bias_after = from->bias_after;
     for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
         const fm_lora_term *t = &from->lora[i];
         rc = add_term(l, &(fmi_term){.a = be->weight_floats(t->a),
@@ -249,10 +248,6 @@ static fm_status take_model(fmi_net *net, const fm_model *model)
 {
     fm_status rc;
 
-    if (model->virtual_len)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "training on a parent with virtual tokens (prefix or prompt tuning) is not "
-                       "supported");
     net->outer_norm[FMI_NORM].gain = model->norm;
     net->outer_norm[FMI_NORM].bias = model->norm_b;
     net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
@@ -265,7 +260,7 @@ static fm_status take_model(fmi_net *net, const fm_model *model)
     net->outer[FMI_TYPES].bias = model->types; /* row 0, added to every row */
     for (uint32_t l = 0; l < net->arch.layers && rc == FM_OK; l++)
         rc = take_block(net, &net->block[l], &model->layers[l]);
-    return rc;
+    return rc == FM_OK ? fmi_virtual_take(net, model) : rc;
 }
 
 fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
@@ -281,13 +276,17 @@ void fmi_net_release(fmi_net *net)
 {
     fmi_linear *l;
 
-    for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++) {
         fm_free(l->term);
+        fmi_dora_free(net, l->dora);
+    }
     for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
         fm_free(net->block[k].lin);
     fm_free(net->block);
     if (net->made)
         net->be->free(net->be, net->made);
+    if (net->virt_own)
+        net->be->free(net->be, net->virt_own);
     fm_free(net->turn);
     memset(net, 0, sizeof(*net));
 }
@@ -451,23 +450,6 @@ fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm
     return fmi_params_add(ps, place, as, shape);
 }
 
-fm_status fmi_net_train_lora(fmi_net *net, fmi_params *ps, fmi_linear *lin, uint32_t r, float scale)
-{
-    fmi_term t = {.r = r, .scale = scale, .a_param = -1, .b_param = -1};
-    char name[FMI_MODULE_BYTES + 64];
-    fm_shape a = {.rank = 2, .dim = {r, lin->in}};
-    fm_shape b = {.rank = 2, .dim = {lin->out, r}};
-
-    if (lin == &net->outer[FMI_EMBED])
-        return fm_fail(FM_EUNSUPPORTED, "low-rank terms on %s are not supported", lin->module);
-    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_A.weight", lin->module);
-    fm_status rc = fmi_params_add(ps, &t.a_param, name, &a);
-    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_B.weight", lin->module);
-    if (rc == FM_OK)
-        rc = fmi_params_add(ps, &t.b_param, name, &b);
-    return rc == FM_OK ? add_term(lin, &t) : rc;
-}
-
 /* ---- binding ---- */
 /* Weights are made from zeros here and filled by fmi_net_refresh once values are in place. */
 static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
@@ -569,6 +551,7 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
         head->w = embed->w;
         head->w_param = embed->w_param;
     }
+    fmi_method_bind(net, ps);
     return rc;
 }
 
@@ -618,5 +601,5 @@ fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
         ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
         ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
     }
-    return rc;
+    return rc == FM_OK ? fmi_dora_refresh(net, ps) : rc;
 }

@@ -70,10 +70,54 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     return rc;
 }
 
+/* Between a tensor as it is stored and as it lies in the buffers. */
+static void turn(const fmi_param *p, float *buffers, float *stored, bool store)
+{
+    uint64_t rows = p->shape.dim[0];
+    uint64_t block = p->turned;
+    uint64_t blocks = p->shape.dim[1] / block;
+
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t b = 0; b < blocks; b++) {
+            float *in = buffers + (b * rows + r) * block;
+            float *out = stored + (r * blocks + b) * block;
+            memcpy(store ? out : in, store ? in : out, (size_t)block * sizeof(float));
+        }
+}
+
 fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host)
 {
     const fmi_param *p = &ps->item[index];
-    return ps->be->upload(ps->be, ps->p + p->at, host, (size_t)p->n * sizeof(float));
+    size_t bytes = (size_t)p->n * sizeof(float);
+
+    if (!p->turned)
+        return ps->be->upload(ps->be, ps->p + p->at, host, bytes);
+    float *own = fm_memdup(host, bytes);
+    float *turned = fm_malloc(bytes);
+    fm_status rc = own && turned ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK) {
+        turn(p, turned, own, false);
+        rc = ps->be->upload(ps->be, ps->p + p->at, turned, bytes);
+    }
+    fm_free(own);
+    fm_free(turned);
+    return rc;
+}
+
+/* A parameter's part of which, as it is stored. */
+static fm_status get_one(const fmi_params *ps, const fmi_param *p, const float *which, float *host)
+{
+    size_t bytes = (size_t)p->n * sizeof(float);
+    fm_status rc = ps->be->download(ps->be, host, which + p->at, bytes);
+
+    if (rc < 0 || !p->turned)
+        return rc;
+    float *raw = fm_memdup(host, bytes);
+    if (!raw)
+        return FM_ENOMEM;
+    turn(p, raw, host, true);
+    fm_free(raw);
+    return FM_OK;
 }
 
 fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host)
@@ -147,7 +191,7 @@ static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_par
     if (!out->name || !out->data || !host)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
-        rc = ps->be->download(ps->be, host, which + p->at, (size_t)p->n * sizeof(float));
+        rc = get_one(ps, p, which, host);
     if (rc == FM_OK)
         rc = fm_from_f32(out->data, dtype, host, p->n);
     fm_free(host);

@@ -28,12 +28,13 @@ static void find_first(fmi_lane *lane)
 {
     const fmi_net *net = lane->net;
     const fmi_norm *norm = &net->outer_norm[FMI_NORM];
-
     const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
+
     lane->embed_trains = lane->ps && (fmi_linear_trains(&net->outer[FMI_EMBED]) ||
                                       fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
                                       fmi_linear_trains(&net->outer[FMI_TYPES]) ||
-                                      embed_norm->param >= 0 || embed_norm->bias_param >= 0);
+                                      embed_norm->param >= 0 || embed_norm->bias_param >= 0 ||
+                                      (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0));
     lane->first = lane->ps ? 0 : net->arch.layers;
     while (!lane->embed_trains && lane->first < net->arch.layers &&
            !fmi_net_layer_trains(net, lane->first))
@@ -195,6 +196,7 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
         p->frozen = p->frozen && !lane[i]->ps;
         p->taught_rows = p->taught_rows || lane[i]->objective->rows;
         p->du_floats += (uint64_t)lane[i]->most.rows * widest_block(lane[i]);
+        p->alone_floats = FM_MAX(p->alone_floats, fmi_alone_floats(lane[i]));
         rc = lane_memory(be, lane[i]);
         if (rc == FM_OK)
             rc = prepare_weights(be, lane[i]);
@@ -233,6 +235,11 @@ void fmi_pass_free(fmi_pass *p)
     fm_free(p->host_loss);
     fm_free(p->host_weigh);
     fm_free(p);
+}
+
+float *fmi_lane_grad(const fmi_lane *lane, int32_t param)
+{
+    return param >= 0 && lane->ps ? lane->ps->g + lane->ps->item[param].at : NULL;
 }
 
 uint64_t fmi_pass_bytes(const fmi_pass *p)

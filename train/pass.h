@@ -140,7 +140,10 @@ struct fmi_pass {
     float *dk, *dkraw, *dv;    /* [M, NKV*HD] */
     float *du;                 /* room of low-rank terms: what is not kept */
     uint64_t du_floats;
+    float *alone[3]; /* rooms of linears_alone.c */
+    uint64_t alone_floats;
     float *xl, *hl, *rstdl, *dl;              /* labelled rows: [R, H], [R + 1, H], [R], [R, H] */
+    float *zero;                              /* [H] zeros: a product with 0 would keep NaN */
     float *logits, *loss;                     /* [chunk, V], [R] */
     float *taught;                            /* [chunk, V] or NULL: a teacher's */
     float *cos, *sin, *cos_slide, *sin_slide; /* [longest, rotary_dim / 2]: rope[0], rope[1] */
@@ -184,6 +187,31 @@ FM_CHECKED fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, 
                                       const fmi_out *out, uint32_t outs);
 /* Some lane of the parts trains a linear of these: its input is needed. */
 bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs);
+
+/* linears_alone.c: what a linear does beside a product and plain low-rank terms (scales of IA3 and
+ * DoRA, dropout), part by part. */
+bool fmi_scales_input(const fmi_linear *l);
+bool fmi_goes_alone(const fmi_linear *l); /* in the backward */
+/* Floats of each of the three rooms p->room that the lane's linears need. */
+uint64_t fmi_alone_floats(const fmi_lane *lane);
+FM_CHECKED fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
+                                       size_t ldx, const fmi_out *out);
+FM_CHECKED fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
+                                        size_t lddx, bool add, const float *x, size_t ldx,
+                                        const fmi_out *out);
+/* Where x A^T of a term goes: kept, or a piece of p->du from *at on. */
+float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at);
+/* Where a parameter's gradient is; NULL: frozen. */
+float *fmi_lane_grad(const fmi_lane *lane, int32_t param);
+
+/* lane_embed.c: a lane's low-rank term of the embedding and its virtual tokens. */
+void fmi_embed_terms(fmi_pass *p, fmi_lane *lane, float *x);
+void fmi_virtual_rows(fmi_pass *p, fmi_lane *lane, float *x);
+/* Gradients of the rows that stood in for tokens; of the matrix and its terms. */
+void fmi_virtual_rows_grad(fmi_pass *p, fmi_lane *lane, const float *dx);
+void fmi_embed_tokens_grad(fmi_pass *p, fmi_lane *lane, float *dx);
+/* Keys and values of virtual tokens of this layer into p->seq; grad: their gradients, too. */
+void fmi_virtual_layer(fmi_pass *p, fmi_parts ps, uint32_t layer, bool grad);
 
 /* y = norm(x) on per_row vectors of h a row. rstd NULL: not kept. */
 void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,

@@ -129,6 +129,8 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     bool fused = a->sw.fused == FM_FUSED_QKV;
 
     p->du = fmi_plan_take(base, at, p->du_floats);
+    for (size_t i = 0; i < FM_ARRAY_LEN(p->alone); i++)
+        p->alone[i] = fmi_plan_take(base, at, p->alone_floats);
     if (p->frozen)
         return;
     p->dx = fmi_plan_take(base, at, m * a->hidden);
@@ -199,6 +201,7 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     p->hl = fmi_plan_take(base, &at, (r + 1) * a->hidden);
     p->rstdl = fmi_plan_take(base, &at, r);
     p->dl = fmi_plan_take(base, &at, r * a->hidden);
+    p->zero = fmi_plan_take(base, &at, a->hidden);
     p->logits = fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab);
     p->taught = p->taught_rows ? fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab) : NULL;
     p->loss = fmi_plan_take(base, &at, r);
@@ -216,6 +219,8 @@ uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
         for (size_t t = 0; t < l->terms; t++)
             if (l->term[t].b_param >= 0)
                 l->term[t].u = fmi_plan_take(base, &at, rows * l->term[t].r);
+        if (l->out_scale.param >= 0 || l->dora)
+            l->kept = fmi_plan_take(base, &at, rows * l->out);
     }
     return at;
 }

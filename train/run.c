@@ -3,6 +3,7 @@
  * A step of the run is the next step of every child that is still at work; their micro-batches go
  * through passes together, as many rows in each as pay. A child that ends, is dropped or breaks
  * leaves; nothing that the others compute depends on it. */
+#include "train/method.h"
 #include "train/child.h"
 
 #include "store/base/mem.h"
@@ -310,18 +311,18 @@ static fm_status check_job(const fm_train_job *j, size_t n)
     if (c->batch == 0 || c->accumulate == 0 || c->max_tokens < 2)
         return fm_fail(FM_EINVAL, "%s: batch and accumulate must be at least 1, max_tokens 2",
                        j->name);
-    if (c->method == FM_METHOD_LORA && (c->r == 0 || !(c->alpha > 0.0)))
-        return fm_fail(FM_EINVAL, "%s: r and alpha must be above 0", j->name);
-    if (j->init && (c->method != FM_METHOD_LORA || !j->init_provider))
-        return fm_fail(FM_EINVAL, "%s: init is an adapter and goes with method lora", j->name);
+    if (j->init && (!fmi_method_is_adapter(c->method) || !j->init_provider))
+        return fm_fail(FM_EINVAL,
+                       "%s: init is an adapter and goes with methods lora, ia3, prefix and prompt",
+                       j->name);
     if (c->method == FM_METHOD_PRETRAIN && n != 1)
         return fm_fail(FM_EINVAL, "%s: pretraining is one job at a time", j->name);
-    if (c->method != FM_METHOD_LORA && has_adapters(j->parent))
+    if (!fmi_method_is_adapter(c->method) && has_adapters(j->parent))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: the parent has adapters; export it merged and import that, or train "
                        "with method lora",
                        j->name);
-    return FM_OK;
+    return fmi_method_check(c, j->name);
 }
 
 static fm_status check_jobs(const fm_train_job *jobs, size_t n)

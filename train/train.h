@@ -43,6 +43,7 @@ typedef struct fm_train_config {
     double dropout;         /* of a low-rank term's input: PEFT's lora_dropout */
     double loraplus;        /* LoRA+: B learns at lr times this; 1 = LoRA */
     char targets[256];      /* "q_proj,v_proj" or "all-linear"; ia3: PEFT's target_modules */
+    char exclude[128];      /* PEFT's exclude_modules: not these, whatever targets says */
     char feedforward[128];  /* ia3: PEFT's feedforward_modules */
     char rank_pattern[256]; /* "q_proj=4,v_proj=16" */
     char alpha_pattern[256];

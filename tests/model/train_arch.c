@@ -494,8 +494,8 @@ static void wrong_jobs_are_refused_by_name(void **state)
     tk_ok(fm_train_config_set(&j.config, "targets", "q_proj,query"));
     tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EBASE, "query");
     j = tiny_job(&t, FM_METHOD_LORA);
-    tk_ok(fm_train_config_set(&j.config, "modules_to_save", "norm"));
-    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "norm");
+    tk_ok(fm_train_config_set(&j.config, "modules_to_save", "norms"));
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EBASE, "norms");
     j = tiny_job(&t, FM_METHOD_LORA);
     j.batch_ids = NULL;
     tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EINVAL, "data");

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""What PEFT learns where neither ../shared/data nor tests/model/golden/train has a reference: saved norms and embeddings, DoRA
+beside biases, excluded modules, IA3's default modules.
+
+usage: peft_train.py SHARED_DATA OUT_DIR      made with torch 2.15, transformers 5.23, PEFT 0.21, in float32
+
+OUT/<case>/adapter_config.json, adapter_model.safetensors   the beginning, as PEFT saves it (drawn at random, never zero)
+OUT/<case>/ref.safetensors   input_ids, labels, loss, grad.<key> at the beginning, train.losses [steps] and train.final.<key> after AdamW
+OUT/<case>/case.json         the base (a folder of SHARED_DATA/arch) and the settings of the steps
+Keys are those of adapter files."""
+import json, os, sys, torch
+import torch.nn.functional as F
+import transformers as tf
+import peft
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+
+data, out = sys.argv[1], sys.argv[2]
+torch.set_num_threads(1)
+L = dict(r=3, lora_alpha=6, lora_dropout=0.0, task_type="CAUSAL_LM")
+CASES = {
+    "save-norm": ("llama", peft.LoraConfig(target_modules=["v_proj"], modules_to_save=["model.norm", "embed_tokens"], **L)),
+    "dora-bias": ("qwen2", peft.LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], use_dora=True, **L)),
+    "exclude": ("llama", peft.LoraConfig(target_modules=["q_proj", "down_proj"], exclude_modules=["layers.0.mlp.down_proj"], **L)),
+    "ia3-usual": ("llama", peft.IA3Config(task_type="CAUSAL_LM")),
+}
+T = dict(lr=2e-3, steps=4, weight_decay=0.01)
+
+
+def keys(model, tensors):
+    """tensors by parameter -> by key of the adapter's file."""
+    return {k: v.detach().clone().contiguous()
+            for k, v in get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False).items()}
+
+
+for name, (base, config) in CASES.items():
+    folder = os.path.join(out, name)
+    os.makedirs(folder, exist_ok=True)
+    ref = load_file(os.path.join(data, "arch", base, "ref.safetensors"))
+    ids, labels = ref["input_ids"].long(), ref["labels"].long()
+    model = tf.AutoModelForCausalLM.from_pretrained(os.path.join(data, "arch", base), attn_implementation="eager").float()
+    torch.manual_seed(3)
+    model = peft.get_peft_model(model, config)
+    noise = torch.Generator().manual_seed(4)
+    train = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    for n, p in train:
+        p.data += 0.1 * torch.randn(p.shape, generator=noise)
+    model.eval()
+    model.peft_config["default"].base_model_name_or_path = base
+    model.save_pretrained(folder, save_embedding_layers=False)
+    save_file(keys(model, {n: p for n, p in train}), os.path.join(folder, "adapter_model.safetensors"))
+
+    def loss_of():
+        logits = model(input_ids=ids).logits
+        return F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1), ignore_index=-100)
+
+    loss = loss_of()
+    loss.backward()
+    r = {"input_ids": ids.int(), "labels": labels.int(), "loss": loss.detach().clone()}
+    r.update({"grad." + k: v for k, v in keys(model, {n: p.grad for n, p in train}).items()})
+    opt = torch.optim.AdamW([p for _, p in train], lr=T["lr"], weight_decay=T["weight_decay"])
+    losses = []
+    for _ in range(T["steps"]):
+        opt.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        opt.step()
+        losses.append(float(loss.detach()))
+    r["train.losses"] = torch.tensor(losses)
+    r.update({"train.final." + k: v for k, v in keys(model, {n: p for n, p in train}).items()})
+    save_file(r, os.path.join(folder, "ref.safetensors"))
+    readme = os.path.join(folder, "README.md")
+    if os.path.exists(readme):
+        os.remove(readme)
+    json.dump(dict(T, base=base), open(os.path.join(folder, "case.json"), "w"))
+    print(name, len(train), [n for n, _ in train][:3], sorted(keys(model, {n: p for n, p in train}))[:4], float(losses[0]), float(losses[-1]))
