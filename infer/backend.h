@@ -138,7 +138,7 @@ typedef struct fm_attn_train {
 
 struct fm_backend {
     const char *name;         /* "cpu" */
-    const char *mode;         /* "exact", "fast" */
+    const char *mode;         /* "exact", "fast", "bf16" */
     const char *kernel_class; /* part of every result's key. "exact-f32-1": same on every CPU */
     const char *layout;       /* names what weight_image writes: part of a cached artefact's key */
     const char *isa;          /* "avx512", "avx2", "generic": for people, never in a key */
@@ -169,7 +169,7 @@ struct fm_backend {
                             uint32_t n, uint32_t k, const void *image);
     void (*weight_free)(fm_backend *be, fm_weight *w);
     uint64_t (*weight_bytes)(const fm_weight *w); /* resident, its image included */
-    /* Training, mode exact: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
+    /* Training: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
     void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
     const float *(*weight_floats)(const fm_weight *w);
     /* For linear_dx: a second layout for products with W itself, made once (optional: NULL slot or
@@ -306,7 +306,8 @@ struct fm_backend {
                   float g_scale);
 };
 
-/* The CPU backend in mode "exact" or "fast" (FM_EUNSUPPORTED names others). pool is borrowed and
+/* The CPU backend in mode "exact", "fast" or "bf16", which trains with the large products' operands
+ * rounded (FM_EUNSUPPORTED names others). pool is borrowed and
  * must outlive it; NULL = this thread. Weights made by one backend serve another of the same mode. */
 FM_CHECKED fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool);
 /* The naive oracle with the same table (double sums where a tolerance is tested; tests only). */

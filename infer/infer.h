@@ -26,7 +26,7 @@ typedef struct fm_seq fm_seq;
 
 typedef struct fm_engine_opts {
     unsigned threads;      /* 0 = all CPUs of the process */
-    const char *mode;      /* "exact", "fast"; others FM_EUNSUPPORTED */
+    const char *mode;      /* "exact", "fast", "bf16"; others FM_EUNSUPPORTED */
     uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
     uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB), cached ones included */
     bool prefix_cache;     /* keep blocks of past texts for texts that begin alike (true) */

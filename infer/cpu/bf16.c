@@ -102,15 +102,37 @@ static void pack_rows(const product *j, uint32_t *dst, uint32_t at, uint32_t m, 
     }
 }
 
-static void one_panel(const product *j, const uint32_t *packed, uint32_t *made, uint32_t at,
-                      uint32_t m, uint32_t k0, uint32_t p)
+/* Where a tile's sums will be added. */
+static void fetch_out(const float *c, size_t ldc, uint32_t m, uint32_t n)
 {
-    uint32_t n0 = p * FMI_WIDE, n = FM_MIN(j->n - n0, FMI_WIDE), kc = FM_MIN(j->k - k0, BLOCK);
-    fmi_fast_out out = {
-        .y = j->c + n0, .ldy = j->ldc, .first = at, .n = n, .add = k0 > 0 || j->accumulate};
+    for (uint32_t i = 0; i < m; i++, c += ldc) {
+        __builtin_prefetch(c, 1, 3);
+        __builtin_prefetch(c + n / 2, 1, 3);
+        __builtin_prefetch(c + n - 1, 1, 3);
+    }
+}
 
-    j->kern->product_bf16(&out, packed, m, panel_at(j, made, k0, kc, n0, n), FMI_WIDE,
-                          pairs_of(kc));
+/* Packed rows against one panel for k0 .. k1, a tile at a time (product.c has why). */
+static void one_panel(const product *j, const uint32_t *packed, uint32_t *made, uint32_t at,
+                      uint32_t m, uint32_t k0, uint32_t k1, uint32_t p)
+{
+    const uint32_t n0 = p * FMI_WIDE, n = FM_MIN(j->n - n0, FMI_WIDE), most = j->kern->tile_bf16;
+    const uint32_t tiles = (m + most - 1) / most;
+    const uint32_t *panel = panel_at(j, made, k0, FM_MIN(k1 - k0, BLOCK), n0, n);
+    fmi_fast_out out = {.y = j->c + n0, .ldy = j->ldc, .first = at, .n = n};
+
+    for (uint32_t t = 0, i = 0; t < tiles; t++) {
+        uint32_t rows = m / tiles + (t < m % tiles ? 1 : 0);
+        fetch_out(out.y + out.first * j->ldc, j->ldc, rows, n);
+        for (uint32_t k = k0; k < k1; k += BLOCK) {
+            uint32_t pairs = pairs_of(FM_MIN(k1 - k, BLOCK)), from = (k - k0) / 2;
+            out.add = k > 0 || j->accumulate;
+            j->kern->product_bf16(&out, packed + (size_t)from * m + (size_t)i * pairs, rows,
+                                  panel + (size_t)from * FMI_WIDE, FMI_WIDE, pairs);
+        }
+        i += rows;
+        out.first += rows;
+    }
 }
 
 /* All of k is packed at once, and panels are walked whole; as in mode exact (product.c). */
@@ -136,18 +158,16 @@ static void range(const product *j, uint32_t *scratch, uint32_t m0, uint32_t m1,
 {
     uint32_t *packed = scratch + (size_t)PAIRS * FMI_WIDE;
     uint32_t most = rows_at_a_time(j), blocks = (m1 - m0 + most - 1) / most, at = m0;
+    const uint32_t depth = is_whole(j) ? j->k : BLOCK;
 
     for (uint32_t block = 0; block < blocks; block++) {
         uint32_t m = (m1 - m0) / blocks + (block < (m1 - m0) % blocks ? 1 : 0);
-        for (uint32_t k0 = 0; k0 < j->k && is_whole(j); k0 += BLOCK)
-            pack_rows(j, packed + (size_t)(k0 / 2) * m, at, m, k0);
-        for (uint32_t p = p0; p < p1 && is_whole(j); p++)
-            for (uint32_t k0 = 0; k0 < j->k; k0 += BLOCK)
-                one_panel(j, packed + (size_t)(k0 / 2) * m, scratch, at, m, k0, p);
-        for (uint32_t k0 = 0; k0 < j->k && !is_whole(j); k0 += BLOCK) {
-            pack_rows(j, packed, at, m, k0);
+        for (uint32_t k0 = 0; k0 < j->k; k0 += depth) {
+            uint32_t k1 = FM_MIN(j->k, k0 + depth);
+            for (uint32_t k = k0; k < k1; k += BLOCK)
+                pack_rows(j, packed + (size_t)((k - k0) / 2) * m, at, m, k);
             for (uint32_t p = p0; p < p1; p++)
-                one_panel(j, packed, scratch, at, m, k0, p);
+                one_panel(j, packed, scratch, at, m, k0, k1, p);
         }
         at += m;
     }

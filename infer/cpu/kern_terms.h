@@ -94,7 +94,7 @@ FMI_LANES vh vh_mul(vh a, vh b)
 typedef struct thin_out {
     float *c;
     size_t ldc;
-    uint32_t n; /* columns that exist from c on */
+    uint32_t n; /* columns that exist from c on; all, in a tile of 16 or 32 */
     float alpha;
     bool add;
 } thin_out;
@@ -105,29 +105,14 @@ FMI_INLINE const float *thin_row(const float *const base[4], size_t lda, uint32_
     return base[r / 3] + (r % 3) * lda;
 }
 
-FMI_INLINE void thin_finish(const thin_out *o, uint32_t r, uint32_t column, vf sum)
+/* Fewer than eight columns. */
+FMI_INLINE void thin_finish_some(float *c, uint32_t n, bool add, vh sum)
 {
-    float *c = o->c + r * o->ldc + column;
-    uint32_t n = o->n - column;
+    float part[8] = {0};
 
-    sum = vf_mul(sum, vf_set1(o->alpha));
-    if (o->add)
-        sum = vf_add(vf_load_upto(c, n), sum);
-    vf_store_upto(c, sum, n);
-}
-
-FMI_INLINE void thin_finish8(const thin_out *o, uint32_t r, vh sum)
-{
-    float *c = o->c + r * o->ldc, part[8] = {0};
-
-    sum = vh_mul(sum, vh_set1(o->alpha));
-    if (o->n >= 8) {
-        vh_store(c, o->add ? vh_add(vh_load(c), sum) : sum);
-        return;
-    }
-    memcpy(part, c, o->n * sizeof *c);
-    vh_store(part, o->add ? vh_add(vh_load(part), sum) : sum);
-    memcpy(c, part, o->n * sizeof *c);
+    memcpy(part, c, n * sizeof *c);
+    vh_store(part, add ? vh_add(vh_load(part), sum) : sum);
+    memcpy(c, part, n * sizeof *c);
 }
 
 FMI_INLINE void thin_tile(const uint32_t m, const uint32_t nvf, const bool ta, const float *a,
@@ -159,11 +144,19 @@ FMI_INLINE void thin_tile(const uint32_t m, const uint32_t nvf, const bool ta, c
         for (uint32_t r = 0; r < 4; r++)
             base[r]++;
     }
+    const vf alpha = vf_set1(o->alpha);
+    const size_t ldc = o->ldc;
+    const bool add = o->add;
+    float *c = o->c;
 #pragma GCC unroll 12
-    for (uint32_t r = 0; r < m; r++)
+    for (uint32_t r = 0; r < m; r++, c += ldc)
 #pragma GCC unroll 2
-        for (uint32_t j = 0; j < nvf; j++)
-            thin_finish(o, r, j * VF_LANES, sum[r][j]);
+        for (uint32_t j = 0; j < nvf; j++) {
+            vf v = vf_mul(sum[r][j], alpha);
+            if (add)
+                v = vf_add(vf_load(c + j * VF_LANES), v);
+            vf_store(c + j * VF_LANES, v);
+        }
 }
 
 FMI_INLINE void thin_tile8(const uint32_t m, const bool ta, const float *a, size_t lda,
@@ -186,9 +179,19 @@ FMI_INLINE void thin_tile8(const uint32_t m, const bool ta, const float *a, size
         for (uint32_t r = 0; r < 4; r++)
             base[r]++;
     }
+    const vh alpha = vh_set1(o->alpha);
+    const size_t ldc = o->ldc;
+    const uint32_t n = o->n;
+    const bool add = o->add;
+    float *c = o->c;
 #pragma GCC unroll 12
-    for (uint32_t r = 0; r < m; r++)
-        thin_finish8(o, r, sum[r]);
+    for (uint32_t r = 0; r < m; r++, c += ldc) {
+        vh v = vh_mul(sum[r], alpha);
+        if (n < 8)
+            thin_finish_some(c, n, add, v);
+        else
+            vh_store(c, add ? vh_add(vh_load(c), v) : v);
+    }
 }
 
 typedef void (*thin_fn)(const float *a, size_t lda, const float *b, size_t ldb, uint32_t kc,

@@ -1,7 +1,7 @@
 /* bench_products.c - the products of a training step in modes exact and bf16 against oneDNN's
  * matmul of the same kind and shape, and its low-rank terms against the six matmuls that they are.
  *
- * usage: bench_products [threads] [seconds per figure] [rows]
+ * usage: bench_products [threads] [seconds per figure] [rows] [N: these weights alone, no terms]
  * CSV: GFLOP/s of both and ours as a share of oneDNN's. dx+ has weight_for_dx, dx has not; both and
  * dw are held against oneDNN's forward of the same shape. Best turns; the sides take turns of 20 ms
  * in one run. oneDNN 2.6 has bf16 from AVX-512 on: elsewhere its column is empty. */
@@ -159,6 +159,7 @@ int main(int argc, char **argv)
     static const uint32_t lists[][3] = {{1, 8, 8},    {1, 64, 8}, {1, 512, 8}, {1, 512, 16},
                                         {1, 512, 64}, {8, 8, 8},  {8, 32, 8},  {8, 512, 8}};
     unsigned threads = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    uint32_t only = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 0;
     uint32_t m = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 512;
     bench b = {.seconds = argc > 2 ? strtod(argv[2], NULL) : 0.3};
     const size_t wide = (size_t)FM_MAX(m, 576) * 49152;
@@ -176,8 +177,9 @@ int main(int argc, char **argv)
         printf("isa,%s,class,%s,threads,%u\n", b.be->isa, b.be->kernel_class, threads);
         printf("mode,product,N,K,M,ours_gflops,onednn_gflops,share\n");
         for (size_t s = 0; s < FM_ARRAY_LEN(shapes); s++)
-            run_shape(&b, shapes[s], m);
-        if (mode == 0) {
+            if (only == 0 || only == shapes[s].n)
+                run_shape(&b, shapes[s], m);
+        if (mode == 0 && only == 0) {
             printf(",children,rows,rank,terms_gflops,terms_grad_gflops,onednn_gflops,share\n");
             for (size_t i = 0; i < FM_ARRAY_LEN(lists); i++)
                 run_terms(&b, lists[i][0], lists[i][1], lists[i][2]);
