@@ -51,7 +51,7 @@ static float distill_row_grad(float *z, const float *t, int32_t label, uint32_t 
     distill_row r = {.d = d, .zmax = row_max(z, v), .tmax = row_max(t, v)};
     float taught = scaled_exp_sum(t, v, r.tmax, d->inv_t);
     float soft = scaled_exp_sum(z, v, r.zmax, d->inv_t);
-    float plain = d->inv_t == 1.0f ? soft : row_exp_sum(z, v, r.zmax);
+    float plain = d->inv_t == 1.0f ? soft : scaled_exp_sum(z, v, r.zmax, 1.0f);
     double own = (double)r.zmax + fm_log((double)plain) - (double)z[label];
     vf kl = vf_zero();
 
