@@ -102,7 +102,7 @@ static void line(fm_buf *out, const char *class, double x1, double y1, double x2
 
 static void label(fm_buf *out, const char *anchor, double x, double y, double v)
 {
-    fm_buf_printf(out, "<text text-anchor=\"%s\" x=\"%.1f\" y=\"%.1f\">%.6g</text>\n", anchor, x, y,
+    fm_buf_printf(out, "<text text-anchor=\"%s\" x=\"%.1f\" y=\"%.1f\">%.4g</text>\n", anchor, x, y,
                   v);
 }
 

@@ -56,9 +56,11 @@ static void print_time(const fm_plan *p)
 
 static void print_choices(const derivation *d, const fm_plan *p)
 {
-    size_t later = 0;
-    for (size_t k = 0; k < d->f->units; k++)
+    size_t later = 0, dropped = 0;
+    for (size_t k = 0; k < d->f->units; k++) {
         later += d->f->unit[k].wave > 0;
+        dropped += d->f->unit[k].sweep && sweep_halves(d->f->unit[k].sweep);
+    }
     printf("chosen  mode %s (%s), %u threads, at most %u rows in a pass, ",
            fm_engine_mode(d->c->engine), fm_engine_kernel_class(d->c->engine),
            fm_engine_threads(d->c->engine), p->rows);
@@ -67,6 +69,8 @@ static void print_choices(const derivation *d, const fm_plan *p)
     else
         printf("a state about each minute");
     printf("%s\n", p->recompute ? ", activations recomputed" : "");
+    if (dropped)
+        printf("less    trials that halving drops are counted to their end\n");
     if (later)
         printf("later   %zu that stand on these are not in the plan\n", later);
 }

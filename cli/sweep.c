@@ -320,6 +320,11 @@ void sweep_trial_config(const sweep *s, fm_train_config *c)
         c->steps = s->rung[s->rungs - 1];
 }
 
+bool sweep_halves(const sweep *s)
+{
+    return s->rungs > 1 && s->count > 1;
+}
+
 bool sweep_shares_data(const sweep *s)
 {
     return s->shares_data;

@@ -29,6 +29,7 @@ size_t sweep_trials(const sweep *s);
 const fm_json *sweep_settings(const sweep *s, size_t trial); /* {"lr":0.0003,"r":8}, borrowed */
 /* The last rung is the number of steps. */
 void sweep_trial_config(const sweep *s, fm_train_config *c);
+bool sweep_halves(const sweep *s); /* some trials will be dropped before their end */
 /* The trials' data render alike: no key that a data set depends on is swept. */
 bool sweep_shares_data(const sweep *s);
 
