@@ -64,7 +64,7 @@ static bool measure(const tb_bench *b, const tb_case *c, seen *s)
     fm_status rc = bk_engine(&e, b->threads, c->mode, TB_ROWS);
 
     if (rc == FM_EUNSUPPORTED) {
-        printf("| %s | skipped: %s |\n", c->name, fm_error_text());
+        printf("| %s | skipped: %s | - | - | - | - |\n", c->name, fm_error_text());
         return false;
     }
     tk_ok(rc);
@@ -145,9 +145,12 @@ static void print_memory(const tb_bench *b)
     }
 }
 
-static void print_command(const tb_bench *b, double theirs)
+static void print_command(const tb_bench *b, tb_peer *peer)
 {
     double ours = tb_command_s(b);
+
+    if (peer->step <= 0)
+        (void)tb_peer_turn(b, PEER, "f32", 1, peer);
 
     printf(
         "\n| command to first step | fmstore s | PyTorch + PEFT s | goal |\n|---|---|---|---|\n");
@@ -156,8 +159,8 @@ static void print_command(const tb_bench *b, double theirs)
         printf(" %.2f |", ours);
     else
         printf(" - |");
-    if (theirs > 0)
-        printf(" %.1f (without data) |", theirs);
+    if (peer->before_first_step > 0)
+        printf(" %.1f (without data) |", peer->before_first_step);
     else
         printf(" - |");
     printf(" 0.5%s |\n", mark(ours > 0 && ours <= 0.5));
@@ -186,7 +189,7 @@ static int run_all(const tb_bench *b, const char *only)
     if (strstr(memory_case.name, only))
         print_memory(b);
     if (strstr("command to first step", only))
-        print_command(b, peer.before_first_step);
+        print_command(b, &peer);
     if (peer.step > 0)
         printf("\nPeer: %s\n", peer.what);
     return rc;

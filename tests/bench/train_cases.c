@@ -176,11 +176,10 @@ static double command_turn(const char *repo, const char *data, unsigned turn, un
     (void)snprintf(name, sizeof(name), "tuned-%u", turn);
     (void)snprintf(seed, sizeof(seed), "seed=%u", turn);
     (void)snprintf(count, sizeof(count), "%u", threads);
-    const char *args[] = {TB_PROGRAM, "-C",     repo, "derive", "smollm2",        "--as",
-                          name,       "--data", data, "--set",  "steps=2",        "--set",
-                          "batch=4",  "--set",  seed, "--set",  "max_tokens=128", "--no-gate",
-                          NULL};
-    (void)setenv("OMP_NUM_THREADS", count, 1);
+    const char *args[] = {TB_PROGRAM,       "-C",        repo,      "--threads", count, "derive",
+                          "smollm2",        "--as",      name,      "--data",    data,  "--set",
+                          "steps=2",        "--set",     "batch=4", "--set",     seed,  "--set",
+                          "max_tokens=128", "--no-gate", NULL};
     if (!listen(args, lines, at, 2) || at[0] <= 0 || at[1] <= 0)
         return 0;
     return at[0] - (at[1] - at[0]); /* the first step takes what the second does */

@@ -148,8 +148,9 @@ def load_hf(report, folder, dtype=torch.float32):
 
 @torch.no_grad()
 def logprobs(model, ids):
-    """[T, V] in float64 out of float32 logits."""
-    return model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    """[T, V] in float64 out of float32 logits; PEFT gives those of prompt tuning's virtual tokens too."""
+    logits = model(input_ids=torch.tensor([ids])).logits[0, -len(ids) :]
+    return logits.double().log_softmax(-1)
 
 
 def compare_scores(report, store, rev, model, sequences, top, what, tol=LOGPROB_TOL):
