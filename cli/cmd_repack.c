@@ -4,19 +4,11 @@
 #include "cli/commands.h"
 #include "cli/gc_words.h"
 
-static bool show_progress(void *ctx, uint64_t done, uint64_t total)
-{
-    (void)ctx;
-    out_progress("repacking %s of %s", out_bytes(done), out_bytes(total));
-    return cli_interrupted != 0;
-}
-
 int cmd_repack(cli *c, int argc, char **argv)
 {
     bool json = false;
     uint64_t depth = FM_GC_ANY_DEPTH, size_mib = 0;
     fm_gc_opts opts = fm_gc_defaults();
-    fm_gc_report report;
     size_t n;
     const opt_spec table[] = {
         {0, "all", OPT_FLAG, NULL, "every pack, not only the small ones", &opts.repack_all},
@@ -36,19 +28,9 @@ int cmd_repack(cli *c, int argc, char **argv)
         return code;
     if (size_mib > 1u << 20)
         return cli_usage_error(c, "--pack-size is at most 1048576 MiB");
-    cli_catch_interrupts();
     opts.repack = true;
     opts.depth = (uint32_t)FM_MIN(depth, (uint64_t)FM_GC_ANY_DEPTH);
     opts.pack_bytes = size_mib << 20;
     opts.reflog = "never";
-    opts.progress = show_progress;
-    fm_status rc = cli_open(c);
-    if (rc == FM_OK)
-        rc = fm_repo_gc(c->repo, &opts, &report);
-    out_progress_end();
-    if (rc != FM_OK)
-        return cli_exit(rc);
-    rc = json ? gc_json(&report, opts.dry_run) : repack_print(&report, opts.dry_run);
-    fm_gc_report_release(&report);
-    return cli_exit(rc);
+    return gc_run(c, &opts, "repacking", json, repack_print);
 }

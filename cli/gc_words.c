@@ -1,4 +1,4 @@
-/* gc_words.c - a collector's report as text and JSON. */
+/* gc_words.c - a collector's run, and its report as text and JSON. */
 #include "cli/gc_words.h"
 
 #include <string.h>
@@ -140,4 +140,28 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
         return out_json(o);
     fm_json_free(o);
     return rc;
+}
+
+static bool show_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    out_progress("%s %s of %s", (const char *)ctx, out_bytes(done), out_bytes(total));
+    return cli_interrupted != 0;
+}
+
+int gc_run(cli *c, fm_gc_opts *opts, const char *doing, bool json,
+           fm_status (*print)(const fm_gc_report *r, bool dry_run))
+{
+    fm_gc_report report;
+    cli_catch_interrupts();
+    opts->progress = show_progress;
+    opts->ctx = (void *)(uintptr_t)doing;
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = fm_repo_gc(c->repo, opts, &report);
+    out_progress_end();
+    if (rc != FM_OK)
+        return cli_exit(rc);
+    rc = json ? gc_json(&report, opts->dry_run) : print(&report, opts->dry_run);
+    fm_gc_report_release(&report);
+    return cli_exit(rc);
 }

@@ -242,9 +242,10 @@ static fm_status end_pack(rewrite *w)
         return rc;
     fmi_gc_pack *p = &g->pack[g->packs];
     memset(p, 0, sizeof *p);
-    rc = fmi_packer_publish(&w->packer, p->name);
+    rc = fmi_packer_publish(&w->packer);
     if (rc != FM_OK)
         return rc;
+    memcpy(p->name, w->packer.name, sizeof p->name);
     char *path = fmi_store_pack_path(g->s, p->name);
     rc = path ? fm_map_file(&p->map, path) : FM_ENOMEM;
     fm_free(path);

@@ -1,5 +1,4 @@
-/* packer.c - writing a pack in the order of a transaction's commit: bytes, fsync, rename, fsync of
- * the folder, index. */
+/* packer.c - writing a pack: bytes, fsync, rename, fsync of the folder, index, in this order. */
 #include "store/packer.h"
 
 #include <string.h>
@@ -7,6 +6,7 @@
 static fm_status append(fmi_packer *p, const void *data, size_t len)
 {
     fm_status rc = fm_writer_write(p->writer, data, len);
+
     if (rc == FM_OK)
         rc = fm_hasher_update(p->whole, data, len);
     p->offset += len;
@@ -16,8 +16,11 @@ static fm_status append(fmi_packer *p, const void *data, size_t len)
 fm_status fmi_packer_begin(fmi_packer *p, fm_store *s, uint32_t features)
 {
     uint8_t header[FMI_PACK_HEADER_BYTES];
+
     memset(p, 0, sizeof *p);
     p->store = s;
+    p->features = features;
+    fm_buf_init(&p->head, 0);
     fm_status rc = fm_hasher_new(&p->whole);
     if (rc == FM_OK)
         rc = fm_hasher_new(&p->heads);
@@ -40,34 +43,48 @@ static fm_status count_head(fmi_packer *p, const uint8_t *head, uint64_t head_by
 fm_status fmi_packer_copy(fmi_packer *p, const fmi_record *r, const uint8_t *bytes)
 {
     fm_status rc = append(p, bytes, (size_t)r->stored_bytes);
+
     return rc == FM_OK ? count_head(p, bytes, r->head_bytes) : rc;
+}
+
+fm_status fmi_packer_head(fmi_packer *p, const fmi_record *r, const fmi_leaf_row *rows)
+{
+    fm_buf_clear(&p->head);
+    fm_status rc = fmi_record_head(&p->head, r, rows);
+    if (rc == FM_OK)
+        rc = append(p, p->head.data, p->head.len);
+    return rc == FM_OK ? count_head(p, p->head.data, p->head.len) : rc;
+}
+
+fm_status fmi_packer_payload(fmi_packer *p, const void *data, size_t len)
+{
+    return len ? append(p, data, len) : FM_OK;
+}
+
+fm_status fmi_packer_end(fmi_packer *p, const fmi_record *r)
+{
+    static const uint8_t zero[FMI_PACK_ALIGN];
+    const size_t over = (size_t)(r->payload_bytes % FMI_PACK_ALIGN);
+
+    return over ? append(p, zero, FMI_PACK_ALIGN - over) : FM_OK;
 }
 
 fm_status fmi_packer_add(fmi_packer *p, const fmi_record *r, const fmi_leaf_row *rows,
                          fm_span payload)
 {
-    static const uint8_t zero[FMI_PACK_ALIGN];
-    fm_buf head;
-    fm_buf_init(&head, 0);
-    fm_status rc = fmi_record_head(&head, r, rows);
+    fm_status rc = fmi_packer_head(p, r, rows);
+
     if (rc == FM_OK)
-        rc = append(p, head.data, head.len);
-    if (rc == FM_OK)
-        rc = count_head(p, head.data, head.len);
-    if (rc == FM_OK && payload.len)
-        rc = append(p, payload.data, payload.len);
-    size_t over = payload.len % FMI_PACK_ALIGN;
-    if (rc == FM_OK && over)
-        rc = append(p, zero, FMI_PACK_ALIGN - over);
-    fm_buf_release(&head);
-    return rc;
+        rc = fmi_packer_payload(p, payload.data, payload.len);
+    return rc == FM_OK ? fmi_packer_end(p, r) : rc;
 }
 
-static fm_status finish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
+fm_status fmi_packer_seal(fmi_packer *p)
 {
     fm_digest heads, whole;
     uint8_t footer[FMI_PACK_FOOTER_BYTES];
     fm_status rc = fm_hasher_final(p->heads, &heads);
+
     if (rc != FM_OK)
         return rc;
     fmi_pack_footer(footer, p->records, p->offset + sizeof footer, &heads);
@@ -75,25 +92,29 @@ static fm_status finish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
     if (rc == FM_OK)
         rc = fm_hasher_final(p->whole, &whole);
     if (rc == FM_OK)
-        fm_digest_hex(&whole, name);
+        fm_digest_hex(&whole, p->name);
     return rc;
 }
 
-fm_status fmi_packer_publish(fmi_packer *p, char name[FM_HEX_CHARS + 1])
+fm_status fmi_packer_place(fmi_packer *p)
+{
+    char *path = fmi_store_pack_path(p->store, p->name);
+    fm_status rc = path ? fm_writer_commit(p->writer, path) : FM_ENOMEM;
+
+    fm_free(path);
+    return rc == FM_OK ? fmi_store_index_pack(p->store, p->name) : rc;
+}
+
+fm_status fmi_packer_publish(fmi_packer *p)
 {
     fm_lock *lock = NULL;
-    char *path = NULL;
-    fm_status rc = finish(p, name);
-    if (rc == FM_OK) {
-        path = fmi_store_pack_path(p->store, name);
-        rc = path ? fm_lock_take(&lock, p->store->lock_path) : FM_ENOMEM;
-    }
+    fm_status rc = fmi_packer_seal(p);
+
     if (rc == FM_OK)
-        rc = fm_writer_commit(p->writer, path);
+        rc = fm_lock_take(&lock, p->store->lock_path);
     if (rc == FM_OK)
-        rc = fmi_store_index_pack(p->store, name);
+        rc = fmi_packer_place(p);
     fm_lock_drop(lock);
-    fm_free(path);
     return rc;
 }
 
@@ -102,5 +123,6 @@ void fmi_packer_release(fmi_packer *p)
     fm_writer_close(p->writer);
     fm_hasher_free(p->whole);
     fm_hasher_free(p->heads);
+    fm_buf_release(&p->head);
     memset(p, 0, sizeof *p);
 }

@@ -8,6 +8,7 @@
 #ifndef FM_STORE_PUT_H
 #define FM_STORE_PUT_H
 
+#include "store/packer.h"
 #include "store/search.h"
 
 FM_BEGIN_DECLS
@@ -44,14 +45,6 @@ typedef struct fmi_staged_object {
     uint64_t offset, stored_bytes;
 } fmi_staged_object;
 
-/* A pack that the transaction has begun; all but the last are sealed. */
-typedef struct fmi_new_pack {
-    fm_writer *writer;
-    uint64_t offset, records;
-    uint32_t features;           /* of its header */
-    char name[FM_HEX_CHARS + 1]; /* once sealed */
-} fmi_new_pack;
-
 typedef struct fmi_slot {
     fmi_put *put;
     uint32_t leaf;
@@ -74,15 +67,13 @@ struct fm_txn {
     size_t held_max;
     fm_buf payload; /* coded leaves of queue[0], or the last of them beside a spill */
     fm_writer *spill;
-    fmi_new_pack *pack;
+    fmi_packer *pack; /* all but the last are sealed */
     size_t packs, packs_cap;
-    uint64_t roll_bytes;      /* FMI_PACK_ROLL_BYTES; tests set less */
-    fm_hasher *whole, *heads; /* of the pack that is open */
-    fm_map *staged;           /* id -> fmi_staged_object */
+    uint64_t roll_bytes; /* FMI_PACK_ROLL_BYTES; tests set less */
+    fm_map *staged;      /* id -> fmi_staged_object */
     fm_arena *arena;
     fmi_search *search; /* made at the first offer */
     fmi_staged search_staged;
-    fm_buf head;
     fm_txn_stats stats;
     fm_progress_fn progress; /* during a put of a tree; else NULL */
     void *progress_ctx;

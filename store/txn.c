@@ -30,7 +30,6 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
         return FM_ENOMEM;
     t->store = s;
     t->roll_bytes = FMI_PACK_ROLL_BYTES;
-    fm_buf_init(&t->head, 0);
     fm_buf_init(&t->payload, 2 * FMI_PAYLOAD_HELD_MAX_BYTES);
     fm_status rc = fmi_store_lease_need(s); /* before the first look at what is stored */
     if (rc == FM_OK)
@@ -51,10 +50,6 @@ fm_status fm_txn_begin(fm_txn **out, fm_store *s)
     rc = fm_map_new(&t->staged);
     if (rc == FM_OK)
         rc = fm_arena_new(&t->arena);
-    if (rc == FM_OK)
-        rc = fm_hasher_new(&t->whole);
-    if (rc == FM_OK)
-        rc = fm_hasher_new(&t->heads);
     for (unsigned i = 0; rc == FM_OK && i < t->threads; i++)
         rc = fmi_store_coder(s, &t->coder[i]);
     if (rc != FM_OK)
@@ -78,7 +73,7 @@ void fm_txn_close(fm_txn *t)
     fmi_put_drop(t);
     fmi_search_free(t->search);
     for (size_t i = 0; i < t->packs; i++)
-        fm_writer_close(t->pack[i].writer);
+        fmi_packer_release(&t->pack[i]);
     fm_free(t->pack);
     fm_free(t->queue);
     fm_pool_free(t->pool);
@@ -90,11 +85,8 @@ void fm_txn_close(fm_txn *t)
         fm_free(t->slot[i].raw);
     }
     fm_free(t->slot);
-    fm_hasher_free(t->whole);
-    fm_hasher_free(t->heads);
     fm_map_free(t->staged);
     fm_arena_free(t->arena);
-    fm_buf_release(&t->head);
     fm_buf_release(&t->payload);
     fm_free(t);
 }
@@ -364,15 +356,6 @@ static fm_status hold_packs(fm_txn *t)
     return rc;
 }
 
-static fm_status place_pack(fm_txn *t, fmi_new_pack *p)
-{
-    char *path = fmi_store_pack_path(t->store, p->name);
-    fm_status rc = path ? fm_writer_commit(p->writer, path) : FM_ENOMEM;
-
-    fm_free(path);
-    return rc == FM_OK ? fmi_store_index_pack(t->store, p->name) : rc;
-}
-
 fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
 {
     fm_lock *lock = NULL;
@@ -395,7 +378,7 @@ fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
     fresh = lock && fmi_store_is_fresh(t->store); /* then it stays so by what follows */
     pthread_mutex_unlock(&t->store->mutex);
     for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
-        rc = place_pack(t, &t->pack[i]);
+        rc = fmi_packer_place(&t->pack[i]);
         t->stats.bytes_stored += t->pack[i].offset;
     }
     pthread_mutex_lock(&t->store->mutex);

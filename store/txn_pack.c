@@ -45,65 +45,33 @@ fm_status fmi_payload_append(fm_txn *t, const void *data, size_t len)
 
 /* ==== packs ================================================================================ */
 
-static fmi_new_pack *last_pack(fm_txn *t)
+static fmi_packer *last_pack(fm_txn *t)
 {
     return &t->pack[t->packs - 1];
-}
-
-static fm_status append(fm_txn *t, const void *data, size_t len)
-{
-    fmi_new_pack *p = last_pack(t);
-    fm_status rc = fm_writer_write(p->writer, data, len);
-
-    if (rc == FM_OK)
-        rc = fm_hasher_update(t->whole, data, len);
-    p->offset += len;
-    return rc;
-}
-
-fm_status fmi_txn_seal(fm_txn *t)
-{
-    fmi_new_pack *p = last_pack(t);
-    fm_digest heads, whole;
-    uint8_t footer[FMI_PACK_FOOTER_BYTES];
-    fm_status rc = fm_hasher_final(t->heads, &heads);
-
-    if (rc != FM_OK)
-        return rc;
-    fmi_pack_footer(footer, p->records, p->offset + sizeof footer, &heads);
-    rc = append(t, footer, sizeof footer);
-    if (rc == FM_OK)
-        rc = fm_hasher_final(t->whole, &whole);
-    if (rc == FM_OK)
-        fm_digest_hex(&whole, p->name);
-    return rc;
 }
 
 /* A pack to write to: the open one, or a new one after it has grown large, or where it lacks a
  * feature that its header must tell of. */
 static fm_status need_pack(fm_txn *t, uint32_t features)
 {
-    uint8_t header[FMI_PACK_HEADER_BYTES];
     fm_status rc = FM_OK;
 
     if (t->packs && last_pack(t)->offset < t->roll_bytes &&
         (last_pack(t)->features & features) == features)
         return FM_OK;
     if (t->packs)
-        rc = fmi_txn_seal(t);
+        rc = fmi_packer_seal(last_pack(t));
     if (rc == FM_OK)
         rc = fm_grow(&t->pack, &t->packs_cap, t->packs + 1, sizeof *t->pack);
-    if (rc != FM_OK)
-        return rc;
-    fmi_new_pack *p = &t->pack[t->packs];
-    memset(p, 0, sizeof *p);
-    rc = fm_writer_open(&p->writer, NULL, t->store->tmp_dir);
-    if (rc != FM_OK)
-        return rc;
-    t->packs++;
-    p->features = features;
-    fmi_pack_header(header, features);
-    return append(t, header, sizeof header);
+    if (rc == FM_OK)
+        rc = fmi_packer_begin(&t->pack[t->packs], t->store, features);
+    t->packs += rc == FM_OK;
+    return rc;
+}
+
+fm_status fmi_txn_seal(fm_txn *t)
+{
+    return fmi_packer_seal(last_pack(t));
 }
 
 static fm_status append_spill(fm_txn *t)
@@ -116,7 +84,7 @@ static fm_status append_spill(fm_txn *t)
         const size_t n = (size_t)FM_MIN(end - at, (uint64_t)COPY_BYTES);
         rc = fm_writer_pread(t->spill, at, part, n);
         if (rc == FM_OK)
-            rc = append(t, part, n);
+            rc = fmi_packer_payload(last_pack(t), part, n);
     }
     fm_free(part);
     return rc;
@@ -124,31 +92,22 @@ static fm_status append_spill(fm_txn *t)
 
 fm_status fmi_txn_write(fm_txn *t, fmi_put *p)
 {
-    static const uint8_t zero[FMI_PACK_ALIGN];
-    const size_t over = (size_t)(p->payload_bytes % FMI_PACK_ALIGN);
     fm_status rc = need_pack(t, p->r.recipe.op == FMI_OP_NONE ? 0 : FMI_PACK_RECIPES);
 
     if (rc != FM_OK)
         return rc;
-    fmi_new_pack *pack = last_pack(t);
+    fmi_packer *pack = last_pack(t);
     const uint64_t offset = pack->offset;
-    fm_buf_clear(&t->head);
     p->r.payload_bytes = p->payload_bytes;
-    rc = fmi_record_head(&t->head, &p->r, p->rows);
-    if (rc == FM_OK)
-        rc = append(t, t->head.data, t->head.len);
-    if (rc == FM_OK)
-        rc = fm_hasher_update(t->heads, t->head.data + t->head.len - FM_DIGEST_BYTES,
-                              FM_DIGEST_BYTES);
+    rc = fmi_packer_head(pack, &p->r, p->rows);
     if (rc == FM_OK && t->spill)
         rc = append_spill(t);
-    if (rc == FM_OK && t->payload.len)
-        rc = append(t, t->payload.data, t->payload.len);
-    if (rc == FM_OK && over)
-        rc = append(t, zero, FMI_PACK_ALIGN - over);
+    if (rc == FM_OK)
+        rc = fmi_packer_payload(pack, t->payload.data, t->payload.len);
+    if (rc == FM_OK)
+        rc = fmi_packer_end(pack, &p->r);
     if (rc != FM_OK)
         return rc;
-    pack->records++;
     fmi_staged_object *o = fm_map_get(t->staged, p->r.id.b, FM_DIGEST_BYTES);
     fm_assert(o);
     *o = (fmi_staged_object){(uint32_t)(t->packs - 1), false, offset, pack->offset - offset};

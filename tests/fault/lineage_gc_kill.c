@@ -8,13 +8,6 @@
 
 enum { MAX_CALLS = 600, BRANCHES = 4 };
 
-static void copy_tree(const char *from, const char *to)
-{
-    char command[512];
-    snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
-    assert_int_equal(system(command), 0);
-}
-
 static fm_gc_opts how(bool repack)
 {
     fm_gc_opts o = fm_gc_defaults();
@@ -74,20 +67,12 @@ static char *prepared(fm_oid oid[BRANCHES])
     return dir;
 }
 
-static void print_fault(void *ctx, const char *text)
-{
-    (void)ctx;
-    print_message("fault: %s\n", text);
-}
-
 static void expect_whole(const char *dir, const fm_oid oid[BRANCHES])
 {
     fm_repo *r;
-    fm_fsck_report report;
     static const char *const ref[] = {"refs/heads/main", "refs/heads/one", "refs/heads/two"};
+    assert_int_equal(kit_faults(dir), 0);
     tk_ok(fm_repo_open(&r, dir));
-    tk_ok(fm_repo_fsck(r, true, &report, print_fault, NULL));
-    assert_int_equal(report.faults, 0);
     for (int i = 0; i < 3; i++) {
         fm_oid at;
         fm_tree *tree;
@@ -144,7 +129,7 @@ static void at_every_call(bool repack, int err)
     uint64_t nth = 1;
     for (; nth < MAX_CALLS; nth += err ? 3 : 1) { /* kills at each, refusals at each third */
         int status;
-        copy_tree(sound, dir);
+        kit_copy_tree(sound, dir);
         pid_t pid = fork();
         if (pid == 0)
             run_child(dir, repack, nth, err);

@@ -34,13 +34,6 @@ static fm_status repair(fm_repo *r, const char *other)
     return fm_repo_repair(r, other, &report);
 }
 
-static void copy_tree(const char *from, const char *to)
-{
-    char command[512];
-    snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
-    assert_int_equal(system(command), 0);
-}
-
 /* Each step-th allocation, once; the repository is made anew for each where the job changes it. */
 static void each_allocation(job_fn job, uint64_t step, bool changes, bool lose_packs)
 {
@@ -50,13 +43,13 @@ static void each_allocation(job_fn job, uint64_t step, bool changes, bool lose_p
     tk_ok(fm_ref_delete(r, "refs/heads/side", &b));
     fm_repo_close(r);
     char *dir = fm_asprintf("%s.work", sound), *packs = fm_asprintf("%s/packs", dir);
-    copy_tree(sound, dir);
+    kit_copy_tree(sound, dir);
     bool done = false;
     unsigned tried = 0;
     for (uint64_t nth = 1; !done && tried < 20000; nth += step, tried++) {
         fm_fsck_report report;
         if (changes)
-            copy_tree(sound, dir);
+            kit_copy_tree(sound, dir);
         if (lose_packs) {
             tk_ok(fm_remove_tree(packs));
             tk_ok(fm_make_dirs(packs));

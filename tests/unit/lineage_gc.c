@@ -27,16 +27,6 @@ static fm_gc_report collect_at(const char *dir, const char *prune)
     return figures; /* its list is gone */
 }
 
-static uint64_t faults(const char *dir)
-{
-    fm_repo *r;
-    fm_fsck_report report;
-    tk_ok(fm_repo_open(&r, dir));
-    tk_ok(fm_repo_fsck(r, true, &report, NULL, NULL));
-    fm_repo_close(r);
-    return report.faults;
-}
-
 static bool has_version(const char *dir, const fm_oid *oid)
 {
     fm_repo *r;
@@ -83,7 +73,7 @@ static void what_is_reached_stays(void **state)
     assert_int_equal(report.git_new, 0);
     assert_int_equal(report.versions, 4); /* two of models, one of results, one of notes */
     assert_true(has_version(dir, &a) && has_version(dir, &b));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -107,7 +97,7 @@ static void the_unreached_waits_and_then_goes(void **state)
     assert_true(report.git_gone > 0);
     assert_false(has_version(dir, &b));
     assert_true(has_version(dir, &a));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     report = collect_at(dir, "now");
     assert_int_equal(report.new_objects + report.waiting_objects + report.gone_objects, 0);
     fm_free(dir);
@@ -147,7 +137,7 @@ static void a_condemned_version_can_be_named_again(void **state)
     fm_gc_report report = collect_at(dir, "now");
     assert_int_equal(report.gone_objects + report.git_gone, 0);
     assert_true(has_version(dir, &b));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -165,7 +155,7 @@ static void a_deleted_version_cannot_be_named(void **state)
     tk_fails(fm_ref_update(r, "refs/heads/back", &b, NULL, "too late"), FM_ENOTFOUND, "no version");
     tk_fails(fm_ref_read(r, &at, "refs/heads/back"), FM_ENOTFOUND, NULL);
     fm_repo_close(r);
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -192,7 +182,7 @@ static void what_an_importer_found_stored_is_not_deleted(void **state)
     fm_repo_close(r);
     report = collect_at(dir, "now");
     assert_true(has_version(dir, &c));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -215,7 +205,7 @@ static void who_comes_after_condemning_stores_again(void **state)
     fm_tree_free(tree);
     collect_at(dir, "now");
     assert_true(has_version(dir, &c));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -239,7 +229,7 @@ static void a_condemned_tree_taken_over_is_rescued(void **state)
     fm_tree_free(tree);
     collect_at(dir, "now");
     assert_true(has_version(dir, &c));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
@@ -303,7 +293,7 @@ static void reflogs_keep_until_they_expire(void **state)
     fm_gc_report_release(&report);
     fm_repo_close(r);
     assert_false(has_version(dir, &b));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 

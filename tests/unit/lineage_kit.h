@@ -31,6 +31,33 @@ static inline void kit_close(fm_repo *r, char *dir)
     fm_free(dir);
 }
 
+/* to is replaced by a copy of the folder from. */
+static inline void kit_copy_tree(const char *from, const char *to)
+{
+    char command[512];
+
+    snprintf(command, sizeof command, "rm -rf '%s' && cp -a '%s' '%s'", to, from, to);
+    assert_int_equal(system(command), 0);
+}
+
+static inline void kit_print_fault(void *ctx, const char *text)
+{
+    (void)ctx;
+    print_message("fault: %s\n", text);
+}
+
+/* By a full fsck, which prints them. */
+static inline uint64_t kit_faults(const char *dir)
+{
+    fm_repo *r;
+    fm_fsck_report report;
+
+    tk_ok(fm_repo_open(&r, dir));
+    tk_ok(fm_repo_fsck(r, true, &report, kit_print_fault, NULL));
+    fm_repo_close(r);
+    return report.faults;
+}
+
 /* F32 [4, 8] filled from (layer, seed). */
 static inline void kit_put(fm_txn *t, fm_tree *tree, unsigned layer, unsigned seed)
 {
