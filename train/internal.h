@@ -151,6 +151,7 @@ typedef struct fmi_net {
     int32_t virt_param;     /* -1: frozen */
     const float *virt_rows; /* device */
     float *virt_own;        /* device: the parent's, frozen */
+    float *embed_own;       /* device: factors of the parent's terms on the embedding */
     float *made;            /* device: scales and gains made of parameters (refresh) */
     float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;

@@ -84,6 +84,8 @@ FM_CHECKED fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l,
                                   const fm_lora_spec *spec, const fm_json *config);
 /* LoRA+, as PEFT's create_loraplus_optimizer: B and vectors learn at ratio times the rate. */
 void fmi_loraplus(fmi_params *ps, double ratio);
+/* The parent's terms on the embedding, frozen. */
+FM_CHECKED fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model);
 FM_CHECKED fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l);
 /* Norms of W's rows, from the tensor that the parent computes with. */
 FM_CHECKED fm_status fmi_dora_prepare(fmi_net *net, const fm_tree *parent, const fm_provider *p);

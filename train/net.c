@@ -250,7 +250,11 @@ static fm_status take_model(fmi_net *net, const fm_model *model)
     net->outer_norm[FMI_NORM].bias = model->norm_b;
     net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
     net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
-    rc = take_linear(net->be, &net->outer[FMI_EMBED], &model->embed);
+    fm_linear embed = model->embed; /* its terms lie otherwise */
+    embed.lora_count = 0;
+    rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
+    if (rc == FM_OK)
+        rc = fmi_embed_terms_take(net, model);
     if (rc == FM_OK)
         rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
     if (rc == FM_OK)
@@ -285,6 +289,8 @@ void fmi_net_release(fmi_net *net)
         net->be->free(net->be, net->made);
     if (net->virt_own)
         net->be->free(net->be, net->virt_own);
+    if (net->embed_own)
+        net->be->free(net->be, net->embed_own);
     fm_free(net->turn);
     memset(net, 0, sizeof(*net));
 }
