@@ -16,12 +16,11 @@ static fm_status floats(const fmi_net *net, float **out, uint64_t n)
     return rc;
 }
 
-fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l)
+fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module)
 {
     uint32_t r = l->term[l->terms - 1].r;
     fm_shape shape = {.rank = 1, .dim = {l->out}};
-    char module[FMI_MODULE_BYTES + 16];
-    char name[FMI_MODULE_BYTES + 80];
+    char name[FMI_MODULE_BYTES + 96];
     size_t host = (size_t)r * l->in + 2 * (size_t)r * l->out + (size_t)r * r + 2 * (size_t)l->out;
 
     if (l->terms != 1)
@@ -34,7 +33,6 @@ fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l)
         return FM_ENOMEM;
     l->dora = d;
     d->magnitude = -1;
-    fmi_peft_name(net, l->module, module, sizeof(module));
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_magnitude_vector", module);
     fm_status rc = fmi_params_add(ps, &d->magnitude, name, &shape);
     d->norm2 = fm_calloc(l->out, sizeof(double));
