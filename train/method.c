@@ -72,8 +72,6 @@ fm_status fmi_method_check(const fm_train_config *c, const char *name)
     if (c->layers[0] && (m == FM_METHOD_PRETRAIN || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
                          m == FM_METHOD_PROMPT))
         return needs(name, "layers", "lora, bitfit or full");
-    if (c->dora && c->dropout > 0.0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: dropout with dora is not supported", name);
     return FM_OK;
 }
 

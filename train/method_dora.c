@@ -32,6 +32,7 @@ fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *
     if (!d)
         return FM_ENOMEM;
     l->dora = d;
+    net->doras++;
     d->magnitude = -1;
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_magnitude_vector", module);
     fm_status rc = fmi_params_add(ps, &d->magnitude, name, &shape);
@@ -166,7 +167,7 @@ fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps)
     fmi_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; net->doras > 0 && rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
         if (l->dora)
             rc = refresh_one(net->be, ps, l);
     return rc;

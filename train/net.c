@@ -159,6 +159,9 @@ static fm_status declare_all(fmi_net *net)
     }
     for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
         declare_part(net, &p);
+    for (uint32_t l = 0; l < a->layers; l++)
+        for (uint32_t k = 0; k < net->lins; k++)
+            net->block[l].present += net->block[l].lin[k].module[0] != '\0';
     fmi_linear *head = &net->outer[FMI_HEAD];
     if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
         (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
@@ -298,10 +301,16 @@ void fmi_net_release(fmi_net *net)
 /* ---- walking ---- */
 fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
 {
-    for (uint32_t l = 0; l < net->arch.layers; l++)
-        for (uint32_t k = 0; net->block[l].lin && k < net->lins; k++)
-            if (net->block[l].lin[k].module[0] && i-- == 0)
-                return &net->block[l].lin[k];
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        const fmi_block *b = &net->block[l];
+        if (i >= b->present) {
+            i -= b->present;
+            continue;
+        }
+        for (uint32_t k = 0; k < net->lins; k++)
+            if (b->lin[k].module[0] && i-- == 0)
+                return &b->lin[k];
+    }
     for (uint32_t k = 0; k < FMI_OUTER; k++)
         if (net->outer[k].module[0] && i-- == 0)
             return &net->outer[k];

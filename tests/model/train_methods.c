@@ -229,6 +229,8 @@ static void gradients_are_the_slopes_of_the_loss(void **state)
         "r=3 dropout=0.4 lr=0.02 targets=q_proj,lm_head,embed_tokens",
         "r=3 bias=all lr=0.02",
         "r=2 dora=true lr=0.02 bias=all targets=q_proj,down_proj modules_to_save=model.norm",
+        "r=2 dora=true dropout=0.3 lr=0.02 targets=q_proj,o_proj,up_proj,down_proj bias=all "
+        "modules_to_save=embed_tokens",
         "r=2 rank_pattern=q_proj=5,v_proj=3 alpha_pattern=o_proj=31 lr=0.02",
         "method=ia3 targets=all-linear feedforward=q_proj,o_proj,down_proj lr=0.05",
         "method=prefix virtual_tokens=3",
@@ -346,7 +348,7 @@ static const char *const mix[] = {
     "r=4 seed=1",
     "r=3 dropout=0.3 seed=2 batch=1",
     "method=prefix virtual_tokens=4 seed=3",
-    "r=2 dora=true targets=q_proj,up_proj,down_proj bias=lora_only",
+    "r=2 dora=true targets=q_proj,up_proj,down_proj bias=lora_only dropout=0.2",
     "method=ia3 lr=0.01",
     "method=prompt virtual_tokens=3 accumulate=1",
     "method=bitfit lr=0.01",
@@ -497,6 +499,37 @@ static void masks_are_new_in_every_step_and_absent_at_zero(void **state)
     fm_engine_free(e);
 }
 
+/* A new DoRA has the norms of W: it computes what LoRA does, dropout and all. */
+static void dora_begins_as_lora(void **state)
+{
+    tiny t;
+    fm_train_result r[2];
+    fm_engine *e = ik_engine(2, 64);
+
+    (void)state;
+    tiny_open(&t, "qwen2");
+    for (size_t i = 0; i < 2; i++) {
+        fm_train_job j = job_of(&t, i ? "r=3 dropout=0.4 dora=true steps=1 clip=0"
+                                      : "r=3 dropout=0.4 steps=1 clip=0");
+        j.config.lr = 1.0; /* with eps = 1 the step tells the gradient */
+        j.config.eps = 1.0;
+        tk_ok(fm_train_run(e, &t.p, &j, 1, &r[i], NULL, NULL));
+    }
+    tk_assert_le(fabs(kit_log(&r[1], 0, "loss") / kit_log(&r[0], 0, "loss") - 1.0), 1e-6, "loss");
+    for (size_t i = 0; i < r[0].count; i++) {
+        const fm_trained *a = &r[0].tensors[i];
+        const fm_trained *b = find(&r[1], a->name);
+        assert_non_null(b);
+        tk_assert_le(tk_rel_norm((const float *)(const void *)b->data,
+                                 (const float *)(const void *)a->data, (size_t)a->bytes / 4),
+                     1e-5, a->name);
+    }
+    fm_train_result_release(&r[0]);
+    fm_train_result_release(&r[1]);
+    tiny_close(&t);
+    fm_engine_free(e);
+}
+
 /* ---- parts of a full fine-tune ---- */
 static void what_is_frozen_is_left_out_and_the_rest_learns_the_same(void **state)
 {
@@ -613,7 +646,6 @@ static void settings_that_make_no_sense_are_refused_by_name(void **state)
         {"r=2 bias=some", "some", FM_EINVAL},
         {"r=2 bias=lora_only targets=o_proj", "bias", FM_EBASE},
         {"r=2 dora=true targets=embed_tokens", "embedding", FM_EUNSUPPORTED},
-        {"r=2 dora=true dropout=0.1", "dropout", FM_EUNSUPPORTED},
         {"method=ia3 targets=k_proj feedforward=down_proj", "down_proj", FM_EINVAL},
         {"method=ia3 dora=true", "dora", FM_EINVAL},
         {"method=prefix virtual_tokens=4000", "virtual_tokens", FM_EINVAL},
@@ -650,6 +682,7 @@ int main(void)
         cmocka_unit_test(a_child_that_breaks_leaves_the_others_as_they_are),
         cmocka_unit_test(a_resumed_run_of_any_method_has_the_same_bits),
         cmocka_unit_test(masks_are_new_in_every_step_and_absent_at_zero),
+        cmocka_unit_test(dora_begins_as_lora),
         cmocka_unit_test(what_is_frozen_is_left_out_and_the_rest_learns_the_same),
         cmocka_unit_test(a_quantized_stem_trains_as_its_values_do),
     };
