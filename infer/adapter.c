@@ -1,8 +1,8 @@
 /* adapter.c - adapters/<n>-<kind>/ as PEFT writes them: finding them, their configs, which tensor
  * means what. What a tensor does to the model is in adapter_kinds.c.
  *
- * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_magnitude_vector, ia3_l, or
- * "prompt_embeddings"; any other tensor stands for a parameter that it replaces (modules_to_save,
+ * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
+ * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter that it replaces (modules_to_save,
  * trained biases). A setting that would change the result and is not computed here is refused by
  * name, as in arch.c; null, false and empty values mean "off" in PEFT's configs. */
 #include "infer/model_bind.h"
@@ -173,6 +173,8 @@ typedef enum key_kind {
     KEY_UNKNOWN,
     KEY_A,
     KEY_B,
+    KEY_EMBED_A,
+    KEY_EMBED_B,
     KEY_MAGNITUDE,
     KEY_IA3,
     KEY_VIRTUAL,
@@ -197,6 +199,10 @@ static key_kind kind_of(const fmi_adapter *a, const char *key)
         return lora ? KEY_A : KEY_UNKNOWN;
     if (ends_with(key, ".lora_B.weight"))
         return lora ? KEY_B : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_embedding_A"))
+        return a->kind == FMI_LORA ? KEY_EMBED_A : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_embedding_B"))
+        return a->kind == FMI_LORA ? KEY_EMBED_B : KEY_UNKNOWN;
     if (ends_with(key, ".lora_magnitude_vector") || ends_with(key, ".lora_magnitude_vector.weight"))
         return a->kind == FMI_DORA ? KEY_MAGNITUDE : KEY_UNKNOWN;
     if (ends_with(key, ".ia3_l"))
@@ -267,11 +273,14 @@ void fmi_adapters_release(fmi_binder *b)
 fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
 {
     static fm_status (*const bind[])(fmi_binder *, uint32_t, const fm_entry *, fm_hasher *) = {
-        [KEY_A] = fmi_bind_lora,  [KEY_MAGNITUDE] = fmi_bind_magnitude,
-        [KEY_IA3] = fmi_bind_ia3, [KEY_VIRTUAL] = fmi_bind_virtual,
+        [KEY_A] = fmi_bind_lora,
+        [KEY_EMBED_A] = fmi_bind_embedding,
+        [KEY_MAGNITUDE] = fmi_bind_magnitude,
+        [KEY_IA3] = fmi_bind_ia3,
+        [KEY_VIRTUAL] = fmi_bind_virtual,
         [KEY_REPLACES] = NULL,
     };
-    static const key_kind order[] = {KEY_A, KEY_MAGNITUDE, KEY_IA3, KEY_VIRTUAL};
+    static const key_kind order[] = {KEY_A, KEY_EMBED_A, KEY_MAGNITUDE, KEY_IA3, KEY_VIRTUAL};
     for (uint32_t n = 0; n < b->adapters; n++) {
         const fmi_adapter *a = &b->adapter[n];
         size_t count[KEY_REPLACES + 1] = {0};
@@ -286,7 +295,7 @@ fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
                 if (rc != FM_OK)
                     return rc;
             }
-        if (count[KEY_A] != count[KEY_B])
+        if (count[KEY_A] != count[KEY_B] || count[KEY_EMBED_A] != count[KEY_EMBED_B])
             return fm_fail(FM_ECORRUPT, "%s: a lora_B without its lora_A", a->what);
         if (a->kind == FMI_DORA && count[KEY_A] != count[KEY_MAGNITUDE])
             return fm_fail(FM_ECORRUPT, "%s: %zu lora_A but %zu lora_magnitude_vector", a->what,

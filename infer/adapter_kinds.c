@@ -119,6 +119,46 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     return add_term(lin, &term);
 }
 
+/* PEFT's lora.Embedding: x += scale * A[:, id] B^T, A [r, vocab], B [hidden, r]. A is read by rows of
+ * its transpose. */
+fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher *digest)
+{
+    const fmi_adapter *a = &b->adapter[n];
+    const fm_arch *arch = &b->m->arch;
+    char module[FM_MAX_NAME_BYTES + 1];
+    const fm_entry *eb = NULL;
+    fm_lora_spec spec = {0};
+    fmi_cached *ca = NULL, *cb = NULL;
+    const char *full = fmi_module_of(ea->name);
+    (void)snprintf(module, sizeof(module), "%.*s",
+                   (int)(strlen(full) - strlen(".lora_embedding_A")), full);
+    if (!fmi_is_embedding(b->m, module))
+        return fm_fail(FM_EBASE, "%s: '%s' is not the embedding of this %s's tokens", a->what,
+                       module, arch->family);
+    fm_status rc = part_of(&eb, b, n, module, "lora_embedding_B");
+    if (rc == FM_OK && !eb)
+        rc = fm_fail(FM_ECORRUPT, "%s: '%s' has lora_embedding_A but no lora_embedding_B", a->what,
+                     module);
+    if (rc == FM_OK)
+        rc = fm_lora_spec_of(&spec, a->config, module);
+    if (rc == FM_OK && spec.r > arch->hidden)
+        rc = fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the hidden size %u", a->what,
+                     module, spec.r, arch->hidden);
+    const fm_linear as = {.in = arch->vocab, .out = arch->hidden};
+    if (rc == FM_OK)
+        rc = check_factors(a, module, &as, ea, eb, spec.r);
+    if (rc == FM_OK)
+        rc = fmi_hold(b, &ca, ea, FMI_MATRIX_T);
+    if (rc == FM_OK)
+        rc = fmi_hold(b, &cb, eb, FMI_MATRIX);
+    if (rc == FM_OK)
+        rc = digest_term(digest, module, ca, cb, spec.scale);
+    if (rc != FM_OK)
+        return rc;
+    fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
+    return add_term(&b->m->embed, &term);
+}
+
 static fm_status digest_entry(fm_hasher *h, const char *what, const char *module, const fm_entry *e)
 {
     fm_status rc = fm_hasher_update(h, what, strlen(what) + 1);

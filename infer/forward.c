@@ -85,6 +85,28 @@ static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
     }
 }
 
+/* Low-rank terms of the embedding, one after another; xn and o are free yet. */
+static void embed_terms(fmi_pass *p)
+{
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    for (uint32_t i = 0; i < p->all.n; i++) {
+        const fmi_part *part = &p->all.p[i];
+        const fm_linear *lin = &part->model->embed;
+        size_t at = (size_t)part->begin * h;
+        uint64_t n = (uint64_t)part->count * h;
+        for (uint32_t t = 0; t < lin->lora_count; t++) {
+            const fm_lora_term *term = &lin->lora[t];
+            const fm_product one = {
+                .y = p->o, .ldy = h, .w = term->b, .first = part->begin, .m = part->count};
+            be->embed(be, p->xn + at, h, term->a, p->ids + part->begin, NULL, part->count);
+            be->products(be, p->xn, h, term->r, &one, 1);
+            be->scale(be, p->o + at, term->scale, n);
+            be->add(be, p->x + at, p->o + at, n);
+        }
+    }
+}
+
 /* Rows that are given (one pass of one sequence, virtual.c) stand for scaled embeddings. */
 static fm_status embed(fmi_pass *p)
 {
@@ -96,6 +118,8 @@ static fm_status embed(fmi_pass *p)
         rc = be->upload(be, p->x, p->s->given, (size_t)p->m * h * sizeof(float));
     else
         look_up(p, false, p->ids, p->x);
+    if (!p->s->given)
+        embed_terms(p);
     if (!p->s->given && sw->embed_scale != 1.0f)
         be->scale(be, p->x, sw->embed_scale, (uint64_t)p->m * h);
     for (uint32_t i = 0; sw->types && i < p->all.n; i++) {

@@ -446,6 +446,7 @@ void fm_model_close(fm_model *m)
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(p->seqs == 0); /* sequences are closed first */
     fm_free(m->head.lora);
+    fm_free(m->embed.lora);
     for (size_t i = 0; i < p->held_count; i++)
         fmi_weights_drop(e->weights, p->held[i]);
     fm_free(p->held);

@@ -57,7 +57,7 @@ typedef struct fm_layer {
 struct fm_model {
     fm_engine *engine;
     fm_arch arch;
-    fm_linear embed;            /* [vocab, hidden]; used by rows */
+    fm_linear embed;            /* [vocab, hidden]; used by rows, as lora[].a [vocab, r] is */
     fm_linear head;             /* [vocab, hidden]; the same weight where tied */
     const float *norm, *norm_b; /* [hidden]; NULL: none */
     fm_linear positions;        /* [position_rows, hidden], used by rows; w NULL: none */

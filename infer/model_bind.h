@@ -74,6 +74,8 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p);
 /* The linear layer that PEFT's module name means ("model.layers.1.self_attn.q_proj", "lm_head");
  * NULL: there is none that takes a LoRA. */
 fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
+/* That name means the embedding of tokens. */
+bool fmi_is_embedding(const fm_model *m, const char *module);
 /* Room for the experts of sparse layers. */
 FM_CHECKED fm_status fmi_layers_new(fm_model *m);
 void fmi_layers_free(fm_model *m);
@@ -91,6 +93,8 @@ void fmi_adapters_release(fmi_binder *b);
 
 /* adapter_kinds.c: each binds what `e` of adapter n stands for and tells digest what it read. */
 FM_CHECKED fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea,
+                                        fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e,
                                         fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);

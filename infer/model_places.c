@@ -70,6 +70,25 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
     return fmi_linear_at(m, &p);
 }
 
+bool fmi_is_embedding(const fm_model *m, const char *module)
+{
+    const char *usual = fmi_family_of(&m->arch)->prefix[0];
+    const char *own = m->arch.prefix;
+    fm_param p;
+    for (uint32_t i = 0; fm_arch_param(&m->arch, i, &p) && p.layer < 0; i++) {
+        size_t n = strlen(p.name) - strlen(".weight");
+        if (p.place != FM_P_EMBED)
+            continue;
+        if (strncmp(module, usual, strlen(usual)) == 0 && strcmp(usual, own) != 0) {
+            module += strlen(usual);
+            size_t skip = strlen(own);
+            return strncmp(module, p.name + skip, n - skip) == 0 && module[n - skip] == '\0';
+        }
+        return strncmp(module, p.name, n) == 0 && module[n] == '\0';
+    }
+    return false;
+}
+
 fm_status fmi_layers_new(fm_model *m)
 {
     const fm_arch *a = &m->arch;

@@ -131,7 +131,8 @@ enum { FMI_EMBED_NORM, FMI_NORM, FMI_OUTER_NORMS };
 #define FMI_OUTSIDE (-1)
 
 typedef struct fmi_block {
-    fmi_linear *lin; /* [FMI_EXPERTS + 3 * experts] */
+    fmi_linear *lin;  /* [FMI_EXPERTS + 3 * experts] */
+    uint32_t present; /* of them: modules of this layer */
     fmi_norm norm[FMI_NORMS];
 } fmi_block;
 
@@ -151,6 +152,8 @@ typedef struct fmi_net {
     int32_t virt_param;     /* -1: frozen */
     const float *virt_rows; /* device */
     float *virt_own;        /* device: the parent's, frozen */
+    uint32_t doras;         /* modules with a trained magnitude */
+    float *embed_own;       /* device: factors of the parent's terms on the embedding */
     float *made;            /* device: scales and gains made of parameters (refresh) */
     float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;

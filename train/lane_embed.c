@@ -29,7 +29,7 @@ static void terms(fmi_pass *p, fmi_lane *lane, float *x, uint32_t row, uint32_t 
 
     for (size_t k = 0; k < l->terms; k++) {
         const fmi_term *t = &l->term[k];
-        float *u = t->u + (size_t)row * t->r;
+        float *u = t->u ? t->u + (size_t)row * t->r : p->du;
         p->be->copy_rows(p->be, u, t->r, t->a, t->r, p->ids + lane->row0 + row, count, t->r);
         p->be->gemm(p->be, x + (lane->row0 + row) * h, h, u, t->r, false, t->b, t->r, true, count,
                     (uint32_t)h, t->r, t->scale, true);
@@ -80,6 +80,8 @@ static void tokens_grad(fmi_pass *p, fmi_lane *lane, float *dx, uint32_t row, ui
         be->embed_grad(be, fmi_lane_grad(lane, l->w_param), dy, h, ids, count, h);
     for (size_t k = 0; k < l->terms; k++) {
         const fmi_term *t = &l->term[k];
+        if (t->b_param < 0)
+            continue;
         const float *u = t->u + (size_t)row * t->r;
         be->gemm(be, fmi_lane_grad(lane, t->b_param), t->r, dy, h, true, u, t->r, false, h, t->r,
                  count, t->scale, true);

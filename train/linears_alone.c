@@ -2,6 +2,7 @@
  * its input (IA3) and output (IA3, DoRA), and terms whose input is dropped out. Part by part, since
  * each has its own x or dy:
  *   y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after
+ * DoRA with dropout is PEFT's: y = (xd W^T + terms(xd)) * out_scale + (x - xd) W^T + bias, xd = drop(x).
  * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum
  * of dy times what was scaled over the norm. */
 #include "train/pass.h"
@@ -9,17 +10,22 @@
 #include "store/base/rng.h"
 #include "train/method.h"
 
-bool fmi_scales_input(const fmi_linear *l)
-{
-    return l->in_scale.s != NULL;
-}
-
 static bool drops_out(const fmi_linear *l)
 {
     for (size_t t = 0; t < l->terms; t++)
         if (l->term[t].dropout > 0.0f)
             return true;
     return false;
+}
+
+static bool dora_drops(const fmi_linear *l)
+{
+    return l->dora && drops_out(l);
+}
+
+bool fmi_scales_input(const fmi_linear *l)
+{
+    return l->in_scale.s || dora_drops(l);
 }
 
 bool fmi_goes_alone(const fmi_linear *l)
@@ -93,6 +99,43 @@ static void scale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
         be->affine(be, y, ldy, l->out, l->out_scale.s, l->bias_after, 0, part->count, NULL);
 }
 
+/* y[rows, n] += x[rows, n], of other strides. */
+static void add_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+                     uint32_t n)
+{
+    if (ldy == n && ldx == n)
+        be->add(be, y, x, (uint64_t)m * n);
+    for (uint32_t i = 0; (ldy != n || ldx != n) && i < m; i++)
+        be->add(be, y + i * ldy, x + i * ldx, n);
+}
+
+static void dora_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const float *x,
+                         size_t ldx, float *y, size_t ldy)
+{
+    fm_backend *be = p->be;
+    const fmi_term *t = &l->term[l->dora->term];
+    float *xd = p->alone[1];
+    float *rest = p->alone[2];
+    const fm_product dropped = {.y = y, .ldy = ldy, .w = l->w, .m = part->count};
+    const fm_product other = {
+        .y = p->alone[0], .ldy = l->out, .w = l->w, .bias = l->bias_after, .m = part->count};
+    fmi_term plain = *t;
+
+    drop(p, part, t, xd, l->in, x, ldx, l->in, false);
+    be->copy_rows(be, rest, l->in, xd, l->in, NULL, part->count, l->in);
+    be->scale(be, rest, -1.0f, (uint64_t)part->count * l->in);
+    add_rows(be, rest, l->in, x, ldx, part->count, l->in);
+    be->products(be, xd, l->in, l->in, &dropped, 1);
+    plain.dropout = 0.0f;
+    term_forward(p, part, l, &plain, xd, l->in, y, ldy);
+    float *kept = l->kept + (size_t)part->u0 * l->out;
+    be->copy_rows(be, kept, l->out, y, ldy, NULL, part->count, l->out);
+    be->affine(be, kept, l->out, l->out, l->dora->inv, NULL, 0, part->count, NULL);
+    be->affine(be, y, ldy, l->out, l->out_scale.s, NULL, 0, part->count, NULL);
+    be->products(be, rest, l->in, l->in, &other, 1);
+    add_rows(be, y, ldy, p->alone[0], l->out, part->count, l->out);
+}
+
 fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
                             const fmi_out *out)
 {
@@ -106,6 +149,10 @@ fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const floa
         size_t ldin = ldx;
         if (!fmi_goes_alone(l))
             continue;
+        if (dora_drops(l)) {
+            dora_forward(p, part, l, in, ldx, y, out->ldy);
+            continue;
+        }
         if (l->in_scale.s) {
             be->copy_rows(be, p->alone[0], l->in, in, ldx, NULL, part->count, l->in);
             be->affine(be, p->alone[0], l->in, l->in, l->in_scale.s, NULL, 0, part->count, NULL);
@@ -185,15 +232,37 @@ static void unscale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *
     g->lddy = l->out;
 }
 
-static void add_rows(fm_backend *be, float *y, size_t ldy, const float *x, uint32_t m, uint32_t n,
-                     bool add)
+/* dx = dy W + drop(dy' (W + terms) - dy W), dy' behind the scale. */
+static void dora_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const grads *g,
+                          const float *x, size_t ldx)
 {
-    if (!add)
-        be->copy_rows(be, y, ldy, x, n, NULL, m, n);
-    else if (ldy == n)
-        be->add(be, y, x, (uint64_t)m * n);
-    for (uint32_t i = 0; add && ldy != n && i < m; i++)
-        be->add(be, y + i * ldy, x + (size_t)i * n, n);
+    fm_backend *be = p->be;
+    const fmi_term *t = &l->term[l->dora->term];
+    float *xd = p->alone[2];
+    float *d = p->alone[1];
+    uint64_t n = (uint64_t)part->count * l->in;
+    fmi_term plain = *t;
+    grads own = *g;
+
+    plain.dropout = 0.0f;
+    unscale_output(p, part, l, &own); /* in alone[0] */
+    own.dx = g->dx ? d : NULL;
+    own.lddx = l->in;
+    if (g->dx)
+        be->linear_dx(be, d, l->in, own.dy, own.lddy, l->w, part->count, false);
+    drop(p, part, t, xd, l->in, x, ldx, l->in, false);
+    term_backward(p, part, l, &plain, &own, xd, l->in);
+    if (!g->dx)
+        return;
+    float *direct = p->alone[0];
+    be->linear_dx(be, direct, l->in, g->dy, g->lddy, l->w, part->count, false);
+    if (g->add)
+        add_rows(be, g->dx, g->lddx, direct, l->in, part->count, l->in);
+    else
+        be->copy_rows(be, g->dx, g->lddx, direct, l->in, NULL, part->count, l->in);
+    be->scale(be, direct, -1.0f, n);
+    be->add(be, d, direct, n);
+    drop(p, part, t, g->dx, g->lddx, d, l->in, l->in, true);
 }
 
 static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, grads *g,
@@ -206,6 +275,10 @@ static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
 
     if (dbias && l->bias_after)
         be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
+    if (dora_drops(l)) {
+        dora_backward(p, part, l, g, x, ldx);
+        return;
+    }
     unscale_output(p, part, l, &own);
     if (dbias && !l->bias_after)
         be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
@@ -225,8 +298,10 @@ static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
         return;
     be->scale_grad(be, g->dx ? own.dx : NULL, l->in, dscale, own.dx, l->in, x, ldx, l->in_scale.s,
                    part->count, l->in);
-    if (g->dx)
-        add_rows(be, g->dx, g->lddx, own.dx, part->count, l->in, g->add);
+    if (g->dx && g->add)
+        add_rows(be, g->dx, g->lddx, own.dx, l->in, part->count, l->in);
+    else if (g->dx)
+        be->copy_rows(be, g->dx, g->lddx, own.dx, l->in, NULL, part->count, l->in);
 }
 
 fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,

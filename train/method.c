@@ -72,8 +72,6 @@ fm_status fmi_method_check(const fm_train_config *c, const char *name)
     if (c->layers[0] && (m == FM_METHOD_PRETRAIN || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
                          m == FM_METHOD_PROMPT))
         return needs(name, "layers", "lora, bitfit or full");
-    if (c->dora && c->dropout > 0.0)
-        return fm_fail(FM_EUNSUPPORTED, "%s: dropout with dora is not supported", name);
     return FM_OK;
 }
 
@@ -132,16 +130,17 @@ static fm_status from_term(fmi_net *net, fmi_params *ps, const fm_json *config, 
 
     if (rc == FM_OK && (e->shape.rank != 2 || e->shape.dim[0] != spec.r || e->shape.dim[1] != in))
         return misfit(e->name, l);
-    return rc == FM_OK ? fmi_lora_add(net, ps, l, &spec, config) : rc;
+    return rc == FM_OK ? fmi_lora_add(net, ps, l, peft, &spec, config) : rc;
 }
 
-static fm_status from_scale(fmi_net *net, fmi_params *ps, const fm_entry *e, fmi_linear *l)
+static fm_status from_scale(fmi_net *net, fmi_params *ps, const fm_entry *e, const char *peft,
+                            fmi_linear *l)
 {
     const fm_shape *s = &e->shape;
     bool in = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == l->in;
     bool out = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == l->out;
 
-    return in || out ? fmi_ia3_add(net, ps, l, in) : misfit(e->name, l);
+    return in || out ? fmi_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
 }
 
 /* Without ".base_layer", which stands in names of modules that PEFT wrapped. */
@@ -228,7 +227,7 @@ static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
     if (!l)
         return fm_fail(FM_EBASE, "%s: the parent has no such module", name);
     if (strcmp(tail, ".ia3_l") == 0)
-        return from_scale(net, ps, e, l);
+        return from_scale(net, ps, e, peft, l);
     return from_term(net, ps, config, e, peft, l);
 }
 

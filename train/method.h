@@ -79,12 +79,14 @@ fm_json *fmi_names_json(const char *list);
 /* ---- method_lora.c, method_dora.c ---- */
 FM_CHECKED fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c,
                                       const fm_json *config);
-/* A trained term on l; embeddings: PEFT's lora_embedding_A, lora_embedding_B. */
-FM_CHECKED fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l,
+/* A trained term on l, which PEFT calls module; embeddings: lora_embedding_A, lora_embedding_B. */
+FM_CHECKED fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
                                   const fm_lora_spec *spec, const fm_json *config);
 /* LoRA+, as PEFT's create_loraplus_optimizer: B and vectors learn at ratio times the rate. */
 void fmi_loraplus(fmi_params *ps, double ratio);
-FM_CHECKED fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l);
+/* The parent's terms on the embedding, frozen. */
+FM_CHECKED fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model);
+FM_CHECKED fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module);
 /* Norms of W's rows, from the tensor that the parent computes with. */
 FM_CHECKED fm_status fmi_dora_prepare(fmi_net *net, const fm_tree *parent, const fm_provider *p);
 FM_CHECKED fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps);
@@ -97,7 +99,8 @@ FM_CHECKED fm_status fmi_check_free(const fmi_linear *l);
 FM_CHECKED fm_status fmi_ia3_defaults(const fm_arch *a, const fm_train_config *c,
                                       const char **targets, const char **feedforward);
 FM_CHECKED fm_status fmi_ia3_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
-FM_CHECKED fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, bool feedforward);
+FM_CHECKED fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
+                                 bool feedforward);
 /* The parent's virtual tokens, frozen. */
 FM_CHECKED fm_status fmi_virtual_take(fmi_net *net, const fm_model *model);
 /* Rows and positions that virtual tokens take, for batches. */

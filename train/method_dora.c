@@ -16,12 +16,11 @@ static fm_status floats(const fmi_net *net, float **out, uint64_t n)
     return rc;
 }
 
-fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l)
+fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module)
 {
     uint32_t r = l->term[l->terms - 1].r;
     fm_shape shape = {.rank = 1, .dim = {l->out}};
-    char module[FMI_MODULE_BYTES + 16];
-    char name[FMI_MODULE_BYTES + 80];
+    char name[FMI_MODULE_BYTES + 96];
     size_t host = (size_t)r * l->in + 2 * (size_t)r * l->out + (size_t)r * r + 2 * (size_t)l->out;
 
     if (l->terms != 1)
@@ -33,8 +32,8 @@ fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l)
     if (!d)
         return FM_ENOMEM;
     l->dora = d;
+    net->doras++;
     d->magnitude = -1;
-    fmi_peft_name(net, l->module, module, sizeof(module));
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_magnitude_vector", module);
     fm_status rc = fmi_params_add(ps, &d->magnitude, name, &shape);
     d->norm2 = fm_calloc(l->out, sizeof(double));
@@ -168,7 +167,7 @@ fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps)
     fmi_linear *l;
     fm_status rc = FM_OK;
 
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    for (size_t i = 0; net->doras > 0 && rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
         if (l->dora)
             rc = refresh_one(net->be, ps, l);
     return rc;

@@ -34,10 +34,10 @@ fm_status fmi_ia3_defaults(const fm_arch *a, const fm_train_config *c, const cha
     return FM_OK;
 }
 
-fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, bool feedforward)
+fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
+                      bool feedforward)
 {
-    char module[FMI_MODULE_BYTES + 16];
-    char name[FMI_MODULE_BYTES + 64];
+    char name[FMI_MODULE_BYTES + 96];
     fmi_scale *scale = feedforward ? &l->in_scale : &l->out_scale;
     fm_shape shape = {.rank = 2, .dim = {l->out, 1}};
     fm_status rc = fmi_check_free(l);
@@ -48,18 +48,15 @@ fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, bool feedforw
         return rc;
     if (feedforward)
         shape = (fm_shape){.rank = 2, .dim = {1, l->in}};
-    fmi_peft_name(net, l->module, module, sizeof(module));
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.ia3_l", module);
     return fmi_params_add(ps, &scale->param, name, &shape);
 }
 
 /* Whether a name of the list is the end of this module's. */
-static bool ends_in(fmi_net *net, const fmi_linear *l, const char *list)
+static bool ends_in(const char *module, const char *list)
 {
-    char module[FMI_MODULE_BYTES + 16];
     size_t len = 0;
 
-    fmi_peft_name(net, l->module, module, sizeof(module));
     for (const char *name; (name = fmi_next_name(&list, &len));)
         if (fmi_names_module(module, name, len))
             return true;
@@ -99,8 +96,12 @@ fm_status fmi_ia3_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c
         rc = fmi_check_targets(net, feedforward, "feedforward");
     if (rc == FM_OK)
         rc = check_subset(targets, feedforward);
-    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
-        if (fmi_is_target(net, l, c, targets))
-            rc = fmi_ia3_add(net, ps, l, ends_in(net, l, feedforward));
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        char module[FMI_MODULE_BYTES + 16];
+        if (!fmi_is_target(net, l, c, targets))
+            continue;
+        fmi_peft_name(net, l->module, module, sizeof(module));
+        rc = fmi_ia3_add(net, ps, l, module, ends_in(module, feedforward));
+    }
     return rc == FM_OK ? fmi_saved_declare(net, ps, c) : rc;
 }

@@ -121,10 +121,16 @@ void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room)
 void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
-    const char *usual = fmi_family_of(a)->prefix[0];
-    size_t n = strlen(usual);
+    const char *const *prefix = fmi_family_of(a)->prefix;
+    const char *usual = prefix[0];
     size_t head = strlen(a->head_name);
     bool is_head = strncmp(peft, a->head_name, head) == 0 && (!peft[head] || peft[head] == '.');
+
+    /* a class with a head may call the model inside of it otherwise: "bert.encoder" */
+    for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
+        if (strncmp(peft, prefix[i], strlen(prefix[i])) == 0)
+            usual = prefix[i];
+    size_t n = strlen(usual);
 
     if (is_head || strcmp(usual, a->prefix) == 0 || strncmp(peft, usual, n) != 0)
         (void)snprintf(out, room, "%s", peft);

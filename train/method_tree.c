@@ -116,13 +116,25 @@ static const fm_entry *entry_named(const fm_tree *tree, const char *prefix, cons
     return NULL;
 }
 
+/* PEFT's first versions put ".weight" behind a magnitude's name. */
+static const fm_entry *entry_called(const fm_tree *tree, const char *prefix, const char *name)
+{
+    const fm_entry *e = entry_named(tree, prefix, name);
+    char old[FMI_MODULE_BYTES + 128];
+
+    if (e || !strstr(name, ".lora_magnitude_vector"))
+        return e;
+    (void)snprintf(old, sizeof(old), "%s.weight", name);
+    return entry_named(tree, prefix, old);
+}
+
 fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider *p,
                           const char *prefix, bool need_all)
 {
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < ps->count && rc == FM_OK; i++) {
-        const fm_entry *e = entry_named(tree, prefix, ps->item[i].name);
+        const fm_entry *e = entry_called(tree, prefix, ps->item[i].name);
         float *host = NULL;
         if (!e && !need_all)
             continue;

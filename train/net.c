@@ -161,6 +161,9 @@ static fm_status declare_all(fmi_net *net)
     }
     for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
         declare_part(net, &p);
+    for (uint32_t l = 0; l < a->layers; l++)
+        for (uint32_t k = 0; k < net->lins; k++)
+            net->block[l].present += net->block[l].lin[k].module[0] != '\0';
     fmi_linear *head = &net->outer[FMI_HEAD];
     if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
         (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
@@ -252,7 +255,11 @@ static fm_status take_model(fmi_net *net, const fm_model *model)
     net->outer_norm[FMI_NORM].bias = model->norm_b;
     net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
     net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
-    rc = take_linear(net->be, &net->outer[FMI_EMBED], &model->embed);
+    fm_linear embed = model->embed; /* its terms lie otherwise */
+    embed.lora_count = 0;
+    rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
+    if (rc == FM_OK)
+        rc = fmi_embed_terms_take(net, model);
     if (rc == FM_OK)
         rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
     if (rc == FM_OK)
@@ -287,6 +294,8 @@ void fmi_net_release(fmi_net *net)
         net->be->free(net->be, net->made);
     if (net->virt_own)
         net->be->free(net->be, net->virt_own);
+    if (net->embed_own)
+        net->be->free(net->be, net->embed_own);
     fm_free(net->turn);
     memset(net, 0, sizeof(*net));
 }
@@ -323,10 +332,16 @@ fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *mo
 /* ---- walking ---- */
 fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
 {
-    for (uint32_t l = 0; l < net->arch.layers; l++)
-        for (uint32_t k = 0; net->block[l].lin && k < net->lins; k++)
-            if (net->block[l].lin[k].module[0] && i-- == 0)
-                return &net->block[l].lin[k];
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        const fmi_block *b = &net->block[l];
+        if (i >= b->present) {
+            i -= b->present;
+            continue;
+        }
+        for (uint32_t k = 0; k < net->lins; k++)
+            if (b->lin[k].module[0] && i-- == 0)
+                return &b->lin[k];
+    }
     for (uint32_t k = 0; k < FMI_OUTER; k++)
         if (net->outer[k].module[0] && i-- == 0)
             return &net->outer[k];

@@ -168,7 +168,7 @@ static void wrong_shape(ik_adapted *a)
 }
 static void embedding_factors(ik_adapted *a)
 {
-    put_factor(a, "base_model.model.model.embed_tokens.lora_embedding_A", 4, 48);
+    put_factor(a, "base_model.model.model.embed_token.lora_embedding_A", 4, 48);
 }
 static void foreign_parameter(ik_adapted *a)
 {
@@ -203,7 +203,6 @@ static void what_is_not_computed_is_refused(void **state)
     refuse(other_type, FM_EUNSUPPORTED, "IA3");
     refuse(other_biases, FM_EUNSUPPORTED, "bias");
     refuse(unknown_setting, FM_EUNSUPPORTED, "lora_twist");
-    refuse(embedding_factors, FM_EUNSUPPORTED, "lora_embedding_A");
     refuse(other_kind, FM_EUNSUPPORTED, "vera");
     refuse(folder_of_another_kind, FM_EUNSUPPORTED, "kind prefix");
     refuse(magnitude_in_a_lora, FM_EUNSUPPORTED, "lora_magnitude_vector");
@@ -214,6 +213,7 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
     refuse(wrong_rank, FM_EBASE, "rank 3");
     refuse(no_such_module, FM_EBASE, "layers.9");
+    refuse(embedding_factors, FM_EBASE, "embed_token'");
     refuse(wrong_shape, FM_EBASE, "47");
     refuse(foreign_parameter, FM_EBASE, "score.weight");
     refuse(half_a_term, FM_ECORRUPT, "lora_B");

@@ -212,6 +212,40 @@ static void steps_equal_those_of_peft(void **state)
     fm_engine_free(e);
 }
 
+/* What trains here runs in inference, too: the logits that PEFT has. */
+static void inference_gives_the_logits_of_peft(void **state)
+{
+    fm_engine *e = ik_engine(2, 64);
+    size_t checked = 0;
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
+        peft t;
+        size_t n = 0;
+        fm_model *m = NULL;
+        peft_open(&t, &kinds[i]);
+        if (!kit_ref_has(&t.ref, "logits") || strstr(kinds[i].folder, "/prompt")) {
+            peft_close(&t); /* PEFT's prompts have logits of their own, before the text's */
+            continue;
+        }
+        fm_provider p = ik_provider(&t.mem);
+        float *want = ik_ref_get(&t.ref, "logits", &n);
+        float *have = fm_malloc(n * sizeof(float));
+        assert_non_null(have);
+        tk_ok(fm_model_load(&m, e, t.both, &p, kinds[i].folder));
+        for (size_t b = 0; b < 2; b++)
+            ik_logits(m, t.ids + b * t.width, t.width, b ? 5 : t.width, have + b * n / 2);
+        tk_assert_le(tk_rel_norm(have, want, n), 1e-5, kinds[i].folder);
+        checked++;
+        fm_model_close(m);
+        fm_free(have);
+        fm_free(want);
+        peft_close(&t);
+    }
+    assert_true(checked > 20);
+    fm_engine_free(e);
+}
+
 /* ---- configs and keys ---- */
 static bool in_array(const fm_json *a, const fm_json *v)
 {
@@ -385,6 +419,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_equal_those_of_peft),
         cmocka_unit_test(steps_equal_those_of_peft),
+        cmocka_unit_test(inference_gives_the_logits_of_peft),
         cmocka_unit_test(settings_give_the_config_and_the_keys_of_peft),
         cmocka_unit_test(a_seeded_adapter_begins_as_its_parent),
         cmocka_unit_test(bitfit_equals_pytorch),
