@@ -1,5 +1,6 @@
 /* train_methods.c - what has no reference outside: gradients by differences of losses, methods of
  * any mix in one pass, resumes, frozen parts, parents that carry adapters, quantized stems. */
+#include "tests/model/keeper_kit.h"
 #include "tests/model/train_kit.h"
 
 #include <math.h>
@@ -441,10 +442,10 @@ static void a_resumed_run_of_any_method_has_the_same_bits(void **state)
     for (size_t i = 0; i + 1 < MIX; i++) {
         fm_train_result whole;
         fm_train_result part;
-        char *dir = tk_scratch();
+        kit_keeper keeper;
         fm_train_job j = job_of(&t, mix[i]);
         tk_ok(fm_train_run(e, &t.p, &j, 1, &whole, NULL, NULL));
-        j.checkpoint_dir = dir;
+        j.keeper = kit_keeper_init(&keeper);
         tk_ok(fm_train_run(e, &t.p, &j, 1, &part, stop_after_two, NULL));
         assert_true(part.stopped);
         fm_train_result_release(&part);
@@ -452,7 +453,7 @@ static void a_resumed_run_of_any_method_has_the_same_bits(void **state)
         kit_same_bits(&whole, &part);
         fm_train_result_release(&whole);
         fm_train_result_release(&part);
-        fm_free(dir);
+        fm_train_state_release(&keeper.kept);
     }
     tiny_close(&t);
     fm_engine_free(e);

@@ -391,7 +391,7 @@ static void a_checkpoint_lives_as_long_as_its_ref(void **state)
     fm_repo_close(r);
     (void)collect_at(dir, "now");
     assert_false(has_version(dir, &oid[1]));
-    assert_int_equal(faults(dir), 0);
+    assert_int_equal(kit_faults(dir), 0);
     fm_free(dir);
 }
 
