@@ -2,7 +2,7 @@
  *
  * Weights are pairs of bf16 in mode fast's layout, and linear and products are mode fast's for that
  * type. linear_dx and linear_dw have a driver of their own on the same kernel: rows and columns are
- * packed as pairs along the dimension that is summed, in blocks of BLOCK (KERNELS.md has the order).
+ * packed as pairs along the dimension that is summed, in blocks (KERNELS.md has the order).
  * Factors of low-rank terms stay float32; everything else is mode exact's. */
 #include "infer/cpu/fast.h"
 
@@ -48,7 +48,7 @@ typedef struct product {
     uint32_t row_parts, panel_parts;
 } product;
 
-/* Columns at .. at + width of w [n, k] for rows n0 .. n0 + n (n0 even) as pairs along n, 32 apart. */
+/* Columns at .. at + width of w [n, k] for rows n0 .. n0 + n (n0 even) as pairs along n. */
 static void turn(uint32_t *dst, const fm_weight *w, uint32_t n0, uint32_t n, uint32_t at,
                  uint32_t width)
 {

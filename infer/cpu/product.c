@@ -56,8 +56,8 @@ static uint32_t panels_of(uint32_t n)
     return (n + FMI_PANEL - 1) / FMI_PANEL;
 }
 
-/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows pass;
- * a weight then is read in strides, once for each block of rows. Few rows: once, in one direction. */
+/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows
+ * pass; a weight is then read in strides, once a block of rows. Few rows: once, in order. */
 static bool mm_whole_k(mm_b kind, uint32_t m, uint32_t k)
 {
     return kind == MM_PANELS && (k <= WHOLE_K || (k <= WHOLE_FEW_K && m <= WHOLE_FLOATS / k));
@@ -134,9 +134,9 @@ static void fetch_out(const mm_rows *r, size_t ldc, uint32_t n0, uint32_t n)
     }
 }
 
-/* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one another,
- * so that what waits in c is still near when it is added to (rows of logits lie 192 KiB apart and
- * share a cache set), and what comes next is fetched meanwhile. */
+/* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one
+ * another, so that what waits in c is still near when it is added to (rows of logits lie 192 KiB
+ * apart and share a cache set), and what comes next is fetched meanwhile. */
 static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, float *turned,
                           uint32_t k0, uint32_t k1, uint32_t p)
 {
