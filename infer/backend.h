@@ -308,7 +308,7 @@ struct fm_backend {
 
 /* The CPU backend in mode "exact", "fast" or "bf16", which trains with the large products' operands
  * rounded (FM_EUNSUPPORTED names others). pool is borrowed and
- * must outlive it; NULL = this thread. Weights made by one backend serve another of the same mode. */
+ * must outlive it; NULL = this thread. Weights made by one backend serve any of that mode. */
 FM_CHECKED fm_status fm_backend_open(fm_backend **out, const char *mode, fm_pool *pool);
 /* The naive oracle with the same table (double sums where a tolerance is tested; tests only). */
 FM_CHECKED fm_status fm_backend_cpu_ref(fm_backend **out);

@@ -339,13 +339,13 @@ static fm_status load_vector(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
     return rc;
 }
 
-/* The bytes of the tensor are what the backend computes with: float32 vectors, and where the backend
- * reads the factors of adapters as f32 [n, k] (backend.h, weight_floats) those. */
+/* The bytes of the tensor are what the backend computes with: float32 vectors, and the factors of
+ * adapters where it reads them as f32 [n, k] (backend.h, weight_floats). */
 static bool used_as_stored(const fmi_weights *c, const fmi_cached *w, const fm_entry *e)
 {
     return c->be->host_visible && e->dtype == FM_F32 &&
-           (w->form == FMI_VECTOR || ((w->form == FMI_LORA_A || w->form == FMI_LORA_B) &&
-                                      c->be->weight_floats));
+           (w->form == FMI_VECTOR ||
+            ((w->form == FMI_LORA_A || w->form == FMI_LORA_B) && c->be->weight_floats));
 }
 
 /* w over bytes that stay where they are. */

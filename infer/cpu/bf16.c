@@ -2,7 +2,7 @@
  *
  * Weights are pairs of bf16 in mode fast's layout, and linear and products are mode fast's for that
  * type. linear_dx and linear_dw have a driver of their own on the same kernel: rows and columns are
- * packed as pairs along the dimension that is summed, in blocks of BLOCK (KERNELS.md has the order).
+ * packed as pairs along the dimension that is summed, in blocks (KERNELS.md has the order).
  * Factors of low-rank terms stay float32; everything else is mode exact's. */
 #include "infer/cpu/fast.h"
 
@@ -17,6 +17,7 @@
 #define WHOLE_K 4096u      /* beyond, never */
 #define BLOCK_ROWS 512u    /* rows packed at a time */
 #define SHARED_ROWS 1024u  /* likewise where panels are made on the way */
+#define TURN_PAIRS 64u     /* turned at a time: 8 KiB of a panel */
 #define SMALL_WORK 20000u  /* multiplications; less is shorter than waking a thread */
 
 static uint32_t pairs_of(uint32_t k)
@@ -47,7 +48,7 @@ typedef struct product {
     uint32_t row_parts, panel_parts;
 } product;
 
-/* Columns at .. at + width of w [n, k] for rows n0 .. n0 + n (n0 even) as pairs along n, 32 apart. */
+/* Columns at .. at + width of w [n, k] for rows n0 .. n0 + n (n0 even) as pairs along n. */
 static void turn(uint32_t *dst, const fm_weight *w, uint32_t n0, uint32_t n, uint32_t at,
                  uint32_t width)
 {
@@ -262,7 +263,8 @@ typedef struct pack_job {
     fm_dtype dtype; /* and, where floats is NULL */
     const unsigned char *src;
     size_t row_bytes;
-    float *scratch; /* NULL: the worker's */
+    float *scratch;   /* NULL: the worker's */
+    uint32_t *turned; /* panels of W^T, made on the way from floats; or NULL */
 } pack_job;
 
 static size_t pack_floats(uint32_t k)
@@ -287,7 +289,9 @@ static fm_status round_rows(const pack_job *j, uint32_t first, uint32_t n, float
             rc = fm_to_f32(row, j->dtype, src, j->k);
         if (rc < 0)
             return rc;
-        j->kern->round_row(dst, j->floats ? j->floats + (size_t)(first + i) * j->k : row, j->k, kp);
+        j->cpu->train->round(dst, j->floats ? j->floats + (size_t)(first + i) * j->k : row, j->k);
+        if (kp > j->k)
+            dst[j->k] = 0;
     }
     return FM_OK;
 }
@@ -313,7 +317,13 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
         if (n < wide)
             memset(dst, 0, (size_t)wide * depth * sizeof *dst);
         /* Words are moved, whatever they are. */
-        j->cpu->kern->transpose((float *)(void *)dst, wide, pairs, depth, n, depth);
+        for (uint32_t k0 = 0; k0 < depth; k0 += TURN_PAIRS)
+            j->cpu->kern->transpose((float *)(void *)(dst + (size_t)k0 * wide), wide, pairs + k0,
+                                    depth, n, FM_MIN(TURN_PAIRS, depth - k0));
+        for (uint32_t c = 0; j->turned && c < j->k; c += FMI_WIDE)
+            j->cpu->train->pairs(
+                j->turned + (size_t)c * pairs_of(j->n) + (size_t)first / 2 * FMI_WIDE, FMI_WIDE,
+                j->floats + (size_t)first * j->k + c, j->k, FM_MIN(FMI_WIDE, j->k - c), n);
     }
     return FM_OK;
 }
@@ -378,34 +388,22 @@ static uint64_t op_bytes(const fm_weight *w)
     return sizeof(fmi_fast_weight) + outputs * pairs_of(w->k) * 4 + w->for_dx_bytes;
 }
 
-/* Panels of W^T, from float32 rows of W or (rows NULL) from its panels. */
-typedef struct turn_job {
-    fmi_cpu *cpu;
-    fm_weight *w;
-    const float *rows;
-} turn_job;
-
+/* Panels of W^T from those of W. */
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
-    const turn_job *t = ctx;
-    const fm_weight *w = t->w;
+    const fm_weight *w = ctx;
     uint32_t *turned = w->for_dx;
 
     (void)worker;
     for (size_t p = begin; p < end; p++) {
         uint32_t at = (uint32_t)p * FMI_WIDE, width = FM_MIN(w->k - at, FMI_WIDE);
-        uint32_t *dst = turned + (size_t)at * pairs_of(w->n);
-        if (t->rows)
-            t->cpu->train->pairs(dst, FMI_WIDE, t->rows + at, w->k, width, w->n);
-        else
-            turn(dst, w, 0, w->n, at, width);
+        turn(turned + (size_t)at * pairs_of(w->n), w, 0, w->n, at, width);
     }
     return FM_OK;
 }
 
 static fm_status op_for_dx(fm_backend *be, fm_weight *w)
 {
-    turn_job t = {.cpu = fmi_cpu_of(be), .w = w};
     uint64_t bytes = (uint64_t)panels_of(w->k) * FMI_WIDE * pairs_of(w->n) * 4;
 
     fm_assert(w->role == FM_ROLE_LINEAR);
@@ -414,9 +412,10 @@ static fm_status op_for_dx(fm_backend *be, fm_weight *w)
     w->for_dx = fm_aligned_alloc(64, bytes);
     if (!w->for_dx)
         return FM_ENOMEM;
-    memset(w->for_dx, 0, bytes); /* columns beyond k */
+    if (w->k % FMI_WIDE != 0) /* columns beyond k */
+        memset(w->for_dx, 0, bytes);
     w->for_dx_bytes = bytes;
-    return fm_pool_run(t.cpu->pool, panels_of(w->k), 4, turn_panels, &t);
+    return fm_pool_run(fmi_cpu_of(be)->pool, panels_of(w->k), 4, turn_panels, w);
 }
 
 static void op_update(fm_backend *be, fm_weight *w, const float *src)
@@ -427,12 +426,11 @@ static void op_update(fm_backend *be, fm_weight *w, const float *src)
                     .n = w->n,
                     .k = w->k,
                     .image = (uint32_t *)(void *)w->panel,
-                    .floats = src};
+                    .floats = src,
+                    .turned = w->for_dx};
 
     fm_assert(w->own && w->role == FM_ROLE_LINEAR);
-    fmi_run(cpu, panels_of(w->n), 4, pack_panels, &job);
-    if (w->for_dx)
-        fmi_run(cpu, panels_of(w->k), 4, turn_panels, &(turn_job){cpu, w, src});
+    fmi_run(cpu, panels_of(w->n), 1, pack_panels, &job);
 }
 
 fm_status fmi_cpu_open_bf16(fm_backend **out, fm_pool *pool, const char *isa)

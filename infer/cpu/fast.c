@@ -83,7 +83,7 @@ fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
 
     *out = NULL;
     if (!choice.kern)
-        return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels for bf16", isa);
+        return fm_fail(FM_EUNSUPPORTED, "this CPU or build has no %s kernels", isa);
     rc = fmi_cpu_open_isa(&be, pool, choice.exact);
     if (rc < 0)
         return rc;

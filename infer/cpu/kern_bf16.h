@@ -11,6 +11,12 @@ FMI_INLINE uint32_t bits_of_bf16(float v)
     return (u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : rounded;
 }
 
+static void k_round(uint16_t *dst, const float *src, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = (uint16_t)bits_of_bf16(src[i]);
+}
+
 static void k_pairs(uint32_t *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
                     uint32_t k)
 {

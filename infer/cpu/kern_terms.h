@@ -218,17 +218,17 @@ typedef void (*thin_fn)(const float *a, size_t lda, const float *b, size_t ldb, 
     {                                                                                              \
         thin_tile8(m, true, a, lda, b, ldb, kc, o);                                                \
     }
-/* clang-format off: it takes the instances for one endless statement */
-THIN(1, 1)
-THIN(2, 1)
-THIN(3, 1) THIN(4, 1) THIN(5, 1) THIN(6, 1) THIN8(1) THIN8(2) THIN8(3) THIN8(4) THIN8(5) THIN8(6)
+/* The formatter takes the instances for one endless statement. */
+/* clang-format off */
+THIN(1, 1) THIN(2, 1) THIN(3, 1) THIN(4, 1) THIN(5, 1) THIN(6, 1)
+THIN8(1) THIN8(2) THIN8(3) THIN8(4) THIN8(5) THIN8(6)
 #if defined(THIN_ROWS_32)
-    THIN(7, 1) THIN(8, 1) THIN(9, 1) THIN(10, 1) THIN(11, 1) THIN(12, 1) THIN(1, 2) THIN(2, 2)
-        THIN(3, 2) THIN(4, 2) THIN(5, 2) THIN(6, 2) THIN(7, 2) THIN(8, 2) THIN(9, 2) THIN(10, 2)
-            THIN(11, 2) THIN(12, 2)
+THIN(7, 1) THIN(8, 1) THIN(9, 1) THIN(10, 1) THIN(11, 1) THIN(12, 1)
+THIN(1, 2) THIN(2, 2) THIN(3, 2) THIN(4, 2) THIN(5, 2) THIN(6, 2)
+THIN(7, 2) THIN(8, 2) THIN(9, 2) THIN(10, 2) THIN(11, 2) THIN(12, 2)
 #endif
 #if THIN_ROWS_8 == 12
-                THIN8(7) THIN8(8) THIN8(9) THIN8(10) THIN8(11) THIN8(12)
+THIN8(7) THIN8(8) THIN8(9) THIN8(10) THIN8(11) THIN8(12)
 #endif
 #undef THIN
 #undef THIN8
@@ -236,12 +236,11 @@ THIN(3, 1) THIN(4, 1) THIN(5, 1) THIN(6, 1) THIN8(1) THIN8(2) THIN8(3) THIN8(4) 
 #define MORE(name, w)                                                                              \
     name##_7##w, name##_8##w, name##_9##w, name##_10##w, name##_11##w, name##_12##w
 
-                    static const thin_fn thin16[2][THIN_ROWS_16 + 1] = {
+static const thin_fn thin16[2][THIN_ROWS_16 + 1] = {
 #if THIN_ROWS_16 == 12
-                        {NULL, SIX(thin, _1), MORE(thin, _1)},
-                        {NULL, SIX(thin_t, _1), MORE(thin_t, _1)}
+    {NULL, SIX(thin, _1), MORE(thin, _1)}, {NULL, SIX(thin_t, _1), MORE(thin_t, _1)}
 #else
-        {NULL, SIX(thin, _1)}, {NULL, SIX(thin_t, _1)}
+    {NULL, SIX(thin, _1)}, {NULL, SIX(thin_t, _1)}
 #endif
 };
 static const thin_fn thin8[2][THIN_ROWS_8 + 1] = {
@@ -252,8 +251,8 @@ static const thin_fn thin8[2][THIN_ROWS_8 + 1] = {
 #endif
 };
 #if defined(THIN_ROWS_32)
-static const thin_fn thin32[2][THIN_ROWS_32 + 1] = {{NULL, SIX(thin, _2), MORE(thin, _2)},
-                                                    {NULL, SIX(thin_t, _2), MORE(thin_t, _2)}};
+static const thin_fn thin32[2][THIN_ROWS_32 + 1] = {
+    {NULL, SIX(thin, _2), MORE(thin, _2)}, {NULL, SIX(thin_t, _2), MORE(thin_t, _2)}};
 #endif
 #undef SIX
 #undef MORE

@@ -20,4 +20,5 @@
 #define FMI_ISA "generic"
 #endif
 
-const fmi_train_kern FMI_TABLE = {.isa = FMI_ISA, .thin = k_thin, .pairs = k_pairs};
+const fmi_train_kern FMI_TABLE = {
+    .isa = FMI_ISA, .thin = k_thin, .round = k_round, .pairs = k_pairs};

@@ -26,6 +26,7 @@ typedef struct fmi_train_kern {
     const char *isa;
     /* Per element a chain of fmaf over ascending k from +0, times alpha, then added to c. */
     void (*thin)(const fmi_thin *t);
+    void (*round)(uint16_t *dst, const float *src, size_t n); /* to bf16, to nearest even */
     /* dst[i * ld_dst + j] = bf16 of rows 2 i (low half) and 2 i + 1 of src [k, n], to nearest even;
      * an odd k is padded with 0. */
     void (*pairs)(uint32_t *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,

@@ -15,6 +15,7 @@
 #define WHOLE_FEW_K 2730u /* and up to here where few rows let weights stream: */
 #define WHOLE_FLOATS (128u << 10)
 #define BLOCK_ROWS 512u /* rows that share the passing panels; they stream from L3 */
+#define TURN_K 64u      /* k turned at a time: 8 KiB of a panel */
 #define FEW_ROWS 48u    /* below, weights stream and nothing else counts */
 #define LORA_ROWS 256u  /* rows whose x A^T waits in scratch */
 #define LORA_FEW 2u     /* up to here factors are not packed */
@@ -55,8 +56,8 @@ static uint32_t panels_of(uint32_t n)
     return (n + FMI_PANEL - 1) / FMI_PANEL;
 }
 
-/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows pass;
- * a weight then is read in strides, once for each block of rows. Few rows: once, in one direction. */
+/* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows
+ * pass; a weight is then read in strides, once a block of rows. Few rows: once, in order. */
 static bool mm_whole_k(mm_b kind, uint32_t m, uint32_t k)
 {
     return kind == MM_PANELS && (k <= WHOLE_K || (k <= WHOLE_FEW_K && m <= WHOLE_FLOATS / k));
@@ -133,9 +134,9 @@ static void fetch_out(const mm_rows *r, size_t ldc, uint32_t n0, uint32_t n)
     }
 }
 
-/* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one another,
- * so that what waits in c is still near when it is added to (rows of logits lie 192 KiB apart and
- * share a cache set), and what comes next is fetched meanwhile. */
+/* Packed rows against one panel for k0 .. k1. With many rows a tile's blocks of k follow one
+ * another, so that what waits in c is still near when it is added to (rows of logits lie 192 KiB
+ * apart and share a cache set), and what comes next is fetched meanwhile. */
 static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, float *turned,
                           uint32_t k0, uint32_t k1, uint32_t p)
 {
@@ -251,6 +252,7 @@ typedef struct pack_job {
     size_t row_bytes;
     const float *floats; /* or the rows as they are, and none of the three above */
     float *rows;         /* scratch: FMI_PANEL * k */
+    float *turned;       /* panels of W^T, made on the way; or NULL */
 } pack_job;
 
 static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -271,8 +273,13 @@ static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worke
         }
         if (n < FMI_PANEL)
             memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
-        j->kern->transpose(dst, FMI_PANEL, j->floats ? j->floats + p * FMI_PANEL * k : rows, k, n,
-                           k);
+        const float *from = j->floats ? j->floats + p * FMI_PANEL * k : rows;
+        for (uint32_t k0 = 0; k0 < k; k0 += TURN_K)
+            j->kern->transpose(dst + (size_t)k0 * FMI_PANEL, FMI_PANEL, from + k0, k, n,
+                               FM_MIN(TURN_K, k - k0));
+        for (uint32_t c = 0; j->turned && c < k; c += FMI_PANEL)
+            j->kern->copy_panel(j->turned + (size_t)c * j->n + p * FMI_PANEL * FMI_PANEL, from + c,
+                                k, FM_MIN(FMI_PANEL, k - c), n);
     }
     return FM_OK;
 }
@@ -391,11 +398,10 @@ static uint64_t op_weight_bytes(const fm_weight *w)
     return sizeof *w + rows * w->k * sizeof(float) + w->for_dx_bytes;
 }
 
-/* Panels of W^T, from rows of W or (rows NULL) from its panels: 32 x 32 squares turned. */
+/* Panels of W^T from those of W: 32 x 32 squares turned. */
 typedef struct turn_job {
     fmi_cpu *cpu;
     fm_weight *w;
-    const float *rows;
 } turn_job;
 
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -408,11 +414,7 @@ static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worke
     (void)worker;
     for (size_t p = begin; p < end; p++) {
         uint32_t at = (uint32_t)p * FMI_PANEL, width = FM_MIN(w->k - at, FMI_PANEL);
-        float *dst = turned + p * FMI_PANEL * w->n;
-        if (t->rows)
-            t->cpu->kern->copy_panel(dst, t->rows + at, w->k, width, w->n);
-        else
-            pack_turned(&j, dst, 0, w->n, at, width);
+        pack_turned(&j, turned + p * FMI_PANEL * w->n, 0, w->n, at, width);
     }
     return FM_OK;
 }
@@ -428,7 +430,8 @@ static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
     w->for_dx = fm_aligned_alloc(64, bytes);
     if (!w->for_dx)
         return FM_ENOMEM;
-    memset(w->for_dx, 0, bytes); /* columns beyond k */
+    if (w->k % FMI_PANEL != 0) /* columns beyond k */
+        memset(w->for_dx, 0, bytes);
     w->for_dx_bytes = bytes;
     return fm_pool_run(t.cpu->pool, panels_of(w->k), 4, turn_panels, &t);
 }
@@ -436,12 +439,15 @@ static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
 static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
-    pack_job job = {.kern = cpu->kern, .panel = w->panel, .n = w->n, .k = w->k, .floats = src};
+    pack_job job = {.kern = cpu->kern,
+                    .panel = w->panel,
+                    .n = w->n,
+                    .k = w->k,
+                    .floats = src,
+                    .turned = w->for_dx};
 
     fm_assert(w->own && w->role == FM_ROLE_LINEAR);
-    fmi_run(cpu, w->panels, 4, pack_panels, &job);
-    if (w->for_dx)
-        fmi_run(cpu, panels_of(w->k), 4, turn_panels, &(turn_job){cpu, w, src});
+    fmi_run(cpu, w->panels, 1, pack_panels, &job);
 }
 
 static const float *op_weight_floats(const fm_weight *w)

@@ -28,7 +28,7 @@ typedef struct terms {
     size_t x, y, u, dy, da, db; /* floats that all terms take of each; dx as x */
 } terms;
 
-/* dim: count, then for each in, out, r, m, room beyond each row, flags. Twice: to count, to place. */
+/* dim: count, then for each in, out, r, m, room after a row, flags. Twice: to count, to place. */
 static void place(terms *l, const uint32_t *dim, fm_term base)
 {
     *l = (terms){.count = dim[0]};
