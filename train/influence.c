@@ -55,6 +55,9 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
         rc = fm_model_load(&b->model, e, b->stem, p, "gradients");
     if (rc == FM_OK)
         rc = fmi_net_init(&b->net, be, fm_model_arch(b->model), b->model);
+    if (rc == FM_OK && !b->net.outer[FMI_HEAD].w)
+        rc = fm_fail(FM_EUNSUPPORTED, "%s has no language head: no gradient of its next token",
+                     b->net.arch.family);
     return rc;
 }
 

@@ -54,28 +54,29 @@ FMI_INLINE void score_tile(const uint32_t rows, const uint32_t vecs, float *scor
 
 FMI_INLINE void score_rows(const uint32_t rows, const uint32_t vecs, float *score, size_t ld,
                            const float *q, size_t q_stride, const float *const *kpage,
-                           uint32_t pages, uint32_t hd, float scale)
+                           uint32_t count, uint32_t hd, float scale)
 {
     uint32_t at = 0;
 
-    for (; at + vecs <= 2 * pages; at += vecs)
+    for (; at + vecs <= count; at += vecs)
         score_tile(rows, vecs, score, ld, q, q_stride, kpage, at, hd, scale);
-    for (; at < 2 * pages; at++)
+    for (; at < count; at++)
         score_tile(rows, 1, score, ld, q, q_stride, kpage, at, hd, scale);
 }
 
+/* Of `count` vectors of sixteen positions from the first page on. */
 static void scores(float *score, size_t ld, const float *q, size_t q_stride, uint32_t rows,
-                   const float *const *kpage, uint32_t pages, uint32_t hd, float scale)
+                   const float *const *kpage, uint32_t count, uint32_t hd, float scale)
 {
     if (rows == 1)
-        score_rows(1, ATTN_SUMS > 8 ? 8 : ATTN_SUMS, score, ld, q, q_stride, kpage, pages, hd,
+        score_rows(1, ATTN_SUMS > 8 ? 8 : ATTN_SUMS, score, ld, q, q_stride, kpage, count, hd,
                    scale);
     else if (rows == 2)
-        score_rows(2, ATTN_SUMS / 2, score, ld, q, q_stride, kpage, pages, hd, scale);
+        score_rows(2, ATTN_SUMS / 2, score, ld, q, q_stride, kpage, count, hd, scale);
     else if (rows == 3)
-        score_rows(3, ATTN_SUMS / 4, score, ld, q, q_stride, kpage, pages, hd, scale);
+        score_rows(3, ATTN_SUMS / 4, score, ld, q, q_stride, kpage, count, hd, scale);
     else
-        score_rows(4, ATTN_SUMS / 4, score, ld, q, q_stride, kpage, pages, hd, scale);
+        score_rows(4, ATTN_SUMS / 4, score, ld, q, q_stride, kpage, count, hd, scale);
 }
 
 typedef struct mix {
@@ -186,7 +187,7 @@ static void k_attention(const fmi_attn *job)
                  .hd = job->hd,
                  .divide = true};
         scores(job->score, ld, job->q + g * job->q_stride, job->q_stride, rows, job->kpage + base,
-               pages, job->hd, job->scale);
+               2 * pages, job->hd, job->scale);
         for (uint32_t r = 0; r < rows; r++) {
             float *s = job->score + r * ld;
             if (job->softcap > 0.0f)
@@ -383,11 +384,11 @@ static void span_scores(const fmi_attn_seq *s, float *score, size_t ld, const fl
 {
     uint32_t skip = (uint32_t)(fmi_attn_padded(s->virt) / FMI_PANEL);
     uint32_t base = own_first(s, row) / FMI_PANEL;
-    uint32_t pages = (own_end(s, row + rows - 1) + FMI_PANEL - 1) / FMI_PANEL - base;
+    uint32_t count = (own_end(s, row + rows - 1) + VF_LANES - 1) / VF_LANES - 2 * base;
 
     if (skip)
-        scores(score, ld, x, ldx, rows, page, skip, s->hd, scale);
-    scores(score + (size_t)(skip + base) * FMI_PANEL, ld, x, ldx, rows, page + skip + base, pages,
+        scores(score, ld, x, ldx, rows, page, (s->virt + VF_LANES - 1) / VF_LANES, s->hd, scale);
+    scores(score + (size_t)(skip + base) * FMI_PANEL, ld, x, ldx, rows, page + skip + base, count,
            s->hd, scale);
 }
 
@@ -576,13 +577,11 @@ static void k_attn_spread(const fmi_attn_seq *s, uint32_t head, uint32_t row, ui
     spread_range(&v, first, end);
 }
 
-/* n rows as pages of [hd, 32]; what the last page has beyond them is 0. */
+/* n rows as pages of [hd, 32]; what the last page has beyond them is never used. */
 static void k_attn_pages(float *dst, const float *src, size_t ld, uint32_t n, uint32_t hd)
 {
     for (; n > 0; src += FMI_PANEL * ld, dst += (size_t)FMI_PANEL * hd) {
         uint32_t some = less(n, FMI_PANEL);
-        if (some < FMI_PANEL)
-            memset(dst, 0, (size_t)FMI_PANEL * hd * sizeof *dst);
         k_transpose(dst, FMI_PANEL, src, ld, some, hd);
         n -= some;
     }

@@ -3,7 +3,7 @@
 
 usage: make_grads.py ARCH_DIR OUT.json        made with torch 2.15, transformers 5.23
 
-Of each family: loss (mean cross entropy of the next token of input_ids, the first 5 labels masked) and of every tensor of
+Of an encoder: loss, the sum of its last states with the first pattern of signs. Of the others: loss (mean cross entropy of the next token of input_ids, the first 5 labels masked) and of every tensor of
 model.safetensors [norm, d0, d1, d2, d3]: the gradient's Euclidean norm and its sums with four patterns of signs. Sign k of element i is
 bit 7 k of h(i): x = i * 2654435761; x ^= x >> 15; x *= 2246822519; x ^= x >> 13, modulo 2^32; 1 means minus. Sums in double."""
 import json, os, sys
@@ -51,6 +51,11 @@ for family in sorted(os.listdir(root)):
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type == "roberta":
+        model = tf.AutoModel.from_pretrained(d, attn_implementation="eager", dtype=torch.float32, add_pooling_layer=False).eval()
+        h = model(input_ids=load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]).last_hidden_state
+        loss = (h.double().flatten() * torch.from_numpy(signs(h.numel())[0])).sum()
+        loss.backward()
+        out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(g)] for n, g in sorted(named(model))}}
         continue
     model = tf.AutoModelForCausalLM.from_pretrained(d, attn_implementation="eager", dtype=torch.float32).eval()
     ids = load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]
