@@ -32,12 +32,29 @@ static void plan_slot(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, 
     s->up = take(base, at, m * a->inter);
 }
 
-static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
+static void one_slot(const void *ctx, fmi_slot *s, float *base, uint64_t *at, uint64_t m)
+{
+    plan_slot(s, base, at, ctx, m);
+}
+
+/* Some rows are saved by fewer layers than others. Experts' rows stand in another order. */
+static bool shares(const fmi_pass *p, uint32_t slots)
+{
+    return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && p->saved[0] < p->cap.rows;
+}
+
+static fm_status plan_slots(fmi_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
     uint32_t slots = FM_MAX(a->layers - p->lowest, 1u);
     uint64_t m = p->cap.rows;
 
+    if (shares(p, slots)) {
+        fm_status rc = fmi_plan_shared(p, slots, base, at, one_slot, a);
+        for (uint32_t i = 0; i < slots; i++)
+            p->slot[i].xin = take(base, at, m * a->hidden);
+        return rc;
+    }
     for (uint32_t i = 0; i < slots; i++) {
         if (i > 0 && p->recompute)
             p->slot[i] = p->slot[0];
@@ -45,6 +62,7 @@ static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
             plan_slot(&p->slot[i], base, at, a, m);
         p->slot[i].xin = take(base, at, m * a->hidden);
     }
+    return FM_OK;
 }
 
 static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
@@ -70,14 +88,14 @@ static void plan_gradients(fmi_pass *p, float *base, uint64_t *at)
     p->dv = take(base, at, m * kv);
 }
 
-uint64_t fmi_pass_plan(fmi_pass *p, float *base)
+fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats)
 {
     const fm_arch *a = &p->arch;
     uint64_t m = p->cap.rows;
     uint64_t r = p->cap.labels;
     uint64_t at = 0;
 
-    plan_slots(p, base, &at);
+    fm_status rc = plan_slots(p, base, &at);
     p->xout = take(base, &at, m * a->hidden);
     p->h = take(base, &at, m * a->hidden);
     p->act = take(base, &at, m * a->inter);
@@ -92,7 +110,8 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     p->loss = take(base, &at, r);
     p->cos = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
     p->sin = take(base, &at, (uint64_t)p->cap.longest * (a->head_dim / 2));
-    return at;
+    *floats = at;
+    return rc;
 }
 
 uint64_t fmi_lane_plan(fmi_lane *lane, float *base)
