@@ -588,7 +588,7 @@ static void leave(const char *name, const fm_tree *tree, const fm_provider *p, b
     fm_json *all = fm_json_new_array();
     fm_buf text;
 
-    if (!out) {
+    if (!out || !*out) {
         fm_json_free(all);
         return;
     }
