@@ -215,8 +215,8 @@ FM_CHECKED fm_status fmi_head_logits(fmi_pass *p, fmi_lane *lane, uint32_t at, u
 /* pass_plan.c: sizes, once to measure and once to carve. */
 FM_CHECKED fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats);
 uint64_t fmi_lane_plan(fmi_lane *lane, float *base);
-/* pass_share.c: slots of which the rows that a layer does not save lie where the next layer's will be
- * written. plan: a slot of m rows, each field m times as wide as a row's. */
+/* pass_share.c: slots of which the rows that a layer does not save lie where the next layer's will
+ * be written. plan: a slot of m rows, each field m times as wide as a row's. */
 typedef void (*fmi_plan_slot_fn)(const void *ctx, fmi_slot *s, float *base, uint64_t *at,
                                  uint64_t m);
 FM_CHECKED fm_status fmi_plan_shared(fmi_pass *p, uint32_t slots, float *base, uint64_t *at,
