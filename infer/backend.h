@@ -290,10 +290,10 @@ struct fm_backend {
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
                           const int32_t *label, uint32_t m, uint32_t v, float dloss);
     /* Of logits z and a teacher's t (both [m,v]), with w = weight and T = temperature:
-     * loss[i] = (1 - w) * -log softmax(z)[label] + w T^2 KL(softmax(t / T) || softmax(z / T)) (Hinton
-     * et al. 2015); z becomes dloss times its gradient, (1 - w) (softmax(z) - onehot) + w T
-     * (softmax(z / T) - softmax(t / T)): exactly 0 for w = 1 and equal rows, cross_entropy's bits for
-     * w = 0. Loss and row are 0 where label < 0. */
+     * loss[i] = (1 - w) * -log softmax(z)[label] + w T^2 KL(softmax(t / T) || softmax(z / T))
+     * (Hinton et al. 2015); z becomes dloss times its gradient, (1 - w) (softmax(z) - onehot) + w T
+     * (softmax(z / T) - softmax(t / T)): exactly 0 for w = 1 and equal rows, cross_entropy's bits
+     * for w = 0. Loss and row are 0 where label < 0. */
     void (*distill)(fm_backend *be, float *loss, float *logits, size_t ld, const float *teacher,
                     size_t ldt, const int32_t *label, uint32_t m, uint32_t v, float temperature,
                     float weight, float dloss);

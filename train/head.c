@@ -3,8 +3,8 @@
  * The picked rows of all lanes are gathered and normed together. Those of objectives over tokens go
  * through the language head, a chunk of rows at a time: logits become their own gradient in place.
  * An objective whose rows' weights follow from all of their losses (DPO) gets the gradient of unit
- * weights, which is scaled by rows where the head is frozen; where it trains, the head runs once more
- * with the weights known. Objectives over states get them as they are. */
+ * weights, which is scaled by rows where the head is frozen; where it trains, the head runs once
+ * more with the weights known. Objectives over states get them as they are. */
 #include "train/pass.h"
 
 const fmi_objective fmi_next_token = {.name = "next_token", .head = true};

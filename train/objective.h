@@ -34,8 +34,8 @@ size_t fmi_infonce_work(uint32_t n, uint32_t cands, uint32_t h);
 void fmi_infonce_run(fmi_infonce *c);
 
 /* ---- preferences: DPO (Rafailov et al. 2023) of one pair ----
- * margin: log-probability of the chosen answer over the rejected one under the policy, less the same
- * under the reference. Returns -log sigmoid(beta margin); *slope: its derivative by margin. */
+ * margin: log-probability of the chosen answer over the rejected one under the policy, less the
+ * same under the reference. Returns -log sigmoid(beta margin); *slope: its derivative by margin. */
 double fmi_dpo_loss(double margin, double beta, double *slope);
 
 /* ---- at work: what a lane's objective needs beside the lane ---- */

@@ -144,31 +144,47 @@ static fm_status host_memory(fmi_pass *p)
     p->head_part = fm_calloc(p->room, sizeof(*p->head_part));
     p->product = fm_calloc(p->room * 3, sizeof(*p->product));
     p->slot = fm_calloc(slots, sizeof(*p->slot));
+    p->saved = fm_calloc(slots, sizeof(*p->saved));
     p->seq = fm_calloc(p->cap.seqs, sizeof(*p->seq));
     p->host = fm_calloc(FM_MAX(p->cap.rows, p->cap.labels), sizeof(*p->host));
     p->host_loss = fm_calloc(p->cap.labels, sizeof(float));
     p->host_weigh = fm_calloc(p->cap.labels, sizeof(float));
-    bool all = p->lane && p->part && p->head_part && p->product && p->slot && p->seq && p->host &&
-               p->host_loss && p->host_weigh;
+    bool all = p->lane && p->part && p->head_part && p->product && p->slot && p->saved && p->seq &&
+               p->host && p->host_loss && p->host_weigh;
     return all ? FM_OK : FM_ENOMEM;
+}
+
+/* Rows of all lanes that train in a slot's layer or below it, as far as they fit in a pass. */
+static void count_saved(fmi_pass *p, fmi_lane *const *lane, size_t n)
+{
+    uint32_t slots = FM_MAX(p->arch.layers - p->lowest, 1u);
+
+    for (uint32_t i = 0; i < slots; i++) {
+        uint64_t rows = 0;
+        for (size_t k = 0; k < n; k++)
+            rows += lane[k]->first <= p->lowest + i ? lane[k]->most.rows : 0;
+        rows = (FM_MIN(rows, (uint64_t)p->cap.rows) + 15) / 16 * 16;
+        p->saved[i] = (uint32_t)rows;
+    }
 }
 
 static fm_status device_memory(fmi_pass *p)
 {
     void *mem = NULL;
 
-    if (p->arch.sw.experts > 0) {
-        fm_status made = fmi_moe_new(p, FM_MAX(p->arch.layers - p->lowest, 1u));
-        if (made < 0)
-            return made;
-    }
-    p->floats = fmi_pass_plan(p, NULL);
-    fm_status rc = p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float));
+    fm_status rc = FM_OK;
+    if (p->arch.sw.experts > 0)
+        rc = fmi_moe_new(p, FM_MAX(p->arch.layers - p->lowest, 1u));
+    if (rc == FM_OK)
+        rc = fmi_pass_plan(p, NULL, &p->floats);
+    if (rc == FM_OK)
+        rc = p->be->alloc(p->be, &mem, (size_t)p->floats * sizeof(float));
     if (rc < 0)
         return rc;
     p->mem = mem;
-    (void)fmi_pass_plan(p, p->mem);
-    rc = plan_indexes(p);
+    rc = fmi_pass_plan(p, p->mem, &p->floats);
+    if (rc == FM_OK)
+        rc = plan_indexes(p);
     if (rc == FM_OK)
         rc = fmi_moe_ready(p);
     return rc == FM_OK ? put_rope(p) : rc;
@@ -205,8 +221,10 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
     p->chunk = (uint32_t)FM_MIN(fit, FM_MAX(cap->labels, 1u));
     if (rc == FM_OK)
         rc = host_memory(p);
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
+        count_saved(p, lane, n);
         rc = device_memory(p);
+    }
     if (rc < 0) {
         fmi_pass_free(p);
         return rc;
@@ -230,6 +248,7 @@ void fmi_pass_free(fmi_pass *p)
     fm_free(p->product);
     fm_free(p->term);
     fm_free(p->slot);
+    fm_free(p->saved);
     fm_free(p->seq);
     fm_free(p->host);
     fm_free(p->host_loss);

@@ -115,6 +115,8 @@ typedef struct fmi_slot { /* one layer's saved activations, [rows of the pass, .
     struct fmi_deal *deal;               /* which rows went to which expert (block_moe.c) */
 } fmi_slot;
 
+#define FMI_SLOT_FIELDS (offsetof(fmi_slot, deal) / sizeof(float *)) /* its pointers to floats */
+
 struct fmi_pass {
     fm_backend *be;
     fm_arch arch; /* shapes and switches, the same for all lanes */
@@ -132,6 +134,7 @@ struct fmi_pass {
     float *mem;
     uint64_t floats;
     fmi_slot *slot;            /* [layers - lowest], the layers below share the first */
+    uint32_t *saved;           /* [slots] rows that the layer's backward may need, times 16 */
     float *xout;               /* [M, H] after the last layer */
     float *h, *act;            /* [M, H], [M, I] */
     float *dx, *dh;            /* [M, H] */
@@ -261,8 +264,14 @@ FM_CHECKED fm_status fmi_head_logits(fmi_pass *p, fmi_lane *lane, uint32_t at, u
 
 /* pass_plan.c: sizes, once to measure and once to carve. */
 float *fmi_plan_take(float *base, uint64_t *at, uint64_t n); /* NULL base: measures */
-uint64_t fmi_pass_plan(fmi_pass *p, float *base);
+FM_CHECKED fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats);
 uint64_t fmi_lane_plan(fmi_lane *lane, float *base);
+/* pass_share.c: slots of which the rows that a layer does not save lie where the next layer's will
+ * be written. plan: a slot of m rows, each field m times as wide as a row's. */
+typedef void (*fmi_plan_slot_fn)(const void *ctx, fmi_slot *s, float *base, uint64_t *at,
+                                 uint64_t m);
+FM_CHECKED fm_status fmi_plan_shared(fmi_pass *p, uint32_t slots, float *base, uint64_t *at,
+                                     fmi_plan_slot_fn plan, const void *ctx);
 
 FM_END_DECLS
 #endif

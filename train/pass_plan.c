@@ -95,12 +95,29 @@ static void plan_slot(fmi_slot *s, float *base, uint64_t *at, const fm_arch *a, 
     s->mrstd = fmi_plan_take(base, at, m);
 }
 
-static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
+static void one_slot(const void *ctx, fmi_slot *s, float *base, uint64_t *at, uint64_t m)
+{
+    plan_slot(s, base, at, ctx, m, (kinds){.dense = true, .sparse = false});
+}
+
+/* Some rows are saved by fewer layers than others. Experts' rows stand in another order. */
+static bool shares(const fmi_pass *p, uint32_t slots)
+{
+    return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && p->saved[0] < p->cap.rows;
+}
+
+static fm_status plan_slots(fmi_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
     uint32_t slots = FM_MAX(a->layers - p->lowest, 1u);
     uint64_t m = p->cap.rows;
 
+    if (shares(p, slots)) {
+        fm_status rc = fmi_plan_shared(p, slots, base, at, one_slot, a);
+        for (uint32_t i = 0; i < slots; i++)
+            p->slot[i].xin = fmi_plan_take(base, at, m * a->hidden);
+        return rc;
+    }
     for (uint32_t i = 0; i < slots; i++) {
         if (i > 0 && p->recompute)
             p->slot[i] = p->slot[0];
@@ -108,6 +125,7 @@ static void plan_slots(fmi_pass *p, float *base, uint64_t *at)
             plan_slot(&p->slot[i], base, at, a, m, kinds_of(p, i));
         p->slot[i].xin = fmi_plan_take(base, at, m * a->hidden);
     }
+    return FM_OK;
 }
 
 /* Of a row: the dense layers', all chosen experts', the shared expert's. */
@@ -185,14 +203,14 @@ static void plan_extras(fmi_pass *p, float *base, uint64_t *at)
     *at = fmi_moe_plan(p, base, *at);
 }
 
-uint64_t fmi_pass_plan(fmi_pass *p, float *base)
+fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats)
 {
     const fm_arch *a = &p->arch;
     uint64_t m = p->cap.rows;
     uint64_t r = p->cap.labels;
     uint64_t at = 0;
 
-    plan_slots(p, base, &at);
+    fm_status rc = plan_slots(p, base, &at);
     p->xout = fmi_plan_take(base, &at, m * a->hidden);
     p->h = fmi_plan_take(base, &at, m * a->hidden);
     p->act = fmi_plan_take(base, &at, m * widest_inter(p));
@@ -206,7 +224,8 @@ uint64_t fmi_pass_plan(fmi_pass *p, float *base)
     p->taught = p->taught_rows ? fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab) : NULL;
     p->loss = fmi_plan_take(base, &at, r);
     plan_extras(p, base, &at);
-    return at;
+    *floats = at;
+    return rc;
 }
 
 uint64_t fmi_lane_plan(fmi_lane *lane, float *base)

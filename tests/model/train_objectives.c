@@ -356,6 +356,37 @@ static void both_ways_through_the_head_agree(void **state)
     fm_engine_free(e);
 }
 
+/* The reference's rows are saved by no layer: less memory than two lanes that train. */
+static void frozen_rows_are_not_saved(void **state)
+{
+    golden g;
+    one dpo, a, b;
+    fmi_pass *both = NULL;
+    fm_engine *e = ik_engine(1, 64);
+
+    (void)state;
+    golden_open(&g, case_of("dpo"));
+    one_run(&dpo, e, &g.p, &g.job);
+    g.job.config.objective = FM_OBJECTIVE_NEXT_TOKEN;
+    one_run(&a, e, &g.p, &g.job);
+    one_run(&b, e, &g.p, &g.job);
+    fmi_pass_size cap = dpo.pass->cap;
+    fmi_lane *lanes[] = {&a.child.lane, &b.child.lane};
+    tk_ok(fmi_pass_new(&both, a.child.net.be, lanes, 2, &cap, false));
+    /* A row is 116 floats of each of the two layers but its input; 16 rows are the unit. */
+    uint64_t layer = (cap.rows / 2 - 5) * 116 * sizeof(float);
+    print_message("%u rows with a reference: %llu bytes, as two that train: %llu\n", cap.rows,
+                  (unsigned long long)fmi_pass_bytes(dpo.pass),
+                  (unsigned long long)fmi_pass_bytes(both));
+    assert_true(fmi_pass_bytes(dpo.pass) + layer <= fmi_pass_bytes(both));
+    fmi_pass_free(both);
+    one_close(&dpo);
+    one_close(&a);
+    one_close(&b);
+    golden_close(&g);
+    fm_engine_free(e);
+}
+
 /* ==== distillation ==== */
 
 static void nothing_is_learnt_from_oneself(void **state)
@@ -557,7 +588,7 @@ static void leave(const char *name, const fm_tree *tree, const fm_provider *p, b
     fm_json *all = fm_json_new_array();
     fm_buf text;
 
-    if (!out) {
+    if (!out || !*out) {
         fm_json_free(all);
         return;
     }
@@ -722,6 +753,7 @@ int main(void)
         cmocka_unit_test(steps_equal_those_of_torch),
         cmocka_unit_test(dpo_begins_at_log_2),
         cmocka_unit_test(both_ways_through_the_head_agree),
+        cmocka_unit_test(frozen_rows_are_not_saved),
         cmocka_unit_test(nothing_is_learnt_from_oneself),
         cmocka_unit_test(mixed_objectives_in_one_pass_equal_solo_runs),
         cmocka_unit_test(held_out_examples_are_measured_and_change_nothing),
