@@ -102,8 +102,11 @@ int cmd_derive(cli *c, int argc, char **argv)
                           o.message || o.config_dir || o.set.count || o.suites.count))
         return cli_usage_error(c,
                                "-f FILE says itself what the children are; with it go only "
-                               "--mode, --no-gate, --log, --stop-after and those of checkpoints");
-    if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
+                               "--mode, --check-data, --no-gate, --log, --stop-after and those of "
+                               "checkpoints");
+    if (!o.name && o.how.check_data)
+        o.name = "data"; /* nothing is made */
+    if (!o.family_file && (!o.name || o.data.count == 0 || (n == 0) == !o.config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
     cli_catch_interrupts();
