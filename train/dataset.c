@@ -235,13 +235,15 @@ static fm_status load_text(loader *l, fm_span bytes)
 static fm_status load_objects(loader *l, fm_span bytes)
 {
     fm_json *whole = NULL;
+    bool lines = memchr(bytes.data, '\n', bytes.len) != NULL;
+    fm_status rc = lines ? fm_json_parse(&whole, bytes, l->r.what) : FM_ECORRUPT;
 
-    if (memchr(bytes.data, '\n', bytes.len) && fm_json_parse(&whole, bytes, l->r.what) == FM_OK) {
-        fm_status rc = add_record(l, whole);
-        fm_json_free(whole);
-        return rc;
-    }
-    return load_lines(l, bytes);
+    if (rc == FM_OK)
+        rc = add_record(l, whole);
+    else if (rc != FM_ENOMEM)
+        rc = load_lines(l, bytes);
+    fm_json_free(whole);
+    return rc;
 }
 
 static bool is_named(const char *what, const char *ending)
@@ -252,17 +254,18 @@ static bool is_named(const char *what, const char *ending)
 }
 
 /* Of a file named .txt: it is records only where its first line (or all of it) is JSON. */
-static bool reads_as_json(fm_span bytes)
+static fm_status reads_as_json(bool *json, fm_span bytes)
 {
     const uint8_t *end = memchr(bytes.data, '\n', bytes.len);
     fm_span line = fm_span_of(bytes.data, end ? (size_t)(end - bytes.data) : bytes.len);
     fm_json *v = NULL;
-    bool json =
-        fm_json_parse(&v, line, "text") == FM_OK || fm_json_parse(&v, bytes, "text") == FM_OK;
+    fm_status rc = fm_json_parse(&v, line, "text");
 
+    if (rc < 0 && rc != FM_ENOMEM)
+        rc = fm_json_parse(&v, bytes, "text");
+    *json = rc == FM_OK;
     fm_json_free(v);
-    fm_error_clear();
-    return json;
+    return rc == FM_ENOMEM ? rc : FM_OK; /* anything else: text */
 }
 
 /* bytes begin with what is no blank. */
@@ -279,11 +282,13 @@ static fm_status tell_format(fmi_data_file *f, fm_span bytes, const char *what)
                        "%s: is named as JSON, but begins with neither '{' nor '['; rename it to "
                        ".txt to train on it as text",
                        what);
-    if (json && !table && !(is_named(what, ".txt") && !reads_as_json(bytes))) {
+    if (json && is_named(what, ".txt"))
+        rc = reads_as_json(&json, bytes);
+    if (rc == FM_OK && json && !table) {
         f->format = bytes.data[0] == '[' ? FMI_FORMAT_JSON : FMI_FORMAT_JSONL;
         return FM_OK;
     }
-    if (!table && !is_named(what, ".txt")) {
+    if (rc == FM_OK && !table && !is_named(what, ".txt")) {
         rc = fmi_csv_header(&table, bytes, ',');
         if (rc == FM_OK && !table) {
             f->separator = '\t';

@@ -477,6 +477,8 @@ static void no_allocation_failure_is_mistaken(void **state)
         fm_objective objective;
     } file[] = {
         {"d", "text,label\nsome,x\nmore,y\n", FM_OBJECTIVE_CLASSIFY},
+        {"d.txt", "{\n\"text\":\"a\"}", FM_OBJECTIVE_NEXT_TOKEN},
+        {"d.txt", "[a text", FM_OBJECTIVE_NEXT_TOKEN},
         {"d", "{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":\"c\"}", FM_OBJECTIVE_DPO},
         {"d",
          "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"chosen\":\"b\",\"rejected\":"
