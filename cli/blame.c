@@ -411,7 +411,9 @@ static fm_status make_target(const blame *b, const fm_model *m, fm_example *targ
     }
     for (size_t i = 0; i < ids.count; i++)
         target->labels[i] = i < prompt ? -100 : ids.id[i];
-    target->len = (uint32_t)ids.count;
+    target->len = target->part_len[0] = (uint32_t)ids.count;
+    target->parts = 1;
+    target->klass = -1;
     target->ids = ids.id; /* taken */
     return FM_OK;
 }
