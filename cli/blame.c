@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/data.h"
 #include "infer/prompt.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
@@ -410,7 +411,9 @@ static fm_status make_target(const blame *b, const fm_model *m, fm_example *targ
     }
     for (size_t i = 0; i < ids.count; i++)
         target->labels[i] = i < prompt ? -100 : ids.id[i];
-    target->len = (uint32_t)ids.count;
+    target->len = target->part_len[0] = (uint32_t)ids.count;
+    target->parts = 1;
+    target->klass = -1;
     target->ids = ids.id; /* taken */
     return FM_OK;
 }
@@ -423,6 +426,19 @@ static bool trained_adapter(const blame *b)
     if (b->parent)
         fm_tree_range(b->parent, "adapters/", &parent_begin, &parent_end);
     return end - begin > parent_end - parent_begin;
+}
+
+/* A record's number says all where there is one file. */
+static char *preview_of(const fm_dataset *data, const fm_example *e)
+{
+    if (fm_dataset_files(data) == 1)
+        return fm_strdup(e->preview);
+    fm_json *manifest = fm_dataset_file_manifest(data, e->file);
+    char *text = manifest ? fm_asprintf("%s: %s", fm_json_cstr(fm_json_get(manifest, "name"), ""),
+                                        e->preview)
+                          : NULL;
+    fm_json_free(manifest);
+    return text;
 }
 
 static fm_status rank(blame *b, const fm_dataset *data, const fm_example *target)
@@ -439,7 +455,7 @@ static fm_status rank(blame *b, const fm_dataset *data, const fm_example *target
                                 data, target, score);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fm_example *e = fm_dataset_at(data, i);
-        b->example[i] = (blame_example){e->index, score[i], fm_strdup(e->preview)};
+        b->example[i] = (blame_example){e->index, score[i], preview_of(data, e)};
         b->example_count++;
     }
     if (rc == FM_OK) {
@@ -450,30 +466,26 @@ static fm_status rank(blame *b, const fm_dataset *data, const fm_example *target
     return rc;
 }
 
-/* The data as the recipe trained on it: same settings, same records left out. */
-static fm_status open_data(blame *b, const fm_model *m, fm_buf *bytes, fm_dataset **out)
+/* The data as the recipe trained on it: same files and settings, same records left out. */
+static fm_status open_data(blame *b, const fm_model *m, fm_dataset **out)
 {
-    size_t begin, end, skipped = 0;
-    uint32_t skip[4096];
+    size_t begin, end;
     fm_json *recipe = NULL;
-    fm_train_config config = fm_train_defaults(FM_METHOD_LORA);
+    fm_train_config config;
     fm_tree_range(b->child, "data/", &begin, &end);
     fm_status rc = tree_recipe(b->c, b->child, &recipe);
     if (rc < 0 || begin == end || !recipe) {
         fm_json_free(recipe);
         return rc;
     }
-    const fm_entry *e = fm_tree_at(b->child, begin);
-    b->data_name = fm_strdup(e->path + strlen("data/"));
-    const fm_json *list = fm_json_get(fm_json_at(fm_json_get(recipe, "data"), 0), "skipped");
-    for (size_t i = 0; i < fm_json_count(list) && skipped < FM_ARRAY_LEN(skip); i++)
-        skip[skipped++] = (uint32_t)fm_json_int(fm_json_at(list, i), 0);
-    rc = fm_train_config_from_json(&config, fm_json_get(recipe, "config"), "recipe.json");
+    const fm_json *data = fm_json_get(recipe, "data");
+    b->data_name = fm_strdup(fm_json_cstr(fm_json_get(fm_json_at(data, 0), "name"), ""));
+    rc = b->data_name
+             ? fm_train_config_from_json(&config, fm_json_get(recipe, "config"), "recipe.json")
+             : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = cli_entry_bytes(b->c, e, bytes);
-    if (rc == FM_OK)
-        rc = fm_dataset_open(out, fm_buf_span(bytes), e->path, fm_model_tokenizer(m),
-                             fm_model_chat_template(m), &config, skip, skipped);
+        rc = data_of_version(b->c, b->child, recipe, &config, fm_model_tokenizer(m),
+                             fm_model_chat_template(m), out);
     fm_json_free(recipe);
     return rc;
 }
@@ -483,13 +495,11 @@ fm_status blame_data(blame *b)
     fm_model *m = NULL;
     fm_dataset *data = NULL;
     fm_example target = {0};
-    fm_buf bytes;
-    fm_buf_init(&bytes, 0);
     fm_status rc = open_culprit(b);
     if (rc == FM_OK && b->answer)
         rc = cli_load_model(b->c, b->child, "culprit", &m);
     if (rc == FM_OK && m)
-        rc = open_data(b, m, &bytes, &data);
+        rc = open_data(b, m, &data);
     if (rc == FM_OK && data)
         rc = make_target(b, m, &target);
     if (rc == FM_OK && data) {
@@ -501,7 +511,6 @@ fm_status blame_data(blame *b)
     fm_free(target.labels);
     fm_dataset_close(data);
     fm_model_close(m);
-    fm_buf_release(&bytes);
     return rc;
 }
 

@@ -5,7 +5,6 @@
 #include "cli/derive.h"
 #include "cli/sweep.h"
 
-#define DATA_MAX_BYTES ((size_t)8 << 30)
 enum { CONFIG_FILES = 5 }; /* of a folder to pretrain from */
 
 typedef struct candidate { /* of a unit: its version, from the commit to the branch */
@@ -29,13 +28,13 @@ typedef struct derivation {
     fm_tokenizer *own_tokenizer; /* PRETRAIN */
     const fm_tokenizer *tok;
     const fm_chat_template *chat;
-    fm_buf *data;            /* [count] the files' bytes; a trial's may be the first trial's */
-    fm_dataset **dataset;    /* [count] */
+    fm_dataset **dataset;    /* [count] a trial's may be the first trial's */
+    fm_data_report *report;  /* [count] of those that own their data */
     fm_train_result *result; /* [count] */
     candidate *cand;         /* [units] */
     keeper_policy policy;
     keeper *keeper;
-    bool pretrain, gate, plan, recompute;
+    bool pretrain, gate, plan, recompute, check_data;
     fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand */
     fm_train_job *job;

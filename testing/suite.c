@@ -225,3 +225,35 @@ long fm_suite_find(const fm_suite *s, const char *case_name)
             return (long)i;
     return -1;
 }
+
+/* Every string in v, whatever it lies in. */
+static fm_status texts_of(const fm_json *v, fm_status (*text)(void *ctx, fm_span text), void *ctx)
+{
+    fm_span s = fm_json_str(v);
+    fm_status rc = s.data ? text(ctx, s) : FM_OK;
+
+    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && i < fm_json_count(v) && rc == FM_OK; i++)
+        rc = texts_of(fm_json_at(v, i), text, ctx);
+    if (rc == FM_OK && fm_json_is(v, FM_JSON_OBJECT))
+        rc = texts_of(fm_json_get(v, "content"), text, ctx);
+    return rc;
+}
+
+fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
+                              fm_status (*text)(void *ctx, fm_span text), void *ctx)
+{
+    fm_assert(i < s->count);
+    const fmi_case *c = &s->cases[i];
+    fm_status rc = FM_OK;
+
+    for (size_t k = 0; k < c->prompt_count && rc == FM_OK; k++)
+        rc = texts_of(c->prompt[k], text, ctx);
+    for (size_t k = 0; k < c->assertion_count && rc == FM_OK; k++)
+        if (c->assertion[k].kind != FMI_REGEX && c->assertion[k].kind != FMI_JSON)
+            rc = texts_of(c->assertion[k].value, text, ctx);
+    if (rc == FM_OK && c->answer < c->choice_count)
+        rc = text(ctx, fm_span_str(c->choice[c->answer]));
+    if (rc == FM_OK && c->continuation)
+        rc = text(ctx, fm_span_str(c->continuation));
+    return rc;
+}

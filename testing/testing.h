@@ -27,6 +27,10 @@ size_t fm_suite_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
 fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
+/* Calls text for every text of the case: its prompts (of messages the contents) and what it expects
+ * (patterns left out). The spans are the suite's. Ends at the first failure, which it returns. */
+FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
+                                         fm_status (*text)(void *ctx, fm_span text), void *ctx);
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);

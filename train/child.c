@@ -3,6 +3,7 @@
 
 #include "store/base/mem.h"
 #include "store/base/rng.h"
+#include "train/dataset.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -281,13 +282,7 @@ static fm_status hash_data(const fmi_child *ch, fm_hasher *h)
             rc = fm_hasher_update(h, j->batch_mask, n * sizeof(int32_t));
         return rc;
     }
-    for (size_t i = 0; i < fm_dataset_count(j->data) && rc == FM_OK; i++) {
-        const fm_example *e = fm_dataset_at(j->data, i);
-        rc = fm_hasher_update(h, e->ids, e->len * sizeof(int32_t));
-        if (rc == FM_OK)
-            rc = fm_hasher_update(h, e->labels, e->len * sizeof(int32_t));
-    }
-    return rc;
+    return fmi_dataset_hash(j->data, h);
 }
 
 static fm_status hash_tree(fm_hasher *h, const fm_tree *tree)

@@ -89,26 +89,88 @@ typedef struct fm_example {
     uint32_t parts; /* texts: 1; dpo: 2 (chosen, rejected); contrastive: 2, 3 with a negative */
     uint32_t part_len[FM_EXAMPLE_PARTS];
     int32_t klass;    /* classify: from 0; else -1 */
+    uint32_t file;    /* number of its file in the data set */
     uint32_t index;   /* place in the file: record number from 0 */
+    uint32_t lost;    /* tokens of the record beyond max_tokens, which are not trained on */
     fm_digest digest; /* SHA-256 of the record's canonical JSON (text: of its bytes) */
     char *preview;    /* first 120 bytes of prompt and answer, for people */
 } fm_example;
 typedef struct fm_dataset fm_dataset;
-/* Detects by content: JSON array or JSONL of alpaca records (instruction, input, output), of chat
- * {"messages":[...]}, of {"prompt","completion"} or {"text"}; else plain text. Rendered with
- * the tokenizer's own template (chat NULL: alpaca's fields are joined by newlines). skip: record
- * numbers left out. FM_EINVAL: file, record, field; an empty file is an error.
- * FM_ECORRUPT: broken JSON, by line. */
+/* One file of examples. Its kind is told by its name (.csv, .tsv) and else by its content: a JSON
+ * array, lines of JSON objects, a table whose header names known columns, else plain text, which is
+ * cut into blocks of max_tokens. What a record is, its fields say; docs/training-data.md lists them. */
+typedef struct fm_data_file {
+    fm_span bytes;
+    const char *what;     /* its name, for errors and the manifest */
+    double weight;        /* times that an example is expected in an epoch: 0.001 .. 1000 */
+    const uint32_t *skip; /* [skip_count] record numbers left out */
+    size_t skip_count;
+    bool held_out;                        /* all of it is for evaluation, nothing is trained on */
+    const char *licence, *source, *split; /* for the manifest; NULL = not known */
+} fm_data_file;
+
+/* Conversations are rendered with the tokenizer's own template (chat NULL: the fields of alpaca are
+ * joined by newlines). c->objective says what a record must hold: next_token and distill a text with
+ * an answer, dpo an answer preferred to another, contrastive texts that belong together, classify a
+ * text and its class. eval_share in [0, 1): that share of the examples, chosen by seed and digest
+ * alone, is held out. FM_EINVAL: file, record, field and what to do; nothing left to train on is an
+ * error. FM_ECORRUPT: broken JSON or CSV, by line. tok and chat are not used after return. */
+FM_CHECKED fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size_t files,
+                                           const fm_tokenizer *tok, const fm_chat_template *chat,
+                                           const fm_train_config *c, double eval_share);
+/* The same with one file of weight 1 and nothing held out. */
 FM_CHECKED fm_status fm_dataset_open(fm_dataset **out, fm_span bytes, const char *what,
                                      const fm_tokenizer *tok, const fm_chat_template *chat,
                                      const fm_train_config *c, const uint32_t *skip,
                                      size_t skip_count);
 void fm_dataset_close(fm_dataset *d);
-size_t fm_dataset_count(const fm_dataset *d);
+size_t fm_dataset_count(const fm_dataset *d); /* to train on */
 const fm_example *fm_dataset_at(const fm_dataset *d, size_t i);
-/* {"name","sha256","records","used","tokens","skipped":[...],"without_target":[...]}: owned. The
- * last: records of which nothing counts within max_tokens; they are not used. */
-fm_json *fm_dataset_manifest(const fm_dataset *d);
+size_t fm_dataset_held_out_count(const fm_dataset *d);
+const fm_example *fm_dataset_held_out(const fm_dataset *d, size_t i);
+double fm_dataset_weight(const fm_dataset *d, size_t i); /* of example i's file */
+/* classify: number of classes (0 for other objectives), and their names in the order of
+ * fm_example.klass; whole numbers name themselves, words are sorted by their bytes. */
+uint32_t fm_dataset_classes(const fm_dataset *d);
+const char *fm_dataset_class_name(const fm_dataset *d, uint32_t klass);
+size_t fm_dataset_files(const fm_dataset *d);
+/* Of one file: {"name","sha256","format","kind","records","used","tokens","skipped":[...],
+ * "without_target":[...]}, and where it applies "weight", "eval" (the share held out), "evaluation"
+ * (all of it is), "held_out":[...], "classes":[...], "licence", "source", "split": owned, NULL =
+ * ENOMEM. without_target: records of which nothing
+ * counts within max_tokens; they are not used. */
+fm_json *fm_dataset_file_manifest(const fm_dataset *d, size_t file);
+fm_json *fm_dataset_manifest(const fm_dataset *d); /* of the first file */
+
+/* ---- what the data is like, before it is trained on ---- */
+typedef struct fm_data_probe { /* a text that tests the model and should not be among the data */
+    const char *name;          /* "suite/case" */
+    fm_span text;
+} fm_data_probe;
+typedef struct fm_data_report {
+    uint64_t tokens, counted; /* of the examples to train on; counted: those that are targets */
+    uint64_t lost;            /* beyond max_tokens */
+    size_t examples, held_out, without_target;
+    size_t truncated;    /* examples that lost tokens */
+    size_t no_stop;      /* answers whose end is no end token of the model */
+    size_t duplicates;   /* examples that repeat an earlier record */
+    size_t conflicts;    /* examples whose prompt stands earlier with another answer */
+    size_t contaminated; /* examples that hold a probe's text */
+    size_t errors;       /* findings that make training meaningless */
+    fm_json *json;       /* all of it with the records by number, owned */
+    char *text;          /* lines for people, owned */
+} fm_data_report;
+typedef struct fm_data_report_opts {
+    const int32_t *end; /* [ends] end tokens of the model; none: those of tok */
+    size_t ends;
+    const fm_data_probe *probe; /* [probes] */
+    size_t probes;
+} fm_data_report_opts;
+/* tok and c are those that d was opened with. */
+FM_CHECKED fm_status fm_dataset_report(fm_data_report *out, const fm_dataset *d,
+                                       const fm_tokenizer *tok, const fm_train_config *c,
+                                       const fm_data_report_opts *opts);
+void fm_data_report_release(fm_data_report *r);
 
 /* ---- training ---- */
 typedef struct fm_train_progress {

@@ -371,6 +371,34 @@ static void shipped_suites_parse(void **state)
     parse_folder("examples/atlas/suites");
 }
 
+static fm_status join(void *ctx, fm_span text)
+{
+    fm_buf_append(ctx, text.data, text.len);
+    fm_buf_char(ctx, '|');
+    return FM_OK;
+}
+
+static void check_texts(const char *keys, const char *want)
+{
+    fm_suite *s = parsed_case(keys);
+    fm_buf b;
+    fm_buf_init(&b, 0);
+    tk_ok(fm_suite_case_texts(s, 0, join, &b));
+    assert_string_equal(fm_buf_cstr(&b), want);
+    fm_buf_release(&b);
+    fm_suite_free(s);
+}
+
+static void a_case_tells_its_texts(void **state)
+{
+    (void)state;
+    check_texts("prompt: hi, expect: [{contains: a}, {one-of: [b, c]}, {regex: d}]", "hi|a|b|c|");
+    check_texts("messages: [{role: system, content: s}, {role: user, content: u}], "
+                "expect: [{equals: a}]",
+                "s|u|a|");
+    check_texts("prompt: hi, choices: [x, y], answer: y", "hi|y|");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,6 +413,7 @@ int main(void)
         cmocka_unit_test(lists_make_their_product_last_fastest),
         cmocka_unit_test(digests_cover_what_a_verdict_depends_on),
         cmocka_unit_test(hostile_sizes_end_soon),
+        cmocka_unit_test(a_case_tells_its_texts),
         cmocka_unit_test(documented_suites_parse),
         cmocka_unit_test(shipped_suites_parse),
     };

@@ -14,7 +14,7 @@ static fm_status open_text(fm_dataset **d, const char *text, const fm_chat_templ
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
 
     c.max_tokens = max_tokens;
-    return fm_dataset_open(d, fm_span_str(text), "d.jsonl", tok, with, &c, NULL, 0);
+    return fm_dataset_open(d, fm_span_str(text), "d", tok, with, &c, NULL, 0);
 }
 
 /* The example as text, tokens that count in brackets: "<|start|>user:hi[yes]". */
