@@ -288,8 +288,8 @@ static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm
     return rc == FM_OK ? drop_refs(k, s, false) : rc;
 }
 
-/* Through a handle of its own, whose lease ends with it: the ref alone keeps the state, and what the
- * policy has dropped goes with the next gc, however long the training still runs. */
+/* Through a handle of its own, whose lease ends with it: the ref alone keeps the state, and what
+ * the policy has dropped goes with the next gc, however long the training still runs. */
 static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
 {
     keeper *k = ctx;
