@@ -1,7 +1,7 @@
 /* derive.c - one training call for all children of a wave, then one version each.
  *
- * A wave is what stands on versions that are there: first on the parent, then on the children of the
- * wave before, which are committed by then. Branches move when the last wave is trained, so that a
+ * A wave is what stands on versions that are there: first on the parent, then on the children of
+ * the wave before, which are committed by then. Branches move when the last wave is trained, so that a
  * family that is stopped lands nothing. */
 #include "cli/derive_run.h"
 

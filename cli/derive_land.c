@@ -1,5 +1,5 @@
-/* derive_land.c - from a result to a version: weights, data, recipe, log and curve in a tree; commit,
- * gates, branch.
+/* derive_land.c - from a result to a version: weights, data, recipe, log and curve in a tree;
+ * commit, gates, branch.
  *
  * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute
  * mode and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */

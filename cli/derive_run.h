@@ -1,4 +1,4 @@
-/* derive_run.h - a family being derived: what derive.c trains and derive_land.c makes versions of. */
+/* derive_run.h - a family being derived: derive.c trains it, derive_land.c makes its versions. */
 #ifndef FM_CLI_DERIVE_RUN_H
 #define FM_CLI_DERIVE_RUN_H
 

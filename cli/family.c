@@ -4,7 +4,7 @@
  *   mode: exact                     # or what --mode takes; of all children
  *   method: lora                    # for all children unless they say otherwise
  *   set: {r: 8, lr: 0.001}          # likewise, merged key by key
- *   modules:                        # made once, no branch unless `as` is given; others stand on them
+ *   modules:                        # made once for others to stand on; a branch if `as` is given
  *     style: {data: style.jsonl}
  *   children:
  *     - as: guide

@@ -53,7 +53,8 @@ void fmi_child_end_micro(fmi_child *ch);
  * updated and result says why. */
 FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
-/* run.c: the pass that takes the micro-batches of all together, as many rows as pay. lane: room for n. */
+/* run.c: the pass that takes the micro-batches of all together, as many rows as pay. lane: room
+ * for n. */
 FM_CHECKED fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n,
                                   fmi_lane **lane);
 /* Marks it failed with a text (owned). */

@@ -135,10 +135,20 @@ for _ in $(seq 300); do
 done
 refused 128 "another process is training just this" derive atlas --as two "${how[@]}" --set seed=11 --set steps=200
 want 0 derive atlas --as beside "${how[@]}" --set seed=12
+for _ in $(seq 300); do
+    [ "$(states | wc -w)" -ge 1 ] && break
+    sleep 0.05
+done
+want 0 gc --prune now # beside the training: the states that it has dropped go, the last one stays
 kill -INT $pid
 code=0
 wait $pid || code=$?
 [ $code = 128 ] || [ $code = 0 ] || die "the first ends with $code: $(cat "$tmp/one.err")"
+want 0 fsck
+if [ $code = 128 ]; then
+    want 0 derive atlas --as one "${how[@]}" --set seed=11 --set steps=200
+    grep -q 'one  goes on after step' "$tmp/err" || die "gc took the state: $(cat "$tmp/err")"
+fi
 
 say "a damaged state is told of and not used"
 want 128 derive atlas --as harmed "${how[@]}" --set seed=13 --stop-after 9
