@@ -1,5 +1,5 @@
-/* data.h - the files that a child is trained on: words and keys to files, files to a data set, a data
- * set and its report into a version, and out of it again. */
+/* data.h - the files that a child is trained on: words and keys to files, files to a data set, a
+ * data set and its report into a version, and out of it again. */
 #ifndef FM_CLI_DATA_H
 #define FM_CLI_DATA_H
 

@@ -1,9 +1,9 @@
 /* contamination.c - which examples hold a text that is meant to test the model.
  *
  * Both sides are reduced to words: lower case, letters and digits, whatever stands between. A text
- * of 13 words or more is found where any 13 of its words in a row stand (the measure of Brown et al.
- * 2020, appendix C), a shorter one where it stands whole. Fewer than four words say nothing: "yes" is
- * everywhere. Examples are looked at as they are trained on, after the cut. */
+ * of 13 words or more is found where any 13 of its words in a row stand (the measure of Brown et
+ * al. 2020, appendix C), a shorter one where it stands whole. Fewer than four words say nothing:
+ * "yes" is everywhere. Examples are looked at as they are trained on, after the cut. */
 #include "train/report.h"
 
 #include "store/base/mem.h"

@@ -1,9 +1,9 @@
 /* dataset.c - files of training data to examples: what each is, record by record, and a manifest.
  *
- * A file that begins as JSON and then breaks is an error at its line, never text. Examples in which
- * no token counts (an answer beyond the cut) are left out and listed. Which examples are held out is
- * a function of the seed and the record alone: neither its place nor its neighbours matter, and
- * a record that stands twice is wholly on one side. */
+ * A file that begins as JSON and then breaks is an error at its line, never text. Examples in
+ * which no token counts (an answer beyond the cut) are left out and listed. Which examples are
+ * held out is a function of the seed and the record alone: neither its place nor its neighbours
+ * matter, and a record that stands twice is wholly on one side. */
 #include "train/dataset.h"
 
 #include "store/base/mem.h"

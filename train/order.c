@@ -405,8 +405,8 @@ void fmi_order_free(fmi_order *o)
 {
     if (!o)
         return;
-    uint32_t *const part[] = {o->list,        o->permutation, o->other,   o->chunk,
-                              o->chunk_order, o->bucket,      o->example, o->ends};
+    uint32_t *const part[] = {o->list,   o->permutation, o->other,   o->chunk, o->chunk_order,
+                              o->bucket, o->bucket_at,   o->example, o->ends};
     for (size_t i = 0; i < FM_ARRAY_LEN(part); i++)
         fm_free(part[i]);
     fm_free(o->starts);

@@ -1,12 +1,12 @@
-/* order.h - which examples a step takes: a function of settings, data, seed and epoch alone, so that
- * a resumed run needs no state. Epochs follow one another without a gap.
+/* order.h - which examples a step takes: a function of settings, data, seed and epoch alone, so
+ * that a resumed run needs no state. Epochs follow one another without a gap.
  *
  * An epoch holds each example as often as the weight of its file says: the whole part always, one
  * more with the probability of what is left, drawn for (seed, epoch, example). It is permuted for
- * (seed, epoch). A micro-batch takes `batch` examples, or with packing as many as batch * max_tokens
- * tokens hold (one that is longer, a pair, has a micro-batch to itself). With buckets examples are
- * gathered by length first: the data are cut by length into that many equal shares, micro-batches
- * are made share by share, within one epoch, and then permuted as wholes. */
+ * (seed, epoch). A micro-batch takes `batch` examples, or with packing as many as batch *
+ * max_tokens tokens hold (one that is longer, a pair, has a micro-batch to itself). With buckets
+ * examples are gathered by length first: the data are cut by length into that many equal shares,
+ * micro-batches are made share by share, within one epoch, and then permuted as wholes. */
 #ifndef FM_TRAIN_ORDER_H
 #define FM_TRAIN_ORDER_H
 

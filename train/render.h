@@ -73,14 +73,15 @@ void fmi_begin_part(fmi_pieces *p);
 FM_CHECKED fm_status fmi_add_text(fmi_pieces *p, fm_span text, bool counts);
 FM_CHECKED fm_status fmi_add_id(fmi_pieces *p, int32_t id, bool counts);
 FM_CHECKED fm_status fmi_add_bos(fmi_pieces *p);
-/* A text as inference encodes a whole one, with what the tokenizer puts around it; nothing counts. It
- * is cut to max_tokens inside, so that what stands behind it stays. second (data NULL: none): a text
- * that goes with it, behind the first one's end token; for a tokenizer without one, on a new line. */
+/* A text as inference encodes a whole one, with what the tokenizer puts around it; nothing counts.
+ * It is cut to max_tokens inside, so that what stands behind it stays. second (data NULL: none): a
+ * text that goes with it, behind the first one's end token; for a tokenizer without one, on a new
+ * line. */
 FM_CHECKED fm_status fmi_add_whole(fmi_pieces *p, fm_span text, fm_span second);
 /* An id that counts or not as said, whatever answers_only says. */
 FM_CHECKED fm_status fmi_add_labelled(fmi_pieces *p, int32_t id, bool counts);
 void fmi_note(fm_buf *b, fm_span text);
-/* The turns of the assistant from message `first` on count. tools may be NULL. field: for errors. */
+/* The assistant's turns from message `first` on count. tools may be NULL. field: for errors. */
 FM_CHECKED fm_status fmi_add_conversation(fmi_pieces *p, const fm_json *messages, size_t first,
                                           const fm_json *tools, const char *field);
 FM_CHECKED fm_status fmi_push_message(fm_json *messages, const char *role, fm_span text);

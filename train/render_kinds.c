@@ -19,7 +19,7 @@ static bool has(const fm_json *record, const char *key)
     return fm_json_get(record, key) != NULL;
 }
 
-/* Names of fields that hold texts: those that belong together, and those of one text to classify. */
+/* Fields that hold texts: those that belong together, and those of one text to classify. */
 static const char *const pair_fields[][FM_EXAMPLE_PARTS] = {
     {"anchor", "positive", "negative"},
     {"query", "positive", "negative"},
@@ -95,8 +95,8 @@ static const struct need {
      "label, and text; sentence; premise and hypothesis; sentence1 and sentence2"},
 };
 
-/* The record is of no kind that the objective can use: says what it needs, and which objective would
- * fit what is there. */
+/* The record is of no kind that the objective can use: says what it needs, and which objective
+ * would fit what is there. */
 static fm_status misfit(const fmi_pieces *p, const fm_json *record)
 {
     const struct need *wanted = &needs[0];

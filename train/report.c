@@ -1,5 +1,6 @@
-/* report.c - what a data set is like before it is trained on: what is cut, repeated, contradictory,
- * without an end, or a test's own text. Everything is taken from the examples as training sees them. */
+/* report.c - what a data set is like before it is trained on: what is cut, repeated,
+ * contradictory, without an end, or a test's own text. Everything is taken from the examples as
+ * training sees them. */
 #include "train/report.h"
 
 #include "store/base/mem.h"

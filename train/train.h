@@ -97,8 +97,9 @@ typedef struct fm_example {
 } fm_example;
 typedef struct fm_dataset fm_dataset;
 /* One file of examples. Its kind is told by its name (.csv, .tsv) and else by its content: a JSON
- * array, lines of JSON objects, a table whose header names known columns, else plain text, which is
- * cut into blocks of max_tokens. What a record is, its fields say; docs/training-data.md lists them. */
+ * array, lines of JSON objects, a table whose header names known columns, else plain text, which
+ * is cut into blocks of max_tokens. What a record is, its fields say; docs/training-data.md lists
+ * them. */
 typedef struct fm_data_file {
     fm_span bytes;
     const char *what;     /* its name, for errors and the manifest */
@@ -109,12 +110,13 @@ typedef struct fm_data_file {
     const char *licence, *source, *split; /* for the manifest; NULL = not known */
 } fm_data_file;
 
-/* Conversations are rendered with the tokenizer's own template (chat NULL: the fields of alpaca are
- * joined by newlines). c->objective says what a record must hold: next_token and distill a text with
- * an answer, dpo an answer preferred to another, contrastive texts that belong together, classify a
- * text and its class. eval_share in [0, 1): that share of the examples, chosen by seed and digest
- * alone, is held out. FM_EINVAL: file, record, field and what to do; nothing left to train on is an
- * error. FM_ECORRUPT: broken JSON or CSV, by line. tok and chat are not used after return. */
+/* Conversations are rendered with the tokenizer's own template (chat NULL: the fields of alpaca
+ * are joined by newlines). c->objective says what a record must hold: next_token and distill a
+ * text with an answer, dpo an answer preferred to another, contrastive texts that belong together,
+ * classify a text and its class. eval_share in [0, 1): that share of the examples, chosen by seed
+ * and digest alone, is held out. FM_EINVAL: file, record, field and what to do; nothing left to
+ * train on is an error. FM_ECORRUPT: broken JSON or CSV, by line. tok and chat are not used after
+ * return. */
 FM_CHECKED fm_status fm_dataset_open_files(fm_dataset **out, const fm_data_file *file, size_t files,
                                            const fm_tokenizer *tok, const fm_chat_template *chat,
                                            const fm_train_config *c, double eval_share);

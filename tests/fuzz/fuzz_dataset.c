@@ -1,8 +1,8 @@
 /* fuzz_dataset.c - any bytes as training data: examples within their limits, or an error; and a
  * report on whatever became examples.
  *
- * The first byte chooses the objective (bits 0-2), the name that the file has (bits 3-5: none, .csv,
- * .tsv, .txt, .jsonl), and in bit 6 whether a share is held out; the rest is the file. */
+ * The first byte chooses the objective (bits 0-2), the name that the file has (bits 3-5: none,
+ * .csv, .tsv, .txt, .jsonl), and in bit 6 whether a share is held out; the rest is the file. */
 #include "tests/unit/train_kit.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* train_data_real.c - SmolLM2's tokenizer and template on 999 real instructions: what is masked, said
- * by hand, and the same records in every dialect and format. Ids of a whole conversation are those
- * that Hugging Face's apply_chat_template recorded. */
+/* train_data_real.c - SmolLM2's tokenizer and template on 999 real instructions: what is masked,
+ * said by hand, and the same records in every dialect and format. Ids of a whole conversation are
+ * those that Hugging Face's apply_chat_template recorded. */
 #include "tests/testkit.h"
 
 #include <stdio.h>
@@ -249,8 +249,8 @@ static void every_dialect_and_format_gives_the_same_examples(void **state)
     fm_dataset_close(want);
 }
 
-/* 14 records repeat another, and no instruction with its input has two answers: counted over the file
- * by another program. */
+/* 14 records repeat another, and no instruction with its input has two answers: counted over the
+ * file by another program. */
 static void the_report_knows_the_file(void **state)
 {
     static const fm_data_probe probe[] = {
