@@ -6,8 +6,8 @@
 #include "store/base/mem.h"
 
 typedef struct derive_opts {
-    const char *family_file, *name, *method, *data, *message, *skip, *config_dir, *mode;
-    opt_list set, suites;
+    const char *family_file, *name, *method, *eval, *message, *skip, *config_dir, *mode;
+    opt_list data, set, suites;
     bool no_gate;
     derive_how how;
 } derive_opts;
@@ -23,11 +23,14 @@ static fm_status one_child(family *f, const derive_opts *o, const char *parent)
     f->parent = parent ? fm_strdup(parent) : NULL;
     f->config_dir = o->config_dir ? fm_strdup(o->config_dir) : NULL;
     ch->name = fm_strdup(o->name);
-    ch->data_path = fm_strdup(o->data);
     ch->message = o->message ? fm_strdup(o->message) : NULL;
     ch->suites = o->suites;
-    if (!f->parent == !f->config_dir || !ch->name || !ch->data_path || !o->message != !ch->message)
+    if (!f->parent == !f->config_dir || !ch->name || !o->message != !ch->message)
         return FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < o->data.count; i++)
+        rc = data_add_word(&ch->data, o->data.item[i]);
+    if (rc == FM_OK && o->eval)
+        rc = data_eval_word(&ch->data, o->eval);
     for (size_t i = 0; rc == FM_OK && i < o->set.count; i++) {
         char key[64];
         const char *eq = strchr(o->set.item[i], '=');
@@ -67,7 +70,11 @@ int cmd_derive(cli *c, int argc, char **argv)
          &o.method},
         {0, "mode", OPT_STR, "M", "exact (same bits everywhere) or bf16 (products in bfloat16)",
          &o.mode},
-        {0, "data", OPT_STR, "FILE", "alpaca JSON or JSONL, chat JSONL, or plain text", &o.data},
+        {0, "data", OPT_LIST, "FILE[:WEIGHT]", "JSON, JSONL, CSV or text; may be given many times",
+         &o.data},
+        {0, "eval", OPT_STR, "SHARE|FILE", "examples held out of training", &o.eval},
+        {0, "check-data", OPT_FLAG, NULL, "print the report on the data and stop; exit 1 on errors",
+         &o.how.check_data},
         {0, "set", OPT_LIST, "KEY=VALUE",
          "r, alpha, lr, steps, epochs, batch, seed, ...; a wrong KEY lists all", &o.set},
         {0, "skip", OPT_STR, "N,N,...", "records of the data to leave out", &o.skip},
@@ -95,13 +102,15 @@ int cmd_derive(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, &parent, 0, 1, &n);
     if (code != CLI_GO_ON)
         return code;
-    if (o.family_file && (n || o.name || o.data || o.method || o.skip || o.message ||
-                          o.config_dir || o.set.count || o.suites.count))
-        return cli_usage_error(
-            c,
-            "-f FILE says itself what the children are; with it go only "
-            "--mode, --plan, --recompute, --no-gate, --log, --stop-after and those of checkpoints");
-    if (!o.family_file && (!o.name || !o.data || (n == 0) == !o.config_dir))
+    if (o.family_file && (n || o.name || o.data.count || o.eval || o.method || o.skip ||
+                          o.message || o.config_dir || o.set.count || o.suites.count))
+        return cli_usage_error(c,
+                               "-f FILE says itself what the children are; with it go only "
+                               "--mode, --plan, --check-data, --recompute, --no-gate, --log, "
+                               "--stop-after and those of checkpoints");
+    if (!o.name && o.how.check_data)
+        o.name = "data"; /* nothing is made */
+    if (!o.family_file && (!o.name || o.data.count == 0 || (n == 0) == !o.config_dir))
         return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
                                   "of PARENT, or -f FAMILY.yaml)");
     cli_catch_interrupts();

@@ -1,5 +1,5 @@
-/* curve.c - the curve of a training as SVG and a page around it, written by hand: no script, no font,
- * no link. Colours follow the reader's scheme; nothing depends on a time, a locale or a machine. */
+/* curve.c - the curve of a training as SVG and a page around it, written by hand: no script, no
+ * font, no link. Colours follow the reader's scheme; nothing depends on a time, a locale or a machine. */
 #include "cli/curve.h"
 
 #include <math.h>

@@ -332,6 +332,25 @@ fm_status data_put(fm_txn *txn, fm_tree *tree, const data_list *l, const fm_json
                                  : rc;
 }
 
+fm_json *data_summary(const fm_data_report *r)
+{
+    static const char *const keys[] = {"examples", "held_out", "tokens",   "counted",
+                                       "lost",     "answers",  "findings", "lengths"};
+    static const char *const lists[] = {"truncated", "no_stop", "duplicates", "conflicts",
+                                        "contaminated"};
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < FM_ARRAY_LEN(keys); i++)
+        out_set(&rc, o, keys[i], fm_json_ref(fm_json_get(r->json, keys[i])));
+    for (size_t i = 0; i < FM_ARRAY_LEN(lists); i++)
+        out_set(&rc, o, lists[i],
+                fm_json_ref(fm_json_get(fm_json_get(r->json, lists[i]), "count")));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
 static fm_status recipe_skips(data_file *f, const fm_json *manifest)
 {
     const fm_json *skipped = fm_json_get(manifest, "skipped");
@@ -353,8 +372,7 @@ static fm_status recipe_file(cli *c, data_list *l, const fm_tree *tree, const fm
     const fm_entry *e = path ? fm_tree_find(tree, path) : NULL;
     fm_status rc = f && path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && !e)
-        rc = fm_fail(FM_ENOTFOUND, "the recipe was trained on %s, which the version does not carry",
-                     name);
+        rc = fm_fail(FM_ENOTFOUND, "has no data/%s, on which it was trained", name);
     if (rc == FM_OK)
         rc = cli_entry_bytes(c, e, &f->bytes);
     if (rc == FM_OK)
@@ -362,9 +380,7 @@ static fm_status recipe_file(cli *c, data_list *l, const fm_tree *tree, const fm
     if (rc == FM_OK) {
         fm_digest_hex(&digest, have);
         if (strcmp(have, hex) != 0)
-            rc =
-                fm_fail(FM_ECORRUPT, "%s is not the file that the recipe names: SHA-256 %s, not %s",
-                        path, have, hex);
+            rc = fm_fail(FM_ECORRUPT, "%s is not what the recipe's sha256 says", path);
     }
     if (rc == FM_OK) {
         f->weight = fm_json_real(fm_json_get(manifest, "weight"), 1.0);

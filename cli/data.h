@@ -43,6 +43,8 @@ fm_status data_open(data_list *l, fm_dataset **out, const fm_tokenizer *tok,
                     size_t skip_count);
 /* One manifest a file, as recipes hold them; owned, NULL = ENOMEM. */
 fm_json *data_manifests(const fm_dataset *d);
+/* A report without its lists of records; owned, NULL = ENOMEM. */
+fm_json *data_summary(const fm_data_report *r);
 /* The files to data/<name>, report (may be NULL) to data/<name of the first>.report.json. */
 fm_status data_put(fm_txn *txn, fm_tree *tree, const data_list *l, const fm_json *report);
 

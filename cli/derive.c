@@ -1,7 +1,7 @@
 /* derive.c - one training call for all children of a wave, then one version each.
  *
- * A wave is what stands on versions that are there: first on the parent, then on the children of the
- * wave before, which are committed by then. Branches move when the last wave is trained, so that a
+ * A wave is what stands on versions that are there: first on the parent, then on the children of
+ * the wave before, which are committed by then. Branches move when the last wave is trained, so that a
  * family that is stopped lands nothing. */
 #include "cli/derive_run.h"
 
@@ -111,45 +111,14 @@ static fm_status check_child(const derivation *d, size_t i)
 {
     const child *ch = &d->f->child[i];
     const unit *u = &d->f->unit[ch->unit];
-    fm_status rc = u->branch ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK;
+    bool lands = u->branch && !d->check_data;
+    fm_status rc = lands ? branch_must_be_new(d->c, unit_name(d->f, u)) : FM_OK;
     if (rc == FM_OK && (ch->config.method == FM_METHOD_PRETRAIN) != d->pretrain)
         rc = fm_fail(FM_EINVAL,
                      "child '%s': method pretrain goes with a config folder, the others "
                      "with a parent",
                      ch->name);
     return rc == FM_OK ? suite_files_check(&ch->suites) : rc;
-}
-
-/* A number beyond the data is a mistake, and would be left out in silence. */
-static fm_status check_skip(const child *ch, const fm_dataset *data)
-{
-    fm_json *manifest = fm_dataset_manifest(data);
-    fm_status rc = manifest ? FM_OK : FM_ENOMEM;
-    int64_t records = fm_json_int(fm_json_get(manifest, "records"), 0);
-    for (size_t k = 0; rc == FM_OK && k < ch->skip_count; k++)
-        if (ch->skip[k] >= records)
-            rc = fm_fail(FM_EINVAL,
-                         "child '%s': skip names record %u, but %s has %lld, counted from 0",
-                         ch->name, ch->skip[k], fm_path_base(ch->data_path), (long long)records);
-    fm_json_free(manifest);
-    return rc;
-}
-
-/* By its content alone a broken JSON file would be trained on as text. */
-static fm_status check_named_json(const char *path, fm_span bytes)
-{
-    const char *dot = strrchr(fm_path_base(path), '.');
-    size_t at = bytes.len >= 3 && memcmp(bytes.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
-    if (!dot || (strcmp(dot, ".json") != 0 && strcmp(dot, ".jsonl") != 0))
-        return FM_OK;
-    while (at < bytes.len && strchr(" \t\r\n", bytes.data[at]) && bytes.data[at])
-        at++;
-    if (at == bytes.len || bytes.data[at] == '{' || bytes.data[at] == '[')
-        return FM_OK;
-    return fm_fail(FM_EINVAL,
-                   "%s: is named as JSON, but begins with neither '{' nor '['; rename it to .txt "
-                   "to train on it as text",
-                   path);
 }
 
 static fm_status prepare_child(derivation *d, size_t i)
@@ -160,13 +129,38 @@ static fm_status prepare_child(derivation *d, size_t i)
         d->dataset[i] = d->dataset[owner];
         return FM_OK;
     }
-    fm_status rc = fm_read_file(&d->data[i], ch->data_path, DATA_MAX_BYTES);
+    fm_status rc = data_open(&ch->data, &d->dataset[i], d->tok, d->chat, &ch->config, ch->skip,
+                             ch->skip_count);
     if (rc == FM_OK)
-        rc = check_named_json(ch->data_path, fm_buf_span(&d->data[i]));
-    if (rc == FM_OK)
-        rc = fm_dataset_open(&d->dataset[i], fm_buf_span(&d->data[i]), fm_path_base(ch->data_path),
-                             d->tok, d->chat, &ch->config, ch->skip, ch->skip_count);
-    return rc == FM_OK ? check_skip(ch, d->dataset[i]) : rc;
+        rc = data_report(d->c, d->dataset[i], d->tok, d->model, &ch->config, d->parent, &ch->suites,
+                         &d->report[i]);
+    return rc;
+}
+
+/* What the data are like, before the first step; children with the same need it once. */
+static fm_status show_reports(const derivation *d)
+{
+    FILE *to = d->check_data ? stdout : stderr;
+    size_t errors = 0;
+    for (size_t i = 0; i < d->f->count; i++) {
+        const fm_data_report *r = &d->report[i];
+        size_t same = 0;
+        if (!r->text)
+            continue;
+        errors += r->errors;
+        while (same < i && !(d->report[same].text && strcmp(d->report[same].text, r->text) == 0))
+            same++;
+        if (d->f->count > 1)
+            fprintf(to, "%s: ", d->f->child[i].name);
+        if (same < i)
+            fprintf(to, "data as for %s\n", d->f->child[same].name);
+        else
+            fputs(r->text, to);
+    }
+    if (d->check_data && errors > 0)
+        return fm_fail(FM_EREFUSED, "the data have %zu error%s that make training meaningless",
+                       errors, errors == 1 ? "" : "s");
+    return FM_OK;
 }
 
 static fm_train_job job_of(const derivation *d, size_t i)
@@ -255,7 +249,7 @@ static bool on_step(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 static fm_status derivation_new(derivation *d)
 {
     size_t n = d->f->count;
-    d->data = fm_calloc(n, sizeof *d->data);
+    d->report = fm_calloc(n, sizeof *d->report);
     d->dataset = fm_calloc(n, sizeof *d->dataset);
     d->result = fm_calloc(n, sizeof *d->result);
     d->job = fm_calloc(n, sizeof *d->job);
@@ -263,11 +257,9 @@ static fm_status derivation_new(derivation *d)
     d->came = fm_calloc(n, sizeof *d->came);
     d->steps = fm_calloc(n, sizeof *d->steps);
     d->cand = fm_calloc(d->f->units, sizeof *d->cand);
-    if (!d->data || !d->dataset || !d->result || !d->job || !d->job_child || !d->came ||
+    if (!d->report || !d->dataset || !d->result || !d->job || !d->job_child || !d->came ||
         !d->steps || !d->cand)
         return FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        fm_buf_init(&d->data[i], DATA_MAX_BYTES);
     return FM_OK;
 }
 
@@ -284,15 +276,15 @@ static void candidates_release(derivation *d)
 static void derivation_release(derivation *d)
 {
     for (size_t i = 0; i < d->f->count; i++) {
-        if (d->data)
-            fm_buf_release(&d->data[i]);
+        if (d->report)
+            fm_data_report_release(&d->report[i]);
         if (d->dataset && data_owner(d, i) == i)
             fm_dataset_close(d->dataset[i]);
         if (d->result)
             fm_train_result_release(&d->result[i]);
     }
     candidates_release(d);
-    fm_free(d->data);
+    fm_free(d->report);
     fm_free(d->dataset);
     fm_free(d->result);
     fm_free(d->job);
@@ -482,17 +474,20 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .gate = how->gate,
                     .plan = how->plan,
                     .recompute = how->recompute,
+                    .check_data = how->check_data,
                     .policy = how->keep,
                     .stop_after = how->stop_after};
     bool stopped = false;
     fm_status rc = prepare(&d);
+    if (rc == FM_OK)
+        rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {
         collect_jobs(&d, 0);
         rc = print_plan(&d);
         derivation_release(&d);
         return rc;
     }
-    for (unsigned w = 0; rc == FM_OK && !stopped && w < f->waves; w++) {
+    for (unsigned w = 0; rc == FM_OK && !stopped && !d.check_data && w < f->waves; w++) {
         rc = train_wave(&d, w, &stopped);
         if (rc == FM_OK && !stopped)
             finish_wave(&d, w);

@@ -2,6 +2,7 @@
 #ifndef FM_CLI_DERIVE_H
 #define FM_CLI_DERIVE_H
 
+#include "cli/data.h"
 #include "cli/keeper.h"
 #include "cli/version_tree.h"
 #include "train/train.h"
@@ -9,7 +10,7 @@
 #define CHILD_SKIP_MAX 4096
 typedef struct child { /* one training: a branch to be, a module, or a trial of a sweep */
     char *name;        /* for people; of a branch its name */
-    char *data_path;   /* file with examples */
+    data_list data;    /* files with examples */
     char *message;     /* NULL = made from method and data */
     fm_train_config config;
     opt_list suites; /* files; argv's, or made by family_read */
@@ -66,6 +67,7 @@ typedef struct derive_how {
     bool plan;           /* say what it would take, and train nothing */
     bool recompute;      /* less memory, more time, same bits */
     bool gate;           /* run the suites before a branch is made */
+    bool check_data;     /* print the report on the data and end; FM_EREFUSED where it has errors */
     keeper_policy keep;  /* of checkpoints; what is 0 comes from the config */
     uint64_t stop_after; /* steps, then as if Ctrl-C was pressed; 0 = never */
     const char

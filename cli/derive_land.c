@@ -1,5 +1,5 @@
-/* derive_land.c - from a result to a version: weights, data, recipe, log and curve in a tree; commit,
- * gates, branch.
+/* derive_land.c - from a result to a version: weights, data, recipe, log and curve in a tree;
+ * commit, gates, branch.
  *
  * The recipe holds what a replay needs: operation, every setting, parent, data digests, compute
  * mode and kernel class. Data travels with the version (data/<name>), so that blame can rank it. */
@@ -14,8 +14,11 @@
 
 size_t data_owner(const derivation *d, size_t i)
 {
-    const unit *u = &d->f->unit[d->f->child[i].unit];
-    return u->sweep && sweep_shares_data(u->sweep) ? u->first : i;
+    const child *ch = &d->f->child[i];
+    const unit *u = &d->f->unit[ch->unit];
+    bool same_split =
+        ch->data.eval_share <= 0.0 || ch->config.seed == d->f->child[u->first].config.seed;
+    return u->sweep && sweep_shares_data(u->sweep) && same_split ? u->first : i;
 }
 
 /* ---- what a child stands on ---- */
@@ -43,13 +46,13 @@ const fm_model *base_model(const derivation *d, size_t i)
 
 /* ---- from a result to a version ---- */
 
-static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifest)
+/* manifests: one a file; consumed. */
+static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
 {
     char hex[FM_HEX_CHARS + 1];
     const child *ch = &d->f->child[i];
     fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *data = fm_json_new_array();
-    out_push(&rc, data, manifest);
+    fm_json *o = fm_json_new_object();
     out_set(&rc, o, "format", fm_json_new_int(1));
     out_set(&rc, o, "operation", fm_json_new_str(method_name(ch->config.method)));
     out_set(&rc, o, "engine", fm_json_new_str("fmstore " FM_VERSION));
@@ -62,7 +65,7 @@ static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifest)
         out_set(&rc, o, "parent_model", fm_json_new_str(hex));
     }
     out_set(&rc, o, "config", fm_train_config_json(&ch->config));
-    out_set(&rc, o, "data", data);
+    out_set(&rc, o, "data", manifests);
     if (rc == FM_OK)
         return o;
     fm_json_free(o);
@@ -176,22 +179,30 @@ static fm_status put_pages(const derivation *d, size_t i, fm_txn *txn, fm_tree *
         gates[n++] = fm_path_base(fm_tree_at(tree, k)->path);
     char title[400]; /* no branch's name: what is trained alike is the same tree */
     snprintf(title, sizeof title, "%s on %.300s", method_name(d->f->child[i].config.method),
-             fm_path_base(d->f->child[i].data_path));
+             data_title(&d->f->child[i].data));
+    fm_json *reports = fm_json_new_array();
+    fm_status rc = reports ? FM_OK : FM_ENOMEM;
+    out_push(&rc, reports, data_summary(&d->report[data_owner(d, i)]));
     curve_page page = {.title = title,
                        .log = d->result[i].log,
                        .recipe = recipe,
+                       .report = reports,
                        .sweep = trials,
                        .gates = gates,
                        .gate_count = n};
-    fm_status rc = put_text(txn, tree, "train.svg", &svg, curve_svg(&svg, page.log, title));
-    return rc == FM_OK ? put_text(txn, tree, "train.html", &html, curve_html(&html, &page)) : rc;
+    if (rc == FM_OK)
+        rc = put_text(txn, tree, "train.svg", &svg, curve_svg(&svg, page.log, title));
+    if (rc == FM_OK)
+        rc = put_text(txn, tree, "train.html", &html, curve_html(&html, &page));
+    fm_json_free(reports);
+    return rc;
 }
 
 static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree *tree,
-                            const fm_json *manifest, fm_digest *recipe)
+                            const fm_json *manifests, fm_digest *recipe)
 {
     const unit *u = &d->f->unit[d->f->child[i].unit];
-    fm_json *doc = make_recipe(d, i, fm_json_ref(manifest)), *trials = NULL;
+    fm_json *doc = make_recipe(d, i, fm_json_ref(manifests)), *trials = NULL;
     fm_status rc = doc ? put_json(txn, tree, "recipe.json", doc, recipe) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = put_json(txn, tree, "train_log.json", d->result[i].log, NULL);
@@ -211,34 +222,33 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
 {
     child *ch = &d->f->child[i];
     fm_txn *txn = NULL;
-    fm_json *manifest = fm_dataset_manifest(d->dataset[i]);
-    fm_buf path;
-    fm_buf_init(&path, 0);
-    fm_status rc = manifest ? FM_OK : FM_ENOMEM;
+    size_t owner = data_owner(d, i);
+    fm_json *manifests = data_manifests(d->dataset[i]);
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = manifests ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
         rc = tree_drop_history(tree);
     if (rc == FM_OK)
         rc = fm_txn_begin(&txn, fm_repo_store(d->c->repo));
     if (rc == FM_OK)
         rc = put_weights(txn, tree, &d->result[i]);
-    fm_buf_printf(&path, "data/%s", fm_path_base(ch->data_path));
     if (rc == FM_OK)
-        rc =
-            fm_txn_put_path(txn, tree, fm_buf_cstr(&path), fm_buf_span(&d->data[data_owner(d, i)]));
+        rc = data_put(txn, tree, &d->f->child[owner].data, d->report[owner].json);
     for (size_t k = 0; rc == FM_OK && k < ch->suites.count; k++)
         rc = tree_add_suite(txn, tree, ch->suites.item[k]);
     if (rc == FM_OK)
-        rc = put_record(d, i, txn, tree, manifest, recipe);
-    fm_buf_clear(&path);
+        rc = put_record(d, i, txn, tree, manifests, recipe);
+    bool one = fm_json_count(manifests) == 1; /* as before there could be several */
     if (rc == FM_OK)
-        rc = fm_json_write(&path, manifest, FM_JSON_CANONICAL);
+        rc = fm_json_write(&text, one ? fm_json_at(manifests, 0) : manifests, FM_JSON_CANONICAL);
     if (rc == FM_OK)
-        rc = fm_sha256(data, path.data, path.len);
+        rc = fm_sha256(data, text.data, text.len);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
-    fm_buf_release(&path);
-    fm_json_free(manifest);
+    fm_buf_release(&text);
+    fm_json_free(manifests);
     return rc;
 }
 
@@ -291,7 +301,7 @@ fm_status commit_candidate(derivation *d, const unit *u, candidate *cand)
     fm_status rc = fm_tree_copy(&cand->tree, base_tree(d, cand->child));
     cand->message = ch->message ? fm_strdup(ch->message)
                                 : fm_asprintf("%s on %.300s", method_name(ch->config.method),
-                                              fm_path_base(ch->data_path));
+                                              data_title(&ch->data));
     if (rc == FM_OK)
         rc = cand->message ? put_version(d, cand->child, cand->tree, &recipe, &data) : FM_ENOMEM;
     if (rc < 0)

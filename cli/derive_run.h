@@ -1,11 +1,10 @@
-/* derive_run.h - a family being derived: what derive.c trains and derive_land.c makes versions of. */
+/* derive_run.h - a family being derived: derive.c trains it, derive_land.c makes its versions. */
 #ifndef FM_CLI_DERIVE_RUN_H
 #define FM_CLI_DERIVE_RUN_H
 
 #include "cli/derive.h"
 #include "cli/sweep.h"
 
-#define DATA_MAX_BYTES ((size_t)8 << 30)
 enum { CONFIG_FILES = 5 }; /* of a folder to pretrain from */
 
 typedef struct candidate { /* of a unit: its version, from the commit to the branch */
@@ -29,13 +28,13 @@ typedef struct derivation {
     fm_tokenizer *own_tokenizer; /* PRETRAIN */
     const fm_tokenizer *tok;
     const fm_chat_template *chat;
-    fm_buf *data;            /* [count] the files' bytes; a trial's may be the first trial's */
-    fm_dataset **dataset;    /* [count] */
+    fm_dataset **dataset;    /* [count] a trial's may be the first trial's */
+    fm_data_report *report;  /* [count] of those that own their data */
     fm_train_result *result; /* [count] */
     candidate *cand;         /* [units] */
     keeper_policy policy;
     keeper *keeper;
-    bool pretrain, gate, plan, recompute;
+    bool pretrain, gate, plan, recompute, check_data;
     fm_engine *judge; /* of the gates, where training is not in mode exact; NULL until needed */
     /* of the wave in hand */
     fm_train_job *job;

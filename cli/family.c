@@ -4,7 +4,7 @@
  *   mode: exact                     # or what --mode takes; of all children
  *   method: lora                    # for all children unless they say otherwise
  *   set: {r: 8, lr: 0.001}          # likewise, merged key by key
- *   modules:                        # made once, no branch unless `as` is given; others stand on them
+ *   modules:                        # made once for others to stand on; a branch if `as` is given
  *     style: {data: style.jsonl}
  *   children:
  *     - as: guide
@@ -185,9 +185,10 @@ static char *beside(const char *family_path, const char *path)
 
 static fm_status check_child_keys(const fm_json *v, bool module, const char *where)
 {
-    static const char *const known[] = {"as", "method",  "data",  "set",     "skip", "suites",
-                                        "on", "message", "sweep", "halving", NULL};
-    static const char *const texts[] = {"as", "method", "data", "message", "on"};
+    static const char *const known[] = {"as",      "method",  "data",  "set",     "skip", "suites",
+                                        "on",      "message", "sweep", "halving", "eval", "licence",
+                                        "license", "source",  "split", NULL};
+    static const char *const texts[] = {"as", "method", "message", "on"};
     static const char *const maps[] = {"set", "sweep", "halving"};
     fm_status rc = known_keys(v, known, where);
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(texts); i++)
@@ -243,11 +244,12 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
     if (!ch)
         return FM_ENOMEM;
     ch->name = fm_strdup(name);
-    ch->data_path = beside(path, fm_json_cstr(fm_json_get(v, "data"), ""));
     ch->message = message ? fm_strdup(message) : NULL;
-    if (!ch->name || !ch->data_path || (message && !ch->message))
+    if (!ch->name || (message && !ch->message))
         return FM_ENOMEM;
-    rc = apply_settings(ch, fm_json_get(f->doc, "set"), where);
+    rc = data_read_keys(&ch->data, v, path, where);
+    if (rc == FM_OK)
+        rc = apply_settings(ch, fm_json_get(f->doc, "set"), where);
     if (rc == FM_OK)
         rc = apply_settings(ch, fm_json_get(v, "set"), where);
     if (rc == FM_OK && trial)
@@ -432,7 +434,7 @@ void family_release(family *f)
     for (size_t i = 0; i < f->count; i++) {
         child *ch = &f->child[i];
         fm_free(ch->name);
-        fm_free(ch->data_path);
+        data_release(&ch->data);
         fm_free(ch->message);
         fm_free(ch->skip);
         for (size_t k = 0; f->doc && k < ch->suites.count; k++)

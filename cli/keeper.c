@@ -26,6 +26,7 @@ typedef struct kept {
 
 struct keeper {
     cli *c;
+    fm_repo *repo; /* the handle in use: a state is written through one of its own */
     keeper_policy policy;
     kept *child;
     size_t count;
@@ -152,7 +153,7 @@ static fm_status list_refs(const keeper *k, const kept *s, state_refs *out)
     char prefix[sizeof PREFIX + RUN_HEX + 2];
     memset(out, 0, sizeof *out);
     snprintf(prefix, sizeof prefix, PREFIX "%s/", s->run);
-    return fm_ref_each(k->c->repo, prefix, take_ref, out); /* sorted by name: by step */
+    return fm_ref_each(k->repo, prefix, take_ref, out); /* sorted by name: by step */
 }
 
 static void free_refs(state_refs *l)
@@ -166,7 +167,7 @@ static fm_status drop_ref(const keeper *k, const kept *s, uint32_t step, const f
     char name[128];
     if (!ref_of(s, step, name, sizeof name))
         return fm_fail(FM_ELIMIT, "a checkpoint's name is too long");
-    fm_status rc = fm_ref_delete(k->c->repo, name, oid);
+    fm_status rc = fm_ref_delete(k->repo, name, oid);
     if (rc == FM_ENOTFOUND) {
         fm_error_clear();
         rc = FM_OK;
@@ -243,7 +244,7 @@ static fm_status put_state_tensor(fm_txn *txn, fm_tree *tree, const fm_tree *bef
 static fm_status store_state(keeper *k, const kept *s, const fm_train_state *state, fm_tree *tree)
 {
     fm_txn *txn = NULL;
-    fm_status rc = fm_txn_begin(&txn, fm_repo_store(k->c->repo));
+    fm_status rc = fm_txn_begin(&txn, fm_repo_store(k->repo));
     for (size_t i = 0; rc == FM_OK && i < state->count; i++)
         rc = put_state_tensor(txn, tree, s->newest, &state->tensors[i]);
     if (rc == FM_OK)
@@ -261,37 +262,50 @@ static fm_status point_at(const keeper *k, const kept *s, uint32_t step, const f
     fm_oid old;
     if (!ref_of(s, step, name, sizeof name))
         return fm_fail(FM_ELIMIT, "a checkpoint's name is too long");
-    fm_status rc = fm_ref_read(k->c->repo, &old, name);
+    fm_status rc = fm_ref_read(k->repo, &old, name);
     bool there = rc == FM_OK;
     if (rc == FM_ENOTFOUND) {
         fm_error_clear();
         rc = FM_OK;
     }
     if (rc == FM_OK)
-        rc = fm_ref_update(k->c->repo, name, oid, there ? &old : NULL, "checkpoint");
+        rc = fm_ref_update(k->repo, name, oid, there ? &old : NULL, "checkpoint");
     return rc;
 }
 
+static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm_tree *tree)
+{
+    fm_oid oid;
+    char message[400];
+    snprintf(message, sizeof message, "checkpoint of %.300s after step %u", s->name, state->step);
+    fm_status rc = store_state(k, s, state, tree);
+    if (rc == FM_OK) {
+        fm_commit_opts opts = {.kind = "checkpoint", .message = message};
+        rc = fm_version_commit(k->repo, &oid, tree, &opts);
+    }
+    if (rc == FM_OK)
+        rc = point_at(k, s, state->step, &oid);
+    return rc == FM_OK ? drop_refs(k, s, false) : rc;
+}
+
+/* Through a handle of its own, whose lease ends with it: the ref alone keeps the state, and what
+ * the policy has dropped goes with the next gc, however long the training still runs. */
 static fm_status save(void *ctx, uint32_t job, const fm_train_state *state)
 {
     keeper *k = ctx;
     kept *s = &k->child[k->job[job]];
     fm_tree *tree = NULL;
-    fm_oid oid;
-    char message[400];
     double began = now_s();
-    snprintf(message, sizeof message, "checkpoint of %.300s after step %u", s->name, state->step);
-    fm_status rc = fm_tree_new(&tree);
+    fm_status rc = fm_repo_open(&k->repo, fm_repo_path(k->c->repo));
     if (rc == FM_OK)
-        rc = store_state(k, s, state, tree);
-    if (rc == FM_OK) {
-        fm_commit_opts opts = {.kind = "checkpoint", .message = message};
-        rc = fm_version_commit(k->c->repo, &oid, tree, &opts);
-    }
+        rc = fm_tree_new(&tree);
     if (rc == FM_OK)
-        rc = point_at(k, s, state->step, &oid);
-    if (rc == FM_OK)
-        rc = drop_refs(k, s, false);
+        rc = write_state(k, s, state, tree);
+    fm_error_state text;
+    fm_error_save(&text);
+    fm_repo_close(k->repo);
+    fm_error_restore(&text);
+    k->repo = k->c->repo;
     if (rc < 0) {
         fm_tree_free(tree);
         return fm_error_prefix(rc, "checkpoint of '%s' after step %u", s->name, state->step);
@@ -458,6 +472,7 @@ fm_status keeper_new(keeper **out, cli *c, const keeper_policy *policy, size_t c
     if (!k)
         return FM_ENOMEM;
     k->c = c;
+    k->repo = c->repo;
     k->policy = *policy;
     k->count = children;
     k->train = (fm_train_keeper){.ctx = k, .due = due, .save = save, .load = load};

@@ -1,9 +1,10 @@
-/* keeper.h - states of training as commits of the repository: kept by policy, found again by what the
- * run's bits depend on, pruned by gc once their refs are gone.
+/* keeper.h - states of training as commits of the repository: kept by policy, found again by what
+ * the run's bits depend on, pruned by gc once their refs are gone.
  *
- * refs/fmstore/checkpoints/<run, 20 hex>/<step, 10 digits> names a commit without parents whose tree
- * is: checkpoint.json {"format","run","child","step","tokens"}, train_log.json, and p/, m/, v/ with the
- * tensors, each coded against the one before. One process at a time trains a run: a lock per run. */
+ * refs/fmstore/checkpoints/<run, 20 hex>/<step, 10 digits> names a commit without parents whose
+ * tree is: checkpoint.json {"format","run","child","step","tokens"}, train_log.json, and p/, m/,
+ * v/ with the tensors, each coded against the one before. One process at a time trains a run: a
+ * lock per run. */
 #ifndef FM_CLI_KEEPER_H
 #define FM_CLI_KEEPER_H
 
@@ -27,7 +28,8 @@ void keeper_free(keeper *k); /* lets go of the runs; NULL is a no-op */
 const fm_train_keeper *keeper_train(keeper *k);
 /* For messages; borrowed. */
 void keeper_name(keeper *k, size_t child, const char *name);
-/* Job j of the next call of fm_train_run is child[j]; borrowed. The other functions speak of children. */
+/* Job j of the next call of fm_train_run is child[j]; borrowed. The other functions speak of
+ * children. */
 void keeper_jobs(keeper *k, const size_t *child);
 /* From the progress callback: how far a child has come, and whether all stop now. */
 void keeper_step(keeper *k, size_t child, uint32_t step, uint32_t steps);

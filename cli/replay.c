@@ -122,62 +122,12 @@ static fm_status stored_parent(replay *r)
     return FM_OK;
 }
 
-static fm_status skip_list(const fm_json *manifest, uint32_t **out, size_t *count)
-{
-    const fm_json *skipped = fm_json_get(manifest, "skipped");
-    *count = fm_json_count(skipped);
-    *out = fm_calloc(*count, sizeof **out);
-    for (size_t i = 0; *out && i < *count; i++)
-        (*out)[i] = (uint32_t)fm_json_int(fm_json_at(skipped, i), 0);
-    return *out ? FM_OK : FM_ENOMEM;
-}
-
-static fm_status read_data(replay *r, const fm_json *manifest, fm_buf *bytes)
-{
-    char hex[FM_HEX_CHARS + 1];
-    fm_digest digest;
-    const char *name = fm_json_cstr(fm_json_get(manifest, "name"), "");
-    char *path = fm_path_join("data", name);
-    const fm_entry *e = path ? fm_tree_find(r->tree, path) : NULL;
-    fm_status rc = path ? FM_OK : FM_ENOMEM;
-    if (rc == FM_OK && !e)
-        rc = fm_fail(FM_ECORRUPT, "%s has no data/%s, on which it was trained", r->label, name);
-    if (rc == FM_OK)
-        rc = cli_entry_bytes(r->c, e, bytes);
-    if (rc == FM_OK)
-        rc = fm_sha256(&digest, bytes->data, bytes->len);
-    if (rc == FM_OK) {
-        fm_digest_hex(&digest, hex);
-        if (strcmp(hex, fm_json_cstr(fm_json_get(manifest, "sha256"), "")) != 0)
-            rc = fm_fail(FM_ECORRUPT, "%s: data/%s is not what the recipe's sha256 says", r->label,
-                         name);
-    }
-    fm_free(path);
-    return rc;
-}
-
 static fm_status open_data(replay *r)
 {
-    const fm_json *data = fm_json_get(r->recipe, "data"), *manifest = fm_json_at(data, 0);
     const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
     const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
-    uint32_t *skip = NULL;
-    size_t skips = 0;
-    fm_buf bytes;
-    if (fm_json_count(data) != 1)
-        return fm_fail(FM_EUNSUPPORTED, "%s: its recipe names %zu data files; one can be replayed",
-                       r->label, fm_json_count(data));
-    fm_buf_init(&bytes, (size_t)8 << 30);
-    fm_status rc = read_data(r, manifest, &bytes);
-    if (rc == FM_OK)
-        rc = skip_list(manifest, &skip, &skips);
-    if (rc == FM_OK)
-        rc = fm_dataset_open(&r->data, fm_buf_span(&bytes),
-                             fm_json_cstr(fm_json_get(manifest, "name"), ""), tok, chat, &r->config,
-                             skip, skips);
-    fm_free(skip);
-    fm_buf_release(&bytes);
-    return rc;
+    fm_status rc = data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
+    return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
 }
 
 static fm_status open_all(replay *r, const fm_oid *oid)

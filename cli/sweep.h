@@ -5,11 +5,12 @@
  *           dropout: {uniform: [0, 0.2]}}
  *   halving: {rungs: [20, 40, 80], keep: 0.5, metric: loss}
  *
- * Successive halving (Jamieson and Talwalkar 2016): all trials train in one pass; after each rung but
- * the last, the best `keep` of those still there (rounded up) go on. The metric `loss` is the mean
- * training loss over the last quarter of the steps up to the rung; equal ones go by trial number. What
- * is drawn and what is dropped follows from the file and the losses alone, whatever the order in which
- * trials come to a rung, so a sweep that was stopped and resumed ends as one that was not. */
+ * Successive halving (Jamieson and Talwalkar 2016): all trials train in one pass; after each rung
+ * but the last, the best `keep` of those still there (rounded up) go on. The metric `loss` is the
+ * mean training loss over the last quarter of the steps up to the rung; equal ones go by trial
+ * number. What is drawn and what is dropped follows from the file and the losses alone, whatever
+ * the order in which trials come to a rung, so a sweep that was stopped and resumed ends as one
+ * that was not. */
 #ifndef FM_CLI_SWEEP_H
 #define FM_CLI_SWEEP_H
 

@@ -10,10 +10,10 @@
 
 #define TRAILER "Fmstore-"
 
-static const char *const kinds[] = {
-    "pretrain", "import", "finetune", "lora", "prefix", "ia3",    "bitfit", "head",
-    "distill",  "prune",  "quantize", "cast", "merge",  "rebase", "edit",   "retrieval",
-    "checkpoint"};
+static const char *const kinds[] = {"pretrain",  "import",    "finetune", "lora",    "prefix",
+                                    "ia3",       "bitfit",    "head",     "distill", "prune",
+                                    "quantize",  "cast",      "merge",    "rebase",  "edit",
+                                    "retrieval", "checkpoint"};
 
 bool fmi_kind_known(const char *kind)
 {

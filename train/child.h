@@ -66,8 +66,8 @@ FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
 FM_CHECKED fm_status fmi_eval_open(fmi_eval **out, struct fmi_child *ch);
 void fmi_eval_free(fmi_eval *ev); /* NULL is fine */
 FM_CHECKED fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out);
-/* run.c: the pass that takes the micro-batches of all together, as many rows as
- * pay. lane: room for 2 n. */
+/* run.c: the pass that takes the micro-batches of all together, as many rows as pay.
+ * lane: room for 2 n. */
 FM_CHECKED fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n,
                                   fmi_lane **lane);
 /* Marks it failed with a text (owned). */

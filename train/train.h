@@ -210,8 +210,8 @@ typedef struct fm_train_state {
 void fm_train_state_release(fm_train_state *s);
 /* Where states are kept. due: asked after the progress callback at each step where a state may be
  * saved; false: not now (NULL: always). save: s is borrowed; durable when it returns. load: the
- * newest of this run, *found false where there is none; out is the caller's to release. When a state
- * is saved changes no bit of a result. */
+ * newest of this run, *found false where there is none; out is the caller's to release. When a
+ * state is saved changes no bit of a result. */
 typedef struct fm_train_keeper {
     void *ctx;
     bool (*due)(void *ctx, uint32_t child, uint32_t step);

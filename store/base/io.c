@@ -699,8 +699,8 @@ static bool still_at(int fd, const char *path)
            mine.st_dev == there.st_dev;
 }
 
-/* A holder removes the file before it lets go: who has locked a file that is no longer at the path has
- * locked nothing and looks again. */
+/* A holder removes the file before it lets go: who has locked a file that is no longer at the path
+ * has locked nothing and looks again. */
 fm_status fm_lock_try(fm_lock **out, const char *path)
 {
     fm_status rc;

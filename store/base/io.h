@@ -58,7 +58,7 @@ FM_CHECKED fm_status fm_make_dirs(const char *path); /* mkdir -p; existing is fi
 FM_CHECKED fm_status fm_fsync_dir(const char *path);
 /* To another name on the same file system, durably: both folders are fsynced. */
 FM_CHECKED fm_status fm_move_file(const char *from, const char *to);
-FM_CHECKED fm_status fm_fsync_tree(const char *path); /* every file and folder in it, and it */
+FM_CHECKED fm_status fm_fsync_tree(const char *path);  /* every file and folder in it, and it */
 FM_CHECKED fm_status fm_remove_file(const char *path); /* a missing file is fine */
 FM_CHECKED fm_status fm_remove_tree(const char *path); /* rm -r; does not follow links */
 bool fm_path_exists(const char *path);
@@ -89,7 +89,8 @@ typedef struct fm_lock fm_lock;
 FM_CHECKED fm_status fm_lock_take(fm_lock **out, const char *path); /* waits */
 /* Waits for an exclusive holder only; any number may share. */
 FM_CHECKED fm_status fm_lock_share(fm_lock **out, const char *path);
-/* Does not wait: FM_ECONFLICT where somebody holds it. Ended by fm_lock_end, which removes the file. */
+/* Does not wait: FM_ECONFLICT where somebody holds it. Ended by fm_lock_end, which removes the
+ * file. */
 FM_CHECKED fm_status fm_lock_try(fm_lock **out, const char *path);
 void fm_lock_end(fm_lock *lock, const char *path); /* NULL is a no-op */
 /* Makes a file of one's own (FM_EEXISTS) and holds its lock, by which others see that the owner

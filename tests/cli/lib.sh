@@ -32,14 +32,14 @@ want() {
 # refused CODE TEXT COMMAND... : exit CODE, nothing on stdout, one line "fmstore: ...TEXT..." on stderr (129
 # adds the command's usage).
 refused() {
-    local code=$1 text=$2 lines
+    local code=$1 text=$2
     shift 2
     want "$code" "$@"
     [ ! -s "$tmp/out" ] || die "stdout is not empty: fmstore $*: $(head -3 "$tmp/out")"
-    lines=$(grep -v -e '^usage: ' "$tmp/err" | wc -l)
-    [ "$lines" = 1 ] || die "want one line, got: $(cat "$tmp/err")"
-    head -1 "$tmp/err" | grep -q '^fmstore: ' || die "no 'fmstore: ': $(cat "$tmp/err")"
-    head -1 "$tmp/err" | grep -qF -- "$text" || die "want '$text' in: $(cat "$tmp/err")"
+    grep -v -e '^usage: ' -e '^data: ' -e '^  ' "$tmp/err" >"$tmp/line" || true # derive's report comes first
+    [ "$(wc -l <"$tmp/line")" = 1 ] || die "want one line, got: $(cat "$tmp/err")"
+    grep -q '^fmstore: ' "$tmp/line" || die "no 'fmstore: ': $(cat "$tmp/err")"
+    grep -qF -- "$text" "$tmp/line" || die "want '$text' in: $(cat "$tmp/err")"
 }
 
 # What must not change when a command fails: every ref, every pack, the format.

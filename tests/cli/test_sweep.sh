@@ -78,6 +78,12 @@ bad "goes with 'sweep'" "{as: x, $d, halving: {rungs: [4]}}"
 bad "lr: 'high' is no finite number" "{as: x, $d, sweep: {lr: [high]}}"
 bad "cannot be swept" "{as: x, $d, sweep: {method: [lora, full]}}"
 
+printf 'parent: atlas\nmode: exact\nset: {%s}\nchildren: [{as: moded, %s}]\n' "$set" "$d" >../mode.yaml
+refused 128 "the family file says mode: exact" derive -f ../mode.yaml --mode bf16
+want 0 derive -f ../mode.yaml --mode exact --no-gate
+sed -i 's/mode: exact/mode: quantum/; s/as: moded/as: moded2/' ../mode.yaml
+refused 128 "quantum" derive -f ../mode.yaml
+
 say "a grid with halving: the winner is what it would be alone, all trials are on record"
 cat >../grid.yaml <<Y
 parent: atlas

@@ -326,7 +326,8 @@ static void a_lock_is_tried_without_waiting_and_ended_with_its_file(void **state
     tk_ok(fm_lock_try(&lock, path));
     tk_fails(fm_lock_try(&other, path), FM_ECONFLICT, "another process");
     assert_null(other);
-    tk_ok(fm_remove_file(path)); /* as if its holder were just ending: the old file counts no more */
+    tk_ok(
+        fm_remove_file(path)); /* as if its holder were just ending: the old file counts no more */
     tk_ok(fm_lock_try(&other, path));
     fm_lock_drop(lock);
     tk_fails(fm_lock_try(&lock, path), FM_ECONFLICT, "another process");
