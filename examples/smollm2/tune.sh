@@ -50,4 +50,6 @@ run derive smollm2 --as tuned --data train.json --log curve.json --set r=16 --se
   --set max_tokens=256 --set "batch=${FM_TUNE_BATCH:-4}" --set "steps=${FM_TUNE_STEPS:-60}" -m "SmolLM2 on 979 instructions"
 ask tuned
 run show tuned
+printf '\n$ fmstore cat tuned:train.html >curve.html\n'
+"$fm" cat tuned:train.html >curve.html
 run export tuned adapter --format peft
