@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Mean loss of a version on records that it was not trained on: nats a token of the answers, the prompts not counted.
 
-    held_out.py FMSTORE REPO REV RECORDS.json      (Python's standard library alone)"""
+    held_out.py REPO REV RECORDS.json FMSTORE [--threads N]      (Python's standard library alone)"""
 import json
 import subprocess
 import sys
@@ -17,13 +17,13 @@ def texts(record):
 
 
 def main():
-    program, repo, rev, path = sys.argv[1:]
+    repo, rev, path, *program = sys.argv[1:]
     with open(path, encoding="utf-8") as f:
         records = json.load(f)
 
     def ask(command, lines):
         out = subprocess.run(
-            [program, "-C", repo, command, rev],
+            [*program, "-C", repo, command, rev],
             input="".join(json.dumps(x) + "\n" for x in lines),
             stdout=subprocess.PIPE,
             text=True,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # tune.sh - SmolLM2-135M-Instruct tuned on instructions for real, before and after (docs/tuning.md shows a run).
 #   examples/smollm2/tune.sh alpaca.json    FM_BIN: the program; FM_TUNE_DIR: where to work (default: a new folder);
-#                                           FM_TUNE_THREADS: as --threads; FM_TUNE_STEPS: instead of 30
+#                                           FM_TUNE_THREADS: as --threads; FM_TUNE_STEPS, FM_TUNE_BATCH: instead of 60, 4
 # alpaca.json: Alpaca records; the last 20 are held out. Every command is printed before its output.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -33,7 +33,7 @@ ask() {
   local question
   for question in "${questions[@]}"; do run run "$1" -n 80 -p "$question"; done
   printf '\n$ held_out.py %s\n' "$1"
-  python3 "$here/held_out.py" "$fm" . "$1" held.json
+  python3 "$here/held_out.py" . "$1" held.json "$fm" ${threads[@]+"${threads[@]}"}
 }
 
 python3 - "$data" <<'PY'
@@ -46,8 +46,10 @@ PY
 run init .
 run import "$gguf" --as smollm2
 ask smollm2
-run derive smollm2 --as tuned --data train.json --log curve.json --set r=16 --set alpha=32 --set lr=0.0005 --set warmup=5 \
-  --set batch=4 --set max_tokens=256 --set "steps=${FM_TUNE_STEPS:-30}" -m "SmolLM2 on 979 instructions"
+run derive smollm2 --as tuned --data train.json --log curve.json --set r=16 --set alpha=32 --set lr=0.0005 --set warmup=3 \
+  --set max_tokens=256 --set "batch=${FM_TUNE_BATCH:-4}" --set "steps=${FM_TUNE_STEPS:-60}" -m "SmolLM2 on 979 instructions"
 ask tuned
 run show tuned
+printf '\n$ fmstore cat tuned:train.html >curve.html\n'
+"$fm" cat tuned:train.html >curve.html
 run export tuned adapter --format peft
