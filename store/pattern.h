@@ -1,5 +1,5 @@
-/* pattern.h - Python's regular expressions, as far as PEFT's configs use them on names of modules, by
- * POSIX extended ones: literals, classes, groups, alternatives, * + ?, \d \w \s; a lazy repeat
+/* pattern.h - Python's regular expressions, as far as PEFT's configs use them on names of modules,
+ * by POSIX extended ones: literals, classes, groups, alternatives, * + ?, \d \w \s; a lazy repeat
  * matches whatever a greedy one does, since the whole text must match. Refused by name: what looks
  * around or back, counted repeats (a short pattern may need any memory), other escapes. */
 #ifndef FM_STORE_PATTERN_H

@@ -1,5 +1,5 @@
 /* method_virtual.c - prefix tuning (Li and Liang 2021): keys and values of virtual positions;
- * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As PEFT does: prefix rows
+ * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As in PEFT prefix rows
  * are [layers][2][kv heads * head_dim], not turned by rope; text goes on behind them. */
 #include "train/method.h"
 
