@@ -92,7 +92,7 @@ static fm_status declare(fmi_child *ch, const fmi_method *m)
     fm_status rc = fmi_method_declare(&ch->net, &ch->ps, m, &ch->adapter_config);
 
     if (rc == FM_OK)
-        ch->how = fmi_virtual_how(&ch->net);
+        fmi_virtual_how(&ch->net, &ch->how);
     if (rc == FM_OK)
         rc = measure(ch);
     if (rc == FM_OK && ch->lane.most.longest > ch->net.arch.max_positions)

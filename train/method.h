@@ -104,7 +104,7 @@ FM_CHECKED fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, co
 /* The parent's virtual tokens, frozen. */
 FM_CHECKED fm_status fmi_virtual_take(fmi_net *net, const fm_model *model);
 /* Rows and positions that virtual tokens take, for batches. */
-fmi_batch_how fmi_virtual_how(const fmi_net *net);
+void fmi_virtual_how(const fmi_net *net, fmi_batch_how *how);
 FM_CHECKED fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind,
                                          uint32_t tokens);
 FM_CHECKED fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
