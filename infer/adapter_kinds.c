@@ -119,8 +119,8 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     return add_term(lin, &term);
 }
 
-/* PEFT's lora.Embedding: x += scale * A[:, id] B^T, A [r, vocab], B [hidden, r]. A is read by rows of
- * its transpose. */
+/* PEFT's lora.Embedding: x += scale * A[:, id] B^T, A [r, vocab], B [hidden, r]. A is read by rows
+ * of its transpose. */
 fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher *digest)
 {
     const fmi_adapter *a = &b->adapter[n];

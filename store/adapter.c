@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
+#include "store/pattern.h"
 
 #define KEY_PREFIX "base_model.model."
 
@@ -166,8 +167,23 @@ fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
 
 /* ---- rank and scale ---- */
 
-/* PEFT matches a pattern as a regular expression against the end of the module's name, at a dot.
- * Plain names are what it writes itself; anything that needs a matcher is refused. */
+static fm_status match_end(bool *found, const char *key, const char *field, const char *module)
+{
+    char what[96];
+    fm_status rc = FM_OK;
+
+    *found = false;
+    snprintf(what, sizeof what, "adapter_config.json: field '%s'", field);
+    for (const char *tail = module; rc == FM_OK && tail && !*found;) {
+        const char *dot = strchr(tail, '.');
+        rc = fm_pattern_matches(found, key, tail, what);
+        tail = dot && key[0] != '^' ? dot + 1 : NULL;
+    }
+    return rc;
+}
+
+/* PEFT matches a pattern as a regular expression against the end of the module's name, at a dot:
+ * re.match(rf"(.*\.)?({key})$", module). Plain names are what it writes itself. */
 static fm_status match_pattern(const fm_json **out, const fm_json *config, const char *field,
                                const char *module)
 {
@@ -178,11 +194,15 @@ static fm_status match_pattern(const fm_json **out, const fm_json *config, const
     for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
         const char *key = fm_json_iter_key(it);
         size_t m = strlen(key);
-        if (strpbrk(key, "\\^$*+?()[]{}|"))
-            return fm_fail(FM_EUNSUPPORTED,
-                           "adapter_config.json: field '%s': the pattern '%s' is "
-                           "not supported, plain module names are",
-                           field, key);
+        if (fm_pattern_is_regex(key)) {
+            bool found = false;
+            fm_status rc = match_end(&found, key, field, module);
+            if (rc < 0)
+                return rc;
+            if (!*out && found)
+                *out = fm_json_iter_value(it);
+            continue;
+        }
         if (!*out && m <= n && strcmp(module + n - m, key) == 0 &&
             (m == n || module[n - m - 1] == '.'))
             *out = fm_json_iter_value(it);

@@ -117,12 +117,10 @@ static fm_status declare(fmi_child *ch, const fmi_method *m)
 
     if (rc == FM_OK && ch->fresh.tree)
         rc = fmi_fresh_declare(&ch->fresh, &ch->net, &ch->ps, ch->c, ch->stem);
-    if (rc == FM_OK) {
-        fmi_batch_how virt = fmi_virtual_how(&ch->net);
-        ch->how.virt = virt.virt;
-        ch->how.offset = virt.offset;
+    if (rc == FM_OK)
+        fmi_virtual_how(&ch->net, &ch->how);
+    if (rc == FM_OK)
         rc = measure(ch);
-    }
     if (rc == FM_OK && ch->lane.most.longest > ch->net.arch.max_positions)
         rc = fm_fail(FM_ELIMIT,
                      "%s: examples of %u tokens, the model has %u positions; lower "

@@ -126,7 +126,7 @@ static fm_status probe_batch(probe *b, const int32_t *ids, const int32_t *labels
     fmi_seq_in *s = fm_calloc(batch, sizeof(*s));
     fm_status rc = s ? FM_OK : FM_ENOMEM;
 
-    b->how = fmi_virtual_how(&b->net);
+    fmi_virtual_how(&b->net, &b->how);
     for (uint32_t i = 0; rc == FM_OK && i < batch; i++) {
         size_t at = (size_t)i * tokens;
         s[i] = (fmi_seq_in){ids + at, labels + at, tokens};
@@ -241,7 +241,7 @@ static void cover(probe *b, const fm_example *e)
 /* Room for the longest of all examples, one at a time. */
 static fm_status make_pass(probe *b, const fm_dataset *data, const fm_example *target)
 {
-    b->how = fmi_virtual_how(&b->net);
+    fmi_virtual_how(&b->net, &b->how);
     cover(b, target);
     for (size_t i = 0; i < fm_dataset_count(data); i++)
         cover(b, fm_dataset_at(data, i));

@@ -25,7 +25,7 @@ typedef struct fmi_param {
     uint64_t at;       /* first float in p, g, m, v; a multiple of 16 */
     fm_weight *weight; /* own product layout, NULL where none is needed */
     float lr_scale;    /* of the learning rate: LoRA+; 1 */
-    /* Not 0: in the buffers as the transpose, [cols / turned][rows][turned] of shape [rows, cols]. */
+    /* Not 0: [cols / turned][rows][turned] in the buffers, of shape [rows, cols]. */
     uint32_t turned;
 } fmi_param;
 

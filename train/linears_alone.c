@@ -2,7 +2,8 @@
  * its input (IA3) and output (IA3, DoRA), and terms whose input is dropped out. Part by part, since
  * each has its own x or dy:
  *   y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after
- * DoRA with dropout is PEFT's: y = (xd W^T + terms(xd)) * out_scale + (x - xd) W^T + bias, xd = drop(x).
+ * DoRA with dropout is PEFT's, xd = drop(x):
+ *   y = (xd W^T + terms(xd)) * out_scale + (x - xd) W^T + bias
  * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum
  * of dy times what was scaled over the norm. */
 #include "train/pass.h"

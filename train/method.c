@@ -2,6 +2,7 @@
 #include "train/method.h"
 
 #include "store/base/mem.h"
+#include "store/pattern.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,11 @@ fm_status fmi_method_check(const fm_train_config *c, const char *name)
         return needs(name, "exclude", "lora or ia3");
     if (c->modules_to_save[0] && m != FM_METHOD_LORA && m != FM_METHOD_IA3)
         return needs(name, "modules_to_save", "lora or ia3");
+    if (m == FM_METHOD_LORA && c->layers[0] && fm_pattern_is_regex(c->targets))
+        return fm_fail(FM_EINVAL,
+                       "%s: training option layers goes with names in targets; a pattern says "
+                       "itself which layers it means",
+                       name);
     if (c->layers[0] && (m == FM_METHOD_PRETRAIN || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
                          m == FM_METHOD_PROMPT))
         return needs(name, "layers", "lora, bitfit or full");

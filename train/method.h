@@ -1,9 +1,9 @@
 /* method.h - adaptation methods: which parameters train, how they begin, what PEFT calls them.
  *
- * Two ways lead to what trains: the settings of a run, or an adapter that exists (training goes on, or
- * its gradients are wanted); then its tensors and its adapter_config.json say it. Matching of modules,
- * beginnings and configs follow PEFT 0.21 (peft/tuners/tuners_utils.py, lora, ia3, prefix_tuning,
- * prompt_tuning); random numbers are our own. */
+ * Two ways lead to what trains: the settings of a run, or an adapter that exists (training goes on,
+ * or its gradients are wanted); then its tensors and its adapter_config.json say it. Matching of
+ * modules, beginnings and configs follow PEFT 0.21 (peft/tuners/tuners_utils.py, lora, ia3,
+ * prefix_tuning, prompt_tuning); random numbers are our own. */
 #ifndef FM_TRAIN_METHOD_H
 #define FM_TRAIN_METHOD_H
 
@@ -12,8 +12,8 @@
 FM_BEGIN_DECLS
 
 /* DoRA (Liu et al. 2024): y = m / ||W + s B A|| * (W x + s B A x) + bias by outputs, the norm a
- * constant of the gradient. The norms are remade after each step from one product of A's rows with W:
- * ||w + s b A||^2 = ||w||^2 + 2 s b (A w) + s^2 b (A A^T) b^T, summed in double on the host. */
+ * constant of the gradient. The norms are remade after each step from one product of A's rows with
+ * W: ||w + s b A||^2 = ||w||^2 + 2 s b (A w) + s^2 b (A A^T) b^T, summed in double on the host. */
 typedef struct fmi_dora {
     int32_t magnitude; /* parameter */
     uint32_t term;     /* of the module's terms */
@@ -67,7 +67,7 @@ FM_CHECKED fm_status fmi_check_layers(const char *list, uint32_t layers);
 void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room);
 /* The other way round; out as name where it has not the class's prefix. */
 void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room);
-/* The settings choose this module for a low-rank term or a scale: PEFT's check_target_module_exists. */
+/* The settings choose this module for a term or a scale: PEFT's check_target_module_exists. */
 bool fmi_is_target(fmi_net *net, const fmi_linear *l, const fm_train_config *c,
                    const char *targets);
 /* FM_EBASE: a name of the list that no linear module has. */
@@ -104,7 +104,7 @@ FM_CHECKED fm_status fmi_ia3_add(fmi_net *net, fmi_params *ps, fmi_linear *l, co
 /* The parent's virtual tokens, frozen. */
 FM_CHECKED fm_status fmi_virtual_take(fmi_net *net, const fm_model *model);
 /* Rows and positions that virtual tokens take, for batches. */
-fmi_batch_how fmi_virtual_how(const fmi_net *net);
+void fmi_virtual_how(const fmi_net *net, fmi_batch_how *how);
 FM_CHECKED fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind,
                                          uint32_t tokens);
 FM_CHECKED fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
@@ -116,8 +116,8 @@ bool fmi_params_has(const fmi_params *ps, const char *name);
 
 /* ---- method_init.c ---- */
 FM_CHECKED fm_status fmi_method_begin(fmi_net *net, fmi_params *ps, const fmi_method *m);
-/* What the parent computes with in the place of `name`: its adapters' replacement, its own tensor, or
- * for a tied head the embedding. NULL: there is none. */
+/* What the parent computes with in the place of `name`: its adapters' replacement, its own tensor,
+ * or for a tied head the embedding. NULL: there is none. */
 const fm_entry *fmi_base_entry(const fmi_net *net, const fm_tree *parent, const char *name);
 
 /* ---- method_config.c: adapter_config.json, every field that PEFT writes ---- */

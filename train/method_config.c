@@ -1,6 +1,8 @@
 /* method_config.c - adapter_config.json as PEFT 0.21 writes it: every field, keys sorted. */
 #include "train/method.h"
 
+#include "store/pattern.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,9 +204,11 @@ static fm_status common(fm_json *o, const fm_train_config *c, const char *base_n
     return rc == FM_OK ? fm_json_set(o, "task_type", fm_json_new_str(task)) : rc;
 }
 
-/* A list of targets as PEFT writes it. */
+/* A list of targets as PEFT writes it; a regular expression is a text. */
 static fm_json *target_names(fmi_net *net, const char *targets)
 {
+    if (fm_pattern_is_regex(targets))
+        return fm_json_new_str(targets);
     return strcmp(targets, "all-linear") == 0 ? fmi_all_linear_json(net) : fmi_names_json(targets);
 }
 

@@ -2,6 +2,7 @@
 #include "train/method.h"
 
 #include "store/base/mem.h"
+#include "store/pattern.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -118,7 +119,7 @@ static fm_status check_patterns(fmi_net *net, const fm_train_config *c, const fm
         fmi_linear *l;
         for (size_t i = 0; !found && (l = fmi_net_linear(net, i)); i++)
             found = fmi_is_target(net, l, c, c->targets) &&
-                    fmi_names_module(l->module, key, strlen(key));
+                    (fm_pattern_is_regex(key) || fmi_names_module(l->module, key, strlen(key)));
         if (!found)
             return fm_fail(FM_EBASE, "%s: none of the modules chosen by targets is named '%s'",
                            field, key);

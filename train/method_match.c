@@ -3,6 +3,7 @@
 
 #include "infer/arch_table.h"
 #include "store/base/mem.h"
+#include "store/pattern.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +161,10 @@ bool fmi_is_target(fmi_net *net, const fmi_linear *l, const fm_train_config *c, 
         return false;
     if (strcmp(targets, "all-linear") == 0)
         return layer != FMI_OUTSIDE;
+    if (fm_pattern_is_regex(targets)) { /* fmi_check_targets has looked at it */
+        bool found = false;
+        return fm_pattern_matches(&found, targets, name, "targets") == FM_OK && found;
+    }
     return listed(name, targets);
 }
 
@@ -231,12 +236,28 @@ static fm_status no_such_module(fmi_net *net, const char *setting, const char *n
     return rc;
 }
 
+static fm_status check_pattern(fmi_net *net, const char *pattern, const char *setting)
+{
+    bool found = false;
+    fmi_linear *l;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && !found && (l = fmi_net_linear(net, i)); i++) {
+        char own[FMI_MODULE_BYTES + 16];
+        fmi_peft_name(net, l->module, own, sizeof(own));
+        rc = fm_pattern_matches(&found, pattern, own, setting);
+    }
+    return rc == FM_OK && !found ? no_such_module(net, setting, pattern, strlen(pattern)) : rc;
+}
+
 fm_status fmi_check_targets(fmi_net *net, const char *list, const char *setting)
 {
     size_t len = 0;
 
     if (strcmp(list, "all-linear") == 0)
         return FM_OK;
+    if (fm_pattern_is_regex(list))
+        return check_pattern(net, list, setting);
     for (const char *name; (name = fmi_next_name(&list, &len));) {
         bool found = false;
         fmi_linear *l;

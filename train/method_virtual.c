@@ -1,5 +1,5 @@
 /* method_virtual.c - prefix tuning (Li and Liang 2021): keys and values of virtual positions;
- * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As PEFT does: prefix rows
+ * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As in PEFT prefix rows
  * are [layers][2][kv heads * head_dim], not turned by rope; text goes on behind them. */
 #include "train/method.h"
 
@@ -39,11 +39,11 @@ fm_status fmi_virtual_take(fmi_net *net, const fm_model *model)
     return rc;
 }
 
-fmi_batch_how fmi_virtual_how(const fmi_net *net)
+void fmi_virtual_how(const fmi_net *net, fmi_batch_how *how)
 {
-    return (fmi_batch_how){.vocab = net->arch.vocab,
-                           .virt = net->virt_kind == FMI_VIRTUAL_ROWS ? net->virt : 0,
-                           .offset = net->virt_kind == FMI_VIRTUAL_KV ? net->virt : 0};
+    how->vocab = net->arch.vocab;
+    how->virt = net->virt_kind == FMI_VIRTUAL_ROWS ? net->virt : 0;
+    how->offset = net->virt_kind == FMI_VIRTUAL_KV ? net->virt : 0;
 }
 
 fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind, uint32_t tokens)

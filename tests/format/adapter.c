@@ -79,8 +79,8 @@ static void what_does_not_fit_the_parent_is_refused_by_name(void **state)
             "'r'");
     refused("{\"peft_type\": \"LORA\", \"r\": 3}", FX_ADAPTER, 4, FM_EINVAL, "'lora_alpha'");
     refused("{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 1, "
-            "\"rank_pattern\": {\".*up_proj\": 2}}",
-            FX_ADAPTER, 4, FM_EUNSUPPORTED, ".*up_proj");
+            "\"rank_pattern\": {\".*(?=up)_proj\": 2}}",
+            FX_ADAPTER, 4, FM_EUNSUPPORTED, "(?=up)");
 }
 
 static void a_second_adapter_gets_the_next_number(void **state)
@@ -133,6 +133,46 @@ static void rank_and_scale_follow_pefts_rules(void **state)
     tk_ok(fm_lora_spec_of(&s, config, "model.layers.0.q"));
     assert_true(s.scale == 4.0f);
     fm_json_free(config);
+}
+
+/* What Python's re.match(rf"(.*\.)?({key})$", module) says. */
+static void patterns_are_regular_expressions(void **state)
+{
+    static const struct {
+        const char *key, *module;
+        bool found;
+    } is[] = {
+        {"layers\\.\\d+\\.mlp\\.(up|down)_proj", "model.layers.12.mlp.down_proj", true},
+        {"layers\\.\\d+\\.mlp\\.(up|down)_proj", "model.layers.12.mlp.gate_proj", false},
+        {".*[qv]_proj", "model.layers.0.self_attn.v_proj", true},
+        {"[qv]_proj", "model.layers.0.self_attn.vv_proj", false},
+        {"^model\\.layers\\.(?:0|1)\\..*?proj$", "model.layers.1.self_attn.q_proj", true},
+        {"^layers\\.1.*", "model.layers.1.self_attn.q_proj", false},
+        {"layers.1.+_proj", "model.layers.1.self_attn.q_proj", true},
+        {"[^.]+_proj", "a.b_proj", true},
+        {"\\w+_proj|lm_head", "lm_head", true},
+        {"x\\-y", "x-y", true},
+    };
+    static const char *const bad[] = {"(?=a)b", "a{3}", "a\\b", "(a", "[a", "a**", "[\\D]"};
+    fm_lora_spec s;
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(is) + FM_ARRAY_LEN(bad); i++) {
+        bool wrong = i >= FM_ARRAY_LEN(is);
+        const char *key = wrong ? bad[i - FM_ARRAY_LEN(is)] : is[i].key;
+        fm_json *config = fm_json_new_object(), *map = fm_json_new_object();
+        tk_ok(fm_json_set(map, key, fm_json_new_int(2)));
+        tk_ok(fm_json_set(config, "r", fm_json_new_int(4)));
+        tk_ok(fm_json_set(config, "lora_alpha", fm_json_new_int(8)));
+        tk_ok(fm_json_set(config, "rank_pattern", map));
+        if (wrong) {
+            tk_fails(fm_lora_spec_of(&s, config, "a.b"), FM_EUNSUPPORTED, "rank_pattern");
+        } else {
+            tk_ok(fm_lora_spec_of(&s, config, is[i].module));
+            if ((s.r == 2) != is[i].found)
+                fail_msg("%s: %s", is[i].key, is[i].module);
+        }
+        fm_json_free(config);
+    }
 }
 
 static float small(uint64_t i)
@@ -270,6 +310,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_the_parent_is_refused_by_name),
         cmocka_unit_test(a_second_adapter_gets_the_next_number),
         cmocka_unit_test(rank_and_scale_follow_pefts_rules),
+        cmocka_unit_test(patterns_are_regular_expressions),
         cmocka_unit_test(merging_is_a_fused_chain_a_product_and_a_sum),
         cmocka_unit_test(export_merges_adapters_into_the_weights),
         cmocka_unit_test(a_wrapped_modules_own_weight_replaces_it),

@@ -73,6 +73,7 @@ static void every_field_survives_json_both_ways(void **state)
                                          {"dora", "true"},
                                          {"dropout", "0.1"},
                                          {"loraplus", "16"},
+                                         {"exclude", "o_proj"},
                                          {"feedforward", "down_proj"},
                                          {"rank_pattern", "q_proj=4"},
                                          {"alpha_pattern", "q_proj=8"},
