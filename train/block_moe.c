@@ -1,7 +1,7 @@
 /* block_moe.c - the feed-forward branch of a layer with experts, forward and backward.
  *
- * As infer's: the router's scores choose on the host, rows are laid out once for each choice, sorted
- * by expert (rows ascending inside), and each expert's stretch goes through the same grouped
+ * As infer's: the router's scores choose on the host, rows are laid out once for each choice,
+ * sorted by expert (rows ascending inside), and each expert's stretch goes through the same grouped
  * products as any linear layer. Lanes that the backward leaves out stand behind the others, so of
  * every stretch it needs the first part. The gradient of a weight goes through the softmax over
  * the chosen (renormalised) or over all experts, on the host in double; the choice itself has

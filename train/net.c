@@ -500,8 +500,8 @@ static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own, bool types
     return rc;
 }
 
-/* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a matrix
- * that is stored [in, out], turned. Gains point to theirs. */
+/* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a
+ * matrix that is stored [in, out], turned. Gains point to theirs. */
 static fm_status make_room(fmi_net *net, const fmi_params *ps)
 {
     bool plus1 = net->arch.sw.norm == FM_NORM_RMS_PLUS1;

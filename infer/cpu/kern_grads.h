@@ -20,8 +20,8 @@ FMI_INLINE vf gained(const float *dy, const float *gain, uint32_t i, uint32_t n)
     return gain ? vf_mul(d, vf_load_upto(gain + i, n)) : d;
 }
 
-/* With g = dy * gain: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)). Lanes beyond h load 0 in dy,
- * so they add nothing to either sum. */
+/* With g = dy * gain: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)). Lanes beyond h load 0 in
+ * dy, so they add nothing to either sum. */
 static void k_layernorm_dx(float *dx, const float *dy, const float *x, const float *gain,
                            const float *stat, uint32_t m, uint32_t h, size_t ldx, bool accumulate)
 {
@@ -218,8 +218,8 @@ FMI_INLINE philox philox_blocks(uint64_t seed, uint64_t stream, uint64_t index)
     return x;
 }
 
-/* Column j: block (j / 128) * 16 + j % 16 of the row, its 16-bit number (j / 16) % 8. A row has 2^24
- * blocks; the lowest 4 bits of an index are a lane, so the addition above never carries. */
+/* Column j: block (j / 128) * 16 + j % 16 of the row, its 16-bit number (j / 16) % 8. A row has
+ * 2^24 blocks; the lowest 4 bits of an index are a lane, so the addition above never carries. */
 static void k_dropout(float *y, const float *x, size_t n, const fmi_dropout *d, uint64_t row)
 {
     const vf scale = vf_set1(d->scale), zero = vf_zero();

@@ -8,7 +8,7 @@
 #include "store/base/mem.h"
 #include "store/base/rng.h"
 
-/* ---- attention: one query head of one sequence; virtual positions are columns 0 .. virt - 1 ---- */
+/* ---- attention: one query head of one sequence; the first `virt` columns are virtual ---- */
 
 typedef struct head {
     const fm_attn_train *a;

@@ -1,5 +1,5 @@
 /* Gradients of the families that the shared references lack, against sketches of Hugging Face's
- * (golden/make_grads.py); and that threads, recomputation and other children change no bit of them. */
+ * (golden/make_grads.py); and that threads, recomputation and other children change no bit. */
 #include "tests/model/infer_kit.h"
 #include "train/pass.h"
 
@@ -8,7 +8,7 @@
 #define TOKENS 40u
 #define SIGNS 4u
 /* Float32 on both sides; the families of the shared references are within 1e-6 of theirs. Norms of
- * nearly nothing (a key's bias, which the softmax cancels) are held against a hundredth of the largest. */
+ * nearly nothing (a key's bias, which the softmax cancels) are held against 1 % of the largest. */
 #define LIMIT 1e-5
 
 static char *golden(const char *name, const char *file)
