@@ -27,7 +27,9 @@ STEPS, TOKENS = 4, 16
 
 
 def lora(targets, task="CAUSAL_LM", **more):
-    return peft.LoraConfig(**{"r": 2, "lora_alpha": 4, "target_modules": targets, "task_type": task, **more})
+    return peft.LoraConfig(
+        **{"r": 2, "lora_alpha": 4, "target_modules": targets, "task_type": task, **more}
+    )
 
 
 def noise(params, seed, scale=0.1):
@@ -45,7 +47,13 @@ class Case:
     """model: with what trains marked so. loss(model): of the batch, a scalar. more: outputs to record."""
 
     def __init__(self, model, batch, loss, settings, more=None):
-        self.model, self.batch, self.loss, self.settings, self.more = model, batch, loss, settings, more
+        self.model, self.batch, self.loss, self.settings, self.more = (
+            model,
+            batch,
+            loss,
+            settings,
+            more,
+        )
 
     def names(self):
         """Parameter -> its name in a file: PEFT's for adapters, the model's for full tensors."""
@@ -89,7 +97,12 @@ def record(case, folder, rename=lambda n: n):
     out["loss"] = loss.detach().clone()
     if case.more:
         with torch.no_grad():
-            out.update({k: v.detach().float().contiguous().clone() for k, v in case.more(case.model).items()})
+            out.update(
+                {
+                    k: v.detach().float().contiguous().clone()
+                    for k, v in case.more(case.model).items()
+                }
+            )
     out.update({"grad." + n: p.grad.clone().contiguous() for n, p in names})
     if not case.settings.get("gradients_only"):
         steps, losses = optimizer(case, names), []
@@ -142,7 +155,9 @@ def next_token(logits, labels):
 
 
 def causal(data, base, cls=tf.AutoModelForCausalLM):
-    return cls.from_pretrained(data / "arch" / base, attn_implementation="eager", dtype=torch.float32)
+    return cls.from_pretrained(
+        data / "arch" / base, attn_implementation="eager", dtype=torch.float32
+    )
 
 
 def next_token_case(model, base, **settings):
@@ -232,7 +247,9 @@ def experts(data):
 
 def padded(seed, rows, lens, vocab=160):
     g = torch.Generator().manual_seed(seed)
-    ids, mask = torch.zeros(rows, TOKENS, dtype=torch.long), torch.zeros(rows, TOKENS, dtype=torch.long)
+    ids, mask = torch.zeros(rows, TOKENS, dtype=torch.long), torch.zeros(
+        rows, TOKENS, dtype=torch.long
+    )
     for i, n in enumerate(lens):
         ids[i, :n], mask[i, :n] = torch.randint(3, vocab, (n,), generator=g), 1
     return ids, mask
@@ -259,7 +276,11 @@ def sequence_class(base, cls, config, **settings):
     def make(data):
         torch.manual_seed(5)
         model = cls.from_pretrained(
-            data / "arch" / base, attn_implementation="eager", num_labels=3, pad_token_id=0, dtype=torch.float32
+            data / "arch" / base,
+            attn_implementation="eager",
+            num_labels=3,
+            pad_token_id=0,
+            dtype=torch.float32,
         )
         torch.manual_seed(3)
         return class_case(peft.get_peft_model(model, config), base, **settings)
@@ -294,7 +315,10 @@ def mean_class(data):
 
 def encoder(data):
     return tf.BertModel.from_pretrained(
-        data / "arch" / "bert", attn_implementation="eager", add_pooling_layer=False, dtype=torch.float32
+        data / "arch" / "bert",
+        attn_implementation="eager",
+        add_pooling_layer=False,
+        dtype=torch.float32,
     )
 
 
@@ -402,7 +426,13 @@ def distill(data):
         model,
         int32(input_ids=ids, labels=labels),
         loss,
-        {"base": "llama", "teacher": "qwen3", "objective": "distill", "temperature": heat, "distill_weight": share},
+        {
+            "base": "llama",
+            "teacher": "qwen3",
+            "objective": "distill",
+            "temperature": heat,
+            "distill_weight": share,
+        },
         lambda m: dict(zip(("divergence", "next_token"), parts(m))),
     )
 
@@ -428,7 +458,9 @@ CASES = {
             task_type="CAUSAL_LM",
         ),
     ),
-    "prefix-gpt2": adapter("gpt2", peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")),
+    "prefix-gpt2": adapter(
+        "gpt2", peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    ),
     "lora-experts": experts,
     "lora-experts-parameters": adapter(
         "mixtral",
@@ -437,7 +469,10 @@ CASES = {
     "lora-gemma3": adapter("gemma3", lora(["q_proj", "o_proj", "up_proj"])),
     "bitfit": bitfit,
     "classify-llama": sequence_class(
-        "llama", tf.LlamaForSequenceClassification, lora(["q_proj", "v_proj"], "SEQ_CLS"), pooling="last"
+        "llama",
+        tf.LlamaForSequenceClassification,
+        lora(["q_proj", "v_proj"], "SEQ_CLS"),
+        pooling="last",
     ),
     "classify-bert": sequence_class(
         "bert",
@@ -465,7 +500,11 @@ def main():
         folder = out / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        rename = (lambda n: n.replace(".mlp.", ".block_sparse_moe.")) if name == "lora-experts" else (lambda n: n)
+        rename = (
+            (lambda n: n.replace(".mlp.", ".block_sparse_moe."))
+            if name == "lora-experts"
+            else (lambda n: n)
+        )
         loss = record(make(data), folder, rename)
         size = sum(f.stat().st_size for f in folder.iterdir())
         print(f"{name}: loss {loss:.6f}, {size >> 10} KB", flush=True)

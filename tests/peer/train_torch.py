@@ -7,7 +7,8 @@ MODEL: SmolLM2-135M-Instruct as GGUF (needs the package `gguf`) or as a folder o
 median and best seconds of a step, tokens per second of the best, peak resident memory, the first loss, what ran it.
 Warm-up steps are left out of the times, not of the
 memory; with one thread the process's own clock counts, as in bench_train. --dtype bf16: float32 weights under torch.autocast, as
-users run it on a CPU. Every token is a target; AdamW is PyTorch's fused one, the fastest that it has here."""
+users run it on a CPU. Every token is a target; AdamW is PyTorch's fused one, the fastest that it has here.
+"""
 
 import time
 
@@ -131,14 +132,14 @@ def run(args):
         optimizer.step()
         losses.append(loss.item())
         seconds.append(clock() - began)
-    best = min(seconds[args.warm_up:])
+    best = min(seconds[args.warm_up :])
     return {
         "case": args.case,
         "dtype": args.dtype,
         "batch": batch,
         "tokens": tokens,
         "seconds": best,
-        "median_seconds": statistics.median(seconds[args.warm_up:]),
+        "median_seconds": statistics.median(seconds[args.warm_up :]),
         "tokens_per_s": batch * tokens / best,
         "peak_mb": round(peak_mb(), 1),
         "imports_mb": round(imported, 1),
@@ -156,7 +157,9 @@ def run(args):
 
 
 def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     ap.add_argument("model")
     ap.add_argument("--case", required=True, choices=list(CASES))
     ap.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
