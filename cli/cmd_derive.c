@@ -6,7 +6,7 @@
 #include "store/base/mem.h"
 
 typedef struct derive_opts {
-    const char *family_file, *name, *method, *eval, *message, *skip, *config_dir, *mode;
+    const char *family_file, *name, *method, *eval, *message, *skip, *config_dir, *mode, *teacher;
     opt_list data, set, suites;
     bool no_gate;
     derive_how how;
@@ -24,8 +24,10 @@ static fm_status one_child(family *f, const derive_opts *o, const char *parent)
     f->config_dir = o->config_dir ? fm_strdup(o->config_dir) : NULL;
     ch->name = fm_strdup(o->name);
     ch->message = o->message ? fm_strdup(o->message) : NULL;
+    ch->teacher = o->teacher ? fm_strdup(o->teacher) : NULL;
     ch->suites = o->suites;
-    if (!f->parent == !f->config_dir || !ch->name || !o->message != !ch->message)
+    if (!f->parent == !f->config_dir || !ch->name || !o->message != !ch->message ||
+        !o->teacher != !ch->teacher)
         return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < o->data.count; i++)
         rc = data_add_word(&ch->data, o->data.item[i]);
@@ -73,6 +75,9 @@ int cmd_derive(cli *c, int argc, char **argv)
         {0, "data", OPT_LIST, "FILE[:WEIGHT]", "JSON, JSONL, CSV or text; may be given many times",
          &o.data},
         {0, "eval", OPT_STR, "SHARE|FILE", "examples held out of training", &o.eval},
+        {0, "eval-every", OPT_UINT, "N", "measure what is held out each N steps (at the end alone)",
+         &o.how.eval_every},
+        {0, "teacher", OPT_STR, "REV", "the model that objective=distill follows", &o.teacher},
         {0, "check-data", OPT_FLAG, NULL, "print the report on the data and stop; exit 1 on errors",
          &o.how.check_data},
         {0, "set", OPT_LIST, "KEY=VALUE",
@@ -103,11 +108,11 @@ int cmd_derive(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     if (o.family_file && (n || o.name || o.data.count || o.eval || o.method || o.skip ||
-                          o.message || o.config_dir || o.set.count || o.suites.count))
-        return cli_usage_error(c,
-                               "-f FILE says itself what the children are; with it go only "
-                               "--mode, --plan, --check-data, --recompute, --no-gate, --log, "
-                               "--stop-after and those of checkpoints");
+                          o.message || o.config_dir || o.teacher || o.set.count || o.suites.count))
+        return cli_usage_error(
+            c, "-f FILE says itself what the children are; with it go only "
+               "--mode, --plan, --check-data, --eval-every, --recompute, --no-gate, --log, "
+               "--stop-after and those of checkpoints");
     if (!o.name && o.how.check_data)
         o.name = "data"; /* nothing is made */
     if (!o.family_file && (!o.name || o.data.count == 0 || (n == 0) == !o.config_dir))

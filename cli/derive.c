@@ -125,13 +125,17 @@ static fm_status prepare_child(derivation *d, size_t i)
 {
     child *ch = &d->f->child[i];
     size_t owner = data_owner(d, i);
-    if (owner != i) {
+    fm_status rc = FM_OK;
+    if (owner != i)
         d->dataset[i] = d->dataset[owner];
-        return FM_OK;
-    }
-    fm_status rc = data_open(&ch->data, &d->dataset[i], d->tok, d->chat, &ch->config, ch->skip,
-                             ch->skip_count);
+    else
+        rc = data_open(&ch->data, &d->dataset[i], d->tok, d->chat, &ch->config, ch->skip,
+                       ch->skip_count);
     if (rc == FM_OK)
+        rc = goal_open(&d->goal[i], d->c, d->dataset[i], &ch->config, ch->teacher, d->eval_every);
+    if (rc < 0)
+        return fm_error_prefix(rc, "child '%s'", ch->name);
+    if (owner == i)
         rc = data_report(d->c, d->dataset[i], d->tok, d->model, &ch->config, d->parent, &ch->suites,
                          &d->report[i]);
     return rc;
@@ -166,13 +170,15 @@ static fm_status show_reports(const derivation *d)
 static fm_train_job job_of(const derivation *d, size_t i)
 {
     const child *ch = &d->f->child[i];
-    return (fm_train_job){.name = ch->name,
-                          .config = ch->config,
-                          .parent = base_tree(d, i),
-                          .data = d->dataset[i],
-                          .keeper = keeper_train(d->keeper),
-                          .checkpoint_every = 1, /* the keeper says when */
-                          .recompute = d->recompute};
+    fm_train_job job = {.name = ch->name,
+                        .config = ch->config,
+                        .parent = base_tree(d, i),
+                        .data = d->dataset[i],
+                        .keeper = keeper_train(d->keeper),
+                        .checkpoint_every = 1, /* the keeper says when */
+                        .recompute = d->recompute};
+    goal_job(&d->goal[i], &job);
+    return job;
 }
 
 /* ---- while they train ---- */
@@ -187,6 +193,14 @@ static void show_one(const derivation *d, const fm_train_progress *p, size_t i)
         out_progress_end();
         fprintf(stderr, "  %s  step %u/%u  loss %.4f  grad %.3f  lr %.2e  %.0f tokens/s\n", name,
                 p->step + 1, p->steps, p->loss, p->grad_norm, p->lr, p->tokens_per_s);
+    }
+    if (p->evaluated) {
+        out_progress_end();
+        fprintf(stderr, "  %s  step %u  held out: loss %.4f over %llu", name, p->step + 1,
+                p->held_out.loss, (unsigned long long)p->held_out.units);
+        if (p->held_out.accuracy >= 0)
+            fprintf(stderr, ", %.1f %% right", 100 * p->held_out.accuracy);
+        fputc('\n', stderr);
     }
 }
 
@@ -252,13 +266,14 @@ static fm_status derivation_new(derivation *d)
     d->report = fm_calloc(n, sizeof *d->report);
     d->dataset = fm_calloc(n, sizeof *d->dataset);
     d->result = fm_calloc(n, sizeof *d->result);
+    d->goal = fm_calloc(d->f->count, sizeof *d->goal);
     d->job = fm_calloc(n, sizeof *d->job);
     d->job_child = fm_calloc(n, sizeof *d->job_child);
     d->came = fm_calloc(n, sizeof *d->came);
     d->steps = fm_calloc(n, sizeof *d->steps);
     d->cand = fm_calloc(d->f->units, sizeof *d->cand);
-    if (!d->report || !d->dataset || !d->result || !d->job || !d->job_child || !d->came ||
-        !d->steps || !d->cand)
+    if (!d->report || !d->dataset || !d->result || !d->goal || !d->job || !d->job_child ||
+        !d->came || !d->steps || !d->cand)
         return FM_ENOMEM;
     return FM_OK;
 }
@@ -280,12 +295,15 @@ static void derivation_release(derivation *d)
             fm_data_report_release(&d->report[i]);
         if (d->dataset && data_owner(d, i) == i)
             fm_dataset_close(d->dataset[i]);
+        if (d->goal)
+            goal_release(&d->goal[i]);
         if (d->result)
             fm_train_result_release(&d->result[i]);
     }
     candidates_release(d);
     fm_free(d->report);
     fm_free(d->dataset);
+    fm_free(d->goal);
     fm_free(d->result);
     fm_free(d->job);
     fm_free(d->job_child);
@@ -476,6 +494,7 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .recompute = how->recompute,
                     .check_data = how->check_data,
                     .policy = how->keep,
+                    .eval_every = how->eval_every,
                     .stop_after = how->stop_after};
     bool stopped = false;
     fm_status rc = prepare(&d);

@@ -12,6 +12,7 @@ typedef struct child { /* one training: a branch to be, a module, or a trial of 
     char *name;        /* for people; of a branch its name */
     data_list data;    /* files with examples */
     char *message;     /* NULL = made from method and data */
+    char *teacher;     /* REV to distill from; NULL = none */
     fm_train_config config;
     opt_list suites; /* files; argv's, or made by family_read */
     uint32_t *skip;  /* record numbers left out */
@@ -69,6 +70,7 @@ typedef struct derive_how {
     bool gate;           /* run the suites before a branch is made */
     bool check_data;     /* print the report on the data and end; FM_EREFUSED where it has errors */
     keeper_policy keep;  /* of checkpoints; what is 0 comes from the config */
+    uint64_t eval_every; /* steps between looks at what is held out; 0: at the end alone */
     uint64_t stop_after; /* steps, then as if Ctrl-C was pressed; 0 = never */
     const char
         *log_path; /* {"child": [{"step","loss","grad_norm","lr"}]}, also when stopped; or NULL */

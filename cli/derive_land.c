@@ -65,6 +65,7 @@ static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
         out_set(&rc, o, "parent_model", fm_json_new_str(hex));
     }
     out_set(&rc, o, "config", fm_train_config_json(&ch->config));
+    goal_recipe(&d->goal[i], o, &rc);
     out_set(&rc, o, "data", manifests);
     if (rc == FM_OK)
         return o;
@@ -152,6 +153,8 @@ static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *
     }
     for (size_t i = 0; rc == FM_OK && i < r->count; i++)
         rc = put_tensor(txn, tree, prefix, &r->tensors[i]);
+    if (rc == FM_OK && r->model_json)
+        rc = fm_tree_put_file(tree, "model.json", fm_span_of(r->model_json, strlen(r->model_json)));
     return rc;
 }
 

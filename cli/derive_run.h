@@ -3,6 +3,7 @@
 #define FM_CLI_DERIVE_RUN_H
 
 #include "cli/derive.h"
+#include "cli/goal.h"
 #include "cli/sweep.h"
 
 enum { CONFIG_FILES = 5 }; /* of a folder to pretrain from */
@@ -30,6 +31,7 @@ typedef struct derivation {
     const fm_chat_template *chat;
     fm_dataset **dataset;    /* [count] a trial's may be the first trial's */
     fm_data_report *report;  /* [count] of those that own their data */
+    goal *goal;              /* [count] */
     fm_train_result *result; /* [count] */
     candidate *cand;         /* [units] */
     keeper_policy policy;
@@ -44,8 +46,9 @@ typedef struct derivation {
     size_t last_child;
     uint64_t steps_done; /* of this call */
     uint64_t stop_after; /* 0 = never */
-    fm_status sweep_rc;  /* of what the callback could not say */
-    fm_status worst;     /* of children that came to nothing; its text is kept for the end */
+    uint64_t eval_every;
+    fm_status sweep_rc; /* of what the callback could not say */
+    fm_status worst;    /* of children that came to nothing; its text is kept for the end */
     fm_error_state worst_text;
 } derivation;
 

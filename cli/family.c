@@ -187,8 +187,8 @@ static fm_status check_child_keys(const fm_json *v, bool module, const char *whe
 {
     static const char *const known[] = {"as",      "method",  "data",  "set",     "skip", "suites",
                                         "on",      "message", "sweep", "halving", "eval", "licence",
-                                        "license", "source",  "split", NULL};
-    static const char *const texts[] = {"as", "method", "message", "on"};
+                                        "license", "source",  "split", "teacher", NULL};
+    static const char *const texts[] = {"as", "method", "message", "on", "teacher"};
     static const char *const maps[] = {"set", "sweep", "halving"};
     fm_status rc = known_keys(v, known, where);
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(texts); i++)
@@ -234,6 +234,7 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
 {
     fm_train_config config;
     const char *message = fm_json_cstr(fm_json_get(v, "message"), NULL);
+    const char *teacher = fm_json_cstr(fm_json_get(v, "teacher"), NULL);
     const char *word =
         fm_json_cstr(fm_json_get(v, "method"), fm_json_cstr(fm_json_get(f->doc, "method"),
                                                             f->config_dir ? "pretrain" : "lora"));
@@ -245,7 +246,8 @@ static fm_status read_child(family *f, const fm_json *v, const char *path, const
         return FM_ENOMEM;
     ch->name = fm_strdup(name);
     ch->message = message ? fm_strdup(message) : NULL;
-    if (!ch->name || (message && !ch->message))
+    ch->teacher = teacher ? fm_strdup(teacher) : NULL;
+    if (!ch->name || (message && !ch->message) || (teacher && !ch->teacher))
         return FM_ENOMEM;
     rc = data_read_keys(&ch->data, v, path, where);
     if (rc == FM_OK)
@@ -436,6 +438,7 @@ void family_release(family *f)
         fm_free(ch->name);
         data_release(&ch->data);
         fm_free(ch->message);
+        fm_free(ch->teacher);
         fm_free(ch->skip);
         for (size_t k = 0; f->doc && k < ch->suites.count; k++)
             fm_free((void *)(uintptr_t)ch->suites.item[k]); /* family files own theirs */

@@ -4,6 +4,7 @@
  * Whatever a version was trained beside - a family, a sweep, an interruption - does not matter: each
  * child's bytes are those of its run alone. Settings that an older recipe does not have are at their
  * defaults, which is what they were. */
+#include "cli/goal.h"
 #include "cli/replay.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ typedef struct replay {
     fm_model *model;   /* of the parent */
     fm_tokenizer *own; /* PRETRAIN */
     fm_dataset *data;
+    goal goal;
     fm_train_result result;
 } replay;
 
@@ -127,6 +129,8 @@ static fm_status open_data(replay *r)
     const fm_tokenizer *tok = r->model ? fm_model_tokenizer(r->model) : r->own;
     const fm_chat_template *chat = r->model ? fm_model_chat_template(r->model) : NULL;
     fm_status rc = data_of_version(r->c, r->tree, r->recipe, &r->config, tok, chat, &r->data);
+    if (rc == FM_OK)
+        rc = goal_of_recipe(&r->goal, r->c, r->data, &r->config, r->recipe);
     return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
 }
 
@@ -168,6 +172,7 @@ static fm_status train_again(replay *r)
     fm_provider p = fm_store_provider(fm_repo_store(r->c->repo));
     fm_train_job job = {
         .name = r->label, .config = r->config, .parent = r->parent, .data = r->data};
+    goal_job(&r->goal, &job);
     fm_status rc = fm_train_run(r->c->engine, &p, &job, 1, &r->result, show_step, r);
     out_progress_end();
     if (rc == FM_OK && r->result.failed)
@@ -269,6 +274,7 @@ fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_re
     fm_tree_free(r.expect);
     fm_tree_free(r.parent);
     fm_tree_free(r.tree);
+    goal_release(&r.goal);
     fm_json_free(r.recipe);
     fm_version_release(&r.version);
     return rc;
