@@ -105,15 +105,26 @@ fm_status fmi_check_layers(const char *list, uint32_t layers)
     return FM_OK;
 }
 
+static bool begins_module(const char *name, const char *module)
+{
+    size_t n = strlen(module);
+    return n > 0 && strncmp(name, module, n) == 0 && (!name[n] || name[n] == '.');
+}
+
+/* Heads stand outside of what the family's prefix names. */
+static bool of_head(const fmi_net *net, const char *name)
+{
+    return begins_module(name, net->arch.head_name) ||
+           begins_module(name, net->outer[FMI_SCORE].module);
+}
+
 void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room)
 {
     const fm_arch *a = &net->arch;
     const char *usual = fmi_family_of(a)->prefix[0];
     size_t own = strlen(a->prefix);
-    size_t head = strlen(a->head_name);
-    bool is_head = strncmp(name, a->head_name, head) == 0 && (!name[head] || name[head] == '.');
 
-    if (is_head || strcmp(usual, a->prefix) == 0 || strncmp(name, a->prefix, own) != 0)
+    if (of_head(net, name) || strcmp(usual, a->prefix) == 0 || strncmp(name, a->prefix, own) != 0)
         (void)snprintf(out, room, "%s", name);
     else
         (void)snprintf(out, room, "%s%s", usual, name + own);
@@ -124,8 +135,6 @@ void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room)
     const fm_arch *a = &net->arch;
     const char *const *prefix = fmi_family_of(a)->prefix;
     const char *usual = prefix[0];
-    size_t head = strlen(a->head_name);
-    bool is_head = strncmp(peft, a->head_name, head) == 0 && (!peft[head] || peft[head] == '.');
 
     /* a class with a head may call the model inside of it otherwise: "bert.encoder" */
     for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
@@ -133,7 +142,7 @@ void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room)
             usual = prefix[i];
     size_t n = strlen(usual);
 
-    if (is_head || strcmp(usual, a->prefix) == 0 || strncmp(peft, usual, n) != 0)
+    if (of_head(net, peft) || strcmp(usual, a->prefix) == 0 || strncmp(peft, usual, n) != 0)
         (void)snprintf(out, room, "%s", peft);
     else
         (void)snprintf(out, room, "%s%s", a->prefix, peft + n);

@@ -152,7 +152,7 @@ fi
 
 say "a damaged state is told of and not used"
 want 128 derive atlas --as harmed "${how[@]}" --set seed=13 --stop-after 9
-pack=$(ls -t .fmstore/packs/*.pack | head -1)
+pack=$(ls -t .fmstore/packs/*.pack | sed -n 1p)
 python3 - "$pack" <<'PY'
 import sys
 f = open(sys.argv[1], "r+b"); b = f.read(); f.seek(len(b) // 2); f.write(bytes([b[len(b) // 2] ^ 255])); f.close()

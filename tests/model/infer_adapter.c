@@ -172,7 +172,7 @@ static void embedding_factors(ik_adapted *a)
 }
 static void foreign_parameter(ik_adapted *a)
 {
-    put_factor(a, "base_model.model.score.weight", 2, 48);
+    put_factor(a, "base_model.model.rotor.weight", 2, 48);
 }
 static void other_kind(ik_adapted *a)
 {
@@ -215,7 +215,7 @@ static void what_does_not_fit_is_refused(void **state)
     refuse(no_such_module, FM_EBASE, "layers.9");
     refuse(embedding_factors, FM_EBASE, "embed_token'");
     refuse(wrong_shape, FM_EBASE, "47");
-    refuse(foreign_parameter, FM_EBASE, "score.weight");
+    refuse(foreign_parameter, FM_EBASE, "rotor.weight");
     refuse(half_a_term, FM_ECORRUPT, "lora_B");
     refuse(gap_in_numbers, FM_ECORRUPT, "numbered");
     refuse(no_config, FM_ENOTFOUND, "adapter_config.json");

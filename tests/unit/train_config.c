@@ -88,7 +88,6 @@ static void every_field_survives_json_both_ways(void **state)
                                          {"distill_weight", "0.7"},
                                          {"packing", "true"},
                                          {"buckets", "4"},
-                                         {"exclude", "lm_head"},
                                          {"symmetric", "true"}};
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
     fm_train_config back;
