@@ -10,7 +10,7 @@
 
 #define PREFIX "refs/fmstore/checkpoints/"
 #define RUN_HEX 20
-enum { STEP_DIGITS = 10, SECONDS_BETWEEN = 60, SECONDS_BEFORE_END = 10 };
+enum { STEP_DIGITS = 10, SECONDS_BETWEEN = 60 };
 static const double cost_share = 0.02; /* of the time, at most */
 
 typedef struct kept {
@@ -111,7 +111,7 @@ static bool due(void *ctx, uint32_t job, uint32_t step)
         return true;
     if (k->policy.every)
         return step % k->policy.every == 0;
-    if (since < (at_end ? SECONDS_BEFORE_END : SECONDS_BETWEEN))
+    if (since < SECONDS_BETWEEN) /* an end too: what is lost is a minute at most */
         return false;
     return at_end || k->spent_s + k->cost_s <= cost_share * (now - k->begun_s);
 }
