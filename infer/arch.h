@@ -107,7 +107,8 @@ typedef struct fm_arch {
 FM_CHECKED fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what);
 /* Likewise, and the prefix is the one under which the tree has its embedding. */
 FM_CHECKED fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what);
-/* NULL: training knows this architecture; else the name of what it lacks. */
+/* NULL: sizes and rotary settings say all of it, as with Llama, and a model's digest needs no more;
+ * else the name of what it has besides. */
 const char *fm_arch_beyond_llama(const fm_arch *a);
 
 /* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to

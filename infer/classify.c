@@ -27,11 +27,11 @@ void fmi_class_names_of(fmi_class_names *out, const fm_arch *a)
                                    : "score");
 }
 
-size_t fmi_class_token(const fm_arch *a, const int32_t *ids, size_t n)
+size_t fmi_class_token(const int32_t *ids, size_t n, bool encoder, int32_t pad)
 {
     size_t at = 0;
-    for (size_t i = 0; i < n && !a->sw.encoder; i++)
-        if (a->pad < 0 || ids[i] != a->pad)
+    for (size_t i = 0; i < n && !encoder; i++)
+        if (pad < 0 || ids[i] != pad)
             at = i;
     return at;
 }
@@ -291,7 +291,7 @@ fm_status fm_classify_many(fm_engine *e, const fm_classify_request *req, size_t 
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fm_arch *a = &req[i].model->arch;
-        size_t at = fmi_class_token(a, req[i].ids, req[i].n);
+        size_t at = fmi_class_token(req[i].ids, req[i].n, a->sw.encoder, a->pad);
         q[i] = (fmi_states_request){.model = req[i].model,
                                     .ids = req[i].ids,
                                     .n = a->sw.encoder ? req[i].n : at + 1,

@@ -17,8 +17,9 @@ typedef struct fmi_class_names {
     bool bias; /* of both */
 } fmi_class_names;
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a);
-/* The token whose state is classified. n >= 1. */
-size_t fmi_class_token(const fm_arch *a, const int32_t *ids, size_t n);
+/* The token whose state is classified: an encoder's first, else the last that is not pad (-1: no
+ * token is). n >= 1. For training too, so that both look at the same one. */
+size_t fmi_class_token(const int32_t *ids, size_t n, bool encoder, int32_t pad);
 
 /* What a model has. */
 typedef struct fmi_class_head {

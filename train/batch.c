@@ -4,6 +4,7 @@
  * gradient; they are left out, as is the last token, which has nothing to predict. */
 #include "train/internal.h"
 
+#include "infer/classify.h"
 #include "store/base/mem.h"
 
 #include <string.h>
@@ -17,14 +18,11 @@ static bool has_target(const fmi_seq_in *s, uint32_t token)
 /* The token of a pick that is one. */
 static uint32_t picked_token(const fmi_seq_in *s, const fmi_batch_how *how)
 {
-    uint32_t at = 0;
-
     if (how->pick == FMI_PICK_LAST)
         return s->len - 1;
-    for (uint32_t i = 0; how->pick == FMI_PICK_CLASS && !how->whole && i < s->len; i++)
-        if (how->pad < 0 || s->ids[i] != how->pad)
-            at = i;
-    return at;
+    if (how->pick == FMI_PICK_CLASS)
+        return (uint32_t)fmi_class_token(s->ids, s->len, how->whole, how->pad);
+    return 0;
 }
 
 static uint32_t tokens_used(const fmi_seq_in *s, const fmi_batch_how *how)
@@ -82,8 +80,7 @@ static fm_status batch_room(fmi_batch *b, const fmi_seq_in *s, size_t n, const f
 {
     fm_status rc = FM_OK;
 
-    b->rows = b->labels = b->seqs = b->longest = 0;
-    b->tokens = 0;
+    fmi_batch_clear(b);
     for (size_t i = 0; i < n; i++) {
         uint32_t rows = fmi_seq_rows(&s[i], how);
         b->rows += rows;
@@ -162,6 +159,12 @@ fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n, const f
         row += rows;
     }
     return FM_OK;
+}
+
+void fmi_batch_clear(fmi_batch *b)
+{
+    b->rows = b->labels = b->seqs = b->longest = 0;
+    b->tokens = 0;
 }
 
 void fmi_batch_release(fmi_batch *b)

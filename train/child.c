@@ -274,7 +274,7 @@ fm_status fmi_child_save(fmi_child *ch)
 fm_status fmi_child_resume(fmi_child *ch)
 {
     bool found = false;
-    fm_status rc = run_digest(ch);
+    fm_status rc = ch->job->keeper ? run_digest(ch) : FM_OK;
 
     if (rc == FM_OK)
         rc = fmi_checkpoint_load(ch->job, ch->number, &ch->state, &ch->ps, &found);
@@ -305,8 +305,7 @@ fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
 {
     size_t at = k > 0 && k < ch->micros ? ch->ends[k - 1] : 0;
 
-    ch->lane.batch.rows = 0;
-    ch->lane.batch.tokens = 0;
+    fmi_batch_clear(&ch->lane.batch);
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
     ch->lane.in = ch->seq + at;
@@ -357,7 +356,7 @@ static fm_status log_step(fmi_child *ch, const fm_train_progress *p)
 }
 
 /* The run has diverged: the mean loss of the last steps is beyond DIVERGED times what it was before
- * the first update, and 1 nat more. From the log, so that a resumed run ends where it would have. */
+ * the first update, and 1 nat more. From the log, so that a resumed run ends alike. */
 static bool diverged(const fmi_child *ch, double *first, double *last)
 {
     size_t n = fm_json_count(ch->state.log);

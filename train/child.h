@@ -58,8 +58,8 @@ FM_CHECKED fm_status fmi_child_begin_step(fmi_child *ch);
 /* lane.batch of micro-batch k; no rows where the step has fewer. */
 FM_CHECKED fm_status fmi_child_load_micro(fmi_child *ch, size_t k);
 void fmi_child_end_micro(fmi_child *ch);
-/* The update. *broken: loss or gradient is no finite number (nothing was updated; result->why is the
- * caller's to say), or the run diverged (it says). */
+/* The update. *broken: loss or gradient is no finite number (nothing was updated; result->why is
+ * the caller's to say), or the run diverged (it says). */
 FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
 /* Once the child's net is bound. */

@@ -95,7 +95,6 @@ fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
     ev->goal.tried = 0;
     for (size_t k = 0; rc == FM_OK && k < ev->micros; k++) {
         size_t at = k > 0 ? ev->ends[k - 1] : 0;
-        fmi_batch_release(&lane->batch);
         lane->in = ev->seq + at;
         lane->of = ev->of + at;
         lane->ins = ev->ends[k] - at;

@@ -230,8 +230,8 @@ typedef struct fmi_batch {
     uint32_t *which;    /* [seqs] number of the sequence as given */
     size_t cap[6];      /* of the arrays, in their order */
 } fmi_batch;
-/* Unless `whole`: tokens after the last target and the last token itself change nothing and are left
- * out. */
+/* Unless `whole`: tokens after the last target and the last token itself change nothing and are
+ * left out. */
 uint32_t fmi_seq_rows(const fmi_seq_in *s, const fmi_batch_how *how);
 uint32_t fmi_seq_labels(const fmi_seq_in *s);
 /* Rows that are picked. */
@@ -239,6 +239,7 @@ uint32_t fmi_seq_picked(const fmi_seq_in *s, const fmi_batch_how *how);
 /* out: all zero at first; its arrays are used again from call to call. */
 FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n,
                                      const fmi_batch_how *how);
+void fmi_batch_clear(fmi_batch *b); /* no rows; its arrays stay */
 void fmi_batch_release(fmi_batch *b);
 
 /* ---- tensors and adapters of trees (method.h: what they mean) ---- */

@@ -67,6 +67,20 @@ float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_
     return u;
 }
 
+fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t, const float *x,
+                    size_t ldx)
+{
+    return (fm_term){.a = t->a,
+                     .b = t->b,
+                     .in = l->in,
+                     .out = l->out,
+                     .r = t->r,
+                     .m = part->count,
+                     .scale = t->scale,
+                     .x = x,
+                     .ldx = ldx};
+}
+
 static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
                                const fmi_out *out, uint32_t outs)
 {
@@ -83,18 +97,11 @@ static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const f
                 if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
                     continue;
                 const fmi_term *t = &l->term[k];
-                p->term[n++] = (fm_term){.a = t->a,
-                                         .b = t->b,
-                                         .in = l->in,
-                                         .out = l->out,
-                                         .r = t->r,
-                                         .m = part->count,
-                                         .scale = t->scale,
-                                         .x = x + part->begin * ldx,
-                                         .ldx = ldx,
-                                         .y = out[o].y + part->begin * out[o].ldy,
-                                         .ldy = out[o].ldy,
-                                         .u = fmi_place_u(p, t, part, &at)};
+                fm_term *one = &p->term[n++];
+                *one = fmi_term_on(part, l, t, x + part->begin * ldx, ldx);
+                one->y = out[o].y + part->begin * out[o].ldy;
+                one->ldy = out[o].ldy;
+                one->u = fmi_place_u(p, t, part, &at);
             }
         }
         p->be->terms(p->be, p->term, n);
@@ -122,23 +129,16 @@ static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float 
             if (l->terms <= k || fmi_goes_alone(l))
                 continue;
             const fmi_term *t = &l->term[k];
-            p->term[n++] = (fm_term){.a = t->a,
-                                     .b = t->b,
-                                     .in = l->in,
-                                     .out = l->out,
-                                     .r = t->r,
-                                     .m = part->count,
-                                     .scale = t->scale,
-                                     .x = x ? x + part->begin * ldx : NULL,
-                                     .ldx = ldx,
-                                     .u = t->u ? t->u + (size_t)part->u0 * t->r : NULL,
-                                     .dy = out->y + part->begin * out->ldy,
-                                     .lddy = out->ldy,
-                                     .du = p->du + at,
-                                     .da = grad_of(part, t->a_param),
-                                     .db = grad_of(part, t->b_param),
-                                     .dx = dx && part->deeper ? dx + part->begin * lddx : NULL,
-                                     .lddx = lddx};
+            fm_term *one = &p->term[n++];
+            *one = fmi_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
+            one->u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
+            one->dy = out->y + part->begin * out->ldy;
+            one->lddy = out->ldy;
+            one->du = p->du + at;
+            one->da = grad_of(part, t->a_param);
+            one->db = grad_of(part, t->b_param);
+            one->dx = dx && part->deeper ? dx + part->begin * lddx : NULL;
+            one->lddx = lddx;
             at += (uint64_t)part->count * t->r;
             fm_assert(at <= p->du_floats);
         }

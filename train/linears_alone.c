@@ -70,23 +70,16 @@ static void term_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
         x = p->alone[1];
         ldx = l->in;
     }
-    fm_term one = {.a = t->a,
-                   .b = t->b,
-                   .in = l->in,
-                   .out = l->out,
-                   .r = t->r,
-                   .m = part->count,
-                   .scale = t->scale,
-                   .x = x,
-                   .ldx = ldx,
-                   .y = y,
-                   .ldy = ldy,
-                   .u = fmi_place_u(p, t, part, &at)};
+    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    one.y = y;
+    one.ldy = ldy;
+    one.u = fmi_place_u(p, t, part, &at);
     p->be->terms(p->be, &one, 1);
 }
 
+/* The output's scale, and before it a copy of what is scaled, for the scale's gradient. */
 static void scale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l, float *y,
-                         size_t ldy)
+                         size_t ldy, const float *bias)
 {
     fm_backend *be = p->be;
 
@@ -96,8 +89,8 @@ static void scale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
         if (l->dora)
             be->affine(be, kept, l->out, l->out, l->dora->inv, NULL, 0, part->count, NULL);
     }
-    if (l->out_scale.s || l->bias_after)
-        be->affine(be, y, ldy, l->out, l->out_scale.s, l->bias_after, 0, part->count, NULL);
+    if (l->out_scale.s || bias)
+        be->affine(be, y, ldy, l->out, l->out_scale.s, bias, 0, part->count, NULL);
 }
 
 /* y[rows, n] += x[rows, n], of other strides. */
@@ -129,10 +122,7 @@ static void dora_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l,
     be->products(be, xd, l->in, l->in, &dropped, 1);
     plain.dropout = 0.0f;
     term_forward(p, part, l, &plain, xd, l->in, y, ldy);
-    float *kept = l->kept + (size_t)part->u0 * l->out;
-    be->copy_rows(be, kept, l->out, y, ldy, NULL, part->count, l->out);
-    be->affine(be, kept, l->out, l->out, l->dora->inv, NULL, 0, part->count, NULL);
-    be->affine(be, y, ldy, l->out, l->out_scale.s, NULL, 0, part->count, NULL);
+    scale_output(p, part, l, y, ldy, NULL);
     be->products(be, rest, l->in, l->in, &other, 1);
     add_rows(be, y, ldy, p->alone[0], l->out, part->count, l->out);
 }
@@ -166,7 +156,7 @@ fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const floa
         for (size_t t = 0; t < l->terms; t++)
             if (l->in_scale.s || l->term[t].dropout > 0.0f)
                 term_forward(p, part, l, &l->term[t], in, ldin, y, out->ldy);
-        scale_output(p, part, l, y, out->ldy);
+        scale_output(p, part, l, y, out->ldy, l->bias_after);
     }
     return FM_OK;
 }
@@ -180,6 +170,15 @@ typedef struct grads { /* of one part: dy behind the output's scale, dx before t
     bool add;
 } grads;
 
+/* dense [m, n], to where the gradient is wanted: set, or added to. */
+static void give_dx(fm_backend *be, const grads *g, const float *dense, uint32_t m, uint32_t n)
+{
+    if (g->add)
+        add_rows(be, g->dx, g->lddx, dense, n, m, n);
+    else
+        be->copy_rows(be, g->dx, g->lddx, dense, n, NULL, m, n);
+}
+
 static void term_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const fmi_term *t,
                           const grads *g, const float *x, size_t ldx)
 {
@@ -191,23 +190,15 @@ static void term_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
         x = p->alone[2];
         ldx = l->in;
     }
-    fm_term one = {.a = t->a,
-                   .b = t->b,
-                   .in = l->in,
-                   .out = l->out,
-                   .r = t->r,
-                   .m = part->count,
-                   .scale = t->scale,
-                   .x = x,
-                   .ldx = ldx,
-                   .u = t->u ? t->u + (size_t)part->u0 * t->r : NULL,
-                   .dy = g->dy,
-                   .lddy = g->lddy,
-                   .du = p->du,
-                   .da = da,
-                   .db = fmi_lane_grad(part->lane, t->b_param),
-                   .dx = dropped ? NULL : g->dx,
-                   .lddx = g->lddx};
+    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
+    one.dy = g->dy;
+    one.lddy = g->lddy;
+    one.du = p->du;
+    one.da = da;
+    one.db = fmi_lane_grad(part->lane, t->b_param);
+    one.dx = dropped ? NULL : g->dx;
+    one.lddx = g->lddx;
     p->be->terms_grad(p->be, &one, 1);
     if (!dropped || !g->dx)
         return;
@@ -257,10 +248,7 @@ static void dora_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
         return;
     float *direct = p->alone[0];
     be->linear_dx(be, direct, l->in, g->dy, g->lddy, l->w, part->count, false);
-    if (g->add)
-        add_rows(be, g->dx, g->lddx, direct, l->in, part->count, l->in);
-    else
-        be->copy_rows(be, g->dx, g->lddx, direct, l->in, NULL, part->count, l->in);
+    give_dx(be, g, direct, part->count, l->in);
     be->scale(be, direct, -1.0f, n);
     be->add(be, d, direct, n);
     drop(p, part, t, g->dx, g->lddx, d, l->in, l->in, true);
@@ -299,10 +287,8 @@ static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l
         return;
     be->scale_grad(be, g->dx ? own.dx : NULL, l->in, dscale, own.dx, l->in, x, ldx, l->in_scale.s,
                    part->count, l->in);
-    if (g->dx && g->add)
-        add_rows(be, g->dx, g->lddx, own.dx, l->in, part->count, l->in);
-    else if (g->dx)
-        be->copy_rows(be, g->dx, g->lddx, own.dx, l->in, NULL, part->count, l->in);
+    if (g->dx)
+        give_dx(be, g, own.dx, part->count, l->in);
 }
 
 fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,

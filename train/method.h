@@ -112,7 +112,6 @@ FM_CHECKED fm_status fmi_bitfit_declare(fmi_net *net, fmi_params *ps, const fm_t
 /* modules_to_save and trained biases of an adapter, under PEFT's names. */
 FM_CHECKED fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
 FM_CHECKED fm_status fmi_biases_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c);
-bool fmi_params_has(const fmi_params *ps, const char *name);
 
 /* ---- method_init.c ---- */
 FM_CHECKED fm_status fmi_method_begin(fmi_net *net, fmi_params *ps, const fmi_method *m);

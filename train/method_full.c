@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool fmi_params_has(const fmi_params *ps, const char *name)
+static bool params_has(const fmi_params *ps, const char *name)
 {
     for (size_t i = 0; i < ps->count; i++)
         if (strcmp(ps->item[i].name, name) == 0)
@@ -91,7 +91,7 @@ static fm_status save_param(fmi_net *net, fmi_params *ps, const char *name, cons
 
     fmi_peft_name(net, name, peft, sizeof(peft));
     (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%s", peft);
-    return fmi_params_has(ps, as) ? FM_OK : fmi_net_train(net, ps, name, shape, as);
+    return params_has(ps, as) ? FM_OK : fmi_net_train(net, ps, name, shape, as);
 }
 
 fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)

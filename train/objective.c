@@ -101,15 +101,6 @@ fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
 }
 
 /* ---- frozen lanes ---- */
-static bool same_shape(const fm_arch *a, const fm_arch *b)
-{
-    return strcmp(a->family, b->family) == 0 && a->hidden == b->hidden && a->layers == b->layers &&
-           a->inter == b->inter && a->heads == b->heads && a->kv_heads == b->kv_heads &&
-           a->head_dim == b->head_dim && a->max_positions == b->max_positions && a->eps == b->eps &&
-           a->window == b->window && memcmp(&a->sw, &b->sw, sizeof(a->sw)) == 0 &&
-           memcmp(a->rope, b->rope, sizeof(a->rope)) == 0;
-}
-
 static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objective *objective)
 {
     const fm_arch *a = fm_model_arch(model), *mine = &g->lane->net->arch;
@@ -131,7 +122,8 @@ static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objectiv
     if (a->max_positions < lane->most.longest)
         return fm_fail(FM_ELIMIT, "%s: examples of %u tokens, the teacher has %u positions",
                        g->job->name, lane->most.longest + 1, a->max_positions);
-    return same_shape(a, mine) ? FM_OK : fmi_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
+    return fmi_same_shape(a, mine) ? FM_OK
+                                   : fmi_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
 }
 
 static fm_status open_dpo(fmi_goal *g, const fm_provider *p, fm_model *stem)
@@ -242,7 +234,7 @@ fm_status fmi_goal_load(fmi_goal *g)
     fmi_lane *aux = &g->aux;
     fmi_batch_how how = g->how;
 
-    fmi_batch_release(&aux->batch);
+    fmi_batch_clear(&aux->batch);
     for (uint32_t k = 0; how.pick == FMI_PICK_CLASS && k < g->lane->batch.labels; k++)
         g->lane->batch.label[k] = g->lane->of[g->lane->batch.which[k]].klass;
     if (!g->aux_net.block || g->lane->batch.rows == 0)

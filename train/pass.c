@@ -23,6 +23,16 @@ void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi
     size->seqs = FM_MAX(size->seqs, (uint32_t)n);
 }
 
+bool fmi_same_shape(const fm_arch *a, const fm_arch *b)
+{
+    return strcmp(a->family, b->family) == 0 && a->row == b->row && a->vocab == b->vocab &&
+           a->hidden == b->hidden && a->layers == b->layers && a->inter == b->inter &&
+           a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim &&
+           a->max_positions == b->max_positions && a->eps == b->eps && a->window == b->window &&
+           memcmp(&a->sw, &b->sw, sizeof(a->sw)) == 0 &&
+           memcmp(a->rope, b->rope, sizeof(a->rope)) == 0;
+}
+
 /* ---- lanes ---- */
 static void find_first(fmi_lane *lane)
 {

@@ -2,9 +2,9 @@
  * several children together.
  *
  * A lane is one child in a pass: its net, its parameters, its rows, which stand one after another
- * among the rows of all. For each module the neighbouring lanes that hold the same weight go through
- * one product, forward and backward; low-rank terms are lists; what is summed over rows (gradients,
- * losses) is summed over the rows of one lane alone, in their order. So a lane's bits do not depend
+ * among the rows of all. For each module the neighbouring lanes that hold the same weight go
+ * through one product, forward and backward; low-rank terms are lists; what is summed over rows
+ * (gradients, losses) is summed over the rows of one lane alone, in their order. So a lane's bits do not depend
  * on who else is in the pass, and a frozen lane (a reference, a teacher) is rows like any other.
  * Lanes are ordered by the lowest layer in which they train: the rows that a layer's backward needs
  * are then the first ones. */
@@ -20,6 +20,9 @@ typedef struct fmi_pass_size {
     uint32_t rows, labels, seqs, longest;
 } fmi_pass_size;
 void fmi_size_grow(fmi_pass_size *size, const fmi_seq_in *s, size_t n, const fmi_batch_how *how);
+
+/* Lanes of these may share a pass: it takes sizes, switches and rotary tables from one of them. */
+bool fmi_same_shape(const fm_arch *a, const fm_arch *b);
 
 typedef struct fmi_pass fmi_pass;
 typedef struct fmi_lane fmi_lane;
@@ -184,7 +187,7 @@ typedef struct fmi_out {
 /* y of every out on every part; row numbers are those of x and y alike. */
 FM_CHECKED fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
                                          size_t ldx, const fmi_out *out, uint32_t outs);
-/* dx (rows of parts that want it; NULL: none does) is set, or added to; gradients of what trains. */
+/* dx (rows of parts that want it; NULL: none does) is set, or added to; what trains gets gradients. */
 FM_CHECKED fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
                                       size_t lddx, bool add, const float *x, size_t ldx,
                                       const fmi_out *out, uint32_t outs);
@@ -202,6 +205,9 @@ FM_CHECKED fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer,
 FM_CHECKED fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
                                         size_t lddx, bool add, const float *x, size_t ldx,
                                         const fmi_out *out);
+/* A term over a part's rows of x; where y and u, or the gradients, are is the caller's to add. */
+fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t, const float *x,
+                    size_t ldx);
 /* Where x A^T of a term goes: kept, or a piece of p->du from *at on. */
 float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at);
 /* Where a parameter's gradient is; NULL: frozen. */
@@ -225,8 +231,8 @@ void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, fl
 
 fmi_slot *fmi_slot_of(fmi_pass *p, uint32_t layer);
 /* A branch: x its input, y what goes to the residual. backward: dy to the gradients of its first
- * linear layers, which input_grad takes on to dh (set, where the part wants it); x is read only where
- * input_trains. */
+ * linear layers, which input_grad takes on to dh (set, where the part wants it); x is read only
+ * where input_trains. */
 FM_CHECKED fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer,
                                            const float *x, float *y);
 FM_CHECKED fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer,

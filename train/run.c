@@ -3,8 +3,8 @@
  * A step of the run is the next step of every child that is still at work; their micro-batches go
  * through passes together, as many rows in each as pay. A child that ends, is dropped or breaks
  * leaves; nothing that the others compute depends on it. */
-#include "train/method.h"
 #include "train/child.h"
+#include "train/method.h"
 
 #include "store/base/mem.h"
 
@@ -81,8 +81,7 @@ static fm_status make_pass(run *r)
 
 static fm_status run_pass(run *r, size_t lanes)
 {
-    fm_status rc = lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
-    return rc;
+    return lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
 }
 
 /* Of the micro-batch in hand. */
@@ -339,19 +338,12 @@ static fm_status check_jobs(const fm_train_job *jobs, size_t n)
 /* One pass has one shape: what differs besides adapters and values cannot share it. */
 static fm_status check_stem(const run *r)
 {
-    const fm_arch *a = &r->child[0].net.arch;
-
-    for (size_t i = 1; i < r->n; i++) {
-        const fm_arch *b = &r->child[i].net.arch;
-        if (strcmp(a->family, b->family) != 0 || a->row != b->row || a->hidden != b->hidden ||
-            a->layers != b->layers || a->vocab != b->vocab || a->inter != b->inter ||
-            a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim ||
-            memcmp(&a->sw, &b->sw, sizeof(a->sw)) != 0)
+    for (size_t i = 1; i < r->n; i++)
+        if (!fmi_same_shape(&r->child[0].net.arch, &r->child[i].net.arch))
             return fm_fail(FM_EINVAL,
                            "%s: its parent has another architecture than that of %s; train them in "
                            "two runs",
                            r->child[i].job->name, r->child[0].job->name);
-    }
     return FM_OK;
 }
 

@@ -178,8 +178,8 @@ void fm_data_report_release(fm_data_report *r);
 
 /* ---- training ---- */
 /* Mean loss over what is held out: over targets (distill: of the text, not of the teacher), texts,
- * pairs, anchors among those of their micro-batch. accuracy: share of the latter three that come out
- * right, -1 for targets, whose perplexity is e to the loss. */
+ * pairs, anchors among those of their micro-batch. accuracy: share of the latter three that come
+ * out right, -1 for targets, whose perplexity is e to the loss. */
 typedef struct fm_evaluation {
     double loss, accuracy;
     uint64_t units;
@@ -274,10 +274,10 @@ typedef struct fm_train_result {
 } fm_train_result;
 
 /* Children of one stem in one pass. Parents may differ by adapters or by some tensors; what they
- * share by tensor id is loaded once and computed once for the rows of all. PRETRAIN: one job. p: the
- * bytes of all parents. Each child's bytes are those of its run alone. A child that fails or is
- * dropped leaves the others as they are. Results are zeroed first; the caller releases them. FM_EBASE: targets that the
- * parent lacks. */
+ * share by tensor id is loaded once and computed once for the rows of all. PRETRAIN: one job. p:
+ * the bytes of all parents. Each child's bytes are those of its run alone. A child that fails or is
+ * dropped leaves the others as they are. Results are zeroed first; the caller releases them.
+ * FM_EBASE: targets that the parent lacks. */
 FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                   size_t n, fm_train_result *results, fm_train_fn progress,
                                   void *ctx);

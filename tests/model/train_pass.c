@@ -209,6 +209,33 @@ static void a_child_that_breaks_says_where_and_leaves_the_others_alone(void **st
     fm_engine_free(e);
 }
 
+/* Sizes alone are not enough: a pass has one rotary table. */
+static void parents_that_turn_otherwise_do_not_share_a_pass(void **state)
+{
+    zoo z;
+    fm_train_result r[2];
+    fm_engine *e = ik_engine(1, 64);
+    fm_tree *other = NULL;
+
+    (void)state;
+    zoo_open(&z, 1);
+    tk_ok(fm_tree_copy(&other, fm_source_tree(z.src)));
+    const fm_entry *file = fm_tree_find(other, "model.json");
+    assert_non_null(file);
+    char *text = fm_strndup((const char *)file->data, (size_t)file->bytes);
+    assert_non_null(text);
+    char *theta = strstr(text, "rope_theta");
+    assert_non_null(theta);
+    theta[strcspn(theta, "123456789")] = '7';
+    tk_ok(fm_tree_put_file(other, "model.json", fm_span_str(text)));
+    z.job[1].parent = other;
+    tk_fails(fm_train_run(e, &z.p, z.job, 2, r, NULL, NULL), FM_EINVAL, "another architecture");
+    fm_free(text);
+    fm_tree_free(other);
+    zoo_close(&z);
+    fm_engine_free(e);
+}
+
 static void a_child_that_diverges_is_stopped(void **state)
 {
     zoo z;
@@ -254,6 +281,7 @@ int main(void)
         cmocka_unit_test(a_dropped_child_leaves_the_others_alone),
         cmocka_unit_test(a_child_that_breaks_says_where_and_leaves_the_others_alone),
         cmocka_unit_test(a_child_that_diverges_is_stopped),
+        cmocka_unit_test(parents_that_turn_otherwise_do_not_share_a_pass),
     };
 
     char *data = tk_shared("arch/llama/model.safetensors");
