@@ -1,5 +1,5 @@
-/* cmd_plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out, in order, so
- * that any script can hold the engine against another. */
+/* cmd_plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out,
+ * in order, so that any script can hold the engine against another. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -145,18 +145,24 @@ static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
     return rc;
 }
 
+/* A text as encoders and classifiers read it, or its ids. */
+static fm_status whole_text(const plumb *p, const fm_json *in, fm_ids *ids)
+{
+    fm_span text = fm_json_str(fm_json_get(in, "text"));
+    return text.data ? fm_embed_encode(p->m, text, ids) : ids_of(in, p, ids);
+}
+
 static fm_status embed_line(void *ctx, const fm_json *in, fm_json **out)
 {
     const plumb *p = ctx;
     fm_ids ids = {0};
     uint32_t h = fm_model_arch(p->m)->hidden;
     float *x = fm_calloc(h, sizeof *x);
-    fm_span text = fm_json_str(fm_json_get(in, "text"));
     fm_json *list = fm_json_new_array();
     fm_status rc = x ? FM_OK : FM_ENOMEM;
     *out = fm_json_new_object();
     if (rc == FM_OK)
-        rc = text.data ? fm_embed_encode(p->m, text, &ids) : ids_of(in, p, &ids);
+        rc = whole_text(p, in, &ids);
     fm_embed_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .out = x};
     if (rc == FM_OK)
         rc = fm_embed_many(fm_model_engine(p->m), &q, 1);
@@ -174,12 +180,11 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
     fm_ids ids = {0};
     uint32_t classes = fm_model_classes(p->m), best = 0;
     float *lp = fm_calloc(classes + 1, sizeof *lp);
-    fm_span text = fm_json_str(fm_json_get(in, "text"));
     fm_json *list = fm_json_new_array();
     fm_status rc = lp ? FM_OK : FM_ENOMEM;
     *out = fm_json_new_object();
     if (rc == FM_OK)
-        rc = text.data ? fm_embed_encode(p->m, text, &ids) : ids_of(in, p, &ids);
+        rc = whole_text(p, in, &ids);
     fm_classify_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .logprobs = lp};
     if (rc == FM_OK)
         rc = fm_classify_many(fm_model_engine(p->m), &q, 1);

@@ -69,8 +69,7 @@ fm_status data_eval_word(data_list *l, const char *word)
     return FM_OK;
 }
 
-/* A path of the family file, meant from its own folder. */
-static char *beside(const char *family_path, const char *path)
+char *path_beside(const char *family_path, const char *path)
 {
     const char *base = fm_path_base(family_path);
     if (path[0] == '/' || base == family_path)
@@ -133,7 +132,7 @@ static fm_status read_file_key(data_list *l, const fm_json *v, const char *famil
                      where);
     if (rc < 0)
         return rc;
-    data_file *f = add_file(l, beside(family_path, path));
+    data_file *f = add_file(l, path_beside(family_path, path));
     if (!f)
         return FM_ENOMEM;
     const fm_json *weight = fm_json_get(v, "weight");
@@ -162,7 +161,7 @@ fm_status data_read_keys(data_list *l, const fm_json *child, const char *family_
         return set_share(l, fm_json_real(eval, 0.0), where);
     if (!fm_json_is(eval, FM_JSON_STRING))
         return fm_fail(FM_EINVAL, "%s: 'eval' wants a share such as 0.05, or a file", where);
-    data_file *f = add_file(l, beside(family_path, fm_json_cstr(eval, "")));
+    data_file *f = add_file(l, path_beside(family_path, fm_json_cstr(eval, "")));
     if (!f)
         return FM_ENOMEM;
     f->held_out = true;
@@ -306,16 +305,8 @@ fm_json *data_manifests(const fm_dataset *d)
 
 static fm_status put_report(fm_txn *txn, fm_tree *tree, const char *name, const fm_json *report)
 {
-    fm_buf text;
     char *path = fm_asprintf("data/%s.report.json", name);
-    fm_buf_init(&text, 0);
-    fm_status rc = path ? fm_json_write(&text, report, FM_JSON_PRETTY) : FM_ENOMEM;
-    fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&text);
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
-    fm_buf_release(&text);
+    fm_status rc = path ? tree_put_json(txn, tree, path, report) : FM_ENOMEM;
     fm_free(path);
     return rc;
 }

@@ -33,6 +33,8 @@ fm_status data_eval_word(data_list *l, const char *word);
 fm_status data_read_keys(data_list *l, const fm_json *child, const char *family_path,
                          const char *where);
 void data_release(data_list *l);
+/* A path of a family file, meant from the file's own folder; owned, NULL = ENOMEM. */
+char *path_beside(const char *family_path, const char *path);
 /* "a.jsonl", "a.jsonl and 2 more"; borrowed from a ring of buffers. */
 const char *data_title(const data_list *l);
 

@@ -73,23 +73,14 @@ static fm_json *make_recipe(const derivation *d, size_t i, fm_json *manifests)
     return NULL;
 }
 
-static fm_status put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v,
-                          fm_digest *digest)
+/* The digest is of the canonical form. */
+static fm_status digest_json(fm_digest *digest, const fm_json *v)
 {
     fm_buf text;
     fm_buf_init(&text, 0);
-    fm_status rc = FM_OK;
-    if (digest) {
-        rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
-        if (rc == FM_OK)
-            rc = fm_sha256(digest, text.data, text.len);
-        fm_buf_clear(&text);
-    }
+    fm_status rc = fm_json_write(&text, v, FM_JSON_CANONICAL);
     if (rc == FM_OK)
-        rc = fm_json_write(&text, v, FM_JSON_PRETTY);
-    fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
+        rc = fm_sha256(digest, text.data, text.len);
     fm_buf_release(&text);
     return rc;
 }
@@ -149,7 +140,7 @@ static fm_status put_weights(fm_txn *txn, fm_tree *tree, const fm_train_result *
         snprintf(prefix, sizeof prefix, "%s/tensors", adapter);
         snprintf(config, sizeof config, "%s/adapter_config.json", adapter);
         if (rc == FM_OK)
-            rc = put_json(txn, tree, config, r->adapter_config, NULL);
+            rc = tree_put_json(txn, tree, config, r->adapter_config);
     }
     for (size_t i = 0; rc == FM_OK && i < r->count; i++)
         rc = put_tensor(txn, tree, prefix, &r->tensors[i]);
@@ -206,12 +197,14 @@ static fm_status put_record(const derivation *d, size_t i, fm_txn *txn, fm_tree 
 {
     const unit *u = &d->f->unit[d->f->child[i].unit];
     fm_json *doc = make_recipe(d, i, fm_json_ref(manifests)), *trials = NULL;
-    fm_status rc = doc ? put_json(txn, tree, "recipe.json", doc, recipe) : FM_ENOMEM;
+    fm_status rc = doc ? digest_json(recipe, doc) : FM_ENOMEM;
     if (rc == FM_OK)
-        rc = put_json(txn, tree, "train_log.json", d->result[i].log, NULL);
+        rc = tree_put_json(txn, tree, "recipe.json", doc);
+    if (rc == FM_OK)
+        rc = tree_put_json(txn, tree, "train_log.json", d->result[i].log);
     if (rc == FM_OK && u->sweep) {
         trials = sweep_json(u->sweep);
-        rc = trials ? put_json(txn, tree, "sweep.json", trials, NULL) : FM_ENOMEM;
+        rc = trials ? tree_put_json(txn, tree, "sweep.json", trials) : FM_ENOMEM;
     }
     if (rc == FM_OK)
         rc = put_pages(d, i, txn, tree, doc, trials);
@@ -227,8 +220,6 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
     fm_txn *txn = NULL;
     size_t owner = data_owner(d, i);
     fm_json *manifests = data_manifests(d->dataset[i]);
-    fm_buf text;
-    fm_buf_init(&text, 0);
     fm_status rc = manifests ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
         rc = tree_drop_history(tree);
@@ -244,13 +235,10 @@ static fm_status put_version(derivation *d, size_t i, fm_tree *tree, fm_digest *
         rc = put_record(d, i, txn, tree, manifests, recipe);
     bool one = fm_json_count(manifests) == 1; /* as before there could be several */
     if (rc == FM_OK)
-        rc = fm_json_write(&text, one ? fm_json_at(manifests, 0) : manifests, FM_JSON_CANONICAL);
-    if (rc == FM_OK)
-        rc = fm_sha256(data, text.data, text.len);
+        rc = digest_json(data, one ? fm_json_at(manifests, 0) : manifests);
     if (rc == FM_OK)
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
-    fm_buf_release(&text);
     fm_json_free(manifests);
     return rc;
 }

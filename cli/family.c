@@ -174,15 +174,6 @@ fm_status apply_settings(child *ch, const fm_json *set, const char *where)
     return FM_OK;
 }
 
-/* A path of the file, meant from the file's own folder. */
-static char *beside(const char *family_path, const char *path)
-{
-    const char *base = fm_path_base(family_path);
-    if (path[0] == '/' || base == family_path)
-        return fm_strdup(path);
-    return fm_asprintf("%.*s%s", (int)(base - family_path), family_path, path);
-}
-
 static fm_status check_child_keys(const fm_json *v, bool module, const char *where)
 {
     static const char *const known[] = {"as",      "method",  "data",  "set",     "skip", "suites",
@@ -220,7 +211,7 @@ static fm_status read_lists(child *ch, const fm_json *v, const char *path, const
         const char *name = fm_json_cstr(fm_json_at(suites, i), NULL);
         if (!name)
             return fm_fail(FM_EINVAL, "%s: 'suites' must list files", where);
-        char *suite = beside(path, name);
+        char *suite = path_beside(path, name);
         if (!suite)
             return FM_ENOMEM;
         ch->suites.item[ch->suites.count++] = suite;
@@ -422,7 +413,7 @@ fm_status family_read(family *f, const char *path)
     if (fm_json_count(children) == 0)
         return fm_fail(FM_EINVAL, "%s: 'children' must list at least one child", path);
     f->parent = parent ? fm_strdup(parent) : NULL;
-    f->config_dir = config ? beside(path, config) : NULL;
+    f->config_dir = config ? path_beside(path, config) : NULL;
     if (!f->parent == !f->config_dir)
         return FM_ENOMEM;
     rc = read_modules(f, path);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/version_tree.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
@@ -192,18 +193,6 @@ static fm_status drop_refs(const keeper *k, const kept *s, bool all)
 
 /* ---- save ---- */
 
-static fm_status put_json_file(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v)
-{
-    fm_buf text;
-    fm_buf_init(&text, 0);
-    fm_status rc = fm_json_write(&text, v, FM_JSON_PRETTY);
-    fm_buf_char(&text, '\n');
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
-    fm_buf_release(&text);
-    return rc;
-}
-
 static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_train_state *state)
 {
     char hex[FM_HEX_CHARS + 1];
@@ -216,9 +205,9 @@ static fm_status put_about(fm_txn *txn, fm_tree *tree, const kept *s, const fm_t
     out_set(&rc, o, "step", fm_json_new_int((int64_t)state->step));
     out_set(&rc, o, "tokens", fm_json_new_int((int64_t)state->tokens));
     if (rc == FM_OK)
-        rc = put_json_file(txn, tree, "checkpoint.json", o);
+        rc = tree_put_json(txn, tree, "checkpoint.json", o);
     fm_json_free(o);
-    return rc == FM_OK ? put_json_file(txn, tree, "train_log.json", state->log) : rc;
+    return rc == FM_OK ? tree_put_json(txn, tree, "train_log.json", state->log) : rc;
 }
 
 /* "p/NAME" lies below p/, by the path of NAME. */

@@ -79,6 +79,20 @@ fm_status suite_files_check(const opt_list *files)
     return rc;
 }
 
+fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v)
+{
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = fm_json_write(&text, v, FM_JSON_PRETTY);
+    fm_buf_char(&text, '\n');
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
+    fm_buf_release(&text);
+    return rc;
+}
+
 fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
 {
     fm_buf text, where;

@@ -10,6 +10,8 @@ fm_status tree_drop(fm_tree *tree, const char *prefix);
 fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix);
 /* What tells how the parent itself was made: its sources, its data, its recipe and log. */
 fm_status tree_drop_history(fm_tree *tree);
+/* JSON, pretty and with a newline behind it, as a file of the tree. */
+fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v);
 /* Read a suite file, check it, put it at suites/<its name>.yaml. */
 fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
 /* Before any work: is every file a suite? So that hours of training do not end at a typing error.
