@@ -48,6 +48,13 @@ typedef struct blame {
     char *data_name;
 } blame;
 
+/* The case on one tree; run owns what out points to. A version that cannot run (no weights, another
+ * architecture) is an error of the case, not of blame. */
+fm_status blame_run_case(blame *b, const fm_tree *tree, const char *what, fm_case_result *out,
+                         fm_suite_run *run);
+/* child, parent, answer and detail of the guilty step; nothing where they are there already. */
+fm_status blame_open_culprit(blame *b);
+
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent; runs at most max_runs mixtures. */
 fm_status blame_tensors(blame *b, uint32_t max_runs);

@@ -64,7 +64,16 @@ typedef struct fm_result_cache {
     fm_status (*put)(void *ctx, const char key[65], fm_span value);
 } fm_result_cache;
 
-/* Runs the cases (case_name NULL: all) on the model, all of them in one batch. */
+/* Runs suites on models, all of them in one batch: children of a stem pay its products once. The
+ * models are of one engine; out[n], each to be released. seconds is the time of the whole. */
+typedef struct fm_suite_ask {
+    const fm_suite *suite;
+    fm_model *model;
+    const char *case_name; /* NULL: all */
+} fm_suite_ask;
+FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
+                                   const fm_result_cache *cache);
+/* One of them. */
 FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m,
                                      const char *case_name, const fm_result_cache *cache);
 /* The key's ingredients, for people and --json; the key of one case's result. */
