@@ -172,8 +172,9 @@ struct fm_backend {
     /* Training: role LINEAR takes new values; roles LORA_* are read as f32 [n, k]. */
     void (*weight_update)(fm_backend *be, fm_weight *w, const float *src /* [n,k] device */);
     const float *(*weight_floats)(const fm_weight *w);
-    /* For linear_dx: a second layout for products with W itself, made once (optional: NULL slot or
-     * not called, linear_dx works from the first). weight_bytes counts it. */
+    /* For linear_dx: a second layout for products with W itself, its memory taken now and filled by
+     * the second product (optional: NULL slot or not called, linear_dx works from the first).
+     * weight_bytes counts it. */
     fm_status (*weight_for_dx)(fm_backend *be, fm_weight *w);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */

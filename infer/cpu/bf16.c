@@ -214,6 +214,20 @@ static void run_product(product *j)
     fmi_run(j->cpu, (size_t)j->row_parts * j->panel_parts, 1, product_worker, j);
 }
 
+/* Panels of W^T from those of W. */
+static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const fm_weight *w = ((const fmi_turn *)ctx)->w;
+    uint32_t *turned = w->dx->panels;
+
+    (void)worker;
+    for (size_t p = begin; p < end; p++) {
+        uint32_t at = (uint32_t)p * FMI_WIDE, width = FM_MIN(w->k - at, FMI_WIDE);
+        turn(turned + (size_t)at * pairs_of(w->n), w, 0, w->n, at, width);
+    }
+    return FM_OK;
+}
+
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                          const fm_weight *w, uint32_t m, bool accumulate)
 {
@@ -223,7 +237,7 @@ static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy
                  .ldc = lddx,
                  .a = dy,
                  .lda = lddy,
-                 .panel = w->for_dx,
+                 .panel = fmi_dx_panels(fmi_cpu_of(be), w, panels_of(w->k), turn_panels),
                  .w = w,
                  .m = m,
                  .n = w->k,
@@ -385,37 +399,13 @@ static uint64_t op_bytes(const fm_weight *w)
 
     if (w->role != FM_ROLE_LINEAR)
         return sizeof *w + (uint64_t)w->n * w->k * sizeof(float);
-    return sizeof(fmi_fast_weight) + outputs * pairs_of(w->k) * 4 + w->for_dx_bytes;
-}
-
-/* Panels of W^T from those of W. */
-static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    const fm_weight *w = ctx;
-    uint32_t *turned = w->for_dx;
-
-    (void)worker;
-    for (size_t p = begin; p < end; p++) {
-        uint32_t at = (uint32_t)p * FMI_WIDE, width = FM_MIN(w->k - at, FMI_WIDE);
-        turn(turned + (size_t)at * pairs_of(w->n), w, 0, w->n, at, width);
-    }
-    return FM_OK;
+    return sizeof(fmi_fast_weight) + outputs * pairs_of(w->k) * 4 + (w->dx ? w->dx->bytes : 0);
 }
 
 static fm_status op_for_dx(fm_backend *be, fm_weight *w)
 {
-    uint64_t bytes = (uint64_t)panels_of(w->k) * FMI_WIDE * pairs_of(w->n) * 4;
-
-    fm_assert(w->role == FM_ROLE_LINEAR);
-    if (w->for_dx)
-        return FM_OK;
-    w->for_dx = fm_aligned_alloc(64, bytes);
-    if (!w->for_dx)
-        return FM_ENOMEM;
-    if (w->k % FMI_WIDE != 0) /* columns beyond k */
-        memset(w->for_dx, 0, bytes);
-    w->for_dx_bytes = bytes;
-    return fm_pool_run(fmi_cpu_of(be)->pool, panels_of(w->k), 4, turn_panels, w);
+    (void)be;
+    return fmi_dx_reserve(w, (uint64_t)panels_of(w->k) * FMI_WIDE * pairs_of(w->n) * 4);
 }
 
 static void op_update(fm_backend *be, fm_weight *w, const float *src)
@@ -427,7 +417,7 @@ static void op_update(fm_backend *be, fm_weight *w, const float *src)
                     .k = w->k,
                     .image = (uint32_t *)(void *)w->panel,
                     .floats = src,
-                    .turned = w->for_dx};
+                    .turned = fmi_dx_made(w)};
 
     fm_assert(w->own && w->role == FM_ROLE_LINEAR);
     fmi_run(cpu, panels_of(w->n), 1, pack_panels, &job);

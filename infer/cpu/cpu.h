@@ -32,11 +32,32 @@ typedef struct fmi_cpu {
 struct fm_weight {
     fm_role role;
     uint32_t n, k, panels;
-    float *panel; /* the image */
-    bool own;     /* the image is freed with the weight */
-    void *for_dx; /* the same panels of W^T [k, n], or NULL; freed with the weight */
-    uint64_t for_dx_bytes;
+    float *panel;             /* the image */
+    bool own;                 /* the image is freed with the weight */
+    struct fmi_dx_layout *dx; /* once weight_for_dx was called; freed with the weight */
 };
+
+/* The same panels of W^T [k, n]. Reserved when asked for, made by the second product that wants
+ * them: who trains one step, or waits for the first, does not wait for the layout. */
+typedef struct fmi_dx_layout {
+    void *panels;
+    uint64_t bytes;
+    uint32_t products; /* that ran before they were made */
+    bool made;
+} fmi_dx_layout;
+typedef struct fmi_turn { /* the context of who makes them, units being panels of W^T */
+    fmi_cpu *cpu;
+    const fm_weight *w;
+} fmi_turn;
+fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes);
+void fmi_dx_free(fm_weight *w);
+/* What a product works with; NULL: the first layout. */
+const void *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn);
+/* What new values must be put into as well, NULL: nothing yet. */
+static inline void *fmi_dx_made(const fm_weight *w)
+{
+    return w->dx && w->dx->made ? w->dx->panels : NULL;
+}
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)
 {

@@ -388,28 +388,62 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
     if (w && w->own)
         fm_free(w->panel);
     if (w)
-        fm_free(w->for_dx);
+        fmi_dx_free(w);
     fm_free(w);
 }
 
 static uint64_t op_weight_bytes(const fm_weight *w)
 {
     uint64_t rows = w->role == FM_ROLE_LINEAR ? (uint64_t)w->panels * FMI_PANEL : w->n;
-    return sizeof *w + rows * w->k * sizeof(float) + w->for_dx_bytes;
+    return sizeof *w + rows * w->k * sizeof(float) + (w->dx ? w->dx->bytes : 0);
+}
+
+/* ---- the layout for products with W itself ---- */
+
+fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes)
+{
+    fm_assert(w->role == FM_ROLE_LINEAR);
+    if (w->dx)
+        return FM_OK;
+    fmi_dx_layout *dx = fm_calloc(1, sizeof *dx);
+    if (!dx)
+        return FM_ENOMEM;
+    dx->bytes = bytes;
+    dx->panels = fm_aligned_alloc(64, bytes); /* zeros: columns beyond k stay so */
+    if (!dx->panels) {
+        fm_free(dx);
+        return FM_ENOMEM;
+    }
+    w->dx = dx;
+    return FM_OK;
+}
+
+void fmi_dx_free(fm_weight *w)
+{
+    if (w->dx)
+        fm_free(w->dx->panels);
+    fm_free(w->dx);
+}
+
+const void *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn)
+{
+    fmi_dx_layout *dx = w->dx;
+    fmi_turn t = {cpu, w};
+    if (!dx || (!dx->made && dx->products++ == 0))
+        return NULL;
+    if (!dx->made)
+        fmi_run(cpu, units, 4, turn, &t);
+    dx->made = true;
+    return dx->panels;
 }
 
 /* Panels of W^T from those of W: 32 x 32 squares turned. */
-typedef struct turn_job {
-    fmi_cpu *cpu;
-    fm_weight *w;
-} turn_job;
-
 static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
 {
-    const turn_job *t = ctx;
+    const fmi_turn *t = ctx;
     const fm_weight *w = t->w;
     const mm j = {.cpu = t->cpu, .kind = MM_PANELS_T, .b = w->panel, .ldb = w->k, .k = w->n};
-    float *turned = w->for_dx;
+    float *turned = w->dx->panels;
 
     (void)worker;
     for (size_t p = begin; p < end; p++) {
@@ -421,19 +455,8 @@ static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worke
 
 static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
 {
-    turn_job t = {.cpu = fmi_cpu_of(be), .w = w};
-    uint64_t bytes = (uint64_t)panels_of(w->k) * FMI_PANEL * w->n * sizeof(float);
-
-    fm_assert(w->role == FM_ROLE_LINEAR);
-    if (w->for_dx)
-        return FM_OK;
-    w->for_dx = fm_aligned_alloc(64, bytes);
-    if (!w->for_dx)
-        return FM_ENOMEM;
-    if (w->k % FMI_PANEL != 0) /* columns beyond k */
-        memset(w->for_dx, 0, bytes);
-    w->for_dx_bytes = bytes;
-    return fm_pool_run(t.cpu->pool, panels_of(w->k), 4, turn_panels, &t);
+    (void)be;
+    return fmi_dx_reserve(w, (uint64_t)panels_of(w->k) * FMI_PANEL * w->n * sizeof(float));
 }
 
 static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
@@ -444,7 +467,7 @@ static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
                     .n = w->n,
                     .k = w->k,
                     .floats = src,
-                    .turned = w->for_dx};
+                    .turned = fmi_dx_made(w)};
 
     fm_assert(w->own && w->role == FM_ROLE_LINEAR);
     fmi_run(cpu, w->panels, 1, pack_panels, &job);
@@ -491,13 +514,14 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                          const fm_weight *w, uint32_t m, bool accumulate)
 {
+    const float *turned = fmi_dx_panels(fmi_cpu_of(be), w, panels_of(w->k), turn_panels);
     mm j = {.cpu = fmi_cpu_of(be),
             .c = dx,
             .ldc = lddx,
             .a = dy,
             .lda = lddy,
-            .kind = w->for_dx ? MM_PANELS : MM_PANELS_T,
-            .b = w->for_dx ? w->for_dx : w->panel,
+            .kind = turned ? MM_PANELS : MM_PANELS_T,
+            .b = turned ? turned : w->panel,
             .ldb = w->k,
             .m = m,
             .n = w->k,

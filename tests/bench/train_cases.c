@@ -169,20 +169,21 @@ static bool listen(const char *const *args, const char *const *needle, double *a
 
 static double command_turn(const char *repo, const char *data, unsigned turn, unsigned threads)
 {
-    static const char *const lines[] = {"  step 1/2  ", "  step 2/2  "};
+    static const char *const lines[] = {"  step 1/3  ", "  step 2/3  ", "  step 3/3  "};
     char name[32], seed[32], count[16];
-    double at[2];
+    double at[3];
 
     (void)snprintf(name, sizeof(name), "tuned-%u", turn);
     (void)snprintf(seed, sizeof(seed), "seed=%u", turn);
     (void)snprintf(count, sizeof(count), "%u", threads);
     const char *args[] = {TB_PROGRAM,       "-C",        repo,      "--threads", count, "derive",
                           "smollm2",        "--as",      name,      "--data",    data,  "--set",
-                          "steps=2",        "--set",     "batch=4", "--set",     seed,  "--set",
+                          "steps=3",        "--set",     "batch=4", "--set",     seed,  "--set",
                           "max_tokens=128", "--no-gate", NULL};
-    if (!listen(args, lines, at, 2) || at[0] <= 0 || at[1] <= 0)
+    if (!listen(args, lines, at, 3) || at[0] <= 0 || at[1] <= 0 || at[2] <= 0)
         return 0;
-    return at[0] - (at[1] - at[0]); /* the first step takes what the second does */
+    /* The first step takes what the third does; the second also makes the layout for gradients. */
+    return at[0] - (at[2] - at[1]);
 }
 
 double tb_command_s(const tb_bench *b)

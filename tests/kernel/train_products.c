@@ -194,8 +194,19 @@ static float *in_values(kk *k, size_t n, double size)
     return x;
 }
 
-/* dim: m, n, k, way: bits of LAYOUT, UPDATED, ADDED */
-enum { LAYOUT = 1, UPDATED = 2, ADDED = 4 };
+/* dim: m, n, k, way: bits of LAYOUT, UPDATED, ADDED, and MADE: the layout was used before the update
+ */
+enum { LAYOUT = 1, UPDATED = 2, ADDED = 4, MADE = 8 };
+
+/* The second product with a weight makes the layout that was asked for. */
+static void use_layout(kk *k, uint32_t times, const float *dy, const fm_weight *weight,
+                       const uint32_t *dim)
+{
+    float *lost = kk_keep(k, fm_calloc((size_t)dim[0] * dim[2], sizeof *lost));
+
+    for (uint32_t i = 0; i < times; i++)
+        k->be->linear_dx(k->be, lost, dim[2], dy, dim[1] + 2, weight, dim[0], false);
+}
 
 /* Forward and gradient of the input by one weight, which may have been updated before. */
 static void case_weight(kk *k, const uint32_t *dim)
@@ -214,6 +225,7 @@ static void case_weight(kk *k, const uint32_t *dim)
         tk_ok(k->be->weight_for_dx(k->be, weight));
         tk_ok(k->be->weight_for_dx(k->be, weight));
         assert_true(k->be->weight_bytes(weight) > before);
+        use_layout(k, way & MADE ? 2 : 1, dy, weight, dim);
     }
     if (way & UPDATED)
         k->be->weight_update(k->be, weight, w);
@@ -369,9 +381,9 @@ static void a_layout_for_dx_changes_no_bit(void **state)
     (void)state;
     round_inputs = false;
     tk_ok(fm_pool_new(&pool, 2));
-    for (size_t i = 0; i < 2 * FM_ARRAY_LEN(dims); i++) {
-        const uint32_t *d = dims[i / 2], plain[] = {d[0], d[1], d[2], 0};
-        const uint32_t laid[] = {d[0], d[1], d[2], LAYOUT | UPDATED};
+    for (size_t i = 0; i < 4 * FM_ARRAY_LEN(dims); i++) {
+        const uint32_t *d = dims[i / 4], plain[] = {d[0], d[1], d[2], 0};
+        const uint32_t laid[] = {d[0], d[1], d[2], LAYOUT | UPDATED | (i & 2 ? MADE : 0)};
         fm_backend *be;
         tk_ok(modes[i % 2].open(&be, pool, NULL));
         kk want = kk_run(be, case_weight, plain), got = kk_run(be, case_weight, laid);
@@ -400,6 +412,7 @@ static void rows_of_bf16_do_not_know_their_neighbours(void **state)
     tk_ok(be->weight_for_dx(be, weight));
     be->linear(be, y, N, x, K, weight, NULL, NULL, M);
     be->linear_dx(be, dx, K, dy, N, weight, M, false);
+    be->linear_dx(be, dx, K, dy, N, weight, M, false); /* this one with the layout */
     for (uint32_t i = 0; i < M; i++) {
         be->linear(be, one, N, x + (size_t)i * K, K, weight, NULL, NULL, 1);
         assert_memory_equal(one, y + (size_t)i * N, N * sizeof *one);
