@@ -93,6 +93,10 @@ int cmd_derive(cli *c, int argc, char **argv)
          &o.how.plan},
         {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
          &o.how.recompute},
+        {0, "stored", OPT_FLAG, NULL,
+         "the frozen stem stays in the type that it is stored in (QLoRA): less memory, more time; "
+         "the same result",
+         &c->keep_stored},
         {0, "checkpoint-every", OPT_UINT, "N", "keep the state each N steps (default: each minute)",
          &o.how.keep.every},
         {0, "checkpoint-last", OPT_UINT, "N", "of the states the newest N stay (1)",
@@ -110,9 +114,10 @@ int cmd_derive(cli *c, int argc, char **argv)
     if (o.family_file && (n || o.name || o.data.count || o.eval || o.method || o.skip ||
                           o.message || o.config_dir || o.teacher || o.set.count || o.suites.count))
         return cli_usage_error(
-            c, "-f FILE says itself what the children are; with it go only "
-               "--mode, --plan, --check-data, --eval-every, --recompute, --no-gate, --log, "
-               "--stop-after and those of checkpoints");
+            c,
+            "-f FILE says itself what the children are; with it go only "
+            "--mode, --plan, --check-data, --eval-every, --recompute, --stored, --no-gate, --log, "
+            "--stop-after and those of checkpoints");
     if (!o.name && o.how.check_data)
         o.name = "data"; /* nothing is made */
     if (!o.family_file && (!o.name || o.data.count == 0 || (n == 0) == !o.config_dir))

@@ -133,6 +133,7 @@ fm_status cli_engine(cli *c)
     fm_engine_opts opts = fm_engine_defaults();
     opts.threads = c->threads;
     opts.weight_bytes_max = c->weight_bytes_max;
+    opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
     fm_status rc = FM_OK;

@@ -20,6 +20,7 @@ typedef struct cli {
     unsigned threads;            /* --threads, 0 = all */
     const char *mode;            /* --mode of commands that have it; NULL: exact */
     uint64_t weight_bytes_max;   /* of the engine; 0 = no budget */
+    bool keep_stored;            /* of the engine: weights stay as they are stored */
     bool keep_packed;            /* packed weights are kept in the repository's cache/ */
     const char *usage, *summary; /* of the running command */
     fm_repo *repo;               /* opened by cli_open, closed by main */

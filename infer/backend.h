@@ -176,6 +176,10 @@ struct fm_backend {
      * the second product (optional: NULL slot or not called, linear_dx works from the first).
      * weight_bytes counts it. */
     fm_status (*weight_for_dx)(fm_backend *be, fm_weight *w);
+    /* Before the first weight: those of role LINEAR stay in the type that they are stored in and are
+     * widened block by block inside of the products. Less memory, more time, the same bits. Optional:
+     * NULL where a mode has layouts of its own. */
+    fm_status (*keep_stored)(fm_backend *be);
 
     /* ---- forward. rows: NULL = 0..m-1, else the m row numbers used in both x and y ---- */
     /* y[row, 0..n) = x[row, 0..k) W^T (+ bias[n] if not NULL, added last) */

@@ -49,6 +49,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
+    if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
+        rc = e->be->keep_stored(e->be);
     if (rc == FM_OK)
         rc = open_weights(e);
     if (rc == FM_OK)

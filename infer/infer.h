@@ -25,11 +25,15 @@ typedef struct fm_model fm_model;
 typedef struct fm_seq fm_seq;
 
 typedef struct fm_engine_opts {
-    unsigned threads;      /* 0 = all CPUs of the process */
-    const char *mode;      /* "exact", "fast", "bf16"; others FM_EUNSUPPORTED */
-    uint32_t max_rows;     /* of one step; longer prompts are cut (512) */
-    uint64_t kv_bytes_max; /* KV pages are taken as needed up to this (1 GiB), cached ones included */
-    bool prefix_cache;     /* keep blocks of past texts for texts that begin alike (true) */
+    unsigned threads; /* 0 = all CPUs of the process */
+    const char *mode; /* "exact", "fast", "bf16"; others FM_EUNSUPPORTED */
+    /* Weights stay in the type that they are stored in (mode exact; modes with layouts of their own
+     * ignore it): a quantized stem takes its quantized size. The same bits, in more time. */
+    bool keep_stored;
+    uint32_t max_rows; /* of one step; longer prompts are cut (512) */
+    uint64_t
+        kv_bytes_max;  /* KV pages are taken as needed up to this (1 GiB), cached ones included */
+    bool prefix_cache; /* keep blocks of past texts for texts that begin alike (true) */
     /* Most bytes of weights (0 = no budget). With one, what no open model holds stays until the
      * room is needed; without, it leaves with its last model. */
     uint64_t weight_bytes_max;

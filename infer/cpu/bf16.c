@@ -237,7 +237,7 @@ static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy
                  .ldc = lddx,
                  .a = dy,
                  .lda = lddy,
-                 .panel = fmi_dx_panels(fmi_cpu_of(be), w, panels_of(w->k), turn_panels),
+                 .panel = fmi_dx_use(fmi_cpu_of(be), w, panels_of(w->k), turn_panels),
                  .w = w,
                  .m = m,
                  .n = w->k,

@@ -23,15 +23,19 @@ typedef struct fmi_cpu {
     fmi_scratch shared;  /* of the calling thread, between parallel parts */
     fm_status failed;    /* the first failure since the last sync, with its text */
     fm_error_state error;
+    bool keep_stored;      /* weights stay in the type that they are stored in */
     struct fmi_fast *fast; /* mode fast's part (fast.h), NULL in mode exact */
 } fmi_cpu;
 
 /* Mode exact, role LINEAR: [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial
- * last panel is padded with zeros. A panel's block of 512 k is one contiguous 64 KiB. Roles
- * LORA_*: f32 [n, k] row-major, panels 0. */
+ * last panel is padded with zeros. A panel's block of 512 k is one contiguous 64 KiB. Or stored: n
+ * rows in their own type. Roles LORA_*: f32 [n, k] row-major, panels 0. */
 struct fm_weight {
     fm_role role;
     uint32_t n, k, panels;
+    fm_dtype dtype; /* of the bytes that it was made of */
+    bool stored;    /* panel points to rows of that type, row_bytes each */
+    size_t row_bytes;
     float *panel;             /* the image */
     bool own;                 /* the image is freed with the weight */
     struct fmi_dx_layout *dx; /* once weight_for_dx was called; freed with the weight */
@@ -52,12 +56,29 @@ typedef struct fmi_turn { /* the context of who makes them, units being panels o
 fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes);
 void fmi_dx_free(fm_weight *w);
 /* What a product works with; NULL: the first layout. */
-const void *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn);
+const void *fmi_dx_use(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn);
+const float *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w); /* of mode exact */
 /* What new values must be put into as well, NULL: nothing yet. */
 static inline void *fmi_dx_made(const fm_weight *w)
 {
     return w->dx && w->dx->made ? w->dx->panels : NULL;
 }
+
+static inline uint32_t fmi_panels_of(uint32_t n)
+{
+    return (n + FMI_PANEL - 1) / FMI_PANEL;
+}
+/* Rows k0..k0+kc and columns n0..n0+n (at most 32) of W, from its panels, k-major in dst [kc, 32].
+ * depth: k of the weight. */
+void fmi_turn_panel(const struct fmi_kern *kern, float *dst, const float *panels, uint32_t depth,
+                    uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n);
+/* The same of a stored weight; row: scratch, 32 * kc + FMI_STORED_BLOCK floats. */
+#define FMI_STORED_BLOCK 256u /* elements of the longest block of any type */
+void fmi_stored_turned(const fm_weight *w, float *dst, float *row, uint32_t k0, uint32_t kc,
+                       uint32_t n0, uint32_t n);
+/* Its outputs n0..n0+n as a panel [kc, 32] for k0..k0+kc. rows: scratch, 32 * kc floats. */
+void fmi_stored_panel(const struct fmi_kern *kern, const fm_weight *w, float *dst, float *rows,
+                      uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n);
 
 static inline fmi_cpu *fmi_cpu_of(fm_backend *be)
 {
@@ -86,6 +107,7 @@ void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_p
 
 /* Each file fills its slots. */
 void fmi_product_install(fm_backend *be);
+void fmi_weight_install(fm_backend *be); /* by the former */
 void fmi_attention_install(fm_backend *be);
 void fmi_attention_train_install(fm_backend *be);
 void fmi_elem_install(fm_backend *be);

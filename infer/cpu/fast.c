@@ -51,6 +51,7 @@ static void drop_training(fm_backend *be)
     be->weight_update = NULL;
     be->weight_floats = NULL;
     be->weight_for_dx = NULL;
+    be->keep_stored = NULL;
     be->gemm = NULL;
     be->linear_dx = NULL;
     be->bias_grad = NULL;

@@ -1,4 +1,5 @@
-/* product.c - everything that is a matrix product: weights, linear, lora, embed, gemm, linear_dx.
+/* product.c - everything that is a matrix product: linear, lora, gemm, linear_dx. weight.c has the
+ * matrices.
  *
  * One driver (mm_range) walks blocks of rows, blocks of 512 k and panels of 32 outputs, packing
  * rows (and, where the second matrix is not a weight, panels) into the worker's scratch. Between
@@ -8,14 +9,12 @@
 
 #include <string.h>
 
-#include "store/base/checked.h"
 #include "store/base/mem.h"
 
 #define WHOLE_K 1024u     /* all of k is packed at once, so that panels are walked whole; */
 #define WHOLE_FEW_K 2730u /* and up to here where few rows let weights stream: */
 #define WHOLE_FLOATS (128u << 10)
 #define BLOCK_ROWS 512u /* rows that share the passing panels; they stream from L3 */
-#define TURN_K 64u      /* k turned at a time: 8 KiB of a panel */
 #define FEW_ROWS 48u    /* below, weights stream and nothing else counts */
 #define LORA_ROWS 256u  /* rows whose x A^T waits in scratch */
 #define LORA_FEW 2u     /* up to here factors are not packed */
@@ -25,6 +24,8 @@ typedef enum mm_b {
     MM_PANELS_T, /* a weight [k of the product, n of the product] read the other way */
     MM_ROWS,     /* row-major [n, k] */
     MM_COLUMNS,  /* row-major [k, n] */
+    MM_STORED,   /* a weight in the type that it is stored in, widened panel by panel */
+    MM_STORED_T, /* the same, read the other way */
 } mm_b;
 
 typedef struct mm {
@@ -37,7 +38,8 @@ typedef struct mm {
     bool ta;
     mm_b kind;
     const float *b;
-    size_t ldb; /* MM_PANELS_T: k of the weight */
+    size_t ldb;         /* MM_PANELS_T: k of the weight */
+    const fm_weight *w; /* MM_STORED, MM_STORED_T */
     uint32_t m, n, k;
     float alpha;
     bool accumulate;
@@ -50,11 +52,6 @@ typedef struct mm_rows { /* a block of rows */
     float *c; /* of the first row, or of row number 0 where rows_c says which */
     const int32_t *rows_c, *rows_a;
 } mm_rows;
-
-static uint32_t panels_of(uint32_t n)
-{
-    return (n + FMI_PANEL - 1) / FMI_PANEL;
-}
 
 /* Blocks of k as the outer loop let a block of a panel stay in the second cache while all rows
  * pass; a weight is then read in strides, once a block of rows. Few rows: once, in order. */
@@ -72,17 +69,9 @@ static uint32_t mm_block_rows(mm_b kind)
 static size_t mm_scratch_floats(mm_b kind, uint32_t rows, uint32_t k)
 {
     size_t kc = FM_MIN(k, FM_K_BLOCK), depth = mm_whole_k(kind, rows, k) ? k : kc;
-    return FM_MIN(rows, mm_block_rows(kind)) * depth + kc * FMI_PANEL;
-}
-
-/* A weight's panels cover 32 of our k each, and are k-major in our n: turn 32 x 32 squares. */
-static void pack_turned(const mm *j, float *dst, uint32_t k0, uint32_t kc, uint32_t n0, uint32_t n)
-{
-    for (uint32_t k = 0; k < kc; k += FMI_PANEL) {
-        const float *src = j->b + (size_t)(k0 + k) * j->ldb + (size_t)n0 * FMI_PANEL;
-        j->cpu->kern->transpose(dst + (size_t)k * FMI_PANEL, FMI_PANEL, src, FMI_PANEL, n,
-                                FM_MIN(FMI_PANEL, kc - k));
-    }
+    bool widens = kind == MM_STORED || kind == MM_STORED_T;
+    size_t panel = kc * FMI_PANEL * (widens ? 2 : 1) + (widens ? FMI_STORED_BLOCK : 0);
+    return FM_MIN(rows, mm_block_rows(kind)) * depth + panel;
 }
 
 /* The panel of outputs n0.. for k0..k0+kc, from wherever b lies. Columns beyond n up to the next
@@ -97,7 +86,11 @@ static const float *mm_panel(const mm *j, float *dst, uint32_t k0, uint32_t kc, 
     for (uint32_t k = 0; n < width && k < kc; k++)
         memset(dst + (size_t)k * FMI_PANEL + n, 0, (width - n) * sizeof *dst);
     if (j->kind == MM_PANELS_T)
-        pack_turned(j, dst, k0, kc, n0, n);
+        fmi_turn_panel(j->cpu->kern, dst, j->b, (uint32_t)j->ldb, k0, kc, n0, n);
+    else if (j->kind == MM_STORED)
+        fmi_stored_panel(j->cpu->kern, j->w, dst, dst + kc * FMI_PANEL, k0, kc, n0, n);
+    else if (j->kind == MM_STORED_T)
+        fmi_stored_turned(j->w, dst, dst + kc * FMI_PANEL, k0, kc, n0, n);
     else if (j->kind == MM_ROWS)
         j->cpu->kern->transpose(dst, FMI_PANEL, j->b + (size_t)n0 * j->ldb + k0, j->ldb, n, kc);
     else
@@ -174,7 +167,7 @@ static void mm_range(const mm *j, float *scratch, uint32_t m0, uint32_t m1, uint
 {
     uint32_t most = mm_block_rows(j->kind), count = m1 - m0;
     uint32_t blocks = (count + most - 1) / most;
-    float *turned = scratch, *apack = scratch + FM_MIN(j->k, FM_K_BLOCK) * FMI_PANEL;
+    float *turned = scratch, *apack = scratch + mm_scratch_floats(j->kind, 0, j->k);
     mm_rows r = {.at = m0};
 
     for (uint32_t block = 0; block < blocks; block++, r.at += r.count) {
@@ -212,7 +205,7 @@ static fm_status mm_worker(void *ctx, size_t begin, size_t end, unsigned worker)
         return FM_ENOMEM;
     for (size_t i = begin; i < end; i++) {
         uint32_t rp = (uint32_t)i / j->panel_parts, pp = (uint32_t)i % j->panel_parts;
-        uint32_t panels = panels_of(j->n);
+        uint32_t panels = fmi_panels_of(j->n);
         mm_range(j, scratch, part_begin(j->m, rp, j->row_parts),
                  part_begin(j->m, rp + 1, j->row_parts), part_begin(panels, pp, j->panel_parts),
                  part_begin(panels, pp + 1, j->panel_parts));
@@ -224,7 +217,7 @@ static fm_status mm_worker(void *ctx, size_t begin, size_t end, unsigned worker)
  * thread then streams only its own, which is all that matters to a decode step. */
 static void mm_run(mm *j)
 {
-    uint32_t panels = panels_of(j->n), threads = j->cpu->threads;
+    uint32_t panels = fmi_panels_of(j->n), threads = j->cpu->threads;
     uint64_t work = (uint64_t)j->m * j->n * j->k;
     bool by_rows = j->kind == MM_PANELS ? j->m >= 64 * threads : j->m >= j->n;
 
@@ -241,243 +234,6 @@ static void mm_run(mm *j)
     fmi_run(j->cpu, (size_t)j->row_parts * j->panel_parts, 1, mm_worker, j);
 }
 
-/* ---- weights ---- */
-
-typedef struct pack_job {
-    const fmi_kern *kern;
-    float *panel;
-    uint32_t n, k;
-    fm_dtype dtype;
-    const unsigned char *src;
-    size_t row_bytes;
-    const float *floats; /* or the rows as they are, and none of the three above */
-    float *rows;         /* scratch: FMI_PANEL * k */
-    float *turned;       /* panels of W^T, made on the way; or NULL */
-} pack_job;
-
-static fm_status pack_panels(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    const pack_job *j = ctx;
-    uint32_t k = j->k;
-    float *rows = j->rows;
-
-    (void)worker;
-    for (size_t p = begin; p < end; p++) {
-        uint32_t n = FM_MIN(j->n - (uint32_t)p * FMI_PANEL, FMI_PANEL);
-        const unsigned char *src = j->floats ? NULL : j->src + p * FMI_PANEL * j->row_bytes;
-        float *dst = j->panel + p * FMI_PANEL * k;
-        for (uint32_t i = 0; i < n && !j->floats; i++) {
-            fm_status rc = fm_to_f32(rows + (size_t)i * k, j->dtype, src + i * j->row_bytes, k);
-            if (rc < 0)
-                return rc;
-        }
-        if (n < FMI_PANEL)
-            memset(dst, 0, (size_t)FMI_PANEL * k * sizeof *dst);
-        const float *from = j->floats ? j->floats + p * FMI_PANEL * k : rows;
-        for (uint32_t k0 = 0; k0 < k; k0 += TURN_K)
-            j->kern->transpose(dst + (size_t)k0 * FMI_PANEL, FMI_PANEL, from + k0, k, n,
-                               FM_MIN(TURN_K, k - k0));
-        for (uint32_t c = 0; j->turned && c < k; c += FMI_PANEL)
-            j->kern->copy_panel(j->turned + (size_t)c * j->n + p * FMI_PANEL * FMI_PANEL, from + c,
-                                k, FM_MIN(FMI_PANEL, k - c), n);
-    }
-    return FM_OK;
-}
-
-static fm_status row_bytes_of(uint64_t *out, fm_dtype dtype, uint32_t n, uint32_t k)
-{
-    fm_shape row = {.rank = 1, .dim = {k}};
-
-    if (n == 0 || k == 0)
-        return fm_fail(FM_EINVAL, "a weight of %u x %u has no elements", n, k);
-    if (!fm_dtype_get(dtype)->is_float)
-        return fm_fail(FM_EUNSUPPORTED, "a weight of type %s cannot be widened to float32",
-                       fm_dtype_get(dtype)->name);
-    return fm_tensor_bytes(out, dtype, &row, "one row of a weight");
-}
-
-static fm_status op_weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role, fm_dtype dtype,
-                                       uint32_t n, uint32_t k)
-{
-    uint64_t row_bytes, rows = role == FM_ROLE_LINEAR ? (uint64_t)panels_of(n) * FMI_PANEL : n;
-    fm_status rc = row_bytes_of(&row_bytes, dtype, n, k);
-
-    (void)be;
-    *out = 0;
-    if (rc < 0)
-        return rc;
-    if (fm_mul_overflow(out, rows, k * sizeof(float)))
-        return fm_fail(FM_ELIMIT, "a weight of %u x %u is too large", n, k);
-    return FM_OK;
-}
-
-/* On the caller's thread with memory of its own: a loading thread may run beside a step. */
-static fm_status op_weight_image(fm_backend *be, void *image, fm_role role, fm_dtype dtype,
-                                 uint32_t n, uint32_t k, const void *host_bytes)
-{
-    uint64_t row_bytes;
-    fm_status rc = row_bytes_of(&row_bytes, dtype, n, k);
-
-    if (rc < 0)
-        return rc;
-    if (role != FM_ROLE_LINEAR)
-        return fm_to_f32(image, dtype, host_bytes, (uint64_t)n * k);
-    pack_job job = {.kern = fmi_cpu_of(be)->kern,
-                    .panel = image,
-                    .n = n,
-                    .k = k,
-                    .dtype = dtype,
-                    .src = host_bytes,
-                    .row_bytes = row_bytes,
-                    .rows = fm_aligned_alloc(64, (size_t)FMI_PANEL * k * sizeof(float))};
-    if (!job.rows)
-        return FM_ENOMEM;
-    rc = pack_panels(&job, 0, panels_of(n), 0);
-    fm_free(job.rows);
-    return rc;
-}
-
-static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
-                               uint32_t n, uint32_t k, const void *image)
-{
-    fm_weight *w;
-    union { /* only weight_update writes, and it refuses what is not its own */
-        const void *in;
-        float *out;
-    } panel = {.in = image};
-
-    (void)be;
-    (void)dtype;
-    *out = w = fm_calloc(1, sizeof *w);
-    if (!w)
-        return FM_ENOMEM;
-    *w = (fm_weight){.role = role,
-                     .n = n,
-                     .k = k,
-                     .panels = role == FM_ROLE_LINEAR ? panels_of(n) : 0,
-                     .panel = panel.out};
-    return FM_OK;
-}
-
-static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
-                               uint32_t n, uint32_t k, const void *host_bytes)
-{
-    uint64_t total;
-    fm_status rc = be->weight_image_bytes(be, &total, role, dtype, n, k);
-
-    *out = NULL;
-    if (rc < 0)
-        return rc;
-    void *image = fm_aligned_alloc(64, total);
-    if (!image)
-        return FM_ENOMEM;
-    rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
-    if (rc == FM_OK)
-        rc = be->weight_map(be, out, role, dtype, n, k, image);
-    if (rc < 0) {
-        fm_free(image);
-        return rc;
-    }
-    (*out)->own = true;
-    return FM_OK;
-}
-
-static void op_weight_free(fm_backend *be, fm_weight *w)
-{
-    (void)be;
-    if (w && w->own)
-        fm_free(w->panel);
-    if (w)
-        fmi_dx_free(w);
-    fm_free(w);
-}
-
-static uint64_t op_weight_bytes(const fm_weight *w)
-{
-    uint64_t rows = w->role == FM_ROLE_LINEAR ? (uint64_t)w->panels * FMI_PANEL : w->n;
-    return sizeof *w + rows * w->k * sizeof(float) + (w->dx ? w->dx->bytes : 0);
-}
-
-/* ---- the layout for products with W itself ---- */
-
-fm_status fmi_dx_reserve(fm_weight *w, uint64_t bytes)
-{
-    fm_assert(w->role == FM_ROLE_LINEAR);
-    if (w->dx)
-        return FM_OK;
-    fmi_dx_layout *dx = fm_calloc(1, sizeof *dx);
-    if (!dx)
-        return FM_ENOMEM;
-    dx->bytes = bytes;
-    dx->panels = fm_aligned_alloc(64, bytes); /* zeros: columns beyond k stay so */
-    if (!dx->panels) {
-        fm_free(dx);
-        return FM_ENOMEM;
-    }
-    w->dx = dx;
-    return FM_OK;
-}
-
-void fmi_dx_free(fm_weight *w)
-{
-    if (w->dx)
-        fm_free(w->dx->panels);
-    fm_free(w->dx);
-}
-
-const void *fmi_dx_panels(fmi_cpu *cpu, const fm_weight *w, size_t units, fm_pool_fn turn)
-{
-    fmi_dx_layout *dx = w->dx;
-    fmi_turn t = {cpu, w};
-    if (!dx || (!dx->made && dx->products++ == 0))
-        return NULL;
-    if (!dx->made)
-        fmi_run(cpu, units, 4, turn, &t);
-    dx->made = true;
-    return dx->panels;
-}
-
-/* Panels of W^T from those of W: 32 x 32 squares turned. */
-static fm_status turn_panels(void *ctx, size_t begin, size_t end, unsigned worker)
-{
-    const fmi_turn *t = ctx;
-    const fm_weight *w = t->w;
-    const mm j = {.cpu = t->cpu, .kind = MM_PANELS_T, .b = w->panel, .ldb = w->k, .k = w->n};
-    float *turned = w->dx->panels;
-
-    (void)worker;
-    for (size_t p = begin; p < end; p++) {
-        uint32_t at = (uint32_t)p * FMI_PANEL, width = FM_MIN(w->k - at, FMI_PANEL);
-        pack_turned(&j, turned + p * FMI_PANEL * w->n, 0, w->n, at, width);
-    }
-    return FM_OK;
-}
-
-static fm_status op_weight_for_dx(fm_backend *be, fm_weight *w)
-{
-    (void)be;
-    return fmi_dx_reserve(w, (uint64_t)panels_of(w->k) * FMI_PANEL * w->n * sizeof(float));
-}
-
-static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
-{
-    fmi_cpu *cpu = fmi_cpu_of(be);
-    pack_job job = {.kern = cpu->kern,
-                    .panel = w->panel,
-                    .n = w->n,
-                    .k = w->k,
-                    .floats = src,
-                    .turned = fmi_dx_made(w)};
-
-    fm_assert(w->own && w->role == FM_ROLE_LINEAR);
-    fmi_run(cpu, w->panels, 1, pack_panels, &job);
-}
-
-static const float *op_weight_floats(const fm_weight *w)
-{
-    return w->role == FM_ROLE_LINEAR ? NULL : w->panel;
-}
-
 /* ---- operations ---- */
 
 static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
@@ -490,8 +246,9 @@ static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size
             .rows_a = rows,
             .a = x,
             .lda = ldx,
-            .kind = MM_PANELS,
+            .kind = w->stored ? MM_STORED : MM_PANELS,
             .b = w->panel,
+            .w = w,
             .m = m,
             .n = w->n,
             .k = w->k,
@@ -514,14 +271,17 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
 static void op_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                          const fm_weight *w, uint32_t m, bool accumulate)
 {
-    const float *turned = fmi_dx_panels(fmi_cpu_of(be), w, panels_of(w->k), turn_panels);
+    const float *turned = fmi_dx_panels(fmi_cpu_of(be), w);
     mm j = {.cpu = fmi_cpu_of(be),
             .c = dx,
             .ldc = lddx,
             .a = dy,
             .lda = lddy,
-            .kind = turned ? MM_PANELS : MM_PANELS_T,
+            .kind = turned      ? MM_PANELS
+                    : w->stored ? MM_STORED_T
+                                : MM_PANELS_T,
             .b = turned ? turned : w->panel,
+            .w = w,
             .ldb = w->k,
             .m = m,
             .n = w->k,
@@ -629,8 +389,8 @@ static void lora_many(const lora_job *j, const lora_unit *u)
              .alpha = l->scale,
              .accumulate = true};
 
-    mm_range(&down, u->scratch, 0, u->m, 0, panels_of(r));
-    mm_range(&up, u->scratch, 0, u->m, u->n0 / FMI_PANEL, panels_of(u->n1));
+    mm_range(&down, u->scratch, 0, u->m, 0, fmi_panels_of(r));
+    mm_range(&up, u->scratch, 0, u->m, u->n0 / FMI_PANEL, fmi_panels_of(u->n1));
 }
 
 static uint32_t lora_units(const lora_job *j, const fm_lora *l)
@@ -640,7 +400,7 @@ static uint32_t lora_units(const lora_job *j, const fm_lora *l)
 
 static void lora_do(const lora_job *j, lora_unit *u, uint32_t unit)
 {
-    uint32_t n = u->term->b->n, panels = panels_of(n), part = unit % j->panel_parts;
+    uint32_t n = u->term->b->n, panels = fmi_panels_of(n), part = unit % j->panel_parts;
 
     u->at = unit / j->panel_parts * j->rows;
     u->m = FM_MIN(u->term->m - u->at, j->rows);
@@ -694,7 +454,7 @@ static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, cons
     for (uint32_t i = 0; i < terms; i++)
         units += lora_units(&j, &term[i]);
     if (units < threads && work >= 200000) {
-        j.panel_parts = FM_MIN(threads, panels_of(narrowest));
+        j.panel_parts = FM_MIN(threads, fmi_panels_of(narrowest));
         units *= j.panel_parts;
     }
     fmi_run(cpu, units, threads > 1 ? 1 : units, lora_worker, &j);
@@ -731,36 +491,13 @@ static void op_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const fl
     fmi_run(fmi_cpu_of(be), m, n > 0 ? 65536 / n + 1 : m, affine_worker, &j);
 }
 
-static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
-                     const int32_t *rows, uint32_t m)
-{
-    (void)be;
-    for (uint32_t i = 0; i < m; i++) {
-        uint32_t row = rows ? (uint32_t)rows[i] : i, id = (uint32_t)ids[row];
-        float *out = y + row * ldy;
-        fm_assert(id < w->n);
-        const float *src = w->panel + (size_t)(id / FMI_PANEL) * FMI_PANEL * w->k + id % FMI_PANEL;
-        for (uint32_t k = 0; k < w->k; k++)
-            out[k] = src[(size_t)k * FMI_PANEL];
-    }
-}
-
 void fmi_product_install(fm_backend *be)
 {
-    be->weight_new = op_weight_new;
-    be->weight_image_bytes = op_weight_image_bytes;
-    be->weight_image = op_weight_image;
-    be->weight_map = op_weight_map;
-    be->weight_floats = op_weight_floats;
-    be->weight_free = op_weight_free;
-    be->weight_bytes = op_weight_bytes;
-    be->weight_update = op_weight_update;
-    be->weight_for_dx = op_weight_for_dx;
+    fmi_weight_install(be);
     be->linear = op_linear;
     be->linear_dx = op_linear_dx;
     be->gemm = op_gemm;
     be->products = op_products;
     be->lora = op_lora;
     be->affine = op_affine;
-    be->embed = op_embed;
 }

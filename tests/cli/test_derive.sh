@@ -14,6 +14,8 @@ want 0 --threads 1 derive atlas --as thread1 "${how[@]}" -m "another message"
 want 0 --threads 2 derive atlas --as thread2 "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of thread1)" ] || die "one thread gives another tree"
 [ "$(tree_of whole)" = "$(tree_of thread2)" ] || die "two threads give another tree"
+want 0 derive atlas --as stored --stored "${how[@]}"
+[ "$(tree_of whole)" = "$(tree_of stored)" ] || die "a stem that stays as it is stored gives another tree"
 want 0 derive atlas --as other "${how[@]}" --set seed=6
 [ "$(ids whole)" != "$(ids other)" ] || die "the seed does nothing"
 
