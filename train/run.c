@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#define PASS_ROWS 2048u /* more rows in a pass gain nothing; a child's micro-batch is never cut */
+#define PASS_ROWS 1024u /* more rows in a pass gain nothing; a child's micro-batch is never cut */
 
 typedef struct run {
     fmi_child *child; /* [n] */

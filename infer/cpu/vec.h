@@ -13,9 +13,9 @@
 #include <string.h>
 
 #define FMI_INLINE static inline __attribute__((always_inline, unused))
-/* Plain C lanes are loops; with a sanitizer's checks in each, inlining them into unrolled tiles
- * takes the compiler many minutes, so there they are calls. */
-#if defined(FMI_SANITIZED)
+/* Plain C lanes are loops; inlining them into unrolled tiles takes the compiler minutes, with a
+ * sanitizer's checks in each many, so they are calls. */
+#if defined(FMI_CALLED_LANES)
 #define FMI_LANES static __attribute__((noinline, unused))
 #else
 #define FMI_LANES FMI_INLINE
