@@ -16,7 +16,8 @@ endif()
 if(FM_SANITIZE)
   # Instrumented code hides bounds and assignments from these three; the release build has them on.
   target_compile_options(fm_flags INTERFACE
-    -fsanitize=${FM_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+    $<$<NOT:$<BOOL:$<TARGET_PROPERTY:FM_UNCHECKED>>>:-fsanitize=${FM_SANITIZE}>
+    -fno-sanitize-recover=all -fno-omit-frame-pointer
     -Wno-null-dereference $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>
     $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(fm_flags INTERFACE -fsanitize=${FM_SANITIZE})
