@@ -2,14 +2,14 @@
 #include <string.h>
 
 #include "cli/commands.h"
-#include "cli/version_tree.h"
+#include "cli/test_many.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
 typedef struct test_opts {
     const char *rev, *against, *suite, *case_name, *junit;
     char suite_word[80]; /* what suite points to when it stood in --case SUITE/CASE */
-    bool json, verbose;
+    bool json, verbose, descendants;
 } test_opts;
 
 typedef struct test_side {
@@ -217,9 +217,51 @@ static fm_status report(cli *c, const test_opts *o, const test_side *side, const
     return FM_EREFUSED; /* the honest no has been printed already */
 }
 
+static fm_status report_many(cli *c, const test_opts *o, const test_many *t)
+{
+    bool bad = false;
+    fm_json *all = fm_json_new_array();
+    fm_status rc = fm_result_flush(c->repo);
+    for (size_t i = 0; rc == FM_OK && i < t->count; i++) {
+        const tested *v = &t->version[i];
+        const test_side side = {.rev = v->rev, .oid = v->oid, .run = v->run};
+        const test_tally tally = tally_of(&side, v->set.count);
+        bad |= tally.passed != tally.count;
+        if (!o->case_name && !o->suite)
+            rc = note_tests(c, &v->oid, &tally);
+        if (rc == FM_OK && o->json)
+            out_push(&rc, all, side_json(&side, v->set.count));
+        else if (rc == FM_OK)
+            print_side(o, &side, v->set.count);
+    }
+    if (rc == FM_OK && o->json)
+        rc = out_json(all);
+    else
+        fm_json_free(all);
+    if (rc < 0 || !bad)
+        return rc;
+    fm_error_clear();
+    return FM_EREFUSED; /* the honest no has been printed already */
+}
+
+static fm_status test_several(cli *c, test_opts *o, const char *const *rev, size_t n)
+{
+    test_many t = {0};
+    fm_status rc = cli_lease(c, false, "test");
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = o->descendants ? test_many_descendants(c, &t, rev[i]) : test_many_add(c, &t, rev[i]);
+    if (rc == FM_OK)
+        rc = test_many_run(c, &t, &(test_choice){o->suite, o->case_name});
+    if (rc == FM_OK)
+        rc = report_many(c, o, &t);
+    test_many_release(&t);
+    return rc;
+}
+
 int cmd_test(cli *c, int argc, char **argv)
 {
     test_opts o = {0};
+    const char *revs[OPT_LIST_MAX];
     size_t n;
     const opt_spec table[] = {
         {0, "suite", OPT_STR, "NAME", "only this suite", &o.suite},
@@ -227,15 +269,22 @@ int cmd_test(cli *c, int argc, char **argv)
         {0, "against", OPT_STR, "REV", "run the same suites on REV too and show what flipped",
          &o.against},
         {0, "junit", OPT_STR, "FILE", "write JUnit XML", &o.junit},
+        {0, "descendants", OPT_FLAG, NULL, "REV and every branch that comes from it, in one batch",
+         &o.descendants},
         {'v', "verbose", OPT_FLAG, NULL, "show passing cases too", &o.verbose},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
         CLI_MODE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->keep_packed = true;
-    int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
+    int code = cli_parse(c, argc, argv, table, revs, 1, OPT_LIST_MAX, &n);
     if (code != CLI_GO_ON)
         return code;
+    if ((n > 1 || o.descendants) && (o.against || o.junit))
+        return cli_usage_error(c, "--against and --junit go with one version");
+    if (n > 1 || o.descendants)
+        return cli_exit(test_several(c, &o, revs, n));
+    o.rev = revs[0];
     fm_oid oid;
     fm_tree *tree = NULL;
     suite_set set = {0};
