@@ -200,7 +200,9 @@ static fm_status run_batch(cli *c, test_many *t, size_t first, size_t end, const
     fm_status rc = ask && run ? FM_OK : FM_ENOMEM;
     for (size_t i = first; rc == FM_OK && i < end; i++)
         for (size_t s = 0; s < t->version[i].set.count; s++)
-            ask[k++] = (fm_suite_ask){t->version[i].set.suite[s], t->version[i].model, case_name};
+            ask[k++] = (fm_suite_ask){.suite = t->version[i].set.suite[s],
+                                      .model = t->version[i].model,
+                                      .case_name = case_name};
     if (rc == FM_OK && n)
         rc = fm_suites_run(run, ask, n, &cache);
     k = 0;
