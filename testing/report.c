@@ -41,7 +41,7 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     for (size_t i = 0; rc == FM_OK && i < run->count; i++)
         rc = fm_json_push(cases, case_json(&run->result[i]));
     rc = set_or_free(rc, o, "suite", fm_json_new_str(run->suite->name));
-    rc = set_or_free(rc, o, "gate", fm_json_new_bool(run->suite->gate));
+    rc = set_or_free(rc, o, "gate", fm_json_new_bool(run->suite->policy.gate));
     rc = set_or_free(rc, o, "passed", fm_json_new_int((int64_t)run->passed));
     rc = set_or_free(rc, o, "failed", fm_json_new_int((int64_t)run->failed));
     rc = set_or_free(rc, o, "errors", fm_json_new_int((int64_t)run->errors));

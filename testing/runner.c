@@ -170,6 +170,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     fmi_job *j = &r->job[r->jobs];
     result->name = s->cases[i].name;
     result->score = NAN;
+    result->waived = fm_suite_waived(s, i);
     fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
     if (rc == FM_OK && cache)
@@ -197,6 +198,7 @@ static void count_results(fm_suite_run *run)
         run->failed += c->verdict == FM_FAIL;
         run->errors += c->verdict == FM_ERROR_CASE;
         run->cached += c->cached;
+        run->waived += c->waived && c->verdict != FM_PASS;
     }
 }
 
