@@ -109,6 +109,11 @@ bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmi_clip(fm_span s, size_t max);
 
+/* repeat.c: the counts of a run, from its results. */
+void fmi_run_count(fm_suite_run *run);
+/* compare.c: at[i] = where the i-th result of b stands in a, SIZE_MAX = nowhere; by name. */
+fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b);
+
 /* cache.c: does the answer depend on a seed? */
 bool fmi_case_samples(const fmi_case *c);
 /* One case's result as JSON and back; key in testing.h. */

@@ -169,6 +169,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     fm_buf kept;
     fmi_job *j = &r->job[r->jobs];
     result->name = s->cases[i].name;
+    result->at = i;
     result->score = NAN;
     result->waived = fm_suite_waived(s, i);
     fm_status rc = fm_ask_result_key(j->key, ask, i);
@@ -190,16 +191,9 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     return rc;
 }
 
-static void count_results(fm_suite_run *run)
+static size_t cases_of(const fm_suite_ask *a)
 {
-    for (size_t i = 0; i < run->count; i++) {
-        const fm_case_result *c = &run->result[i];
-        run->passed += c->verdict == FM_PASS;
-        run->failed += c->verdict == FM_FAIL;
-        run->errors += c->verdict == FM_ERROR_CASE;
-        run->cached += c->cached;
-        run->waived += c->waived && c->verdict != FM_PASS;
-    }
+    return a->case_name ? 1 : a->pick ? a->pick_count : a->suite->count;
 }
 
 /* Room for the results of one suite on one model; *first is its first case. */
@@ -210,7 +204,7 @@ static fm_status open_run(fm_suite_run *run, const fm_suite_ask *a, size_t *firs
         return fm_fail(FM_ENOTFOUND, "suite '%s' has no case '%s'", a->suite->name, a->case_name);
     *first = (size_t)only;
     run->suite = a->suite;
-    run->count = a->case_name ? 1 : a->suite->count;
+    run->count = cases_of(a);
     run->result = fm_calloc(run->count, sizeof *run->result);
     return run->result ? FM_OK : FM_ENOMEM;
 }
@@ -225,15 +219,17 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     memset(out, 0, n * sizeof *out);
     clock_gettime(CLOCK_MONOTONIC, &t0);
     for (size_t k = 0; k < n; k++)
-        cases += ask[k].case_name ? 1 : ask[k].suite->count;
+        cases += cases_of(&ask[k]);
     r.job = fm_calloc(cases, sizeof *r.job);
     if (!r.job)
         return FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < n; k++) {
         fm_assert(fm_model_engine(ask[k].model) == r.engine);
         rc = open_run(&out[k], &ask[k], &first);
+        bool picked = ask[k].pick && !ask[k].case_name;
         for (size_t i = 0; rc == FM_OK && i < out[k].count; i++)
-            rc = cached_or_job(&r, &ask[k], first + i, &out[k].result[i], cache);
+            rc = cached_or_job(&r, &ask[k], picked ? ask[k].pick[i] : first + i, &out[k].result[i],
+                               cache);
     }
     if (rc == FM_OK && r.jobs)
         rc = run_jobs(&r, cache);
@@ -242,7 +238,7 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     for (size_t k = 0; k < n; k++) {
         out[k].seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
         if (rc == FM_OK)
-            count_results(&out[k]);
+            fmi_run_count(&out[k]);
         else
             fm_suite_run_release(&out[k]);
     }

@@ -75,12 +75,17 @@ typedef struct fm_case_result {
     double score; /* logprob or margin where the case has one, else NaN */
     bool cached;
     bool waived; /* by its suite: shown as it came out, and counts against nothing */
+    size_t at;   /* its place in the suite */
+    uint32_t repeats,
+        repeats_passed; /* runs under other seeds, this one among them; 0 = this one alone */
+    bool flaky;         /* the repeats disagree: counted apart from passes and failures */
 } fm_case_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
-    fm_case_result *result; /* one per selected case */
-    size_t count, passed, failed, errors, cached;
-    size_t waived; /* of those that did not pass */
+    fm_case_result *result;                       /* one per selected case */
+    size_t count, passed, failed, errors, cached; /* passed + failed + errors + flaky = count */
+    size_t waived;                                /* of those that did not pass and are not flaky */
+    size_t flaky;
     double seconds;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
@@ -101,9 +106,18 @@ typedef struct fm_suite_ask {
     /* Added (mod 2^64) to the seed of every case that samples (temperature > 0): repeat r of a run
      * has shift r. Cases that do not sample are the same at any shift, and so are their keys. */
     uint64_t seed_shift;
+    const size_t *pick; /* without case_name: these cases in this order; NULL: all */
+    size_t pick_count;
 } fm_suite_ask;
 FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                                    const fm_result_cache *cache);
+/* Appends the results of `more`, other cases of the same suite and model; empties it. */
+FM_CHECKED fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more);
+/* One more run of some of the cases under another seed: a case whose verdicts differ is flaky from
+ * then on. The output stays that of the first run. `again` holds no case that run lacks. */
+FM_CHECKED fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again);
+/* Did everything pass that counts? Waived and flaky cases do not. */
+bool fm_suite_run_holds(const fm_suite_run *run);
 /* One of them. */
 FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m,
                                      const char *case_name, const fm_result_cache *cache);
