@@ -109,6 +109,10 @@ bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmi_clip(fm_span s, size_t max);
 
+/* report_matrix.c: what a case is counted under. */
+const char *fmi_case_kind_name(const fm_suite *s, size_t i);
+const char *fmi_case_capability(const fm_suite *s, size_t i);
+
 /* repeat.c: the counts of a run, from its results. */
 void fmi_run_count(fm_suite_run *run);
 /* compare.c: at[i] = where the i-th result of b stands in a, SIZE_MAX = nowhere; by name. */

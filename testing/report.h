@@ -52,13 +52,14 @@ typedef struct fm_report_column {
     const char *note; /* how it came to be: "lora on almanac.jsonl"; "" if unknown */
     const fm_suite_run *run;
     size_t run_count;
+    size_t parent; /* the column that it came from or is compared with; SIZE_MAX: none */
 } fm_report_column;
 typedef struct fm_report {
     const char *title, *mode;
     const fm_report_column *column;
     size_t count;
     size_t shown;   /* the column whose cases are told one by one */
-    size_t against; /* the column it is compared with; SIZE_MAX: none */
+    bool adjust_bh; /* p-values by Benjamini and Hochberg, else by Holm */
     double confidence;
     const fm_answer_tokens *tokens; /* of cases of `shown` */
     size_t token_count;
@@ -85,7 +86,8 @@ double fm_matrix_share(const fm_matrix_cell *c);
 
 /* What cases a person should look at first: of `shown`, those that did not pass, lowest score
  * first, those without a score in their order behind them; at most max. Borrowed from the runs. */
-size_t fm_report_worst(const fm_case_result **out, size_t max, const fm_report *r);
+FM_CHECKED fm_status fm_report_worst(const fm_case_result **out, size_t *n, size_t max,
+                                     const fm_report *r);
 /* The suite of a result of `shown`, for its name. */
 const fm_suite *fm_report_suite_of(const fm_report *r, const fm_case_result *result);
 
