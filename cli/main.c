@@ -42,8 +42,9 @@ static const command commands[] = {
      "train adapted models, several of one parent at once", "make and test"},
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
-    {"suite", cmd_suite, "suite add BRANCH FILE... | suite ls REV", "hang test suites on a branch",
-     NULL},
+    {"suite", cmd_suite, "suite add BRANCH FILE... | ls REV | show REV SUITE | waive BRANCH SUITE/CASE --reason TEXT\n"
+     "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE",
+     "hang test suites on a branch; excuse a case, with the reason", NULL},
     {"test", cmd_test,
      "test REV... [--descendants] [--suite NAME] [--case NAME] [--against REV] [--mode M] [--junit FILE] [--json]",
      "run the suites of versions, several as one batch", NULL},

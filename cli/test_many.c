@@ -114,11 +114,7 @@ static fm_status read_suites(cli *c, test_many *t, const test_choice *choice)
     size_t found = 0;
     for (size_t i = 0; i < t->count; i++) {
         tested *v = &t->version[i];
-        fm_tree *tree = NULL;
-        fm_status rc = fm_version_tree(c->repo, &tree, &v->oid);
-        if (rc == FM_OK)
-            rc = suites_of(c, tree, &v->set);
-        fm_tree_free(tree);
+        fm_status rc = suites_at(c, &v->oid, NULL, &v->set);
         if (rc < 0)
             return rc;
         choose(&v->set, choice);
