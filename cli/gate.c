@@ -165,10 +165,10 @@ static fm_status run_all(gates *g)
     fm_suite_run *run = fm_calloc(2 * count, sizeof *run);
     fm_status rc = ask && run ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < count; i++)
-        ask[n++] = (fm_suite_ask){g->set.suite[i], g->model, NULL};
+        ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->model};
     for (size_t i = 0; rc == FM_OK && i < count; i++)
         if (g->of[i])
-            ask[n++] = (fm_suite_ask){g->set.suite[i], g->of[i]->model, NULL};
+            ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->of[i]->model};
     if (rc == FM_OK)
         rc = fm_suites_run(run, ask, n, &cache);
     k = count;

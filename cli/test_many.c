@@ -92,21 +92,105 @@ fm_status test_many_descendants(cli *c, test_many *t, const char *rev)
     return rc == FM_OK ? fm_ref_each(c->repo, "refs/heads/", add_descendant, &d) : rc;
 }
 
+/* A branch of that commit gives it its name, else its id does. */
+typedef struct name_search {
+    const fm_oid *oid;
+    char name[256];
+} name_search;
+
+static fm_status take_name(void *ctx, const char *name, const fm_oid *oid)
+{
+    name_search *n = ctx;
+    if (!n->name[0] && fm_oid_eq(oid, n->oid))
+        snprintf(n->name, sizeof n->name, "%s", name + strlen("refs/heads/"));
+    return FM_OK;
+}
+
+static fm_status add_ancestor(void *ctx, const fm_version *v)
+{
+    descent *d = ctx;
+    name_search n = {.oid = &v->oid};
+    if (known_version(d->t, &v->oid))
+        return FM_OK;
+    fm_status rc = fm_ref_each(d->c->repo, "refs/heads/", take_name, &n);
+    return rc == FM_OK
+               ? add_version(d->c, d->t, n.name[0] ? n.name : cli_short_oid(&v->oid), &v->oid)
+               : rc;
+}
+
+fm_status test_many_ancestors(cli *c, test_many *t, const char *rev)
+{
+    fm_oid from;
+    descent d = {c, t, &from};
+    fm_status rc = test_many_add(c, t, rev);
+    if (rc == FM_OK)
+        rc = cli_resolve(c, rev, &from, NULL);
+    return rc == FM_OK ? fm_log_walk(c->repo, &from, 1, add_ancestor, &d) : rc;
+}
+
 /* ---- suites ---- */
 
-static void choose(suite_set *set, const test_choice *choice)
+/* --case SUITE/CASE, as blame takes it; the name of a case may hold '/' itself. */
+static test_choice in_suite(const fm_suite *s, const test_choice *choice)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < set->count; i++) {
-        fm_suite *s = set->suite[i];
-        bool want = (!choice->suite || strcmp(fm_suite_name(s), choice->suite) == 0) &&
-                    (!choice->case_name || fm_suite_find(s, choice->case_name) >= 0);
-        if (want)
-            set->suite[kept++] = s;
-        else
+    test_choice one = *choice;
+    const char *name = fm_suite_name(s), *word = choice->case_name;
+    size_t len = strlen(name);
+    if (word && !choice->suite && fm_suite_find(s, word) < 0 && strncmp(word, name, len) == 0 &&
+        word[len] == '/')
+        one.case_name = word + len + 1;
+    return one;
+}
+
+/* Keeps the suites of which something is asked, and opens their parts. */
+static fm_status choose(tested *v, const test_choice *choice)
+{
+    size_t kept = 0, all = v->set.count;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < all; i++) {
+        fm_suite *s = v->set.suite[i];
+        test_part part = {0};
+        const test_choice one = in_suite(s, choice);
+        if (rc == FM_OK && (!choice->suite || strcmp(fm_suite_name(s), choice->suite) == 0))
+            rc = test_part_open(&part, s, &one);
+        v->set.suite[kept] = s;
+        v->part[kept] = part;
+        if (part.count) {
+            kept++;
+        } else {
+            test_part_release(&v->part[kept]);
             fm_suite_free(s);
+        }
     }
-    set->count = kept;
+    v->set.count = kept;
+    return rc;
+}
+
+static fm_status nothing_found(const test_many *t, const test_choice *o)
+{
+    const char *rev = t->version[0].rev;
+    if (o->slice && o->slice->count)
+        return fm_fail(FM_ENOTFOUND, "no case lies in the slice --slice %s%s", o->slice->item[0],
+                       o->slice->count > 1 ? " and the others" : "");
+    if (t->count > 1 && !o->suites_of)
+        return o->suite || o->case_name
+                   ? fm_fail(FM_ENOTFOUND, "none of these versions has a suite%s%s%s%s",
+                             o->suite ? " called " : "", o->suite ? o->suite : "",
+                             o->case_name ? " with a case named " : "",
+                             o->case_name ? o->case_name : "")
+                   : fm_fail(FM_ENOTFOUND, "none of these versions carries a suite; add one with "
+                                           "'fmstore suite add BRANCH FILE'");
+    if (o->case_name)
+        return fm_fail(
+            FM_ENOTFOUND,
+            "no suite%s%s of %s has a case '%s'; 'fmstore suite ls %s --json' lists them",
+            o->suite ? " " : "", o->suite ? o->suite : "", rev, o->case_name, rev);
+    if (o->suite)
+        return fm_fail(FM_ENOTFOUND,
+                       "no suite of %s is called '%s'; 'fmstore suite ls %s' lists them", rev,
+                       o->suite, rev);
+    return fm_fail(FM_ENOTFOUND, "%s carries no suite; add one with 'fmstore suite add %s FILE'",
+                   rev, rev);
 }
 
 static fm_status read_suites(cli *c, test_many *t, const test_choice *choice)
@@ -114,24 +198,18 @@ static fm_status read_suites(cli *c, test_many *t, const test_choice *choice)
     size_t found = 0;
     for (size_t i = 0; i < t->count; i++) {
         tested *v = &t->version[i];
-        fm_status rc = suites_at(c, &v->oid, NULL, &v->set);
+        const fm_oid *from = choice->suites_of ? choice->suites_of : &v->oid;
+        fm_status rc = suites_at(c, from, NULL, &v->set);
         if (rc < 0)
             return rc;
-        choose(&v->set, choice);
         v->run = fm_calloc(v->set.count, sizeof *v->run);
-        if (!v->run)
-            return FM_ENOMEM;
+        v->part = fm_calloc(v->set.count, sizeof *v->part);
+        rc = v->run && v->part ? choose(v, choice) : FM_ENOMEM;
+        if (rc < 0)
+            return rc;
         found += v->set.count;
     }
-    if (found)
-        return FM_OK;
-    if (choice->suite || choice->case_name)
-        return fm_fail(FM_ENOTFOUND, "none of these versions has a suite%s%s%s%s",
-                       choice->suite ? " called " : "", choice->suite ? choice->suite : "",
-                       choice->case_name ? " with a case named " : "",
-                       choice->case_name ? choice->case_name : "");
-    return fm_fail(FM_ENOTFOUND, "none of these versions carries a suite; add one with 'fmstore "
-                                 "suite add BRANCH FILE'");
+    return found ? FM_OK : nothing_found(t, choice);
 }
 
 /* ---- batches ---- */
@@ -184,29 +262,107 @@ static fm_status load_batch(cli *c, test_many *t, size_t first, size_t *end)
     return FM_OK;
 }
 
-/* The suites of versions first to end, whose models are open, as one. */
-static fm_status run_batch(cli *c, test_many *t, size_t first, size_t end, const char *case_name)
+/* Asks of one round, and where each belongs. */
+typedef struct round {
+    fm_suite_ask *ask;
+    fm_suite_run *run;
+    fm_suite_run **to;
+    test_part **part;
+    size_t **own; /* [n] picks of this round's own, or NULL */
+    size_t n;
+} round;
+
+static void round_release(round *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->run)
+            fm_suite_run_release(&r->run[i]);
+        if (r->own)
+            fm_free(r->own[i]);
+    }
+    fm_free(r->ask);
+    fm_free(r->run);
+    fm_free(r->to);
+    fm_free(r->part);
+    fm_free(r->own);
+}
+
+/* Those cases of a run that another seed could change. */
+static fm_status pick_sampling(size_t **out, size_t *n, const fm_suite_run *run)
+{
+    *n = 0;
+    *out = fm_calloc(run->count, sizeof **out);
+    for (size_t i = 0; *out && i < run->count; i++)
+        if (fm_suite_case_samples(run->suite, run->result[i].at))
+            (*out)[(*n)++] = run->result[i].at;
+    return *out ? FM_OK : FM_ENOMEM;
+}
+
+/* shift 0: what the parts want next; else all that samples, once more. */
+static fm_status plan_round(round *r, test_many *t, size_t first, size_t end, uint64_t shift)
+{
+    size_t cap = 0;
+    fm_status rc = FM_OK;
+    for (size_t i = first; i < end; i++)
+        cap += t->version[i].set.count;
+    *r = (round){.ask = fm_calloc(cap, sizeof *r->ask),
+                 .run = fm_calloc(cap, sizeof *r->run),
+                 .to = fm_calloc(cap, sizeof *r->to),
+                 .part = fm_calloc(cap, sizeof *r->part),
+                 .own = fm_calloc(cap, sizeof *r->own)};
+    if (!r->ask || !r->run || !r->to || !r->part || !r->own)
+        return FM_ENOMEM;
+    for (size_t i = first; i < end; i++)
+        for (size_t s = 0; rc == FM_OK && s < t->version[i].set.count; s++) {
+            tested *v = &t->version[i];
+            fm_suite_ask a = {.suite = v->set.suite[s], .model = v->model, .seed_shift = shift};
+            if (shift)
+                rc = pick_sampling(&r->own[r->n], &a.pick_count, &v->run[s]);
+            a.pick = r->own[r->n];
+            if (!shift)
+                a.pick_count = test_part_next(&v->part[s], &a.pick);
+            if (!a.pick_count) {
+                fm_free(r->own[r->n]);
+                r->own[r->n] = NULL;
+                continue;
+            }
+            r->to[r->n] = &v->run[s];
+            r->part[r->n] = &v->part[s];
+            r->ask[r->n++] = a;
+        }
+    return rc;
+}
+
+static fm_status run_round(cli *c, round *r, uint64_t shift)
 {
     fm_result_cache cache = suite_cache(c);
-    size_t n = 0, k = 0;
-    for (size_t i = first; i < end; i++)
-        n += t->version[i].set.count;
-    fm_suite_ask *ask = fm_calloc(n, sizeof *ask);
-    fm_suite_run *run = fm_calloc(n, sizeof *run);
-    fm_status rc = ask && run ? FM_OK : FM_ENOMEM;
-    for (size_t i = first; rc == FM_OK && i < end; i++)
-        for (size_t s = 0; s < t->version[i].set.count; s++)
-            ask[k++] = (fm_suite_ask){.suite = t->version[i].set.suite[s],
-                                      .model = t->version[i].model,
-                                      .case_name = case_name};
-    if (rc == FM_OK && n)
-        rc = fm_suites_run(run, ask, n, &cache);
-    k = 0;
-    for (size_t i = first; rc == FM_OK && i < end; i++)
-        for (size_t s = 0; s < t->version[i].set.count; s++)
-            t->version[i].run[s] = run[k++];
-    fm_free(ask);
-    fm_free(run);
+    fm_status rc = fm_suites_run(r->run, r->ask, r->n, &cache);
+    for (size_t i = 0; rc == FM_OK && i < r->n; i++) {
+        if (shift) {
+            rc = fm_suite_run_repeat(r->to[i], &r->run[i]);
+            continue;
+        }
+        rc = fm_suite_run_join(r->to[i], &r->run[i]);
+        if (rc == FM_OK)
+            test_part_look(r->part[i], r->to[i]);
+    }
+    return rc;
+}
+
+/* The suites of versions first to end, whose models are open: rounds of all of them as one batch,
+ * until nothing is left to ask, then the repeats. */
+static fm_status run_batch(cli *c, test_many *t, size_t first, size_t end, uint64_t repeat)
+{
+    fm_status rc = FM_OK;
+    for (uint64_t shift = 0; rc == FM_OK && (shift == 0 || shift < repeat);) {
+        round r;
+        rc = plan_round(&r, t, first, end, shift);
+        bool more = rc == FM_OK && r.n;
+        if (more)
+            rc = run_round(c, &r, shift);
+        round_release(&r);
+        shift += shift || !more;
+    }
     return rc;
 }
 
@@ -234,7 +390,7 @@ fm_status test_many_run(cli *c, test_many *t, const test_choice *choice)
     for (size_t first = 0, end = 0; rc == FM_OK && first < t->count; first = end) {
         rc = load_batch(c, t, first, &end);
         if (rc == FM_OK)
-            rc = run_batch(c, t, first, end, choice->case_name);
+            rc = run_batch(c, t, first, end, choice->repeat);
         close_batch(t, first, end, &stem);
         t->batches++;
     }
@@ -249,6 +405,9 @@ void test_many_release(test_many *t)
         for (size_t k = 0; v->run && k < v->set.count; k++)
             fm_suite_run_release(&v->run[k]);
         fm_model_close(v->model);
+        for (size_t k = 0; v->part && k < v->set.count; k++)
+            test_part_release(&v->part[k]);
+        fm_free(v->part);
         fm_free(v->run);
         fm_free(v->parent);
         fm_free(v->rev);

@@ -1,4 +1,5 @@
 /* repeat.c - runs of one suite on one model put together: more cases, or the same under other seeds. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -25,6 +26,12 @@ bool fm_suite_run_holds(const fm_suite_run *run)
     return run->passed + run->flaky + run->waived == run->count;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const fm_case_result *x = a, *y = b;
+    return (x->at > y->at) - (x->at < y->at);
+}
+
 fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
 {
     size_t n = run->count + more->count;
@@ -33,6 +40,7 @@ fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
         return FM_ENOMEM;
     if (more->count)
         memcpy(all + run->count, more->result, more->count * sizeof *all);
+    qsort(all, n, sizeof *all, by_place);
     run->suite = more->suite;
     run->result = all;
     run->count = n;

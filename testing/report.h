@@ -91,6 +91,9 @@ FM_CHECKED fm_status fm_report_worst(const fm_case_result **out, size_t *n, size
 /* The suite of a result of `shown`, for its name. */
 const fm_suite *fm_report_suite_of(const fm_report *r, const fm_case_result *result);
 
+/* Is the case of the slice key = value? key: kind, capability, name, or one of its tags. */
+bool fm_report_case_is(const fm_suite *s, size_t i, const char *key, const char *value);
+
 /* ---- forms ---- */
 /* One HTML file: no script, no link; SVG with a table beside each, light and dark. */
 FM_CHECKED fm_status fm_report_html(fm_buf *out, const fm_report *r);

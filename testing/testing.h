@@ -111,7 +111,8 @@ typedef struct fm_suite_ask {
 } fm_suite_ask;
 FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                                    const fm_result_cache *cache);
-/* Appends the results of `more`, other cases of the same suite and model; empties it. */
+/* Takes over the results of `more`, other cases of the same suite and model, and empties it. Results
+ * stand in the order of the suite. */
 FM_CHECKED fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more);
 /* One more run of some of the cases under another seed: a case whose verdicts differ is flaky from
  * then on. The output stays that of the first run. `again` holds no case that run lacks. */
