@@ -111,15 +111,6 @@ static void print_matrix(const fm_report *r, const fm_matrix *m)
 
 /* ---- two versions ---- */
 
-/* Cases that all flipped one way, or none at all, say nothing to a bootstrap: then Newcombe's. */
-static fm_estimate interval_of(const fm_suite_change *c)
-{
-    if (c->difference.high > c->difference.low)
-        return c->difference;
-    return fm_paired_difference(c->fixed, c->broken, c->both_pass,
-                                c->pairs - c->fixed - c->broken - c->both_pass, CONFIDENCE);
-}
-
 static void print_change(const fm_suite_change *c, const char *was, const char *is, bool bh)
 {
     printf("%s  %s: %zu passed -> %s: %zu passed of %zu;  %zu broken, %zu fixed (p = %.3g)\n",
@@ -128,7 +119,7 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
     if (c->pairs) {
         double churn = 2 * (double)FM_MIN(c->broken, c->fixed) / (double)c->pairs;
         double least = fm_detectable_flips(c->pairs, churn, ALPHA, POWER);
-        const fm_estimate d = interval_of(c);
+        const fm_estimate d = fm_suite_change_interval(c, CONFIDENCE);
         printf("  %s%+.1f points, 95 %% interval %+.1f to %+.1f; p adjusted (%s) %.3g; ",
                out_c(OUT_DIM), 100 * d.value, 100 * d.low, 100 * d.high,
                bh ? "Benjamini-Hochberg" : "Holm", c->p_adjusted);
@@ -262,12 +253,8 @@ static fm_json *change_json(fm_status *rc, const fm_suite_change *c, bool bh)
     out_set(rc, f, "p_adjusted", fm_json_new_real(c->p_adjusted));
     out_set(rc, f, "adjusted_by", fm_json_new_str(bh ? "benjamini-hochberg" : "holm"));
     if (c->pairs) {
-        const fm_estimate n =
-            fm_paired_difference(c->fixed, c->broken, c->both_pass,
-                                 c->pairs - c->fixed - c->broken - c->both_pass, CONFIDENCE);
-        out_set(rc, f, "difference",
-                interval_json(rc, c->difference.value, c->difference.low, c->difference.high));
-        out_set(rc, f, "difference_newcombe", interval_json(rc, n.value, n.low, n.high));
+        const fm_estimate d = fm_suite_change_interval(c, CONFIDENCE);
+        out_set(rc, f, "difference", interval_json(rc, d.value, d.low, d.high));
     }
     for (size_t k = 0; k < c->flips; k++) {
         fm_json *one = fm_json_new_object();

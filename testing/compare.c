@@ -122,3 +122,11 @@ fm_status fm_suite_changes_adjust(fm_suite_change *c, size_t n, bool bh)
     fm_free(p);
     return rc;
 }
+
+fm_estimate fm_suite_change_interval(const fm_suite_change *c, double confidence)
+{
+    if (c->difference.high > c->difference.low)
+        return c->difference;
+    return fm_paired_difference(c->fixed, c->broken, c->both_pass,
+                                c->pairs - c->fixed - c->broken - c->both_pass, confidence);
+}

@@ -31,6 +31,9 @@ typedef struct fm_suite_change {
 FM_CHECKED fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
                                         const fm_suite_run *now, const fm_bootstrap *how);
 void fm_suite_change_release(fm_suite_change *c);
+/* The difference with its interval: the bootstrap's; where every resample is alike (all pairs flip one
+ * way, or none does) it would claim certainty, and Newcombe's stands instead. */
+fm_estimate fm_suite_change_interval(const fm_suite_change *c, double confidence);
 /* p_adjusted of all: by Holm, or by Benjamini and Hochberg. */
 FM_CHECKED fm_status fm_suite_changes_adjust(fm_suite_change *c, size_t n, bool bh);
 

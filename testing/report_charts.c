@@ -154,9 +154,9 @@ void fmi_chart_flips(fm_buf *out, const fmi_page *p)
             fm_svg_rect(out, "fixed", x, middle - high, w, high);
         if (down[c] > 0)
             fm_svg_rect(out, "broken", x, middle, w, low);
-        snprintf(label, sizeof label, "+%.0f", up[c]);
+        snprintf(label, sizeof label, up[c] > 0 ? "+%.0f" : "0", up[c]);
         fm_svg_text(out, "side", "middle", x + w / 2, middle - high - 5, label);
-        snprintf(label, sizeof label, "\xE2\x88\x92%.0f", down[c]);
+        snprintf(label, sizeof label, down[c] > 0 ? "\xE2\x88\x92%.0f" : "0", down[c]);
         fm_svg_text(out, "side", "middle", x + w / 2, middle + low + 14, label);
     }
     fm_svg_line(out, "axis", 50, middle, width - 50, middle);

@@ -18,10 +18,12 @@ static const char style[] =
     "@media (prefers-color-scheme:dark){:root{--paper:#16181b;--ink:#e3e5e8;--soft:#9aa1ac;"
     "--rule:#3a3f47;--code:#22252a;--good:#43b872;--bad:#e86a6a;--dot:#6cb0ff}}\n"
     "body{font:15px/1.5 system-ui,sans-serif;max-width:1040px;margin:2em auto;padding:0 1em;"
-    "background:var(--paper);color:var(--ink);overflow-wrap:anywhere}\n"
+    "background:var(--paper);color:var(--ink);overflow-wrap:break-word}\n"
     "h1{font-size:1.5em}h2{font-size:1.15em;margin:1.8em 0 .4em}p.soft,.soft{color:var(--soft)}\n"
     "table{border-collapse:collapse;margin:.5em 0}th,td{padding:.2em .9em .2em 0;text-align:left;"
     "vertical-align:top;border-bottom:1px solid var(--rule)}td.n,th.n{text-align:right}\n"
+    "th,td.n{white-space:nowrap}.t{overflow-wrap:anywhere;min-width:5em}"
+    "code{white-space:pre-wrap}\n"
     ".wide{overflow-x:auto}details{margin:.4em 0}summary{cursor:pointer;color:var(--soft)}\n"
     "pre{white-space:pre-wrap;background:var(--code);padding:.5em .7em;margin:.3em 0}\n"
     "svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .in{fill:#111;font-weight:600}\n"
@@ -47,7 +49,7 @@ static const char *told(const fm_case_result *r)
 
 static void cell(fm_buf *out, const char *text)
 {
-    fm_buf_str(out, "<td>");
+    fm_buf_str(out, "<td class=\"t\">");
     fm_markup_text(out, text);
     fm_buf_str(out, "</td>");
 }
@@ -65,7 +67,8 @@ static void versions_table(fm_buf *out, const fmi_page *p)
     const fm_report *r = p->report;
     fm_buf_printf(
         out,
-        "<table id=\"versions\"><tr><th>Version</th><th>Commit</th><th>From</th>"
+        "<div class=\"wide\"><table "
+        "id=\"versions\"><tr><th>Version</th><th>Commit</th><th>From</th>"
         "<th class=\"n\">Passed</th><th class=\"n\">Failed</th><th class=\"n\">Errors</th>"
         "<th class=\"n\">Flaky</th><th class=\"n\">Waived</th><th>Pass rate "
         "(%g %% interval)</th></tr>\n",
@@ -87,7 +90,7 @@ static void versions_table(fm_buf *out, const fmi_page *p)
             fm_buf_printf(out, "<td>%.1f %% (%.1f to %.1f)</td></tr>\n", 100 * fm_matrix_share(t),
                           100 * i.low, 100 * i.high);
     }
-    fm_buf_str(out, "</table>\n");
+    fm_buf_str(out, "</table></div>\n");
 }
 
 static void matrix_table(fm_buf *out, const fmi_page *p)
@@ -130,6 +133,7 @@ static void change_row(fm_buf *out, const fmi_page *p, size_t k)
     const fm_report *r = p->report;
     const fm_suite_change *c = &p->change[k];
     size_t column = p->change_column[k];
+    const fm_estimate d = fm_suite_change_interval(c, r->confidence);
     fm_buf_str(out, "<tr>");
     cell(out, r->column[r->column[column].parent].name);
     cell(out, r->column[column].name);
@@ -138,8 +142,8 @@ static void change_row(fm_buf *out, const fmi_page *p, size_t k)
                   "<td class=\"n\">%zu</td><td class=\"n\">%zu</td><td class=\"n\">%zu</td>"
                   "<td class=\"n\">%+.1f (%+.1f to %+.1f)</td><td class=\"n\">%.3g</td>"
                   "<td class=\"n\">%.3g</td></tr>\n",
-                  c->pairs, c->fixed, c->broken, 100 * c->difference.value, 100 * c->difference.low,
-                  100 * c->difference.high, c->p_value, c->p_adjusted);
+                  c->pairs, c->fixed, c->broken, 100 * d.value, 100 * d.low, 100 * d.high,
+                  c->p_value, c->p_adjusted);
 }
 
 static void flip_rows(fm_buf *out, const fmi_page *p)

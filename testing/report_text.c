@@ -16,7 +16,9 @@ static void markdown(fm_buf *out, const char *text)
         uint8_t c = s.data[i];
         if (c < 0x20 || c == 0x7F)
             fm_buf_char(out, ' ');
-        else if (strchr("\\`*_{}[]()<>#+-.!|~@&:$", c))
+        else if (c == '<' || c == '>' || c == '&')
+            fm_buf_str(out, c == '<' ? "&lt;" : c == '>' ? "&gt;" : "&amp;");
+        else if (strchr("\\`*_{}[]()#+-.!|~@:$", c))
             fm_buf_printf(out, "\\%c", c);
         else
             fm_buf_append(out, &c, 1);
