@@ -58,9 +58,12 @@ static void print_stop(const test_part *p)
     const char *says = p->decision == FM_REACHED  ? "at least"
                        : p->decision == FM_MISSED ? "less than"
                                                   : "undecided:";
-    printf(
-        "  stopped after %zu of %zu cases: %s %.4g %% pass (wrong at most %.3g %% of the time)\n",
-        p->asked, p->count, says, 100 * p->rule.threshold, 100 * p->rule.alpha);
+    if (p->asked == p->count)
+        printf("  all %zu cases asked: %s %.4g %% pass\n", p->count, says, 100 * p->rule.threshold);
+    else
+        printf("  stopped after %zu of %zu cases: %s %.4g %% pass (wrong at most %.3g %% of the "
+               "time)\n",
+               p->asked, p->count, says, 100 * p->rule.threshold, 100 * p->rule.alpha);
 }
 
 static void print_run(const tested *v, size_t k, bool verbose)

@@ -8,10 +8,21 @@
 
 #define SIGNS_MAX 16u /* differences whose signs are all tried */
 
+/* Up to EXACT_FLIPS coefficients are summed as they are (whole numbers, then one scaling): p-values of
+ * few flips, which gates compare with bounds, are the exact fractions. */
+#define EXACT_FLIPS 1000u
+
 double fm_mcnemar(size_t b, size_t c)
 {
     size_t n = b + c, k = b < c ? b : c;
-    return n ? fmin(1, 2 * fm_binom_cdf((int64_t)k, (int64_t)n, 0.5)) : 1;
+    double ways = 1, sum = 0;
+    if (n > EXACT_FLIPS)
+        return fmin(1, 2 * fm_binom_cdf((int64_t)k, (int64_t)n, 0.5));
+    for (size_t i = 0; i <= k; i++) {
+        sum += ways;
+        ways = ways * (double)(n - i) / (double)(i + 1);
+    }
+    return fmin(1, ldexp(sum, 1 - (int)n));
 }
 
 fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, size_t both_fail,
