@@ -46,7 +46,8 @@ static const command commands[] = {
      "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE",
      "hang test suites on a branch; excuse a case, with the reason", NULL},
     {"test", cmd_test,
-     "test REV... [--descendants] [--suite NAME] [--case NAME] [--against REV] [--mode M] [--junit FILE] [--json]",
+     "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... [--against REV]\n"
+     "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] [--json]",
      "run the suites of versions, several as one batch", NULL},
     {"blame", cmd_blame,
      "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
