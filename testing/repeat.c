@@ -35,18 +35,22 @@ static int by_place(const void *a, const void *b)
 fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
 {
     size_t n = run->count + more->count;
-    fm_case_result *all = fm_realloc(run->result, FM_MAX(n, (size_t)1) * sizeof *all);
-    if (!all)
-        return FM_ENOMEM;
-    if (more->count)
-        memcpy(all + run->count, more->result, more->count * sizeof *all);
-    qsort(all, n, sizeof *all, by_place);
-    run->suite = more->suite;
-    run->result = all;
-    run->count = n;
-    run->seconds += more->seconds;
-    more->count = 0;
-    fm_suite_run_release(more);
+    if (!run->result) { /* the first part: with all that the runner found out about it */
+        *run = *more;
+        *more = (fm_suite_run){0};
+    } else {
+        fm_case_result *all = fm_realloc(run->result, FM_MAX(n, (size_t)1) * sizeof *all);
+        if (!all)
+            return FM_ENOMEM;
+        if (more->count)
+            memcpy(all + run->count, more->result, more->count * sizeof *all);
+        run->result = all;
+        run->count = n;
+        run->seconds += more->seconds;
+        more->count = 0;
+        fm_suite_run_release(more);
+    }
+    qsort(run->result, n, sizeof *run->result, by_place);
     fmi_run_count(run);
     return FM_OK;
 }

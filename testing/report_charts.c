@@ -129,40 +129,46 @@ void fmi_chart_rates(fm_buf *out, const fmi_page *p)
     close_svg(out);
 }
 
+static void flips_of(const fmi_page *p, size_t column, double *up, double *down)
+{
+    *up = *down = 0;
+    for (size_t k = 0; k < p->changes; k++)
+        if (p->change_column[k] == column) {
+            *up += (double)p->change[k].fixed;
+            *down += (double)p->change[k].broken;
+        }
+}
+
 /* Fixed above the line, broken below, one bar a version; the figures stand at the bars. */
 void fmi_chart_flips(fm_buf *out, const fmi_page *p)
 {
     const fm_report *r = p->report;
-    double most = 1, middle = HEAD + 90, width = 60 + (double)r->count * CELL_W + 60;
-    double *up = fm_calloc(r->count, sizeof *up), *down = fm_calloc(r->count, sizeof *down);
-    for (size_t k = 0; up && down && k < p->changes; k++) {
-        up[p->change_column[k]] += (double)p->change[k].fixed;
-        down[p->change_column[k]] += (double)p->change[k].broken;
+    double most = 1, up, down, middle = HEAD + 90, width = 60 + (double)r->count * CELL_W + 60;
+    for (size_t c = 0; c < r->count; c++) {
+        flips_of(p, c, &up, &down);
+        most = fmax(most, fmax(up, down));
     }
-    for (size_t c = 0; up && down && c < r->count; c++)
-        most = fmax(most, fmax(up[c], down[c]));
     open_svg(out, "flips", width, middle + 96,
              "Cases fixed (above the line) and broken (below) from the parent to each version");
     column_heads(out, r, 60, CELL_W, HEAD);
-    for (size_t c = 0; up && down && c < r->count; c++) {
+    for (size_t c = 0; c < r->count; c++) {
         char label[24];
         double x = 60 + (double)c * CELL_W + 14, w = CELL_W - 28;
         if (r->column[c].parent == SIZE_MAX)
             continue;
-        double high = up[c] / most * 66, low = down[c] / most * 66;
-        if (up[c] > 0)
+        flips_of(p, c, &up, &down);
+        double high = up / most * 66, low = down / most * 66;
+        if (up > 0)
             fm_svg_rect(out, "fixed", x, middle - high, w, high);
-        if (down[c] > 0)
+        if (down > 0)
             fm_svg_rect(out, "broken", x, middle, w, low);
-        snprintf(label, sizeof label, up[c] > 0 ? "+%.0f" : "0", up[c]);
+        snprintf(label, sizeof label, up > 0 ? "+%.0f" : "0", up);
         fm_svg_text(out, "side", "middle", x + w / 2, middle - high - 5, label);
-        snprintf(label, sizeof label, down[c] > 0 ? "\xE2\x88\x92%.0f" : "0", down[c]);
+        snprintf(label, sizeof label, down > 0 ? "\xE2\x88\x92%.0f" : "0", down);
         fm_svg_text(out, "side", "middle", x + w / 2, middle + low + 14, label);
     }
     fm_svg_line(out, "axis", 50, middle, width - 50, middle);
     close_svg(out);
-    fm_free(up);
-    fm_free(down);
 }
 
 static int by_score(const void *a, const void *b)

@@ -305,6 +305,30 @@ static void junit_skips_what_is_set_apart(void **state)
     fm_suite_free(f.suite);
 }
 
+/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half page. */
+static void an_allocation_that_fails_is_reported(void **state)
+{
+    fm_status (*const form[])(fm_buf *, const fm_report *) = {fm_report_html, fm_report_sarif,
+                                                              fm_report_markdown, fm_report_tap};
+    fixture f;
+    (void)state;
+    fill(&f);
+    for (size_t i = 0; i < FM_ARRAY_LEN(form); i++) {
+        fm_status rc = FM_ENOMEM;
+        for (uint64_t nth = 1; rc == FM_ENOMEM && nth < 3000; nth++) {
+            fm_buf out;
+            fm_buf_init(&out, 0);
+            fm_mem_fail_at(nth, false);
+            rc = form[i](&out, &f.report);
+            fm_mem_fail_at(0, false);
+            assert_true(rc == FM_OK || rc == FM_ENOMEM);
+            fm_buf_release(&out);
+        }
+        assert_int_equal(rc, FM_OK);
+    }
+    fm_suite_free(f.suite);
+}
+
 static void markup_keeps_what_xml_can_hold_and_no_more(void **state)
 {
     fm_buf out;
@@ -335,6 +359,7 @@ int main(void)
         cmocka_unit_test(sarif_has_what_its_schema_requires),
         cmocka_unit_test(markdown_and_tap_keep_their_lines),
         cmocka_unit_test(junit_skips_what_is_set_apart),
+        cmocka_unit_test(an_allocation_that_fails_is_reported),
         cmocka_unit_test(markup_keeps_what_xml_can_hold_and_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
