@@ -165,6 +165,8 @@ import im = {0 };
     if (rc == FM_OK)
         rc = compose(&im);
     if (rc == FM_OK)
+        rc = suite_files_check_with(c, im.parent, &im.suites);
+    if (rc == FM_OK)
         rc = store_tree(c, &im);
     if (rc == FM_OK)
         rc = land(c, &im);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "store/base/markup.h"
 #include "store/base/mem.h"
 
 enum { WIDTH = 760, LEFT = 64, RIGHT = 744, POINTS_MAX = 600 };
@@ -19,22 +20,6 @@ typedef struct points {
     size_t count, cap;
     double loss_min, loss_max, lr_max, last_step;
 } points;
-
-static void text_escaped(fm_buf *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<')
-            fm_buf_str(out, "&lt;");
-        else if (*s == '>')
-            fm_buf_str(out, "&gt;");
-        else if (*s == '&')
-            fm_buf_str(out, "&amp;");
-        else if (*s == '"')
-            fm_buf_str(out, "&quot;");
-        else if ((unsigned char)*s >= ' ' || *s == '\n' || *s == '\t')
-            fm_buf_char(out, *s);
-    }
-}
 
 /* A long log is drawn as means of neighbours; a step whose loss is no number is left out. */
 static fm_status take_points(points *p, const fm_json *log)
@@ -69,20 +54,6 @@ static fm_status take_points(points *p, const fm_json *log)
     return FM_OK;
 }
 
-/* 1, 2 or 5 times a power of ten, so that `span` has at most `most` of it. */
-static double tick_of(double span, double most)
-{
-    double tick = 1e-12;
-    while (span / tick > most) {
-        if (span / (tick * 2) <= most)
-            return tick * 2;
-        if (span / (tick * 5) <= most)
-            return tick * 5;
-        tick *= 10;
-    }
-    return tick;
-}
-
 static double x_of(const points *p, double step)
 {
     double span = p->last_step > 1 ? p->last_step - 1 : 1;
@@ -94,12 +65,6 @@ static double y_of(double v, double low, double high, double top, double bottom)
     return bottom - (v - low) / (high - low) * (bottom - top);
 }
 
-static void line(fm_buf *out, const char *class, double x1, double y1, double x2, double y2)
-{
-    fm_buf_printf(out, "<line class=\"%s\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
-                  class, x1, y1, x2, y2);
-}
-
 static void label(fm_buf *out, const char *anchor, double x, double y, double v)
 {
     fm_buf_printf(out, "<text text-anchor=\"%s\" x=\"%.1f\" y=\"%.1f\">%.4g</text>\n", anchor, x, y,
@@ -108,22 +73,22 @@ static void label(fm_buf *out, const char *anchor, double x, double y, double v)
 
 static void draw_frame(fm_buf *out, const points *p, double low, double high)
 {
-    double tick = tick_of(high - low, 6), steps = tick_of(FM_MAX(p->last_step, 1.0), 8);
+    double tick = fm_svg_tick(high - low, 6), steps = fm_svg_tick(FM_MAX(p->last_step, 1.0), 8);
     for (double v = ceil(low / tick) * tick; v <= high + tick * 1e-6; v += tick) {
         double y = y_of(v, low, high, LOSS_TOP, LOSS_BOTTOM);
-        line(out, "grid", LEFT, y, RIGHT, y);
+        fm_svg_line(out, "grid", LEFT, y, RIGHT, y);
         label(out, "end", LEFT - 8, y + 4, fabs(v) < tick * 1e-6 ? 0.0 : v);
     }
     for (double v = FM_MAX(steps, 1.0); v <= p->last_step + 1e-6; v += FM_MAX(steps, 1.0)) {
         double x = x_of(p, v);
-        line(out, "grid", x, LOSS_TOP, x, LOSS_BOTTOM);
-        line(out, "grid", x, LR_TOP, x, LR_BOTTOM);
+        fm_svg_line(out, "grid", x, LOSS_TOP, x, LOSS_BOTTOM);
+        fm_svg_line(out, "grid", x, LR_TOP, x, LR_BOTTOM);
         label(out, "middle", x, LR_BOTTOM + 18, v);
     }
-    line(out, "axis", LEFT, LOSS_BOTTOM, RIGHT, LOSS_BOTTOM);
-    line(out, "axis", LEFT, LOSS_TOP, LEFT, LOSS_BOTTOM);
-    line(out, "axis", LEFT, LR_BOTTOM, RIGHT, LR_BOTTOM);
-    line(out, "axis", LEFT, LR_TOP, LEFT, LR_BOTTOM);
+    fm_svg_line(out, "axis", LEFT, LOSS_BOTTOM, RIGHT, LOSS_BOTTOM);
+    fm_svg_line(out, "axis", LEFT, LOSS_TOP, LEFT, LOSS_BOTTOM);
+    fm_svg_line(out, "axis", LEFT, LR_BOTTOM, RIGHT, LR_BOTTOM);
+    fm_svg_line(out, "axis", LEFT, LR_TOP, LEFT, LR_BOTTOM);
     label(out, "end", LEFT - 8, LR_TOP + 4, p->lr_max);
     label(out, "end", LEFT - 8, LR_BOTTOM + 4, 0);
     fm_buf_printf(out, "<text x=\"%d\" y=\"%d\">loss</text>\n", LEFT + 6, LOSS_TOP - 6);
@@ -187,9 +152,9 @@ fm_status curve_svg(fm_buf *out, const fm_json *log, const char *title)
             "height=\"%d\" role=\"img\">\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
         fm_buf_str(out, "<title>");
-        text_escaped(out, title);
+        fm_markup_text(out, title);
         fm_buf_printf(out, "</title>\n%s<text class=\"title\" x=\"%d\" y=\"20\">", svg_style, LEFT);
-        text_escaped(out, title);
+        fm_markup_text(out, title);
         fm_buf_str(out, "</text>\n");
         if (p.count)
             fm_buf_printf(out,
@@ -225,7 +190,7 @@ static const char page_style[] =
 static fm_status scalar(fm_buf *out, const fm_json *v)
 {
     if (fm_json_is(v, FM_JSON_STRING)) {
-        text_escaped(out, fm_json_cstr(v, ""));
+        fm_markup_text(out, fm_json_cstr(v, ""));
         return FM_OK;
     }
     if (fm_json_is(v, FM_JSON_REAL)) {
@@ -236,7 +201,7 @@ static fm_status scalar(fm_buf *out, const fm_json *v)
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, v, FM_JSON_COMPACT);
     if (rc == FM_OK)
-        text_escaped(out, fm_buf_cstr(&text));
+        fm_markup_text(out, fm_buf_cstr(&text));
     fm_buf_release(&text);
     return rc;
 }
@@ -247,7 +212,7 @@ static fm_status key_table(fm_buf *out, const fm_json *obj)
     fm_buf_str(out, "<table>\n");
     for (void *it = fm_json_iter(obj); it && rc == FM_OK; it = fm_json_next(obj, it)) {
         fm_buf_str(out, "<tr><th>");
-        text_escaped(out, fm_json_iter_key(it));
+        fm_markup_text(out, fm_json_iter_key(it));
         fm_buf_str(out, "</th><td>");
         rc = scalar(out, fm_json_iter_value(it));
         fm_buf_str(out, "</td></tr>\n");
@@ -304,7 +269,7 @@ static fm_status data_part(fm_buf *out, const curve_page *page)
         rc = fm_json_write(&text, fm_json_at(page->report, i), FM_JSON_PRETTY);
         fm_buf_str(out, "<h3>Report</h3>\n<pre>");
         if (rc == FM_OK)
-            text_escaped(out, fm_buf_cstr(&text));
+            fm_markup_text(out, fm_buf_cstr(&text));
         fm_buf_str(out, "</pre>\n");
         fm_buf_release(&text);
     }
@@ -315,9 +280,9 @@ fm_status curve_html(fm_buf *out, const curve_page *page)
 {
     fm_buf_str(out,
                "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>");
-    text_escaped(out, page->title);
+    fm_markup_text(out, page->title);
     fm_buf_printf(out, "</title>\n%s</head>\n<body>\n<h1>", page_style);
-    text_escaped(out, page->title);
+    fm_markup_text(out, page->title);
     fm_buf_str(out, "</h1>\n");
     fm_status rc = about(out, page->recipe);
     if (rc == FM_OK)
@@ -332,7 +297,7 @@ fm_status curve_html(fm_buf *out, const curve_page *page)
     fm_buf_str(out, page->gate_count ? "<h2>Suites</h2>\n<ul>\n" : "");
     for (size_t i = 0; i < page->gate_count; i++) {
         fm_buf_str(out, "<li>");
-        text_escaped(out, page->gates[i]);
+        fm_markup_text(out, page->gates[i]);
         fm_buf_str(out, "</li>\n");
     }
     fm_buf_str(out, page->gate_count ? "</ul>\n</body>\n</html>\n" : "</body>\n</html>\n");

@@ -437,38 +437,20 @@ static fm_status add_suite(probes *p, const fm_suite *s)
     return rc;
 }
 
-static fm_status read_suites(const opt_list *files, suite_set *out)
-{
-    fm_status rc = FM_OK;
-    out->suite = fm_calloc(files->count, sizeof *out->suite);
-    if (!out->suite)
-        return FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
-        fm_buf text;
-        fm_buf_init(&text, 0);
-        rc = fm_read_file(&text, files->item[i], (size_t)16 << 20);
-        if (rc == FM_OK)
-            rc = fm_suite_parse(&out->suite[out->count], fm_buf_span(&text), files->item[i]);
-        if (rc == FM_OK)
-            out->count++;
-        fm_buf_release(&text);
-    }
-    return rc;
-}
-
 fm_status data_report(cli *c, const fm_dataset *d, const fm_tokenizer *tok, const fm_model *model,
                       const fm_train_config *config, const fm_tree *parent, const opt_list *suites,
                       fm_data_report *out)
 {
-    suite_set own = {0}, inherited = {0};
+    suite_files files;
+    suite_set set = {0};
     probes p = {0};
-    fm_status rc = parent ? suites_of(c, parent, &inherited) : FM_OK;
+    fm_status rc = suite_files_of(c, parent, &files);
+    for (size_t i = 0; rc == FM_OK && i < suites->count; i++)
+        rc = suite_files_put(&files, suites->item[i]);
     if (rc == FM_OK)
-        rc = read_suites(suites, &own);
-    for (size_t i = 0; rc == FM_OK && i < inherited.count; i++)
-        rc = add_suite(&p, inherited.suite[i]);
-    for (size_t i = 0; rc == FM_OK && i < own.count; i++)
-        rc = add_suite(&p, own.suite[i]);
+        rc = suite_files_parse(&files, &set);
+    for (size_t i = 0; rc == FM_OK && i < set.count; i++)
+        rc = add_suite(&p, set.suite[i]);
     fm_data_report_opts opts = {.probe = p.item, .probes = p.count};
     if (model) {
         opts.end = fm_model_arch(model)->eos;
@@ -480,7 +462,7 @@ fm_status data_report(cli *c, const fm_dataset *d, const fm_tokenizer *tok, cons
         fm_free(p.name[i]);
     fm_free(p.name);
     fm_free(p.item);
-    suites_free(&own);
-    suites_free(&inherited);
+    suites_free(&set);
+    suite_files_release(&files);
     return rc;
 }

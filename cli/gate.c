@@ -3,40 +3,7 @@
 
 #include "cli/version_tree.h"
 #include "store/base/mem.h"
-
-void suites_free(suite_set *s)
-{
-    for (size_t i = 0; i < s->count; i++)
-        fm_suite_free(s->suite[i]);
-    fm_free(s->suite);
-    s->suite = NULL;
-    s->count = 0;
-}
-
-fm_status suites_of(cli *c, const fm_tree *tree, suite_set *out)
-{
-    size_t begin, end;
-    fm_tree_range(tree, "suites/", &begin, &end);
-    out->count = 0;
-    out->suite = fm_calloc(end - begin, sizeof *out->suite);
-    if (!out->suite)
-        return FM_ENOMEM;
-    fm_status rc = FM_OK;
-    for (size_t i = begin; rc == FM_OK && i < end; i++) {
-        const fm_entry *e = fm_tree_at(tree, i);
-        fm_buf text;
-        fm_buf_init(&text, 0);
-        rc = cli_entry_bytes(c, e, &text);
-        if (rc == FM_OK)
-            rc = fm_suite_parse(&out->suite[out->count], fm_buf_span(&text), e->path);
-        if (rc == FM_OK)
-            out->count++;
-        fm_buf_release(&text);
-    }
-    if (rc < 0)
-        suites_free(out);
-    return rc;
-}
+#include "testing/policy.h"
 
 static fm_status cache_get(void *ctx, fm_buf *out, const char key[65])
 {
@@ -51,20 +18,6 @@ static fm_status cache_put(void *ctx, const char key[65], fm_span value)
 fm_result_cache suite_cache(cli *c)
 {
     return (fm_result_cache){c, cache_get, cache_put};
-}
-
-static void print_run(const fm_suite_run *run, const char *label)
-{
-    bool bad = run->passed != run->count;
-    fprintf(stderr, "  %s  suite %s%s: %zu of %zu passed%s\n", label, fm_suite_name(run->suite),
-            fm_suite_is_gate(run->suite) ? " (gate)" : "", run->passed, run->count,
-            run->cached == run->count ? " (cached)" : "");
-    for (size_t i = 0; bad && i < run->count; i++) {
-        const fm_case_result *r = &run->result[i];
-        if (r->verdict != FM_PASS)
-            fprintf(stderr, "    %s %s: %s\n", r->verdict == FM_FAIL ? "FAIL" : "ERROR", r->name,
-                    out_text(r->detail, 160));
-    }
 }
 
 char *tests_note(cli *c, const fm_oid *oid)
@@ -88,38 +41,258 @@ fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally)
     char line[200];
     if (!tally->count)
         return FM_OK;
-    snprintf(line, sizeof line, "tests: %zu of %zu cases passed (%s)", tally->passed, tally->count,
-             fm_engine_mode(c->engine));
+    char waived[40] = "";
+    if (tally->waived)
+        snprintf(waived, sizeof waived, ", %zu waived", tally->waived);
+    snprintf(line, sizeof line, "tests: %zu of %zu cases passed%s (%s)", tally->passed,
+             tally->count, waived, fm_engine_mode(c->engine));
     char *last = tests_note(c, oid);
     bool known = last && strcmp(last, line) == 0;
     fm_free(last);
     return known ? FM_OK : fm_note_add(c->repo, oid, line);
 }
 
-fm_status run_gates(cli *c, const fm_tree *tree, const char *label, test_tally *out)
+/* ---- gates ---- */
+
+/* A version that gates compare with; several suites may name one. */
+typedef struct baseline {
+    fm_oid oid;
+    fm_model *model;
+    char name[32]; /* "parent 1a2b3c4d5e" */
+} baseline;
+
+#define BASELINES_MAX 64u
+
+typedef struct gates {
+    cli *c;
+    const char *label;
+    suite_set set;
+    fm_model *model;
+    fm_version version;
+    baseline base[BASELINES_MAX];
+    size_t bases;
+    const baseline **of;        /* [set.count] of each suite; NULL = none */
+    fm_suite_run *run, *before; /* [set.count]; before: where of is set */
+} gates;
+
+/* The end of the line of first parents. */
+static fm_status first_version(cli *c, const fm_version *v, fm_oid *out)
 {
-    suite_set set = {0};
-    fm_model *model = NULL;
-    fm_result_cache cache = suite_cache(c);
-    *out = (test_tally){0};
-    fm_status rc = suites_of(c, tree, &set);
-    if (rc == FM_OK && set.count)
-        rc = cli_load_model(c, tree, label, &model);
-    for (size_t i = 0; rc == FM_OK && i < set.count; i++) {
-        fm_suite_run run;
-        rc = fm_suite_run_on(&run, set.suite[i], model, NULL, &cache);
+    fm_status rc = FM_OK;
+    *out = v->parent[0];
+    for (bool more = true; rc == FM_OK && more;) {
+        fm_version up;
+        rc = fm_version_read(c->repo, &up, out);
         if (rc < 0)
             break;
-        print_run(&run, label);
-        if (fm_suite_is_gate(set.suite[i]) && run.passed != run.count)
-            out->gates_failed++;
-        out->passed += run.passed;
-        out->count += run.count;
-        fm_suite_run_release(&run);
+        more = up.parent_count > 0;
+        if (more)
+            *out = up.parent[0];
+        fm_version_release(&up);
     }
-    if (rc == FM_OK && set.count)
-        rc = fm_result_flush(c->repo);
-    fm_model_close(model);
-    suites_free(&set);
+    return rc;
+}
+
+/* *found false: the policy wants none, or the version has no parent. */
+static fm_status baseline_oid(gates *g, const fm_policy *p, fm_oid *out, const char **word,
+                              bool *found)
+{
+    *found = true;
+    if (p->baseline == FM_BASELINE_ID) {
+        *word = "version";
+        fm_status rc = fm_rev_resolve(g->c->repo, out, p->baseline_id);
+        return rc < 0 ? fm_error_prefix(rc, "the gate's baseline") : FM_OK;
+    }
+    *found = p->baseline != FM_BASELINE_NONE && g->version.parent_count > 0;
+    if (!*found)
+        return FM_OK;
+    *word = p->baseline == FM_BASELINE_PARENT ? "parent" : "first version";
+    if (p->baseline == FM_BASELINE_FIRST)
+        return first_version(g->c, &g->version, out);
+    *out = g->version.parent[0];
+    return FM_OK;
+}
+
+static fm_status open_baseline(gates *g, const fm_oid *oid, const char *word, const baseline **out)
+{
+    fm_tree *tree = NULL;
+    for (size_t i = 0; i < g->bases; i++)
+        if (fm_oid_eq(&g->base[i].oid, oid)) {
+            *out = &g->base[i];
+            return FM_OK;
+        }
+    if (g->bases == BASELINES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: gates name more than %u baselines", g->label, BASELINES_MAX);
+    baseline *b = &g->base[g->bases];
+    b->oid = *oid;
+    snprintf(b->name, sizeof b->name, "%s %s", word, cli_short_oid(oid));
+    fm_status rc = fm_version_tree(g->c->repo, &tree, oid);
+    if (rc == FM_OK)
+        rc = cli_load_model(g->c, tree, b->name, &b->model);
+    fm_tree_free(tree);
+    if (rc == FM_OK) {
+        g->bases++;
+        *out = b;
+    }
+    return rc;
+}
+
+static fm_status find_baselines(gates *g)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < g->set.count; i++) {
+        const fm_policy *p = fm_suite_policy(g->set.suite[i]);
+        const char *word = "";
+        bool found = false;
+        fm_oid oid;
+        if (!p->gate || !p->asks_regressions)
+            continue;
+        rc = baseline_oid(g, p, &oid, &word, &found);
+        if (rc == FM_OK && found)
+            rc = open_baseline(g, &oid, word, &g->of[i]);
+        if (rc < 0)
+            rc = fm_error_prefix(rc, "suite '%s'", fm_suite_name(g->set.suite[i]));
+    }
+    return rc;
+}
+
+/* The version and its baselines in one batch. */
+static fm_status run_all(gates *g)
+{
+    fm_result_cache cache = suite_cache(g->c);
+    size_t n = 0, k, count = g->set.count;
+    fm_suite_ask *ask = fm_calloc(2 * count, sizeof *ask);
+    fm_suite_run *run = fm_calloc(2 * count, sizeof *run);
+    fm_status rc = ask && run ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < count; i++)
+        ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->model};
+    for (size_t i = 0; rc == FM_OK && i < count; i++)
+        if (g->of[i])
+            ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->of[i]->model};
+    if (rc == FM_OK)
+        rc = fm_suites_run(run, ask, n, &cache);
+    k = count;
+    for (size_t i = 0; rc == FM_OK && i < count; i++) {
+        g->run[i] = run[i];
+        if (g->of[i])
+            g->before[i] = run[k++];
+    }
+    fm_free(ask);
+    fm_free(run);
+    return rc;
+}
+
+static void print_waiver(const fm_suite_run *run, size_t i, const char *branch)
+{
+    const fm_case_result *r = &run->result[i];
+    const fm_waiver *w = fm_suite_waiver(run->suite, i);
+    if (!w)
+        return;
+    if (w->over)
+        fprintf(stderr, "    %s: its waiver ended: until %s\n", r->name, w->until);
+    else if (r->verdict == FM_PASS)
+        fprintf(stderr,
+                "    %s passes: its waiver is no longer needed (fmstore suite unwaive %s %s/%s)\n",
+                r->name, branch, fm_suite_name(run->suite), r->name);
+}
+
+static void print_case(const fm_suite_run *run, size_t i)
+{
+    const fm_case_result *r = &run->result[i];
+    const fm_waiver *w = fm_suite_waiver(run->suite, i);
+    if (r->verdict == FM_PASS)
+        return;
+    fprintf(stderr, "    %s%s %s: %s\n", r->waived ? "waived " : "",
+            r->verdict == FM_FAIL ? "FAIL" : "ERROR", r->name, out_text(r->detail, 160));
+    if (r->waived && w)
+        fprintf(stderr, "      waived: %s%s%s\n", out_text(w->reason, 160),
+                w->until ? ", until " : "", w->until ? w->until : "");
+}
+
+static void print_run(const fm_suite_run *run, const char *label)
+{
+    fprintf(stderr, "  %s  suite %s%s: %zu of %zu passed", label, fm_suite_name(run->suite),
+            fm_suite_is_gate(run->suite) ? " (gate)" : "", run->passed, run->count);
+    if (run->waived)
+        fprintf(stderr, ", %zu waived", run->waived);
+    fprintf(stderr, "%s\n", run->cached == run->count ? " (cached)" : "");
+    for (size_t i = 0; i < run->count; i++) {
+        print_case(run, i);
+        print_waiver(run, i, label);
+    }
+}
+
+static void print_rules(const char *why)
+{
+    for (size_t n; (n = strcspn(why, "\n")) > 0; why += n + 1)
+        fprintf(stderr, "    gate fails: %.*s\n", (int)n, why);
+}
+
+static fm_status judge(gates *g, test_tally *out)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < g->set.count; i++) {
+        const fm_suite_run *run = &g->run[i];
+        fm_policy_outcome o;
+        fm_buf why;
+        fm_buf_init(&why, 0);
+        rc = fm_gate_judge(&o, &why, run, g->of[i] ? &g->before[i] : NULL,
+                           g->of[i] ? g->of[i]->name : "");
+        print_run(run, g->label);
+        if (rc == FM_OK && !o.holds) {
+            print_rules(fm_buf_cstr(&why));
+            out->gates_failed++;
+        }
+        out->passed += run->passed;
+        out->count += run->count;
+        out->waived += run->waived;
+        fm_buf_release(&why);
+    }
+    return rc;
+}
+
+static void gates_release(gates *g)
+{
+    for (size_t i = 0; i < g->set.count; i++) {
+        if (g->run)
+            fm_suite_run_release(&g->run[i]);
+        if (g->before)
+            fm_suite_run_release(&g->before[i]);
+    }
+    for (size_t i = 0; i < g->bases; i++)
+        fm_model_close(g->base[i].model);
+    fm_model_close(g->model);
+    fm_free(g->run);
+    fm_free(g->before);
+    fm_free(g->of);
+    fm_version_release(&g->version);
+    suites_free(&g->set);
+}
+
+fm_status run_gates(cli *c, const fm_oid *oid, const fm_tree *tree, const char *label,
+                    test_tally *out)
+{
+    gates g = {.c = c, .label = label};
+    *out = (test_tally){0};
+    fm_status rc = suites_at(c, oid, tree, &g.set);
+    if (rc == FM_OK)
+        rc = fm_version_read(c->repo, &g.version, oid);
+    if (rc == FM_OK && g.set.count) {
+        g.of = fm_calloc(g.set.count, sizeof(const baseline *));
+        g.run = fm_calloc(g.set.count, sizeof *g.run);
+        g.before = fm_calloc(g.set.count, sizeof *g.before);
+        rc = g.of && g.run && g.before ? FM_OK : FM_ENOMEM;
+        if (rc == FM_OK)
+            rc = cli_load_model(c, tree, label, &g.model);
+        if (rc == FM_OK)
+            rc = find_baselines(&g);
+        if (rc == FM_OK)
+            rc = run_all(&g);
+        if (rc == FM_OK)
+            rc = judge(&g, out);
+        if (rc == FM_OK)
+            rc = fm_result_flush(c->repo);
+    }
+    gates_release(&g);
     return rc;
 }

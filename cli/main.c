@@ -42,11 +42,13 @@ static const command commands[] = {
      "train adapted models, several of one parent at once", "make and test"},
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
-    {"suite", cmd_suite, "suite add BRANCH FILE... | suite ls REV", "hang test suites on a branch",
-     NULL},
+    {"suite", cmd_suite, "suite add BRANCH FILE... | ls REV | show REV SUITE | waive BRANCH SUITE/CASE --reason TEXT\n"
+     "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE",
+     "hang test suites on a branch; excuse a case, with the reason", NULL},
     {"test", cmd_test,
-     "test REV [--suite NAME] [--case NAME] [--against REV] [--mode M] [--junit FILE] [--json]",
-     "run a version's suites", NULL},
+     "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... [--against REV]\n"
+     "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] [--json]",
+     "run the suites of versions, several as one batch", NULL},
     {"blame", cmd_blame,
      "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
      "find the version, the tensors and the examples behind a failure", NULL},

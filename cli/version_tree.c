@@ -57,28 +57,6 @@ fm_status branch_must_be_new(cli *c, const char *name)
     return rc;
 }
 
-#define SUITE_MAX_BYTES ((size_t)16 << 20)
-
-static fm_status read_suite(fm_buf *text, const char *path, fm_suite **out)
-{
-    fm_buf_init(text, SUITE_MAX_BYTES);
-    fm_status rc = fm_read_file(text, path, SUITE_MAX_BYTES);
-    return rc == FM_OK ? fm_suite_parse(out, fm_buf_span(text), path) : rc;
-}
-
-fm_status suite_files_check(const opt_list *files)
-{
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < files->count; i++) {
-        fm_buf text;
-        fm_suite *suite = NULL;
-        rc = read_suite(&text, files->item[i], &suite);
-        fm_suite_free(suite);
-        fm_buf_release(&text);
-    }
-    return rc;
-}
-
 fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v)
 {
     fm_buf text;
@@ -89,24 +67,6 @@ fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_j
         rc = fm_buf_ok(&text);
     if (rc == FM_OK)
         rc = fm_txn_put_path(txn, tree, path, fm_buf_span(&text));
-    fm_buf_release(&text);
-    return rc;
-}
-
-fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path)
-{
-    fm_buf text, where;
-    fm_suite *suite = NULL;
-    fm_buf_init(&where, 0);
-    fm_status rc = read_suite(&text, path, &suite);
-    if (rc == FM_OK) {
-        fm_buf_printf(&where, "suites/%s.yaml", fm_suite_name(suite));
-        rc = fm_buf_ok(&where);
-    }
-    if (rc == FM_OK)
-        rc = fm_txn_put_path(txn, tree, fm_buf_cstr(&where), fm_buf_span(&text));
-    fm_suite_free(suite);
-    fm_buf_release(&where);
     fm_buf_release(&text);
     return rc;
 }
@@ -197,7 +157,7 @@ fm_status version_candidate(cli *c, const landing *l, fm_oid *out, test_tally *t
     *tally = (test_tally){0};
     fm_status rc = fm_version_commit(c->repo, out, l->tree, &l->commit);
     if (rc == FM_OK && l->gate)
-        rc = run_gates(c, l->tree, l->branch, tally);
+        rc = run_gates(c, out, l->tree, l->branch, tally);
     if (rc == FM_OK && tally->gates_failed)
         rc = keep_rejected(c, l, out, tally);
     return rc;

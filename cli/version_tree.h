@@ -2,7 +2,7 @@
 #ifndef FM_CLI_VERSION_TREE_H
 #define FM_CLI_VERSION_TREE_H
 
-#include "cli/context.h"
+#include "cli/suite_files.h"
 
 /* Remove every entry under prefix ("source/"). */
 fm_status tree_drop(fm_tree *tree, const char *prefix);
@@ -12,11 +12,6 @@ fm_status tree_inherit(fm_tree *dst, const fm_tree *src, const char *prefix);
 fm_status tree_drop_history(fm_tree *tree);
 /* JSON, pretty and with a newline behind it, as a file of the tree. */
 fm_status tree_put_json(fm_txn *txn, fm_tree *tree, const char *path, const fm_json *v);
-/* Read a suite file, check it, put it at suites/<its name>.yaml. */
-fm_status tree_add_suite(fm_txn *txn, fm_tree *tree, const char *path);
-/* Before any work: is every file a suite? So that hours of training do not end at a typing error.
- */
-fm_status suite_files_check(const opt_list *files);
 /* Offers the tips of all branches to the transaction, in the order of their names: what is put may be
  * coded against their tensors. */
 fm_status offer_branches(cli *c, fm_txn *txn);
@@ -37,13 +32,16 @@ typedef struct landing {
     fm_commit_opts commit;
     bool gate; /* run the suites that the tree carries first */
 } landing;
-/* Run all suites of the tree on its model and print one line per suite and failing case to stderr.
- * label: "child-a". */
+/* Runs all suites that version oid carries in tree on its model, and the suites whose gate has a
+ * baseline on that version too; prints a line per suite, failing case, waiver and broken rule to
+ * stderr. label: "child-a". */
 typedef struct test_tally {
     size_t passed, count; /* cases of all suites */
-    size_t gates_failed;  /* gate suites with a case that does not pass */
+    size_t waived;        /* of those that did not pass */
+    size_t gates_failed;  /* gate suites whose policy does not hold */
 } test_tally;
-fm_status run_gates(cli *c, const fm_tree *tree, const char *label, test_tally *out);
+fm_status run_gates(cli *c, const fm_oid *oid, const fm_tree *tree, const char *label,
+                    test_tally *out);
 /* Commits, runs the gates, moves the branch by compare-and-swap. A failing gate: the candidate is
  * kept under refs/fmstore/rejected/<branch>/<id>, FM_EREFUSED. Prints one line of what happened. */
 fm_status land_version(cli *c, const landing *l, fm_oid *out);
@@ -59,13 +57,6 @@ fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally);
 /* The last line of the note on a commit, owned; NULL where there is none. */
 char *tests_note(cli *c, const fm_oid *oid);
 
-/* Suites of a tree, parsed; the array and its suites are freed by suites_free. */
-typedef struct suite_set {
-    fm_suite **suite;
-    size_t count;
-} suite_set;
-fm_status suites_of(cli *c, const fm_tree *tree, suite_set *out);
-void suites_free(suite_set *s);
 /* Results kept in lineage. */
 fm_result_cache suite_cache(cli *c);
 

@@ -1,23 +1,10 @@
 /* compare.c - two runs of one suite, case by case. */
-#include <math.h>
 #include <string.h>
 
+#include "store/base/map.h"
+#include "store/base/mem.h"
 #include "testing/internal.h"
-
-/* Exact two-sided McNemar test (McNemar 1947): under no difference the b + c flips are fair coins.
- * p = min(1, 2 * P[X <= min(b, c)]), X ~ Binomial(b + c, 1/2). */
-static double mcnemar(size_t b, size_t c)
-{
-    size_t n = b + c, k = b < c ? b : c;
-    double term = -(double)n * 0.6931471805599453, sum = 0; /* log of C(n,0) / 2^n */
-    if (n == 0)
-        return 1;
-    for (size_t i = 0; i <= k; i++) {
-        sum += exp(term);
-        term += log((double)(n - i)) - log((double)(i + 1));
-    }
-    return fmin(1, 2 * sum);
-}
+#include "testing/report.h"
 
 /* The result of that name, first looked for where a run of the same cases has it. */
 static const fm_case_result *pair_of(const fm_case_result *r, const fm_suite_run *in, size_t at)
@@ -44,6 +31,102 @@ fm_comparison fm_suite_compare(const fm_suite_run *a, const fm_suite_run *b)
         c.both_pass += was && is;
         c.both_fail += !was && !is;
     }
-    c.p_value = mcnemar(c.fixed, c.broken);
+    c.p_value = fm_mcnemar(c.fixed, c.broken);
     return c;
+}
+
+/* Runs of the same cases pair in order; a map is made only where one holds cases that the other
+ * lacks. */
+fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b)
+{
+    fm_map *names = NULL;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
+        const char *name = b->result[i].name;
+        at[i] = i;
+        if (i < a->count && strcmp(a->result[i].name, name) == 0)
+            continue;
+        if (!names) {
+            rc = fm_map_new(&names);
+            for (size_t k = 0; rc == FM_OK && k < a->count; k++)
+                rc = fm_map_put(names, a->result[k].name, strlen(a->result[k].name), &a->result[k],
+                                NULL);
+        }
+        const fm_case_result *found = rc == FM_OK ? fm_map_get(names, name, strlen(name)) : NULL;
+        at[i] = found ? (size_t)(found - a->result) : SIZE_MAX;
+    }
+    fm_map_free(names);
+    return rc;
+}
+
+/* The pairs that count, as later minus earlier; flips noted. */
+static void take_pairs(fm_suite_change *c, double *difference, const size_t *at)
+{
+    for (size_t i = 0; i < c->now->count; i++) {
+        if (at[i] == SIZE_MAX)
+            continue;
+        const fm_case_result *old = &c->before->result[at[i]], *new = &c->now->result[i];
+        if (old->flaky || new->flaky) {
+            c->left_out++;
+            continue;
+        }
+        bool was = old->verdict == FM_PASS, is = new->verdict == FM_PASS;
+        difference[c->pairs++] = (double)is - (double)was;
+        c->fixed += !was && is;
+        c->broken += was && !is;
+        c->both_pass += was && is;
+        if (was != is)
+            c->flip[c->flips++] = (fm_flip){old, new};
+    }
+    c->p_value = c->p_adjusted = fm_mcnemar(c->fixed, c->broken);
+}
+
+fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
+                             const fm_suite_run *now, const fm_bootstrap *how)
+{
+    size_t *at = fm_calloc(now->count, sizeof *at);
+    double *difference = fm_calloc(now->count, sizeof *difference);
+    *out = (fm_suite_change){.before = before, .now = now, .p_value = 1, .p_adjusted = 1};
+    out->flip = fm_calloc(now->count, sizeof *out->flip);
+    fm_status rc = at && difference && out->flip ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fmi_run_pairs(at, before, now);
+    if (rc == FM_OK)
+        take_pairs(out, difference, at);
+    if (rc == FM_OK && out->pairs)
+        rc = fm_bootstrap_mean(&out->difference, difference, out->pairs, how);
+    fm_free(at);
+    fm_free(difference);
+    if (rc < 0)
+        fm_suite_change_release(out);
+    return rc;
+}
+
+void fm_suite_change_release(fm_suite_change *c)
+{
+    fm_free(c->flip);
+    c->flip = NULL;
+    c->flips = 0;
+}
+
+fm_status fm_suite_changes_adjust(fm_suite_change *c, size_t n, bool bh)
+{
+    double *p = fm_calloc(n, sizeof *p);
+    if (!p)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        p[i] = c[i].p_value;
+    fm_status rc = bh ? fm_adjust_bh(p, p, n) : fm_adjust_holm(p, p, n);
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        c[i].p_adjusted = p[i];
+    fm_free(p);
+    return rc;
+}
+
+fm_estimate fm_suite_change_interval(const fm_suite_change *c, double confidence)
+{
+    if (c->difference.high > c->difference.low)
+        return c->difference;
+    return fm_paired_difference(c->fixed, c->broken, c->both_pass,
+                                c->pairs - c->fixed - c->broken - c->both_pass, confidence);
 }

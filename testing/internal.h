@@ -2,6 +2,7 @@
 #ifndef FM_TESTING_INTERNAL_H
 #define FM_TESTING_INTERNAL_H
 
+#include "testing/policy.h"
 #include "testing/testing.h"
 
 #define FMI_CASES_MAX 100000u
@@ -71,17 +72,26 @@ typedef struct fmi_case {
 
 struct fm_suite {
     char *name, *description;
-    bool gate;
+    fm_policy policy;
     fmi_case *cases;
     size_t count, cap;
+    fm_waiver *waiver; /* [count], reason NULL = none; NULL: no case is waived. Texts are doc's */
     fm_json *doc;
 };
+
+/* suite.c: a suite of its document (consumed). override: case name -> document that stands for it, or
+ * NULL; a name that no case has is an error. */
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what);
 
 /* suite_case.c: validate one expanded case (consumes doc). defaults: the suite's `generate`. */
 fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, const char *what);
 void fmi_case_release(fmi_case *c);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
+
+/* changes.c: what stands for the case of that name, owned (doc is consumed), or doc itself; NULL =
+ * ENOMEM. override may be NULL. */
+fm_json *fmi_overridden(fm_json *doc, const fm_json *override);
 
 /* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. *budget
  * is what all templates of the suite may still write, in bytes: beyond it FM_ELIMIT. */
@@ -99,7 +109,18 @@ bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmi_clip(fm_span s, size_t max);
 
-/* cache.c: one case's result as JSON and back; key in testing.h. */
+/* report_matrix.c: what a case is counted under. */
+const char *fmi_case_kind_name(const fm_suite *s, size_t i);
+const char *fmi_case_capability(const fm_suite *s, size_t i);
+
+/* repeat.c: the counts of a run, from its results. */
+void fmi_run_count(fm_suite_run *run);
+/* compare.c: at[i] = where the i-th result of b stands in a, SIZE_MAX = nowhere; by name. */
+fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b);
+
+/* cache.c: does the answer depend on a seed? */
+bool fmi_case_samples(const fmi_case *c);
+/* One case's result as JSON and back; key in testing.h. */
 fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r);
 fm_status fmi_result_decode(fm_case_result *out, fm_span text);
 

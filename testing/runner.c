@@ -79,13 +79,16 @@ static fm_status run_generations(runner *r)
         for (size_t k = 0; k < j->count && !j->broken && j->c->scoring == FMI_SCORE_TEXT; k++) {
             fmi_work *w = &j->work[k];
             to[n] = w;
-            req[n++] = (fm_gen_request){.model = j->model,
-                                        .prompt = w->ids.id,
-                                        .prompt_len = w->ids.count,
-                                        .max_new = j->c->max_tokens,
-                                        .sampling = j->c->sampling,
-                                        .stop = j->c->stop,
-                                        .stop_count = j->c->stop_count};
+            req[n] = (fm_gen_request){.model = j->model,
+                                      .prompt = w->ids.id,
+                                      .prompt_len = w->ids.count,
+                                      .max_new = j->c->max_tokens,
+                                      .sampling = j->c->sampling,
+                                      .stop = j->c->stop,
+                                      .stop_count = j->c->stop_count};
+            if (fmi_case_samples(j->c))
+                req[n].sampling.seed += j->seed_shift;
+            n++;
         }
     }
     if (rc == FM_OK)
@@ -159,14 +162,17 @@ static fm_status run_jobs(runner *r, const fm_result_cache *cache)
 }
 
 /* A kept result fills *result; otherwise the case becomes a job. */
-static fm_status cached_or_job(runner *r, const fm_suite *s, size_t i, fm_model *m,
-                               fm_case_result *result, const fm_result_cache *cache)
+static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_case_result *result,
+                               const fm_result_cache *cache)
 {
+    const fm_suite *s = ask->suite;
     fm_buf kept;
     fmi_job *j = &r->job[r->jobs];
     result->name = s->cases[i].name;
+    result->at = i;
     result->score = NAN;
-    fm_status rc = fm_result_key(j->key, s, i, m);
+    result->waived = fm_suite_waived(s, i);
+    fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
     if (rc == FM_OK && cache)
         rc = cache->get(cache->ctx, &kept, j->key);
@@ -176,7 +182,8 @@ static fm_status cached_or_job(runner *r, const fm_suite *s, size_t i, fm_model 
     if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !cache)) {
         fm_error_clear();
         j->c = &s->cases[i];
-        j->model = m;
+        j->model = ask->model;
+        j->seed_shift = ask->seed_shift;
         j->result = result;
         r->jobs++;
         rc = FM_OK;
@@ -184,15 +191,9 @@ static fm_status cached_or_job(runner *r, const fm_suite *s, size_t i, fm_model 
     return rc;
 }
 
-static void count_results(fm_suite_run *run)
+static size_t cases_of(const fm_suite_ask *a)
 {
-    for (size_t i = 0; i < run->count; i++) {
-        const fm_case_result *c = &run->result[i];
-        run->passed += c->verdict == FM_PASS;
-        run->failed += c->verdict == FM_FAIL;
-        run->errors += c->verdict == FM_ERROR_CASE;
-        run->cached += c->cached;
-    }
+    return a->case_name ? 1 : a->pick ? a->pick_count : a->suite->count;
 }
 
 /* Room for the results of one suite on one model; *first is its first case. */
@@ -203,7 +204,7 @@ static fm_status open_run(fm_suite_run *run, const fm_suite_ask *a, size_t *firs
         return fm_fail(FM_ENOTFOUND, "suite '%s' has no case '%s'", a->suite->name, a->case_name);
     *first = (size_t)only;
     run->suite = a->suite;
-    run->count = a->case_name ? 1 : a->suite->count;
+    run->count = cases_of(a);
     run->result = fm_calloc(run->count, sizeof *run->result);
     return run->result ? FM_OK : FM_ENOMEM;
 }
@@ -218,15 +219,17 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     memset(out, 0, n * sizeof *out);
     clock_gettime(CLOCK_MONOTONIC, &t0);
     for (size_t k = 0; k < n; k++)
-        cases += ask[k].case_name ? 1 : ask[k].suite->count;
+        cases += cases_of(&ask[k]);
     r.job = fm_calloc(cases, sizeof *r.job);
     if (!r.job)
         return FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < n; k++) {
         fm_assert(fm_model_engine(ask[k].model) == r.engine);
         rc = open_run(&out[k], &ask[k], &first);
+        bool picked = ask[k].pick && !ask[k].case_name;
         for (size_t i = 0; rc == FM_OK && i < out[k].count; i++)
-            rc = cached_or_job(&r, ask[k].suite, first + i, ask[k].model, &out[k].result[i], cache);
+            rc = cached_or_job(&r, &ask[k], picked ? ask[k].pick[i] : first + i, &out[k].result[i],
+                               cache);
     }
     if (rc == FM_OK && r.jobs)
         rc = run_jobs(&r, cache);
@@ -235,7 +238,7 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     for (size_t k = 0; k < n; k++) {
         out[k].seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
         if (rc == FM_OK)
-            count_results(&out[k]);
+            fmi_run_count(&out[k]);
         else
             fm_suite_run_release(&out[k]);
     }
@@ -245,7 +248,7 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
 fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m, const char *case_name,
                           const fm_result_cache *cache)
 {
-    const fm_suite_ask ask = {s, m, case_name};
+    const fm_suite_ask ask = {.suite = s, .model = m, .case_name = case_name};
     return fm_suites_run(out, &ask, 1, cache);
 }
 

@@ -9,8 +9,9 @@
 typedef struct builder {
     fm_suite *suite;
     const char *what;
-    fm_map *names; /* of the cases so far */
-    size_t budget; /* bytes that templates may still write */
+    const fm_json *override; /* case name -> what stands for it; NULL = none */
+    fm_map *names;           /* of the cases so far */
+    size_t budget;           /* bytes that templates may still write */
 } builder;
 
 /* Consumes doc. */
@@ -19,6 +20,9 @@ static fm_status add_case(void *ctx, fm_json *doc)
     builder *b = ctx;
     fm_suite *s = b->suite;
     fmi_case *c;
+    doc = fmi_overridden(doc, b->override);
+    if (!doc)
+        return FM_ENOMEM;
     fm_status rc = s->count < FMI_CASES_MAX
                        ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
                        : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
@@ -52,6 +56,13 @@ static fm_status add_all(builder *b)
         rc = fmi_template_expand(fm_json_at(templates, i), b->what, &b->budget, add_case, b);
     if (rc == FM_OK && b->suite->count == 0)
         rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
+    for (void *it = fm_json_iter(b->override); rc == FM_OK && it;
+         it = fm_json_next(b->override, it)) {
+        const char *name = fm_json_iter_key(it);
+        if (!fm_map_has(b->names, name, strlen(name)))
+            rc = fm_fail(FM_EINVAL, "%s: 'override' names '%.200s', which no case is called",
+                         b->what, name);
+    }
     return rc;
 }
 
@@ -93,8 +104,8 @@ static fm_status read_frame(fm_suite *s, const char *what)
         rc = fm_json_need_str(&name, s->doc, "suite", what);
     if (rc == FM_OK)
         rc = check_name(name, what);
-    if (rc == FM_OK && gate && !fm_json_is(gate, FM_JSON_BOOL))
-        rc = fm_fail(FM_EINVAL, "%s: 'gate' must be true or false", what);
+    if (rc == FM_OK)
+        rc = fm_policy_read(&s->policy, gate, what);
     if (rc == FM_OK && description && !fm_json_is(description, FM_JSON_STRING))
         rc = fm_fail(FM_EINVAL, "%s: 'description' must be a string", what);
     if (rc == FM_OK && has_nul(s->doc))
@@ -103,13 +114,12 @@ static fm_status read_frame(fm_suite *s, const char *what)
         rc = fmi_check_generate(fm_json_get(s->doc, "generate"), what);
     if (rc < 0)
         return rc;
-    s->gate = fm_json_bool(gate, false);
     s->name = fm_strdup(name);
     s->description = fm_strdup(fm_json_cstr(description, ""));
     return s->name && s->description ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what)
 {
     *out = NULL;
     fm_suite *s = fm_calloc(1, sizeof *s);
@@ -118,7 +128,7 @@ static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
         return FM_ENOMEM;
     }
     s->doc = doc;
-    builder b = {s, what, NULL, FMI_EXPANDED_BYTES_MAX};
+    builder b = {s, what, override, NULL, FMI_EXPANDED_BYTES_MAX};
     fm_status rc = read_frame(s, what);
     if (rc == FM_OK)
         rc = fm_map_new(&b.names);
@@ -141,7 +151,7 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
                        FMI_SUITE_BYTES_MAX, yaml.len);
     fm_status rc = fm_yaml_parse(&doc, yaml, what);
-    return rc == FM_OK ? suite_of_doc(out, doc, what) : rc;
+    return rc == FM_OK ? fmi_suite_of_doc(out, doc, NULL, what) : rc;
 }
 
 fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
@@ -168,7 +178,7 @@ fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *e
     fm_json_free(c);
     fm_json_free(cases);
     if (rc == FM_OK)
-        return suite_of_doc(out, doc, "--prompt");
+        return fmi_suite_of_doc(out, doc, NULL, "--prompt");
     fm_json_free(doc);
     return rc;
 }
@@ -180,6 +190,7 @@ void fm_suite_free(fm_suite *s)
     for (size_t i = 0; i < s->count; i++)
         fmi_case_release(&s->cases[i]);
     fm_free(s->cases);
+    fm_free(s->waiver);
     fm_free(s->name);
     fm_free(s->description);
     fm_json_free(s->doc);
@@ -198,7 +209,12 @@ const char *fm_suite_description(const fm_suite *s)
 
 bool fm_suite_is_gate(const fm_suite *s)
 {
-    return s->gate;
+    return s->policy.gate;
+}
+
+const fm_policy *fm_suite_policy(const fm_suite *s)
+{
+    return &s->policy;
 }
 
 size_t fm_suite_count(const fm_suite *s)

@@ -23,6 +23,8 @@ void fm_suite_free(fm_suite *s);
 const char *fm_suite_name(const fm_suite *s);
 const char *fm_suite_description(const fm_suite *s); /* "" if none */
 bool fm_suite_is_gate(const fm_suite *s);
+typedef struct fm_policy fm_policy; /* testing/policy.h */
+const fm_policy *fm_suite_policy(const fm_suite *s);
 size_t fm_suite_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
@@ -39,6 +41,30 @@ FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, co
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
                                           const fm_model *m);
 
+/* ---- changes: what a descendant adds to a suite, overrides in it, or waives ----
+ * A document `changes: <suite>` that lies beside the suite as suites/<suite>.<topic>.yaml. */
+typedef struct fm_suite_doc {
+    fm_span yaml;
+    const char *what; /* the file, for errors */
+} fm_suite_doc;
+/* doc[0] is the suite, the others its changes, in the order in which they apply. FM_EINVAL: as
+ * parse, and a change of another suite, of a case that there is not, an addition that is there. */
+FM_CHECKED fm_status fm_suite_parse_changed(fm_suite **out, const fm_suite_doc *doc, size_t n);
+/* What a file is, its form checked as far as that goes without the suite: *suite the name of what it
+ * is or changes, *topic NULL for a suite itself; both owned. */
+FM_CHECKED fm_status fm_suite_doc_kind(char **suite, char **topic, fm_span yaml, const char *what);
+
+typedef struct fm_waiver {
+    const char *reason;
+    const char
+        *until; /* "2027-03-31", or a revision: over with the versions that have it; or NULL */
+    const char *owner; /* or NULL */
+    bool over;         /* set by fm_suite_waiver_end */
+} fm_waiver;
+const fm_waiver *fm_suite_waiver(const fm_suite *s, size_t i); /* NULL: the case has none */
+bool fm_suite_waived(const fm_suite *s, size_t i);             /* has one that is not over */
+void fm_suite_waiver_end(fm_suite *s, size_t i); /* its time has come, says who knows history */
+
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
 typedef struct fm_case_result {
     const char *name; /* borrowed from the suite */
@@ -48,11 +74,18 @@ typedef struct fm_case_result {
     char *detail; /* why it failed: "expected contains 'Paris'"; NULL when passed */
     double score; /* logprob or margin where the case has one, else NaN */
     bool cached;
+    bool waived; /* by its suite: shown as it came out, and counts against nothing */
+    size_t at;   /* its place in the suite */
+    uint32_t repeats,
+        repeats_passed; /* runs under other seeds, this one among them; 0 = this one alone */
+    bool flaky;         /* the repeats disagree: counted apart from passes and failures */
 } fm_case_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
-    fm_case_result *result; /* one per selected case */
-    size_t count, passed, failed, errors, cached;
+    fm_case_result *result;                       /* one per selected case */
+    size_t count, passed, failed, errors, cached; /* passed + failed + errors + flaky = count */
+    size_t waived;                                /* of those that did not pass and are not flaky */
+    size_t flaky;
     double seconds;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
@@ -70,14 +103,31 @@ typedef struct fm_suite_ask {
     const fm_suite *suite;
     fm_model *model;
     const char *case_name; /* NULL: all */
+    /* Added (mod 2^64) to the seed of every case that samples (temperature > 0): repeat r of a run
+     * has shift r. Cases that do not sample are the same at any shift, and so are their keys. */
+    uint64_t seed_shift;
+    const size_t *pick; /* without case_name: these cases in this order; NULL: all */
+    size_t pick_count;
 } fm_suite_ask;
 FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                                    const fm_result_cache *cache);
+/* Takes over the results of `more`, other cases of the same suite and model, and empties it. Results
+ * stand in the order of the suite. */
+FM_CHECKED fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more);
+/* One more run of some of the cases under another seed: a case whose verdicts differ is flaky from
+ * then on. The output stays that of the first run. `again` holds no case that run lacks. */
+FM_CHECKED fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again);
+/* Did everything pass that counts? Waived and flaky cases do not. */
+bool fm_suite_run_holds(const fm_suite_run *run);
 /* One of them. */
 FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m,
                                      const char *case_name, const fm_result_cache *cache);
 /* The key's ingredients, for people and --json; the key of one case's result. */
 FM_CHECKED fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m);
+/* The same for any shift of the seed (case_name is not looked at). */
+FM_CHECKED fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i);
+/* Would another seed give another answer? Of the others one run is all there is to know. */
+bool fm_suite_case_samples(const fm_suite *s, size_t i);
 
 /* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]}
  * owned. */

@@ -3,13 +3,39 @@
 #include "testing/testing.h"
 
 #include <stddef.h>
+#include <string.h>
+
+#include "store/base/mem.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The same bytes as a document over a suite: what is accepted leaves a suite whose waived cases are
+ * cases of it. */
+static void change(const uint8_t *data, size_t size)
+{
+    static const char base[] = "suite: s\ncases:\n- {name: a, prompt: p, expect: {contains: x}}\n"
+                               "- {name: b, prompt: q, expect: {contains: y}}\n";
+    const fm_suite_doc doc[] = {{fm_span_str(base), "base"}, {fm_span_of(data, size), "fuzz"}};
+    char *suite = NULL, *topic = NULL;
+    fm_suite *s = NULL;
+
+    fm_status kind = fm_suite_doc_kind(&suite, &topic, doc[1].yaml, "fuzz");
+    fm_assert((kind == FM_OK) == (suite != NULL));
+    if (fm_suite_parse_changed(&s, doc, 2) == FM_OK) {
+        fm_assert(topic && strcmp(suite, "s") == 0 && fm_suite_count(s) >= 2);
+        for (size_t i = 0; i < FM_MIN(fm_suite_count(s), (size_t)1000); i++)
+            fm_assert(!fm_suite_waived(s, i) || fm_suite_waiver(s, i)->reason[0]);
+    }
+    fm_free(suite);
+    fm_free(topic);
+    fm_suite_free(s);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fm_suite *a = NULL, *b = NULL;
 
+    change(data, size);
     if (fm_suite_parse(&a, fm_span_of(data, size), "fuzz") < 0) {
         fm_assert(!a && fm_error_text()[0]);
         return 0;

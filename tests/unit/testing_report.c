@@ -1,0 +1,366 @@
+/* Reports of suites: counts, flips, repeats, and that hostile names and answers stay text in every form. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/markup.h"
+#include "testing/internal.h"
+#include "testing/report.h"
+#include "tests/testkit.h"
+
+/* Closes a tag, an attribute, a script, a comment, a CDATA section, a Markdown cell, a TAP line. */
+#define HOSTILE "</td><script>alert(1)</script>\"' onload=x --> ]]> | `x` # SKIP\nnot ok\x01\xff"
+
+static const char yaml[] =
+    "suite: s\n"
+    "description: d\n"
+    "gate: true\n"
+    "cases:\n"
+    "  - {name: a, prompt: p, expect: {contains: x}}\n"
+    "  - {name: '<script>alert(1)</script>|#\"', prompt: p, expect: {contains: x}}\n"
+    "  - {name: inv, kind: INV, prompt: [p, q]}\n"
+    "  - {name: d, prompt: p, continuation: x, logprob-above: -1}\n";
+
+typedef struct fixture {
+    fm_suite *suite;
+    fm_case_result result[2][4];
+    fm_suite_run run[2];
+    fm_report_column column[2];
+    fm_report report;
+} fixture;
+
+static void fill(fixture *f)
+{
+    static char hostile[] = HOSTILE, said[] = "said", why[] = "expected contains \"x\"";
+    *f = (fixture){0};
+    tk_ok(fm_suite_parse(&f->suite, fm_span_str(yaml), "f.yaml"));
+    for (size_t c = 0; c < 2; c++) {
+        for (size_t i = 0; i < 4; i++)
+            f->result[c][i] = (fm_case_result){.name = fm_suite_case_name(f->suite, i),
+                                               .at = i,
+                                               .output = said,
+                                               .answer = said,
+                                               .score = i == 3 ? -1.5 - (double)c : (double)NAN};
+        f->run[c] = (fm_suite_run){.suite = f->suite, .result = f->result[c], .count = 4};
+        f->column[c] = (fm_report_column){.name = c ? HOSTILE : "old",
+                                          .id = "0123456789abcdef0123456789abcdef01234567",
+                                          .note = HOSTILE,
+                                          .run = &f->run[c],
+                                          .run_count = 1,
+                                          .parent = c ? 0 : SIZE_MAX};
+    }
+    for (size_t i = 1; i < 4; i++) {
+        f->result[1][i].verdict = i == 3 ? FM_ERROR_CASE : FM_FAIL;
+        f->result[1][i].output = f->result[1][i].answer = hostile;
+        f->result[1][i].detail = i == 1 ? hostile : why;
+    }
+    f->result[0][2].verdict = FM_FAIL;
+    fmi_run_count(&f->run[0]);
+    fmi_run_count(&f->run[1]);
+    f->report = (fm_report){.title = HOSTILE,
+                            .mode = "exact",
+                            .column = f->column,
+                            .count = 2,
+                            .shown = 1,
+                            .confidence = 0.95};
+}
+
+static void matrix_counts_by_capability_and_kind(void **state)
+{
+    fixture f;
+    fm_matrix m;
+    (void)state;
+    fill(&f);
+    f.result[1][1].flaky = true;
+    tk_ok(fm_report_matrix(&m, &f.report));
+    assert_int_equal(m.count, 2);
+    assert_string_equal(m.row[0].capability, "s");
+    assert_string_equal(m.row[0].kind, "MFT");
+    assert_string_equal(m.row[1].kind, "INV");
+    assert_int_equal(m.row[0].cell[0].passed, 3);
+    assert_int_equal(m.row[0].cell[1].passed, 1);
+    assert_int_equal(m.row[0].cell[1].flaky, 1);
+    assert_int_equal(m.row[0].cell[1].errors, 1);
+    assert_true(fabs(fm_matrix_share(&m.row[0].cell[1]) - 0.5) < 1e-12);
+    assert_int_equal(m.row[1].cell[1].failed, 1);
+    fm_matrix_release(&m);
+    fm_suite_free(f.suite);
+}
+
+static void change_pairs_by_name_whatever_the_order(void **state)
+{
+    fixture f;
+    fm_suite_change c;
+    fm_bootstrap how = fm_bootstrap_defaults();
+    (void)state;
+    fill(&f);
+    fm_case_result swap = f.result[1][0];
+    f.result[1][0] = f.result[1][3];
+    f.result[1][3] = swap;
+    tk_ok(fm_suite_change_of(&c, &f.run[0], &f.run[1], &how));
+    assert_int_equal(c.pairs, 4);
+    assert_int_equal(c.broken, 2);
+    assert_int_equal(c.fixed, 0);
+    assert_int_equal(c.both_pass, 1);
+    assert_int_equal(c.flips, 2);
+    assert_true(fabs(c.difference.value + 0.5) < 1e-12);
+    assert_true(fabs(c.p_value - fm_mcnemar(0, 2)) < 1e-12);
+    assert_string_equal(c.flip[0].now->name, "d");
+    fm_suite_change_release(&c);
+    f.result[1][1].flaky = true; /* one of the two that broke */
+    tk_ok(fm_suite_change_of(&c, &f.run[0], &f.run[1], &how));
+    assert_int_equal(c.pairs, 3);
+    assert_int_equal(c.left_out, 1);
+    assert_int_equal(c.broken, 1);
+    fm_suite_change_release(&c);
+    tk_ok(
+        fm_suite_change_of(&c, &f.run[0], &f.run[0], &how)); /* nothing flips: no false certainty */
+    assert_true(c.difference.high <= c.difference.low);
+    fm_estimate e = fm_suite_change_interval(&c, 0.95);
+    assert_true(e.low < -0.1 && e.high > 0.1);
+    fm_suite_change_release(&c);
+    fm_suite_free(f.suite);
+}
+
+static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
+{
+    fixture f;
+    (void)state;
+    fill(&f);
+    fm_case_result again[2] = {f.result[1][1], f.result[1][0]};
+    fm_suite_run more = {.suite = f.suite, .result = again, .count = 2};
+    again[0].verdict = FM_PASS;
+    tk_ok(fm_suite_run_repeat(&f.run[1], &more));
+    tk_ok(fm_suite_run_repeat(&f.run[1], &more));
+    assert_true(f.result[1][1].flaky);
+    assert_int_equal(f.result[1][1].repeats, 3);
+    assert_int_equal(f.result[1][1].repeats_passed, 2);
+    assert_false(f.result[1][0].flaky);
+    assert_int_equal(f.result[1][0].repeats_passed, 3);
+    assert_int_equal(f.run[1].flaky, 1);
+    assert_int_equal(f.run[1].passed, 1);
+    assert_int_equal(f.run[1].failed, 1);
+    assert_int_equal(f.run[1].errors, 1);
+    assert_false(fm_suite_run_holds(&f.run[1]));
+    f.result[1][2].waived = f.result[1][3].waived = true;
+    fmi_run_count(&f.run[1]);
+    assert_true(fm_suite_run_holds(&f.run[1]));
+    fm_suite_free(f.suite);
+}
+
+static void joined_runs_stand_in_the_order_of_the_suite(void **state)
+{
+    fixture f;
+    (void)state;
+    fill(&f);
+    fm_suite_run run = {0},
+                 more[2] = {{.suite = f.suite, .count = 1}, {.suite = f.suite, .count = 2}};
+    more[0].result = fm_memdup(&f.result[1][2], sizeof f.result[1][2]);
+    more[1].result = fm_memdup(&f.result[1][0], 2 * sizeof f.result[1][0]);
+    tk_ok(fm_suite_run_join(&run, &more[0]));
+    tk_ok(fm_suite_run_join(&run, &more[1]));
+    assert_int_equal(run.count, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(run.result[i].at, i);
+    assert_int_equal(run.passed, 1);
+    assert_null(more[1].result);
+    fm_free(run.result);
+    fm_suite_free(f.suite);
+}
+
+static size_t times(const char *text, const char *needle)
+{
+    size_t n = 0;
+    for (const char *p = text; (p = strstr(p, needle)); p += strlen(needle))
+        n++;
+    return n;
+}
+
+static void html_keeps_strangers_text_as_text(void **state)
+{
+    fixture f;
+    fm_buf out, again;
+    char label[] = HOSTILE;
+    fm_answer_token token = {label, -0.5};
+    (void)state;
+    fill(&f);
+    fm_answer_tokens tokens = {&f.result[1][1], &token, 1};
+    f.report.tokens = &tokens;
+    f.report.token_count = 1;
+    fm_buf_init(&out, 0);
+    fm_buf_init(&again, 0);
+    tk_ok(fm_report_html(&out, &f.report));
+    const char *page = fm_buf_cstr(&out);
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "\" onload"));
+    assert_null(strstr(page, "\x01"));
+    assert_null(strstr(page, "\xff"));
+    assert_null(strstr(page, "http://www.w3.org/1999")); /* and no link at all: */
+    assert_int_equal(times(page, "http"), times(page, "xmlns=\"http://www.w3.org/2000/svg\""));
+    assert_null(strstr(page, "href"));
+    assert_null(strstr(page, "src="));
+    assert_int_equal(times(page, "class=\"cell "), 4);
+    assert_int_equal(times(page, "class=\"dot\""), 2);
+    assert_int_equal(times(page, "class=\"tok p2\""), 1); /* exp(-0.5) = 0.61 */
+    assert_int_equal(times(page, "<section class=\"case\">"), 3);
+    assert_non_null(strstr(page, "&lt;script&gt;alert(1)&lt;/script&gt;"));
+    assert_true(strstr(page, "d</h3>") < strstr(page, "inv</h3>")); /* the one with a score first */
+    tk_ok(fm_report_html(&again, &f.report));
+    assert_int_equal(out.len, again.len);
+    assert_memory_equal(out.data, again.data, out.len);
+    fm_buf_release(&out);
+    fm_buf_release(&again);
+    fm_suite_free(f.suite);
+}
+
+/* The fields that the schema of SARIF 2.1.0 requires: log: version, runs; run: tool; tool: driver;
+ * driver: name; rule: id; result: message; and the ones that viewers lean on. */
+static void sarif_has_what_its_schema_requires(void **state)
+{
+    fixture f;
+    fm_buf out;
+    fm_json *log = NULL;
+    (void)state;
+    fill(&f);
+    f.result[1][1].flaky = true;
+    fm_buf_init(&out, 0);
+    tk_ok(fm_report_sarif(&out, &f.report));
+    tk_ok(fm_json_parse(&log, fm_buf_span(&out), "sarif"));
+    assert_string_equal(fm_json_cstr(fm_json_get(log, "version"), ""), "2.1.0");
+    assert_int_equal(fm_json_count(fm_json_get(log, "runs")), 1);
+    const fm_json *run = fm_json_at(fm_json_get(log, "runs"), 0);
+    const fm_json *rules = fm_json_path(run, "tool.driver.rules");
+    const fm_json *results = fm_json_get(run, "results");
+    assert_string_equal(fm_json_cstr(fm_json_path(run, "tool.driver.name"), ""), "fmstore");
+    assert_int_equal(fm_json_count(rules), 3);
+    assert_int_equal(fm_json_count(results), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const fm_json *r = fm_json_at(results, i), *rule = fm_json_at(rules, i);
+        assert_int_equal(fm_json_int(fm_json_get(r, "ruleIndex"), -1), (int64_t)i);
+        assert_string_equal(fm_json_cstr(fm_json_get(r, "ruleId"), "x"),
+                            fm_json_cstr(fm_json_get(rule, "id"), "y"));
+        assert_true(fm_json_cstr(fm_json_path(r, "message.text"), "")[0]);
+        assert_string_equal(fm_json_cstr(fm_json_get(r, "level"), ""), "error");
+        const fm_json *place = fm_json_at(fm_json_get(r, "locations"), 0);
+        assert_string_equal(
+            fm_json_cstr(fm_json_path(place, "physicalLocation.artifactLocation.uri"), ""),
+            "suites/s.yaml");
+        assert_int_equal(fm_json_count(fm_json_get(r, "suppressions")), i == 0);
+    }
+    fm_json_free(log);
+    fm_buf_release(&out);
+    fm_suite_free(f.suite);
+}
+
+static void markdown_and_tap_keep_their_lines(void **state)
+{
+    fixture f;
+    fm_buf out;
+    (void)state;
+    fill(&f);
+    f.result[1][1].flaky = true;
+    f.result[1][1].repeats = 3;
+    f.result[1][1].repeats_passed = 1;
+    fm_buf_init(&out, 0);
+    tk_ok(fm_report_markdown(&out, &f.report));
+    const char *text = fm_buf_cstr(&out);
+    assert_null(strstr(text, "<script"));
+    assert_int_equal(times(text, "\n| "), 3); /* head and two versions: no name made a row */
+    assert_int_equal(times(text, "\n- "), 3);
+    assert_int_equal(times(text, "\n- flaky "), 1);
+    for (const char *row = strstr(text, "\n| "); row; row = strstr(row + 1, "\n| ")) {
+        size_t bars = 0;
+        for (const char *p = row + 1; *p && *p != '\n'; p++)
+            bars += *p == '|' && p[-1] != '\\';
+        assert_int_equal(bars, 9);
+    }
+    fm_buf_clear(&out);
+    tk_ok(fm_report_tap(&out, &f.report));
+    text = fm_buf_cstr(&out);
+    assert_memory_equal(text, "TAP version 14\n1..4\nok 1 - s/a\n", 31);
+    assert_int_equal(times(text, "\nnot ok "), 3);
+    assert_int_equal(times(text, " # TODO flaky: 1 of 3"), 1);
+    assert_int_equal(times(text, " # "), 1);
+    fm_buf_release(&out);
+    fm_suite_free(f.suite);
+}
+
+static void junit_skips_what_is_set_apart(void **state)
+{
+    fixture f;
+    fm_buf out;
+    (void)state;
+    fill(&f);
+    f.result[1][1].flaky = true;
+    f.result[1][1].repeats = 3;
+    f.result[1][1].repeats_passed = 1;
+    fm_buf_init(&out, 0);
+    tk_ok(fm_report_junit(&out, &f.run[1], 1, "m"));
+    const char *text = fm_buf_cstr(&out);
+    assert_non_null(strstr(text, "tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"1\""));
+    assert_int_equal(times(text, "<skipped message=\"flaky: 1 of 3 repeats passed\"/>"), 1);
+    assert_int_equal(times(text, "<property name=\"flaky\" value=\"true\"/>"), 1);
+    assert_int_equal(times(text, "<failure "), 1);
+    fm_buf_release(&out);
+    fm_suite_free(f.suite);
+}
+
+/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half page. */
+static void an_allocation_that_fails_is_reported(void **state)
+{
+    fm_status (*const form[])(fm_buf *, const fm_report *) = {fm_report_html, fm_report_sarif,
+                                                              fm_report_markdown, fm_report_tap};
+    fixture f;
+    (void)state;
+    fill(&f);
+    for (size_t i = 0; i < FM_ARRAY_LEN(form); i++) {
+        fm_status rc = FM_ENOMEM;
+        for (uint64_t nth = 1; rc == FM_ENOMEM && nth < 3000; nth++) {
+            fm_buf out;
+            fm_buf_init(&out, 0);
+            fm_mem_fail_at(nth, false);
+            rc = form[i](&out, &f.report);
+            fm_mem_fail_at(0, false);
+            assert_true(rc == FM_OK || rc == FM_ENOMEM);
+            fm_buf_release(&out);
+        }
+        assert_int_equal(rc, FM_OK);
+    }
+    fm_suite_free(f.suite);
+}
+
+static void markup_keeps_what_xml_can_hold_and_no_more(void **state)
+{
+    fm_buf out;
+    (void)state;
+    fm_buf_init(&out, 0);
+    fm_markup_text(&out,
+                   "a<b>&\"\n\t\r\xC3\xA9\xF0\x9F\x98\x80\x02\xEF\xBF\xBE\xED\xA0\x80\xC0\xAF");
+    assert_string_equal(fm_buf_cstr(&out),
+                        "a&lt;b&gt;&amp;&quot;\n\t&#13;\xC3\xA9\xF0\x9F\x98\x80\xEF\xBF\xBD"
+                        "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" /* U+FFFE is three bytes ... */
+                        "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"
+                        "\xEF\xBF\xBD\xEF\xBF\xBD");
+    fm_buf_clear(&out);
+    fm_markup_attr(&out, "\n");
+    assert_string_equal(fm_buf_cstr(&out), "&#10;");
+    assert_true(fabs(fm_svg_tick(1, 5.5) - 0.2) < 1e-12 && fabs(fm_svg_tick(100, 4) - 50) < 1e-9);
+    fm_buf_release(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matrix_counts_by_capability_and_kind),
+        cmocka_unit_test(change_pairs_by_name_whatever_the_order),
+        cmocka_unit_test(repeats_that_disagree_are_flaky_and_counted_apart),
+        cmocka_unit_test(joined_runs_stand_in_the_order_of_the_suite),
+        cmocka_unit_test(html_keeps_strangers_text_as_text),
+        cmocka_unit_test(sarif_has_what_its_schema_requires),
+        cmocka_unit_test(markdown_and_tap_keep_their_lines),
+        cmocka_unit_test(junit_skips_what_is_set_apart),
+        cmocka_unit_test(an_allocation_that_fails_is_reported),
+        cmocka_unit_test(markup_keeps_what_xml_can_hold_and_no_more),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
