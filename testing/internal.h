@@ -77,6 +77,9 @@ struct fm_suite {
     fm_json *doc;
 };
 
+/* suite.c: consumes doc. */
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what);
+
 /* suite_case.c: validate one expanded case (consumes doc). defaults: the suite's `generate`. */
 fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, const char *what);
 void fmi_case_release(fmi_case *c);

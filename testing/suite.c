@@ -109,7 +109,7 @@ static fm_status read_frame(fm_suite *s, const char *what)
     return s->name && s->description ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
 {
     *out = NULL;
     fm_suite *s = fm_calloc(1, sizeof *s);
@@ -141,7 +141,7 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
                        FMI_SUITE_BYTES_MAX, yaml.len);
     fm_status rc = fm_yaml_parse(&doc, yaml, what);
-    return rc == FM_OK ? suite_of_doc(out, doc, what) : rc;
+    return rc == FM_OK ? fmi_suite_of_doc(out, doc, what) : rc;
 }
 
 fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
@@ -168,7 +168,7 @@ fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *e
     fm_json_free(c);
     fm_json_free(cases);
     if (rc == FM_OK)
-        return suite_of_doc(out, doc, "--prompt");
+        return fmi_suite_of_doc(out, doc, "--prompt");
     fm_json_free(doc);
     return rc;
 }

@@ -34,6 +34,14 @@ FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);
+/* Up to n (1 .. FM_PERTURBED_MAX) other ways to write the prompt of case i, as a suite of cases
+ * that expect the same: a neutral sentence in front, contractions, punctuation, spaces, lower case,
+ * typos, in turn. A function of the case and the seed. They differ from the case and from each
+ * other; a short prompt may have fewer. Names are "<case>~<perturbation>-<k>".
+ * FM_ENOTFOUND: there is none (a prompt without letters or spaces). */
+#define FM_PERTURBED_MAX 1000
+FM_CHECKED fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed,
+                                        size_t n);
 /* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer.
  */
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
