@@ -78,6 +78,9 @@ typedef struct fm_suite_ask {
     const fm_suite *suite;
     fm_model *model;
     const char *case_name; /* NULL: all */
+    /* Added (mod 2^64) to the seed of every case that samples (temperature > 0): repeat r of a run
+     * has shift r. Cases that do not sample are the same at any shift, and so are their keys. */
+    uint64_t seed_shift;
 } fm_suite_ask;
 FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                                    const fm_result_cache *cache);
@@ -86,6 +89,10 @@ FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_mo
                                      const char *case_name, const fm_result_cache *cache);
 /* The key's ingredients, for people and --json; the key of one case's result. */
 FM_CHECKED fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m);
+/* The same for any shift of the seed (case_name is not looked at). */
+FM_CHECKED fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i);
+/* Would another seed give another answer? Of the others one run is all there is to know. */
+bool fm_suite_case_samples(const fm_suite *s, size_t i);
 
 /* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]}
  * owned. */
