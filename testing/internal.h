@@ -10,6 +10,7 @@
 #define FMI_CASE_NAME_MAX 200u
 #define FMI_SUITE_BYTES_MAX ((size_t)16 << 20)    /* of the file */
 #define FMI_EXPANDED_BYTES_MAX ((size_t)64 << 20) /* of all strings that templates become */
+#define FMI_EXPANSION_STEPS_MAX ((size_t)20000000)
 
 typedef enum fmi_case_kind { FMI_MFT, FMI_INV, FMI_DIR } fmi_case_kind;
 typedef enum fmi_scoring {
@@ -67,6 +68,11 @@ typedef struct fmi_case {
     double above, below; /* bounds; NaN = none */
     bool increases;      /* DIR: the continuation's logprob must grow from prompt to prompt */
     double margin;       /* DIR: by at least this */
+    /* what the case is filed under, and what holds between its prompts (case_form.c) */
+    const char *capability; /* "" none */
+    const fm_json *tags;    /* text by name, or NULL */
+    bool against_first;   /* DIR: each prompt is compared with the first, not with the one before */
+    const fm_json *pairs; /* NULL: none */
 } fmi_case;
 
 struct fm_suite {
@@ -83,13 +89,20 @@ fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what);
 /* suite_case.c: validate one expanded case (consumes doc). defaults: the suite's `generate`. */
 fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, const char *what);
 void fmi_case_release(fmi_case *c);
+/* case_form.c: capability, tags, against. */
+fm_status fmi_form_read(fmi_case *c, const char *where);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
 
-/* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. *budget
- * is what all templates of the suite may still write, in bytes: beyond it FM_ELIMIT. */
+/* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. room is
+ * shared by all templates of the suite: what they may still write and do; beyond it FM_ELIMIT. */
+typedef struct fmi_expansion_room {
+    const fm_json *lexicons; /* the suite's, or NULL */
+    size_t bytes;            /* FMI_EXPANDED_BYTES_MAX at first */
+    size_t steps;            /* FMI_EXPANSION_STEPS_MAX: slots written, values tried */
+} fmi_expansion_room;
 typedef fm_status (*fmi_case_fn)(void *ctx, fm_json *doc);
-fm_status fmi_template_expand(const fm_json *tmpl, const char *what, size_t *budget,
+fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansion_room *room,
                               fmi_case_fn each, void *ctx);
 
 /* score.c: does the text satisfy the assertion? detail gets the reason when not. */

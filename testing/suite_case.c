@@ -421,8 +421,8 @@ static fm_json *resolved_generate(const fmi_case *c)
     return NULL;
 }
 
-/* The digest covers what the verdict depends on: everything but the name and the note, and
- * `generate` as resolved; not the case's neighbours. */
+/* The digest covers what the verdict depends on: everything but the name, the note and what the
+ * case is filed under, and `generate` as resolved; not the case's neighbours. */
 static fm_status take_digest(fmi_case *c)
 {
     fm_buf text;
@@ -430,7 +430,8 @@ static fm_status take_digest(fmi_case *c)
     fm_status rc = o ? FM_OK : FM_ENOMEM;
     for (void *it = fm_json_iter(c->doc); rc == FM_OK && it; it = fm_json_next(c->doc, it)) {
         const char *key = fm_json_iter_key(it);
-        if (strcmp(key, "name") && strcmp(key, "note") && strcmp(key, "generate"))
+        if (strcmp(key, "name") && strcmp(key, "note") && strcmp(key, "generate") &&
+            strcmp(key, "capability") && strcmp(key, "tags"))
             rc = fm_json_set(o, key, fm_json_ref(fm_json_iter_value(it)));
     }
     if (rc == FM_OK && c->scoring == FMI_SCORE_TEXT)
@@ -479,7 +480,8 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     static const char *const known[] = {
         "name",   "kind",      "prompt",        "chat",        "messages",     "generate",
         "expect", "choices",   "answer",        "normalize",   "continuation", "logprob-above",
-        "margin", "direction", "logprob-below", "ignore-case", "note",         NULL};
+        "margin", "direction", "logprob-below", "ignore-case", "note",         "capability",
+        "tags",   "against",   "pairs",         NULL};
     char where[512];
     memset(c, 0, sizeof *c);
     c->doc = doc;
@@ -498,6 +500,8 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
         rc = need_prompts(c, where);
     if (rc == FM_OK)
         rc = read_scoring(c, defaults, where);
+    if (rc == FM_OK)
+        rc = fmi_form_read(c, where);
     if (rc == FM_OK)
         rc = take_digest(c);
     if (rc < 0)

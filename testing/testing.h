@@ -27,6 +27,14 @@ size_t fm_suite_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
 fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
+/* What the case is filed under. capability: "" none. tag: NULL none. */
+typedef enum fm_case_kind { FM_CASE_MFT, FM_CASE_INV, FM_CASE_DIR } fm_case_kind;
+fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i);
+const char *fm_suite_case_capability(const fm_suite *s, size_t i);
+const char *fm_suite_case_tag(const fm_suite *s, size_t i, const char *key);
+/* Is the case of the slice key = value? key: a tag, or one of kind (MFT, INV, DIR), capability,
+ * name. */
+bool fm_suite_case_matches(const fm_suite *s, size_t i, const char *key, const char *value);
 /* Calls text for every text of the case: its prompts (of messages the contents) and what it expects
  * (patterns left out). The spans are the suite's. Ends at the first failure, which it returns. */
 FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
