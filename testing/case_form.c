@@ -44,7 +44,8 @@ fm_status fmi_form_read(fmi_case *c, const char *where)
         return fm_fail(FM_EINVAL, "%s: 'against' says nothing here: it goes with kind DIR", where);
     if (against && !c->against_first && strcmp(word, "previous") != 0)
         return fm_fail(FM_EINVAL, "%s: 'against' wants first or previous", where);
-    return read_tags(c, where);
+    fm_status rc = read_tags(c, where);
+    return rc == FM_OK ? fmi_pairs_read(c, where) : rc;
 }
 
 fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)

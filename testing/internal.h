@@ -10,7 +10,7 @@
 #define FMI_CASE_NAME_MAX 200u
 #define FMI_SUITE_BYTES_MAX ((size_t)16 << 20)    /* of the file */
 #define FMI_EXPANDED_BYTES_MAX ((size_t)64 << 20) /* of all strings that templates become */
-#define FMI_EXPANSION_STEPS_MAX ((size_t)20000000)
+#define FMI_EXPANSION_STEPS_MAX ((size_t)10000000)
 
 typedef enum fmi_case_kind { FMI_MFT, FMI_INV, FMI_DIR } fmi_case_kind;
 typedef enum fmi_scoring {
@@ -75,11 +75,36 @@ typedef struct fmi_case {
     const fm_json *pairs; /* NULL: none */
 } fmi_case;
 
+/* A measure over the cases of a suite (measure.c). Texts are borrowed from the suite's doc. */
+typedef enum fmi_measure_kind {
+    FMI_PASS_RATE,
+    FMI_ACCURACY,
+    FMI_PERPLEXITY,
+    FMI_CALIBRATION,
+    FMI_BRIER,
+    FMI_GAP,
+    FMI_RATIO
+} fmi_measure_kind;
+typedef struct fmi_measure {
+    char *name;
+    fmi_measure_kind kind;
+    fmi_measure_kind of;      /* FMI_GAP, FMI_RATIO: FMI_PASS_RATE or FMI_ACCURACY */
+    const fm_json *over;      /* the slice: text by tag; NULL: all */
+    const char *by;           /* FMI_GAP, FMI_RATIO: the tag that makes groups */
+    double at_least, at_most; /* NaN: no bound */
+    bool surely;              /* the whole interval must keep the bounds */
+    double confidence;        /* of the interval */
+    uint32_t min_count;       /* cases, of each group */
+    uint32_t bins;            /* FMI_CALIBRATION */
+} fmi_measure;
+
 struct fm_suite {
     char *name, *description;
     bool gate;
     fmi_case *cases;
     size_t count, cap;
+    fmi_measure *measure;
+    size_t measure_count;
     fm_json *doc;
 };
 
@@ -91,8 +116,19 @@ fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, co
 void fmi_case_release(fmi_case *c);
 /* case_form.c: capability, tags, against. */
 fm_status fmi_form_read(fmi_case *c, const char *where);
+/* pairs.c: what holds between prompts; a default for INV over choices. */
+fm_status fmi_pairs_read(fmi_case *c, const char *where);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
+
+/* measure_read.c: `measures` of the suite, once its cases are there. */
+fm_status fmi_measures_read(fm_suite *s, const char *what);
+void fmi_measures_release(fm_suite *s);
+/* Is the case among those that m is taken over? Its group (m->by); NULL: none. */
+bool fmi_measure_covers(const fmi_measure *m, const fm_suite *s, size_t i);
+const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i);
+/* measure.c: fills run->measure when all cases were run. */
+fm_status fmi_measures_take(fm_suite_run *run);
 
 /* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. room is
  * shared by all templates of the suite: what they may still write and do; beyond it FM_ELIMIT. */

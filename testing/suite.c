@@ -147,6 +147,8 @@ fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
         rc = fm_map_new(&b.names);
     if (rc == FM_OK)
         rc = add_all(&b);
+    if (rc == FM_OK)
+        rc = fmi_measures_read(s, what);
     fm_map_free(b.names);
     if (rc < 0) {
         fm_suite_free(s);
@@ -202,6 +204,7 @@ void fm_suite_free(fm_suite *s)
         return;
     for (size_t i = 0; i < s->count; i++)
         fmi_case_release(&s->cases[i]);
+    fmi_measures_release(s);
     fm_free(s->cases);
     fm_free(s->name);
     fm_free(s->description);
@@ -227,6 +230,11 @@ bool fm_suite_is_gate(const fm_suite *s)
 size_t fm_suite_count(const fm_suite *s)
 {
     return s->count;
+}
+
+size_t fm_suite_measure_count(const fm_suite *s)
+{
+    return s->measure_count;
 }
 
 const char *fm_suite_case_name(const fm_suite *s, size_t i)

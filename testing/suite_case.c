@@ -266,8 +266,9 @@ static fm_status read_expect(fmi_case *c, const char *where)
     if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
         rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
                      expect ? "empty" : "missing");
-    if (rc == FM_OK && c->kind == FMI_DIR)
-        rc = fm_fail(FM_EINVAL, "%s: DIR compares log-probabilities: give 'continuation'", where);
+    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
+        rc = fm_fail(FM_EINVAL,
+                     "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
     return rc;
 }
 
@@ -284,8 +285,6 @@ static fm_status read_choices(fmi_case *c, const char *where)
         c->choice_count > FMI_CHOICES_MAX)
         return fm_fail(FM_EINVAL, "%s: 'choices' wants a list of 2 to %u strings", where,
                        FMI_CHOICES_MAX);
-    if (c->kind != FMI_MFT)
-        return fm_fail(FM_EINVAL, "%s: 'choices' goes with kind MFT", where);
     c->answer = c->choice_count;
     for (size_t i = 0; i < c->choice_count; i++) {
         c->choice[i] = fm_json_cstr(fm_json_at(choices, i), NULL);
@@ -297,7 +296,7 @@ static fm_status read_choices(fmi_case *c, const char *where)
         if (answer && strcmp(answer, c->choice[i]) == 0)
             c->answer = i;
     }
-    if (c->answer == c->choice_count)
+    if (c->answer == c->choice_count && (c->kind == FMI_MFT || fm_json_get(c->doc, "answer")))
         return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter",
                        where);
     if (strcmp(normalize, "tokens") == 0)
@@ -325,6 +324,8 @@ static fm_status read_logprob(fmi_case *c, const char *where)
         rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (rc < 0)
         return rc;
+    if (fm_json_get(c->doc, "pairs"))
+        return FM_OK;
     if (c->kind == FMI_DIR) {
         if (!direction || (strcmp(direction, "increases") && strcmp(direction, "decreases")))
             return fm_fail(FM_EINVAL, "%s: DIR wants direction: increases or decreases", where);

@@ -24,6 +24,7 @@ const char *fm_suite_name(const fm_suite *s);
 const char *fm_suite_description(const fm_suite *s); /* "" if none */
 bool fm_suite_is_gate(const fm_suite *s);
 size_t fm_suite_count(const fm_suite *s);
+size_t fm_suite_measure_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
 fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
@@ -56,6 +57,15 @@ FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t
                                           const fm_model *m);
 
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
+/* What measures over a suite are made of; of the first prompt of a case that is scored. NaN: the
+ * case has none. */
+typedef struct fm_case_numbers {
+    double probability; /* choices: of the expected one, by softmax over all as they are scored */
+    double confidence;  /* choices: of the preferred one */
+    double brier;       /* choices: sum over them of (probability - [it is expected])^2 */
+    double nll;         /* - log-probability of the expected choice or of the continuation, nats */
+    double tokens;      /* of that text */
+} fm_case_numbers;
 typedef struct fm_case_result {
     const char *name; /* borrowed from the suite */
     fm_verdict verdict;
@@ -64,12 +74,28 @@ typedef struct fm_case_result {
     char *detail; /* why it failed: "expected contains 'Paris'"; NULL when passed */
     double score; /* logprob or margin where the case has one, else NaN */
     bool cached;
+    fm_case_numbers numbers;
 } fm_case_result;
+/* What a suite's `measures` say of a run of all its cases. A measure whose value is beyond its
+ * bounds fails; one that cannot be taken (too few cases, cases that could not be run) is an error.
+ */
+typedef struct fm_measure_result {
+    const char *name;        /* borrowed from the suite; its `name`, or a description */
+    double value, low, high; /* with its interval at the measure's confidence; NaN where there is
+                                none */
+    size_t count;            /* cases that it is taken over */
+    fm_verdict verdict;
+    char *detail; /* why no pass; NULL when passed; owned by the run */
+} fm_measure_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
-    fm_case_result *result; /* one per selected case */
-    size_t count, passed, failed, errors, cached;
+    fm_case_result *result;        /* one per selected case */
+    size_t count;                  /* of cases */
+    size_t passed, failed, errors; /* of cases and measures together */
+    size_t cached;
     double seconds;
+    fm_measure_result *measure; /* [measure_count]; none when only some cases were selected */
+    size_t measure_count;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
 
