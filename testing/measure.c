@@ -207,8 +207,11 @@ static fm_status judge(fm_measure_result *out, const fmi_measure *m)
     else if (high > m->at_most)
         snprintf(text, sizeof text, "%s is not at most %g: %.4g, %.4g to %.4g", which, m->at_most,
                  out->value, out->low, out->high);
-    else
+    else {
+        fm_free(out->detail); /* the groups, which a pass does not tell */
+        out->detail = NULL;
         return FM_OK;
+    }
     out->verdict = FM_FAIL;
     return set_detail(out, text);
 }
@@ -246,4 +249,47 @@ fm_status fmi_measures_take(fm_suite_run *run)
     for (size_t i = 0; i < s->measure_count && rc == FM_OK; i++)
         rc = take(&run->measure[i], &s->measure[i], run);
     return rc;
+}
+
+bool fm_suite_measures_hold(const fm_suite_run *run)
+{
+    for (size_t i = 0; i < run->measure_count; i++)
+        if (run->measure[i].verdict != FM_PASS)
+            return false;
+    return true;
+}
+
+static fm_json *measure_json(const fm_measure_result *m)
+{
+    static const char *const verdicts[] = {"pass", "fail", "error"};
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "name", fm_json_new_str(m->name)) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "value", fm_json_new_real(m->value));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "low", fm_json_new_real(m->low));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "high", fm_json_new_real(m->high));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "count", fm_json_new_int((int64_t)m->count));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "verdict", fm_json_new_str(verdicts[m->verdict]));
+    if (rc == FM_OK && m->detail)
+        rc = fm_json_set(o, "detail", fm_json_new_str(m->detail));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+fm_json *fm_suite_measures_json(const fm_suite_run *run)
+{
+    fm_json *list = fm_json_new_array();
+    fm_status rc = list ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < run->measure_count && rc == FM_OK; i++)
+        rc = fm_json_push(list, measure_json(&run->measure[i]));
+    if (rc == FM_OK)
+        return list;
+    fm_json_free(list);
+    return NULL;
 }

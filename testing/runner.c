@@ -199,11 +199,6 @@ static void count_results(fm_suite_run *run)
         run->errors += c->verdict == FM_ERROR_CASE;
         run->cached += c->cached;
     }
-    for (size_t i = 0; i < run->measure_count; i++) {
-        run->passed += run->measure[i].verdict == FM_PASS;
-        run->failed += run->measure[i].verdict == FM_FAIL;
-        run->errors += run->measure[i].verdict == FM_ERROR_CASE;
-    }
 }
 
 /* Room for the results of one suite on one model; *first is its first case. */

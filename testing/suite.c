@@ -99,8 +99,8 @@ static bool has_nul(const fm_json *v)
 
 static fm_status read_frame(fm_suite *s, const char *what)
 {
-    static const char *const known[] = {"suite", "description", "gate",     "generate",
-                                        "cases", "templates",   "lexicons", NULL};
+    static const char *const known[] = {"suite",     "description", "gate",     "generate", "cases",
+                                        "templates", "lexicons",    "measures", NULL};
     const char *name = NULL;
     const fm_json *gate = fm_json_get(s->doc, "gate"),
                   *description = fm_json_get(s->doc, "description");

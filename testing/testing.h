@@ -89,15 +89,17 @@ typedef struct fm_measure_result {
 } fm_measure_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
-    fm_case_result *result;        /* one per selected case */
-    size_t count;                  /* of cases */
-    size_t passed, failed, errors; /* of cases and measures together */
-    size_t cached;
+    fm_case_result *result; /* one per selected case */
+    size_t count, passed, failed, errors, cached;
     double seconds;
     fm_measure_result *measure; /* [measure_count]; none when only some cases were selected */
     size_t measure_count;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
+/* Every measure passed (true when there are none). A suite holds when its cases and measures do. */
+bool fm_suite_measures_hold(const fm_suite_run *run);
+/* [{"name", "value", "low", "high", "count", "verdict", "detail"}], owned; NULL = ENOMEM. */
+fm_json *fm_suite_measures_json(const fm_suite_run *run);
 
 /* Where results are kept, wired by the cli to lineage; may be NULL. get: FM_ENOTFOUND = run it. */
 typedef struct fm_result_cache {
