@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/suite_convert.h"
 #include "cli/version_tree.h"
 
 static bool same_entries(const fm_tree *a, const fm_tree *b)
@@ -93,6 +94,8 @@ static fm_status list(cli *c, const char *rev, bool json)
 
 int cmd_suite(cli *c, int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "convert") == 0)
+        return suite_convert(c, argc, argv);
     bool json = false;
     const char *args[OPT_LIST_MAX];
     size_t n;

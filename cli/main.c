@@ -42,7 +42,7 @@ static const command commands[] = {
      "train adapted models, several of one parent at once", "make and test"},
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
-    {"suite", cmd_suite, "suite add BRANCH FILE... | suite ls REV", "hang test suites on a branch",
+    {"suite", cmd_suite, "suite add BRANCH FILE... | suite ls REV | suite convert FILE", "hang test suites on a branch",
      NULL},
     {"test", cmd_test,
      "test REV [--suite NAME] [--case NAME] [--against REV] [--mode M] [--junit FILE] [--json]",

@@ -56,6 +56,18 @@ FM_CHECKED fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
                                           const fm_model *m);
 
+/* Appends, as YAML, the suite that a file of another tool is. What has no meaning here is refused by
+ * file, test and key: FM_EINVAL, FM_EUNSUPPORTED; FM_ELIMIT. Nothing is fetched and nothing run. */
+typedef struct fm_foreign_opts {
+    const char *from;      /* "promptfoo", "lm-eval", "checklist", "csv"; NULL: told by the file */
+    const char *suite;     /* the suite's name; NULL: the file's own */
+    fm_span data;          /* lm-eval: the examples, JSON Lines */
+    const char *data_what; /* its name, for errors */
+    bool chat;             /* texts become `chat`, else `prompt` */
+} fm_foreign_opts;
+FM_CHECKED fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *what,
+                                      const fm_foreign_opts *o);
+
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
 /* What measures over a suite are made of; of the first prompt of a case that is scored. NaN: the
  * case has none. */
