@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/suite_convert.h"
 #include "cli/suite_edit.h"
 #include "store/base/mem.h"
 
@@ -74,6 +75,8 @@ static fm_status list(cli *c, const char *rev, bool json)
 
 int cmd_suite(cli *c, int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "convert") == 0)
+        return suite_convert(c, argc, argv);
     bool json = false;
     waive_words w = {0};
     const char *args[OPT_LIST_MAX];

@@ -43,7 +43,7 @@ static const command commands[] = {
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
     {"suite", cmd_suite, "suite add BRANCH FILE... | ls REV | show REV SUITE | waive BRANCH SUITE/CASE --reason TEXT\n"
-     "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE",
+     "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE | convert FILE",
      "hang test suites on a branch; excuse a case, with the reason", NULL},
     {"test", cmd_test,
      "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... [--against REV]\n"

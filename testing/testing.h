@@ -26,9 +26,18 @@ bool fm_suite_is_gate(const fm_suite *s);
 typedef struct fm_policy fm_policy; /* testing/policy.h */
 const fm_policy *fm_suite_policy(const fm_suite *s);
 size_t fm_suite_count(const fm_suite *s);
+size_t fm_suite_measure_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
 fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
+/* What the case is filed under. capability: "" none. tag: NULL none. */
+typedef enum fm_case_kind { FM_CASE_MFT, FM_CASE_INV, FM_CASE_DIR } fm_case_kind;
+fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i);
+const char *fm_suite_case_capability(const fm_suite *s, size_t i);
+const char *fm_suite_case_tag(const fm_suite *s, size_t i, const char *key);
+/* Is the case of the slice key = value? key: a tag, or one of kind (MFT, INV, DIR), capability,
+ * name. */
+bool fm_suite_case_matches(const fm_suite *s, size_t i, const char *key, const char *value);
 /* Calls text for every text of the case: its prompts (of messages the contents) and what it expects
  * (patterns left out). The spans are the suite's. Ends at the first failure, which it returns. */
 FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
@@ -36,6 +45,14 @@ FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);
+/* Up to n (1 .. FM_PERTURBED_MAX) other ways to write the prompt of case i, as a suite of cases
+ * that expect the same: a neutral sentence in front, contractions, punctuation, spaces, lower case,
+ * typos, in turn. A function of the case and the seed. They differ from the case and from each
+ * other; a short prompt may have fewer. Names are "<case>~<perturbation>-<k>".
+ * FM_ENOTFOUND: there is none (a prompt without letters or spaces). */
+#define FM_PERTURBED_MAX 1000
+FM_CHECKED fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed,
+                                        size_t n);
 /* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer.
  */
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
@@ -64,8 +81,28 @@ typedef struct fm_waiver {
 const fm_waiver *fm_suite_waiver(const fm_suite *s, size_t i); /* NULL: the case has none */
 bool fm_suite_waived(const fm_suite *s, size_t i);             /* has one that is not over */
 void fm_suite_waiver_end(fm_suite *s, size_t i); /* its time has come, says who knows history */
+/* Appends, as YAML, the suite that a file of another tool is. What has no meaning here is refused by
+ * file, test and key: FM_EINVAL, FM_EUNSUPPORTED; FM_ELIMIT. Nothing is fetched and nothing run. */
+typedef struct fm_foreign_opts {
+    const char *from;      /* "promptfoo", "lm-eval", "checklist", "csv"; NULL: told by the file */
+    const char *suite;     /* the suite's name; NULL: the file's own */
+    fm_span data;          /* lm-eval: the examples, JSON Lines */
+    const char *data_what; /* its name, for errors */
+    bool chat;             /* texts become `chat`, else `prompt` */
+} fm_foreign_opts;
+FM_CHECKED fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *what,
+                                      const fm_foreign_opts *o);
 
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
+/* What measures over a suite are made of; of the first prompt of a case that is scored. NaN: the
+ * case has none. */
+typedef struct fm_case_numbers {
+    double probability; /* choices: of the expected one, by softmax over all as they are scored */
+    double confidence;  /* choices: of the preferred one */
+    double brier;       /* choices: sum over them of (probability - [it is expected])^2 */
+    double nll;         /* - log-probability of the expected choice or of the continuation, nats */
+    double tokens;      /* of that text */
+} fm_case_numbers;
 typedef struct fm_case_result {
     const char *name; /* borrowed from the suite */
     fm_verdict verdict;
@@ -79,7 +116,19 @@ typedef struct fm_case_result {
     uint32_t repeats,
         repeats_passed; /* runs under other seeds, this one among them; 0 = this one alone */
     bool flaky;         /* the repeats disagree: counted apart from passes and failures */
+    fm_case_numbers numbers;
 } fm_case_result;
+/* What a suite's `measures` say of a run of all its cases. A measure whose value is beyond its
+ * bounds fails; one that cannot be taken (too few cases, cases that could not be run) is an error.
+ */
+typedef struct fm_measure_result {
+    const char *name;        /* borrowed from the suite; its `name`, or a description */
+    double value, low, high; /* with its interval at the measure's confidence; NaN where there is
+                                none */
+    size_t count;            /* cases that it is taken over */
+    fm_verdict verdict;
+    char *detail; /* why no pass; NULL when passed; owned by the run */
+} fm_measure_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
     fm_case_result *result;                       /* one per selected case */
@@ -87,8 +136,14 @@ typedef struct fm_suite_run {
     size_t waived;                                /* of those that did not pass and are not flaky */
     size_t flaky;
     double seconds;
+    fm_measure_result *measure; /* [measure_count]; none when only some cases were selected */
+    size_t measure_count;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
+/* Every measure passed (true when there are none). A suite holds when its cases and measures do. */
+bool fm_suite_measures_hold(const fm_suite_run *run);
+/* [{"name", "value", "low", "high", "count", "verdict", "detail"}], owned; NULL = ENOMEM. */
+fm_json *fm_suite_measures_json(const fm_suite_run *run);
 
 /* Where results are kept, wired by the cli to lineage; may be NULL. get: FM_ENOTFOUND = run it. */
 typedef struct fm_result_cache {
