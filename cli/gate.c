@@ -50,7 +50,7 @@ static fm_status cache_put(void *ctx, const char key[65], fm_span value)
 
 fm_result_cache suite_cache(cli *c)
 {
-    return (fm_result_cache){.ctx = c, .get = cache_get, .put = cache_put};
+    return (fm_result_cache){.ctx = c, .get = cache_get, .put = cache_put, .open = pinned_model};
 }
 
 static void print_run(const fm_suite_run *run, const char *label)

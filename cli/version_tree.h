@@ -66,7 +66,10 @@ typedef struct suite_set {
 } suite_set;
 fm_status suites_of(cli *c, const fm_tree *tree, suite_set *out);
 void suites_free(suite_set *s);
-/* Results kept in lineage. */
+/* fm_result_cache.open: the version of that full id, of its commit or its tree. FM_EINVAL: a name,
+ * with the id to write instead. */
+fm_status pinned_model(void *ctx, const char *id, fm_model **out);
+/* Results kept in lineage, and versions that suites name. */
 fm_result_cache suite_cache(cli *c);
 
 #endif
