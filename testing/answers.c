@@ -1,7 +1,7 @@
 /* answers.c - `filter` of a case: how it is written, and what it makes of the texts generated.
  *
- * As in lm-eval, every filter works on the list of answers to one prompt: regex, strip and lowercase
- * on each, take-first and majority on the list. What is left first is the answer. */
+ * As in lm-eval, every filter works on the list of answers to one prompt: regex, strip and
+ * lowercase on each, take-first and majority on the list. What is left first is the answer. */
 #include <string.h>
 
 #include "store/base/mem.h"

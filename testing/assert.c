@@ -191,7 +191,8 @@ static fm_status read_name(const char **out, const fm_json *spec, const char *ke
     if (!v)
         return FM_OK;
     if (!s || !*s || strlen(s) > 100 || strpbrk(s, "\n\r\t"))
-        return fm_fail(FM_EINVAL, "%s: expect: '%s' wants a line of 1 to 100 bytes", where, key);
+        return fm_fail(FM_EINVAL, "%s: expect: '%s' wants a line of 1 to 100 bytes (quote numbers)",
+                       where, key);
     *out = s;
     return FM_OK;
 }

@@ -2,7 +2,7 @@
  * families of them (assert_*.c).
  *
  * A family is a table of words. An assertion is read once, when the suite is parsed: what could not
- * fail, or would not mean what it says, is refused there. It is graded per answer: whether it holds,
+ * fail, or would not mean what it says, is refused there. It is graded per answer: does it hold,
  * and a score in [0, 1]. What another model must say of the answer first is asked for all answers
  * of a run together (help.c). */
 #ifndef FM_TESTING_ASSERT_H

@@ -1,8 +1,8 @@
-/* assert_model.c - assertions that ask a model: how sure the answer's own was, and what an embedder,
- * a classifier or a judge of the repository says of it.
+/* assert_model.c - assertions that ask a model: how sure the answer's own was, and what an
+ * embedder, a classifier or a judge of the repository says of it.
  *
  * A judge's prompt and the form of its reply are fixed (FMI_JUDGE_VERSION) and in SUITES.md. It
- * decodes greedily under a grammar of the form; a reply that is not of it is an error of the case. */
+ * decodes greedily under a grammar of the form; a reply that is not of it is the case's error. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,21 +109,20 @@ static const char *const prompts[] = {
                "Reply in JSON: {\"reason\": a few words, \"pass\": true or false, "
                "\"score\": 0 to 1}",
     [FACTUALITY] = "Compare an answer with an expert's.\nQuestion: %q\nExpert: %s\nAnswer: %s\n"
-                   "A: it says less and agrees. B: it says more and agrees. C: it says the same. "
-                   "D: they disagree. E: they differ, but not in facts.\n"
-                   "Reply in JSON: {\"reason\": a few words, \"choice\": A to E}",
+                   "A: less, agrees. B: more, agrees. C: the same. D: disagrees. E: differs, but "
+                   "not in facts.\nReply in JSON: {\"reason\": a few words, \"choice\": A to E}",
     [CLOSED_QA] = "Does an answer meet a criterion?\nQuestion: %q\nCriterion: %s\nAnswer: %s\n"
                   "Reply in JSON: {\"reason\": a few words, \"pass\": true or false}",
 };
 static const char *const forms[] = {
     [RUBRIC] = "{\"type\":\"object\",\"properties\":{\"reason\":{\"type\":\"string\","
-               "\"maxLength\":80},\"pass\":{\"type\":\"boolean\"},\"score\":{\"type\":\"number\","
+               "\"maxLength\":60},\"pass\":{\"type\":\"boolean\"},\"score\":{\"type\":\"number\","
                "\"minimum\":0,\"maximum\":1}},\"required\":[\"reason\",\"pass\",\"score\"]}",
     [FACTUALITY] = "{\"type\":\"object\",\"properties\":{\"reason\":{\"type\":\"string\","
-                   "\"maxLength\":80},\"choice\":{\"enum\":[\"A\",\"B\",\"C\",\"D\",\"E\"]}},"
+                   "\"maxLength\":60},\"choice\":{\"enum\":[\"A\",\"B\",\"C\",\"D\",\"E\"]}},"
                    "\"required\":[\"reason\",\"choice\"]}",
     [CLOSED_QA] = "{\"type\":\"object\",\"properties\":{\"reason\":{\"type\":\"string\","
-                  "\"maxLength\":80},\"pass\":{\"type\":\"boolean\"}},"
+                  "\"maxLength\":60},\"pass\":{\"type\":\"boolean\"}},"
                   "\"required\":[\"reason\",\"pass\"]}",
 };
 

@@ -1,9 +1,9 @@
 /* assert_overlap.c - how much of a text an answer repeats.
  *
  * levenshtein: edits between code points. rouge-n, rouge-l (Lin 2004): F1 over words as rouge_score
- * makes them without its stemmer: letters a-z without case, and digits. bleu (Papineni 2002): of one
- * sentence as sacrebleu's sentence_bleu computes it: tokens of 13a, smoothing `exp`, effective order.
- * gleu (Wu 2016): as nltk's sentence_gleu, over tokens of 13a. */
+ * makes them without its stemmer: letters a-z without case, and digits. bleu (Papineni 2002): of
+ * one sentence as sacrebleu's sentence_bleu computes it: tokens of 13a, smoothing `exp`, effective
+ * order. gleu (Wu 2016): as nltk's sentence_gleu, over tokens of 13a. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,8 +9,9 @@
 #include "store/base/mem.h"
 #include "testing/run.h"
 
-#define REPLY_TOKENS 128u /* of a judge */
-#define MODELS_MAX 64u    /* of one run */
+#define REPLY_TOKENS_MIN 64u /* of a judge: room that must be left */
+#define REPLY_TOKENS_MAX 192u
+#define MODELS_MAX 64u /* of one run */
 
 fm_status fmi_help_text(fmi_help *h, fm_span text)
 {
@@ -190,7 +191,7 @@ static fm_status encode(fmi_help *h, fmi_helper_role role)
         else
             rc = fm_prompt_text(&h->ids[i], h->model, text);
         if (rc == FM_OK)
-            rc = fmi_check_ids(&h->ids[i], role == FMI_JUDGE ? REPLY_TOKENS : 0,
+            rc = fmi_check_ids(&h->ids[i], role == FMI_JUDGE ? REPLY_TOKENS_MIN : 0,
                                fm_model_arch(h->model));
     }
     return rc;
@@ -263,11 +264,12 @@ static fm_status gather_one(void *ctx, const fmi_assertion *a)
     if (a->type->role == FMI_JUDGE) {
         rc = grammar_of(b->h, fmi_judge_form(a), &g);
         b->to[b->gens] = &h->gen;
+        size_t room = fm_model_arch(h->model)->max_positions - h->ids[0].count;
         fm_gen_request *q = &b->gen[b->gens++];
         *q = (fm_gen_request){.model = h->model,
                               .prompt = h->ids[0].id,
                               .prompt_len = h->ids[0].count,
-                              .max_new = REPLY_TOKENS,
+                              .max_new = (uint32_t)FM_MIN((size_t)REPLY_TOKENS_MAX, room),
                               .grammar = g};
         fm_sample_defaults(&q->sampling);
         return rc;

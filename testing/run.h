@@ -47,10 +47,10 @@ fm_status fmi_ask(fmi_job *j);
 /* The prompt for people and judges: the text, or "role: content" lines. */
 fm_status fmi_question(fm_buf *out, const fmi_case *c, size_t prompt);
 fm_status fmi_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch);
-/* Rolling log-probabilities of ids (a prefix and the text's tokens): the i-th window, [*begin, *end)
- * of which the tokens from *from on are scored; at most `reach` are read before the last. As
- * lm-eval's windows: disjoint, the last with all the context that there is room for. False: no more.
- */
+/* Rolling log-probabilities of ids (a prefix and the text's tokens): the i-th window is
+ * [*begin, *end), of which the tokens from *from on are scored; at most `reach` are read before the
+ * last. As lm-eval's windows: disjoint, the last with all the context that there is room for.
+ * False: no more. */
 bool fmi_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *from, size_t *end);
 /* How many tokens a model reads at once for the case. */
 size_t fmi_reach(const fmi_job *j);
