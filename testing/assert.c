@@ -389,14 +389,13 @@ fm_status fmi_each_helper(const fmi_case *c, fmi_assertion_fn each, void *ctx)
 
 /* ---- grading ---- */
 
-static void explain(const fmi_assertion *a, const fmi_answer *said, const fmi_grade *g,
-                    fm_buf *detail)
+static fm_status explain(const fmi_assertion *a, const fmi_answer *said, const fmi_grade *g,
+                         fm_buf *detail)
 {
     fm_buf shown;
     fm_span got = fmi_clip(said->text, SHOWN_BYTES);
     fm_buf_init(&shown, 0);
-    if (a->value && fm_json_write(&shown, a->value, FM_JSON_COMPACT) < 0)
-        fm_error_clear();
+    fm_status rc = a->value ? fm_json_write(&shown, a->value, FM_JSON_COMPACT) : FM_OK;
     fm_span want = fmi_clip(fm_buf_span(&shown), WANTED_BYTES);
     fm_buf_printf(detail, "expected %s%s %.*s, got \"%.*s\"", a->negated ? "not-" : "",
                   a->type->word, (int)want.len, (const char *)want.data, (int)got.len,
@@ -404,6 +403,7 @@ static void explain(const fmi_assertion *a, const fmi_answer *said, const fmi_gr
     if (g->note[0])
         fm_buf_printf(detail, " (%s)", g->note);
     fm_buf_release(&shown);
+    return rc == FM_OK ? fm_buf_ok(detail) : rc;
 }
 
 static void add_metric(fmi_metrics *m, const fmi_assertion *a, const fmi_grade *g)
@@ -456,7 +456,7 @@ static fm_status grade_one(const fmi_assertion *a, const fmi_answer *said, fmi_g
         if (why.len)
             fm_buf_append(detail, why.data, why.len);
         else
-            explain(a, said, out, detail);
+            rc = explain(a, said, out, detail);
     }
     fm_buf_release(&why);
     if (rc == FM_OK)
@@ -484,6 +484,8 @@ static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
         weight += a[i].weight;
         all = all && (g.holds || !(a[i].weight > 0));
     }
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&why);
     out->score = weight > 0 ? sum / weight : 1;
     /* rounding of the weights must not decide */
     out->holds = isnan(threshold) ? all : out->score >= threshold - 1e-12;
