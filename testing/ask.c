@@ -11,7 +11,8 @@ size_t fmi_works_of(const fmi_case *c)
     case FMI_SCORE_TEXT:
         return c->prompt_count * c->repeats;
     case FMI_SCORE_CHOICE:
-        return c->choice_count * (c->normalize == FMI_LESS_ALONE ? 2 : 1);
+        /* the choices after each prompt; then, once, the choices alone */
+        return c->choice_count * (c->prompt_count + (c->normalize == FMI_LESS_ALONE));
     case FMI_SCORE_EMBED:
         return 2 + c->far_count;
     case FMI_SCORE_LOGPROB:
@@ -145,7 +146,7 @@ static fm_status prepare_work(fmi_job *j, size_t k)
 {
     const fmi_case *c = j->c;
     fmi_work *w = &j->work[k];
-    size_t prompt = c->scoring == FMI_SCORE_CHOICE ? 0 : k / c->repeats;
+    size_t prompt = c->scoring == FMI_SCORE_CHOICE ? k / c->choice_count : k / c->repeats;
     const char *continuation = continuation_of(c, k);
     fm_status rc;
     if (continuation) {
@@ -163,14 +164,15 @@ static fm_status prepare_work(fmi_job *j, size_t k)
     return rc == FM_OK && continuation ? room_for(w, w->ids.count) : rc;
 }
 
-/* All choices are scored after the same tokens, or their sums would be of different events. */
-static void share_prefix(fmi_job *j)
+/* All choices of a prompt are scored after the same tokens, or their sums would be of different
+ * events. */
+static void share_prefix(fmi_work *work, size_t n)
 {
     size_t least = SIZE_MAX;
-    for (size_t k = 0; k < j->c->choice_count; k++)
-        least = FM_MIN(least, j->work[k].prompt_len);
-    for (size_t k = 0; k < j->c->choice_count; k++)
-        j->work[k].prompt_len = least;
+    for (size_t k = 0; k < n; k++)
+        least = FM_MIN(least, work[k].prompt_len);
+    for (size_t k = 0; k < n; k++)
+        work[k].prompt_len = least;
 }
 
 /* ids: the text after the token that begins texts (bos, else eos), as lm-eval does it. */
@@ -194,13 +196,14 @@ static fm_status encode_alone(fmi_work *w, fm_span text, const fm_model *m)
 static fm_status prepare_choices(fmi_job *j)
 {
     const fmi_case *c = j->c;
+    size_t n = c->choice_count, after = n * c->prompt_count;
     fm_status rc = FM_OK;
-    for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++)
+    for (size_t k = 0; rc == FM_OK && k < after; k++)
         rc = prepare_work(j, k);
-    if (rc == FM_OK)
-        share_prefix(j);
-    for (size_t k = c->choice_count; rc == FM_OK && k < j->count; k++) {
-        rc = encode_alone(&j->work[k], fm_span_str(c->choice[k - c->choice_count]), j->model);
+    for (size_t k = 0; rc == FM_OK && k < after; k += n)
+        share_prefix(j->work + k, n);
+    for (size_t k = after; rc == FM_OK && k < j->count; k++) {
+        rc = encode_alone(&j->work[k], fm_span_str(c->choice[k - after]), j->model);
         if (rc == FM_OK)
             rc = fmi_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model));
     }

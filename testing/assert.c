@@ -341,8 +341,9 @@ fm_status fmi_expect_read(fmi_case *c, const char *where)
     if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
         rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
                      expect ? "empty" : "missing");
-    if (rc == FM_OK && c->kind == FMI_DIR)
-        rc = fm_fail(FM_EINVAL, "%s: DIR compares log-probabilities: give 'continuation'", where);
+    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
+        rc = fm_fail(FM_EINVAL,
+                     "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
     const fm_json *t = fm_json_get(c->doc, "threshold");
     if (rc == FM_OK && t && !c->assertion_count)
         rc = fm_fail(FM_EINVAL, "%s: 'threshold' says nothing without 'expect'", where);

@@ -81,8 +81,12 @@ static size_t characters(const char *choice)
     return *choice == ' ' && n > 1 ? n - 1 : n;
 }
 
-static double choice_score(const fmi_case *c, const fmi_work *w, size_t k)
+/* Of the work that scores a choice after a prompt. */
+static double choice_score(const fmi_job *j, size_t work)
 {
+    const fmi_case *c = j->c;
+    const fmi_work *w = &j->work[work];
+    size_t k = work % c->choice_count;
     double sum = logprob_of(w);
     switch (c->normalize) {
     case FMI_PER_TOKEN:
@@ -92,7 +96,7 @@ static double choice_score(const fmi_case *c, const fmi_work *w, size_t k)
     case FMI_PER_CHARACTER:
         return sum / (double)characters(c->choice[k]);
     case FMI_LESS_ALONE:
-        return sum - logprob_of(w + c->choice_count);
+        return sum - logprob_of(&j->work[c->prompt_count * c->choice_count + k]);
     case FMI_PER_NOTHING:
         break;
     }
@@ -108,7 +112,7 @@ static fm_status judge_choice(fmi_job *j, fm_buf *output, fm_buf *detail)
     size_t rival = 0;
     fm_status rc = need_finite(j);
     for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++) {
-        double lp = choice_score(c, &j->work[k], k);
+        double lp = choice_score(j, k);
         fm_buf_printf(output, "%s\"%s\" %.3f", k ? ", " : "", c->choice[k], lp);
         if (k == c->answer) {
             own = lp;
