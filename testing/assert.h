@@ -105,9 +105,9 @@ void fmi_grade_at_least(fmi_grade *out, double score, double bound);
 typedef struct fmi_schema fmi_schema;
 fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where);
 void fmi_schema_free(fmi_schema *s);
-/* why: which keyword at which place was broken ("/a/0: type"). An error: it could not be decided
- * within the limits. */
-fm_status fmi_schema_check(const fmi_schema *s, const fm_json *v, bool *valid, char *why,
-                           size_t why_size);
+/* why: which keyword at which place was broken ("/a/0: type"). *steps: what was spent already, and
+ * what is then; 0 at first. An error: it could not be decided within the limits. */
+fm_status fmi_schema_check(const fmi_schema *s, const fm_json *v, uint32_t *steps, bool *valid,
+                           char *why, size_t why_size);
 
 #endif

@@ -53,14 +53,15 @@ static fm_status check_fields(const fmi_assertion *a, const fmi_answer *said, fm
 }
 
 /* JSON that satisfies the schema, if there is one. Keeps the first reason why not. */
-static fm_status fits_schema(const fmi_assertion *a, fm_span text, bool *fits, fmi_grade *out)
+static fm_status fits_schema(const fmi_assertion *a, fm_span text, uint32_t *steps, bool *fits,
+                             fmi_grade *out)
 {
     fm_json *got = NULL;
     char why[sizeof out->note] = "";
     fm_status rc = parsed(&got, text);
     *fits = got != NULL;
     if (rc == FM_OK && got && a->schema)
-        rc = fmi_schema_check(a->schema, got, fits, why, sizeof why);
+        rc = fmi_schema_check(a->schema, got, steps, fits, why, sizeof why);
     fm_json_free(got);
     if (!*fits && !out->note[0])
         snprintf(out->note, sizeof out->note, "%s", why);
@@ -69,8 +70,9 @@ static fm_status fits_schema(const fmi_assertion *a, fm_span text, bool *fits, f
 
 static fm_status check_whole(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out)
 {
+    uint32_t steps = 0;
     bool fits = false;
-    fm_status rc = fits_schema(a, fmi_trim(said->text), &fits, out);
+    fm_status rc = fits_schema(a, fmi_trim(said->text), &steps, &fits, out);
     fmi_set_grade(out, fits);
     return rc;
 }
@@ -102,6 +104,7 @@ static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fm
 {
     fm_span s = said->text;
     size_t looked = 0;
+    uint32_t steps = 0; /* over all that is found */
     bool fits = false;
     fm_status rc = FM_OK;
     for (size_t i = 0; rc == FM_OK && !fits && i < s.len; i++) {
@@ -112,7 +115,7 @@ static fm_status check_inside(const fmi_assertion *a, const fmi_answer *said, fm
         if (looked > SEARCH_BYTES_MAX)
             return fm_fail(FM_ELIMIT, "the search for JSON in the answer took too long");
         if (n)
-            rc = fits_schema(a, (fm_span){s.data + i, n}, &fits, out);
+            rc = fits_schema(a, (fm_span){s.data + i, n}, &steps, &fits, out);
     }
     fmi_set_grade(out, fits);
     return rc;

@@ -14,8 +14,9 @@
 
 #define DEEP_MAX 256
 #define ATTRIBUTES_MAX 64u
-#define PATHS_MAX 32u
-#define SEARCH_BYTES_MAX ((size_t)32 << 20) /* looked at inside one answer */
+#define PATHS_MAX 16u
+#define PATH_BYTES_MAX ((size_t)200)
+#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* looked at inside one answer */
 
 typedef struct name {
     const uint8_t *at;
@@ -406,6 +407,10 @@ static fm_status read_markup(fmi_assertion *a, const char *where)
     if (fm_json_count(a->value) > PATHS_MAX)
         return fm_fail(FM_ELIMIT, "%s: expect.%s: more than %u paths", where, a->type->word,
                        PATHS_MAX);
+    for (size_t i = 0; i < fm_json_count(a->value); i++)
+        if (fm_json_str(fm_json_at(a->value, i)).len > PATH_BYTES_MAX)
+            return fm_fail(FM_ELIMIT, "%s: expect.%s: a path has more than %zu bytes", where,
+                           a->type->word, PATH_BYTES_MAX);
     return fmi_want_texts(a, false, where);
 }
 

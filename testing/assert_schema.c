@@ -287,6 +287,7 @@ void fmi_schema_free(fmi_schema *s)
 fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where)
 {
     fmi_schema *s = fm_calloc(1, sizeof *s);
+    uint32_t steps = 0;
     bool valid;
     char why[8];
     *out = NULL;
@@ -296,7 +297,7 @@ fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where
     reader r = {s, where, 0};
     fm_status rc = read_schema(&r, doc);
     /* A schema that is only references to itself would never come to an end. */
-    if (rc == FM_OK && (rc = fmi_schema_check(s, NULL, &valid, why, sizeof why)) < 0)
+    if (rc == FM_OK && (rc = fmi_schema_check(s, NULL, &steps, &valid, why, sizeof why)) < 0)
         rc = fm_error_prefix(rc, "%s", where);
     if (rc < 0)
         fmi_schema_free(s);
@@ -624,11 +625,12 @@ static bool valid(check *c, const fm_json *schema, const fm_json *v)
     return ok && c->rc == FM_OK;
 }
 
-fm_status fmi_schema_check(const fmi_schema *s, const fm_json *v, bool *is_valid, char *why,
-                           size_t why_size)
+fm_status fmi_schema_check(const fmi_schema *s, const fm_json *v, uint32_t *steps, bool *is_valid,
+                           char *why, size_t why_size)
 {
-    check c = {.s = s, .why = why, .why_size = why_size};
+    check c = {.s = s, .steps = *steps, .why = why, .why_size = why_size};
     *why = '\0';
     *is_valid = valid(&c, s->doc, v);
+    *steps = c.steps;
     return c.rc;
 }

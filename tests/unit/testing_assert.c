@@ -248,9 +248,10 @@ static void schemas_are_judged_as_by_their_reference(void **state)
         tk_ok(fmi_schema_new(&s, schema, "t"));
         assert_int_equal(strlen(want), fm_json_count(values));
         for (size_t k = 0; k < fm_json_count(values); k++) {
+            uint32_t steps = 0;
             bool valid = false;
             char why[200];
-            tk_ok(fmi_schema_check(s, fm_json_at(values, k), &valid, why, sizeof why));
+            tk_ok(fmi_schema_check(s, fm_json_at(values, k), &steps, &valid, why, sizeof why));
             if (valid != (want[k] == '1')) {
                 char *a = json_text(schema), *b = json_text(fm_json_at(values, k));
                 fail_msg("%s of %s: %d (%s)", b, a, valid, why);
@@ -377,7 +378,8 @@ static void judges_are_read_strictly(void **state)
 
 /* ---- windows ---- */
 
-/* lm-eval 0.4's get_rolling_token_windows and make_disjoint_window for 1 + n tokens, by hand. */
+/* lm-eval 0.4.13's get_rolling_token_windows and make_disjoint_window for 1 + n tokens, by hand;
+ * compared by a script with those functions for 1 to 59 tokens and reaches of 1 to 19: equal. */
 static void windows_are_disjoint_with_context(void **state)
 {
     (void)state;
@@ -605,8 +607,8 @@ static void hostile_answers_and_suites_end_soon(void **state)
     for (size_t i = 0; i + 2 < text.len; i += 3)
         memcpy(text.data + i, "<a>", 3);
     expect_graded("expect: {is-xml: true}", &said, false);
-    tk_ok(graded("expect: {contains-xml: true}", &said, &g, &detail, NULL));
-    assert_false(g.holds);
+    tk_fails(graded("expect: {contains-xml: true}", &said, &g, &detail, NULL), FM_ELIMIT,
+             "too long");
     fm_buf_clear(&text);
     fm_buf_str(&text, "expect: {is-json: ");
     for (int i = 0; i < 70; i++)
