@@ -17,7 +17,7 @@ static fm_status cache_put(void *ctx, const char key[65], fm_span value)
 
 fm_result_cache suite_cache(cli *c)
 {
-    return (fm_result_cache){c, cache_get, cache_put};
+    return (fm_result_cache){.ctx = c, .get = cache_get, .put = cache_put, .open = pinned_model};
 }
 
 char *tests_note(cli *c, const fm_oid *oid)

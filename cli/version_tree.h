@@ -57,7 +57,10 @@ fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally);
 /* The last line of the note on a commit, owned; NULL where there is none. */
 char *tests_note(cli *c, const fm_oid *oid);
 
-/* Results kept in lineage. */
+/* fm_result_cache.open: the version of that full id, of its commit or its tree. FM_EINVAL: a name,
+ * with the id to write instead. */
+fm_status pinned_model(void *ctx, const char *id, fm_model **out);
+/* Results kept in lineage, and versions that suites name. */
 fm_result_cache suite_cache(cli *c);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/internal.h"
+#include "testing/assert.h"
 
 static fm_json *digest_json(fm_digest d)
 {
@@ -44,6 +44,8 @@ static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint
         rc = fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e)));
     if (rc == FM_OK)
         rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
+    if (rc == FM_OK && c->helper_count)
+        rc = fm_json_set(o, "judge", fm_json_new_int(FMI_JUDGE_VERSION));
     if (rc == FM_OK && seed_shift && fmi_case_samples(c))
         rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
     if (rc == FM_OK)
@@ -108,6 +110,8 @@ fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r)
         rc = fm_json_set(o, "score", fm_json_new_real(r->score));
     if (rc == FM_OK && !isnan(r->numbers.nll))
         rc = fm_json_set(o, "numbers", numbers_json(&r->numbers));
+    if (rc == FM_OK && r->metrics)
+        rc = fm_json_set(o, "metrics", fm_json_ref(r->metrics));
     if (rc == FM_OK)
         rc = fm_json_write(out, o, FM_JSON_CANONICAL);
     fm_json_free(o);
@@ -136,6 +140,8 @@ fm_status fmi_result_decode(fm_case_result *out, fm_span text)
         out->score = fm_json_real(fm_json_get(o, "score"), NAN);
         out->numbers = numbers_of(fm_json_get(o, "numbers"));
         out->cached = true;
+        if (fm_json_get(o, "metrics"))
+            out->metrics = fm_json_ref(fm_json_get(o, "metrics"));
         rc = copy_text(&out->output, fm_json_get(o, "output"));
     }
     if (rc == FM_OK)

@@ -19,8 +19,18 @@ typedef enum fmi_scoring {
     FMI_SCORE_CHOICE,  /* the likeliest of several continuations must be the answer */
     FMI_SCORE_LOGPROB, /* a continuation's log-probability against a bound, or between prompts (DIR)
                         */
+    FMI_SCORE_ROLLING, /* how likely the prompt is as a text, per word, byte or token */
+    FMI_SCORE_CLASS,   /* the class that a classification version gives the prompt */
+    FMI_SCORE_EMBED,   /* how near texts are to the prompt for an embedder */
 } fmi_scoring;
-typedef enum fmi_normalize { FMI_PER_NOTHING, FMI_PER_TOKEN, FMI_PER_BYTE } fmi_normalize;
+typedef enum fmi_normalize {
+    FMI_PER_NOTHING,
+    FMI_PER_TOKEN,
+    FMI_PER_BYTE,
+    FMI_PER_CHARACTER,
+    FMI_LESS_ALONE, /* less the log-probability without the prompt */
+} fmi_normalize;
+typedef enum fmi_per { FMI_WORDS, FMI_BYTES, FMI_TOKENS } fmi_per;
 typedef enum fmi_prompt_form {
     FMI_PROMPT_TEXT,
     FMI_PROMPT_CHAT,
@@ -28,20 +38,51 @@ typedef enum fmi_prompt_form {
 } fmi_prompt_form;
 
 typedef enum fmi_assert_kind {
-    FMI_EQUALS,
-    FMI_CONTAINS,
-    FMI_STARTS_WITH,
+    FMI_TEXTS, /* value: a text or texts that the answer is like */
     FMI_REGEX,
-    FMI_ONE_OF,
     FMI_JSON,
+    FMI_RULE, /* a bound, a schema, a rubric: no text of an answer */
+    FMI_SET,  /* assertions together */
 } fmi_assert_kind;
 
-typedef struct fmi_assertion {
+struct fmi_assert_type; /* assert.h */
+struct fmi_schema;
+typedef struct fmi_assertion fmi_assertion;
+struct fmi_assertion {
     fmi_assert_kind kind;
     bool negated;
-    const fm_json *value; /* borrowed from the case */
+    const fm_json *value; /* borrowed from the case, as all texts here */
     void *regex;          /* compiled, FMI_REGEX */
-} fmi_assertion;
+    const struct fmi_assert_type *type;
+    bool ignore_case;
+    double weight;      /* 0: measured, decides nothing */
+    double threshold;   /* NaN: none */
+    double low, high;   /* of a number of the answer */
+    uint32_t n;         /* of n-grams */
+    const char *metric; /* NULL: none */
+    const char *model;  /* the id of a version that is asked about the answer; NULL: none */
+    size_t helper;      /* its place among the case's assertions that have a model */
+    struct fmi_schema *schema;
+    fmi_assertion *part; /* FMI_SET */
+    size_t part_count;
+};
+
+typedef enum fmi_filter_kind {
+    FMI_STRIP,
+    FMI_LOWERCASE,
+    FMI_TAKE_FIRST,
+    FMI_MAJORITY,
+    FMI_FILTER_REGEX,
+} fmi_filter_kind;
+typedef struct fmi_filter {
+    fmi_filter_kind kind;
+    void *regex;
+    const char *pattern, *fallback;
+    long match; /* which of them, from 0; negative: from the end */
+} fmi_filter;
+#define FMI_FILTERS_MAX 8u
+#define FMI_REPEATS_MAX 64u
+#define FMI_EMBED_FAR_MAX 16u
 
 typedef struct fmi_case {
     char *name;
@@ -60,6 +101,13 @@ typedef struct fmi_case {
     fm_sample_params sampling;
     fmi_assertion *assertion;
     size_t assertion_count;
+    double threshold; /* of the weighted score; NaN: all must hold */
+    bool graded;      /* the result has a score */
+    bool wants_logprobs;
+    size_t helper_count; /* assertions that ask another model */
+    uint32_t repeats;    /* answers to each prompt */
+    fmi_filter filter[FMI_FILTERS_MAX];
+    size_t filter_count;
     /* choice */
     const char *choice[FMI_CHOICES_MAX];
     size_t choice_count, answer;
@@ -74,6 +122,15 @@ typedef struct fmi_case {
     const fm_json *tags;    /* text by name, or NULL */
     bool against_first;   /* DIR: each prompt is compared with the first, not with the one before */
     const fm_json *pairs; /* NULL: none */
+    int greedy;           /* must the continuation be what greedy decoding says? -1: not asked */
+    /* rolling: `above` and `below` bound the perplexity */
+    fmi_per per;
+    uint32_t window; /* tokens that the model reads at once; 0: its positions */
+    /* class: `above` and `below` bound its probability */
+    const char *label;
+    /* embed: `above` and `below` bound the similarity to `near` */
+    const char *near_text, *far_text[FMI_EMBED_FAR_MAX];
+    size_t far_count;
 } fmi_case;
 
 /* A measure over the cases of a suite (measure.c). Texts are borrowed from the suite's doc. */
@@ -124,6 +181,9 @@ fm_status fmi_pairs_read(fmi_case *c, const char *where);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
 
+/* An optional number: *out stays where there is none. */
+fm_status fmi_read_number(double *out, const fm_json *obj, const char *key, const char *where);
+
 /* changes.c: what stands for the case of that name, owned (doc is consumed), or doc itself; NULL =
  * ENOMEM. override may be NULL. */
 fm_json *fmi_overridden(fm_json *doc, const fm_json *override);
@@ -148,15 +208,38 @@ typedef fm_status (*fmi_case_fn)(void *ctx, fm_json *doc);
 fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansion_room *room,
                               fmi_case_fn each, void *ctx);
 
-/* score.c: does the text satisfy the assertion? detail gets the reason when not. */
+/* assert.c: `expect` of a case. */
+fm_status fmi_expect_read(fmi_case *c, const char *where);
+void fmi_expect_release(fmi_case *c);
+/* Does the text satisfy the assertion (one that asks no other model)? detail gets the reason when
+ * not. */
+fm_status fmi_assert_check(const fmi_assertion *a, fm_span text, bool *holds, fm_buf *detail);
+/* answers.c: `filter` of a case. */
+fm_status fmi_filters_read(fmi_case *c, const char *where);
+void fmi_filters_release(fmi_case *c);
+/* scoring.c: how many of `perplexity`, `class`, `embedding` the case has; *out: which. */
+int fmi_scorings_of(const fmi_case *c, fmi_scoring *out);
+fm_status fmi_scoring_read(fmi_case *c, const char *where);
+
+/* score.c: texts, and patterns with limits. */
 fm_status fmi_pattern_compile(void **out, const char *pattern, bool ignore_case, const char *where);
 void fmi_pattern_free(void *regex);
-fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span text, bool *holds,
-                           fm_buf *detail);
+/* pattern is for the error. FM_ELIMIT: it gave up. */
+fm_status fmi_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found);
+/* The next match at or after *at, which is moved behind it; got: its first group that is not empty,
+ * or the whole where there are no groups. *found false: none. */
+fm_status fmi_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
+                           fm_span *got, bool *found);
 fm_span fmi_trim(fm_span s);
 bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
+bool fmi_text_contains(fm_span text, fm_span part, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmi_clip(fm_span s, size_t max);
+/* The code point at *at, which is moved behind it; a byte that begins none stands for itself. */
+uint32_t fmi_next_point(fm_span s, size_t *at);
+bool fmi_is_blank(uint32_t point); /* Unicode's white space, as Python's split() */
+size_t fmi_count_points(fm_span s);
+size_t fmi_count_words(fm_span s);
 
 /* report_matrix.c: what a case is counted under. */
 const char *fmi_case_kind_name(const fm_suite *s, size_t i);

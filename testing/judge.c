@@ -22,9 +22,9 @@ static fm_status need_finite(const fmi_job *j)
     return FM_OK;
 }
 
-static void compare_answers(const fmi_job *j, const fmi_work *w, size_t k, bool *ok, fm_buf *detail)
+static void compare_answers(const fmi_job *j, size_t k, bool *ok, fm_buf *detail)
 {
-    fm_span first = fm_buf_span(&w[0].gen.text), text = fm_buf_span(&w[k].gen.text);
+    fm_span first = fm_buf_span(&j->said[0].text), text = fm_buf_span(&j->said[k].text);
     fm_span said = fmi_clip(text, 200);
     if (fmi_text_equal(fmi_trim(first), fmi_trim(text), j->c->ignore_case))
         return;
@@ -34,40 +34,74 @@ static void compare_answers(const fmi_job *j, const fmi_work *w, size_t k, bool 
                       (const char *)said.data);
 }
 
-static fm_status judge_text(fmi_job *j, fm_buf *output, fm_buf *detail)
+/* The k-th prompt's answer, with all that assertions may look at. */
+static fmi_answer answer_at(const fmi_job *j, size_t k)
 {
-    const fmi_work *w = j->work;
-    fm_status rc = FM_OK;
-    bool ok = true, holds;
-    for (size_t k = 0; rc == FM_OK && k < j->count; k++) {
-        fm_span text = fm_buf_span(&w[k].gen.text);
-        if (strcmp(w[k].gen.finish, "error") == 0)
-            return fm_fail(FM_EUNSUPPORTED, "the engine gave up: %s", fm_buf_cstr(&w[k].gen.text));
-        for (size_t a = 0; rc == FM_OK && a < j->c->assertion_count; a++) {
-            rc = fmi_assert_check(&j->c->assertion[a], j->c->ignore_case, text, &holds, detail);
-            ok = ok && holds;
-        }
-        if (!j->c->pairs)
-            compare_answers(j, w, k, &ok, detail);
-    }
-    if (rc == FM_OK && j->c->pairs) {
-        rc = fmi_judge_pairs(j, output, detail, &holds);
-        ok = ok && holds;
-    }
-    fm_buf_append(output, w->gen.text.data, w->gen.text.len);
-    j->result->answer = fm_strdup(fm_buf_cstr(&w->gen.text));
-    j->result->verdict = ok ? FM_PASS : FM_FAIL;
-    return rc == FM_OK && !j->result->answer ? FM_ENOMEM : rc;
+    const fm_gen_result *gen = &j->said[k].work->gen;
+    return (fmi_answer){.text = fm_buf_span(&j->said[k].text),
+                        .finish = gen->finish,
+                        .logprobs = gen->logprobs,
+                        .tokens = gen->count,
+                        .help = j->help + k * j->c->helper_count};
 }
 
-static double choice_score(const fmi_case *c, const fmi_work *w, size_t k)
+/* Of several answers the worst counts. */
+static fm_status judge_text(fmi_job *j, fm_buf *output, fm_buf *detail)
 {
+    const fmi_case *c = j->c;
+    const fm_buf *raw = &j->said[0].work->gen.text;
+    fmi_metrics metrics = {.count = 0};
+    double score = 1;
+    fm_status rc = FM_OK;
+    bool ok = true;
+    for (size_t k = 0; rc == FM_OK && k < c->prompt_count; k++) {
+        fmi_answer said = answer_at(j, k);
+        fmi_grade g;
+        rc = fmi_expect_grade(c, &said, &g, detail, &metrics);
+        ok = ok && g.holds;
+        score = FM_MIN(score, g.score);
+        if (rc == FM_OK && c->kind == FMI_INV && !c->pairs)
+            compare_answers(j, k, &ok, detail);
+    }
+    if (rc == FM_OK && c->pairs) {
+        bool hold;
+        rc = fmi_judge_pairs(j, output, detail, &hold);
+        ok = ok && hold;
+    }
+    fm_buf_append(output, raw->data, raw->len);
+    if (c->graded)
+        j->result->score = score;
+    j->result->metrics = fmi_metrics_json(&metrics);
+    j->result->answer = fm_strdup(fm_buf_cstr(&j->said[0].text));
+    j->result->verdict = ok ? FM_PASS : FM_FAIL;
+    if (rc == FM_OK && (!j->result->answer || (metrics.count && !j->result->metrics)))
+        rc = FM_ENOMEM;
+    return rc;
+}
+
+/* The blank between prompt and choice is none of the choice's. */
+static size_t characters(const char *choice)
+{
+    size_t n = fmi_count_points(fm_span_str(choice));
+    return *choice == ' ' && n > 1 ? n - 1 : n;
+}
+
+/* Of the work that scores a choice after a prompt. */
+static double choice_score(const fmi_job *j, size_t work)
+{
+    const fmi_case *c = j->c;
+    const fmi_work *w = &j->work[work];
+    size_t k = work % c->choice_count;
     double sum = logprob_of(w);
     switch (c->normalize) {
     case FMI_PER_TOKEN:
         return sum / (double)(w->ids.count - w->prompt_len);
     case FMI_PER_BYTE:
         return sum / (double)strlen(c->choice[k]);
+    case FMI_PER_CHARACTER:
+        return sum / (double)characters(c->choice[k]);
+    case FMI_LESS_ALONE:
+        return sum - logprob_of(&j->work[c->prompt_count * c->choice_count + k]);
     case FMI_PER_NOTHING:
         break;
     }
@@ -76,9 +110,7 @@ static double choice_score(const fmi_case *c, const fmi_work *w, size_t k)
 
 double fmi_score_of(const fmi_job *j, size_t work)
 {
-    const fmi_case *c = j->c;
-    return c->scoring == FMI_SCORE_CHOICE ? choice_score(c, &j->work[work], work % c->choice_count)
-                                          : logprob_of(&j->work[work]);
+    return j->c->scoring == FMI_SCORE_CHOICE ? choice_score(j, work) : logprob_of(&j->work[work]);
 }
 
 /* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
@@ -90,7 +122,7 @@ static fm_status judge_choice(fmi_job *j, fm_buf *output, fm_buf *detail)
     size_t rival = 0;
     fm_status rc = need_finite(j);
     for (size_t k = 0; rc == FM_OK && k < c->choice_count; k++) {
-        double lp = choice_score(c, &j->work[k], k);
+        double lp = choice_score(j, k);
         fm_buf_printf(output, "%s\"%s\" %.3f", k ? ", " : "", c->choice[k], lp);
         if (k == c->answer) {
             own = lp;
@@ -118,6 +150,13 @@ static bool moves_as_wanted(const fmi_case *c, double from, double to)
     if (c->kind == FMI_INV)
         return fabs(to - from) <= c->margin;
     return by > 0 && by >= c->margin;
+}
+
+/* Did the greedy answer to the prompt turn out to be the continuation, token by token? */
+static bool is_greedy(const fmi_work *w)
+{
+    size_t n = w->ids.count - w->prompt_len;
+    return w->gen.count == n && memcmp(w->gen.tokens, w->ids.id + w->prompt_len, n * 4) == 0;
 }
 
 static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
@@ -149,6 +188,10 @@ static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
         ok = false;
         fm_buf_printf(detail, "log-probability %.3f is not below %g", first, c->below);
     }
+    if (c->greedy >= 0 && is_greedy(w) != (c->greedy > 0)) {
+        ok = false;
+        fm_buf_printf(detail, "greedy decoding %s it", c->greedy ? "does not say" : "says");
+    }
     j->result->score = first;
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
     j->result->answer = fm_strdup(c->continuation);
@@ -171,6 +214,15 @@ fm_status fmi_judge(fmi_job *j)
         break;
     case FMI_SCORE_LOGPROB:
         rc = pairs ? fmi_judge_pairs(j, &output, &detail, &ok) : judge_logprob(j, &output, &detail);
+        break;
+    case FMI_SCORE_ROLLING:
+        rc = fmi_judge_rolling(j, &output, &detail);
+        break;
+    case FMI_SCORE_CLASS:
+        rc = fmi_judge_class(j, &output, &detail);
+        break;
+    case FMI_SCORE_EMBED:
+        rc = fmi_judge_embed(j, &output, &detail);
         break;
     }
     if (rc == FM_OK)

@@ -45,6 +45,8 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
         rc = set_or_free(rc, o, "detail", fm_json_new_str(r->detail));
     if (!isnan(r->score))
         rc = set_or_free(rc, o, "score", fm_json_new_real(r->score));
+    if (r->metrics)
+        rc = set_or_free(rc, o, "metrics", fm_json_ref(r->metrics));
     rc = set_or_free(rc, o, "cached", fm_json_new_bool(r->cached));
     if (r->waived)
         rc = set_or_free(rc, o, "waived", waiver_json(fm_suite_waiver(s, r->at)));

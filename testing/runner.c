@@ -17,11 +17,14 @@ typedef struct runner {
     size_t jobs;
     fmi_work *work;
     size_t works;
+    fmi_helpers *helpers;
 } runner;
 
-static fm_status case_error(fmi_job *j)
+fm_status fmi_case_error(fmi_job *j)
 {
     fm_free(j->result->detail);
+    fm_json_free(j->result->metrics);
+    j->result->metrics = NULL;
     j->broken = true;
     j->result->verdict = FM_ERROR_CASE;
     j->result->detail = fm_strdup(fm_error_text());
@@ -46,53 +49,76 @@ static fm_status prepare(runner *r)
         next += j->count;
         rc = fmi_ask(j);
         if (rc < 0 && rc != FM_ENOMEM)
-            rc = case_error(j);
+            rc = fmi_case_error(j);
     }
     return rc;
 }
 
 #define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
 
-/* to[i]: the work that request i is for. */
-static fm_status generate_all(runner *r, const fm_gen_request *req, fmi_work *const *to, size_t n)
+fm_status fmi_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
+                           size_t n)
 {
     fm_gen_result *out = fm_calloc(FM_MIN(n, (size_t)GENERATIONS_AT_ONCE), sizeof *out);
     fm_status rc = out ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i += GENERATIONS_AT_ONCE) {
         size_t some = FM_MIN(n - i, (size_t)GENERATIONS_AT_ONCE);
-        rc = fm_generate(r->engine, req + i, some, out);
-        for (size_t k = 0; rc == FM_OK && k < some; k++)
-            to[i + k]->gen = out[k];
+        rc = fm_generate(e, req + i, some, out);
+        for (size_t k = 0; rc == FM_OK && k < some; k++) {
+            fm_gen_result_release(to[i + k]);
+            *to[i + k] = out[k];
+        }
     }
     fm_free(out);
     return rc;
 }
 
+/* The answer to a prompt, or what greedy decoding says where a continuation is asked to be it. */
+static fm_gen_request generation(const fmi_job *j, size_t k)
+{
+    const fmi_case *c = j->c;
+    const fmi_work *w = &j->work[k];
+    fm_gen_request q = {.model = j->model, .prompt = w->ids.id, .prompt_len = w->prompt_len};
+    if (c->scoring != FMI_SCORE_TEXT) {
+        q.max_new = (uint32_t)(w->ids.count - w->prompt_len);
+        q.ignore_eos = true;
+        fm_sample_defaults(&q.sampling);
+        return q;
+    }
+    q.max_new = c->max_tokens;
+    q.sampling = c->sampling;
+    q.stop = c->stop;
+    q.stop_count = c->stop_count;
+    q.want_logprobs = c->wants_logprobs;
+    if (fmi_case_samples(c))
+        q.sampling.seed += j->seed_shift + k % c->repeats;
+    return q;
+}
+
 static fm_status run_generations(runner *r)
 {
     fm_gen_request *req = fm_calloc(r->works, sizeof *req);
-    fmi_work **to = fm_calloc(r->works, sizeof *to);
+    fm_gen_result **to = fm_calloc(r->works, sizeof *to);
     size_t n = 0;
     fm_status rc = req && to ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         const fmi_job *j = &r->job[i];
-        for (size_t k = 0; k < j->count && !j->broken && j->c->scoring == FMI_SCORE_TEXT; k++) {
-            fmi_work *w = &j->work[k];
-            to[n] = w;
-            req[n] = (fm_gen_request){.model = j->model,
-                                      .prompt = w->ids.id,
-                                      .prompt_len = w->ids.count,
-                                      .max_new = j->c->max_tokens,
-                                      .sampling = j->c->sampling,
-                                      .stop = j->c->stop,
-                                      .stop_count = j->c->stop_count};
-            if (fmi_case_samples(j->c))
-                req[n].sampling.seed += j->seed_shift;
-            n++;
+        bool generates = j->c->scoring == FMI_SCORE_TEXT || j->c->greedy >= 0;
+        for (size_t k = 0; k < j->count && !j->broken && generates; k++) {
+            req[n] = generation(j, k);
+            to[n++] = &j->work[k].gen;
         }
     }
     if (rc == FM_OK)
-        rc = generate_all(r, req, to, n);
+        rc = fmi_generate_all(r->engine, req, to, n);
+    for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
+        fmi_job *j = &r->job[i];
+        if (j->broken || j->c->scoring != FMI_SCORE_TEXT)
+            continue;
+        rc = fmi_answers(j);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(j);
+    }
     fm_free(req);
     fm_free(to);
     return rc;
@@ -106,7 +132,8 @@ static fm_status run_scorings(runner *r)
         return FM_ENOMEM;
     for (size_t i = 0; i < r->jobs; i++) {
         const fmi_job *j = &r->job[i];
-        for (size_t k = 0; k < j->count && !j->broken && j->c->scoring != FMI_SCORE_TEXT; k++) {
+        bool scores = j->c->scoring == FMI_SCORE_CHOICE || j->c->scoring == FMI_SCORE_LOGPROB;
+        for (size_t k = 0; k < j->count && !j->broken && scores; k++) {
             const fmi_work *w = &j->work[k];
             req[n++] = (fm_score_request){j->model, w->ids.id, w->ids.count, w->logprobs};
         }
@@ -123,6 +150,11 @@ static void runner_release(runner *r)
         fm_free(r->work[i].logprobs);
         fm_gen_result_release(&r->work[i].gen);
     }
+    for (size_t i = 0; i < r->jobs; i++) {
+        fmi_answers_release(&r->job[i]);
+        fmi_helps_release(&r->job[i]);
+    }
+    fmi_helpers_free(r->helpers);
     fm_free(r->work);
     fm_free(r->job);
 }
@@ -131,7 +163,7 @@ static void runner_release(runner *r)
 static fm_status keep(const fmi_job *j, const fm_result_cache *cache)
 {
     fm_buf text;
-    if (!cache || j->result->verdict == FM_ERROR_CASE)
+    if (!cache || !cache->put || j->result->verdict == FM_ERROR_CASE)
         return FM_OK;
     fm_buf_init(&text, 0);
     fm_status rc = fmi_result_encode(&text, j->result);
@@ -141,22 +173,27 @@ static fm_status keep(const fmi_job *j, const fm_result_cache *cache)
     return rc;
 }
 
-static fm_status run_jobs(runner *r, const fm_result_cache *cache)
+static fm_status run_jobs(runner *r, const fm_result_cache *env)
 {
     fm_status rc = prepare(r);
     if (rc == FM_OK)
         rc = run_generations(r);
     if (rc == FM_OK)
         rc = run_scorings(r);
+    if (rc == FM_OK)
+        rc = fmi_look_all(r->engine, r->job, r->jobs);
+    if (rc == FM_OK)
+        rc = fmi_help_all(&r->helpers, r->engine, env, r->job, r->jobs);
     for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
         fmi_job *j = &r->job[i];
         if (j->broken)
             continue;
         rc = fmi_judge(j);
         if (rc < 0 && rc != FM_ENOMEM)
-            rc = case_error(j); /* a regex that gave up, a score that is NaN: this case's error */
+            rc = fmi_case_error(
+                j); /* a regex that gave up, a score that is NaN: this case's error */
         if (rc == FM_OK)
-            rc = keep(j, cache);
+            rc = keep(j, env);
     }
     return rc;
 }
@@ -168,6 +205,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     const fm_suite *s = ask->suite;
     fm_buf kept;
     fmi_job *j = &r->job[r->jobs];
+    bool kept_somewhere = cache && cache->get;
     result->name = s->cases[i].name;
     result->at = i;
     result->score = NAN;
@@ -175,12 +213,12 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     result->numbers = (fm_case_numbers){NAN, NAN, NAN, NAN, NAN};
     fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
-    if (rc == FM_OK && cache)
+    if (rc == FM_OK && kept_somewhere)
         rc = cache->get(cache->ctx, &kept, j->key);
-    if (rc == FM_OK && cache)
+    if (rc == FM_OK && kept_somewhere)
         rc = fmi_result_decode(result, fm_buf_span(&kept));
     fm_buf_release(&kept);
-    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !cache)) {
+    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !kept_somewhere)) {
         fm_error_clear();
         j->c = &s->cases[i];
         j->model = ask->model;
@@ -261,6 +299,7 @@ void fm_suite_run_release(fm_suite_run *run)
         fm_free(run->result[i].output);
         fm_free(run->result[i].answer);
         fm_free(run->result[i].detail);
+        fm_json_free(run->result[i].metrics);
     }
     fm_free(run->result);
     for (size_t i = 0; run->measure && i < run->measure_count; i++)

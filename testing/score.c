@@ -1,5 +1,5 @@
-/* score.c - assertions on a text. Regular expressions by PCRE2 with match limits: a suite is a file
- * from a stranger too. */
+/* score.c - texts, and regular expressions by PCRE2 with match limits: a suite is a file from a
+ * stranger too. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -11,7 +11,6 @@
 #define MATCH_LIMIT 1000000u
 #define HEAP_LIMIT_KIB 65536u
 #define PATTERN_MAX_BYTES 8192u
-#define SHOWN_BYTES ((size_t)200) /* of an answer in a detail */
 
 fm_span fmi_trim(fm_span s)
 {
@@ -56,26 +55,61 @@ void fmi_pattern_free(void *regex)
     pcre2_code_free(regex);
 }
 
-static fm_status regex_found(const fmi_assertion *a, fm_span text, bool *found)
+/* got: the groups' beginnings and ends, where wanted. */
+static fm_status match_at(const void *regex, const char *pattern, fm_span text, size_t from,
+                          uint32_t limit, pcre2_match_data *data, int *n)
 {
     pcre2_match_context *ctx = pcre2_match_context_create(NULL);
-    pcre2_match_data *data = pcre2_match_data_create_from_pattern(a->regex, NULL);
-    int n = PCRE2_ERROR_NOMEMORY;
+    *n = PCRE2_ERROR_NOMEMORY;
     if (ctx && data) {
-        pcre2_set_match_limit(ctx, MATCH_LIMIT);
+        pcre2_set_match_limit(ctx, limit);
         pcre2_set_heap_limit(ctx, HEAP_LIMIT_KIB);
-        n = pcre2_match(a->regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, 0, 0, data,
-                        ctx);
+        *n = pcre2_match(regex, text.data ? text.data : (PCRE2_SPTR) "", text.len, from, 0, data,
+                         ctx);
     }
-    pcre2_match_data_free(data);
     pcre2_match_context_free(ctx);
-    *found = n >= 0;
-    if (n >= 0 || n == PCRE2_ERROR_NOMATCH)
+    if (*n >= 0 || *n == PCRE2_ERROR_NOMATCH)
         return FM_OK;
-    return n == PCRE2_ERROR_NOMEMORY
+    return *n == PCRE2_ERROR_NOMEMORY
                ? FM_ENOMEM
                : fm_fail(FM_ELIMIT, "regex '%.100s' gave up on the answer (PCRE2 error %d)",
-                         fm_json_cstr(a->value, ""), n);
+                         pattern, *n);
+}
+
+fm_status fmi_pattern_found(const void *regex, const char *pattern, fm_span text, bool *found)
+{
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
+    int n;
+    fm_status rc = match_at(regex, pattern, text, 0, MATCH_LIMIT, data, &n);
+    pcre2_match_data_free(data);
+    *found = n >= 0;
+    return rc;
+}
+
+fm_status fmi_pattern_next(const void *regex, const char *pattern, fm_span text, size_t *at,
+                           fm_span *got, bool *found)
+{
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(regex, NULL);
+    int n = -1;
+    *found = false;
+    fm_status rc =
+        *at > text.len ? FM_OK : match_at(regex, pattern, text, *at, MATCH_LIMIT / 10, data, &n);
+    if (rc == FM_OK && n > 0) {
+        const PCRE2_SIZE *span = pcre2_get_ovector_pointer(data);
+        size_t groups = pcre2_get_ovector_count(data), g = groups > 1 ? 1 : 0;
+        while (g && g + 1 < (size_t)n &&
+               (span[2 * g] == PCRE2_UNSET || span[2 * g] == span[2 * g + 1]))
+            g++;
+        bool has = g < (size_t)n && span[2 * g] != PCRE2_UNSET;
+        *got = has ? fm_span_of(text.data + span[2 * g], span[2 * g + 1] - span[2 * g])
+                   : (fm_span){(const uint8_t *)"", 0};
+        *at = span[1];
+        if (span[1] == span[0])
+            fmi_next_point(text, at);
+        *found = true;
+    }
+    pcre2_match_data_free(data);
+    return rc;
 }
 
 static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t n, bool ignore_case)
@@ -98,7 +132,7 @@ bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case)
     return a.len == b.len && bytes_equal(a.data, b.data, a.len, ignore_case);
 }
 
-static bool span_contains(fm_span text, fm_span part, bool ignore_case)
+bool fmi_text_contains(fm_span text, fm_span part, bool ignore_case)
 {
     for (size_t i = 0; i + part.len <= text.len; i++)
         if (bytes_equal(text.data + i, part.data, part.len, ignore_case))
@@ -106,73 +140,51 @@ static bool span_contains(fm_span text, fm_span part, bool ignore_case)
     return false;
 }
 
-/* json: true = any JSON value; a mapping: an object that has these fields with these values. */
-static fm_status json_fits(bool *out, fm_span text, const fm_json *want)
+/* ---- code points and words ---- */
+
+uint32_t fmi_next_point(fm_span s, size_t *at)
 {
-    fm_json *got = NULL;
-    fm_status rc = fm_json_parse(&got, text, "answer");
-    if (rc == FM_ENOMEM)
-        return rc;
-    *out = false;
-    if (rc < 0) {
-        fm_error_clear();
-        return FM_OK;
+    if (*at >= s.len) {
+        ++*at;
+        return 0;
     }
-    bool fits = !fm_json_is(want, FM_JSON_OBJECT) || fm_json_is(got, FM_JSON_OBJECT);
-    for (void *it = fm_json_iter(want); fits && it; it = fm_json_next(want, it))
-        fits = fm_json_equal(fm_json_get(got, fm_json_iter_key(it)), fm_json_iter_value(it));
-    fm_json_free(got);
-    *out = fits;
-    return FM_OK;
+    const uint8_t *p = s.data + *at;
+    size_t more = *p >= 0xF0 ? 3 : *p >= 0xE0 ? 2 : *p >= 0xC0 ? 1 : 0, left = s.len - *at;
+    uint32_t point = *p & (more == 3 ? 0x07u : more == 2 ? 0x0Fu : more == 1 ? 0x1Fu : 0xFFu);
+    for (size_t i = 1; i <= more; i++) {
+        if (i >= left || (p[i] & 0xC0) != 0x80) {
+            ++*at;
+            return *p;
+        }
+        point = point << 6 | (p[i] & 0x3Fu);
+    }
+    *at += more + 1;
+    return point;
 }
 
-static bool any_equal(const fm_json *list, fm_span text, bool ignore_case)
+bool fmi_is_blank(uint32_t c)
 {
-    for (size_t i = 0; i < fm_json_count(list); i++)
-        if (fmi_text_equal(fmi_trim(fm_json_str(fm_json_at(list, i))), text, ignore_case))
-            return true;
-    return false;
+    return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+           c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
+           c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-fm_status fmi_assert_check(const fmi_assertion *a, bool ignore_case, fm_span text, bool *holds,
-                           fm_buf *detail)
+size_t fmi_count_points(fm_span s)
 {
-    static const char *const word[] = {"equals", "contains", "starts-with",
-                                       "regex",  "one-of",   "json"};
-    fm_span want = fm_json_str(a->value), trimmed = fmi_trim(text);
-    bool is = false;
-    fm_status rc = FM_OK;
-    switch (a->kind) {
-    case FMI_EQUALS:
-        is = fmi_text_equal(trimmed, fmi_trim(want), ignore_case);
-        break;
-    case FMI_CONTAINS:
-        is = span_contains(text, want, ignore_case);
-        break;
-    case FMI_STARTS_WITH:
-        while (want.len && isspace(want.data[0])) /* the answer's are trimmed too */
-            want = (fm_span){want.data + 1, want.len - 1};
-        is = trimmed.len >= want.len && bytes_equal(trimmed.data, want.data, want.len, ignore_case);
-        break;
-    case FMI_REGEX:
-        rc = regex_found(a, text, &is);
-        break;
-    case FMI_ONE_OF:
-        is = any_equal(a->value, trimmed, ignore_case);
-        break;
-    case FMI_JSON:
-        rc = json_fits(&is, trimmed, a->value);
-        break;
+    size_t n = 0;
+    for (size_t at = 0; at < s.len; n++)
+        fmi_next_point(s, &at);
+    return n;
+}
+
+size_t fmi_count_words(fm_span s)
+{
+    size_t n = 0;
+    bool inside = false;
+    for (size_t at = 0; at < s.len;) {
+        bool blank = fmi_is_blank(fmi_next_point(s, &at));
+        n += !blank && !inside;
+        inside = !blank;
     }
-    *holds = is != a->negated;
-    if (rc == FM_OK && !*holds && detail->len == 0) {
-        fm_buf shown;
-        fm_span said = fmi_clip(text, SHOWN_BYTES);
-        fm_buf_init(&shown, 0);
-        rc = fm_json_write(&shown, a->value, FM_JSON_COMPACT);
-        fm_buf_printf(detail, "expected %s%s %s, got \"%.*s\"", a->negated ? "not-" : "",
-                      word[a->kind], fm_buf_cstr(&shown), (int)said.len, (const char *)said.data);
-        fm_buf_release(&shown);
-    }
-    return rc;
+    return n;
 }

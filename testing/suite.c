@@ -303,5 +303,7 @@ fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
         rc = text(ctx, fm_span_str(c->choice[c->answer]));
     if (rc == FM_OK && c->continuation)
         rc = text(ctx, fm_span_str(c->continuation));
+    if (rc == FM_OK && c->near_text)
+        rc = text(ctx, fm_span_str(c->near_text));
     return rc;
 }

@@ -91,7 +91,7 @@ static fm_status need_prompts(fmi_case *c, const char *where)
     return FM_OK;
 }
 
-static fm_status read_number(double *out, const fm_json *obj, const char *key, const char *where)
+fm_status fmi_read_number(double *out, const fm_json *obj, const char *key, const char *where)
 {
     const fm_json *v = fm_json_get(obj, key);
     if (!v)
@@ -105,7 +105,7 @@ static fm_status read_number(double *out, const fm_json *obj, const char *key, c
 static fm_status read_whole(double *out, const fm_json *obj, const char *key, double low,
                             double high, const char *where)
 {
-    fm_status rc = read_number(out, obj, key, where);
+    fm_status rc = fmi_read_number(out, obj, key, where);
     if (rc == FM_OK && !(*out >= low && *out <= high && floor(*out) == *out))
         rc = fm_fail(FM_EINVAL, "%s: generate.%s wants a whole number, %.0f to %.0f", where, key,
                      low, high);
@@ -135,11 +135,12 @@ static fm_status read_stops(fmi_case *c, const fm_json *stop, const char *where)
 static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
 {
     static const char *const known[] = {"max-tokens", "stop", "temperature",        "top-p",
-                                        "top-k",      "seed", "repetition-penalty", NULL};
+                                        "top-k",      "seed", "repetition-penalty", "until",
+                                        "repeats",    NULL};
     fm_sample_params *p = &c->sampling;
     double max_tokens = c->max_tokens, temperature = (double)p->temperature,
            top_p = (double)p->top_p, top_k = p->top_k, seed = (double)p->seed,
-           penalty = (double)p->repetition_penalty;
+           penalty = (double)p->repetition_penalty, repeats = c->repeats;
     if (!g)
         return FM_OK;
     fm_status rc = fm_json_is(g, FM_JSON_OBJECT)
@@ -148,17 +149,23 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
     if (rc == FM_OK)
         rc = read_whole(&max_tokens, g, "max-tokens", 1, MAX_TOKENS_LIMIT, where);
     if (rc == FM_OK)
-        rc = read_number(&temperature, g, "temperature", where);
+        rc = fmi_read_number(&temperature, g, "temperature", where);
     if (rc == FM_OK)
-        rc = read_number(&top_p, g, "top-p", where);
+        rc = fmi_read_number(&top_p, g, "top-p", where);
     if (rc == FM_OK)
         rc = read_whole(&top_k, g, "top-k", 0, 1e6, where);
     if (rc == FM_OK)
         rc = read_whole(&seed, g, "seed", 0, SEED_LIMIT, where);
     if (rc == FM_OK)
-        rc = read_number(&penalty, g, "repetition-penalty", where);
+        rc = fmi_read_number(&penalty, g, "repetition-penalty", where);
+    if (rc == FM_OK)
+        rc = read_whole(&repeats, g, "repeats", 1, FMI_REPEATS_MAX, where);
+    if (rc == FM_OK && fm_json_get(g, "until") && fm_json_get(g, "stop"))
+        rc =
+            fm_fail(FM_EINVAL, "%s: generate: 'until' is another word for 'stop': give one", where);
     if (rc < 0)
         return rc;
+    c->repeats = (uint32_t)repeats;
     c->max_tokens = (uint32_t)max_tokens;
     p->temperature = (float)FM_MIN(temperature, 1e30);
     p->top_p = (float)FM_MIN(top_p, 1e30);
@@ -168,108 +175,15 @@ static fm_status read_generate(fmi_case *c, const fm_json *g, const char *where)
     rc = fm_sample_check(p);
     if (rc < 0)
         return fm_error_prefix(rc, "%s: generate", where);
-    return fm_json_get(g, "stop") ? read_stops(c, fm_json_get(g, "stop"), where) : FM_OK;
+    const fm_json *stop = fm_json_get(g, fm_json_get(g, "until") ? "until" : "stop");
+    return stop ? read_stops(c, stop, where) : FM_OK;
 }
 
 fm_status fmi_check_generate(const fm_json *g, const char *where)
 {
-    fmi_case c = {.max_tokens = 1};
+    fmi_case c = {.max_tokens = 1, .repeats = 1};
     fm_sample_defaults(&c.sampling);
     return read_generate(&c, g, where);
-}
-
-static const struct {
-    const char *word;
-    fmi_assert_kind kind;
-    bool negated;
-} assert_words[] = {
-    {"equals", FMI_EQUALS, false},
-    {"not-equals", FMI_EQUALS, true},
-    {"contains", FMI_CONTAINS, false},
-    {"not-contains", FMI_CONTAINS, true},
-    {"starts-with", FMI_STARTS_WITH, false},
-    {"not-starts-with", FMI_STARTS_WITH, true},
-    {"regex", FMI_REGEX, false},
-    {"not-regex", FMI_REGEX, true},
-    {"one-of", FMI_ONE_OF, false},
-    {"not-one-of", FMI_ONE_OF, true},
-    {"json", FMI_JSON, false},
-    {"not-json", FMI_JSON, true},
-};
-
-/* The value fits the assertion, and the assertion can both hold and not hold. */
-static fm_status check_expected(const fmi_case *c, fmi_assertion *a, const char *word,
-                                const char *where)
-{
-    const fm_json *v = a->value;
-    bool text = fm_json_is(v, FM_JSON_STRING), list = fm_json_is(v, FM_JSON_ARRAY);
-    switch (a->kind) {
-    case FMI_JSON:
-        if (!fm_json_is(v, FM_JSON_OBJECT) && !fm_json_bool(v, false))
-            return fm_fail(FM_EINVAL, "%s: expect.%s wants true or a mapping of fields", where,
-                           word);
-        return FM_OK;
-    case FMI_ONE_OF:
-        for (size_t i = 0; list && i < fm_json_count(v); i++)
-            list = fm_json_is(fm_json_at(v, i), FM_JSON_STRING);
-        if (!list || !fm_json_count(v))
-            return fm_fail(FM_EINVAL, "%s: expect.%s wants a list of strings (quote numbers)",
-                           where, word);
-        return FM_OK;
-    case FMI_EQUALS:
-    case FMI_CONTAINS:
-    case FMI_STARTS_WITH:
-    case FMI_REGEX:
-        break;
-    }
-    if (!text)
-        return fm_fail(FM_EINVAL, "%s: expect.%s wants a string (quote numbers)", where, word);
-    if (a->kind != FMI_EQUALS && !fmi_trim(fm_json_str(v)).len)
-        return fm_fail(FM_EINVAL, "%s: expect.%s is empty: every answer would do", where, word);
-    if (a->kind != FMI_REGEX)
-        return FM_OK;
-    return fmi_pattern_compile(&a->regex, fm_json_cstr(v, ""), c->ignore_case, where);
-}
-
-static fm_status read_assertion(fmi_case *c, const char *word, const fm_json *value,
-                                const char *where)
-{
-    size_t i = 0;
-    while (i < FM_ARRAY_LEN(assert_words) && strcmp(assert_words[i].word, word) != 0)
-        i++;
-    if (i == FM_ARRAY_LEN(assert_words))
-        return fm_fail(FM_EINVAL,
-                       "%s: expect: unknown assertion '%s' (equals, contains, "
-                       "starts-with, regex, one-of, json, each also with not-)",
-                       where, word);
-    fmi_assertion *all = fm_realloc(c->assertion, (c->assertion_count + 1) * sizeof *all);
-    if (!all)
-        return FM_ENOMEM;
-    c->assertion = all;
-    fmi_assertion *a = &all[c->assertion_count++];
-    *a = (fmi_assertion){assert_words[i].kind, assert_words[i].negated, value, NULL};
-    return check_expected(c, a, word, where);
-}
-
-static fm_status read_expect(fmi_case *c, const char *where)
-{
-    const fm_json *expect = fm_json_get(c->doc, "expect");
-    bool list = fm_json_is(expect, FM_JSON_ARRAY);
-    fm_status rc = FM_OK;
-    for (size_t i = 0; rc == FM_OK && i < (list ? fm_json_count(expect) : 1); i++) {
-        const fm_json *one = list ? fm_json_at(expect, i) : expect;
-        if (one && !fm_json_is(one, FM_JSON_OBJECT))
-            return fm_fail(FM_EINVAL, "%s: 'expect' wants assertions like {contains: text}", where);
-        for (void *it = fm_json_iter(one); rc == FM_OK && it; it = fm_json_next(one, it))
-            rc = read_assertion(c, fm_json_iter_key(it), fm_json_iter_value(it), where);
-    }
-    if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
-        rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
-                     expect ? "empty" : "missing");
-    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
-        rc = fm_fail(FM_EINVAL,
-                     "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
-    return rc;
 }
 
 static fm_status read_choices(fmi_case *c, const char *where)
@@ -303,9 +217,14 @@ static fm_status read_choices(fmi_case *c, const char *where)
         c->normalize = FMI_PER_TOKEN;
     else if (strcmp(normalize, "bytes") == 0)
         c->normalize = FMI_PER_BYTE;
+    else if (strcmp(normalize, "characters") == 0)
+        c->normalize = FMI_PER_CHARACTER;
+    else if (strcmp(normalize, "mutual-info") == 0)
+        c->normalize = FMI_LESS_ALONE;
     else if (strcmp(normalize, "none") != 0)
-        return fm_fail(FM_EINVAL, "%s: normalize '%s' is not none, tokens or bytes", where,
-                       normalize);
+        return fm_fail(FM_EINVAL,
+                       "%s: normalize '%s' is not none, tokens, bytes, characters or mutual-info",
+                       where, normalize);
     return FM_OK;
 }
 
@@ -315,11 +234,11 @@ static fm_status read_logprob(fmi_case *c, const char *where)
     c->continuation = fm_json_cstr(fm_json_get(c->doc, "continuation"), "");
     if (!*c->continuation)
         return fm_fail(FM_EINVAL, "%s: 'continuation' must be a non-empty string", where);
-    fm_status rc = read_number(&c->above, c->doc, "logprob-above", where);
+    fm_status rc = fmi_read_number(&c->above, c->doc, "logprob-above", where);
     if (rc == FM_OK)
-        rc = read_number(&c->below, c->doc, "logprob-below", where);
+        rc = fmi_read_number(&c->below, c->doc, "logprob-below", where);
     if (rc == FM_OK)
-        rc = read_number(&c->margin, c->doc, "margin", where);
+        rc = fmi_read_number(&c->margin, c->doc, "margin", where);
     if (rc == FM_OK && c->margin < 0)
         rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (rc < 0)
@@ -336,7 +255,11 @@ static fm_status read_logprob(fmi_case *c, const char *where)
         return fm_json_get(c->doc, "margin")
                    ? FM_OK
                    : fm_fail(FM_EINVAL, "%s: INV with a continuation wants 'margin'", where);
-    if (isnan(c->above) && isnan(c->below))
+    const fm_json *greedy = fm_json_get(c->doc, "greedy");
+    if (greedy && !fm_json_is(greedy, FM_JSON_BOOL))
+        return fm_fail(FM_EINVAL, "%s: 'greedy' must be true or false", where);
+    c->greedy = greedy ? fm_json_bool(greedy, false) : -1;
+    if (isnan(c->above) && isnan(c->below) && !greedy)
         return fm_fail(FM_EINVAL, "%s: want 'logprob-above' or 'logprob-below'", where);
     if (c->above >= c->below)
         return fm_fail(FM_EINVAL, "%s: nothing is above 'logprob-above' and below 'logprob-below'",
@@ -348,7 +271,7 @@ static fm_status read_logprob(fmi_case *c, const char *where)
  * its writer believes that it tests something. */
 static fm_status check_meaning(const fmi_case *c, const char *where)
 {
-    enum { TEXT = 1, CHOICE = 2, BOUND = 4, INV = 8, DIR = 16 };
+    enum { TEXT = 1, CHOICE = 2, BOUND = 4, INV = 8, DIR = 16, CLASS = 32, OTHER = 64 };
     static const struct {
         const char *key;
         int with;
@@ -356,16 +279,23 @@ static fm_status check_meaning(const fmi_case *c, const char *where)
     } rule[] = {
         {"generate", TEXT, "'expect'"},
         {"ignore-case", TEXT, "'expect'"},
+        {"filter", TEXT, "'expect'"},
+        {"threshold", TEXT, "'expect'"},
+        {"greedy", BOUND, "'continuation' and kind MFT"},
+        {"probability-above", CLASS, "'class' and kind MFT"},
+        {"probability-below", CLASS, "'class' and kind MFT"},
         {"answer", CHOICE, "'choices'"},
         {"normalize", CHOICE, "'choices'"},
         {"logprob-above", BOUND, "'continuation' and kind MFT"},
         {"logprob-below", BOUND, "'continuation' and kind MFT"},
-        {"margin", INV | DIR, "'continuation' and kind INV or DIR"},
-        {"direction", DIR, "'continuation' and kind DIR"},
+        {"margin", INV | DIR, "'continuation' or 'class' and kind INV or DIR"},
+        {"direction", DIR, "'continuation' or 'class' and kind DIR"},
     };
-    int is = c->scoring == FMI_SCORE_CHOICE ? CHOICE : TEXT;
+    int is = c->scoring == FMI_SCORE_CHOICE ? CHOICE : c->scoring == FMI_SCORE_TEXT ? TEXT : OTHER;
     if (c->scoring == FMI_SCORE_LOGPROB)
         is = c->kind == FMI_MFT ? BOUND : c->kind == FMI_INV ? INV : DIR;
+    if (c->scoring == FMI_SCORE_CLASS)
+        is = c->kind == FMI_MFT ? CLASS : c->kind == FMI_INV ? INV : DIR;
     for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++)
         if (fm_json_get(c->doc, rule[i].key) && !(rule[i].with & is))
             return fm_fail(FM_EINVAL, "%s: '%s' says nothing here: it goes with %s", where,
@@ -378,10 +308,16 @@ static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *
     bool expect = fm_json_get(c->doc, "expect") != NULL;
     bool choices = fm_json_get(c->doc, "choices") != NULL;
     bool continuation = fm_json_get(c->doc, "continuation") != NULL;
-    if (expect + choices + continuation > 1)
-        return fm_fail(FM_EINVAL, "%s: want one of 'expect', 'choices', 'continuation'", where);
     c->scoring = choices ? FMI_SCORE_CHOICE : continuation ? FMI_SCORE_LOGPROB : FMI_SCORE_TEXT;
+    int others = fmi_scorings_of(c, &c->scoring);
+    if (expect + choices + continuation + others > 1)
+        return fm_fail(FM_EINVAL,
+                       "%s: want one of 'expect', 'choices', 'continuation', 'perplexity', "
+                       "'class', 'embedding'",
+                       where);
     fm_status rc = check_meaning(c, where);
+    if (rc == FM_OK && others)
+        return fmi_scoring_read(c, where);
     if (rc == FM_OK && choices)
         return read_choices(c, where);
     if (rc == FM_OK && continuation)
@@ -390,7 +326,9 @@ static fm_status read_scoring(fmi_case *c, const fm_json *defaults, const char *
         rc = read_generate(c, defaults, where);
     if (rc == FM_OK)
         rc = read_generate(c, fm_json_get(c->doc, "generate"), where);
-    return rc == FM_OK ? read_expect(c, where) : rc;
+    if (rc == FM_OK)
+        rc = fmi_filters_read(c, where);
+    return rc == FM_OK ? fmi_expect_read(c, where) : rc;
 }
 
 /* generate as it came out of defaults and case, so that one and the same has one digest. */
@@ -415,6 +353,8 @@ static fm_json *resolved_generate(const fmi_case *c)
         rc = fm_json_set(o, "repetition-penalty", fm_json_new_real((double)p->repetition_penalty));
     if (rc == FM_OK)
         rc = fm_json_set(o, "stop", fm_json_ref(stop));
+    if (rc == FM_OK && c->repeats > 1)
+        rc = fm_json_set(o, "repeats", fm_json_new_int(c->repeats));
     fm_json_free(stop);
     if (rc == FM_OK)
         return o;
@@ -478,15 +418,43 @@ static fm_status need_ignore_case(fmi_case *c, const char *where)
 
 fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, const char *what)
 {
-    static const char *const known[] = {
-        "name",   "kind",      "prompt",        "chat",        "messages",     "generate",
-        "expect", "choices",   "answer",        "normalize",   "continuation", "logprob-above",
-        "margin", "direction", "logprob-below", "ignore-case", "note",         "capability",
-        "tags",   "against",   "pairs",         NULL};
+    static const char *const known[] = {"name",
+                                        "kind",
+                                        "prompt",
+                                        "chat",
+                                        "messages",
+                                        "generate",
+                                        "expect",
+                                        "choices",
+                                        "answer",
+                                        "normalize",
+                                        "continuation",
+                                        "logprob-above",
+                                        "margin",
+                                        "direction",
+                                        "logprob-below",
+                                        "ignore-case",
+                                        "note",
+                                        "capability",
+                                        "tags",
+                                        "against",
+                                        "pairs",
+                                        "threshold",
+                                        "filter",
+                                        "greedy",
+                                        "perplexity",
+                                        "class",
+                                        "embedding",
+                                        "probability-above",
+                                        "probability-below",
+                                        NULL};
     char where[512];
     memset(c, 0, sizeof *c);
     c->doc = doc;
     c->max_tokens = 32;
+    c->repeats = 1;
+    c->greedy = -1;
+    c->threshold = NAN;
     c->above = c->below = NAN;
     fm_sample_defaults(&c->sampling);
     fm_status rc = need_name(c, what);
@@ -512,9 +480,8 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
 
 void fmi_case_release(fmi_case *c)
 {
-    for (size_t i = 0; i < c->assertion_count; i++)
-        fmi_pattern_free(c->assertion[i].regex);
-    fm_free(c->assertion);
+    fmi_expect_release(c);
+    fmi_filters_release(c);
     fm_free(c->name);
     fm_json_free(c->doc);
     memset(c, 0, sizeof *c);

@@ -109,7 +109,9 @@ typedef struct fm_case_result {
     char *output; /* text generated, or a one-line account of the scores; owned by the run */
     char *answer; /* what the model said: the text, or the choice it preferred; NULL = none */
     char *detail; /* why it failed: "expected contains 'Paris'"; NULL when passed */
-    double score; /* logprob or margin where the case has one, else NaN */
+    double
+        score; /* logprob, margin, weighted grade or perplexity where the case has one, else NaN */
+    fm_json *metrics; /* name to mean score in [0, 1], of assertions with `metric`; NULL = none */
     bool cached;
     bool waived; /* by its suite: shown as it came out, and counts against nothing */
     size_t at;   /* its place in the suite */
@@ -145,11 +147,17 @@ bool fm_suite_measures_hold(const fm_suite_run *run);
 /* [{"name", "value", "low", "high", "count", "verdict", "detail"}], owned; NULL = ENOMEM. */
 fm_json *fm_suite_measures_json(const fm_suite_run *run);
 
-/* Where results are kept, wired by the cli to lineage; may be NULL. get: FM_ENOTFOUND = run it. */
+/* What a run leans on outside of it, wired by the cli to lineage; may be NULL. */
 typedef struct fm_result_cache {
     void *ctx;
+    /* Where results are kept. FM_ENOTFOUND = run it. Both may be NULL: nowhere. */
     fm_status (*get)(void *ctx, fm_buf *out, const char key[65]);
     fm_status (*put)(void *ctx, const char key[65], fm_span value);
+    /* May be NULL: a version that a case names by its full id, for assertions that ask a judge, an
+     * embedder or a classifier, on the engine of the run, which closes it. The id is in the digest
+     * of the case, so it must name content for ever: what moves (a branch) is refused, saying the
+     * id. */
+    fm_status (*open)(void *ctx, const char *id, fm_model **out);
 } fm_result_cache;
 
 /* Runs suites on models, all of them in one batch: children of a stem pay its products once. The

@@ -1,8 +1,9 @@
 /* Each allocation of parsing a suite fails in turn, once and for ever after: FM_ENOMEM or the whole
  * suite, never a part of it; leaks are for the address sanitizer to find. */
 #include <math.h>
+#include <string.h>
 
-#include "testing/internal.h"
+#include "testing/assert.h"
 #include "tests/testkit.h"
 
 #define MAX_ALLOCS 100000
@@ -13,6 +14,11 @@ static const char yaml[] =
     "  - {name: b, messages: [{role: user, content: hi}], expect: {one-of: [x, y]}, note: n}\n"
     "  - {name: c, prompt: p, choices: [x, y], answer: y}\n"
     "  - {name: d, kind: DIR, prompt: [p, q], continuation: x, direction: increases}\n"
+    "  - {name: e, prompt: p, threshold: 0.5, filter: [{regex: 'x(y)'}, strip], expect: "
+    "[{is-json:\n"
+    "     {pattern: a, patternProperties: {b: true}}}, {assert-set: [{bleu: x y, metric: m}]},\n"
+    "     {rouge-n: [x y, z w], n: 2}, {type: similar, value: x, model: m}]}\n"
+    "  - {name: f, prompt: p, embedding: {nearer: a, than: [b, c]}}\n"
     "templates:\n"
     "  - {name: 't-{n}', chat: 'ask {n} {{', expect: {contains: '{n}'}, slots: [{n: 1}, {n: z}]}\n"
     "  - {name: 'u-{a}{b}', prompt: '{a}', expect: {json: true}, slots: {a: [1, 2], b: [x, y]}}\n";
@@ -25,8 +31,8 @@ static fm_status parse_suite(void)
         assert_null(s);
         return rc;
     }
-    assert_int_equal(fm_suite_count(s), 10);
-    assert_string_equal(fm_suite_case_name(s, 9), "u-2y");
+    assert_int_equal(fm_suite_count(s), 12);
+    assert_string_equal(fm_suite_case_name(s, 11), "u-2y");
     assert_true(fm_suite_is_gate(s));
     fm_suite_free(s);
     return FM_OK;
@@ -55,6 +61,35 @@ static fm_status keep_result(void)
     fm_free(back.answer);
     fm_free(back.detail);
     fm_buf_release(&text);
+    return rc;
+}
+
+/* Every assertion that needs memory, on an answer for which it is at work. */
+static fm_status grade_answer(void)
+{
+    static const char expect[] =
+        "suite: s\ncases:\n  - {name: c, prompt: p, expect: [{regex: 'a+'}, {json: {a: 1}},\n"
+        "     {is-json: {propertyNames: {pattern: a}, properties: {a: {enum: [1]}}}},\n"
+        "     {contains-json: true}, {levenshtein: x}, {rouge-n: a b}, {rouge-l: a b},\n"
+        "     {bleu: [a b, c], metric: m}, {gleu: a b}, {assert-set: [{contains: zz}]}]}\n";
+    const fmi_answer said = {.text = fm_span_str("{\"a\": 1}"), .finish = "stop"};
+    fm_suite *s = NULL;
+    fmi_metrics m = {.count = 0};
+    fmi_grade g = {0};
+    fm_buf detail;
+    fm_buf_init(&detail, 0);
+    fm_status rc = fm_suite_parse(&s, fm_span_str(expect), "t");
+    if (rc == FM_OK)
+        rc = fmi_expect_grade(&s->cases[0], &said, &g, &detail, &m);
+    if (rc == FM_OK) {
+        fm_json *o = fmi_metrics_json(&m);
+        rc = o ? FM_OK : FM_ENOMEM;
+        fm_json_free(o);
+        assert_true(!g.holds && m.count == 1);
+        assert_int_equal(strncmp(fm_buf_cstr(&detail), "expected levenshtein", 20), 0);
+    }
+    fm_buf_release(&detail);
+    fm_suite_free(s);
     return rc;
 }
 
@@ -117,6 +152,12 @@ static void parsing_survives_each_failure(void **state)
     fail_each(prompt_suite, 10);
 }
 
+static void grading_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each(grade_answer, 100);
+}
+
 static void results_and_searches_survive_each_failure(void **state)
 {
     (void)state;
@@ -128,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parsing_survives_each_failure),
+        cmocka_unit_test(grading_survives_each_failure),
         cmocka_unit_test(results_and_searches_survive_each_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,7 +251,7 @@ static void kept_results_are_the_same_and_run_nothing(void **state)
     fm_suite *s = suite_of_every_kind(w);
     fm_map *kept = NULL;
     tk_ok(fm_map_new(&kept));
-    fm_result_cache cache = {kept, get_kept, replace_kept};
+    fm_result_cache cache = {.ctx = kept, .get = get_kept, .put = replace_kept};
     fm_suite_run first, again;
     tk_ok(fm_suite_run_on(&first, s, w->model, NULL, &cache));
     size_t errors = first.errors;
@@ -321,7 +321,7 @@ static void damaged_kept_results_are_run_again(void **state)
     tk_ok(fm_map_new(&kept));
     tk_ok(fm_result_key(key, s, 0, w->model));
     tk_ok(fm_map_put(kept, key, 64, fm_strdup("{\"verdict\":"), NULL));
-    fm_result_cache cache = {kept, get_kept, replace_kept};
+    fm_result_cache cache = {.ctx = kept, .get = get_kept, .put = replace_kept};
     for (size_t round = 0; round < 2; round++) {
         tk_ok(fm_suite_run_on(&run, s, w->model, NULL, &cache));
         assert_int_equal(run.passed, 1);

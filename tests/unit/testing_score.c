@@ -16,8 +16,7 @@ static fm_status checked(bool *holds, const char *expect, const char *text, bool
              ignore_case ? "true" : "false", expect);
     tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "f.yaml"));
     assert_int_equal(s->cases[0].assertion_count, 1);
-    fm_status rc = fmi_assert_check(s->cases[0].assertion, s->cases[0].ignore_case,
-                                    fm_span_str(text), holds, detail);
+    fm_status rc = fmi_assert_check(s->cases[0].assertion, fm_span_str(text), holds, detail);
     fm_suite_free(s);
     return rc;
 }

@@ -397,6 +397,9 @@ static void a_case_tells_its_texts(void **state)
                 "expect: [{equals: a}]",
                 "s|u|a|");
     check_texts("prompt: hi, choices: [x, y], answer: y", "hi|y|");
+    check_texts("prompt: hi, embedding: {nearer: x, than: y}", "hi|x|");
+    check_texts("prompt: hi, expect: [{icontains-any: [a, b]}, {word-count: 3}, {bleu: c}]",
+                "hi|a|b|c|");
 }
 
 int main(void)
