@@ -13,6 +13,18 @@ static fm_json *digest_json(fm_digest d)
     return fm_json_new_str(hex);
 }
 
+/* What a case asks of its model. */
+static fm_ask_kind ask_kind(const fmi_case *c)
+{
+    switch (c->scoring) {
+    case FMI_SCORE_TEXT:
+    case FMI_SCORE_CHOICE:
+    case FMI_SCORE_LOGPROB:
+        break;
+    }
+    return FM_ASK_TEXT;
+}
+
 fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m)
 {
     const fm_engine *e = fm_model_engine(m);
@@ -26,7 +38,7 @@ fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_mode
     if (rc == FM_OK)
         rc = fm_json_set(o, "case", digest_json(s->cases[i].digest));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "model", digest_json(fm_model_digest(m)));
+        rc = fm_json_set(o, "model", digest_json(fm_model_digest_for(m, ask_kind(&s->cases[i]))));
     if (rc == FM_OK)
         rc = fm_json_set(o, "text", digest_json(fm_model_text_digest(m)));
     if (rc == FM_OK)
