@@ -1,10 +1,11 @@
 /* ask_digest.c - what one kind of question depends on, as a digest.
  *
- * The digest of a whole model would make a child whose only change is a head that a question never
- * reads ask everything again. Text depends on all that is bound before the classification head (model.c
- * takes it there). Embeddings and classes end at the final norm: sizes, every parameter but the head
- * of tokens, every file of every adapter, then what comes after. Too much in it costs a run that was
- * not needed; too little would serve a wrong answer, so what is in doubt is in. */
+ * The digest of a whole model would make a child whose only change is a head that a question
+ * never reads ask everything again. Text depends on all that is bound before the classification
+ * head (model.c takes it there). Embeddings and classes end at the final norm: sizes, every
+ * parameter but the head of tokens, every file of every adapter, then what comes after. Too much
+ * in it costs a run that was not needed; too little would serve a wrong answer, so what is in
+ * doubt is in. */
 #include <stdio.h>
 #include <string.h>
 
@@ -62,7 +63,8 @@ static fm_status add_pooling(const fmi_binder *b, fm_hasher *h)
     return fm_hasher_update(h, text, (size_t)n + 1);
 }
 
-/* The head's tensors in the tree (an adapter's own are in its folder), its classes and their names. */
+/* The head's tensors in the tree (an adapter's own are in its folder), its classes and their
+ * names. */
 static fm_status add_classes(const fmi_binder *b, fm_hasher *h)
 {
     const fmi_class_head *head = &fmi_priv(b->m)->classifier;

@@ -1,10 +1,10 @@
 /* results_merge.c - the results of another clone joined to those of this one.
  *
- * The union of two trees, key by key, as a commit of two parents, so that the next merge knows what is
- * common and every value that ever stood stays reachable. One key stands for one outcome; where two
- * clones hold different values for it, the side that changed it since the merge base has it, and where
- * both did, the value that is less as bytes. That depends on no order and no side: clones that merge
- * each other, in whatever turn, end with the same tree. */
+ * The union of two trees, key by key, as a commit of two parents, so that the next merge knows
+ * what is common and every value that ever stood stays reachable. One key stands for one
+ * outcome; where two clones hold different values for it, the side that changed it since the
+ * merge base has it, and where both did, the value that is less as bytes. That depends on no
+ * order and no side: clones that merge each other, in whatever turn, end with the same tree. */
 #include "lineage/internal.h"
 
 #include <limits.h>
