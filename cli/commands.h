@@ -20,6 +20,7 @@ int cmd_tag(cli *c, int argc, char **argv);
 int cmd_derive(cli *c, int argc, char **argv);
 int cmd_replay(cli *c, int argc, char **argv);
 int cmd_suite(cli *c, int argc, char **argv);
+int cmd_results(cli *c, int argc, char **argv);
 int cmd_test(cli *c, int argc, char **argv);
 int cmd_blame(cli *c, int argc, char **argv);
 int cmd_run(cli *c, int argc, char **argv);

@@ -49,6 +49,8 @@ static const command commands[] = {
      "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... [--against REV]\n"
      "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] [--json]",
      "run the suites of versions, several as one batch", NULL},
+    {"results", cmd_results, "results ls REV | results merge PATH|REF [--json]",
+     "what is kept of tests; another clone's joined to it", NULL},
     {"blame", cmd_blame,
      "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
      "find the version, the tensors and the examples behind a failure", NULL},

@@ -135,8 +135,8 @@ static fm_status write_doc(suite_edit *e, const char *path, const fm_json *doc)
     return rc;
 }
 
-/* doc without the waiver of that case, and with one more where `more` is not NULL (consumed); owned.
- * *left: entries of its lists. *found: there was such a waiver. */
+/* doc without the waiver of that case, and with one more where `more` is not NULL (consumed);
+ * owned. *left: entries of its lists. *found: there was such a waiver. */
 static fm_status changed_doc(fm_json **out, const fm_json *doc, const char *suite, const char *name,
                              fm_json *more, size_t *left, bool *found)
 {

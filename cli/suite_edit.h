@@ -1,5 +1,5 @@
-/* suite_edit.h - what 'fmstore suite' does beside listing: an edit of a branch's tip as a commit, and
- * who made each case what it is. */
+/* suite_edit.h - what 'fmstore suite' does beside listing: an edit of a branch's tip as a
+ * commit, and who made each case what it is. */
 #ifndef FM_CLI_SUITE_EDIT_H
 #define FM_CLI_SUITE_EDIT_H
 

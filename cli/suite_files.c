@@ -150,8 +150,8 @@ static int by_path(const void *a, const void *b)
     return strcmp((*(suite_file *const *)a)->path, (*(suite_file *const *)b)->path);
 }
 
-/* Where "suites/<suite>.<topic>.yaml" ends its suite's name; 0: the file is a suite itself. A suite's
- * name has no dot. */
+/* Where "suites/<suite>.<topic>.yaml" ends its suite's name; 0: the file is a suite itself. A
+ * suite's name has no dot. */
 static size_t topic_at(const char *path)
 {
     const char *dot = strchr(path, '.'), *last = strrchr(path, '.');

@@ -1,8 +1,8 @@
 /* suite_show.c - one suite as a version has it, and which version made each case what it is.
  *
- * For each case three things are followed back through history by themselves: that it is there, what it
- * says (its digest), and its waiver. As long as a parent has the same, that parent is asked next; the
- * version without such a parent made it. */
+ * For each case three things are followed back through history by themselves: that it is there,
+ * what it says (its digest), and its waiver. As long as a parent has the same, that parent is
+ * asked next; the version without such a parent made it. */
 #include <string.h>
 
 #include "cli/suite_edit.h"

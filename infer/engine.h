@@ -46,6 +46,7 @@ typedef struct fmi_model_priv {
     fmi_text *text;
     fmi_pooling pooling;
     fmi_class_head classifier;
+    fm_digest asked[FM_ASK_KINDS]; /* of what each kind of question depends on */
     fmi_cached **held; /* references taken from the cache, each entry once */
     size_t held_count, held_cap;
     float **own; /* device vectors of its own: scales computed from tensors */

@@ -91,6 +91,16 @@ const fm_tokenizer *fm_model_tokenizer(const fm_model *m);         /* NULL if th
 const fm_chat_template *fm_model_chat_template(const fm_model *m); /* NULL if the tree has none */
 /* Digest of everything that an output depends on: config, weights, adapters (not the tokenizer). */
 fm_digest fm_model_digest(const fm_model *m);
+/* Digest of what the answers to one kind of question depend on, so that a child which differs in
+ * something else has its parent's: two models with one digest give the same bits. What cannot be told
+ * apart is counted in: every adapter, for embeddings and classes, even one on the head of tokens. */
+typedef enum fm_ask_kind {
+    FM_ASK_TEXT,  /* generation and scores of tokens: all but a classification head */
+    FM_ASK_EMBED, /* vectors: all but heads, and how states are pooled */
+    FM_ASK_CLASS, /* classes: all but the head of tokens, and the classes' names */
+    FM_ASK_KINDS
+} fm_ask_kind;
+fm_digest fm_model_digest_for(const fm_model *m, fm_ask_kind kind);
 /* Digest of everything under tokenizer/: what turns text into tokens and back. */
 fm_digest fm_model_text_digest(const fm_model *m);
 fm_engine *fm_model_engine(const fm_model *m);

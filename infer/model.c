@@ -300,7 +300,7 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
     return rc;
 }
 
-static fm_status digest_arch(fm_hasher *h, const fm_arch *a)
+fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a)
 {
     char text[1024];
     int n = digest_llama(text, sizeof(text), a);
@@ -319,7 +319,7 @@ static fm_status digest_arch(fm_hasher *h, const fm_arch *a)
 static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
 {
     fm_param p;
-    fm_status rc = digest_arch(digest, &b->m->arch);
+    fm_status rc = fmi_digest_arch(digest, &b->m->arch);
     if (rc == FM_OK && fm_pool_threads(b->pool) > 1)
         fmi_read_ahead(b);
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
@@ -331,6 +331,8 @@ static fm_status bind_weights(fmi_binder *b, fm_hasher *digest)
         rc = check_leftovers(b);
     if (rc == FM_OK)
         rc = fmi_adapters_bind(b, digest);
+    if (rc == FM_OK)
+        rc = fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]);
     if (rc == FM_OK)
         rc = fmi_class_bind(b, digest);
     return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
@@ -368,6 +370,8 @@ static fm_status bind(fmi_binder *b)
         rc = fmi_text_bind(b);
     if (rc == FM_OK)
         rc = fmi_pooling_bind(b);
+    if (rc == FM_OK)
+        rc = fmi_ask_digests(b);
     fm_hasher_free(digest);
     fmi_adapters_release(b);
     fm_map_free(b->replaced);

@@ -60,6 +60,11 @@ fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 /* embed.c: reads how states are pooled; what is not understood is refused when one asks. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
+/* model.c: what the sizes and settings of an architecture say. */
+FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
+/* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
+FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
+
 /* classify.c: binds a classification head where the tree or an adapter has one. */
 FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
 /* Whether a tensor of this name is of such a head. */

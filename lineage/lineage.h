@@ -123,6 +123,23 @@ FM_CHECKED fm_status fm_result_get(fm_repo *r, fm_buf *out, const char key[65]);
 /* FM_EINVAL: no JSON. A key that is there takes the new value. */
 FM_CHECKED fm_status fm_result_put(fm_repo *r, const char key[65], fm_span value);
 FM_CHECKED fm_status fm_result_flush(fm_repo *r); /* commits what was put since */
+/* Joins the results of another clone: from is its folder, or a ref of this repository that holds
+ * them (after a plain git fetch of refs/fmstore/results). Nothing is lost: the union, as a
+ * commit of two parents. One key with two values: that of the side which renewed it since the
+ * last merge; where both did, the lesser as bytes, so that clones agree whoever merges whom;
+ * differ (may be NULL) is told, and the other value stays in history. What is no result there is
+ * left out. */
+typedef struct fm_results_merge_report {
+    uint64_t theirs;          /* results that they hold */
+    uint64_t added;           /* of those, new here */
+    uint64_t differing;       /* keys whose values differed */
+    char first_differing[65]; /* "" or one of them */
+    uint64_t refused;         /* entries that are no results */
+} fm_results_merge_report;
+typedef fm_status (*fm_result_differ_fn)(void *ctx, const char *key, fm_span ours, fm_span theirs,
+                                         bool theirs_stands);
+FM_CHECKED fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn differ,
+                                      void *ctx, fm_results_merge_report *out);
 /* Adds a line for people to the commit's note (refs/notes/fmstore, shown by git log); a line that
  * is there is not added again. */
 FM_CHECKED fm_status fm_note_add(fm_repo *r, const fm_oid *commit, const char *line);

@@ -24,6 +24,23 @@ bool fm_suite_case_samples(const fm_suite *s, size_t i)
     return fmi_case_samples(&s->cases[i]);
 }
 
+/* What a case asks of its model. */
+static fm_ask_kind ask_kind(const fmi_case *c)
+{
+    switch (c->scoring) {
+    case FMI_SCORE_TEXT:
+    case FMI_SCORE_CHOICE:
+    case FMI_SCORE_LOGPROB:
+    case FMI_SCORE_ROLLING:
+        return FM_ASK_TEXT;
+    case FMI_SCORE_CLASS:
+        return FM_ASK_CLASS;
+    case FMI_SCORE_EMBED:
+        return FM_ASK_EMBED;
+    }
+    return FM_ASK_TEXT;
+}
+
 static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint64_t seed_shift)
 {
     const fm_engine *e = fm_model_engine(m);
@@ -37,7 +54,7 @@ static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint
     if (rc == FM_OK)
         rc = fm_json_set(o, "case", digest_json(c->digest));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "model", digest_json(fm_model_digest(m)));
+        rc = fm_json_set(o, "model", digest_json(fm_model_digest_for(m, ask_kind(c))));
     if (rc == FM_OK)
         rc = fm_json_set(o, "text", digest_json(fm_model_text_digest(m)));
     if (rc == FM_OK)

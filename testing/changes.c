@@ -1,8 +1,10 @@
-/* changes.c - what a descendant changes in a suite that it inherits: cases overridden, added, waived.
+/* changes.c - what a descendant changes in a suite that it inherits: cases overridden, added,
+ * waived.
  *
- * Each change stays a file of its own beside the suite, so that git keeps who made it and why, and a
- * suite that is renewed above does not lose what was said below. The documents are laid over the
- * suite's before cases are made of it: what is added may use all that the suite's own may. */
+ * Each change stays a file of its own beside the suite, so that git keeps who made it and why,
+ * and a suite that is renewed above does not lose what was said below. The documents are laid
+ * over the suite's before cases are made of it: what is added may use all that the suite's own
+ * may. */
 #include <stdio.h>
 #include <string.h>
 

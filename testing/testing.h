@@ -67,8 +67,8 @@ typedef struct fm_suite_doc {
 /* doc[0] is the suite, the others its changes, in the order in which they apply. FM_EINVAL: as
  * parse, and a change of another suite, of a case that there is not, an addition that is there. */
 FM_CHECKED fm_status fm_suite_parse_changed(fm_suite **out, const fm_suite_doc *doc, size_t n);
-/* What a file is, its form checked as far as that goes without the suite: *suite the name of what it
- * is or changes, *topic NULL for a suite itself; both owned. */
+/* What a file is, its form checked as far as that goes without the suite: *suite the name of
+ * what it is or changes, *topic NULL for a suite itself; both owned. */
 FM_CHECKED fm_status fm_suite_doc_kind(char **suite, char **topic, fm_span yaml, const char *what);
 
 typedef struct fm_waiver {

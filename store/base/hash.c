@@ -148,6 +148,19 @@ fm_status fm_hasher_final(fm_hasher *h, fm_digest *out)
     return EVP_DigestInit_ex2(h->ctx, sha256, NULL) ? FM_OK : refused();
 }
 
+fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out)
+{
+    memset(out, 0, sizeof(*out));
+    if (!h->ctx) {
+        fmb_sha_final(&h->own, out->b);
+        return FM_OK;
+    }
+    EVP_MD_CTX *copy = EVP_MD_CTX_new();
+    bool ok = copy && EVP_MD_CTX_copy_ex(copy, h->ctx) && EVP_DigestFinal_ex(copy, out->b, NULL);
+    EVP_MD_CTX_free(copy);
+    return ok ? FM_OK : refused();
+}
+
 void fm_hasher_free(fm_hasher *h)
 {
     if (!h)

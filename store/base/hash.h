@@ -28,6 +28,8 @@ FM_CHECKED fm_status fm_hasher_update(fm_hasher *h, const void *data, size_t len
 /* Updates h by data, and *out becomes the digest of `other` alone; both at once, as above. */
 FM_CHECKED fm_status fm_hasher_along(fm_hasher *h, fm_span data, fm_digest *out, fm_span other);
 FM_CHECKED fm_status fm_hasher_final(fm_hasher *h, fm_digest *out); /* and starts afresh */
+/* The digest of what came so far; more may come. */
+FM_CHECKED fm_status fm_hasher_peek(const fm_hasher *h, fm_digest *out);
 void fm_hasher_free(fm_hasher *h);
 
 int fm_digest_cmp(const fm_digest *a, const fm_digest *b);

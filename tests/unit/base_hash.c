@@ -110,12 +110,35 @@ static void all_ways_give_the_same_digest(void **state)
     }
 }
 
+static void a_look_in_between_changes_nothing(void **state)
+{
+    (void)state;
+    for (int plainly = 0; plainly < 2; plainly++) {
+        fm_hasher *h;
+        fm_digest d, want;
+        fm_hash_plainly(plainly);
+        tk_ok(fm_hasher_new(&h));
+        tk_ok(fm_hasher_update(h, "abc", 3));
+        for (int i = 0; i < 2; i++) {
+            tk_ok(fm_hasher_peek(h, &d));
+            assert_digest(&d, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        }
+        tk_ok(fm_hasher_update(h, "def", 3));
+        tk_ok(fm_hasher_final(h, &d));
+        tk_ok(fm_sha256(&want, "abcdef", 6));
+        assert_true(fm_digest_eq(&d, &want));
+        fm_hasher_free(h);
+    }
+    fm_hash_plainly(false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_hex_is_refused_and_leaves_zeros),
         cmocka_unit_test(known_vectors_hold),
         cmocka_unit_test(pieces_hash_like_the_whole_and_the_hasher_starts_afresh),
+        cmocka_unit_test(a_look_in_between_changes_nothing),
         cmocka_unit_test(all_ways_give_the_same_digest),
         cmocka_unit_test(hex_reads_back_in_either_case),
     };

@@ -1,4 +1,8 @@
 /* lineage_results.c - results are found again, travel in git, and outlive lineage.sqlite. */
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "store/base/mem.h"
 #include "tests/unit/lineage_kit.h"
 
 static void key_of(char key[65], unsigned i)
@@ -160,6 +164,220 @@ static void two_handles_join_by_union(void **state)
     kit_close(r, dir);
 }
 
+/* ---- two clones ---- */
+
+static char *tree_of_results(const char *dir)
+{
+    char command[600], *line = fm_calloc(1, 64);
+    snprintf(command, sizeof command,
+             "git -C '%s/lineage.git' rev-parse 'refs/fmstore/results^{tree}'", dir);
+    FILE *f = popen(command, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(line, 64, f));
+    pclose(f);
+    return line;
+}
+
+static void assert_same_results(const char *a, const char *b)
+{
+    char *x = tree_of_results(a), *y = tree_of_results(b);
+    assert_string_equal(x, y);
+    fm_free(x);
+    fm_free(y);
+}
+
+typedef struct differing {
+    unsigned count;
+    bool theirs_stands;
+    char ours[40], theirs[40];
+} differing;
+
+static fm_status note_differing(void *ctx, const char *key, fm_span ours, fm_span theirs,
+                                bool stands)
+{
+    differing *d = ctx;
+    (void)key;
+    d->count++;
+    d->theirs_stands = stands;
+    snprintf(d->ours, sizeof d->ours, "%.*s", (int)ours.len, (const char *)ours.data);
+    snprintf(d->theirs, sizeof d->theirs, "%.*s", (int)theirs.len, (const char *)theirs.data);
+    return FM_OK;
+}
+
+static fm_results_merge_report merged(fm_repo *r, const char *from, differing *d)
+{
+    fm_results_merge_report report;
+    tk_ok(fm_results_merge(r, from, note_differing, d, &report));
+    assert_int_equal(report.differing, d->count);
+    return report;
+}
+
+static void two_clones_end_with_the_same_union(void **state)
+{
+    char *da, *db;
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    differing d = {0};
+
+    (void)state;
+    for (unsigned i = 0; i < 300; i++)
+        put(i % 3 ? a : b, i, i % 2 ? "1" : "2");
+    tk_ok(fm_result_flush(a));
+    tk_ok(fm_result_flush(b));
+    put(b, 500, "5"); /* not flushed: merge does it */
+    fm_results_merge_report m = merged(b, da, &d);
+    assert_int_equal(m.theirs, 200);
+    assert_int_equal(m.added, 200);
+    m = merged(a, db, &d);
+    assert_int_equal(m.theirs, 301);
+    assert_int_equal(m.added, 101);
+    assert_same_results(da, db);
+    for (unsigned i = 0; i < 300; i++)
+        assert_result(i % 3 ? b : a, i, i % 2 ? "1" : "2");
+    assert_result(a, 500, "5");
+    fm_oid at, later;
+    tk_ok(fm_ref_read(a, &at, "refs/fmstore/results"));
+    m = merged(b, da, &d); /* nothing is left to do: the name moves forward, then stays */
+    assert_int_equal(m.added + d.count, 0);
+    tk_ok(fm_ref_read(b, &later, "refs/fmstore/results"));
+    assert_true(fm_oid_eq(&at, &later));
+    merged(a, db, &d);
+    tk_ok(fm_ref_read(a, &later, "refs/fmstore/results"));
+    assert_true(fm_oid_eq(&at, &later));
+    assert_clean(a);
+    assert_clean(b);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
+/* Which of two values stands does not depend on who merges whom. */
+static void differing_values_are_told_and_settled_alike(void **state)
+{
+    char *da, *db;
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    differing d = {0};
+
+    (void)state;
+    put(a, 1, "\"same\"");
+    put(b, 1, "\"same\"");
+    put(a, 2, "\"bravo\"");
+    put(b, 2, "\"alpha\"");
+    tk_ok(fm_result_flush(a));
+    tk_ok(fm_result_flush(b));
+    merged(a, db, &d);
+    assert_int_equal(d.count, 1);
+    assert_true(d.theirs_stands);
+    assert_string_equal(d.ours, "\"bravo\"");
+    assert_string_equal(d.theirs, "\"alpha\"");
+    assert_result(a, 2, "\"alpha\"");
+    d.count = 0;
+    merged(b, da, &d);
+    assert_int_equal(d.count, 0); /* a's tree comes from b's: nobody differs any more */
+    assert_same_results(da, db);
+    put(a, 2, "\"zulu\""); /* renewed on one side alone: that is what stands, though it is more */
+    tk_ok(fm_result_flush(a));
+    merged(b, da, &d);
+    assert_int_equal(d.count, 0);
+    assert_result(b, 2, "\"zulu\"");
+    assert_same_results(da, db);
+    assert_clean(a);
+    assert_clean(b);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
+static void a_fetched_ref_is_merged_and_strangers_are_refused(void **state)
+{
+    char *da, *db, command[900];
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_results_merge_report m;
+    differing d = {0};
+
+    (void)state;
+    kit_branch(a, "main", NULL, 0);
+    for (unsigned i = 0; i < 120; i++)
+        put(b, i, "[3]");
+    tk_ok(fm_result_flush(b));
+    snprintf(
+        command, sizeof command,
+        "git -C '%s/lineage.git' fetch -q '%s/lineage.git' refs/fmstore/results:refs/fmstore/b", da,
+        db);
+    assert_int_equal(system(command), 0);
+    m = merged(a, "refs/fmstore/b", &d);
+    assert_int_equal(m.added, 120);
+    assert_result(a, 119, "[3]");
+    tk_fails(fm_results_merge(a, "main", NULL, NULL, &m), FM_EINVAL, "'main' holds no results");
+    tk_fails(fm_results_merge(a, "nothing", NULL, NULL, &m), FM_ENOTFOUND, "neither a folder");
+    tk_fails(fm_results_merge(a, "/dev", NULL, NULL, &m), FM_ENOTFOUND, "'/dev' is no repository");
+    tk_fails(fm_results_merge(a, "", NULL, NULL, &m), FM_EINVAL, NULL);
+    /* Entries that are no results, and a value that is no JSON. */
+    snprintf(command, sizeof command,
+             "cd '%s/lineage.git' && bad=$(printf '{' | git hash-object -w --stdin) && "
+             "t=$(printf '100644 blob %%s\\tnote\\n100644 blob %%s\\tab%%062d\\n' $bad $bad 7 | "
+             "git mktree) && "
+             "t=$(printf '040000 tree %%s\\tab\\n' $t | git mktree) && "
+             "git update-ref refs/fmstore/bad $(git -c user.name=x -c user.email=x@y commit-tree "
+             "-m x $t)",
+             da);
+    assert_int_equal(system(command), 0);
+    m = merged(a, "refs/fmstore/bad", &d);
+    assert_int_equal(m.added, 0);
+    assert_int_equal(m.refused, 2);
+    assert_clean(a);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
+/* Writers and mergers at once: every value is there in the end, on both sides. */
+static void writers_and_mergers_at_once_lose_nothing(void **state)
+{
+    enum { WRITERS = 3, EACH = 4 };
+    char *da, *db;
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_results_merge_report m;
+    pid_t pid[WRITERS];
+
+    (void)state;
+    put(a, 900, "9");
+    tk_ok(fm_result_flush(a));
+    fm_repo_close(a);
+    fm_repo_close(b);
+    for (unsigned w = 0; w < WRITERS; w++) {
+        pid[w] = fork();
+        if (pid[w] != 0)
+            continue;
+        fm_repo *mine = NULL;
+        const char *dir = w % 2 ? da : db, *other = w % 2 ? db : da;
+        bool ok = fm_repo_open(&mine, dir) == FM_OK;
+        for (unsigned i = 0; ok && i < EACH; i++) {
+            char key[65];
+            key_of(key, 1000 + w * EACH + i);
+            ok = fm_result_put(mine, key, fm_span_str("7")) == FM_OK &&
+                 fm_result_flush(mine) == FM_OK;
+            fm_status rc = ok && i % 2 == 1 ? fm_results_merge(mine, other, NULL, NULL, &m) : FM_OK;
+            ok = ok && (rc == FM_OK || rc == FM_ENOTFOUND); /* nothing there yet */
+        }
+        _exit(ok ? 0 : 1);
+    }
+    for (unsigned w = 0; w < WRITERS; w++) {
+        int status = 0;
+        assert_int_equal(waitpid(pid[w], &status, 0), pid[w]);
+        assert_int_equal(status, 0);
+    }
+    tk_ok(fm_repo_open(&a, da));
+    tk_ok(fm_repo_open(&b, db));
+    tk_ok(fm_results_merge(a, db, NULL, NULL, &m));
+    tk_ok(fm_results_merge(b, da, NULL, NULL, &m));
+    assert_same_results(da, db);
+    for (unsigned i = 0; i < WRITERS * EACH; i++) {
+        assert_result(a, 1000 + i, "7");
+        assert_result(b, 1000 + i, "7");
+    }
+    assert_clean(a);
+    assert_clean(b);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
 static void notes_gather_lines(void **state)
 {
     char *dir;
@@ -189,6 +407,10 @@ int main(void)
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(a_result_is_found_before_and_after_a_flush),
         cmocka_unit_test(two_handles_join_by_union),
+        cmocka_unit_test(two_clones_end_with_the_same_union),
+        cmocka_unit_test(differing_values_are_told_and_settled_alike),
+        cmocka_unit_test(a_fetched_ref_is_merged_and_strangers_are_refused),
+        cmocka_unit_test(writers_and_mergers_at_once_lose_nothing),
         cmocka_unit_test(notes_gather_lines),
         cmocka_unit_test(a_lost_or_broken_sqlite_is_made_again),
     };
