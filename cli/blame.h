@@ -115,6 +115,31 @@ bool blame_has_step(const blame *b);
 /* child, parent, answer and detail of the guilty step; nothing where they are there already. */
 fm_status blame_open_culprit(blame *b);
 
+/* Tensors that no store has, served beside those that one has. Not to be moved while open. */
+typedef struct blame_made {
+    fm_digest id;
+    uint8_t *data;
+    uint64_t bytes;
+} blame_made;
+typedef struct blame_overlay {
+    fm_provider provider, store;
+    blame_made *made;
+    size_t count, cap;
+} blame_overlay;
+void blame_overlay_open(blame_overlay *o, const blame *b);
+void blame_overlay_release(blame_overlay *o);
+/* tree gets a tensor as `like` (path, name, dtype, shape) with these values, rounded to the dtype. */
+fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *like, float *value);
+bool blame_can_compute(const fm_entry *e);                                      /* F32, F16, BF16 */
+fm_status blame_read_f32(const fm_provider *p, const fm_entry *e, float **out); /* fm_free */
+/* Adapters without a tensor go, the others are numbered 0, 1, ... again. */
+fm_status blame_close_gaps(fm_tree *tree);
+/* The base behind step[0] with the changes of n steps (nodes, youngest first). Adapters that a step
+ * added are laid on in the order of time; tensors add up in float32. *out NULL: a step changed an
+ * adapter in place, or a tensor that cannot be added (another shape, whole numbers). */
+fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay *overlay,
+                          fm_tree **out);
+
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent. */
 fm_status blame_tensors(blame *b);

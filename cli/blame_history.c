@@ -1,10 +1,14 @@
 /* blame_history.c - where in history: versions as nodes of the search in testing. */
 #include "cli/blame.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "store/base/map.h"
 #include "store/base/mem.h"
+
+#define MIXTURE_ID                                                                                 \
+    7u /* question ids of mixtures of steps begin with it; those of versions are small */
 
 typedef struct collect {
     blame *b;
@@ -140,10 +144,50 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
     return rc;
 }
 
+/* A round of mixtures of steps. */
+static fm_status ask_steps(void *ctx, const fm_blame_mix *mix, size_t n, fm_blame_reply *out)
+{
+    blame *b = ctx;
+    blame_question *q = fm_calloc(n, sizeof *q);
+    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fm_tree **tree = fm_calloc(n, sizeof *tree);
+    blame_overlay *overlay = fm_calloc(n, sizeof *overlay);
+    size_t *of = fm_calloc(n, sizeof *of), asks = 0;
+    fm_status rc = q && heard && tree && overlay && of ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        blame_overlay_open(&overlay[i], b);
+        out[i] = (fm_blame_reply){FM_ERROR_CASE, 0, (double)NAN};
+        rc = blame_mix_steps(b, mix[i].step, mix[i].count, &overlay[i], &tree[i]);
+        if (rc < 0 || !tree[i])
+            continue;
+        of[asks] = i;
+        q[asks++] = (blame_question){tree[i], &overlay[i].provider,
+                                     "the base with some of its steps", MIXTURE_ID, mix[i].repeat};
+        for (size_t k = 0; k < mix[i].count; k++)
+            q[asks - 1].id = q[asks - 1].id * 1000003 + mix[i].step[k];
+    }
+    if (rc == FM_OK)
+        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, asks, heard);
+    for (size_t k = 0; rc == FM_OK && k < asks; k++)
+        out[of[k]] = (fm_blame_reply){heard[k].verdict, heard[k].answer, heard[k].score};
+    if (rc == FM_OK)
+        blame_heard_release(heard, asks);
+    for (size_t i = 0; tree && overlay && i < n; i++) {
+        fm_tree_free(tree[i]);
+        blame_overlay_release(&overlay[i]);
+    }
+    fm_free(q);
+    fm_free(heard);
+    fm_free(tree);
+    fm_free(overlay);
+    fm_free(of);
+    return rc;
+}
+
 fm_status blame_history(blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
-    const fm_blame_oracle oracle = {.ctx = b, .ask = ask_versions};
+    const fm_blame_oracle oracle = {.ctx = b, .ask = ask_versions, .mix = ask_steps};
     const fm_blame_opts opts = {.flip_rate = blame_flip_rate(b),
                                 .confidence = b->how.confidence,
                                 .max_runs = b->how.history_runs,

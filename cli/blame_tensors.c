@@ -105,27 +105,6 @@ static fm_status build_units(blame *b)
     return rc;
 }
 
-/* An adapter without any tensor left has nothing to say, and its config must go too. */
-static fm_status drop_empty_adapters(fm_tree *tree)
-{
-    for (unsigned n = 0; n < 1000; n++) {
-        char prefix[64], tensors[160];
-        size_t begin, end, tb, te;
-        snprintf(prefix, sizeof prefix, "adapters/%u-", n);
-        fm_tree_range(tree, prefix, &begin, &end);
-        if (begin == end)
-            return FM_OK;
-        const char *path = fm_tree_at(tree, begin)->path;
-        int folder = (int)(strlen("adapters/") + strcspn(path + strlen("adapters/"), "/"));
-        snprintf(tensors, sizeof tensors, "%.*s/tensors/", folder, path);
-        fm_tree_range(tree, tensors, &tb, &te);
-        fm_status rc = tb == te ? tree_drop(tree, prefix) : FM_OK;
-        if (rc < 0)
-            return rc;
-    }
-    return FM_OK;
-}
-
 /* The child's tree with every unit that is not taken set back to the parent's value. */
 static fm_status make_mixture(const blame *b, const bool *take, fm_tree **out)
 {
@@ -136,7 +115,7 @@ static fm_status make_mixture(const blame *b, const bool *take, fm_tree **out)
             rc = ch->a ? fm_tree_put_entry(*out, ch->a) : fm_tree_remove(*out, ch->b->path);
         }
     }
-    return rc == FM_OK ? drop_empty_adapters(*out) : rc;
+    return rc == FM_OK ? blame_close_gaps(*out) : rc;
 }
 
 /* Names a mixture for `noise`. */
