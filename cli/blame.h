@@ -36,13 +36,15 @@ typedef struct blame_how {
     uint64_t seed;
 } blame_how;
 
-/* What is asked: one tree. `id` names it for `noise`; equal trees, equal ids. */
+/* What is asked of one tree. `id` names it for `noise`: equal questions of one search, equal ids. */
 typedef struct blame_question {
     const fm_tree *tree;
     const fm_provider *provider; /* of tensors that no store has; NULL: the store */
     const char *what;            /* for errors and progress; "5ee1d8aa34" */
     uint64_t id;
     uint32_t repeat;
+    const fm_suite *suite; /* NULL: the case of the blame; else case_name of it */
+    const char *case_name;
 } blame_question;
 typedef struct blame_heard {
     fm_verdict verdict; /* a tree that cannot be run is FM_ERROR_CASE, and output says why */
@@ -72,10 +74,13 @@ typedef struct blame {
     double *changed_bytes; /* [count] tensors that node i has other than its first parent */
     size_t count, cap;
     fm_blame_history
-        history;    /* see testing/blame.h: verdict, posterior, per node, evidence, note */
-    char **output;  /* [count] what node i answered; NULL where not asked */
-    char **text;    /* [count] the answer alone; NULL where not asked or none */
-    fm_tree **tree; /* [count] opened as they are needed */
+        history;     /* see testing/blame.h: verdict, posterior, per node, evidence, note */
+    char **output;   /* [count] what node i answered; NULL where not asked */
+    char **text;     /* [count] the answer alone; NULL where not asked or none */
+    uint64_t *heard; /* [count] its digest; 0 where not asked */
+    bool *passed;    /* [count] it was judged a pass */
+    fm_tree **tree;  /* [count] opened as they are needed */
+    fm_suite *forms; /* other forms of the case; made when they are asked first */
     /* culprit */
     fm_tree *parent, *child;
     fm_change *change;
@@ -101,10 +106,9 @@ typedef struct blame {
     char *data_name;
 } blame;
 
-/* The case (of b, or of another suite made from it) on n trees in as few batches as memory allows;
- * trees share what tensors they share. out[n] is released by blame_heard_release. */
-fm_status blame_ask(blame *b, const fm_suite *suite, const char *case_name, const blame_question *q,
-                    size_t n, blame_heard *out);
+/* n questions in as few batches as memory allows; a tree that is asked several things is loaded once,
+ * and trees share what tensors they share. out[n] is released by blame_heard_release. */
+fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *out);
 void blame_heard_release(blame_heard *h, size_t n);
 /* The flip rate as the searches want it: stated, measured, or 0 where the case does not sample. */
 double blame_flip_rate(const blame *b);
@@ -139,6 +143,10 @@ fm_status blame_close_gaps(fm_tree *tree);
  * adapter in place, or a tensor that cannot be added (another shape, whole numbers). */
 fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay *overlay,
                           fm_tree **out);
+
+/* fm_blame_oracle.forms for ctx = b: perturbed forms of the case at some versions. */
+fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wrong,
+                          fm_blame_forms *out);
 
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent. */

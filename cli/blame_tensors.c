@@ -144,7 +144,7 @@ static fm_status run_mixtures(blame *b, const bool *take, const uint32_t *repeat
         q[i].tree = tree[i];
     }
     if (rc == FM_OK)
-        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, n, heard);
+        rc = blame_ask(b, q, n, heard);
     for (size_t i = 0; tree && i < n; i++)
         fm_tree_free(tree[i]);
     fm_free(tree);

@@ -125,34 +125,36 @@ static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
     }
 }
 
-#define FORM_NODES 4 /* the culprit itself, its parent, the middle of the line, the base */
-
-/* The posterior that the fault is older; *source: the oldest version that shows it. */
+/* The posterior that the fault is older, from the culprit's parents and the base; *source: the oldest of
+ * them that shows it. */
 static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
                                 double *posterior, size_t *source)
 {
-    size_t at[FORM_NODES] = {0, 1, n / 2, n - 1}, node[FORM_NODES], m = 0;
-    fm_blame_forms forms[FORM_NODES] = {{0, 0, 0}};
+    const fm_blame_node *c = &s->node[line[0]];
+    size_t *node = fm_calloc(c->parent_count + 1, sizeof *node), m = 0;
+    fm_blame_forms *forms = fm_calloc(c->parent_count + 1, sizeof *forms);
     double best = 0;
+    fm_status rc = node && forms ? FM_OK : FM_ENOMEM;
     *posterior = 0;
-    for (size_t i = 0; i < FORM_NODES; i++)
-        if ((i == 0 || at[i] > at[i - 1]) && !s->unasked[line[at[i]]])
-            node[m++] = line[at[i]];
-    fm_status rc = ask_forms(s, node, m, wrong, forms);
-    for (size_t i = 1; rc == FM_OK && i < m; i++) {
+    for (size_t p = 0; rc == FM_OK && p < c->parent_count; p++)
+        if (!s->unasked[c->parent[p]])
+            node[m++] = c->parent[p];
+    if (rc == FM_OK && n > 2 && !s->unasked[line[n - 1]])
+        node[m++] = line[n - 1];
+    if (rc == FM_OK && m)
+        rc = ask_forms(s, node, m, wrong, forms);
+    for (size_t i = 0; rc == FM_OK && i < m; i++) {
         double chance = FM_MAX(forms[i].chance + s->opts.flip_rate, CHANCE_LEAST);
         if (!forms[i].asked || chance >= 1)
             continue;
         double odds = PRIOR_EXPOSED / (1 - PRIOR_EXPOSED) * fault_odds(&forms[i], chance);
-        if (odds >= best)
-            best = odds;
+        best = FM_MAX(best, odds);
         if (odds > 1)
             *source = node[i];
     }
-    if (rc == FM_OK && forms[0].asked && forms[0].same * 2 < forms[0].asked)
-        note(s, "the version itself gives its wrong answer to few other forms of the case, so that "
-                "these say little of older ones");
     *posterior = best / (1 + best);
+    fm_free(node);
+    fm_free(forms);
     return rc;
 }
 

@@ -33,6 +33,8 @@ typedef enum fm_case_kind { FM_CASE_MFT, FM_CASE_INV, FM_CASE_DIR } fm_case_kind
 fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i);
 const char *fm_suite_case_capability(const fm_suite *s, size_t i);
 const char *fm_suite_case_tag(const fm_suite *s, size_t i, const char *key);
+/* How many continuations a `choice` case has; 0: it is no such case. */
+size_t fm_suite_case_choices(const fm_suite *s, size_t i);
 /* Is the case of the slice key = value? key: a tag, or one of kind (MFT, INV, DIR), capability,
  * name. */
 bool fm_suite_case_matches(const fm_suite *s, size_t i, const char *key, const char *value);
