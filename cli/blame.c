@@ -112,6 +112,29 @@ static void unload(loaded *l)
     }
 }
 
+/* A number for what has none of its own. */
+static fm_status add_margins(const blame *b, const blame_question *q, const fm_suite_ask *ask,
+                             const size_t *of, size_t n, blame_heard *out)
+{
+    fm_model **model = fm_calloc(n, sizeof *model);
+    double *margin = fm_calloc(n, sizeof *margin);
+    size_t *at = fm_calloc(n, sizeof *at), some = 0;
+    fm_status rc = model && margin && at ? FM_OK : FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        if (!q[of[k]].suite && isnan(out[of[k]].score)) {
+            at[some] = of[k];
+            model[some++] = ask[k].model;
+        }
+    if (rc == FM_OK && some)
+        rc = blame_margins(b, model, some, margin);
+    for (size_t k = 0; rc == FM_OK && k < some; k++)
+        out[at[k]].score = margin[k];
+    fm_free(model);
+    fm_free(margin);
+    fm_free(at);
+    return rc;
+}
+
 static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_heard *out)
 {
     loaded l = {.count = 0};
@@ -139,6 +162,8 @@ static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_he
             rc = hear(&run[k].result[0], &out[of[k]]);
         fm_suite_run_release(&run[k]);
     }
+    if (rc == FM_OK && b->right)
+        rc = add_margins(b, q, ask, of, asks, out);
     for (size_t i = 0; rc == FM_OK && b->noise && i < n; i++)
         if (out[i].verdict != FM_ERROR_CASE)
             b->noise(b->noise_ctx, &q[i], &out[i]);
@@ -275,7 +300,6 @@ void blame_release(blame *b)
     fm_free(b->rank);
     fm_free(b->rank_set.take);
     fm_shapley_release(&b->shapley);
-    fm_free(b->keep);
     fm_free(b->answer);
     fm_free(b->detail);
     fm_free(b->example);

@@ -15,7 +15,6 @@ typedef struct blame_unit {
     size_t block;               /* its part of the layer: "layers.3.mlp" */
     const fm_change **change;   /* the entries that it moves; borrowed */
     size_t count, cap;
-    uint64_t bytes; /* of its changed tensors */
 } blame_unit;
 
 typedef struct blame_example {
@@ -47,9 +46,9 @@ typedef struct blame_question {
     const char *case_name;
 } blame_question;
 typedef struct blame_heard {
-    fm_verdict verdict; /* a tree that cannot be run is FM_ERROR_CASE, and output says why */
-    uint64_t answer;    /* digest of the answer as words: case and punctuation do not count */
-    double score;
+    fm_verdict verdict;  /* a tree that cannot be run is FM_ERROR_CASE, and output says why */
+    uint64_t answer;     /* digest of the answer as words: case and punctuation do not count */
+    double score;        /* falls as the failure nears; NaN = none */
     char *output, *text; /* owned: output and answer of the result; NULL = none */
 } blame_heard;
 
@@ -97,9 +96,9 @@ typedef struct blame {
     /* --shapley: of the units of `minimal`, in their order; shapley.units 0: not asked for, or one
      * unit alone */
     fm_shapley shapley;
-    bool shapley_margin;   /* value = how much the score falls; else 1 = fails, 0 = passes */
-    bool *keep;            /* scratch [unit_count] */
-    char *answer, *detail; /* of the culprit */
+    bool shapley_margin;       /* value = how much the score falls; else 1 = fails, 0 = passes */
+    char *answer, *detail;     /* of the culprit */
+    const char *right, *wrong; /* see blame_contrast; borrowed, NULL: no contrast */
     /* data */
     blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */
@@ -151,6 +150,22 @@ fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wron
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent. */
 fm_status blame_tensors(blame *b);
+/* `from` (the child, or a tree with the child's paths) with every unit that is not taken set back to the
+ * parent's value. */
+fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out);
+/* The case on n of them; take: [n][unit_count]. heard[n] is the caller's. */
+fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                             blame_heard *heard);
+/* How large a unit's change is: |B A| of an adapter's module, |after - before| / |before| of tensors. */
+fm_status blame_unit_size(const blame *b, const blame_unit *u, double *out);
+/* After blame_tensors: into the adapters that were found; what each unit found is worth. */
+fm_status blame_ranks(blame *b);
+fm_status blame_shapley(blame *b);
+/* From here on what is heard has a score also where the case has none: how much likelier (in logprob) the
+ * parent's answer is than the culprit's. Where they are not known, or equal, nothing changes. */
+void blame_contrast(blame *b);
+/* That score for n models; NaN where an answer cannot be put behind the prompt. */
+fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out);
 /* Ranks the examples of the culprit's data; leaves example_count 0 when it carries none. */
 fm_status blame_data(blame *b);
 void blame_release(blame *b);

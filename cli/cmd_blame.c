@@ -120,6 +120,38 @@ static void print_units(const blame *b, const fm_minimal_set *set)
     }
 }
 
+static void print_ranks(const blame *b)
+{
+    if (!b->rank_count)
+        return;
+    printf("  of their %zu ranks %zu are enough (%u mixtures):\n", b->rank_count, b->rank_set.size,
+           b->rank_set.runs);
+    for (size_t k = 0; k < b->rank_count; k++)
+        if (b->rank_set.take[k])
+            printf("    %s rank %u\n", b->unit[b->rank[k].unit].name, b->rank[k].rank);
+}
+
+static void print_shapley(const blame *b)
+{
+    out_table *t = out_table_new();
+    if (b->shapley.units)
+        printf("  what each adds to %s, from %+.2f to %+.2f (Shapley values%s, %u mixtures):\n",
+               b->shapley_margin ? "the wrong answer's lead in log-probability" : "failing",
+               b->shapley.nothing, b->shapley.whole, b->shapley.exact ? "" : ", 95 % intervals",
+               b->shapley.runs);
+    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
+        if (!b->minimal.take[u])
+            continue;
+        out_cell(t, "%s", b->unit[u].name);
+        out_cell_right(t, "%+.3f", b->shapley.value[k]);
+        if (!b->shapley.exact)
+            out_cell(t, "[%+.3f, %+.3f]", b->shapley.low[k], b->shapley.high[k]);
+        out_end_row(t);
+        k++;
+    }
+    out_table_print(t, stdout, "    ");
+}
+
 static void print_tensors(const blame *b)
 {
     if (!b->unit_count) {
@@ -134,6 +166,8 @@ static void print_tensors(const blame *b)
     printf("  the child %s with these %zu set back to the parent:\n",
            b->repair.sufficient ? "passes" : "still fails", b->repair.size);
     print_units(b, &b->repair);
+    print_ranks(b);
+    print_shapley(b);
     if (!b->minimal.minimal || !b->repair.minimal)
         printf("  the runs were used up (--max-runs): smaller sets may do\n");
 }
@@ -198,6 +232,49 @@ static fm_json *set_json(const blame *b, const fm_minimal_set *set)
     return o;
 }
 
+static fm_json *ranks_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
+    for (size_t k = 0; k < b->rank_count; k++) {
+        if (!b->rank_set.take[k])
+            continue;
+        fm_json *r = fm_json_new_object();
+        out_set(&rc, r, "unit", fm_json_new_str(b->unit[b->rank[k].unit].name));
+        out_set(&rc, r, "rank", fm_json_new_int(b->rank[k].rank));
+        out_push(&rc, list, r);
+    }
+    out_set(&rc, o, "of", fm_json_new_int((int64_t)b->rank_count));
+    out_set(&rc, o, "ranks", list);
+    out_set(&rc, o, "sufficient", fm_json_new_bool(b->rank_set.sufficient));
+    out_set(&rc, o, "minimal", fm_json_new_bool(b->rank_set.minimal));
+    out_set(&rc, o, "runs", fm_json_new_int(b->rank_set.runs));
+    return o;
+}
+
+static fm_json *shapley_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
+    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
+        if (!b->minimal.take[u])
+            continue;
+        fm_json *v = fm_json_new_object();
+        out_set(&rc, v, "unit", fm_json_new_str(b->unit[u].name));
+        out_set(&rc, v, "value", fm_json_new_real(b->shapley.value[k]));
+        out_set(&rc, v, "low", fm_json_new_real(b->shapley.low[k]));
+        out_set(&rc, v, "high", fm_json_new_real(b->shapley.high[k++]));
+        out_push(&rc, list, v);
+    }
+    out_set(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "margin" : "failing"));
+    out_set(&rc, o, "nothing", fm_json_new_real(b->shapley.nothing));
+    out_set(&rc, o, "whole", fm_json_new_real(b->shapley.whole));
+    out_set(&rc, o, "exact", fm_json_new_bool(b->shapley.exact));
+    out_set(&rc, o, "runs", fm_json_new_int(b->shapley.runs));
+    out_set(&rc, o, "units", list);
+    return o;
+}
+
 static fm_json *tensors_json(const blame *b)
 {
     fm_status rc = FM_OK;
@@ -207,6 +284,10 @@ static fm_json *tensors_json(const blame *b)
         out_set(&rc, o, "breaks_parent", set_json(b, &b->minimal));
         out_set(&rc, o, "repairs_child", set_json(b, &b->repair));
     }
+    if (b->rank_count)
+        out_set(&rc, o, "ranks", ranks_json(b));
+    if (b->shapley.units)
+        out_set(&rc, o, "shapley", shapley_json(b));
     return o;
 }
 
