@@ -1,4 +1,5 @@
-/* blame.c - what the parts of a blame share: the case asked of many trees, the guilty step opened. */
+/* blame.c - what the parts of a blame share: the case asked of many trees, the guilty step
+ * opened. */
 #include "cli/blame.h"
 
 #include <math.h>

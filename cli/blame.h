@@ -35,7 +35,8 @@ typedef struct blame_how {
     uint64_t seed;
 } blame_how;
 
-/* What is asked of one tree. `id` names it for `noise`: equal questions of one search, equal ids. */
+/* What is asked of one tree. `id` names it for `noise`: equal questions of one search, equal
+ * ids. */
 typedef struct blame_question {
     const fm_tree *tree;
     const fm_provider *provider; /* of tensors that no store has; NULL: the store */
@@ -88,8 +89,8 @@ typedef struct blame {
     size_t unit_count, unit_cap, group_count, block_count;
     fm_minimal_set minimal; /* enough to break the parent */
     fm_minimal_set repair;  /* enough to repair the child, set back to the parent */
-    /* --ranks: the rank-one parts of the adapters in `minimal`, and which of them are enough; rank_count
-     * 0: there are none, or not asked for */
+    /* --ranks: the rank-one parts of the adapters in `minimal`, and which of them are enough;
+     * rank_count 0: there are none, or not asked for */
     blame_rank *rank;
     size_t rank_count;
     fm_minimal_set rank_set;
@@ -105,8 +106,8 @@ typedef struct blame {
     char *data_name;
 } blame;
 
-/* n questions in as few batches as memory allows; a tree that is asked several things is loaded once,
- * and trees share what tensors they share. out[n] is released by blame_heard_release. */
+/* n questions in as few batches as memory allows; a tree that is asked several things is loaded
+ * once, and trees share what tensors they share. out[n] is released by blame_heard_release. */
 fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *out);
 void blame_heard_release(blame_heard *h, size_t n);
 /* The flip rate as the searches want it: stated, measured, or 0 where the case does not sample. */
@@ -131,7 +132,8 @@ typedef struct blame_overlay {
 } blame_overlay;
 void blame_overlay_open(blame_overlay *o, const blame *b);
 void blame_overlay_release(blame_overlay *o);
-/* tree gets a tensor as `like` (path, name, dtype, shape) with these values, rounded to the dtype. */
+/* tree gets a tensor as `like` (path, name, dtype, shape) with these values, rounded to the
+ * dtype. */
 fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *like, float *value);
 bool blame_can_compute(const fm_entry *e);                                      /* F32, F16, BF16 */
 fm_status blame_read_f32(const fm_provider *p, const fm_entry *e, float **out); /* fm_free */
@@ -150,19 +152,21 @@ fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wron
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent. */
 fm_status blame_tensors(blame *b);
-/* `from` (the child, or a tree with the child's paths) with every unit that is not taken set back to the
- * parent's value. */
+/* `from` (the child, or a tree with the child's paths) with every unit that is not taken set
+ * back to the parent's value. */
 fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out);
 /* The case on n of them; take: [n][unit_count]. heard[n] is the caller's. */
 fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
                              blame_heard *heard);
-/* How large a unit's change is: |B A| of an adapter's module, |after - before| / |before| of tensors. */
+/* How large a unit's change is: |B A| of an adapter's module, |after - before| / |before| of
+ * tensors. */
 fm_status blame_unit_size(const blame *b, const blame_unit *u, double *out);
 /* After blame_tensors: into the adapters that were found; what each unit found is worth. */
 fm_status blame_ranks(blame *b);
 fm_status blame_shapley(blame *b);
-/* From here on what is heard has a score also where the case has none: how much likelier (in logprob) the
- * parent's answer is than the culprit's. Where they are not known, or equal, nothing changes. */
+/* From here on what is heard has a score also where the case has none: how much likelier (in
+ * logprob) the parent's answer is than the culprit's. Where they are not known, or equal,
+ * nothing changes. */
 void blame_contrast(blame *b);
 /* That score for n models; NaN where an answer cannot be put behind the prompt. */
 fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out);

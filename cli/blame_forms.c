@@ -1,5 +1,5 @@
-/* blame_forms.c - other forms of the case, asked of older versions: is the fault older than the step that
- * shows it? */
+/* blame_forms.c - other forms of the case, asked of older versions: is the fault older than the
+ * step that shows it? */
 #include <string.h>
 
 #include "cli/blame.h"
@@ -35,8 +35,8 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* Does `said` hold every word that sets the wrong answer apart from the right one? Without such words
- * answers are compared as a whole, by their digests. */
+/* Does `said` hold every word that sets the wrong answer apart from the right one? Without such
+ * words answers are compared as a whole, by their digests. */
 static bool same_answer(const char *wrong, const char *right, const blame_heard *said,
                         uint64_t digest)
 {

@@ -51,8 +51,8 @@ static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
     return FM_OK;
 }
 
-/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have broken
- * a case. */
+/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have
+ * broken a case. */
 #define WEIGHT_OF_NOTHING 0.02
 
 static fm_status count_bytes(void *ctx, const fm_change *ch)

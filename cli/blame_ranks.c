@@ -1,5 +1,5 @@
-/* blame_ranks.c - inside the units: how large a change is, and an adapter's module taken apart into its
- * rank-one parts, column r of B with row r of A. */
+/* blame_ranks.c - inside the units: how large a change is, and an adapter's module taken apart
+ * into its rank-one parts, column r of B with row r of A. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,8 @@ static bool ends_with(const char *s, const char *end)
     return n > m && strcmp(s + n - m, end) == 0;
 }
 
-/* The factors of a unit that its step added as a LoRA, and nothing else; false: it is something else. */
+/* The factors of a unit that its step added as a LoRA, and nothing else; false: it is something
+ * else. */
 static bool factors_of(const blame_unit *u, const fm_entry **a, const fm_entry **b)
 {
     *a = *b = NULL;

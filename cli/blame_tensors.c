@@ -42,8 +42,8 @@ static void unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
     }
 }
 
-/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block; what is
- * outside the layers is a group and a block by itself. */
+/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block;
+ * what is outside the layers is a group and a block by itself. */
 static void group_key(char *out, size_t bytes, const char *unit, bool block)
 {
     const char *layers = strstr(unit, "layers."), *dot = layers ? strchr(layers + 7, '.') : NULL;
@@ -150,7 +150,8 @@ fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat,
     return rc;
 }
 
-/* set_back: take says what goes back to the parent, and what is looked for is a child that passes. */
+/* set_back: take says what goes back to the parent, and what is looked for is a child that
+ * passes. */
 static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool set_back,
                               fm_mixture_reply *out)
 {

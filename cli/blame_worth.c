@@ -1,5 +1,5 @@
-/* blame_worth.c - answers as numbers: how much more a model likes the right answer than the wrong one,
- * and what each unit of a found set adds to that. */
+/* blame_worth.c - answers as numbers: how much more a model likes the right answer than the
+ * wrong one, and what each unit of a found set adds to that. */
 #include <math.h>
 #include <string.h>
 

@@ -1,8 +1,9 @@
 /* blame_kind.c - what kind of failure it is, once history has named a version.
  *
- * Something older that fails too: with the same answer the fault is that old and was exposed; with another
- * one it is a second fault. Nothing older fails: then other forms of the case are asked of older versions,
- * and the step's change is tried alone on the base, where the oracle can do so. */
+ * Something older that fails too: with the same answer the fault is that old and was exposed;
+ * with another one it is a second fault. Nothing older fails: then other forms of the case are
+ * asked of older versions, and the step's change is tried alone on the base, where the oracle
+ * can do so. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,8 +87,8 @@ static double binomial(uint32_t k, uint32_t n, double p)
                (n - k) * log1p(-p));
 }
 
-/* Odds of "this version has the fault" against "it answers so by chance", from `same` of `asked`: any
- * rate above chance is as likely as another. Simpson over the rate. */
+/* Odds of "this version has the fault" against "it answers so by chance", from `same` of
+ * `asked`: any rate above chance is as likely as another. Simpson over the rate. */
 static double fault_odds(const fm_blame_forms *f, double chance)
 {
     enum { CELLS = 200 };
@@ -125,8 +126,8 @@ static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
     }
 }
 
-/* The posterior that the fault is older, from the culprit's parents and the base; *source: the oldest of
- * them that shows it. */
+/* The posterior that the fault is older, from the culprit's parents and the base; *source: the
+ * oldest of them that shows it. */
 static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
                                 double *posterior, size_t *source)
 {

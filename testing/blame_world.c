@@ -1,11 +1,11 @@
 /* blame_world.c - the posterior over what every version of a history would truly say.
  *
- * A world is one outcome per version. It comes from events: a root that fails, a step that breaks,
- * a step that mends; at most three in one history. Without an event a version says what its parents
- * say; where a merge's parents differ, either side may win. Each event has a prior in proportion to the
- * weight of its step. A flaky world is one of a single event whose failing versions fail at a rate
- * of their own. All worlds are written down with their verdict, so that the posterior of a verdict is a
- * sum, and the question that tells most is found by counting. */
+ * A world is one outcome per version. It comes from events: a root that fails, a step that
+ * breaks, a step that mends; at most three in one history. Without an event a version says what
+ * its parents say; where a merge's parents differ, either side may win. Each event has a prior
+ * in proportion to the weight of its step. A flaky world is one of a single event whose failing
+ * versions fail at a rate of their own. All worlds are written down with their verdict, so that
+ * the posterior of a verdict is a sum, and the question that tells most is found by counting. */
 #include <math.h>
 #include <string.h>
 
@@ -228,8 +228,9 @@ static bool older_fails(const fmi_worlds *w, const uint64_t *row, size_t i)
 }
 
 /* What failed is followed upwards along failing parents. A failing version none of whose parents
- * fails broke it. A merge of a failing and a passing line has the failure from the failing line, unless
- * that line failed from its root on and the other one had mended it: then the merge lost the repair. */
+ * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
+ * unless that line failed from its root on and the other one had mended it: then the merge lost
+ * the repair. */
 fmi_answer fmi_worlds_classify(const fmi_worlds *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;
