@@ -13,6 +13,7 @@
 
 #define PRIOR_EXPOSED 0.1 /* of what looks introduced, before other forms are asked */
 #define CHANCE_LEAST 0.02 /* that a sound version gives the very same wrong answer to a form */
+#define FAULT_LEAST 0.25  /* that a version with the fault does */
 #define MIX_REPEATS_MAX 64u
 
 static void note(fmi_search *s, const char *text)
@@ -88,16 +89,17 @@ static double binomial(uint32_t k, uint32_t n, double p)
 }
 
 /* Odds of "this version has the fault" against "it answers so by chance", from `same` of
- * `asked`: any rate above chance is as likely as another. Simpson over the rate. */
+ * `asked`: with the fault any rate from FAULT_LEAST on is as likely as another. Simpson over the
+ * rate. */
 static double fault_odds(const fm_blame_forms *f, double chance)
 {
     enum { CELLS = 200 };
-    double sum = 0, h = (1 - chance) / CELLS;
+    double least = FM_MAX(chance, FAULT_LEAST), sum = 0, h = (1 - least) / CELLS;
     for (int i = 0; i <= CELLS; i++) {
-        double p = FM_MIN(FM_MAX(chance + i * h, 1e-12), 1 - 1e-12);
+        double p = FM_MIN(least + i * h, 1 - 1e-12);
         sum += (i == 0 || i == CELLS ? 1 : i % 2 ? 4 : 2) * binomial(f->same, f->asked, p);
     }
-    return sum * h / 3 / (1 - chance) / binomial(f->same, f->asked, chance);
+    return sum / (3 * CELLS) / binomial(f->same, f->asked, chance);
 }
 
 static fm_status ask_forms(fmi_search *s, const size_t *node, size_t n, uint64_t wrong,
@@ -310,7 +312,8 @@ static fm_status decide_step(fmi_search *s, const fmi_answer *top, double *poste
             out->likely = FM_BLAME_EXPOSED;
             out->source = source;
         }
-        *posterior *= FM_MAX(older, 1 - older);
+        /* Forms that speak against it, or say little, leave history's word as it is. */
+        *posterior *= older > PRIOR_EXPOSED ? FM_MAX(older, 1 - older) : 1;
     }
     if (rc == FM_OK && out->likely == FM_BLAME_INTRODUCED && s->oracle->mix && n > 2 &&
         out->runs + 3 <= s->opts.max_runs)

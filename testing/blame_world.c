@@ -15,11 +15,11 @@
 #define WORLDS_MAX 60000u
 #define NODES_MAX 4096u
 /* Priors, of a whole history. */
-#define PRIOR_FAILS 0.5 /* of node 0 */
+#define PRIOR_FAILS 0.5 /* of node 0, where the case is not flaky */
 #define PRIOR_ROOT 0.3
 #define PRIOR_BREAK 0.7
 #define PRIOR_MEND 0.6
-#define PRIOR_FLAKY 0.04
+#define PRIOR_FLAKY 0.06
 #define TINY 1e-9 /* bits: less is nothing to learn */
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
@@ -124,8 +124,8 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
 static void balance(fmi_worlds *w)
 {
     double sum[3] = {0, 0, 0};
-    const double want[3] = {1 - PRIOR_FAILS, PRIOR_FAILS * (1 - PRIOR_FLAKY),
-                            PRIOR_FAILS * PRIOR_FLAKY};
+    const double flaky = w->flip > 0 ? PRIOR_FLAKY : 0;
+    const double want[3] = {(1 - flaky) * (1 - PRIOR_FAILS), (1 - flaky) * PRIOR_FAILS, flaky};
     for (int pass = 0; pass < 2; pass++)
         for (size_t k = 0; k < w->n; k++) {
             size_t kind = w->answer[k] / w->count;
