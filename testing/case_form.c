@@ -54,6 +54,12 @@ fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)
     return (fm_case_kind)s->cases[i].kind;
 }
 
+size_t fm_suite_case_choices(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return s->cases[i].scoring == FMI_SCORE_CHOICE ? s->cases[i].choice_count : 0;
+}
+
 const char *fm_suite_case_capability(const fm_suite *s, size_t i)
 {
     fm_assert(i < s->count);
