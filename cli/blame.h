@@ -2,6 +2,7 @@
 #ifndef FM_CLI_BLAME_H
 #define FM_CLI_BLAME_H
 
+#include "cli/blame_data.h"
 #include "cli/version_tree.h"
 
 #define BLAME_UNIT_NAME 256
@@ -19,6 +20,7 @@ typedef struct blame_example {
     uint32_t index; /* record number in the data */
     double score;
     char *preview;
+    char *file; /* its name, where the data are several files; else NULL */
 } blame_example;
 
 typedef struct blame {
@@ -46,6 +48,7 @@ typedef struct blame {
     blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */
     char *data_name;
+    blame_data_section data; /* every ranking that was made; data.opts: what was asked for */
 } blame;
 
 /* The case on one tree; run owns what out points to. A version that cannot run (no weights, another

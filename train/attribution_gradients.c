@@ -1,0 +1,128 @@
+/* attribution_gradients.c - the methods that multiply an example's gradient with the target's. */
+#include "train/attribution_walk.h"
+
+#include "store/base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sweep { /* of all examples at one point */
+    fmi_walk *w;
+    double *const *score;
+    fmi_kron *kron;          /* NULL: not wanted */
+    float *target, *through; /* [total]: the target's gradient; the same through the inverse */
+    double norm;             /* of the target */
+    double weight;           /* of the point */
+    bool at_child;
+} sweep;
+
+static double dot(const float *a, const float *b, uint64_t n)
+{
+    double sum = 0.0;
+
+    for (uint64_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void add(const sweep *s, fm_attribution_kind kind, size_t i, double value)
+{
+    if (s->score[kind])
+        s->score[kind][i] += value;
+}
+
+static fm_status take(void *ctx, size_t i, const float *g)
+{
+    sweep *s = ctx;
+    uint64_t n = s->w->total;
+    double product = dot(s->target, g, n);
+    double times = fm_dataset_weight(s->w->job.data, i); /* how often an epoch has it */
+
+    if (s->at_child) {
+        add(s, FM_ATTR_DOT, i, times * product);
+        return FM_OK;
+    }
+    add(s, FM_ATTR_TRACIN, i, s->weight * times * product);
+    if (s->score[FM_ATTR_COSINE]) {
+        double own = sqrt(dot(g, g, n));
+        if (own > 0.0 && s->norm > 0.0)
+            s->score[FM_ATTR_COSINE][i] += s->weight * product / (own * s->norm);
+    }
+    if (!s->kron)
+        return FM_OK;
+    double influence = dot(s->through, g, n);
+    add(s, FM_ATTR_INFLUENCE, i, s->weight * times * influence);
+    if (s->score[FM_ATTR_RELATIF]) {
+        double own = sqrt(fmi_kron_size(s->kron, g));
+        if (own > 0.0)
+            s->score[FM_ATTR_RELATIF][i] += s->weight * influence / own;
+    }
+    return FM_OK;
+}
+
+static bool wants_kron(double *const score[FM_ATTRIBUTIONS])
+{
+    return score[FM_ATTR_INFLUENCE] || score[FM_ATTR_RELATIF];
+}
+
+static bool wants_points(double *const score[FM_ATTRIBUTIONS])
+{
+    return score[FM_ATTR_COSINE] || score[FM_ATTR_TRACIN] || wants_kron(score);
+}
+
+static fm_status at_point(sweep *s, size_t point)
+{
+    fmi_walk *w = s->w;
+    fm_status rc = fmi_walk_stand(w, point);
+
+    s->at_child = point == w->points;
+    s->weight = s->at_child ? 1.0 : w->weight[point];
+    if (rc == FM_OK)
+        rc = fmi_walk_target(w, s->target);
+    if (rc < 0)
+        return rc;
+    s->norm = sqrt(dot(s->target, s->target, w->total));
+    if (!s->at_child && wants_kron(s->score)) {
+        rc = fmi_kron_new(&s->kron, w);
+        if (rc == FM_OK)
+            fmi_kron_solve(s->kron, s->through, s->target);
+    }
+    if (rc == FM_OK)
+        rc = fmi_walk_each(w, NULL, fm_dataset_count(w->job.data), take, s);
+    fmi_kron_free(s->kron);
+    s->kron = NULL;
+    return rc;
+}
+
+uint64_t fm_attribution_cost(const fm_attribution_in *in, double *const score[FM_ATTRIBUTIONS])
+{
+    uint64_t n = fm_dataset_count(in->job->data);
+    uint64_t points = in->states > 0 ? FM_MIN(in->states, (size_t)FMI_WALK_POINTS) : 3;
+    uint64_t a_point = n + (wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0);
+
+    return (wants_points(score) ? points * a_point : 0) + (score[FM_ATTR_DOT] ? n : 0) +
+           (score[FM_ATTR_STATES] ? n : 0);
+}
+
+fm_status fmi_attribution_gradients(const fm_attribution_in *in,
+                                    double *const score[FM_ATTRIBUTIONS])
+{
+    fmi_walk w;
+    sweep s = {.w = &w, .score = score};
+    fm_status rc = fmi_walk_open(&w, in, true);
+
+    if (rc == FM_OK) {
+        w.of = (size_t)fm_attribution_cost(in, score);
+        s.target = fm_calloc((size_t)w.total, sizeof(float));
+        s.through = fm_calloc((size_t)w.total, sizeof(float));
+        rc = s.target && s.through ? FM_OK : FM_ENOMEM;
+    }
+    for (size_t i = 0; rc == FM_OK && wants_points(score) && i < w.points; i++)
+        rc = at_point(&s, i);
+    if (rc == FM_OK && score[FM_ATTR_DOT])
+        rc = at_point(&s, w.points);
+    fm_free(s.target);
+    fm_free(s.through);
+    fmi_walk_close(&w);
+    return rc;
+}
