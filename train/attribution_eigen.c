@@ -7,15 +7,32 @@
 
 enum { ROUNDS = 64 };
 
-/* Row k of a, cleared behind its neighbour by a reflection H = 1 - 2 v v^T that is applied from both
- * sides to what lies below and collected in q. */
-static void reflect(double *a, double *q, double *v, size_t n, size_t k)
+/* m [n, n] becomes H m, H = 1 - 2 v v^T / length, v from its element `first` on; columns from `from`
+ * on; t [n] is a room. */
+static void from_left(double *m, const double *v, double length, double *t, size_t n, size_t first,
+                      size_t from)
+{
+    for (size_t c = from; c < n; c++)
+        t[c] = 0.0;
+    for (size_t i = first; i < n; i++)
+        for (size_t c = from; c < n; c++)
+            t[c] += v[i] * m[i * n + c];
+    for (size_t i = first; i < n; i++) {
+        double f = 2.0 * v[i] / length;
+        for (size_t c = from; c < n; c++)
+            m[i * n + c] -= f * t[c];
+    }
+}
+
+/* Row k of a, cleared behind its neighbour by a reflection that is applied from both sides to what
+ * lies below, and collected in qt, whose rows become the eigenvectors. */
+static void reflect(double *a, double *qt, double *v, double *t, size_t n, size_t k)
 {
     double norm = 0.0;
     double rest = 0.0;
 
     for (size_t i = k + 1; i < n; i++) {
-        v[i] = a[i * n + k];
+        v[i] = a[k * n + i];
         norm += v[i] * v[i];
         rest += i > k + 1 ? fabs(v[i]) : 0.0;
     }
@@ -24,42 +41,33 @@ static void reflect(double *a, double *q, double *v, size_t n, size_t k)
     double head = v[k + 1];
     v[k + 1] += head < 0.0 ? -sqrt(norm) : sqrt(norm);
     double length = norm - head * head + v[k + 1] * v[k + 1];
-    for (size_t r = k; r < n; r++) { /* from the right */
-        double s = 0.0;
+    from_left(a, v, length, t, n, k + 1, k);
+    for (size_t r = k; r < n; r++) {
+        double sum = 0.0;
         for (size_t i = k + 1; i < n; i++)
-            s += a[r * n + i] * v[i];
+            sum += a[r * n + i] * v[i];
+        sum *= 2.0 / length;
         for (size_t i = k + 1; i < n; i++)
-            a[r * n + i] -= 2.0 * s / length * v[i];
+            a[r * n + i] -= sum * v[i];
     }
-    for (size_t c = k; c < n; c++) { /* from the left */
-        double s = 0.0;
-        for (size_t i = k + 1; i < n; i++)
-            s += a[i * n + c] * v[i];
-        for (size_t i = k + 1; i < n; i++)
-            a[i * n + c] -= 2.0 * s / length * v[i];
-    }
-    for (size_t r = 0; r < n; r++) {
-        double s = 0.0;
-        for (size_t i = k + 1; i < n; i++)
-            s += q[r * n + i] * v[i];
-        for (size_t i = k + 1; i < n; i++)
-            q[r * n + i] -= 2.0 * s / length * v[i];
-    }
+    from_left(qt, v, length, t, n, k + 1, 0);
 }
 
-static void turn_columns(double *q, size_t n, size_t i, double c, double s)
+static void turn_rows(double *qt, size_t n, size_t i, double c, double s)
 {
-    for (size_t r = 0; r < n; r++) {
-        double x = q[r * n + i];
-        double y = q[r * n + i + 1];
-        q[r * n + i] = c * x + s * y;
-        q[r * n + i + 1] = c * y - s * x;
+    double *x = qt + i * n;
+    double *y = x + n;
+
+    for (size_t k = 0; k < n; k++) {
+        double old = x[k];
+        x[k] = c * old + s * y[k];
+        y[k] = c * y[k] - s * old;
     }
 }
 
 /* One implicit QR sweep of the tridiagonal block lo .. hi: diagonal d, beside it e[i] at (i, i + 1);
  * Wilkinson's shift. The bulge is chased by rotations of neighbours. */
-static void sweep(double *d, double *e, double *q, size_t n, size_t lo, size_t hi)
+static void sweep(double *d, double *e, double *qt, size_t n, size_t lo, size_t hi)
 {
     double half = (d[hi - 1] - d[hi]) / 2.0;
     double root = hypot(half, e[hi - 1]);
@@ -84,11 +92,11 @@ static void sweep(double *d, double *e, double *q, size_t n, size_t lo, size_t h
             z = s * e[k + 1];
             e[k + 1] *= c;
         }
-        turn_columns(q, n, k, c, s);
+        turn_rows(qt, n, k, c, s);
     }
 }
 
-static void sort_ascending(double *d, double *q, size_t n)
+static void sort_ascending(double *d, double *qt, size_t n)
 {
     for (size_t i = 0; i + 1 < n; i++) {
         size_t least = i;
@@ -99,20 +107,22 @@ static void sort_ascending(double *d, double *q, size_t n)
         double t = d[i];
         d[i] = d[least];
         d[least] = t;
-        for (size_t r = 0; r < n; r++) {
-            t = q[r * n + i];
-            q[r * n + i] = q[r * n + least];
-            q[r * n + least] = t;
+        for (size_t c = 0; c < n; c++) {
+            t = qt[i * n + c];
+            qt[i * n + c] = qt[least * n + c];
+            qt[least * n + c] = t;
         }
     }
 }
 
-fm_status fmi_eigen(double *a, double *q, double *d, double *e, size_t n)
+fm_status fmi_eigen(double *a, double *qt, double *d, double *work, size_t n)
 {
+    double *e = work;
+
     for (size_t i = 0; i < n * n; i++)
-        q[i] = i % (n + 1) == 0 ? 1.0 : 0.0;
+        qt[i] = i % (n + 1) == 0 ? 1.0 : 0.0;
     for (size_t k = 0; k + 2 < n; k++)
-        reflect(a, q, e, n, k);
+        reflect(a, qt, e, work + n, n, k);
     double most = 0.0;
     for (size_t i = 0; i < n; i++) {
         d[i] = a[i * n + i];
@@ -134,8 +144,8 @@ fm_status fmi_eigen(double *a, double *q, double *d, double *e, size_t n)
         }
         if (++round > ROUNDS)
             return fm_fail(FM_EINVAL, "eigenvalues of a %zu x %zu matrix do not settle", n, n);
-        sweep(d, e, q, n, lo, hi);
+        sweep(d, e, qt, n, lo, hi);
     }
-    sort_ascending(d, q, n);
+    sort_ascending(d, qt, n);
     return FM_OK;
 }

@@ -18,7 +18,9 @@
 
 typedef struct block {
     uint64_t at, rows, cols, turned; /* turned: as fmi_param's */
-    double *u, *v;                   /* [rows, rows], [cols, cols]; NULL: the axes */
+    bool left, right;                /* which sides are turned; the others keep their axes */
+    double *su, *sv;                 /* [rows, rows], [cols, cols]: sums, while they are made */
+    float *u, *v;                    /* the same sides' eigenvectors, as columns */
     double *value;                   /* [rows, cols] eigenvalues */
     double damping;
 } block;
@@ -26,7 +28,7 @@ typedef struct block {
 struct fmi_kron {
     block *item;
     size_t count;
-    double *m, *t; /* room: a matrix, and one between two products */
+    float *m, *t; /* room: a matrix, and one between two products */
     size_t sampled;
 };
 
@@ -35,6 +37,8 @@ void fmi_kron_free(fmi_kron *k)
     if (!k)
         return;
     for (size_t i = 0; k->item && i < k->count; i++) {
+        fm_free(k->item[i].su);
+        fm_free(k->item[i].sv);
         fm_free(k->item[i].u);
         fm_free(k->item[i].v);
         fm_free(k->item[i].value);
@@ -53,16 +57,16 @@ static uint64_t place(const block *b, uint64_t r, uint64_t c)
     return b->at + (c / b->turned * b->rows + r) * b->turned + c % b->turned;
 }
 
-static void take_matrix(const block *b, const float *g, double *m)
+static void take_matrix(const block *b, const float *g, float *m)
 {
     for (uint64_t r = 0; r < b->rows; r++)
         for (uint64_t c = 0; c < b->cols; c++)
-            m[r * b->cols + c] = (double)g[place(b, r, c)];
+            m[r * b->cols + c] = g[place(b, r, c)];
 }
 
 /* ---- the basis ---- */
 /* sum += M M^T [rows, rows], or M^T M [cols, cols] */
-static void add_outer(double *sum, const double *m, size_t rows, size_t cols, bool left)
+static void add_outer(double *sum, const float *m, size_t rows, size_t cols, bool left)
 {
     size_t n = left ? rows : cols;
 
@@ -71,45 +75,50 @@ static void add_outer(double *sum, const double *m, size_t rows, size_t cols, bo
             for (size_t j = 0; j <= i; j++) {
                 double s = 0.0;
                 for (size_t c = 0; c < cols; c++)
-                    s += m[i * cols + c] * m[j * cols + c];
+                    s += (double)m[i * cols + c] * (double)m[j * cols + c];
                 sum[i * n + j] += s;
             }
         return;
     }
     for (size_t r = 0; r < rows; r++) {
-        const double *row = m + r * cols;
+        const float *row = m + r * cols;
         for (size_t i = 0; i < n; i++)
             for (size_t j = 0; j <= i; j++)
-                sum[i * n + j] += row[i] * row[j];
+                sum[i * n + j] += (double)row[i] * (double)row[j];
     }
 }
 
-/* y = U^T x V (back: U x V^T), axes where NULL. x and y [rows, cols] may be the same; t a room. */
-static void turn_basis(const block *b, double *y, const double *x, double *t, bool back)
+static void add_row(float *restrict y, const float *restrict x, float f, size_t n)
+{
+    for (size_t c = 0; c < n; c++)
+        y[c] += f * x[c];
+}
+
+/* x [rows, cols] = U^T x V; back: U x V^T. t: a room as large. */
+static void turn_basis(const block *b, float *restrict x, float *restrict t, bool back)
 {
     size_t rows = (size_t)b->rows;
     size_t cols = (size_t)b->cols;
 
-    memcpy(t, x, rows * cols * sizeof(*t));
-    if (b->u) {
+    if (b->left) {
         memset(t, 0, rows * cols * sizeof(*t));
         for (size_t i = 0; i < rows; i++)
-            for (size_t k = 0; k < rows; k++) {
-                double f = back ? b->u[i * rows + k] : b->u[k * rows + i];
-                for (size_t c = 0; c < cols; c++)
-                    t[i * cols + c] += f * x[k * cols + c];
-            }
+            for (size_t k = 0; k < rows; k++)
+                add_row(t + i * cols, x + k * cols, back ? b->u[i * rows + k] : b->u[k * rows + i],
+                        cols);
+        memcpy(x, t, rows * cols * sizeof(*t));
     }
-    if (!b->v) {
-        memcpy(y, t, rows * cols * sizeof(*t));
+    if (!b->right)
         return;
-    }
-    memset(y, 0, rows * cols * sizeof(*y));
+    memset(t, 0, rows * cols * sizeof(*t));
     for (size_t i = 0; i < rows; i++)
-        for (size_t k = 0; k < cols; k++)
-            for (size_t c = 0; c < cols; c++)
-                y[i * cols + c] +=
-                    t[i * cols + k] * (back ? b->v[c * cols + k] : b->v[k * cols + c]);
+        for (size_t k = 0; k < cols; k++) {
+            if (!back)
+                add_row(t + i * cols, b->v + k * cols, x[i * cols + k], cols);
+            for (size_t c = 0; back && c < cols; c++)
+                t[i * cols + c] += x[i * cols + k] * b->v[c * cols + k];
+        }
+    memcpy(x, t, rows * cols * sizeof(*t));
 }
 
 static fm_status add_factors(void *ctx, size_t n, const float *g)
@@ -119,13 +128,13 @@ static fm_status add_factors(void *ctx, size_t n, const float *g)
     (void)n;
     for (size_t i = 0; i < k->count; i++) {
         block *b = &k->item[i];
-        if (!b->u && !b->v)
+        if (!b->left && !b->right)
             continue;
         take_matrix(b, g, k->m);
-        if (b->u)
-            add_outer(b->u, k->m, (size_t)b->rows, (size_t)b->cols, true);
-        if (b->v)
-            add_outer(b->v, k->m, (size_t)b->rows, (size_t)b->cols, false);
+        if (b->left)
+            add_outer(b->su, k->m, (size_t)b->rows, (size_t)b->cols, true);
+        if (b->right)
+            add_outer(b->sv, k->m, (size_t)b->rows, (size_t)b->cols, false);
     }
     return FM_OK;
 }
@@ -138,17 +147,18 @@ static fm_status add_values(void *ctx, size_t n, const float *g)
     for (size_t i = 0; i < k->count; i++) {
         block *b = &k->item[i];
         take_matrix(b, g, k->m);
-        turn_basis(b, k->m, k->m, k->t, false);
+        turn_basis(b, k->m, k->t, false);
         for (uint64_t e = 0; e < b->rows * b->cols; e++)
-            b->value[e] += k->m[e] * k->m[e] / (double)k->sampled;
+            b->value[e] += (double)k->m[e] * (double)k->m[e] / (double)k->sampled;
     }
     return FM_OK;
 }
 
-/* a: the sum, its lower half; becomes the basis. */
-static fm_status to_basis(double *a, size_t n)
+/* *sum: its lower half is filled; freed. */
+static fm_status to_basis(float *basis, double **sum, size_t n)
 {
-    double *q = fm_calloc(n * n + 2 * n, sizeof(*q));
+    double *a = *sum;
+    double *q = fm_calloc(n * n + 3 * n, sizeof(*q));
     fm_status rc = q ? FM_OK : FM_ENOMEM;
 
     for (size_t i = 0; i < n; i++)
@@ -156,9 +166,11 @@ static fm_status to_basis(double *a, size_t n)
             a[j * n + i] = a[i * n + j];
     if (rc == FM_OK)
         rc = fmi_eigen(a, q, q + n * n, q + n * n + n, n);
-    if (rc == FM_OK)
-        memcpy(a, q, n * n * sizeof(*a));
+    for (size_t i = 0; rc == FM_OK && i < n * n; i++)
+        basis[i] = (float)q[i % n * n + i / n];
     fm_free(q);
+    fm_free(a);
+    *sum = NULL;
     return rc;
 }
 
@@ -168,10 +180,10 @@ static fm_status all_bases(fmi_kron *k)
 
     for (size_t i = 0; i < k->count && rc == FM_OK; i++) {
         block *b = &k->item[i];
-        if (b->u)
-            rc = to_basis(b->u, (size_t)b->rows);
-        if (rc == FM_OK && b->v)
-            rc = to_basis(b->v, (size_t)b->cols);
+        if (b->left)
+            rc = to_basis(b->u, &b->su, (size_t)b->rows);
+        if (rc == FM_OK && b->right)
+            rc = to_basis(b->v, &b->sv, (size_t)b->cols);
     }
     return rc;
 }
@@ -186,12 +198,19 @@ static fm_status make_block(fmi_kron *k, const fmi_param *p)
     b->rows = matrix ? p->shape.dim[0] : 1;
     b->cols = matrix ? p->shape.dim[1] : p->n;
     b->turned = p->turned;
-    if (matrix && b->rows > 1 && b->rows <= FMI_KRON_SIDE)
-        b->u = fm_calloc((size_t)(b->rows * b->rows), sizeof(double));
-    if (matrix && b->cols > 1 && b->cols <= FMI_KRON_SIDE)
-        b->v = fm_calloc((size_t)(b->cols * b->cols), sizeof(double));
-    b->value = fm_calloc((size_t)p->n, sizeof(double));
-    return b->value ? FM_OK : FM_ENOMEM;
+    b->left = matrix && b->rows > 1 && b->rows <= FMI_KRON_SIDE;
+    b->right = matrix && b->cols > 1 && b->cols <= FMI_KRON_SIDE;
+    b->value = fm_calloc((size_t)p->n, sizeof(*b->value));
+    if (b->left) {
+        b->su = fm_calloc((size_t)(b->rows * b->rows), sizeof(*b->su));
+        b->u = fm_calloc((size_t)(b->rows * b->rows), sizeof(*b->u));
+    }
+    if (b->right) {
+        b->sv = fm_calloc((size_t)(b->cols * b->cols), sizeof(*b->sv));
+        b->v = fm_calloc((size_t)(b->cols * b->cols), sizeof(*b->v));
+    }
+    bool all = b->value && (!b->left || (b->su && b->u)) && (!b->right || (b->sv && b->v));
+    return all ? FM_OK : FM_ENOMEM;
 }
 
 typedef struct kept { /* gradients of the sample, where they fit */
@@ -263,8 +282,8 @@ fm_status fmi_kron_new(fmi_kron **out, fmi_walk *w)
         most = FM_MAX(most, ps->item[i].n);
         rc = make_block(k, &ps->item[i]);
     }
-    k->m = fm_calloc((size_t)most, sizeof(double));
-    k->t = fm_calloc((size_t)most, sizeof(double));
+    k->m = fm_calloc((size_t)most, sizeof(*k->m));
+    k->t = fm_calloc((size_t)most, sizeof(*k->t));
     if (rc == FM_OK && !(k->m && k->t))
         rc = FM_ENOMEM;
     return rc == FM_OK ? measure(k, w) : rc;
@@ -276,13 +295,14 @@ void fmi_kron_solve(const fmi_kron *k, float *y, const float *x)
     for (size_t i = 0; i < k->count; i++) {
         const block *b = &k->item[i];
         take_matrix(b, x, k->m);
-        turn_basis(b, k->m, k->m, k->t, false);
+        turn_basis(b, k->m, k->t, false);
         for (uint64_t e = 0; e < b->rows * b->cols; e++)
-            k->m[e] = b->damping > 0.0 ? k->m[e] / (b->value[e] + b->damping) : 0.0;
-        turn_basis(b, k->m, k->m, k->t, true);
+            k->m[e] =
+                b->damping > 0.0 ? (float)((double)k->m[e] / (b->value[e] + b->damping)) : 0.0f;
+        turn_basis(b, k->m, k->t, true);
         for (uint64_t r = 0; r < b->rows; r++)
             for (uint64_t c = 0; c < b->cols; c++)
-                y[place(b, r, c)] = (float)k->m[r * b->cols + c];
+                y[place(b, r, c)] = k->m[r * b->cols + c];
     }
 }
 
@@ -293,9 +313,10 @@ double fmi_kron_size(const fmi_kron *k, const float *x)
     for (size_t i = 0; i < k->count; i++) {
         const block *b = &k->item[i];
         take_matrix(b, x, k->m);
-        turn_basis(b, k->m, k->m, k->t, false);
+        turn_basis(b, k->m, k->t, false);
         for (uint64_t e = 0; e < b->rows * b->cols; e++)
-            sum += b->damping > 0.0 ? k->m[e] * k->m[e] / (b->value[e] + b->damping) : 0.0;
+            if (b->damping > 0.0)
+                sum += (double)k->m[e] * (double)k->m[e] / (b->value[e] + b->damping);
     }
     return sum;
 }

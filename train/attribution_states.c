@@ -11,13 +11,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { LAYERS = 3, ROWS = 256 };
+enum { LAYERS = 3, ROWS = 512, STEP_ROWS = 64 };
 
 typedef struct states {
     fm_engine *e;
     fm_model *model;
     uint32_t layer[LAYERS], layers, h;
-    double *sum; /* [layers, h] of the text in hand */
+    uint32_t step_rows; /* an encoder takes a text at once */
+    double *sum;        /* [layers, h] of the text in hand */
     uint32_t first, row;
     fm_row rows[ROWS];
 } states;
@@ -54,7 +55,7 @@ static fm_status vector_of(states *s, const fm_example *e, double *v)
     s->first = first_row(e, len);
     memset(v, 0, (size_t)s->layers * s->h * sizeof(*v));
     for (s->row = 0; rc == FM_OK && s->row < len;) {
-        uint32_t n = FM_MIN(len - s->row, (uint32_t)ROWS);
+        uint32_t n = FM_MIN(len - s->row, s->step_rows);
         for (uint32_t i = 0; i < n; i++)
             s->rows[i] = (fm_row){.seq = seq, .token = e->ids[s->row + i]};
         rc = fm_engine_step(s->e, s->rows, n);
@@ -88,6 +89,7 @@ static void choose_layers(states *s)
     uint32_t want[LAYERS] = {a->layers / 2, a->layers * 3 / 4, a->layers > 1 ? a->layers - 1 : 1};
 
     s->h = a->hidden;
+    s->step_rows = a->sw.encoder ? (uint32_t)ROWS : (uint32_t)STEP_ROWS;
     for (uint32_t i = 0; i < LAYERS; i++)
         if (s->layers == 0 || s->layer[s->layers - 1] < want[i])
             s->layer[s->layers++] = want[i];

@@ -59,10 +59,10 @@ void fmi_kron_solve(const fmi_kron *k, float *y, const float *x);
 /* x^T (F + damping)^-1 x */
 double fmi_kron_size(const fmi_kron *k, const float *x);
 
-/* Eigenvectors of the symmetric a [n, n] (double, destroyed) as the columns of q, values ascending
- * in d; work [n]. Householder's tridiagonal form, then QL steps with implicit shifts.
+/* Eigenvectors of the symmetric a [n, n] (double, destroyed) as the rows of qt, values ascending in
+ * d; work [2 n]. Householder's tridiagonal form, then QR steps with implicit shifts.
  * FM_EINVAL: no convergence, which finite values do not give. */
-FM_CHECKED fm_status fmi_eigen(double *a, double *q, double *d, double *work, size_t n);
+FM_CHECKED fm_status fmi_eigen(double *a, double *qt, double *d, double *work, size_t n);
 
 /* attribution_text.c. query and documents: ids; k1 1.5, b 0.75, idf = ln((N - df + .5) / (df + .5))
  * with negative ones at a quarter of the mean idf, as rank_bm25's BM25Okapi. score [n]. */
