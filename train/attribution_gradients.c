@@ -13,7 +13,7 @@ typedef struct sweep { /* of all examples at one point */
     float *target, *through; /* [total]: the target's gradient; the same through the inverse */
     double norm;             /* of the target */
     double weight;           /* of the point */
-    bool at_child;
+    bool at_child, at_kron;  /* the matrix is made at one point, in the middle of the run */
 } sweep;
 
 static double dot(const float *a, const float *b, uint64_t n)
@@ -51,11 +51,11 @@ static fm_status take(void *ctx, size_t i, const float *g)
     if (!s->kron)
         return FM_OK;
     double influence = dot(s->through, g, n);
-    add(s, FM_ATTR_INFLUENCE, i, s->weight * times * influence);
+    add(s, FM_ATTR_INFLUENCE, i, times * influence);
     if (s->score[FM_ATTR_RELATIF]) {
         double own = sqrt(fmi_kron_size(s->kron, g));
         if (own > 0.0)
-            s->score[FM_ATTR_RELATIF][i] += s->weight * influence / own;
+            s->score[FM_ATTR_RELATIF][i] = influence / own;
     }
     return FM_OK;
 }
@@ -65,9 +65,22 @@ static bool wants_kron(double *const score[FM_ATTRIBUTIONS])
     return score[FM_ATTR_INFLUENCE] || score[FM_ATTR_RELATIF];
 }
 
-static bool wants_points(double *const score[FM_ATTRIBUTIONS])
+/* Where half of the learning rate is spent. */
+static size_t middle(const fmi_walk *w)
 {
-    return score[FM_ATTR_COSINE] || score[FM_ATTR_TRACIN] || wants_kron(score);
+    double sum = 0.0;
+
+    for (size_t i = 0; i + 1 < w->points; i++) {
+        sum += w->weight[i];
+        if (sum >= 0.5)
+            return i;
+    }
+    return w->points - 1;
+}
+
+static bool wants_all_points(double *const score[FM_ATTRIBUTIONS])
+{
+    return score[FM_ATTR_COSINE] || score[FM_ATTR_TRACIN];
 }
 
 static fm_status at_point(sweep *s, size_t point)
@@ -76,13 +89,14 @@ static fm_status at_point(sweep *s, size_t point)
     fm_status rc = fmi_walk_stand(w, point);
 
     s->at_child = point == w->points;
+    s->at_kron = wants_kron(s->score) && point == middle(w);
     s->weight = s->at_child ? 1.0 : w->weight[point];
     if (rc == FM_OK)
         rc = fmi_walk_target(w, s->target);
     if (rc < 0)
         return rc;
     s->norm = sqrt(dot(s->target, s->target, w->total));
-    if (!s->at_child && wants_kron(s->score)) {
+    if (s->at_kron) {
         rc = fmi_kron_new(&s->kron, w);
         if (rc == FM_OK)
             fmi_kron_solve(s->kron, s->through, s->target);
@@ -98,10 +112,10 @@ uint64_t fm_attribution_cost(const fm_attribution_in *in, double *const score[FM
 {
     uint64_t n = fm_dataset_count(in->job->data);
     uint64_t points = in->states > 0 ? FM_MIN(in->states, (size_t)FMI_WALK_POINTS) : 3;
-    uint64_t a_point = n + (wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0);
+    uint64_t kron = wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0;
+    uint64_t swept = wants_all_points(score) ? points : kron > 0;
 
-    return (wants_points(score) ? points * a_point : 0) + (score[FM_ATTR_DOT] ? n : 0) +
-           (score[FM_ATTR_STATES] ? n : 0);
+    return swept * n + kron + (score[FM_ATTR_DOT] ? n : 0) + (score[FM_ATTR_STATES] ? n : 0);
 }
 
 fm_status fmi_attribution_gradients(const fm_attribution_in *in,
@@ -117,8 +131,9 @@ fm_status fmi_attribution_gradients(const fm_attribution_in *in,
         s.through = fm_calloc((size_t)w.total, sizeof(float));
         rc = s.target && s.through ? FM_OK : FM_ENOMEM;
     }
-    for (size_t i = 0; rc == FM_OK && wants_points(score) && i < w.points; i++)
-        rc = at_point(&s, i);
+    for (size_t i = 0; rc == FM_OK && i < w.points; i++)
+        if (wants_all_points(score) || (wants_kron(score) && i == middle(&w)))
+            rc = at_point(&s, i);
     if (rc == FM_OK && score[FM_ATTR_DOT])
         rc = at_point(&s, w.points);
     fm_free(s.target);

@@ -4,8 +4,9 @@
  * those of E[G G^T] and E[G^T G], G the gradient of one example: the sum over its tokens of output
  * gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G V)^2]: George
  * et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on these factors. The
- * damping is a tenth of the block's mean eigenvalue. A side longer than FMI_KRON_SIDE keeps its
- * own axes (the short side of a low-rank factor never is), vectors have the diagonal. */
+ * damping is a tenth of the block's mean eigenvalue. A side that is long, or whose turning would
+ * cost more than FMI_KRON_WORK products an example, keeps its own axes (the short side of a low-rank
+ * factor never does); vectors have the diagonal. */
 #include "train/attribution_walk.h"
 
 #include "store/base/mem.h"
@@ -189,6 +190,11 @@ static fm_status all_bases(fmi_kron *k)
 }
 
 /* ---- from the examples ---- */
+static bool turns(uint64_t side, uint64_t n)
+{
+    return side > 1 && side <= FMI_KRON_SIDE && side * n <= FMI_KRON_WORK;
+}
+
 static fm_status make_block(fmi_kron *k, const fmi_param *p)
 {
     block *b = &k->item[k->count++];
@@ -198,8 +204,8 @@ static fm_status make_block(fmi_kron *k, const fmi_param *p)
     b->rows = matrix ? p->shape.dim[0] : 1;
     b->cols = matrix ? p->shape.dim[1] : p->n;
     b->turned = p->turned;
-    b->left = matrix && b->rows > 1 && b->rows <= FMI_KRON_SIDE;
-    b->right = matrix && b->cols > 1 && b->cols <= FMI_KRON_SIDE;
+    b->left = matrix && turns(b->rows, p->n);
+    b->right = matrix && turns(b->cols, p->n);
     b->value = fm_calloc((size_t)p->n, sizeof(*b->value));
     if (b->left) {
         b->su = fm_calloc((size_t)(b->rows * b->rows), sizeof(*b->su));

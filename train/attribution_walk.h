@@ -51,7 +51,7 @@ FM_CHECKED fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, f
  * Kronecker factors. */
 typedef struct fmi_kron fmi_kron;
 /* At the walk's point, from the gradients of at most FMI_KRON_SAMPLE examples. */
-enum { FMI_KRON_SAMPLE = 256, FMI_KRON_SIDE = 160 };
+enum { FMI_KRON_SAMPLE = 128, FMI_KRON_SIDE = 160, FMI_KRON_WORK = 1 << 21 };
 FM_CHECKED fm_status fmi_kron_new(fmi_kron **out, fmi_walk *w);
 void fmi_kron_free(fmi_kron *k);
 /* y = (F + damping)^-1 x, both [total]; they may be the same. */
