@@ -222,6 +222,12 @@ static int check_opts(cli *c, const blame_opts *o)
         return cli_usage_error(c, "--prompt and --expect go together");
     if (o->max_runs == 0 || o->max_runs > 1000000)
         return cli_usage_error(c, "--max-runs wants 1 to 1,000,000");
+    fm_attribution_kind kind;
+    const char *method = o->examples.method;
+    if (method && strcmp(method, "all") != 0 && fm_attribution_find(&kind, method) < 0)
+        return cli_usage_error(c, "--data-method: %s, all", fm_error_text());
+    if (o->examples.budget > 1000)
+        return cli_usage_error(c, "--budget wants 1 to 1,000 trainings");
     return CLI_GO_ON;
 }
 
