@@ -1,5 +1,5 @@
-/* blame_data.c - which examples of the guilty step's data pull towards the wrong answer: the step as
- * its recipe has it, the case as texts, scores of every method asked for. */
+/* blame_data.c - which examples of the guilty step's data pull towards the wrong answer: the
+ * step as its recipe has it, the case as texts, scores of every method asked for. */
 #include "cli/blame.h"
 
 #include <math.h>
@@ -20,25 +20,30 @@ static int by_value(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
+typedef struct placed {
+    double score;
+    uint32_t at;
+} placed;
+
 /* How many examples stand out of the crowd: more than six robust deviations (median absolute
  * deviation, scaled to a normal's) above the median. A place to look, not a verdict. */
-static size_t standing_out(const blame_example *e, size_t count)
+static fm_status standing_out(size_t *out, const placed *p, size_t count)
 {
     double *v = fm_calloc(count, sizeof *v);
-    size_t out = 0;
+    *out = 0;
     if (!v || count == 0) {
         fm_free(v);
-        return 0;
+        return v ? FM_OK : FM_ENOMEM;
     }
-    double median = e[count / 2].score;
+    double median = p[count / 2].score;
     for (size_t i = 0; i < count; i++)
-        v[i] = fabs(e[i].score - median);
+        v[i] = fabs(p[i].score - median);
     qsort(v, count, sizeof *v, by_value);
-    double bound = median + 6 * 1.4826 * v[count / 2];
-    while (out < count && e[out].score > fmax(bound, 0))
-        out++;
+    double bound = fmax(median + 6 * 1.4826 * v[count / 2], 0);
+    while (*out < count && p[*out].score > bound)
+        ++*out;
     fm_free(v);
-    return out;
+    return FM_OK;
 }
 
 const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS] = {
@@ -227,11 +232,6 @@ static fm_status choose(blame_data_section *d, size_t n, double *score[FM_ATTRIB
     return rc;
 }
 
-typedef struct placed {
-    double score;
-    uint32_t at;
-} placed;
-
 static int by_placed(const void *x, const void *y)
 {
     const placed *a = x, *b = y;
@@ -245,15 +245,18 @@ static fm_status make_ranks(blame_data_section *d)
     placed *p = fm_calloc(d->count, sizeof *p);
     if (!p)
         return FM_ENOMEM;
-    for (size_t k = 0; k < d->rankings; k++) {
+    fm_status rc = FM_OK;
+    for (size_t k = 0; k < d->rankings && rc == FM_OK; k++) {
+        blame_ranking *r = &d->ranking[k];
         for (size_t i = 0; i < d->count; i++)
-            p[i] = (placed){d->ranking[k].score[i], (uint32_t)i};
+            p[i] = (placed){r->score[i], (uint32_t)i};
         qsort(p, d->count, sizeof *p, by_placed);
         for (size_t i = 0; i < d->count; i++)
-            d->ranking[k].rank[p[i].at] = (uint32_t)i;
+            r->rank[p[i].at] = (uint32_t)i;
+        rc = standing_out(&r->outstanding, p, d->count);
     }
     fm_free(p);
-    return FM_OK;
+    return rc;
 }
 
 static char *file_name(const fm_dataset *data, const fm_example *e)
@@ -283,7 +286,7 @@ static fm_status take_examples(blame *b, const fm_dataset *data)
         if (!out->preview || (several && !out->file))
             return FM_ENOMEM;
     }
-    b->outstanding = standing_out(b->example, n);
+    b->outstanding = r->outstanding;
     return FM_OK;
 }
 

@@ -18,8 +18,9 @@ typedef struct blame_fidelity {
 
 typedef struct blame_ranking {
     fm_attribution_kind kind;
-    double *score;  /* [count] by place in the data */
-    uint32_t *rank; /* [count] likewise, from 0 */
+    double *score;      /* [count] by place in the data */
+    uint32_t *rank;     /* [count] likewise, from 0 */
+    size_t outstanding; /* the first so many stand out from the rest */
     blame_fidelity fidelity;
 } blame_ranking;
 

@@ -1,9 +1,10 @@
-/* blame_fidelity.c - are the rankings true? The step is trained again without groups of examples, and
- * the change of the case's margin is what the group did.
+/* blame_fidelity.c - are the rankings true? The step is trained again without groups of
+ * examples, and the change of the case's margin is what the group did.
  *
  * In this order, as far as the budget goes: each method's first group, one random group, each
- * method's last group; what is left goes to random halves of the data, whose changes are compared
- * with the sums of scores (LDS: Ilyas et al. 2022; Park et al. 2023). Equal groups train once. */
+ * method's last group; what is left goes to random halves of the data, whose changes are
+ * compared with the sums of scores (LDS: Ilyas et al. 2022; Park et al. 2023). Equal groups
+ * train once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,6 @@
 #include "store/base/rng.h"
 
 enum { BUDGET = 12, HALVES_LEAST = 4 };
-#define GROUP_SHARE 20 /* one in so many examples */
 
 typedef struct groups {
     bool **without;
@@ -123,6 +123,14 @@ static fm_status train(blame_data_section *d, const fm_attribution_in *in, group
                : rc;
 }
 
+/* As many as blame's default ranking says to leave out: causes that stand in for each other show
+ * only when they go together. */
+static size_t group_size(const blame_data_section *d)
+{
+    size_t least = FM_MAX((size_t)1, d->count / 20), most = FM_MAX((size_t)1, d->count / 4);
+    return FM_MIN(FM_MAX(d->ranking[0].outstanding, least), most);
+}
+
 fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
 {
     blame_data_section *d = &b->data;
@@ -130,7 +138,7 @@ fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
     groups g = {.n = d->count, .budget = budget, .cap = (size_t)budget};
     long first[FM_ATTRIBUTIONS], last[FM_ATTRIBUTIONS], random = -1, half;
     fm_status rc = FM_OK;
-    d->group = FM_MAX((size_t)1, d->count / GROUP_SHARE);
+    d->group = group_size(d);
     if (d->count < 2)
         return fm_fail(FM_EINVAL, "--fidelity wants at least two examples");
     g.without = fm_calloc(g.cap, sizeof *g.without);

@@ -46,18 +46,20 @@ typedef struct fm_attribution_in {
     const fm_train_job *job;
     const fm_tree *child;            /* what it made */
     const fm_example *wrong, *right; /* right NULL: not known. classify: of the wrong class */
-    /* The run's checkpoints, ascending, where they were kept; 0: points on the line from the values
-     * before the step to the child's stand in for them. */
+    /* The run's checkpoints, ascending, where they were kept: TracIn's points. 0: points on the
+     * line from the values before the step to the child's, at which the other methods always
+     * stand. */
     const fm_train_state *state;
     size_t states;
     void (*progress)(void *ctx, size_t done, size_t of); /* gradients; NULL is fine */
     void *ctx;
 } fm_attribution_in;
 
-/* score[kind] [count of data] is filled where it is not NULL. One walk serves all methods: gradients
- * are taken once a point. Memory: a few gradients of what trained, plus at most 256 MiB of kept
- * ones. A full fine-tune counts from the last layer down, as many layers as 16 Mi floats hold.
- * FM_EUNSUPPORTED: gradients of a contrastive run (an example's loss is that of its batch). */
+/* score[kind] [count of data] is filled where it is not NULL. One walk serves all methods:
+ * gradients are taken once a point. Memory: a few gradients of what trained, plus at most 256
+ * MiB of kept ones. A full fine-tune counts from the last layer down, as many layers as 16 Mi
+ * floats hold. FM_EUNSUPPORTED: gradients of a contrastive run (an example's loss is that of its
+ * batch). */
 FM_CHECKED fm_status fm_attribution_scores(const fm_attribution_in *in,
                                            double *const score[FM_ATTRIBUTIONS]);
 /* Passes of one example through forward and backward (an evaluation) that scores would take for

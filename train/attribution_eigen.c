@@ -1,5 +1,5 @@
-/* attribution_eigen.c - eigenvectors of small symmetric matrices in double, one thread, fixed order.
- */
+/* attribution_eigen.c - eigenvectors of small symmetric matrices in double, one thread, fixed
+ * order. */
 #include "train/attribution_walk.h"
 
 #include <float.h>
@@ -7,8 +7,8 @@
 
 enum { ROUNDS = 64 };
 
-/* m [n, n] becomes H m, H = 1 - 2 v v^T / length, v from its element `first` on; columns from `from`
- * on; t [n] is a room. */
+/* m [n, n] becomes H m, H = 1 - 2 v v^T / length, v from its element `first` on; columns from
+ * `from` on; t [n] is a room. */
 static void from_left(double *m, const double *v, double length, double *t, size_t n, size_t first,
                       size_t from)
 {
@@ -65,8 +65,8 @@ static void turn_rows(double *qt, size_t n, size_t i, double c, double s)
     }
 }
 
-/* One implicit QR sweep of the tridiagonal block lo .. hi: diagonal d, beside it e[i] at (i, i + 1);
- * Wilkinson's shift. The bulge is chased by rotations of neighbours. */
+/* One implicit QR sweep of the tridiagonal block lo .. hi: diagonal d, beside it e[i] at (i, i +
+ * 1); Wilkinson's shift. The bulge is chased by rotations of neighbours. */
 static void sweep(double *d, double *e, double *qt, size_t n, size_t lo, size_t hi)
 {
     double half = (d[hi - 1] - d[hi]) / 2.0;

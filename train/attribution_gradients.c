@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { MIDDLE = 1 }; /* point at which the damped matrix is made: 0.3 of the way */
+
 typedef struct sweep { /* of all examples at one point */
     fmi_walk *w;
     double *const *score;
@@ -13,7 +15,7 @@ typedef struct sweep { /* of all examples at one point */
     float *target, *through; /* [total]: the target's gradient; the same through the inverse */
     double norm;             /* of the target */
     double weight;           /* of the point */
-    bool at_child, at_kron;  /* the matrix is made at one point, in the middle of the run */
+    bool at_child, at_kron, on_line;
 } sweep;
 
 static double dot(const float *a, const float *b, uint64_t n)
@@ -42,8 +44,9 @@ static fm_status take(void *ctx, size_t i, const float *g)
         add(s, FM_ATTR_DOT, i, times * product);
         return FM_OK;
     }
-    add(s, FM_ATTR_TRACIN, i, s->weight * times * product);
-    if (s->score[FM_ATTR_COSINE]) {
+    if (s->on_line == (s->w->in->states == 0))
+        add(s, FM_ATTR_TRACIN, i, s->weight * times * product);
+    if (s->score[FM_ATTR_COSINE] && s->on_line) {
         double own = sqrt(dot(g, g, n));
         if (own > 0.0 && s->norm > 0.0)
             s->score[FM_ATTR_COSINE][i] += s->weight * product / (own * s->norm);
@@ -65,22 +68,14 @@ static bool wants_kron(double *const score[FM_ATTRIBUTIONS])
     return score[FM_ATTR_INFLUENCE] || score[FM_ATTR_RELATIF];
 }
 
-/* Where half of the learning rate is spent. */
-static size_t middle(const fmi_walk *w)
+/* Points that some method wants: TracIn those of states where there are any, the others those on
+ * the line, which rank better than the run's own states (tests/bench/SPEED.md). */
+static bool wants_point(double *const score[FM_ATTRIBUTIONS], size_t point, size_t states)
 {
-    double sum = 0.0;
+    bool on_line = point < FMI_WALK_LINE;
+    bool tracin = score[FM_ATTR_TRACIN] && on_line == (states == 0);
 
-    for (size_t i = 0; i + 1 < w->points; i++) {
-        sum += w->weight[i];
-        if (sum >= 0.5)
-            return i;
-    }
-    return w->points - 1;
-}
-
-static bool wants_all_points(double *const score[FM_ATTRIBUTIONS])
-{
-    return score[FM_ATTR_COSINE] || score[FM_ATTR_TRACIN];
+    return tracin || (score[FM_ATTR_COSINE] && on_line) || (wants_kron(score) && point == MIDDLE);
 }
 
 static fm_status at_point(sweep *s, size_t point)
@@ -89,7 +84,8 @@ static fm_status at_point(sweep *s, size_t point)
     fm_status rc = fmi_walk_stand(w, point);
 
     s->at_child = point == w->points;
-    s->at_kron = wants_kron(s->score) && point == middle(w);
+    s->at_kron = wants_kron(s->score) && point == MIDDLE;
+    s->on_line = point < FMI_WALK_LINE;
     s->weight = s->at_child ? 1.0 : w->weight[point];
     if (rc == FM_OK)
         rc = fmi_walk_target(w, s->target);
@@ -111,11 +107,12 @@ static fm_status at_point(sweep *s, size_t point)
 uint64_t fm_attribution_cost(const fm_attribution_in *in, double *const score[FM_ATTRIBUTIONS])
 {
     uint64_t n = fm_dataset_count(in->job->data);
-    uint64_t points = in->states > 0 ? FM_MIN(in->states, (size_t)FMI_WALK_POINTS) : 3;
-    uint64_t kron = wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0;
-    uint64_t swept = wants_all_points(score) ? points : kron > 0;
+    uint64_t sum = wants_kron(score) ? FM_MIN(n, (uint64_t)FMI_KRON_SAMPLE) : 0;
+    size_t states = FM_MIN(in->states, (size_t)FMI_WALK_STATES);
 
-    return swept * n + kron + (score[FM_ATTR_DOT] ? n : 0) + (score[FM_ATTR_STATES] ? n : 0);
+    for (size_t i = 0; i < FMI_WALK_LINE + states; i++)
+        sum += wants_point(score, i, states) ? n : 0;
+    return sum + (score[FM_ATTR_DOT] ? n : 0) + (score[FM_ATTR_STATES] ? n : 0);
 }
 
 fm_status fmi_attribution_gradients(const fm_attribution_in *in,
@@ -132,7 +129,7 @@ fm_status fmi_attribution_gradients(const fm_attribution_in *in,
         rc = s.target && s.through ? FM_OK : FM_ENOMEM;
     }
     for (size_t i = 0; rc == FM_OK && i < w.points; i++)
-        if (wants_all_points(score) || (wants_kron(score) && i == middle(&w)))
+        if (wants_point(score, i, in->states))
             rc = at_point(&s, i);
     if (rc == FM_OK && score[FM_ATTR_DOT])
         rc = at_point(&s, w.points);

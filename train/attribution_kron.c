@@ -1,12 +1,12 @@
 /* attribution_kron.c - a damped Gauss-Newton matrix for influence, one block a parameter.
  *
- * The block of a matrix [out, in] is taken as a Kronecker product whose factors' eigenvectors are
- * those of E[G G^T] and E[G^T G], G the gradient of one example: the sum over its tokens of output
- * gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G V)^2]: George
- * et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on these factors. The
- * damping is a tenth of the block's mean eigenvalue. A side that is long, or whose turning would
- * cost more than FMI_KRON_WORK products an example, keeps its own axes (the short side of a low-rank
- * factor never does); vectors have the diagonal. */
+ * The block of a matrix [out, in] is taken as a Kronecker product whose factors' eigenvectors
+ * are those of E[G G^T] and E[G^T G], G the gradient of one example: the sum over its tokens of
+ * output gradient times activation. Its eigenvalues are then measured in that basis, E[(U^T G
+ * V)^2]: George et al. 2018 (EK-FAC); Grosse et al. 2023 for influence; Morwani et al. 2024 on
+ * these factors. The damping is a tenth of the block's mean eigenvalue. A side that is long, or
+ * whose turning would cost more than FMI_KRON_WORK products an example, keeps its own axes (the
+ * short side of a low-rank factor never does); vectors have the diagonal. */
 #include "train/attribution_walk.h"
 
 #include "store/base/mem.h"

@@ -1,9 +1,10 @@
 /* attribution_states.c - how alike an example's hidden states are to those of the wrong answer.
  *
- * A text's vector at a layer is the mean of the residual stream over the tokens of its answer and
- * the one before (texts without an answer: all tokens). The score is the mean over three layers
- * (half, three quarters, the last before the final norm) of the cosine with the case's vector, after the
- * mean over all examples is taken off, since what all texts share says nothing. */
+ * A text's vector at a layer is the mean of the residual stream over the tokens of its answer
+ * and the one before (texts without an answer: all tokens). The score is the mean over three
+ * layers (half, three quarters, the last before the final norm) of the cosine with the case's
+ * vector, after the mean over all examples is taken off, since what all texts share says
+ * nothing. */
 #include "train/attribution_walk.h"
 
 #include "store/base/mem.h"

@@ -224,40 +224,34 @@ static fm_status load_ends(fmi_walk *w)
 }
 
 /* ---- points ---- */
-static void points_on_the_line(fmi_walk *w)
-{
-    static const double at[] = {0.1, 0.3, 0.5};
+/* 0 = before the step, 1 = the child. At the child alone an example that was learnt well has
+ * hardly a gradient left; before the step it has not yet what the step makes of it. */
+static const float on_the_line[FMI_WALK_LINE] = {0.1f, 0.3f, 0.5f};
 
-    w->points = FM_ARRAY_LEN(at);
-    for (size_t i = 0; i < w->points; i++) {
-        w->at[i] = at[i];
-        w->weight[i] = 1.0 / (double)w->points;
-    }
+static size_t picked_state(const fmi_walk *w, size_t i)
+{
+    return w->in->states <= FMI_WALK_STATES ? i : (i + 1) * w->in->states / FMI_WALK_STATES - 1;
 }
 
-static size_t picked_state(const fmi_walk *w, size_t point)
+static void set_points(fmi_walk *w)
 {
-    return w->in->states <= FMI_WALK_POINTS ? point
-                                            : (point + 1) * w->in->states / FMI_WALK_POINTS - 1;
-}
-
-/* Each state stands for the learning rate spent since the one before. */
-static void points_at_states(fmi_walk *w)
-{
+    size_t states = FM_MIN(w->in->states, (size_t)FMI_WALK_STATES);
+    double *weight = w->weight + FMI_WALK_LINE;
     uint32_t steps = w->worker[0].steps;
     uint32_t done = 0;
     double sum = 0.0;
 
-    w->points = FM_MIN(w->in->states, (size_t)FMI_WALK_POINTS);
-    for (size_t i = 0; i < w->points; i++) {
+    for (size_t i = 0; i < FMI_WALK_LINE; i++)
+        w->weight[i] = 1.0 / FMI_WALK_LINE;
+    for (size_t i = 0; i < states; i++) {
         uint32_t end = FM_MIN(w->in->state[picked_state(w, i)].step, steps);
-        w->weight[i] = 0.0;
         for (; done < end; done++)
-            w->weight[i] += fmi_schedule_lr(&w->job.config, done, steps);
-        sum += w->weight[i];
+            weight[i] += fmi_schedule_lr(&w->job.config, done, steps);
+        sum += weight[i];
     }
-    for (size_t i = 0; i < w->points; i++)
-        w->weight[i] = sum > 0.0 ? w->weight[i] / sum : 1.0 / (double)w->points;
+    for (size_t i = 0; i < states; i++)
+        weight[i] = sum > 0.0 ? weight[i] / sum : 1.0 / (double)states;
+    w->points = FMI_WALK_LINE + states;
 }
 
 static fm_status state_values(fmi_walk *w, const fm_train_state *s)
@@ -286,12 +280,11 @@ fm_status fmi_walk_stand(fmi_walk *w, size_t point)
 
     if (point >= w->points) {
         memcpy(w->here, w->to, (size_t)w->total * sizeof(float));
-    } else if (w->in->states > 0) {
-        rc = state_values(w, &w->in->state[picked_state(w, point)]);
+    } else if (point >= FMI_WALK_LINE) {
+        rc = state_values(w, &w->in->state[picked_state(w, point - FMI_WALK_LINE)]);
     } else {
-        float t = (float)w->at[point];
         for (uint64_t i = 0; i < w->total; i++)
-            w->here[i] = fmaf(t, w->to[i] - w->from[i], w->from[i]);
+            w->here[i] = fmaf(on_the_line[point], w->to[i] - w->from[i], w->from[i]);
     }
     return rc == FM_OK ? put_everywhere(w, w->here) : rc;
 }
@@ -354,10 +347,8 @@ fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
         rc = make_pass(w);
     w->objective = w->worker[0].lane.objective;
     w->how = w->worker[0].how;
-    if (rc == FM_OK && in->states > 0)
-        points_at_states(w);
-    else if (rc == FM_OK)
-        points_on_the_line(w);
+    if (rc == FM_OK)
+        set_points(w);
     return rc == FM_OK ? load_ends(w) : rc;
 }
 

@@ -8,10 +8,10 @@
 
 FM_BEGIN_DECLS
 
-enum { FMI_WALK_POINTS = 16 };
+enum { FMI_WALK_LINE = 3, FMI_WALK_STATES = 16 };
 
-/* Examples go through the pass as lanes, each with a net and gradients of its own over shared frozen
- * weights: one example's gradient is exactly what it is alone. */
+/* Examples go through the pass as lanes, each with a net and gradients of its own over shared
+ * frozen weights: one example's gradient is exactly what it is alone. */
 typedef struct fmi_walk {
     const fm_attribution_in *in;
     fm_provider p;
@@ -25,9 +25,10 @@ typedef struct fmi_walk {
     fmi_batch_how how;
     uint64_t total;                 /* floats of a gradient, padding included (it is 0) */
     float *from, *to, *here, *host; /* [total]: before, child, at the point in hand, a gradient */
+    /* First those on the line, then those of states. weight: of the former equal, of the latter the
+     * learning rate spent since the one before; both sum to 1. */
     size_t points;
-    double at[FMI_WALK_POINTS];     /* place on the line, where there are no states */
-    double weight[FMI_WALK_POINTS]; /* learning rate spent around it; they sum to 1 */
+    double weight[FMI_WALK_LINE + FMI_WALK_STATES];
     size_t done, of;
 } fmi_walk;
 /* bounded: of a large full fine-tune the last layers alone. */

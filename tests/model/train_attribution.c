@@ -1,6 +1,6 @@
-/* train_attribution.c - which examples: products against explicit gradients, the damped matrix against
- * a dense solve, BM25 and eigenvalues against recorded numbers, training again against a run of its
- * own, and the same bits with any number of threads. */
+/* train_attribution.c - which examples: products against explicit gradients, the damped matrix
+ * against a dense solve, BM25 and eigenvalues against recorded numbers, training again against a
+ * run of its own, and the same bits with any number of threads. */
 #include "tests/model/train_kit.h"
 #include "tests/unit/train_kit.h"
 
@@ -249,8 +249,8 @@ static void dense_solve(double *m, double *b, size_t n)
     }
 }
 
-/* F = sum over the basis of value (u x v)(u x v)^T + damping, as a matrix [rc, rc], from the gradients
- * alone; x becomes F^-1 x. */
+/* F = sum over the basis of value (u x v)(u x v)^T + damping, as a matrix [rc, rc], from the
+ * gradients alone; x becomes F^-1 x. */
 static void dense_reference(const double *g, double *x, size_t rows, size_t cols)
 {
     size_t rc = rows * cols;
