@@ -226,6 +226,9 @@ static int check_opts(cli *c, const blame_opts *o)
     const char *method = o->examples.method;
     if (method && strcmp(method, "all") != 0 && fm_attribution_find(&kind, method) < 0)
         return cli_usage_error(c, "--data-method: %s, all", fm_error_text());
+    const char *target = o->examples.target;
+    if (target && strcmp(target, "margin") != 0 && strcmp(target, "wrong") != 0)
+        return cli_usage_error(c, "--data-target wants margin or wrong, got '%s'", target);
     if (o->examples.budget > 1000)
         return cli_usage_error(c, "--budget wants 1 to 1,000 trainings");
     return CLI_GO_ON;
@@ -247,6 +250,8 @@ int cmd_blame(cli *c, int argc, char **argv)
         {0, "max-runs", OPT_UINT, "N", "mixtures to run at most in each search (400)", &o.max_runs},
         {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
         {0, "data-method", OPT_STR, "NAME|all", "how examples are ranked", &o.examples.method},
+        {0, "data-target", OPT_STR, "margin|wrong",
+         "towards the wrong answer, away from the parent's", &o.examples.target},
         {0, "fidelity", OPT_FLAG, NULL, "measure the rankings by training again without groups",
          &o.examples.fidelity},
         {0, "budget", OPT_UINT, "N", "trainings at most for --fidelity (12)", &o.examples.budget},
