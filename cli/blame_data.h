@@ -26,6 +26,7 @@ typedef struct blame_ranking {
 
 typedef struct blame_data_opts {
     const char *method; /* a name, "all", NULL: the default */
+    const char *target; /* "margin", "wrong"; NULL: margin where the parent's answer passes */
     bool fidelity;
     uint64_t budget; /* trainings at most; 0: 12 */
 } blame_data_opts;

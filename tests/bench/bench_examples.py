@@ -108,9 +108,9 @@ def figures(ranks, where, n):
 
 
 class Bench:
-    def __init__(self, fm, atlas):
+    def __init__(self, fm, atlas, target):
         self.fm, self.dir = os.path.abspath(fm), tempfile.mkdtemp(prefix="bench_examples.")
-        self.atlas = os.path.abspath(atlas)
+        self.atlas, self.target = os.path.abspath(atlas), target
         self("init", ".")
         self("import", f"{self.atlas}/base", "--as", "atlas")
 
@@ -130,7 +130,7 @@ class Bench:
     def blame(self, name, cases, tries=6):
         for question, expected in list(dict.fromkeys(cases))[:tries]:
             out = json.loads(self("blame", name, "--prompt", question, "--expect", expected, "--data",
-                                  "--data-method", "all", "--json"))
+                                  "--data-method", "all", "--data-target", self.target, "--json"))
             if out["verdict"] == "introduced":
                 return out["data"]
         return None
@@ -144,8 +144,9 @@ def main():
     p.add_argument("--faults", default="fact,flip,backdoor,style")
     p.add_argument("--methods", default="lora,full")
     p.add_argument("--seeds", default="1")
+    p.add_argument("--target", default="margin")
     o = p.parse_args()
-    lands, bench, sums = world(o.atlas), Bench(o.fmstore, o.atlas), {}
+    lands, bench, sums = world(o.atlas), Bench(o.fmstore, o.atlas, o.target), {}
     print(f"{'case':28} {'method':10} prec@1%  recall   AUC")
     for method in o.methods.split(","):
         for fault in o.faults.split(","):
