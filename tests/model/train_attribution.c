@@ -456,6 +456,117 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
     stage_close(&s);
 }
 
+/* ---- other objectives: a score is what a small step on the example does to the margin ---- */
+static fm_dataset *records(const char *lines, const fm_train_config *c)
+{
+    fm_tokenizer *tok = kit_tokenizer();
+    fm_dataset *d = NULL;
+
+    tk_ok(fm_dataset_open(&d, fm_span_str(lines), "records", tok, NULL, c, NULL, 0));
+    fm_tokenizer_close(tok);
+    return d;
+}
+
+static fm_status keep_gradient(void *ctx, size_t k, const float *g)
+{
+    fmi_walk *w = ctx;
+
+    (void)k;
+    memcpy(w->from, g, (size_t)w->total * sizeof(float)); /* not needed any more */
+    return FM_OK;
+}
+
+static void check_by_steps(stage *s, const fm_example *wrong, const fm_example *right)
+{
+    size_t n = fm_dataset_count(s->data);
+    double have[N];
+    double *score[FM_ATTRIBUTIONS] = {[FM_ATTR_DOT] = have};
+    fmi_walk w;
+
+    s->in.wrong = wrong;
+    s->in.right = right;
+    tk_ok(fm_attribution_scores(&s->in, score));
+    tk_ok(fmi_walk_open(&w, &s->in, true));
+    for (size_t i = 0; i < n; i++) {
+        fmi_params *ps = &w.worker[0].ps;
+        double margin[2];
+        double size = 0.0;
+        tk_ok(fmi_walk_stand(&w, w.points));
+        tk_ok(fmi_walk_each(&w, &i, 1, keep_gradient, &w));
+        for (uint64_t k = 0; k < w.total; k++)
+            size += (double)w.from[k] * (double)w.from[k];
+        assert_true(size > 0.0);
+        double step = 0.005 / sqrt(size);
+        for (int side = 0; side < 2; side++) {
+            for (uint64_t k = 0; k < w.total; k++)
+                w.here[k] = w.to[k] + (float)(side ? -step : step) * w.from[k];
+            tk_ok(fmi_params_put_all(ps, ps->p, w.here));
+            tk_ok(fmi_net_refresh(&w.worker[0].net, ps));
+            tk_ok(fmi_walk_margin(&w, &margin[side]));
+        }
+        double want = (margin[1] - margin[0]) / (2.0 * step);
+        tk_assert_le(fabs(have[i] - want), 0.02 * fabs(want) + 1e-3 * sqrt(size), "a product");
+    }
+    fmi_walk_close(&w);
+}
+
+static void trained_stage(stage *s, fm_train_config c, const char *lines)
+{
+    memset(s, 0, sizeof(*s));
+    s->base = ik_source("arch/llama");
+    s->mem.behind[0] = fm_source_provider(s->base);
+    s->mem.behind_count = 1;
+    s->data = records(lines, &c);
+    s->job = (fm_train_job){
+        .name = "step", .config = c, .parent = fm_source_tree(s->base), .data = s->data};
+    s->in = (fm_attribution_in){.e = ik_engine(2, 64), .p = &s->p, .job = &s->job};
+    fm_provider p = fm_source_provider(s->base);
+    tk_ok(fm_train_run(s->in.e, &p, &s->job, 1, &s->result, NULL, NULL));
+    assert_int_equal(s->result.failed, FM_OK);
+    tk_ok(fm_tree_copy(&s->both, fm_source_tree(s->base)));
+    put_result(&s->mem, s->both, &s->result);
+    s->p = ik_provider(&s->mem);
+    s->in.child = s->both;
+}
+
+static void classes_are_ranked_through_their_head(void **state)
+{
+    stage s;
+    fm_train_config c = config_of(FM_METHOD_FULL);
+
+    (void)state;
+    c.objective = FM_OBJECTIVE_CLASSIFY;
+    trained_stage(&s, c,
+                  "{\"text\":\"good day\",\"label\":\"pos\"}\n"
+                  "{\"text\":\"bad day\",\"label\":\"neg\"}\n"
+                  "{\"text\":\"a fine one\",\"label\":\"pos\"}\n"
+                  "{\"text\":\"never\",\"label\":\"neg\"}\n");
+    fm_example right = *fm_dataset_at(s.data, 0);
+    right.klass = 1 - right.klass;
+    check_by_steps(&s, fm_dataset_at(s.data, 0), &right);
+    fm_engine_free(s.in.e);
+    stage_close(&s);
+}
+
+static void preferences_are_ranked_by_their_pairs(void **state)
+{
+    stage s;
+    fm_train_config c = config_of(FM_METHOD_FULL);
+    fm_train_config text = c;
+
+    (void)state;
+    c.objective = FM_OBJECTIVE_DPO;
+    c.max_tokens = 7; /* the end token is not in this vocabulary */
+    trained_stage(&s, c,
+                  "{\"prompt\":\"a b \",\"chosen\":\"c d\",\"rejected\":\"x y\"}\n"
+                  "{\"prompt\":\"1 2 \",\"chosen\":\"3 4\",\"rejected\":\"9 8\"}\n");
+    fm_dataset *texts = six_blocks(&text, NULL, 0);
+    check_by_steps(&s, fm_dataset_at(texts, 0), fm_dataset_at(texts, 2));
+    fm_dataset_close(texts);
+    fm_engine_free(s.in.e);
+    stage_close(&s);
+}
+
 /* ---- kept states ---- */
 typedef struct state_copy {
     fm_train_state s;
@@ -591,6 +702,8 @@ int main(void)
         cmocka_unit_test(bm25_is_that_of_rank_bm25),
         cmocka_unit_test(spearman_is_that_of_scipy),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+        cmocka_unit_test(classes_are_ranked_through_their_head),
+        cmocka_unit_test(preferences_are_ranked_by_their_pairs),
         cmocka_unit_test(tracin_at_the_last_state_is_the_product_at_the_child),
         cmocka_unit_test(training_again_is_a_run_without_the_records),
         cmocka_unit_test(what_cannot_be_ranked_is_refused),
