@@ -279,8 +279,11 @@ void blame_release(blame *b)
     }
     for (size_t u = 0; u < b->unit_count; u++)
         fm_free(b->unit[u].change);
-    for (size_t i = 0; i < b->example_count; i++)
+    for (size_t i = 0; i < b->example_count; i++) {
         fm_free(b->example[i].preview);
+        fm_free(b->example[i].file);
+    }
+    blame_data_release(&b->data);
     fm_free(b->version);
     fm_free(b->names);
     fm_free(b->node);

@@ -2,6 +2,7 @@
 #ifndef FM_CLI_BLAME_H
 #define FM_CLI_BLAME_H
 
+#include "cli/blame_data.h"
 #include "cli/version_tree.h"
 #include "testing/blame.h"
 
@@ -21,6 +22,7 @@ typedef struct blame_example {
     uint32_t index; /* record number in the data */
     double score;
     char *preview;
+    char *file; /* its name, where the data are several files; else NULL */
 } blame_example;
 
 /* How to search; all zero is what the command does without options. */
@@ -104,6 +106,7 @@ typedef struct blame {
     blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */
     char *data_name;
+    blame_data_section data; /* every ranking that was made; data.opts: what was asked for */
 } blame;
 
 /* n questions in as few batches as memory allows; a tree that is asked several things is loaded

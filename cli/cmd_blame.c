@@ -11,6 +11,7 @@ typedef struct blame_opts {
     const char *rev, *case_spec, *prompt, *expect, *flip_rate, *confidence;
     bool tensors, data, raw, json, all_versions, ranks, shapley;
     uint64_t max_runs, top;
+    blame_data_opts examples;
 } blame_opts;
 
 static const char *const verdict_word[] = {"pass", "FAIL", "error"};
@@ -172,35 +173,6 @@ static void print_tensors(const blame *b)
         printf("  the runs were used up (--max-runs): smaller sets may do\n");
 }
 
-static void print_data(const blame *b, uint64_t top)
-{
-    if (!b->example_count) {
-        printf("\ndata     this version carries no training examples\n");
-        return;
-    }
-    printf("\ndata     %s: %zu examples by the cosine of their gradient with the wrong answer's\n",
-           b->data_name, b->example_count);
-    size_t shown = FM_MIN((size_t)top, b->example_count);
-    shown = FM_MAX(shown, FM_MIN(b->outstanding, (size_t)64));
-    out_table *t = out_table_new();
-    for (size_t i = 0; i < shown; i++) {
-        const blame_example *e = &b->example[i];
-        out_cell(t, "%s", i < b->outstanding ? "*" : " ");
-        out_cell_right(t, "%u", e->index);
-        out_cell_right(t, "%+.3f", e->score);
-        out_cell(t, "%s", out_text(e->preview, 90));
-        out_end_row(t);
-    }
-    out_table_print(t, stdout, "  ");
-    if (!b->outstanding)
-        return;
-    printf("  %zu stand%s out (*); to derive without them: --skip ", b->outstanding,
-           b->outstanding == 1 ? "s" : "");
-    for (size_t i = 0; i < b->outstanding; i++)
-        printf("%s%u", i ? "," : "", b->example[i].index);
-    putchar('\n');
-}
-
 static fm_json *history_json(const blame *b)
 {
     fm_status rc = FM_OK;
@@ -291,24 +263,6 @@ static fm_json *tensors_json(const blame *b)
     return o;
 }
 
-static fm_json *data_json(const blame *b)
-{
-    fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
-    for (size_t i = 0; i < b->example_count; i++) {
-        fm_json *e = fm_json_new_object();
-        out_set(&rc, e, "record", fm_json_new_int(b->example[i].index));
-        out_set(&rc, e, "score", fm_json_new_real(b->example[i].score));
-        out_set(&rc, e, "stands_out", fm_json_new_bool(i < b->outstanding));
-        out_set(&rc, e, "preview", fm_json_new_str(b->example[i].preview));
-        out_push(&rc, list, e);
-    }
-    out_set(&rc, o, "name", fm_json_new_str(b->data_name));
-    out_set(&rc, o, "method", fm_json_new_str("gradient cosine"));
-    out_set(&rc, o, "examples", list);
-    return o;
-}
-
 static fm_status print_json(const blame *b, bool tensors, bool data)
 {
     fm_status rc = FM_OK;
@@ -330,7 +284,7 @@ static fm_status print_json(const blame *b, bool tensors, bool data)
     if (tensors)
         out_set(&rc, o, "tensors", tensors_json(b));
     if (data)
-        out_set(&rc, o, "data", data_json(b));
+        out_set(&rc, o, "data", blame_data_json(b));
     if (rc == FM_OK)
         return out_json(o);
     fm_json_free(o);
@@ -356,7 +310,7 @@ static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
     if (rc == FM_OK && data)
         rc = blame_data(b);
     if (rc == FM_OK && data && !o->json)
-        print_data(b, o->top);
+        blame_data_print(b, o->top);
     if (rc == FM_OK && o->json)
         rc = print_json(b, tensors, data);
     if (rc == FM_OK)
@@ -388,6 +342,15 @@ static int check_opts(cli *c, const blame_opts *o, blame_how *how)
         return cli_usage_error(c, "--prompt and --expect go together");
     if (o->max_runs == 0 || o->max_runs > 1000000)
         return cli_usage_error(c, "--max-runs wants 1 to 1,000,000");
+    fm_attribution_kind kind;
+    const char *method = o->examples.method;
+    if (method && strcmp(method, "all") != 0 && fm_attribution_find(&kind, method) < 0)
+        return cli_usage_error(c, "--data-method: %s, all", fm_error_text());
+    const char *target = o->examples.target;
+    if (target && strcmp(target, "margin") != 0 && strcmp(target, "wrong") != 0)
+        return cli_usage_error(c, "--data-target wants margin or wrong, got '%s'", target);
+    if (o->examples.budget > 1000)
+        return cli_usage_error(c, "--budget wants 1 to 1,000 trainings");
     return CLI_GO_ON;
 }
 
@@ -415,6 +378,12 @@ int cmd_blame(cli *c, int argc, char **argv)
         {0, "shapley", OPT_FLAG, NULL, "what each unit found is worth, with intervals", &o.shapley},
         {0, "max-runs", OPT_UINT, "N", "mixtures to run at most in each search (400)", &o.max_runs},
         {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
+        {0, "data-method", OPT_STR, "NAME|all", "how examples are ranked", &o.examples.method},
+        {0, "data-target", OPT_STR, "margin|wrong",
+         "towards the wrong answer, away from the parent's", &o.examples.target},
+        {0, "fidelity", OPT_FLAG, NULL, "measure the rankings by training again without groups",
+         &o.examples.fidelity},
+        {0, "budget", OPT_UINT, "N", "trainings at most for --fidelity (12)", &o.examples.budget},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
@@ -428,6 +397,7 @@ int cmd_blame(cli *c, int argc, char **argv)
     fm_tree *tree = NULL;
     suite_set set = {0};
     fm_suite *made = NULL;
+    b.data.opts = o.examples;
     fm_status rc = cli_lease(c, false, "blame");
     if (rc == FM_OK)
         rc = cli_resolve(c, o.rev, &oid, &tree);

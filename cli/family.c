@@ -118,18 +118,42 @@ static fm_status add_skip(child *ch, int64_t n)
     return rc;
 }
 
+/* "FILE:N": a record of one of several files, by the file's name. */
+static fm_status add_file_skip(child *ch, const char *name, size_t len, long long n)
+{
+    for (size_t i = 0; i < ch->data.count; i++) {
+        data_file *f = &ch->data.file[i];
+        const char *base = fm_path_base(f->path);
+        if (strlen(base) != len || strncmp(base, name, len) != 0)
+            continue;
+        if (n < 0 || n > UINT32_MAX)
+            return fm_fail(FM_EINVAL, "--skip: %lld is no record number", n);
+        uint32_t *more = fm_realloc(f->skip, (f->skip_count + 1) * sizeof *more);
+        if (!more)
+            return FM_ENOMEM;
+        f->skip = more;
+        f->skip[f->skip_count++] = (uint32_t)n;
+        return FM_OK;
+    }
+    return fm_fail(FM_EINVAL, "--skip: no --data file is called '%.*s'", (int)len, name);
+}
+
 fm_status child_skip_text(child *ch, const char *numbers)
 {
-    const char *p = numbers;
     fm_status rc = FM_OK;
-    while (rc == FM_OK && *p) {
+    for (const char *p = numbers; rc == FM_OK && *p;) {
         char *end;
-        long long n = strtoll(p, &end, 10);
-        if (end == p || (*end && *end != ','))
-            return fm_fail(FM_EINVAL, "--skip wants record numbers like 3,17,29, got '%s'",
+        size_t len = strcspn(p, ",");
+        const char *colon = memrchr(p, ':', len);
+        const char *digits = colon ? colon + 1 : p;
+        long long n = strtoll(digits, &end, 10);
+        if (end == digits || end != p + len)
+            return fm_fail(FM_EINVAL,
+                           "--skip wants record numbers like 3,17,29, or with several files "
+                           "a.jsonl:3,b.csv:17, got '%s'",
                            numbers);
-        rc = add_skip(ch, n);
-        p = *end ? end + 1 : end;
+        rc = colon ? add_file_skip(ch, p, (size_t)(colon - p), n) : add_skip(ch, n);
+        p += len + (p[len] == ',');
     }
     return rc;
 }

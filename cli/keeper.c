@@ -414,6 +414,36 @@ static fm_status load_newest(keeper *k, kept *s, const fm_digest *run, fm_train_
     return rc;
 }
 
+fm_status keeper_states(cli *c, const fm_digest *run, size_t most, uint64_t max_bytes,
+                        fm_train_state **out, size_t *count)
+{
+    keeper k = {.c = c, .repo = c->repo};
+    kept s = {.name = "kept"};
+    char hex[FM_HEX_CHARS + 1];
+    state_refs l;
+    fm_digest_hex(run, hex);
+    snprintf(s.run, sizeof s.run, "%.*s", RUN_HEX, hex);
+    fm_status rc = list_refs(&k, &s, &l);
+    size_t n = FM_MIN(l.count, most);
+    *count = 0;
+    *out = fm_calloc(FM_MAX(n, (size_t)1), sizeof **out);
+    if (rc == FM_OK && !*out)
+        rc = FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        fm_train_state *state = &(*out)[i];
+        uint64_t bytes = 0;
+        rc = load_one(&k, &s, &l.oid[(i + 1) * l.count / n - 1], run, state);
+        *count += rc == FM_OK;
+        for (size_t t = 0; rc == FM_OK && i == 0 && t < state->count; t++)
+            bytes += state->tensors[t].bytes;
+        if (bytes > 0)
+            n = FM_MAX((size_t)1, FM_MIN(n, (size_t)(max_bytes / bytes)));
+    }
+    fm_tree_free(s.newest);
+    free_refs(&l);
+    return rc;
+}
+
 /* One of several children that are the very same run holds the lock for all of them. */
 static fm_status lock_run(keeper *k, kept *s)
 {

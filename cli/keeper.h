@@ -24,6 +24,11 @@ fm_status keeper_policy_fill(keeper_policy *p, cli *c);
 
 typedef struct keeper keeper;
 fm_status keeper_new(keeper **out, cli *c, const keeper_policy *policy, size_t children);
+/* States of this run that are kept, ascending steps, evenly chosen: at most `most`, and no more
+ * than max_bytes hold. Owned: fm_train_state_release each, then fm_free. *count 0: none are
+ * kept. */
+fm_status keeper_states(cli *c, const fm_digest *run, size_t most, uint64_t max_bytes,
+                        fm_train_state **out, size_t *count);
 void keeper_free(keeper *k); /* lets go of the runs; NULL is a no-op */
 const fm_train_keeper *keeper_train(keeper *k);
 /* For messages; borrowed. */

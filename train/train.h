@@ -1,5 +1,5 @@
 /* train.h - making adapted models: LoRA, full fine-tune, pretraining; several children of one
- * parent in one call; and ranking training examples by gradient similarity.
+ * parent in one call. attribution.h ranks training examples.
  *
  * Everything random is a function of the seed (counter RNG); every value that a result depends on
  * is in fm_train_config and in its canonical JSON, which goes into the recipe. In mode `exact` a
@@ -305,21 +305,10 @@ FM_CHECKED fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_
                                    size_t n, fm_plan *out);
 
 /* Loss and every gradient of one batch for all parameters (or the adapters' where the tree has
- * any): for tests against references and for influence. Gradients come as fm_trained, F32. */
+ * any): for tests against references. Gradients come as fm_trained, F32. */
 FM_CHECKED fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provider *p,
                                         const int32_t *ids, const int32_t *labels, uint32_t batch,
                                         uint32_t tokens, double *loss, fm_train_result *grads);
-
-/* ---- influence: which examples pulled towards this answer ----
- * Cosine between each example's gradient and the target's (cross entropy of the wrong answer),
- * over the parameters that the step trained (adapter, or the last layers' full weights).
- * scores[i] for data example i; positive = training on it made the target answer likelier.
- * TracIn (Pruthi et al. 2020), the cosines averaged over points on the line from parent to child.
- * child: the trained version; parent: what a full fine-tune began from (not used for adapters,
- * whose way begins at B = 0). p: the bytes of both. */
-FM_CHECKED fm_status fm_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
-                                  const fm_provider *p, const fm_dataset *data,
-                                  const fm_example *target, double *scores);
 
 FM_END_DECLS
 #endif

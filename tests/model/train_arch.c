@@ -610,74 +610,6 @@ static void a_second_adapter_trains_on_top_of_the_first(void **state)
     fm_engine_free(e);
 }
 
-/* ---- influence ---- */
-static void check_influence(fm_engine *e, const fm_tree *child, const fm_tree *parent,
-                            const fm_provider *p)
-{
-    fm_dataset *d = six_blocks();
-    double score[6];
-
-    for (size_t want = 0; want < 6; want += 3) {
-        tk_ok(fm_influence(e, child, parent, p, d, fm_dataset_at(d, want), score));
-        for (size_t i = 0; i < 6; i++) {
-            if (i == want)
-                tk_assert_le(1.0 - score[i], 1e-6, "cosine with itself");
-            else
-                tk_assert_le(score[i], 0.9, "cosine with another");
-        }
-    }
-    fm_dataset_close(d);
-}
-
-static void influence_of_an_adapter_points_at_the_example_of_the_answer(void **state)
-{
-    peft t;
-    fm_engine *e = ik_engine(2, 64);
-
-    (void)state;
-    peft_open(&t, "lora");
-    fm_provider p = ik_provider(&t.mem);
-    check_influence(e, t.both, fm_source_tree(t.base), &p);
-    peft_close(&t);
-    fm_engine_free(e);
-}
-
-static void influence_of_a_full_fine_tune_is_over_what_it_changed(void **state)
-{
-    tiny t;
-    fm_train_result r;
-    fm_tree *child = NULL;
-    ik_mem mem = {0};
-    fm_engine *e = ik_engine(2, 64);
-    fm_dataset *d = six_blocks();
-    double score[6];
-
-    (void)state;
-    tiny_open(&t, 6);
-    fm_train_job j = tiny_job(&t, FM_METHOD_FULL);
-    j.config.steps = 1;
-    run_with(&r, &t, &j, 2, NULL, NULL);
-    tk_ok(fm_tree_copy(&child, fm_source_tree(t.src)));
-    for (size_t i = 0; i < r.count; i++) {
-        float *f = fm_memdup(r.tensors[i].data, (size_t)r.tensors[i].bytes);
-        ik_put(&mem, child, "tensors", r.tensors[i].name, f, r.tensors[i].shape.rank,
-               r.tensors[i].shape.dim[0], r.tensors[i].shape.dim[1]);
-        fm_free(f);
-    }
-    mem.behind[0] = t.p; /* the way from parent to child is walked: both must be readable */
-    mem.behind_count = 1;
-    fm_provider p = ik_provider(&mem);
-    check_influence(e, child, fm_source_tree(t.src), &p);
-    tk_fails(fm_influence(e, child, NULL, &p, d, fm_dataset_at(d, 0), score), FM_EINVAL, "parent");
-    tk_fails(fm_influence(e, child, child, &p, d, fm_dataset_at(d, 0), score), FM_EINVAL, "same");
-    fm_dataset_close(d);
-    fm_tree_free(child);
-    ik_mem_free(&mem);
-    fm_train_result_release(&r);
-    fm_engine_free(e);
-    tiny_close(&t);
-}
-
 int main(void)
 {
     char *data = tk_shared("arch/qwen3/ref.safetensors");
@@ -696,8 +628,6 @@ int main(void)
         cmocka_unit_test(a_full_result_has_each_tensor_in_its_parents_dtype),
         cmocka_unit_test(epochs_decide_the_steps_and_the_seed_the_order),
         cmocka_unit_test(a_second_adapter_trains_on_top_of_the_first),
-        cmocka_unit_test(influence_of_an_adapter_points_at_the_example_of_the_answer),
-        cmocka_unit_test(influence_of_a_full_fine_tune_is_over_what_it_changed),
     };
 
     if (!data)
