@@ -1,6 +1,7 @@
 /* curve.c - the curve of a training as SVG and a page around it, written by hand: no script, no
  * font, no link. Colours follow the reader's scheme; nothing depends on a time, a locale or a machine. */
 #include "cli/curve.h"
+#include "cli/html.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,22 +20,6 @@ typedef struct points {
     size_t count, cap;
     double loss_min, loss_max, lr_max, last_step;
 } points;
-
-static void text_escaped(fm_buf *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<')
-            fm_buf_str(out, "&lt;");
-        else if (*s == '>')
-            fm_buf_str(out, "&gt;");
-        else if (*s == '&')
-            fm_buf_str(out, "&amp;");
-        else if (*s == '"')
-            fm_buf_str(out, "&quot;");
-        else if ((unsigned char)*s >= ' ' || *s == '\n' || *s == '\t')
-            fm_buf_char(out, *s);
-    }
-}
 
 /* A long log is drawn as means of neighbours; a step whose loss is no number is left out. */
 static fm_status take_points(points *p, const fm_json *log)
@@ -187,9 +172,9 @@ fm_status curve_svg(fm_buf *out, const fm_json *log, const char *title)
             "height=\"%d\" role=\"img\">\n",
             WIDTH, HEIGHT, WIDTH, HEIGHT);
         fm_buf_str(out, "<title>");
-        text_escaped(out, title);
+        html_text(out, title);
         fm_buf_printf(out, "</title>\n%s<text class=\"title\" x=\"%d\" y=\"20\">", svg_style, LEFT);
-        text_escaped(out, title);
+        html_text(out, title);
         fm_buf_str(out, "</text>\n");
         if (p.count)
             fm_buf_printf(out,
@@ -225,7 +210,7 @@ static const char page_style[] =
 static fm_status scalar(fm_buf *out, const fm_json *v)
 {
     if (fm_json_is(v, FM_JSON_STRING)) {
-        text_escaped(out, fm_json_cstr(v, ""));
+        html_text(out, fm_json_cstr(v, ""));
         return FM_OK;
     }
     if (fm_json_is(v, FM_JSON_REAL)) {
@@ -236,7 +221,7 @@ static fm_status scalar(fm_buf *out, const fm_json *v)
     fm_buf_init(&text, 0);
     fm_status rc = fm_json_write(&text, v, FM_JSON_COMPACT);
     if (rc == FM_OK)
-        text_escaped(out, fm_buf_cstr(&text));
+        html_text(out, fm_buf_cstr(&text));
     fm_buf_release(&text);
     return rc;
 }
@@ -247,7 +232,7 @@ static fm_status key_table(fm_buf *out, const fm_json *obj)
     fm_buf_str(out, "<table>\n");
     for (void *it = fm_json_iter(obj); it && rc == FM_OK; it = fm_json_next(obj, it)) {
         fm_buf_str(out, "<tr><th>");
-        text_escaped(out, fm_json_iter_key(it));
+        html_text(out, fm_json_iter_key(it));
         fm_buf_str(out, "</th><td>");
         rc = scalar(out, fm_json_iter_value(it));
         fm_buf_str(out, "</td></tr>\n");
@@ -304,7 +289,7 @@ static fm_status data_part(fm_buf *out, const curve_page *page)
         rc = fm_json_write(&text, fm_json_at(page->report, i), FM_JSON_PRETTY);
         fm_buf_str(out, "<h3>Report</h3>\n<pre>");
         if (rc == FM_OK)
-            text_escaped(out, fm_buf_cstr(&text));
+            html_text(out, fm_buf_cstr(&text));
         fm_buf_str(out, "</pre>\n");
         fm_buf_release(&text);
     }
@@ -315,9 +300,9 @@ fm_status curve_html(fm_buf *out, const curve_page *page)
 {
     fm_buf_str(out,
                "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>");
-    text_escaped(out, page->title);
+    html_text(out, page->title);
     fm_buf_printf(out, "</title>\n%s</head>\n<body>\n<h1>", page_style);
-    text_escaped(out, page->title);
+    html_text(out, page->title);
     fm_buf_str(out, "</h1>\n");
     fm_status rc = about(out, page->recipe);
     if (rc == FM_OK)
@@ -332,7 +317,7 @@ fm_status curve_html(fm_buf *out, const curve_page *page)
     fm_buf_str(out, page->gate_count ? "<h2>Suites</h2>\n<ul>\n" : "");
     for (size_t i = 0; i < page->gate_count; i++) {
         fm_buf_str(out, "<li>");
-        text_escaped(out, page->gates[i]);
+        html_text(out, page->gates[i]);
         fm_buf_str(out, "</li>\n");
     }
     fm_buf_str(out, page->gate_count ? "</ul>\n</body>\n</html>\n" : "</body>\n</html>\n");
