@@ -57,13 +57,12 @@ static char *value_text(const fm_json *v)
     return rc == FM_OK ? fm_buf_take(&text) : NULL;
 }
 
-static double share_of(const plan *p, const char *key, const fm_json *own, const fm_json *other)
+static double share_of(const char *key, const fm_json *own, const fm_json *other)
 {
     double a = fm_json_real(own, 0), b = fm_json_real(other, 0);
     bool length = strcmp(key, "epochs") == 0 || strcmp(key, "steps") == 0;
     if (strcmp(key, "steps") == 0 && b < 1) /* epochs decide then; not known here */
         return 1;
-    (void)p;
     return length && a > 0 ? b / a : 1;
 }
 
@@ -84,8 +83,12 @@ static fm_status add_setting(plan *p, const char *key, const fm_json *mine, cons
     if (rc < 0)
         return rc;
     char *was = value_text(own), *is = value_text(other);
-    char *what = was && is ? fm_asprintf("%s %s instead of %s (%s)", key, is, was, whose) : NULL;
-    rc = add(p, &config, fm_json_copy(p->r->recipe), share_of(p, key, own, other), what);
+    bool by_epochs = strcmp(key, "steps") == 0 && fm_json_int(other, 0) == 0;
+    char *what = !was || !is ? NULL
+                 : by_epochs ? fm_asprintf("as many steps as %g epochs take instead of %s (%s)",
+                                           config.epochs, was, whose)
+                             : fm_asprintf("%s %s instead of %s (%s)", key, is, was, whose);
+    rc = add(p, &config, fm_json_copy(p->r->recipe), share_of(key, own, other), what);
     fm_free(was);
     fm_free(is);
     return rc;

@@ -129,6 +129,16 @@ static fm_status distance(const fm_provider *p, const fm_tree *a, const fm_tree 
     return rc;
 }
 
+/* Between the version's margin and that of the guilty step's parent; NaN where one is not known. */
+static double halfway(const blame_more *m)
+{
+    const blame *b = m->b;
+    const fm_blame_node *n = &b->node[b->history.culprit];
+    size_t parent = n->parent_count ? n->parent[0] : 0;
+    const blame_answers *a = &m->answers;
+    return (a->wrong_lp[0] - a->right_lp[0] + a->wrong_lp[parent] - a->right_lp[parent]) / 2;
+}
+
 static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version,
                        const outcomes *before)
 {
@@ -149,6 +159,7 @@ static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version
     k->moved = whole > 0 ? moved / whole : 0;
     k->passes = v == FM_PASS;
     k->offered = k->passes && k->break_count == 0;
+    k->firm = k->margin <= halfway(m);
     k->run = rc == FM_OK;
     outcomes_release(&after);
     return rc;
@@ -360,7 +371,8 @@ static fm_status rederivations(blame_more *m, const fm_tree *version, const outc
 
 /* ---- all of them ---- */
 
-/* Offered first; more that it repairs; then whatever moves the version least. */
+/* Offered first; more that it repairs; those that do not just pass; then whatever moves the version
+ * least. */
 static int better(const void *x, const void *y)
 {
     const blame_candidate *a = x, *b = y;
@@ -372,6 +384,8 @@ static int better(const void *x, const void *y)
         return a->fix_count > b->fix_count ? -1 : 1;
     if (a->break_count != b->break_count)
         return a->break_count < b->break_count ? -1 : 1;
+    if (a->firm != b->firm)
+        return a->firm ? -1 : 1;
     if (a->moved < b->moved || a->moved > b->moved)
         return a->moved < b->moved ? -1 : 1;
     return (int)a->kind - (int)b->kind;

@@ -364,10 +364,11 @@ static void print_repairs(const blame_repairs *r)
                out_c(OUT_PLAIN), k->what);
         if (k->kind == BLAME_REPAIR_REWEIGHT)
             printf(", alpha %.4g", k->alpha);
-        printf("\n      margin %s, %zu of %zu cases pass (%zu before), moves %.0f %% of the step, "
-               "%.1f s\n",
-               signed_number(k->margin), k->passed, k->total, k->passed_before, 100 * k->moved,
-               k->seconds);
+        printf(
+            "%s\n      margin %s, %zu of %zu cases pass (%zu before), moves %.0f %% of the step, "
+            "%.1f s\n",
+            k->passes && !k->firm ? " (just passes)" : "", signed_number(k->margin), k->passed,
+            k->total, k->passed_before, 100 * k->moved, k->seconds);
         print_names("repairs", k->fixes, k->fix_count);
         print_names("breaks", k->breaks, k->break_count);
     }

@@ -282,6 +282,7 @@ static fm_json *candidate_json(const blame_candidate *k)
     out_set(&rc, o, "why", fm_json_new_str(k->why));
     out_set(&rc, o, "offered", fm_json_new_bool(k->offered));
     out_set(&rc, o, "passes", fm_json_new_bool(k->passes));
+    out_set(&rc, o, "firm", fm_json_new_bool(k->firm));
     out_set(&rc, o, "margin", fm_json_new_real(k->margin));
     if (k->kind == BLAME_REPAIR_REWEIGHT)
         out_set(&rc, o, "alpha", fm_json_new_real(k->alpha));

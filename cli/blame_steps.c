@@ -414,8 +414,12 @@ static fm_status hunt_down(hunt *h)
         rc = find_kept(h);
     if (rc == FM_OK && s->fails_at)
         rc = ask_kept(h);
-    if (rc == FM_OK && s->fails_at && !s->exact && h->m->rederive &&
-        s->plan_s <= (double)h->m->budget_s)
+    bool wanted = rc == FM_OK && s->fails_at && !s->exact && h->m->rederive;
+    if (wanted && s->plan_s > (double)h->m->budget_s)
+        fprintf(stderr,
+                "blame: to train the steps again takes about %.0f s, --budget allows %llu\n",
+                s->plan_s, (unsigned long long)h->m->budget_s);
+    else if (wanted)
         rc = train_between(h);
     if (rc == FM_OK && s->exact)
         rc = take_records(h);

@@ -104,11 +104,12 @@ static fm_status check_branch(const blame_more *m)
     char *ref = fm_asprintf("refs/heads/%s", m->rev);
     fm_status rc = ref ? fm_ref_read(m->b->c->repo, &oid, ref) : FM_ENOMEM;
     fm_free(ref);
-    return rc == FM_ENOTFOUND ? fm_fail(FM_EINVAL,
-                                        "--fix moves a branch, and '%s' is none; name a "
-                                        "branch",
-                                        m->rev)
-                              : rc;
+    bool none = rc == FM_ENOTFOUND || rc == FM_EINVAL;
+    return none ? fm_fail(FM_EINVAL,
+                          "--fix moves a branch, and '%s' is none; name a "
+                          "branch",
+                          m->rev)
+                : rc;
 }
 
 static fm_status investigate(blame_more *m, const blame_opts *o, const fm_oid *start)
