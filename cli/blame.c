@@ -1,4 +1,5 @@
-/* blame.c - what the parts of a blame share: the case asked of many trees, the guilty step opened. */
+/* blame.c - what the parts of a blame share: the case asked of many trees, the guilty step
+ * opened. */
 #include "cli/blame.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@
 #include "store/base/mem.h"
 
 #define MODELS_AT_ONCE 16u
+#define ASKS_AT_ONCE 256u
 #define BYTES_AT_ONCE ((uint64_t)8 << 30) /* of tensors that the models of a batch do not share */
 
 /* ---- asking ---- */
@@ -49,20 +51,13 @@ static fm_status hear(const fm_case_result *r, blame_heard *out)
     return answer_digest(r, &out->answer);
 }
 
-static fm_status hear_error(blame_heard *out)
-{
-    *out = (blame_heard){.verdict = FM_ERROR_CASE, .score = NAN};
-    out->output = fm_strdup(fm_error_text());
-    fm_error_clear();
-    return out->output ? FM_OK : FM_ENOMEM;
-}
-
 void blame_heard_release(blame_heard *h, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         fm_free(h[i].output);
         fm_free(h[i].text);
     }
+    memset(h, 0, n * sizeof *h);
 }
 
 /* Tensor bytes of a tree that are not in `seen` yet. */
@@ -80,63 +75,137 @@ static fm_status new_bytes(fm_map *seen, const fm_tree *tree, uint64_t *out)
     return rc;
 }
 
-/* One batch of at most MODELS_AT_ONCE trees. */
-static fm_status ask_batch(blame *b, const fm_suite *suite, const char *case_name,
-                           const blame_question *q, size_t n, blame_heard *out)
+/* The models of a batch, each tree's once. */
+typedef struct loaded {
+    fm_model *model[MODELS_AT_ONCE];
+    const fm_tree *tree[MODELS_AT_ONCE];
+    bool refused[MODELS_AT_ONCE];
+    char *why[MODELS_AT_ONCE];
+    size_t count;
+} loaded;
+
+static fm_status load(blame *b, loaded *l, const blame_question *q, size_t *at)
 {
-    fm_model *model[MODELS_AT_ONCE] = {NULL};
-    fm_suite_ask ask[MODELS_AT_ONCE];
-    fm_suite_run run[MODELS_AT_ONCE];
-    size_t of[MODELS_AT_ONCE], asks = 0, ran = 0;
-    fm_result_cache cache = suite_cache(b->c);
-    fm_status rc = cli_engine(b->c);
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        out_progress("asking %s", q[i].what);
-        rc = q[i].provider
-                 ? fm_model_load(&model[i], b->c->engine, q[i].tree, q[i].provider, q[i].what)
-                 : cli_load_model(b->c, q[i].tree, q[i].what, &model[i]);
-        if (rc == FM_OK) {
-            of[asks] = i;
-            ask[asks++] = (fm_suite_ask){suite, model[i], case_name, q[i].repeat};
-        } else if (rc == FM_EUNSUPPORTED) {
-            rc = hear_error(&out[i]);
-        }
-    }
-    if (rc == FM_OK && asks) {
-        rc = fm_suites_run(run, ask, asks, &cache);
-        ran = rc == FM_OK ? asks : 0;
-    }
-    for (size_t k = 0; k < ran; k++) {
-        if (rc == FM_OK)
-            rc = hear(&run[k].result[0], &out[of[k]]);
-        fm_suite_run_release(&run[k]);
-    }
-    for (size_t i = 0; i < n; i++) {
-        fm_model_close(model[i]);
-        if (rc == FM_OK && b->noise && out[i].verdict != FM_ERROR_CASE)
-            b->noise(b->noise_ctx, &q[i], &out[i]);
+    for (*at = 0; *at < l->count; ++*at)
+        if (l->tree[*at] == q->tree)
+            return FM_OK;
+    fm_assert(l->count < MODELS_AT_ONCE);
+    size_t k = l->count++;
+    l->tree[k] = q->tree;
+    out_progress("asking %s", q->what);
+    fm_status rc = q->provider
+                       ? fm_model_load(&l->model[k], b->c->engine, q->tree, q->provider, q->what)
+                       : cli_load_model(b->c, q->tree, q->what, &l->model[k]);
+    if (rc == FM_EUNSUPPORTED) {
+        l->refused[k] = true;
+        l->why[k] = fm_strdup(fm_error_text());
+        fm_error_clear();
+        rc = l->why[k] ? FM_OK : FM_ENOMEM;
     }
     return rc;
 }
 
-fm_status blame_ask(blame *b, const fm_suite *suite, const char *case_name, const blame_question *q,
-                    size_t n, blame_heard *out)
+static void unload(loaded *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        fm_model_close(l->model[i]);
+        fm_free(l->why[i]);
+    }
+}
+
+/* A number for what has none of its own. */
+static fm_status add_margins(const blame *b, const blame_question *q, const fm_suite_ask *ask,
+                             const size_t *of, size_t n, blame_heard *out)
+{
+    fm_model **model = fm_calloc(n, sizeof *model);
+    double *margin = fm_calloc(n, sizeof *margin);
+    size_t *at = fm_calloc(n, sizeof *at), some = 0;
+    fm_status rc = model && margin && at ? FM_OK : FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        if (!q[of[k]].suite && isnan(out[of[k]].score)) {
+            at[some] = of[k];
+            model[some++] = ask[k].model;
+        }
+    if (rc == FM_OK && some)
+        rc = blame_margins(b, model, some, margin);
+    for (size_t k = 0; rc == FM_OK && k < some; k++)
+        out[at[k]].score = margin[k];
+    fm_free(model);
+    fm_free(margin);
+    fm_free(at);
+    return rc;
+}
+
+static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_heard *out)
+{
+    loaded l = {.count = 0};
+    fm_suite_ask *ask = fm_calloc(n, sizeof *ask);
+    fm_suite_run *run = fm_calloc(n, sizeof *run);
+    size_t *of = fm_calloc(n, sizeof *of), asks = 0, at;
+    fm_result_cache cache = suite_cache(b->c);
+    fm_status rc = ask && run && of ? cli_engine(b->c) : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        rc = load(b, &l, &q[i], &at);
+        if (rc == FM_OK && l.refused[at]) {
+            out[i] = (blame_heard){.verdict = FM_ERROR_CASE, .score = NAN};
+            rc = (out[i].output = fm_strdup(l.why[at])) ? FM_OK : FM_ENOMEM;
+        } else if (rc == FM_OK) {
+            const char *own = fm_suite_case_name(b->suite, b->case_index);
+            of[asks] = i;
+            ask[asks++] = (fm_suite_ask){q[i].suite ? q[i].suite : b->suite, l.model[at],
+                                         q[i].suite ? q[i].case_name : own, q[i].repeat};
+        }
+    }
+    if (rc == FM_OK && asks)
+        rc = fm_suites_run(run, ask, asks, &cache);
+    for (size_t k = 0; run && k < asks; k++) {
+        if (rc == FM_OK)
+            rc = hear(&run[k].result[0], &out[of[k]]);
+        fm_suite_run_release(&run[k]);
+    }
+    if (rc == FM_OK && b->right)
+        rc = add_margins(b, q, ask, of, asks, out);
+    for (size_t i = 0; rc == FM_OK && b->noise && i < n; i++)
+        if (out[i].verdict != FM_ERROR_CASE)
+            b->noise(b->noise_ctx, &q[i], &out[i]);
+    unload(&l);
+    fm_free(ask);
+    fm_free(run);
+    fm_free(of);
+    return rc;
+}
+
+/* How many of the questions go in one batch. */
+static fm_status batch_of(const blame_question *q, size_t n, size_t *some)
+{
+    fm_map *seen = NULL;
+    size_t trees = 0;
+    uint64_t bytes = 0, more;
+    fm_status rc = fm_map_new(&seen);
+    for (*some = 0; rc == FM_OK && *some < n && *some < ASKS_AT_ONCE; ++*some) {
+        bool known = false;
+        for (size_t k = 0; k < *some && !known; k++)
+            known = q[k].tree == q[*some].tree;
+        if (known)
+            continue;
+        rc = new_bytes(seen, q[*some].tree, &more);
+        if (trees == MODELS_AT_ONCE || (trees && bytes + more > BYTES_AT_ONCE))
+            break;
+        bytes += more;
+        trees++;
+    }
+    fm_map_free(seen);
+    return rc;
+}
+
+fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *out)
 {
     fm_status rc = FM_OK;
     memset(out, 0, n * sizeof *out);
     for (size_t at = 0, some; rc == FM_OK && at < n; at += some) {
-        fm_map *seen = NULL;
-        uint64_t bytes = 0, more;
-        rc = fm_map_new(&seen);
-        for (some = 0; rc == FM_OK && at + some < n && some < MODELS_AT_ONCE; some++) {
-            rc = new_bytes(seen, q[at + some].tree, &more);
-            if (some && bytes + more > BYTES_AT_ONCE)
-                break;
-            bytes += more;
-        }
-        fm_map_free(seen);
+        rc = batch_of(q + at, n - at, &some);
         if (rc == FM_OK)
-            rc = ask_batch(b, suite, case_name, q + at, some, out + at);
+            rc = ask_batch(b, q + at, some, out + at);
     }
     out_progress_end();
     if (rc < 0)
@@ -218,7 +287,10 @@ void blame_release(blame *b)
     fm_free(b->changed_bytes);
     fm_free(b->output);
     fm_free(b->text);
+    fm_free(b->heard);
+    fm_free(b->passed);
     fm_free(b->tree);
+    fm_suite_free(b->forms);
     fm_blame_history_release(&b->history);
     fm_tree_free(b->parent);
     fm_tree_free(b->child);
@@ -229,7 +301,6 @@ void blame_release(blame *b)
     fm_free(b->rank);
     fm_free(b->rank_set.take);
     fm_shapley_release(&b->shapley);
-    fm_free(b->keep);
     fm_free(b->answer);
     fm_free(b->detail);
     fm_free(b->example);

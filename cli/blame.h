@@ -15,7 +15,6 @@ typedef struct blame_unit {
     size_t block;               /* its part of the layer: "layers.3.mlp" */
     const fm_change **change;   /* the entries that it moves; borrowed */
     size_t count, cap;
-    uint64_t bytes; /* of its changed tensors */
 } blame_unit;
 
 typedef struct blame_example {
@@ -36,18 +35,21 @@ typedef struct blame_how {
     uint64_t seed;
 } blame_how;
 
-/* What is asked: one tree. `id` names it for `noise`; equal trees, equal ids. */
+/* What is asked of one tree. `id` names it for `noise`: equal questions of one search, equal
+ * ids. */
 typedef struct blame_question {
     const fm_tree *tree;
     const fm_provider *provider; /* of tensors that no store has; NULL: the store */
     const char *what;            /* for errors and progress; "5ee1d8aa34" */
     uint64_t id;
     uint32_t repeat;
+    const fm_suite *suite; /* NULL: the case of the blame; else case_name of it */
+    const char *case_name;
 } blame_question;
 typedef struct blame_heard {
-    fm_verdict verdict; /* a tree that cannot be run is FM_ERROR_CASE, and output says why */
-    uint64_t answer;    /* digest of the answer as words: case and punctuation do not count */
-    double score;
+    fm_verdict verdict;  /* a tree that cannot be run is FM_ERROR_CASE, and output says why */
+    uint64_t answer;     /* digest of the answer as words: case and punctuation do not count */
+    double score;        /* falls as the failure nears; NaN = none */
     char *output, *text; /* owned: output and answer of the result; NULL = none */
 } blame_heard;
 
@@ -72,10 +74,13 @@ typedef struct blame {
     double *changed_bytes; /* [count] tensors that node i has other than its first parent */
     size_t count, cap;
     fm_blame_history
-        history;    /* see testing/blame.h: verdict, posterior, per node, evidence, note */
-    char **output;  /* [count] what node i answered; NULL where not asked */
-    char **text;    /* [count] the answer alone; NULL where not asked or none */
-    fm_tree **tree; /* [count] opened as they are needed */
+        history;     /* see testing/blame.h: verdict, posterior, per node, evidence, note */
+    char **output;   /* [count] what node i answered; NULL where not asked */
+    char **text;     /* [count] the answer alone; NULL where not asked or none */
+    uint64_t *heard; /* [count] its digest; 0 where not asked */
+    bool *passed;    /* [count] it was judged a pass */
+    fm_tree **tree;  /* [count] opened as they are needed */
+    fm_suite *forms; /* other forms of the case; made when they are asked first */
     /* culprit */
     fm_tree *parent, *child;
     fm_change *change;
@@ -84,27 +89,26 @@ typedef struct blame {
     size_t unit_count, unit_cap, group_count, block_count;
     fm_minimal_set minimal; /* enough to break the parent */
     fm_minimal_set repair;  /* enough to repair the child, set back to the parent */
-    /* --ranks: the rank-one parts of the adapters in `minimal`, and which of them are enough; rank_count
-     * 0: there are none, or not asked for */
+    /* --ranks: the rank-one parts of the adapters in `minimal`, and which of them are enough;
+     * rank_count 0: there are none, or not asked for */
     blame_rank *rank;
     size_t rank_count;
     fm_minimal_set rank_set;
     /* --shapley: of the units of `minimal`, in their order; shapley.units 0: not asked for, or one
      * unit alone */
     fm_shapley shapley;
-    bool shapley_margin;   /* value = how much the score falls; else 1 = fails, 0 = passes */
-    bool *keep;            /* scratch [unit_count] */
-    char *answer, *detail; /* of the culprit */
+    bool shapley_margin;       /* value = how much the score falls; else 1 = fails, 0 = passes */
+    char *answer, *detail;     /* of the culprit */
+    const char *right, *wrong; /* see blame_contrast; borrowed, NULL: no contrast */
     /* data */
     blame_example *example;            /* best first */
     size_t example_count, outstanding; /* how many stand out from the rest */
     char *data_name;
 } blame;
 
-/* The case (of b, or of another suite made from it) on n trees in as few batches as memory allows;
- * trees share what tensors they share. out[n] is released by blame_heard_release. */
-fm_status blame_ask(blame *b, const fm_suite *suite, const char *case_name, const blame_question *q,
-                    size_t n, blame_heard *out);
+/* n questions in as few batches as memory allows; a tree that is asked several things is loaded
+ * once, and trees share what tensors they share. out[n] is released by blame_heard_release. */
+fm_status blame_ask(blame *b, const blame_question *q, size_t n, blame_heard *out);
 void blame_heard_release(blame_heard *h, size_t n);
 /* The flip rate as the searches want it: stated, measured, or 0 where the case does not sample. */
 double blame_flip_rate(const blame *b);
@@ -128,7 +132,8 @@ typedef struct blame_overlay {
 } blame_overlay;
 void blame_overlay_open(blame_overlay *o, const blame *b);
 void blame_overlay_release(blame_overlay *o);
-/* tree gets a tensor as `like` (path, name, dtype, shape) with these values, rounded to the dtype. */
+/* tree gets a tensor as `like` (path, name, dtype, shape) with these values, rounded to the
+ * dtype. */
 fm_status blame_overlay_put(blame_overlay *o, fm_tree *tree, const fm_entry *like, float *value);
 bool blame_can_compute(const fm_entry *e);                                      /* F32, F16, BF16 */
 fm_status blame_read_f32(const fm_provider *p, const fm_entry *e, float **out); /* fm_free */
@@ -140,9 +145,31 @@ fm_status blame_close_gaps(fm_tree *tree);
 fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay *overlay,
                           fm_tree **out);
 
+/* fm_blame_oracle.forms for ctx = b: perturbed forms of the case at some versions. */
+fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wrong,
+                          fm_blame_forms *out);
+
 fm_status blame_history(blame *b, const fm_oid *start);
 /* The culprit against its first parent. */
 fm_status blame_tensors(blame *b);
+/* `from` (the child, or a tree with the child's paths) with every unit that is not taken set
+ * back to the parent's value. */
+fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out);
+/* The case on n of them; take: [n][unit_count]. heard[n] is the caller's. */
+fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                             blame_heard *heard);
+/* How large a unit's change is: |B A| of an adapter's module, |after - before| / |before| of
+ * tensors. */
+fm_status blame_unit_size(const blame *b, const blame_unit *u, double *out);
+/* After blame_tensors: into the adapters that were found; what each unit found is worth. */
+fm_status blame_ranks(blame *b);
+fm_status blame_shapley(blame *b);
+/* From here on what is heard has a score also where the case has none: how much likelier (in
+ * logprob) the parent's answer is than the culprit's. Where they are not known, or equal,
+ * nothing changes. */
+void blame_contrast(blame *b);
+/* That score for n models; NaN where an answer cannot be put behind the prompt. */
+fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out);
 /* Ranks the examples of the culprit's data; leaves example_count 0 when it carries none. */
 fm_status blame_data(blame *b);
 void blame_release(blame *b);

@@ -105,7 +105,7 @@ static fm_status passing_answer(blame_more *m, size_t node, char **out)
     const blame_question q = {
         .tree = tree, .what = cli_short_oid(&b->version[node].oid), .id = node};
     if (rc == FM_OK)
-        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), &q, 1, &heard);
+        rc = blame_ask(b, &q, 1, &heard);
     if (rc == FM_OK) {
         *out = heard.verdict == FM_PASS && heard.text ? fm_strdup(heard.text) : NULL;
         blame_heard_release(&heard, 1);

@@ -51,8 +51,8 @@ static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
     return FM_OK;
 }
 
-/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have broken
- * a case. */
+/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have
+ * broken a case. */
 #define WEIGHT_OF_NOTHING 0.02
 
 static fm_status count_bytes(void *ctx, const fm_change *ch)
@@ -93,7 +93,9 @@ static fm_status link_nodes(blame *b, const fm_map *index)
     b->node = fm_calloc(b->count, sizeof *b->node);
     b->output = fm_calloc(b->count, sizeof *b->output);
     b->text = fm_calloc(b->count, sizeof *b->text);
-    if (!b->node || !b->output || !b->text)
+    b->heard = fm_calloc(b->count, sizeof *b->heard);
+    b->passed = fm_calloc(b->count, sizeof *b->passed);
+    if (!b->node || !b->output || !b->text || !b->heard || !b->passed)
         return FM_ENOMEM;
     for (size_t i = 0; i < b->count; i++) {
         const fm_version *v = &b->version[i];
@@ -125,7 +127,7 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
         rc = blame_node_tree(b, ask[i].node, &q[i].tree);
     }
     if (rc == FM_OK)
-        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, n, heard);
+        rc = blame_ask(b, q, n, heard);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         size_t node = ask[i].node;
         out[i] = (fm_blame_reply){heard[i].verdict, heard[i].answer, heard[i].score};
@@ -134,6 +136,8 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
             fm_free(b->text[node]);
             b->output[node] = heard[i].output;
             b->text[node] = heard[i].text;
+            b->heard[node] = heard[i].answer;
+            b->passed[node] = heard[i].verdict == FM_PASS;
             heard[i].output = heard[i].text = NULL;
         }
     }
@@ -161,13 +165,16 @@ static fm_status ask_steps(void *ctx, const fm_blame_mix *mix, size_t n, fm_blam
         if (rc < 0 || !tree[i])
             continue;
         of[asks] = i;
-        q[asks++] = (blame_question){tree[i], &overlay[i].provider,
-                                     "the base with some of its steps", MIXTURE_ID, mix[i].repeat};
+        q[asks++] = (blame_question){.tree = tree[i],
+                                     .provider = &overlay[i].provider,
+                                     .what = "the base with some of its steps",
+                                     .id = MIXTURE_ID,
+                                     .repeat = mix[i].repeat};
         for (size_t k = 0; k < mix[i].count; k++)
             q[asks - 1].id = q[asks - 1].id * 1000003 + mix[i].step[k];
     }
     if (rc == FM_OK)
-        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, asks, heard);
+        rc = blame_ask(b, q, asks, heard);
     for (size_t k = 0; rc == FM_OK && k < asks; k++)
         out[of[k]] = (fm_blame_reply){heard[k].verdict, heard[k].answer, heard[k].score};
     if (rc == FM_OK)
@@ -187,7 +194,8 @@ static fm_status ask_steps(void *ctx, const fm_blame_mix *mix, size_t n, fm_blam
 fm_status blame_history(blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
-    const fm_blame_oracle oracle = {.ctx = b, .ask = ask_versions, .mix = ask_steps};
+    const fm_blame_oracle oracle = {
+        .ctx = b, .ask = ask_versions, .forms = blame_ask_forms, .mix = ask_steps};
     const fm_blame_opts opts = {.flip_rate = blame_flip_rate(b),
                                 .confidence = b->how.confidence,
                                 .max_runs = b->how.history_runs,

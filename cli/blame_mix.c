@@ -1,5 +1,6 @@
-/* blame_mix.c - trees that no version has: a base with the changes of some steps, an adapter without
- * some of its ranks. Tensors that have to be computed live in memory and are served beside the store. */
+/* blame_mix.c - trees that no version has: a base with the changes of some steps, an adapter
+ * without some of its ranks. Tensors that have to be computed live in memory and are served
+ * beside the store. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,7 +202,8 @@ static fm_status keep_step_change(void *ctx, const fm_change *ch)
     return rc;
 }
 
-/* Is everything of this adapter new in the step? Otherwise it was changed in place, or taken away. */
+/* Is everything of this adapter new in the step? Otherwise it was changed in place, or taken
+ * away. */
 static bool folder_is_new(const mixing *m, const char *path)
 {
     char prefix[FM_MAX_PATH_BYTES];
@@ -269,8 +271,8 @@ static fm_status add_difference(const fm_provider *p, const fm_change *ch, float
     return rc;
 }
 
-/* All changes of one path, in the order of time: from -> to. Where each begins at what the one before
- * it ended with, the end is what the last one has, to the bit. */
+/* All changes of one path, in the order of time: from -> to. Where each begins at what the one
+ * before it ended with, the end is what the last one has, to the bit. */
 static fm_status put_sum(mixing *m, const fm_change *const *ch, size_t count)
 {
     const fm_entry *base = fm_tree_find(m->tree, ch[0]->a->path);

@@ -90,31 +90,30 @@ static void print_ranks(const blame *b)
 {
     if (!b->rank_count)
         return;
-    printf("  of %zu rank-one parts of these these %zu are enough:\n", b->rank_count,
-           b->rank_set.size);
-    for (size_t i = 0; i < b->rank_count; i++)
-        if (b->rank_set.take[i])
-            printf("    %s, rank %u\n", b->unit[b->rank[i].unit].name, b->rank[i].rank);
+    printf("  of their %zu ranks %zu are enough (%u mixtures):\n", b->rank_count, b->rank_set.size,
+           b->rank_set.runs);
+    for (size_t k = 0; k < b->rank_count; k++)
+        if (b->rank_set.take[k])
+            printf("    %s rank %u\n", b->unit[b->rank[k].unit].name, b->rank[k].rank);
 }
 
 static void print_shapley(const blame *b)
 {
-    const fm_shapley *s = &b->shapley;
-    if (!s->units)
-        return;
-    printf("  what each is worth (Shapley, of %s; %s by %u mixtures):\n",
-           b->shapley_margin ? "the score" : "the failure", s->exact ? "exact" : "estimated",
-           s->runs);
     out_table *t = out_table_new();
-    for (size_t u = 0, i = 0; u < b->unit_count && i < s->units; u++) {
+    if (b->shapley.units)
+        printf("  what each adds to %s, from %+.2f to %+.2f (Shapley values%s, %u mixtures):\n",
+               b->shapley_margin ? "the wrong answer's lead in log-probability" : "failing",
+               b->shapley.nothing, b->shapley.whole, b->shapley.exact ? "" : ", 95 % intervals",
+               b->shapley.runs);
+    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
         if (!b->minimal.take[u])
             continue;
         out_cell(t, "%s", b->unit[u].name);
-        out_cell_right(t, "%+.3f", s->value[i]);
-        if (!s->exact)
-            out_cell(t, "[%+.3f, %+.3f]", s->low[i], s->high[i]);
+        out_cell_right(t, "%+.3f", b->shapley.value[k]);
+        if (!b->shapley.exact)
+            out_cell(t, "[%+.3f, %+.3f]", b->shapley.low[k], b->shapley.high[k]);
         out_end_row(t);
-        i++;
+        k++;
     }
     out_table_print(t, stdout, "    ");
 }

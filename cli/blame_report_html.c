@@ -305,6 +305,22 @@ static void draw_set(fm_buf *o, const blame *b, const fm_minimal_set *set, const
                   set->runs);
 }
 
+static void draw_ranks(fm_buf *o, const blame *b)
+{
+    if (!b->rank_count)
+        return;
+    fm_buf_printf(o, "<p>Of their %zu ranks these %zu are enough:</p>\n<ul>\n", b->rank_count,
+                  b->rank_set.size);
+    for (size_t k = 0; k < b->rank_count; k++) {
+        if (!b->rank_set.take[k])
+            continue;
+        fm_buf_str(o, "<li>");
+        html_text(o, b->unit[b->rank[k].unit].name);
+        fm_buf_printf(o, ", rank %u</li>\n", b->rank[k].rank);
+    }
+    fm_buf_str(o, "</ul>\n");
+}
+
 static void draw_shapley(fm_buf *o, const blame *b)
 {
     const fm_shapley *s = &b->shapley;
@@ -314,7 +330,7 @@ static void draw_shapley(fm_buf *o, const blame *b)
                   "<p>What each unit of the set is worth (Shapley values of %s, "
                   "%s):</p>\n<table><tr><th>unit</th><th "
                   "class=\"n\">value</th><th class=\"n\">low</th><th class=\"n\">high</th></tr>\n",
-                  b->shapley_margin ? "the score" : "the failure",
+                  b->shapley_margin ? "the wrong answer's lead in log-probability" : "failing",
                   s->exact ? "exact" : "estimated");
     for (size_t u = 0, i = 0; u < b->unit_count && i < s->units; u++) {
         if (!b->minimal.take[u])
@@ -349,6 +365,7 @@ static void draw_tensors(fm_buf *o, const blame *b)
              b->repair.sufficient ? "the child passes with these set back"
                                   : "the child still fails with these set back");
     fm_buf_str(o, "</table>\n");
+    draw_ranks(o, b);
     draw_shapley(o, b);
 }
 

@@ -43,38 +43,42 @@ static fm_json *set_json(const blame *b, const fm_minimal_set *set)
 static fm_json *ranks_json(const blame *b)
 {
     fm_status rc = FM_OK;
-    fm_json *list = fm_json_new_array();
-    for (size_t i = 0; i < b->rank_count; i++) {
-        fm_json *o = fm_json_new_object();
-        out_set(&rc, o, "unit", fm_json_new_str(b->unit[b->rank[i].unit].name));
-        out_set(&rc, o, "rank", fm_json_new_int(b->rank[i].rank));
-        out_set(&rc, o, "taken", fm_json_new_bool(b->rank_set.take && b->rank_set.take[i]));
-        out_push(&rc, list, o);
+    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
+    for (size_t k = 0; k < b->rank_count; k++) {
+        if (!b->rank_set.take[k])
+            continue;
+        fm_json *r = fm_json_new_object();
+        out_set(&rc, r, "unit", fm_json_new_str(b->unit[b->rank[k].unit].name));
+        out_set(&rc, r, "rank", fm_json_new_int(b->rank[k].rank));
+        out_push(&rc, list, r);
     }
-    return list;
+    out_set(&rc, o, "of", fm_json_new_int((int64_t)b->rank_count));
+    out_set(&rc, o, "ranks", list);
+    out_set(&rc, o, "sufficient", fm_json_new_bool(b->rank_set.sufficient));
+    out_set(&rc, o, "minimal", fm_json_new_bool(b->rank_set.minimal));
+    out_set(&rc, o, "runs", fm_json_new_int(b->rank_set.runs));
+    return o;
 }
 
 static fm_json *shapley_json(const blame *b)
 {
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
-    const fm_shapley *s = &b->shapley;
-    for (size_t u = 0, i = 0; u < b->unit_count && i < s->units; u++) {
+    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
         if (!b->minimal.take[u])
             continue;
-        fm_json *one = fm_json_new_object();
-        out_set(&rc, one, "unit", fm_json_new_str(b->unit[u].name));
-        out_set(&rc, one, "value", fm_json_new_real(s->value[i]));
-        out_set(&rc, one, "low", fm_json_new_real(s->low[i]));
-        out_set(&rc, one, "high", fm_json_new_real(s->high[i]));
-        out_push(&rc, list, one);
-        i++;
+        fm_json *v = fm_json_new_object();
+        out_set(&rc, v, "unit", fm_json_new_str(b->unit[u].name));
+        out_set(&rc, v, "value", fm_json_new_real(b->shapley.value[k]));
+        out_set(&rc, v, "low", fm_json_new_real(b->shapley.low[k]));
+        out_set(&rc, v, "high", fm_json_new_real(b->shapley.high[k++]));
+        out_push(&rc, list, v);
     }
-    out_set(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "score" : "failure"));
-    out_set(&rc, o, "exact", fm_json_new_bool(s->exact));
-    out_set(&rc, o, "nothing", fm_json_new_real(s->nothing));
-    out_set(&rc, o, "whole", fm_json_new_real(s->whole));
-    out_set(&rc, o, "runs", fm_json_new_int(s->runs));
+    out_set(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "margin" : "failing"));
+    out_set(&rc, o, "nothing", fm_json_new_real(b->shapley.nothing));
+    out_set(&rc, o, "whole", fm_json_new_real(b->shapley.whole));
+    out_set(&rc, o, "exact", fm_json_new_bool(b->shapley.exact));
+    out_set(&rc, o, "runs", fm_json_new_int(b->shapley.runs));
     out_set(&rc, o, "units", list);
     return o;
 }

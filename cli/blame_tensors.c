@@ -42,8 +42,8 @@ static void unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
     }
 }
 
-/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block; what is
- * outside the layers is a group and a block by itself. */
+/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block;
+ * what is outside the layers is a group and a block by itself. */
 static void group_key(char *out, size_t bytes, const char *unit, bool block)
 {
     const char *layers = strstr(unit, "layers."), *dot = layers ? strchr(layers + 7, '.') : NULL;
@@ -105,10 +105,9 @@ static fm_status build_units(blame *b)
     return rc;
 }
 
-/* The child's tree with every unit that is not taken set back to the parent's value. */
-static fm_status make_mixture(const blame *b, const bool *take, fm_tree **out)
+fm_status blame_mixture(const blame *b, const fm_tree *from, const bool *take, fm_tree **out)
 {
-    fm_status rc = fm_tree_copy(out, b->child);
+    fm_status rc = fm_tree_copy(out, from);
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++) {
         for (size_t i = 0; rc == FM_OK && !take[u] && i < b->unit[u].count; i++) {
             const fm_change *ch = b->unit[u].change[i];
@@ -128,9 +127,8 @@ static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
     return rc;
 }
 
-/* take: [n][unit_count]. */
-static fm_status run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
-                              blame_heard *heard)
+fm_status blame_run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                             blame_heard *heard)
 {
     fm_tree **tree = fm_calloc(n, sizeof *tree);
     blame_question *q = fm_calloc(n, sizeof *q);
@@ -140,11 +138,11 @@ static fm_status run_mixtures(blame *b, const bool *take, const uint32_t *repeat
         q[i] = (blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
         rc = mixture_id(b, row, &q[i].id);
         if (rc == FM_OK)
-            rc = make_mixture(b, row, &tree[i]);
+            rc = blame_mixture(b, b->child, row, &tree[i]);
         q[i].tree = tree[i];
     }
     if (rc == FM_OK)
-        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, n, heard);
+        rc = blame_ask(b, q, n, heard);
     for (size_t i = 0; tree && i < n; i++)
         fm_tree_free(tree[i]);
     fm_free(tree);
@@ -152,7 +150,8 @@ static fm_status run_mixtures(blame *b, const bool *take, const uint32_t *repeat
     return rc;
 }
 
-/* set_back: take says what goes back to the parent, and what is looked for is a child that passes. */
+/* set_back: take says what goes back to the parent, and what is looked for is a child that
+ * passes. */
 static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool set_back,
                               fm_mixture_reply *out)
 {
@@ -167,7 +166,7 @@ static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool se
             take[i * units + u] = mix[i].take[u] != set_back;
     }
     if (rc == FM_OK)
-        rc = run_mixtures(b, take, repeat, n, heard);
+        rc = blame_run_mixtures(b, take, repeat, n, heard);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         /* A mixture that cannot be asked proves nothing, in either direction. */
         out[i] = (fm_mixture_reply){
@@ -204,8 +203,10 @@ static fm_status search_units(blame *b)
     for (size_t u = 0; rc == FM_OK && u < n; u++) {
         layer[u] = b->unit[u].group;
         block[u] = b->unit[u].block;
+        rc = blame_unit_size(b, &b->unit[u], &weight[u]);
     }
-    const fm_blame_units units = {.count = n, .levels = 2, .group_of = {layer, block}};
+    const fm_blame_units units = {
+        .count = n, .levels = 2, .group_of = {layer, block}, .weight = weight};
     const fm_minimal_opts opts = {.flip_rate = b->history.flip_rate,
                                   .confidence = b->how.confidence,
                                   .max_runs = b->how.max_runs};
@@ -233,8 +234,13 @@ fm_status blame_tensors(blame *b)
     rc = cli_load_model(b->c, b->parent, "parent", &keep[0]);
     if (rc == FM_OK)
         rc = cli_load_model(b->c, b->child, "child", &keep[1]);
+    blame_contrast(b);
     if (rc == FM_OK)
         rc = search_units(b);
+    if (rc == FM_OK && b->how.ranks)
+        rc = blame_ranks(b);
+    if (rc == FM_OK && b->how.shapley)
+        rc = blame_shapley(b);
     out_progress_end();
     fm_model_close(keep[0]);
     fm_model_close(keep[1]);

@@ -141,14 +141,15 @@ static fm_status prepare_work(fmi_job *j, size_t k)
     return rc;
 }
 
-/* All choices are scored after the same tokens, or their sums would be of different events. */
-static void share_prefix(fmi_job *j)
+/* All choices of a prompt are scored after the same tokens, or their sums would be of different
+ * events. */
+static void share_prefix(fmi_work *work, size_t n)
 {
     size_t least = SIZE_MAX;
-    for (size_t k = 0; k < j->count; k++)
-        least = FM_MIN(least, j->work[k].prompt_len);
-    for (size_t k = 0; k < j->count; k++)
-        j->work[k].prompt_len = least;
+    for (size_t k = 0; k < n; k++)
+        least = FM_MIN(least, work[k].prompt_len);
+    for (size_t k = 0; k < n; k++)
+        work[k].prompt_len = least;
 }
 
 fm_status fmi_ask(fmi_job *j)
@@ -156,7 +157,8 @@ fm_status fmi_ask(fmi_job *j)
     fm_status rc = FM_OK;
     for (size_t k = 0; k < j->count && rc == FM_OK; k++)
         rc = prepare_work(j, k);
-    if (rc == FM_OK && j->c->scoring == FMI_SCORE_CHOICE)
-        share_prefix(j);
+    for (size_t k = 0; rc == FM_OK && k < j->count && j->c->scoring == FMI_SCORE_CHOICE;
+         k += j->c->choice_count)
+        share_prefix(j->work + k, j->c->choice_count);
     return rc;
 }

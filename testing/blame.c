@@ -1,7 +1,8 @@
 /* blame.c - where in history a case began to fail: a noisy search on the graph of versions.
  *
- * Rounds of asks, each chosen for what it is expected to tell about the verdict (blame_world.c), until
- * one verdict has the wanted posterior, the runs are used up, or nothing more can be learnt. */
+ * Rounds of asks, each chosen for what it is expected to tell about the verdict (blame_world.c),
+ * until one verdict has the wanted posterior, the runs are used up, or nothing more can be
+ * learnt. */
 #include <math.h>
 #include <string.h>
 
@@ -143,9 +144,9 @@ static fm_status open_worlds(fmi_search *s)
 
 /* ---- the end ---- */
 
-/* Without noise, and with every version asked, nothing is left to infer; worlds may even be too few,
- * where history broke more than three times. A version that could not be asked is taken to be as its
- * first parent, and the doubt is said. */
+/* Without noise, and with every version asked, nothing is left to infer; worlds may even be too
+ * few, where history broke more than three times. A version that could not be asked is taken to
+ * be as its first parent, and the doubt is said. */
 static fm_status read_outcomes(fmi_search *s, fmi_answer *top)
 {
     uint64_t *row = fm_calloc(s->w.words, sizeof *row);

@@ -1,10 +1,10 @@
 /* blame.h - blame's searches: which version, which tensors, how much each is worth.
  *
  * Algorithms over callbacks: this folder knows no repository and no mixture. An oracle is asked
- * rounds of questions, so that what it runs goes in one batch. Answers may be noisy: `flip_rate` is
- * the probability that one ask says the opposite of what is true; 0 means that each question has one
- * answer and is asked once. Nothing here draws from a clock: equal inputs and seeds give equal
- * answers. */
+ * rounds of questions, so that what it runs goes in one batch. Answers may be noisy: `flip_rate`
+ * is the probability that one ask says the opposite of what is true; 0 means that each question
+ * has one answer and is asked once. Nothing here draws from a clock: equal inputs and seeds give
+ * equal answers. */
 #ifndef FM_TESTING_BLAME_H
 #define FM_TESTING_BLAME_H
 
@@ -55,7 +55,8 @@ typedef struct fm_blame_oracle {
     /* Other forms of the case at some versions; `wrong` is the culprit's answer. NULL: no forms. */
     fm_status (*forms)(void *ctx, const size_t *node, size_t n, uint64_t wrong,
                        fm_blame_forms *out);
-    /* NULL: steps are not taken apart. out[i].verdict FM_ERROR_CASE: this mixture cannot be made. */
+    /* NULL: steps are not taken apart. out[i].verdict FM_ERROR_CASE: this mixture cannot be
+     * made. */
     fm_status (*mix)(void *ctx, const fm_blame_mix *mix, size_t n, fm_blame_reply *out);
 } fm_blame_oracle;
 
@@ -72,14 +73,19 @@ typedef struct fm_blame_opts {
 typedef enum fm_blame_class {
     FM_BLAME_PASSES,    /* nothing to blame: it passes at node 0 */
     FM_BLAME_INHERITED, /* it fails back to `culprit`, which has no parents */
-    FM_BLAME_INTRODUCED, /* all parents of `culprit` pass, it fails; nothing older gives its answer */
-    FM_BLAME_REINTRODUCED, /* as introduced, but `source`, which is older, failed with another answer;
-                              or a merge that took the failing side of a line that had been mended */
-    FM_BLAME_EXPOSED, /* the parents of `culprit` pass as the case is written, but `source`, which
-                              is older, gives its answer: to the case, or to other forms of it */
-    FM_BLAME_INTERACTION, /* a merge whose parents all pass; or a step that needs the steps `partner` */
-    FM_BLAME_FLAKY,       /* repeats disagree more than the flip rate allows, from `culprit` on */
-    FM_BLAME_CANNOT_TELL, /* below the wanted confidence; `likely` and `culprit` are the best guess */
+    /* all parents of `culprit` pass, it fails; nothing older gives its answer */
+    FM_BLAME_INTRODUCED,
+    /* as introduced, but `source`, which is older, failed with another answer; or a merge that took
+     * the failing side of a line that had been mended */
+    FM_BLAME_REINTRODUCED,
+    /* the parents of `culprit` pass as the case is written, but `source`, which is older, gives its
+     * answer: to the case, or to other forms of it */
+    FM_BLAME_EXPOSED,
+    /* a merge whose parents all pass; or a step that needs the earlier steps `partner` */
+    FM_BLAME_INTERACTION,
+    FM_BLAME_FLAKY, /* repeats disagree more than the flip rate allows, from `culprit` on */
+    /* below the wanted confidence; `likely` and `culprit` are the best guess */
+    FM_BLAME_CANNOT_TELL,
 } fm_blame_class;
 /* "passes", "inherited", ..., "cannot tell". */
 const char *fm_blame_class_word(fm_blame_class c);
@@ -120,14 +126,15 @@ void fm_blame_history_release(fm_blame_history *h);
 
 /* node 0 is the version that fails; the array is closed under parents, children before parents.
  *
- * Noisy search: a posterior over worlds (what each version would truly say), from a prior in which
- * each step breaks, or mends, with a probability in proportion to its weight, three times at most in
- * one history; each round asks the versions whose answers are expected to tell most about the verdict
- * (mutual information), until one verdict and version has the wanted posterior. With flip rate 0 and
- * one break this is a bisection by weight on the graph. A case that disagrees with itself is a world
- * too (flaky). Afterwards what looks introduced is tested by other forms of the case on older versions
- * (exposed) and by the step's change alone on the base (interaction), where the oracle offers them.
- * FM_EUNSUPPORTED: the case cannot be asked at node 0. */
+ * Noisy search: a posterior over worlds (what each version would truly say), from a prior in
+ * which each step breaks, or mends, with a probability in proportion to its weight, three times
+ * at most in one history; each round asks the versions whose answers are expected to tell most
+ * about the verdict (mutual information), until one verdict and version has the wanted
+ * posterior. With flip rate 0 and one break this is a bisection by weight on the graph. A case
+ * that disagrees with itself is a world too (flaky). Afterwards what looks introduced is tested
+ * by other forms of the case on older versions (exposed) and by the step's change alone on the
+ * base (interaction), where the oracle offers them. FM_EUNSUPPORTED: the case cannot be asked at
+ * node 0. */
 FM_CHECKED fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes,
                                      size_t count, const fm_blame_oracle *oracle,
                                      const fm_blame_opts *opts);
@@ -174,15 +181,16 @@ typedef struct fm_minimal_set {
     uint32_t rounds;
 } fm_minimal_set;
 
-/* A set of units whose child values make the case fail (sufficient), no unit of which can be left out
- * (1-minimal). Level by level, coarse to fine: the shortest working prefix of the candidates, ordered
- * by what is known of their effect, is found by halving; its last one is needed, and the search goes
- * on before it (QuickXplain, Junker 2004), about |set| log2(candidates) runs; then each unit is left
- * out once. Monotony is not assumed: every claim is run. Nothing is assumed of the ends: when the
- * mixture without any unit fails, the set is empty (the failure is not in the units); when the one with
- * all of them passes, the set is all of them and not sufficient. With the oracle turned round (take[u] =
- * set back to the parent's value, fails = the child passes) the same search finds a minimal necessary
- * set: what must be set back to repair the child, whatever the number of its causes. */
+/* A set of units whose child values make the case fail (sufficient), no unit of which can be
+ * left out (1-minimal). Level by level, coarse to fine: the shortest working prefix of the
+ * candidates, ordered by what is known of their effect, is found by halving; its last one is
+ * needed, and the search goes on before it (QuickXplain, Junker 2004), about |set|
+ * log2(candidates) runs; then each unit is left out once. Monotony is not assumed: every claim
+ * is run. Nothing is assumed of the ends: when the mixture without any unit fails, the set is
+ * empty (the failure is not in the units); when the one with all of them passes, the set is all
+ * of them and not sufficient. With the oracle turned round (take[u] = set back to the parent's
+ * value, fails = the child passes) the same search finds a minimal necessary set: what must be
+ * set back to repair the child, whatever the number of its causes. */
 FM_CHECKED fm_status fm_blame_minimal(fm_minimal_set *out, const fm_blame_units *units,
                                       fm_mixture_fn oracle, void *ctx, const fm_minimal_opts *opts);
 
@@ -204,9 +212,10 @@ typedef struct fm_shapley {
     uint32_t runs, permutations;
 } fm_shapley;
 void fm_shapley_release(fm_shapley *s);
-/* Shapley values (Shapley 1953): exact by all coalitions, or the mean marginal contribution over random
- * permutations, each with its reverse (antithetic pairs; Castro et al. 2009, Mitchell et al. 2022), with
- * Student intervals over the pairs. units <= 64. FM_EINVAL where max_runs is below two permutations. */
+/* Shapley values (Shapley 1953): exact by all coalitions, or the mean marginal contribution over
+ * random permutations, each with its reverse (antithetic pairs; Castro et al. 2009, Mitchell et
+ * al. 2022), with Student intervals over the pairs. units <= 64. FM_EINVAL where max_runs is
+ * below two permutations. */
 FM_CHECKED fm_status fm_shapley_values(fm_shapley *out, size_t units, fm_value_fn value, void *ctx,
                                        const fm_shapley_opts *opts);
 

@@ -1,8 +1,9 @@
 /* blame_kind.c - what kind of failure it is, once history has named a version.
  *
- * Something older that fails too: with the same answer the fault is that old and was exposed; with another
- * one it is a second fault. Nothing older fails: then other forms of the case are asked of older versions,
- * and the step's change is tried alone on the base, where the oracle can do so. */
+ * Something older that fails too: with the same answer the fault is that old and was exposed;
+ * with another one it is a second fault. Nothing older fails: then other forms of the case are
+ * asked of older versions, and the step's change is tried alone on the base, where the oracle
+ * can do so. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #define PRIOR_EXPOSED 0.1 /* of what looks introduced, before other forms are asked */
 #define CHANCE_LEAST 0.02 /* that a sound version gives the very same wrong answer to a form */
+#define FAULT_LEAST 0.25  /* that a version with the fault does */
 #define MIX_REPEATS_MAX 64u
 
 static void note(fmi_search *s, const char *text)
@@ -86,17 +88,18 @@ static double binomial(uint32_t k, uint32_t n, double p)
                (n - k) * log1p(-p));
 }
 
-/* Odds of "this version has the fault" against "it answers so by chance", from `same` of `asked`: any
- * rate above chance is as likely as another. Simpson over the rate. */
+/* Odds of "this version has the fault" against "it answers so by chance", from `same` of
+ * `asked`: with the fault any rate from FAULT_LEAST on is as likely as another. Simpson over the
+ * rate. */
 static double fault_odds(const fm_blame_forms *f, double chance)
 {
     enum { CELLS = 200 };
-    double sum = 0, h = (1 - chance) / CELLS;
+    double least = FM_MAX(chance, FAULT_LEAST), sum = 0, h = (1 - least) / CELLS;
     for (int i = 0; i <= CELLS; i++) {
-        double p = FM_MIN(FM_MAX(chance + i * h, 1e-12), 1 - 1e-12);
+        double p = FM_MIN(least + i * h, 1 - 1e-12);
         sum += (i == 0 || i == CELLS ? 1 : i % 2 ? 4 : 2) * binomial(f->same, f->asked, p);
     }
-    return sum * h / 3 / (1 - chance) / binomial(f->same, f->asked, chance);
+    return sum / (3 * CELLS) / binomial(f->same, f->asked, chance);
 }
 
 static fm_status ask_forms(fmi_search *s, const size_t *node, size_t n, uint64_t wrong,
@@ -125,34 +128,36 @@ static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
     }
 }
 
-#define FORM_NODES 4 /* the culprit itself, its parent, the middle of the line, the base */
-
-/* The posterior that the fault is older; *source: the oldest version that shows it. */
+/* The posterior that the fault is older, from the culprit's parents and the base; *source: the
+ * oldest of them that shows it. */
 static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
                                 double *posterior, size_t *source)
 {
-    size_t at[FORM_NODES] = {0, 1, n / 2, n - 1}, node[FORM_NODES], m = 0;
-    fm_blame_forms forms[FORM_NODES] = {{0, 0, 0}};
+    const fm_blame_node *c = &s->node[line[0]];
+    size_t *node = fm_calloc(c->parent_count + 1, sizeof *node), m = 0;
+    fm_blame_forms *forms = fm_calloc(c->parent_count + 1, sizeof *forms);
     double best = 0;
+    fm_status rc = node && forms ? FM_OK : FM_ENOMEM;
     *posterior = 0;
-    for (size_t i = 0; i < FORM_NODES; i++)
-        if ((i == 0 || at[i] > at[i - 1]) && !s->unasked[line[at[i]]])
-            node[m++] = line[at[i]];
-    fm_status rc = ask_forms(s, node, m, wrong, forms);
-    for (size_t i = 1; rc == FM_OK && i < m; i++) {
+    for (size_t p = 0; rc == FM_OK && p < c->parent_count; p++)
+        if (!s->unasked[c->parent[p]])
+            node[m++] = c->parent[p];
+    if (rc == FM_OK && n > 2 && !s->unasked[line[n - 1]])
+        node[m++] = line[n - 1];
+    if (rc == FM_OK && m)
+        rc = ask_forms(s, node, m, wrong, forms);
+    for (size_t i = 0; rc == FM_OK && i < m; i++) {
         double chance = FM_MAX(forms[i].chance + s->opts.flip_rate, CHANCE_LEAST);
         if (!forms[i].asked || chance >= 1)
             continue;
         double odds = PRIOR_EXPOSED / (1 - PRIOR_EXPOSED) * fault_odds(&forms[i], chance);
-        if (odds >= best)
-            best = odds;
+        best = FM_MAX(best, odds);
         if (odds > 1)
             *source = node[i];
     }
-    if (rc == FM_OK && forms[0].asked && forms[0].same * 2 < forms[0].asked)
-        note(s, "the version itself gives its wrong answer to few other forms of the case, so that "
-                "these say little of older ones");
     *posterior = best / (1 + best);
+    fm_free(node);
+    fm_free(forms);
     return rc;
 }
 
@@ -307,7 +312,8 @@ static fm_status decide_step(fmi_search *s, const fmi_answer *top, double *poste
             out->likely = FM_BLAME_EXPOSED;
             out->source = source;
         }
-        *posterior *= FM_MAX(older, 1 - older);
+        /* Forms that speak against it, or say little, leave history's word as it is. */
+        *posterior *= older > PRIOR_EXPOSED ? FM_MAX(older, 1 - older) : 1;
     }
     if (rc == FM_OK && out->likely == FM_BLAME_INTRODUCED && s->oracle->mix && n > 2 &&
         out->runs + 3 <= s->opts.max_runs)

@@ -1,11 +1,11 @@
 /* blame_world.c - the posterior over what every version of a history would truly say.
  *
- * A world is one outcome per version. It comes from events: a root that fails, a step that breaks,
- * a step that mends; at most three in one history. Without an event a version says what its parents
- * say; where a merge's parents differ, either side may win. Each event has a prior in proportion to the
- * weight of its step. A flaky world is one of a single event whose failing versions fail at a rate
- * of their own. All worlds are written down with their verdict, so that the posterior of a verdict is a
- * sum, and the question that tells most is found by counting. */
+ * A world is one outcome per version. It comes from events: a root that fails, a step that
+ * breaks, a step that mends; at most three in one history. Without an event a version says what
+ * its parents say; where a merge's parents differ, either side may win. Each event has a prior
+ * in proportion to the weight of its step. A flaky world is one of a single event whose failing
+ * versions fail at a rate of their own. All worlds are written down with their verdict, so that
+ * the posterior of a verdict is a sum, and the question that tells most is found by counting. */
 #include <math.h>
 #include <string.h>
 
@@ -15,11 +15,11 @@
 #define WORLDS_MAX 60000u
 #define NODES_MAX 4096u
 /* Priors, of a whole history. */
-#define PRIOR_FAILS 0.5 /* of node 0 */
+#define PRIOR_FAILS 0.5 /* of node 0, where the case is not flaky */
 #define PRIOR_ROOT 0.3
 #define PRIOR_BREAK 0.7
 #define PRIOR_MEND 0.6
-#define PRIOR_FLAKY 0.04
+#define PRIOR_FLAKY 0.06
 #define TINY 1e-9 /* bits: less is nothing to learn */
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
@@ -124,8 +124,8 @@ static fm_status fill(maker *m, size_t left, unsigned events, unsigned mixed, do
 static void balance(fmi_worlds *w)
 {
     double sum[3] = {0, 0, 0};
-    const double want[3] = {1 - PRIOR_FAILS, PRIOR_FAILS * (1 - PRIOR_FLAKY),
-                            PRIOR_FAILS * PRIOR_FLAKY};
+    const double flaky = w->flip > 0 ? PRIOR_FLAKY : 0;
+    const double want[3] = {(1 - flaky) * (1 - PRIOR_FAILS), (1 - flaky) * PRIOR_FAILS, flaky};
     for (int pass = 0; pass < 2; pass++)
         for (size_t k = 0; k < w->n; k++) {
             size_t kind = w->answer[k] / w->count;
@@ -228,8 +228,9 @@ static bool older_fails(const fmi_worlds *w, const uint64_t *row, size_t i)
 }
 
 /* What failed is followed upwards along failing parents. A failing version none of whose parents
- * fails broke it. A merge of a failing and a passing line has the failure from the failing line, unless
- * that line failed from its root on and the other one had mended it: then the merge lost the repair. */
+ * fails broke it. A merge of a failing and a passing line has the failure from the failing line,
+ * unless that line failed from its root on and the other one had mended it: then the merge lost
+ * the repair. */
 fmi_answer fmi_worlds_classify(const fmi_worlds *w, const uint64_t *row, bool *reached)
 {
     size_t merge = SIZE_MAX, oldest = 0;

@@ -71,6 +71,27 @@ fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i)
 
 static const char *const verdicts[] = {"pass", "fail", "error"};
 
+static fm_json *numbers_json(const fm_case_numbers *n)
+{
+    const double x[] = {n->probability, n->confidence, n->brier, n->nll, n->tokens};
+    fm_json *a = fm_json_new_array();
+    fm_status rc = a ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < FM_ARRAY_LEN(x) && rc == FM_OK; i++)
+        rc = fm_json_push(a, fm_json_new_real(x[i]));
+    if (rc == FM_OK)
+        return a;
+    fm_json_free(a);
+    return NULL;
+}
+
+static fm_case_numbers numbers_of(const fm_json *a)
+{
+    double x[5];
+    for (size_t i = 0; i < FM_ARRAY_LEN(x); i++)
+        x[i] = fm_json_real(fm_json_at(a, i), NAN);
+    return (fm_case_numbers){x[0], x[1], x[2], x[3], x[4]};
+}
+
 fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r)
 {
     fm_json *o = fm_json_new_object();
@@ -85,6 +106,8 @@ fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r)
         rc = fm_json_set(o, "detail", fm_json_new_str(r->detail));
     if (rc == FM_OK)
         rc = fm_json_set(o, "score", fm_json_new_real(r->score));
+    if (rc == FM_OK && !isnan(r->numbers.nll))
+        rc = fm_json_set(o, "numbers", numbers_json(&r->numbers));
     if (rc == FM_OK)
         rc = fm_json_write(out, o, FM_JSON_CANONICAL);
     fm_json_free(o);
@@ -111,6 +134,7 @@ fm_status fmi_result_decode(fm_case_result *out, fm_span text)
     if (rc == FM_OK) {
         out->verdict = (fm_verdict)v;
         out->score = fm_json_real(fm_json_get(o, "score"), NAN);
+        out->numbers = numbers_of(fm_json_get(o, "numbers"));
         out->cached = true;
         rc = copy_text(&out->output, fm_json_get(o, "output"));
     }

@@ -10,6 +10,7 @@
 #define FMI_CASE_NAME_MAX 200u
 #define FMI_SUITE_BYTES_MAX ((size_t)16 << 20)    /* of the file */
 #define FMI_EXPANDED_BYTES_MAX ((size_t)64 << 20) /* of all strings that templates become */
+#define FMI_EXPANSION_STEPS_MAX ((size_t)10000000)
 
 typedef enum fmi_case_kind { FMI_MFT, FMI_INV, FMI_DIR } fmi_case_kind;
 typedef enum fmi_scoring {
@@ -67,26 +68,77 @@ typedef struct fmi_case {
     double above, below; /* bounds; NaN = none */
     bool increases;      /* DIR: the continuation's logprob must grow from prompt to prompt */
     double margin;       /* DIR: by at least this */
+    /* what the case is filed under, and what holds between its prompts (case_form.c) */
+    const char *capability; /* "" none */
+    const fm_json *tags;    /* text by name, or NULL */
+    bool against_first;   /* DIR: each prompt is compared with the first, not with the one before */
+    const fm_json *pairs; /* NULL: none */
 } fmi_case;
+
+/* A measure over the cases of a suite (measure.c). Texts are borrowed from the suite's doc. */
+typedef enum fmi_measure_kind {
+    FMI_PASS_RATE,
+    FMI_ACCURACY,
+    FMI_PERPLEXITY,
+    FMI_CALIBRATION,
+    FMI_BRIER,
+    FMI_GAP,
+    FMI_RATIO
+} fmi_measure_kind;
+typedef struct fmi_measure {
+    char *name;
+    fmi_measure_kind kind;
+    fmi_measure_kind of;      /* FMI_GAP, FMI_RATIO: FMI_PASS_RATE or FMI_ACCURACY */
+    const fm_json *over;      /* the slice: text by tag; NULL: all */
+    const char *by;           /* FMI_GAP, FMI_RATIO: the tag that makes groups */
+    double at_least, at_most; /* NaN: no bound */
+    bool surely;              /* the whole interval must keep the bounds */
+    double confidence;        /* of the interval */
+    uint32_t min_count;       /* cases, of each group */
+    uint32_t bins;            /* FMI_CALIBRATION */
+} fmi_measure;
 
 struct fm_suite {
     char *name, *description;
     bool gate;
     fmi_case *cases;
     size_t count, cap;
+    fmi_measure *measure;
+    size_t measure_count;
     fm_json *doc;
 };
+
+/* suite.c: consumes doc. */
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what);
 
 /* suite_case.c: validate one expanded case (consumes doc). defaults: the suite's `generate`. */
 fm_status fmi_case_init(fmi_case *out, fm_json *doc, const fm_json *defaults, const char *what);
 void fmi_case_release(fmi_case *c);
+/* case_form.c: capability, tags, against. */
+fm_status fmi_form_read(fmi_case *c, const char *where);
+/* pairs.c: what holds between prompts; a default for INV over choices. */
+fm_status fmi_pairs_read(fmi_case *c, const char *where);
 /* The suite's `generate`, which no case may look at. */
 fm_status fmi_check_generate(const fm_json *g, const char *where);
 
-/* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. *budget
- * is what all templates of the suite may still write, in bytes: beyond it FM_ELIMIT. */
+/* measure_read.c: `measures` of the suite, once its cases are there. */
+fm_status fmi_measures_read(fm_suite *s, const char *what);
+void fmi_measures_release(fm_suite *s);
+/* Is the case among those that m is taken over? Its group (m->by); NULL: none. */
+bool fmi_measure_covers(const fmi_measure *m, const fm_suite *s, size_t i);
+const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i);
+/* measure.c: fills run->measure when all cases were run. */
+fm_status fmi_measures_take(fm_suite_run *run);
+
+/* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. room is
+ * shared by all templates of the suite: what they may still write and do; beyond it FM_ELIMIT. */
+typedef struct fmi_expansion_room {
+    const fm_json *lexicons; /* the suite's, or NULL */
+    size_t bytes;            /* FMI_EXPANDED_BYTES_MAX at first */
+    size_t steps;            /* FMI_EXPANSION_STEPS_MAX: slots written, values tried */
+} fmi_expansion_room;
 typedef fm_status (*fmi_case_fn)(void *ctx, fm_json *doc);
-fm_status fmi_template_expand(const fm_json *tmpl, const char *what, size_t *budget,
+fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansion_room *room,
                               fmi_case_fn each, void *ctx);
 
 /* score.c: does the text satisfy the assertion? detail gets the reason when not. */

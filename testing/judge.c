@@ -47,7 +47,12 @@ static fm_status judge_text(fmi_job *j, fm_buf *output, fm_buf *detail)
             rc = fmi_assert_check(&j->c->assertion[a], j->c->ignore_case, text, &holds, detail);
             ok = ok && holds;
         }
-        compare_answers(j, w, k, &ok, detail);
+        if (!j->c->pairs)
+            compare_answers(j, w, k, &ok, detail);
+    }
+    if (rc == FM_OK && j->c->pairs) {
+        rc = fmi_judge_pairs(j, output, detail, &holds);
+        ok = ok && holds;
     }
     fm_buf_append(output, w->gen.text.data, w->gen.text.len);
     j->result->answer = fm_strdup(fm_buf_cstr(&w->gen.text));
@@ -67,6 +72,13 @@ static double choice_score(const fmi_case *c, const fmi_work *w, size_t k)
         break;
     }
     return sum;
+}
+
+double fmi_score_of(const fmi_job *j, size_t work)
+{
+    const fmi_case *c = j->c;
+    return c->scoring == FMI_SCORE_CHOICE ? choice_score(c, &j->work[work], work % c->choice_count)
+                                          : logprob_of(&j->work[work]);
 }
 
 /* The likeliest choice must be the answer, alone: a tie says that the model cannot tell. Score: its
@@ -119,13 +131,13 @@ static fm_status judge_logprob(fmi_job *j, fm_buf *output, fm_buf *detail)
         return rc;
     fm_buf_printf(output, "\"%s\" %.3f", c->continuation, first);
     for (size_t k = 1; k < j->count; k++) {
-        double lp = logprob_of(&w[k]), from = c->kind == FMI_INV ? first : last;
+        double lp = logprob_of(&w[k]), from = c->kind == FMI_INV || c->against_first ? first : last;
         fm_buf_printf(output, ", %.3f", lp);
         if (!moves_as_wanted(c, from, lp) && ok) {
             ok = false;
             fm_buf_printf(detail,
                           "from prompt %zu to %zu the log-probability goes from %.3f to %.3f",
-                          c->kind == FMI_INV ? (size_t)1 : k, k + 1, from, lp);
+                          c->kind == FMI_INV || c->against_first ? (size_t)1 : k, k + 1, from, lp);
         }
         last = lp;
     }
@@ -149,17 +161,20 @@ fm_status fmi_judge(fmi_job *j)
     fm_buf_init(&output, 0);
     fm_buf_init(&detail, 0);
     fm_status rc = FM_OK;
+    bool ok, pairs = j->c->pairs != NULL;
     switch (j->c->scoring) {
     case FMI_SCORE_TEXT:
         rc = judge_text(j, &output, &detail);
         break;
     case FMI_SCORE_CHOICE:
-        rc = judge_choice(j, &output, &detail);
+        rc = pairs ? fmi_judge_pairs(j, &output, &detail, &ok) : judge_choice(j, &output, &detail);
         break;
     case FMI_SCORE_LOGPROB:
-        rc = judge_logprob(j, &output, &detail);
+        rc = pairs ? fmi_judge_pairs(j, &output, &detail, &ok) : judge_logprob(j, &output, &detail);
         break;
     }
+    if (rc == FM_OK)
+        rc = fmi_note_numbers(j);
     if (rc == FM_OK) {
         j->result->output = fm_buf_take(&output);
         j->result->detail = detail.len ? fm_buf_take(&detail) : NULL;

@@ -1,13 +1,13 @@
 /* minimal.c - a minimal set of units whose child values make a case fail.
  *
- * Level by level (layers, modules, tensors, ...), within what the level above left: of the candidates in
- * the order of their expected effect, the shortest prefix that fails is found by halving; its last
- * candidate is needed beside the earlier ones, and the search goes on before it (QuickXplain, Junker
- * 2004). Halves are halves of expected effect: of the sizes of the changes, corrected by what the scores of
- * the prefixes run so far say. At the end each unit is left out once, and what can be left out is, so that
- * the set is 1-minimal whatever the oracle does. Mixtures are remembered by their bit set. With noise a
- * mixture is repeated until the odds of its outcome are clear: loosely on the way, strictly for what is
- * claimed. */
+ * Level by level (layers, modules, tensors, ...), within what the level above left: of the
+ * candidates in the order of their expected effect, the shortest prefix that fails is found by
+ * halving; its last candidate is needed beside the earlier ones, and the search goes on before
+ * it (QuickXplain, Junker 2004). Halves are halves of expected effect: of the sizes of the
+ * changes, corrected by what the scores of the prefixes run so far say. At the end each unit is
+ * left out once, and what can be left out is, so that the set is 1-minimal whatever the oracle
+ * does. Mixtures are remembered by their bit set. With noise a mixture is repeated until the
+ * odds of its outcome are clear: loosely on the way, strictly for what is claimed. */
 #include <math.h>
 #include <string.h>
 
@@ -93,8 +93,8 @@ static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, 
     return rc;
 }
 
-/* Which of n mixtures fail? One that cannot be asked, and one that was never asked because the runs are
- * used up, does not: what was found so far stays. */
+/* Which of n mixtures fail? One that cannot be asked, and one that was never asked because the
+ * runs are used up, does not: what was found so far stays. */
 static fm_status decide(dd *d, const bool *takes, size_t n, double bound, bool *fails)
 {
     tally **t = fm_calloc(n, sizeof *t);

@@ -32,5 +32,13 @@ fm_status fmi_ask(fmi_job *j);
 /* judge.c: fills verdict, output, answer, detail, score. An error is the case's, unless FM_ENOMEM.
  */
 fm_status fmi_judge(fmi_job *j);
+/* What a scoring's work is worth: a choice's log-probability as normalized, a continuation's. */
+double fmi_score_of(const fmi_job *j, size_t work);
+/* pairs.c: the pairs of the case; fills score, of scorings verdict and answer too. *ok false: some
+ * pair does not hold, detail says which. */
+fm_status fmi_judge_pairs(fmi_job *j, fm_buf *output, fm_buf *detail, bool *ok);
+/* numbers.c: the result's numbers, of scorings. */
+fm_status fmi_note_numbers(fmi_job *j);
+void fmi_softmax(double *x, size_t n); /* in place, of log-probabilities */
 
 #endif

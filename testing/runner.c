@@ -170,6 +170,7 @@ static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_
     fmi_job *j = &r->job[r->jobs];
     result->name = s->cases[i].name;
     result->score = NAN;
+    result->numbers = (fm_case_numbers){NAN, NAN, NAN, NAN, NAN};
     fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
     if (rc == FM_OK && cache)
@@ -235,6 +236,8 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
     }
     if (rc == FM_OK && r.jobs)
         rc = run_jobs(&r, cache);
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        rc = fmi_measures_take(&out[k]);
     runner_release(&r);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     for (size_t k = 0; k < n; k++) {
@@ -262,5 +265,8 @@ void fm_suite_run_release(fm_suite_run *run)
         fm_free(run->result[i].detail);
     }
     fm_free(run->result);
+    for (size_t i = 0; run->measure && i < run->measure_count; i++)
+        fm_free(run->measure[i].detail);
+    fm_free(run->measure);
     memset(run, 0, sizeof *run);
 }

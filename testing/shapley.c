@@ -1,8 +1,9 @@
 /* shapley.c - what each unit adds, on average over all orders of adding them (Shapley 1953).
  *
- * Few units: every coalition once, weighted by how many orders meet it. More: random orders from a
- * counter generator, each with its reverse, whose errors lean the other way (antithetic pairs); a pair's
- * mean is one sample of an interval by Student's t. Coalitions are remembered: none is valued twice. */
+ * Few units: every coalition once, weighted by how many orders meet it. More: random orders from
+ * a counter generator, each with its reverse, whose errors lean the other way (antithetic
+ * pairs); a pair's mean is one sample of an interval by Student's t. Coalitions are remembered:
+ * none is valued twice. */
 #include <math.h>
 #include <string.h>
 
@@ -169,8 +170,8 @@ static fm_status sampled(game *g, fm_shapley *out, const fm_shapley_opts *o, uin
     double *add = fm_calloc(n, sizeof *add), *square = fm_calloc(n, sizeof *square);
     double pairs = 0, confidence = o->confidence > 0 ? o->confidence : 0.95;
     fm_status rc = order && set && add && square ? FM_OK : FM_ENOMEM;
-    /* A pair values at most 2 (n - 1) coalitions beside the ends. Where most are known already pairs
-     * are free, so that their number is bounded too. */
+    /* A pair values at most 2 (n - 1) coalitions beside the ends. Where most are known already
+     * pairs are free, so that their number is bounded too. */
     while (rc == FM_OK && g->runs + 2 * (n - 1) <= max_runs && pairs < max_runs) {
         fm_rng_permutation(order, (uint32_t)n, o->seed, (uint64_t)pairs);
         memset(add, 0, n * sizeof *add);

@@ -4,13 +4,14 @@
 #include "store/base/map.h"
 #include "store/base/mem.h"
 #include "store/base/yaml.h"
-#include "testing/internal.h"
+#include "testing/perturb.h"
 
 typedef struct builder {
     fm_suite *suite;
     const char *what;
     fm_map *names; /* of the cases so far */
-    size_t budget; /* bytes that templates may still write */
+    fmi_expansion_room room;
+    bool filled; /* the case comes from a template */
 } builder;
 
 /* Consumes doc. */
@@ -19,9 +20,12 @@ static fm_status add_case(void *ctx, fm_json *doc)
     builder *b = ctx;
     fm_suite *s = b->suite;
     fmi_case *c;
-    fm_status rc = s->count < FMI_CASES_MAX
-                       ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
-                       : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
+    fm_status rc = fmi_perturb_case(&doc, b->room.lexicons, !b->filled, b->what);
+    if (rc < 0 || !doc)
+        return rc;
+    rc = s->count < FMI_CASES_MAX
+             ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
+             : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
     if (rc < 0) {
         fm_json_free(doc);
         return rc;
@@ -34,6 +38,20 @@ static fm_status add_case(void *ctx, fm_json *doc)
     if (fm_map_has(b->names, c->name, strlen(c->name)))
         return fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
     return fm_map_put(b->names, c->name, strlen(c->name), c->name, NULL);
+}
+
+/* A template whose every filling was left out, since no perturbation applies, tests nothing. */
+static fm_status add_template(builder *b, const fm_json *tmpl)
+{
+    const size_t before = b->suite->count;
+    b->filled = true;
+    fm_status rc = fmi_template_expand(tmpl, b->what, &b->room, add_case, b);
+    if (rc == FM_OK && b->suite->count == before)
+        rc = fm_fail(FM_EINVAL,
+                     "%s: template '%.200s': 'perturb' finds nothing to change in any "
+                     "filling",
+                     b->what, fm_json_cstr(fm_json_get(tmpl, "name"), ""));
+    return rc;
 }
 
 static fm_status add_all(builder *b)
@@ -49,7 +67,7 @@ static fm_status add_all(builder *b)
         rc = doc ? add_case(b, doc) : FM_ENOMEM;
     }
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(templates); i++)
-        rc = fmi_template_expand(fm_json_at(templates, i), b->what, &b->budget, add_case, b);
+        rc = add_template(b, fm_json_at(templates, i));
     if (rc == FM_OK && b->suite->count == 0)
         rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
     return rc;
@@ -81,8 +99,8 @@ static bool has_nul(const fm_json *v)
 
 static fm_status read_frame(fm_suite *s, const char *what)
 {
-    static const char *const known[] = {"suite", "description", "gate", "generate",
-                                        "cases", "templates",   NULL};
+    static const char *const known[] = {"suite",     "description", "gate",     "generate", "cases",
+                                        "templates", "lexicons",    "measures", NULL};
     const char *name = NULL;
     const fm_json *gate = fm_json_get(s->doc, "gate"),
                   *description = fm_json_get(s->doc, "description");
@@ -101,6 +119,8 @@ static fm_status read_frame(fm_suite *s, const char *what)
         rc = fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
     if (rc == FM_OK)
         rc = fmi_check_generate(fm_json_get(s->doc, "generate"), what);
+    if (rc == FM_OK)
+        rc = fmi_lexicons_check(fm_json_get(s->doc, "lexicons"), what);
     if (rc < 0)
         return rc;
     s->gate = fm_json_bool(gate, false);
@@ -109,7 +129,7 @@ static fm_status read_frame(fm_suite *s, const char *what)
     return s->name && s->description ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
 {
     *out = NULL;
     fm_suite *s = fm_calloc(1, sizeof *s);
@@ -118,12 +138,17 @@ static fm_status suite_of_doc(fm_suite **out, fm_json *doc, const char *what)
         return FM_ENOMEM;
     }
     s->doc = doc;
-    builder b = {s, what, NULL, FMI_EXPANDED_BYTES_MAX};
+    builder b = {
+        .suite = s,
+        .what = what,
+        .room = {fm_json_get(doc, "lexicons"), FMI_EXPANDED_BYTES_MAX, FMI_EXPANSION_STEPS_MAX}};
     fm_status rc = read_frame(s, what);
     if (rc == FM_OK)
         rc = fm_map_new(&b.names);
     if (rc == FM_OK)
         rc = add_all(&b);
+    if (rc == FM_OK)
+        rc = fmi_measures_read(s, what);
     fm_map_free(b.names);
     if (rc < 0) {
         fm_suite_free(s);
@@ -141,7 +166,7 @@ fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
         return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
                        FMI_SUITE_BYTES_MAX, yaml.len);
     fm_status rc = fm_yaml_parse(&doc, yaml, what);
-    return rc == FM_OK ? suite_of_doc(out, doc, what) : rc;
+    return rc == FM_OK ? fmi_suite_of_doc(out, doc, what) : rc;
 }
 
 fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
@@ -168,7 +193,7 @@ fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *e
     fm_json_free(c);
     fm_json_free(cases);
     if (rc == FM_OK)
-        return suite_of_doc(out, doc, "--prompt");
+        return fmi_suite_of_doc(out, doc, "--prompt");
     fm_json_free(doc);
     return rc;
 }
@@ -179,6 +204,7 @@ void fm_suite_free(fm_suite *s)
         return;
     for (size_t i = 0; i < s->count; i++)
         fmi_case_release(&s->cases[i]);
+    fmi_measures_release(s);
     fm_free(s->cases);
     fm_free(s->name);
     fm_free(s->description);
@@ -204,6 +230,11 @@ bool fm_suite_is_gate(const fm_suite *s)
 size_t fm_suite_count(const fm_suite *s)
 {
     return s->count;
+}
+
+size_t fm_suite_measure_count(const fm_suite *s)
+{
+    return s->measure_count;
 }
 
 const char *fm_suite_case_name(const fm_suite *s, size_t i)

@@ -266,8 +266,9 @@ static fm_status read_expect(fmi_case *c, const char *where)
     if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
         rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
                      expect ? "empty" : "missing");
-    if (rc == FM_OK && c->kind == FMI_DIR)
-        rc = fm_fail(FM_EINVAL, "%s: DIR compares log-probabilities: give 'continuation'", where);
+    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
+        rc = fm_fail(FM_EINVAL,
+                     "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
     return rc;
 }
 
@@ -284,8 +285,6 @@ static fm_status read_choices(fmi_case *c, const char *where)
         c->choice_count > FMI_CHOICES_MAX)
         return fm_fail(FM_EINVAL, "%s: 'choices' wants a list of 2 to %u strings", where,
                        FMI_CHOICES_MAX);
-    if (c->kind != FMI_MFT)
-        return fm_fail(FM_EINVAL, "%s: 'choices' goes with kind MFT", where);
     c->answer = c->choice_count;
     for (size_t i = 0; i < c->choice_count; i++) {
         c->choice[i] = fm_json_cstr(fm_json_at(choices, i), NULL);
@@ -297,7 +296,7 @@ static fm_status read_choices(fmi_case *c, const char *where)
         if (answer && strcmp(answer, c->choice[i]) == 0)
             c->answer = i;
     }
-    if (c->answer == c->choice_count)
+    if (c->answer == c->choice_count && (c->kind == FMI_MFT || fm_json_get(c->doc, "answer")))
         return fm_fail(FM_EINVAL, "%s: 'answer' must be one of the choices, letter for letter",
                        where);
     if (strcmp(normalize, "tokens") == 0)
@@ -325,6 +324,8 @@ static fm_status read_logprob(fmi_case *c, const char *where)
         rc = fm_fail(FM_EINVAL, "%s: 'margin' must not be negative", where);
     if (rc < 0)
         return rc;
+    if (fm_json_get(c->doc, "pairs"))
+        return FM_OK;
     if (c->kind == FMI_DIR) {
         if (!direction || (strcmp(direction, "increases") && strcmp(direction, "decreases")))
             return fm_fail(FM_EINVAL, "%s: DIR wants direction: increases or decreases", where);
@@ -421,8 +422,8 @@ static fm_json *resolved_generate(const fmi_case *c)
     return NULL;
 }
 
-/* The digest covers what the verdict depends on: everything but the name and the note, and
- * `generate` as resolved; not the case's neighbours. */
+/* The digest covers what the verdict depends on: everything but the name, the note and what the
+ * case is filed under, and `generate` as resolved; not the case's neighbours. */
 static fm_status take_digest(fmi_case *c)
 {
     fm_buf text;
@@ -430,7 +431,8 @@ static fm_status take_digest(fmi_case *c)
     fm_status rc = o ? FM_OK : FM_ENOMEM;
     for (void *it = fm_json_iter(c->doc); rc == FM_OK && it; it = fm_json_next(c->doc, it)) {
         const char *key = fm_json_iter_key(it);
-        if (strcmp(key, "name") && strcmp(key, "note") && strcmp(key, "generate"))
+        if (strcmp(key, "name") && strcmp(key, "note") && strcmp(key, "generate") &&
+            strcmp(key, "capability") && strcmp(key, "tags"))
             rc = fm_json_set(o, key, fm_json_ref(fm_json_iter_value(it)));
     }
     if (rc == FM_OK && c->scoring == FMI_SCORE_TEXT)
@@ -479,7 +481,8 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
     static const char *const known[] = {
         "name",   "kind",      "prompt",        "chat",        "messages",     "generate",
         "expect", "choices",   "answer",        "normalize",   "continuation", "logprob-above",
-        "margin", "direction", "logprob-below", "ignore-case", "note",         NULL};
+        "margin", "direction", "logprob-below", "ignore-case", "note",         "capability",
+        "tags",   "against",   "pairs",         NULL};
     char where[512];
     memset(c, 0, sizeof *c);
     c->doc = doc;
@@ -498,6 +501,8 @@ fm_status fmi_case_init(fmi_case *c, fm_json *doc, const fm_json *defaults, cons
         rc = need_prompts(c, where);
     if (rc == FM_OK)
         rc = read_scoring(c, defaults, where);
+    if (rc == FM_OK)
+        rc = fmi_form_read(c, where);
     if (rc == FM_OK)
         rc = take_digest(c);
     if (rc < 0)

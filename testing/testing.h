@@ -24,9 +24,20 @@ const char *fm_suite_name(const fm_suite *s);
 const char *fm_suite_description(const fm_suite *s); /* "" if none */
 bool fm_suite_is_gate(const fm_suite *s);
 size_t fm_suite_count(const fm_suite *s);
+size_t fm_suite_measure_count(const fm_suite *s);
 const char *fm_suite_case_name(const fm_suite *s, size_t i);
 long fm_suite_find(const fm_suite *s, const char *case_name); /* -1 = none */
 fm_digest fm_suite_case_digest(const fm_suite *s, size_t i);
+/* What the case is filed under. capability: "" none. tag: NULL none. */
+typedef enum fm_case_kind { FM_CASE_MFT, FM_CASE_INV, FM_CASE_DIR } fm_case_kind;
+fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i);
+const char *fm_suite_case_capability(const fm_suite *s, size_t i);
+const char *fm_suite_case_tag(const fm_suite *s, size_t i, const char *key);
+/* How many continuations a `choice` case has; 0: it is no such case. */
+size_t fm_suite_case_choices(const fm_suite *s, size_t i);
+/* Is the case of the slice key = value? key: a tag, or one of kind (MFT, INV, DIR), capability,
+ * name. */
+bool fm_suite_case_matches(const fm_suite *s, size_t i, const char *key, const char *value);
 /* Calls text for every text of the case: its prompts (of messages the contents) and what it expects
  * (patterns left out). The spans are the suite's. Ends at the first failure, which it returns. */
 FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
@@ -34,12 +45,29 @@ FM_CHECKED fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
 /* A suite of one case from --prompt/--expect (a prompt, or messages when `chat`). */
 FM_CHECKED fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect,
                                           bool chat);
+/* Up to n (1 .. FM_PERTURBED_MAX) other ways to write the prompt of case i, as a suite of cases
+ * that expect the same: a neutral sentence in front, contractions, punctuation, spaces, lower case,
+ * typos, in turn. A function of the case and the seed. They differ from the case and from each
+ * other; a short prompt may have fewer. Names are "<case>~<perturbation>-<k>".
+ * FM_ENOTFOUND: there is none (a prompt without letters or spaces). */
+#define FM_PERTURBED_MAX 1000
+FM_CHECKED fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed,
+                                        size_t n);
 /* The ids that the case's (first) prompt becomes on m: for influence, which wants prompt + answer.
  */
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
                                           const fm_model *m);
 
 typedef enum fm_verdict { FM_PASS, FM_FAIL, FM_ERROR_CASE } fm_verdict;
+/* What measures over a suite are made of; of the first prompt of a case that is scored. NaN: the
+ * case has none. */
+typedef struct fm_case_numbers {
+    double probability; /* choices: of the expected one, by softmax over all as they are scored */
+    double confidence;  /* choices: of the preferred one */
+    double brier;       /* choices: sum over them of (probability - [it is expected])^2 */
+    double nll;         /* - log-probability of the expected choice or of the continuation, nats */
+    double tokens;      /* of that text */
+} fm_case_numbers;
 typedef struct fm_case_result {
     const char *name; /* borrowed from the suite */
     fm_verdict verdict;
@@ -48,14 +76,32 @@ typedef struct fm_case_result {
     char *detail; /* why it failed: "expected contains 'Paris'"; NULL when passed */
     double score; /* logprob or margin where the case has one, else NaN */
     bool cached;
+    fm_case_numbers numbers;
 } fm_case_result;
+/* What a suite's `measures` say of a run of all its cases. A measure whose value is beyond its
+ * bounds fails; one that cannot be taken (too few cases, cases that could not be run) is an error.
+ */
+typedef struct fm_measure_result {
+    const char *name;        /* borrowed from the suite; its `name`, or a description */
+    double value, low, high; /* with its interval at the measure's confidence; NaN where there is
+                                none */
+    size_t count;            /* cases that it is taken over */
+    fm_verdict verdict;
+    char *detail; /* why no pass; NULL when passed; owned by the run */
+} fm_measure_result;
 typedef struct fm_suite_run {
     const fm_suite *suite;
     fm_case_result *result; /* one per selected case */
     size_t count, passed, failed, errors, cached;
     double seconds;
+    fm_measure_result *measure; /* [measure_count]; none when only some cases were selected */
+    size_t measure_count;
 } fm_suite_run;
 void fm_suite_run_release(fm_suite_run *run);
+/* Every measure passed (true when there are none). A suite holds when its cases and measures do. */
+bool fm_suite_measures_hold(const fm_suite_run *run);
+/* [{"name", "value", "low", "high", "count", "verdict", "detail"}], owned; NULL = ENOMEM. */
+fm_json *fm_suite_measures_json(const fm_suite_run *run);
 
 /* Where results are kept, wired by the cli to lineage; may be NULL. get: FM_ENOTFOUND = run it. */
 typedef struct fm_result_cache {

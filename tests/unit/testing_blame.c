@@ -8,8 +8,8 @@
 
 #define MAX_NODES 16
 
-/* What each version truly says: P = pass, F = fail with answer 1, G, H = fail with answers 2 and 3, E =
- * cannot be asked; node 0 first. */
+/* What each version truly says: P = pass, F = fail with answer 1, G, H = fail with answers 2 and
+ * 3, E = cannot be asked; node 0 first. */
 typedef struct history {
     const char *says;
     unsigned asked[MAX_NODES];

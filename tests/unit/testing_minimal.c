@@ -182,6 +182,206 @@ static void random_causes_give_one_minimal_sets(void **state)
     }
 }
 
+/* ---- every set function on few units, against brute force ---- */
+
+#define SMALL 10
+
+typedef struct lattice {
+    bool fails[1 << SMALL];
+    double score[1 << SMALL];
+    size_t units;
+    double flip;
+    uint64_t seed, draws;
+    uint32_t runs;
+} lattice;
+
+static size_t number(const lattice *l, const bool *take)
+{
+    size_t set = 0;
+    for (size_t u = 0; u < l->units; u++)
+        set |= (size_t)take[u] << u;
+    return set;
+}
+
+static fm_status looked_up(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
+{
+    lattice *l = ctx;
+    for (size_t i = 0; i < n; i++) {
+        size_t set = number(l, mix[i].take);
+        bool flips = fm_rng_uniform(l->seed, 3, l->draws++) < l->flip;
+        out[i] = (fm_mixture_reply){.fails = l->fails[set] != flips, .score = l->score[set]};
+        l->runs++;
+    }
+    return FM_OK;
+}
+
+/* Up to three causes, each a set of up to three units; what is not monotone also flips at random. */
+static void random_lattice(lattice *l, uint64_t round, bool monotone)
+{
+    uint64_t at = 0;
+    size_t cause[3], causes = 1 + fm_rng_below(11, round, at++, 3);
+    *l = (lattice){.units = 2 + fm_rng_below(11, round, at++, SMALL - 1), .seed = round};
+    size_t all = (size_t)1 << l->units;
+    for (size_t i = 0; i < causes; i++) {
+        cause[i] = 0;
+        for (size_t k = fm_rng_below(11, round, at++, 3) + 1; k > 0; k--)
+            cause[i] |= (size_t)1 << fm_rng_below(11, round, at++, l->units);
+    }
+    for (size_t set = 0; set < all; set++) {
+        l->score[set] = (double)NAN;
+        for (size_t i = 0; i < causes; i++)
+            l->fails[set] = l->fails[set] || (set & cause[i]) == cause[i];
+        if (!monotone && set && set != all - 1 && fm_rng_below(11, round, 1000 + set, 4) == 0)
+            l->fails[set] = !l->fails[set];
+    }
+}
+
+static size_t least_failing(const lattice *l)
+{
+    size_t least = l->units;
+    for (size_t set = 0; set < (size_t)1 << l->units; set++)
+        if (l->fails[set])
+            least = FM_MIN(least, (size_t)__builtin_popcountll(set));
+    return least;
+}
+
+/* Sufficient is sufficient and minimal is minimal, whatever the function; monotone or not. */
+static void expect_true_claims(const lattice *l, const fm_minimal_set *m)
+{
+    size_t set = number(l, m->take), all = ((size_t)1 << l->units) - 1;
+    assert_true(m->sufficient && m->minimal && l->fails[set]);
+    for (size_t u = 0; u < l->units; u++)
+        if (m->take[u])
+            assert_false(l->fails[set & ~((size_t)1 << u)]);
+    assert_int_equal(m->necessary, !l->fails[all & ~set]);
+}
+
+static void lattices_agree_with_brute_force(void **state)
+{
+    (void)state;
+    for (int monotone = 0; monotone < 2; monotone++) {
+        uint64_t runs = 0, all = 0, size = 0, least = 0, most_over = 0;
+        for (uint64_t round = 0; round < 1500; round++) {
+            lattice l;
+            fm_minimal_set m;
+            random_lattice(&l, round, monotone);
+            size_t half[SMALL];
+            for (size_t u = 0; u < l.units; u++)
+                half[u] = u >= l.units / 2;
+            const fm_blame_units units = {.count = l.units, .levels = 1, .group_of = {half}};
+            const fm_minimal_opts opts = {.batch = 1 + (uint32_t)(round % 3)};
+            tk_ok(fm_blame_minimal(&m, &units, looked_up, &l, &opts));
+            expect_true_claims(&l, &m);
+            assert_int_equal(m.runs, l.runs);
+            runs += m.runs;
+            all += (uint64_t)1 << l.units;
+            size += m.size;
+            least += least_failing(&l);
+            most_over = FM_MAX(most_over, m.size - least_failing(&l));
+            fm_free(m.take);
+        }
+        print_message(
+            "%s: %.3f units, the least possible %.3f, at most %llu more; %.1f runs of %.1f\n",
+            monotone ? "monotone" : "any", (double)size / 1500, (double)least / 1500,
+            (unsigned long long)most_over, (double)runs / 1500, (double)all / 1500);
+        assert_true(runs * 8 < all && size * 2 < least * 3);
+    }
+}
+
+/* The claims hold as often as their posterior says. */
+static void noise_is_outlasted(void **state)
+{
+    (void)state;
+    for (double flip = 0.05; flip < 0.11; flip += 0.05) {
+        unsigned right = 0, rounds = 200;
+        uint64_t runs = 0;
+        for (uint64_t round = 0; round < rounds; round++) {
+            lattice l;
+            fm_minimal_set m;
+            random_lattice(&l, round, true);
+            l.flip = flip;
+            const fm_blame_units units = {.count = l.units};
+            const fm_minimal_opts opts = {.flip_rate = flip};
+            tk_ok(fm_blame_minimal(&m, &units, looked_up, &l, &opts));
+            size_t set = number(&l, m.take), all = ((size_t)1 << l.units) - 1;
+            bool true_claims =
+                m.sufficient && m.minimal && l.fails[set] && m.necessary == !l.fails[all & ~set];
+            for (size_t u = 0; u < l.units; u++)
+                true_claims = true_claims && !(m.take[u] && l.fails[set & ~((size_t)1 << u)]);
+            right += true_claims;
+            runs += m.runs;
+            fm_free(m.take);
+        }
+        print_message("flip %.2f: %u of %u sets as claimed, %.1f runs\n", flip, right, rounds,
+                      (double)runs / rounds);
+        assert_true(right >= rounds * 95 / 100);
+    }
+}
+
+/* Scores and sizes of changes say where to look first. */
+static void hints_save_runs(void **state)
+{
+    (void)state;
+    uint32_t blind = 0, scored = 0, weighed = 0;
+    for (uint64_t round = 0; round < 200; round++) {
+        lattice l = {.units = SMALL};
+        double effect[SMALL], sum = 0;
+        bool heavy[SMALL];
+        fm_minimal_set m;
+        for (size_t u = 0; u < SMALL; u++) {
+            heavy[u] = fm_rng_below(13, round, u, 4) == 0;
+            effect[u] = heavy[u] ? 3 : 0.2 * fm_rng_uniform(13, round, 100 + u);
+            sum += effect[u];
+        }
+        for (size_t set = 0; set < 1 << SMALL; set++) {
+            l.score[set] = 0.85 * sum;
+            for (size_t u = 0; u < SMALL; u++)
+                l.score[set] -= set >> u & 1 ? effect[u] : 0;
+            l.fails[set] = l.score[set] < 0;
+        }
+        const double *weights[2] = {NULL, effect};
+        for (int k = 0; k < 3; k++) {
+            lattice now = l;
+            for (size_t set = 0; k != 1 && set < 1 << SMALL; set++)
+                now.score[set] = (double)NAN;
+            const fm_blame_units units = {.count = SMALL, .weight = weights[k == 2]};
+            const fm_minimal_opts opts = {0};
+            tk_ok(fm_blame_minimal(&m, &units, looked_up, &now, &opts));
+            expect_true_claims(&now, &m);
+            *(k == 0 ? &blind : k == 1 ? &scored : &weighed) += m.runs;
+            fm_free(m.take);
+        }
+    }
+    print_message("%u runs, %u with scores, %u with sizes\n", blind, scored, weighed);
+    assert_true(scored < blind && weighed < blind);
+}
+
+static fm_status some_cannot(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
+{
+    oracle *o = ctx;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (fm_mixture_reply){.fails = true, /* must not be read */
+                                    .unasked = mix[i].take[1] && !mix[i].take[2],
+                                    .score = (double)NAN};
+    for (size_t i = 0; i < n; i++)
+        if (!out[i].unasked)
+            out[i].fails = holds(o, mix[i].take);
+    return FM_OK;
+}
+
+static void what_cannot_be_asked_proves_nothing(void **state)
+{
+    (void)state;
+    fm_minimal_set m;
+    oracle o = {.clause = {bit(1)}, .clauses = 1};
+    const fm_blame_units units = {.count = UNITS};
+    const fm_minimal_opts opts = {0};
+    tk_ok(fm_blame_minimal(&m, &units, some_cannot, &o, &opts));
+    assert_int_equal(bits(m.take), bit(1) | bit(2)); /* 1 alone cannot be asked */
+    assert_true(m.sufficient && m.minimal && m.necessary);
+    fm_free(m.take);
+}
+
 static fm_status nothing(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
 {
     (void)ctx;
@@ -221,6 +421,10 @@ int main(void)
         cmocka_unit_test(used_up_runs_are_admitted),
         cmocka_unit_test(ends_that_are_not_as_said_are_admitted),
         cmocka_unit_test(random_causes_give_one_minimal_sets),
+        cmocka_unit_test(lattices_agree_with_brute_force),
+        cmocka_unit_test(noise_is_outlasted),
+        cmocka_unit_test(hints_save_runs),
+        cmocka_unit_test(what_cannot_be_asked_proves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,7 +116,6 @@ static void expectations_that_cannot_fail_are_refused(void **state)
     refused_case("prompt: a, choices: [a, ''], answer: a", "choices[1]");
     refused_case("prompt: a, choices: [a, b], answer: a, normalize: words", "normalize 'words'");
     refused_case("prompt: a, choices: [a, b], answer: a, normalize: 1", "'normalize'");
-    refused_case("prompt: [a, b], kind: INV, choices: [a, b], answer: a", "kind MFT");
     refused_case("prompt: a, continuation: x", "'logprob-above' or 'logprob-below'");
     refused_case("prompt: a, continuation: ''", "'continuation'");
     refused_case("prompt: a, continuation: x, logprob-above: '-1'", "must be a number");
