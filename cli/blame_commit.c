@@ -94,14 +94,14 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
     fm_oid oid;
     test_tally tally;
     char *message = fm_asprintf("repair %s: %s", m->case_spec, k->what);
-    char *ref = fm_asprintf("refs/heads/%s", branch);
-    fm_status rc = message && ref ? digest_hex(k->recipe, recipe_hex) : FM_ENOMEM;
+    fm_status rc = message ? digest_hex(k->recipe, recipe_hex) : FM_ENOMEM;
     if (rc == FM_OK && trained(k))
         rc = digest_hex(fm_json_count(data) == 1 ? fm_json_at(data, 0) : data, data_hex);
     const landing l = {.branch = branch,
                        .expect_old = &v->oid,
                        .tree = tree,
                        .gate = true,
+                       .quiet = true,
                        .commit = {.kind = trained(k) ? culprit->kind : "edit",
                                   .message = message,
                                   .parent = parent,
@@ -111,16 +111,13 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
     if (rc == FM_OK)
         rc = version_candidate(b->c, &l, &oid, &tally);
     if (rc == FM_OK)
-        rc = fm_ref_update(b->c->repo, ref, &oid, &v->oid, message);
-    if (rc == FM_OK)
-        rc = note_tests(b->c, &oid, &tally);
+        rc = version_land(b->c, &l, &oid, &tally);
     if (rc == FM_OK) {
         char hex[41];
         fm_oid_hex(&oid, hex);
         m->repairs.committed = fm_strdup(hex);
     }
     fm_free(message);
-    fm_free(ref);
     return rc;
 }
 

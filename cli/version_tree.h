@@ -35,7 +35,8 @@ typedef struct landing {
     const fm_oid *expect_old; /* NULL: the branch must be new */
     const fm_tree *tree;
     fm_commit_opts commit;
-    bool gate; /* run the suites that the tree carries first */
+    bool gate;  /* run the suites that the tree carries first */
+    bool quiet; /* the line of what happened is not printed */
 } landing;
 /* Run all suites of the tree on its model and print one line per suite and failing case to stderr.
  * label: "child-a". */
