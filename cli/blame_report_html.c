@@ -34,6 +34,7 @@ static const char style[] =
     ".guilty{stroke:var(--red);stroke-width:4;fill:none}\n"
     ".node{stroke:var(--page);stroke-width:2}.npass{fill:var(--green)}.nfail{fill:var(--red)}"
     ".nerror{fill:var(--soft)}\n"
+    ".row{display:flex;flex-wrap:wrap;gap:0 1.5rem}.heat,.less{stroke:var(--line)}"
     ".heat{fill:var(--blue)}.less{fill:var(--violet)}.frame{fill:none;stroke:var(--line)}"
     ".turn{fill:none;stroke:var(--orange);stroke-width:2}\n"
     ".both{fill:var(--violet)}.breaks{fill:var(--red)}.repairs{fill:var(--blue)}"
@@ -441,14 +442,17 @@ static void draw_trace(fm_buf *o, const blame_grids *g)
         "it). A frame: the answer turns.</p>\n",
         g->grid[0].margin, g->grid[0].from_margin);
     for (int i = 0; i < 2; i++) {
-        fm_buf_printf(o, "<h3>%s</h3>\n",
+        fm_buf_printf(o, "<h3>%s</h3>\n<div class=\"row\">\n",
                       i ? "the parent with the child's states"
                         : "the child with the parent's states");
         for (unsigned s = 0; s < FM_SITES; s++)
             if (g->grid[i].rows[s]) {
+                fm_buf_str(o, "<div>");
                 draw_site(o, g, &g->grid[i], s);
                 site_table(o, g, &g->grid[i], s);
+                fm_buf_str(o, "</div>\n");
             }
+        fm_buf_str(o, "</div>\n");
     }
 }
 
