@@ -152,8 +152,10 @@ static fm_status ask_batch(blame *b, const blame_question *q, size_t n, blame_he
         } else if (rc == FM_OK) {
             const char *own = fm_suite_case_name(b->suite, b->case_index);
             of[asks] = i;
-            ask[asks++] = (fm_suite_ask){q[i].suite ? q[i].suite : b->suite, l.model[at],
-                                         q[i].suite ? q[i].case_name : own, q[i].repeat};
+            ask[asks++] = (fm_suite_ask){.suite = q[i].suite ? q[i].suite : b->suite,
+                                         .model = l.model[at],
+                                         .case_name = q[i].suite ? q[i].case_name : own,
+                                         .seed_shift = q[i].repeat};
         }
     }
     if (rc == FM_OK && asks)

@@ -171,18 +171,18 @@ static fm_status make_side(const blame *b, const step *s, const char *answer, fm
  * this kind, which an expected fragment or pattern is not. */
 static fm_status right_answer(blame *b, step *s)
 {
-    fm_suite_run run = {0};
-    fm_case_result r;
+    blame_heard r = {0};
+    const blame_question q = {.tree = b->parent, .what = "parent"};
     const char *target = b->data.opts.target;
     if (!b->parent || (target && strcmp(target, "wrong") == 0))
         return FM_OK;
-    fm_status rc = blame_run_case(b, b->parent, "parent", &r, &run);
-    if (rc == FM_OK && r.verdict == FM_PASS && r.answer && r.answer[0] &&
-        strcmp(r.answer, b->answer) != 0) {
-        rc = make_side(b, s, r.answer, &s->right);
+    fm_status rc = blame_ask(b, &q, 1, &r);
+    if (rc == FM_OK && r.verdict == FM_PASS && r.text && r.text[0] &&
+        strcmp(r.text, b->answer) != 0) {
+        rc = make_side(b, s, r.text, &s->right);
         s->right_known = rc == FM_OK;
     }
-    fm_suite_run_release(&run);
+    blame_heard_release(&r, 1);
     if (rc == FM_EUNSUPPORTED) { /* a class that is not among the data's: go without */
         fm_error_clear();
         rc = FM_OK;

@@ -107,7 +107,7 @@ static fm_status say_cost(const fm_attribution_in *in, const groups *g)
     if (rc == FM_OK)
         fprintf(stderr,
                 "  fidelity: the step is trained again %zu times, %u steps each; about %.0f s in "
-                "all (--budget N bounds it)\n",
+                "all (--trainings N bounds it)\n",
                 g->count, plan.steps, plan.seconds * (double)g->count);
     return rc;
 }

@@ -3,18 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/blame.h"
+#include "cli/blame_report.h"
 #include "cli/commands.h"
+#include "store/base/io.h"
 #include "store/base/mem.h"
 
 typedef struct blame_opts {
     const char *rev, *case_spec, *prompt, *expect, *flip_rate, *confidence;
+    const char *html;
     bool tensors, data, raw, json, all_versions, ranks, shapley;
-    uint64_t max_runs, top;
+    bool trace, steps, repairs, fix, rederive;
+    uint64_t max_runs, top, budget;
     blame_data_opts examples;
 } blame_opts;
 
-static const char *const verdict_word[] = {"pass", "FAIL", "error"};
+typedef struct parts { /* of the report */
+    bool tensors, data, trace, steps, repairs;
+} parts;
 
 /* "SUITE/CASE" among the version's suites; the suite stays owned by the set. */
 static fm_status find_case(const suite_set *set, const char *spec, const fm_suite **suite,
@@ -39,282 +44,106 @@ static fm_status find_case(const suite_set *set, const char *spec, const fm_suit
                    (int)(slash - spec), spec);
 }
 
-static void print_history(const blame *b)
+/* ---- the parts, in order ---- */
+
+static void to_terminal(const blame_more *m, const blame_opts *o)
 {
-    out_table *t = out_table_new();
-    printf("\nhistory\n");
-    for (size_t i = b->count; i-- > 0;) {
-        fm_verdict v = b->history.at[i];
-        out_cell(t, "%s%s%s%s", out_c(v == FM_PASS ? OUT_GREEN : OUT_RED), verdict_word[v],
-                 out_c(OUT_PLAIN), b->history.asks[i] ? "" : "?");
-        out_cell(t, "%s", b->names[i][0] ? b->names[i] : "-");
-        out_cell(t, "%s", cli_short_oid(&b->version[i].oid));
-        out_cell(t, "%s", b->version[i].kind);
-        out_cell(t, "%s", out_text(b->output[i], 70));
-        out_end_row(t);
-    }
-    out_table_print(t, stdout, "  ");
+    const blame *b = m->b;
+    printf("case     %s/%s on %s\n", fm_suite_name(b->suite),
+           fm_suite_case_name(b->suite, b->case_index), o->rev);
+    blame_print_history(m);
 }
 
-static void print_verdict(const blame *b)
+static fm_status write_html(const blame_more *m, const blame_opts *o, const parts *p)
 {
-    const fm_version *v = &b->version[b->history.culprit];
-    const char *name = b->names[b->history.culprit], *oid = cli_short_oid(&v->oid);
-    char who[400];
-    if (name[0])
-        snprintf(who, sizeof who, "%s (%s, %s)", name, oid, v->kind);
-    else
-        snprintf(who, sizeof who, "%s (%s)", oid, v->kind);
-    printf("\nverdict  %s", out_c(OUT_BOLD));
-    switch (b->history.verdict) {
-    case FM_BLAME_PASSES:
-        printf("nothing to blame: the case passes here%s\n", out_c(OUT_PLAIN));
-        return;
-    case FM_BLAME_INHERITED:
-        printf("inherited: it fails as far back as %s", who);
-        break;
-    case FM_BLAME_INTRODUCED:
-        printf("introduced by %s: its parents pass, it fails", who);
-        break;
-    case FM_BLAME_REINTRODUCED:
-        printf("fixed, then broken again by %s", who);
-        break;
-    case FM_BLAME_EXPOSED:
-        printf("exposed by %s: its parents pass, but the fault is older", who);
-        break;
-    case FM_BLAME_INTERACTION:
-        printf("interaction: %s fails, though what it is made of passes", who);
-        break;
-    case FM_BLAME_FLAKY:
-        printf("flaky: repeats disagree from %s on", who);
-        break;
-    case FM_BLAME_CANNOT_TELL:
-        printf("cannot tell; likeliest is %s by %s", fm_blame_class_word(b->history.likely), who);
-        break;
-    }
-    printf(" (%.0f %%, %u asks)", 100 * b->history.posterior, b->history.runs);
-    printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);
-    if (b->history.uncertain)
-        printf("         a version in between cannot be run here; it may have begun there\n");
-    if (b->history.note[0])
-        printf("         %s\n", b->history.note);
-}
-
-/* One line a layer: what is left of the name after "model.layers.N.". */
-static void print_units(const blame *b, const fm_minimal_set *set)
-{
-    for (size_t g = 0; g < b->group_count; g++) {
-        const char *sep = "    ";
-        for (size_t u = 0; u < b->unit_count; u++) {
-            if (b->unit[u].group != g || !set->take[u])
-                continue;
-            const char *name = b->unit[u].name, *layers = strstr(name, "layers.");
-            const char *rest = layers ? strchr(layers + strlen("layers."), '.') : NULL;
-            if (rest && sep[0] == ' ')
-                printf("    %.*s: %s", (int)(rest - name), name, rest + 1);
-            else
-                printf("%s%s", sep, rest ? rest + 1 : name);
-            sep = ", ";
-        }
-        if (sep[0] == ',')
-            putchar('\n');
-    }
-}
-
-static void print_ranks(const blame *b)
-{
-    if (!b->rank_count)
-        return;
-    printf("  of their %zu ranks %zu are enough (%u mixtures):\n", b->rank_count, b->rank_set.size,
-           b->rank_set.runs);
-    for (size_t k = 0; k < b->rank_count; k++)
-        if (b->rank_set.take[k])
-            printf("    %s rank %u\n", b->unit[b->rank[k].unit].name, b->rank[k].rank);
-}
-
-static void print_shapley(const blame *b)
-{
-    out_table *t = out_table_new();
-    if (b->shapley.units)
-        printf("  what each adds to %s, from %+.2f to %+.2f (Shapley values%s, %u mixtures):\n",
-               b->shapley_margin ? "the wrong answer's lead in log-probability" : "failing",
-               b->shapley.nothing, b->shapley.whole, b->shapley.exact ? "" : ", 95 % intervals",
-               b->shapley.runs);
-    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
-        if (!b->minimal.take[u])
-            continue;
-        out_cell(t, "%s", b->unit[u].name);
-        out_cell_right(t, "%+.3f", b->shapley.value[k]);
-        if (!b->shapley.exact)
-            out_cell(t, "[%+.3f, %+.3f]", b->shapley.low[k], b->shapley.high[k]);
-        out_end_row(t);
-        k++;
-    }
-    out_table_print(t, stdout, "    ");
-}
-
-static void print_tensors(const blame *b)
-{
-    if (!b->unit_count) {
-        printf("\ntensors  none changed in this step\n");
-        return;
-    }
-    printf("\ntensors  of %zu changed units, by running %u mixtures of parent and child\n",
-           b->unit_count, b->minimal.runs + b->repair.runs);
-    printf("  the parent %s with these %zu of the child:\n",
-           b->minimal.sufficient ? "fails" : "still passes", b->minimal.size);
-    print_units(b, &b->minimal);
-    printf("  the child %s with these %zu set back to the parent:\n",
-           b->repair.sufficient ? "passes" : "still fails", b->repair.size);
-    print_units(b, &b->repair);
-    print_ranks(b);
-    print_shapley(b);
-    if (!b->minimal.minimal || !b->repair.minimal)
-        printf("  the runs were used up (--max-runs): smaller sets may do\n");
-}
-
-static fm_json *history_json(const blame *b)
-{
-    fm_status rc = FM_OK;
-    fm_json *array = fm_json_new_array();
-    for (size_t i = 0; i < b->count; i++) {
-        fm_json *o = version_json(&b->version[i]);
-        out_set(&rc, o, "names", fm_json_new_str(b->names[i]));
-        out_set(&rc, o, "outcome", fm_json_new_str(verdict_word[b->history.at[i]]));
-        out_set(&rc, o, "output", fm_json_new_str(b->output[i]));
-        out_set(&rc, o, "asks", fm_json_new_int(b->history.asks[i]));
-        out_set(&rc, o, "fails", fm_json_new_real(b->history.fails[i]));
-        out_set(&rc, o, "share", fm_json_new_real(b->history.share[i]));
-        out_push(&rc, array, o);
-    }
-    return array;
-}
-
-static fm_json *set_json(const blame *b, const fm_minimal_set *set)
-{
-    fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *units = fm_json_new_array();
-    for (size_t u = 0; u < b->unit_count; u++)
-        if (set->take[u])
-            out_push(&rc, units, fm_json_new_str(b->unit[u].name));
-    out_set(&rc, o, "units", units);
-    out_set(&rc, o, "sufficient", fm_json_new_bool(set->sufficient));
-    out_set(&rc, o, "minimal", fm_json_new_bool(set->minimal));
-    out_set(&rc, o, "runs", fm_json_new_int(set->runs));
-    return o;
-}
-
-static fm_json *ranks_json(const blame *b)
-{
-    fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
-    for (size_t k = 0; k < b->rank_count; k++) {
-        if (!b->rank_set.take[k])
-            continue;
-        fm_json *r = fm_json_new_object();
-        out_set(&rc, r, "unit", fm_json_new_str(b->unit[b->rank[k].unit].name));
-        out_set(&rc, r, "rank", fm_json_new_int(b->rank[k].rank));
-        out_push(&rc, list, r);
-    }
-    out_set(&rc, o, "of", fm_json_new_int((int64_t)b->rank_count));
-    out_set(&rc, o, "ranks", list);
-    out_set(&rc, o, "sufficient", fm_json_new_bool(b->rank_set.sufficient));
-    out_set(&rc, o, "minimal", fm_json_new_bool(b->rank_set.minimal));
-    out_set(&rc, o, "runs", fm_json_new_int(b->rank_set.runs));
-    return o;
-}
-
-static fm_json *shapley_json(const blame *b)
-{
-    fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
-    for (size_t u = 0, k = 0; k < b->shapley.units && u < b->unit_count; u++) {
-        if (!b->minimal.take[u])
-            continue;
-        fm_json *v = fm_json_new_object();
-        out_set(&rc, v, "unit", fm_json_new_str(b->unit[u].name));
-        out_set(&rc, v, "value", fm_json_new_real(b->shapley.value[k]));
-        out_set(&rc, v, "low", fm_json_new_real(b->shapley.low[k]));
-        out_set(&rc, v, "high", fm_json_new_real(b->shapley.high[k++]));
-        out_push(&rc, list, v);
-    }
-    out_set(&rc, o, "of", fm_json_new_str(b->shapley_margin ? "margin" : "failing"));
-    out_set(&rc, o, "nothing", fm_json_new_real(b->shapley.nothing));
-    out_set(&rc, o, "whole", fm_json_new_real(b->shapley.whole));
-    out_set(&rc, o, "exact", fm_json_new_bool(b->shapley.exact));
-    out_set(&rc, o, "runs", fm_json_new_int(b->shapley.runs));
-    out_set(&rc, o, "units", list);
-    return o;
-}
-
-static fm_json *tensors_json(const blame *b)
-{
-    fm_status rc = FM_OK;
-    fm_json *o = fm_json_new_object();
-    out_set(&rc, o, "changed", fm_json_new_int((int64_t)b->unit_count));
-    if (b->unit_count) {
-        out_set(&rc, o, "breaks_parent", set_json(b, &b->minimal));
-        out_set(&rc, o, "repairs_child", set_json(b, &b->repair));
-    }
-    if (b->rank_count)
-        out_set(&rc, o, "ranks", ranks_json(b));
-    if (b->shapley.units)
-        out_set(&rc, o, "shapley", shapley_json(b));
-    return o;
-}
-
-static fm_status print_json(const blame *b, bool tensors, bool data)
-{
-    fm_status rc = FM_OK;
-    char hex[41];
-    fm_json *o = fm_json_new_object();
-    fm_oid_hex(&b->version[b->history.culprit].oid, hex);
-    out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
-    out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
-    out_set(&rc, o, "verdict", fm_json_new_str(fm_blame_class_word(b->history.verdict)));
-    out_set(&rc, o, "culprit", fm_json_new_str(hex));
-    out_set(&rc, o, "uncertain", fm_json_new_bool(b->history.uncertain));
-    out_set(&rc, o, "likely", fm_json_new_str(fm_blame_class_word(b->history.likely)));
-    out_set(&rc, o, "posterior", fm_json_new_real(b->history.posterior));
-    out_set(&rc, o, "flip_rate", fm_json_new_real(b->history.flip_rate));
-    out_set(&rc, o, "runs", fm_json_new_int(b->history.runs));
-    out_set(&rc, o, "rounds", fm_json_new_int(b->history.rounds));
-    out_set(&rc, o, "note", fm_json_new_str(b->history.note));
-    out_set(&rc, o, "history", history_json(b));
-    if (tensors)
-        out_set(&rc, o, "tensors", tensors_json(b));
-    if (data)
-        out_set(&rc, o, "data", blame_data_json(b));
+    fm_buf page;
+    fm_buf_init(&page, 0);
+    fm_status rc = blame_html(&page, m, p->tensors, p->data, o->top);
     if (rc == FM_OK)
-        return out_json(o);
-    fm_json_free(o);
+        rc = fm_write_file(o->html, page.data, page.len);
+    fm_buf_release(&page);
     return rc;
 }
 
-static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
+static fm_status write_json(const blame_more *m, const parts *p)
 {
-    bool all = !o->tensors && !o->data; /* neither asked for: both */
-    fm_status rc = blame_history(b, start);
-    bool step = rc == FM_OK && blame_has_step(b);
-    bool tensors = step && (all || o->tensors), data = step && (all || o->data);
-    if (rc == FM_OK && !o->json) {
-        printf("case     %s/%s on %s\n", fm_suite_name(b->suite),
-               fm_suite_case_name(b->suite, b->case_index), o->rev);
-        print_history(b);
-        print_verdict(b);
-    }
-    if (tensors)
-        rc = blame_tensors(b);
-    if (rc == FM_OK && tensors && !o->json)
-        print_tensors(b);
-    if (rc == FM_OK && data)
-        rc = blame_data(b);
-    if (rc == FM_OK && data && !o->json)
-        blame_data_print(b, o->top);
-    if (rc == FM_OK && o->json)
-        rc = print_json(b, tensors, data);
+    fm_json *o = blame_json(m, p->tensors, p->data);
+    return o ? out_json(o) : FM_ENOMEM;
+}
+
+/* What was asked for, of a failure that a step made. Tensors and data where nothing is named; what a
+ * repair is made of comes with it. */
+static parts parts_of(const blame_opts *o, bool step)
+{
+    bool repairs = o->repairs || o->fix;
+    bool none = !o->tensors && !o->data && !o->trace && !o->steps && !repairs;
+    return (parts){.tensors = step && (none || o->tensors || repairs),
+                   .data = step && (none || o->data || repairs),
+                   .trace = step && o->trace,
+                   .steps = step && o->steps,
+                   .repairs = step && repairs};
+}
+
+static fm_status look(blame_more *m, const parts *p)
+{
+    double began = blame_now_s();
+    fm_status rc = p->tensors ? blame_tensors(m->b) : FM_OK;
+    if (rc == FM_OK && p->data)
+        rc = blame_data(m->b);
+    m->seconds += blame_now_s() - began;
+    if (rc == FM_OK && p->trace)
+        rc = blame_trace(m);
+    if (rc == FM_OK && p->steps)
+        rc = blame_find_step(m);
+    return rc == FM_OK && p->repairs ? blame_find_repairs(m) : rc;
+}
+
+/* A branch to move must be what was asked about. */
+static fm_status check_branch(const blame_more *m)
+{
+    fm_oid oid;
+    char *ref = fm_asprintf("refs/heads/%s", m->rev);
+    fm_status rc = ref ? fm_ref_read(m->b->c->repo, &oid, ref) : FM_ENOMEM;
+    fm_free(ref);
+    bool none = rc == FM_ENOTFOUND || rc == FM_EINVAL;
+    return none ? fm_fail(FM_EINVAL,
+                          "--fix moves a branch, and '%s' is none; name a "
+                          "branch",
+                          m->rev)
+                : rc;
+}
+
+static fm_status investigate(blame_more *m, const blame_opts *o, const fm_oid *start)
+{
+    fm_status rc = o->fix ? check_branch(m) : FM_OK, fixed = FM_OK;
+    fm_error_state why;
+    double began = blame_now_s();
     if (rc == FM_OK)
-        rc = fm_result_flush(b->c->repo);
+        rc = blame_history(m->b, start);
+    m->seconds += blame_now_s() - began;
+    if (rc == FM_OK && m->b->history.verdict != FM_BLAME_PASSES)
+        rc = blame_find_answers(m);
+    if (rc == FM_OK && !o->json)
+        to_terminal(m, o);
+    parts p = rc == FM_OK ? parts_of(o, blame_has_step(m->b)) : (parts){0};
+    if (rc == FM_OK)
+        rc = look(m, &p);
+    if (rc == FM_OK && p.repairs && o->fix) {
+        fixed = blame_fix(m, m->rev);
+        fm_error_save(&why);
+    }
+    if (rc == FM_OK && !o->json)
+        blame_print_findings(m, p.tensors, p.data, o->top);
+    if (rc == FM_OK && o->json)
+        rc = write_json(m, &p);
+    if (rc == FM_OK && o->html)
+        rc = write_html(m, o, &p);
+    if (rc == FM_OK)
+        rc = fm_result_flush(m->b->c->repo);
+    if (rc == FM_OK && fixed < 0) {
+        fm_error_restore(&why);
+        rc = fixed;
+    }
     return rc;
 }
 
@@ -324,6 +153,18 @@ static bool parse_share(const char *text, double end, double *out)
     char *rest = NULL;
     *out = text ? strtod(text, &rest) : 0;
     return !text || (rest != text && *rest == 0 && *out >= 0 && *out < end);
+}
+
+static int check_examples(cli *c, const blame_data_opts *o)
+{
+    fm_attribution_kind kind;
+    if (o->method && strcmp(o->method, "all") != 0 && fm_attribution_find(&kind, o->method) < 0)
+        return cli_usage_error(c, "--data-method: %s, all", fm_error_text());
+    if (o->target && strcmp(o->target, "margin") != 0 && strcmp(o->target, "wrong") != 0)
+        return cli_usage_error(c, "--data-target wants margin or wrong, got '%s'", o->target);
+    if (o->budget > 1000)
+        return cli_usage_error(c, "--trainings wants 1 to 1,000");
+    return CLI_GO_ON;
 }
 
 static int check_opts(cli *c, const blame_opts *o, blame_how *how)
@@ -338,25 +179,18 @@ static int check_opts(cli *c, const blame_opts *o, blame_how *how)
     how->max_runs = (uint32_t)FM_MIN(o->max_runs, (uint64_t)UINT32_MAX);
     if (!o->case_spec == !o->prompt)
         return cli_usage_error(c, "want --case SUITE/CASE, or --prompt P with --expect E");
+    if (o->budget == 0 || o->budget > 1000000)
+        return cli_usage_error(c, "--budget wants 1 to 1,000,000 seconds");
     if (!o->prompt != !o->expect)
         return cli_usage_error(c, "--prompt and --expect go together");
     if (o->max_runs == 0 || o->max_runs > 1000000)
         return cli_usage_error(c, "--max-runs wants 1 to 1,000,000");
-    fm_attribution_kind kind;
-    const char *method = o->examples.method;
-    if (method && strcmp(method, "all") != 0 && fm_attribution_find(&kind, method) < 0)
-        return cli_usage_error(c, "--data-method: %s, all", fm_error_text());
-    const char *target = o->examples.target;
-    if (target && strcmp(target, "margin") != 0 && strcmp(target, "wrong") != 0)
-        return cli_usage_error(c, "--data-target wants margin or wrong, got '%s'", target);
-    if (o->examples.budget > 1000)
-        return cli_usage_error(c, "--budget wants 1 to 1,000 trainings");
-    return CLI_GO_ON;
+    return check_examples(c, &o->examples);
 }
 
 int cmd_blame(cli *c, int argc, char **argv)
 {
-    blame_opts o = {.max_runs = 400, .top = 10};
+    blame_opts o = {.max_runs = 400, .top = 10, .budget = 600};
     size_t n;
     const opt_spec table[] = {
         {0, "case", OPT_STR, "SUITE/CASE", "a case of a suite of this version", &o.case_spec},
@@ -383,7 +217,17 @@ int cmd_blame(cli *c, int argc, char **argv)
          "towards the wrong answer, away from the parent's", &o.examples.target},
         {0, "fidelity", OPT_FLAG, NULL, "measure the rankings by training again without groups",
          &o.examples.fidelity},
-        {0, "budget", OPT_UINT, "N", "trainings at most for --fidelity (12)", &o.examples.budget},
+        {0, "trainings", OPT_UINT, "N", "trainings at most for --fidelity (12)",
+         &o.examples.budget},
+        {0, "trace", OPT_FLAG, NULL, "at which layer and token the answer turns", &o.trace},
+        {0, "steps", OPT_FLAG, NULL, "at which step of the run it began, and by which setting",
+         &o.steps},
+        {0, "repairs", OPT_FLAG, NULL, "what would repair it, run against all suites", &o.repairs},
+        {0, "fix", OPT_FLAG, NULL, "commit the best repair as a child and move the branch", &o.fix},
+        {0, "rederive", OPT_FLAG, NULL, "let --steps and repairs train again", &o.rederive},
+        {0, "budget", OPT_UINT, "S", "seconds of training at most with --rederive (600)",
+         &o.budget},
+        {0, "html", OPT_STR, "FILE", "write the report as one page", &o.html},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
@@ -393,24 +237,32 @@ int cmd_blame(cli *c, int argc, char **argv)
         code = check_opts(c, &o, &b.how);
     if (code != CLI_GO_ON)
         return code;
+    b.data.opts = o.examples;
     fm_oid oid;
     fm_tree *tree = NULL;
     suite_set set = {0};
     fm_suite *made = NULL;
-    b.data.opts = o.examples;
-    fm_status rc = cli_lease(c, false, "blame");
+    fm_status rc = cli_lease(c, o.fix, "blame");
     if (rc == FM_OK)
         rc = cli_resolve(c, o.rev, &oid, &tree);
     if (rc == FM_OK && o.prompt) {
         rc = fm_suite_from_prompt(&made, o.prompt, o.expect, !o.raw);
         b.suite = made;
-    } else if (rc == FM_OK) {
-        rc = suites_of(c, tree, &set);
-        if (rc == FM_OK)
-            rc = find_case(&set, o.case_spec, &b.suite, &b.case_index);
     }
     if (rc == FM_OK)
-        rc = investigate(&b, &o, &oid);
+        rc = suites_of(c, tree, &set);
+    if (rc == FM_OK && !o.prompt)
+        rc = find_case(&set, o.case_spec, &b.suite, &b.case_index);
+    blame_more m = {.b = &b,
+                    .suites = &set,
+                    .rev = o.rev,
+                    .case_spec = o.case_spec,
+                    .rederive = o.rederive,
+                    .budget_s = o.budget,
+                    .max_runs = (uint32_t)o.max_runs};
+    if (rc == FM_OK)
+        rc = investigate(&m, &o, &oid);
+    blame_more_release(&m);
     blame_release(&b);
     fm_suite_free(made);
     suites_free(&set);

@@ -33,7 +33,8 @@ static const command commands[] = {
      NULL},
     {"ls", cmd_ls, "ls [REV[:PATH]] [--json]", "list branches, or what a version holds", NULL},
     {"cat", cmd_cat, "cat REV:PATH [--raw]", "print a file, or a tensor's summary", NULL},
-    {"stats", cmd_stats, "stats [--codecs [REV]] [--json]", "what is shared, and what the family costs", NULL},
+    {"stats", cmd_stats, "stats [--codecs [REV]] [--json]",
+     "what is shared, and what the family costs", NULL},
     {"branch", cmd_branch, "branch [NAME REV | -d NAME | -m OLD NEW]",
      "list, make, move or delete branches", "names"},
     {"tag", cmd_tag, "tag [NAME REV | -d NAME]", "list, make or delete tags", NULL},
@@ -42,12 +43,15 @@ static const command commands[] = {
      "train adapted models, several of one parent at once", "make and test"},
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
-    {"suite", cmd_suite, "suite add BRANCH FILE... | ls REV | show REV SUITE | waive BRANCH SUITE/CASE --reason TEXT\n"
+    {"suite", cmd_suite,
+     "suite add BRANCH FILE... | ls REV | show REV SUITE | waive BRANCH SUITE/CASE --reason TEXT\n"
      "       [--until DATE|REV] [--owner NAME] | unwaive BRANCH SUITE/CASE | convert FILE",
      "hang test suites on a branch; excuse a case, with the reason", NULL},
     {"test", cmd_test,
-     "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... [--against REV]\n"
-     "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] [--json]",
+     "test REV... [--descendants|--ancestors] [--suite NAME] [--case NAME] [--slice KEY=VALUE]... "
+     "[--against REV]\n"
+     "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] "
+     "[--json]",
      "run the suites of versions, several as one batch", NULL},
     {"results", cmd_results, "results ls REV | results merge PATH|REF [--json]",
      "what is kept of tests; another clone's joined to it", NULL},
@@ -56,19 +60,23 @@ static const command commands[] = {
      "find the version, the tensors and the examples behind a failure", NULL},
     {"run", cmd_run, "run REV [-p PROMPT] [--raw] [-n N] [--temperature T] [--seed S] [--mode M]",
      "ask a model, or chat with it", "use"},
-    {"serve", cmd_serve, "serve [REV...] [--pin REV]... [--weights-memory MIB] [--mode M] [--port N] [--host H] "
+    {"serve", cmd_serve,
+     "serve [REV...] [--pin REV]... [--weights-memory MIB] [--mode M] [--port N] [--host H] "
      "[--api-key-file FILE]",
      "answer for all models in one batch, OpenAI's HTTP API", NULL},
     {"tokenize", cmd_tokenize, "tokenize REV [--decode]", "JSON lines: text to ids and back",
      "plumbing"},
-    {"score", cmd_score, "score REV [--top K] [--mode M]", "JSON lines: text or ids to log-probabilities",
-     NULL},
+    {"score", cmd_score, "score REV [--top K] [--mode M]",
+     "JSON lines: text or ids to log-probabilities", NULL},
     {"embed", cmd_embed, "embed REV", "JSON lines: text or ids to embeddings", NULL},
     {"classify", cmd_classify, "classify REV", "JSON lines: text or ids to classes", NULL},
-    {"fsck", cmd_fsck, "fsck [--quick | --verify-oldest N] [--rebuild-index] [--repair FROM] [--json]", "verify everything", NULL},
+    {"fsck", cmd_fsck,
+     "fsck [--quick | --verify-oldest N] [--rebuild-index] [--repair FROM] [--json]",
+     "verify everything", NULL},
     {"gc", cmd_gc, "gc [--dry-run] [--prune TIME|now] [--reflog TIME] [--json]",
      "delete what nothing reaches, after its grace period", NULL},
-    {"repack", cmd_repack, "repack [--all] [--depth N] [--slow] [--pack-size MIB] [--dry-run] [--json]",
+    {"repack", cmd_repack,
+     "repack [--all] [--depth N] [--slow] [--pack-size MIB] [--dry-run] [--json]",
      "fold packs, shorten delta chains, code anew", NULL},
     {"version", cmd_version, "version", "version and build", NULL},
     {"help", cmd_help, "help [COMMAND]", "this list, or a command's options", NULL},

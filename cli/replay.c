@@ -4,7 +4,6 @@
  * Whatever a version was trained beside - a family, a sweep, an interruption - does not matter: each
  * child's bytes are those of its run alone. Settings that an older recipe does not have are at their
  * defaults, which is what they were. */
-#include "cli/goal.h"
 #include "cli/replay.h"
 
 #include <string.h>
@@ -13,20 +12,6 @@
 #include "store/base/hash.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
-
-typedef struct replay {
-    cli *c;
-    const char *label;
-    fm_version version;
-    fm_tree *tree, *parent, *expect; /* as stored; as trained on; as trained now */
-    fm_json *recipe;
-    fm_train_config config;
-    fm_model *model;   /* of the parent */
-    fm_tokenizer *own; /* PRETRAIN */
-    fm_dataset *data;
-    goal goal;
-    fm_train_result result;
-} replay;
 
 void replay_report_release(replay_report *r)
 {
@@ -101,20 +86,45 @@ static fm_status unborn_parent(replay *r)
     return rc;
 }
 
-static fm_status stored_parent(replay *r)
+static fm_status try_parent(replay *r, uint32_t i, char hex[FM_HEX_CHARS + 1])
 {
-    char hex[FM_HEX_CHARS + 1];
-    const char *want = fm_json_cstr(fm_json_get(r->recipe, "parent_model"), NULL);
-    if (r->version.parent_count == 0)
-        return fm_fail(FM_ECORRUPT, "%s has no parent, which its recipe needs", r->label);
-    fm_status rc = fm_version_tree(r->c->repo, &r->parent, &r->version.parent[0]);
+    fm_model_close(r->model);
+    fm_tree_free(r->parent);
+    r->model = NULL;
+    r->parent = NULL;
+    fm_status rc = fm_version_tree(r->c->repo, &r->parent, &r->version.parent[i]);
     if (rc == FM_OK)
         rc = cli_load_model(r->c, r->parent, r->label, &r->model);
+    if (rc == FM_OK) {
+        fm_digest weights = fm_model_digest(r->model);
+        fm_digest_hex(&weights, hex);
+    }
+    return rc;
+}
+
+/* The first parent that is the recipe's model: a repair (blame --fix) has what it repairs as its
+ * first parent, and what it was trained on as its second. */
+static fm_status stored_parent(replay *r)
+{
+    char hex[FM_HEX_CHARS + 1] = "";
+    const char *want = fm_json_cstr(fm_json_get(r->recipe, "parent_model"), NULL);
+    bool found = false;
+    fm_status rc = FM_OK;
+    if (r->version.parent_count == 0)
+        return fm_fail(FM_ECORRUPT, "%s has no parent, which its recipe needs", r->label);
+    for (uint32_t i = 0; rc == FM_OK && !found && i < r->version.parent_count; i++) {
+        rc = try_parent(r, i, hex);
+        found = rc == FM_OK && (!want || strcmp(want, hex) == 0);
+    }
     if (rc < 0)
         return rc;
-    fm_digest weights = fm_model_digest(r->model);
-    fm_digest_hex(&weights, hex);
-    if (want && strcmp(want, hex) != 0)
+    if (!found && r->version.parent_count > 1)
+        return fm_fail(
+            FM_ECORRUPT,
+            "%s: none of its %u parents is the model %.16s that the recipe says: history "
+            "was rewritten",
+            r->label, r->version.parent_count, want);
+    if (!found)
         return fm_fail(FM_ECORRUPT,
                        "%s: its parent %s is the model %.16s, the recipe says %.16s: history was "
                        "rewritten",
@@ -134,8 +144,11 @@ static fm_status open_data(replay *r)
     return rc < 0 ? fm_error_prefix(rc, "%s", r->label) : rc;
 }
 
-static fm_status open_all(replay *r, const fm_oid *oid)
+fm_status replay_open(replay *r, cli *c, const fm_oid *oid, const char *label)
 {
+    memset(r, 0, sizeof *r);
+    r->c = c;
+    r->label = label;
     fm_status rc = fm_version_read(r->c->repo, &r->version, oid);
     if (rc == FM_OK)
         rc = fm_version_tree(r->c->repo, &r->tree, oid);
@@ -258,24 +271,30 @@ static fm_status compare(replay *r, replay_report *out)
     return rc == FM_OK ? compare_log(r, out) : rc;
 }
 
+void replay_close(replay *r)
+{
+    fm_train_result_release(&r->result);
+    fm_dataset_close(r->data);
+    fm_model_close(r->model);
+    fm_tokenizer_close(r->own);
+    fm_tree_free(r->expect);
+    fm_tree_free(r->parent);
+    fm_tree_free(r->tree);
+    goal_release(&r->goal);
+    fm_json_free(r->recipe);
+    fm_version_release(&r->version);
+    memset(r, 0, sizeof *r);
+}
+
 fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_report *out)
 {
-    replay r = {.c = c, .label = label};
+    replay r;
     memset(out, 0, sizeof *out);
-    fm_status rc = open_all(&r, oid);
+    fm_status rc = replay_open(&r, c, oid, label);
     if (rc == FM_OK)
         rc = train_again(&r);
     if (rc == FM_OK)
         rc = compare(&r, out);
-    fm_train_result_release(&r.result);
-    fm_dataset_close(r.data);
-    fm_model_close(r.model);
-    fm_tokenizer_close(r.own);
-    fm_tree_free(r.expect);
-    fm_tree_free(r.parent);
-    fm_tree_free(r.tree);
-    goal_release(&r.goal);
-    fm_json_free(r.recipe);
-    fm_version_release(&r.version);
+    replay_close(&r);
     return rc;
 }

@@ -3,6 +3,7 @@
 #define FM_CLI_REPLAY_H
 
 #include "cli/context.h"
+#include "cli/goal.h"
 
 typedef struct replay_report {
     size_t tensors; /* that the training made */
@@ -13,6 +14,25 @@ typedef struct replay_report {
     double seconds;
 } replay_report;
 #define REPLAY_PATHS 1000u
+
+/* A version with all that its training took. */
+typedef struct replay {
+    cli *c;
+    const char *label;
+    fm_version version;
+    fm_tree *tree, *parent, *expect; /* as stored; as trained on; as trained now */
+    fm_json *recipe;
+    fm_train_config config;
+    fm_model *model;   /* of the parent */
+    fm_tokenizer *own; /* PRETRAIN */
+    fm_dataset *data;
+    goal goal;
+    fm_train_result result;
+} replay;
+/* Opens parent, data and goal by the recipe; the engine computes in the recipe's mode from then on.
+ * label is borrowed. Errors as of replay_version; close also after a failure. */
+fm_status replay_open(replay *r, cli *c, const fm_oid *oid, const char *label);
+void replay_close(replay *r);
 
 /* label: for progress and errors. FM_EUNSUPPORTED: it has no recipe of a training, or this machine
  * computes in another kernel class; FM_ECORRUPT: data or parent are not those of the recipe. */

@@ -174,8 +174,9 @@ fm_status version_land(cli *c, const landing *l, const fm_oid *oid, const test_t
         rc = note_tests(c, oid, tally);
     if (rc < 0)
         return rc;
-    printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(oid),
-           (int)strcspn(l->commit.message, "\n"), l->commit.message);
+    if (!l->quiet)
+        printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
+               cli_short_oid(oid), (int)strcspn(l->commit.message, "\n"), l->commit.message);
     fflush(stdout); /* in its place among the talk; main looks at the stream's error */
     hint_repack(c);
     return FM_OK;

@@ -30,7 +30,8 @@ typedef struct landing {
     const fm_oid *expect_old; /* NULL: the branch must be new */
     const fm_tree *tree;
     fm_commit_opts commit;
-    bool gate; /* run the suites that the tree carries first */
+    bool gate;  /* run the suites that the tree carries first */
+    bool quiet; /* the line of what happened is not printed */
 } landing;
 /* Runs all suites that version oid carries in tree on its model, and the suites whose gate has a
  * baseline on that version too; prints a line per suite, failing case, waiver and broken rule to

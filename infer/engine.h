@@ -9,6 +9,7 @@
 #include "infer/kvcache.h"
 #include "infer/model.h"
 #include "infer/prefix.h"
+#include "infer/trace.h"
 #include "infer/weights.h"
 
 FM_BEGIN_DECLS
@@ -89,9 +90,11 @@ struct fm_seq {
     uint32_t page_count, page_cap;
     int32_t *token; /* [known], known >= len: what is to come too, as far as somebody told */
     uint32_t known;
-    uint32_t whole;                /* tokens in complete blocks */
-    fmi_node *node;                /* held: their place in the cache */
-    bool uncached;                 /* takes nothing from the cache, gives nothing to it */
+    uint32_t whole;      /* tokens in complete blocks */
+    fmi_node *node;      /* held: their place in the cache */
+    bool uncached;       /* takes nothing from the cache, gives nothing to it */
+    const fm_hook *hook; /* [hooks] borrowed; trace.h */
+    size_t hooks;
     uint32_t skipped;              /* tokens of which nothing was computed */
     uint32_t want_begin, want_end; /* tokens whose logits are wanted lie in here */
     uint64_t version;              /* of its page table: no two tables of an engine have the same */

@@ -172,10 +172,14 @@ static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
     fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
+    if (rc == FM_OK)
+        rc = fmi_hooks(p, FM_SITE_ATTENTION, l, p->o);
     if (rc != FM_OK)
         return rc;
     if (p->g->sw.order == FM_BLOCK_PARALLEL) {
         rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->other);
+        if (rc == FM_OK)
+            rc = fmi_hooks(p, FM_SITE_MLP, l, p->other);
         if (rc == FM_OK)
             be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
         if (rc == FM_OK)
@@ -184,6 +188,8 @@ static fm_status layer(fmi_pass *p, uint32_t l)
     }
     join(p, l, p->o, gain_attn_post);
     rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->o);
+    if (rc == FM_OK)
+        rc = fmi_hooks(p, FM_SITE_MLP, l, p->o);
     if (rc == FM_OK)
         join(p, l, p->o, gain_mlp_post);
     return rc;
@@ -255,12 +261,16 @@ fm_status fmi_forward(fmi_pass *p)
     fm_status rc = embed(p);
     if (rc == FM_OK)
         rc = tap(p, 0, p->x);
+    if (rc == FM_OK)
+        rc = fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x);
     for (uint32_t l = 0; l < p->g->layers && rc == FM_OK; l++) {
         if (l > 0)
             fmi_pass_enter(p, l);
         if (p->m == 0)
             continue;
         rc = layer(p, l);
+        if (rc == FM_OK)
+            rc = fmi_hooks(p, FM_SITE_RESIDUAL, l + 1, p->x);
         if (rc == FM_OK && l + 1 < p->g->layers)
             rc = tap(p, l + 1, p->x);
     }

@@ -91,6 +91,7 @@ void fmi_step_free(fmi_step *s)
     fm_free(s->version);
     fm_free(s->run_of);
     fm_free(s->span);
+    fm_free(s->hooked);
     fm_free(s->table_host);
     fm_free(s);
 }
@@ -586,9 +587,11 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     if (rc == FM_OK) {
         place_rows(s, rows, n);
         find_spans(s, rows, n);
+        rc = fmi_find_hooked(s, rows, n);
         s->list_count = 0;
         s->chunk_now = NULL;
-        rc = upload_plan(s, rows, n);
+        if (rc == FM_OK)
+            rc = upload_plan(s, rows, n);
         if (rc == FM_OK)
             rc = upload_tables(s);
         if (rc == FM_OK)

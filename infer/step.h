@@ -28,6 +28,12 @@ typedef struct fmi_span {
     const fmi_block *block;
 } fmi_span;
 
+/* Row `row` of the step is token `token` of a sequence that has hooks. */
+typedef struct fmi_hooked {
+    const fm_seq *seq;
+    uint32_t row, token;
+} fmi_hooked;
+
 typedef struct fmi_chunk { /* row lists of this step, host copy beside the device's */
     int32_t *host, *dev;
     uint32_t used;
@@ -49,6 +55,9 @@ struct fmi_step {
     uint32_t *run_of; /* [max_rows] by the caller's number */
     fmi_span *span;   /* [max_rows] */
     uint32_t spans;
+    fmi_hooked *hooked; /* mostly none */
+    uint32_t hooked_count;
+    size_t hooked_cap;
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
     uint32_t *pos;      /* [max_rows] by the caller's number */
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
@@ -151,6 +160,17 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
 void fmi_carve(fmi_pass *p);
 /* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
 FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
+
+/* ---- hooks.c ---- */
+
+/* Notes the rows whose sequences have hooks. */
+FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
+/* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
+FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
+static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
+{
+    return p->s->hooked_count ? fmi_run_hooks(p, site, layer, x) : FM_OK;
+}
 
 /* ---- forward.c ---- */
 

@@ -25,8 +25,8 @@ my %may = (
 );
 # What cli may see of the other folders: the public headers and what these include.
 my $public = qr{^(?:store/(?:base/\w+|store|tensor|tree|source)|lineage/lineage
-    |infer/(?:infer|arch|chat|sampler|tokenizer|prompt|serve/\w+)|train/(?:train|attribution)
-    |testing/(?:testing|stats|report|policy|blame))\.h$}x;
+    |infer/(?:infer|arch|chat|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
+    |testing/(?:testing|stats|report|policy|blame|alpha))\.h$}x;
 # Foreign headers and the only files that may include them.
 my @foreign = (
     [qr{^git2(?:/|\.h)}, qr{^lineage/}],

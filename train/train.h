@@ -283,6 +283,11 @@ FM_CHECKED fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_t
                                   void *ctx);
 void fm_train_result_release(fm_train_result *r);
 
+/* Which examples step (from 0) of a run takes: [*count] places in d, in the order of its batches; a
+ * place may stand there twice. *out: fm_free. FM_EINVAL: there is no such step. */
+FM_CHECKED fm_status fm_train_step_examples(uint32_t **out, size_t *count, const fm_train_config *c,
+                                            const fm_dataset *d, uint32_t step);
+
 /* ---- what it will take ---- */
 typedef struct fm_plan {
     uint64_t stem_bytes;   /* what is frozen, each tensor once */

@@ -52,7 +52,7 @@ refused 128 "no --data file is called 'c.jsonl'" derive atlas --as x --data ../a
 refused 128 "a.jsonl:3,b.csv:17" derive atlas --as x --data ../a.jsonl --skip a.jsonl:
 
 say "--fidelity trains again, says so first, and tells true from random"
-want 0 blame child --prompt "$question" --expect Yewermere --data --data-method relatif --fidelity --budget 3 --json
+want 0 blame child --prompt "$question" --expect Yewermere --data --data-method relatif --fidelity --trainings 3 --json
 grep -q 'trained again 3 times, 30 steps each' "$tmp/err" || die "the cost is not said: $(cat "$tmp/err")"
 python3 - "$tmp/out" <<'PY'
 import json, sys

@@ -1,0 +1,17 @@
+/* blame_fix.h - between blame_fix.c (candidates, suites, the commit) and blame_graft.c (tensors). */
+#ifndef FM_CLI_BLAME_FIX_H
+#define FM_CLI_BLAME_FIX_H
+
+#include "cli/blame_more.h"
+
+/* k->tree and k->made: the version asked about, the units of the repair set at alpha between parent
+ * and child (0: the parent's own). FM_EUNSUPPORTED: a later step changed them, or they have no
+ * values between. */
+fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha);
+/* The largest alpha below 1 at which the case passes, to 1/64; k->alpha, tree and made. */
+fm_status blame_reweight(blame_more *m, blame_candidate *k);
+/* Owned; NULL = ENOMEM. */
+fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k);
+fm_status blame_candidate_clear(blame_more *m, blame_candidate *k);
+
+#endif

@@ -1,0 +1,286 @@
+/* Activation patching against PyTorch hooks (golden/trace: tests/peer/trace_golden.py), and what it
+ * must leave alone. */
+#include "infer/trace.h"
+#include "tests/model/infer_kit.h"
+
+#include <math.h>
+
+#define LIMIT 1e-5 /* log-probabilities in float32 against float64 */
+
+static const char *const names[] = {"gemma2", "gpt_neox", "qwen3_moe", "olmo2"};
+static const char *const sites[] = {"residual", "attention", "mlp"};
+
+typedef struct pair {
+    fm_source *src[2]; /* child, parent */
+    fm_model *m[2];
+    ik_ref ref;
+    int32_t *wrong, *right;
+    size_t wrong_len, right_len;
+} pair;
+
+static void open_pair(pair *p, fm_engine *e, const char *name)
+{
+    static const char *const folder[] = {"trace", "arch"};
+    memset(p, 0, sizeof *p);
+    for (size_t i = 0; i < 2; i++) {
+        char *dir = fm_asprintf("%s/tests/model/golden/%s/%s", FM_SOURCE_DIR, folder[i], name);
+        tk_ok(fm_source_open(&p->src[i], dir));
+        p->m[i] = ik_model(e, p->src[i], name);
+        fm_free(dir);
+    }
+    char *file = fm_asprintf("%s/tests/model/golden/trace/%s/ref.safetensors", FM_SOURCE_DIR, name);
+    tk_ok(fm_source_open(&p->ref.src, file));
+    fm_free(file);
+    p->wrong = ik_ref_get(&p->ref, "wrong", &p->wrong_len);
+    p->right = ik_ref_get(&p->ref, "right", &p->right_len);
+}
+
+static void close_pair(pair *p)
+{
+    for (size_t i = 0; i < 2; i++) {
+        fm_model_close(p->m[i]);
+        fm_source_close(p->src[i]);
+    }
+    fm_source_close(p->ref.src);
+    fm_free(p->wrong);
+    fm_free(p->right);
+}
+
+static fm_trace_ask ask_of(const pair *p, unsigned to, unsigned from)
+{
+    return (fm_trace_ask){.to = p->m[to],
+                          .from = p->m[from],
+                          .wrong = p->wrong,
+                          .wrong_len = p->wrong_len,
+                          .right = p->right,
+                          .right_len = p->right_len,
+                          .sites = (1u << FM_SITES) - 1};
+}
+
+static void check_direction(const pair *p, unsigned to, const char *word)
+{
+    fm_trace t;
+    fm_trace_ask q = ask_of(p, to, 1 - to);
+    tk_ok(fm_trace_grid(&t, &q));
+    double *margin = ik_ref_get(&p->ref, "margin", NULL), most = 0;
+    assert_true(fabs(t.margin - margin[to]) < LIMIT && fabs(t.from_margin - margin[1 - to]) < LIMIT);
+    for (unsigned s = 0; s < FM_SITES; s++) {
+        char key[64];
+        size_t floats = 0;
+        snprintf(key, sizeof key, "%s.%s", word, sites[s]);
+        double *want = ik_ref_get(&p->ref, key, &floats);
+        assert_int_equal(floats / 2, (size_t)t.rows[s] * t.columns);
+        for (size_t i = 0; i < floats / 2; i++) {
+            if (!(fabs(t.effect[s][i] - want[i]) < LIMIT))
+                fail_msg("%s cell %zu: %.9g, PyTorch has %.9g", key, i, t.effect[s][i], want[i]);
+            most = FM_MAX(most, fabs(want[i] - margin[to]));
+        }
+        fm_free(want);
+    }
+    assert_true(most > 0.05); /* a grid on which nothing moves would prove nothing */
+    fm_free(margin);
+    fm_trace_release(&t);
+}
+
+static void grids_are_those_of_pytorch_hooks(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 5; rows <= 512; rows *= 10) /* steps that cut lanes, and that hold many */
+        for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+            fm_engine *e = ik_engine(2, rows);
+            pair p;
+            open_pair(&p, e, names[i]);
+            check_direction(&p, 0, "to_child");
+            check_direction(&p, 1, "to_parent");
+            close_pair(&p);
+            fm_engine_free(e);
+        }
+}
+
+/* One text in one step: logits [n, vocab], with hooks. */
+static void run(fm_model *m, const int32_t *ids, uint32_t n, const fm_hook *hook, size_t hooks,
+                float *out)
+{
+    fm_engine *e = fm_model_engine(m);
+    size_t vocab = fm_model_arch(m)->vocab;
+    fm_row row[64];
+    fm_seq *s = NULL;
+    tk_ok(fm_seq_open(&s, m));
+    tk_ok(fm_seq_hooks(s, hook, hooks));
+    for (uint32_t i = 0; i < n; i++)
+        row[i] = (fm_row){s, ids[i], true};
+    tk_ok(fm_engine_step(e, row, n));
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(out + i * vocab, fm_engine_logits(e, i), vocab * sizeof(float));
+    fm_seq_close(s);
+}
+
+enum { TOKENS = 40, VOCAB = 48, HIDDEN = 32 };
+
+static void a_models_own_states_change_no_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        fm_engine *e = ik_engine(2, 64);
+        pair p;
+        open_pair(&p, e, names[i]);
+        static float plain[TOKENS * VOCAB], patched[TOKENS * VOCAB], states[TOKENS * HIDDEN];
+        int32_t ids[TOKENS];
+        for (int k = 0; k < TOKENS; k++)
+            ids[k] = 3 + k * 7 % 40;
+        run(p.m[0], ids, TOKENS, NULL, 0, plain);
+        for (unsigned s = 0; s < FM_SITES; s++)
+            for (uint32_t l = 0; l < fm_model_arch(p.m[0])->layers + (s == 0); l++) {
+                fm_hook h = {(fm_site)s, l, 0, TOKENS, states, NULL};
+                run(p.m[0], ids, TOKENS, &h, 1, patched);
+                assert_memory_equal(patched, plain, sizeof plain);
+                h = (fm_hook){(fm_site)s, l, 3, 20, NULL, states + 3 * HIDDEN};
+                run(p.m[0], ids, TOKENS, &h, 1, patched);
+                assert_memory_equal(patched, plain, sizeof plain);
+            }
+        close_pair(&p);
+        fm_engine_free(e);
+    }
+}
+
+/* Where parent and child share norm and head, the last layer's stream is all that the logits are
+ * made of. */
+static void all_tokens_of_the_last_layer_give_the_other_model(void **state)
+{
+    fm_engine *e = ik_engine(2, 64);
+    (void)state;
+    pair p;
+    open_pair(&p, e, "olmo2");
+    fm_tree *tree = NULL;
+    ik_mem both = {.behind_count = 2,
+                   .behind = {fm_source_provider(p.src[0]), fm_source_provider(p.src[1])}};
+    static const char *const shared[] = {"tensors/model/norm.weight", "tensors/lm_head.weight"};
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(p.src[0])));
+    for (size_t i = 0; i < FM_ARRAY_LEN(shared); i++) {
+        const fm_entry *entry = fm_tree_find(fm_source_tree(p.src[1]), shared[i]);
+        assert_non_null(entry);
+        tk_ok(fm_tree_put_entry(tree, entry));
+    }
+    fm_model *mixed = NULL;
+    fm_provider provider = ik_provider(&both);
+    tk_ok(fm_model_load(&mixed, e, tree, &provider, "mixed"));
+    static float want[TOKENS * VOCAB], got[TOKENS * VOCAB], states[TOKENS * HIDDEN];
+    int32_t ids[TOKENS];
+    for (int k = 0; k < TOKENS; k++)
+        ids[k] = 3 + k * 11 % 43;
+    uint32_t last = fm_model_arch(mixed)->layers;
+    fm_hook h = {FM_SITE_RESIDUAL, last, 0, TOKENS, states, NULL};
+    run(p.m[1], ids, TOKENS, &h, 1, want);
+    run(mixed, ids, TOKENS, NULL, 0, got);
+    assert_memory_not_equal(got, want, sizeof want);
+    h = (fm_hook){FM_SITE_RESIDUAL, last, 0, TOKENS, NULL, states};
+    run(mixed, ids, TOKENS, &h, 1, got);
+    assert_memory_equal(got, want, sizeof want);
+    fm_model_close(mixed);
+    fm_tree_free(tree);
+    close_pair(&p);
+    fm_engine_free(e);
+}
+
+/* A patched sequence and a plain one in one step, over more than a page; then the same text again,
+ * which the prefix cache answers: nothing of the patched one is in it. */
+static void neighbours_and_cache_are_left_alone(void **state)
+{
+    enum { N = 60 };
+    static float junk[N * HIDDEN], want[N], lp[N];
+    int32_t ids[N];
+    fm_row row[2 * N];
+    fm_seq *s[2];
+    pair p;
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        fm_engine *e = ik_engine(2, 2 * N);
+        open_pair(&p, e, "olmo2");
+        for (int k = 0; k < N; k++)
+            ids[k] = 3 + k * 13 % 41;
+        if (round == 0) { /* never patched */
+            tk_ok(fm_score(p.m[0], ids, N, want, NULL, 0));
+        } else {
+            fm_hook h = {FM_SITE_RESIDUAL, 1, 0, N, NULL, junk};
+            for (int i = 0; i < 2; i++)
+                tk_ok(fm_seq_open(&s[i], p.m[0]));
+            tk_ok(fm_seq_hooks(s[0], &h, 1));
+            for (int i = 0; i < 2 * N; i++)
+                row[i] = (fm_row){s[i / N], ids[i % N], i + 1 == N || i + 1 == 2 * N};
+            tk_ok(fm_engine_step(e, row, 2 * N));
+            assert_memory_not_equal(fm_engine_logits(e, N - 1), fm_engine_logits(e, 2 * N - 1),
+                                    VOCAB * sizeof(float));
+            tk_fails(fm_seq_hooks(s[1], &h, 1), FM_EINVAL, "open a new one");
+            for (int i = 0; i < 2; i++)
+                fm_seq_close(s[i]);
+            tk_ok(fm_score(p.m[0], ids, N, lp, NULL, 0));
+            assert_memory_equal(lp, want, sizeof want);
+            assert_true(fm_engine_stats_of(e).prefix_queries > 0);
+        }
+        close_pair(&p);
+        fm_engine_free(e);
+    }
+}
+
+static void what_cannot_be_traced_is_refused(void **state)
+{
+    fm_engine *e = ik_engine(1, 64);
+    fm_trace t;
+    pair p, q;
+    (void)state;
+    open_pair(&p, e, "olmo2");
+    open_pair(&q, e, "qwen3_moe");
+    fm_trace_ask ask = ask_of(&p, 0, 1);
+    ask.from = q.m[1];
+    tk_fails(fm_trace_grid(&t, &ask), FM_EUNSUPPORTED, "2 layers of 32 against 3 of 32");
+    ask = ask_of(&p, 0, 1);
+    ask.right_len = 9;
+    tk_fails(fm_trace_grid(&t, &ask), FM_EINVAL, "do not part");
+    fm_seq *s = NULL;
+    fm_hook h = {FM_SITE_MLP, 2, 0, 1, NULL, NULL};
+    tk_ok(fm_seq_open(&s, p.m[0]));
+    tk_fails(fm_seq_hooks(s, &h, 1), FM_EINVAL, "the model has 2 layers");
+    fm_seq_close(s);
+    close_pair(&q);
+    close_pair(&p);
+    fm_engine_free(e);
+}
+
+/* The coarse grid is one of the fine grid's questions: one column is all common tokens together. */
+static void a_bound_on_rows_makes_the_grid_coarser(void **state)
+{
+    fm_engine *e = ik_engine(1, 64);
+    fm_trace t;
+    pair p;
+    (void)state;
+    open_pair(&p, e, "olmo2");
+    fm_trace_ask ask = ask_of(&p, 0, 0);
+    tk_ok(fm_trace_grid(&t, &ask));
+    uint64_t whole = t.run_rows;
+    fm_trace_release(&t);
+    ask.rows_max = whole / 3;
+    tk_ok(fm_trace_grid(&t, &ask));
+    assert_true(t.run_rows <= ask.rows_max + 2 * TOKENS && t.columns < t.common);
+    assert_int_equal(t.begin[t.columns], t.common);
+    for (unsigned s = 0; s < FM_SITES; s++) {
+        assert_int_equal(t.layer[s][t.rows[s] - 1], 2 - (s > 0));
+        for (uint32_t i = 0; i < t.rows[s] * t.columns; i++)
+            assert_true(t.effect[s][i] == t.margin); /* its own states: not a bit */
+    }
+    fm_trace_release(&t);
+    close_pair(&p);
+    fm_engine_free(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grids_are_those_of_pytorch_hooks),
+        cmocka_unit_test(a_models_own_states_change_no_bit),
+        cmocka_unit_test(all_tokens_of_the_last_layer_give_the_other_model),
+        cmocka_unit_test(neighbours_and_cache_are_left_alone),
+        cmocka_unit_test(what_cannot_be_traced_is_refused),
+        cmocka_unit_test(a_bound_on_rows_makes_the_grid_coarser),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
