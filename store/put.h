@@ -30,7 +30,7 @@ typedef struct fmi_put {
     fmi_chain basis; /* a draft of the record: what its leaves are coded against, where has_basis */
     bool has_basis;
     const fmi_guess *made; /* NULL: what it is made of is searched for; until fmi_put_add returns */
-    bool hashed; /* leaf[] is known from the start; else it fills as leaves are read */
+    bool hashed;           /* leaf[] is known from the start; else it fills as leaves are read */
     fm_digest *leaf;
     fmi_leaf_row *rows;
     uint32_t coded; /* leaves whose coded bytes are in the payload */
