@@ -256,7 +256,7 @@ def damage_b(fam):
             raise Failed("damage: " + r.stderr)
         hurt = verdicts(name, "facts")
         broken = [c for c in hurt if hurt[c] == "fail" and whole[c] == "pass"]
-        if broken:
+        if len(broken) >= 3:  # of the first that show, the next step mends most
             break
         fm("branch", "-d", name)
     else:
