@@ -47,11 +47,49 @@ static fm_status name_node(void *ctx, const char *ref, const fm_oid *oid)
     return FM_OK;
 }
 
+/* A step that touched nothing of what a model is made of (a suite added, a note) can hardly have broken
+ * a case. */
+#define WEIGHT_OF_NOTHING 0.02
+
+static fm_status count_bytes(void *ctx, const fm_change *ch)
+{
+    double *bytes = ctx;
+    const fm_entry *e = ch->b ? ch->b : ch->a;
+    if (e->kind == FM_ENTRY_TENSOR || strncmp(e->path, "tokenizer/", 10) == 0 ||
+        strncmp(e->path, "adapters/", 9) == 0 || strcmp(e->path, "model.json") == 0)
+        *bytes += (double)e->bytes;
+    return FM_OK;
+}
+
+static fm_status weigh_nodes(blame *b)
+{
+    fm_status rc = FM_OK;
+    b->changed_bytes = fm_calloc(b->count, sizeof *b->changed_bytes);
+    b->tree = fm_calloc(b->count, sizeof *b->tree);
+    if (!b->changed_bytes || !b->tree)
+        return FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
+        const fm_tree *own = NULL, *before = NULL;
+        b->node[i].weight = 1;
+        if (!b->node[i].parent_count)
+            continue;
+        rc = blame_node_tree(b, i, &own);
+        if (rc == FM_OK)
+            rc = blame_node_tree(b, b->node[i].parent[0], &before);
+        if (rc == FM_OK)
+            rc = fm_diff_trees(before, own, count_bytes, &b->changed_bytes[i]);
+        if (rc == FM_OK && b->changed_bytes[i] == 0 && b->node[i].parent_count == 1)
+            b->node[i].weight = WEIGHT_OF_NOTHING;
+    }
+    return rc;
+}
+
 static fm_status link_nodes(blame *b, const fm_map *index)
 {
     b->node = fm_calloc(b->count, sizeof *b->node);
     b->output = fm_calloc(b->count, sizeof *b->output);
-    if (!b->node || !b->output)
+    b->text = fm_calloc(b->count, sizeof *b->text);
+    if (!b->node || !b->output || !b->text)
         return FM_ENOMEM;
     for (size_t i = 0; i < b->count; i++) {
         const fm_version *v = &b->version[i];
@@ -68,34 +106,48 @@ static fm_status link_nodes(blame *b, const fm_map *index)
     return FM_OK;
 }
 
-static fm_status eval_node(void *ctx, size_t node, fm_verdict *verdict)
+/* A round of versions, each model loaded once however often it is asked. */
+static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_blame_reply *out)
 {
     blame *b = ctx;
-    fm_tree *tree = NULL;
-    fm_case_result r;
-    fm_suite_run run = {0};
-    out_progress("history: %s", cli_short_oid(&b->version[node].oid));
-    fm_status rc = fm_version_tree(b->c->repo, &tree, &b->version[node].oid);
-    if (rc == FM_OK)
-        rc = blame_run_case(b, tree, cli_short_oid(&b->version[node].oid), &r, &run);
-    if (rc == FM_OK) {
-        *verdict = r.verdict;
-        fm_free(b->output[node]);
-        b->output[node] = r.output ? fm_strdup(r.output) : NULL;
-        fm_suite_run_release(&run);
-    } else if (rc == FM_EUNSUPPORTED) {
-        *verdict = FM_ERROR_CASE;
-        b->output[node] = fm_strdup(fm_error_text());
-        fm_error_clear();
-        rc = FM_OK;
+    blame_question *q = fm_calloc(n, sizeof *q);
+    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fm_status rc = q && heard ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        q[i] =
+            (blame_question){.what = b->names[ask[i].node][0] ? b->names[ask[i].node] : "history",
+                             .id = ask[i].node,
+                             .repeat = ask[i].repeat};
+        rc = blame_node_tree(b, ask[i].node, &q[i].tree);
     }
-    fm_tree_free(tree);
+    if (rc == FM_OK)
+        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, n, heard);
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        size_t node = ask[i].node;
+        out[i] = (fm_blame_reply){heard[i].verdict, heard[i].answer, heard[i].score};
+        if (!b->output[node] || heard[i].verdict == FM_FAIL) {
+            fm_free(b->output[node]);
+            fm_free(b->text[node]);
+            b->output[node] = heard[i].output;
+            b->text[node] = heard[i].text;
+            heard[i].output = heard[i].text = NULL;
+        }
+    }
+    if (rc == FM_OK)
+        blame_heard_release(heard, n);
+    fm_free(q);
+    fm_free(heard);
     return rc;
 }
 
 fm_status blame_history(blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
+    const fm_blame_oracle oracle = {.ctx = b, .ask = ask_versions};
+    const fm_blame_opts opts = {.flip_rate = blame_flip_rate(b),
+                                .confidence = b->how.confidence,
+                                .max_runs = b->how.history_runs,
+                                .all_versions = b->how.all_versions};
     fm_status rc = fm_map_new(&k.index);
     if (rc == FM_OK)
         rc = fm_log_walk(b->c->repo, start, 1, collect_version, &k);
@@ -106,8 +158,9 @@ fm_status blame_history(blame *b, const fm_oid *start)
     if (rc == FM_OK)
         rc = link_nodes(b, k.index);
     if (rc == FM_OK)
-        rc = fm_blame_find(&b->history, b->node, b->count, eval_node, b);
-    out_progress_end();
+        rc = weigh_nodes(b);
+    if (rc == FM_OK)
+        rc = fm_blame_search(&b->history, b->node, b->count, &oracle, &opts);
     fm_map_free(k.index);
     return rc;
 }

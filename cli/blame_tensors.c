@@ -1,9 +1,12 @@
 /* blame_tensors.c - which tensors: mixtures of the guilty step's parent and child, run for real. */
 #include "cli/blame.h"
 
+#include <math.h>
+
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/hash.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
@@ -39,14 +42,17 @@ static void unit_name(char out[BLAME_UNIT_NAME], const fm_entry *e)
     }
 }
 
-/* Units of one layer form a group; what is outside the layers is a group by itself. */
-static void group_key(char *out, size_t bytes, const char *unit)
+/* Units of one layer form a group, and within it those of one part ("layers.3.mlp") a block; what is
+ * outside the layers is a group and a block by itself. */
+static void group_key(char *out, size_t bytes, const char *unit, bool block)
 {
-    const char *layers = strstr(unit, "layers.");
-    if (layers)
-        snprintf(out, bytes, "layers.%ld", strtol(layers + 7, NULL, 10));
-    else
+    const char *layers = strstr(unit, "layers."), *dot = layers ? strchr(layers + 7, '.') : NULL;
+    if (!layers)
         snprintf(out, bytes, "%s", unit);
+    else if (block && dot)
+        snprintf(out, bytes, "%.*s", (int)(dot + 1 + strcspn(dot + 1, ".") - layers), layers);
+    else
+        snprintf(out, bytes, "layers.%ld", strtol(layers + 7, NULL, 10));
 }
 
 static fm_status number_of(fm_map *map, const char *key, size_t *next, size_t *out)
@@ -62,16 +68,17 @@ static fm_status number_of(fm_map *map, const char *key, size_t *next, size_t *o
 
 static fm_status build_units(blame *b)
 {
-    fm_map *by_name = NULL, *by_group = NULL;
+    fm_map *by_name = NULL, *by_group = NULL, *by_block = NULL;
     fm_status rc = fm_map_new(&by_name);
     if (rc == FM_OK)
         rc = fm_map_new(&by_group);
+    if (rc == FM_OK)
+        rc = fm_map_new(&by_block);
     for (size_t i = 0; rc == FM_OK && i < b->change_count; i++) {
         const fm_change *ch = &b->change[i];
         char name[BLAME_UNIT_NAME], group[BLAME_UNIT_NAME];
         size_t before = b->unit_count, u = 0;
         unit_name(name, ch->b ? ch->b : ch->a);
-        group_key(group, sizeof group, name);
         rc = fm_grow(&b->unit, &b->unit_cap, b->unit_count + 1, sizeof *b->unit);
         if (rc == FM_OK)
             rc = number_of(by_name, name, &b->unit_count, &u);
@@ -81,7 +88,11 @@ static fm_status build_units(blame *b)
         if (b->unit_count > before) {
             memset(unit, 0, sizeof *unit);
             memcpy(unit->name, name, sizeof name);
+            group_key(group, sizeof group, name, false);
             rc = number_of(by_group, group, &b->group_count, &unit->group);
+            group_key(group, sizeof group, name, true);
+            if (rc == FM_OK)
+                rc = number_of(by_block, group, &b->block_count, &unit->block);
         }
         if (rc == FM_OK)
             rc = fm_grow(&unit->change, &unit->cap, unit->count + 1, sizeof *unit->change);
@@ -90,6 +101,7 @@ static fm_status build_units(blame *b)
     }
     fm_map_free(by_name);
     fm_map_free(by_group);
+    fm_map_free(by_block);
     return rc;
 }
 
@@ -127,49 +139,108 @@ static fm_status make_mixture(const blame *b, const bool *take, fm_tree **out)
     return rc == FM_OK ? drop_empty_adapters(*out) : rc;
 }
 
-static fm_status run_mixture(blame *b, const bool *take, fm_verdict *verdict)
+/* Names a mixture for `noise`. */
+static fm_status mixture_id(const blame *b, const bool *take, uint64_t *out)
 {
-    fm_tree *tree = NULL;
-    fm_case_result r;
-    fm_suite_run run = {0};
-    size_t taken = 0;
-    for (size_t u = 0; u < b->unit_count; u++)
-        taken += take[u];
-    out_progress("tensors: running a mixture with %zu of %zu units of the child", taken,
-                 b->unit_count);
-    fm_status rc = make_mixture(b, take, &tree);
+    fm_digest d;
+    fm_status rc = fm_sha256(&d, take, b->unit_count * sizeof *take);
     if (rc == FM_OK)
-        rc = blame_run_case(b, tree, "mixture", &r, &run);
-    if (rc == FM_OK) {
-        *verdict = r.verdict;
-        fm_suite_run_release(&run);
+        memcpy(out, d.b, sizeof *out);
+    return rc;
+}
+
+/* take: [n][unit_count]. */
+static fm_status run_mixtures(blame *b, const bool *take, const uint32_t *repeat, size_t n,
+                              blame_heard *heard)
+{
+    fm_tree **tree = fm_calloc(n, sizeof *tree);
+    blame_question *q = fm_calloc(n, sizeof *q);
+    fm_status rc = tree && q ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        const bool *row = take + i * b->unit_count;
+        q[i] = (blame_question){.what = "a mixture of parent and child", .repeat = repeat[i]};
+        rc = mixture_id(b, row, &q[i].id);
+        if (rc == FM_OK)
+            rc = make_mixture(b, row, &tree[i]);
+        q[i].tree = tree[i];
     }
-    fm_tree_free(tree);
+    if (rc == FM_OK)
+        rc = blame_ask(b, b->suite, fm_suite_case_name(b->suite, b->case_index), q, n, heard);
+    for (size_t i = 0; tree && i < n; i++)
+        fm_tree_free(tree[i]);
+    fm_free(tree);
+    fm_free(q);
     return rc;
 }
 
-/* A mixture that cannot be asked proves nothing, in either direction. */
-static fm_status mixture_fails(void *ctx, const bool *take, bool *fails)
+/* set_back: take says what goes back to the parent, and what is looked for is a child that passes. */
+static fm_status ask_mixtures(blame *b, const fm_mixture *mix, size_t n, bool set_back,
+                              fm_mixture_reply *out)
 {
-    fm_verdict v = FM_ERROR_CASE;
-    fm_status rc = run_mixture(ctx, take, &v);
-    *fails = v == FM_FAIL;
+    size_t units = b->unit_count;
+    bool *take = fm_calloc(n * units, sizeof *take);
+    uint32_t *repeat = fm_calloc(n, sizeof *repeat);
+    blame_heard *heard = fm_calloc(n, sizeof *heard);
+    fm_status rc = take && repeat && heard ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        repeat[i] = mix[i].repeat;
+        for (size_t u = 0; u < units; u++)
+            take[i * units + u] = mix[i].take[u] != set_back;
+    }
+    if (rc == FM_OK)
+        rc = run_mixtures(b, take, repeat, n, heard);
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        /* A mixture that cannot be asked proves nothing, in either direction. */
+        out[i] = (fm_mixture_reply){
+            .fails = heard[i].verdict == (set_back ? FM_PASS : FM_FAIL),
+            .unasked = heard[i].verdict == FM_ERROR_CASE,
+            .score = set_back ? -heard[i].score : heard[i].score,
+        };
+    }
+    if (rc == FM_OK)
+        blame_heard_release(heard, n);
+    fm_free(take);
+    fm_free(repeat);
+    fm_free(heard);
     return rc;
 }
 
-/* The other way round: does the child pass once the taken units are set back to the parent? */
-static fm_status reset_repairs(void *ctx, const bool *take, bool *repairs)
+static fm_status mixtures_fail(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
 {
-    blame *b = ctx;
-    fm_verdict v = FM_ERROR_CASE;
-    for (size_t u = 0; u < b->unit_count; u++)
-        b->keep[u] = !take[u];
-    fm_status rc = run_mixture(b, b->keep, &v);
-    *repairs = v == FM_PASS;
+    return ask_mixtures(ctx, mix, n, false, out);
+}
+
+static fm_status resets_repair(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
+{
+    return ask_mixtures(ctx, mix, n, true, out);
+}
+
+/* Both sets: what breaks the parent, what repairs the child. */
+static fm_status search_units(blame *b)
+{
+    size_t n = b->unit_count;
+    size_t *layer = fm_calloc(n, sizeof *layer), *block = fm_calloc(n, sizeof *block);
+    double *weight = fm_calloc(n, sizeof *weight);
+    fm_status rc = layer && block && weight ? FM_OK : FM_ENOMEM;
+    for (size_t u = 0; rc == FM_OK && u < n; u++) {
+        layer[u] = b->unit[u].group;
+        block[u] = b->unit[u].block;
+    }
+    const fm_blame_units units = {.count = n, .levels = 2, .group_of = {layer, block}};
+    const fm_minimal_opts opts = {.flip_rate = b->history.flip_rate,
+                                  .confidence = b->how.confidence,
+                                  .max_runs = b->how.max_runs};
+    if (rc == FM_OK)
+        rc = fm_blame_minimal(&b->minimal, &units, mixtures_fail, b, &opts);
+    if (rc == FM_OK)
+        rc = fm_blame_minimal(&b->repair, &units, resets_repair, b, &opts);
+    fm_free(layer);
+    fm_free(block);
+    fm_free(weight);
     return rc;
 }
 
-fm_status blame_tensors(blame *b, uint32_t max_runs)
+fm_status blame_tensors(blame *b)
 {
     fm_model *keep[2] = {NULL, NULL};
     fm_status rc = blame_open_culprit(b);
@@ -179,27 +250,14 @@ fm_status blame_tensors(blame *b, uint32_t max_runs)
         rc = build_units(b);
     if (rc < 0 || b->unit_count == 0)
         return rc;
-    size_t *group_of = fm_calloc(b->unit_count, sizeof *group_of);
-    b->keep = fm_calloc(b->unit_count, sizeof *b->keep);
-    if (!group_of || !b->keep) {
-        fm_free(group_of);
-        return FM_ENOMEM;
-    }
-    for (size_t u = 0; u < b->unit_count; u++)
-        group_of[u] = b->unit[u].group;
     /* Both ends stay resident, so that a mixture loads no weight at all. */
     rc = cli_load_model(b->c, b->parent, "parent", &keep[0]);
     if (rc == FM_OK)
         rc = cli_load_model(b->c, b->child, "child", &keep[1]);
     if (rc == FM_OK)
-        rc = fm_blame_units(&b->minimal, b->unit_count, group_of, b->group_count, mixture_fails, b,
-                            max_runs);
-    if (rc == FM_OK)
-        rc = fm_blame_units(&b->repair, b->unit_count, group_of, b->group_count, reset_repairs, b,
-                            max_runs);
+        rc = search_units(b);
     out_progress_end();
     fm_model_close(keep[0]);
     fm_model_close(keep[1]);
-    fm_free(group_of);
     return rc;
 }

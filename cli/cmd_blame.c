@@ -1,5 +1,6 @@
 /* cmd_blame.c - fmstore blame: a readable account of where a failure came from, with the evidence.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/blame.h"
@@ -7,13 +8,12 @@
 #include "store/base/mem.h"
 
 typedef struct blame_opts {
-    const char *rev, *case_spec, *prompt, *expect;
-    bool tensors, data, raw, json;
+    const char *rev, *case_spec, *prompt, *expect, *flip_rate, *confidence;
+    bool tensors, data, raw, json, all_versions, ranks, shapley;
     uint64_t max_runs, top;
 } blame_opts;
 
 static const char *const verdict_word[] = {"pass", "FAIL", "error"};
-static const char *const class_word[] = {"passes", "inherited", "introduced", "reintroduced"};
 
 /* "SUITE/CASE" among the version's suites; the suite stays owned by the set. */
 static fm_status find_case(const suite_set *set, const char *spec, const fm_suite **suite,
@@ -44,8 +44,8 @@ static void print_history(const blame *b)
     printf("\nhistory\n");
     for (size_t i = b->count; i-- > 0;) {
         fm_verdict v = b->history.at[i];
-        out_cell(t, "%s%s%s", out_c(v == FM_PASS ? OUT_GREEN : OUT_RED), verdict_word[v],
-                 out_c(OUT_PLAIN));
+        out_cell(t, "%s%s%s%s", out_c(v == FM_PASS ? OUT_GREEN : OUT_RED), verdict_word[v],
+                 out_c(OUT_PLAIN), b->history.asks[i] ? "" : "?");
         out_cell(t, "%s", b->names[i][0] ? b->names[i] : "-");
         out_cell(t, "%s", cli_short_oid(&b->version[i].oid));
         out_cell(t, "%s", b->version[i].kind);
@@ -78,10 +78,25 @@ static void print_verdict(const blame *b)
     case FM_BLAME_REINTRODUCED:
         printf("fixed, then broken again by %s", who);
         break;
+    case FM_BLAME_EXPOSED:
+        printf("exposed by %s: its parents pass, but the fault is older", who);
+        break;
+    case FM_BLAME_INTERACTION:
+        printf("interaction: %s fails, though what it is made of passes", who);
+        break;
+    case FM_BLAME_FLAKY:
+        printf("flaky: repeats disagree from %s on", who);
+        break;
+    case FM_BLAME_CANNOT_TELL:
+        printf("cannot tell; likeliest is %s by %s", fm_blame_class_word(b->history.likely), who);
+        break;
     }
+    printf(" (%.0f %%, %u asks)", 100 * b->history.posterior, b->history.runs);
     printf("%s\n         %s\n", out_c(OUT_PLAIN), v->subject);
     if (b->history.uncertain)
         printf("         a version in between cannot be run here; it may have begun there\n");
+    if (b->history.note[0])
+        printf("         %s\n", b->history.note);
 }
 
 /* One line a layer: what is left of the name after "model.layers.N.". */
@@ -161,6 +176,9 @@ static fm_json *history_json(const blame *b)
         out_set(&rc, o, "names", fm_json_new_str(b->names[i]));
         out_set(&rc, o, "outcome", fm_json_new_str(verdict_word[b->history.at[i]]));
         out_set(&rc, o, "output", fm_json_new_str(b->output[i]));
+        out_set(&rc, o, "asks", fm_json_new_int(b->history.asks[i]));
+        out_set(&rc, o, "fails", fm_json_new_real(b->history.fails[i]));
+        out_set(&rc, o, "share", fm_json_new_real(b->history.share[i]));
         out_push(&rc, array, o);
     }
     return array;
@@ -218,9 +236,15 @@ static fm_status print_json(const blame *b, bool tensors, bool data)
     fm_oid_hex(&b->version[b->history.culprit].oid, hex);
     out_set(&rc, o, "suite", fm_json_new_str(fm_suite_name(b->suite)));
     out_set(&rc, o, "case", fm_json_new_str(fm_suite_case_name(b->suite, b->case_index)));
-    out_set(&rc, o, "verdict", fm_json_new_str(class_word[b->history.verdict]));
+    out_set(&rc, o, "verdict", fm_json_new_str(fm_blame_class_word(b->history.verdict)));
     out_set(&rc, o, "culprit", fm_json_new_str(hex));
     out_set(&rc, o, "uncertain", fm_json_new_bool(b->history.uncertain));
+    out_set(&rc, o, "likely", fm_json_new_str(fm_blame_class_word(b->history.likely)));
+    out_set(&rc, o, "posterior", fm_json_new_real(b->history.posterior));
+    out_set(&rc, o, "flip_rate", fm_json_new_real(b->history.flip_rate));
+    out_set(&rc, o, "runs", fm_json_new_int(b->history.runs));
+    out_set(&rc, o, "rounds", fm_json_new_int(b->history.rounds));
+    out_set(&rc, o, "note", fm_json_new_str(b->history.note));
     out_set(&rc, o, "history", history_json(b));
     if (tensors)
         out_set(&rc, o, "tensors", tensors_json(b));
@@ -236,8 +260,7 @@ static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
 {
     bool all = !o->tensors && !o->data; /* neither asked for: both */
     fm_status rc = blame_history(b, start);
-    bool step = rc == FM_OK && (b->history.verdict == FM_BLAME_INTRODUCED ||
-                                b->history.verdict == FM_BLAME_REINTRODUCED);
+    bool step = rc == FM_OK && blame_has_step(b);
     bool tensors = step && (all || o->tensors), data = step && (all || o->data);
     if (rc == FM_OK && !o->json) {
         printf("case     %s/%s on %s\n", fm_suite_name(b->suite),
@@ -246,7 +269,7 @@ static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
         print_verdict(b);
     }
     if (tensors)
-        rc = blame_tensors(b, (uint32_t)o->max_runs);
+        rc = blame_tensors(b);
     if (rc == FM_OK && tensors && !o->json)
         print_tensors(b);
     if (rc == FM_OK && data)
@@ -260,8 +283,24 @@ static fm_status investigate(blame *b, const blame_opts *o, const fm_oid *start)
     return rc;
 }
 
-static int check_opts(cli *c, const blame_opts *o)
+/* A number from 0 to below `end`, 0 where the option was not given. */
+static bool parse_share(const char *text, double end, double *out)
 {
+    char *rest = NULL;
+    *out = text ? strtod(text, &rest) : 0;
+    return !text || (rest != text && *rest == 0 && *out >= 0 && *out < end);
+}
+
+static int check_opts(cli *c, const blame_opts *o, blame_how *how)
+{
+    if (!parse_share(o->flip_rate, 0.451, &how->flip_rate))
+        return cli_usage_error(c, "--flip-rate wants 0 to 0.45, got '%s'", o->flip_rate);
+    if (!parse_share(o->confidence, 1, &how->confidence))
+        return cli_usage_error(c, "--confidence wants 0 to below 1, got '%s'", o->confidence);
+    how->all_versions = o->all_versions;
+    how->ranks = o->ranks;
+    how->shapley = o->shapley;
+    how->max_runs = (uint32_t)FM_MIN(o->max_runs, (uint64_t)UINT32_MAX);
     if (!o->case_spec == !o->prompt)
         return cli_usage_error(c, "want --case SUITE/CASE, or --prompt P with --expect E");
     if (!o->prompt != !o->expect)
@@ -284,21 +323,30 @@ int cmd_blame(cli *c, int argc, char **argv)
         {0, "tensors", OPT_FLAG, NULL, "only look for the tensors (default: tensors and data)",
          &o.tensors},
         {0, "data", OPT_FLAG, NULL, "only rank the training examples", &o.data},
+        {0, "flip-rate", OPT_STR, "P",
+         "how often one run says the opposite of what is true (default: 0, or measured where the "
+         "case samples)",
+         &o.flip_rate},
+        {0, "confidence", OPT_STR, "P", "wanted of the verdict (0.95)", &o.confidence},
+        {0, "all-versions", OPT_FLAG, NULL, "ask every version, not only those that decide",
+         &o.all_versions},
+        {0, "ranks", OPT_FLAG, NULL, "go on to the rank-one parts of the adapters found", &o.ranks},
+        {0, "shapley", OPT_FLAG, NULL, "what each unit found is worth, with intervals", &o.shapley},
         {0, "max-runs", OPT_UINT, "N", "mixtures to run at most in each search (400)", &o.max_runs},
         {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
+    blame b = {.c = c};
     int code = cli_parse(c, argc, argv, table, &o.rev, 1, 1, &n);
     if (code == CLI_GO_ON)
-        code = check_opts(c, &o);
+        code = check_opts(c, &o, &b.how);
     if (code != CLI_GO_ON)
         return code;
     fm_oid oid;
     fm_tree *tree = NULL;
     suite_set set = {0};
     fm_suite *made = NULL;
-    blame b = {.c = c};
     fm_status rc = cli_lease(c, false, "blame");
     if (rc == FM_OK)
         rc = cli_resolve(c, o.rev, &oid, &tree);

@@ -13,7 +13,18 @@ static fm_json *digest_json(fm_digest d)
     return fm_json_new_str(hex);
 }
 
-fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m)
+bool fmi_case_samples(const fmi_case *c)
+{
+    return c->scoring == FMI_SCORE_TEXT && c->sampling.temperature > 0;
+}
+
+bool fm_suite_case_samples(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return fmi_case_samples(&s->cases[i]);
+}
+
+static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint64_t seed_shift)
 {
     const fm_engine *e = fm_model_engine(m);
     fm_digest key;
@@ -24,7 +35,7 @@ fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_mode
     if (rc == FM_OK)
         rc = fm_json_set(o, "runner", fm_json_new_int(FM_RUNNER_VERSION));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "case", digest_json(s->cases[i].digest));
+        rc = fm_json_set(o, "case", digest_json(c->digest));
     if (rc == FM_OK)
         rc = fm_json_set(o, "model", digest_json(fm_model_digest(m)));
     if (rc == FM_OK)
@@ -33,6 +44,8 @@ fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_mode
         rc = fm_json_set(o, "mode", fm_json_new_str(fm_engine_mode(e)));
     if (rc == FM_OK)
         rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
+    if (rc == FM_OK && seed_shift && fmi_case_samples(c))
+        rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
     if (rc == FM_OK)
         rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
     if (rc == FM_OK)
@@ -42,6 +55,18 @@ fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_mode
     fm_json_free(o);
     fm_buf_release(&text);
     return rc;
+}
+
+fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m)
+{
+    fm_assert(i < s->count);
+    return key_of(out, &s->cases[i], m, 0);
+}
+
+fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i)
+{
+    fm_assert(i < ask->suite->count);
+    return key_of(out, &ask->suite->cases[i], ask->model, ask->seed_shift);
 }
 
 static const char *const verdicts[] = {"pass", "fail", "error"};

@@ -99,7 +99,9 @@ bool fmi_text_equal(fm_span a, fm_span b, bool ignore_case);
 /* The beginning of a text for people: at most max bytes, no code point cut. */
 fm_span fmi_clip(fm_span s, size_t max);
 
-/* cache.c: one case's result as JSON and back; key in testing.h. */
+/* cache.c: does the answer depend on a seed? */
+bool fmi_case_samples(const fmi_case *c);
+/* One case's result as JSON and back; key in testing.h. */
 fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r);
 fm_status fmi_result_decode(fm_case_result *out, fm_span text);
 

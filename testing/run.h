@@ -20,6 +20,7 @@ typedef struct fmi_job {
     fm_case_result *result;
     fmi_work *work; /* [count], within the run's array */
     size_t count;
+    uint64_t seed_shift;
     bool broken; /* an error was recorded already */
     char key[65];
 } fmi_job;

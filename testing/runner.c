@@ -79,13 +79,16 @@ static fm_status run_generations(runner *r)
         for (size_t k = 0; k < j->count && !j->broken && j->c->scoring == FMI_SCORE_TEXT; k++) {
             fmi_work *w = &j->work[k];
             to[n] = w;
-            req[n++] = (fm_gen_request){.model = j->model,
-                                        .prompt = w->ids.id,
-                                        .prompt_len = w->ids.count,
-                                        .max_new = j->c->max_tokens,
-                                        .sampling = j->c->sampling,
-                                        .stop = j->c->stop,
-                                        .stop_count = j->c->stop_count};
+            req[n] = (fm_gen_request){.model = j->model,
+                                      .prompt = w->ids.id,
+                                      .prompt_len = w->ids.count,
+                                      .max_new = j->c->max_tokens,
+                                      .sampling = j->c->sampling,
+                                      .stop = j->c->stop,
+                                      .stop_count = j->c->stop_count};
+            if (fmi_case_samples(j->c))
+                req[n].sampling.seed += j->seed_shift;
+            n++;
         }
     }
     if (rc == FM_OK)
@@ -159,14 +162,15 @@ static fm_status run_jobs(runner *r, const fm_result_cache *cache)
 }
 
 /* A kept result fills *result; otherwise the case becomes a job. */
-static fm_status cached_or_job(runner *r, const fm_suite *s, size_t i, fm_model *m,
-                               fm_case_result *result, const fm_result_cache *cache)
+static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_case_result *result,
+                               const fm_result_cache *cache)
 {
+    const fm_suite *s = ask->suite;
     fm_buf kept;
     fmi_job *j = &r->job[r->jobs];
     result->name = s->cases[i].name;
     result->score = NAN;
-    fm_status rc = fm_result_key(j->key, s, i, m);
+    fm_status rc = fm_ask_result_key(j->key, ask, i);
     fm_buf_init(&kept, 0);
     if (rc == FM_OK && cache)
         rc = cache->get(cache->ctx, &kept, j->key);
@@ -176,7 +180,8 @@ static fm_status cached_or_job(runner *r, const fm_suite *s, size_t i, fm_model 
     if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !cache)) {
         fm_error_clear();
         j->c = &s->cases[i];
-        j->model = m;
+        j->model = ask->model;
+        j->seed_shift = ask->seed_shift;
         j->result = result;
         r->jobs++;
         rc = FM_OK;
@@ -226,7 +231,7 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
         fm_assert(fm_model_engine(ask[k].model) == r.engine);
         rc = open_run(&out[k], &ask[k], &first);
         for (size_t i = 0; rc == FM_OK && i < out[k].count; i++)
-            rc = cached_or_job(&r, ask[k].suite, first + i, ask[k].model, &out[k].result[i], cache);
+            rc = cached_or_job(&r, &ask[k], first + i, &out[k].result[i], cache);
     }
     if (rc == FM_OK && r.jobs)
         rc = run_jobs(&r, cache);
@@ -245,7 +250,7 @@ fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
 fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m, const char *case_name,
                           const fm_result_cache *cache)
 {
-    const fm_suite_ask ask = {s, m, case_name};
+    const fm_suite_ask ask = {.suite = s, .model = m, .case_name = case_name};
     return fm_suites_run(out, &ask, 1, cache);
 }
 

@@ -1,11 +1,11 @@
-/* testing.h - behavioural suites of models: parse, run, score, cache, compare; and blame's
- * searches.
+/* testing.h - behavioural suites of models: parse, run, score, cache, compare. Blame's searches are
+ * in blame.h.
  *
  * A suite is a YAML file that hangs on a version (suites/<name>.yaml in its tree) and is inherited
  * by what is derived from it. SUITES.md is the file format. A result is a function of the model,
  * tokenizer and template, cases, runner version, compute mode, kernel class and seed; their digest
  * is its key, so a result is never computed twice and never served stale.
- * Algorithms that need history or mixtures take callbacks: this folder knows no repository. */
+ * Nothing here knows a repository. */
 #ifndef FM_TESTING_TESTING_H
 #define FM_TESTING_TESTING_H
 
@@ -70,6 +70,9 @@ typedef struct fm_suite_ask {
     const fm_suite *suite;
     fm_model *model;
     const char *case_name; /* NULL: all */
+    /* Added (mod 2^64) to the seed of every case that samples (temperature > 0): repeat r of a run
+     * has shift r. Cases that do not sample are the same at any shift, and so are their keys. */
+    uint64_t seed_shift;
 } fm_suite_ask;
 FM_CHECKED fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
                                    const fm_result_cache *cache);
@@ -78,6 +81,10 @@ FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_mo
                                      const char *case_name, const fm_result_cache *cache);
 /* The key's ingredients, for people and --json; the key of one case's result. */
 FM_CHECKED fm_status fm_result_key(char out[65], const fm_suite *s, size_t i, const fm_model *m);
+/* The same for any shift of the seed (case_name is not looked at). */
+FM_CHECKED fm_status fm_ask_result_key(char out[65], const fm_suite_ask *ask, size_t i);
+/* Would another seed give another answer? Of the others one run is all there is to know. */
+bool fm_suite_case_samples(const fm_suite *s, size_t i);
 
 /* Report as JSON: {"suite","gate","passed","failed","cases":[{"name","verdict","output",...}]}
  * owned. */
@@ -93,54 +100,6 @@ typedef struct fm_comparison {
     double p_value;
 } fm_comparison;
 fm_comparison fm_suite_compare(const fm_suite_run *a, const fm_suite_run *b);
-
-/* ---- blame: where in history ---- */
-typedef struct fm_blame_node {
-    const size_t *parent; /* indices into the node array, role order */
-    size_t parent_count;
-} fm_blame_node;
-typedef fm_status (*fm_blame_eval_fn)(void *ctx, size_t node, fm_verdict *verdict);
-typedef enum fm_blame_class {
-    FM_BLAME_PASSES,      /* nothing to blame: it passes at the start node */
-    FM_BLAME_INHERITED,   /* each failing line goes back to a version without passing ancestors */
-    FM_BLAME_INTRODUCED,  /* no parent of `culprit` fails, it does; nothing older fails */
-    FM_BLAME_REINTRODUCED /* as introduced, but an older ancestor failed too: fixed, then broken; or
-                             a merge that took the failing side of a line that had been mended */
-} fm_blame_class;
-typedef struct fm_blame_history {
-    fm_blame_class verdict;
-    size_t culprit; /* INTRODUCED, REINTRODUCED: the version; INHERITED: the oldest failing one */
-    fm_verdict *at; /* [count] outcome of each node, owned (fm_free) */
-    bool uncertain; /* versions that could not be asked lie where the answer would matter: the
-                       failure may have begun in one of them instead */
-} fm_blame_history;
-/* node 0 is the version that fails; the array is closed under parents, children before parents. */
-FM_CHECKED fm_status fm_blame_find(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
-                                   fm_blame_eval_fn eval, void *ctx);
-
-/* ---- blame: which tensors ---- */
-/* A minimal set of units whose child values make the case fail, found by running mixtures: ddmin
- * (Zeller & Hildebrandt 2002) first over groups (layers), then over the units of the groups that
- * remain. take[u] true = unit u has the child's value, false = the parent's. The oracle says
- * whether the mixture still fails; it must be a function of take. Nothing is assumed of either end:
- * when the mixture without any unit fails, the set is empty (the failure is not in the units); when
- * the one with all of them passes, the set is all of them and not sufficient. With the oracle
- * turned round (take[u] = set back to the parent's value, fails = the child passes) the same search
- * finds what is enough to repair the child, whatever the number of its causes. */
-typedef fm_status (*fm_mixture_fn)(void *ctx, const bool *take, bool *fails);
-typedef struct fm_minimal_set {
-    bool *take; /* [units] the minimal failing set; owned (fm_free) */
-    size_t size;
-    bool sufficient; /* parent + set fails (checked by a run) */
-    bool necessary;  /* child - set passes (checked by a run); false with sufficient: there is
-                        another cause beside this one */
-    bool minimal;    /* the set without any one of its units passes (checked by runs); false: the
-                        runs were used up, a smaller set may do */
-    uint32_t runs;   /* mixtures evaluated (repeats are remembered); <= max(max_runs, 3) */
-} fm_minimal_set;
-FM_CHECKED fm_status fm_blame_units(fm_minimal_set *out, size_t units, const size_t *group_of,
-                                    size_t groups, fm_mixture_fn oracle, void *ctx,
-                                    uint32_t max_runs);
 
 FM_END_DECLS
 #endif

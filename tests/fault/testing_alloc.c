@@ -2,6 +2,7 @@
  * suite, never a part of it; leaks are for the address sanitizer to find. */
 #include <math.h>
 
+#include "testing/blame.h"
 #include "testing/internal.h"
 #include "tests/testkit.h"
 
@@ -58,35 +59,56 @@ static fm_status keep_result(void)
     return rc;
 }
 
-static fm_status says(void *ctx, size_t node, fm_verdict *v)
+static fm_status says(void *ctx, const fm_blame_ask *ask, size_t n, fm_blame_reply *out)
 {
     (void)ctx;
-    *v = node < 2 ? FM_FAIL : FM_PASS;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (fm_blame_reply){ask[i].node < 2 ? FM_FAIL : FM_PASS, 1, 0};
     return FM_OK;
 }
 
-static fm_status one_unit(void *ctx, const bool *take, bool *fails)
+static fm_status two_units(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_reply *out)
 {
     (void)ctx;
-    *fails = take[3] && take[6];
+    for (size_t i = 0; i < n; i++)
+        out[i] = (fm_mixture_reply){.fails = mix[i].take[3] && mix[i].take[6]};
+    return FM_OK;
+}
+
+static fm_status worth(void *ctx, const bool *take, size_t n, double *value)
+{
+    (void)ctx;
+    for (size_t i = 0; i < n; i++)
+        value[i] = take[3 * i] && take[3 * i + 2];
     return FM_OK;
 }
 
 static fm_status search(void)
 {
     static const size_t next[] = {1, 2}, group[] = {0, 0, 0, 0, 1, 1, 1, 1};
-    const fm_blame_node nodes[] = {{&next[0], 1}, {&next[1], 1}, {NULL, 0}};
+    const fm_blame_node nodes[] = {{&next[0], 1, 0}, {&next[1], 1, 0}, {NULL, 0, 0}};
+    const fm_blame_oracle oracle = {.ask = says};
+    const fm_blame_opts opts = {0};
+    const fm_blame_units units = {.count = 8, .levels = 1, .group_of = {group}};
+    const fm_minimal_opts few = {0};
+    const fm_shapley_opts exact = {0};
     fm_blame_history h;
     fm_minimal_set m = {0};
-    fm_status rc = fm_blame_find(&h, nodes, 3, says, NULL);
+    fm_shapley s = {0};
+    fm_status rc = fm_blame_search(&h, nodes, 3, &oracle, &opts);
     if (rc == FM_OK) {
         assert_int_equal(h.culprit, 1);
-        rc = fm_blame_units(&m, 8, group, 2, one_unit, NULL, 100);
+        rc = fm_blame_minimal(&m, &units, two_units, NULL, &few);
+    }
+    if (rc == FM_OK) {
+        assert_int_equal(m.size, 2);
+        rc = fm_shapley_values(&s, 3, worth, NULL, &exact);
     }
     if (rc == FM_OK)
-        assert_int_equal(m.size, 2);
+        assert_true(s.value[0] > 0.49 && s.value[0] < 0.51);
+    fm_shapley_release(&s);
     fm_free(m.take);
-    fm_free(h.at);
+    fm_blame_history_release(&h);
     return rc;
 }
 

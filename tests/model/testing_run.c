@@ -278,6 +278,38 @@ static void kept_results_are_the_same_and_run_nothing(void **state)
     free_kept(kept);
 }
 
+/* A shift is the same case with another seed; what does not sample has one key at any shift. */
+static void a_seed_shift_is_another_seed_of_what_samples(void **state)
+{
+    const world *w = *state;
+    fm_suite *s =
+        parsed("suite: s\ngenerate: {max-tokens: 12}\ncases:\n"
+               "  - {name: at-7, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
+               "seed: 7}}\n"
+               "  - {name: at-9, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
+               "seed: 9}}\n"
+               "  - {name: greedy, prompt: The, expect: {contains: x}, generate: {seed: 7}}\n");
+    const fm_suite_ask ask[] = {{.suite = s, .model = w->model},
+                                {.suite = s, .model = w->model, .seed_shift = 2}};
+    fm_suite_run run[2];
+    char plain[65], shifted[65];
+    tk_ok(fm_suites_run(run, ask, 2, NULL));
+    assert_string_equal(run[1].result[0].output, run[0].result[1].output);
+    assert_string_not_equal(run[1].result[0].output, run[0].result[0].output);
+    assert_string_equal(run[1].result[2].output, run[0].result[2].output);
+    for (size_t i = 0; i < 3; i++) {
+        tk_ok(fm_ask_result_key(plain, &ask[0], i));
+        tk_ok(fm_ask_result_key(shifted, &ask[1], i));
+        assert_int_equal(strcmp(plain, shifted) != 0, i < 2);
+        assert_int_equal(fm_suite_case_samples(s, i), i < 2);
+        tk_ok(fm_result_key(shifted, s, i, w->model));
+        assert_string_equal(plain, shifted);
+    }
+    fm_suite_run_release(&run[0]);
+    fm_suite_run_release(&run[1]);
+    fm_suite_free(s);
+}
+
 static void damaged_kept_results_are_run_again(void **state)
 {
     const world *w = *state;
@@ -427,6 +459,7 @@ int main(void)
         cmocka_unit_test(every_kind_runs),
         cmocka_unit_test(continuations_are_scored_as_part_of_the_whole_text),
         cmocka_unit_test(kept_results_are_the_same_and_run_nothing),
+        cmocka_unit_test(a_seed_shift_is_another_seed_of_what_samples),
         cmocka_unit_test(damaged_kept_results_are_run_again),
         cmocka_unit_test(keys_follow_the_case_not_its_place),
         cmocka_unit_test(keys_follow_model_and_tokenizer),
