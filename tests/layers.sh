@@ -25,7 +25,7 @@ my %may = (
 );
 # What cli may see of the other folders: the public headers and what these include.
 my $public = qr{^(?:store/(?:base/\w+|store|tensor|tree|source|merge)|lineage/lineage
-    |infer/(?:infer|arch|chat|sampler|tokenizer|prompt|serve/\w+)|train/train|testing/(?:testing|blame))\.h$}x;
+    |infer/(?:infer|arch|chat|sampler|tokenizer|prompt|serve/\w+)|train/train|testing/(?:testing|blame|stats|report))\.h$}x;
 # Foreign headers and the only files that may include them.
 my @foreign = (
     [qr{^git2(?:/|\.h)}, qr{^lineage/}],

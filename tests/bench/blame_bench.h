@@ -41,7 +41,7 @@ typedef struct bb_family {
     bb_outcome *at;    /* [count] the case */
     bb_outcome *form;  /* [count][forms] */
     bb_outcome *again; /* [count][repeats] */
-    fm_map *mixed;     /* memory of blame_mix.c: what was mixed -> bb_outcome */
+    fm_map *mixed, *stepped; /* memory of blame_mix.c: what was mixed -> bb_outcome */
     uint32_t mixtures; /* run for real */
     const char *discard; /* NULL: it counts */
 } bb_family;

@@ -7,16 +7,16 @@
 
 /* ==== memory =============================================================================== */
 
-static bool recall(const bb_family *f, const void *key, size_t len, bb_outcome *out)
+static bool recall(const fm_map *memory, const void *key, size_t len, bb_outcome *out)
 {
-    const bb_outcome *o = fm_map_get(f->mixed, key, len);
+    const bb_outcome *o = fm_map_get(memory, key, len);
     if (o)
         *out = *o;
     return o != NULL;
 }
 
-static fm_status run_and_keep(bench *b, bb_family *f, const fm_tree *tree, const void *key,
-                              size_t len, bb_outcome *out)
+static fm_status run_and_keep(bench *b, bb_family *f, fm_map *memory, const fm_tree *tree,
+                              const void *key, size_t len, bb_outcome *out)
 {
     bb_outcome *kept = fm_calloc(1, sizeof *kept);
     fm_status rc = kept ? FM_OK : FM_ENOMEM;
@@ -28,7 +28,7 @@ static fm_status run_and_keep(bench *b, bb_family *f, const fm_tree *tree, const
     }
     if (rc == FM_OK) {
         *out = *kept;
-        rc = fm_map_put(f->mixed, key, len, kept, NULL);
+        rc = fm_map_put(memory, key, len, kept, NULL);
     }
     if (rc != FM_OK)
         fm_free(kept);
@@ -165,14 +165,14 @@ fm_status bb_mix_steps(bench *b, bb_family *f, const size_t *step, size_t n, bb_
     fm_tree *tree = NULL;
     bool can = true;
     fm_status rc = FM_OK;
-    if (recall(f, step, n * sizeof *step, out))
+    if (recall(f->stepped, step, n * sizeof *step, out))
         return FM_OK;
     for (size_t i = 0; i < n; i++)
         can = can && can_add(f, step[i]);
     if (can)
         rc = make_steps(b, f, step, n, &tree);
     if (rc == FM_OK)
-        rc = run_and_keep(b, f, tree, step, n * sizeof *step, out);
+        rc = run_and_keep(b, f, f->stepped, tree, step, n * sizeof *step, out);
     fm_tree_free(tree);
     return rc;
 }
@@ -210,12 +210,24 @@ size_t bb_unit_find(const bb_units *u, const char *name)
     return SIZE_MAX;
 }
 
-/* "model.layers.3.mlp.up_proj": layer 3 and block 6 or 7; what is outside of layers is beyond them. */
-static void place_of(const char *name, size_t *layer, size_t *block)
+/* "model.layers.3.mlp.up_proj": layer 3, block 7; what is outside of layers is beyond them. */
+static size_t place_of(const char *name, bool block)
 {
     const char *at = strstr(name, "layers.");
-    *layer = at ? (size_t)strtoul(at + strlen("layers."), NULL, 10) : 64;
-    *block = 2 * *layer + (strstr(name, "mlp") != NULL);
+    const size_t layer = at ? (size_t)strtoul(at + strlen("layers."), NULL, 10) : 64;
+    return block ? 2 * layer + (strstr(name, "mlp") != NULL) : layer;
+}
+
+/* Groups as numbers below the count of units, in the order of their first unit. */
+static void number_groups(const bb_units *u, bool block, size_t *group)
+{
+    size_t next = 0;
+    for (size_t i = 0; i < u->count; i++) {
+        size_t k = 0;
+        while (k < i && place_of(u->name[k], block) != place_of(u->name[i], block))
+            k++;
+        group[i] = k < i ? group[k] : next++;
+    }
 }
 
 fm_status bb_units_open(bb_units *u, bench *b, bb_family *f)
@@ -225,8 +237,8 @@ fm_status bb_units_open(bb_units *u, bench *b, bb_family *f)
     fm_status rc = fm_diff_trees(u->parent, u->child, keep_change, u);
     u->name = fm_calloc(u->changes + 1, sizeof *u->name);
     u->unit_of = fm_calloc(u->changes + 1, sizeof *u->unit_of);
-    u->layer = fm_calloc(u->changes + 130, sizeof *u->layer); /* groups are numbers below count */
-    u->block = fm_calloc(u->changes + 130, sizeof *u->block);
+    u->layer = fm_calloc(u->changes + 1, sizeof *u->layer);
+    u->block = fm_calloc(u->changes + 1, sizeof *u->block);
     if (rc == FM_OK && (!u->name || !u->unit_of || !u->layer || !u->block))
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < u->changes; i++) {
@@ -237,8 +249,11 @@ fm_status bb_units_open(bb_units *u, bench *b, bb_family *f)
             continue;
         u->unit_of[i] = u->count;
         memcpy(u->name[u->count], name, sizeof name);
-        place_of(name, &u->layer[u->count], &u->block[u->count]);
         u->count++;
+    }
+    if (rc == FM_OK) {
+        number_groups(u, false, u->layer);
+        number_groups(u, true, u->block);
     }
     return rc;
 }
@@ -275,11 +290,11 @@ static fm_status make_mixture(const bb_units *u, const bool *take, fm_tree **out
 fm_status bb_mix_units(bb_units *u, const bool *take, bb_outcome *out)
 {
     fm_tree *tree = NULL;
-    if (recall(u->f, take, u->count * sizeof *take, out))
+    if (recall(u->f->mixed, take, u->count * sizeof *take, out))
         return FM_OK;
     fm_status rc = make_mixture(u, take, &tree);
     if (rc == FM_OK)
-        rc = run_and_keep(u->b, u->f, tree, take, u->count * sizeof *take, out);
+        rc = run_and_keep(u->b, u->f, u->f->mixed, tree, take, u->count * sizeof *take, out);
     fm_tree_free(tree);
     return rc;
 }

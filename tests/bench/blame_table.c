@@ -141,6 +141,8 @@ static fm_status ask_family(bench *b, bb_family *f)
     f->form = fm_calloc(f->count * f->forms + 1, sizeof *f->form);
     f->again = fm_calloc(f->count * f->repeats + 1, sizeof *f->again);
     fm_status rc = f->at && f->form && f->again ? fm_map_new(&f->mixed) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_map_new(&f->stepped);
     for (size_t i = 0; rc == FM_OK && i < f->count; i++)
         rc = ask_version(b, f, i);
     return rc;
@@ -329,9 +331,12 @@ static void release_family(bb_family *f)
         if (f->tree)
             fm_tree_free(f->tree[i]);
     }
-    for (size_t i = 0; f->mixed && i < fm_map_count(f->mixed); i++)
-        fm_free(fm_map_value_at(f->mixed, i));
-    fm_map_free(f->mixed);
+    fm_map *memory[2] = {f->mixed, f->stepped};
+    for (size_t k = 0; k < 2; k++) {
+        for (size_t i = 0; memory[k] && i < fm_map_count(memory[k]); i++)
+            fm_free(fm_map_value_at(memory[k], i));
+        fm_map_free(memory[k]);
+    }
     fm_free(f->version);
     fm_free(f->node);
     fm_free(f->tree);

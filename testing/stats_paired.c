@@ -1,0 +1,113 @@
+/* stats_paired.c - the same cases on two models. */
+#include "testing/stats.h"
+
+#include <math.h>
+
+#include "store/base/mem.h"
+#include "store/base/rng.h"
+
+#define SIGNS_MAX 16u /* differences whose signs are all tried */
+
+double fm_mcnemar(size_t b, size_t c)
+{
+    size_t n = b + c, k = b < c ? b : c;
+    return n ? fmin(1, 2 * fm_binom_cdf((int64_t)k, (int64_t)n, 0.5)) : 1;
+}
+
+fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, size_t both_fail,
+                                 double confidence)
+{
+    double a = (double)both_pass, b = (double)broken, c = (double)fixed, d = (double)both_fail;
+    size_t n = fixed + broken + both_pass + both_fail;
+    if (n == 0)
+        return (fm_estimate){(double)NAN, -1, 1};
+    fm_interval was = fm_wilson(both_pass + broken, n, confidence);
+    fm_interval is = fm_wilson(both_pass + fixed, n, confidence);
+    double p1 = (a + b) / (double)n, p2 = (a + c) / (double)n, diff = (c - b) / (double)n;
+    double margins = (a + b) * (c + d) * (a + c) * (b + d), odds = a * d - b * c;
+    if (odds > 0) /* as Newcombe: positive correlation is taken a little weaker */
+        odds = fmax(odds - (double)n / 2, 0);
+    double phi = margins > 0 ? odds / sqrt(margins) : 0;
+    double down1 = p1 - was.low, up1 = was.high - p1, down2 = p2 - is.low, up2 = is.high - p2;
+    double low = up1 * up1 - 2 * phi * up1 * down2 + down2 * down2;
+    double high = down1 * down1 - 2 * phi * down1 * up2 + up2 * up2;
+    return (fm_estimate){diff, diff - sqrt(fmax(0, low)), diff + sqrt(fmax(0, high))};
+}
+
+/* The share of sign patterns whose sum is at least as far from 0. The margin takes sums that differ
+ * by rounding alone. */
+static double all_signs(const double *x, unsigned n, double seen)
+{
+    uint32_t patterns = 1u << n, as_far = 0;
+    for (uint32_t s = 0; s < patterns; s++) {
+        double sum = 0;
+        for (unsigned i = 0; i < n; i++)
+            sum += s >> i & 1 ? -x[i] : x[i];
+        as_far += fabs(sum) >= seen;
+    }
+    return (double)as_far / (double)patterns;
+}
+
+double fm_permutation_paired(const double *difference, size_t n, uint32_t resamples, uint64_t seed)
+{
+    double few[SIGNS_MAX], sum = 0, size = 0;
+    unsigned count = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += difference[i];
+        size += fabs(difference[i]);
+        if (fabs(difference[i]) > 0 && count <= SIGNS_MAX && count++ < SIGNS_MAX)
+            few[count - 1] = difference[i];
+    }
+    double seen = fabs(sum) - size * 1e-14;
+    if (count <= SIGNS_MAX)
+        return all_signs(few, count, seen);
+    uint64_t as_far = 1;
+    for (uint32_t r = 0; r < resamples; r++) {
+        double total = 0;
+        fm_u32x4 bits = {{0}};
+        for (size_t i = 0; i < n; i++) {
+            if (i % 128 == 0)
+                bits = fm_philox(seed, r, i / 128);
+            total += bits.v[i % 128 / 32] >> (i % 32) & 1 ? -difference[i] : difference[i];
+        }
+        as_far += fabs(total) >= seen;
+    }
+    return (double)as_far / ((double)resamples + 1);
+}
+
+static double mean_gap(const double *pool, const uint32_t *order, size_t na, size_t nb)
+{
+    double a = 0, b = 0;
+    for (size_t i = 0; i < na + nb; i++)
+        *(i < na ? &a : &b) += pool[order ? order[i] : i];
+    return b / (double)nb - a / (double)na;
+}
+
+fm_status fm_permutation_means(double *p_value, const double *a, size_t na, const double *b,
+                               size_t nb, uint32_t resamples, uint64_t seed)
+{
+    fm_assert(na && nb && na + nb <= UINT32_MAX);
+    size_t n = na + nb;
+    double *pool = fm_calloc(n, sizeof *pool), size = 0;
+    uint32_t *order = fm_calloc(n, sizeof *order);
+    *p_value = (double)NAN;
+    for (size_t i = 0; pool && i < n; i++) {
+        pool[i] = i < na ? a[i] : b[i - na];
+        size = fmax(size, fabs(pool[i]));
+    }
+    if (pool && order) {
+        uint64_t below = 1, above = 1;
+        double seen = mean_gap(pool, NULL, na, nb), near = size * 1e-14;
+        for (uint32_t r = 0; r < resamples; r++) {
+            fm_rng_permutation(order, (uint32_t)n, seed, r);
+            double gap = mean_gap(pool, order, na, nb);
+            below += gap <= seen + near;
+            above += gap >= seen - near;
+        }
+        *p_value = fmin(1, 2 * (double)FM_MIN(below, above) / ((double)resamples + 1));
+    }
+    bool made = pool && order;
+    fm_free(pool);
+    fm_free(order);
+    return made ? FM_OK : FM_ENOMEM;
+}
