@@ -38,12 +38,12 @@ typedef struct bb_family {
     fm_blame_node *node; /* [count] */
     fm_tree **tree;      /* [count] */
     size_t count, cap;
-    bb_outcome *at;    /* [count] the case */
-    bb_outcome *form;  /* [count][forms] */
-    bb_outcome *again; /* [count][repeats] */
+    bb_outcome *at;          /* [count] the case */
+    bb_outcome *form;        /* [count][forms] */
+    bb_outcome *again;       /* [count][repeats] */
     fm_map *mixed, *stepped; /* memory of blame_mix.c: what was mixed -> bb_outcome */
-    uint32_t mixtures; /* run for real */
-    const char *discard; /* NULL: it counts */
+    uint32_t mixtures;       /* run for real */
+    const char *discard;     /* NULL: it counts */
 } bb_family;
 
 typedef struct bench {
@@ -74,8 +74,8 @@ typedef struct bb_units {
     bench *b;
     const fm_tree *parent, *child;
     char (*name)[BLAME_UNIT_NAME];
-    fm_change *change; /* sorted by unit */
-    size_t *unit_of;   /* [changes] */
+    fm_change *change;     /* sorted by unit */
+    size_t *unit_of;       /* [changes] */
     size_t *layer, *block; /* [count] */
     size_t changes, change_cap, count, cap;
 } bb_units;
@@ -90,7 +90,9 @@ typedef struct bb_rate {
     size_t hit, of;
 } bb_rate;
 void bb_count(bb_rate *r, bool hit);
-const char *bb_rate_text(const bb_rate *r); /* "97.3 % [94.1, 98.8]": Wilson, 95 %; ring of buffers */
+double bb_cpu_s(void); /* of this process */
+const char *
+bb_rate_text(const bb_rate *r); /* "97.3 % [94.1, 98.8]": Wilson, 95 %; ring of buffers */
 
 /* ---- blame_study.c, blame_study_units.c, blame_study_data.c: searches and rivals, printed ---- */
 fm_status bb_study_history(bench *b, unsigned seeds);

@@ -109,8 +109,8 @@ static fm_status add_change(bench *b, fm_txn *txn, fm_tree *mix, const fm_entry 
     if (rc == FM_OK)
         rc = fm_from_f32(w[1], own->dtype, w[0], n);
     if (rc == FM_OK)
-        rc = fm_txn_put_tensor(txn, &id, own->dtype, &own->shape, fm_span_of(w[1], (size_t)own->bytes),
-                               NULL, NULL);
+        rc = fm_txn_put_tensor(txn, &id, own->dtype, &own->shape,
+                               fm_span_of(w[1], (size_t)own->bytes), NULL, NULL);
     if (rc == FM_OK)
         rc = fm_tree_put_tensor(mix, c->path, c->name, own->dtype, &c->shape, &id);
     for (int k = 0; k < 3; k++)

@@ -134,7 +134,7 @@ def write_suite(fam, case, forms, repeats=0):
     path = os.path.join(data_dir, fam["id"] + ".yaml")
     with open(path, "w") as f:
         json.dump({"suite": fam["id"], "generate": {"max-tokens": 24}, "cases": cases}, f, indent=1)
-    fam.update(suite="data/%s.yaml" % fam["id"], forms=len(forms), repeats=repeats)
+    fam.update(suite="data/%s.yaml" % fam["id"], forms=len(forms), repeats=repeats, asked=case["chat"])
     return fam["suite"]
 
 

@@ -38,8 +38,7 @@ static fm_status link_versions(bench *b, bb_family *f, const fm_map *index)
         f->node[i].parent = parent;
         f->node[i].parent_count = v->parent_count;
         for (uint32_t p = 0; p < v->parent_count; p++)
-            parent[p] =
-                (uintptr_t)fm_map_get(index, v->parent[p].b, sizeof v->parent[p].b) - 1;
+            parent[p] = (uintptr_t)fm_map_get(index, v->parent[p].b, sizeof v->parent[p].b) - 1;
         rc = fm_version_tree(b->c->repo, &f->tree[i], &v->oid);
     }
     return rc;
@@ -59,7 +58,8 @@ static fm_status open_versions(bench *b, bb_family *f)
         rc = link_versions(b, f, k.index);
     if (rc == FM_OK && name) {
         rc = fm_rev_resolve(b->c->repo, &culprit, name);
-        const uintptr_t at = rc == FM_OK ? (uintptr_t)fm_map_get(k.index, culprit.b, sizeof culprit.b) : 0;
+        const uintptr_t at =
+            rc == FM_OK ? (uintptr_t)fm_map_get(k.index, culprit.b, sizeof culprit.b) : 0;
         if (rc == FM_OK && !at)
             rc = fm_fail(FM_ENOTFOUND, "%s: '%s' is no ancestor of its tip", f->id, name);
         f->culprit = at - 1;
@@ -214,8 +214,7 @@ static fm_status twin_passes(bench *b, bb_family *f, bool *passes)
     fm_oid oid;
     fm_tree *tree = NULL;
     bb_outcome o = {FM_ERROR_CASE, 0};
-    fm_status rc =
-        cli_resolve(b->c, fm_json_cstr(fm_json_get(f->plan, "twin"), ""), &oid, &tree);
+    fm_status rc = cli_resolve(b->c, fm_json_cstr(fm_json_get(f->plan, "twin"), ""), &oid, &tree);
     if (rc == FM_OK)
         rc = bb_run(b, f, tree, &o);
     *passes = o.verdict == FM_PASS;
@@ -279,8 +278,10 @@ static fm_status judge(bench *b, bb_family *f)
 static const struct {
     const char *word;
     fm_blame_class truth;
-} truths[] = {{"introduced", FM_BLAME_INTRODUCED},   {"exposed", FM_BLAME_EXPOSED},
-              {"interaction", FM_BLAME_INTERACTION}, {"passes", FM_BLAME_PASSES},
+} truths[] = {{"introduced", FM_BLAME_INTRODUCED},
+              {"exposed", FM_BLAME_EXPOSED},
+              {"interaction", FM_BLAME_INTERACTION},
+              {"passes", FM_BLAME_PASSES},
               {"flaky", FM_BLAME_FLAKY}};
 
 static void read_plan(bb_family *f, const fm_json *plan)
