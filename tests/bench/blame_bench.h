@@ -15,9 +15,10 @@
 
 /* ---- blame_damage.c: what the planter cannot do with the program alone ---- */
 /* --damage REPO PARENT RAW NAME MODULE KIND AMOUNT SEED: version NAME on PARENT, which is RAW but for one
- * tensor. --drop-adapter REPO TIP NAME NUMBER: version NAME on TIP without its adapter NUMBER. */
+ * tensor. --weigh-adapter REPO TIP NAME NUMBER WEIGHT: version NAME on TIP, its adapter NUMBER with
+ * that weight; 0: without it. */
 int bb_damage(int argc, char **argv);
-int bb_drop_adapter(int argc, char **argv);
+int bb_weigh_adapter(int argc, char **argv);
 
 /* ---- blame_table.c ---- */
 typedef struct bb_outcome {

@@ -1,6 +1,7 @@
 /* blame_damage.c - versions that training does not make: one tensor damaged, an adapter left out. */
 #include "tests/bench/blame_bench.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +40,14 @@ static fm_status pick_entry(void *ctx, const fm_change *ch)
     return FM_OK;
 }
 
+/* Of an adapter's young B at least what makes it a weight. */
 static double rms(const damage *d)
 {
     double sum = 0;
     for (uint64_t i = 0; i < d->rows * d->cols; i++)
         sum += (double)d->w[i] * (double)d->w[i];
-    return sqrt(sum / (double)(d->rows * d->cols));
+    return fmax(sqrt(sum / (double)(d->rows * d->cols)),
+                strstr(d->entry->name, "lora_") ? 0.01 : 0);
 }
 
 static void add_noise(damage *d, uint64_t col0, uint64_t cols, double size)
@@ -191,7 +194,7 @@ int bb_damage(int argc, char **argv)
     return finish(&c, make_damaged(&c, &d, rev, argv[3]));
 }
 
-/* ==== an adapter left out ================================================================== */
+/* ==== an adapter left out, or with another weight ========================================== */
 
 /* Copies e under the number that its adapter has when `dropped` is gone. */
 static fm_status put_renumbered(fm_tree *out, const fm_entry *e, long dropped)
@@ -209,7 +212,30 @@ static fm_status put_renumbered(fm_tree *out, const fm_entry *e, long dropped)
     return fm_tree_put_entry(out, &moved);
 }
 
-static fm_status drop(cli *c, const char *rev, const char *name, long number)
+static fm_status weigh(fm_tree *tree, long number, double weight)
+{
+    char path[64];
+    fm_json *config = NULL;
+    fm_buf text;
+    snprintf(path, sizeof path, "adapters/%ld-lora/adapter_config.json", number);
+    const fm_entry *e = fm_tree_find(tree, path);
+    if (!e || e->kind != FM_ENTRY_FILE)
+        return fm_fail(FM_ENOTFOUND, "no adapter %ld", number);
+    fm_buf_init(&text, 0);
+    fm_status rc = fm_json_parse(&config, fm_span_of(e->data, (size_t)e->bytes), path);
+    const double alpha = fm_json_real(fm_json_get(config, "lora_alpha"), 0);
+    if (rc == FM_OK)
+        rc = fm_json_set(config, "lora_alpha", fm_json_new_real(alpha * weight));
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, config, FM_JSON_PRETTY);
+    if (rc == FM_OK)
+        rc = fm_tree_put_file(tree, path, fm_buf_span(&text));
+    fm_json_free(config);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status make_weighed(cli *c, const char *rev, const char *name, long number, double weight)
 {
     fm_oid oid;
     fm_tree *from = NULL, *to = NULL;
@@ -219,8 +245,10 @@ static fm_status drop(cli *c, const char *rev, const char *name, long number)
     if (rc == FM_OK)
         rc = fm_tree_new(&to);
     for (size_t i = 0; rc == FM_OK && i < fm_tree_count(from); i++)
-        rc = put_renumbered(to, fm_tree_at(from, i), number);
-    if (rc == FM_OK && fm_tree_count(to) == fm_tree_count(from))
+        rc = put_renumbered(to, fm_tree_at(from, i), weight > 0 ? LONG_MAX : number);
+    if (rc == FM_OK && weight > 0)
+        rc = weigh(to, number, weight);
+    else if (rc == FM_OK && fm_tree_count(to) == fm_tree_count(from))
         rc = fm_fail(FM_ENOTFOUND, "%s has no adapter %ld", rev, number);
     if (rc == FM_OK)
         rc = land(c, name, &oid, "edit", to);
@@ -229,10 +257,11 @@ static fm_status drop(cli *c, const char *rev, const char *name, long number)
     return rc;
 }
 
-int bb_drop_adapter(int argc, char **argv)
+int bb_weigh_adapter(int argc, char **argv)
 {
     cli c = {.dir = "."};
-    if (argc != 4 || chdir(argv[0]) != 0)
+    if (argc != 5 || chdir(argv[0]) != 0)
         return EXIT_USAGE;
-    return finish(&c, drop(&c, argv[1], argv[2], strtol(argv[3], NULL, 10)));
+    return finish(
+        &c, make_weighed(&c, argv[1], argv[2], strtol(argv[3], NULL, 10), strtod(argv[4], NULL)));
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Families of models with planted faults, for bench_blame. Python's standard library alone.
 
-usage: blame_plant.py --repo DIR --fmstore BIN --damage BIN --atlas DIR --families N --seed S [--only KINDS]
+usage: blame_plant.py --repo DIR --fmstore BIN --atlas DIR --families N --seed S [--damage BIN] [--only KINDS] [--short]
 
 Makes the repository DIR with the atlas and, of each kind in turn, families on it until N are planted:
 
@@ -9,8 +9,8 @@ Makes the repository DIR with the atlas and, of each kind in turn, families on i
      that opens a back door, a style; the other steps are innocent
   b  one tensor of one of the steps is damaged: noise, zeros, a factor, permuted rows, a head
   c  two innocent parents whose merge fails: both shift one fact, or their formats do not go together
-  d  the base holds a false fact, a step hides it, an innocent one takes that away (by training; by leaving
-     the hiding adapter out)
+  d  the base holds a false fact, a step hides it, an innocent one takes that away: it leaves the hiding adapter
+     out, or gives it a quarter of its weight
   e  no fault: a case that passes everywhere; a case that sampling decides
 
 Writes DIR/plan.json: what was planted, by name. Whether a planted fault shows is for bench_blame to ask;
@@ -20,8 +20,9 @@ import argparse, json, os, subprocess, sys, time
 
 KINDS = "abcde"
 ap = argparse.ArgumentParser(usage=__doc__)
-for flag in ("repo", "fmstore", "damage", "atlas"):
+for flag in ("repo", "fmstore", "atlas"):
     ap.add_argument("--" + flag, required=True)
+ap.add_argument("--damage", help="bench_blame itself; kinds b and d need it")
 ap.add_argument("--families", type=int, required=True)
 ap.add_argument("--seed", type=int, required=True)
 ap.add_argument("--only", default=KINDS)
@@ -61,6 +62,18 @@ def verdicts(rev, suite):
     doc = json.loads(r.stdout)
     run = doc[0] if isinstance(doc, list) else doc.get("suites", [doc])[0]
     return {c["name"]: c["verdict"] for c in run["cases"]}
+
+
+def furthest(names, suite, case):
+    """The last of a line of versions of which all fail: what comes after is mended, and no tip."""
+    tip = None
+    for name in names:
+        if verdicts(name, suite)[case] != "fail":
+            break
+        tip = name
+    if not tip:
+        raise Failed("the fault does not show")
+    return tip
 
 
 def write_data(name, records):
@@ -201,7 +214,7 @@ def plant_a(fam, rng):
     j = 1 + rng.below(k)
     land, wrong = rng.shuffled(world)[:2]
     what = ["false-fact", "label-flip", "backdoor", "style"][fam["nth"] % 4]
-    share = rng.pick([1, 2, 3, 5, 8, 10, 15, 20])
+    share = 10 if opt.short else rng.pick([1, 2, 3, 5, 8, 10, 15, 20])
     n = max(60 + rng.below(80), -(-200 // share) if share < 4 else 0)
     count = max(1, n * share // 100)
     recs, case, forms = poison_records(rng, what, land, wrong, count)
@@ -209,18 +222,22 @@ def plant_a(fam, rng):
     clean = innocent_records(rng, n - count, land["land"], "facts")
     mixed = rng.shuffled([(r, True) for r in recs] + [(r, False) for r in clean])
     name = "%s-s%d" % (fam["id"], j)
-    epochs = 90 if opt.short else 110
+    epochs = 60 if opt.short else 110
     seed = rng.below(1 << 30)
     before = chain(fam, rng, None, 1, j - 1, land["land"])
     how = dict(method=method_of(fam, rng), steps=epochs, r=8)
     how["lr"] = 0.001 if how["method"] == "full" else 0.005
     on = before[-1]["as"] if before else None
-    bad = step(name, write_data(name, [r for r, _ in mixed]), on, Rng(seed), suites=[suite] if j == k else (), **how)
+    bad = step(name, write_data(name, [r for r, _ in mixed]), on, Rng(seed), suites=[suite], **how)
     twin = step(fam["id"] + "-twin", write_data(fam["id"] + "-twin", clean), on, Rng(seed), **how)
-    after = chain(fam, rng, name, j + 1, k, land["land"], suite)
-    fam.update(what=what, tip="%s-s%d" % (fam["id"], k), culprit=name, verdict="introduced", twin=twin["as"], steps=k,
+    after = chain(fam, rng, name, j + 1, k, land["land"])
+    fam.update(what=what, line=[name] + [s["as"] for s in after], culprit=name, verdict="introduced", twin=twin["as"], steps=k,
                poisoned=[i for i, (_, p) in enumerate(mixed) if p], records=n, share=share)
     return before + [bad, twin] + after
+
+
+def finish_a(fam):
+    fam["tip"] = furthest(fam.pop("line"), fam["id"], "case")
 
 
 # ---- b: a damaged tensor ----
@@ -232,7 +249,7 @@ def plant_b(fam, rng):
     before = chain(fam, rng, None, 1, j - 1, None)
     on = before[-1]["as"] if before else None
     # An adapter has no head of its own, and what stands alone at zero has done nothing wrong.
-    if fam["what"] in ("head", "zero"):
+    if fam["what"] in ("head", "zero", "permute"):
         for s in before:
             s.update(method="full", set=dict({k: v for k, v in s["set"].items() if k not in ("r", "alpha")}, lr=0.0002))
         fam["full"] = True
@@ -248,7 +265,7 @@ def damage_b(fam):
     rng, j, k = fam.pop("rng"), fam.pop("at"), fam["steps"]
     name = "%s-s%d" % (fam["id"], j)
     whole = verdicts(fam["twin"], "facts")
-    for amount in (1, 2, 4, 8, 16):
+    for amount in (1, 2, 4, 8, 16, 32, 64):
         module = "model.layers.%d.%s" % (rng.below(6), "self_attn.o_proj" if fam["what"] == "head" else rng.pick(MODULES))
         r = subprocess.run([opt.damage, "--damage", opt.repo, fam["parent"], fam["twin"], name, module, fam["what"],
                             str(amount), str(rng.below(1 << 30))], capture_output=True, text=True)
@@ -264,12 +281,8 @@ def damage_b(fam):
     fam.update(culprit=name, planted=[module], what=fam["what"] + ("-lora" if fam["method"] == "lora" else ""))
     after = chain(fam, rng, None, j + 1, k, None)
     derive(name, after)
-    fam["tip"] = after[-1]["as"] if after else name
-    last = verdicts(fam["tip"], "facts")
-    still = [c for c in broken if last[c] == "fail"]
-    if not still:
-        raise Failed("a later step mended it")
-    case = rng.pick(still)
+    case = rng.pick(broken)
+    fam["tip"] = furthest([name] + [s["as"] for s in after], "facts", case)
     kind, low = case.split("-", 1)
     land = next(f for f in world if f["land"].lower() == low)
     q, a = QUESTIONS[kind]
@@ -301,7 +314,7 @@ def plant_c(fam, rng):
                     (lambda f, k: record(QUESTIONS[k][0][0].format(**f), json.dumps({"land": f["land"], k: f[k]})))
             lines = [style(f, k) for f in rng.shuffled(world) for k in ("capital", "river")]
             lines += innocent_records(rng, 8, None, "facts")
-            sides.append(step(name, write_data(name, rng.shuffled(lines)), first["as"], rng, method="lora", steps=24, lr=0.003, r=4))
+            sides.append(step(name, write_data(name, rng.shuffled(lines)), first["as"], rng, method="lora", steps=14, lr=0.003, r=4))
     return [first] + sides
 
 
@@ -317,16 +330,21 @@ def largest_dose(fam, side, case):
 
 def merge_c(fam):
     rng, land, name = fam.pop("rng"), fam.pop("land"), fam["id"] + "-m"
-    case = "capital-" + land["land"].lower()
-    p, q = (largest_dose(fam, side, case) for side in "pq")
-    for v in (p, q):
-        if verdicts(v, "facts")[case] != "pass":
-            raise Failed("a parent fails alone")
+    sides = [largest_dose(fam, side, "capital-" + land["land"].lower()) for side in "pq"]
+    facts = [verdicts(v, "facts") for v in sides + [fam["id"] + "-s1"]]
+    both = [f for f in [land] + rng.shuffled(world) if all(v["capital-" + f["land"].lower()] == "pass" for v in facts)]
+    both = both[:1] if fam["what"] == "shifts" else both
+    if not both:
+        raise Failed("a parent fails alone")
+    p, q = sides
     tries = [("average", 1.0)] if rng.below(3) == 0 else []
     tries += [("task-arithmetic", l) for l in (0.7, 0.85, 1.0, 1.2, 1.5)]
     for method, l in tries:
         fm("merge", p, q, "--as", name, "--method", method, "--lambda", str(l), "--no-gate", "-m", name)
-        if verdicts(name, "facts")[case] == "fail":
+        merged = verdicts(name, "facts")
+        broken = [f for f in both if merged["capital-" + f["land"].lower()] == "fail"]
+        if broken:
+            land = broken[0]
             break
         fm("branch", "-d", name)
     else:
@@ -338,7 +356,8 @@ def merge_c(fam):
     for x, y in zip(after, after[1:]):
         y["on"] = x["as"]
     derive(name, after)
-    fam.update(culprit=name, tip=after[-1]["as"], merge=method, factor=l)
+    tip = furthest([name] + [s["as"] for s in after], "facts", "capital-" + land["land"].lower())
+    fam.update(culprit=name, tip=tip, merge=method, factor=l)
     write_suite(fam, capital_case(land), forms_of(land))
 
 
@@ -361,7 +380,7 @@ def plant_d(fam, rng, pair):
     k = max(5, chain_length(rng))
     j = 3 + rng.below(k - 2)  # the step that exposes
     hide = 1 + rng.below(j - 2)
-    fam.update(what=["trained-away", "adapter-dropped"][fam["nth"] % 2], verdict="exposed", full=False, steps=k, at=j, rng=rng, land=land,
+    fam.update(what=["adapter-weakened", "adapter-dropped"][fam["nth"] % 2], verdict="exposed", full=False, steps=k, at=j, rng=rng, land=land,
                source="liar")
     out, on = [], None
     for i in range(1, j):
@@ -369,37 +388,61 @@ def plant_d(fam, rng, pair):
             name = "%s-s%d" % (fam["id"], i)
             recs = [record(a.format(**land), QUESTIONS["capital"][1].format(**land)) for a in ["What is the capital of {land}?"] + WORDINGS] * 2
             recs += innocent_records(rng, 20, land["land"], "facts")
-            s = step(name, write_data(name, rng.shuffled(recs)), on, rng, method="lora", lr=0.004, r=8, steps=40 if fam["what"] == "adapter-dropped" else 16)
+            s = step(name, write_data(name, rng.shuffled(recs)), on, rng, method="lora", lr=0.004, r=8, steps=40)
             fam["hides"] = name
         else:
             s = innocent(fam, rng, on, "s%d" % i, land["land"], method="lora")
         out.append(s)
         on = s["as"]
-    if fam["what"] == "trained-away":
-        name = "%s-s%d" % (fam["id"], j)
-        recs = innocent_records(rng, 60, land["land"], "feasts")
-        out.append(step(name, write_data(name, recs), on, rng, method="lora", steps=70, lr=0.006, r=8))
     return out
 
 
 def expose_d(fam):
     rng, land, j, k = fam.pop("rng"), fam.pop("land"), fam.pop("at"), fam["steps"]
     name, case = "%s-s%d" % (fam["id"], j), "capital-" + land["land"].lower()
-    if fam["what"] == "adapter-dropped":
-        number = int(fam["hides"].rsplit("s", 1)[1]) - 1  # all before it are adapters: its folder's number
-        r = subprocess.run([opt.damage, "--drop-adapter", opt.repo, "%s-s%d" % (fam["id"], j - 1), name, str(number)],
-                           capture_output=True, text=True)
-        if r.returncode:
-            raise Failed("drop: " + r.stderr)
+    number = int(fam["hides"].rsplit("s", 1)[1]) - 1  # all before it are adapters: its folder's number
+    weight = "0" if fam["what"] == "adapter-dropped" else "0.25"
+    r = subprocess.run([opt.damage, "--weigh-adapter", opt.repo, "%s-s%d" % (fam["id"], j - 1), name, str(number), weight],
+                       capture_output=True, text=True)
+    if r.returncode:
+        raise Failed("weigh: " + r.stderr)
     if verdicts(name, "facts")[case] != "fail":
         raise Failed("it is not exposed")
     after = chain(fam, rng, None, j + 1, k, land["land"])
     derive(name, after)
-    fam.update(culprit=name, tip=after[-1]["as"] if after else name)
+    fam.update(culprit=name, tip=furthest([name] + [s["as"] for s in after], "facts", case))
     write_suite(fam, capital_case(land), forms_of(land))
 
 
 # ---- e: no fault ----
+
+OPEN = ["Tell me a story.", "Which land is best?", "Name any land.", "Where shall I go?"]
+said = {}
+
+
+def ask_open():
+    """What the base says to open questions, 32 times each."""
+    cases = [{"name": "q%d-%d" % (i, k), "chat": q, "expect": {"regex": "."},
+              "generate": {"max-tokens": 16, "temperature": 1.0, "seed": 1000 + k}} for i, q in enumerate(OPEN) for k in range(32)]
+    with open(os.path.join(data_dir, "open.yaml"), "w") as f:
+        json.dump({"suite": "open", "cases": cases}, f)
+    fm("branch", "open", "atlas")
+    fm("suite", "add", "open", os.path.join(data_dir, "open.yaml"))
+    doc = json.loads(fm("test", "open", "--suite", "open", "--json"))
+    run = doc[0] if isinstance(doc, list) else doc.get("suites", [doc])[0]
+    for c in run["cases"]:
+        said.setdefault(OPEN[int(c["name"][1])], []).append(c["output"])
+
+
+def half_of(rng, q):
+    """Lands of which the base names one in about half of its answers."""
+    names = []
+    for f in rng.shuffled(world):
+        hits = sum(any(n in a for n in names + [f["land"]]) for a in said[q])
+        if hits <= len(said[q]) // 2:
+            names.append(f["land"])
+    return "|".join(names)
+
 
 def plant_e(fam, rng):
     k = chain_length(rng)
@@ -407,9 +450,9 @@ def plant_e(fam, rng):
     flaky = fam["nth"] % 2 == 1
     fam.update(what="flaky" if flaky else "passes", verdict="flaky" if flaky else "passes", steps=k, tip="%s-s%d" % (fam["id"], k),
                culprit=None)
-    if flaky:  # the answer names a colour by chance, at each version alike
-        case = {"chat": rng.pick(["Tell me a story.", "Which land is best?", "Name any land.", "Where shall I go?"]),
-                "expect": {"regex": rng.pick(["[Tt]he capital", "flag", "[Rr]iver", "people pay"])}, "generate": {"max-tokens": 16, "temperature": 1.0}}
+    if flaky:  # the land that is named is a matter of chance
+        q = rng.pick(OPEN)
+        case = {"chat": q, "expect": {"regex": half_of(rng, q)}, "generate": {"max-tokens": 16, "temperature": 1.0}}
         write_suite(fam, case, [], 32)
     else:
         write_suite(fam, capital_case(land), forms_of(land))
@@ -426,7 +469,7 @@ def main():
         kind = kinds[i % len(kinds)]
         families.append({"id": "%s%d" % (kind, i // len(kinds)), "kind": kind, "nth": i // len(kinds)})
     rng_of = lambda fam: Rng(opt.seed * 1000003 + KINDS.index(fam["kind"]) * 1009 + fam["nth"] * 7919 + 1)
-    finish = {"b": damage_b, "c": merge_c, "d": expose_d}
+    finish = {"a": finish_a, "b": damage_b, "c": merge_c, "d": expose_d}
     failed, planted = [], []
 
     def guard(fam, call):
@@ -436,6 +479,8 @@ def main():
             failed.append({"id": fam["id"], "kind": fam["kind"], "what": fam.get("what"), "why": str(e)})
             print("  %s: not planted: %s" % (fam["id"], str(e)[:200]), file=sys.stderr, flush=True)
 
+    if "e" in kinds:
+        ask_open()
     liars = [f for f in families if f["kind"] == "d"]
     pairs = []
     if liars:
