@@ -3,14 +3,14 @@
 
 usage: blame_plant.py --repo DIR --fmstore BIN --atlas DIR --families N --seed S [--damage BIN] [--only KINDS] [--short]
 
-Makes the repository DIR with the atlas and, of each kind in turn, families on it until N are planted:
+Makes the repository DIR with the atlas and, of each kind in turn, N families on it:
 
   a  one of 4..12 steps is trained on data of which 1..20 % are poisoned: a false fact, flipped labels, a phrase
      that opens a back door, a style; the other steps are innocent
   b  one tensor of one of the steps is damaged: noise, zeros, a factor, permuted rows, a head
   c  two innocent parents whose merge fails: both shift one fact, or their formats do not go together
   d  the base holds a false fact, a step hides it, an innocent one takes that away: it leaves the hiding adapter
-     out, or gives it a quarter of its weight
+     out, or gives it a tenth of its weight
   e  no fault: a case that passes everywhere; a case that sampling decides
 
 Writes DIR/plan.json: what was planted, by name. Whether a planted fault shows is for bench_blame to ask;
@@ -27,6 +27,7 @@ ap.add_argument("--families", type=int, required=True)
 ap.add_argument("--seed", type=int, required=True)
 ap.add_argument("--only", default=KINDS)
 ap.add_argument("--threads", default="1")
+ap.add_argument("--until", type=int, help="of the families, those before this one; run again to go on")
 ap.add_argument("--short", action="store_true", help="chains of 4, fewer steps of training")
 opt = ap.parse_args()
 sys.path.insert(0, opt.atlas)
@@ -265,7 +266,7 @@ def damage_b(fam):
     rng, j, k = fam.pop("rng"), fam.pop("at"), fam["steps"]
     name = "%s-s%d" % (fam["id"], j)
     whole = verdicts(fam["twin"], "facts")
-    for amount in (1, 2, 4, 8, 16, 32, 64):
+    for amount in (4, 8, 16, 16, 32, 64, 128, 256, 16, 256):  # the atlas bears a lot
         module = "model.layers.%d.%s" % (rng.below(6), "self_attn.o_proj" if fam["what"] == "head" else rng.pick(MODULES))
         r = subprocess.run([opt.damage, "--damage", opt.repo, fam["parent"], fam["twin"], name, module, fam["what"],
                             str(amount), str(rng.below(1 << 30))], capture_output=True, text=True)
@@ -273,7 +274,7 @@ def damage_b(fam):
             raise Failed("damage: " + r.stderr)
         hurt = verdicts(name, "facts")
         broken = [c for c in hurt if hurt[c] == "fail" and whole[c] == "pass"]
-        if len(broken) >= 3:  # of the first that show, the next step mends most
+        if broken:
             break
         fm("branch", "-d", name)
     else:
@@ -401,7 +402,7 @@ def expose_d(fam):
     rng, land, j, k = fam.pop("rng"), fam.pop("land"), fam.pop("at"), fam["steps"]
     name, case = "%s-s%d" % (fam["id"], j), "capital-" + land["land"].lower()
     number = int(fam["hides"].rsplit("s", 1)[1]) - 1  # all before it are adapters: its folder's number
-    weight = "0" if fam["what"] == "adapter-dropped" else "0.25"
+    weight = "0" if fam["what"] == "adapter-dropped" else "0.1"
     r = subprocess.run([opt.damage, "--weigh-adapter", opt.repo, "%s-s%d" % (fam["id"], j - 1), name, str(number), weight],
                        capture_output=True, text=True)
     if r.returncode:
@@ -459,18 +460,24 @@ def plant_e(fam, rng):
     return chain(fam, rng, None, 1, k, land["land"], fam["suite"])
 
 
-def main():
+def start(kinds):
     os.makedirs(data_dir, exist_ok=True)
     fm("init", ".")
     fm("import", os.path.join(opt.atlas, "base"), "--as", "atlas", "--suite", os.path.join(opt.atlas, "suites/facts.yaml"), "--no-gate")
-    begun, families = time.time(), []
+    return {"seed": opt.seed, "families": [], "failed": [], "next": 0, "seconds": 0}
+
+
+def main():
+    plan_path = os.path.join(opt.repo, "plan.json")
     kinds = [k for k in KINDS if k in opt.only]
+    plan = json.load(open(plan_path)) if os.path.exists(plan_path) else start(kinds)
+    failed, planted = plan["failed"], plan["families"]
+    begun, families = time.time() - plan["seconds"], []
     for i in range(opt.families):
         kind = kinds[i % len(kinds)]
         families.append({"id": "%s%d" % (kind, i // len(kinds)), "kind": kind, "nth": i // len(kinds)})
     rng_of = lambda fam: Rng(opt.seed * 1000003 + KINDS.index(fam["kind"]) * 1009 + fam["nth"] * 7919 + 1)
     finish = {"a": finish_a, "b": damage_b, "c": merge_c, "d": expose_d}
-    failed, planted = [], []
 
     def guard(fam, call):
         try:
@@ -479,23 +486,23 @@ def main():
             failed.append({"id": fam["id"], "kind": fam["kind"], "what": fam.get("what"), "why": str(e)})
             print("  %s: not planted: %s" % (fam["id"], str(e)[:200]), file=sys.stderr, flush=True)
 
-    if "e" in kinds:
+    deck = Rng(opt.seed * 31 + 5).shuffled(world)
+    pairs = [(deck[i], deck[8 + i]) for i in range(8)]  # of whom the faulty base is wrong, and how
+    if "e" in kinds and not plan["next"]:
         ask_open()
-    liars = [f for f in families if f["kind"] == "d"]
-    pairs = []
-    if liars:
-        deck = Rng(opt.seed * 31 + 5).shuffled(world)
-        pairs = [(deck[i % 8], deck[8 + i % 8]) for i in range(len(liars))]
-        make_faulty_base(Rng(opt.seed + 17), pairs[:8])
+        plan["said"] = said
+    said.update(plan.get("said", {}))
+    if "d" in kinds and not plan["next"]:
+        make_faulty_base(Rng(opt.seed + 17), pairs)
     # Several families are one derivation: what stands at one depth trains in one pass.
-    for at in range(0, len(families), 10):
+    for at in range(plan["next"], min(opt.until or len(families), len(families)), 10):
         group = families[at:at + 10]
         for parent, members in (("atlas", [f for f in group if f["kind"] != "d"]), ("liar", [f for f in group if f["kind"] == "d"])):
             steps = []
             for fam in members:
                 rng = rng_of(fam)
                 plant = {"a": plant_a, "b": plant_b, "c": plant_c, "e": plant_e}.get(fam["kind"])
-                steps += plant(fam, rng) if plant else plant_d(fam, rng, pairs[fam["nth"]])
+                steps += plant(fam, rng) if plant else plant_d(fam, rng, pairs[fam["nth"] % len(pairs)])
             derive(parent, steps)
         for fam in group:
             before = len(failed)
@@ -503,10 +510,10 @@ def main():
                 guard(fam, lambda: finish[fam["kind"]](fam))
             if len(failed) == before:
                 planted.append(fam)
-        print("planted %d of %d families, %.0f s" % (len(planted), len(families), time.time() - begun), file=sys.stderr, flush=True)
-        with open(os.path.join(opt.repo, "plan.json"), "w") as f:
-            json.dump({"seed": opt.seed, "families": planted, "failed": failed, "done": at + 10 >= len(families),
-                       "seconds": round(time.time() - begun, 1)}, f, indent=1)
+        plan.update(next=at + 10, seconds=round(time.time() - begun, 1))
+        print("planted %d of %d families, %.0f s" % (len(planted), at + len(group), plan["seconds"]), file=sys.stderr, flush=True)
+        with open(plan_path, "w") as f:
+            json.dump(plan, f, indent=1)
 
 
 main()
