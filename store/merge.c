@@ -30,8 +30,8 @@ static fm_status read_input(void *ctx, uint32_t input, uint64_t offset, void *ds
     return FM_OK;
 }
 
-/* What the recipe makes of the inputs, into the transaction. made: dtype and shape are set; gets bytes
- * and id. */
+/* What the recipe makes of the inputs, into the transaction. made: dtype and shape are set; gets
+ * bytes and id. */
 static fm_status make(merge *m, fm_txn *t, const fmi_recipe *r, const fm_entry *const *input,
                       uint32_t count, fm_entry *made)
 {

@@ -1,13 +1,12 @@
 /* merge.h - the weights of one model out of those of several: weighted average, task arithmetic.
  *
- * The sums are the store's own recipe LINEAR (FORMAT.md, "Recipes"), so that what comes out is kept as
- * the sum that it is and costs next to nothing. Per element, every operation rounded to float32, inputs
- * in the order of the parts, and one rounding to the result's dtype at the end:
- *   AVERAGE  c0 x0, then + ck xk
- *   TASK     x + (c0 (x0 - x) + c1 (x1 - x) + ...), x the base's; parts that have the base's very
- *            tensor are left out (Ilharco et al. 2023)
- * Coefficients are rounded to float32 first. A LoRA of a part is merged before that, in float32 and
- * not rounded to the weight's dtype (recipe LORA). */
+ * The sums are the store's own recipe LINEAR (FORMAT.md, "Recipes"), so that what comes out is kept
+ * as the sum that it is and costs next to nothing. Per element, every operation rounded to float32,
+ * inputs in the order of the parts, and one rounding to the result's dtype at the end: AVERAGE  c0
+ * x0, then + ck xk TASK     x + (c0 (x0 - x) + c1 (x1 - x) + ...), x the base's; parts that have
+ * the base's very tensor are left out (Ilharco et al. 2023) Coefficients are rounded to float32
+ * first. A LoRA of a part is merged before that, in float32 and not rounded to the weight's dtype
+ * (recipe LORA). */
 #ifndef FM_STORE_MERGE_H
 #define FM_STORE_MERGE_H
 
@@ -37,11 +36,11 @@ typedef struct fm_merge_stats {
     uint64_t bytes_stored;  /* written for them, and for what stands between */
 } fm_merge_stats;
 
-/* Puts the merge of all tensors into out, which has no entry under tensors/, and stores what is new.
- * A tensor has the dtype that the base's (AVERAGE: the first part's) weight is stored in. Memory: all
- * inputs of the largest tensor, and it. FM_EBASE names part and tensor where a tensor is missing, or a
- * shape differs; FM_EUNSUPPORTED where what differs is no F32, BF16 or F16, or an adapter cannot be
- * merged into the weights. Nothing of out is then of use. */
+/* Puts the merge of all tensors into out, which has no entry under tensors/, and stores what is
+ * new. A tensor has the dtype that the base's (AVERAGE: the first part's) weight is stored in.
+ * Memory: all inputs of the largest tensor, and it. FM_EBASE names part and tensor where a tensor
+ * is missing, or a shape differs; FM_EUNSUPPORTED where what differs is no F32, BF16 or F16, or an
+ * adapter cannot be merged into the weights. Nothing of out is then of use. */
 FM_CHECKED fm_status fm_merge_tensors(fm_tree *out, fm_store *s, const fm_merge *m,
                                       fm_merge_stats *stats);
 

@@ -1,10 +1,13 @@
-/* bench_blame.c - is blame right? Faults are planted in families of the atlas, and it is asked for them.
+/* bench_blame.c - is blame right? Faults are planted in families of the atlas, and it is asked for
+ * them.
  *
- * bench_blame [--families N] [--seed S] [--only KINDS] [--seeds K] [--dir DIR] [--planted] [--quick]
+ * bench_blame [--families N] [--seed S] [--only KINDS] [--seeds K] [--confidence P] [--dir DIR] [--planted]
+ * [--quick]
  *
- * KINDS: letters of blame_plant.py's kinds (abcde). --seeds: searches under noise a family and flip rate.
- * --dir keeps the repository there; --planted takes the one that is there instead of planting. A run of
- * one size and seed prints the same tables. */
+ * KINDS: letters of blame_plant.py's kinds (abcde). --seeds: searches under noise a family and flip
+ * rate.
+ * --dir keeps the repository there; --planted takes the one that is there instead of planting. A
+ * run of one size and seed prints the same tables. */
 #include "tests/bench/blame_bench.h"
 
 #include <spawn.h>
@@ -21,6 +24,7 @@ extern char **environ;
 typedef struct options {
     const char *families, *seed, *only, *dir;
     unsigned seeds;
+    double confidence;
     bool planted, quick;
 } options;
 
@@ -41,9 +45,13 @@ static bool take_option(options *o, const char *word, const char *value, int *us
         return false;
     if (strcmp(word, "--seeds") == 0)
         o->seeds = (unsigned)strtoul(value, NULL, 10);
+    else if (strcmp(word, "--confidence") == 0)
+        o->confidence = strtod(value, NULL);
     else if (text)
         *text = value;
-    return text || o->seeds;
+    else
+        return false;
+    return true;
 }
 
 static fm_status plant(const options *o, const char *self)
@@ -112,7 +120,7 @@ static int run(options *o, const char *self)
     char made[] = "/tmp/fmstore-blame.XXXXXX";
     char *dir = o->dir ? realpath(o->dir, NULL) : NULL;
     cli c = {.dir = "."};
-    bench b = {.c = &c, .seed = strtoull(o->seed, NULL, 10)};
+    bench b = {.c = &c, .seed = strtoull(o->seed, NULL, 10), .confidence = o->confidence};
     fm_status rc = FM_OK;
     if (!o->dir) {
         if (!mkdtemp(made))

@@ -1,10 +1,11 @@
-/* blame_bench.h - shared by the parts of bench_blame: planted families, everything that can be asked of
- * them, searches and rivals over that.
+/* blame_bench.h - shared by the parts of bench_blame: planted families, everything that can be
+ * asked of them, searches and rivals over that.
  *
- * blame_plant.py makes the repository and says what it planted (plan.json). blame_table.c asks every
- * version once, without noise: an exhaustive table a family, by which a family counts or is
- * discarded. Searches then run over the tables, with outcomes flipped by a seed; thousands of them cost
- * seconds. What stands on mixtures (blame_mix.c) is run when it is first asked, and remembered. */
+ * blame_plant.py makes the repository and says what it planted (plan.json). blame_table.c asks
+ * every version once, without noise: an exhaustive table a family, by which a family counts or is
+ * discarded. Searches then run over the tables, with outcomes flipped by a seed; thousands of them
+ * cost seconds. What stands on mixtures (blame_mix.c) is run when it is first asked, and
+ * remembered. */
 #ifndef FM_TESTS_BLAME_BENCH_H
 #define FM_TESTS_BLAME_BENCH_H
 
@@ -14,9 +15,9 @@
 #include "store/base/rng.h"
 
 /* ---- blame_damage.c: what the planter cannot do with the program alone ---- */
-/* --damage REPO PARENT RAW NAME MODULE KIND AMOUNT SEED: version NAME on PARENT, which is RAW but for one
- * tensor. --weigh-adapter REPO TIP NAME NUMBER WEIGHT: version NAME on TIP, its adapter NUMBER with
- * that weight; 0: without it. */
+/* --damage REPO PARENT RAW NAME MODULE KIND AMOUNT SEED: version NAME on PARENT, which is RAW but
+ * for one tensor. --weigh-adapter REPO TIP NAME NUMBER WEIGHT: version NAME on TIP, its adapter
+ * NUMBER with that weight; 0: without it. */
 int bb_damage(int argc, char **argv);
 int bb_weigh_adapter(int argc, char **argv);
 
@@ -54,12 +55,14 @@ typedef struct bench {
     bb_family *family;
     size_t count;
     uint64_t seed;
+    double confidence; /* wanted of the searches; 0: their own */
 } bench;
 
 /* Reads plan.json of b->dir, opens the repository, asks everything. */
 fm_status bb_tables(bench *b);
 void bb_tables_release(bench *b);
-/* The culprit's wrong answer is what the tip says; where the culprit says another, it says so itself. */
+/* The culprit's wrong answer is what the tip says; where the culprit says another, it says so
+ * itself. */
 uint64_t bb_wrong(const bb_family *f);
 
 /* ---- blame_mix.c ---- */

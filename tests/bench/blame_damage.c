@@ -1,4 +1,5 @@
-/* blame_damage.c - versions that training does not make: one tensor damaged, an adapter left out. */
+/* blame_damage.c - versions that training does not make: one tensor damaged, an adapter left out.
+ */
 #include "tests/bench/blame_bench.h"
 
 #include <limits.h>

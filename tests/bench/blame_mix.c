@@ -1,5 +1,6 @@
-/* blame_mix.c - models between the versions, run for real: the root with some steps' changes, a step's
- * parent with some of its tensors. The bench's own way to them, so that blame's is tested by it. */
+/* blame_mix.c - models between the versions, run for real: the root with some steps' changes, a
+ * step's parent with some of its tensors. The bench's own way to them, so that blame's is tested by
+ * it. */
 #include "tests/bench/blame_bench.h"
 
 #include <stdlib.h>
@@ -135,7 +136,8 @@ static fm_status add_changes(bench *b, fm_tree *mix, const fm_tree *parent, cons
     return rc;
 }
 
-/* Only what adds an adapter, or changes tensors where no adapter is, can be laid on another version. */
+/* Only what adds an adapter, or changes tensors where no adapter is, can be laid on another
+ * version. */
 static bool can_add(const bb_family *f, size_t node)
 {
     if (f->node[node].parent_count != 1)

@@ -1,5 +1,5 @@
-/* blame_study.c - where in history: blame's search and its rivals over recorded outcomes, with some of
- * them flipped. */
+/* blame_study.c - where in history: blame's search and its rivals over recorded outcomes, with some
+ * of them flipped. */
 #include "tests/bench/blame_bench.h"
 
 #include <math.h>
@@ -161,8 +161,8 @@ static const double flips[] = {0, 0.05, 0.10};
 enum { FLIPS = 3, KINDS = 5 };
 static const char kinds[KINDS + 1] = "abcde";
 
-/* Everything that could be asked, each often enough that a majority is wrong less than once in 100: the case
- * and its forms at every version, and every step alone on the root. */
+/* Everything that could be asked, each often enough that a majority is wrong less than once in 100:
+ * the case and its forms at every version, and every step alone on the root. */
 static double exhaustive(const bb_family *f, double flip)
 {
     const double often = flip > 0.07 ? 5 : flip > 0 ? 3 : 1;
@@ -199,7 +199,8 @@ static fm_status search_one(noisy *n, accused *a)
 {
     const fm_blame_oracle oracle = {n, ask, n->f->forms ? forms : NULL, mix};
     /* What samples is known to; then the rate is measured. */
-    const fm_blame_opts opts = {.flip_rate = n->f->repeats ? FM_BLAME_MEASURE : n->flip};
+    const fm_blame_opts opts = {.flip_rate = n->f->repeats ? FM_BLAME_MEASURE : n->flip,
+                                .confidence = n->b->confidence};
     fm_blame_history h;
     n->asked = 0;
     fm_status rc = fm_blame_search(&h, n->f->node, n->f->count, &oracle, &opts);

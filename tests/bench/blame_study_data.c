@@ -1,5 +1,5 @@
-/* blame_study_data.c - which examples: the program's own ranking of a poisoned step's data, as it prints
- * it, beside words in common (BM25) and chance. */
+/* blame_study_data.c - which examples: the program's own ranking of a poisoned step's data, as it
+ * prints it, beside words in common (BM25) and chance. */
 #include "tests/bench/blame_bench.h"
 
 #include <ctype.h>

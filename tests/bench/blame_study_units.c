@@ -101,7 +101,7 @@ static fm_status minimal(noisy_units *z, size_t planted, tally *t)
 {
     const fm_blame_units units = {
         .count = z->u.count, .levels = 2, .group_of = {z->u.layer, z->u.block}};
-    const fm_minimal_opts opts = {.flip_rate = z->flip};
+    const fm_minimal_opts opts = {.flip_rate = z->flip, .confidence = z->u.b->confidence};
     fm_minimal_set set;
     fm_status rc = fm_blame_minimal(&set, &units, ask, z, &opts);
     if (rc != FM_OK)

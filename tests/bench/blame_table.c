@@ -173,8 +173,8 @@ uint64_t bb_wrong(const bb_family *f)
     return f->at[f->culprit].answer;
 }
 
-/* How many of the culprit's ancestors fail, and how many of these with its very answer; how many pass
- * but give it to other forms of the case. */
+/* How many of the culprit's ancestors fail, and how many of these with its very answer; how many
+ * pass but give it to other forms of the case. */
 typedef struct older {
     size_t fail, same, formed;
 } older;
