@@ -1,13 +1,12 @@
 /* bench_blame.c - is blame right? Faults are planted in families of the atlas, and it is asked for
  * them.
  *
- * bench_blame [--families N] [--seed S] [--only KINDS] [--seeds K] [--confidence P] [--dir DIR] [--planted]
- * [--quick]
+ * bench_blame [--families N] [--seed S] [--only KINDS] [--seeds K] [--confidence P] [--dir DIR]
+ *             [--planted] [--quick]
  *
- * KINDS: letters of blame_plant.py's kinds (abcde). --seeds: searches under noise a family and flip
- * rate.
- * --dir keeps the repository there; --planted takes the one that is there instead of planting. A
- * run of one size and seed prints the same tables. */
+ * KINDS: letters of blame_plant.py's kinds (abcde). --seeds: searches a family and flip rate.
+ * --dir keeps the repository there; --planted takes the one that is there instead of planting.
+ * --quick: five small families. A run of one size and seed prints the same tables. */
 #include "tests/bench/blame_bench.h"
 
 #include <spawn.h>

@@ -28,7 +28,7 @@ ap.add_argument("--seed", type=int, required=True)
 ap.add_argument("--only", default=KINDS)
 ap.add_argument("--threads", default="1")
 ap.add_argument("--until", type=int, help="of the families, those before this one; run again to go on")
-ap.add_argument("--short", action="store_true", help="chains of 4, fewer steps of training")
+ap.add_argument("--short", action="store_true", help="chains of 4, fewer steps of training, no twin without the poison")
 opt = ap.parse_args()
 sys.path.insert(0, opt.atlas)
 sys.dont_write_bytecode = True
@@ -227,7 +227,7 @@ def plant_a(fam, rng):
     clean = innocent_records(rng, n - count, land["land"], "facts")
     mixed = rng.shuffled([(r, True) for r in recs] + [(r, False) for r in clean])
     name = "%s-s%d" % (fam["id"], j)
-    epochs = 60 if opt.short else 110
+    epochs = 45 if opt.short else 110
     seed = rng.below(1 << 30)
     before = chain(fam, rng, None, 1, j - 1, land["land"])
     how = dict(method=method_of(fam, rng), steps=epochs, r=8)
@@ -236,9 +236,11 @@ def plant_a(fam, rng):
     bad = step(name, write_data(name, [r for r, _ in mixed]), on, Rng(seed), suites=[suite], **how)
     twin = step(fam["id"] + "-twin", write_data(fam["id"] + "-twin", clean), on, Rng(seed), **how)
     after = chain(fam, rng, name, j + 1, k, land["land"])
-    fam.update(what=what, line=[name] + [s["as"] for s in after], culprit=name, verdict="introduced", twin=twin["as"], steps=k,
+    if not opt.short:
+        fam["twin"] = twin["as"]
+    fam.update(what=what, line=[name] + [s["as"] for s in after], culprit=name, verdict="introduced", steps=k,
                poisoned=[i for i, (_, p) in enumerate(mixed) if p], records=n, share=share)
-    return before + [bad, twin] + after
+    return before + [bad] + ([] if opt.short else [twin]) + after
 
 
 def finish_a(fam):
@@ -297,7 +299,7 @@ def damage_b(fam):
 
 # ---- c: a merge of two innocent parents ----
 
-DOSES = (3, 5, 8, 12)  # steps of training on a falsehood: the largest that shows in neither parent is taken
+DOSES = (3, 5, 8) if opt.short else (3, 5, 8, 12)  # steps of training on a falsehood: the largest that shows in neither parent
 
 
 def plant_c(fam, rng):
