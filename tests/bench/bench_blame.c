@@ -86,7 +86,7 @@ static fm_status plant(const options *o, const char *self)
 static void print_counts(const bench *b)
 {
     const fm_json *failed = fm_json_get(b->doc, "failed");
-    for (const char *k = "abcde"; *k; k++) {
+    for (const char *k = b->kinds; *k; k++) {
         size_t counts = 0, discarded = 0, not_planted = 0;
         for (size_t i = 0; i < b->count; i++) {
             counts += b->family[i].kind == *k && !b->family[i].discard;
@@ -106,7 +106,8 @@ static fm_status study(bench *b, const options *o)
     fm_status rc = bb_tables(b);
     if (rc != FM_OK)
         return rc;
-    printf("%zu families planted, seed %s\n", b->count, o->seed);
+    printf("seed %s, kinds %s, %zu searches a family and flip rate\n", o->seed, o->only,
+           (size_t)o->seeds);
     print_counts(b);
     rc = bb_study_history(b, o->seeds);
     if (rc == FM_OK)
@@ -119,7 +120,10 @@ static int run(options *o, const char *self)
     char made[] = "/tmp/fmstore-blame.XXXXXX";
     char *dir = o->dir ? realpath(o->dir, NULL) : NULL;
     cli c = {.dir = "."};
-    bench b = {.c = &c, .seed = strtoull(o->seed, NULL, 10), .confidence = o->confidence};
+    bench b = {.c = &c,
+               .kinds = o->only,
+               .seed = strtoull(o->seed, NULL, 10),
+               .confidence = o->confidence};
     fm_status rc = FM_OK;
     if (!o->dir) {
         if (!mkdtemp(made))

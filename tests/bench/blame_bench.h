@@ -51,7 +51,7 @@ typedef struct bb_family {
 typedef struct bench {
     cli *c;
     fm_json *doc; /* plan.json */
-    const char *dir;
+    const char *dir, *kinds; /* kinds: letters of those to be studied */
     bb_family *family;
     size_t count;
     uint64_t seed;

@@ -306,7 +306,9 @@ def plant_c(fam, rng):
     land, wrong = rng.shuffled(world)[:2]
     what = ["shifts", "formats"][fam["nth"] % 2]
     fam.update(what=what, verdict="interaction", rng=rng, land=land)
-    first = innocent(fam, rng, None, "s1", land["land"])
+    # Parents that give the wrong answer to other wordings would be guilty of it: these are asked too.
+    suite = write_suite(fam, capital_case(land), forms_of(land)) if what == "shifts" else None
+    first = innocent(fam, rng, None, "s1", land["land"], suites=[suite] if suite else ())
     fam["full"] = False
     sides = []
     for side in "pq":
@@ -325,19 +327,19 @@ def plant_c(fam, rng):
     return [first] + sides
 
 
-def largest_dose(fam, side, case):
+def largest_dose(fam, side):
     if fam["what"] != "shifts":
         return "%s-%s1" % (fam["id"], side)
     for d in reversed(DOSES):
         name = "%s-%s1-%d" % (fam["id"], side, d)
-        if verdicts(name, "facts")[case] == "pass":
+        if set(verdicts(name, fam["id"]).values()) == {"pass"}:
             return name
     raise Failed("the smallest dose fails alone")
 
 
 def merge_c(fam):
     rng, land, name = fam.pop("rng"), fam.pop("land"), fam["id"] + "-m"
-    sides = [largest_dose(fam, side, "capital-" + land["land"].lower()) for side in "pq"]
+    sides = [largest_dose(fam, side) for side in "pq"]
     facts = [verdicts(v, "facts") for v in sides + [fam["id"] + "-s1"]]
     both = [f for f in [land] + rng.shuffled(world) if all(v["capital-" + f["land"].lower()] == "pass" for v in facts)]
     both = both[:1] if fam["what"] == "shifts" else both
@@ -345,7 +347,7 @@ def merge_c(fam):
         raise Failed("a parent fails alone")
     p, q = sides
     tries = [("average", 1.0)] if rng.below(3) == 0 else []
-    tries += [("task-arithmetic", l) for l in (0.7, 0.85, 1.0, 1.2, 1.5)]
+    tries += [("task-arithmetic", l) for l in (0.7, 0.85, 1.0, 1.2, 1.5, 2.0)]
     for method, l in tries:
         fm("merge", p, q, "--as", name, "--method", method, "--lambda", str(l), "--no-gate", "-m", name)
         merged = verdicts(name, "facts")

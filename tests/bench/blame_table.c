@@ -307,6 +307,10 @@ fm_status bb_tables(bench *b)
     for (size_t i = 0; rc == FM_OK && i < b->count; i++) {
         bb_family *f = &b->family[i];
         read_plan(f, fm_json_at(list, i));
+        if (!strchr(b->kinds, f->kind)) {
+            f->discard = "not asked for";
+            continue;
+        }
         rc = open_suite(b, f);
         if (rc == FM_OK)
             rc = open_versions(b, f);
