@@ -18,6 +18,7 @@ int cmd_stats(cli *c, int argc, char **argv);
 int cmd_branch(cli *c, int argc, char **argv);
 int cmd_tag(cli *c, int argc, char **argv);
 int cmd_derive(cli *c, int argc, char **argv);
+int cmd_merge(cli *c, int argc, char **argv);
 int cmd_replay(cli *c, int argc, char **argv);
 int cmd_suite(cli *c, int argc, char **argv);
 int cmd_results(cli *c, int argc, char **argv);

@@ -41,6 +41,10 @@ static const command commands[] = {
     {"derive", cmd_derive,
      "derive PARENT --as NAME [--method M] --data FILE [--set KEY=VALUE]... | derive -f FILE",
      "train adapted models, several of one parent at once", "make and test"},
+    {"merge", cmd_merge,
+     "merge REV REV... --as NAME [--method average|task-arithmetic] [--weight W]... [--lambda L] "
+     "[--base REV]",
+     "make one version of several, by their weights' sum", NULL},
     {"replay", cmd_replay, "replay REV [--chain] [--json]",
      "train a version again from its recipe, and compare every tensor", NULL},
     {"suite", cmd_suite,

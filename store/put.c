@@ -314,7 +314,9 @@ static fm_status open_basis(fmi_put *p, fm_txn *t, const fm_digest *parent)
     fmi_guess g = {.parent_count = 0};
     fm_status rc = FM_OK;
 
-    if (t->search && p->entry && !p->r.is_blob)
+    if (p->made)
+        g = *p->made;
+    else if (t->search && p->entry && !p->r.is_blob)
         rc = fmi_search_run(t->search, &subject, t->coder[0], &g);
     if (rc == FM_OK && g.recipe.op == FMI_OP_NONE) {
         parent = g.parent_count ? &g.parent[0] : parent;

@@ -29,7 +29,8 @@ typedef struct fmi_put {
     const fm_entry *entry;
     fmi_chain basis; /* a draft of the record: what its leaves are coded against, where has_basis */
     bool has_basis;
-    bool hashed; /* leaf[] is known from the start; else it fills as leaves are read */
+    const fmi_guess *made; /* NULL: what it is made of is searched for; until fmi_put_add returns */
+    bool hashed;           /* leaf[] is known from the start; else it fills as leaves are read */
     fm_digest *leaf;
     fmi_leaf_row *rows;
     uint32_t coded; /* leaves whose coded bytes are in the payload */
@@ -89,6 +90,12 @@ FM_CHECKED fm_status fmi_put_drain(fm_txn *t); /* everything that waits is writt
 void fmi_put_drop(fm_txn *t);                  /* everything that waits is forgotten */
 /* In the store, or in this transaction. */
 FM_CHECKED fm_status fmi_txn_known(fm_txn *t, const fm_digest *id, bool *out);
+
+/* ---- txn.c ---- */
+/* As fm_txn_put_tensor, and what the bytes are made of is known: coded against that recipe over stored
+ * tensors, or where it is too deep, against its first input if that has this form. */
+FM_CHECKED fm_status fmi_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype,
+                                      const fm_shape *shape, fm_span bytes, const fmi_guess *made);
 
 /* ---- txn_pack.c ---- */
 /* queue[0] as a record; its payload is complete. */

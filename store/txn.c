@@ -142,7 +142,7 @@ static void count_known(fm_txn *t, uint64_t bytes)
 }
 
 static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form, fm_span bytes,
-                           const fm_digest *parent, const fm_digest *want)
+                           const fm_digest *parent, const fmi_guess *made, const fm_digest *want)
 {
     fmi_put *p = fm_calloc(1, sizeof *p);
     bool have = false;
@@ -154,6 +154,7 @@ static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form,
     p->r.bytes = bytes.len;
     p->r.leaf_count = fmi_leaf_count(bytes.len);
     p->bytes = bytes;
+    p->made = made;
     rc = identify(t, p);
     const fm_digest id = p->r.id;
     if (rc == FM_OK)
@@ -191,7 +192,41 @@ fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const 
     memset(&form, 0, sizeof form);
     form.dtype = dtype;
     form.shape = *shape;
-    return put_bytes(t, id_out, &form, bytes, parent, want);
+    return put_bytes(t, id_out, &form, bytes, parent, NULL, want);
+}
+
+/* Is the input there, and of this form? */
+static fm_status serves(fm_txn *t, const fm_digest *id, const fmi_record *form, bool *known,
+                        bool *alike)
+{
+    fm_object_info info;
+    fm_status rc = fmi_txn_known(t, id, known);
+    *alike = false;
+    if (rc != FM_OK || !*known)
+        return rc;
+    rc = fm_store_info(t->store, &info, id);
+    *alike = rc == FM_OK && !info.is_blob && info.dtype == form->dtype &&
+             fm_shape_eq(&info.shape, &form->shape);
+    return rc;
+}
+
+fm_status fmi_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
+                           fm_span bytes, const fmi_guess *made)
+{
+    const fmi_record form = {.dtype = dtype, .shape = *shape};
+    bool all = true, parent = false;
+    fm_status rc = FM_OK;
+
+    memset(id_out, 0, sizeof *id_out);
+    for (uint32_t k = 0; rc == FM_OK && all && k < made->parent_count; k++) {
+        bool alike = false;
+        rc = serves(t, &made->parent[k], &form, &all, &alike);
+        parent = parent || (k == 0 && alike);
+    }
+    if (rc != FM_OK)
+        return rc;
+    return put_bytes(t, id_out, &form, bytes, parent ? &made->parent[0] : NULL, all ? made : NULL,
+                     NULL);
 }
 
 fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_digest *want)
@@ -204,7 +239,7 @@ fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_
                        (unsigned long long)FM_MAX_TENSOR_BYTES);
     memset(&form, 0, sizeof form);
     form.is_blob = true;
-    return put_bytes(t, id_out, &form, bytes, NULL, want);
+    return put_bytes(t, id_out, &form, bytes, NULL, NULL, want);
 }
 
 /* ==== offers =============================================================================== */

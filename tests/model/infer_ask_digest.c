@@ -176,7 +176,7 @@ static size_t cached(fm_engine *e, fm_source *src, const fm_tree *tree, ik_mem *
 {
     fm_suite_run run;
     fm_model *m = NULL;
-    const fm_result_cache cache = {map, get_kept, put_kept};
+    const fm_result_cache cache = {map, get_kept, put_kept, .open = NULL};
     fm_provider p = ik_provider(mem);
     mem->behind[0] = fm_source_provider(src);
     mem->behind_count = 1;
