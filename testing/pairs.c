@@ -98,9 +98,11 @@ fm_status fmi_pairs_read(fmi_case *c, const char *where)
     c->pairs = pairs;
     if (rc < 0)
         return rc;
-    if (!pairs && c->kind == FMI_DIR && c->scoring != FMI_SCORE_LOGPROB)
+    if (!pairs && c->kind == FMI_DIR && c->scoring != FMI_SCORE_LOGPROB &&
+        c->scoring != FMI_SCORE_CLASS)
         return fm_fail(FM_EINVAL,
-                       "%s: DIR wants 'continuation' with 'direction', or 'pairs': what changes?",
+                       "%s: DIR wants 'continuation' or 'class' with 'direction', or 'pairs': "
+                       "what changes?",
                        where);
     if (!pairs)
         return FM_OK;
