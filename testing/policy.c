@@ -254,7 +254,7 @@ fm_status fm_policy_judge(fm_policy_outcome *out, fm_buf *why, const fm_policy *
             return rc;
         judge_regressions(out, why, p, facts->baseline_name);
     }
-    if (p->measures && facts->measures_failed) {
+    if ((p->measures || p->all) && facts->measures_failed) {
         fm_buf_printf(why, "measures: %s\n", facts->measures_failed);
         out->holds = false;
     }
@@ -329,20 +329,37 @@ static fm_status cases_of(fm_policy_case **out, const fm_suite_run *run)
     return FM_OK;
 }
 
+/* "gap by group: 0.2 is above 0.1; ..." */
+static fm_status failed_measures(fm_buf *out, const fm_suite_run *run)
+{
+    for (size_t i = 0; i < run->measure_count; i++) {
+        const fm_measure_result *m = &run->measure[i];
+        if (m->verdict != FM_PASS)
+            fm_buf_printf(out, "%s%s: %s", out->len ? "; " : "", m->name, m->detail);
+    }
+    return fm_buf_ok(out);
+}
+
 fm_status fm_gate_judge(fm_policy_outcome *out, fm_buf *why, const fm_suite_run *run,
                         const fm_suite_run *baseline, const char *baseline_name)
 {
     fm_policy_case *now = NULL, *before = NULL;
-    fm_status rc = cases_of(&now, run);
+    fm_buf measures;
+    fm_buf_init(&measures, 0);
+    fm_status rc = failed_measures(&measures, run);
+    if (rc == FM_OK)
+        rc = cases_of(&now, run);
     if (rc == FM_OK && baseline)
         rc = cases_of(&before, baseline);
     const fm_policy_facts facts = {.now = now,
                                    .count = run->count,
                                    .before = before,
                                    .before_count = baseline ? baseline->count : 0,
-                                   .baseline_name = baseline_name};
+                                   .baseline_name = baseline_name,
+                                   .measures_failed = measures.len ? fm_buf_cstr(&measures) : NULL};
     if (rc == FM_OK)
         rc = fm_policy_judge(out, why, fm_suite_policy(run->suite), &facts);
+    fm_buf_release(&measures);
     fm_free(now);
     fm_free(before);
     return rc;

@@ -166,7 +166,8 @@ static void significance_lets_chance_pass(void **state)
     const char *rule = "{\"baseline\": \"parent\", \"significance\": 0.05}";
     fm_policy_outcome o = judged(rule, "fffffppp", "pppppppp", NULL);
     assert_true(fabs(o.p_value - 0.0625) < 1e-12);
-    o = judged(rule, "ffffffpp", "pppppppp", "6 of 8 cases broken and 0 fixed against parent 12345 (McNemar p = 0.031");
+    o = judged(rule, "ffffffpp", "pppppppp",
+               "6 of 8 cases broken and 0 fixed against parent 12345 (McNemar p = 0.031");
     assert_true(fabs(o.p_value - 0.03125) < 1e-12);
     o = judged(rule, "ffffffffffpp", "ppppppppppff", "10 of 12 cases broken and 2 fixed");
     assert_true(fabs(o.p_value - 0.03857421875) < 1e-12);
@@ -192,6 +193,10 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_buf_clear(&why);
     tk_ok(fm_policy_judge(&o, &why, &other, &f));
     assert_true(o.holds);
+    fm_buf_clear(&why);
+    const fm_policy all = policy("true");
+    tk_ok(fm_policy_judge(&o, &why, &all, &f));
+    assert_false(o.holds);
     f.measures_failed = NULL;
     tk_ok(fm_policy_judge(&o, &why, &p, &f));
     assert_true(o.holds);
