@@ -106,7 +106,8 @@ int tb_peak_child(const tb_bench *b, const tb_case *c, bool recompute)
     tb_run r = {0};
 
     tk_ok(bk_engine(&e, b->threads, c->mode, TB_ROWS));
-    tb_train(b, e, c, 0, c->children, recompute, 1, &r);
+    /* The second step makes the weights' layout for gradients. */
+    tb_train(b, e, c, 0, c->children, recompute, 2, &r);
     printf("{\"peak_mb\": %.1f, \"loss\": %.9g, \"seconds\": %.4f}\n", status_mb("VmHWM:"), r.loss,
            r.step);
     fm_engine_free(e);
