@@ -73,7 +73,7 @@ typedef struct fm_matrix_cell {
     size_t passed, failed, errors, flaky, waived, count; /* waived: of those that failed */
 } fm_matrix_cell;
 typedef struct fm_matrix_row {
-    const char *capability; /* the case's, else the suite's, else the suite's name; borrowed */
+    const char *capability; /* the case's, else its suite's name; borrowed */
     const char *kind;
     fm_matrix_cell *cell; /* [columns] */
 } fm_matrix_row;
@@ -93,9 +93,6 @@ FM_CHECKED fm_status fm_report_worst(const fm_case_result **out, size_t *n, size
                                      const fm_report *r);
 /* The suite of a result of `shown`, for its name. */
 const fm_suite *fm_report_suite_of(const fm_report *r, const fm_case_result *result);
-
-/* Is the case of the slice key = value? key: kind, capability, name, or one of its tags. */
-bool fm_report_case_is(const fm_suite *s, size_t i, const char *key, const char *value);
 
 /* ---- forms ---- */
 /* One HTML file: no script, no link; SVG with a table beside each, light and dark. */
