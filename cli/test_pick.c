@@ -25,8 +25,8 @@ static fm_status in_slice(bool *in, const fm_suite *s, size_t i, const test_choi
     return FM_OK;
 }
 
-/* The share that decides: of the gate, else what was asked for; NaN = none. A gate that asks for more
- * than a share can only be judged on the whole. */
+/* The share that decides: of the gate, else what was asked for; NaN = none. A gate that asks for
+ * more than a share can only be judged on the whole. */
 static double threshold_of(const fm_suite *s, const test_choice *choice)
 {
     const fm_policy *p = fm_suite_policy(s);

@@ -1,4 +1,5 @@
-/* repeat.c - runs of one suite on one model put together: more cases, or the same under other seeds. */
+/* repeat.c - runs of one suite on one model put together: more cases, or the same under other
+ * seeds. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -114,8 +114,8 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     return NULL;
 }
 
-/* Waived and flaky cases are skipped, with the reason: a reader that counts failures alone still shows
- * them. */
+/* Waived and flaky cases are skipped, with the reason: a reader that counts failures alone still
+ * shows them. */
 static bool junit_skipped(fm_buf *out, const fm_suite *s, const fm_case_result *r)
 {
     const fm_waiver *w = r->waived && r->verdict != FM_PASS ? fm_suite_waiver(s, r->at) : NULL;

@@ -1,5 +1,5 @@
-/* report_html.c - the report as one HTML file: pictures, and a table with the same figures beside each.
- * No script, no link, no font from elsewhere; the reader's colour scheme decides. */
+/* report_html.c - the report as one HTML file: pictures, and a table with the same figures beside
+ * each. No script, no link, no font from elsewhere; the reader's colour scheme decides. */
 #include <math.h>
 #include <string.h>
 
@@ -10,6 +10,8 @@
 #define WORST_MAX 12u
 #define FLIPS_MAX 200u  /* rows of the table of flips */
 #define CASES_MAX 2000u /* rows of the table of all cases */
+#define DRAWS_MAX                                                                                  \
+    ((size_t)200000000) /* of the bootstraps of a page: a long lineage has fewer each */
 
 static const char style[] =
     "<style>\n"
@@ -375,12 +377,17 @@ static void page_release(fmi_page *p)
 static fm_status take_changes(fmi_page *p)
 {
     const fm_report *r = p->report;
-    size_t cap = 0;
+    size_t cap = 0, cases = 0;
     fm_bootstrap how = fm_bootstrap_defaults();
     fm_status rc = FM_OK;
     how.confidence = r->confidence;
-    for (size_t c = 0; c < r->count; c++)
+    for (size_t c = 0; c < r->count; c++) {
         cap += r->column[c].run_count;
+        for (size_t k = 0; k < r->column[c].run_count; k++)
+            cases += r->column[c].run[k].count;
+    }
+    if (cases > DRAWS_MAX / how.resamples)
+        how.resamples = (uint32_t)FM_MAX(DRAWS_MAX / cases, (size_t)200);
     p->change = fm_calloc(cap, sizeof *p->change);
     p->change_column = fm_calloc(cap, sizeof *p->change_column);
     if (!p->change || !p->change_column)

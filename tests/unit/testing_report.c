@@ -1,4 +1,5 @@
-/* Reports of suites: counts, flips, repeats, and that hostile names and answers stay text in every form. */
+/* Reports of suites: counts, flips, repeats, and that hostile names and answers stay text in every
+ * form. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -347,7 +348,8 @@ static void measures_are_told_in_every_form(void **state)
     fm_suite_free(f.suite);
 }
 
-/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half page. */
+/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half
+ * page. */
 static void an_allocation_that_fails_is_reported(void **state)
 {
     fm_status (*const form[])(fm_buf *, const fm_report *) = {fm_report_html, fm_report_sarif,
