@@ -31,8 +31,8 @@ fm_status test_many_descendants(cli *c, test_many *t, const char *rev);
 fm_status test_many_ancestors(cli *c, test_many *t, const char *rev);
 /* Runs all suites of all versions. Models are loaded once and share what tensors they share; what
  * does not fit into the budget (of the engine, else half of the memory) makes another batch.
- * Outcomes are those of single runs. Suites of which nothing was chosen are dropped. FM_ENOTFOUND: no
- * version has a suite or case of that name, or in that slice. */
+ * Outcomes are those of single runs. Suites of which nothing was chosen are dropped. FM_ENOTFOUND:
+ * no version has a suite or case of that name, or in that slice. */
 fm_status test_many_run(cli *c, test_many *t, const test_choice *choice);
 void test_many_release(test_many *t);
 

@@ -176,8 +176,8 @@ static fm_status token_text(char **out, const fm_tokenizer *tok, const int32_t *
     return rc == FM_OK && !*out ? FM_ENOMEM : rc;
 }
 
-/* The answer's tokens, encoded after the case's (first) prompt, and the model's probability of each.
- * What cannot be asked (a prompt too long) has none. */
+/* The answer's tokens, encoded after the case's (first) prompt, and the model's probability of
+ * each. What cannot be asked (a prompt too long) has none. */
 static fm_status score_answer(fm_answer_tokens *out, fm_model *m, const fm_suite *s,
                               const fm_case_result *r)
 {

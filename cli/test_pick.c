@@ -7,7 +7,6 @@
 #include "store/base/mem.h"
 #include "store/base/rng.h"
 #include "testing/policy.h"
-#include "testing/report.h"
 
 #define LOOK_CASES 32u /* a look after so many: what a batch needs to be worth its weights */
 #define ORDER_SEED 1   /* of the order in which a sequential test asks */
@@ -21,13 +20,13 @@ static fm_status in_slice(bool *in, const fm_suite *s, size_t i, const test_choi
         if (!eq || eq == word || (size_t)(eq - word) >= sizeof key)
             return fm_fail(FM_EINVAL, "--slice %s: want KEY=VALUE, such as kind=INV", word);
         snprintf(key, sizeof key, "%.*s", (int)(eq - word), word);
-        *in = *in && fm_report_case_is(s, i, key, eq + 1);
+        *in = *in && fm_suite_case_matches(s, i, key, eq + 1);
     }
     return FM_OK;
 }
 
-/* The share that decides: of the gate, else what was asked for; NaN = none. A gate that asks for more
- * than a share can only be judged on the whole. */
+/* The share that decides: of the gate, else what was asked for; NaN = none. A gate that asks for
+ * more than a share can only be judged on the whole. */
 static double threshold_of(const fm_suite *s, const test_choice *choice)
 {
     const fm_policy *p = fm_suite_policy(s);

@@ -51,6 +51,21 @@ static void print_worth(const fm_suite_run *run)
         printf("shows a change of %.1f points or more%s\n", 100 * least, out_c(OUT_PLAIN));
 }
 
+static void print_measures(const fm_suite_run *run)
+{
+    static const char *const words[] = {"holds", "FAILS", "ERROR"};
+    for (size_t i = 0; i < run->measure_count; i++) {
+        const fm_measure_result *m = &run->measure[i];
+        printf("  %s%s%s measure %s", out_c(m->verdict == FM_PASS ? OUT_GREEN : OUT_RED),
+               words[m->verdict], out_c(OUT_PLAIN), out_text(m->name, 100));
+        if (isfinite(m->value))
+            printf(": %.4g (%.4g to %.4g) over %zu cases", m->value, m->low, m->high, m->count);
+        printf("\n");
+        if (m->detail)
+            printf("       %s\n", out_text(m->detail, 200));
+    }
+}
+
 static void print_stop(const test_part *p)
 {
     if (!p->stops)
@@ -79,6 +94,7 @@ static void print_run(const tested *v, size_t k, bool verbose)
     printf(run->cached == run->count ? ", cached\n" : ", %.1f s\n", run->seconds);
     print_worth(run);
     print_stop(&v->part[k]);
+    print_measures(run);
     for (size_t i = 0; i < run->count; i++)
         if (verbose || run->result[i].verdict != FM_PASS || run->result[i].flaky)
             print_case(&run->result[i]);

@@ -1,4 +1,5 @@
-/* repeat.c - runs of one suite on one model put together: more cases, or the same under other seeds. */
+/* repeat.c - runs of one suite on one model put together: more cases, or the same under other
+ * seeds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +24,10 @@ void fmi_run_count(fm_suite_run *run)
 
 bool fm_suite_run_holds(const fm_suite_run *run)
 {
-    return run->passed + run->flaky + run->waived == run->count;
+    bool all = run->passed + run->flaky + run->waived == run->count;
+    for (size_t i = 0; i < run->measure_count; i++)
+        all = all && run->measure[i].verdict == FM_PASS;
+    return all;
 }
 
 static int by_place(const void *a, const void *b)

@@ -61,6 +61,36 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
     return NULL;
 }
 
+static fm_json *measure_json(const fm_measure_result *m)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    rc = set_or_free(rc, o, "name", fm_json_new_str(m->name));
+    rc = set_or_free(rc, o, "verdict", fm_json_new_str(verdicts[m->verdict]));
+    rc = set_or_free(rc, o, "value", fm_json_new_real(m->value));
+    rc = set_or_free(rc, o, "low", fm_json_new_real(m->low));
+    rc = set_or_free(rc, o, "high", fm_json_new_real(m->high));
+    rc = set_or_free(rc, o, "count", fm_json_new_int((int64_t)m->count));
+    if (m->detail)
+        rc = set_or_free(rc, o, "detail", fm_json_new_str(m->detail));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+static fm_json *measures_json(const fm_suite_run *run)
+{
+    fm_json *all = fm_json_new_array();
+    fm_status rc = all ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < run->measure_count; i++)
+        rc = fm_json_push(all, measure_json(&run->measure[i]));
+    if (rc == FM_OK)
+        return all;
+    fm_json_free(all);
+    return NULL;
+}
+
 fm_json *fm_suite_run_json(const fm_suite_run *run)
 {
     fm_json *o = fm_json_new_object(), *cases = fm_json_new_array();
@@ -75,6 +105,8 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     rc = set_or_free(rc, o, "flaky", fm_json_new_int((int64_t)run->flaky));
     rc = set_or_free(rc, o, "waived", fm_json_new_int((int64_t)run->waived));
     rc = set_or_free(rc, o, "seconds", fm_json_new_real(run->seconds));
+    if (run->measure_count)
+        rc = set_or_free(rc, o, "measures", measures_json(run));
     rc = set_or_free(rc, o, "cases", cases);
     if (rc == FM_OK)
         return o;
@@ -82,8 +114,8 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     return NULL;
 }
 
-/* Waived and flaky cases are skipped, with the reason: a reader that counts failures alone still shows
- * them. */
+/* Waived and flaky cases are skipped, with the reason: a reader that counts failures alone still
+ * shows them. */
 static bool junit_skipped(fm_buf *out, const fm_suite *s, const fm_case_result *r)
 {
     const fm_waiver *w = r->waived && r->verdict != FM_PASS ? fm_suite_waiver(s, r->at) : NULL;
@@ -128,6 +160,23 @@ static void junit_case(fm_buf *out, const fm_suite *s, const fm_case_result *r,
     fm_buf_str(out, "</testcase>\n");
 }
 
+/* A measure is a case of its own: one that breaks its bound must not be lost. */
+static void junit_measure(fm_buf *out, const fm_measure_result *m, const char *model_name)
+{
+    const char *kind = m->verdict == FM_FAIL ? "failure" : "error";
+    fm_buf_str(out, "    <testcase classname=\"");
+    fm_markup_attr(out, model_name);
+    fm_buf_str(out, "\" name=\"measure: ");
+    fm_markup_attr(out, m->name);
+    fm_buf_str(out, "\">");
+    if (m->verdict != FM_PASS) {
+        fm_buf_printf(out, "<%s message=\"", kind);
+        fm_markup_attr(out, m->detail);
+        fm_buf_str(out, "\"/>");
+    }
+    fm_buf_str(out, "</testcase>\n");
+}
+
 static void junit_suite(fm_buf *out, const fm_suite_run *run, const char *model_name)
 {
     size_t failed = 0, errors = 0, skipped = 0;
@@ -138,15 +187,21 @@ static void junit_suite(fm_buf *out, const fm_suite_run *run, const char *model_
         failed += !skip && r->verdict == FM_FAIL;
         errors += !skip && r->verdict == FM_ERROR_CASE;
     }
+    for (size_t i = 0; i < run->measure_count; i++) {
+        failed += run->measure[i].verdict == FM_FAIL;
+        errors += run->measure[i].verdict == FM_ERROR_CASE;
+    }
     fm_buf_str(out, "  <testsuite name=\"");
     fm_markup_attr(out, run->suite->name);
-    fm_buf_printf(out, "\" tests=\"%zu\" failures=\"%zu\" errors=\"%zu\"", run->count, failed,
-                  errors);
+    fm_buf_printf(out, "\" tests=\"%zu\" failures=\"%zu\" errors=\"%zu\"",
+                  run->count + run->measure_count, failed, errors);
     if (skipped)
         fm_buf_printf(out, " skipped=\"%zu\"", skipped);
     fm_buf_printf(out, " time=\"%.3f\">\n", run->seconds);
     for (size_t i = 0; i < run->count; i++)
         junit_case(out, run->suite, &run->result[i], model_name);
+    for (size_t i = 0; i < run->measure_count; i++)
+        junit_measure(out, &run->measure[i], model_name);
     fm_buf_str(out, "  </testsuite>\n");
 }
 

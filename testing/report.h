@@ -3,7 +3,8 @@
  * A report is a table: one column per version, parents before children, and the runs of its suites
  * in it. Everything here is a function of that table: the same runs give the same bytes; no clock,
  * no locale, no link to anywhere. Names of cases and answers of models are hostile text and are
- * escaped in every format. JSON and JUnit of single runs are in testing.h. SUITES.md has the forms. */
+ * escaped in every format. JSON and JUnit of single runs are in testing.h. SUITES.md has the
+ * forms. */
 #ifndef FM_TESTING_REPORT_H
 #define FM_TESTING_REPORT_H
 
@@ -31,8 +32,8 @@ typedef struct fm_suite_change {
 FM_CHECKED fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
                                         const fm_suite_run *now, const fm_bootstrap *how);
 void fm_suite_change_release(fm_suite_change *c);
-/* The difference with its interval: the bootstrap's; where every resample is alike (all pairs flip one
- * way, or none does) it would claim certainty, and Newcombe's stands instead. */
+/* The difference with its interval: the bootstrap's; where every resample is alike (all pairs flip
+ * one way, or none does) it would claim certainty, and Newcombe's stands instead. */
 fm_estimate fm_suite_change_interval(const fm_suite_change *c, double confidence);
 /* p_adjusted of all: by Holm, or by Benjamini and Hochberg. */
 FM_CHECKED fm_status fm_suite_changes_adjust(fm_suite_change *c, size_t n, bool bh);
@@ -73,7 +74,7 @@ typedef struct fm_matrix_cell {
     size_t passed, failed, errors, flaky, waived, count; /* waived: of those that failed */
 } fm_matrix_cell;
 typedef struct fm_matrix_row {
-    const char *capability; /* the case's, else the suite's, else the suite's name; borrowed */
+    const char *capability; /* the case's, else its suite's name; borrowed */
     const char *kind;
     fm_matrix_cell *cell; /* [columns] */
 } fm_matrix_row;
@@ -93,9 +94,6 @@ FM_CHECKED fm_status fm_report_worst(const fm_case_result **out, size_t *n, size
                                      const fm_report *r);
 /* The suite of a result of `shown`, for its name. */
 const fm_suite *fm_report_suite_of(const fm_report *r, const fm_case_result *result);
-
-/* Is the case of the slice key = value? key: kind, capability, name, or one of its tags. */
-bool fm_report_case_is(const fm_suite *s, size_t i, const char *key, const char *value);
 
 /* ---- forms ---- */
 /* One HTML file: no script, no link; SVG with a table beside each, light and dark. */

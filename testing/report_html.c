@@ -1,5 +1,5 @@
-/* report_html.c - the report as one HTML file: pictures, and a table with the same figures beside each.
- * No script, no link, no font from elsewhere; the reader's colour scheme decides. */
+/* report_html.c - the report as one HTML file: pictures, and a table with the same figures beside
+ * each. No script, no link, no font from elsewhere; the reader's colour scheme decides. */
 #include <math.h>
 #include <string.h>
 
@@ -10,6 +10,8 @@
 #define WORST_MAX 12u
 #define FLIPS_MAX 200u  /* rows of the table of flips */
 #define CASES_MAX 2000u /* rows of the table of all cases */
+#define DRAWS_MAX                                                                                  \
+    ((size_t)200000000) /* of the bootstraps of a page: a long lineage has fewer each */
 
 static const char style[] =
     "<style>\n"
@@ -239,6 +241,35 @@ static fm_status scores_part(fm_buf *out, const fmi_page *p)
     return rc;
 }
 
+static void measures_part(fm_buf *out, const fm_report *r)
+{
+    static const char *const words[] = {"pass", "fail", "error"};
+    size_t rows = 0;
+    for (size_t c = 0; c < r->count; c++)
+        for (size_t k = 0; k < r->column[c].run_count; k++)
+            for (size_t i = 0; i < r->column[c].run[k].measure_count; i++) {
+                const fm_measure_result *m = &r->column[c].run[k].measure[i];
+                if (rows++ == 0)
+                    fm_buf_str(out,
+                               "<h2>Measures</h2>\n<div class=\"wide\"><table id=\"measures\">"
+                               "<tr><th>Version</th><th>Suite</th><th>Measure</th><th></th>"
+                               "<th class=\"n\">Value (interval)</th><th class=\"n\">Cases</th>"
+                               "<th></th></tr>\n");
+                fm_buf_str(out, "<tr>");
+                cell(out, r->column[c].name);
+                cell(out, fm_suite_name(r->column[c].run[k].suite));
+                cell(out, m->name);
+                fm_buf_printf(out, "<td class=\"v-%s\">%s</td><td class=\"n\">", words[m->verdict],
+                              words[m->verdict]);
+                if (isfinite(m->value))
+                    fm_buf_printf(out, "%.4g (%.4g to %.4g)", m->value, m->low, m->high);
+                fm_buf_printf(out, "</td><td class=\"n\">%zu</td>", m->count);
+                cell(out, m->detail);
+                fm_buf_str(out, "</tr>\n");
+            }
+    fm_buf_str(out, rows ? "</table></div>\n" : "");
+}
+
 static const fm_answer_tokens *tokens_of(const fm_report *r, const fm_case_result *result)
 {
     for (size_t i = 0; i < r->token_count; i++)
@@ -346,12 +377,17 @@ static void page_release(fmi_page *p)
 static fm_status take_changes(fmi_page *p)
 {
     const fm_report *r = p->report;
-    size_t cap = 0;
+    size_t cap = 0, cases = 0;
     fm_bootstrap how = fm_bootstrap_defaults();
     fm_status rc = FM_OK;
     how.confidence = r->confidence;
-    for (size_t c = 0; c < r->count; c++)
+    for (size_t c = 0; c < r->count; c++) {
         cap += r->column[c].run_count;
+        for (size_t k = 0; k < r->column[c].run_count; k++)
+            cases += r->column[c].run[k].count;
+    }
+    if (cases > DRAWS_MAX / how.resamples)
+        how.resamples = (uint32_t)FM_MAX(DRAWS_MAX / cases, (size_t)200);
     p->change = fm_calloc(cap, sizeof *p->change);
     p->change_column = fm_calloc(cap, sizeof *p->change_column);
     if (!p->change || !p->change_column)
@@ -408,6 +444,7 @@ fm_status fm_report_html(fm_buf *out, const fm_report *r)
         fm_buf_str(out, "<h2>Capabilities</h2>\n");
         fmi_chart_matrix(out, &p);
         matrix_table(out, &p);
+        measures_part(out, r);
         flips_part(out, &p);
         rc = scores_part(out, &p);
     }

@@ -18,22 +18,8 @@ const char *fmi_case_kind_name(const fm_suite *s, size_t i)
 
 const char *fmi_case_capability(const fm_suite *s, size_t i)
 {
-    const char *all = fm_json_cstr(fm_json_get(s->doc, "capability"), s->name);
-    return fm_json_cstr(fm_json_get(s->cases[i].doc, "capability"), all);
-}
-
-bool fm_report_case_is(const fm_suite *s, size_t i, const char *key, const char *value)
-{
-    const char *is;
-    if (strcmp(key, "kind") == 0)
-        is = fmi_case_kind_name(s, i);
-    else if (strcmp(key, "capability") == 0)
-        is = fmi_case_capability(s, i);
-    else if (strcmp(key, "name") == 0)
-        is = s->cases[i].name;
-    else
-        is = fm_json_cstr(fm_json_get(fm_json_get(s->cases[i].doc, "tags"), key), NULL);
-    return is && strcmp(is, value) == 0;
+    const char *own = fm_suite_case_capability(s, i);
+    return own[0] ? own : s->name;
 }
 
 static void count_case(fm_matrix_cell *c, const fm_case_result *r)

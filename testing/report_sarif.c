@@ -1,5 +1,5 @@
-/* report_sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure, so that
- * what shows findings of linters shows those of models. */
+/* report_sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure,
+ * so that what shows findings of linters shows those of models. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,7 +81,8 @@ static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *
     return o;
 }
 
-static fm_json *location_of(fm_status *rc, const fm_suite *s, const fm_case_result *r)
+/* Consumes name. */
+static fm_json *location_of(fm_status *rc, const fm_suite *s, fm_json *name)
 {
     char uri[FMI_CASE_NAME_MAX];
     fm_json *o = object(rc), *physical = object(rc), *artifact = object(rc), *logical = object(rc);
@@ -89,7 +90,7 @@ static fm_json *location_of(fm_status *rc, const fm_suite *s, const fm_case_resu
     set(rc, artifact, "uri", fm_json_new_str(uri));
     set(rc, physical, "artifactLocation", artifact);
     set(rc, o, "physicalLocation", physical);
-    set(rc, logical, "fullyQualifiedName", id_of(s, r));
+    set(rc, logical, "fullyQualifiedName", name);
     set(rc, logical, "kind", fm_json_new_str("member"));
     set(rc, o, "logicalLocations", list_of(rc, logical));
     return o;
@@ -116,7 +117,7 @@ static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result
     set(rc, o, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
     set(rc, o, "message",
         text_of(rc, r->detail ? r->detail : "its repeats under other seeds disagree"));
-    set(rc, o, "locations", list_of(rc, location_of(rc, s, r)));
+    set(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, r))));
     set(rc, print, "case/v1", id_of(s, r));
     set(rc, o, "partialFingerprints", print);
     suppress(rc, o, s, r);
@@ -130,6 +131,38 @@ static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result
     }
     set(rc, o, "properties", about);
     return o;
+}
+
+/* A measure that breaks its bound: a rule and a result of its own. */
+static fm_json *measure_id(const fm_suite *s, const fm_measure_result *m)
+{
+    fm_buf id;
+    fm_buf_init(&id, 0);
+    fm_buf_printf(&id, "%s/measure: %s", fm_suite_name(s), m->name);
+    fm_json *v = fm_buf_ok(&id) == FM_OK ? fm_json_new_str(fm_buf_cstr(&id)) : NULL;
+    fm_buf_release(&id);
+    return v;
+}
+
+static void push_measure(fm_status *rc, fm_json *rules, fm_json *results, const fm_suite *s,
+                         const fm_measure_result *m, int64_t rule)
+{
+    const char *level = fm_suite_is_gate(s) ? "error" : "warning";
+    fm_json *about = object(rc), *config = object(rc), *o = object(rc), *print = object(rc);
+    set(rc, about, "id", measure_id(s, m));
+    set(rc, about, "shortDescription", text_of(rc, m->name));
+    set(rc, config, "level", fm_json_new_str(level));
+    set(rc, about, "defaultConfiguration", config);
+    push(rc, rules, about);
+    set(rc, o, "ruleId", measure_id(s, m));
+    set(rc, o, "ruleIndex", fm_json_new_int(rule));
+    set(rc, o, "kind", fm_json_new_str("fail"));
+    set(rc, o, "level", fm_json_new_str(level));
+    set(rc, o, "message", text_of(rc, m->detail));
+    set(rc, o, "locations", list_of(rc, location_of(rc, s, measure_id(s, m))));
+    set(rc, print, "case/v1", measure_id(s, m));
+    set(rc, o, "partialFingerprints", print);
+    push(rc, results, o);
 }
 
 static fm_json *tool_of(fm_status *rc, fm_json *rules)
@@ -156,6 +189,10 @@ fm_status fm_report_sarif(fm_buf *out, const fm_report *r)
             push(&rc, rules, rule_of(&rc, c->run[k].suite, one));
             push(&rc, results, result_of(&rc, c->run[k].suite, one, n++));
         }
+    for (size_t k = 0; k < c->run_count; k++)
+        for (size_t i = 0; rc == FM_OK && i < c->run[k].measure_count; i++)
+            if (c->run[k].measure[i].verdict != FM_PASS)
+                push_measure(&rc, rules, results, c->run[k].suite, &c->run[k].measure[i], n++);
     set(&rc, details, "id", fm_json_new_str(c->name));
     if (c->id[0])
         set(&rc, details, "description", text_of(&rc, c->id));

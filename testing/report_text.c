@@ -63,6 +63,21 @@ static void listed(fm_buf *out, const fm_suite *s, const fm_case_result *r)
     fm_buf_char(out, '\n');
 }
 
+static void listed_measure(fm_buf *out, const fm_suite_run *run, const fm_measure_result *m)
+{
+    static const char *const words[] = {"holds", "fails", "error"};
+    fm_buf_printf(out, "- measure %s ", words[m->verdict]);
+    markdown(out, fm_suite_name(run->suite));
+    fm_buf_str(out, "/");
+    markdown(out, m->name);
+    if (isfinite(m->value))
+        fm_buf_printf(out, ": %.4g (%.4g to %.4g) over %zu cases", m->value, m->low, m->high,
+                      m->count);
+    fm_buf_str(out, m->detail ? "; " : "");
+    markdown(out, m->detail);
+    fm_buf_char(out, '\n');
+}
+
 fm_status fm_report_markdown(fm_buf *out, const fm_report *r)
 {
     const fm_report_column *c = &r->column[r->shown];
@@ -89,6 +104,12 @@ fm_status fm_report_markdown(fm_buf *out, const fm_report *r)
         }
     if (rows < all)
         fm_buf_printf(out, "- and %zu more\n", all - rows);
+    for (size_t k = 0; k < c->run_count; k++)
+        for (size_t i = 0; i < c->run[k].measure_count; i++) {
+            if (all++ == 0)
+                fm_buf_char(out, '\n');
+            listed_measure(out, &c->run[k], &c->run[k].measure[i]);
+        }
     return fm_buf_ok(out);
 }
 
@@ -103,34 +124,53 @@ static void tap_text(fm_buf *out, const char *text)
     }
 }
 
+static void tap_case(fm_buf *out, const fm_suite *s, const fm_case_result *r, size_t n)
+{
+    const fm_waiver *w = fm_suite_waiver(s, r->at);
+    fm_buf_printf(out, "%s %zu - %s/", r->verdict == FM_PASS ? "ok" : "not ok", n,
+                  fm_suite_name(s));
+    tap_text(out, r->name);
+    if (r->flaky) {
+        fm_buf_printf(out, " # TODO flaky: %u of %u repeats passed", r->repeats_passed, r->repeats);
+    } else if (r->waived && r->verdict != FM_PASS) {
+        fm_buf_str(out, " # TODO waived: ");
+        tap_text(out, w ? w->reason : "");
+    }
+    fm_buf_char(out, '\n');
+    if (r->verdict != FM_PASS && r->detail) {
+        fm_buf_str(out, "# ");
+        tap_text(out, r->detail);
+        fm_buf_char(out, '\n');
+    }
+}
+
+static void tap_measure(fm_buf *out, const fm_suite *s, const fm_measure_result *m, size_t n)
+{
+    fm_buf_printf(out, "%s %zu - %s/measure: ", m->verdict == FM_PASS ? "ok" : "not ok", n,
+                  fm_suite_name(s));
+    tap_text(out, m->name);
+    fm_buf_char(out, '\n');
+    if (m->verdict != FM_PASS && m->detail) {
+        fm_buf_str(out, "# ");
+        tap_text(out, m->detail);
+        fm_buf_char(out, '\n');
+    }
+}
+
 fm_status fm_report_tap(fm_buf *out, const fm_report *r)
 {
     const fm_report_column *c = &r->column[r->shown];
     size_t n = 0;
     for (size_t k = 0; k < c->run_count; k++)
-        n += c->run[k].count;
+        n += c->run[k].count + c->run[k].measure_count;
     fm_buf_printf(out, "TAP version 14\n1..%zu\n", n);
     n = 0;
-    for (size_t k = 0; k < c->run_count; k++)
-        for (size_t i = 0; i < c->run[k].count; i++) {
-            const fm_case_result *one = &c->run[k].result[i];
-            const fm_waiver *w = fm_suite_waiver(c->run[k].suite, one->at);
-            fm_buf_printf(out, "%s %zu - %s/", one->verdict == FM_PASS ? "ok" : "not ok", ++n,
-                          fm_suite_name(c->run[k].suite));
-            tap_text(out, one->name);
-            if (one->flaky) {
-                fm_buf_printf(out, " # TODO flaky: %u of %u repeats passed", one->repeats_passed,
-                              one->repeats);
-            } else if (one->waived && one->verdict != FM_PASS) {
-                fm_buf_str(out, " # TODO waived: ");
-                tap_text(out, w ? w->reason : "");
-            }
-            fm_buf_char(out, '\n');
-            if (one->verdict != FM_PASS && one->detail) {
-                fm_buf_str(out, "# ");
-                tap_text(out, one->detail);
-                fm_buf_char(out, '\n');
-            }
-        }
+    for (size_t k = 0; k < c->run_count; k++) {
+        const fm_suite_run *run = &c->run[k];
+        for (size_t i = 0; i < run->count; i++)
+            tap_case(out, run->suite, &run->result[i], ++n);
+        for (size_t i = 0; i < run->measure_count; i++)
+            tap_measure(out, run->suite, &run->measure[i], ++n);
+    }
     return fm_buf_ok(out);
 }

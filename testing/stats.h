@@ -1,10 +1,10 @@
 /* stats.h - what the outcomes of suites are worth: intervals, tests, power, early stopping.
  *
  * Pure functions in double precision: equal input, equal bits on every machine (exp, log and random
- * numbers are those of store/base; nothing reads a clock or a locale). Counts are of cases; rates, confidences
- * (0.95) and error rates (alpha 0.05) lie in [0, 1]. What has no answer is NaN: a rate of no cases,
- * an effect that no outcome of n cases could show. tests/peer/stats_reference.py holds all of it
- * against SciPy and statsmodels. */
+ * numbers are those of store/base; nothing reads a clock or a locale). Counts are of cases; rates,
+ * confidences (0.95) and error rates (alpha 0.05) lie in [0, 1]. What has no answer is NaN: a rate
+ * of no cases, an effect that no outcome of n cases could show. tests/peer/stats_reference.py
+ * holds all of it against SciPy and statsmodels. */
 #ifndef FM_TESTING_STATS_H
 #define FM_TESTING_STATS_H
 
@@ -46,8 +46,8 @@ fm_interval fm_clopper_pearson(size_t k, size_t n, double confidence);
 fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
 /* b / a, the score interval of Koopman 1984; value NaN and high inf where k1 = 0. */
 fm_estimate fm_rate_ratio(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
-/* Fisher's exact test of the table {{k1, n1 - k1}, {k2, n2 - k2}}, two-sided: the mass of all tables
- * with these margins that are no likelier than the one seen. */
+/* Fisher's exact test of the table {{k1, n1 - k1}, {k2, n2 - k2}}, two-sided: the mass of all
+ * tables with these margins that are no likelier than the one seen. */
 double fm_fisher_exact(size_t k1, size_t n1, size_t k2, size_t n2);
 
 /* ---- the same cases on two models (stats_paired.c) ---- */
@@ -62,8 +62,8 @@ fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, 
  * flipped, all ways of up to 16 differences that are not 0, else `resamples` random ones (and then
  * the p-value counts the sample itself: never 0). */
 double fm_permutation_paired(const double *difference, size_t n, uint32_t resamples, uint64_t seed);
-/* ... that two samples have one mean: min(1, 2 min(P[<=], P[>=])) over `resamples` random relabellings.
- */
+/* ... that two samples have one mean: min(1, 2 min(P[<=], P[>=])) over `resamples` random
+ * relabellings. */
 FM_CHECKED fm_status fm_permutation_means(double *p_value, const double *a, size_t na,
                                           const double *b, size_t nb, uint32_t resamples,
                                           uint64_t seed);
@@ -114,8 +114,8 @@ fm_decision fm_sequential_look(const fm_sequential *s, size_t k, size_t n);
 fm_interval fm_confidence_sequence(const fm_sequential *s, size_t k, size_t n);
 
 /* ---- what n cases can show (stats_power.c) ---- */
-/* The least drop of a pass rate from `rate` that n cases show with this power by the exact one-sided
- * binomial test; NaN: not even a drop to 0. */
+/* The least drop of a pass rate from `rate` that n cases show with this power by the exact
+ * one-sided binomial test; NaN: not even a drop to 0. */
 double fm_detectable_drop(size_t n, double rate, double alpha, double power);
 /* The least share of net losses (broken less fixed) on n paired cases that exact McNemar shows with
  * this power, where a share `churn` of all cases flips back and forth without a cause, half of it

@@ -8,8 +8,8 @@
 
 #define SIGNS_MAX 16u /* differences whose signs are all tried */
 
-/* Up to EXACT_FLIPS coefficients are summed as they are (whole numbers, then one scaling): p-values of
- * few flips, which gates compare with bounds, are the exact fractions. */
+/* Up to EXACT_FLIPS coefficients are summed as they are (whole numbers, then one scaling):
+ * p-values of few flips, which gates compare with bounds, are the exact fractions. */
 #define EXACT_FLIPS 1000u
 
 double fm_mcnemar(size_t b, size_t c)

@@ -35,7 +35,8 @@ static int64_t enough_broken(int64_t d, int64_t from, double alpha)
     return x;
 }
 
-/* Flips that happen, d of n, times the power given d; masses beyond nine deviations are left out. */
+/* Flips that happen, d of n, times the power given d; masses beyond nine deviations are left out.
+ * */
 double fm_mcnemar_power(size_t n, double fixed, double broken, double alpha)
 {
     double flips = fixed + broken, m = (double)n, power = 0;

@@ -36,8 +36,8 @@ fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, doubl
                          d + sqrt((b.high - p2) * (b.high - p2) + (p1 - a.low) * (p1 - a.low))};
 }
 
-/* Score statistic of the hypothesis p2 = ratio p1, signed like p2 - ratio p1. Its likeliest p1 solves
- * a quadratic (Koopman 1984; Miettinen & Nurminen 1985). */
+/* Score statistic of the hypothesis p2 = ratio p1, signed like p2 - ratio p1. Its likeliest p1
+ * solves a quadratic (Koopman 1984; Miettinen & Nurminen 1985). */
 typedef struct ratio_aim {
     double k1, n1, k2, n2, z;
     bool up; /* towards the upper limit */

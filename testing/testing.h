@@ -182,7 +182,7 @@ FM_CHECKED fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more);
 /* One more run of some of the cases under another seed: a case whose verdicts differ is flaky from
  * then on. The output stays that of the first run. `again` holds no case that run lacks. */
 FM_CHECKED fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again);
-/* Did everything pass that counts? Waived and flaky cases do not. */
+/* Did everything pass that counts, measures too? Waived and flaky cases do not count. */
 bool fm_suite_run_holds(const fm_suite_run *run);
 /* One of them. */
 FM_CHECKED fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m,

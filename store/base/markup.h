@@ -1,15 +1,17 @@
-/* markup.h - texts of strangers inside XML and HTML, and the few marks that our pictures are made of.
+/* markup.h - texts of strangers inside XML and HTML, and the few marks that our pictures are made
+ * of.
  *
  * Pictures are SVG written by hand, same input, same bytes: no time, no locale but "C", no machine.
- * Coordinates have one decimal. Colours are classes, so that a page can follow the reader's scheme. */
+ * Coordinates have one decimal. Colours are classes, so that a page can follow the reader's
+ * scheme. */
 #ifndef FM_BASE_MARKUP_H
 #define FM_BASE_MARKUP_H
 
 #include "store/base/buf.h"
 
 FM_BEGIN_DECLS
-/* Appends text (NULL: nothing) so that it stays text: < > & " escaped, what XML 1.0 cannot hold or what
- * is no UTF-8 as U+FFFD. */
+/* Appends text (NULL: nothing) so that it stays text: < > & " escaped, what XML 1.0 cannot hold or
+ * what is no UTF-8 as U+FFFD. */
 void fm_markup_text(fm_buf *out, const char *text);
 /* ... as the value of a quoted attribute: white space that a parser would fold by reference. */
 void fm_markup_attr(fm_buf *out, const char *text);

@@ -140,7 +140,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         light = measured(page, folder, False, 1100)
-        narrow = measured(page, folder, True, 420)
+        narrow = measured(page, folder, True, 500)
         check_marks(light, True)
         check_marks(narrow, False)
         assert light["paper"] != narrow["paper"] and light["ink"] != narrow["ink"]

@@ -26,6 +26,16 @@ cases:
   - {name: sure, prompt: The, expect: {not-contains: "@@"}, generate: {temperature: 3, max-tokens: 1, seed: 1}}
   - {name: greedy, prompt: The, expect: {not-contains: "@@"}, generate: {max-tokens: 1}}
 YAML
+cat >filed.yaml <<'YAML'
+suite: filed
+measures:
+  - {measure: pass-rate, over: {group: b}, at-least: 0.9}
+cases:
+  - {name: one, capability: speech, tags: {group: a}, prompt: The, expect: {not-contains: "@@"}, generate: {max-tokens: 1}}
+  - {name: two, capability: speech, tags: {group: b}, prompt: The, expect: {not-contains: "@@"}, generate: {max-tokens: 1}}
+YAML
+sed 's/suite: filed/suite: broken/; s/at-least: 0.9/at-most: 0.1/' filed.yaml >broken.yaml
+want 0 suite add pirate filed.yaml broken.yaml
 want 0 suite add pirate many.yaml none.yaml shaky.yaml
 
 want 1 test pirate --against atlas --suite facts --json
@@ -35,7 +45,7 @@ python3 - out one.json <<'PY'
 import json, math, sys
 d, one = (json.load(open(f)) for f in sys.argv[1:])
 flips = d["flips"]
-assert [f["suite"] for f in flips] == ["facts", "manners", "many", "none", "shaky"], flips
+assert [f["suite"] for f in flips] == ["broken", "facts", "filed", "manners", "many", "none", "shaky"], flips
 passes = lambda side, name: {c["name"]: c["verdict"] == "pass" for s in side["suites"] if s["suite"] == name
                              for c in s["cases"]}
 for f in flips:
@@ -47,13 +57,13 @@ for f in flips:
     assert abs(f["difference"]["value"] - (fixed - broken) / len(now)) < 1e-12
     assert f["difference"]["low"] <= f["difference"]["value"] <= f["difference"]["high"]
     assert {c["name"] for c in f["cases"]} == {c for c in now if was[c] != now[c]}
-assert flips[0]["broken"] >= 2, flips[0]
+assert flips[1]["broken"] >= 2, flips[1]
 order = sorted(flips, key=lambda f: f["p_value"])
 most = 0
 for i, f in enumerate(order):  # Holm by hand
     most = max(most, min(1, f["p_value"] * (len(order) - i)))
     assert abs(f["p_adjusted"] - most) < 1e-12, (f, most)
-assert one["flips"][0]["p_adjusted"] == one["flips"][0]["p_value"] == flips[0]["p_value"]
+assert one["flips"][0]["p_adjusted"] == one["flips"][0]["p_value"] == flips[1]["p_value"]
 for s in d["suites"]:
     n, k, z = len(s["cases"]), s["passed"], 1.959963984540054
     if s["waived"] or s["flaky"]:
@@ -117,6 +127,12 @@ import json, sys
 cases = json.load(open(sys.argv[1]))["suites"][0]["cases"]
 assert cases and all(c["kind"] == "INV" for c in cases)
 PY
+want 0 test pirate --suite filed --slice group=b --matrix
+grep -q 'filed: 1 of 1 passed' out && grep -Eq '^speech +MFT +1/1' out
+want 0 test pirate --suite filed
+grep -q 'holds measure' out
+want 1 test pirate --suite broken # every case passes, the measure does not hold
+grep -q 'broken: 2 of 2 passed' out && grep -q 'FAILS measure' out
 refused 128 "no case lies in the slice" test atlas --slice kind=DIR --suite facts
 refused 128 "want KEY=VALUE" test atlas --slice kind
 for bad in "--threshold 2 --sequential" "--threshold 0.5" "--alpha 0" "--adjust none" "--repeat 2000" \
@@ -129,7 +145,7 @@ python3 - out <<'PY'
 import re, sys
 rows = [l.split() for l in open(sys.argv[1]) if re.match(r"(capability|facts|many|none) ", l)]
 assert rows[0][:2] == ["capability", "kind"] and rows[0][2] == "atlas" and rows[0][-1] == "pirate", rows
-assert rows[1][:2] == ["facts", "MFT"] and rows[1][2] == "40/40", rows
+assert ["facts", "MFT", "40/40"] in [r[:3] for r in rows], rows
 assert [r for r in rows if r[0] == "none"][0][2] == "0/144", rows
 PY
 say "slices, refusals, the matrix over the lineage"

@@ -1,4 +1,5 @@
-/* Reports of suites: counts, flips, repeats, and that hostile names and answers stay text in every form. */
+/* Reports of suites: counts, flips, repeats, and that hostile names and answers stay text in every
+ * form. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -305,7 +306,50 @@ static void junit_skips_what_is_set_apart(void **state)
     fm_suite_free(f.suite);
 }
 
-/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half page. */
+static void measures_are_told_in_every_form(void **state)
+{
+    static char why[] = "0.25 is below 0.5";
+    fm_measure_result m[] = {{.name = HOSTILE, .value = 0.25, .low = 0.1, .high = 0.5, .count = 4},
+                             {.name = "rate", .value = 0.75, .low = 0.3, .high = 0.9, .count = 4}};
+    fixture f;
+    fm_buf out;
+    (void)state;
+    fill(&f);
+    for (size_t i = 0; i < 4; i++)
+        f.result[1][i].verdict = FM_PASS;
+    fmi_run_count(&f.run[1]);
+    f.run[1].measure = m;
+    f.run[1].measure_count = 2;
+    assert_true(fm_suite_run_holds(&f.run[1]));
+    m[0].verdict = FM_FAIL;
+    m[0].detail = why;
+    assert_false(fm_suite_run_holds(&f.run[1]));
+    fm_buf_init(&out, 0);
+    tk_ok(fm_report_html(&out, &f.report));
+    assert_int_equal(times(fm_buf_cstr(&out), "<td class=\"v-fail\">fail</td>"), 1);
+    assert_non_null(strstr(fm_buf_cstr(&out), "0.25 (0.1 to 0.5)"));
+    assert_null(strstr(fm_buf_cstr(&out), "<script"));
+    fm_buf_clear(&out);
+    tk_ok(fm_report_tap(&out, &f.report));
+    assert_memory_equal(fm_buf_cstr(&out), "TAP version 14\n1..6\n", 20);
+    assert_int_equal(times(fm_buf_cstr(&out), "\nnot ok 5 - s/measure: "), 1);
+    fm_buf_clear(&out);
+    tk_ok(fm_report_markdown(&out, &f.report));
+    assert_int_equal(times(fm_buf_cstr(&out), "\n- measure fails s/"), 1);
+    assert_int_equal(times(fm_buf_cstr(&out), "\n- measure holds s/rate: 0.75"), 1);
+    fm_buf_clear(&out);
+    tk_ok(fm_report_junit(&out, &f.run[1], 1, "m"));
+    assert_non_null(strstr(fm_buf_cstr(&out), "tests=\"6\" failures=\"1\" errors=\"0\""));
+    fm_buf_clear(&out);
+    tk_ok(fm_report_sarif(&out, &f.report));
+    assert_int_equal(times(fm_buf_cstr(&out), "\"ruleId\""), 1);
+    assert_non_null(strstr(fm_buf_cstr(&out), why));
+    fm_buf_release(&out);
+    fm_suite_free(f.suite);
+}
+
+/* Every allocation fails once: the text of the error, no leak (under the sanitizers), no half
+ * page. */
 static void an_allocation_that_fails_is_reported(void **state)
 {
     fm_status (*const form[])(fm_buf *, const fm_report *) = {fm_report_html, fm_report_sarif,
@@ -359,6 +403,7 @@ int main(void)
         cmocka_unit_test(sarif_has_what_its_schema_requires),
         cmocka_unit_test(markdown_and_tap_keep_their_lines),
         cmocka_unit_test(junit_skips_what_is_set_apart),
+        cmocka_unit_test(measures_are_told_in_every_form),
         cmocka_unit_test(an_allocation_that_fails_is_reported),
         cmocka_unit_test(markup_keeps_what_xml_can_hold_and_no_more),
     };

@@ -258,7 +258,8 @@ static double wrong_share(const fm_sequential *s, size_t passes, fm_decision wro
     return (double)errors / RUNS;
 }
 
-/* On the wrong side by one case alone, the hardest: at most alpha, here with four standard errors. */
+/* On the wrong side by one case alone, the hardest: at most alpha, here with four standard errors.
+ * */
 static void sequential_test_keeps_its_error_rates(void **state)
 {
     const fm_sequential s = {0.8, 0.05, 200};
@@ -278,7 +279,8 @@ static void sequential_test_keeps_its_error_rates(void **state)
     assert_true(wrong_share(&sure, 160, FM_MISSED, &mean) <= 0 && mean > 150 && mean <= 200);
 }
 
-/* All looks together: the true number of passes is left out at some look in at most alpha of runs. */
+/* All looks together: the true number of passes is left out at some look in at most alpha of runs.
+ * */
 static void confidence_sequence_covers_at_every_look(void **state)
 {
     enum { RUNS = 400, CASES = 120, PASSES = 96 };
