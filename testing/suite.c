@@ -20,7 +20,7 @@ static fm_status add_case(void *ctx, fm_json *doc)
     builder *b = ctx;
     fm_suite *s = b->suite;
     fmi_case *c;
-    fm_status rc = fmi_perturb_case(&doc, b->room.lexicons, !b->filled, b->what);
+    fm_status rc = fmi_perturb_case(&doc, &b->room, !b->filled, b->what);
     if (rc < 0 || !doc)
         return rc;
     rc = s->count < FMI_CASES_MAX
