@@ -170,7 +170,7 @@ static fm_status charge(fmi_expansion_room *room, const fmi_perturbation *p, fm_
     size_t words = p->kind == FMI_NAMES || p->kind == FMI_LOCATIONS ? 80 : 0;
     if (p->words.own || p->words.builtin)
         words = fmi_words_count(&p->words);
-    size_t cost = 1 + prompt.len / 256 * (1 + words / 4);
+    size_t cost = 1 + prompt.len / 128 * (1 + words / 4);
     if (room->steps < cost)
         return fm_fail(FM_ELIMIT,
                        "%s: the suite's templates and perturbations take more than %zu "
@@ -196,7 +196,14 @@ static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span pr
             rc = fmi_perturb(&b, p, prompt, p->seed + k, &applies);
         if (rc == FM_OK && !applies)
             break;
-        if (rc == FM_OK && !in_list(list, fm_buf_span(&b)))
+        if (rc < 0 || in_list(list, fm_buf_span(&b)))
+            continue;
+        if (room->bytes < b.len)
+            rc = fm_fail(FM_ELIMIT, "%s: the suite's perturbations write more than %zu bytes",
+                         where, FMI_EXPANDED_BYTES_MAX);
+        else
+            room->bytes -= b.len;
+        if (rc == FM_OK)
             rc = fm_json_push(list, fm_json_new_strn(fm_buf_cstr(&b), b.len));
     }
     fm_buf_release(&b);
