@@ -45,33 +45,39 @@ static bool can_swap(const uint8_t *t, size_t len, size_t i)
            (t[i] | 0x20) != (t[i + 1] | 0x20);
 }
 
+/* Swaps p->n times: a place at random, or the next after it that can. */
 static fm_status typos(fm_buf *out, const fmi_perturbation *p, fm_span text, fmi_draw *d,
                        bool *applies)
 {
     uint8_t *t = fm_memdup(text.data, text.len + !text.len);
-    uint8_t *taken = fm_calloc(text.len + 2, 1); /* [i + 1]: letter i has moved */
-    fm_status rc = t && taken ? FM_OK : FM_ENOMEM;
+    uint8_t *taken = fm_calloc(text.len + 2, 1); /* letter i has moved */
+    uint32_t *place = fm_calloc(text.len + 1, sizeof *place);
+    size_t n = 0;
+    fm_status rc = t && taken && place ? FM_OK : FM_ENOMEM;
     *applies = false;
-    for (uint32_t k = 0; rc == FM_OK && k < p->n; k++) {
-        size_t places = 0, at = 0;
-        for (size_t i = 0; i < text.len; i++)
-            places += can_swap(t, text.len, i) && !taken[i + 1] && !taken[i + 2];
-        if (!places)
+    for (size_t i = 0; rc == FM_OK && i < text.len; i++)
+        if (can_swap(t, text.len, i))
+            place[n++] = (uint32_t)i;
+    for (uint32_t k = 0; rc == FM_OK && n && k < p->n; k++) {
+        size_t at = (size_t)fmi_draw_below(d, n), tries = 0;
+        while (tries < n && (taken[place[at]] || taken[place[at] + 1])) {
+            at = at + 1 < n ? at + 1 : 0;
+            tries++;
+        }
+        if (tries == n)
             break;
-        uint64_t pick = fmi_draw_below(d, places);
-        for (;; at++)
-            if (can_swap(t, text.len, at) && !taken[at + 1] && !taken[at + 2] && pick-- == 0)
-                break;
-        uint8_t first = t[at];
-        t[at] = t[at + 1];
-        t[at + 1] = first;
-        taken[at + 1] = taken[at + 2] = 1;
+        size_t i = place[at];
+        uint8_t first = t[i];
+        t[i] = t[i + 1];
+        t[i + 1] = first;
+        taken[i] = taken[i + 1] = 1;
         *applies = true;
     }
     if (rc == FM_OK)
         fm_buf_append(out, t, text.len);
     fm_free(t);
     fm_free(taken);
+    fm_free(place);
     return rc;
 }
 

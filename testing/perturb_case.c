@@ -163,20 +163,47 @@ static bool in_list(const fm_json *list, fm_span text)
     return false;
 }
 
+/* Looking for words of a list costs the more the longer it is. */
+static fm_status charge(fmi_expansion_room *room, const fmi_perturbation *p, fm_span prompt,
+                        const char *where)
+{
+    size_t words = p->kind == FMI_NAMES || p->kind == FMI_LOCATIONS ? 80 : 0;
+    if (p->words.own || p->words.builtin)
+        words = fmi_words_count(&p->words);
+    size_t cost = 1 + prompt.len / 128 * (1 + words / 4);
+    if (room->steps < cost)
+        return fm_fail(FM_ELIMIT,
+                       "%s: the suite's templates and perturbations take more than %zu "
+                       "steps",
+                       where, FMI_EXPANSION_STEPS_MAX);
+    room->steps -= cost;
+    return FM_OK;
+}
+
 /* Up to p->count forms that list does not hold yet, pushed. */
-static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span prompt)
+static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span prompt,
+                            fmi_expansion_room *room, const char *where)
 {
     fm_status rc = FM_OK;
     fm_buf b;
     fm_buf_init(&b, FMI_EXPANDED_BYTES_MAX);
     size_t want = fm_json_count(list) + p->count;
     for (uint64_t k = 0; rc == FM_OK && fm_json_count(list) < want && k < 8u * p->count; k++) {
-        bool applies;
+        bool applies = false;
         fm_buf_clear(&b);
-        rc = fmi_perturb(&b, p, prompt, p->seed + k, &applies);
+        rc = charge(room, p, prompt, where);
+        if (rc == FM_OK)
+            rc = fmi_perturb(&b, p, prompt, p->seed + k, &applies);
         if (rc == FM_OK && !applies)
             break;
-        if (rc == FM_OK && !in_list(list, fm_buf_span(&b)))
+        if (rc < 0 || in_list(list, fm_buf_span(&b)))
+            continue;
+        if (room->bytes < b.len)
+            rc = fm_fail(FM_ELIMIT, "%s: the suite's perturbations write more than %zu bytes",
+                         where, FMI_EXPANDED_BYTES_MAX);
+        else
+            room->bytes -= b.len;
+        if (rc == FM_OK)
             rc = fm_json_push(list, fm_json_new_strn(fm_buf_cstr(&b), b.len));
     }
     fm_buf_release(&b);
@@ -185,7 +212,7 @@ static fm_status push_forms(fm_json *list, const fmi_perturbation *p, fm_span pr
 
 /* Pushes the original and its forms. */
 static fm_status all_forms(fm_json *list, const fm_json *perturb, fm_span prompt,
-                           const fm_json *lexicons, bool every, const char *where)
+                           fmi_expansion_room *room, bool every, const char *where)
 {
     bool many = fm_json_is(perturb, FM_JSON_ARRAY);
     size_t n = many ? fm_json_count(perturb) : 1;
@@ -195,9 +222,9 @@ static fm_status all_forms(fm_json *list, const fm_json *perturb, fm_span prompt
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         fmi_perturbation p;
         size_t before = fm_json_count(list);
-        rc = read_entry(&p, many ? fm_json_at(perturb, i) : perturb, lexicons, where);
+        rc = read_entry(&p, many ? fm_json_at(perturb, i) : perturb, room->lexicons, where);
         if (rc == FM_OK)
-            rc = push_forms(list, &p, prompt);
+            rc = push_forms(list, &p, prompt, room, where);
         if (rc == FM_OK && every && fm_json_count(list) == before)
             rc = fm_fail(FM_EINVAL, "%s: perturb.%s finds nothing to change in this prompt", where,
                          fmi_perturb_words[p.kind]);
@@ -233,7 +260,7 @@ static fm_status write_case(fm_json *made, const fm_json *doc, const char *key, 
     return rc == FM_OK ? fm_json_set(made, key, fm_json_ref(list)) : rc;
 }
 
-fm_status fmi_perturb_case(fm_json **doc, const fm_json *lexicons, bool every, const char *what)
+fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, const char *what)
 {
     char where[512];
     const fm_json *perturb = fm_json_get(*doc, "perturb");
@@ -248,7 +275,7 @@ fm_status fmi_perturb_case(fm_json **doc, const fm_json *lexicons, bool every, c
     if (rc == FM_OK && !prompt.data)
         rc = fm_fail(FM_EINVAL, "%s: 'perturb' goes with one 'prompt' or 'chat', a string", where);
     if (rc == FM_OK)
-        rc = all_forms(list, perturb, prompt, lexicons, every, where);
+        rc = all_forms(list, perturb, prompt, room, every, where);
     bool none = rc == FM_OK && fm_json_count(list) == 1;
     if (rc == FM_OK)
         rc = write_case(made, *doc, key, list, where);

@@ -24,7 +24,7 @@ static fm_status add_case(void *ctx, fm_json *doc)
     doc = fmi_overridden(doc, b->override);
     if (!doc)
         return FM_ENOMEM;
-    fm_status rc = fmi_perturb_case(&doc, b->room.lexicons, !b->filled, b->what);
+    fm_status rc = fmi_perturb_case(&doc, &b->room, !b->filled, b->what);
     if (rc < 0 || !doc)
         return rc;
     rc = s->count < FMI_CASES_MAX

@@ -22,6 +22,7 @@ typedef struct expansion {
     const char *where;
     fmi_expansion_room *room;
     bool nested;
+    size_t bytes; /* of the template's texts */
     fmi_case_fn each;
     void *ctx;
     fmi_variable v[FMI_VARIABLES_MAX];
@@ -35,12 +36,14 @@ typedef struct expansion {
 
 /* ==== variables ==== */
 
-static fm_status step(expansion *x)
+/* bytes: of text that is looked through beside. */
+static fm_status step(expansion *x, size_t bytes)
 {
-    if (x->room->steps == 0)
+    size_t cost = 1 + bytes / 64;
+    if (x->room->steps < cost)
         return fm_fail(FM_ELIMIT, "%s: finding the fillings takes more than %zu steps", x->where,
                        FMI_EXPANSION_STEPS_MAX);
-    x->room->steps--;
+    x->room->steps -= cost;
     return FM_OK;
 }
 
@@ -83,7 +86,8 @@ static fm_status need_variable(void *ctx, const char *name, size_t len);
 /* Slots that a row's value names; a cycle ends here, and the filling refuses it. */
 static fm_status row_slots(expansion *x, const fm_json *value)
 {
-    fm_status rc = x->nested && fm_json_is(value, FM_JSON_STRING) ? step(x) : FM_OK;
+    fm_status rc =
+        x->nested && fm_json_is(value, FM_JSON_STRING) ? step(x, fm_json_str(value).len) : FM_OK;
     if (rc < 0 || !x->nested || x->depth > FMI_NESTING_MAX || !fm_json_is(value, FM_JSON_STRING))
         return rc;
     x->depth++;
@@ -145,7 +149,7 @@ static fm_status note_usage(void *ctx, const char *name, size_t len)
 /* The listed slots in their order, then what texts name beside them. */
 static fm_status first_variables(expansion *x)
 {
-    fm_status rc = FM_OK;
+    fm_status rc = step(x, x->bytes);
     x->f.count = 0;
     for (void *it = fm_json_iter(x->slots); it && rc == FM_OK; it = fm_json_next(x->slots, it)) {
         usage u = {fm_json_iter_key(it), false, false};
@@ -173,7 +177,8 @@ static fm_status below(expansion *x, size_t k)
 {
     const fmi_variable *v = &x->v[k];
     const char *text = v->nested ? fm_json_cstr(fm_json_at(v->list.own, v->chosen), NULL) : NULL;
-    return text ? fmi_slots_of_text(text, need_variable, x) : FM_OK;
+    fm_status rc = text ? step(x, strlen(text)) : FM_OK;
+    return text && rc == FM_OK ? fmi_slots_of_text(text, need_variable, x) : rc;
 }
 
 static fm_status emit(expansion *x)
@@ -193,7 +198,7 @@ static fm_status all_from(expansion *x, size_t k)
         return emit(x);
     const size_t known = x->f.count, n = fmi_words_count(&x->v[k].list);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        rc = step(x);
+        rc = step(x, 0);
         if (rc < 0 || taken(x, k, i))
             continue;
         x->v[k].chosen = i;
@@ -231,14 +236,14 @@ static fm_status draw_one(expansion *x, const fm_json *rows)
             left += !taken(x, k, i);
         if (!left) {
             fm_buf_release(&key);
-            return step(x);
+            return step(x, 0);
         }
         for (uint64_t pick = draw(x, left);; at++)
             if (!taken(x, k, at) && pick-- == 0)
                 break;
         x->v[k].chosen = at;
         fm_buf_u64(&key, at);
-        rc = step(x);
+        rc = step(x, 0);
         if (rc == FM_OK)
             rc = below(x, k);
     }
@@ -320,6 +325,18 @@ static uint64_t stream_of(const char *name)
     return h;
 }
 
+static size_t text_bytes(const fm_json *v, int depth)
+{
+    size_t sum = fm_json_str(v).len;
+    bool array = fm_json_is(v, FM_JSON_ARRAY);
+    for (size_t i = 0; array && depth < 20 && i < fm_json_count(v); i++)
+        sum += 16 + text_bytes(fm_json_at(v, i), depth + 1);
+    for (void *it = array || depth >= 20 ? NULL : fm_json_iter(v); it; it = fm_json_next(v, it))
+        if (depth > 0 || strcmp(fm_json_iter_key(it), "slots") != 0)
+            sum += 16 + text_bytes(fm_json_iter_value(it), depth + 1);
+    return sum;
+}
+
 static fm_status expand_all(expansion *x, const fm_json *rows)
 {
     fm_status rc = FM_OK;
@@ -361,6 +378,7 @@ fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansi
                      .each = each,
                      .ctx = ctx,
                      .stream = stream_of(name)};
+    x->bytes = text_bytes(tmpl, 0);
     x->f = (fmi_filling){.where = where, .nested = x->nested, .v = x->v, .room = room};
     fm_status rc = FM_OK;
     if (slots && (fm_json_count(slots) == 0 || (!rows && !fm_json_is(slots, FM_JSON_OBJECT))))

@@ -31,6 +31,22 @@ static void change(const uint8_t *data, size_t size)
     fm_suite_free(s);
 }
 
+/* Forms of a case are cases, and the same each time. */
+static void perturbed(const fm_suite *s, size_t i)
+{
+    fm_suite *x = NULL, *y = NULL;
+    if (fm_suite_perturbed(&x, s, i, i + 1, 3) < 0)
+        return;
+    fm_assert(fm_suite_perturbed(&y, s, i, i + 1, 3) == FM_OK);
+    fm_assert(fm_suite_count(x) == fm_suite_count(y) && fm_suite_count(x) <= 3);
+    for (size_t k = 0; k < fm_suite_count(x); k++) {
+        fm_digest p = fm_suite_case_digest(x, k), q = fm_suite_case_digest(y, k);
+        fm_assert(fm_digest_eq(&p, &q));
+    }
+    fm_suite_free(x);
+    fm_suite_free(y);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fm_suite *a = NULL, *b = NULL;
@@ -48,6 +64,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fm_digest p = fm_suite_case_digest(a, i), q = fm_suite_case_digest(b, i);
         fm_assert(fm_digest_eq(&p, &q));
         fm_assert(fm_suite_find(a, fm_suite_case_name(a, i)) == (long)i);
+        fm_assert(fm_suite_case_matches(a, i, "name", fm_suite_case_name(a, i)));
+        if (i < 3)
+            perturbed(a, i);
     }
     fm_suite_free(a);
     fm_suite_free(b);
