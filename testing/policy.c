@@ -254,7 +254,7 @@ fm_status fm_policy_judge(fm_policy_outcome *out, fm_buf *why, const fm_policy *
             return rc;
         judge_regressions(out, why, p, facts->baseline_name);
     }
-    if (p->measures && facts->measures_failed) {
+    if ((p->measures || p->all) && facts->measures_failed) {
         fm_buf_printf(why, "measures: %s\n", facts->measures_failed);
         out->holds = false;
     }

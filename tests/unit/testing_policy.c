@@ -166,7 +166,8 @@ static void significance_lets_chance_pass(void **state)
     const char *rule = "{\"baseline\": \"parent\", \"significance\": 0.05}";
     fm_policy_outcome o = judged(rule, "fffffppp", "pppppppp", NULL);
     assert_true(fabs(o.p_value - 0.0625) < 1e-12);
-    o = judged(rule, "ffffffpp", "pppppppp", "6 of 8 cases broken and 0 fixed against parent 12345 (McNemar p = 0.031");
+    o = judged(rule, "ffffffpp", "pppppppp",
+               "6 of 8 cases broken and 0 fixed against parent 12345 (McNemar p = 0.031");
     assert_true(fabs(o.p_value - 0.03125) < 1e-12);
     o = judged(rule, "ffffffffffpp", "ppppppppppff", "10 of 12 cases broken and 2 fixed");
     assert_true(fabs(o.p_value - 0.03857421875) < 1e-12);
@@ -182,7 +183,8 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_policy_case now[1];
     fm_policy_outcome o;
     fm_buf why;
-    fm_policy p = policy("{\"measures\": true}"), other = policy("{\"threshold\": 0.5}");
+    fm_policy p = policy("{\"measures\": true}"), other = policy("{\"threshold\": 0.5}"),
+              all = policy("true");
     cases_of(now, "p");
     fm_buf_init(&why, 0);
     fm_policy_facts f = {now, 1, NULL, 0, NULL, "accuracy is 0.7, want 0.8"};
@@ -192,6 +194,8 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_buf_clear(&why);
     tk_ok(fm_policy_judge(&o, &why, &other, &f));
     assert_true(o.holds);
+    tk_ok(fm_policy_judge(&o, &why, &all, &f));
+    assert_false(o.holds);
     f.measures_failed = NULL;
     tk_ok(fm_policy_judge(&o, &why, &p, &f));
     assert_true(o.holds);
