@@ -136,10 +136,19 @@ static fm_status read_blob(fm_repo *r, const git_tree_entry *e, git_blob **out, 
     return FM_OK;
 }
 
+/* Asked before it is read into memory. */
+static bool too_large(fm_repo *r, const git_tree_entry *e)
+{
+    size_t bytes = 0;
+    git_object_t type;
+    return git_odb_read_header(&bytes, &type, r->odb, git_tree_entry_id(e)) == 0 &&
+           bytes > FMI_MAX_RESULT_BYTES;
+}
+
 static bool sound(fm_span bytes)
 {
     fm_json *v = NULL;
-    bool ok = bytes.len <= FMI_MAX_RESULT_BYTES && fm_json_parse(&v, bytes, "result") == FM_OK;
+    bool ok = fm_json_parse(&v, bytes, "result") == FM_OK;
     fm_json_free(v);
     if (!ok)
         fm_error_clear();
@@ -187,6 +196,10 @@ static fm_status join_key(join *j, const git_tree_entry *theirs, const git_tree_
     j->out->theirs++;
     if (ours && git_oid_equal(git_tree_entry_id(ours), git_tree_entry_id(theirs)))
         return FM_OK;
+    if (too_large(j->r, theirs)) {
+        j->out->refused++;
+        return FM_OK;
+    }
     fm_status rc = read_blob(j->r, theirs, &blob, &value);
     if (rc == FM_OK && !sound(value)) {
         j->out->refused++;

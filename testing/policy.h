@@ -21,7 +21,7 @@ typedef enum fm_baseline {
 
 struct fm_policy {
     bool gate;         /* false: nothing is asked, the rest is unset */
-    bool all;          /* every case passes */
+    bool all;          /* every case passes, and every measure holds */
     double threshold;  /* least share of the cases that passes; NaN = not asked */
     size_t min_passed; /* 0 = not asked */
     fm_baseline baseline;

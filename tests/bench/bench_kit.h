@@ -71,7 +71,14 @@ fm_status bk_engine(fm_engine **out, unsigned threads, const char *mode, uint32_
 
 /* Stem plus one adapter or own weights, of noise that `seed` picks. *bytes: what a step must read
  * beyond the stem: factors at 2 bytes, vectors at 4, own weights as stored. */
-typedef enum bk_child { BK_STEM, BK_LORA, BK_IA3, BK_PREFIX, BK_FULL_UPPER } bk_child;
+typedef enum bk_child {
+    BK_STEM,
+    BK_LORA,
+    BK_IA3,
+    BK_PREFIX,
+    BK_FULL_UPPER,
+    BK_LORA_UPPER
+} bk_child; /* of the upper half of the layers alone */
 fm_status bk_child_load(fm_model **out, fm_engine *e, const fm_source *src, bk_child kind,
                         uint32_t rank, uint32_t seed, double *bytes);
 

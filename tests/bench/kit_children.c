@@ -97,11 +97,12 @@ static void put_linears(peft *p, const fm_arch *a, bk_child kind, uint32_t rank)
     fm_param q;
     char name[256];
     for (uint32_t i = 0; fm_arch_param(a, i, &q); i++) {
-        if (!q.is_matrix || q.layer < 0)
+        if (!q.is_matrix || q.layer < 0 ||
+            (kind == BK_LORA_UPPER && q.layer < (int32_t)(a->layers / 2)))
             continue;
         int stem = (int)(strlen(q.name) - strlen(".weight"));
         bool down = ends_with(q.name, stem, "down_proj");
-        if (kind == BK_LORA) {
+        if (kind == BK_LORA || kind == BK_LORA_UPPER) {
             (void)snprintf(name, sizeof(name), "base_model.model.%.*s.lora_A.weight", stem, q.name);
             put_noise(p, name, rank, q.shape.dim[1]);
             (void)snprintf(name, sizeof(name), "base_model.model.%.*s.lora_B.weight", stem, q.name);
@@ -115,7 +116,7 @@ static void put_linears(peft *p, const fm_arch *a, bk_child kind, uint32_t rank)
 
 static void adapter_config(fm_buf *out, const fm_arch *a, bk_child kind, uint32_t rank)
 {
-    if (kind == BK_LORA)
+    if (kind == BK_LORA || kind == BK_LORA_UPPER)
         fm_buf_printf(out,
                       "{\"peft_type\":\"LORA\",\"r\":%u,\"lora_alpha\":%u,"
                       "\"target_modules\":[\"q_proj\",\"k_proj\",\"v_proj\",\"o_proj\","

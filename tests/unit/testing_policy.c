@@ -183,7 +183,8 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_policy_case now[1];
     fm_policy_outcome o;
     fm_buf why;
-    fm_policy p = policy("{\"measures\": true}"), other = policy("{\"threshold\": 0.5}");
+    fm_policy p = policy("{\"measures\": true}"), other = policy("{\"threshold\": 0.5}"),
+              all = policy("true");
     cases_of(now, "p");
     fm_buf_init(&why, 0);
     fm_policy_facts f = {now, 1, NULL, 0, NULL, "accuracy is 0.7, want 0.8"};
@@ -193,8 +194,6 @@ static void failed_measures_fail_a_gate_that_asks_for_them(void **state)
     fm_buf_clear(&why);
     tk_ok(fm_policy_judge(&o, &why, &other, &f));
     assert_true(o.holds);
-    fm_buf_clear(&why);
-    const fm_policy all = policy("true");
     tk_ok(fm_policy_judge(&o, &why, &all, &f));
     assert_false(o.holds);
     f.measures_failed = NULL;
