@@ -80,6 +80,8 @@ typedef struct fmi_filter {
 } fmi_filter;
 #define FMI_FILTERS_MAX 8u
 #define FMI_REPEATS_MAX 64u
+/* Between the seeds of a case's repeats: a shifted case shares none with the case as it is. */
+#define FMI_REPEAT_STRIDE ((uint64_t)1 << 32)
 #define FMI_EMBED_FAR_MAX 16u
 
 typedef struct fmi_case {
