@@ -106,7 +106,7 @@ typedef struct fmi_case {
     bool wants_logprobs;
     size_t helper_count; /* assertions that ask another model */
     uint32_t repeats;    /* answers to each prompt */
-    fmi_filter filter[FMI_FILTERS_MAX];
+    fmi_filter *filter;
     size_t filter_count;
     /* choice */
     const char *choice[FMI_CHOICES_MAX];
@@ -124,7 +124,8 @@ typedef struct fmi_case {
     /* class: `above` and `below` bound its probability */
     const char *label;
     /* embed: `above` and `below` bound the similarity to `near` */
-    const char *near_text, *far_text[FMI_EMBED_FAR_MAX];
+    const char *near_text;
+    const fm_json *far_texts; /* one or a list */
     size_t far_count;
 } fmi_case;
 
