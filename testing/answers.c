@@ -61,6 +61,8 @@ fm_status fmi_filters_read(fmi_case *c, const char *where)
         (!fm_json_is(v, FM_JSON_ARRAY) || !fm_json_count(v) || fm_json_count(v) > FMI_FILTERS_MAX))
         return fm_fail(FM_EINVAL, "%s: 'filter' wants a list of 1 to %u filters", where,
                        FMI_FILTERS_MAX);
+    if (v && !(c->filter = fm_calloc(fm_json_count(v), sizeof *c->filter)))
+        return FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(v); i++) {
         rc = read_filter(c, &c->filter[i], fm_json_at(v, i), where);
         c->filter_count = i + 1;
@@ -78,6 +80,8 @@ void fmi_filters_release(fmi_case *c)
 {
     for (size_t i = 0; i < c->filter_count; i++)
         fmi_pattern_free(c->filter[i].regex);
+    fm_free(c->filter);
+    c->filter = NULL;
     c->filter_count = 0;
 }
 

@@ -225,7 +225,7 @@ static fm_status prepare_text(fmi_job *j, size_t k)
     size_t width = classes ? fm_model_classes(j->model) : fm_model_arch(j->model)->hidden;
     fm_span text = classes || k == 0 ? fm_json_str(c->prompt[k])
                    : k == 1          ? fm_span_str(c->near_text)
-                                     : fm_span_str(c->far_text[k - 2]);
+                                     : fmi_text_at(c->far_texts, k - 2);
     if (!width)
         return fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
     fm_status rc = fm_embed_encode(j->model, text, &w->ids);

@@ -5,7 +5,7 @@
 
 #include "testing/assert.h"
 
-#define SEARCH_BYTES_MAX ((size_t)32 << 20) /* looked at for JSON inside one answer */
+#define SEARCH_BYTES_MAX ((size_t)4 << 20) /* looked at for JSON inside one answer */
 
 static fm_status read_fields(fmi_assertion *a, const char *where)
 {

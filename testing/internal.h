@@ -82,6 +82,8 @@ typedef struct fmi_filter {
 } fmi_filter;
 #define FMI_FILTERS_MAX 8u
 #define FMI_REPEATS_MAX 64u
+/* Between the seeds of a case's repeats: a shifted case shares none with the case as it is. */
+#define FMI_REPEAT_STRIDE ((uint64_t)1 << 32)
 #define FMI_EMBED_FAR_MAX 16u
 
 typedef struct fmi_case {
@@ -106,7 +108,7 @@ typedef struct fmi_case {
     bool wants_logprobs;
     size_t helper_count; /* assertions that ask another model */
     uint32_t repeats;    /* answers to each prompt */
-    fmi_filter filter[FMI_FILTERS_MAX];
+    fmi_filter *filter;
     size_t filter_count;
     /* choice */
     const char *choice[FMI_CHOICES_MAX];
@@ -129,7 +131,8 @@ typedef struct fmi_case {
     /* class: `above` and `below` bound its probability */
     const char *label;
     /* embed: `above` and `below` bound the similarity to `near` */
-    const char *near_text, *far_text[FMI_EMBED_FAR_MAX];
+    const char *near_text;
+    const fm_json *far_texts; /* one or a list */
     size_t far_count;
 } fmi_case;
 

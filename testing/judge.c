@@ -42,7 +42,7 @@ static fmi_answer answer_at(const fmi_job *j, size_t k)
                         .finish = gen->finish,
                         .logprobs = gen->logprobs,
                         .tokens = gen->count,
-                        .help = j->help + k * j->c->helper_count};
+                        .help = j->help ? j->help + k * j->c->helper_count : NULL};
 }
 
 /* Of several answers the worst counts. */

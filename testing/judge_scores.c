@@ -141,15 +141,15 @@ fm_status fmi_judge_embed(fmi_job *j, fm_buf *output, fm_buf *detail)
     }
     if (rc < 0)
         return rc;
+    const char *other = (const char *)fmi_text_at(c->far_texts, rival).data;
     bool ok = is_within(c, near, "similarity", detail);
     if (ok && c->far_count && !(near > far && near - far >= c->margin)) {
         ok = false;
         fm_buf_printf(detail, "\"%.80s\" is %.4f near, \"%.80s\" %.4f (margin %g)", c->near_text,
-                      near, c->far_text[rival], far, c->margin);
+                      near, other, far, c->margin);
     }
     j->result->score = c->far_count ? near - far : near;
     j->result->verdict = ok ? FM_PASS : FM_FAIL;
-    j->result->answer =
-        c->far_count ? fm_strdup(near > far ? c->near_text : c->far_text[rival]) : NULL;
+    j->result->answer = c->far_count ? fm_strdup(near > far ? c->near_text : other) : NULL;
     return c->far_count && !j->result->answer ? FM_ENOMEM : FM_OK;
 }

@@ -91,7 +91,7 @@ static fm_gen_request generation(const fmi_job *j, size_t k)
     q.stop_count = c->stop_count;
     q.want_logprobs = c->wants_logprobs;
     if (fmi_case_samples(c))
-        q.sampling.seed += j->seed_shift + k % c->repeats;
+        q.sampling.seed += j->seed_shift + (uint64_t)(k % c->repeats) * FMI_REPEAT_STRIDE;
     return q;
 }
 

@@ -108,13 +108,13 @@ static fm_status read_embed(fmi_case *c, const char *where)
     if (c->kind != FMI_MFT)
         return fm_fail(FM_EINVAL, "%s: 'embedding' goes with kind MFT", where);
     fm_status rc = fm_json_known_keys(v, known, where);
+    c->far_texts = than;
     c->far_count = !than ? 0 : many ? fm_json_count(than) : 1;
     if (rc == FM_OK && (c->far_count > FMI_EMBED_FAR_MAX || (than && !c->far_count)))
         rc = fm_fail(FM_EINVAL, "%s: embedding: 'than' wants 1 to %u texts", where,
                      FMI_EMBED_FAR_MAX);
     for (size_t i = 0; rc == FM_OK && i < c->far_count; i++) {
-        c->far_text[i] = fm_json_cstr(many ? fm_json_at(than, i) : than, "");
-        if (!fmi_trim(fm_span_str(c->far_text[i])).len)
+        if (!fmi_trim(fm_json_str(many ? fm_json_at(than, i) : than)).len)
             rc = fm_fail(FM_EINVAL, "%s: embedding: than[%zu] wants a text", where, i);
     }
     if (rc == FM_OK)

@@ -434,7 +434,7 @@ static void nearness_of_texts(void **state)
 
 /* ---- repeats, and one batch ---- */
 
-static void repeats_are_the_seeds_that_follow(void **state)
+static void repeats_are_seeds_a_stride_apart(void **state)
 {
     world *w = *state;
     fm_buf yaml;
@@ -443,11 +443,11 @@ static void repeats_are_the_seeds_that_follow(void **state)
     fm_buf_str(&yaml, "suite: m\ngenerate: {max-tokens: 4, temperature: 1.5, seed: 40}\ncases:\n"
                       "  - {name: m, prompt: The, filter: [majority], generate: {repeats: 5},\n"
                       "     expect: {contains: x}}\n");
-    for (int i = 0; i < 5; i++)
+    for (int64_t i = 0; i < 5; i++)
         fm_buf_printf(&yaml,
-                      "  - {name: s%d, prompt: The, generate: {seed: %d}, "
+                      "  - {name: s%d, prompt: The, generate: {seed: %lld}, "
                       "expect: {contains: x}}\n",
-                      i, 40 + i);
+                      (int)i, (long long)(40 + (i << 32)));
     fm_suite *s = parsed(fm_buf_cstr(&yaml));
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
     size_t best = 0, votes = 0;
@@ -509,7 +509,7 @@ int main(void)
         cmocka_unit_test(greedy_is_what_decoding_says),
         cmocka_unit_test(classes_of_prompts),
         cmocka_unit_test(nearness_of_texts),
-        cmocka_unit_test(repeats_are_the_seeds_that_follow),
+        cmocka_unit_test(repeats_are_seeds_a_stride_apart),
         cmocka_unit_test(a_batch_changes_nothing),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
