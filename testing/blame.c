@@ -252,7 +252,7 @@ static fm_status look_between(fmi_search *s, size_t *asked)
 /* The search stops a little above what is wanted: a posterior is no better than its prior. */
 static fm_status run_rounds(fmi_search *s)
 {
-    double enough = 1 - 0.5 * (1 - s->opts.confidence);
+    double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);
     size_t pick[FMI_BATCH_MAX], n = 1;
     fm_status rc = FM_OK;
     while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
