@@ -233,17 +233,39 @@ static void fill_outcomes(fmi_search *s)
     }
 }
 
+/* That a failure is inherited says something of every version: those that were not asked yet are
+ * asked once, in one batch, before it is believed. */
+static fm_status look_between(fmi_search *s, size_t *asked)
+{
+    size_t *node = fm_calloc(s->count, sizeof *node);
+    *asked = 0;
+    if (!node)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < s->count; i++)
+        if (s->can[i] && !s->out->asks[i])
+            node[(*asked)++] = i;
+    fm_status rc = fmi_ask_nodes(s, node, *asked);
+    fm_free(node);
+    return rc;
+}
+
 /* The search stops a little above what is wanted: a posterior is no better than its prior. */
 static fm_status run_rounds(fmi_search *s)
 {
-    double enough = 1 - 0.5 * (1 - s->opts.confidence);
+    double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);
     size_t pick[FMI_BATCH_MAX], n = 1;
     fm_status rc = FM_OK;
-    while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs &&
-           fmi_worlds_top(&s->w).posterior < enough) {
-        rc = fmi_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
-        if (rc == FM_OK && n)
-            rc = fmi_ask_nodes(s, pick, n);
+    while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
+        fmi_answer top = fmi_worlds_top(&s->w);
+        if (top.posterior >= enough) {
+            if (top.kind != FMI_ANSWER_INHERITED)
+                break;
+            rc = look_between(s, &n);
+        } else {
+            rc = fmi_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
+            if (rc == FM_OK && n)
+                rc = fmi_ask_nodes(s, pick, n);
+        }
     }
     return rc;
 }

@@ -128,36 +128,45 @@ static size_t first_line(const fmi_search *s, size_t culprit, size_t *out)
     }
 }
 
-/* The posterior that the fault is older, from the culprit's parents and the base; *source: the
- * oldest of them that shows it. */
-static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
-                                double *posterior, size_t *source)
+/* The odds that some of n versions carry the fault; *source: the last of them that shows it. */
+static fm_status odds_of_forms(fmi_search *s, const size_t *node, size_t n, uint64_t wrong,
+                               double *best, size_t *source, bool *sign)
 {
-    const fm_blame_node *c = &s->node[line[0]];
-    size_t *node = fm_calloc(c->parent_count + 1, sizeof *node), m = 0;
-    fm_blame_forms *forms = fm_calloc(c->parent_count + 1, sizeof *forms);
-    double best = 0;
-    fm_status rc = node && forms ? FM_OK : FM_ENOMEM;
-    *posterior = 0;
-    for (size_t p = 0; rc == FM_OK && p < c->parent_count; p++)
-        if (!s->unasked[c->parent[p]])
-            node[m++] = c->parent[p];
-    if (rc == FM_OK && n > 2 && !s->unasked[line[n - 1]])
-        node[m++] = line[n - 1];
-    if (rc == FM_OK && m)
-        rc = ask_forms(s, node, m, wrong, forms);
-    for (size_t i = 0; rc == FM_OK && i < m; i++) {
+    fm_blame_forms *forms = fm_calloc(n, sizeof *forms);
+    fm_status rc = forms ? ask_forms(s, node, n, wrong, forms) : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
         double chance = FM_MAX(forms[i].chance + s->opts.flip_rate, CHANCE_LEAST);
         if (!forms[i].asked || chance >= 1)
             continue;
         double odds = PRIOR_EXPOSED / (1 - PRIOR_EXPOSED) * fault_odds(&forms[i], chance);
-        best = FM_MAX(best, odds);
+        *best = FM_MAX(*best, odds);
+        *sign = *sign || forms[i].same;
         if (odds > 1)
             *source = node[i];
     }
+    fm_free(forms);
+    return rc;
+}
+
+/* The posterior that the fault is older. The culprit's parents are asked first, since what its step
+ * exposes is there; where they show a sign of it the base is asked too, to say how old it is. */
+static fm_status older_by_forms(fmi_search *s, const size_t *line, size_t n, uint64_t wrong,
+                                double *posterior, size_t *source)
+{
+    const fm_blame_node *c = &s->node[line[0]];
+    size_t *node = fm_calloc(c->parent_count, sizeof *node), m = 0, base = line[n - 1];
+    double best = 0;
+    bool sign = false;
+    fm_status rc = node ? FM_OK : FM_ENOMEM;
+    for (size_t p = 0; rc == FM_OK && p < c->parent_count; p++)
+        if (!s->unasked[c->parent[p]])
+            node[m++] = c->parent[p];
+    if (rc == FM_OK && m)
+        rc = odds_of_forms(s, node, m, wrong, &best, source, &sign);
+    if (rc == FM_OK && sign && n > 2 && !s->unasked[base] && s->out->runs < s->opts.max_runs)
+        rc = odds_of_forms(s, &base, 1, wrong, &best, source, &sign);
     *posterior = best / (1 + best);
     fm_free(node);
-    fm_free(forms);
     return rc;
 }
 

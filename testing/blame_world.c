@@ -12,14 +12,14 @@
 #include "store/base/mem.h"
 #include "testing/blame_world.h"
 
-#define WORLDS_MAX 60000u
+#define WORLDS_MAX 24000u
 #define NODES_MAX 4096u
 /* Priors, of a whole history. */
 #define PRIOR_FAILS 0.5 /* of node 0, where the case is not flaky */
 #define PRIOR_ROOT 0.3
 #define PRIOR_BREAK 0.7
 #define PRIOR_MEND 0.6
-#define PRIOR_FLAKY 0.06
+#define PRIOR_FLAKY 0.1
 #define TINY 1e-9 /* bits: less is nothing to learn */
 
 static const double flaky_rate[] = {0.3, 0.5, 0.7};
@@ -275,7 +275,7 @@ void fmi_worlds_learn(fmi_worlds *w, size_t node, bool fails)
     }
 }
 
-/* Refuted worlds are thrown away; without noise few are left after some asks. */
+/* Refuted worlds, and those 1e13 times less likely than the best, are thrown away. */
 void fmi_worlds_normalize(fmi_worlds *w)
 {
     double top = -(double)INFINITY, sum = 0;
@@ -284,7 +284,7 @@ void fmi_worlds_normalize(fmi_worlds *w)
         top = FM_MAX(top, w->logw[k]);
     w->alive = top > -(double)INFINITY;
     for (size_t k = 0; w->alive && k < w->n; k++) {
-        if (w->logw[k] < top - 60)
+        if (w->logw[k] < top - 30)
             continue;
         memmove(w->state + kept * w->words, w->state + k * w->words, w->words * sizeof *w->state);
         w->logw[kept] = w->logw[k] - top;

@@ -119,12 +119,13 @@ static void older_versions_are_asked_other_forms(void **state)
     (void)state;
     world w = broken_at(2);
     expect(w, FM_BLAME_INTRODUCED, SIZE_MAX, "");
-    w.forms_same[6] = 5;
-    expect(w, FM_BLAME_EXPOSED, 6, "");
-    w.forms_same[3] = 8;
-    expect(w, FM_BLAME_EXPOSED, 6, ""); /* the oldest that shows it */
-    w.forms_same[6] = 0;
+    w.forms_same[3] = 5;
     expect(w, FM_BLAME_EXPOSED, 3, "");
+    w.forms_same[6] = 8;
+    expect(w, FM_BLAME_EXPOSED, 6, ""); /* the oldest that shows it */
+    w.forms_same[3] = 1;                /* a sign, and the base has it */
+    expect(w, FM_BLAME_EXPOSED, 6, "");
+    w.forms_same[6] = 0;
     w.forms_same[3] = 1; /* once may be chance */
     expect(w, FM_BLAME_INTRODUCED, SIZE_MAX, "");
     w.forms_same[3] = 2; /* twice may be, or not: that is in the posterior */

@@ -215,7 +215,7 @@ static fm_status looked_up(void *ctx, const fm_mixture *mix, size_t n, fm_mixtur
     return FM_OK;
 }
 
-/* Up to three causes, each a set of up to three units; what is not monotone also flips at random. */
+/* Up to three causes of up to three units each; what is not monotone also flips at random. */
 static void random_lattice(lattice *l, uint64_t round, bool monotone)
 {
     uint64_t at = 0;
