@@ -25,8 +25,24 @@ typedef struct placed {
     uint32_t at;
 } placed;
 
+/* Where the scores of the first n fall most steeply: to less than half; n where they nowhere do. */
+static size_t steepest(const placed *p, size_t n, size_t count, double bound)
+{
+    size_t cut = n;
+    double most = 2.0;
+    for (size_t i = 1; i <= n && i < count; i++) {
+        double fall = p[i - 1].score / fmax(p[i].score, bound);
+        if (bound > 0 && fall > most) {
+            most = fall;
+            cut = i;
+        }
+    }
+    return cut;
+}
+
 /* How many examples stand out of the crowd: more than six robust deviations (median absolute
- * deviation, scaled to a normal's) above the median. A place to look, not a verdict. */
+ * deviation, scaled to a normal's) above the median, down to the steepest fall among those. A place
+ * to look, not a verdict. */
 static fm_status standing_out(size_t *out, const placed *p, size_t count)
 {
     double *v = fm_calloc(count, sizeof *v);
@@ -42,13 +58,14 @@ static fm_status standing_out(size_t *out, const placed *p, size_t count)
     double bound = fmax(median + 6 * 1.4826 * v[count / 2], 0);
     while (*out < count && p[*out].score > bound)
         ++*out;
+    *out = steepest(p, *out, count, bound);
     fm_free(v);
     return FM_OK;
 }
 
 const fm_attribution_kind blame_data_order[FM_ATTRIBUTIONS] = {
-    FM_ATTR_COSINE,    FM_ATTR_RELATIF, FM_ATTR_TRACIN, FM_ATTR_DOT,
-    FM_ATTR_INFLUENCE, FM_ATTR_STATES,  FM_ATTR_BM25};
+    FM_ATTR_PATH,      FM_ATTR_COSINE, FM_ATTR_RELATIF, FM_ATTR_TRACIN,
+    FM_ATTR_INFLUENCE, FM_ATTR_STATES, FM_ATTR_BM25,    FM_ATTR_DOT};
 
 /* ---- the step as it was run ---- */
 typedef struct step {

@@ -148,7 +148,7 @@ fm_status blame_data_fidelity(blame *b, const fm_attribution_in *in)
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++)
         rc = add_group(&g, of_ranking(d, &d->ranking[i], false), &first[i]);
     if (rc == FM_OK)
-        rc = add_group(&g, at_random(d->count, d->group, 1), &random);
+        rc = add_group(&g, at_random(d->count, d->group, 0), &random);
     for (size_t i = 0; rc == FM_OK && i < d->rankings; i++)
         rc = add_group(&g, of_ranking(d, &d->ranking[i], true), &last[i]);
     size_t halves = g.count;

@@ -11,9 +11,11 @@
 enum { TOGETHER = 4 }; /* children of one run */
 
 const fm_attribution_method fm_attribution_methods[FM_ATTRIBUTIONS] = {
-    [FM_ATTR_COSINE] = {"cosine", "cosine of gradients over the run", FM_ATTR_NEEDS_GRADIENTS},
-    [FM_ATTR_TRACIN] = {"tracin", "TracIn: dot product of gradients over the run, by learning rate",
+    [FM_ATTR_PATH] = {"path", "dot product of gradients on the step's way",
+                      FM_ATTR_NEEDS_GRADIENTS},
+    [FM_ATTR_TRACIN] = {"tracin", "TracIn: dot product of gradients at kept states",
                         FM_ATTR_NEEDS_GRADIENTS},
+    [FM_ATTR_COSINE] = {"cosine", "cosine of gradients on the step's way", FM_ATTR_NEEDS_GRADIENTS},
     [FM_ATTR_DOT] = {"dot", "dot product of gradients at the end", FM_ATTR_NEEDS_GRADIENTS},
     [FM_ATTR_INFLUENCE] = {"influence", "influence through a damped Gauss-Newton matrix (EK-FAC)",
                            FM_ATTR_NEEDS_GRADIENTS},

@@ -14,9 +14,11 @@
 FM_BEGIN_DECLS
 
 typedef enum fm_attribution_kind {
-    FM_ATTR_COSINE,    /* cosine of gradients, averaged over the run's points */
-    FM_ATTR_TRACIN,    /* dot product, weighted by learning rate (Pruthi et al. 2020) */
-    FM_ATTR_DOT,       /* dot product at the child alone */
+    FM_ATTR_PATH,   /* dot product of gradients at points on the way from before the step */
+    FM_ATTR_TRACIN, /* the same at the run's kept states, weighted by learning rate (Pruthi et al.
+                     * 2020); where none are kept: as PATH */
+    FM_ATTR_COSINE, /* cosine of gradients at PATH's points */
+    FM_ATTR_DOT,    /* dot product at the child alone */
     FM_ATTR_INFLUENCE, /* the same through the inverse of a damped Gauss-Newton matrix */
     FM_ATTR_RELATIF,   /* influence over the example's own size (Barshan et al. 2020) */
     FM_ATTR_STATES,    /* cosine of hidden states of the answers, several layers */

@@ -46,6 +46,8 @@ static fm_status take(void *ctx, size_t i, const float *g)
     }
     if (s->on_line == (s->w->in->states == 0))
         add(s, FM_ATTR_TRACIN, i, s->weight * times * product);
+    if (s->on_line)
+        add(s, FM_ATTR_PATH, i, s->weight * times * product);
     if (s->score[FM_ATTR_COSINE] && s->on_line) {
         double own = sqrt(dot(g, g, n));
         if (own > 0.0 && s->norm > 0.0)
@@ -75,7 +77,9 @@ static bool wants_point(double *const score[FM_ATTRIBUTIONS], size_t point, size
     bool on_line = point < FMI_WALK_LINE;
     bool tracin = score[FM_ATTR_TRACIN] && on_line == (states == 0);
 
-    return tracin || (score[FM_ATTR_COSINE] && on_line) || (wants_kron(score) && point == MIDDLE);
+    bool line = on_line && (score[FM_ATTR_PATH] || score[FM_ATTR_COSINE]);
+
+    return tracin || line || (wants_kron(score) && point == MIDDLE);
 }
 
 static fm_status at_point(sweep *s, size_t point)

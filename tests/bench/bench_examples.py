@@ -145,6 +145,7 @@ def main():
     p.add_argument("--methods", default="lora,full")
     p.add_argument("--seeds", default="1")
     p.add_argument("--target", default="margin")
+    p.add_argument("--keep", help="a file for the raw scores, one JSON object a case")
     o = p.parse_args()
     lands, bench, sums = world(o.atlas), Bench(o.fmstore, o.atlas, o.target), {}
     print(f"{'case':28} {'method':10} prec@1%  recall   AUC")
@@ -161,6 +162,10 @@ def main():
                     if not data:
                         print(f"{name:28} the fault does not show: no case fails", flush=True)
                         continue
+                    if o.keep:
+                        scores = {r["method"]: r["scores"] for r in data["rankings"]}
+                        with open(o.keep, "a") as f:
+                            f.write(json.dumps({"case": name, "planted": sorted(where), "scores": scores}) + "\n")
                     seconds = spent.ru_utime + spent.ru_stime - begun.ru_utime - begun.ru_stime
                     for r in data["rankings"]:
                         f = figures(r["ranks"], where, RECORDS)

@@ -448,8 +448,9 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
     assert_memory_equal(one, two, sizeof(one));
     for (int k = 0; k < FM_ATTRIBUTIONS; k++) /* of the wrong answer's own record */
         for (size_t i = 0; i < N; i++)
-            if (k != FM_ATTR_DOT && k != FM_ATTR_TRACIN)
+            if (k != FM_ATTR_DOT && k != FM_ATTR_TRACIN && k != FM_ATTR_PATH)
                 assert_true(one[k][1] >= one[k][i]);
+    assert_memory_equal(one[FM_ATTR_PATH], one[FM_ATTR_TRACIN], sizeof(one[0])); /* no states */
     s.in.right = NULL;
     scores_with(&s, 2, two);
     tk_assert_le(fabs(two[FM_ATTR_COSINE][1] - 1.0), 1e-6, "cosine with itself");
@@ -671,7 +672,7 @@ static void what_cannot_be_ranked_is_refused(void **state)
     fm_attribution_kind kind;
 
     (void)state;
-    tk_fails(fm_attribution_find(&kind, "guess"), FM_EINVAL, "cosine, tracin");
+    tk_fails(fm_attribution_find(&kind, "guess"), FM_EINVAL, "path, tracin, cosine");
     tk_ok(fm_attribution_find(&kind, "bm25"));
     assert_int_equal(kind, FM_ATTR_BM25);
     stage_open(&s, FM_METHOD_FULL);
