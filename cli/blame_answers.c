@@ -73,7 +73,7 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
     fm_provider p = made ? made->provider : fm_store_provider(fm_repo_store(c->repo));
     double wrong = NAN, right = NAN;
     *verdict = FM_ERROR_CASE;
-    fm_status rc = cli_engine(c);
+    fm_status rc = cli_interrupted ? fm_fail(FM_ECANCELLED, "stopped") : cli_engine(c);
     if (rc == FM_OK)
         rc = fm_model_load(&model, c->engine, tree, &p, what);
     if (rc == FM_OK)

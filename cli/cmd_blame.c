@@ -90,6 +90,8 @@ static fm_status look(blame_more *m, const parts *p)
     if (rc == FM_OK && p->data)
         rc = blame_data(m->b);
     m->seconds += blame_now_s() - began;
+    if (p->trace || p->steps || p->repairs) /* these look at cli_interrupted */
+        cli_catch_interrupts();
     if (rc == FM_OK && p->trace)
         rc = blame_trace(m);
     if (rc == FM_OK && p->steps)

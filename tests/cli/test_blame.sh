@@ -148,5 +148,6 @@ assert named and named <= set(a)
 assert {p for p in a if a[p] != b.get(p)} == named, "other tensors changed, or fewer"
 assert (r["alpha"] == 0) == all(p not in b for p in named)
 PY
-want 0 test sick
+want 0 replay sick
+grep -q "^equal" "$tmp/out" || die "$(cat "$tmp/out")"
 want 0 fsck
