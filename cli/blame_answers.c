@@ -168,7 +168,7 @@ fm_status blame_find_answers(blame_more *m)
         rc = find_right(m);
     for (size_t i = 0; rc == FM_OK && m->answers.wrong && i < b->count; i++) {
         out_progress("answers: %s", cli_short_oid(&b->version[i].oid));
-        if (b->history.at[i] != FM_ERROR_CASE)
+        if (b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE)
             rc = likelihoods(m, i);
     }
     out_progress_end();

@@ -1,6 +1,6 @@
-/* blame_report_html.c - a blame as one page: no script, no font, no link. Every picture has a table
- * with the same numbers beside it; colours follow the reader's scheme, and nothing is said by colour
- * alone. Texts of models and data are strangers': they go through html_text. */
+/* blame_report_html.c - a blame as one page: no script, no font, no link. Every picture has a
+ * table with the same numbers beside it; colours follow the reader's scheme, and nothing is said
+ * by colour alone. Texts of models and data are strangers': they go through html_text. */
 #include "cli/blame_report.h"
 
 #include <math.h>

@@ -4,8 +4,8 @@
 
 #include "store/base/buf.h"
 
-/* Text or an attribute's value: < > & " are written as entities, other control bytes than newline and
- * tab are left out. */
+/* Text or an attribute's value: < > & " are written as entities, other control bytes than
+ * newline and tab are left out. */
 void html_text(fm_buf *out, const char *s);
 
 #endif

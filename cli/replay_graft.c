@@ -1,4 +1,5 @@
-/* replay_graft.c - a version that blame --fix made of tensors of others, made again from its recipe. */
+/* replay_graft.c - a version that blame --fix made of tensors of others, made again from its
+ * recipe. */
 #include <math.h>
 #include <string.h>
 
