@@ -73,7 +73,7 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
     fm_provider p = made ? made->provider : fm_store_provider(fm_repo_store(c->repo));
     double wrong = NAN, right = NAN;
     *verdict = FM_ERROR_CASE;
-    fm_status rc = cli_engine(c);
+    fm_status rc = cli_interrupted ? fm_fail(FM_ECANCELLED, "stopped") : cli_engine(c);
     if (rc == FM_OK)
         rc = fm_model_load(&model, c->engine, tree, &p, what);
     if (rc == FM_OK)
@@ -168,7 +168,7 @@ fm_status blame_find_answers(blame_more *m)
         rc = find_right(m);
     for (size_t i = 0; rc == FM_OK && m->answers.wrong && i < b->count; i++) {
         out_progress("answers: %s", cli_short_oid(&b->version[i].oid));
-        if (b->history.at[i] != FM_ERROR_CASE)
+        if (b->history.asks[i] && b->history.at[i] != FM_ERROR_CASE)
             rc = likelihoods(m, i);
     }
     out_progress_end();

@@ -1,5 +1,5 @@
-/* blame_commit.c - the best repair as a child of the version: tensors stored, recipe, gates, then the
- * branch by compare-and-swap. */
+/* blame_commit.c - the best repair as a child of the version: tensors stored, recipe, gates,
+ * then the branch by compare-and-swap. */
 #include <string.h>
 
 #include "cli/blame_more.h"
@@ -93,7 +93,7 @@ static fm_status land(blame_more *m, const blame_candidate *k, const fm_tree *tr
     char recipe_hex[FM_HEX_CHARS + 1], data_hex[FM_HEX_CHARS + 1];
     fm_oid oid;
     test_tally tally;
-    char *message = fm_asprintf("repair %s: %s", m->case_spec, k->what);
+    char *message = fm_asprintf("repair %s: %s", m->case_spec ? m->case_spec : "a prompt", k->what);
     fm_status rc = message ? digest_hex(k->recipe, recipe_hex) : FM_ENOMEM;
     if (rc == FM_OK && trained(k))
         rc = digest_hex(fm_json_count(data) == 1 ? fm_json_at(data, 0) : data, data_hex);

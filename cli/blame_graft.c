@@ -27,44 +27,48 @@ static fm_status still_there(const fm_tree *tree, const fm_change *ch)
 }
 
 /* parent + alpha (child - parent), each product and sum in double, rounded once. */
-static fm_status mix_entry(blame_candidate *k, const fm_change *ch, double alpha)
+static fm_status mix_entry(fm_tree *tree, blame_overlay *made, const fm_entry *a, const fm_entry *b,
+                           double alpha)
 {
-    const fm_entry *a = ch->a, *b = ch->b;
-    const fm_provider *store = &k->made->store;
     float *x = NULL, *y = NULL;
     uint64_t n = 0;
     fm_status rc = fm_shape_elems(&n, &b->shape);
     if (rc == FM_OK)
-        rc = blame_read_f32(store, b, &y);
+        rc = blame_read_f32(&made->store, b, &y);
     if (rc == FM_OK && a)
-        rc = blame_read_f32(store, a, &x);
+        rc = blame_read_f32(&made->store, a, &x);
     for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
         double from = x ? (double)x[i] : 0;
         y[i] = (float)(from + alpha * ((double)y[i] - from));
     }
     if (rc == FM_OK)
-        rc = blame_overlay_put(k->made, k->tree, b, y);
+        rc = blame_overlay_put(made, tree, b, y);
     fm_free(x);
     fm_free(y);
     return rc;
 }
 
 /* alpha 0 sets back without arithmetic. */
-static fm_status graft_entry(blame_candidate *k, const fm_change *ch, double alpha)
+fm_status blame_graft_entry(fm_tree *tree, blame_overlay *made, const fm_entry *a,
+                            const fm_entry *b, double alpha)
+{
+    if (alpha <= 0)
+        return a ? fm_tree_put_entry(tree, a) : fm_tree_remove(tree, b->path);
+    bool both =
+        a && b && a->dtype == b->dtype && blame_can_compute(b) && fm_shape_eq(&a->shape, &b->shape);
+    bool added = !a && blame_can_compute(b);
+    if (added && is_factor(b, 'A'))
+        return FM_OK;
+    if (both || (added && is_factor(b, 'B')))
+        return mix_entry(tree, made, a, b, alpha);
+    return fm_fail(FM_EUNSUPPORTED, "%s has no values between the parent's and its own",
+                   (b ? b : a)->path);
+}
+
+static fm_status graft_change(blame_candidate *k, const fm_change *ch, double alpha)
 {
     fm_status rc = still_there(k->tree, ch);
-    if (rc < 0)
-        return rc;
-    if (alpha <= 0)
-        return ch->a ? fm_tree_put_entry(k->tree, ch->a) : fm_tree_remove(k->tree, ch->b->path);
-    bool both = ch->a && ch->b && ch->a->dtype == ch->b->dtype && blame_can_compute(ch->b) &&
-                fm_shape_eq(&ch->a->shape, &ch->b->shape);
-    if (!ch->a && blame_can_compute(ch->b) && is_factor(ch->b, 'A'))
-        return FM_OK;
-    if (both || (!ch->a && blame_can_compute(ch->b) && is_factor(ch->b, 'B')))
-        return mix_entry(k, ch, alpha);
-    return fm_fail(FM_EUNSUPPORTED, "%s has no values between the parent's and its own",
-                   (ch->b ? ch->b : ch->a)->path);
+    return rc == FM_OK ? blame_graft_entry(k->tree, k->made, ch->a, ch->b, alpha) : rc;
 }
 
 /* Nothing made, an overlay that can take tensors. */
@@ -89,7 +93,7 @@ fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha)
     for (size_t u = 0; rc == FM_OK && u < b->unit_count; u++)
         for (size_t i = 0; rc == FM_OK && (k->whole || b->repair.take[u]) && i < b->unit[u].count;
              i++)
-            rc = graft_entry(k, b->unit[u].change[i], alpha);
+            rc = graft_change(k, b->unit[u].change[i], alpha);
     return rc == FM_OK && alpha <= 0 ? blame_close_gaps(k->tree) : rc;
 }
 

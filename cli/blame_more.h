@@ -14,7 +14,7 @@
 typedef struct blame_answers {
     char *wrong, *right;         /* NULL: not known */
     char *right_from;            /* whose answer the right one is */
-    double *wrong_lp, *right_lp; /* [versions] of history; NaN */
+    double *wrong_lp, *right_lp; /* [versions] of those that were asked; NaN */
 } blame_answers;
 
 /* ---- at which layer and token ---- */
@@ -126,8 +126,8 @@ fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, 
 /* Prompt + answer as the model sees it; *prompt: tokens of the prompt. */
 fm_status blame_answer_ids(const blame_more *m, fm_model *model, const char *answer, fm_ids *out,
                            size_t *prompt);
-/* The case and its margin on a tree whose tensors may be in made (NULL: all are stored). What cannot
- * be asked is FM_ERROR_CASE. */
+/* The case and its margin on a tree whose tensors may be in made (NULL: all are stored). What
+ * cannot be asked is FM_ERROR_CASE. */
 fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,
                     fm_verdict *verdict, double *margin);
 double blame_now_s(void);

@@ -71,8 +71,8 @@ static fm_status write_json(const blame_more *m, const parts *p)
     return o ? out_json(o) : FM_ENOMEM;
 }
 
-/* What was asked for, of a failure that a step made. Tensors and data where nothing is named; what a
- * repair is made of comes with it. */
+/* What was asked for, of a failure that a step made. Tensors and data where nothing is named;
+ * what a repair is made of comes with it. */
 static parts parts_of(const blame_opts *o, bool step)
 {
     bool repairs = o->repairs || o->fix;
@@ -91,6 +91,8 @@ static fm_status look(blame_more *m, const parts *p)
     if (rc == FM_OK && p->data)
         rc = blame_data(m->b);
     m->seconds += blame_now_s() - began;
+    if (p->trace || p->steps || p->repairs) /* these look at cli_interrupted */
+        cli_catch_interrupts();
     if (rc == FM_OK && p->trace)
         rc = blame_trace(m);
     if (rc == FM_OK && p->steps)
@@ -188,6 +190,40 @@ static int check_opts(cli *c, const blame_opts *o, blame_how *how)
     return check_examples(c, &o->examples);
 }
 
+static int run_blame(cli *c, blame *b, const blame_opts *o)
+{
+    fm_oid oid;
+    fm_tree *tree = NULL;
+    suite_set set = {0};
+    fm_suite *made = NULL;
+    fm_status rc = cli_lease(c, o->fix, "blame");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, o->rev, &oid, &tree);
+    if (rc == FM_OK && o->prompt) {
+        rc = fm_suite_from_prompt(&made, o->prompt, o->expect, !o->raw);
+        b->suite = made;
+    }
+    if (rc == FM_OK && (!o->prompt || o->repairs || o->fix))
+        rc = suites_of(c, tree, &set);
+    if (rc == FM_OK && !o->prompt)
+        rc = find_case(&set, o->case_spec, &b->suite, &b->case_index);
+    blame_more m = {.b = b,
+                    .suites = &set,
+                    .rev = o->rev,
+                    .case_spec = o->case_spec,
+                    .rederive = o->rederive,
+                    .budget_s = o->budget,
+                    .max_runs = (uint32_t)o->max_runs};
+    if (rc == FM_OK)
+        rc = investigate(&m, o, &oid);
+    blame_more_release(&m);
+    blame_release(b);
+    fm_suite_free(made);
+    suites_free(&set);
+    fm_tree_free(tree);
+    return cli_exit(rc);
+}
+
 int cmd_blame(cli *c, int argc, char **argv)
 {
     blame_opts o = {.max_runs = 400, .top = 10, .budget = 600};
@@ -238,34 +274,5 @@ int cmd_blame(cli *c, int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     b.data.opts = o.examples;
-    fm_oid oid;
-    fm_tree *tree = NULL;
-    suite_set set = {0};
-    fm_suite *made = NULL;
-    fm_status rc = cli_lease(c, o.fix, "blame");
-    if (rc == FM_OK)
-        rc = cli_resolve(c, o.rev, &oid, &tree);
-    if (rc == FM_OK && o.prompt) {
-        rc = fm_suite_from_prompt(&made, o.prompt, o.expect, !o.raw);
-        b.suite = made;
-    }
-    if (rc == FM_OK)
-        rc = suites_of(c, tree, &set);
-    if (rc == FM_OK && !o.prompt)
-        rc = find_case(&set, o.case_spec, &b.suite, &b.case_index);
-    blame_more m = {.b = &b,
-                    .suites = &set,
-                    .rev = o.rev,
-                    .case_spec = o.case_spec,
-                    .rederive = o.rederive,
-                    .budget_s = o.budget,
-                    .max_runs = (uint32_t)o.max_runs};
-    if (rc == FM_OK)
-        rc = investigate(&m, &o, &oid);
-    blame_more_release(&m);
-    blame_release(&b);
-    fm_suite_free(made);
-    suites_free(&set);
-    fm_tree_free(tree);
-    return cli_exit(rc);
+    return run_blame(c, &b, &o);
 }

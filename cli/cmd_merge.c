@@ -229,8 +229,7 @@ static fm_status merge_weights(merging *g)
     return fm_merge_tensors(g->tree, fm_repo_store(g->c->repo), &m, &g->stats);
 }
 
-/* The first parent's tree without its weights and its history; of suites with one name the first
- * parent's is kept. */
+/* The first parent's tree without its weights and its history; the union of all parents' suites. */
 static fm_status start_tree(merging *g)
 {
     fm_status rc = fm_tree_copy(&g->tree, g->parent[0]);
@@ -240,18 +239,7 @@ static fm_status start_tree(merging *g)
         rc = tree_drop(g->tree, "tensors/");
     if (rc == FM_OK)
         rc = tree_drop(g->tree, "adapters/");
-    for (size_t k = 1; rc == FM_OK && k < g->count; k++) {
-        size_t begin, end;
-        fm_tree_range(g->parent[k], "suites/", &begin, &end);
-        for (size_t i = begin; i < end; i++) {
-            const fm_entry *e = fm_tree_at(g->parent[k], i), *mine = fm_tree_find(g->tree, e->path);
-            if (mine && !fm_digest_eq(&mine->id, &e->id))
-                fprintf(stderr, "  note: %s differs; the one of %s is not taken over\n", e->path,
-                        g->rev[k]);
-        }
-        rc = tree_inherit(g->tree, g->parent[k], "suites/");
-    }
-    return rc;
+    return rc == FM_OK ? tree_merge_suites(g->c, g->tree, g->oid, g->count, true) : rc;
 }
 
 static void add_part(fm_status *rc, fm_json *o, const fm_tree *tree)

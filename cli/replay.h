@@ -37,6 +37,9 @@ void replay_close(replay *r);
 /* label: for progress and errors. FM_EUNSUPPORTED: it has no recipe of a training, or this machine
  * computes in another kernel class; FM_ECORRUPT: data or parent are not those of the recipe. */
 fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_report *out);
+/* Of a version whose recipe's operation is "graft" (blame --fix); replay_version calls it. */
+fm_status replay_graft(cli *c, const fm_tree *stored, const fm_json *recipe, const char *label,
+                       replay_report *out);
 void replay_report_release(replay_report *r);
 bool replay_equal(const replay_report *r);
 /* *yes: the version says by its recipe that a training made it. */

@@ -6,7 +6,8 @@
 
 FM_BEGIN_DECLS
 
-/* Does the case pass with the share alpha of the change (0 = the parent's value, 1 = the child's)? */
+/* Does the case pass with the share alpha of the change (0 = the parent's value, 1 = the
+ * child's)? */
 typedef fm_status (*fm_alpha_fn)(void *ctx, double alpha, bool *passes);
 typedef struct fm_alpha {
     bool found;   /* false: it does not pass at 0 either */

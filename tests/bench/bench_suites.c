@@ -109,7 +109,7 @@ static void run_some(const bench *b, const kind *k, unsigned first, unsigned end
     tk_ok(bk_engine(&e, b->threads, b->mode, 512));
     for (unsigned i = first; i < end; i++) {
         tk_ok(bk_child_load(&m[i], e, b->src, k->child, 8, i + 1, &bytes));
-        ask[i] = (fm_suite_ask){b->suite, m[i], NULL};
+        ask[i] = (fm_suite_ask){.suite = b->suite, .model = m[i]};
     }
     double t0 = bk_work_s();
     tk_ok(fm_suites_run(s->run + first, ask + first, end - first, NULL));

@@ -62,6 +62,23 @@ static void take(walk *w, fmi_order *o, uint32_t step)
     w->step_end[w->steps++] = (uint32_t)w->count;
 }
 
+/* What train.h says of a step is what the run takes. */
+static void same_as_public(const fm_train_config *c, const fm_dataset *d, const walk *w)
+{
+    for (size_t s = 0; s < w->steps; s++) {
+        size_t from = s ? w->step_end[s - 1] : 0, count = 0;
+        uint32_t *example = NULL;
+        tk_ok(fm_train_step_examples(&example, &count, c, d, (uint32_t)s));
+        assert_int_equal(count, w->step_end[s] - from);
+        assert_memory_equal(example, w->seen + from, count * sizeof *example);
+        fm_free(example);
+    }
+    uint32_t *none = NULL;
+    size_t count = 0;
+    tk_fails(fm_train_step_examples(&none, &count, c, d, (uint32_t)w->steps), FM_EINVAL,
+             "there is no step");
+}
+
 static walk *walk_all(const fm_train_config *c, const fm_dataset *d)
 {
     walk *w = fm_calloc(1, sizeof *w);
@@ -122,6 +139,7 @@ static void without_options_the_order_is_that_of_older_recipes(void **state)
     fm_dataset *d = texts(23, 5, 1.0);
     fm_train_config c = settings(4, 3, 2.3);
     walk *w = walk_all(&c, d);
+    same_as_public(&c, d, w);
     uint32_t order[23];
     fm_digest stream;
     uint64_t base = 0;
@@ -214,6 +232,7 @@ static void buckets_put_like_lengths_together_and_lose_nothing(void **state)
     for (int bucketed = 0; bucketed < 2; bucketed++) {
         c.buckets = bucketed ? 8 : 0;
         walk *w = walk_all(&c, d);
+        same_as_public(&c, d, w);
         assert_int_equal(w->count, 806);
         each_once(w, 0, 403);
         each_once(w, 403, 403);
