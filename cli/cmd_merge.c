@@ -396,7 +396,6 @@ int cmd_merge(cli *c, int argc, char **argv)
         return code;
     if (!g.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
-    cli_catch_interrupts();
     fm_status rc = merge(&g);
     for (size_t k = 0; k < g.count; k++)
         fm_tree_free(g.parent[k]);

@@ -55,14 +55,18 @@ def fm(*args, code=0):
     return r.stdout
 
 
-def verdicts(rev, suite):
+def answers(rev, suite):
     r = subprocess.run([opt.fmstore, "-C", opt.repo, "--threads", opt.threads, "test", rev, "--suite", suite, "--json"],
                        capture_output=True, text=True)
     if r.returncode > 1:
         raise Failed(r.stderr)
     doc = json.loads(r.stdout)
     run = doc[0] if isinstance(doc, list) else doc.get("suites", [doc])[0]
-    return {c["name"]: c["verdict"] for c in run["cases"]}
+    return {c["name"]: (c["verdict"], c["output"]) for c in run["cases"]}
+
+
+def verdicts(rev, suite):
+    return {name: verdict for name, (verdict, _) in answers(rev, suite).items()}
 
 
 def furthest(names, suite, case):
@@ -305,7 +309,7 @@ DOSES = (3, 5, 8) if opt.short else (3, 5, 8, 12)  # steps of training on a fals
 def plant_c(fam, rng):
     land, wrong = rng.shuffled(world)[:2]
     what = ["shifts", "formats"][fam["nth"] % 2]
-    fam.update(what=what, verdict="interaction", rng=rng, land=land)
+    fam.update(what=what, verdict="interaction", rng=rng, land=land, wrong=wrong["capital"])
     # Parents that give the wrong answer to other wordings would be guilty of it: these are asked too.
     suite = write_suite(fam, capital_case(land), forms_of(land)) if what == "shifts" else None
     first = innocent(fam, rng, None, "s1", land["land"], suites=[suite] if suite else ())
@@ -332,7 +336,8 @@ def largest_dose(fam, side):
         return "%s-%s1" % (fam["id"], side)
     for d in reversed(DOSES):
         name = "%s-%s1-%d" % (fam["id"], side, d)
-        if set(verdicts(name, fam["id"]).values()) == {"pass"}:
+        said = answers(name, fam["id"])
+        if said["case"][0] == "pass" and not any(fam["wrong"] in text for _, text in said.values()):
             return name
     raise Failed("the smallest dose fails alone")
 

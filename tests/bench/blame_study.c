@@ -57,12 +57,14 @@ static fm_blame_reply heard(const noisy *n, bb_outcome o, uint64_t stream, uint6
     return r;
 }
 
+/* Of a sampled case each seed of the study begins at another of the recorded repeats. */
 static fm_blame_reply ask_one(noisy *n, size_t node, uint32_t repeat)
 {
     const bb_family *f = n->f;
+    const size_t again = f->repeats ? (size_t)((n->seed + repeat) % f->repeats) : 0;
     n->asked++;
-    return heard(n, f->repeats ? f->again[node * f->repeats + repeat % f->repeats] : f->at[node],
-                 STREAM_CASE, (uint64_t)node << 32 | repeat);
+    return heard(n, f->repeats ? f->again[node * f->repeats + again] : f->at[node], STREAM_CASE,
+                 (uint64_t)node << 32 | repeat);
 }
 
 static fm_status ask(void *ctx, const fm_blame_ask *q, size_t n, fm_blame_reply *out)
