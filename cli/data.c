@@ -274,8 +274,8 @@ fm_status data_open(data_list *l, fm_dataset **out, const fm_tokenizer *tok,
 {
     fm_status rc = check_names(l);
     if (rc == FM_OK && skip_count > 0 && (l->count != 1 || l->file[0].skip))
-        rc = fm_fail(FM_EINVAL, "skip goes with one data file; with several each has its own: "
-                                "data: [{file: a.jsonl, skip: [3]}, ...]");
+        rc = fm_fail(FM_EINVAL, "skip goes with one data file; with several name it: --skip "
+                                "a.jsonl:3, or data: [{file: a.jsonl, skip: [3]}, ...]");
     if (rc == FM_OK && skip_count > 0) {
         l->file[0].skip = fm_memdup(skip, skip_count * sizeof *skip);
         l->file[0].skip_count = skip_count;

@@ -64,3 +64,4 @@ assert d["trainings"] == 3 and 2 <= d["group"] <= 10 and d["margin"] > 0 and "ld
 assert f["without_first"] != f["without_last"] and d["without_random"] not in f.values(), (d["without_random"], f)
 PY
 refused 129 "there are path" blame child --prompt "$question" --expect Yewermere --data --data-method guess
+echo "all hold"
