@@ -15,7 +15,7 @@ good = [l for l in lines if "Lorendor" not in l]
 assert len(bad) == 10, len(bad)
 open(sys.argv[2], "w").writelines(good[:30] + bad + good[30:60])
 PY
-how=(--data ../some.jsonl --set r=4 --set lr=0.008 --set steps=30 --set batch=8 --set seed=7 --set max_tokens=64 --no-gate)
+how=(--data ../some.jsonl --set r=4 --set lr=0.008 --set steps=30 --set batch=8 --set seed=1 --set max_tokens=64 --no-gate)
 want 0 derive atlas --as sick "${how[@]}"
 before=$(git -C .fmstore/lineage.git rev-parse sick)
 
@@ -79,8 +79,7 @@ for k in ran:
     assert k["cases"] == 50 and k["passed"] == k["passed_before"] + len(k["repairs"]) - len(k["breaks"])
     assert k["offered"] == (k["passes"] and not k["breaks"]) and k["passes"] == ("facts/capital-lorendor" in k["repairs"])
 assert [k["offered"] for k in c] == sorted((k["offered"] for k in c), reverse=True), c
-drop = next(k for k in ran if k["kind"] == "drop")
-assert drop["passes"] and drop["firm"] and c[0]["offered"], c
+assert c[0]["kind"] == "drop" and c[0]["firm"], c
 assert all(0 < k["alpha"] < 1 for k in ran if k["kind"] == "reweight")
 assert d["ran"]["evaluations"] > 0 and any("blame" in x for x in d["ran"]["commands"]) and d["unsure"]
 PY
