@@ -35,8 +35,9 @@ fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name);
 void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v);
 void fmi_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text);
 
-/* foreign_text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars; whatever else Jinja
- * has goes through the engine of chat templates. A name that vars lacks: FM_EINVAL. */
+/* foreign_text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars, where a name that
+ * vars lacks is FM_EINVAL; whatever else Jinja has (loops left out) goes through the engine of chat
+ * templates, where an undefined name prints nothing. */
 fm_status fmi_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where);
 /* The value that tmpl names when it is one {{ path }} alone, else NULL. */
 const fm_json *fmi_foreign_value(const char *tmpl, const fm_json *vars);

@@ -94,11 +94,8 @@ static fm_status by_engine(fm_buf *out, const char *tmpl, const fm_json *vars, c
     fm_status rc = none ? check_statements(tmpl, where) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_chat_template_open(&t, fm_span_str(tmpl), where);
-    if (rc == FM_OK) {
+    if (rc == FM_OK)
         rc = fm_chat_render(out, t, none, NULL, false, vars);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fm_error_prefix(rc, "%s", where);
-    }
     fm_chat_template_close(t);
     fm_json_free(none);
     return rc;

@@ -197,8 +197,9 @@ void fmi_measures_release(fm_suite *s);
 /* Is the case among those that m is taken over? Its group (m->by); NULL: none. */
 bool fmi_measure_covers(const fmi_measure *m, const fm_suite *s, size_t i);
 const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i);
-/* measure.c: fills run->measure when all cases were run. */
+/* measure.c: fills run->measure anew; there are none unless all cases were run. */
 fm_status fmi_measures_take(fm_suite_run *run);
+void fmi_measures_drop(fm_suite_run *run);
 
 /* template.c: calls each(ctx, case) for every filling of the slots; each consumes its case. room is
  * shared by all templates of the suite: what they may still write and do; beyond it FM_ELIMIT. */

@@ -13,8 +13,17 @@
 #include "testing/internal.h"
 #include "testing/stats.h"
 
-static bool right(const fmi_measure *m, const fmi_case *c, const fm_case_result *r)
+/* Waived and flaky cases count for nothing, here as elsewhere. */
+static bool counts(const fmi_measure *m, const fm_suite_run *run, size_t i)
 {
+    const fm_case_result *r = &run->result[i];
+    return !r->waived && !r->flaky && fmi_measure_covers(m, run->suite, r->at);
+}
+
+static bool right(const fmi_measure *m, const fm_suite_run *run, size_t i)
+{
+    const fm_case_result *r = &run->result[i];
+    const fmi_case *c = &run->suite->cases[r->at];
     fmi_measure_kind of = m->by ? m->of : m->kind;
     if (of == FMI_ACCURACY || of == FMI_CALIBRATION)
         return r->verdict != FM_ERROR_CASE && r->answer &&
@@ -38,9 +47,9 @@ static fm_status find_groups(group **out, size_t *count, const fmi_measure *m,
     *count = 0;
     fm_status rc = fm_map_new(&at);
     for (size_t i = 0; rc == FM_OK && i < run->count; i++) {
-        if (!fmi_measure_covers(m, run->suite, i))
+        if (!counts(m, run, i))
             continue;
-        const char *name = fmi_group_of(m, run->suite, i);
+        const char *name = fmi_group_of(m, run->suite, run->result[i].at);
         size_t g = (size_t)(uintptr_t)fm_map_get(at, name, strlen(name));
         if (g == 0) {
             rc = fm_grow(out, &cap, *count + 1, sizeof **out);
@@ -52,7 +61,7 @@ static fm_status find_groups(group **out, size_t *count, const fmi_measure *m,
             g = ++*count;
         }
         (*out)[g - 1].count++;
-        (*out)[g - 1].passed += right(m, &run->suite->cases[i], &run->result[i]);
+        (*out)[g - 1].passed += right(m, run, i);
     }
     fm_map_free(at);
     return rc;
@@ -108,9 +117,9 @@ static fm_status take_rate(fm_measure_result *out, const fmi_measure *m, const f
 {
     size_t k = 0;
     for (size_t i = 0; i < run->count; i++)
-        if (fmi_measure_covers(m, run->suite, i)) {
+        if (counts(m, run, i)) {
             out->count++;
-            k += right(m, &run->suite->cases[i], &run->result[i]);
+            k += right(m, run, i);
         }
     fm_interval w = fm_wilson(k, out->count, m->confidence);
     out->value = (double)k / (double)out->count;
@@ -134,7 +143,7 @@ static fm_status read_column(column *c, const fmi_measure *m, const fm_suite_run
         return FM_ENOMEM;
     for (size_t i = 0; i < run->count; i++) {
         const fm_case_result *r = &run->result[i];
-        if (!fmi_measure_covers(m, run->suite, i))
+        if (!counts(m, run, i))
             continue;
         if (r->verdict == FM_ERROR_CASE || isnan(r->numbers.nll))
             return fm_fail(FM_EINVAL, "case '%s' has no scores: it could not be run", r->name);
@@ -142,7 +151,7 @@ static fm_status read_column(column *c, const fmi_measure *m, const fm_suite_run
                          : m->kind == FMI_PERPLEXITY ? r->numbers.nll
                                                      : r->numbers.confidence;
         c->b[c->count] = r->numbers.tokens;
-        c->right[c->count++] = right(m, &run->suite->cases[i], r);
+        c->right[c->count++] = right(m, run, i);
     }
     return FM_OK;
 }
@@ -236,10 +245,20 @@ static fm_status take(fm_measure_result *out, const fmi_measure *m, const fm_sui
     return rc;
 }
 
+void fmi_measures_drop(fm_suite_run *run)
+{
+    for (size_t i = 0; run->measure && i < run->measure_count; i++)
+        fm_free(run->measure[i].detail);
+    fm_free(run->measure);
+    run->measure = NULL;
+    run->measure_count = 0;
+}
+
 fm_status fmi_measures_take(fm_suite_run *run)
 {
     const fm_suite *s = run->suite;
     fm_status rc = FM_OK;
+    fmi_measures_drop(run);
     if (!s->measure_count || run->count != s->count)
         return FM_OK;
     run->measure = fm_calloc(s->measure_count, sizeof *run->measure);

@@ -73,9 +73,10 @@ fm_status fmi_perturb_negation(fm_buf *out, const fmi_perturbation *p, fm_span t
                                bool *applies);
 
 /* perturb_case.c: a case with `perturb` becomes one without: its prompt and the perturbed forms of
- * it, kind INV unless it says DIR. room: the suite's lexicons, and the steps that are left. Consumes *doc in every event;
- * *doc is NULL on failure. every: each perturbation must apply (a case), else those that do not
- * are left out and, when none does, *doc is NULL with FM_OK (a filling of a template). */
+ * it, kind INV unless it says DIR. room: the suite's lexicons, and what may still be written and
+ * done. Consumes *doc in every event; *doc is NULL on failure. every: each perturbation must apply
+ * (a case), else those that do not are left out and, when none does, *doc is NULL with FM_OK (a
+ * filling of a template). */
 fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, const char *what);
 
 #endif

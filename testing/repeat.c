@@ -56,7 +56,7 @@ fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more)
     }
     qsort(run->result, n, sizeof *run->result, by_place);
     fmi_run_count(run);
-    return FM_OK;
+    return fmi_measures_take(run);
 }
 
 fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
@@ -77,5 +77,5 @@ fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
     fm_free(at);
     run->seconds += again->seconds;
     fmi_run_count(run);
-    return rc;
+    return rc == FM_OK ? fmi_measures_take(run) : rc;
 }

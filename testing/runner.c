@@ -302,8 +302,6 @@ void fm_suite_run_release(fm_suite_run *run)
         fm_json_free(run->result[i].metrics);
     }
     fm_free(run->result);
-    for (size_t i = 0; run->measure && i < run->measure_count; i++)
-        fm_free(run->measure[i].detail);
-    fm_free(run->measure);
+    fmi_measures_drop(run);
     memset(run, 0, sizeof *run);
 }

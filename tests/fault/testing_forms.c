@@ -47,6 +47,7 @@ static fm_status measure(void)
     run.result = fm_calloc(run.count, sizeof *run.result);
     fm_status rc = run.result ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; i < run.count && rc == FM_OK; i++) {
+        run.result[i].at = i;
         run.result[i].verdict = i % 2 ? FM_PASS : FM_FAIL;
         run.result[i].numbers = (fm_case_numbers){0.5, 0.5, 0.5, 1, 2};
     }

@@ -72,6 +72,7 @@ static fm_suite_run taken(const fm_suite *s)
     for (size_t i = 0; i < 8; i++) {
         fm_case_result *r = &run.result[i];
         r->name = fm_suite_case_name(s, i);
+        r->at = i;
         r->verdict = won[i] ? FM_PASS : FM_FAIL;
         r->answer = fm_strdup(won[i] ? "x" : "y");
         r->numbers = (fm_case_numbers){NAN, confidence[i], brier[i], nll[i], tokens[i]};
@@ -152,6 +153,8 @@ static void gaps_have_newcombes_interval(void **state)
         fm_free(yaml);
         fm_suite_run run = {.suite = s, .count = fm_suite_count(s)};
         run.result = fm_calloc(run.count, sizeof *run.result);
+        for (size_t i = 0; i < run.count; i++)
+            run.result[i].at = i;
         for (size_t i = 0; i < run.count; i++) /* f 1/4, m 3/4, n 2/4 */
             run.result[i].verdict = i % 4 < (i < 4   ? 1u
                                              : i < 8 ? 3u
@@ -175,9 +178,6 @@ static void what_was_not_run_flatters_no_mean(void **state)
                         "  - {measure: pass-rate, at-least: 0.6}\n"
                         "  - {measure: accuracy, at-least: 0.6}\n");
     fm_suite_run run = taken(s);
-    for (size_t i = 0; i < 3; i++)
-        fm_free(run.measure[i].detail);
-    fm_free(run.measure);
     run.result[0].verdict = FM_ERROR_CASE;
     tk_ok(fmi_measures_take(&run));
     assert_int_equal(run.measure[0].verdict, FM_ERROR_CASE);
