@@ -21,7 +21,7 @@ before=$(git -C .fmstore/lineage.git rev-parse sick)
 
 say "all parts, as JSON and as a page; the best repair is committed"
 refused 128 "name a branch" blame "$before" --case facts/capital-lorendor --fix
-want 0 blame sick --case facts/capital-lorendor --trace --steps --fix --rederive --json --html ../page.html
+want 0 blame sick --case facts/capital-lorendor --max-runs 60 --trace --steps --fix --rederive --json --html ../page.html
 cp "$tmp/out" ../blame.json
 for v in atlas $before; do
     for a in "$(field ../blame.json answers | python3 -c 'import ast,sys; print(ast.literal_eval(sys.stdin.read())["wrong"])')" \
@@ -133,7 +133,7 @@ grep -q "nothing to blame" "$tmp/out" || die "$(cat "$tmp/out")"
 
 say "without training again a graft is committed: its tensors are gone from the tree, the others stay"
 git -C .fmstore/lineage.git update-ref refs/heads/sick "$before"
-want 0 blame sick --case facts/capital-lorendor --fix
+want 0 blame sick --case facts/capital-lorendor --max-runs 60 --fix
 ids "$before" >../a
 ids sick >../b
 "$fm" cat sick:recipe.json >../recipe.json
