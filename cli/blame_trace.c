@@ -6,7 +6,7 @@
 
 #include "store/base/mem.h"
 
-enum { ROWS_MAX = 30000 }; /* of one direction; more tokens than that are taken together */
+enum { ROWS_MAX = 12000 }; /* of one direction; more tokens than that are taken together */
 
 typedef struct texts {
     fm_ids wrong, right;
