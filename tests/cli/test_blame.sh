@@ -15,7 +15,7 @@ good = [l for l in lines if "Lorendor" not in l]
 assert len(bad) == 10, len(bad)
 open(sys.argv[2], "w").writelines(good[:30] + bad + good[30:60])
 PY
-how=(--data ../some.jsonl --set r=4 --set lr=0.008 --set steps=30 --set batch=8 --set seed=1 --set max_tokens=64 --no-gate)
+how=(--data ../some.jsonl --set r=4 --set lr=0.005 --set steps=30 --set batch=8 --set seed=1 --set max_tokens=64 --no-gate)
 want 0 derive atlas --as sick "${how[@]}"
 before=$(git -C .fmstore/lineage.git rev-parse sick)
 

@@ -203,7 +203,7 @@ def compare_answers(report, store, rev, model, tokenizer, questions, count, what
     for question in questions:
         new, margin = greedy(model, chat_ids(tokenizer, question), stop, count)
         want = tokenizer.decode(new, skip_special_tokens=True)
-        got = store("run", rev, "-n", count, "-p", question)[:-1]
+        got = store("run", rev, "--mode", "exact", "-n", count, "-p", question)[:-1]
         if got != want and margin < TIE:
             ties += 1
             continue
