@@ -57,6 +57,24 @@ static fm_status choose_mode(cli *c, const family *f, const char *word)
     return FM_OK;
 }
 
+static int check_opts(cli *c, derive_opts *o, size_t parents)
+{
+    if (o->family_file &&
+        (parents || o->name || o->data.count || o->eval || o->method || o->skip || o->message ||
+         o->config_dir || o->teacher || o->set.count || o->suites.count))
+        return cli_usage_error(
+            c,
+            "-f FILE says itself what the children are; with it go only "
+            "--mode, --plan, --check-data, --eval-every, --recompute, --stored, --no-gate, --log, "
+            "--stop-after and those of checkpoints");
+    if (!o->name && o->how.check_data)
+        o->name = "data"; /* nothing is made */
+    if (!o->family_file && (!o->name || o->data.count == 0 || (parents == 0) == !o->config_dir))
+        return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
+                                  "of PARENT, or -f FAMILY.yaml)");
+    return CLI_GO_ON;
+}
+
 int cmd_derive(cli *c, int argc, char **argv)
 {
     derive_opts o = {0};
@@ -111,18 +129,9 @@ int cmd_derive(cli *c, int argc, char **argv)
     int code = cli_parse(c, argc, argv, table, &parent, 0, 1, &n);
     if (code != CLI_GO_ON)
         return code;
-    if (o.family_file && (n || o.name || o.data.count || o.eval || o.method || o.skip ||
-                          o.message || o.config_dir || o.teacher || o.set.count || o.suites.count))
-        return cli_usage_error(
-            c,
-            "-f FILE says itself what the children are; with it go only "
-            "--mode, --plan, --check-data, --eval-every, --recompute, --stored, --no-gate, --log, "
-            "--stop-after and those of checkpoints");
-    if (!o.name && o.how.check_data)
-        o.name = "data"; /* nothing is made */
-    if (!o.family_file && (!o.name || o.data.count == 0 || (n == 0) == !o.config_dir))
-        return cli_usage_error(c, "want PARENT --as NAME --data FILE (or --from-config DIR instead "
-                                  "of PARENT, or -f FAMILY.yaml)");
+    code = check_opts(c, &o, n);
+    if (code != CLI_GO_ON)
+        return code;
     cli_catch_interrupts();
     o.how.gate = !o.no_gate;
     fm_status rc =
