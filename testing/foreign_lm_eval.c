@@ -165,14 +165,11 @@ static fm_status put_choices(fm_json *c, const task *t)
     fm_status rc = choices ? FM_OK : FM_ENOMEM;
     fm_buf_init(&b, 0);
     fm_buf_init(&target, 0);
-    bool ascii = true;
     if (rc == FM_OK && (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) < 2))
         rc = fm_fail(FM_EINVAL, "%s: doc_to_choice gives no list of two or more", t->where);
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(list); i++) {
         fm_buf_clear(&b);
         rc = choice_text(&b, t, fm_json_at(list, i));
-        for (size_t k = 0; k < b.len; k++)
-            ascii = ascii && b.data[k] < 0x80;
         if (rc == FM_OK)
             rc = fm_json_push(choices, fm_json_new_strn(fm_buf_cstr(&b), b.len));
     }
@@ -190,7 +187,7 @@ static fm_status put_choices(fm_json *c, const task *t)
     if (rc == FM_OK)
         rc = fm_json_set(c, "answer", fm_json_ref(fm_json_at(choices, (size_t)at)));
     if (rc == FM_OK && t->acc_norm)
-        rc = fm_json_set(c, "normalize", fm_json_new_str(ascii ? "bytes" : "characters"));
+        rc = fm_json_set(c, "normalize", fm_json_new_str("characters"));
     fm_json_free(choices);
     fm_buf_release(&b);
     fm_buf_release(&target);

@@ -87,7 +87,7 @@ static void lm_eval_is_read(void **state)
     assert_int_equal(c->choice_count, 2);
     assert_int_equal(c->answer, 1);
     assert_string_equal(c->choice[1], " a dog");
-    assert_int_equal(c->normalize, FMI_PER_BYTE);
+    assert_int_equal(c->normalize, FMI_PER_CHARACTER);
     assert_string_equal(text_of(s->cases[0].prompt[0]),
                         "Questions of physics.\n\nQuestion: What falls?\nAnswer:");
     fm_suite_free(s);
