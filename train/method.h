@@ -59,6 +59,9 @@ const char *fmi_next_name(const char **at, size_t *len);
 bool fmi_names_module(const char *module, const char *target, size_t len);
 /* One of the list's names stands in path between dots: a module above it or itself. */
 bool fmi_lies_in(const char *path, const char *list);
+/* Does it lie in a module of modules_to_save? As PEFT takes the list: by the end of a module's name,
+ * which need not begin at a dot, so "norm" is "input_layernorm" too. */
+bool fmi_is_saved(const char *path, const char *list);
 /* "0-3,7": layer is in it; an empty list holds every layer. */
 bool fmi_layer_listed(const char *list, int32_t layer);
 FM_CHECKED fm_status fmi_check_layers(const char *list, uint32_t layers);

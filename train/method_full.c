@@ -27,7 +27,8 @@ static void module_part(const fm_param *p, char *out, size_t room)
 }
 
 /* Each name of the list is a module of the parent or of something above one. */
-static fm_status check_modules(const fm_arch *a, const char *list, const char *setting)
+static fm_status check_modules(const fm_arch *a, const char *list, const char *setting,
+                               bool (*names)(const char *path, const char *list))
 {
     size_t len = 0;
 
@@ -39,9 +40,9 @@ static fm_status check_modules(const fm_arch *a, const char *list, const char *s
         for (uint32_t i = 0; !found && fm_arch_param(a, i, &p); i++) {
             char module[FMI_MODULE_BYTES];
             module_part(&p, module, sizeof(module));
-            found = fmi_lies_in(module, one);
+            found = names(module, one);
         }
-        found = found || fmi_lies_in(a->head_name, one);
+        found = found || names(a->head_name, one);
         if (!found)
             return fm_fail(FM_EBASE, "%s: the parent has no module '%s'", setting, one);
     }
@@ -51,7 +52,7 @@ static fm_status check_modules(const fm_arch *a, const char *list, const char *s
 fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
 {
     fm_param p;
-    fm_status rc = check_modules(&net->arch, c->freeze, "freeze");
+    fm_status rc = check_modules(&net->arch, c->freeze, "freeze", fmi_lies_in);
 
     if (rc == FM_OK)
         rc = fmi_check_layers(c->layers, net->arch.layers);
@@ -101,17 +102,17 @@ fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config 
     fm_param p;
     fm_status rc = c->objective == FM_OBJECTIVE_CLASSIFY
                        ? FM_OK /* the head is the objective's */
-                       : check_modules(a, c->modules_to_save, "modules_to_save");
+                       : check_modules(a, c->modules_to_save, "modules_to_save", fmi_is_saved);
 
     for (uint32_t i = 0; rc == FM_OK && fm_arch_param(a, i, &p); i++) {
         char module[FMI_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
-        if (fmi_lies_in(module, c->modules_to_save))
+        if (fmi_is_saved(module, c->modules_to_save))
             rc = save_param(net, ps, p.name, &p.shape);
     }
     /* a tied head is no parameter of its own until it is saved */
     if (rc == FM_OK && a->tied && head->module[0] &&
-        fmi_lies_in(head->module, c->modules_to_save)) {
+        fmi_is_saved(head->module, c->modules_to_save)) {
         char name[FMI_MODULE_BYTES + 16];
         fm_shape shape = {.rank = 2, .dim = {head->out, head->in}};
         (void)snprintf(name, sizeof(name), "%s.weight", head->module);
@@ -155,7 +156,7 @@ fm_status fmi_biases_declare(fmi_net *net, fmi_params *ps, const fm_train_config
         int stem = (int)(strlen(peft) - strlen(".bias"));
         (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%.*s%s.bias", stem, peft,
                        wrapped ? ".base_layer" : "");
-        if (!fmi_lies_in(peft, c->modules_to_save))
+        if (!fmi_is_saved(peft, c->modules_to_save))
             rc = fmi_net_train(net, ps, p.name, &p.shape, as);
     }
     if (rc == FM_OK && ps->count == before)

@@ -50,6 +50,17 @@ bool fmi_lies_in(const char *path, const char *list)
     return false;
 }
 
+bool fmi_is_saved(const char *path, const char *list)
+{
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));)
+        for (const char *at = path; *at; at++)
+            if (strncmp(at, name, len) == 0 && (at[len] == '\0' || at[len] == '.'))
+                return true;
+    return false;
+}
+
 /* "3" or "3-5" of the list into low, high; false: neither. */
 static bool parse_range(const char *text, size_t len, uint32_t *low, uint32_t *high)
 {
@@ -164,7 +175,7 @@ bool fmi_is_target(fmi_net *net, const fmi_linear *l, const fm_train_config *c, 
     char name[FMI_MODULE_BYTES + 16];
 
     fmi_peft_name(net, l->module, name, sizeof(name));
-    if (listed(name, c->exclude) || fmi_lies_in(name, c->modules_to_save))
+    if (listed(name, c->exclude) || fmi_is_saved(name, c->modules_to_save))
         return false;
     if (c->layers[0] && (layer == FMI_OUTSIDE || !fmi_layer_listed(c->layers, layer)))
         return false;

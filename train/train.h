@@ -49,7 +49,7 @@ typedef struct fm_train_config {
     char alpha_pattern[256];
     char layers[128]; /* "0-3,7": PEFT's layers_to_transform; full: the others are frozen */
     char bias[16];    /* "none", "all", "lora_only" */
-    char modules_to_save[128]; /* "" or "lm_head" */
+    char modules_to_save[128]; /* "" or "lm_head": by the ends of names, as PEFT takes it */
     char freeze[256];          /* full: modules that stay, "embed_tokens,lm_head,norm" */
     uint32_t virtual_tokens;   /* prefix, prompt */
     /* objective */
