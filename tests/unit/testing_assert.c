@@ -528,6 +528,12 @@ static void schemas_are_refused_by_keyword(void **state)
     refused(S("pattern: '('"), "regex '('");
     refused(S("$ref: '#/$defs/x'"), "'$ref' wants a schema of the same document");
     refused(S("$ref: 'http://x/y'"), "'$ref' wants a schema of the same document");
+    /* What is no schema was not read as one: a multiple of 0 would be divided by. */
+    refused(S("$ref: '#/default', default: {multipleOf: 0}"), "'$ref' wants a schema");
+    refused(S("$ref: '#/enum/0', enum: [{multipleOf: 0}]"), "'$ref' wants a schema");
+    refused(S("$ref: '#/$defs', $defs: {multipleOf: {type: string}}"), "'$ref' wants a schema");
+    fm_suite_free(parsed_case(S("$ref: '#/$defs/a/anyOf/1/items', "
+                                "$defs: {a: {anyOf: [true, {items: {type: string}}]}}")));
     refused_as(S("$ref: '#'"), FM_ELIMIT, "refers deeper");
     refused_as(S("$ref: '#/$defs/a', $defs: {a: {anyOf: [{$ref: '#/$defs/b'}]}, "
                  "b: {not: {$ref: '#/$defs/a'}}}"),
