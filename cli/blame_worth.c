@@ -45,9 +45,15 @@ fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double
     fm_score_request *req = fm_calloc(2 * n, sizeof *req);
     float **logprob = fm_calloc(2 * n, sizeof *logprob);
     fm_status rc = ids && prompt && req && logprob ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        out[i] = NAN;
     for (size_t i = 0; rc == FM_OK && i < 2 * n; i++) {
-        out[i / 2] = NAN;
         rc = answer_ids(b, model[i / 2], i % 2 ? b->wrong : b->right, &ids[i], &prompt[i]);
+        if (rc == FM_EUNSUPPORTED) { /* no such number for this model */
+            fm_error_clear();
+            rc = FM_OK;
+            continue;
+        }
         if (rc == FM_OK && !(logprob[i] = fm_calloc(ids[i].count, sizeof **logprob)))
             rc = FM_ENOMEM;
         if (rc == FM_OK)
@@ -57,6 +63,8 @@ fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double
         rc = fm_score_many(b->c->engine, req, asks);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         double sum[2] = {0, 0};
+        if (!logprob[2 * i] || !logprob[2 * i + 1])
+            continue;
         for (size_t k = 0; k < 2; k++)
             for (size_t t = prompt[2 * i + k]; t < ids[2 * i + k].count; t++)
                 sum[k] += (double)logprob[2 * i + k][t];

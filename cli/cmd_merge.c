@@ -12,6 +12,8 @@
 #include "store/base/mem.h"
 #include "store/merge.h"
 
+#define COEFFICIENT_MAX 1e6 /* beyond it nothing is left of the others, or of float32 */
+
 typedef struct merging {
     cli *c;
     const char *name, *method_word, *base_rev, *message;
@@ -39,6 +41,12 @@ static fm_status read_weight(double *out, const char *text)
     return FM_OK;
 }
 
+/* How often version k is taken; sum: of the weights. */
+static double coefficient(const merging *g, size_t k, double sum)
+{
+    return g->method == FM_MERGE_AVERAGE ? g->weight[k] / sum : g->weight[k] * g->lambda;
+}
+
 static fm_status read_weights(merging *g)
 {
     double sum = 0;
@@ -57,6 +65,12 @@ static fm_status read_weights(merging *g)
         rc = fm_fail(FM_EINVAL, "the weights of an average must not sum to 0");
     if (rc == FM_OK && !isfinite(g->lambda))
         rc = fm_fail(FM_EINVAL, "--lambda wants a finite number");
+    for (size_t k = 0; rc == FM_OK && k < g->count; k++)
+        if (!(fabs(coefficient(g, k, sum)) <= COEFFICIENT_MAX) || !isfinite(sum))
+            rc = fm_fail(FM_EINVAL,
+                         "%s would be taken %g times: more than %g is no merge; check --weight%s",
+                         g->rev[k], coefficient(g, k, sum), COEFFICIENT_MAX,
+                         g->method == FM_MERGE_TASK ? " and --lambda" : " (and their sum)");
     return rc;
 }
 
@@ -218,9 +232,7 @@ static fm_status merge_weights(merging *g)
     for (size_t k = 0; k < g->count; k++)
         sum += g->weight[k];
     for (size_t k = 0; k < g->count; k++)
-        part[k] = (fm_merge_part){g->parent[k], g->rev[k],
-                                  g->method == FM_MERGE_AVERAGE ? g->weight[k] / sum
-                                                                : g->weight[k] * g->lambda};
+        part[k] = (fm_merge_part){g->parent[k], g->rev[k], coefficient(g, k, sum)};
     snprintf(base_name, sizeof base_name, "the base %s", cli_short_oid(&g->base_oid));
     const fm_merge m = {.method = g->method,
                         .base = {g->base, g->base_rev ? g->base_rev : base_name, 1},

@@ -149,37 +149,57 @@ static fm_status read_types(const reader *r, const fm_json *v)
     return ok ? FM_OK : wants(r, "type", "one or a list of JSON's types");
 }
 
-/* "#", "#/$defs/name": within the document, by JSON Pointer. NULL: nothing is there. */
+static form form_of(const char *word)
+{
+    for (size_t k = 0; k < FM_ARRAY_LEN(keyword); k++)
+        if (strcmp(keyword[k].word, word) == 0)
+            return keyword[k].form;
+    return ANYTHING;
+}
+
+/* A part of a JSON Pointer, at *p behind its '/'. False: it is too long, or of a form not read. */
+static bool take_part(char *name, size_t size, const char **p)
+{
+    size_t n = 0;
+    for (; **p && **p != '/'; ++*p) {
+        char c = **p;
+        if (c == '~' && ((*p)[1] == '0' || (*p)[1] == '1'))
+            c = *++*p == '0' ? '~' : '/';
+        if (c == '%' || n + 1 >= size)
+            return false;
+        name[n++] = c;
+    }
+    name[n] = '\0';
+    return true;
+}
+
+static const fm_json *entry_of(const fm_json *list, const char *name)
+{
+    size_t i = 0;
+    for (const char *p = name; *p; p++)
+        i = *p >= '0' && *p <= '9' && i < 100000 ? i * 10 + (size_t)(*p - '0') : SIZE_MAX / 16;
+    return *name && i < fm_json_count(list) ? fm_json_at(list, i) : NULL;
+}
+
+/* "#", "#/$defs/name": within the document, by JSON Pointer, from schema to schema: what lies in a
+ * `default` or an `enum` was not read as one. NULL: no schema is there. */
 static const fm_json *referred(const fm_json *doc, const char *ref)
 {
     const fm_json *v = doc;
+    form at = SCHEMA;
     char name[256];
     if (*ref++ != '#')
         return NULL;
     while (v && *ref) {
-        size_t n = 0;
-        if (*ref++ != '/')
+        if (*ref++ != '/' || !take_part(name, sizeof name, &ref))
             return NULL;
-        for (; *ref && *ref != '/'; ref++) {
-            char c = *ref;
-            if (c == '~' && (ref[1] == '0' || ref[1] == '1'))
-                c = *++ref == '0' ? '~' : '/';
-            if (c == '%' || n + 1 >= sizeof name)
-                return NULL;
-            name[n++] = c;
-        }
-        name[n] = '\0';
-        if (fm_json_is(v, FM_JSON_ARRAY)) {
-            size_t i = 0;
-            for (const char *p = name; *p; p++)
-                i = *p >= '0' && *p <= '9' && i < 100000 ? i * 10 + (size_t)(*p - '0')
-                                                         : SIZE_MAX / 16;
-            v = *name && i < fm_json_count(v) ? fm_json_at(v, i) : NULL;
-        } else {
-            v = fm_json_get(v, name);
-        }
+        form next = at == SCHEMA ? form_of(name) : SCHEMA;
+        if (next != SCHEMA && next != SCHEMAS && next != SCHEMA_MAP && next != PATTERN_MAP)
+            return NULL;
+        v = at == SCHEMAS ? entry_of(v, name) : fm_json_get(v, name);
+        at = next;
     }
-    return v;
+    return at == SCHEMA ? v : NULL;
 }
 
 static bool is_schema(const fm_json *v)

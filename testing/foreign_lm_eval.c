@@ -157,6 +157,13 @@ static long whole(const char *text)
     return n;
 }
 
+/* Such a field is a choice's text whatever its letters: an index is a number, or a template's. */
+static bool field_of_text(const task *t, const char *key)
+{
+    const char *name = fm_json_cstr(fm_json_get(t->doc, key), "");
+    return fm_json_is(fm_json_get(t->row, name), FM_JSON_STRING);
+}
+
 static fm_status put_choices(fm_json *c, const task *t)
 {
     const fm_json *list = choices_of(t);
@@ -175,7 +182,7 @@ static fm_status put_choices(fm_json *c, const task *t)
     }
     if (rc == FM_OK)
         rc = text_of(&target, t, "doc_to_target");
-    long at = rc == FM_OK ? whole(fm_buf_cstr(&target)) : -1;
+    long at = rc == FM_OK && !field_of_text(t, "doc_to_target") ? whole(fm_buf_cstr(&target)) : -1;
     for (size_t i = 0; rc == FM_OK && at < 0 && i < fm_json_count(list); i++)
         if (fm_span_eq(fm_json_str(fm_json_at(list, i)), fm_buf_span(&target)))
             at = (long)i;

@@ -195,6 +195,13 @@ typedef struct config {
     char name[200];
 } config;
 
+/* Of the test, else of all. */
+static bool option(const config *g, const char *name)
+{
+    const fm_json *own = fm_json_get(fm_json_get(g->test, "options"), name);
+    return fm_json_bool(own ? own : fm_json_get(fm_json_get(g->defaults, "options"), name), false);
+}
+
 static fm_status push_asserts(fm_json *expect, const fm_json *of, const fm_json *vars,
                               const char *where)
 {
@@ -239,11 +246,9 @@ static fm_status put_prompt(fm_json *c, const config *g, const fm_json *prompt, 
     return rc;
 }
 
-static fm_status put_tags(fm_json *c, const fm_json *test)
+static fm_status add_tags(fm_json *tags, const fm_json *meta)
 {
-    const fm_json *meta = fm_json_get(test, "metadata");
-    fm_json *tags = fm_json_new_object();
-    fm_status rc = tags ? FM_OK : FM_ENOMEM;
+    fm_status rc = FM_OK;
     for (void *it = fm_json_iter(meta); it && rc == FM_OK; it = fm_json_next(meta, it)) {
         fm_buf text;
         const fm_json *v = fm_json_iter_value(it);
@@ -257,6 +262,16 @@ static fm_status put_tags(fm_json *c, const fm_json *test)
             rc = fm_json_set(tags, fm_json_iter_key(it), fm_json_new_str(fm_buf_cstr(&text)));
         fm_buf_release(&text);
     }
+    return rc;
+}
+
+/* The test's over those of all. */
+static fm_status put_tags(fm_json *c, const config *g)
+{
+    fm_json *tags = fm_json_new_object();
+    fm_status rc = tags ? add_tags(tags, fm_json_get(g->defaults, "metadata")) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = add_tags(tags, fm_json_get(g->test, "metadata"));
     if (rc == FM_OK && fm_json_count(tags))
         rc = fm_json_set(c, "tags", fm_json_ref(tags));
     fm_json_free(tags);
@@ -274,7 +289,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
         threshold = fm_json_get(g->defaults, "threshold");
     if (rc == FM_OK)
         rc = put_prompt(c, g, fm_json_at(g->prompts, p), vars);
-    if (rc == FM_OK)
+    if (rc == FM_OK && !option(g, "disableDefaultAsserts"))
         rc = push_asserts(expect, g->defaults, vars, g->where);
     if (rc == FM_OK)
         rc = push_asserts(expect, g->test, vars, g->where);
@@ -284,7 +299,7 @@ static fm_status add_case(const config *g, size_t p, const fm_json *vars)
     if (rc == FM_OK && threshold)
         rc = fm_json_set(c, "threshold", fm_json_copy(threshold));
     if (rc == FM_OK)
-        rc = put_tags(c, g->test);
+        rc = put_tags(c, g);
     fm_json_free(expect);
     if (fm_json_count(g->prompts) > 1)
         snprintf(name, sizeof name, "%.190s/prompt-%zu", g->name, p + 1);
@@ -303,7 +318,7 @@ static fm_status add_test(const config *g, const fm_json *vars)
     const fm_json *list[LISTS_MAX];
     size_t at[LISTS_MAX] = {0}, n = 0, i;
     fm_status rc = FM_OK;
-    bool expand = !fm_json_bool(fm_json_path(g->test, "options.disableVarExpansion"), false);
+    bool expand = !option(g, "disableVarExpansion");
     for (void *it = fm_json_iter(vars); it && expand; it = fm_json_next(vars, it)) {
         if (!fm_json_is(fm_json_iter_value(it), FM_JSON_ARRAY))
             continue;

@@ -192,10 +192,9 @@ static fm_status read_sides(side *s, double *p, const fmi_job *j)
     const fmi_case *c = j->c;
     size_t per = c->scoring == FMI_SCORE_CHOICE ? c->choice_count : 1;
     for (size_t i = 0; i < c->prompt_count; i++) {
-        const fmi_work *w = &j->work[i * per];
         s[i] = (side){p + i * per, 0, {NULL, 0}};
         if (c->scoring == FMI_SCORE_TEXT) {
-            s[i].text = fm_buf_span(&w->gen.text);
+            s[i].text = fm_buf_span(&j->said[i].text);
             continue;
         }
         for (size_t k = 0; k < per; k++) {

@@ -154,6 +154,8 @@ fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override
         .override = override,
         .room = {fm_json_get(doc, "lexicons"), FMI_EXPANDED_BYTES_MAX, FMI_EXPANSION_STEPS_MAX}};
     fm_status rc = read_frame(s, what);
+    if (rc == FM_OK && has_nul(override))
+        rc = fm_fail(FM_EINVAL, "%s: a string of 'override' holds a NUL character", what);
     if (rc == FM_OK)
         rc = fm_map_new(&b.names);
     if (rc == FM_OK)

@@ -162,12 +162,16 @@ static fm_status first_variables(expansion *x)
     return rc == FM_OK ? fmi_slots_of(x->tmpl, need_variable, x, 0) : rc;
 }
 
+static bool same_list(const fmi_variable *a, const fmi_variable *b)
+{
+    return a->list.own == b->list.own && a->list.builtin == b->list.builtin;
+}
+
 /* Another variable before k has chosen this entry of the same list. */
 static bool taken(const expansion *x, size_t k, size_t entry)
 {
     for (size_t i = 0; i < k; i++)
-        if (x->v[i].list.own == x->v[k].list.own && x->v[i].list.builtin == x->v[k].list.builtin &&
-            x->v[i].chosen == entry)
+        if (same_list(&x->v[i], &x->v[k]) && x->v[i].chosen == entry)
             return true;
     return false;
 }
@@ -217,6 +221,22 @@ static uint64_t draw(expansion *x, uint64_t n)
     return fm_rng_below(x->seed, x->stream, x->draws++, n);
 }
 
+/* The entries of k's list that variables before it have chosen, ascending. */
+static size_t used_entries(const expansion *x, size_t k, size_t used[FMI_VARIABLES_MAX])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < k; i++) {
+        size_t at = n;
+        if (!same_list(&x->v[i], &x->v[k]))
+            continue;
+        for (; at > 0 && used[at - 1] > x->v[i].chosen; at--)
+            used[at] = used[at - 1];
+        used[at] = x->v[i].chosen;
+        n++;
+    }
+    return n;
+}
+
 /* One filling at random; FM_OK without `fresh` when it was there before or got stuck. */
 static fm_status draw_one(expansion *x, const fm_json *rows)
 {
@@ -231,16 +251,15 @@ static fm_status draw_one(expansion *x, const fm_json *rows)
     }
     rc = first_variables(x);
     for (size_t k = 0; rc == FM_OK && k < x->f.count; k++) {
-        size_t n = fmi_words_count(&x->v[k].list), left = 0, at = 0;
-        for (size_t i = 0; i < n; i++)
-            left += !taken(x, k, i);
-        if (!left) {
+        size_t used[FMI_VARIABLES_MAX], n = fmi_words_count(&x->v[k].list);
+        size_t count = used_entries(x, k, used);
+        if (count >= n) {
             fm_buf_release(&key);
             return step(x, 0);
         }
-        for (uint64_t pick = draw(x, left);; at++)
-            if (!taken(x, k, at) && pick-- == 0)
-                break;
+        size_t at = (size_t)draw(x, n - count);
+        for (size_t i = 0; i < count && used[i] <= at; i++)
+            at++;
         x->v[k].chosen = at;
         fm_buf_u64(&key, at);
         rc = step(x, 0);

@@ -182,6 +182,8 @@ refused 128 "tensor 'model.embed_tokens.weight' is [1024, 128] in p and [1016, 1
 refused 128 "have no common ancestor" merge p cut --as x --method task-arithmetic
 refused 128 "'p' and 'p' are the same version" merge p p --as x
 refused 128 "the weights of an average must not sum to 0" merge p k --as x --weight 1 --weight -1
+refused 128 "p would be taken 0 times" merge p k --as x --weight 1e308 --weight 1e308
+refused 128 "k would be taken 1e+09 times: more than 1e+06 is no merge" merge p k --as x --method task-arithmetic --weight 1 --weight 1e9
 refused 128 "give one for each" merge p k --as x --weight 1
 refused 128 "--weight wants a number" merge p k --as x --weight 1 --weight two
 refused 128 "there are average and task-arithmetic" merge p k --as x --method ties

@@ -447,6 +447,60 @@ static void filters_work_as_in_lm_eval(void **state)
 #undef F
 }
 
+/* Pairs compare what the filters left of the answers to two prompts, not one prompt's repeats. */
+static void pairs_compare_filtered_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys, *texts[6];
+        size_t each;
+        bool holds;
+    } is[] = {
+        {"", {"the 7", "a 7"}, 1, false},
+        {", filter: [{regex: '\\d+'}]", {"the 7", "a 7"}, 1, true},
+        {", filter: [{regex: '\\d+'}]", {"the 7", "a 8"}, 1, false},
+        {", filter: [majority], generate: {repeats: 3, temperature: 1}",
+         {"a", "b", "b", "b", "c", "b"},
+         3,
+         true},
+        {", filter: [majority], generate: {repeats: 3, temperature: 1}",
+         {"a", "a", "b", "c", "c", "b"},
+         3,
+         false},
+    };
+    for (size_t i = 0; i < FM_ARRAY_LEN(is); i++) {
+        fm_suite *s = NULL;
+        fm_buf output, detail;
+        fmi_work work[6];
+        fm_case_result result = {0};
+        bool holds = !is[i].holds;
+        char *yaml = fm_asprintf("suite: s\ncases:\n  - {name: c, kind: INV, prompt: [p, q], "
+                                 "pairs: {answer: same}%s}\n",
+                                 is[i].keys);
+        tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "f.yaml"));
+        fm_free(yaml);
+        memset(work, 0, sizeof work);
+        for (size_t k = 0; k < 2 * is[i].each; k++) {
+            fm_buf_init(&work[k].gen.text, 0);
+            fm_buf_str(&work[k].gen.text, is[i].texts[k]);
+            memcpy(work[k].gen.finish, "stop", 5);
+        }
+        fmi_job j = {.c = &s->cases[0], .result = &result, .work = work, .count = 2 * is[i].each};
+        fm_buf_init(&output, 0);
+        fm_buf_init(&detail, 0);
+        tk_ok(fmi_answers(&j));
+        tk_ok(fmi_judge_pairs(&j, &output, &detail, &holds));
+        if (holds != is[i].holds)
+            fail_msg("pairs%s: %d", is[i].keys, holds);
+        fmi_answers_release(&j);
+        for (size_t k = 0; k < 2 * is[i].each; k++)
+            fm_buf_release(&work[k].gen.text);
+        fm_buf_release(&output);
+        fm_buf_release(&detail);
+        fm_suite_free(s);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void what_could_not_fail_is_refused(void **state)
@@ -528,6 +582,12 @@ static void schemas_are_refused_by_keyword(void **state)
     refused(S("pattern: '('"), "regex '('");
     refused(S("$ref: '#/$defs/x'"), "'$ref' wants a schema of the same document");
     refused(S("$ref: 'http://x/y'"), "'$ref' wants a schema of the same document");
+    /* What is no schema was not read as one: a multiple of 0 would be divided by. */
+    refused(S("$ref: '#/default', default: {multipleOf: 0}"), "'$ref' wants a schema");
+    refused(S("$ref: '#/enum/0', enum: [{multipleOf: 0}]"), "'$ref' wants a schema");
+    refused(S("$ref: '#/$defs', $defs: {multipleOf: {type: string}}"), "'$ref' wants a schema");
+    fm_suite_free(parsed_case(S("$ref: '#/$defs/a/anyOf/1/items', "
+                                "$defs: {a: {anyOf: [true, {items: {type: string}}]}}")));
     refused_as(S("$ref: '#'"), FM_ELIMIT, "refers deeper");
     refused_as(S("$ref: '#/$defs/a', $defs: {a: {anyOf: [{$ref: '#/$defs/b'}]}, "
                  "b: {not: {$ref: '#/$defs/a'}}}"),
@@ -655,6 +715,7 @@ int main(void)
         cmocka_unit_test(filters_work_as_in_lm_eval),
         cmocka_unit_test(what_could_not_fail_is_refused),
         cmocka_unit_test(what_is_not_offered_is_refused_with_the_reason),
+        cmocka_unit_test(pairs_compare_filtered_answers),
         cmocka_unit_test(schemas_are_refused_by_keyword),
         cmocka_unit_test(filters_are_refused_by_name),
         cmocka_unit_test(scorings_are_refused_by_key),

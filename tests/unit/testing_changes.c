@@ -55,6 +55,8 @@ static void what_changes_nothing_or_the_wrong_thing_is_refused(void **state)
             "'a' stands there twice");
     refused(TOPIC "override: [{name: z, prompt: p, expect: {contains: x}}]\n",
             "'override' names 'z'");
+    refused(TOPIC "override: [{name: a, prompt: p, expect: {contains: \"x\\0y\"}}]\n", "NUL");
+    refused(TOPIC "add: [{name: b, prompt: p, expect: {contains: \"x\\0y\"}}]\n", "NUL");
     refused(TOPIC "override: [{prompt: p, expect: {contains: x}}]\n", "cases with a 'name'");
     refused(TOPIC "override: [{name: a, prompt: p, expect: {contain: x}}]\n", "case 'a'");
     refused(TOPIC "add: [{name: a, prompt: p, expect: {contains: x}}]\n",

@@ -102,6 +102,59 @@ static void lm_eval_is_read(void **state)
     fm_suite_free(s);
 }
 
+static fm_suite *made_of(const char *text, const char *rows, const char *from)
+{
+    fm_buf yaml;
+    fm_suite *s = NULL;
+    fm_buf_init(&yaml, 0);
+    fm_foreign_opts o = {.from = from, .data = fm_span_str(rows), .data_what = "d.jsonl"};
+    tk_ok(fm_suite_convert(&yaml, fm_span_str(text), "f.yaml", &o));
+    tk_ok(fm_suite_parse(&s, fm_buf_span(&yaml), "converted"));
+    fm_buf_release(&yaml);
+    return s;
+}
+
+/* As lm-eval: digits in a field of text are a choice's text, digits of a template an index. */
+static void lm_eval_tells_texts_from_indices(void **state)
+{
+    (void)state;
+#define SUM "task: t\noutput_type: multiple_choice\ndoc_to_text: q\ndoc_to_choice: c\n"
+#define SUM_ROW "{\"q\": \"1 + 1 =\", \"c\": [\"1\", \"2\", \"3\"], \"t\": \"2\", \"i\": 2}\n"
+    static const struct {
+        const char *target;
+        size_t answer;
+    } is[] = {{"t", 1}, {"i", 2}, {"'{{t}}'", 2}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(is); i++) {
+        char text[200];
+        snprintf(text, sizeof text, SUM "doc_to_target: %s\n", is[i].target);
+        fm_suite *s = made_of(text, SUM_ROW, "lm-eval");
+        assert_int_equal(s->cases[0].answer, is[i].answer);
+        fm_suite_free(s);
+    }
+}
+
+static void promptfoo_has_options_for_all(void **state)
+{
+    (void)state;
+    fm_suite *s =
+        made_of("prompts: ['{{x}}']\n"
+                "defaultTest: {options: {disableVarExpansion: true}, metadata: {a: one, b: two}, "
+                "assert: [{type: contains, value: y}]}\n"
+                "tests:\n"
+                "  - {description: n, vars: {x: [1, 2]}, metadata: {b: three}, "
+                "assert: [{type: contains, value: z}]}\n"
+                "  - {description: m, vars: {x: [1, 2]}, options: {disableDefaultAsserts: true, "
+                "disableVarExpansion: false}, assert: [{type: contains, value: z}]}\n",
+                "", "promptfoo");
+    assert_int_equal(fm_suite_count(s), 3);
+    assert_int_equal(s->cases[0].assertion_count, 2);
+    assert_string_equal(fm_suite_case_tag(s, 0, "a"), "one");
+    assert_string_equal(fm_suite_case_tag(s, 0, "b"), "three");
+    assert_int_equal(s->cases[1].assertion_count, 1);
+    assert_string_equal(text_of(s->cases[2].prompt[0]), "2");
+    fm_suite_free(s);
+}
+
 static void checklist_is_read(void **state)
 {
     (void)state;
@@ -305,6 +358,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(promptfoo_is_read),
         cmocka_unit_test(lm_eval_is_read),
+        cmocka_unit_test(lm_eval_tells_texts_from_indices),
+        cmocka_unit_test(promptfoo_has_options_for_all),
         cmocka_unit_test(checklist_is_read),
         cmocka_unit_test(tables_are_read),
         cmocka_unit_test(promptfoo_without_meaning_is_refused),

@@ -188,6 +188,19 @@ static void bombs_end_soon(void **state)
     refused("suite: s\nlexicons: {x: [1,2,3,4,5,6,7,8,9,10,11,12,13]}\ntemplates:\n  - {name: n, "
             "prompt: '{x1}{x2}{x3}{x4}{x5}{x6}{x7}{x8}{x9}{x10}{x11}{x12}{x13}{x14}'" TAIL "}\n",
             FM_ELIMIT, "steps");
+    /* draws from long lists: the cost of one does not grow with them */
+    fm_buf_init(&b, 0);
+    fm_buf_str(&b, "suite: s\ntemplates:\n  - {name: '{#}', sample: 4000, prompt: '");
+    for (int i = 1; i <= 32; i++)
+        fm_buf_printf(&b, "{x%d}", i);
+    fm_buf_str(&b, "'" TAIL ", slots: {x: [0");
+    for (int i = 1; i < 20000; i++)
+        fm_buf_printf(&b, ",%d", i);
+    fm_buf_str(&b, "]}}\n");
+    s = parsed(fm_buf_cstr(&b));
+    assert_int_equal(fm_suite_count(s), 4000);
+    fm_suite_free(s);
+    fm_buf_release(&b);
     refused("suite: s\na: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
             "c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
             "cases: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
