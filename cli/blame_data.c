@@ -1,11 +1,10 @@
 /* blame_data.c - which examples of the guilty step's data pull towards the wrong answer: the
  * step as its recipe has it, the case as texts, scores of every method asked for. */
-#include "cli/blame.h"
+#include "cli/blame_more.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/data.h"
 #include "cli/goal.h"
@@ -314,13 +313,6 @@ static void show(void *ctx, size_t done, size_t of)
     out_progress("data: %s %zu/%zu", b->data.trainings > 0 ? "step" : "gradient", done, of);
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static fm_status rank(blame *b, step *s)
 {
     blame_data_section *d = &b->data;
@@ -337,12 +329,12 @@ static fm_status rank(blame *b, step *s)
     d->right_known = s->right_known;
     if (rc == FM_OK)
         rc = open_states(b, s, &in);
-    double begun = now_s();
+    double begun = blame_now_s();
     if (rc == FM_OK) {
         d->evaluations = fm_attribution_cost(&in, score);
         rc = fm_attribution_scores(&in, score);
     }
-    d->seconds = now_s() - begun;
+    d->seconds = blame_now_s() - begun;
     if (rc == FM_OK)
         rc = make_ranks(d);
     if (rc == FM_OK && d->opts.fidelity)

@@ -235,7 +235,8 @@ static fm_status ask_kept(hunt *h)
     blame_steps *s = &h->m->steps;
     fm_status rc = FM_OK;
     for (bool more = true; rc == FM_OK && more;) {
-        size_t first = 0, n = 0, asked = s->points;
+        size_t first = 0, n = 0;
+        const uint32_t low = s->passes_at, high = s->fails_at;
         while (first < h->count && h->kept[first].step <= s->passes_at)
             first++;
         while (first + n < h->count && h->kept[first + n].step < s->fails_at)
@@ -248,7 +249,7 @@ static fm_status ask_kept(hunt *h)
                 rc = ask_state(h, k, true);
         }
         narrow(s);
-        more = s->points > asked;
+        more = s->passes_at > low || s->fails_at < high; /* else none of them could be asked */
     }
     return rc;
 }

@@ -5,6 +5,7 @@
 
 #include "cli/blame_report.h"
 #include "cli/commands.h"
+#include "cli/suite_edit.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
@@ -20,29 +21,6 @@ typedef struct blame_opts {
 typedef struct parts { /* of the report */
     bool tensors, data, trace, steps, repairs;
 } parts;
-
-/* "SUITE/CASE" among the version's suites; the suite stays owned by the set. */
-static fm_status find_case(const suite_set *set, const char *spec, const fm_suite **suite,
-                           size_t *index)
-{
-    const char *slash = strchr(spec, '/');
-    if (!slash)
-        return fm_fail(FM_EINVAL, "--case wants SUITE/CASE, got '%s'", spec);
-    for (size_t i = 0; i < set->count; i++) {
-        const char *name = fm_suite_name(set->suite[i]);
-        if (strlen(name) != (size_t)(slash - spec) || strncmp(name, spec, strlen(name)) != 0)
-            continue;
-        long at = fm_suite_find(set->suite[i], slash + 1);
-        if (at < 0)
-            return fm_fail(FM_ENOTFOUND, "suite '%s' has no case '%s'", name, slash + 1);
-        *suite = set->suite[i];
-        *index = (size_t)at;
-        return FM_OK;
-    }
-    return fm_fail(FM_ENOTFOUND,
-                   "no suite '%.*s' hangs on this version; 'fmstore suite ls' lists them",
-                   (int)(slash - spec), spec);
-}
 
 /* ---- the parts, in order ---- */
 
@@ -196,6 +174,7 @@ static int run_blame(cli *c, blame *b, const blame_opts *o)
     fm_tree *tree = NULL;
     suite_set set = {0};
     fm_suite *made = NULL;
+    size_t at = 0;
     fm_status rc = cli_lease(c, o->fix, "blame");
     if (rc == FM_OK)
         rc = cli_resolve(c, o->rev, &oid, &tree);
@@ -206,7 +185,9 @@ static int run_blame(cli *c, blame *b, const blame_opts *o)
     if (rc == FM_OK && (!o->prompt || o->repairs || o->fix))
         rc = suites_of(c, tree, &set);
     if (rc == FM_OK && !o->prompt)
-        rc = find_case(&set, o->case_spec, &b->suite, &b->case_index);
+        rc = suite_case_find(&set, o->case_spec, &at, &b->case_index);
+    if (rc == FM_OK && !o->prompt)
+        b->suite = set.suite[at];
     blame_more m = {.b = b,
                     .suites = &set,
                     .rev = o->rev,

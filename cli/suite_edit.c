@@ -80,7 +80,8 @@ fm_status suite_case_find(const suite_set *set, const char *word, size_t *suite,
         *at = (size_t)found;
         return FM_OK;
     }
-    return fm_fail(FM_ENOTFOUND, "there is no suite '%.*s'", (int)len, word);
+    return fm_fail(FM_ENOTFOUND, "there is no suite '%.*s' here; 'fmstore suite ls' lists them",
+                   (int)len, word);
 }
 
 /* ---- the file of waivers ---- */

@@ -14,7 +14,8 @@ typedef struct suite_set {
 /* Waivers whose day has passed are over; those until a revision are for suites_end_waivers. */
 fm_status suites_of(cli *c, const fm_tree *tree, suite_set *out);
 void suites_free(suite_set *s);
-/* Waivers until a revision that version `at` has among its ancestors, or is, are over. */
+/* Waivers until a revision that version `at` has among its ancestors, or is, are over. at NULL:
+ * those whose day has passed. */
 fm_status suites_end_waivers(cli *c, const suite_set *s, const fm_oid *at);
 /* suites_of a version, and suites_end_waivers; tree may be NULL. */
 fm_status suites_at(cli *c, const fm_oid *at, const fm_tree *tree, suite_set *out);

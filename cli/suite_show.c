@@ -322,7 +322,9 @@ fm_status suite_show(cli *c, const char *rev, const char *suite, bool json)
                      suite, rev);
     if (rc == FM_OK) {
         const suite_set one = {&h.stage[0]->suite, 1};
-        rc = suites_end_waivers(c, &one, &oid);
+        rc = suites_end_waivers(c, &one, NULL);
+        if (rc == FM_OK)
+            rc = suites_end_waivers(c, &one, &oid);
     }
     if (rc == FM_OK)
         rc = show(&h, top, json);

@@ -150,8 +150,8 @@ fm_status fmi_result_decode(fm_case_result *out, fm_span text)
     size_t v = 0;
     while (v < FM_ARRAY_LEN(verdicts) && strcmp(verdicts[v], verdict) != 0)
         v++;
-    if (rc == FM_OK && v == FM_ARRAY_LEN(verdicts))
-        rc = fm_fail(FM_ECORRUPT, "kept result: verdict '%.40s' is not known", verdict);
+    if (rc == FM_OK && v >= FM_ERROR_CASE) /* an error is never kept: a stranger's may be merged */
+        rc = fm_fail(FM_ECORRUPT, "kept result: verdict '%.40s' is not pass or fail", verdict);
     if (rc == FM_OK) {
         out->verdict = (fm_verdict)v;
         out->score = fm_json_real(fm_json_get(o, "score"), NAN);

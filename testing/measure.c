@@ -79,6 +79,9 @@ static fm_status take_groups(fm_measure_result *out, const fmi_measure *m, const
     group *g = NULL;
     size_t n = 0, best = 0, worst = 0;
     fm_status rc = find_groups(&g, &n, m, run);
+    if (rc == FM_OK && n < 2)
+        rc =
+            fm_fail(FM_EINVAL, "%zu of the groups have a case that is neither waived nor flaky", n);
     if (rc < 0)
         goto end;
     for (size_t i = 0; i < n; i++) {
@@ -175,6 +178,8 @@ static fm_status take_mean(fm_measure_result *out, const fmi_measure *m, const f
     fm_bootstrap how = fm_bootstrap_defaults();
     how.confidence = m->confidence;
     fm_status rc = read_column(&c, m, run);
+    if (rc == FM_OK && c.count == 0)
+        rc = fm_fail(FM_EINVAL, "every case is waived or flaky");
     if (rc == FM_OK && m->kind == FMI_PERPLEXITY)
         rc = fm_bootstrap_of(&e, perplexity, &c, c.count, &how);
     else if (rc == FM_OK && m->kind == FMI_BRIER)

@@ -7,6 +7,7 @@
 
 #include "store/base/map.h"
 #include "store/base/mem.h"
+#include "testing/stats.h"
 
 /* ---- reading ---- */
 
@@ -138,17 +139,6 @@ fm_status fm_policy_read(fm_policy *out, const fm_json *gate, const char *what)
 
 /* ---- judging ---- */
 
-/* Exact two-sided McNemar test (McNemar 1947): under no difference the flips are fair coins. */
-static double flips_p_value(size_t broken, size_t fixed)
-{
-    size_t n = broken + fixed, k = FM_MIN(broken, fixed);
-    double sum = 0;
-    for (size_t i = 0; i <= k; i++)
-        sum += exp(lgamma((double)n + 1) - lgamma((double)i + 1) - lgamma((double)(n - i) + 1) -
-                   (double)n * 0.6931471805599453);
-    return fmin(1, 2 * sum);
-}
-
 /* Pairs by digest: the case says the same in both, whatever it is called. Equal cases of one suite
  * have equal outcomes, so that any of them stands for all. */
 static fm_status count_flips(fm_policy_outcome *o, const fm_policy_facts *f)
@@ -175,7 +165,7 @@ static fm_status count_flips(fm_policy_outcome *o, const fm_policy_facts *f)
     }
     fm_map_free(passed);
     fm_map_free(known);
-    o->p_value = flips_p_value(o->broken, o->fixed);
+    o->p_value = fm_mcnemar(o->broken, o->fixed);
     return rc;
 }
 

@@ -11,6 +11,7 @@
 #include "store/base/mem.h"
 #include "store/base/rng.h"
 #include "testing/blame.h"
+#include "testing/stats.h"
 
 #define EXACT_MOST 16u
 #define UNITS_MOST 64u
@@ -108,19 +109,6 @@ static fm_status exact(game *g, fm_shapley *out)
 
 /* ---- sampled ---- */
 
-static double normal_quantile(double p)
-{
-    double lo = -40, hi = 40;
-    for (int i = 0; i < 100; i++) {
-        double mid = 0.5 * (lo + hi);
-        if (0.5 * erfc(-mid / sqrt(2.0)) < p)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return 0.5 * (lo + hi);
-}
-
 /* P(T <= t) for t >= 0 by Simpson over the density. */
 static double student_cdf(double t, double df)
 {
@@ -138,7 +126,7 @@ static double student_quantile(double p, double df)
 {
     double lo = 0, hi = 1000;
     if (df > 1000)
-        return normal_quantile(p);
+        return fm_normal_quantile(p);
     for (int i = 0; i < 60; i++) {
         double mid = 0.5 * (lo + hi);
         if (student_cdf(mid, df) < p)

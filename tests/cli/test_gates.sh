@@ -115,6 +115,8 @@ SOURCE_DATE_EPOCH=1577923199 want 1 test child --suite facts # the end of that d
 grep -q 'waived FAIL capital-ulevia' "$tmp/out" || die "$(cat "$tmp/out")"
 want 1 test child --suite facts
 ! grep -q 'waived FAIL' "$tmp/out" || die "a waiver outlived its day"
+want 0 suite show child facts
+grep -q '(over) x; until 2020-01-01' "$tmp/out" || die "shown as if in force: $(cat "$tmp/out")"
 want 0 suite unwaive atlas facts/capital-ulevia
 want 1 import five --as child2 --parent atlas
 said "FAIL capital-ulevia"

@@ -138,6 +138,33 @@ static void values_are_those_of_the_formulae(void **state)
     fm_suite_free(s);
 }
 
+/* Without a case that counts there is no value; with one group left, no gap. */
+static void what_is_waived_leaves_no_value(void **state)
+{
+    (void)state;
+    fm_suite *s = eight("  - {measure: pass-rate, at-least: 0.6}\n"
+                        "  - {measure: calibration-error, at-most: 0.5}\n"
+                        "  - {measure: brier, at-most: 0.5}\n"
+                        "  - {measure: perplexity, at-most: 3}\n"
+                        "  - {measure: gap, by: g, at-most: 0.4}\n"
+                        "  - {measure: ratio, by: g, at-least: 0.2}\n");
+    fm_suite_run run = taken(s);
+    for (size_t i = 0; i < 8; i++)
+        run.result[i].waived = strcmp(fm_suite_case_tag(s, i, "g"), "m") == 0;
+    tk_ok(fmi_measures_take(&run));
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(run.measure[i].verdict == FM_ERROR_CASE, i >= 4);
+    assert_non_null(strstr(run.measure[4].detail, "1 of the groups"));
+    for (size_t i = 0; i < 8; i++)
+        run.result[i].waived = true;
+    tk_ok(fmi_measures_take(&run));
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(run.measure[i].verdict, FM_ERROR_CASE);
+    assert_non_null(strstr(run.measure[1].detail, "every case is waived"));
+    fm_suite_run_release(&run);
+    fm_suite_free(s);
+}
+
 /* 1/4 against 3/4 by Newcombe's method 10, and at the confidence of three pairs. */
 static void gaps_have_newcombes_interval(void **state)
 {
@@ -197,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_measures_are_refused),
         cmocka_unit_test(values_are_those_of_the_formulae),
+        cmocka_unit_test(what_is_waived_leaves_no_value),
         cmocka_unit_test(gaps_have_newcombes_interval),
         cmocka_unit_test(what_was_not_run_flatters_no_mean),
     };

@@ -255,6 +255,8 @@ static void kept_results_come_back_whole(void **state)
     fm_buf_release(&text);
     tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"maybe\"}")), FM_ECORRUPT,
              "maybe");
+    tk_fails(fmi_result_decode(&back, fm_span_str("{\"verdict\":\"error\"}")), FM_ECORRUPT,
+             "'error' is not pass or fail");
     tk_fails(fmi_result_decode(&back, fm_span_str("nonsense")), FM_ECORRUPT, "kept result");
 }
 
