@@ -1,35 +1,11 @@
 /* Each allocation of a scenario fails in turn, once and for ever after: the result is FM_ENOMEM or
  * the right answer, never a wrong one; leaks are for the address sanitizer to find. */
-#include "tests/testkit.h"
+#include "tests/fault/kit/alloc_kit.h"
 
 #include "store/base/hash.h"
 #include "store/base/map.h"
 #include "store/base/pool.h"
 #include "store/base/yaml.h"
-
-#define MAX_ALLOCS 100000
-
-/* Runs the scenario with the 1st, 2nd, ... allocation failing until it succeeds. */
-static void fail_each(fm_status (*scenario)(void), uint64_t at_least)
-{
-    for (int forever = 0; forever < 2; forever++) {
-        uint64_t nth = 1;
-        for (;; nth++) {
-            assert_true(nth < MAX_ALLOCS);
-            uint64_t before = fm_mem_alloc_count();
-            fm_error_clear();
-            fm_mem_fail_at(nth, forever);
-            fm_status rc = scenario();
-            fm_mem_fail_at(0, false);
-            if (rc == FM_OK && fm_mem_alloc_count() - before < nth)
-                break; /* the scenario never got as far as the nth */
-            if (rc == FM_OK)
-                continue; /* survived by design, and the scenario checked its answer */
-            tk_fails(rc, FM_ENOMEM, "out of memory");
-        }
-        assert_true(nth > at_least);
-    }
-}
 
 static fm_status expect_json(const fm_json *v, const char *want)
 {
@@ -174,39 +150,39 @@ static fm_status start_pool(void)
 static void json_parse_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(parse_json, 10);
-    fail_each(parse_json_with_huge_integers, 4);
+    ak_fail_each(parse_json, 10);
+    ak_fail_each(parse_json_with_huge_integers, 4);
 }
 
 static void json_building_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(build_json, 20);
+    ak_fail_each(build_json, 20);
 }
 
 static void yaml_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(parse_yaml, 15);
+    ak_fail_each(parse_yaml, 15);
 }
 
 static void map_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(fill_map, 15);
+    ak_fail_each(fill_map, 15);
 }
 
 static void buffer_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(fill_buffer, 4);
+    ak_fail_each(fill_buffer, 4);
 }
 
 static void arena_hasher_and_pool_survive_each_failure(void **state)
 {
     (void)state;
-    fail_each(join_and_hash, 4);
-    fail_each(start_pool, 2);
+    ak_fail_each(join_and_hash, 4);
+    ak_fail_each(start_pool, 2);
 }
 
 int main(void)

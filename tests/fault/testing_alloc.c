@@ -6,9 +6,7 @@
 #include "testing/assert.h"
 #include "testing/blame.h"
 #include "testing/internal.h"
-#include "tests/testkit.h"
-
-#define MAX_ALLOCS 100000
+#include "tests/fault/kit/alloc_kit.h"
 
 static const char yaml[] =
     "suite: s\ndescription: d\ngate: true\ngenerate: {max-tokens: 5, stop: [x, y]}\ncases:\n"
@@ -148,44 +146,24 @@ static fm_status search(void)
     return rc;
 }
 
-static void fail_each(fm_status (*scenario)(void), uint64_t at_least)
-{
-    for (int forever = 0; forever < 2; forever++) {
-        uint64_t nth = 1;
-        for (;; nth++) {
-            assert_true(nth < MAX_ALLOCS);
-            uint64_t before = fm_mem_alloc_count();
-            fm_error_clear();
-            fm_mem_fail_at(nth, forever);
-            fm_status rc = scenario();
-            fm_mem_fail_at(0, false);
-            if (rc == FM_OK && fm_mem_alloc_count() - before < nth)
-                break;
-            if (rc != FM_OK)
-                tk_fails(rc, FM_ENOMEM, "out of memory");
-        }
-        assert_true(nth > at_least);
-    }
-}
-
 static void parsing_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(parse_suite, 100);
-    fail_each(prompt_suite, 10);
+    ak_fail_each(parse_suite, 100);
+    ak_fail_each(prompt_suite, 10);
 }
 
 static void grading_survives_each_failure(void **state)
 {
     (void)state;
-    fail_each(grade_answer, 100);
+    ak_fail_each(grade_answer, 100);
 }
 
 static void results_and_searches_survive_each_failure(void **state)
 {
     (void)state;
-    fail_each(keep_result, 5);
-    fail_each(search, 8);
+    ak_fail_each(keep_result, 5);
+    ak_fail_each(search, 8);
 }
 
 int main(void)

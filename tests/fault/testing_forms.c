@@ -3,9 +3,7 @@
 #include <math.h>
 
 #include "testing/internal.h"
-#include "tests/testkit.h"
-
-#define MAX_ALLOCS 100000
+#include "tests/fault/kit/alloc_kit.h"
 
 static const char yaml[] =
     "suite: s\nlexicons: {pet: [cat, '{colour} dog'], colour: [red, grey], "
@@ -102,37 +100,17 @@ static fm_status convert(void)
     return rc;
 }
 
-static void fail_each(fm_status (*scenario)(void), uint64_t at_least)
-{
-    for (int forever = 0; forever < 2; forever++) {
-        uint64_t nth = 1;
-        for (;; nth++) {
-            assert_true(nth < MAX_ALLOCS);
-            uint64_t before = fm_mem_alloc_count();
-            fm_error_clear();
-            fm_mem_fail_at(nth, forever);
-            fm_status rc = scenario();
-            fm_mem_fail_at(0, false);
-            if (rc == FM_OK && fm_mem_alloc_count() - before < nth)
-                break;
-            if (rc != FM_OK)
-                tk_fails(rc, FM_ENOMEM, "out of memory");
-        }
-        assert_true(nth > at_least);
-    }
-}
-
 static void templates_survive_each_failure(void **state)
 {
     (void)state;
-    fail_each(parse_and_perturb, 200);
+    ak_fail_each(parse_and_perturb, 200);
 }
 
 static void measures_survive_each_failure(void **state)
 {
     (void)state;
     tk_ok(fm_suite_parse(&measured, fm_span_str(yaml), "t"));
-    fail_each(measure, 20);
+    ak_fail_each(measure, 20);
     fm_suite_free(measured);
 }
 
@@ -140,7 +118,7 @@ static void converting_survives_each_failure(void **state)
 {
     (void)state;
     for (which = 0; which < FM_ARRAY_LEN(foreign); which++)
-        fail_each(convert, 50);
+        ak_fail_each(convert, 50);
 }
 
 int main(void)

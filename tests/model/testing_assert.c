@@ -4,8 +4,7 @@
 #include <math.h>
 
 #include "infer/prompt.h"
-#include "testing/testing.h"
-#include "tests/model/infer_kit.h"
+#include "tests/model/suite_kit.h"
 
 #define BASE "00000000000000000000000000000000000000aa"
 #define HEAD "00000000000000000000000000000000000000bb"
@@ -94,41 +93,16 @@ static fm_result_cache env_of(world *w)
     return (fm_result_cache){.ctx = w, .open = open_by_id};
 }
 
-static fm_suite *parsed(const char *yaml)
-{
-    fm_suite *s = NULL;
-    tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "t.yaml"));
-    return s;
-}
-
-static const fm_case_result *result_of(const fm_suite_run *run, const char *name)
-{
-    for (size_t i = 0; i < run->count; i++)
-        if (strcmp(run->result[i].name, name) == 0)
-            return &run->result[i];
-    fail_msg("no result '%s'", name);
-    return NULL;
-}
-
-static void expect_verdict(const fm_suite_run *run, const char *name, fm_verdict want)
-{
-    const fm_case_result *r = result_of(run, name);
-    if (r->verdict != want)
-        fail_msg("%s: verdict %d (%s) %s", name, (int)r->verdict, r->detail ? r->detail : "",
-                 r->output ? r->output : "");
-    assert_int_equal(r->detail == NULL, want == FM_PASS);
-}
-
 static void expect_error(const fm_suite_run *run, const char *name, const char *why)
 {
-    expect_verdict(run, name, FM_ERROR_CASE);
-    if (!strstr(result_of(run, name)->detail, why))
-        fail_msg("%s: %s", name, result_of(run, name)->detail);
+    sk_verdict(run, name, FM_ERROR_CASE);
+    if (!strstr(sk_result(run, name)->detail, why))
+        fail_msg("%s: %s", name, sk_result(run, name)->detail);
 }
 
 static void near_score(const fm_suite_run *run, const char *name, double want)
 {
-    double have = result_of(run, name)->score;
+    double have = sk_result(run, name)->score;
     if (!(fabs(have - want) <= NEAR_SUM * FM_MAX(1, fabs(want))))
         fail_msg("%s: score %.6f, want %.6f", name, have, want);
 }
@@ -158,7 +132,7 @@ static const char helped[] =
 static void passes_or_fails_as_its_negation_does_not(const fm_suite_run *run, const char *name,
                                                      const char *negated)
 {
-    const fm_case_result *a = result_of(run, name), *b = result_of(run, negated);
+    const fm_case_result *a = sk_result(run, name), *b = sk_result(run, negated);
     if (a->verdict == FM_ERROR_CASE || a->verdict == b->verdict)
         fail_msg("%s: %s, %s: %s", name, a->detail, negated, b->detail);
     tk_assert_le(fabs(a->score + b->score - 1), 1e-12, "scores of an assertion and its negation");
@@ -167,7 +141,7 @@ static void passes_or_fails_as_its_negation_does_not(const fm_suite_run *run, co
 static void other_models_are_asked_about_answers(void **state)
 {
     world *w = *state;
-    fm_suite *s = parsed(helped);
+    fm_suite *s = sk_parsed(helped);
     fm_result_cache env = env_of(w);
     fm_suite_run run;
     w->opened = 0;
@@ -176,19 +150,19 @@ static void other_models_are_asked_about_answers(void **state)
     passes_or_fails_as_its_negation_does_not(&run, "rubric", "rubric-not");
     passes_or_fails_as_its_negation_does_not(&run, "facts", "facts-not");
     passes_or_fails_as_its_negation_does_not(&run, "qa", "qa-not");
-    expect_verdict(&run, "alike", FM_PASS);
-    expect_verdict(&run, "unlike", FM_FAIL);
-    assert_true(fm_json_real(fm_json_get(result_of(&run, "alike")->metrics, "near"), -1) ==
-                result_of(&run, "alike")->score);
+    sk_verdict(&run, "alike", FM_PASS);
+    sk_verdict(&run, "unlike", FM_FAIL);
+    assert_true(fm_json_real(fm_json_get(sk_result(&run, "alike")->metrics, "near"), -1) ==
+                sk_result(&run, "alike")->score);
     expect_error(&run, "no-branch", "is a name, and may move");
     expect_error(&run, "no-head", "no classification head");
     expect_error(&run, "no-label", "no class 'maybe' (it has yes, no)");
-    double yes = result_of(&run, "label")->score, no = result_of(&run, "label-no")->score;
+    double yes = sk_result(&run, "label")->score, no = sk_result(&run, "label-no")->score;
     tk_assert_le(fabs(yes + no - 1), 1e-6, "probabilities of both classes");
-    expect_verdict(&run, "label", yes >= 0.5 ? FM_PASS : FM_FAIL);
-    expect_verdict(&run, "label-no", no >= 0.5 ? FM_PASS : FM_FAIL);
-    expect_verdict(&run, "sure", FM_PASS);
-    expect_verdict(&run, "unsure", FM_FAIL);
+    sk_verdict(&run, "label", yes >= 0.5 ? FM_PASS : FM_FAIL);
+    sk_verdict(&run, "label-no", no >= 0.5 ? FM_PASS : FM_FAIL);
+    sk_verdict(&run, "sure", FM_PASS);
+    sk_verdict(&run, "unsure", FM_FAIL);
     fm_suite_run_release(&run);
     tk_ok(fm_suite_run_on(&run, s, w->model, "alike", NULL));
     expect_error(&run, "alike", "no repository is at hand");
@@ -233,15 +207,15 @@ static void rolling_perplexity_is_lm_eval_s(void **state)
                     "  - {name: cut, prompt: '" LONG "', perplexity: {per: token, below: 1e9,\n"
                     "     window: %zu}}\n",
                     part);
-    fm_suite *s = parsed(yaml);
+    fm_suite *s = sk_parsed(yaml);
     fm_suite_run run;
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
     double whole = sum_score(w, ids.id, ids.count, 1);
     near_score(&run, "word", exp(-whole / (double)words));
     near_score(&run, "byte", exp(-whole / (double)bytes));
     near_score(&run, "token", exp(-whole / (double)t));
-    expect_verdict(&run, "token", FM_PASS);
-    expect_verdict(&run, "bad", FM_FAIL);
+    sk_verdict(&run, "token", FM_PASS);
+    sk_verdict(&run, "bad", FM_FAIL);
     /* lm-eval: [prefix] + a part; a part after one token; the rest after all that fits */
     double cut = sum_score(w, ids.id, part + 1, 1) + sum_score(w, ids.id + part, part + 1, 1) +
                  sum_score(w, ids.id + t - part, part + 1, part + 1 - (t - 2 * part));
@@ -279,11 +253,11 @@ static void choices_are_normalised_as_lm_eval_does(void **state)
 {
     world *w = *state;
     fm_suite *s =
-        parsed("suite: c\ncases:\n"
-               "  - {name: mutual, prompt: The capital of, choices: [' Ulevia', ' the'],\n"
-               "     answer: ' Ulevia', normalize: mutual-info}\n"
-               "  - {name: characters, prompt: The capital of, answer: ' Ulevia',\n"
-               "     choices: [' Ulevia', ' thé'], normalize: characters}\n");
+        sk_parsed("suite: c\ncases:\n"
+                  "  - {name: mutual, prompt: The capital of, choices: [' Ulevia', ' the'],\n"
+                  "     answer: ' Ulevia', normalize: mutual-info}\n"
+                  "  - {name: characters, prompt: The capital of, answer: ' Ulevia',\n"
+                  "     choices: [' Ulevia', ' thé'], normalize: characters}\n");
     fm_suite_run run;
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
     double a = choice_sum(w, "The capital of", " Ulevia"),
@@ -316,11 +290,11 @@ static void greedy_is_what_decoding_says(void **state)
                                  "  - {name: other, prompt: %s, continuation: zzz, greedy: true}\n",
                                  prompts[i], fm_buf_cstr(&quoted), prompts[i], fm_buf_cstr(&quoted),
                                  prompts[i]);
-        s = parsed(yaml);
+        s = sk_parsed(yaml);
         tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
         /* what was cut off may have been inside a token: then the two verdicts still differ */
-        assert_int_not_equal(result_of(&run, "yes")->verdict, result_of(&run, "no")->verdict);
-        expect_verdict(&run, "other", FM_FAIL);
+        assert_int_not_equal(sk_result(&run, "yes")->verdict, sk_result(&run, "no")->verdict);
+        sk_verdict(&run, "other", FM_FAIL);
         fm_suite_run_release(&run);
         fm_suite_free(s);
         fm_buf_release(&quoted);
@@ -361,22 +335,22 @@ static void classes_of_prompts(void **state)
         text[0], text[0], text[0], p - 1e-4, text[0], p - 1e-4, text[0], text[1],
         fabs(p - q) + 1e-4, text[0], text[1], fabs(p - q) - 1e-4, text[0], text[1],
         q > p ? "increases" : "decreases", text[0], text[1], q > p ? "decreases" : "increases");
-    fm_suite *s = parsed(yaml);
+    fm_suite *s = sk_parsed(yaml);
     fm_suite_run run;
     tk_assert_le(1e-3, fabs(p - q), "the two texts differ");
     tk_ok(fm_suite_run_on(&run, s, w->head, NULL, NULL));
-    expect_verdict(&run, "yes", p > 0.5 ? FM_PASS : FM_FAIL);
-    expect_verdict(&run, "no", p > 0.5 ? FM_FAIL : FM_PASS);
+    sk_verdict(&run, "yes", p > 0.5 ? FM_PASS : FM_FAIL);
+    sk_verdict(&run, "no", p > 0.5 ? FM_FAIL : FM_PASS);
     near_score(&run, "yes", p);
     near_score(&run, "no", 1 - p);
-    expect_verdict(&run, "above", FM_PASS);
-    expect_verdict(&run, "below", FM_FAIL);
-    expect_verdict(&run, "inv", FM_PASS);
-    expect_verdict(&run, "inv-not", FM_FAIL);
-    expect_verdict(&run, "dir", FM_PASS);
-    expect_verdict(&run, "dir-not", FM_FAIL);
+    sk_verdict(&run, "above", FM_PASS);
+    sk_verdict(&run, "below", FM_FAIL);
+    sk_verdict(&run, "inv", FM_PASS);
+    sk_verdict(&run, "inv-not", FM_FAIL);
+    sk_verdict(&run, "dir", FM_PASS);
+    sk_verdict(&run, "dir-not", FM_FAIL);
     expect_error(&run, "what", "it has yes, no");
-    assert_string_equal(result_of(&run, "yes")->answer, p > 0.5 ? "yes" : "no");
+    assert_string_equal(sk_result(&run, "yes")->answer, p > 0.5 ? "yes" : "no");
     fm_suite_run_release(&run);
     fm_suite_free(s);
     fm_free(yaml);
@@ -417,15 +391,15 @@ static void nearness_of_texts(void **state)
                 E("margin", NEARER ", than: 'Who are you?', margin: %.6f")
                     E("above", NEARER ", above: %.6f") E("below", NEARER ", below: %.6f"),
         near - far + 1e-4, near - 1e-4, near - 1e-4);
-    fm_suite *s = parsed(yaml);
+    fm_suite *s = sk_parsed(yaml);
     fm_suite_run run;
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
-    expect_verdict(&run, "nearer", FM_PASS);
+    sk_verdict(&run, "nearer", FM_PASS);
     near_score(&run, "nearer", near - far);
-    expect_verdict(&run, "farther", FM_FAIL);
-    expect_verdict(&run, "margin", FM_FAIL);
-    expect_verdict(&run, "above", FM_PASS);
-    expect_verdict(&run, "below", FM_FAIL);
+    sk_verdict(&run, "farther", FM_FAIL);
+    sk_verdict(&run, "margin", FM_FAIL);
+    sk_verdict(&run, "above", FM_PASS);
+    sk_verdict(&run, "below", FM_FAIL);
     near_score(&run, "above", near);
     fm_suite_run_release(&run);
     fm_suite_free(s);
@@ -448,7 +422,7 @@ static void repeats_are_seeds_a_stride_apart(void **state)
                       "  - {name: s%d, prompt: The, generate: {seed: %lld}, "
                       "expect: {contains: x}}\n",
                       (int)i, (long long)(40 + (i << 32)));
-    fm_suite *s = parsed(fm_buf_cstr(&yaml));
+    fm_suite *s = sk_parsed(fm_buf_cstr(&yaml));
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
     size_t best = 0, votes = 0;
     for (size_t i = 1; i <= 5; i++) {
@@ -470,10 +444,10 @@ static void repeats_are_seeds_a_stride_apart(void **state)
 static void a_batch_changes_nothing(void **state)
 {
     world *w = *state;
-    fm_suite *s = parsed(helped);
-    fm_suite *t = parsed("suite: t\ncases:\n  - {name: c, prompt: a b, class: 'yes'}\n"
-                         "  - {name: e, prompt: a b, embedding: {nearer: a, than: zz}}\n"
-                         "  - {name: p, prompt: a b c, perplexity: {per: byte, below: 99}}\n");
+    fm_suite *s = sk_parsed(helped);
+    fm_suite *t = sk_parsed("suite: t\ncases:\n  - {name: c, prompt: a b, class: 'yes'}\n"
+                            "  - {name: e, prompt: a b, embedding: {nearer: a, than: zz}}\n"
+                            "  - {name: p, prompt: a b c, perplexity: {per: byte, below: 99}}\n");
     fm_result_cache env = env_of(w);
     const fm_suite_ask ask[] = {{.suite = s, .model = w->model},
                                 {.suite = t, .model = w->model},
@@ -491,9 +465,9 @@ static void a_batch_changes_nothing(void **state)
         }
         fm_suite_run_release(&one);
         if (k)
-            expect_verdict(&all[k], "c", k == 1 ? FM_ERROR_CASE : all[k].result[0].verdict);
+            sk_verdict(&all[k], "c", k == 1 ? FM_ERROR_CASE : all[k].result[0].verdict);
     }
-    assert_int_not_equal(result_of(&all[2], "c")->verdict, FM_ERROR_CASE);
+    assert_int_not_equal(sk_result(&all[2], "c")->verdict, FM_ERROR_CASE);
     for (size_t k = 0; k < 3; k++)
         fm_suite_run_release(&all[k]);
     fm_suite_free(s);

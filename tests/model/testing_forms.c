@@ -3,38 +3,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "testing/testing.h"
-#include "tests/model/infer_kit.h"
+#include "tests/model/suite_kit.h"
 
-typedef struct world {
-    fm_source *src;
-    fm_engine *engine;
-    fm_model *model;
-} world;
-
-static int open_world(void **state)
-{
-    world *w = fm_calloc(1, sizeof *w);
-    char *path = tk_source("examples/atlas/base");
-    tk_ok(fm_source_open(&w->src, path));
-    fm_free(path);
-    w->engine = ik_engine(2, 64);
-    w->model = ik_model(w->engine, w->src, "base");
-    *state = w;
-    return 0;
-}
-
-static int close_world(void **state)
-{
-    world *w = *state;
-    fm_model_close(w->model);
-    fm_engine_free(w->engine);
-    fm_source_close(w->src);
-    fm_free(w);
-    return 0;
-}
-
-static fm_suite_run run_of(const world *w, const char *yaml, fm_suite **s)
+static fm_suite_run run_of(const sk_world *w, const char *yaml, fm_suite **s)
 {
     fm_suite_run run;
     tk_ok(fm_suite_parse(s, fm_span_str(yaml), "t.yaml"));
@@ -48,7 +19,7 @@ static fm_suite_run run_of(const world *w, const char *yaml, fm_suite **s)
 #define Q "'of of'"
 
 /* Probabilities of ' of' after P and Q, and which choice is preferred, by single cases. */
-static void singles(const world *w, double p[2], char *best[2])
+static void singles(const sk_world *w, double p[2], char *best[2])
 {
     fm_suite *s = NULL;
     fm_suite_run run = run_of(w,
@@ -72,7 +43,7 @@ static void singles(const world *w, double p[2], char *best[2])
     fm_suite_free(s);
 }
 
-static void expect(const world *w, const char *keys, bool pass, double score)
+static void expect(const sk_world *w, const char *keys, bool pass, double score)
 {
     fm_suite *s = NULL;
     char *yaml = fm_asprintf("suite: s\ncases:\n  - {name: c, %s}\n", keys);
@@ -93,7 +64,7 @@ static void expect(const world *w, const char *keys, bool pass, double score)
 
 static void pairs_say_what_single_cases_say(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     double p[2], d;
     char *best[2], keys[512];
     singles(w, p, best);
@@ -140,7 +111,7 @@ static void pairs_say_what_single_cases_say(void **state)
 
 static void other_scorings_have_pairs_too(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     expect(w,
            "kind: DIR, prompt: [of of, The capital], continuation: ' of', "
            "pairs: {any: [{probability: {increases: 0}}, {probability: {decreases: 0}}]}",
@@ -166,7 +137,7 @@ static void other_scorings_have_pairs_too(void **state)
 
 static void perturbed_cases_and_measures_run(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_suite *s = NULL, *forms = NULL;
     fm_suite_run run =
         run_of(w,
@@ -199,5 +170,5 @@ int main(void)
         cmocka_unit_test(other_scorings_have_pairs_too),
         cmocka_unit_test(perturbed_cases_and_measures_run),
     };
-    return cmocka_run_group_tests(tests, open_world, close_world);
+    return cmocka_run_group_tests(tests, sk_open, sk_close);
 }

@@ -4,36 +4,7 @@
 #include <math.h>
 
 #include "store/base/map.h"
-#include "testing/testing.h"
-#include "tests/model/infer_kit.h"
-
-typedef struct world {
-    fm_source *src;
-    fm_engine *engine;
-    fm_model *model;
-} world;
-
-static int open_world(void **state)
-{
-    world *w = fm_calloc(1, sizeof *w);
-    char *path = tk_source("examples/atlas/base");
-    tk_ok(fm_source_open(&w->src, path));
-    fm_free(path);
-    w->engine = ik_engine(2, 64);
-    w->model = ik_model(w->engine, w->src, "base");
-    *state = w;
-    return 0;
-}
-
-static int close_world(void **state)
-{
-    world *w = *state;
-    fm_model_close(w->model);
-    fm_engine_free(w->engine);
-    fm_source_close(w->src);
-    fm_free(w);
-    return 0;
-}
+#include "tests/model/suite_kit.h"
 
 /* ---- kept results in a map ---- */
 
@@ -64,33 +35,8 @@ static void free_kept(fm_map *m)
     fm_map_free(m);
 }
 
-static fm_suite *parsed(const char *yaml)
-{
-    fm_suite *s = NULL;
-    tk_ok(fm_suite_parse(&s, fm_span_str(yaml), "t.yaml"));
-    return s;
-}
-
-static const fm_case_result *result_of(const fm_suite_run *run, const char *name)
-{
-    for (size_t i = 0; i < run->count; i++)
-        if (strcmp(run->result[i].name, name) == 0)
-            return &run->result[i];
-    fail_msg("no result '%s'", name);
-    return NULL;
-}
-
-static void expect_verdict(const fm_suite_run *run, const char *name, fm_verdict want)
-{
-    const fm_case_result *r = result_of(run, name);
-    if (r->verdict != want)
-        fail_msg("%s: verdict %d (%s) %s", name, (int)r->verdict, r->detail ? r->detail : "",
-                 r->output ? r->output : "");
-    assert_int_equal(r->detail == NULL, want == FM_PASS);
-}
-
 /* What the model says to the prompt, as the text of a YAML double-quoted scalar. */
-static char *said(const world *w, const char *prompt, bool chat)
+static char *said(const sk_world *w, const char *prompt, bool chat)
 {
     fm_suite *s = NULL;
     fm_suite_run run;
@@ -133,11 +79,11 @@ static const char every_kind[] =
     "  - {name: too-long, prompt: a, generate: {max-tokens: 4096}, expect: {contains: a}}\n"
     "  - {name: no-prompt, prompt: '', expect: {contains: a}}\n";
 
-static fm_suite *suite_of_every_kind(const world *w)
+static fm_suite *suite_of_every_kind(const sk_world *w)
 {
     char *answer = said(w, "What is the capital of Ulevia?", true);
     char *yaml = fm_asprintf(every_kind, answer, answer, answer);
-    fm_suite *s = parsed(yaml);
+    fm_suite *s = sk_parsed(yaml);
     fm_free(yaml);
     fm_free(answer);
     return s;
@@ -145,34 +91,34 @@ static fm_suite *suite_of_every_kind(const world *w)
 
 static void every_kind_runs(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_suite *s = suite_of_every_kind(w);
     fm_suite_run run;
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
-    expect_verdict(&run, "text", FM_PASS);
-    expect_verdict(&run, "text-not", FM_FAIL);
-    expect_verdict(&run, "messages", FM_PASS);
-    bool the = result_of(&run, "choice")->score > 0;
-    expect_verdict(&run, "choice", the ? FM_PASS : FM_FAIL);
-    expect_verdict(&run, "choice-other", the ? FM_FAIL : FM_PASS);
-    assert_string_equal(result_of(&run, "choice")->answer, the ? " the" : " Ulevia");
-    tk_assert_le(fabs(result_of(&run, "choice")->score + result_of(&run, "choice-other")->score), 0,
+    sk_verdict(&run, "text", FM_PASS);
+    sk_verdict(&run, "text-not", FM_FAIL);
+    sk_verdict(&run, "messages", FM_PASS);
+    bool the = sk_result(&run, "choice")->score > 0;
+    sk_verdict(&run, "choice", the ? FM_PASS : FM_FAIL);
+    sk_verdict(&run, "choice-other", the ? FM_FAIL : FM_PASS);
+    assert_string_equal(sk_result(&run, "choice")->answer, the ? " the" : " Ulevia");
+    tk_assert_le(fabs(sk_result(&run, "choice")->score + sk_result(&run, "choice-other")->score), 0,
                  "a lead is the other's loss");
-    expect_verdict(&run, "above", FM_PASS);
-    expect_verdict(&run, "below", FM_FAIL);
-    expect_verdict(&run, "inv", FM_PASS);
-    expect_verdict(&run, "inv-expect", FM_FAIL);
-    expect_verdict(&run, "inv-score", FM_PASS);
-    expect_verdict(&run, "inv-score-far", FM_FAIL);
-    bool up = result_of(&run, "dir-up")->verdict == FM_PASS;
-    expect_verdict(&run, "dir-down", up ? FM_FAIL : FM_PASS);
-    expect_verdict(&run, "dir-level", FM_FAIL);
-    expect_verdict(&run, "too-long", FM_ERROR_CASE);
+    sk_verdict(&run, "above", FM_PASS);
+    sk_verdict(&run, "below", FM_FAIL);
+    sk_verdict(&run, "inv", FM_PASS);
+    sk_verdict(&run, "inv-expect", FM_FAIL);
+    sk_verdict(&run, "inv-score", FM_PASS);
+    sk_verdict(&run, "inv-score-far", FM_FAIL);
+    bool up = sk_result(&run, "dir-up")->verdict == FM_PASS;
+    sk_verdict(&run, "dir-down", up ? FM_FAIL : FM_PASS);
+    sk_verdict(&run, "dir-level", FM_FAIL);
+    sk_verdict(&run, "too-long", FM_ERROR_CASE);
     fm_ids none = {0};
     tk_ok(fm_tokenizer_encode(fm_model_tokenizer(w->model), fm_span_str(""), true, &none));
-    expect_verdict(&run, "no-prompt", none.count ? FM_FAIL : FM_ERROR_CASE);
+    sk_verdict(&run, "no-prompt", none.count ? FM_FAIL : FM_ERROR_CASE);
     fm_ids_release(&none);
-    assert_true(isnan(result_of(&run, "text")->score));
+    assert_true(isnan(sk_result(&run, "text")->score));
     assert_int_equal(run.count, fm_suite_count(s));
     assert_int_equal(run.passed + run.failed + run.errors, run.count);
     assert_int_equal(run.cached, 0);
@@ -188,7 +134,7 @@ static void every_kind_runs(void **state)
 }
 
 /* log p(last tokens | first), by fm_score over one encoding of the whole text. */
-static double score_of(const world *w, const char *text, size_t tail, size_t *tokens)
+static double score_of(const sk_world *w, const char *text, size_t tail, size_t *tokens)
 {
     fm_ids ids = {0};
     double sum = 0;
@@ -206,7 +152,7 @@ static double score_of(const world *w, const char *text, size_t tail, size_t *to
 
 static void continuations_are_scored_as_part_of_the_whole_text(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     size_t context = 0, whole = 0, whole2 = 0, from;
     (void)score_of(w, "The capital of", 1, &context);
     from = context;
@@ -216,7 +162,7 @@ static void continuations_are_scored_as_part_of_the_whole_text(void **state)
     double of_the = score_of(w, "The capital of the", 0, &from);
     whole2 = from;
     assert_true(whole > context && whole2 > context);
-    fm_suite *s = parsed(
+    fm_suite *s = sk_parsed(
         "suite: seam\ncases:\n"
         "  - {name: space-after, prompt: 'The capital of', continuation: ' Ulevia', logprob-above: "
         "-99}\n"
@@ -232,22 +178,22 @@ static void continuations_are_scored_as_part_of_the_whole_text(void **state)
         "  - {name: inside, prompt: 'The capi', choices: ['tal of', 'tals'], answer: 'tal of'}\n");
     fm_suite_run run;
     tk_ok(fm_suite_run_on(&run, s, w->model, NULL, NULL));
-    tk_assert_le(fabs(result_of(&run, "space-after")->score - of_ulevia), 0, "space after");
-    tk_assert_le(fabs(result_of(&run, "space-before")->score - of_ulevia), 0, "space before");
-    tk_assert_le(fabs(result_of(&run, "none")->score - (of_the - of_ulevia)), 0, "sums");
-    tk_assert_le(fabs(result_of(&run, "tokens")->score - (of_the / (double)(whole2 - context) -
+    tk_assert_le(fabs(sk_result(&run, "space-after")->score - of_ulevia), 0, "space after");
+    tk_assert_le(fabs(sk_result(&run, "space-before")->score - of_ulevia), 0, "space before");
+    tk_assert_le(fabs(sk_result(&run, "none")->score - (of_the - of_ulevia)), 0, "sums");
+    tk_assert_le(fabs(sk_result(&run, "tokens")->score - (of_the / (double)(whole2 - context) -
                                                           of_ulevia / (double)(whole - context))),
                  0, "per token");
-    tk_assert_le(fabs(result_of(&run, "bytes")->score - (of_the / 4 - of_ulevia / 7)), 0,
+    tk_assert_le(fabs(sk_result(&run, "bytes")->score - (of_the / 4 - of_ulevia / 7)), 0,
                  "per byte");
-    assert_int_not_equal(result_of(&run, "inside")->verdict, FM_ERROR_CASE);
+    assert_int_not_equal(sk_result(&run, "inside")->verdict, FM_ERROR_CASE);
     fm_suite_run_release(&run);
     fm_suite_free(s);
 }
 
 static void kept_results_are_the_same_and_run_nothing(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_suite *s = suite_of_every_kind(w);
     fm_map *kept = NULL;
     tk_ok(fm_map_new(&kept));
@@ -281,14 +227,14 @@ static void kept_results_are_the_same_and_run_nothing(void **state)
 /* A shift is the same case with another seed; what does not sample has one key at any shift. */
 static void a_seed_shift_is_another_seed_of_what_samples(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_suite *s =
-        parsed("suite: s\ngenerate: {max-tokens: 12}\ncases:\n"
-               "  - {name: at-7, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
-               "seed: 7}}\n"
-               "  - {name: at-9, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
-               "seed: 9}}\n"
-               "  - {name: greedy, prompt: The, expect: {contains: x}, generate: {seed: 7}}\n");
+        sk_parsed("suite: s\ngenerate: {max-tokens: 12}\ncases:\n"
+                  "  - {name: at-7, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
+                  "seed: 7}}\n"
+                  "  - {name: at-9, prompt: The, expect: {contains: x}, generate: {temperature: 2, "
+                  "seed: 9}}\n"
+                  "  - {name: greedy, prompt: The, expect: {contains: x}, generate: {seed: 7}}\n");
     const fm_suite_ask ask[] = {{.suite = s, .model = w->model},
                                 {.suite = s, .model = w->model, .seed_shift = 2}};
     fm_suite_run run[2];
@@ -312,9 +258,10 @@ static void a_seed_shift_is_another_seed_of_what_samples(void **state)
 
 static void damaged_kept_results_are_run_again(void **state)
 {
-    const world *w = *state;
-    fm_suite *s = parsed("suite: s\ncases:\n  - {name: a, prompt: The, continuation: ' capital', "
-                         "logprob-above: -99}\n");
+    const sk_world *w = *state;
+    fm_suite *s =
+        sk_parsed("suite: s\ncases:\n  - {name: a, prompt: The, continuation: ' capital', "
+                  "logprob-above: -99}\n");
     fm_map *kept = NULL;
     char key[65];
     fm_suite_run run;
@@ -336,7 +283,7 @@ static void damaged_kept_results_are_run_again(void **state)
 
 static void key_of(char key[65], const char *yaml, size_t i, const fm_model *m)
 {
-    fm_suite *s = parsed(yaml);
+    fm_suite *s = sk_parsed(yaml);
     tk_ok(fm_result_key(key, s, i, m));
     fm_suite_free(s);
 }
@@ -346,7 +293,7 @@ static void key_of(char key[65], const char *yaml, size_t i, const fm_model *m)
 
 static void keys_follow_the_case_not_its_place(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     char a[65], b[65], other[65];
     key_of(a, "suite: s\ncases:\n" CASE_A CASE_B, 0, w->model);
     key_of(b, "suite: s\ncases:\n" CASE_A CASE_B, 1, w->model);
@@ -360,7 +307,7 @@ static void keys_follow_the_case_not_its_place(void **state)
     assert_string_not_equal(a, other);
 }
 
-static fm_model *changed_model(const world *w, ik_mem *mem, fm_tree *tree, float last_norm,
+static fm_model *changed_model(const sk_world *w, ik_mem *mem, fm_tree *tree, float last_norm,
                                const char *template)
 {
     fm_model *m = NULL;
@@ -380,7 +327,7 @@ static fm_model *changed_model(const world *w, ik_mem *mem, fm_tree *tree, float
 
 static void keys_follow_model_and_tokenizer(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     static const char yaml[] = "suite: s\ncases:\n" CASE_A;
     char base[65], weights[65], text[65], same[65];
     ik_mem mem;
@@ -406,16 +353,16 @@ static void keys_follow_model_and_tokenizer(void **state)
 /* Weights that are not numbers must make errors: "not-contains" would pass on anything else. */
 static void a_model_of_nan_has_errors_and_no_verdicts(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_tree *tree = NULL;
     ik_mem mem;
     fm_suite_run run;
     fm_suite *s =
-        parsed("suite: s\ncases:\n"
-               "  - {name: text, prompt: The, expect: {not-contains: x}}\n"
-               "  - {name: choice, prompt: The, choices: [' a', ' b'], answer: ' a'}\n"
-               "  - {name: logprob, prompt: The, continuation: ' a', logprob-below: 0}\n"
-               "  - {name: inv, kind: INV, prompt: [The, A], continuation: ' a', margin: 1}\n");
+        sk_parsed("suite: s\ncases:\n"
+                  "  - {name: text, prompt: The, expect: {not-contains: x}}\n"
+                  "  - {name: choice, prompt: The, choices: [' a', ' b'], answer: ' a'}\n"
+                  "  - {name: logprob, prompt: The, continuation: ' a', logprob-below: 0}\n"
+                  "  - {name: inv, kind: INV, prompt: [The, A], continuation: ' a', margin: 1}\n");
     tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
     fm_model *m = changed_model(w, &mem, tree, NAN, NULL);
     tk_ok(fm_suite_run_on(&run, s, m, NULL, NULL));
@@ -432,13 +379,13 @@ static void a_model_of_nan_has_errors_and_no_verdicts(void **state)
 
 static void a_model_without_tokenizer_has_errors(void **state)
 {
-    const world *w = *state;
+    const sk_world *w = *state;
     fm_tree *tree = NULL;
     size_t begin, end;
     ik_mem mem;
     fm_suite_run run;
-    fm_suite *s =
-        parsed("suite: s\ncases:\n" CASE_A "  - {name: c, chat: Hi, choices: [a, b], answer: a}\n");
+    fm_suite *s = sk_parsed("suite: s\ncases:\n" CASE_A
+                            "  - {name: c, chat: Hi, choices: [a, b], answer: a}\n");
     tk_ok(fm_tree_copy(&tree, fm_source_tree(w->src)));
     for (fm_tree_range(tree, "tokenizer/", &begin, &end); begin < end; end--)
         tk_ok(fm_tree_remove(tree, fm_tree_at(tree, end - 1)->path));
@@ -466,5 +413,5 @@ int main(void)
         cmocka_unit_test(a_model_without_tokenizer_has_errors),
         cmocka_unit_test(a_model_of_nan_has_errors_and_no_verdicts),
     };
-    return cmocka_run_group_tests(tests, open_world, close_world);
+    return cmocka_run_group_tests(tests, sk_open, sk_close);
 }
