@@ -54,6 +54,12 @@ static fm_status next_field(fm_buf *out, table *t, bool *last)
     }
 }
 
+static void skip_empty_lines(table *t)
+{
+    while (t->at < t->text.len && (t->text.data[t->at] == '\n' || t->text.data[t->at] == '\r'))
+        t->line += t->text.data[t->at++] == '\n';
+}
+
 /* A row as a list of texts; *row NULL at the end. Empty lines are passed over. */
 static fm_status next_row(fm_json **row, table *t)
 {
@@ -61,8 +67,7 @@ static fm_status next_row(fm_json **row, table *t)
     bool last = false;
     fm_status rc = FM_OK;
     *row = NULL;
-    while (t->at < t->text.len && (t->text.data[t->at] == '\n' || t->text.data[t->at] == '\r'))
-        t->line += t->text.data[t->at++] == '\n';
+    skip_empty_lines(t);
     if (t->at >= t->text.len)
         return FM_OK;
     *row = fm_json_new_array();
@@ -277,6 +282,7 @@ fm_status fmi_foreign_csv(fmi_foreign *f, fm_span text)
     if (rc == FM_OK)
         rc = check_head(head, f->what);
     for (size_t number = 1; rc == FM_OK; number++) {
+        skip_empty_lines(&t);
         size_t line = t.line;
         rc = next_row(&row, &t);
         if (rc < 0 || !row)

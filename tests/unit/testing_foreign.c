@@ -307,6 +307,7 @@ static void other_formats_are_refused_by_place(void **state)
         {"t.csv", "question,expected\na,b\n", "'prompt' or 'chat'"},
         {"t.csv", "prompt,prompt\na,b\n", "two columns are named 'prompt'"},
         {"t.csv", "prompt,expected\na,b,c\n", "line 2: 3 fields, the head has 2"},
+        {"t.csv", "prompt,expected\n\n\r\na,b,c\n", "line 4: 3 fields, the head has 2"},
         {"t.csv", "prompt,expected\na,\"b\n", "a quoted field has no end"},
         {"t.csv", "prompt,__expected\na,javascript: true\n", "runs no code"},
         {"t.csv", "prompt,__expected\na,grade: polite\n", "'grade:' is not read"},
