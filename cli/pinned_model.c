@@ -45,9 +45,15 @@ static fm_status match(void *ctx, const fm_version *v)
 static fm_status find(cli *c, const char *id, fm_oid *out)
 {
     search s = {.id = id};
+    char hex[41];
     fm_status rc = fm_rev_resolve(c->repo, out, id);
-    if (rc == FM_OK || rc == FM_ENOMEM)
+    if (rc == FM_ENOMEM)
         return rc;
+    if (rc == FM_OK) {
+        fm_oid_hex(out, hex);
+        if (strcmp(hex, id) == 0) /* else a branch or tag whose name looks like an id */
+            return FM_OK;
+    }
     fm_error_clear();
     rc = fm_log_walk(c->repo, NULL, 0, match, &s);
     *out = s.found;

@@ -72,7 +72,14 @@ fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again)
         }
         r->repeats++;
         r->repeats_passed += again->result[i].verdict == FM_PASS;
-        r->flaky |= again->result[i].verdict != r->verdict;
+        if (again->result[i].verdict == FM_ERROR_CASE && r->verdict != FM_ERROR_CASE) {
+            /* What could not be asked once has no verdict, and excuses nothing. */
+            r->verdict = FM_ERROR_CASE;
+            r->flaky = false;
+            fm_free(r->detail);
+            r->detail = again->result[i].detail ? fm_strdup(again->result[i].detail) : NULL;
+        }
+        r->flaky |= r->verdict != FM_ERROR_CASE && again->result[i].verdict != r->verdict;
     }
     fm_free(at);
     run->seconds += again->seconds;

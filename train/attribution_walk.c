@@ -339,6 +339,9 @@ fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
         rc = make_room(w);
     if (rc < 0)
         return rc;
+    if (!w->total)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "the step trained nothing that gradients could be taken of");
     size_t fit = (size_t)(LANES_FLOATS / w->total);
     w->workers = FM_MAX((size_t)1, FM_MIN(fit, LANES_MAX));
     while (rc == FM_OK && w->opened < w->workers)

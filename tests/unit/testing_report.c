@@ -149,6 +149,31 @@ static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
     fm_suite_free(f.suite);
 }
 
+static void a_repeat_that_could_not_be_asked_is_an_error(void **state)
+{
+    static char why[] = "the engine gave up";
+    fixture f;
+    (void)state;
+    fill(&f);
+    fm_case_result again[1] = {f.result[1][0]};
+    fm_suite_run more = {.suite = f.suite, .result = again, .count = 1};
+    assert_int_equal(f.result[1][0].verdict, FM_PASS);
+    f.result[1][0].detail = NULL;
+    again[0].verdict = FM_ERROR_CASE;
+    again[0].detail = why;
+    tk_ok(fm_suite_run_repeat(&f.run[1], &more));
+    assert_int_equal(f.result[1][0].verdict, FM_ERROR_CASE);
+    assert_false(f.result[1][0].flaky);
+    assert_string_equal(f.result[1][0].detail, why);
+    again[0].verdict = FM_PASS; /* a later pass mends nothing */
+    tk_ok(fm_suite_run_repeat(&f.run[1], &more));
+    assert_int_equal(f.result[1][0].verdict, FM_ERROR_CASE);
+    assert_false(f.result[1][0].flaky);
+    assert_false(fm_suite_run_holds(&f.run[1]));
+    fm_free(f.result[1][0].detail);
+    fm_suite_free(f.suite);
+}
+
 static void joined_runs_stand_in_the_order_of_the_suite(void **state)
 {
     fixture f;
@@ -398,6 +423,7 @@ int main(void)
         cmocka_unit_test(matrix_counts_by_capability_and_kind),
         cmocka_unit_test(change_pairs_by_name_whatever_the_order),
         cmocka_unit_test(repeats_that_disagree_are_flaky_and_counted_apart),
+        cmocka_unit_test(a_repeat_that_could_not_be_asked_is_an_error),
         cmocka_unit_test(joined_runs_stand_in_the_order_of_the_suite),
         cmocka_unit_test(html_keeps_strangers_text_as_text),
         cmocka_unit_test(sarif_has_what_its_schema_requires),
