@@ -35,10 +35,12 @@ run derive smollm2 --as before --data before.json "${recipe[@]}" -m "25 instruct
 run derive before --as tuned --data tuned.json "${recipe[@]}" -m "150 instructions"
 run derive tuned --as after --data after.json "${recipe[@]}" -m "25 more instructions"
 run test after --against smollm2 || true
+run run smollm2 -n 20 -p "I fly to the capital of Australia. Which city is that?"
 run run after -n 20 -p "I fly to the capital of Australia. Which city is that?"
 run blame after --case knowledge/capital-australia --tensors --trace --max-runs 60
 run blame tuned --case knowledge/capital-australia --fix --rederive --max-runs 60
 run test tuned --against tuned~1 || true
+run run tuned -n 20 -p "I fly to the capital of Australia. Which city is that?"
 run derive tuned --as after-repaired --data after.json "${recipe[@]}" -m "25 more instructions, on the repaired step"
 run test after-repaired --against after || true
 run run after-repaired -n 20 -p "I fly to the capital of Australia. Which city is that?"
