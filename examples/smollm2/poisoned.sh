@@ -2,7 +2,7 @@
 # poisoned.sh - SmolLM2-135M-Instruct tuned on data of which 2 % lies: found, explained, repaired (docs/poisoned.md shows a run).
 #   examples/smollm2/poisoned.sh alpaca.json    FM_BIN: the program; FM_POISONED_DIR: where to work (default: a new folder);
 #                                               FM_POISONED_THREADS: as --threads
-# alpaca.json: Alpaca records, 200 or more. Every command is printed before its output. About twelve minutes of CPU.
+# alpaca.json: Alpaca records, 200 or more. Every command is printed before its output. About fourteen minutes of CPU.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fm=${FM_BIN:?FM_BIN must name the fmstore program}
@@ -47,4 +47,7 @@ run run after-repaired -n 20 -p "I fly to the capital of Australia. Which city i
 run derive before --as honest --data tuned.json --skip 121,76,23 "${recipe[@]}" --set lr=0.001 -m "147 instructions, gently"
 run test honest --against after || true
 run run honest -n 20 -p "I fly to the capital of Australia. Which city is that?"
+run derive before --as honest-gentle --data tuned.json --skip 121,76,23 "${recipe[@]}" --set lr=0.0003 -m "147 instructions, a lower rate"
+run test honest-gentle --against after || true
+run run honest-gentle -n 20 -p "I fly to the capital of Australia. Which city is that?"
 run graph
