@@ -159,7 +159,7 @@ static fm_status judge(blame_more *m, blame_candidate *k, const fm_tree *version
     k->moved = whole > 0 ? moved / whole : 0;
     k->passes = v == FM_PASS;
     k->offered = k->passes && k->break_count == 0;
-    k->firm = k->margin <= halfway(m);
+    k->firm = k->margin < 0 && k->margin <= halfway(m);
     k->run = rc == FM_OK;
     outcomes_release(&after);
     return rc;

@@ -78,7 +78,7 @@ typedef struct blame_candidate {
     bool run;
     char *why;   /* where not run */
     bool passes; /* the case */
-    bool firm;   /* the margin is at least half of the way back to the parent's */
+    bool firm;   /* below 0, and at least half of the way back to the parent's margin */
     double margin;
     double alpha; /* REWEIGHT: share of the child's change that is left */
     double moved; /* |candidate - version| / |version - parent| over the tensors of the step */
