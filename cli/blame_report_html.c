@@ -423,15 +423,20 @@ static void site_table(fm_buf *o, const blame_grids *g, const fm_trace *t, unsig
     fm_buf_str(o, "</table></details>\n");
 }
 
+static void not_possible(fm_buf *o, const char *why)
+{
+    fm_buf_str(o, "<p>not possible: ");
+    fm_markup_text(o, why);
+    fm_buf_str(o, "</p>\n");
+}
+
 static void draw_trace(fm_buf *o, const blame_grids *g)
 {
     if (!g->done && !g->why_not)
         return;
     heading(o, "Where the answer turns");
     if (!g->done) {
-        fm_buf_str(o, "<p>not possible: ");
-        fm_markup_text(o, g->why_not);
-        fm_buf_str(o, "</p>\n");
+        not_possible(o, g->why_not);
         return;
     }
     fm_buf_printf(
@@ -557,9 +562,7 @@ static void draw_steps(fm_buf *o, const blame_steps *s)
         return;
     heading(o, "Steps of the run");
     if (!s->done) {
-        fm_buf_str(o, "<p>not possible: ");
-        fm_markup_text(o, s->why_not);
-        fm_buf_str(o, "</p>\n");
+        not_possible(o, s->why_not);
         return;
     }
     fm_buf_printf(o,

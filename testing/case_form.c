@@ -54,6 +54,11 @@ fm_case_kind fm_suite_case_kind(const fm_suite *s, size_t i)
     return (fm_case_kind)s->cases[i].kind;
 }
 
+const char *fmi_case_kind_name(const fm_suite *s, size_t i)
+{
+    return kinds[s->cases[i].kind];
+}
+
 size_t fm_suite_case_choices(const fm_suite *s, size_t i)
 {
     fm_assert(i < s->count);

@@ -29,13 +29,6 @@ fm_json *fmi_overridden(fm_json *doc, const fm_json *override)
 
 /* ---- one document ---- */
 
-static bool word_ok(const char *s)
-{
-    size_t n = strlen(s);
-    return n > 0 && n <= 64 &&
-           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
-}
-
 static fm_status check_text(const fm_json *v, const char *key, size_t max, bool needed,
                             const char *where)
 {
@@ -85,9 +78,9 @@ static fm_status check_changes(const fm_json *doc, const char *what)
     static const char *const lists[] = {"override", "add", "templates", "waive"};
     size_t changes = 0;
     fm_status rc = fm_json_known_keys(doc, known, what);
-    if (rc == FM_OK && !word_ok(fm_json_cstr(fm_json_get(doc, "changes"), "")))
+    if (rc == FM_OK && !fmi_is_name(fm_json_cstr(fm_json_get(doc, "changes"), "")))
         rc = fm_fail(FM_EINVAL, "%s: 'changes' wants the name of a suite", what);
-    if (rc == FM_OK && !word_ok(fm_json_cstr(fm_json_get(doc, "topic"), "")))
+    if (rc == FM_OK && !fmi_is_name(fm_json_cstr(fm_json_get(doc, "topic"), "")))
         rc = fm_fail(FM_EINVAL, "%s: 'topic' wants 1 to 64 of a-z A-Z 0-9 - _", what);
     for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(lists); i++) {
         rc = check_list(doc, lists[i], what);

@@ -92,15 +92,15 @@ static fm_status next_row(fm_json **row, table *t)
 
 /* ==== what is expected ==== */
 
-/* Comma-separated words of a list assertion. */
-static fm_json *words_of(const char *text)
+/* What stands between separators; words: without the white space around them and none empty. */
+static fm_json *list_of(const char *text, const char *separator, bool words)
 {
     fm_json *list = fm_json_new_array();
     fm_status rc = list ? FM_OK : FM_ENOMEM;
     for (const char *p = text; rc == FM_OK; p++) {
-        size_t n = strcspn(p, ",");
-        fm_span s = fmi_trim(fm_span_of(p, n));
-        if (s.len)
+        size_t n = strcspn(p, separator);
+        fm_span s = words ? fmi_trim(fm_span_of(p, n)) : fm_span_of(p, n);
+        if (s.len || !words)
             rc = fm_json_push(list, fm_json_new_strn((const char *)s.data, s.len));
         p += n;
         if (!*p)
@@ -145,7 +145,7 @@ static fm_status read_expected(fm_json *a, const char *text, const char *where)
                      where, type);
     fmi_foreign_put(&rc, a, "type", fm_json_new_str(type));
     if (strstr(type, "-any") || strstr(type, "-all"))
-        fmi_foreign_put(&rc, a, "value", words_of((const char *)value.data));
+        fmi_foreign_put(&rc, a, "value", list_of((const char *)value.data, ",", true));
     else if (value.len)
         fmi_foreign_put(&rc, a, "value", fm_json_new_strn((const char *)value.data, value.len));
     if (used)
@@ -167,23 +167,6 @@ static fm_status push_expected(fm_json *expect, const char *text, const char *wh
 
 /* ==== rows ==== */
 
-static fm_json *choices_of(const char *text)
-{
-    fm_json *list = fm_json_new_array();
-    fm_status rc = list ? FM_OK : FM_ENOMEM;
-    for (const char *p = text; rc == FM_OK; p++) {
-        size_t n = strcspn(p, "|");
-        rc = fm_json_push(list, fm_json_new_strn(p, n));
-        p += n;
-        if (!*p)
-            break;
-    }
-    if (rc == FM_OK)
-        return list;
-    fm_json_free(list);
-    return NULL;
-}
-
 typedef struct row_parts {
     fm_json *c, *expect, *tags, *generate;
     const char *name;
@@ -201,7 +184,7 @@ static fm_status read_cell(row_parts *r, const char *column, const char *text, c
     if (strcmp(column, "name") == 0 || strcmp(column, "__description") == 0) {
         r->name = text;
     } else if (strcmp(column, "choices") == 0) {
-        return fm_json_set(r->c, column, choices_of(text));
+        return fm_json_set(r->c, column, list_of(text, "|", false));
     } else if (strcmp(column, "expected") == 0 || strncmp(column, "__expected", 10) == 0) {
         return push_expected(r->expect, text, where);
     } else if (strncmp(column, "tags.", 5) == 0) {

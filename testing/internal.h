@@ -170,6 +170,8 @@ struct fm_suite {
     fm_json *doc;
 };
 
+/* suite.c: 1 to 64 of a-z A-Z 0-9 - _, as suites and topics are called. */
+bool fmi_is_name(const char *s);
 /* suite.c: a suite of its document (consumed). override: case name -> document that stands for it, or
  * NULL; a name that no case has is an error. */
 fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what);
@@ -245,7 +247,7 @@ bool fmi_is_blank(uint32_t point); /* Unicode's white space, as Python's split()
 size_t fmi_count_points(fm_span s);
 size_t fmi_count_words(fm_span s);
 
-/* report_matrix.c: what a case is counted under. */
+/* case_form.c: "MFT", "INV" or "DIR". report_matrix.c: what a case is counted under. */
 const char *fmi_case_kind_name(const fm_suite *s, size_t i);
 const char *fmi_case_capability(const fm_suite *s, size_t i);
 

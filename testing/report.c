@@ -61,36 +61,6 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
     return NULL;
 }
 
-static fm_json *measure_json(const fm_measure_result *m)
-{
-    fm_json *o = fm_json_new_object();
-    fm_status rc = o ? FM_OK : FM_ENOMEM;
-    rc = set_or_free(rc, o, "name", fm_json_new_str(m->name));
-    rc = set_or_free(rc, o, "verdict", fm_json_new_str(verdicts[m->verdict]));
-    rc = set_or_free(rc, o, "value", fm_json_new_real(m->value));
-    rc = set_or_free(rc, o, "low", fm_json_new_real(m->low));
-    rc = set_or_free(rc, o, "high", fm_json_new_real(m->high));
-    rc = set_or_free(rc, o, "count", fm_json_new_int((int64_t)m->count));
-    if (m->detail)
-        rc = set_or_free(rc, o, "detail", fm_json_new_str(m->detail));
-    if (rc == FM_OK)
-        return o;
-    fm_json_free(o);
-    return NULL;
-}
-
-static fm_json *measures_json(const fm_suite_run *run)
-{
-    fm_json *all = fm_json_new_array();
-    fm_status rc = all ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < run->measure_count; i++)
-        rc = fm_json_push(all, measure_json(&run->measure[i]));
-    if (rc == FM_OK)
-        return all;
-    fm_json_free(all);
-    return NULL;
-}
-
 fm_json *fm_suite_run_json(const fm_suite_run *run)
 {
     fm_json *o = fm_json_new_object(), *cases = fm_json_new_array();
@@ -106,7 +76,7 @@ fm_json *fm_suite_run_json(const fm_suite_run *run)
     rc = set_or_free(rc, o, "waived", fm_json_new_int((int64_t)run->waived));
     rc = set_or_free(rc, o, "seconds", fm_json_new_real(run->seconds));
     if (run->measure_count)
-        rc = set_or_free(rc, o, "measures", measures_json(run));
+        rc = set_or_free(rc, o, "measures", fm_suite_measures_json(run));
     rc = set_or_free(rc, o, "cases", cases);
     if (rc == FM_OK)
         return o;

@@ -9,13 +9,6 @@
 #include "testing/internal.h"
 #include "testing/report.h"
 
-static const char *const kinds[] = {"MFT", "INV", "DIR"};
-
-const char *fmi_case_kind_name(const fm_suite *s, size_t i)
-{
-    return kinds[s->cases[i].kind];
-}
-
 const char *fmi_case_capability(const fm_suite *s, size_t i)
 {
     const char *own = fm_suite_case_capability(s, i);

@@ -85,15 +85,19 @@ static fm_status add_all(builder *b)
 }
 
 /* A suite's name is a file name in the tree. */
+bool fmi_is_name(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 0 && n <= 64 &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
+}
+
 static fm_status check_name(const char *name, const char *what)
 {
-    size_t n = strlen(name);
-    if (n == 0 || n > 64 ||
-        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                     "0123456789-_") != n)
-        return fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
-                       name);
-    return FM_OK;
+    return fmi_is_name(name)
+               ? FM_OK
+               : fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
+                         name);
 }
 
 /* Names, prompts and patterns go to code that ends a text at its first NUL. */

@@ -201,13 +201,5 @@ fm_json *fm_suite_run_json(const fm_suite_run *run);
 FM_CHECKED fm_status fm_report_junit(fm_buf *out, const fm_suite_run *runs, size_t n,
                                      const char *model_name);
 
-/* Paired comparison of two runs of one suite: which cases flipped, and an exact two-sided
- * McNemar p-value over the flips. */
-typedef struct fm_comparison {
-    size_t fixed, broken, both_pass, both_fail;
-    double p_value;
-} fm_comparison;
-fm_comparison fm_suite_compare(const fm_suite_run *a, const fm_suite_run *b);
-
 FM_END_DECLS
 #endif
