@@ -149,9 +149,14 @@ struct fm_backend {
     /* ---- memory: alloc, free and upload may be called from any thread, beside operations ---- */
     fm_status (*alloc)(fm_backend *be, void **out, size_t bytes); /* 64-byte aligned, zeroed */
     void (*free)(fm_backend *be, void *ptr);
+    /* In order with the operations that this thread queued; src may be reused on return. */
     fm_status (*upload)(fm_backend *be, void *dst, const void *src, size_t bytes);
     fm_status (*download)(fm_backend *be, void *dst, const void *src, size_t bytes); /* syncs */
     fm_status (*sync)(fm_backend *be); /* wait; the first failure since the last sync */
+    /* Host memory that copies read and write without a detour and that operations may be handed too
+     * (pinned). NULL slots: any host memory is as good. Any thread. */
+    fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
+    void (*host_free)(fm_backend *be, void *ptr);
 
     /* ---- weights: bytes of (dtype, [n, k]) on the host -> the layout of a role ----
      * Mode exact widens exactly to f32; mode fast keeps the stored block types where it has kernels
