@@ -197,7 +197,8 @@ static inline fm_status kk_module_fail(fm_status rc, const char *text)
     return fm_fail(rc, "%s", text);
 }
 
-/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. */
+/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no card the
+ * whole program is skipped. */
 static inline fm_backend *kk_card(const char *mode)
 {
     static const fm_module_host host = {FM_MODULE_ABI, kk_module_fail};
@@ -216,6 +217,13 @@ static inline fm_backend *kk_card(const char *mode)
         memcpy(&get, &symbol, sizeof get);
         module = get(&host);
         assert_non_null(module);
+        uint32_t cards;
+        fm_status rc = module->count(&cards);
+        if (rc == FM_EUNSUPPORTED) {
+            print_message("skipped: %s\n", fm_error_text());
+            exit(77);
+        }
+        tk_ok(rc);
     }
     tk_ok(module->open(&be, 0, mode, NULL));
     return be;
