@@ -125,6 +125,34 @@ static fm_status cache_max(cli *c, uint64_t *bytes)
     return rc;
 }
 
+/* --device, FMSTORE_DEVICE, config compute.device: the first that says something. *kept holds it. */
+static fm_status pick_device(cli *c, const char **out, char **kept)
+{
+    const char *where = "--device", *env = getenv("FMSTORE_DEVICE");
+    *kept = NULL;
+    *out = c->device;
+    if (!*out && env && *env) {
+        where = "environment FMSTORE_DEVICE";
+        *out = env;
+    }
+    if (!*out && c->repo) {
+        where = "config compute.device";
+        *out = *kept = fm_repo_config(c->repo, "compute.device");
+    }
+    fm_status rc = fm_device_check(*out);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", where);
+}
+
+static fm_status new_engine(cli *c, fm_engine_opts *opts)
+{
+    char *kept;
+    fm_status rc = pick_device(c, &opts->device, &kept);
+    if (rc == FM_OK)
+        rc = fm_engine_new(&c->engine, opts);
+    fm_free(kept);
+    return rc;
+}
+
 fm_status cli_engine(cli *c)
 {
     char *folder = NULL;
@@ -145,7 +173,7 @@ fm_status cli_engine(cli *c)
         opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
     }
     if (rc == FM_OK)
-        rc = fm_engine_new(&c->engine, &opts);
+        rc = new_engine(c, &opts);
     fm_free(folder);
     return rc;
 }
