@@ -57,6 +57,8 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
         opt_print_help(table);
         return EXIT_YES;
     }
+    if (rc == FM_OK)
+        rc = fm_device_check(c->device);
     if (rc < 0)
         return cli_usage_error(c, "%s", fm_error_text());
     return CLI_GO_ON;
@@ -128,19 +130,18 @@ static fm_status cache_max(cli *c, uint64_t *bytes)
 /* --device, FMSTORE_DEVICE, config compute.device: the first that says something. *kept holds it. */
 static fm_status pick_device(cli *c, const char **out, char **kept)
 {
-    const char *where = "--device", *env = getenv("FMSTORE_DEVICE");
+    const char *env = getenv("FMSTORE_DEVICE");
     *kept = NULL;
     *out = c->device;
-    if (!*out && env && *env) {
-        where = "environment FMSTORE_DEVICE";
+    bool asked = *out, set = env && *env;
+    if (!asked && set)
         *out = env;
-    }
-    if (!*out && c->repo) {
-        where = "config compute.device";
+    if (!*out && c->repo)
         *out = *kept = fm_repo_config(c->repo, "compute.device");
-    }
     fm_status rc = fm_device_check(*out);
-    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", where);
+    if (rc == FM_OK || asked) /* the option was checked when it was read */
+        return rc;
+    return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
 }
 
 static fm_status new_engine(cli *c, fm_engine_opts *opts)

@@ -29,7 +29,7 @@ static fm_status open_device(fm_backend **out, uint32_t device, const char *mode
     (void)pool;
     *out = NULL;
     (void)snprintf(text, sizeof text, "fake: asked for card %u in mode %s", device, mode);
-    return host->fail(FM_ENOMEM, text);
+    return host->fail(FM_EIO, text);
 }
 
 const fm_module *fm_module_get(const fm_module_host *h)

@@ -76,7 +76,7 @@ static void auto_takes_the_cpu_where_no_card_is(void **state)
     opens_cpu(FM_MODULE_OTHER, NULL, "auto");
     opens_cpu(FM_MODULE_SOUND, "-1", "auto");
     opens_cpu(FM_MODULE_SOUND, "0", "auto");
-    refuses(FM_MODULE_SOUND, "1", "auto", FM_ENOMEM, "card 0 in mode fast", "");
+    refuses(FM_MODULE_SOUND, "1", "auto", FM_EIO, "card 0 in mode fast", "");
 }
 
 static void names_are_checked(void **state)
@@ -105,9 +105,9 @@ static void refusals_say_what_is_missing(void **state)
 static void cards_go_by_number(void **state)
 {
     (void)state;
-    refuses(FM_MODULE_SOUND, NULL, "cuda", FM_ENOMEM, "card 0 in mode fast", "");
-    refuses(FM_MODULE_SOUND, NULL, "cuda:1", FM_ENOMEM, "card 1 in mode fast", "");
-    refuses(FM_MODULE_SOUND, "12", "cuda:11", FM_ENOMEM, "card 11 in mode fast", "");
+    refuses(FM_MODULE_SOUND, NULL, "cuda", FM_EIO, "card 0 in mode fast", "");
+    refuses(FM_MODULE_SOUND, NULL, "cuda:1", FM_EIO, "card 1 in mode fast", "");
+    refuses(FM_MODULE_SOUND, "12", "cuda:11", FM_EIO, "card 11 in mode fast", "");
 }
 
 static void cards_are_counted_and_described(void **state)
