@@ -246,6 +246,7 @@ int cmd_blame(cli *c, int argc, char **argv)
          &o.budget},
         {0, "html", OPT_STR, "FILE", "write the report as one page", &o.html},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.json},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     blame b = {.c = c};

@@ -401,6 +401,7 @@ int cmd_merge(cli *c, int argc, char **argv)
         {0, "suite", OPT_LIST, "FILE", "hang a test suite on it", &g.suites},
         {0, "no-gate", OPT_FLAG, NULL, "land it without running its suites", &g.no_gate},
         {'m', "message", OPT_STR, "TEXT", "commit message", &g.message},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, rev, 2, FM_PARENTS_MAX, &g.count);

@@ -27,6 +27,9 @@ typedef struct fm_seq fm_seq;
 typedef struct fm_engine_opts {
     unsigned threads; /* 0 = all CPUs of the process */
     const char *mode; /* "exact", "fast", "bf16"; others FM_EUNSUPPORTED */
+    /* "cpu" (NULL), "cuda", "cuda:N", "auto": fm_backend_open_on. Mode and kernel class decide
+     * what a result is, not the device. */
+    const char *device;
     /* Weights stay in the type that they are stored in (mode exact; modes with layouts of their own
      * ignore it): a quantized stem takes its quantized size. The same bits, in more time. */
     bool keep_stored;
@@ -47,6 +50,16 @@ fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e); /* after its models and seqs */
 const char *fm_engine_mode(const fm_engine *e);
+const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
+const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
+/* FM_EINVAL where `device` is no name of a device; NULL is one. */
+FM_CHECKED fm_status fm_device_check(const char *device);
+/* How many cards there are; FM_EUNSUPPORTED says why there is none. */
+FM_CHECKED fm_status fm_device_count(uint32_t *out);
+/* A line about one for people: name, memory, compute capability. */
+FM_CHECKED fm_status fm_device_describe(char *text, size_t cap, uint32_t device);
+/* The file of the CUDA module that is in use, "" if none is. */
+const char *fm_device_module(void);
 unsigned fm_engine_threads(const fm_engine *e);
 const char *fm_engine_kernel_class(const fm_engine *e); /* part of every result's key */
 typedef struct fm_engine_stats {

@@ -353,9 +353,19 @@ static fm_status open_device(fmc_device *d, const char *mode)
 
 static fm_status count_devices(uint32_t *out)
 {
-    int n = 0;
+    int n = 0, driver = 0;
     *out = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+        (void)cudaGetLastError();
+        return driver == 0
+                   ? fmc_fail(FM_EUNSUPPORTED, "there is no NVIDIA driver on this machine")
+                   : fmc_fail(FM_EUNSUPPORTED,
+                              "the NVIDIA driver is for CUDA %d.%d, older than the module's "
+                              "%d.%d: install a newer driver",
+                              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                              CUDART_VERSION % 1000 / 10);
+    }
     if (e != cudaSuccess)
         return fmc_status(e, "looking for CUDA devices");
     *out = (uint32_t)n;
