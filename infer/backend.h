@@ -327,7 +327,8 @@ struct fm_backend {
                   float g_scale);
 
     /* ---- what a device may have beyond: each may be NULL, and nothing needs it ---- */
-    /* Host memory that the device copies from and to without the driver's detour. Any thread. */
+    /* Host memory that the device copies from and to without the driver's detour, and that
+     * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
     void (*host_free)(fm_backend *be, void *ptr);
     /* Addresses for `bytes` without memory; commit gives memory, zeroed, to the first `bytes` of
