@@ -340,8 +340,9 @@ struct fm_backend {
     fm_status (*fetch)(fm_backend *be, void *dst, const void *src, size_t bytes,
                        uint64_t *ticket_out);
     fm_status (*wait)(fm_backend *be, uint64_t ticket);
-    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0, or 1 where a logit
-     * is NaN or +inf or none is finite, and then token[i] = 0. The token joins pick[i].seen. */
+    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0. Or there is nothing
+     * to pick, and token[i] = 0: bad[i] = 1 + j where logit j, the first that is not below +inf, is
+     * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
     /* Steps that come again. Operations between record and recorded are kept under key, not run;

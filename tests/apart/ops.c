@@ -1,5 +1,7 @@
 /* ops.c - the operations of the device apart: what each was given is copied and translated, and put
  * in line. */
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -305,7 +307,7 @@ static void sample_one(apart *a, const sample_args *s, uint32_t i)
     const fm_sample_params p = {k->temperature,        k->top_k, k->top_p, k->min_p,
                                 k->repetition_penalty, k->seed};
     uint64_t *seen = apart_at(a, k->seen, "sample");
-    int32_t *history = fm_malloc(((size_t)k->vocab + 1) * sizeof(*history));
+    int32_t *history = malloc(((size_t)k->vocab + 1) * sizeof(*history));
     size_t n = 0;
     for (uint32_t t = 0; seen && t < k->vocab; t++)
         if (seen[t / 64] >> (t % 64) & 1)
@@ -316,14 +318,20 @@ static void sample_one(apart *a, const sample_args *s, uint32_t i)
             apart_stop("sample", "no memory", NULL);
         a->sampler_vocab = k->vocab;
     }
-    s->bad[i] = fm_sampler_pick(&s->token[i], a->sampler, s->logits + k->row * s->ld, k->vocab, &p,
-                                history, n, k->index) != FM_OK;
-    if (s->bad[i])
+    const float *row = s->logits + k->row * s->ld;
+    s->bad[i] = 0;
+    if (fm_sampler_pick(&s->token[i], a->sampler, row, k->vocab, &p, history, n, k->index) !=
+        FM_OK) {
+        uint32_t at = 0;
+        while (at < k->vocab && row[at] < INFINITY)
+            at++;
         s->token[i] = 0;
-    else if (seen)
+        s->bad[i] = at == k->vocab ? -1 : isnan(row[at]) ? 1 + (int32_t)at : -2 - (int32_t)at;
+    } else if (seen) {
         seen[s->token[i] / 64] |= (uint64_t)1 << (s->token[i] % 64);
+    }
     fm_error_clear();
-    fm_free(history);
+    free(history);
 }
 
 static void run_sample(fm_backend *in, const void *v)
