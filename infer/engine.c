@@ -1,6 +1,7 @@
 /* engine.c - life of engines, and what models share inside of an engine. */
-#include "infer/engine.h"
+#include "infer/parallel.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -49,6 +50,11 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
+    e->comm = o.comm;
+    if (rc == FM_OK) {
+        (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
+        rc = fmi_mirror_new(e);
+    }
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
     if (rc == FM_OK)
@@ -72,6 +78,7 @@ void fm_engine_free(fm_engine *e)
     if (!e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_mirror_free(e);
     fmi_texts_free(e);
     fmi_step_free(e->step);
     fmi_prefix_free(e->prefix);
@@ -101,7 +108,7 @@ unsigned fm_engine_threads(const fm_engine *e)
 
 const char *fm_engine_kernel_class(const fm_engine *e)
 {
-    return e->be->kernel_class;
+    return e->kernel_class;
 }
 
 fm_backend *fm_engine_backend(fm_engine *e)
