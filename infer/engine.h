@@ -114,8 +114,9 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
-    struct fm_comm *comm; /* borrowed, NULL: one rank */
-    fmi_mirror *mirror;   /* NULL: one rank */
+    struct fm_comm *comm;       /* borrowed, NULL: models are not split */
+    struct fm_comm *batch_comm; /* likewise: batches are not split */
+    fmi_mirror *mirror;         /* NULL: one rank */
     char kernel_class[64];
     fmi_weights *weights;
     fmi_artefacts *artefacts; /* NULL without cache_dir */

@@ -46,12 +46,16 @@ typedef struct fm_engine_opts {
      * until it is freed. Rank 0's engine is used as any other; those of the others, made with the same
      * options at the same time, follow it: fm_engine_follow. NULL: one rank. */
     struct fm_comm *comm;
+    /* Or: this engine holds whole models, and training shares its examples over the ranks, all of which
+     * run it (train.h). Nobody follows. */
+    bool comm_splits_batches;
 } fm_engine_opts;
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e); /* after its models and seqs */
 /* Ranks but 0: does what rank 0's engine does until that is freed; models come from p, which knows
  * their tensors by id. An error, sticking to the comm, where a rank is lost. */
+struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
 unsigned fm_engine_threads(const fm_engine *e);
