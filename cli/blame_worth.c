@@ -57,7 +57,11 @@ fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double
         if (rc == FM_OK && !(logprob[i] = fm_calloc(ids[i].count, sizeof **logprob)))
             rc = FM_ENOMEM;
         if (rc == FM_OK)
-            req[asks++] = (fm_score_request){model[i / 2], ids[i].id, ids[i].count, logprob[i]};
+            req[asks++] = (fm_score_request){.model = model[i / 2],
+                                             .ids = ids[i].id,
+                                             .n = ids[i].count,
+                                             .logprobs = logprob[i],
+                                             .from = prompt[i]};
     }
     if (rc == FM_OK)
         rc = fm_score_many(b->c->engine, req, asks);

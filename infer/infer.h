@@ -217,12 +217,15 @@ void fm_gen_result_release(fm_gen_result *r);
  * [n, top_k] best of each position, for the token after position i. */
 FM_CHECKED fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs,
                               fm_logprob *top, uint32_t top_k);
-/* Many scorings of any models of one engine in shared steps. */
+/* Many scorings of any models of one engine in shared steps. Those that begin alike share the
+ * blocks of the prefix cache that lie before their first position of interest, and only positions
+ * from there on have logits. */
 typedef struct fm_score_request {
     fm_model *model;
     const int32_t *ids;
     size_t n;
     float *logprobs; /* [n] */
+    size_t from;     /* 0 or 1: all; logprobs[1..from) stay as they are */
 } fm_score_request;
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 
