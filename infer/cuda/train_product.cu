@@ -5,6 +5,7 @@
  * through shared memory, k-major; what the next step needs is fetched into registers before this
  * one is multiplied. At the end of a block of 512 k the sums are added to c, where they wait: no
  * other thread has that element. Bound by the rate of FFMA where tiles are full. */
+#include <new>
 #include <vector>
 
 #include "infer/cuda/product.h"
@@ -61,7 +62,9 @@ FMC_DEVICE void load8(float v[8], const float *p, uint32_t n, bool aligned)
     }
 }
 
-/* The values of spot s in the step that begins at k0, for i below n and k below end; else zeros. */
+/* The values of spot s in the step that begins at k0, for i below n and k below end; else zeros.
+ * stored: o may be a weight. */
+template <bool stored>
 FMC_DEVICE void fetch8(float v[8], const fmc_operand *o, const spot *s, uint32_t n, uint32_t k0,
                        uint32_t end)
 {
@@ -74,10 +77,9 @@ FMC_DEVICE void fetch8(float v[8], const fmc_operand *o, const spot *s, uint32_t
         load8(v, s->line + k, end - k, o->aligned);
     } else if (o->kind == FMC_COLUMNS) {
         load8(v, o->p + k * o->ld + s->i, n - s->i, o->aligned);
-    } else if (o->kind == FMC_WEIGHT) {
-        fmc_row8(v, &o->w, s->i, k);
-    } else {
-        fmc_row8(v, &o->w, k, s->i);
+    } else if (stored) {
+        const bool turned = o->kind == FMC_WEIGHT_T;
+        fmc_row8(v, &o->w, turned ? k : s->i, turned ? s->i : k);
     }
 }
 
@@ -100,14 +102,14 @@ FMC_DEVICE void put8(float (*to)[T + 4], const spot *s, uint32_t i0, const float
 /* R values of thread `at` of 16: groups of four, the groups of all threads side by side. */
 template <int R> FMC_DEVICE void take(float v[R], const float *line, uint32_t at)
 {
-    if (R == 1) {
+    if constexpr (R == 1) {
         v[0] = line[at];
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int g = 0; g < R / 4; g++) {
-        float4 f = *(const float4 *)(const void *)(line + g * 4 * SIDE + at * 4);
-        v[4 * g] = f.x, v[4 * g + 1] = f.y, v[4 * g + 2] = f.z, v[4 * g + 3] = f.w;
+        for (int g = 0; g < R / 4; g++) {
+            float4 f = *(const float4 *)(const void *)(line + g * 4 * SIDE + at * 4);
+            v[4 * g] = f.x, v[4 * g + 1] = f.y, v[4 * g + 2] = f.z, v[4 * g + 3] = f.w;
+        }
     }
 }
 /* Which row (column) of the tile value r of thread `at` is. */
@@ -190,9 +192,9 @@ __global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
             sum[r][q] = 0.0f;
     for (uint32_t k0 = 0; k0 <= k; k0 += KS) { /* fetches k0, multiplies the step before */
         if (k0 < k && has_a)
-            fetch8(va, &o->a, &pa, o->m, k0, k);
+            fetch8<false>(va, &o->a, &pa, o->m, k0, k);
         if (k0 < k && has_b)
-            fetch8(vb, &o->b, &pb, o->n, k0, k);
+            fetch8<true>(vb, &o->b, &pb, o->n, k0, k);
         if (k0 > 0) {
 #pragma unroll
             for (int kk = 0; kk < KS; kk++)
@@ -228,17 +230,22 @@ const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint3
     return dev;
 }
 
+static bool is_weight(const fmc_operand *o)
+{
+    return o->kind == FMC_WEIGHT || o->kind == FMC_WEIGHT_T;
+}
+
 static bool is_aligned(const fmc_operand *o)
 {
     return (uintptr_t)o->p % 16 == 0 && o->ld % 4 == 0;
 }
 
-/* A thin product has its long side as rows: a(i, .) b(j, .) is b(j, .) a(i, .). */
+/* A thin product has its long side as rows: a(i, .) b(j, .) is b(j, .) a(i, .). Weights stay b. */
 static void turn(fmc_task *t)
 {
     t->a.aligned = is_aligned(&t->a);
     t->b.aligned = is_aligned(&t->b);
-    if (t->m >= t->n || t->n <= SIDE || t->rows || t->bias)
+    if (t->m > SIDE || t->n <= t->m || t->rows || t->bias || is_weight(&t->b))
         return;
     fmc_operand a = t->a;
     size_t step = t->step_i;
@@ -280,12 +287,12 @@ static bool is_large(const fmc_device *d, const fmc_task *t, uint32_t others)
     return t->m > 64 && t->n > 64 && tiles * others >= (uint64_t)d->multiprocessors;
 }
 
-void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
+static void run_list(fmc_device *d, fmc_task *list, uint32_t count)
 {
     std::vector<fmc_task> thin, small, large;
     for (uint32_t i = 0; i < count; i++) {
         fmc_task *t = &list[i];
-        if (t->m == 0 || t->n == 0)
+        if (t->m == 0 || t->n == 0 || t->k == 0)
             continue;
         turn(t);
         (t->n <= SIDE ? thin : is_large(d, t, count) ? large : small).push_back(*t);
@@ -293,6 +300,15 @@ void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
     run_tiles<4, 1, 32>(d, thin.data(), (uint32_t)thin.size());
     run_tiles<4, 4, 32>(d, small.data(), (uint32_t)small.size());
     run_tiles<8, 8, 16>(d, large.data(), (uint32_t)large.size());
+}
+
+void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
+{
+    try {
+        run_list(d, list, count);
+    } catch (const std::bad_alloc &) {
+        fmc_stick(d, FM_ENOMEM, "out of memory for a list of products");
+    }
 }
 
 /* ---- operations ---- */

@@ -228,6 +228,23 @@ static inline fm_backend *kk_card(const char *mode)
     return be;
 }
 
+/* For tests that open a backend themselves: the card of KK_DEVICE=cuda, else the CPU. */
+static inline fm_backend *kk_open_exact(fm_pool *pool)
+{
+    fm_backend *be = kk_card("exact");
+
+    if (!be)
+        tk_ok(fm_backend_open(&be, "exact", pool));
+    return be;
+}
+
+/* At the top of a test of the CPU backend's own matters. */
+static inline void kk_cpu_only(void)
+{
+    if (getenv("KK_DEVICE"))
+        skip();
+}
+
 static inline void kk_check_card(const char *what, kk_case fn, const uint32_t *dim,
                                  fm_backend *card)
 {
