@@ -263,6 +263,12 @@ FMC_DEVICE void tile_scores(float s[tiles<HD>::positions / 8][4], const uint32_t
     }
 }
 
+/* Within 2e-7, absolute. */
+FMC_DEVICE float cap_tanh(float x)
+{
+    return 1.0f - 2.0f / (1.0f + exp2f(2.0f * LOG2E * x));
+}
+
 /* Scores in base 2, -inf where the row does not see the position. */
 template <int HD>
 FMC_DEVICE void finish_scores(float s[tiles<HD>::positions / 8][4], const unsigned char *scales,
@@ -277,7 +283,7 @@ FMC_DEVICE void finish_scores(float s[tiles<HD>::positions / 8][4], const unsign
             uint32_t at = 8 * n + 2 * t + i % 2;
             float y = s[n][i] * scale[at] * q[i / 2].scale;
             if (softcap > 0.0f)
-                y = tanhf(y) * softcap * LOG2E;
+                y = cap_tanh(y) * softcap * LOG2E;
             bool seen = first + at >= q[i / 2].lo && first + at <= q[i / 2].hi;
             s[n][i] = seen ? y : -INFINITY;
         }
@@ -429,9 +435,8 @@ template <int HD> FMC_DEVICE uint32_t tile_after(const fast_job *j, uint32_t til
     return tile % tiles<HD>::of_split == 0 ? tile + (j->blocks - 1) * tiles<HD>::of_split : tile;
 }
 
-/* 16 query rows to each of WARPS warps, against the splits block, block + blocks, .. */
-template <int HD, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32) k_fast_attention(fast_job j)
+/* 16 query rows to each of one or four warps, against the splits block, block + blocks, .. */
+template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_attention(fast_job j)
 {
     typedef tiles<HD> T;
     FMC_SHARED_DYNAMIC(unsigned char, shared);
@@ -484,31 +489,31 @@ __global__ void __launch_bounds__(WARPS * 32) k_fast_attention(fast_job j)
 
 /* ---- the call ---- */
 
-template <int HD, int WARPS> static void run(fmc_device *d, const fast_job *j)
+template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned warps)
 {
     unsigned bytes = 2 * tiles<HD>::bytes;
     unsigned grid = j->rows * j->a.nkv * j->group_parts * j->blocks;
-    if (bytes > 48u * 1024u && cudaFuncSetAttribute(k_fast_attention<HD, WARPS>,
-                                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                    (int)bytes) != cudaSuccess)
+    if (bytes > 48u * 1024u &&
+        cudaFuncSetAttribute(k_fast_attention<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             (int)bytes) != cudaSuccess)
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
-    FMC_RUN(d, (k_fast_attention<HD, WARPS>), grid, WARPS * 32, bytes, *j);
+    FMC_RUN(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
 }
 
-template <int WARPS> static void run_width(fmc_device *d, const fast_job *j)
+static void run_width(fmc_device *d, const fast_job *j, unsigned warps)
 {
     if (j->a.hd <= 32)
-        run<32, WARPS>(d, j);
+        run<32>(d, j, warps);
     else if (j->a.hd <= 64)
-        run<64, WARPS>(d, j);
+        run<64>(d, j, warps);
     else if (j->a.hd <= 96)
-        run<96, WARPS>(d, j);
+        run<96>(d, j, warps);
     else if (j->a.hd <= 128)
-        run<128, WARPS>(d, j);
+        run<128>(d, j, warps);
     else if (j->a.hd <= 192)
-        run<192, WARPS>(d, j);
+        run<192>(d, j, warps);
     else
-        run<256, WARPS>(d, j);
+        run<256>(d, j, warps);
 }
 
 /* Blocks that share a unit's splits, so that there is work for the whole card. */
@@ -525,12 +530,12 @@ static void decode_part(fmc_device *d, fast_job *j)
     j->at_least = 0;
     j->below = WARP_ROWS + 1;
     j->blocks = blocks_for(d, j, units);
-    run_width<1>(d, j);
+    run_width(d, j, 1);
     if (j->rows * j->heads > WARP_ROWS) {
         j->at_least = WARP_ROWS + 1;
         j->below = 0xffffffffu;
         j->blocks = blocks_for(d, j, (units + j->most - 1) / j->most);
-        run_width<WIDE_WARPS>(d, j);
+        run_width(d, j, WIDE_WARPS);
     }
     j->at_least = 0;
     j->below = 0xffffffffu;
@@ -559,7 +564,7 @@ static void attention(fm_backend *be, const fm_attn *a)
         j.rows = a->m;
         j.blocks = 1;
         j.below = 0xffffffffu;
-        run_width<WIDE_WARPS>(d, &j);
+        run_width(d, &j, WIDE_WARPS);
         return;
     }
     size_t row_bytes = (size_t)a->nh * j.splits * (a->hd + 2) * sizeof(float);
