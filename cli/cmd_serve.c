@@ -132,6 +132,7 @@ int cmd_serve(cli *c, int argc, char **argv)
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->mode = CLI_ANSWER_MODE;

@@ -1,6 +1,7 @@
 /* engine.c - life of engines, and what models share inside of an engine. */
-#include "infer/engine.h"
+#include "infer/parallel.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -22,7 +23,7 @@ static fm_status open_weights(fm_engine *e)
 {
     fm_engine_opts *o = &e->opts;
     fm_status rc = FM_OK;
-    if (o->cache_dir)
+    if (o->cache_dir && e->be->weight_image) /* a device's own layout is made by the device */
         rc = fmi_artefacts_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
     o->cache_dir = NULL; /* the caller's */
     fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
@@ -42,13 +43,22 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (!o.mode)
         o.mode = "exact";
     e->opts = o;
+    e->opts.device = NULL; /* the caller's */
     (void)pthread_mutex_init(&e->share, NULL);
     fm_status rc = fm_pool_new(&e->pool, o.threads);
     if (rc == FM_OK)
-        rc = fm_backend_open(&e->be, o.mode, e->pool);
+        rc = fm_backend_open_on(&e->be, o.device, o.mode, e->pool);
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
+    e->comm = o.comm_splits_batches ? NULL : o.comm;
+    e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
+    if (rc == FM_OK && e->batch_comm)
+        fm_comm_attach(e->batch_comm, e->be, NULL, false);
+    if (rc == FM_OK) {
+        (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
+        rc = fmi_mirror_new(e);
+    }
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
     if (rc == FM_OK)
@@ -72,6 +82,9 @@ void fm_engine_free(fm_engine *e)
     if (!e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_mirror_free(e);
+    if (e->batch_comm)
+        fm_comm_detach(e->batch_comm);
     fmi_texts_free(e);
     fmi_step_free(e->step);
     fmi_prefix_free(e->prefix);
@@ -89,9 +102,24 @@ void fm_engine_free(fm_engine *e)
     fm_free(e);
 }
 
+struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
+{
+    return e->batch_comm;
+}
+
 const char *fm_engine_mode(const fm_engine *e)
 {
     return e->be->mode;
+}
+
+const char *fm_engine_isa(const fm_engine *e)
+{
+    return e->be->isa;
+}
+
+const char *fm_engine_device(const fm_engine *e)
+{
+    return e->be->name;
 }
 
 unsigned fm_engine_threads(const fm_engine *e)
@@ -101,7 +129,7 @@ unsigned fm_engine_threads(const fm_engine *e)
 
 const char *fm_engine_kernel_class(const fm_engine *e)
 {
-    return e->be->kernel_class;
+    return e->kernel_class;
 }
 
 fm_backend *fm_engine_backend(fm_engine *e)

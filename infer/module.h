@@ -34,6 +34,12 @@ typedef struct fm_module {
     fm_status (*open)(fm_backend **out, uint32_t device, const char *mode, fm_pool *pool);
 } fm_module;
 
+/* ---- the host's side ---- */
+
+/* The module of CUDA devices, opened at its first use. It is the file that FMSTORE_CUDA_MODULE
+ * names, else the first libfmstore-cuda.so beside the program, in ../lib/fmstore or
+ * ../infer/cuda from there. FM_EUNSUPPORTED says what is missing and what to do. */
+FM_CHECKED fm_status fm_module_cuda(const fm_module **out);
 /* What the module exports under the name "fm_module_get". host outlives it. NULL: the host's abi is
  * not its own. */
 typedef const fm_module *(*fm_module_get_fn)(const fm_module_host *host);

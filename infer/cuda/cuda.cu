@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <new>
@@ -22,6 +23,19 @@ fm_status fmc_fail(fm_status rc, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     return host_side->fail(rc, text);
+}
+
+void *fmc_take(size_t bytes)
+{
+    void *p = aligned_alloc(64, bytes / 64 * 64 + 64);
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+
+void fmc_release(void *p)
+{
+    free(p);
 }
 
 fm_status fmc_status(cudaError_t e, const char *what)
@@ -353,9 +367,19 @@ static fm_status open_device(fmc_device *d, const char *mode)
 
 static fm_status count_devices(uint32_t *out)
 {
-    int n = 0;
+    int n = 0, driver = 0;
     *out = 0;
     cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess) {
+        (void)cudaGetLastError();
+        return driver == 0
+                   ? fmc_fail(FM_EUNSUPPORTED, "there is no NVIDIA driver on this machine")
+                   : fmc_fail(FM_EUNSUPPORTED,
+                              "the NVIDIA driver is for CUDA %d.%d, older than the module's "
+                              "%d.%d: install a newer driver",
+                              driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                              CUDART_VERSION % 1000 / 10);
+    }
     if (e != cudaSuccess)
         return fmc_status(e, "looking for CUDA devices");
     *out = (uint32_t)n;

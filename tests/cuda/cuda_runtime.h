@@ -57,6 +57,8 @@ typedef struct CUgraphExec_st *cudaGraphExec_t;
 #define cudaEventDisableTiming 2u
 #define cudaHostAllocDefault 0u
 
+#define CUDART_VERSION 13000
+cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);

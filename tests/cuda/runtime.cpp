@@ -108,6 +108,11 @@ cudaError_t cudaGetDeviceCount(int *count)
     *count = devices();
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int d)
 {
     if (d < 0 || d >= devices())

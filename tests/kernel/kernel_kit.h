@@ -42,16 +42,15 @@ typedef void (*kk_case)(kk *k, const uint32_t *dim);
 /* Memory that the case and the operation both touch; a card's is pinned. */
 static inline void *kk_alloc(kk *k, size_t bytes)
 {
-    void *ptr = NULL;
+    void **ptr = &k->ptr[k->ptrs++];
 
-    if (k->be->host_alloc)
-        tk_ok(k->be->host_alloc(k->be, &ptr, bytes));
+    assert_true(k->ptrs <= FM_ARRAY_LEN(k->ptr));
+    if (k->be && k->be->host_alloc)
+        tk_ok(k->be->host_alloc(k->be, ptr, bytes));
     else
-        ptr = fm_malloc(bytes);
-    assert_non_null(ptr);
-    assert_true(k->ptrs < FM_ARRAY_LEN(k->ptr));
-    k->ptr[k->ptrs++] = ptr;
-    return ptr;
+        *ptr = fm_malloc(bytes);
+    assert_non_null(*ptr);
+    return *ptr;
 }
 
 static inline void *kk_zeros(kk *k, size_t bytes)
@@ -151,7 +150,7 @@ static inline void kk_gather(kk *k)
         at += n;
     }
     for (size_t i = 0; i < k->ptrs; i++)
-        if (k->be->host_free)
+        if (k->be && k->be->host_free)
             k->be->host_free(k->be, k->ptr[i]);
         else
             fm_free(k->ptr[i]);
@@ -197,7 +196,8 @@ static inline fm_status kk_module_fail(fm_status rc, const char *text)
     return fm_fail(rc, "%s", text);
 }
 
-/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. */
+/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no card the
+ * whole program is skipped. */
 static inline fm_backend *kk_card(const char *mode)
 {
     static const fm_module_host host = {FM_MODULE_ABI, kk_module_fail};
@@ -216,6 +216,13 @@ static inline fm_backend *kk_card(const char *mode)
         memcpy(&get, &symbol, sizeof get);
         module = get(&host);
         assert_non_null(module);
+        uint32_t cards;
+        fm_status rc = module->count(&cards);
+        if (rc == FM_EUNSUPPORTED) {
+            print_message("skipped: %s\n", fm_error_text());
+            exit(77);
+        }
+        tk_ok(rc);
     }
     tk_ok(module->open(&be, 0, mode, NULL));
     return be;
