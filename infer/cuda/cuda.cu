@@ -140,7 +140,7 @@ static cudaError_t ring_take(fmc_device *d, size_t bytes, size_t *at)
     unsigned now = r->at >= half;
     cudaError_t e = cudaSuccess;
     if (r->at + take > (now + 1) * half) {
-        e = cudaEventRecord(r->passed[now], d->stream);
+        e = cudaEventRecord(r->passed[now], d->line);
         r->used[now] = true;
         now = !now;
         r->at = now * half;
@@ -177,7 +177,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
         dev = d->ring.dev + at;
         memcpy(to, host, bytes);
         if (e == cudaSuccess)
-            e = cudaMemcpyAsync(dev, to, bytes, cudaMemcpyHostToDevice, d->stream);
+            e = cudaMemcpyAsync(dev, to, bytes, cudaMemcpyHostToDevice, d->line);
         pthread_mutex_unlock(&d->lock);
     }
     stick_cuda(d, e, "a list of operations");
@@ -199,9 +199,9 @@ static fm_status cuda_upload(fm_backend *be, void *dst, const void *src, size_t 
         e = ring_take(d, bytes, &at);
         memcpy(d->ring.host + at, src, bytes);
         if (e == cudaSuccess)
-            e = cudaMemcpyAsync(dst, d->ring.host + at, bytes, cudaMemcpyHostToDevice, d->stream);
+            e = cudaMemcpyAsync(dst, d->ring.host + at, bytes, cudaMemcpyHostToDevice, d->line);
     } else {
-        e = cudaEventRecord(d->mark, d->stream);
+        e = cudaEventRecord(d->mark, d->line);
         if (e == cudaSuccess)
             e = cudaStreamWaitEvent(d->copy, d->mark, 0);
         if (e == cudaSuccess)
@@ -217,7 +217,7 @@ static fm_status cuda_sync(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     enter(d);
-    stick_cuda(d, cudaStreamSynchronize(d->stream), "waiting for the device");
+    stick_cuda(d, cudaStreamSynchronize(d->line), "waiting for the device");
     fm_status rc = d->failed;
     d->failed = FM_OK;
     return rc < 0 ? fmc_fail(rc, "cuda:%u: %s", d->ordinal, d->why) : FM_OK;
@@ -228,7 +228,7 @@ static fm_status cuda_download(fm_backend *be, void *dst, const void *src, size_
     fmc_device *d = fmc_of(be);
     enter(d);
     if (bytes > 0)
-        stick_cuda(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->stream),
+        stick_cuda(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->line),
                    "download from the device");
     return cuda_sync(be);
 }
@@ -264,6 +264,7 @@ static void cuda_close(fm_backend *be)
     enter(d);
     (void)cudaDeviceSynchronize();
     fmc_fast_close(d);
+    fmc_graph_close(d);
     for (unsigned i = 0; i < FMC_SCRATCHES; i++)
         (void)cudaFree(d->scratch[i].bytes);
     (void)cudaFree(d->ring.dev);
@@ -275,15 +276,16 @@ static void cuda_close(fm_backend *be)
         (void)cudaEventDestroy(d->mark);
     if (d->copy)
         (void)cudaStreamDestroy(d->copy);
-    if (d->stream)
-        (void)cudaStreamDestroy(d->stream);
+    if (d->line)
+        (void)cudaStreamDestroy(d->line);
     pthread_mutex_destroy(&d->lock);
     delete d;
 }
 
 static cudaError_t open_streams(fmc_device *d)
 {
-    cudaError_t e = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    cudaError_t e = cudaStreamCreateWithFlags(&d->line, cudaStreamNonBlocking);
+    d->stream = d->line;
     if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking);
     if (e == cudaSuccess)

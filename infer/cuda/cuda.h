@@ -36,6 +36,8 @@ enum {
  * the recording lives. */
 typedef struct fmc_arena fmc_arena;
 
+#define FMC_TICKETS 8u /* fetches whose events are kept apart */
+
 typedef struct fmc_device {
     fm_backend be; /* first: an fm_backend * of ours is an fmc_device * */
     uint32_t ordinal;
@@ -43,13 +45,18 @@ typedef struct fmc_device {
     int capability;                  /* 90: sm_90 */
     char isa[16];
     fm_pool *pool;
-    cudaStream_t stream, copy; /* operations; large uploads and clearing */
+    /* line: where all stands in order; stream: where operations are launched, which is line unless a
+     * step is being recorded; copy: large uploads and clearing. */
+    cudaStream_t line, stream, copy;
     cudaEvent_t mark;
     pthread_mutex_t lock; /* ring, copy, mark */
     fmc_ring ring;
     fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
     fmc_arena *arena;                   /* not NULL: a step is being recorded */
-    void *fast;                         /* fast.cu's state in mode fast */
+    struct fmc_graphs *graphs;          /* graph.cu; NULL until a step is recorded */
+    cudaEvent_t ticket[FMC_TICKETS];
+    uint64_t tickets; /* ever given */
+    void *fast;       /* fast.cu's state in mode fast */
     fm_status failed;
     char why[512];
 } fmc_device;
@@ -106,6 +113,7 @@ void fmc_graph_install(fm_backend *be);
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
+void fmc_graph_close(fmc_device *d);
 /* graph.cu: room in the arena of the recording that is going on; host and device sides. */
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);
 

@@ -1,14 +1,264 @@
-/* graph.cu - steps that are recorded once and replayed: CUDA graphs. */
+/* graph.cu - steps that are recorded once and replayed (CUDA graphs), and copies to the host that are
+ * waited for by ticket: what keeps the host ahead of the card.
+ *
+ * While a step is recorded its operations go to a stream of their own, which captures them; what
+ * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
+ * bring from the host stay in the recording's arena, pinned, for as long as the recording lives: each
+ * replay copies them again. */
 #include "infer/cuda/cuda.h"
+
+#include <string.h>
+
+#include <new>
+
+#define BLOCK_BYTES (1u << 20)
+#define ALIGN 256u
+
+struct arena_block {
+    unsigned char *host, *dev;
+    size_t cap_bytes, used;
+    arena_block *next;
+};
+
+struct fmc_arena {
+    arena_block *first;
+};
+
+struct recording {
+    uint64_t key;
+    cudaGraphExec_t exec;
+    fmc_arena arena;
+    recording *next;
+};
+
+struct fmc_graphs {
+    recording *first, *now; /* now: not in the list yet */
+    cudaStream_t capture;
+};
+
+/* ---- arenas ---- */
+
+static void arena_release(fmc_arena *a)
+{
+    arena_block *next;
+    for (arena_block *b = a->first; b; b = next) {
+        next = b->next;
+        (void)cudaFree(b->dev);
+        (void)cudaFreeHost(b->host);
+        delete b;
+    }
+    a->first = NULL;
+}
+
+static cudaError_t arena_grow(fmc_arena *a, size_t bytes)
+{
+    arena_block *b = new (std::nothrow) arena_block();
+    if (!b)
+        return cudaErrorMemoryAllocation;
+    b->cap_bytes = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES;
+    b->next = a->first;
+    a->first = b;
+    cudaError_t e = cudaHostAlloc((void **)&b->host, b->cap_bytes, cudaHostAllocDefault);
+    if (e == cudaSuccess)
+        e = cudaMalloc((void **)&b->dev, b->cap_bytes);
+    if (e != cudaSuccess)
+        b->cap_bytes = 0;
+    return e;
+}
 
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev)
 {
-    (void)d;
+    fmc_arena *a = d->arena;
+    size_t take = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     *host = *dev = NULL;
-    return fmc_fail(FM_EUNSUPPORTED, "no step is being recorded (%zu bytes)", bytes);
+    if (!a->first || a->first->used + take > a->first->cap_bytes) {
+        fm_status rc = fmc_status(arena_grow(a, take), "lists of a recorded step");
+        if (rc != FM_OK)
+            return rc;
+    }
+    *host = a->first->host + a->first->used;
+    *dev = a->first->dev + a->first->used;
+    a->first->used += take;
+    return FM_OK;
 }
+
+/* ---- recordings ---- */
+
+static void recording_free(recording *r)
+{
+    if (r->exec)
+        (void)cudaGraphExecDestroy(r->exec);
+    arena_release(&r->arena);
+    delete r;
+}
+
+static fm_status graphs_of(fmc_device *d)
+{
+    if (!d->graphs)
+        d->graphs = new (std::nothrow) fmc_graphs();
+    if (!d->graphs)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    if (d->graphs->capture)
+        return FM_OK;
+    return fmc_status(cudaStreamCreateWithFlags(&d->graphs->capture, cudaStreamNonBlocking),
+                      "a stream to record on");
+}
+
+static void forget(fm_backend *be, uint64_t key)
+{
+    fmc_device *d = fmc_of(be);
+    recording **at = d->graphs ? &d->graphs->first : NULL;
+    while (at && *at && (*at)->key != key)
+        at = &(*at)->next;
+    if (!at || !*at)
+        return;
+    recording *r = *at;
+    *at = r->next;
+    (void)cudaSetDevice((int)d->ordinal);
+    (void)cudaStreamSynchronize(d->line); /* it may still run */
+    recording_free(r);
+}
+
+/* Relaxed: memory may be asked for meanwhile, by this thread and by others. */
+static fm_status record(fm_backend *be, uint64_t key)
+{
+    fmc_device *d = fmc_of(be);
+    (void)cudaSetDevice((int)d->ordinal);
+    if (d->failed != FM_OK)
+        return fmc_fail(FM_EUNSUPPORTED, "a step behind a failure is not recorded");
+    fm_status rc = graphs_of(d);
+    if (rc != FM_OK)
+        return rc;
+    forget(be, key);
+    recording *r = new (std::nothrow) recording();
+    if (!r)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    r->key = key;
+    rc = fmc_status(arena_grow(&r->arena, BLOCK_BYTES), "lists of a recorded step");
+    if (rc == FM_OK)
+        rc = fmc_status(cudaStreamBeginCapture(d->graphs->capture, cudaStreamCaptureModeRelaxed),
+                        "recording a step");
+    if (rc != FM_OK) {
+        recording_free(r);
+        return rc;
+    }
+    d->graphs->now = r;
+    d->arena = &r->arena;
+    d->stream = d->graphs->capture;
+    return FM_OK;
+}
+
+static void launch(fmc_device *d, const recording *r)
+{
+    if (d->failed != FM_OK)
+        return;
+    cudaError_t e = cudaGraphLaunch(r->exec, d->line);
+    if (e == cudaSuccess)
+        return;
+    (void)cudaGetLastError();
+    fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, cudaGetErrorString(e));
+}
+
+static fm_status recorded(fm_backend *be)
+{
+    fmc_device *d = fmc_of(be);
+    recording *r = d->graphs->now;
+    cudaGraph_t graph = NULL;
+    cudaError_t e = cudaStreamEndCapture(d->graphs->capture, &graph);
+    d->stream = d->line;
+    d->arena = NULL;
+    d->graphs->now = NULL;
+    if (e == cudaSuccess && d->failed == FM_OK)
+        e = cudaGraphInstantiate(&r->exec, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    if (e != cudaSuccess || d->failed != FM_OK) { /* nothing of it ran, so nothing failed */
+        (void)cudaGetLastError();
+        recording_free(r);
+        fm_status rc = fmc_fail(FM_EUNSUPPORTED, "a step cannot be recorded: %s",
+                                d->failed != FM_OK ? d->why : cudaGetErrorString(e));
+        d->failed = FM_OK;
+        return rc;
+    }
+    r->next = d->graphs->first;
+    d->graphs->first = r;
+    launch(d, r);
+    return FM_OK;
+}
+
+static fm_status replay(fm_backend *be, uint64_t key)
+{
+    fmc_device *d = fmc_of(be);
+    const recording *r = d->graphs ? d->graphs->first : NULL;
+    while (r && r->key != key)
+        r = r->next;
+    if (!r)
+        return fmc_fail(FM_ENOTFOUND, "no step is recorded under %llu", (unsigned long long)key);
+    (void)cudaSetDevice((int)d->ordinal);
+    launch(d, r);
+    return FM_OK;
+}
+
+/* ---- copies to the host ---- */
+
+static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
+                       uint64_t *ticket_out)
+{
+    fmc_device *d = fmc_of(be);
+    cudaEvent_t *event = &d->ticket[d->tickets % FMC_TICKETS];
+    cudaError_t e = cudaSuccess;
+    (void)cudaSetDevice((int)d->ordinal);
+    *ticket_out = ++d->tickets;
+    if (!*event)
+        e = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    if (e == cudaSuccess && bytes > 0)
+        e = cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->line);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(*event, d->line);
+    return fmc_status(e, "a copy from the device");
+}
+
+/* The event of a ticket long past is a later one's by now: that waits longer, never too short. */
+static fm_status wait(fm_backend *be, uint64_t ticket)
+{
+    fmc_device *d = fmc_of(be);
+    (void)cudaSetDevice((int)d->ordinal);
+    cudaError_t e = cudaEventSynchronize(d->ticket[(ticket - 1) % FMC_TICKETS]);
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
+        fmc_stick(d, FM_EIO, cudaGetErrorString(e));
+    }
+    fm_status rc = d->failed;
+    d->failed = FM_OK;
+    return rc < 0 ? fmc_fail(rc, "cuda:%u: %s", d->ordinal, d->why) : FM_OK;
+}
+
+/* ---- life ---- */
 
 void fmc_graph_install(fm_backend *be)
 {
-    (void)be;
+    be->record = record;
+    be->recorded = recorded;
+    be->replay = replay;
+    be->forget = forget;
+    be->fetch = fetch;
+    be->wait = wait;
+}
+
+void fmc_graph_close(fmc_device *d)
+{
+    for (unsigned i = 0; i < FMC_TICKETS; i++)
+        if (d->ticket[i])
+            (void)cudaEventDestroy(d->ticket[i]);
+    if (!d->graphs)
+        return;
+    while (d->graphs->first) {
+        recording *r = d->graphs->first;
+        d->graphs->first = r->next;
+        recording_free(r);
+    }
+    if (d->graphs->capture)
+        (void)cudaStreamDestroy(d->graphs->capture);
+    delete d->graphs;
+    d->graphs = NULL;
 }

@@ -1,7 +1,433 @@
-/* sample.cu - choice of tokens on the card. */
+/* sample.cu - choice of tokens on the card: the token that infer/sampler.c picks, from the same sums
+ * in the same order, so that it is the same one.
+ *
+ * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
+ * candidates at most, found by a radix select over (logit, lowest id first) as one 64-bit number
+ * and sorted in shared memory, are walked by one thread in double; mostly the first chunk is
+ * enough. Without top-k the mass is a sum over all logits in the order of ids, which no tree may
+ * shorten: exponentials are made by the whole block, their sum by one thread, and that bounds it (a
+ * double add a logit, about 0.6 ms for 131,072; rows of a step run beside each other). Greedy rows
+ * and rows with top-k are bound by the bytes of the row. */
 #include "infer/cuda/cuda.h"
+
+#include <string.h>
+
+#define THREADS 512u
+#define CHUNK 1024u
+#define DIGIT 11
+#define BUCKETS (1u << DIGIT)
+#define GROUP 32u /* buckets that one thread adds up */
+#define SAMPLER_STREAM 0x73616d706c657231u
+
+/* ---- store/base/rng.c and detmath.c, operation for operation ---- */
+
+FMC_DEVICE double uniform(uint64_t seed, uint64_t index)
+{
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32);
+    uint32_t c2 = (uint32_t)SAMPLER_STREAM, c3 = (uint32_t)((uint64_t)SAMPLER_STREAM >> 32);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int i = 0; i < 10; i++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return (double)(((uint64_t)c0 | (uint64_t)c1 << 32) >> 11) * 0x1p-53;
+}
+
+FMC_DEVICE double double_of(uint64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+FMC_DEVICE double pow2_of(int n)
+{
+    return double_of((uint64_t)(n + 1023) << 52);
+}
+
+FMC_DEVICE double exp_of(double x)
+{
+    const double magic = 0x1.8p52, lo = 0x1.a39ef35793c76p-33;
+    if (x != x)
+        return x;
+    if (x > 709.782712893384 + 1)
+        return double_of(0x7ff0000000000000u);
+    if (x < -745.1332191019412 - 1)
+        return 0.0;
+    double n = (x * 0x1.71547652b82fep+0 + magic) - magic;
+    double r0 = fma(-n, 0x1.62e42feep-1, x), b = -n * lo;
+    double s = r0 + b, t = s - r0;
+    double low = (r0 - (s - t)) + (b - t);
+    double lost = -fma(n, lo, -(n * lo));
+    double a = s;
+    b = low + lost + 0.0;
+    s = a + b;
+    t = s - a;
+    low = (a - (s - t)) + (b - t);
+    double p = 1.0 / 6227020800.0;
+    p = fma(p, s, 1.0 / 479001600);
+    p = fma(p, s, 1.0 / 39916800);
+    p = fma(p, s, 1.0 / 3628800);
+    p = fma(p, s, 1.0 / 362880);
+    p = fma(p, s, 1.0 / 40320);
+    p = fma(p, s, 1.0 / 5040);
+    p = fma(p, s, 1.0 / 720);
+    p = fma(p, s, 1.0 / 120);
+    p = fma(p, s, 1.0 / 24);
+    p = fma(p, s, 1.0 / 6);
+    p = fma(p, s, 1.0 / 2);
+    double y = 1.0 + (s + fma(s * s, p, low));
+    int k = (int)n, half = k / 2;
+    return y * pow2_of(half) * pow2_of(k - half);
+}
+
+/* ---- candidates ---- */
+
+struct row_of {
+    const float *logits;
+    const uint64_t *seen;
+    uint32_t vocab;
+    float penalty;
+    double best, temperature;
+};
+
+FMC_DEVICE float logit_of(const row_of &r, uint32_t i)
+{
+    float l = r.logits[i];
+    if (r.seen && (r.seen[i / 64] >> (i % 64) & 1))
+        l = l < 0.0f ? l * r.penalty : l / r.penalty;
+    return l;
+}
+
+/* Larger: earlier. Equal logits (0 and -0 are) go by id, the lowest first. */
+FMC_DEVICE uint64_t rank_of(float l, uint32_t id)
+{
+    uint32_t u = __float_as_uint(l == 0.0f ? 0.0f : l);
+    u = u & 0x80000000u ? ~u : u | 0x80000000u;
+    return (uint64_t)u << 32 | (0xffffffffu - id);
+}
+
+FMC_DEVICE uint32_t id_of(uint64_t rank)
+{
+    return 0xffffffffu - (uint32_t)rank;
+}
+
+FMC_DEVICE float logit_of_rank(uint64_t rank)
+{
+    uint32_t u = (uint32_t)(rank >> 32);
+    return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+}
+
+FMC_DEVICE double weight_of(const row_of &r, float l)
+{
+    return l > __uint_as_float(0xff800000u) ? exp_of(((double)l - r.best) / r.temperature) : 0.0;
+}
+
+/* ---- a block's shared state ---- */
+
+struct shared_state {
+    uint64_t rank[CHUNK];
+    double weight[CHUNK];
+    unsigned bucket[BUCKETS];
+    unsigned group[BUCKETS / GROUP];
+    unsigned count; /* ranks of the chunk */
+    unsigned taken, found;
+    bool stop;
+    uint64_t floor;
+    /* of the walk */
+    double total, mass, sum;
+    uint32_t at, kept, pick;
+    bool finished;
+};
+
+/* Reduces rank[0..THREADS) to rank[0]. */
+FMC_DEVICE uint64_t most_of(shared_state *s, uint64_t mine)
+{
+    uint32_t t = threadIdx.x;
+    s->rank[t] = mine;
+    __syncthreads();
+    for (uint32_t by = THREADS / 2; by > 0; by /= 2) {
+        if (t < by && s->rank[t + by] > s->rank[t])
+            s->rank[t] = s->rank[t + by];
+        __syncthreads();
+    }
+    uint64_t most = s->rank[0];
+    __syncthreads();
+    return most;
+}
+
+/* From the top, the first bucket that does not fit in whole: stop, or go on inside of it. */
+FMC_DEVICE void choose_bucket(shared_state *s, uint64_t prefix, int bits, int lo)
+{
+    unsigned acc = s->taken;
+    int buckets = 1 << bits, g = (buckets - 1) / (int)GROUP;
+    while (g >= 0 && acc + s->group[g] <= CHUNK)
+        acc += s->group[g--];
+    if (g < 0) { /* all of them */
+        s->floor = lo + bits == 64 ? 0 : prefix << (lo + bits);
+        s->stop = true;
+        return;
+    }
+    int last = (g + 1) * (int)GROUP, b = (last < buckets ? last : buckets) - 1;
+    while (acc + s->bucket[b] <= CHUNK)
+        acc += s->bucket[b--];
+    s->found = (unsigned)b;
+    s->taken = acc;
+    s->stop = acc >= CHUNK / 4;
+    s->floor = ((prefix << bits | (unsigned)b) + 1) << lo;
+}
+
+/* s->floor: the ranks from there up to below `last` are the chunk, CHUNK at most, 1 at least where
+ * any is left. */
+FMC_DEVICE void select_floor(shared_state *s, const row_of &r, uint64_t last)
+{
+    uint64_t prefix = 0;
+    int lo = 64, bits;
+    if (threadIdx.x == 0)
+        s->taken = 0;
+    for (bool stop = false; !stop;) {
+        bits = lo < DIGIT ? lo : DIGIT;
+        lo -= bits;
+        for (uint32_t i = threadIdx.x; i < BUCKETS; i += THREADS)
+            s->bucket[i] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < r.vocab; i += THREADS) {
+            uint64_t rank = rank_of(logit_of(r, i), i);
+            if (rank < last && (lo + bits == 64 || rank >> (lo + bits) == prefix))
+                atomicAdd(&s->bucket[(rank >> lo) & ((1u << bits) - 1u)], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x < BUCKETS / GROUP) {
+            unsigned sum = 0;
+            for (uint32_t i = 0; i < GROUP; i++)
+                sum += s->bucket[threadIdx.x * GROUP + i];
+            s->group[threadIdx.x] = sum;
+        }
+        __syncthreads();
+        if (threadIdx.x == 0)
+            choose_bucket(s, prefix, bits, lo);
+        __syncthreads();
+        stop = s->stop;
+        prefix = prefix << bits | s->found;
+        __syncthreads();
+    }
+}
+
+/* The chunk behind `last`, sorted, with weights. */
+FMC_DEVICE void next_chunk(shared_state *s, const row_of &r, uint64_t last)
+{
+    uint32_t t = threadIdx.x, size = 2;
+    select_floor(s, r, last);
+    if (t == 0)
+        s->count = 0;
+    for (uint32_t i = t; i < CHUNK; i += THREADS)
+        s->rank[i] = 0;
+    __syncthreads();
+    for (uint32_t i = t; i < r.vocab; i += THREADS) {
+        uint64_t rank = rank_of(logit_of(r, i), i);
+        if (rank < last && rank >= s->floor)
+            s->rank[atomicAdd(&s->count, 1u)] = rank;
+    }
+    __syncthreads();
+    while (size < s->count)
+        size *= 2;
+    for (uint32_t run = 2; run <= size; run *= 2)
+        for (uint32_t by = run / 2; by > 0; by /= 2) {
+            for (uint32_t i = t; i < size / 2; i += THREADS) {
+                uint32_t a = i / by * 2 * by + i % by, b = a + by;
+                uint64_t x = s->rank[a], y = s->rank[b];
+                if ((x < y) == ((a & run) == 0)) { /* descending in even runs */
+                    s->rank[a] = y;
+                    s->rank[b] = x;
+                }
+            }
+            __syncthreads();
+        }
+    for (uint32_t i = t; i < s->count; i += THREADS)
+        s->weight[i] = weight_of(r, logit_of_rank(s->rank[i]));
+    __syncthreads();
+}
+
+/* ---- the walks, by one thread over each chunk ---- */
+
+enum walk { WALK_TOTAL, WALK_KEEP, WALK_DRAW, WALK_UNCUT };
+
+struct cuts {
+    uint32_t k;
+    double u, top_p, min_p;
+};
+
+FMC_DEVICE void walk_total(shared_state *s, const cuts &c)
+{
+    for (uint32_t i = 0; i < s->count && s->at < c.k; i++, s->at++)
+        s->total += s->weight[i];
+    s->finished = s->at == c.k;
+}
+
+FMC_DEVICE void walk_keep(shared_state *s, const cuts &c)
+{
+    for (uint32_t i = 0; i < s->count && s->at < c.k && !s->finished; i++) {
+        bool enough = c.top_p < 1.0 && !(s->mass < c.top_p * s->total);
+        if (s->at > 0 && (enough || s->weight[i] < c.min_p)) {
+            s->finished = true;
+        } else {
+            s->mass += s->weight[i];
+            s->at++;
+        }
+    }
+    s->finished = s->finished || s->at == c.k;
+    s->kept = s->at;
+}
+
+FMC_DEVICE void walk_draw(shared_state *s, const cuts &c)
+{
+    for (uint32_t i = 0; i < s->count && !s->finished; i++, s->at++) {
+        s->pick = id_of(s->rank[i]);
+        if (s->at + 1 < s->kept)
+            s->sum += s->weight[i];
+        s->finished = s->at + 1 >= s->kept || s->sum > c.u * s->mass;
+    }
+}
+
+FMC_DEVICE void walk_uncut(shared_state *s, const cuts &c)
+{
+    for (uint32_t i = 0; i < s->count && !s->finished; i++, s->at++) {
+        bool counts = s->weight[i] > 0.0;
+        if (counts || s->at == 0)
+            s->pick = id_of(s->rank[i]);
+        if (counts)
+            s->sum += s->weight[i];
+        s->finished = !counts || s->sum > c.u * s->total;
+    }
+}
+
+/* From the best candidate on, as many chunks as it takes. *first: the first chunk is there. */
+FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, walk w, bool *first)
+{
+    uint64_t last = ~(uint64_t)0;
+    if (threadIdx.x == 0) {
+        s->at = 0;
+        s->finished = false;
+    }
+    for (bool more = true; more;) {
+        if (!*first || last != ~(uint64_t)0) {
+            *first = last == ~(uint64_t)0;
+            next_chunk(s, r, last);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            if (w == WALK_TOTAL)
+                walk_total(s, c);
+            else if (w == WALK_KEEP)
+                walk_keep(s, c);
+            else if (w == WALK_DRAW)
+                walk_draw(s, c);
+            else
+                walk_uncut(s, c);
+        }
+        __syncthreads();
+        more = !s->finished && s->count > 0;
+        if (more)
+            last = s->rank[s->count - 1];
+        __syncthreads();
+    }
+}
+
+/* The sum of all weights in the order of ids. */
+FMC_DEVICE void sum_by_id(shared_state *s, const row_of &r)
+{
+    for (uint32_t at = 0; at < r.vocab; at += CHUNK) {
+        uint32_t n = r.vocab - at < CHUNK ? r.vocab - at : CHUNK;
+        for (uint32_t i = threadIdx.x; i < n; i += THREADS)
+            s->weight[i] = weight_of(r, logit_of(r, at + i));
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            double sum = s->total;
+            for (uint32_t i = 0; i < n; i++)
+                sum += s->weight[i];
+            s->total = sum;
+        }
+        __syncthreads();
+    }
+}
+
+FMC_DEVICE uint32_t draw(shared_state *s, const row_of &r, const fm_pick *k)
+{
+    bool top_k = k->top_k > 0 && k->top_k < r.vocab, first = false;
+    bool uncut = !top_k && k->top_p >= 1.0f && !(k->min_p > 0.0f);
+    cuts c = {top_k ? k->top_k : r.vocab, uniform(k->seed, k->index), (double)k->top_p,
+              (double)k->min_p};
+    if (threadIdx.x == 0)
+        s->total = s->mass = s->sum = 0.0;
+    __syncthreads();
+    if (!top_k && (uncut || k->top_p < 1.0f))
+        sum_by_id(s, r);
+    if (uncut) {
+        walk_chunks(s, r, c, WALK_UNCUT, &first);
+        return s->pick;
+    }
+    if (top_k && k->top_p < 1.0f)
+        walk_chunks(s, r, c, WALK_TOTAL, &first);
+    walk_chunks(s, r, c, WALK_KEEP, &first);
+    walk_chunks(s, r, c, WALK_DRAW, &first);
+    return s->pick;
+}
+
+/* 0, or what fm_backend.sample says of a row that has nothing to pick; the best candidate's rank. */
+FMC_DEVICE int32_t inspect(shared_state *s, const row_of &r, uint64_t *best)
+{
+    uint64_t fault = 0, most = 0;
+    for (uint32_t i = threadIdx.x; i < r.vocab; i += THREADS) {
+        uint64_t rank = rank_of(logit_of(r, i), i);
+        if (!(r.logits[i] < __uint_as_float(0x7f800000u)) && fault < 0xffffffffu - i)
+            fault = 0xffffffffu - i; /* the first is the largest */
+        most = most > rank ? most : rank;
+    }
+    fault = most_of(s, fault);
+    *best = most_of(s, most);
+    if (fault == 0)
+        return logit_of_rank(*best) > __uint_as_float(0xff800000u) ? 0 : -1;
+    uint32_t at = id_of(fault);
+    return r.logits[at] != r.logits[at] ? 1 + (int32_t)at : -2 - (int32_t)at;
+}
+
+__global__ void k_sample(int32_t *token, int32_t *bad, const float *logits, size_t ld,
+                         const fm_pick *pick)
+{
+    FMC_SHARED(shared_state, s, );
+    const fm_pick *k = &pick[blockIdx.x];
+    uint64_t best;
+    row_of r = {logits + k->row * ld,  k->seen, k->vocab,
+                k->repetition_penalty, 0.0,     (double)k->temperature};
+    int32_t fault = inspect(&s, r, &best);
+    uint32_t chosen = id_of(best);
+    r.best = (double)logit_of_rank(best);
+    if (fault == 0 && k->temperature > 0.0f)
+        chosen = draw(&s, r, k);
+    __syncthreads();
+    if (threadIdx.x > 0)
+        return;
+    bad[blockIdx.x] = fault;
+    token[blockIdx.x] = fault == 0 ? (int32_t)chosen : 0;
+    if (fault == 0 && k->seen)
+        k->seen[chosen / 64] |= (uint64_t)1 << (chosen % 64);
+}
+
+static void sample(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
+                   const fm_pick *pick, uint32_t count, uint32_t vocab_max)
+{
+    fmc_device *d = fmc_of(be);
+    (void)vocab_max;
+    if (count > 0)
+        FMC_RUN(d, k_sample, count, THREADS, 0, token, bad, logits, ld, pick);
+}
 
 void fmc_sample_install(fm_backend *be)
 {
-    (void)be;
+    be->sample = sample;
 }

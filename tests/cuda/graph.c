@@ -1,0 +1,118 @@
+/* graph.c - steps that a card keeps and runs again, copies to the host that are waited for by
+ * ticket: on the emulated card or a real one (KK_DEVICE=cuda). */
+#include "tests/kernel/kernel_kit.h"
+
+#define N 3000u
+
+static float *device_floats(fm_backend *be, float value)
+{
+    void *p = NULL;
+    float *host = fm_malloc(N * sizeof(float));
+    for (uint32_t i = 0; i < N; i++)
+        host[i] = value * (float)(1 + i % 7);
+    tk_ok(be->alloc(be, &p, N * sizeof(float)));
+    tk_ok(be->upload(be, p, host, N * sizeof(float)));
+    fm_free(host);
+    return p;
+}
+
+static void is(fm_backend *be, const float *dev, float value)
+{
+    float *host = fm_malloc(N * sizeof(float));
+    tk_ok(be->download(be, host, dev, N * sizeof(float)));
+    for (uint32_t i = 0; i < N; i++)
+        assert_true(host[i] == value * (float)(1 + i % 7));
+    fm_free(host);
+}
+
+static void what_is_kept_runs_again_on_what_memory_holds_then(void **state)
+{
+    fm_backend *be = kk_card("exact");
+    (void)state;
+    assert_non_null(be->record);
+    float *y = device_floats(be, 1), *x = device_floats(be, 2), *z = device_floats(be, 1);
+    tk_ok(be->record(be, 7));
+    be->add(be, y, x, N); /* 1 + 2 */
+    be->scale(be, y, 2, N);
+    tk_ok(be->recorded(be));
+    be->add(be, z, y, N); /* behind it in line */
+    is(be, y, 6);
+    is(be, z, 7);
+    be->scale(be, x, 5, N);
+    tk_ok(be->replay(be, 7));
+    is(be, y, 32); /* (6 + 10) * 2 */
+    tk_ok(be->record(be, 8));
+    be->scale(be, y, 0.5f, N);
+    tk_ok(be->recorded(be));
+    for (int i = 0; i < 3; i++) {
+        tk_ok(be->replay(be, 7));
+        tk_ok(be->replay(be, 8));
+    }
+    is(be, y, 16 + 30); /* each time (y + 10) * 2 / 2 */
+    be->forget(be, 7);
+    be->forget(be, 7);
+    be->forget(be, 99);
+    tk_ok(be->replay(be, 8));
+    is(be, y, 23);
+    be->free(be, x);
+    be->free(be, y);
+    be->free(be, z);
+    be->close(be); /* with 8 kept */
+}
+
+static void uploads_of_others_are_no_part_of_a_record(void **state)
+{
+    fm_backend *be = kk_card("exact");
+    float *y = device_floats(be, 1), *x = device_floats(be, 2);
+    (void)state;
+    tk_ok(be->record(be, 1));
+    be->add(be, y, x, N);
+    float *loaded = device_floats(be, 3); /* as a loader's thread would: in line, not kept */
+    tk_ok(be->recorded(be));
+    is(be, loaded, 3);
+    be->scale(be, loaded, 2, N);
+    tk_ok(be->replay(be, 1));
+    is(be, loaded, 6);
+    is(be, y, 5);
+    be->free(be, x);
+    be->free(be, y);
+    be->free(be, loaded);
+    be->close(be);
+}
+
+static void tickets_come_in_order(void **state)
+{
+    enum { TIMES = 40 };
+    fm_backend *be = kk_card("exact");
+    float *y = device_floats(be, 1);
+    void *host[TIMES];
+    uint64_t ticket[TIMES];
+    (void)state;
+    assert_true(be->fetch && be->wait && be->host_alloc);
+    for (int i = 0; i < TIMES; i++) {
+        tk_ok(be->host_alloc(be, &host[i], N * sizeof(float)));
+        be->scale(be, y, i % 2 ? 0.5f : 2.0f, N);
+        tk_ok(be->fetch(be, host[i], y, N * sizeof(float), &ticket[i]));
+        assert_true(i == 0 || ticket[i] > ticket[i - 1]);
+        if (i > 1) {
+            tk_ok(be->wait(be, ticket[i - 2]));
+            assert_true(((float *)host[i - 2])[8] == (i % 2 ? 2.0f : 4.0f));
+        }
+    }
+    tk_ok(be->wait(be, ticket[TIMES - 1]));
+    tk_ok(be->wait(be, ticket[3])); /* long past */
+    for (int i = 0; i < TIMES; i++)
+        be->host_free(be, host[i]);
+    be->free(be, y);
+    be->close(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_kept_runs_again_on_what_memory_holds_then),
+        cmocka_unit_test(uploads_of_others_are_no_part_of_a_record),
+        cmocka_unit_test(tickets_come_in_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
