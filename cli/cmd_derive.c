@@ -74,6 +74,13 @@ static fm_status share_over_ranks(cli *c, family *f)
     return FM_OK;
 }
 
+/* What it would take is one rank's to say. */
+static void plan_on_one(cli *c, derive_how *how)
+{
+    how->ranks = c->ranks;
+    c->ranks = 0;
+}
+
 static int check_opts(cli *c, derive_opts *o, size_t parents)
 {
     if (o->family_file &&
@@ -126,6 +133,10 @@ int cmd_derive(cli *c, int argc, char **argv)
          &o.how.log_path},
         {0, "plan", OPT_FLAG, NULL, "say what memory and time it would take, and train nothing",
          &o.how.plan},
+        {0, "topology", OPT_STR, "KEY=VALUE,...",
+         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
+         "memory-gb, tflops",
+         &o.how.topology},
         {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
          &o.how.recompute},
         {0, "stored", OPT_FLAG, NULL,
@@ -158,7 +169,7 @@ int cmd_derive(cli *c, int argc, char **argv)
     if (rc == FM_OK && !o.how.plan && !o.how.check_data)
         rc = share_over_ranks(c, &f);
     else
-        c->ranks = 0; /* what it would take is one rank's to say */
+        plan_on_one(c, &o.how);
     if (rc == FM_OK)
         rc = cli_lease(c, true, "derive");
     if (rc == FM_OK)

@@ -496,6 +496,8 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .check_data = how->check_data,
                     .policy = how->keep,
                     .eval_every = how->eval_every,
+                    .plan_ranks = how->ranks,
+                    .topology = how->topology,
                     .stop_after = how->stop_after};
     bool stopped = false, lands = ranks_mine() == 0;
     fm_status rc = prepare(&d);
