@@ -86,11 +86,10 @@ static int check_opts(cli *c, derive_opts *o, size_t parents)
     if (o->family_file &&
         (parents || o->name || o->data.count || o->eval || o->method || o->skip || o->message ||
          o->config_dir || o->teacher || o->set.count || o->suites.count))
-        return cli_usage_error(
-            c,
-            "-f FILE says itself what the children are; with it go only "
-            "--mode, --plan, --check-data, --eval-every, --recompute, --stored, --no-gate, --log, "
-            "--stop-after and those of checkpoints");
+        return cli_usage_error(c, "-f FILE says itself what the children are; with it go only "
+                                  "--mode, --device, --plan, --check-data, --eval-every, "
+                                  "--recompute, --stored, --no-gate, --log, "
+                                  "--stop-after and those of checkpoints");
     if (!o->name && o->how.check_data)
         o->name = "data"; /* nothing is made */
     if (!o->family_file && (!o->name || o->data.count == 0 || (parents == 0) == !o->config_dir))
@@ -152,6 +151,7 @@ int cmd_derive(cli *c, int argc, char **argv)
         {0, "keep-checkpoints", OPT_FLAG, NULL, "also when the branch is made", &o.how.keep.after},
         {0, "stop-after", OPT_UINT, "N",
          "stop after N steps as Ctrl-C does; the same command goes on", &o.how.stop_after},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &parent, 0, 1, &n);

@@ -142,6 +142,7 @@ import im = {0 };
         {0, "suite", OPT_LIST, "FILE", "hang a test suite on it", &im.suites},
         {0, "no-gate", OPT_FLAG, NULL, "land it without running its suites", &im.no_gate},
         {'m', "message", OPT_STR, "TEXT", "commit message", &im.message},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &im.src, 1, 1, &n);

@@ -370,13 +370,13 @@ static fm_status merge(merging *g)
     if (rc == FM_OK)
         rc = branch_must_be_new(g->c, g->name);
     if (rc == FM_OK)
-        rc = suite_files_check(&g->suites);
-    if (rc == FM_OK)
         rc = open_parents(g);
     if (rc == FM_OK)
         rc = agree(g);
     if (rc == FM_OK)
         rc = start_tree(g);
+    if (rc == FM_OK)
+        rc = suite_files_check_with(g->c, g->tree, &g->suites);
     out_progress("merging %zu versions", g->count);
     if (rc == FM_OK)
         rc = merge_weights(g);
@@ -401,6 +401,7 @@ int cmd_merge(cli *c, int argc, char **argv)
         {0, "suite", OPT_LIST, "FILE", "hang a test suite on it", &g.suites},
         {0, "no-gate", OPT_FLAG, NULL, "land it without running its suites", &g.no_gate},
         {'m', "message", OPT_STR, "TEXT", "commit message", &g.message},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, rev, 2, FM_PARENTS_MAX, &g.count);

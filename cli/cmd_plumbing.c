@@ -276,6 +276,7 @@ int cmd_score(cli *c, int argc, char **argv)
          "position",
          &top},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
@@ -289,6 +290,7 @@ int cmd_embed(cli *c, int argc, char **argv)
     const char *rev;
     size_t n;
     const opt_spec table[] = {
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"embedding\": [X, ...]}\n"
@@ -305,6 +307,7 @@ int cmd_classify(cli *c, int argc, char **argv)
     size_t n;
     const opt_spec table[] = {
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->summary = "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"

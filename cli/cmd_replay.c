@@ -100,6 +100,7 @@ int cmd_replay(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {0, "chain", OPT_FLAG, NULL, "also all it stands on, up to an import", &chain},
         {0, "json", OPT_FLAG, NULL, "as a JSON array, one object a version", &json},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);

@@ -136,6 +136,7 @@ int cmd_results(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {0, "json", OPT_FLAG, NULL, "as JSON, keys whole", &json},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);

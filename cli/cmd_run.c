@@ -125,6 +125,7 @@ int cmd_run(cli *c, int argc, char **argv)
         {0, "top-k", OPT_UINT, "K", "0 = off", &o.top_k},
         {0, "seed", OPT_UINT, "S", "of the sampling", &o.seed},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->mode = CLI_ANSWER_MODE;

@@ -155,6 +155,7 @@ int cmd_serve(cli *c, int argc, char **argv)
          "memory-gb, tflops",
          &topology},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->mode = CLI_ANSWER_MODE;

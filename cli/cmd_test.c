@@ -165,6 +165,7 @@ int cmd_test(cli *c, int argc, char **argv)
         {'v', "verbose", OPT_FLAG, NULL, "show passing cases too", &o.output.verbose},
         {0, "json", OPT_FLAG, NULL, "as JSON", &o.output.json},
         CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     c->keep_packed = true;

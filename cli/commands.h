@@ -33,5 +33,6 @@ int cmd_classify(cli *c, int argc, char **argv);
 int cmd_fsck(cli *c, int argc, char **argv);
 int cmd_gc(cli *c, int argc, char **argv);
 int cmd_repack(cli *c, int argc, char **argv);
+int cmd_devices(cli *c, int argc, char **argv);
 
 #endif

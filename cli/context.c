@@ -58,6 +58,8 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
         opt_print_help(table);
         return EXIT_YES;
     }
+    if (rc == FM_OK)
+        rc = fm_device_check(c->device);
     if (rc < 0)
         return cli_usage_error(c, "%s", fm_error_text());
     return CLI_GO_ON;
@@ -126,6 +128,33 @@ static fm_status cache_max(cli *c, uint64_t *bytes)
     return rc;
 }
 
+/* --device, FMSTORE_DEVICE, config compute.device: the first that says something. *kept holds it. */
+static fm_status pick_device(cli *c, const char **out, char **kept)
+{
+    const char *env = getenv("FMSTORE_DEVICE");
+    *kept = NULL;
+    *out = c->device;
+    bool asked = *out, set = env && *env;
+    if (!asked && set)
+        *out = env;
+    if (!*out && c->repo)
+        *out = *kept = fm_repo_config(c->repo, "compute.device");
+    fm_status rc = fm_device_check(*out);
+    if (rc == FM_OK || asked) /* the option was checked when it was read */
+        return rc;
+    return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
+}
+
+static fm_status new_engine(cli *c, fm_engine_opts *opts)
+{
+    char *kept;
+    fm_status rc = pick_device(c, &opts->device, &kept);
+    if (rc == FM_OK)
+        rc = fm_engine_new(&c->engine, opts);
+    fm_free(kept);
+    return rc;
+}
+
 fm_status cli_engine(cli *c)
 {
     char *folder = NULL;
@@ -152,7 +181,7 @@ fm_status cli_engine(cli *c)
         opts.cache_dir = opts.cache_bytes_max ? folder : NULL;
     }
     if (rc == FM_OK)
-        rc = fm_engine_new(&c->engine, &opts);
+        rc = new_engine(c, &opts);
     fm_free(folder);
     return rc;
 }

@@ -14,6 +14,11 @@
         0, "mode", OPT_STR, "M", "exact (same bits everywhere) or fast", &(c)->mode                \
     }
 
+#define CLI_DEVICE_OPTION(c)                                                                       \
+    {                                                                                              \
+        0, "device", OPT_STR, "D", "cpu (default), cuda, cuda:N or auto", &(c)->device             \
+    }
+
 enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_GO_ON = -1 };
 
 typedef struct cli {
@@ -25,6 +30,7 @@ typedef struct cli {
     struct fm_comm *comm;        /* opened by ranks_open, closed by main */
     struct fm_ranks *others;     /* likewise */
     const char *mode;            /* --mode of commands that have it; NULL: exact */
+    const char *device;          /* --device likewise; NULL: FMSTORE_DEVICE, config, the CPU */
     uint64_t weight_bytes_max;   /* of the engine; 0 = no budget */
     bool keep_stored;            /* of the engine: weights stay as they are stored */
     bool keep_packed;            /* packed weights are kept in the repository's cache/ */

@@ -83,6 +83,8 @@ static const command commands[] = {
     {"repack", cmd_repack,
      "repack [--all] [--depth N] [--slow] [--pack-size MIB] [--dry-run] [--json]",
      "fold packs, shorten delta chains, code anew", NULL},
+    {"devices", cmd_devices, "devices [--json]",
+     "what --device can name here, and why CUDA is not there", NULL},
     {"version", cmd_version, "version", "version and build", NULL},
     {"help", cmd_help, "help [COMMAND]", "this list, or a command's options", NULL},
 };

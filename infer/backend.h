@@ -7,6 +7,11 @@
  * lacks: whoever needs it asks first (fm_backend_lacks) and refuses by name; nothing is silently
  * run elsewhere.
  *
+ * A device may run late. What an operation is given on the host (scalars, lists) is read before it
+ * returns, and so is what upload copies: both can be written over at once. upload, free and
+ * weight_free stand in line with the operations that the same thread queued: earlier ones still see
+ * the old bytes. A host sees results after download, sync or wait alone.
+ *
  * In mode exact all arithmetic is float32 in the order that DESIGN section 10 fixes: per output a
  * chain of fmaf over ascending k, restarted every FM_K_BLOCK, block sums added in ascending order
  * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run
@@ -136,8 +141,17 @@ typedef struct fm_attn_train {
     float *dq, *dk, *dv; /* set; strides ldq, ldk */
 } fm_attn_train;
 
+/* How the token of one row is chosen: fm_sample_params' meaning and ranges. */
+typedef struct fm_pick {
+    uint64_t seed, index; /* index: number of the token within the answer */
+    uint64_t *seen;       /* [vocab / 64 + 1] device: tokens so far; NULL: no repetition penalty */
+    uint32_t row, vocab;  /* row of logits */
+    uint32_t top_k;
+    float temperature, top_p, min_p, repetition_penalty;
+} fm_pick;
+
 struct fm_backend {
-    const char *name;         /* "cpu" */
+    const char *name;         /* "cpu", "cuda:0" */
     const char *mode;         /* "exact", "fast", "bf16" */
     const char *kernel_class; /* part of every result's key. "exact-f32-1": same on every CPU */
     const char *layout;       /* names what weight_image writes: part of a cached artefact's key */
@@ -157,7 +171,9 @@ struct fm_backend {
      * Mode exact widens exactly to f32; mode fast keeps the stored block types where it has kernels
      * for them. An image is those bytes in the layout: plain, free of addresses, so that it can be
      * kept in a file and mapped. weight_map borrows an image (64-byte aligned) for the weight's
-     * life; weight_new owns its own. These four may be called from any thread. */
+     * life; weight_new owns its own and has read host_bytes when it returns. These four may be
+     * called from any thread. A device whose memory the host cannot see leaves weight_image and
+     * weight_map NULL; weight_image_bytes then says what weight_new takes on the device. */
     fm_status (*weight_new)(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *host_bytes);
     /* Bytes of the image; FM_EUNSUPPORTED for a dtype that cannot be used in this role. */
@@ -309,8 +325,42 @@ struct fm_backend {
     void (*adamw)(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                   float lr, float beta1, float beta2, float eps, float weight_decay, uint64_t step,
                   float g_scale);
+
+    /* ---- what a device may have beyond: each may be NULL, and nothing needs it ---- */
+    /* Host memory that the device copies from and to without the driver's detour, and that
+     * operations may be handed as they are (tests). Any thread. */
+    fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
+    void (*host_free)(fm_backend *be, void *ptr);
+    /* Addresses for `bytes` without memory; commit gives memory, zeroed, to the first `bytes` of
+     * them and keeps what it gave before. free takes both back. Any thread, as alloc. */
+    fm_status (*reserve)(fm_backend *be, void **out, size_t bytes);
+    fm_status (*commit)(fm_backend *be, void *ptr, size_t bytes);
+    /* A copy to the host that is queued: dst (of host_alloc) holds it once wait has returned for
+     * the ticket. wait: the first failure of what was queued up to there. */
+    fm_status (*fetch)(fm_backend *be, void *dst, const void *src, size_t bytes,
+                       uint64_t *ticket_out);
+    fm_status (*wait)(fm_backend *be, uint64_t ticket);
+    /* token[i] = what sampler.h picks from row pick[i].row of logits; bad[i] = 0. Or there is nothing
+     * to pick, and token[i] = 0: bad[i] = 1 + j where logit j, the first that is not below +inf, is
+     * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
+    void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
+                   const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
+    /* Steps that come again. Operations between record and recorded are kept under key, not run;
+     * recorded then runs them. Between the two stand operations alone, and no list of theirs, no
+     * address and no scalar is another one when they come again: what memory holds may be. replay
+     * runs what is kept under key; forget drops it (a key that is not known: nothing).
+     * FM_EUNSUPPORTED of recorded: they cannot be kept, and none of them ran. */
+    fm_status (*record)(fm_backend *be, uint64_t key);
+    fm_status (*recorded)(fm_backend *be);
+    fm_status (*replay)(fm_backend *be, uint64_t key);
+    void (*forget)(fm_backend *be, uint64_t key);
 };
 
+/* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":
+ * the first card where module, driver and card are there, else the CPU. FM_EUNSUPPORTED says which
+ * of them is missing; FM_EINVAL: no such name, or a number that no card has. pool as below. */
+FM_CHECKED fm_status fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
+                                        fm_pool *pool);
 /* The CPU backend in mode "exact", "fast" or "bf16", which trains with the large products' operands
  * rounded (FM_EUNSUPPORTED names others). pool is borrowed and
  * must outlive it; NULL = this thread. Weights made by one backend serve any of that mode. */

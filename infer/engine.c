@@ -23,7 +23,7 @@ static fm_status open_weights(fm_engine *e)
 {
     fm_engine_opts *o = &e->opts;
     fm_status rc = FM_OK;
-    if (o->cache_dir)
+    if (o->cache_dir && e->be->weight_image) /* a device's own layout is made by the device */
         rc = fmi_artefacts_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
     o->cache_dir = NULL; /* the caller's */
     fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
@@ -43,10 +43,11 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (!o.mode)
         o.mode = "exact";
     e->opts = o;
+    e->opts.device = NULL; /* the caller's */
     (void)pthread_mutex_init(&e->share, NULL);
     fm_status rc = fm_pool_new(&e->pool, o.threads);
     if (rc == FM_OK)
-        rc = fm_backend_open(&e->be, o.mode, e->pool);
+        rc = fm_backend_open_on(&e->be, o.device, o.mode, e->pool);
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
@@ -114,6 +115,16 @@ struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
 const char *fm_engine_mode(const fm_engine *e)
 {
     return e->be->mode;
+}
+
+const char *fm_engine_isa(const fm_engine *e)
+{
+    return e->be->isa;
+}
+
+const char *fm_engine_device(const fm_engine *e)
+{
+    return e->be->name;
 }
 
 unsigned fm_engine_threads(const fm_engine *e)

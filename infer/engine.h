@@ -57,6 +57,7 @@ typedef struct fmi_model_priv {
     float **own; /* device vectors of its own: scales computed from tensors */
     size_t own_count, own_cap;
     uint64_t bytes_alone;  /* what its weights take without other models */
+    uint64_t serial;       /* among all that were ever adopted */
     bool adopted;          /* counted by the engine, geom is set */
     uint32_t seqs;         /* open sequences */
     int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
@@ -132,7 +133,9 @@ struct fm_engine {
     void *tap_ctx;
     uint32_t models, seqs;
     uint64_t bytes_unshared;
-    uint64_t stamp; /* of the step that is being planned */
+    uint64_t stamp;    /* of the step that is being planned */
+    uint64_t failures; /* syncs that told of one: what is queued then may have been lost */
+    uint64_t model_clock;
     uint64_t table_clock;
     uint64_t steps, rows, gemm_groups, layer_rows;
     uint64_t prefix_queries, prefix_hits; /* tokens */
@@ -170,6 +173,13 @@ void fmi_seq_adopt(fm_seq *s);
 FM_CHECKED fm_status fmi_seq_reserve(fm_seq *s, uint32_t len);
 /* The rows of a step are done. */
 void fmi_seq_advance(fm_seq *s, uint32_t rows);
+/* The rows of a step are queued: its tokens may not be known yet, and nothing of them is in the
+ * cache before fmi_seq_confirm. */
+void fmi_seq_queue(fm_seq *s, uint32_t rows);
+/* Token at (the first that is not known, below len) was this one. */
+void fmi_seq_learn(fm_seq *s, uint32_t at, int32_t token);
+/* The first len tokens are computed: complete blocks of them go into the cache. */
+void fmi_seq_confirm(fm_seq *s, uint32_t len);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
 
@@ -187,6 +197,41 @@ bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 /* Keys and values of the model's virtual positions, computed once, held until the model closes. */
 FM_CHECKED fm_status fmi_virtual_ready(fm_model *m);
 void fmi_virtual_drop(fm_model *m);
+
+/* ---- step_queue.c: steps that are queued and collected later ---- */
+
+/* Whether the device picks tokens and says later what they were. Not beside a tap. */
+bool fmi_queues(const fm_engine *e);
+
+/* How the token of a row with logits is picked; how NULL: its logits go to the host. */
+typedef struct fmi_ask {
+    const fm_sample_params *how;
+    uint64_t index;
+    uint64_t *seen; /* device, as in fm_pick */
+    int32_t pick;   /* set: the number of its token */
+} fmi_ask;
+
+/* A queued step. */
+typedef struct fmi_queued {
+    int32_t *picked; /* [2 * max_rows] of be->host_alloc: tokens, then whether each is bad */
+    uint32_t picks;
+    uint64_t ticket, failures;
+} fmi_queued;
+FM_CHECKED fm_status fmi_queued_init(fmi_queued *q, fm_engine *e);
+/* Waits for the step, if one is queued. */
+void fmi_queued_release(fmi_queued *q, fm_engine *e);
+
+/* As fm_engine_step, but returns when all is queued: lengths of sequences have moved, tokens are
+ * picked for the rows that ask, numbered in their order. A row's token may be -1 - j: what the last
+ * queued step picks with number j. Where rows want their logits on the host it waits for those:
+ * fm_engine_logits. The step before must be collected before the next one is queued. */
+FM_CHECKED fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
+                                    fmi_ask *ask);
+/* Its tokens are in q->picked. A failure of it or of anything that it stands on: what its rows left
+ * in their sequences is void. */
+FM_CHECKED fm_status fmi_step_wait(fm_engine *e, fmi_queued *q);
+/* FM_ECORRUPT with the host sampler's words where bad says that there was nothing to pick. */
+FM_CHECKED fm_status fmi_pick_status(int32_t bad);
 
 /* ---- step.c ---- */
 

@@ -27,6 +27,9 @@ typedef struct fm_seq fm_seq;
 typedef struct fm_engine_opts {
     unsigned threads; /* 0 = all CPUs of the process */
     const char *mode; /* "exact", "fast", "bf16"; others FM_EUNSUPPORTED */
+    /* "cpu" (NULL), "cuda", "cuda:N", "auto": fm_backend_open_on. Mode and kernel class decide
+     * what a result is, not the device. */
+    const char *device;
     /* Weights stay in the type that they are stored in (mode exact; modes with layouts of their own
      * ignore it): a quantized stem takes its quantized size. The same bits, in more time. */
     bool keep_stored;
@@ -59,6 +62,16 @@ uint32_t fm_engine_ranks(const fm_engine *e); /* over which its models are split
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
+const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
+const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
+/* FM_EINVAL where `device` is no name of a device; NULL is one. */
+FM_CHECKED fm_status fm_device_check(const char *device);
+/* How many cards there are; FM_EUNSUPPORTED says why there is none. */
+FM_CHECKED fm_status fm_device_count(uint32_t *out);
+/* A line about one for people: name, memory, compute capability. */
+FM_CHECKED fm_status fm_device_describe(char *text, size_t cap, uint32_t device);
+/* The file of the CUDA module that is in use, "" if none is. */
+const char *fm_device_module(void);
 unsigned fm_engine_threads(const fm_engine *e);
 const char *fm_engine_kernel_class(const fm_engine *e); /* part of every result's key */
 typedef struct fm_engine_stats {
@@ -205,12 +218,15 @@ void fm_gen_result_release(fm_gen_result *r);
  * [n, top_k] best of each position, for the token after position i. */
 FM_CHECKED fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs,
                               fm_logprob *top, uint32_t top_k);
-/* Many scorings of any models of one engine in shared steps. */
+/* Many scorings of any models of one engine in shared steps. Those that begin alike share the
+ * blocks of the prefix cache that lie before their first position of interest, and only positions
+ * from there on have logits. */
 typedef struct fm_score_request {
     fm_model *model;
     const int32_t *ids;
     size_t n;
     float *logprobs; /* [n] */
+    size_t from;     /* 0 or 1: all; logprobs[1..from) stay as they are */
 } fm_score_request;
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 

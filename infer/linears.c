@@ -16,7 +16,8 @@
 
 static fm_status next_chunk(fmi_step *s)
 {
-    fmi_chunk *c = s->chunk_now ? s->chunk_now->next : s->chunks;
+    fmi_lists *l = s->lists;
+    fmi_chunk *c = l->now ? l->now->next : l->chunks;
     if (!c) {
         size_t bytes = (size_t)s->max_rows * 8 * sizeof(int32_t);
         c = fm_calloc(1, sizeof(*c));
@@ -31,30 +32,50 @@ static fm_status next_chunk(fmi_step *s)
             return rc;
         }
         c->dev = dev;
-        if (s->chunk_now)
-            s->chunk_now->next = c;
+        if (l->now)
+            l->now->next = c;
         else
-            s->chunks = c;
+            l->chunks = c;
     }
     c->used = 0;
-    s->chunk_now = c;
+    l->now = c;
     return FM_OK;
 }
 
-static const int32_t *known_list(const fmi_step *s, const int32_t *rows, uint32_t count)
+void fmi_lists_clear(fmi_lists *l)
 {
-    for (size_t i = 0; i < s->list_count; i++) {
-        const fmi_list *l = &s->lists[i];
+    l->count = 0;
+    l->now = NULL;
+}
+
+void fmi_lists_release(fm_engine *e, fmi_lists *l)
+{
+    fmi_chunk *next;
+    for (fmi_chunk *c = l->chunks; c; c = next) {
+        next = c->next;
+        fm_free(c->host);
+        if (c->dev)
+            e->be->free(e->be, c->dev);
+        fm_free(c);
+    }
+    fm_free(l->list);
+    *l = (fmi_lists){0};
+}
+
+static const int32_t *known_list(const fmi_lists *all, const int32_t *rows, uint32_t count)
+{
+    for (size_t i = 0; i < all->count; i++) {
+        const fmi_list *l = &all->list[i];
         if (l->count == count && memcmp(l->c->host + l->at, rows, count * sizeof(int32_t)) == 0)
             return l->c->dev + l->at;
     }
     return NULL;
 }
 
-/* Room for count row numbers in the current chunk, at its end. */
-static fm_status chunk_room(fmi_step *s, uint32_t count)
+fm_status fmi_list_room(fmi_step *s, uint32_t count)
 {
-    if (s->chunk_now && s->chunk_now->used + count <= s->max_rows * 8)
+    const fmi_chunk *c = s->lists->now;
+    if (c && c->used + count <= s->max_rows * 8)
         return FM_OK;
     return next_chunk(s);
 }
@@ -62,17 +83,18 @@ static fm_status chunk_room(fmi_step *s, uint32_t count)
 /* The count numbers at the chunk's end become a list, or one that is there already. */
 static fm_status close_list(fmi_step *s, fmi_rows *out, uint32_t count)
 {
-    fmi_chunk *c = s->chunk_now;
+    fmi_lists *l = s->lists;
+    fmi_chunk *c = l->now;
     int32_t *rows = c->host + c->used;
-    *out = (fmi_rows){.count = count, .list = known_list(s, rows, count)};
+    *out = (fmi_rows){.count = count, .list = known_list(l, rows, count)};
     if (out->list)
         return FM_OK;
-    fm_status rc = fm_grow(&s->lists, &s->list_cap, s->list_count + 1, sizeof(fmi_list));
+    fm_status rc = fm_grow(&l->list, &l->cap, l->count + 1, sizeof(fmi_list));
     if (rc == FM_OK)
         rc = s->e->be->upload(s->e->be, c->dev + c->used, rows, count * sizeof(int32_t));
     if (rc != FM_OK)
         return rc;
-    s->lists[s->list_count++] = (fmi_list){.c = c, .at = c->used, .count = count};
+    l->list[l->count++] = (fmi_list){.c = c, .at = c->used, .count = count};
     out->list = c->dev + c->used;
     c->used += count;
     return FM_OK;
@@ -80,10 +102,10 @@ static fm_status close_list(fmi_step *s, fmi_rows *out, uint32_t count)
 
 fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t count)
 {
-    fm_status rc = chunk_room(s, count);
+    fm_status rc = fmi_list_room(s, count);
     if (rc != FM_OK)
         return rc;
-    memcpy(s->chunk_now->host + s->chunk_now->used, rows, count * sizeof(int32_t));
+    memcpy(s->lists->now->host + s->lists->now->used, rows, count * sizeof(int32_t));
     return close_list(s, out, count);
 }
 
@@ -100,10 +122,10 @@ static fm_status rows_of(fmi_step *s, fmi_rows *out, const fmi_part *p, const ui
     *out = (fmi_rows){.begin = p[member[0]].begin, .count = count};
     if (stretch)
         return FM_OK;
-    fm_status rc = chunk_room(s, count);
+    fm_status rc = fmi_list_room(s, count);
     if (rc != FM_OK)
         return rc;
-    int32_t *rows = s->chunk_now->host + s->chunk_now->used;
+    int32_t *rows = s->lists->now->host + s->lists->now->used;
     uint32_t at = 0;
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t r = 0; r < p[member[i]].count; r++)

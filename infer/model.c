@@ -445,6 +445,7 @@ fm_status fm_model_adopt(fm_model *m)
     if (rc != FM_OK)
         return rc;
     m->engine->models++;
+    p->serial = ++m->engine->model_clock;
     m->engine->bytes_unshared += p->bytes_alone;
     p->adopted = true;
     return FM_OK;

@@ -98,6 +98,7 @@ fm_status fmi_request_new(fmi_request **out, const fm_gen_request *ask, uint64_t
     if (!r)
         return FM_ENOMEM;
     r->id = id;
+    r->pick = -1;
     r->ask = *ask;
     r->ask.prompt = NULL;
     r->ask.stop = NULL;
@@ -116,6 +117,8 @@ void fmi_request_free(fmi_request *r)
     if (!r)
         return;
     fm_seq_close(r->seq);
+    if (r->seen)
+        r->be->free(r->be, r->seen);
     for (size_t i = 0; i < r->stops; i++)
         fm_free(r->stop[i]);
     fm_buf_release(&r->text);

@@ -25,6 +25,10 @@ typedef struct fmi_request {
     fm_logprob *top;        /* [top_logprobs] */
     uint32_t row0, rows;    /* its rows of the running step */
     bool wants;             /* the last of them gives a token */
+    int32_t pick;           /* number of its next token in the step that is up, -1: it is known */
+    uint64_t *seen;         /* device: its tokens, for the penalty; NULL: not needed yet */
+    fm_backend *be;         /* what seen is of */
+    bool seen_whole;        /* seen has them all */
     bool cancelled, done;
     bool stopped;    /* by a stop string: no text follows */
     bool charged;    /* for its prompt */

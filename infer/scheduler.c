@@ -6,10 +6,16 @@
  * finds them in the cache. When KV pages run out, the request that began
  * last gives its pages back and waits; it is computed again later, and since bits do not depend on
  * how a prompt was cut, its answer goes on as if nothing had happened. A failing request ends
- * alone. */
+ * alone.
+ *
+ * Where the device picks tokens (fmi_queues), step t + 1 is queued before the tokens of step t are
+ * here: a stream's next row takes its token from where the device put it. Who turns out to have
+ * ended had one row for nothing. What needs to know more than that (logits on the host, pages that
+ * are only free once somebody gave theirs back, a failure) waits for the step that is up. */
 #include "infer/scheduler.h"
 
 #include "infer/fair.h"
+#include "infer/flight.h"
 #include "infer/pace.h"
 
 #include <string.h>
@@ -32,6 +38,12 @@ struct fm_scheduler {
     fmi_pace pace;
     fmi_clock now;
     void *now_ctx;
+    /* Where steps are queued: the one that is up, if any, is flight[up]. */
+    fmi_flight flight[2];
+    fmi_ask *ask; /* [max_rows] */
+    uint32_t up;
+    bool queues, stuck; /* stuck: no page is free before that step lands */
+    double landed;
 };
 
 static double system_clock(void *ctx)
@@ -72,9 +84,18 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
     fmi_pace_init(&s->pace);
     s->run = fm_calloc(s->max_running, sizeof(fmi_request *));
     s->row = fm_calloc(e->opts.max_rows, sizeof(fm_row));
-    if (!s->run || !s->row) {
+    fm_status rc = s->run && s->row ? FM_OK : FM_ENOMEM;
+    s->queues = fmi_queues(e);
+    if (s->queues) {
+        s->ask = fm_calloc(e->opts.max_rows, sizeof(fmi_ask));
+        if (!s->ask)
+            rc = FM_ENOMEM;
+        for (size_t i = 0; i < 2 && rc == FM_OK; i++)
+            rc = fmi_flight_init(&s->flight[i], e, s->max_running);
+    }
+    if (rc != FM_OK) {
         fm_scheduler_free(s);
-        return FM_ENOMEM;
+        return rc;
     }
     *out = s;
     return FM_OK;
@@ -84,6 +105,8 @@ void fm_scheduler_free(fm_scheduler *s)
 {
     if (!s)
         return;
+    for (size_t i = 0; i < 2; i++)
+        fmi_flight_release(&s->flight[i], s->e);
     for (uint32_t i = 0; i < s->running; i++) {
         fmi_request_finish(s->run[i], "cancelled", NULL);
         fmi_request_free(s->run[i]);
@@ -97,6 +120,7 @@ void fm_scheduler_free(fm_scheduler *s)
     fm_sampler_free(s->sampler);
     fm_free(s->run);
     fm_free(s->row);
+    fm_free(s->ask);
     fm_free(s);
 }
 
@@ -189,6 +213,8 @@ static void sweep_running(fm_scheduler *s)
             fmi_request_finish(r, "cancelled", NULL);
         if (r->done) {
             r->flow->running--;
+            fmi_flight_forget(&s->flight[0], r);
+            fmi_flight_forget(&s->flight[1], r);
             fmi_request_free(r);
         } else {
             s->run[keep++] = r;
@@ -249,8 +275,12 @@ static void preempt_last(fm_scheduler *s)
 
 /* ==== rows of a step ==== */
 
+/* What can go through the step: of a stream whose next token is still up there that one, unless it
+ * is the last. */
 static uint32_t tokens_left(const fmi_request *r)
 {
+    if (r->pick >= 0)
+        return r->count + 1 < r->room;
     return (uint32_t)(r->count - fm_seq_len(r->seq));
 }
 
@@ -259,10 +289,11 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
     uint32_t at = fm_seq_len(r->seq);
     r->row0 = s->rows;
     r->rows = n;
-    r->wants = at + n == r->count;
+    r->wants = r->pick >= 0 || at + n == r->count;
     for (uint32_t i = 0; i < n; i++)
-        s->row[s->rows++] = (fm_row){
-            .seq = r->seq, .token = r->token[at + i], .want_logits = r->wants && i + 1 == n};
+        s->row[s->rows++] = (fm_row){.seq = r->seq,
+                                     .token = r->pick >= 0 ? -1 - r->pick : r->token[at + i],
+                                     .want_logits = r->wants && i + 1 == n};
 }
 
 /* Reserves and puts n rows of run[i]. Requests behind it may lose their pages when may_preempt;
@@ -270,14 +301,17 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
 static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
 {
     fmi_request *r = s->run[i];
-    r->seq->want_begin = (uint32_t)r->count - 1; /* of what is known, only this */
-    r->seq->want_end = (uint32_t)r->count;
+    r->seq->want_end = (uint32_t)r->count + (r->pick >= 0); /* of what is known, only the last */
+    r->seq->want_begin = r->seq->want_end - 1;
     for (;;) {
         fm_status rc = fmi_seq_reserve(r->seq, fm_seq_len(r->seq) + n);
         if (rc == FM_OK) {
             put_rows(s, r, n);
             return true;
         }
+        s->stuck = s->flight[s->up].up;
+        if (s->stuck)
+            return false;
         if (rc != FM_ELIMIT || s->running == 1) {
             fmi_request_finish(r, "error", fm_error_text());
             return false;
@@ -299,7 +333,7 @@ static bool is_underway(const fm_scheduler *s, uint32_t i)
         return false;
     for (uint32_t k = 0; k < i; k++) {
         const fmi_request *o = s->run[k];
-        if (o->rows && !o->done && o->count >= end && fm_seq_len(o->seq) < end &&
+        if (o->rows && !o->done && o->count >= end && o->seq->whole < end &&
             fmi_leaves_for(o->ask.model, r->ask.model) &&
             memcmp(o->token, r->token, end * sizeof(int32_t)) == 0)
             return true;
@@ -311,7 +345,7 @@ static void gather_prompts(fm_scheduler *s, uint32_t most)
 {
     uint32_t left = fmi_pace_rows(&s->pace, s->rows, most - s->rows);
     s->decoding = s->rows;
-    for (uint32_t i = 0; i < s->running && left > 0; i++) {
+    for (uint32_t i = 0; i < s->running && left > 0 && !s->stuck; i++) {
         fmi_request *r = s->run[i];
         if (r->done || r->rows || tokens_left(r) < 2)
             continue;
@@ -327,9 +361,10 @@ static void gather_prompts(fm_scheduler *s, uint32_t most)
 static void gather(fm_scheduler *s)
 {
     s->rows = 0;
+    s->stuck = false;
     for (uint32_t i = 0; i < s->running; i++)
         s->run[i]->rows = 0;
-    for (uint32_t i = 0; i < s->running; i++) /* nobody behind i has rows yet */
+    for (uint32_t i = 0; i < s->running && !s->stuck; i++) /* nobody behind i has rows yet */
         if (!s->run[i]->done && tokens_left(s->run[i]) == 1)
             (void)offer(s, i, 1, true);
     gather_prompts(s, s->e->opts.max_rows);
@@ -345,6 +380,7 @@ static void take_token(fm_scheduler *s, fmi_request *r, uint32_t row)
     float logprob = 0;
     uint32_t top = r->ask.want_logprobs ? r->ask.top_logprobs : 0;
     const uint64_t *allowed;
+    r->seen_whole = false; /* the device does not hear of this one */
     fm_status rc = fmi_request_allowed(r, &allowed);
     if (rc == FM_OK)
         rc = fm_sampler_pick_allowed(&token, s->sampler, logits, vocab, &r->ask.sampling, allowed,
@@ -373,25 +409,100 @@ static void step_alone(fm_scheduler *s)
     }
 }
 
+static void step_together(fm_scheduler *s)
+{
+    double begun = s->now(s->now_ctx);
+    fm_status rc = fm_engine_step(s->e, s->row, s->rows);
+    if (rc != FM_OK) {
+        step_alone(s);
+        return;
+    }
+    fmi_pace_note(&s->pace, s->decoding, s->rows - s->decoding, s->now(s->now_ctx) - begun);
+    for (uint32_t i = 0; i < s->running; i++) {
+        fmi_request *r = s->run[i];
+        if (r->rows && r->wants && !r->done)
+            take_token(s, r, r->row0 + r->rows - 1);
+    }
+}
+
+/* ==== steps that are queued ==== */
+
+/* Something of the steps that are up failed: all of it is computed again, each request alone. */
+static void recover(fm_scheduler *s)
+{
+    fmi_flight_undo(&s->flight[1 - s->up], s->e); /* of two the later one */
+    fmi_flight_undo(&s->flight[s->up], s->e);
+    fm_error_clear();
+    sweep_running(s);
+    gather(s);
+    step_alone(s);
+}
+
+static fm_status land(fm_scheduler *s, fmi_flight *f)
+{
+    fm_status rc = fmi_flight_land(f, s->e);
+    double now = s->now(s->now_ctx), since = FM_MAX(f->begun, s->landed);
+    bool last = !s->flight[0].up && !s->flight[1].up;
+    for (uint32_t i = 0; last && i < s->running; i++)
+        s->run[i]->pick = -1;
+    s->landed = now;
+    if (rc == FM_OK)
+        fmi_pace_note(&s->pace, f->decoding, f->prompts, now - since);
+    return rc;
+}
+
+/* The rows that were gathered go up; then what was up before lands. */
+static fm_status launch_and_land(fm_scheduler *s)
+{
+    fmi_flight *before = &s->flight[s->up], *f = &s->flight[1 - s->up];
+    fm_status rc = FM_OK;
+    if (s->rows > 0) {
+        f->begun = s->now(s->now_ctx);
+        f->decoding = s->decoding;
+        f->prompts = s->rows - s->decoding;
+        rc = fmi_flight_launch(f, s->e, s->run, s->running, s->row, s->rows, s->ask);
+    }
+    if (rc == FM_OK && before->up)
+        rc = land(s, before);
+    if (rc == FM_OK && f->up)
+        s->up = 1 - s->up;
+    if (rc != FM_OK || !f->up || !f->hosts)
+        return rc;
+    rc = land(s, f); /* somebody's token is the host's to choose */
+    for (uint32_t i = 0; i < f->count && rc == FM_OK; i++) {
+        fmi_request *r = f->of[i].r;
+        if (f->of[i].host && r && !r->done && !r->cancelled)
+            take_token(s, r, r->row0 + r->rows - 1);
+    }
+    return rc;
+}
+
+static void step_ahead(fm_scheduler *s)
+{
+    gather(s);
+    if (s->stuck && land(s, &s->flight[s->up]) != FM_OK) {
+        recover(s);
+        return;
+    }
+    if (s->stuck) {
+        sweep_running(s);
+        gather(s);
+    }
+    if (launch_and_land(s) != FM_OK)
+        recover(s);
+}
+
 fm_status fm_scheduler_step(fm_scheduler *s, bool *busy)
 {
     sweep_waiting(s);
     sweep_running(s);
     start_waiting(s);
-    gather(s);
-    if (s->rows > 0) {
-        double begun = s->now(s->now_ctx);
-        fm_status rc = fm_engine_step(s->e, s->row, s->rows);
-        if (rc == FM_OK)
-            fmi_pace_note(&s->pace, s->decoding, s->rows - s->decoding, s->now(s->now_ctx) - begun);
-        if (rc != FM_OK)
-            step_alone(s);
-        else
-            for (uint32_t i = 0; i < s->running; i++) {
-                fmi_request *r = s->run[i];
-                if (r->rows && r->wants && !r->done)
-                    take_token(s, r, r->row0 + r->rows - 1);
-            }
+    if (s->queues) {
+        step_ahead(s);
+    } else {
+        gather(s);
+        if (s->rows > 0)
+            step_together(s);
     }
     sweep_running(s);
     *busy = s->running > 0 || s->fair.waiting > 0;

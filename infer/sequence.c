@@ -459,7 +459,7 @@ uint32_t fm_seq_len(const fm_seq *s)
 /* What is behind len is not known any more, nor what the block of len was to be. */
 static void forget_from(fm_seq *s, uint32_t at)
 {
-    s->known = at;
+    s->known = FM_MIN(at, s->known);
     fmi_seq_trim(s);
     if (s->page_count > pages_of(s, 0) && block_end(s, s->page_count - 1) > s->len)
         settle(s, &s->block[s->page_count - 1]);
@@ -552,12 +552,30 @@ fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
     return rc;
 }
 
-void fmi_seq_advance(fm_seq *s, uint32_t rows)
+void fmi_seq_confirm(fm_seq *s, uint32_t len)
 {
-    s->len += rows;
+    uint32_t sure = FM_MIN(FM_MIN(len, s->len), s->known);
     for (uint32_t b = (s->base + s->whole) / FM_KV_PAGE; b < s->page_count; b++) {
-        if (block_end(s, b) > s->len)
+        if (block_end(s, b) > sure)
             break;
         complete_block(s, b);
     }
+}
+
+void fmi_seq_queue(fm_seq *s, uint32_t rows)
+{
+    s->len += rows;
+}
+
+void fmi_seq_learn(fm_seq *s, uint32_t at, int32_t token)
+{
+    fm_assert(at == s->known && at < s->page_cap * FM_KV_PAGE);
+    s->token[at] = token;
+    s->known = at + 1;
+}
+
+void fmi_seq_advance(fm_seq *s, uint32_t rows)
+{
+    s->len += rows;
+    fmi_seq_confirm(s, s->len);
 }

@@ -20,6 +20,7 @@ fm_status fmi_step_new(fmi_step **out, fm_engine *e)
     uint32_t n = e->opts.max_rows;
     s->e = e;
     s->max_rows = n;
+    s->lists = &s->own;
     s->run = fm_calloc(n, sizeof(fmi_part));
     s->want = fm_calloc(n, sizeof(fmi_part));
     s->order = fm_calloc(n, sizeof(uint32_t));
@@ -61,13 +62,12 @@ void fmi_step_free(fmi_step *s)
     if (!s)
         return;
     fm_engine *e = s->e;
-    fmi_chunk *next;
-    for (fmi_chunk *c = s->chunks; c; c = next) {
-        next = c->next;
-        fm_free(c->host);
-        device_free(e, c->dev);
-        fm_free(c);
-    }
+    fmi_lists_release(e, &s->own);
+    fmi_replays_free(s);
+    device_free(e, s->picked);
+    device_free(e, s->pick);
+    fm_free(s->picked_host);
+    fm_free(s->pick_host);
     if (s->logits_host != s->logits)
         fm_free(s->logits_host);
     device_free(e, s->dev);
@@ -83,8 +83,8 @@ void fmi_step_free(fmi_step *s)
     fmi_routes_free(s);
     fm_free(s->place_host);
     fm_free(s->headless);
-    void *host[] = {s->run,  s->want,     s->order, s->pos,      s->logit_row, s->member,
-                    s->host, s->lse_host, s->lists, s->tap_host, s->lora,      s->product};
+    void *host[] = {s->run,  s->want,     s->order,    s->pos,  s->logit_row, s->member,
+                    s->host, s->lse_host, s->tap_host, s->lora, s->product};
     for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
         fm_free(host[i]);
     fm_free(s->lin);
@@ -123,6 +123,18 @@ fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats)
 
 /* ==== planning ==== */
 
+/* A token of a queued step may be one that the last step picks: -1 - its number there. */
+static fm_status check_token(const fmi_step *s, const fm_row *r, uint32_t i)
+{
+    uint32_t vocab = r->seq->model->arch.vocab;
+    if (r->token < 0 && s->queued && (uint32_t) - (r->token + 1) < s->picks)
+        return FM_OK;
+    return r->token >= 0 && (uint32_t)r->token < vocab
+               ? FM_OK
+               : fm_fail(FM_EINVAL, "row %u: token %d is outside of the vocabulary (%u)", i,
+                         r->token, vocab);
+}
+
 static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
 {
     if (n < 1 || n > e->opts.max_rows)
@@ -131,9 +143,9 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
         const fm_seq *q = rows[i].seq;
         if (!q || q->model->engine != e)
             return fm_fail(FM_EINVAL, "row %u: no sequence of this engine", i);
-        if (rows[i].token < 0 || (uint32_t)rows[i].token >= q->model->arch.vocab)
-            return fm_fail(FM_EINVAL, "row %u: token %d is outside of the vocabulary (%u)", i,
-                           rows[i].token, q->model->arch.vocab);
+        fm_status rc = check_token(e->step, &rows[i], i);
+        if (rc != FM_OK)
+            return rc;
         if (q->model->arch.sw.encoder && q->len > 0)
             return fm_fail(FM_EINVAL, "row %u: an encoder takes a text in one step", i);
     }
@@ -178,7 +190,8 @@ static fm_status reserve(const fmi_step *s, const fm_row *rows, uint32_t n)
             return rc;
     }
     for (uint32_t i = 0; i < n; i++)
-        fmi_seq_tell(rows[i].seq, s->pos[i] - rows[i].seq->base, rows[i].token);
+        if (rows[i].token >= 0)
+            fmi_seq_tell(rows[i].seq, s->pos[i] - rows[i].seq->base, rows[i].token);
     for (uint32_t i = 0; i < s->seqs; i++) {
         fm_status rc = fmi_seq_reserve(s->seq[i], s->seq[i]->len + s->seq[i]->pending);
         if (rc != FM_OK)
@@ -343,7 +356,7 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = s->order[i];
         const fm_row *r = &rows[from];
-        ids[i] = fmi_token_here(r->seq->model, r->token);
+        ids[i] = fmi_token_here(r->seq->model, FM_MAX(r->token, 0));
         pos[i] = (int32_t)s->pos[from];
         s->headless[from] = !r->seq->model->head.w;
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
@@ -376,6 +389,8 @@ static bool same_tables(fmi_step *s)
         cap = FM_MAX(cap, s->seq[i]->page_cap);
     }
     s->versions = s->seqs;
+    while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* steps look alike longer */
+        stride++;
     s->table_stride = stride;
     s->table_cap = cap;
     return same;
@@ -556,7 +571,7 @@ void fmi_pass_enter(fmi_pass *p, uint32_t l)
         exchange(p, l);
 }
 
-static fm_status run_passes(fmi_step *s, uint32_t n)
+fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 {
     cursor at = {0};
     for (uint32_t i = 0, j, m; i < s->runs; i = j) {
@@ -565,6 +580,12 @@ static fm_status run_passes(fmi_step *s, uint32_t n)
         if (rc != FM_OK)
             return rc;
     }
+    return FM_OK;
+}
+
+/* What the rows wanted, on the host. */
+static fm_status collect(const fmi_step *s)
+{
     fm_backend *be = s->e->be;
     if (be->host_visible || s->wanted == 0)
         return be->sync(be);
@@ -575,10 +596,11 @@ static fm_status run_passes(fmi_step *s, uint32_t n)
     return be->download(be, s->logits_host, s->logits, s->wanted * s->ld * sizeof(float));
 }
 
-fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
+fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 {
-    fmi_step *s = e->step;
+    fm_engine *e = s->e;
     s->last_n = 0;
+    s->seqs = 0;
     fm_status rc = check_rows(e, rows, n);
     if (rc == FM_OK)
         rc = fmi_mirror_step(e, rows, n);
@@ -587,36 +609,51 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     /* A failed step's stamps must not be taken for this one's. */
     count_rows(s, rows, n, ++e->stamp);
     rc = reserve(s, rows, n);
-    if (rc == FM_OK) {
-        place_rows(s, rows, n);
-        find_spans(s, rows, n);
-        rc = fmi_find_hooked(s, rows, n);
-        s->list_count = 0;
-        s->chunk_now = NULL;
-        if (rc == FM_OK)
-            rc = upload_plan(s, rows, n);
-        if (rc == FM_OK)
-            rc = upload_tables(s);
-        if (rc == FM_OK)
-            rc = fmi_upload_places(s, n, rows);
-        if (rc == FM_OK)
-            rc = workspace(s);
-        if (rc == FM_OK)
-            rc = run_passes(s, n);
-    }
+    if (rc != FM_OK)
+        return rc;
+    place_rows(s, rows, n);
+    find_spans(s, rows, n);
+    rc = fmi_find_hooked(s, rows, n);
+    s->lists = &s->own;
+    fmi_lists_clear(s->lists);
+    if (rc == FM_OK)
+        rc = upload_plan(s, rows, n);
+    if (rc == FM_OK)
+        rc = upload_tables(s);
+    if (rc == FM_OK)
+        rc = fmi_upload_places(s, n, rows);
+    return rc == FM_OK ? workspace(s) : rc;
+}
+
+void fmi_step_undo(fmi_step *s)
+{
+    fm_error_state error;
+    if (s->seqs == 0) /* nothing was begun */
+        return;
+    fm_error_save(&error);
     for (uint32_t i = 0; i < s->seqs; i++)
-        if (rc == FM_OK)
-            fmi_seq_advance(s->seq[i], s->seq[i]->pending);
-        else
-            fmi_seq_trim(s->seq[i]);
-    fmi_mirror_end(e);
-    if (rc != FM_OK) { /* what the device still holds of this step is not the next one's */
-        fm_error_state error;
-        fm_error_save(&error);
-        (void)e->be->sync(e->be);
-        fm_error_restore(&error);
+        fmi_seq_trim(s->seq[i]);
+    s->e->failures++;
+    fm_ignore(s->e->be->sync(s->e->be), "it is known");
+    fm_error_restore(&error);
+}
+
+fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
+{
+    fmi_step *s = e->step;
+    fm_status rc = fmi_step_plan(s, rows, n);
+    if (rc == FM_OK)
+        rc = fmi_step_passes(s, n);
+    if (rc == FM_OK)
+        rc = collect(s);
+    if (s->seqs > 0) /* the other ranks were told of it */
+        fmi_mirror_end(e);
+    if (rc != FM_OK) {
+        fmi_step_undo(s);
         return rc;
     }
+    for (uint32_t i = 0; i < s->seqs; i++)
+        fmi_seq_advance(s->seq[i], s->seq[i]->pending);
     s->last_n = n;
     e->steps++;
     e->rows += n;
@@ -666,7 +703,9 @@ fm_status fmi_engine_lse(fm_engine *e)
                           s->run[i].model->arch.vocab);
         at += w;
     }
-    return be->download(be, s->lse_host, s->lse, at * sizeof(float));
+    fm_status rc = be->download(be, s->lse_host, s->lse, at * sizeof(float));
+    e->failures += rc != FM_OK;
+    return rc;
 }
 
 float fmi_engine_lse_of(const fm_engine *e, uint32_t row)

@@ -45,6 +45,12 @@ typedef struct fmi_list {
     uint32_t at, count;
 } fmi_list;
 
+typedef struct fmi_lists { /* row lists that are on the device */
+    fmi_chunk *chunks, *now;
+    fmi_list *list;
+    size_t count, cap;
+} fmi_lists;
+
 typedef struct fmi_routes fmi_routes;
 
 struct fmi_step {
@@ -92,9 +98,14 @@ struct fmi_step {
     size_t hidden_floats, hidden_host_floats, hidden_ld;
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
     fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts */
-    fmi_chunk *chunks, *chunk_now;
-    fmi_list *lists;
-    size_t list_count, list_cap;
+    fmi_lists own, *lists;       /* lists: own, begun anew by each step, or those of a replay */
+    struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
+    /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
+     * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
+    int32_t *picked, *picked_host;
+    uint32_t picks;
+    fm_pick *pick_host, *pick; /* [max_rows] */
+    bool queued;               /* the step in hand may have rows of tokens that only picked has */
 };
 
 /* One pass: the runs of one shape class. */
@@ -129,6 +140,10 @@ typedef struct fmi_rows { /* begin, begin + 1, .. (list NULL), or the listed one
     const int32_t *list; /* device; valid for this step */
 } fmi_rows;
 
+/* Room for count more numbers without a new piece of memory. */
+FM_CHECKED fm_status fmi_list_room(fmi_step *s, uint32_t count);
+void fmi_lists_clear(fmi_lists *l); /* no list; the memory stays */
+void fmi_lists_release(fm_engine *e, fmi_lists *l);
 /* count row numbers (host, of this pass) as a list on the device; equal lists are made once. */
 FM_CHECKED fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t count);
 
@@ -165,6 +180,20 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
 void fmi_carve(fmi_pass *p);
 /* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
 FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
+
+/* ---- step.c ---- */
+
+/* Everything that comes before the passes: positions, pages, what is uploaded, workspace. */
+FM_CHECKED fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n);
+FM_CHECKED fm_status fmi_step_passes(fmi_step *s, uint32_t n);
+/* After a failure: sequences as before, and nothing of it left in the device's queue. */
+void fmi_step_undo(fmi_step *s);
+
+/* ---- replay.c ---- */
+
+/* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
+FM_CHECKED fm_status fmi_replay_passes(fmi_step *s, uint32_t n);
+void fmi_replays_free(fmi_step *s);
 
 /* ---- hooks.c ---- */
 

@@ -284,21 +284,14 @@ static fm_status transposed(void **out, fm_dtype dtype, uint32_t rows, uint32_t 
 }
 
 /* file: the image is written out, and then mapped in place of our own: other processes share it. */
-static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
-                             bool file)
+static fm_status load_image(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
+                            bool file)
 {
     fmi_artefact_key key = key_of(w, e);
-    void *turned = NULL;
-    fm_status rc = FM_OK;
     void *image = fmi_slab_take(c->slabs, &w->slab, (size_t)w->bytes);
     if (!image)
         return FM_ENOMEM;
-    if (w->form == FMI_MATRIX_T)
-        rc = transposed(&turned, key.dtype, key.k, key.n, bytes);
-    if (rc == FM_OK)
-        rc = c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k,
-                                 turned ? turned : bytes);
-    fm_free(turned);
+    fm_status rc = c->be->weight_image(c->be, image, key.role, key.dtype, key.n, key.k, bytes);
     if (rc != FM_OK)
         return rc;
     if (file && fmi_artefact_write(c->opts.artefacts, &key, image) && load_file(c, w, e)) {
@@ -307,6 +300,24 @@ static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, c
         return FM_OK;
     }
     return c->be->weight_map(c->be, &w->w, key.role, key.dtype, key.n, key.k, image);
+}
+
+static fm_status load_matrix(fmi_weights *c, fmi_cached *w, const fm_entry *e, const void *bytes,
+                             bool file)
+{
+    fmi_artefact_key key = key_of(w, e);
+    void *turned = NULL;
+    fm_status rc = FM_OK;
+    if (w->form == FMI_MATRIX_T)
+        rc = transposed(&turned, key.dtype, key.k, key.n, bytes);
+    if (turned)
+        bytes = turned;
+    if (rc == FM_OK && c->be->weight_image)
+        rc = load_image(c, w, e, bytes, file);
+    else if (rc == FM_OK)
+        rc = c->be->weight_new(c->be, &w->w, key.role, key.dtype, key.n, key.k, bytes);
+    fm_free(turned);
+    return rc;
 }
 
 static void add_one(float *x, uint64_t n)

@@ -3,17 +3,21 @@
  * A case is a function that makes its inputs (the same numbers every time: they come from the
  * counter RNG), calls one operation and registers what it wrote. kk_check runs it on the oracle, on
  * every instruction set that this CPU has and on 1, 2 and 3 threads: the first is held to a
- * tolerance, the others to each other's bits. */
+ * tolerance, the others to each other's bits. With KK_DEVICE=cuda it runs it on this CPU once and on
+ * the card of FMSTORE_CUDA_MODULE (emulated or real) instead, and wants the CPU's bits. */
 #ifndef FM_TESTS_KERNEL_KIT_H
 #define FM_TESTS_KERNEL_KIT_H
 
 #include "tests/testkit.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "infer/cpu/cpu.h"
+#include "infer/module.h"
 #include "store/base/rng.h"
 
 #define KK_GUARD 64u
@@ -35,12 +39,23 @@ typedef struct kk {
 
 typedef void (*kk_case)(kk *k, const uint32_t *dim);
 
-static inline void *kk_keep(kk *k, void *ptr)
+/* Memory that the case and the operation both touch; a card's is pinned. */
+static inline void *kk_alloc(kk *k, size_t bytes)
 {
-    assert_non_null(ptr);
-    assert_true(k->ptrs < FM_ARRAY_LEN(k->ptr));
-    k->ptr[k->ptrs++] = ptr;
-    return ptr;
+    void **ptr = &k->ptr[k->ptrs++];
+
+    assert_true(k->ptrs <= FM_ARRAY_LEN(k->ptr));
+    if (k->be && k->be->host_alloc)
+        tk_ok(k->be->host_alloc(k->be, ptr, bytes));
+    else
+        *ptr = fm_malloc(bytes);
+    assert_non_null(*ptr);
+    return *ptr;
+}
+
+static inline void *kk_zeros(kk *k, size_t bytes)
+{
+    return memset(kk_alloc(k, bytes), 0, bytes);
 }
 
 static inline void kk_fill(kk *k, float *x, size_t n, double size)
@@ -53,7 +68,7 @@ static inline void kk_fill(kk *k, float *x, size_t n, double size)
 /* n values in [-size, size). */
 static inline float *kk_in(kk *k, size_t n, double size)
 {
-    float *x = kk_keep(k, fm_malloc((n + 1) * sizeof *x));
+    float *x = kk_alloc(k, (n + 1) * sizeof *x);
     kk_fill(k, x, n, size);
     return x;
 }
@@ -61,7 +76,7 @@ static inline float *kk_in(kk *k, size_t n, double size)
 /* As kk_in, but written by the operation; guarded on both sides. */
 static inline float *kk_out(kk *k, size_t n, double size)
 {
-    float *base = kk_keep(k, fm_malloc((n + 2 * KK_GUARD) * sizeof *base));
+    float *base = kk_alloc(k, (n + 2 * KK_GUARD) * sizeof *base);
 
     for (size_t i = 0; i < n + 2 * KK_GUARD; i++)
         base[i] = KK_GUARD_VALUE;
@@ -75,7 +90,7 @@ static inline float *kk_out(kk *k, size_t n, double size)
 /* 0 .. n-1 shuffled. */
 static inline int32_t *kk_shuffled(kk *k, uint32_t n)
 {
-    int32_t *p = kk_keep(k, fm_malloc((n + 1u) * sizeof *p));
+    int32_t *p = kk_alloc(k, (n + 1u) * sizeof *p);
     uint32_t *u = (uint32_t *)(void *)p;
 
     fm_rng_permutation(u, n, 11, ++k->stream);
@@ -135,7 +150,10 @@ static inline void kk_gather(kk *k)
         at += n;
     }
     for (size_t i = 0; i < k->ptrs; i++)
-        fm_free(k->ptr[i]);
+        if (k->be && k->be->host_free)
+            k->be->host_free(k->be, k->ptr[i]);
+        else
+            fm_free(k->ptr[i]);
 }
 
 /* The case's outputs on one backend; result is the caller's to fm_free. */
@@ -173,13 +191,68 @@ static inline void kk_close(const kk *want, const kk *got, double tol, const cha
                  tol);
 }
 
+static inline fm_status kk_module_fail(fm_status rc, const char *text)
+{
+    return fm_fail(rc, "%s", text);
+}
+
+/* The card of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no card the
+ * whole program is skipped. */
+static inline fm_backend *kk_card(const char *mode)
+{
+    static const fm_module_host host = {FM_MODULE_ABI, kk_module_fail};
+    static const fm_module *module;
+    const char *want = getenv("KK_DEVICE"), *path = getenv("FMSTORE_CUDA_MODULE");
+    fm_backend *be;
+
+    if (!want || strcmp(want, "cuda") != 0)
+        return NULL;
+    if (!module) {
+        void *lib = dlopen(path ? path : "libfmstore-cuda.so", RTLD_NOW | RTLD_LOCAL);
+        fm_module_get_fn get;
+        if (!lib)
+            fail_msg("no CUDA module: %s", dlerror());
+        void *symbol = dlsym(lib, "fm_module_get");
+        memcpy(&get, &symbol, sizeof get);
+        module = get(&host);
+        assert_non_null(module);
+        uint32_t cards;
+        fm_status rc = module->count(&cards);
+        if (rc == FM_EUNSUPPORTED) {
+            print_message("skipped: %s\n", fm_error_text());
+            exit(77);
+        }
+        tk_ok(rc);
+    }
+    tk_ok(module->open(&be, 0, mode, NULL));
+    return be;
+}
+
+static inline void kk_check_card(const char *what, kk_case fn, const uint32_t *dim,
+                                 fm_backend *card)
+{
+    fm_backend *cpu;
+
+    tk_ok(fm_backend_open(&cpu, "exact", NULL));
+    kk want = kk_run(cpu, fn, dim), got = kk_run(card, fn, dim);
+    kk_same_bits(&want, &got, what, card->isa, 1);
+    fm_free(want.result);
+    fm_free(got.result);
+    fm_backend_close(cpu);
+    fm_backend_close(card);
+}
+
 /* Against the oracle within tol (norm-wise; single values within 8 tol of the largest), and every
  * variant and number of threads against the first, bit for bit. */
 static inline void kk_check(const char *what, kk_case fn, const uint32_t *dim, double tol)
 {
-    fm_backend *ref;
+    fm_backend *ref, *card = kk_card("exact");
     kk want, first = {0};
 
+    if (card) {
+        kk_check_card(what, fn, dim, card);
+        return;
+    }
     tk_ok(fm_backend_cpu_ref(&ref));
     want = kk_run(ref, fn, dim);
     fm_backend_close(ref);

@@ -202,7 +202,7 @@ enum { LAYOUT = 1, UPDATED = 2, ADDED = 4, MADE = 8 };
 static void use_layout(kk *k, uint32_t times, const float *dy, const fm_weight *weight,
                        const uint32_t *dim)
 {
-    float *lost = kk_keep(k, fm_calloc((size_t)dim[0] * dim[2], sizeof *lost));
+    float *lost = kk_zeros(k, (size_t)dim[0] * dim[2] * sizeof *lost);
 
     for (uint32_t i = 0; i < times; i++)
         k->be->linear_dx(k->be, lost, dim[2], dy, dim[1] + 2, weight, dim[0], false);
@@ -217,7 +217,7 @@ static void case_weight(kk *k, const uint32_t *dim)
     float *dy = in_values(k, (size_t)m * (n + 2), 1.0);
     float *y = kk_out(k, (size_t)m * (n + 2), 1.0), *dx = kk_out(k, (size_t)m * (kd + 1), 1.0);
     float *row = kk_out(k, kd, 1.0);
-    int32_t *id = kk_keep(k, fm_calloc(1, sizeof *id));
+    int32_t *id = kk_zeros(k, sizeof *id);
     fm_weight *weight = kk_weight(k, way & UPDATED ? other : w, n, kd);
 
     if (way & LAYOUT && k->be->weight_for_dx) {

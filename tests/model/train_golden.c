@@ -159,12 +159,18 @@ static void encoder_pass(fmi_lane *lane, const int32_t *ids, size_t n, double *l
     tk_ok(fmi_batch_build(&lane->batch, in, 3, &how));
     tk_ok(fmi_pass_run(pass, &lane, 1)); /* nothing is labelled: the gradient is 0 */
     tk_ok(fmi_params_zero_grad(lane->ps));
-    memset(pass->dx, 0, (size_t)lane->batch.rows * h * sizeof(float));
+    size_t floats = (size_t)lane->batch.rows * h;
+    float *dx = fm_calloc(floats, sizeof(float)), *x = fm_calloc(floats, sizeof(float));
+    assert_true(dx && x);
+    tk_ok(net->be->download(net->be, x, pass->xout, floats * sizeof(float)));
     *loss = 0.0;
     for (size_t i = 0; i < n * h; i++) {
-        pass->dx[before * h + i] = (float)sign(i, 0);
-        *loss += sign(i, 0) * (double)pass->xout[before * h + i];
+        dx[before * h + i] = (float)sign(i, 0);
+        *loss += sign(i, 0) * (double)x[before * h + i];
     }
+    tk_ok(net->be->upload(net->be, pass->dx, dx, floats * sizeof(float)));
+    fm_free(dx);
+    fm_free(x);
     tk_ok(fmi_layers_backward(pass));
     tk_ok(net->be->sync(net->be));
     fmi_batch_release(&lane->batch);

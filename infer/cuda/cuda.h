@@ -1,0 +1,112 @@
+/* cuda.h - inside of the CUDA backend: what its files share. One file of operations each, as beside
+ * it in infer/cpu; README.md has the table of kernels.
+ *
+ * Operations come from one thread at a time and are queued on `stream`; memory and weights may be
+ * asked for by any thread (`lock` guards what they share). The first failure sticks until sync. */
+#ifndef FM_INFER_CUDA_CUDA_H
+#define FM_INFER_CUDA_CUDA_H
+
+#include <pthread.h>
+
+#include "infer/cuda/device.h"
+#include "infer/module.h"
+
+/* Host memory on its way to the card: two halves, each free again when its event has passed. */
+typedef struct fmc_ring {
+    unsigned char *host, *dev; /* pinned; device memory of the same size */
+    size_t cap_bytes, at;
+    cudaEvent_t passed[2];
+    bool used[2];
+} fmc_ring;
+
+typedef struct fmc_scratch {
+    void *bytes; /* device */
+    size_t cap_bytes;
+} fmc_scratch;
+
+enum {
+    FMC_SCRATCH_PRODUCT,
+    FMC_SCRATCH_ATTENTION,
+    FMC_SCRATCH_LOSS,
+    FMC_SCRATCH_OTHER,
+    FMC_SCRATCHES
+};
+
+/* Lists of operations while a step is being recorded: they must stay where they are for as long as
+ * the recording lives. */
+typedef struct fmc_arena fmc_arena;
+
+typedef struct fmc_device {
+    fm_backend be; /* first: an fm_backend * of ours is an fmc_device * */
+    uint32_t ordinal;
+    int multiprocessors, shared_max; /* bytes of shared memory that a block may ask for */
+    int capability;                  /* 90: sm_90 */
+    char isa[16];
+    fm_pool *pool;
+    cudaStream_t stream, copy; /* operations; large uploads and clearing */
+    cudaEvent_t mark;
+    pthread_mutex_t lock; /* ring, copy, mark */
+    fmc_ring ring;
+    fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
+    fmc_arena *arena;                   /* not NULL: a step is being recorded */
+    void *fast;                         /* fast.cu's state in mode fast */
+    fm_status failed;
+    char why[512];
+} fmc_device;
+
+static inline fmc_device *fmc_of(fm_backend *be)
+{
+    return (fmc_device *)(void *)be;
+}
+
+/* ---- cuda.cu ---- */
+
+/* Sets the caller's error text; returns rc. Any thread. */
+fm_status fmc_fail(fm_status rc, const char *fmt, ...) FM_PRINTF(2, 3);
+/* Host memory, zeroed, 64-byte aligned; NULL: there is none. fmc_release takes NULL too. */
+void *fmc_take(size_t bytes);
+void fmc_release(void *p);
+/* The status for e, with the text "what: ..."; FM_OK for cudaSuccess. */
+fm_status fmc_status(cudaError_t e, const char *what);
+/* Remembers the first failure for sync. */
+void fmc_stick(fmc_device *d, fm_status rc, const char *text);
+/* After a launch: sticks what the runtime says of it. */
+void fmc_launched(fmc_device *d, const char *kernel);
+/* Device memory of at least bytes until the next call for the same slot; NULL: failed, sticks. */
+void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
+/* A copy of bytes of the host's on the device, 256-byte aligned, for the operations that are queued
+ * next (up to FMC_ARGS_MAX bytes of such copies); NULL: failed, sticks. */
+#define FMC_ARGS_MAX (1u << 20)
+void *fmc_args(fmc_device *d, const void *host, size_t bytes);
+
+/* Launches a kernel of this backend unless something failed before. A template in parentheses. */
+#define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
+    do {                                                                                           \
+        if ((d)->failed == FM_OK) {                                                                \
+            FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);               \
+            fmc_launched((d), #kernel);                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* ---- what each file puts into the table ---- */
+
+void fmc_weight_install(fm_backend *be);
+void fmc_product_install(fm_backend *be);
+void fmc_train_product_install(fm_backend *be);
+void fmc_terms_install(fm_backend *be);
+void fmc_elem_install(fm_backend *be);
+void fmc_elem_train_install(fm_backend *be);
+void fmc_act_install(fm_backend *be);
+void fmc_loss_install(fm_backend *be);
+void fmc_attention_install(fm_backend *be);
+void fmc_attention_train_install(fm_backend *be);
+void fmc_sample_install(fm_backend *be);
+void fmc_graph_install(fm_backend *be);
+/* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
+fm_status fmc_fast_open(fmc_device *d);
+void fmc_fast_close(fmc_device *d);
+fm_status fmc_bf16_open(fmc_device *d);
+/* graph.cu: room in the arena of the recording that is going on; host and device sides. */
+fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);
+
+#endif

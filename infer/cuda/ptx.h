@@ -1,0 +1,93 @@
+/* ptx.h - the instructions that CUDA C++ has no name for, each with an emulated twin
+ * (tests/cuda/simt_ptx.h). sm_80 and newer unless said otherwise; register layouts are those of the
+ * PTX ISA's fragments for mma. All lanes of a warp call together. */
+#ifndef FM_INFER_CUDA_PTX_H
+#define FM_INFER_CUDA_PTX_H
+
+#include "infer/cuda/device.h"
+
+#if !defined(__CUDACC__)
+#include "simt_ptx.h"
+#else
+
+/* 16 bytes from global to shared memory, later; zeros where !valid. Both 16-byte aligned. */
+FMC_DEVICE void fmc_copy16(void *shared, const void *global, bool valid)
+{
+    unsigned to = (unsigned)__cvta_generic_to_shared(shared), bytes = valid ? 16u : 0u;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes)
+                 : "memory");
+}
+/* What was copied since the last one is a group. */
+FMC_DEVICE void fmc_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* All groups of this thread but the `left` newest are there; a barrier tells the other threads. */
+template <int left> FMC_DEVICE void fmc_copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+/* Four 8x8 matrices of 16-bit elements: lane i gives the address of row i % 8 of matrix i / 8. */
+FMC_DEVICE void fmc_load_matrix4(uint32_t r[4], const void *row)
+{
+    unsigned from = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+/* Likewise, each matrix transposed. */
+FMC_DEVICE void fmc_load_matrix4_t(uint32_t r[4], const void *row)
+{
+    unsigned from = (unsigned)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/* d += a b: a [16, 16] by rows, b [16, 8] by columns, d [16, 8] f32. */
+FMC_DEVICE void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+FMC_DEVICE void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* a [16, 8], b [8, 8] as tf32 (f32 whose low 13 bits are dropped). */
+FMC_DEVICE void fmc_mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* a [16, 32], b [32, 8] of signed bytes, d [16, 8] of integers: exact. */
+FMC_DEVICE void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+/* a [16, 32], b [32, 8] of fp8 e4m3; sm_89 and newer. */
+FMC_DEVICE void fmc_mma_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+#endif
+
+#endif

@@ -1,0 +1,162 @@
+/* ptx.cpp - see simt_ptx.h. Fragments are laid out as the PTX ISA draws them: with g = lane / 4 and
+ * t = lane % 4, and e elements of an operand in one 32-bit register,
+ *   a: register r holds row g + 8 (r % 2), columns e t + 4 e (r / 2) ..;
+ *   b: register r holds column g, rows e t + 4 e r ..;  d: register r row g + 8 (r / 2), column
+ *   2 t + r % 2. */
+#include "simt_ptx.h"
+
+#include <vector>
+
+/* ---- late copies ---- */
+
+typedef struct copy16 {
+    void *to;
+    const void *from;
+    bool valid;
+} copy16;
+
+static struct {
+    std::vector<std::vector<copy16>> groups; /* the last one is open */
+    unsigned long block;
+} pending[1024];
+
+static std::vector<std::vector<copy16>> &groups_now(void)
+{
+    auto &p = pending[simt_here->linear];
+    if (p.block != simt_blocks_run) {
+        p.block = simt_blocks_run;
+        p.groups.assign(1, {});
+    }
+    return p.groups;
+}
+
+void simt_copy16(void *shared, const void *global, bool valid)
+{
+    if ((uintptr_t)shared % 16 || (valid && (uintptr_t)global % 16)) {
+        fprintf(stderr, "simt: cp.async from %p to %p: not 16-byte aligned\n", global, shared);
+        abort();
+    }
+    groups_now().back().push_back({shared, global, valid});
+}
+
+void simt_copy_commit(void)
+{
+    groups_now().push_back({});
+}
+
+void simt_copy_wait(int left)
+{
+    auto &groups = groups_now();
+    while ((int)groups.size() - 1 > left) {
+        for (const copy16 &c : groups.front())
+            if (c.valid)
+                memcpy(c.to, c.from, 16);
+            else
+                memset(c.to, 0, 16);
+        groups.erase(groups.begin());
+    }
+}
+
+/* ---- matrices ---- */
+
+void simt_load_matrix4(uint32_t r[4], const void *row, bool transposed)
+{
+    if ((uintptr_t)row % 16) {
+        fprintf(stderr, "simt: ldmatrix at %p: not 16-byte aligned\n", row);
+        abort();
+    }
+    const unsigned char *all = simt_exchange(0xffffffffu, row, 16);
+    unsigned g = simt_lane() / 4, t = simt_lane() % 4;
+    for (unsigned m = 0; m < 4; m++) {
+        const unsigned char *at = all + (size_t)m * 8 * SIMT_LANE_BYTES;
+        uint16_t pair[2];
+        for (unsigned i = 0; i < 2; i++) {
+            unsigned from = transposed ? 2 * t + i : g, element = transposed ? g : 2 * t + i;
+            memcpy(&pair[i], at + from * SIMT_LANE_BYTES + 2 * element, 2);
+        }
+        r[m] = (uint32_t)pair[0] | (uint32_t)pair[1] << 16;
+    }
+}
+
+typedef double (*decode)(uint32_t bits);
+
+static double from_bf16(uint32_t bits)
+{
+    return (double)__uint_as_float(bits << 16);
+}
+static double from_f16(uint32_t bits)
+{
+    int e = (int)(bits >> 10 & 31u), m = (int)(bits & 1023u);
+    double v = e == 31  ? (m ? (double)NAN : (double)INFINITY)
+               : e == 0 ? ldexp(m, -24)
+                        : ldexp(1024 + m, e - 25);
+    return bits >> 15 & 1u ? -v : v;
+}
+static double from_tf32(uint32_t bits)
+{
+    return (double)__uint_as_float(bits & ~0x1fffu);
+}
+static double from_s8(uint32_t bits)
+{
+    return (double)(int8_t)bits;
+}
+static double from_e4m3(uint32_t bits)
+{
+    int e = (int)(bits >> 3 & 15u), m = (int)(bits & 7u);
+    double v = e == 15 && m == 7 ? (double)NAN : e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
+    return bits >> 7 & 1u ? -v : v;
+}
+
+/* sum[4] of this lane: rows g, g + 8 by columns 2 t, 2 t + 1; `each` elements of `bits` in a
+ * register. */
+static void products(double sum[4], const uint32_t a[4], const uint32_t b[2], unsigned each,
+                     decode value)
+{
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    const unsigned char *all = simt_exchange(0xffffffffu, mine, sizeof mine);
+    unsigned g = simt_lane() / 4, t = simt_lane() % 4, bits = 32 / each;
+    uint32_t mask = bits == 32 ? 0xffffffffu : (1u << bits) - 1u;
+    for (unsigned r = 0; r < 4; r++) {
+        unsigned row = g + 8 * (r / 2), col = 2 * t + r % 2;
+        for (unsigned k = 0; k < 8 * each; k++) {
+            unsigned high = k / (4 * each), lane = k % (4 * each) / each, part = k % each;
+            uint32_t ra, rb;
+            memcpy(&ra, all + ((row % 8) * 4 + lane) * SIMT_LANE_BYTES + 4 * (row / 8 + 2 * high),
+                   4);
+            memcpy(&rb, all + (col * 4 + lane) * SIMT_LANE_BYTES + 4 * (4 + high), 4);
+            sum[r] += value(ra >> (bits * part) & mask) * value(rb >> (bits * part) & mask);
+        }
+    }
+}
+
+static void mma(float d[4], const uint32_t a[4], const uint32_t b[2], unsigned each, decode value)
+{
+    double sum[4] = {(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
+    products(sum, a, b, each, value);
+    for (int r = 0; r < 4; r++)
+        d[r] = (float)sum[r];
+}
+
+void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma(d, a, b, 2, from_bf16);
+}
+void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma(d, a, b, 2, from_f16);
+}
+void fmc_mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma(d, a, b, 1, from_tf32);
+}
+void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    double sum[4] = {(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
+    products(sum, a, b, 4, from_s8);
+    for (int r = 0; r < 4; r++)
+        d[r] = (int32_t)sum[r];
+}
+void fmc_mma_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    mma(d, a, b, 4, from_e4m3);
+}
