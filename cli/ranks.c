@@ -32,6 +32,14 @@ uint32_t ranks_mine(void)
     return begun(&rank) ? rank : 0;
 }
 
+uint32_t ranks_count(const cli *c)
+{
+    uint32_t rank, size;
+    bool launched;
+    fm_ranks_place(&rank, &size, &launched);
+    return launched || size > 1 ? size : FM_MAX(c->ranks, 1u);
+}
+
 /* So that ranks of one host do not wait for each other's processors. */
 static void share_processors(cli *c)
 {

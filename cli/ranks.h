@@ -9,8 +9,9 @@
 
 /* Ranks were asked for: by --ranks, or by whoever began this process. */
 bool ranks_wanted(const cli *c);
-/* This process's rank, as the environment says. */
+/* This process's rank, as the environment says; how many there are to be. */
 uint32_t ranks_mine(void);
+uint32_t ranks_count(const cli *c);
 /* c->comm; begins the others. They get the whole command where all run it. */
 fm_status ranks_open(cli *c, bool all_run_it);
 /* Rank 0 of an engine that is to be split: what the others need to make theirs. */

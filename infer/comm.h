@@ -64,6 +64,8 @@ FM_CHECKED fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n);
 FM_CHECKED fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per);
 /* out[size * per], rank by rank; mine may be its part of out. */
 FM_CHECKED fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per);
+/* x[n], of which rank i has floats per * i .. per * (i + 1) - 1, cut at n: all of it, everywhere. */
+FM_CHECKED fm_status fm_comm_gather_parts(fm_comm *c, float *x, uint64_t n, uint64_t per);
 FM_CHECKED fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root);
 FM_CHECKED fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to);
 FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from);

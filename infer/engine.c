@@ -102,6 +102,11 @@ void fm_engine_free(fm_engine *e)
     fm_free(e);
 }
 
+uint32_t fm_engine_ranks(const fm_engine *e)
+{
+    return fm_comm_size(e->comm);
+}
+
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
 {
     return e->batch_comm;
