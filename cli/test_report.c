@@ -18,7 +18,7 @@ static const char *word_of(const fm_case_result *r)
     return r->flaky ? "flaky" : words[r->verdict];
 }
 
-static void print_case(const fm_case_result *r)
+static void print_case(const fm_suite_run *run, const fm_case_result *r)
 {
     bool pass = r->verdict == FM_PASS && !r->flaky;
     printf("  %s%s%s%s %s",
@@ -27,8 +27,12 @@ static void print_case(const fm_case_result *r)
                             : OUT_RED),
            r->waived && !pass ? "waived " : "", word_of(r), out_c(OUT_PLAIN), r->name);
     if (r->repeats)
-        printf("  (%u of %u repeats passed)", r->repeats_passed, r->repeats);
+        printf("  (%s%u of %u repeats passed)", r->quarantined ? "quarantined: " : "",
+               r->repeats_passed, r->repeats);
     printf("\n");
+    if (r->flaky)
+        printf("       gates do not count it; 'fmstore results lift REV %s/%s' lets them\n",
+               fm_suite_name(run->suite), r->name);
     if (!pass && r->detail)
         printf("       %s\n", out_text(r->detail, 200));
     if (r->output)
@@ -97,7 +101,7 @@ static void print_run(const tested *v, size_t k, bool verbose)
     print_measures(run);
     for (size_t i = 0; i < run->count; i++)
         if (verbose || run->result[i].verdict != FM_PASS || run->result[i].flaky)
-            print_case(&run->result[i]);
+            print_case(run, &run->result[i]);
 }
 
 /* ---- the matrix ---- */
