@@ -619,7 +619,7 @@ static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *
         row_tiles += tiles_of(seq[i].len);
         pos_tiles += tiles_of(seq[i].len) + tiles_of(seq[i].virt);
     }
-    unsigned char *host = (unsigned char *)calloc(1, bytes);
+    unsigned char *host = (unsigned char *)fmc_take(bytes);
     if (!host) {
         fmc_stick(d, FM_ENOMEM, "self_attention: out of memory");
         return;
@@ -631,7 +631,7 @@ static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *
     l.pos = l.row + row_tiles;
     fill_lists(&l, a, seq, n);
     const unsigned char *dev = (const unsigned char *)fmc_args(d, host, bytes);
-    free(host);
+    fmc_release(host);
     j.a = *a;
     j.a.seqs = n;
     j.slices = (a->hd + SLICE - 1) / SLICE;
