@@ -47,9 +47,9 @@ template <int T> struct few_shape {
 };
 
 /* Eight k of MR rows of x against the eight weights of this lane. */
-template <int MR, bool aligned>
+template <int MR>
 FMC_DEVICE void few_eight(float (&sum)[MR], const float *const (&x)[MR], uint32_t k,
-                          const float w[8])
+                          const float w[8], bool aligned)
 {
 #pragma unroll
     for (int r = 0; r < MR; r++) {
@@ -71,9 +71,9 @@ FMC_DEVICE void few_eight(float (&sum)[MR], const float *const (&x)[MR], uint32_
 }
 
 /* k0 .. k1 from one stage; what is beyond k1 is not touched, since + 0 * 0 turns -0 into +0. */
-template <int T, int MR, bool aligned>
+template <int T, int MR>
 FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_t k0, uint32_t k1,
-                          const unsigned char *stage)
+                          const unsigned char *stage, bool aligned)
 {
     enum { elems = fmc_block<T>::elems, record = fmc_block<T>::bytes * 32 };
     const uint32_t lane = threadIdx.x % 32, whole = (k1 - k0) / 8 * 8;
@@ -81,7 +81,7 @@ FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_
 #pragma unroll 4
     for (uint32_t e = 0; e < whole; e += 8) {
         fmc_widen8<T>(w, stage + e / elems * record, lane, e % elems);
-        few_eight<MR, aligned>(sum, x, k0 + e, w);
+        few_eight<MR>(sum, x, k0 + e, w, aligned);
     }
     if (whole == k1 - k0)
         return;
@@ -106,9 +106,10 @@ FMC_DEVICE void few_fetch(unsigned char *ring, const unsigned char *run, uint32_
 }
 
 /* One block of k, k0 .. k1, of this lane's output: from +0, ascending. */
-template <int T, int MR, bool aligned>
+template <int T, int MR>
 FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const fmc_matrix *w,
-                          uint32_t panel, uint32_t k0, uint32_t k1, unsigned char *ring)
+                          uint32_t panel, uint32_t k0, uint32_t k1, unsigned char *ring,
+                          bool aligned)
 {
     typedef few_shape<T> shape;
     enum { elems = fmc_block<T>::elems, record = fmc_block<T>::bytes * 32 };
@@ -126,7 +127,7 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
         fmc_copy_wait<STAGES - 1>();
         __syncwarp();
         uint32_t k = k0 + s * shape::elems, end = k + shape::elems;
-        few_stage<T, MR, aligned>(sum, x, k, end < k1 ? end : k1, ring + s % STAGES * shape::bytes);
+        few_stage<T, MR>(sum, x, k, end < k1 ? end : k1, ring + s % STAGES * shape::bytes, aligned);
         __syncwarp();
     }
 }
@@ -159,10 +160,7 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps)
         const uint32_t k0 = (b0 + slot) * FM_K_BLOCK, end = k0 + FM_K_BLOCK;
         if (works && k0 < k) {
             unsigned char *ring = rings + warp * STAGES * shape::bytes;
-            if (o.aligned)
-                few_block<T, MR, true>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
-            else
-                few_block<T, MR, false>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
+            few_block<T, MR>(sum, x, &o.w, panel, k0, end < k ? end : k, ring, o.aligned);
 #pragma unroll
             for (int r = 0; r < MR; r++)
                 part[warp][r][lane] = sum[r];

@@ -309,6 +309,31 @@ static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
             (unsigned char *)w->bytes, src, w->m.n, w->m.k);
 }
 
+/* Eight elements a thread. */
+__global__ void k_weight_rows(float *y, size_t ldy, fmc_matrix w, const int32_t *ids,
+                              const int32_t *rows, uint32_t m)
+{
+    const uint64_t eights = ((uint64_t)w.k + 7) / 8, all = m * eights;
+    for (uint64_t i = fmc_index(); i < all; i += fmc_stride()) {
+        const uint64_t at = i / eights, row = rows ? (uint64_t)rows[at] : at;
+        const uint32_t k = (uint32_t)(i % eights) * 8, id = (uint32_t)ids[row];
+        float v[8];
+        if (id < w.n)
+            fmc_row8(v, &w, id, k);
+        for (uint32_t e = 0; id < w.n && e < 8 && k + e < w.k; e++)
+            y[row * ldy + k + e] = v[e];
+    }
+}
+
+static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                     const int32_t *rows, uint32_t m)
+{
+    const uint64_t all = ((uint64_t)w->m.k + 7) / 8 * m;
+    if (m > 0)
+        FMC_RUN(fmc_of(be), k_weight_rows, fmc_blocks(all, FMC_THREADS), FMC_THREADS, 0, y, ldy,
+                w->m, ids, rows, m);
+}
+
 /* Weights are always left as they are stored. */
 static fm_status op_keep_stored(fm_backend *be)
 {
@@ -327,4 +352,5 @@ void fmc_weight_install(fm_backend *be)
     be->weight_update = op_weight_update;
     be->weight_floats = op_weight_floats;
     be->keep_stored = op_keep_stored;
+    be->embed = op_embed;
 }

@@ -201,7 +201,7 @@ static void one_result_everywhere(void **state)
 static void rows_keep_to_themselves(void **state)
 {
     enum { N = 40 };
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = odd_in(&k, N, N), *gain = kk_in(&k, N, 1.0), *y = kk_in(&k, (size_t)ROWS * N, 1.0);
     float *db = kk_in(&k, N, 1.0), *loss = kk_in(&k, ROWS, 1.0);

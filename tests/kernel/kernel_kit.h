@@ -229,15 +229,22 @@ static inline fm_backend *kk_card(const char *mode)
     return be;
 }
 
-/* What a test works on that is not a table's: the card of KK_DEVICE=cuda, else this CPU. Results
- * are there after sync; memory is kk_alloc's. */
-static inline fm_backend *kk_exact(void)
+/* For tests that open a backend themselves: the card of KK_DEVICE=cuda, else the CPU. Results are
+ * there after sync; memory is kk_alloc's. */
+static inline fm_backend *kk_open_exact(fm_pool *pool)
 {
     fm_backend *be = kk_card("exact");
 
     if (!be)
-        tk_ok(fm_backend_open(&be, "exact", NULL));
+        tk_ok(fm_backend_open(&be, "exact", pool));
     return be;
+}
+
+/* At the top of a test of the CPU backend's own matters. */
+static inline void kk_cpu_only(void)
+{
+    if (getenv("KK_DEVICE"))
+        skip();
 }
 
 static inline void kk_check_card(const char *what, kk_case fn, const uint32_t *dim,
