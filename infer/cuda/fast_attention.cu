@@ -466,6 +466,7 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
         }
         __syncthreads();
         bool any = false;
+#pragma unroll
         for (int i = 0; i < 2; i++)
             any = any || (q[i].lo < at + T::positions && q[i].hi >= at && q[i].lo <= q[i].hi);
         if (__any_sync(0xffffffffu, any)) {
@@ -478,6 +479,7 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
         __syncthreads(); /* the next round copies into it */
         if (next > last || next / T::of_split != tile / T::of_split) {
             split = tile / T::of_split;
+#pragma unroll
             for (uint32_t i = 0; i < 2; i++)
                 if (q[i].lo <= q[i].hi && q[i].lo / SPLIT <= split && q[i].hi / SPLIT >= split)
                     put_part<HD>(&j, &q[i], &part, i, split);
