@@ -112,7 +112,7 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 
 FMC_DEVICE void finish(const fmc_job *p, uint32_t i, uint32_t n, float sum)
 {
-    float *y = p->y + row_of(p->rows, p->first, i) * p->ldy + n;
+    float *y = p->y + (p->dense ? i : row_of(p->rows, p->first, i)) * p->ldy + n;
     float v = sum * p->alpha;
     if (p->row_scale)
         v = v * p->row_scale[i];
