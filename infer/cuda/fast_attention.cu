@@ -17,6 +17,7 @@
  * a row's bits know neither of its tile nor of who else is in it. Prefill walks the splits and keeps
  * the merged part in `out`; decode deals them over blocks and merges afterwards. */
 #include "infer/cuda/attend.h"
+#include "infer/cuda/fast.h"
 #include "infer/cuda/lanes.h"
 #include "infer/cuda/ptx.h"
 
