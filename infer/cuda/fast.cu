@@ -71,6 +71,8 @@ fm_status fmc_fast_open(fmc_device *d)
     drop_training(be);
     fmc_fast_weight_install(be, false);
     fmc_fast_product_install(be);
+    fmc_fast_lora_install(be);
+    fmc_fast_attention_install(be);
     return FM_OK;
 }
 

@@ -80,7 +80,7 @@ typedef struct fmc_job {
     float alpha;
     uint32_t first, m, n, k;
     uint32_t begin; /* block at which it begins */
-    bool add;
+    bool add, dense; /* dense: rows of y are 0, 1, .. */
 } fmc_job;
 
 /* Rows of x to be packed. */
@@ -105,6 +105,7 @@ typedef struct fmc_sum {
     size_t ldx;
     bool turned; /* x is stored [k, m] */
     bool add;    /* y += */
+    bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
     float alpha;
 } fmc_sum;
 
@@ -137,5 +138,7 @@ void fmc_fast_product_install(fm_backend *be);
 fm_status fmc_fast_product_open(fmc_device *d);
 
 void fmc_fast_lora_install(fm_backend *be);
+/* Attention, and pages of keys and values. */
+void fmc_fast_attention_install(fm_backend *be);
 
 #endif

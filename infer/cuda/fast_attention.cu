@@ -17,6 +17,7 @@
  * a row's bits know neither of its tile nor of who else is in it. Prefill walks the splits and keeps
  * the merged part in `out`; decode deals them over blocks and merges afterwards. */
 #include "infer/cuda/attend.h"
+#include "infer/cuda/fast.h"
 #include "infer/cuda/lanes.h"
 #include "infer/cuda/ptx.h"
 
@@ -466,6 +467,7 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
         }
         __syncthreads();
         bool any = false;
+#pragma unroll
         for (int i = 0; i < 2; i++)
             any = any || (q[i].lo < at + T::positions && q[i].hi >= at && q[i].lo <= q[i].hi);
         if (__any_sync(0xffffffffu, any)) {
@@ -478,6 +480,7 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
         __syncthreads(); /* the next round copies into it */
         if (next > last || next / T::of_split != tile / T::of_split) {
             split = tile / T::of_split;
+#pragma unroll
             for (uint32_t i = 0; i < 2; i++)
                 if (q[i].lo <= q[i].hi && q[i].lo / SPLIT <= split && q[i].hi / SPLIT >= split)
                     put_part<HD>(&j, &q[i], &part, i, split);

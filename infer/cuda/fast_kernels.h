@@ -112,7 +112,7 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 
 FMC_DEVICE void finish(const fmc_job *p, uint32_t i, uint32_t n, float sum)
 {
-    float *y = p->y + row_of(p->rows, p->first, i) * p->ldy + n;
+    float *y = p->y + (p->dense ? i : row_of(p->rows, p->first, i)) * p->ldy + n;
     float v = sum * p->alpha;
     if (p->row_scale)
         v = v * p->row_scale[i];
@@ -415,6 +415,8 @@ __global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint3
         to = from + each < to ? from + each : to;
     }
     b.panel = index * MANY_PANELS;
+    bool busy = b.panel + threadIdx.x / 32 % 4 * 2 < b.panels &&
+                b.row_tile + threadIdx.x / 128 * row_tiles < b.row_tiles;
     float acc[2][row_tiles][4], total[2][row_tiles][4];
 #pragma unroll
     for (int i = 0; i < 8 * row_tiles; i++)
@@ -427,7 +429,8 @@ __global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint3
         __syncthreads(); /* all see this tile, and nobody reads the one before */
         many_copy<kind, row_tiles, split>(ring + (ahead - from) % STAGES * size::stage, p, &b,
                                           ahead, ahead < to);
-        many_tile<kind, row_tiles, split>(acc, ring + (tile - from) % STAGES * size::stage);
+        if (busy)
+            many_tile<kind, row_tiles, split>(acc, ring + (tile - from) % STAGES * size::stage);
         if ((tile + 1) % each == 0 || tile + 1 == to) {
             bool first = tile - from < each;
 #pragma unroll

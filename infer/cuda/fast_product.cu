@@ -213,6 +213,7 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
     j.n = s->n;
     j.k = s->k;
     j.add = s->add;
+    j.dense = s->dense;
     if (pl->pack_of[i] != NONE) {
         const fmc_pack *p = &pl->pack[pl->pack_of[i]];
         j.x = p->to;

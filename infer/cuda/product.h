@@ -30,6 +30,7 @@ typedef struct fmc_task {
     size_t step_i, step_j;
     const int32_t *rows; /* row(i); NULL: i */
     const float *bias;   /* or NULL */
+    float *part;         /* fmc_products_run's: blocks of k apart, [blocks, m, n]; NULL: in c */
     uint32_t m, n, k;
     float alpha;
     bool add;

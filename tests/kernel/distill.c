@@ -109,7 +109,7 @@ static void has_the_right_slopes(void **state)
 
     (void)state;
     tk_ok(fm_backend_cpu_ref(&be[0]));
-    be[1] = kk_exact();
+    be[1] = kk_open_exact(NULL);
     for (size_t b = 0; b < 2; b++) {
         for (size_t i = 0; i < FM_ARRAY_LEN(how); i++)
             check_rows(be[b], how[i][0], how[i][1]);
@@ -122,7 +122,7 @@ static void has_the_right_slopes(void **state)
 static void equal_rows_give_exactly_nothing(void **state)
 {
     static const float temperature[] = {1.0f, 3.0f, 0.7f};
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *z = kk_in(&k, (size_t)M * 1000u, 20.0), *t = kk_in(&k, (size_t)M * 1000u, 0.0);
     float *loss = kk_in(&k, M, 1.0);
@@ -148,7 +148,7 @@ static void equal_rows_give_exactly_nothing(void **state)
 
 static void without_weight_it_is_cross_entropy(void **state)
 {
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *z = kk_in(&k, (size_t)M * 1000u, 20.0), *t = kk_in(&k, (size_t)M * 1000u, 9.0);
     float *x = kk_in(&k, (size_t)M * 1000u, 0.0), *loss = kk_in(&k, M, 1.0);

@@ -265,7 +265,7 @@ static void optimizer_equals_the_oracle(void **state)
 static void rmsnorm_sums_in_lanes(void **state)
 {
     enum { H = 603 };
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, H, 3.0), *gain = kk_in(&k, H, 1.0), *y = kk_in(&k, H, 1.0);
     float lane[FM_LANES] = {0};
@@ -289,7 +289,7 @@ static void rmsnorm_sums_in_lanes(void **state)
 static void sum_squares_adds_blocks_in_order(void **state)
 {
     enum { N = 65536 * 2 + 77 };
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, N, 3.0);
     double total = 1.0, *got = kk_alloc(&k, sizeof *got);
@@ -319,7 +319,7 @@ static void sum_squares_adds_blocks_in_order(void **state)
 
 static void losses_survive_large_logits_and_tell_nan(void **state)
 {
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, 40, 1.0), *lse = kk_in(&k, 3, 1.0), *loss = kk_in(&k, 1, 1.0);
     int32_t *label = kk_alloc(&k, sizeof *label);
@@ -347,7 +347,7 @@ static void losses_survive_large_logits_and_tell_nan(void **state)
 
 static void empty_calls_touch_nothing(void **state)
 {
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *y = kk_in(&k, 2, 1.0);
     double *sum = kk_alloc(&k, sizeof *sum);
@@ -376,7 +376,7 @@ static void empty_calls_touch_nothing(void **state)
 
 static void empty_products_touch_nothing(void **state)
 {
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *y = kk_in(&k, 2, 1.0);
 

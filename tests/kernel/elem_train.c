@@ -131,7 +131,7 @@ static void dropout_equals_the_generator(void **state)
 static void dropout_keeps_the_mean(void **state)
 {
     enum { M = 200, N = 600 };
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *x = kk_in(&k, M * N, 1.0), *y = kk_in(&k, M * N, 1.0), *z = kk_in(&k, M * N, 1.0);
     double sum = 0.0;
@@ -170,7 +170,7 @@ static void slopes_keep_their_limits(void **state)
 {
     static const float limits[] = {INFINITY, -INFINITY, 1e30f, -1e30f, 90.0f, -90.0f, NAN};
     enum { N = sizeof limits / sizeof *limits };
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     kk k = {.be = be};
     float *one = kk_in(&k, N, 1.0), *at = kk_in(&k, N, 1.0), *d = kk_in(&k, N, 1.0);
 

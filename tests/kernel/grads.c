@@ -80,7 +80,7 @@ static void fd_check(const char *what, void (*setup)(fd *f), const uint32_t *dim
     for (int who = 0; who < 2; who++) {
         fd f = {.dim = dim};
         tk_ok(fm_backend_cpu_ref(&f.ref));
-        f.k.be = f.be = kk_exact();
+        f.k.be = f.be = kk_open_exact(NULL);
         setup(&f);
         f.forward(&f);
         if (who == 0) {
@@ -478,7 +478,7 @@ static void loss_setup(fd *f)
 /* A device that is not whole is tested on what it has. */
 static void need_all(void)
 {
-    fm_backend *be = kk_exact();
+    fm_backend *be = kk_open_exact(NULL);
     const char *lacks = fm_backend_lacks(be, true);
 
     fm_backend_close(be);

@@ -229,8 +229,8 @@ static inline fm_backend *kk_card(const char *mode)
     return be;
 }
 
-/* What a test works on that is not a table's: the card of KK_DEVICE=cuda, else this CPU. Results
- * are there after sync; memory is kk_alloc's. */
+/* For tests that open a backend themselves: the card of KK_DEVICE=cuda, else the CPU. Results are
+ * there after sync; memory is kk_alloc's. */
 static inline fm_backend *kk_open_exact(fm_pool *pool)
 {
     fm_backend *be = kk_card("exact");
