@@ -4,18 +4,19 @@
  *   keys    f16, each position times a power of two that brings its largest element to 2^10 ..
  *           2^11, and the inverse as the position's float: eight times bf16's precision;
  *   values  bf16; their floats are unused.
- * A position with a key that is not finite, or a value that bf16 cannot hold, gets values of 0 and a
- * scale of NaN: just the rows that see it become NaN.
+ * A position with a key that is not finite, or a value that bf16 cannot hold, gets values of 0 and
+ * a scale of NaN: just the rows that see it become NaN.
  *
  * One order for every row, whoever computes it: positions in splits of 256, in them tiles of 64 (32
  * where the head is longer than 128), both counted from position 0. A split's part of a row is
  *   tile by tile  m' = max(m, scores), o = o * 2^(m - m'), l likewise, p = bf16(2^(s - m')),
  *   o, l += mma over 16 positions at a time (l against a column of ones)
- * and parts are merged in ascending order. Scores are chains of mma over 16 elements. A warp has 16
- * query rows: rows of a run of one sequence times query heads of the key/value head. Positions that
- * only others of them see have weight +0 and finite values, and zeros of the result are positive, so
- * a row's bits know neither of its tile nor of who else is in it. Prefill walks the splits and keeps
- * the merged part in `out`; decode deals them over blocks and merges afterwards. */
+ * and parts are merged in ascending order. Scores are chains of mma over 16 elements. A warp has
+ * 16 query rows: rows of a run of one sequence times query heads of the key/value head. Positions
+ * that only others of them see have weight +0 and finite values, and zeros of the result are
+ * positive, so a row's bits know neither of its tile nor of who else is in it. Prefill walks the
+ * splits and keeps the merged part in `out`; decode deals them over blocks and merges afterwards.
+ */
 #include "infer/cuda/attend.h"
 #include "infer/cuda/fast.h"
 #include "infer/cuda/lanes.h"
@@ -39,7 +40,7 @@ static __host__ __device__ inline size_t head_bytes(uint32_t hd)
 
 /* ---- pages ---- */
 
-/* Powers of two that bring size to 2^10 .. 2^11, and back; 0, tiny and infinite sizes do no harm. */
+/* Powers of two that bring size to 2^10 .. 2^11, and back. Any size gives finite ones. */
 FMC_DEVICE void power_scale(float size, float *scale, float *inverse)
 {
     uint32_t e = __float_as_uint(size) >> 23 & 255u;
