@@ -592,6 +592,8 @@ static fm_status wrap(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dt
                       uint32_t k, const void *host_bytes)
 {
     const fm_backend *exact = &fmc_fast_of(be)->exact;
+    if (!exact->weight_new)
+        return fmc_fail(FM_EUNSUPPORTED, "factors of low-rank terms need mode exact's weights");
     fmc_fast_weight *w = new (std::nothrow) fmc_fast_weight();
     if (!w)
         return fmc_fail(FM_ENOMEM, "out of memory");
