@@ -69,7 +69,7 @@ fm_status fmc_fast_open(fmc_device *d)
     be->kernel_class = class_of("fast", d->capability);
     be->layout = "cuda-tiles-1";
     drop_training(be);
-    fmc_fast_weight_install(be, false);
+    fmc_fast_weight_install(be);
     fmc_fast_product_install(be);
     fmc_fast_lora_install(be);
     fmc_fast_attention_install(be);
@@ -91,5 +91,15 @@ void fmc_fast_close(fmc_device *d)
 
 fm_status fmc_bf16_open(fmc_device *d)
 {
-    return fmc_fail(FM_EUNSUPPORTED, "cuda:%u: mode bf16 is not there yet; exact is", d->ordinal);
+    fm_backend *be = &d->be;
+    fm_status rc = begin(d);
+    if (rc != FM_OK)
+        return rc;
+    be->mode = "bf16";
+    be->kernel_class = class_of("bf16", d->capability);
+    be->layout = "cuda-tiles-bf16-1";
+    fmc_fast_weight_install(be);
+    fmc_fast_product_install(be);
+    fmc_fast_train_install(be);
+    return FM_OK;
 }

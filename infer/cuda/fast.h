@@ -41,7 +41,8 @@ typedef struct fmc_fast_weight {
     unsigned char *tiles;  /* device */
     unsigned char *turned; /* device: W^T in the same form, for linear_dx; or NULL */
     uint64_t bytes;
-    fm_weight *exact; /* not NULL: mode exact's, and nothing else here */
+    fm_weight *exact; /* mode bf16, factors: mode exact's weight, and nothing else here */
+    const float *(*exact_floats)(const fm_weight *w);
 } fmc_fast_weight;
 
 static inline fmc_fast_weight *fmc_fast_weight_of(const fm_weight *w)
@@ -79,7 +80,7 @@ typedef struct fmc_job {
     float *parts;        /* sums of single parts [splits][m][n], or NULL */
     float alpha;
     uint32_t first, m, n, k;
-    uint32_t begin; /* block at which it begins */
+    uint32_t begin;  /* block at which it begins */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
 } fmc_job;
 
@@ -129,7 +130,7 @@ void fmc_tiles_from_floats(fmc_device *d, fmc_kind kind, unsigned char *tiles, c
 /* W^T of tiles of BF16: [k, n]. */
 void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles, uint32_t n,
                     uint32_t k);
-void fmc_fast_weight_install(fm_backend *be, bool train);
+void fmc_fast_weight_install(fm_backend *be);
 
 /* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
@@ -140,5 +141,7 @@ fm_status fmc_fast_product_open(fmc_device *d);
 void fmc_fast_lora_install(fm_backend *be);
 /* Attention, and pages of keys and values. */
 void fmc_fast_attention_install(fm_backend *be);
+/* Mode bf16: gradients, updates; after the others. */
+void fmc_fast_train_install(fm_backend *be);
 
 #endif

@@ -89,6 +89,29 @@ FMC_DEVICE float iq4_value(uint32_t q)
     return (float)(int)((q < 8 ? low >> (8 * q) : high >> (8 * (q - 8))) & 255u) - 128.0f;
 }
 
+/* The quant of (row, k), unsigned; 0 outside. */
+template <int kind>
+FMC_DEVICE uint32_t quant(const unsigned char *src, size_t row_bytes, uint32_t n, uint32_t kdim,
+                          uint32_t row, uint32_t k)
+{
+    if (row >= n || k >= kdim)
+        return 0;
+    src += row * row_bytes;
+    if (kind == FMC_Q8_0)
+        return (uint32_t)(src[(size_t)(k / 32) * 34 + 2 + k % 32] ^ 128u);
+    if (kind == FMC_Q4_0)
+        return nibble32(src + (size_t)(k / 32) * 18 + 2, k % 32);
+    if (kind == FMC_Q4_1)
+        return nibble32(src + (size_t)(k / 32) * 20 + 4, k % 32);
+    if (kind == FMC_Q4_K)
+        return nibble256(src + (size_t)(k / 256) * 144 + 16, k % 256);
+    const unsigned char *b = src + (size_t)(k / 256) * 210 + k % 256 / 128 * 64;
+    unsigned e = k % 128;
+    uint32_t low = b[e % 64] >> (e / 64 * 4) & 15u;
+    const unsigned char *high = src + (size_t)(k / 256) * 210 + 128 + k % 256 / 128 * 32;
+    return low | (uint32_t)(high[e % 32] >> (e / 32 * 2) & 3u) << 4;
+}
+
 /* Element k of a stored row. */
 FMC_DEVICE float stored_value(fm_dtype dtype, const unsigned char *row, uint32_t k)
 {
@@ -116,6 +139,28 @@ FMC_DEVICE float stored_value(fm_dtype dtype, const unsigned char *row, uint32_t
     case FM_IQ4_NL: {
         const unsigned char *b = row + (size_t)(k / 32) * 18;
         return f16_at(b) * iq4_value(nibble32(b + 2, k % 32));
+    }
+    case FM_Q8_0:
+        return f16_at(row + (size_t)(k / 32) * 34) *
+               (float)((int)quant<FMC_Q8_0>(row, 0, 1, k + 1, 0, k) - 128);
+    case FM_Q4_0:
+        return f16_at(row + (size_t)(k / 32) * 18) *
+               (float)((int)quant<FMC_Q4_0>(row, 0, 1, k + 1, 0, k) - 8);
+    case FM_Q4_1: {
+        const unsigned char *b = row + (size_t)(k / 32) * 20;
+        return fmaf(f16_at(b), (float)quant<FMC_Q4_1>(row, 0, 1, k + 1, 0, k), f16_at(b + 2));
+    }
+    case FM_Q6_K: {
+        const unsigned char *b = row + (size_t)(k / 256) * 210;
+        float d = f16_at(b + 208) * (float)(int8_t)b[192 + k % 256 / 16];
+        return d * (float)((int)quant<FMC_Q6_K>(row, 0, 1, k + 1, 0, k) - 32);
+    }
+    case FM_Q4_K: {
+        const unsigned char *b = row + (size_t)(k / 256) * 144;
+        unsigned j = k % 256 / 32;
+        float low = f16_at(b + 2) * (float)k_min(b + 4, j);
+        return fmaf(f16_at(b) * (float)k_scale(b + 4, j),
+                    (float)quant<FMC_Q4_K>(row, 0, 1, k + 1, 0, k), -low);
     }
     default: { /* FM_Q5_K */
         const unsigned char *b = row + (size_t)(k / 256) * 176;
@@ -196,29 +241,6 @@ static void store_plain(cudaStream_t stream, fmc_kind kind, unsigned char *to,
 }
 
 /* ---- tiles of blocks ---- */
-
-/* The quant of (row, k), unsigned; 0 outside. */
-template <int kind>
-FMC_DEVICE uint32_t quant(const unsigned char *src, size_t row_bytes, uint32_t n, uint32_t kdim,
-                          uint32_t row, uint32_t k)
-{
-    if (row >= n || k >= kdim)
-        return 0;
-    src += row * row_bytes;
-    if (kind == FMC_Q8_0)
-        return (uint32_t)(src[(size_t)(k / 32) * 34 + 2 + k % 32] ^ 128u);
-    if (kind == FMC_Q4_0)
-        return nibble32(src + (size_t)(k / 32) * 18 + 2, k % 32);
-    if (kind == FMC_Q4_1)
-        return nibble32(src + (size_t)(k / 32) * 20 + 4, k % 32);
-    if (kind == FMC_Q4_K)
-        return nibble256(src + (size_t)(k / 256) * 144 + 16, k % 256);
-    const unsigned char *b = src + (size_t)(k / 256) * 210 + k % 256 / 128 * 64;
-    unsigned e = k % 128;
-    uint32_t low = b[e % 64] >> (e / 64 * 4) & 15u;
-    const unsigned char *high = src + (size_t)(k / 256) * 210 + 128 + k % 256 / 128 * 32;
-    return low | (uint32_t)(high[e % 32] >> (e / 32 * 2) & 3u) << 4;
-}
 
 /* What stands beside the quants of one output in a tile: scales, minima; 0 outside. */
 template <int kind>
@@ -480,10 +502,15 @@ static uint64_t bytes_of(fm_role role, fmc_kind kind, uint32_t n, uint32_t k)
                                   : fmc_tiles_bytes(kind, n, k);
 }
 
-/* Factors of low-rank terms are bf16, whatever they are stored in. */
-static fmc_kind kind_of(fm_role role, const stored_type *t)
+static bool is_training(const fm_backend *be)
 {
-    return role == FM_ROLE_LINEAR ? t->kind : FMC_BF16;
+    return be->mode[0] == 'b';
+}
+
+/* Factors of low-rank terms, and in mode bf16 all, are bf16, whatever they are stored in. */
+static fmc_kind kind_of(const fm_backend *be, fm_role role, const stored_type *t)
+{
+    return role == FM_ROLE_LINEAR && !is_training(be) ? t->kind : FMC_BF16;
 }
 
 static cudaError_t fill(fmc_fast *f, const fmc_fast_weight *w, const stored_type *t,
@@ -560,15 +587,41 @@ static fm_status make(fm_backend *be, fm_weight **out, fm_role role, const store
     return FM_OK;
 }
 
+/* A factor in mode bf16: mode exact's weight inside of ours. */
+static fm_status wrap(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype, uint32_t n,
+                      uint32_t k, const void *host_bytes)
+{
+    const fm_backend *exact = &fmc_fast_of(be)->exact;
+    if (!exact->weight_new)
+        return fmc_fail(FM_EUNSUPPORTED, "factors of low-rank terms need mode exact's weights");
+    fmc_fast_weight *w = new (std::nothrow) fmc_fast_weight();
+    if (!w)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    fm_status rc = exact->weight_new(be, &w->exact, role, dtype, n, k, host_bytes);
+    if (rc != FM_OK) {
+        delete w;
+        return rc;
+    }
+    w->n = n;
+    w->k = k;
+    w->role = role;
+    w->bytes = exact->weight_bytes(w->exact);
+    w->exact_floats = exact->weight_floats;
+    *out = (fm_weight *)(void *)w;
+    return FM_OK;
+}
+
 static fm_status weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
                             uint32_t n, uint32_t k, const void *host_bytes)
 {
     const stored_type *t = type_of(dtype);
     *out = NULL;
+    if (role != FM_ROLE_LINEAR && is_training(be))
+        return wrap(be, out, role, dtype, n, k, host_bytes);
     fm_status rc = check(t, dtype, n, k);
     if (rc != FM_OK)
         return rc;
-    return make(be, out, role, t, kind_of(role, t), n, k, host_bytes);
+    return make(be, out, role, t, kind_of(be, role, t), n, k, host_bytes);
 }
 
 static void weight_free(fm_backend *be, fm_weight *weight)
@@ -593,15 +646,15 @@ static fm_status weight_image_bytes(fm_backend *be, uint64_t *out, fm_role role,
                                     uint32_t n, uint32_t k)
 {
     const stored_type *t = type_of(dtype);
-    (void)be;
+    if (role != FM_ROLE_LINEAR && is_training(be))
+        return fmc_fast_of(be)->exact.weight_image_bytes(be, out, role, dtype, n, k);
     fm_status rc = check(t, dtype, n, k);
-    *out = rc == FM_OK ? bytes_of(role, kind_of(role, t), n, k) : 0;
+    *out = rc == FM_OK ? bytes_of(role, kind_of(be, role, t), n, k) : 0;
     return rc;
 }
 
-void fmc_fast_weight_install(fm_backend *be, bool train)
+void fmc_fast_weight_install(fm_backend *be)
 {
-    (void)train;
     be->weight_new = weight_new;
     be->weight_map = NULL;
     be->weight_image = NULL;
