@@ -19,7 +19,8 @@ typedef struct blame_unit {
 } blame_unit;
 
 typedef struct blame_example {
-    uint32_t index; /* record number in the data */
+    uint32_t index; /* record number in its file */
+    uint32_t place; /* in the dataset */
     double score;
     char *preview;
     char *file; /* its name, where the data are several files; else NULL */
@@ -147,6 +148,11 @@ fm_status blame_close_gaps(fm_tree *tree);
  * adapter in place, or a tensor that cannot be added (another shape, whole numbers). */
 fm_status blame_mix_steps(blame *b, const size_t *step, size_t n, blame_overlay *overlay,
                           fm_tree **out);
+
+/* fm_blame_oracle.mix for ctx = b: the case on n of these, whose computed tensors are held at a
+ * time; a step of count 0 is the base behind step[0]. */
+fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n,
+                                  fm_blame_reply *out);
 
 /* fm_blame_oracle.forms for ctx = b: perturbed forms of the case at some versions. */
 fm_status blame_ask_forms(void *ctx, const size_t *node, size_t n, uint64_t wrong,

@@ -170,11 +170,13 @@ static fm_status open_one(const plan *p, size_t i, blame_variant *v, blame_ablat
     fm_status rc = blame_variant_open(v, p->r, &p->item[i].config, p->item[i].recipe);
     p->item[i].recipe = NULL;
     *fit = rc == FM_OK;
-    if (rc == FM_OK || rc == FM_ENOMEM)
+    if (rc == FM_OK)
+        return FM_OK;
+    blame_variant_release(v);
+    if (rc == FM_ENOMEM)
         return rc;
     a->why = fm_strdup(fm_error_text());
     fm_error_clear();
-    blame_variant_release(v);
     return a->why ? FM_OK : FM_ENOMEM;
 }
 

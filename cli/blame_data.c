@@ -297,7 +297,7 @@ static fm_status take_examples(blame *b, const fm_dataset *data)
     for (size_t i = 0; i < n; i++) {
         const fm_example *e = fm_dataset_at(data, i);
         blame_example *out = &b->example[r->rank[i]];
-        *out = (blame_example){.index = e->index, .score = r->score[i]};
+        *out = (blame_example){.index = e->index, .place = (uint32_t)i, .score = r->score[i]};
         out->preview = fm_strdup(e->preview);
         out->file = several ? file_name(data, e) : NULL;
         if (!out->preview || (several && !out->file))

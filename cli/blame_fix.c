@@ -260,19 +260,38 @@ static bool waits(const blame_candidate *k)
     return (k->kind == BLAME_REPAIR_DROP || k->kind == BLAME_REPAIR_FILE) && !k->why && !k->tree;
 }
 
-static fm_json *recipe_for(const blame_more *m, const replay *r, const blame_candidate *k)
+static bool same_file(const blame_example *a, const blame_example *b)
 {
-    const blame *b = m->b;
-    if (k->kind == BLAME_REPAIR_FILE)
-        return blame_recipe_without(r->recipe, strchr(k->what, ' ') + 1, NULL, 0);
+    return !a->file || !b->file || strcmp(a->file, b->file) == 0;
+}
+
+/* The records that stand out, left out of the files that they are from. */
+static fm_json *recipe_without_outstanding(const blame *b, const fm_json *recipe)
+{
     uint32_t *record = fm_calloc(b->outstanding, sizeof *record);
-    if (!record)
-        return NULL;
-    for (size_t i = 0; i < b->outstanding; i++)
-        record[i] = b->example[i].index;
-    fm_json *out = blame_recipe_without(r->recipe, NULL, record, b->outstanding);
+    fm_json *out = record ? fm_json_copy(recipe) : NULL;
+    for (size_t i = 0; out && i < b->outstanding; i++) {
+        size_t n = 0, first = 0;
+        while (!same_file(&b->example[first], &b->example[i]))
+            first++;
+        if (first < i) /* its file was done with the first that is from it */
+            continue;
+        for (size_t k = i; k < b->outstanding; k++)
+            if (same_file(&b->example[k], &b->example[i]))
+                record[n++] = b->example[k].index;
+        fm_json *less = blame_recipe_without(out, b->example[i].file, record, n);
+        fm_json_free(out);
+        out = less;
+    }
     fm_free(record);
     return out;
+}
+
+static fm_json *recipe_for(const blame_more *m, const replay *r, const blame_candidate *k)
+{
+    if (k->kind == BLAME_REPAIR_FILE)
+        return blame_recipe_without(r->recipe, strchr(k->what, ' ') + 1, NULL, 0);
+    return recipe_without_outstanding(m->b, r->recipe);
 }
 
 static fm_status rederive_one(blame_more *m, const replay *r, blame_candidate *k,
@@ -305,7 +324,7 @@ static fm_status list_rederivations(blame_more *m, const replay *r)
     const fm_json *data = fm_json_get(r->recipe, "data");
     fm_status rc = FM_OK;
     size_t files = fm_json_count(data);
-    if (b->outstanding && files == 1)
+    if (b->outstanding)
         rc =
             add(m, BLAME_REPAIR_DROP,
                 fm_asprintf("train again without %zu examples that stand out", b->outstanding), &k);

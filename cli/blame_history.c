@@ -149,7 +149,7 @@ static fm_status ask_versions(void *ctx, const fm_blame_ask *ask, size_t n, fm_b
 }
 
 /* A round of mixtures of steps. */
-static fm_status ask_steps(void *ctx, const fm_blame_mix *mix, size_t n, fm_blame_reply *out)
+fm_status blame_ask_step_mixtures(void *ctx, const fm_blame_mix *mix, size_t n, fm_blame_reply *out)
 {
     blame *b = ctx;
     blame_question *q = fm_calloc(n, sizeof *q);
@@ -195,7 +195,7 @@ fm_status blame_history(blame *b, const fm_oid *start)
 {
     collect k = {b, NULL};
     const fm_blame_oracle oracle = {
-        .ctx = b, .ask = ask_versions, .forms = blame_ask_forms, .mix = ask_steps};
+        .ctx = b, .ask = ask_versions, .forms = blame_ask_forms, .mix = blame_ask_step_mixtures};
     const fm_blame_opts opts = {.flip_rate = blame_flip_rate(b),
                                 .confidence = b->how.confidence,
                                 .max_runs = b->how.history_runs,

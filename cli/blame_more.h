@@ -63,6 +63,16 @@ typedef struct blame_steps {
     double plan_s, seconds; /* a whole training, estimated; spent here */
 } blame_steps;
 
+/* ---- what each step of the history adds: --shapley ---- */
+enum { BLAME_WORTH_MOST = 64 };
+typedef struct blame_step_worth {
+    size_t node[BLAME_WORTH_MOST]; /* the steps, the youngest first */
+    size_t count;                  /* fewer than 2: nothing to share out */
+    bool margin;                   /* value = margin; else 1 = fails, 0 = passes */
+    fm_shapley value;              /* in that order; units 0: not done */
+    char *why_not;
+} blame_step_worth;
+
 /* ---- repair ---- */
 typedef enum blame_repair_kind {
     BLAME_REPAIR_REVERT,   /* units set back to the parent's */
@@ -110,6 +120,7 @@ typedef struct blame_more {
     uint64_t budget_s; /* of training again, in seconds */
     uint32_t max_runs;
     blame_answers answers;
+    blame_step_worth worth;
     blame_grids grids;
     blame_steps steps;
     blame_repairs repairs;
@@ -132,6 +143,9 @@ fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *mad
                     fm_verdict *verdict, double *margin);
 double blame_now_s(void);
 
+/* Over the first parents from the version asked about back to their root: the root with every
+ * choice of the steps that changed a tensor (or a tokenizer, an adapter) since. */
+fm_status blame_shapley_steps(blame_more *m);
 fm_status blame_trace(blame_more *m);
 fm_status blame_find_step(blame_more *m);
 fm_status blame_find_repairs(blame_more *m);

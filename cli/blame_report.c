@@ -138,6 +138,30 @@ static void print_tensors(const blame *b)
     print_shapley(b);
 }
 
+/* ---- what each step is worth ---- */
+
+static void print_worth(const blame_more *m)
+{
+    const blame_step_worth *w = &m->worth;
+    const fm_shapley *v = &w->value;
+    out_table *t = out_table_new();
+    if (w->why_not)
+        printf("\nworth    of the steps: not possible: %s\n", w->why_not);
+    if (v->units)
+        printf("\nworth    what each step since the base adds to %s, from %+.2f to %+.2f (Shapley "
+               "values%s, %u mixtures of steps)\n",
+               w->margin ? "the margin" : "failing", v->nothing, v->whole,
+               v->exact ? "" : ", 95 % intervals", v->runs);
+    for (size_t i = v->units; i-- > 0;) {
+        out_cell(t, "%s", blame_who(m->b, w->node[i]));
+        out_cell_right(t, "%+.3f", v->value[i]);
+        if (!v->exact)
+            out_cell(t, "[%+.3f, %+.3f]", v->low[i], v->high[i]);
+        out_end_row(t);
+    }
+    out_table_print(t, stdout, "  ");
+}
+
 /* ---- where the answer turns ---- */
 
 static char cell_sign(const fm_trace *t, unsigned site, size_t cell)
@@ -216,10 +240,10 @@ static void print_trace(const blame_grids *g)
 
 /* ---- steps ---- */
 
-static bool stands_out(const blame *b, uint32_t index)
+static bool stands_out(const blame *b, uint32_t place)
 {
     for (size_t i = 0; i < b->outstanding; i++)
-        if (b->example[i].index == index)
+        if (b->example[i].place == place)
             return true;
     return false;
 }
@@ -295,7 +319,7 @@ static void print_steps(const blame_more *m)
         printf("  it begins between steps %u and %u; --rederive trains them again\n", s->passes_at,
                s->fails_at);
     for (size_t i = 0; i < s->records; i++)
-        printf("    %s %4u  %s\n", stands_out(m->b, s->index[i]) ? "*" : " ", s->index[i],
+        printf("    %s %4u  %s\n", stands_out(m->b, s->record[i]) ? "*" : " ", s->index[i],
                out_text(s->preview[i], 90));
     print_ablations(s);
 }
@@ -356,6 +380,7 @@ static void print_lines(const char *head, blame_lines *l)
 void blame_print_findings(const blame_more *m, bool tensors, bool data, uint64_t top)
 {
     blame_lines ran = {0}, doubts = {0};
+    print_worth(m);
     if (tensors)
         print_tensors(m->b);
     print_trace(&m->grids);

@@ -322,6 +322,29 @@ static void draw_ranks(fm_buf *o, const blame *b)
     fm_buf_str(o, "</ul>\n");
 }
 
+static void draw_worth(fm_buf *o, const blame_more *m)
+{
+    const blame_step_worth *w = &m->worth;
+    const fm_shapley *s = &w->value;
+    if (!s->units)
+        return;
+    heading(o, "What each step is worth");
+    fm_buf_printf(o,
+                  "<p>The base with every choice of the steps since; Shapley values of %s, "
+                  "%s.</p>\n<table><tr><th>step</th><th class=\"n\">value</th><th "
+                  "class=\"n\">low</th><th class=\"n\">high</th></tr>\n",
+                  w->margin ? "the margin" : "failing", s->exact ? "exact" : "estimated");
+    for (size_t i = s->units; i-- > 0;) {
+        fm_buf_str(o, "<tr>");
+        cell(o, blame_who(m->b, w->node[i]));
+        number(o, SCORE, s->value[i]);
+        number(o, SCORE, s->low[i]);
+        number(o, SCORE, s->high[i]);
+        fm_buf_str(o, "</tr>\n");
+    }
+    fm_buf_str(o, "</table>\n");
+}
+
 static void draw_shapley(fm_buf *o, const blame *b)
 {
     const fm_shapley *s = &b->shapley;
@@ -652,6 +675,7 @@ fm_status blame_html(fm_buf *o, const blame_more *m, bool tensors, bool data, ui
     fm_buf_str(o, "</h1>\n");
     draw_case(o, m);
     draw_history(o, m);
+    draw_worth(o, m);
     if (tensors)
         draw_tensors(o, b);
     draw_trace(o, &m->grids);

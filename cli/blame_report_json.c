@@ -83,6 +83,32 @@ static fm_json *shapley_json(const blame *b)
     return o;
 }
 
+static fm_json *worth_json(const blame_more *m)
+{
+    const blame_step_worth *w = &m->worth;
+    const fm_shapley *s = &w->value;
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *list = fm_json_new_array();
+    for (size_t i = s->units; i-- > 0;) {
+        char hex[41];
+        fm_json *v = fm_json_new_object();
+        fm_oid_hex(&m->b->version[w->node[i]].oid, hex);
+        out_set(&rc, v, "id", fm_json_new_str(hex));
+        out_set(&rc, v, "value", fm_json_new_real(s->value[i]));
+        out_set(&rc, v, "low", fm_json_new_real(s->low[i]));
+        out_set(&rc, v, "high", fm_json_new_real(s->high[i]));
+        out_push(&rc, list, v);
+    }
+    out_set(&rc, o, "why_not", fm_json_new_str(w->why_not));
+    out_set(&rc, o, "of", fm_json_new_str(w->margin ? "margin" : "failing"));
+    out_set(&rc, o, "nothing", fm_json_new_real(s->nothing));
+    out_set(&rc, o, "whole", fm_json_new_real(s->whole));
+    out_set(&rc, o, "exact", fm_json_new_bool(s->exact));
+    out_set(&rc, o, "runs", fm_json_new_int(s->runs));
+    out_set(&rc, o, "steps", list);
+    return o;
+}
+
 static fm_json *tensors_json(const blame *b)
 {
     fm_status rc = FM_OK;
@@ -339,6 +365,8 @@ fm_json *blame_json(const blame_more *m, bool tensors, bool data)
     out_set(&rc, o, "history", history_json(m));
     out_set(&rc, o, "evidence", evidence_json(b));
     out_set(&rc, o, "answers", answers_json(&m->answers));
+    if (m->worth.value.units || m->worth.why_not)
+        out_set(&rc, o, "worth", worth_json(m));
     if (tensors)
         out_set(&rc, o, "tensors", tensors_json(b));
     if (data)

@@ -202,7 +202,8 @@ void blame_doubt_lines(const blame_more *m, bool tensors, bool data, blame_lines
 
 uint64_t blame_evaluations(const blame_more *m)
 {
-    return m->b->history.runs + m->b->minimal.runs + m->b->repair.runs + m->runs;
+    return m->b->history.runs + m->b->minimal.runs + m->b->repair.runs + m->b->rank_set.runs +
+           m->b->shapley.runs + m->worth.value.runs + m->runs;
 }
 
 double blame_share(const fm_trace *t, unsigned site, size_t cell)
@@ -284,6 +285,8 @@ void blame_more_release(blame_more *m)
     fm_free(g->why_not);
     fm_trace_release(&g->grid[0]);
     fm_trace_release(&g->grid[1]);
+    fm_shapley_release(&m->worth.value);
+    fm_free(m->worth.why_not);
     release_steps(&m->steps);
     for (size_t i = 0; i < m->repairs.count; i++)
         release_candidate(&m->repairs.item[i]);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/blame.h"
+#include "store/base/hash.h"
 #include "store/base/mem.h"
 
 #define SHAPLEY_MOST 64u
@@ -38,49 +39,144 @@ static fm_status answer_ids(const blame *b, const fm_model *m, const char *answe
     return rc;
 }
 
-fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out)
+/* Both answers behind the prompt of one model. */
+typedef struct pair {
+    fm_ids ids[2]; /* right, wrong */
+    size_t prompt[2];
+    float *logprob[2]; /* [ids.count]; NULL: not to be asked */
+    char key[FM_HEX_CHARS + 1];
+} pair;
+
+/* What the number depends on: kept with the results of tests, a later search need not ask again. */
+static fm_status pair_key(pair *p, const fm_model *m)
 {
-    fm_ids *ids = fm_calloc(2 * n, sizeof *ids);
-    size_t *prompt = fm_calloc(2 * n, sizeof *prompt), asks = 0;
-    fm_score_request *req = fm_calloc(2 * n, sizeof *req);
-    float **logprob = fm_calloc(2 * n, sizeof *logprob);
-    fm_status rc = ids && prompt && req && logprob ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        out[i] = NAN;
-    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++) {
-        rc = answer_ids(b, model[i / 2], i % 2 ? b->wrong : b->right, &ids[i], &prompt[i]);
-        if (rc == FM_EUNSUPPORTED) { /* no such number for this model */
-            fm_error_clear();
-            rc = FM_OK;
-            continue;
-        }
-        if (rc == FM_OK && !(logprob[i] = fm_calloc(ids[i].count, sizeof **logprob)))
-            rc = FM_ENOMEM;
-        if (rc == FM_OK)
-            req[asks++] = (fm_score_request){model[i / 2], ids[i].id, ids[i].count, logprob[i]};
+    const fm_engine *e = fm_model_engine(m);
+    const fm_digest model = fm_model_digest_for(m, FM_ASK_TEXT);
+    fm_digest key;
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_buf_printf(&text, "blame margin 1 %s %s %zu %zu %zu %zu\n", fm_engine_mode(e),
+                  fm_engine_kernel_class(e), p->prompt[0], p->ids[0].count, p->prompt[1],
+                  p->ids[1].count);
+    fm_buf_append(&text, model.b, sizeof model.b);
+    for (size_t k = 0; k < 2; k++)
+        fm_buf_append(&text, p->ids[k].id, p->ids[k].count * sizeof *p->ids[k].id);
+    fm_status rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = fm_sha256(&key, text.data, text.len);
+    if (rc == FM_OK)
+        fm_digest_hex(&key, p->key);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status kept_margin(const blame *b, const char *key, double *out)
+{
+    fm_buf text;
+    fm_json *o = NULL;
+    fm_buf_init(&text, 0);
+    fm_status rc = fm_result_get(b->c->repo, &text, key);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&o, fm_buf_span(&text), "kept margin");
+    if (rc == FM_OK)
+        *out = fm_json_real(fm_json_get(o, "margin"), NAN);
+    fm_json_free(o);
+    fm_buf_release(&text);
+    if (rc == FM_ENOTFOUND) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    return rc;
+}
+
+static fm_status keep_margin(const blame *b, const char *key, double margin)
+{
+    fm_buf text;
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
+    fm_buf_init(&text, 0);
+    out_set(&rc, o, "margin", fm_json_new_real(margin));
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
+    if (rc == FM_OK)
+        rc = fm_result_put(b->c->repo, key, fm_buf_span(&text));
+    fm_json_free(o);
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* *out: what is kept of it; NaN, and room for the log-probabilities, where it must be asked. */
+static fm_status open_pair(const blame *b, const fm_model *m, pair *p, double *out)
+{
+    fm_status rc = answer_ids(b, m, b->right, &p->ids[0], &p->prompt[0]);
+    if (rc == FM_OK)
+        rc = answer_ids(b, m, b->wrong, &p->ids[1], &p->prompt[1]);
+    if (rc == FM_EUNSUPPORTED) { /* no such number for this model; the verdict stands */
+        fm_error_clear();
+        return FM_OK;
     }
     if (rc == FM_OK)
+        rc = pair_key(p, m);
+    if (rc == FM_OK)
+        rc = kept_margin(b, p->key, out);
+    for (size_t k = 0; rc == FM_OK && isnan(*out) && k < 2; k++)
+        if (!(p->logprob[k] = fm_calloc(p->ids[k].count, sizeof **p->logprob)))
+            return FM_ENOMEM;
+    return rc;
+}
+
+static double lead(const pair *p)
+{
+    double sum[2] = {0, 0};
+    for (size_t k = 0; k < 2; k++)
+        for (size_t t = p->prompt[k]; t < p->ids[k].count; t++)
+            sum[k] += (double)p->logprob[k][t];
+    return sum[0] - sum[1];
+}
+
+static fm_status ask_pairs(const blame *b, fm_model *const *model, size_t n, pair *p, double *out)
+{
+    size_t asks = 0;
+    fm_score_request *req = fm_calloc(2 * n, sizeof *req);
+    fm_status rc = req ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++) {
+        const pair *of = &p[i / 2];
+        if (of->logprob[i % 2])
+            req[asks++] = (fm_score_request){.model = model[i / 2],
+                                             .ids = of->ids[i % 2].id,
+                                             .n = of->ids[i % 2].count,
+                                             .logprobs = of->logprob[i % 2],
+                                             .from = of->prompt[i % 2]};
+    }
+    if (rc == FM_OK && asks)
         rc = fm_score_many(b->c->engine, req, asks);
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        double sum[2] = {0, 0};
-        if (!logprob[2 * i] || !logprob[2 * i + 1])
+        if (!p[i].logprob[0])
             continue;
-        for (size_t k = 0; k < 2; k++)
-            for (size_t t = prompt[2 * i + k]; t < ids[2 * i + k].count; t++)
-                sum[k] += (double)logprob[2 * i + k][t];
-        out[i] = sum[0] - sum[1];
+        out[i] = lead(&p[i]);
+        if (isfinite(out[i]))
+            rc = keep_margin(b, p[i].key, out[i]);
     }
-    for (size_t i = 0; i < 2 * n; i++) {
-        if (ids)
-            fm_ids_release(&ids[i]);
-        if (logprob)
-            fm_free(logprob[i]);
-    }
-    fm_free(ids);
-    fm_free(prompt);
     fm_free(req);
-    fm_free(logprob);
-    if (rc == FM_EUNSUPPORTED) { /* no such number; the verdict stands */
+    return rc;
+}
+
+fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out)
+{
+    pair *p = fm_calloc(n, sizeof *p);
+    fm_status rc = p ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        out[i] = NAN;
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = open_pair(b, model[i], &p[i], &out[i]);
+    if (rc == FM_OK)
+        rc = ask_pairs(b, model, n, p, out);
+    for (size_t i = 0; p && i < 2 * n; i++) {
+        fm_ids_release(&p[i / 2].ids[i % 2]);
+        fm_free(p[i / 2].logprob[i % 2]);
+    }
+    fm_free(p);
+    if (rc == FM_EUNSUPPORTED) {
         fm_error_clear();
         rc = FM_OK;
     }

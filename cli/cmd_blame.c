@@ -19,7 +19,7 @@ typedef struct blame_opts {
 } blame_opts;
 
 typedef struct parts { /* of the report */
-    bool tensors, data, trace, steps, repairs;
+    bool worth, tensors, data, trace, steps, repairs;
 } parts;
 
 /* ---- the parts, in order ---- */
@@ -55,7 +55,8 @@ static parts parts_of(const blame_opts *o, bool step)
 {
     bool repairs = o->repairs || o->fix;
     bool none = !o->tensors && !o->data && !o->trace && !o->steps && !repairs;
-    return (parts){.tensors = step && (none || o->tensors || repairs),
+    return (parts){.worth = step && o->shapley,
+                   .tensors = step && (none || o->tensors || repairs),
                    .data = step && (none || o->data || repairs),
                    .trace = step && o->trace,
                    .steps = step && o->steps,
@@ -65,7 +66,9 @@ static parts parts_of(const blame_opts *o, bool step)
 static fm_status look(blame_more *m, const parts *p)
 {
     double began = blame_now_s();
-    fm_status rc = p->tensors ? blame_tensors(m->b) : FM_OK;
+    fm_status rc = p->worth ? blame_shapley_steps(m) : FM_OK;
+    if (rc == FM_OK && p->tensors)
+        rc = blame_tensors(m->b);
     if (rc == FM_OK && p->data)
         rc = blame_data(m->b);
     m->seconds += blame_now_s() - began;
@@ -226,7 +229,8 @@ int cmd_blame(cli *c, int argc, char **argv)
         {0, "all-versions", OPT_FLAG, NULL, "ask every version, not only those that decide",
          &o.all_versions},
         {0, "ranks", OPT_FLAG, NULL, "go on to the rank-one parts of the adapters found", &o.ranks},
-        {0, "shapley", OPT_FLAG, NULL, "what each unit found is worth, with intervals", &o.shapley},
+        {0, "shapley", OPT_FLAG, NULL, "what each step of the history and each unit found is worth",
+         &o.shapley},
         {0, "max-runs", OPT_UINT, "N", "mixtures to run at most in each search (400)", &o.max_runs},
         {0, "top", OPT_UINT, "N", "examples to show (10)", &o.top},
         {0, "data-method", OPT_STR, "NAME|all", "how examples are ranked", &o.examples.method},

@@ -370,13 +370,13 @@ static fm_status merge(merging *g)
     if (rc == FM_OK)
         rc = branch_must_be_new(g->c, g->name);
     if (rc == FM_OK)
-        rc = suite_files_check(&g->suites);
-    if (rc == FM_OK)
         rc = open_parents(g);
     if (rc == FM_OK)
         rc = agree(g);
     if (rc == FM_OK)
         rc = start_tree(g);
+    if (rc == FM_OK)
+        rc = suite_files_check_with(g->c, g->tree, &g->suites);
     out_progress("merging %zu versions", g->count);
     if (rc == FM_OK)
         rc = merge_weights(g);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/ranks.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
@@ -160,13 +161,19 @@ fm_status cli_engine(cli *c)
     if (c->engine)
         return FM_OK;
     fm_engine_opts opts = fm_engine_defaults();
-    opts.threads = c->threads;
     opts.weight_bytes_max = c->weight_bytes_max;
     opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
     fm_status rc = FM_OK;
-    if (c->keep_packed && c->repo) {
+    if (ranks_wanted(c) && !c->comm)
+        rc = ranks_open(c, c->split_batches);
+    if (rc == FM_OK && c->comm && !c->split_batches && ranks_mine() == 0)
+        rc = ranks_tell_engine(c);
+    opts.threads = c->threads;
+    opts.comm = c->comm;
+    opts.comm_splits_batches = c->split_batches;
+    if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);
         folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;
         if (rc == FM_OK && !folder)

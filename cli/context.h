@@ -5,6 +5,7 @@
 #include "cli/opt.h"
 #include "cli/out.h"
 #include "lineage/lineage.h"
+#include "infer/comm.h"
 #include "testing/testing.h"
 
 #define CLI_ANSWER_MODE "fast" /* of commands that answer people: serve, run */
@@ -23,6 +24,11 @@ enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_FAILURE_128 = 128, EXIT_USAGE = 129, CLI_
 typedef struct cli {
     const char *dir;             /* -C, "." */
     unsigned threads;            /* --threads, 0 = all */
+    uint32_t ranks;              /* --ranks, 0 = one (ranks.h) */
+    char **argv;                 /* of the program */
+    bool split_batches;          /* the ranks share a training's examples, not a model */
+    struct fm_comm *comm;        /* opened by ranks_open, closed by main */
+    struct fm_ranks *others;     /* likewise */
     const char *mode;            /* --mode of commands that have it; NULL: exact */
     const char *device;          /* --device likewise; NULL: FMSTORE_DEVICE, config, the CPU */
     uint64_t weight_bytes_max;   /* of the engine; 0 = no budget */

@@ -57,11 +57,12 @@ fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally)
 /* A version that gates compare with; several suites may name one. */
 typedef struct baseline {
     fm_oid oid;
-    fm_model *model;
-    char name[32]; /* "parent 1a2b3c4d5e" */
+    fm_model *model; /* while its batch runs */
+    char name[32];   /* "parent 1a2b3c4d5e" */
 } baseline;
 
 #define BASELINES_MAX 64u
+#define BASELINES_AT_ONCE 4u /* open beside the version: each may have weights of its own */
 
 typedef struct gates {
     cli *c;
@@ -71,7 +72,7 @@ typedef struct gates {
     fm_version version;
     baseline base[BASELINES_MAX];
     size_t bases;
-    const baseline **of;        /* [set.count] of each suite; NULL = none */
+    baseline **of;              /* [set.count] of each suite; NULL = none */
     fm_suite_run *run, *before; /* [set.count]; before: where of is set */
 } gates;
 
@@ -113,9 +114,8 @@ static fm_status baseline_oid(gates *g, const fm_policy *p, fm_oid *out, const c
     return FM_OK;
 }
 
-static fm_status open_baseline(gates *g, const fm_oid *oid, const char *word, const baseline **out)
+static fm_status note_baseline(gates *g, const fm_oid *oid, const char *word, baseline **out)
 {
-    fm_tree *tree = NULL;
     for (size_t i = 0; i < g->bases; i++)
         if (fm_oid_eq(&g->base[i].oid, oid)) {
             *out = &g->base[i];
@@ -123,17 +123,19 @@ static fm_status open_baseline(gates *g, const fm_oid *oid, const char *word, co
         }
     if (g->bases == BASELINES_MAX)
         return fm_fail(FM_ELIMIT, "%s: gates name more than %u baselines", g->label, BASELINES_MAX);
-    baseline *b = &g->base[g->bases];
-    b->oid = *oid;
-    snprintf(b->name, sizeof b->name, "%s %s", word, cli_short_oid(oid));
-    fm_status rc = fm_version_tree(g->c->repo, &tree, oid);
+    *out = &g->base[g->bases++];
+    (*out)->oid = *oid;
+    snprintf((*out)->name, sizeof(*out)->name, "%s %s", word, cli_short_oid(oid));
+    return FM_OK;
+}
+
+static fm_status open_baseline(const gates *g, baseline *b)
+{
+    fm_tree *tree = NULL;
+    fm_status rc = fm_version_tree(g->c->repo, &tree, &b->oid);
     if (rc == FM_OK)
         rc = cli_load_model(g->c, tree, b->name, &b->model);
     fm_tree_free(tree);
-    if (rc == FM_OK) {
-        g->bases++;
-        *out = b;
-    }
     return rc;
 }
 
@@ -149,36 +151,64 @@ static fm_status find_baselines(gates *g)
             continue;
         rc = baseline_oid(g, p, &oid, &word, &found);
         if (rc == FM_OK && found)
-            rc = open_baseline(g, &oid, word, &g->of[i]);
+            rc = note_baseline(g, &oid, word, &g->of[i]);
         if (rc < 0)
             rc = fm_error_prefix(rc, "suite '%s'", fm_suite_name(g->set.suite[i]));
     }
     return rc;
 }
 
-/* The version and its baselines in one batch. */
-static fm_status run_all(gates *g)
+static bool is_among(const gates *g, size_t suite, size_t first, size_t end)
+{
+    const baseline *b = g->of[suite];
+    return b && b >= g->base + first && b < g->base + end;
+}
+
+/* What is asked of baselines first to end, and of the version with the first ones. */
+static fm_status run_batch(gates *g, size_t first, size_t end)
 {
     fm_result_cache cache = suite_cache(g->c);
-    size_t n = 0, k, count = g->set.count;
+    size_t n = 0, count = g->set.count;
     fm_suite_ask *ask = fm_calloc(2 * count, sizeof *ask);
     fm_suite_run *run = fm_calloc(2 * count, sizeof *run);
-    fm_status rc = ask && run ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < count; i++)
+    fm_suite_run **to = fm_calloc(2 * count, sizeof *to);
+    fm_status rc = ask && run && to ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && first == 0 && i < count; i++) {
+        to[n] = &g->run[i];
         ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->model};
+    }
     for (size_t i = 0; rc == FM_OK && i < count; i++)
-        if (g->of[i])
+        if (is_among(g, i, first, end)) {
+            to[n] = &g->before[i];
             ask[n++] = (fm_suite_ask){.suite = g->set.suite[i], .model = g->of[i]->model};
+        }
     if (rc == FM_OK)
         rc = fm_suites_run(run, ask, n, &cache);
-    k = count;
-    for (size_t i = 0; rc == FM_OK && i < count; i++) {
-        g->run[i] = run[i];
-        if (g->of[i])
-            g->before[i] = run[k++];
-    }
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        *to[i] = run[i];
     fm_free(ask);
     fm_free(run);
+    fm_free(to);
+    return rc;
+}
+
+/* The version and its baselines, a few of these at a time, in as many batches. */
+static fm_status run_all(gates *g)
+{
+    fm_status rc = FM_OK;
+    size_t first = 0;
+    do {
+        size_t end = FM_MIN(first + BASELINES_AT_ONCE, g->bases);
+        for (size_t i = first; rc == FM_OK && i < end; i++)
+            rc = open_baseline(g, &g->base[i]);
+        if (rc == FM_OK)
+            rc = run_batch(g, first, end);
+        for (size_t i = first; i < end; i++) {
+            fm_model_close(g->base[i].model);
+            g->base[i].model = NULL;
+        }
+        first = end;
+    } while (rc == FM_OK && first < g->bases);
     return rc;
 }
 
@@ -259,8 +289,6 @@ static void gates_release(gates *g)
         if (g->before)
             fm_suite_run_release(&g->before[i]);
     }
-    for (size_t i = 0; i < g->bases; i++)
-        fm_model_close(g->base[i].model);
     fm_model_close(g->model);
     fm_free(g->run);
     fm_free(g->before);
@@ -278,7 +306,7 @@ fm_status run_gates(cli *c, const fm_oid *oid, const fm_tree *tree, const char *
     if (rc == FM_OK)
         rc = fm_version_read(c->repo, &g.version, oid);
     if (rc == FM_OK && g.set.count) {
-        g.of = fm_calloc(g.set.count, sizeof(const baseline *));
+        g.of = fm_calloc(g.set.count, sizeof *g.of);
         g.run = fm_calloc(g.set.count, sizeof *g.run);
         g.before = fm_calloc(g.set.count, sizeof *g.before);
         rc = g.of && g.run && g.before ? FM_OK : FM_ENOMEM;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/ranks.h"
 
 typedef struct command {
     const char *name;
@@ -99,13 +100,14 @@ static int cmd_version(cli *c, int argc, char **argv)
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "usage: fmstore [-C DIR] [--threads N] <command> [...]\n");
+    fprintf(to, "usage: fmstore [-C DIR] [--threads N] [--ranks N] <command> [...]\n");
     for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
         if (commands[i].group)
             fprintf(to, "\n%s\n", commands[i].group);
         fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
     }
-    fprintf(to, "\n-C DIR works as if started in DIR; --threads N uses N CPUs (default: all).\n"
+    fprintf(to, "\n-C DIR works as if started in DIR; --threads N uses N CPUs (default: all);\n"
+                "--ranks N splits models (derive: batches) over N processes, as mpirun does.\n"
                 "'fmstore <command> -h' lists a command's options.\n");
 }
 
@@ -135,14 +137,27 @@ static int enter_dir(const char *dir)
     return EXIT_FAILURE_128;
 }
 
-static int take_threads(cli *c, const char *word)
+static int take_number(unsigned *out, const char *option, unsigned long most, const char *word)
 {
     char *end;
     unsigned long n = strtoul(word, &end, 10);
-    if (end == word || *end || word[0] == '-' || n > 4096)
-        return usage_error("--threads wants a number up to 4096, got", word);
-    c->threads = (unsigned)n;
+    if (end == word || *end || word[0] == '-' || n > most) {
+        fprintf(stderr,
+                "fmstore: %s wants a number up to %lu, got '%s'; 'fmstore help' lists the "
+                "commands\n",
+                option, most, word);
+        return EXIT_USAGE;
+    }
+    *out = (unsigned)n;
     return 0;
+}
+
+static int take_global(cli *c, const char *option, const char *value)
+{
+    if (strcmp(option, "-C") == 0)
+        return enter_dir(value);
+    return strcmp(option, "--ranks") == 0 ? take_number(&c->ranks, option, FM_COMM_MAX_RANKS, value)
+                                          : take_number(&c->threads, option, 4096, value);
 }
 
 /* Options before the command. Returns the command's index in argv, or an exit code negated - 1. */
@@ -150,11 +165,11 @@ static int global_options(cli *c, int argc, char **argv)
 {
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
-        bool dir = strcmp(argv[i], "-C") == 0;
-        if (dir || strcmp(argv[i], "--threads") == 0) {
+        if (strcmp(argv[i], "-C") == 0 || strcmp(argv[i], "--threads") == 0 ||
+            strcmp(argv[i], "--ranks") == 0) {
             if (i + 1 == argc)
                 return -1 - usage_error("a value is missing after", argv[i]);
-            int code = dir ? enter_dir(argv[i + 1]) : take_threads(c, argv[i + 1]);
+            int code = take_global(c, argv[i], argv[i + 1]);
             if (code)
                 return -1 - code;
             i++;
@@ -183,14 +198,17 @@ static int run_command(cli *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    cli c = {.dir = "."};
+    cli c = {.dir = ".", .argv = argv};
     int at = global_options(&c, argc, argv);
     int code = at < 0 ? -1 - at : EXIT_USAGE;
     if (at == argc)
         print_help(stderr);
+    else if (at > 0 && ranks_mine() > 0 && strcmp(argv[at], "derive") != 0)
+        code = ranks_follow(&c);
     else if (at > 0)
         code = run_command(&c, argc - at, argv + at);
     fm_engine_free(c.engine);
+    ranks_close(&c);
     fm_repo_close(c.repo);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fputs("fmstore: standard output: could not write everything; is the disk full?\n", stderr);

@@ -1,6 +1,6 @@
 /* adapter_kinds.c - what the tensors of an adapter do to a model: low-rank terms, scales, virtual
  * positions. Formulas as in PEFT 0.21 (peft/tuners/lora, ia3, prefix_tuning, prompt_tuning). */
-#include "infer/model_bind.h"
+#include "infer/parallel.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,18 +30,18 @@ static fm_status part_of(const fm_entry **out, const fmi_binder *b, uint32_t n, 
     return rc;
 }
 
-static fm_status check_factors(const fmi_adapter *a, const char *module, const fm_linear *lin,
+static fm_status check_factors(const fmi_adapter *a, const char *module, uint32_t in, uint32_t out,
                                const fm_entry *ea, const fm_entry *eb, uint32_t r)
 {
     const fm_shape *sa = &ea->shape, *sb = &eb->shape;
-    if (sa->rank == 2 && sb->rank == 2 && sa->dim[0] == r && sa->dim[1] == lin->in &&
-        sb->dim[0] == lin->out && sb->dim[1] == r)
+    if (sa->rank == 2 && sb->rank == 2 && sa->dim[0] == r && sa->dim[1] == in &&
+        sb->dim[0] == out && sb->dim[1] == r)
         return FM_OK;
     char ta[96], tb[96];
     fm_shape_text(sa, ta, sizeof(ta));
     fm_shape_text(sb, tb, sizeof(tb));
     return fm_fail(FM_EBASE, "%s: '%s': A %s and B %s do not fit [%u, %u] at rank %u", a->what,
-                   module, ta, tb, lin->out, lin->in, r);
+                   module, ta, tb, out, in, r);
 }
 
 static fm_status add_term(fm_linear *lin, const fm_lora_term *term)
@@ -54,8 +54,8 @@ static fm_status add_term(fm_linear *lin, const fm_lora_term *term)
     return FM_OK;
 }
 
-static fm_status digest_term(fm_hasher *h, const char *module, const fmi_cached *a,
-                             const fmi_cached *b, float scale)
+static fm_status digest_term(fm_hasher *h, const char *module, const fm_entry *a, const fm_entry *b,
+                             float scale)
 {
     uint32_t bits;
     uint8_t le[4];
@@ -105,14 +105,17 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     if (rc == FM_OK)
         rc = fm_lora_spec_of(&spec, a->config, module);
     if (rc == FM_OK)
-        rc = check_factors(a, module, lin, ea, eb, spec.r);
+        rc = check_factors(a, module, fmi_whole_in(b->m, lin), fmi_whole_out(b->m, lin), ea, eb,
+                           spec.r);
     fmi_cached *ca = NULL, *cb = NULL;
+    const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
+    const fmi_slice sa = fmi_slice_of(&cut, true, 1), sb = fmi_slice_of(&cut, false, 0);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &ca, ea, FMI_LORA_A);
+        rc = fmi_hold_slice(b, &ca, ea, FMI_LORA_A, &sa);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &cb, eb, FMI_LORA_B);
+        rc = fmi_hold_slice(b, &cb, eb, FMI_LORA_B, &sb);
     if (rc == FM_OK)
-        rc = digest_term(digest, module, ca, cb, spec.scale);
+        rc = digest_term(digest, module, ea, eb, spec.scale);
     if (rc != FM_OK)
         return rc;
     fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
@@ -144,15 +147,16 @@ fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_h
     if (rc == FM_OK && spec.r > arch->hidden)
         rc = fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the hidden size %u", a->what,
                      module, spec.r, arch->hidden);
-    const fm_linear as = {.in = arch->vocab, .out = arch->hidden};
+    const fmi_cut cut = fmi_cut_of_linear(b->m, &b->m->embed);
+    const fmi_slice rows = fmi_slice_of(&cut, false, 1);
     if (rc == FM_OK)
-        rc = check_factors(a, module, &as, ea, eb, spec.r);
+        rc = check_factors(a, module, arch->vocab, arch->hidden, ea, eb, spec.r);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &ca, ea, FMI_MATRIX_T);
+        rc = fmi_hold_slice(b, &ca, ea, FMI_MATRIX_T, &rows);
     if (rc == FM_OK)
         rc = fmi_hold(b, &cb, eb, FMI_MATRIX);
     if (rc == FM_OK)
-        rc = digest_term(digest, module, ca, cb, spec.scale);
+        rc = digest_term(digest, module, ea, eb, spec.scale);
     if (rc != FM_OK)
         return rc;
     fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
@@ -246,27 +250,32 @@ fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_ha
     fm_status rc = find_module(b, n, e, ".lora_magnitude_vector", module, &lin);
     if (rc != FM_OK)
         return rc;
-    if (e->shape.rank != 1 || e->shape.dim[0] != lin->out)
+    uint32_t out = fmi_whole_out(b->m, lin), in = fmi_whole_in(b->m, lin);
+    if (e->shape.rank != 1 || e->shape.dim[0] != out)
         return fm_fail(FM_EBASE, "%s: '%s': a magnitude vector of %u values is wanted", a->what,
-                       module, lin->out);
+                       module, out);
     if (lin->lora_count != 1 || lin->lora[0].adapter != n)
         return fm_fail(FM_EUNSUPPORTED, "%s: '%s': DoRA needs factors of its own and nothing below",
                        a->what, module);
-    dora d = {.out = lin->out, .in = lin->in, .r = lin->lora[0].r, .scale = lin->lora[0].scale};
+    dora d = {.out = out, .in = in, .r = lin->lora[0].r, .scale = lin->lora[0].scale};
     rc = read_dora(b, n, &d, module, e);
     if (rc == FM_OK && lin->transposed)
         rc = turn(&d);
     if (rc == FM_OK)
         rc = dora_scales(&d);
+    const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
+    float *here = NULL;
     if (rc == FM_OK)
-        rc = fmi_own(b->m, &lin->out_scale, d.m, d.out);
+        rc = fmi_cut_floats(&here, d.m, &cut, d.out);
+    if (rc == FM_OK)
+        rc = fmi_own(b->m, &lin->out_scale, here, lin->out);
     if (rc == FM_OK)
         rc = digest_entry(digest, "dora", module, e);
     if (rc == FM_OK) {
         lin->bias_after = lin->bias;
         lin->bias = NULL;
     }
-    float *all[] = {d.w, d.a, d.b, d.m};
+    float *all[] = {d.w, d.a, d.b, d.m, here};
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         fm_free(all[i]);
     return rc;
@@ -285,12 +294,15 @@ fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *
     fm_status rc = find_module(b, n, e, ".ia3_l", module, &lin);
     if (rc != FM_OK)
         return rc;
-    bool input = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == lin->in;
-    bool output = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == lin->out;
+    uint32_t in = fmi_whole_in(b->m, lin), out = fmi_whole_out(b->m, lin);
+    bool input = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == in;
+    bool output = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == out;
     if (!input && !output)
         return fm_fail(FM_EBASE, "%s: '%s': ia3_l is wanted as [1, %u] or [%u, 1]", a->what, module,
-                       lin->in, lin->out);
-    rc = fmi_hold(b, &v, e, FMI_VECTOR);
+                       in, out);
+    const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
+    const fmi_slice slice = fmi_slice_of(&cut, input, input ? 1 : 0);
+    rc = fmi_hold_slice(b, &v, e, FMI_VECTOR, &slice);
     if (rc == FM_OK)
         rc = digest_entry(digest, "ia3", module, e);
     if (rc != FM_OK)
@@ -348,6 +360,8 @@ fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hash
         rc = fmi_read_floats(b, &p->virtual_rows, e);
     if (rc != FM_OK)
         return rc;
+    if (prefix)
+        fmi_cut_virtual(p, p->virtual_rows, (uint32_t)len);
     p->virtual_len = (uint32_t)len;
     p->virtual_is_kv = prefix;
     p->virtual_id = e->id;

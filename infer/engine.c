@@ -1,6 +1,7 @@
 /* engine.c - life of engines, and what models share inside of an engine. */
-#include "infer/engine.h"
+#include "infer/parallel.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -50,6 +51,14 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (rc == FM_OK && fm_backend_lacks(e->be, false))
         rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
                      fm_backend_lacks(e->be, false));
+    e->comm = o.comm_splits_batches ? NULL : o.comm;
+    e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
+    if (rc == FM_OK && e->batch_comm)
+        fm_comm_attach(e->batch_comm, e->be, NULL, false);
+    if (rc == FM_OK) {
+        (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
+        rc = fmi_mirror_new(e);
+    }
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
     if (rc == FM_OK)
@@ -73,6 +82,9 @@ void fm_engine_free(fm_engine *e)
     if (!e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_mirror_free(e);
+    if (e->batch_comm)
+        fm_comm_detach(e->batch_comm);
     fmi_texts_free(e);
     fmi_step_free(e->step);
     fmi_prefix_free(e->prefix);
@@ -88,6 +100,11 @@ void fm_engine_free(fm_engine *e)
     fm_pool_free(e->pool);
     (void)pthread_mutex_destroy(&e->share);
     fm_free(e);
+}
+
+struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
+{
+    return e->batch_comm;
 }
 
 const char *fm_engine_mode(const fm_engine *e)
@@ -112,7 +129,7 @@ unsigned fm_engine_threads(const fm_engine *e)
 
 const char *fm_engine_kernel_class(const fm_engine *e)
 {
-    return e->be->kernel_class;
+    return e->kernel_class;
 }
 
 fm_backend *fm_engine_backend(fm_engine *e)

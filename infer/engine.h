@@ -38,10 +38,14 @@ typedef struct fmi_rope {
 
 #define FMI_SAVES 4u /* residual streams kept of a block */
 
-typedef struct fmi_text fmi_text; /* a tokenizer and its template, shared by id: text.c */
+typedef struct fmi_mirror fmi_mirror; /* parallel_follow.c */
+typedef struct fmi_text fmi_text;     /* a tokenizer and its template, shared by id: text.c */
 
 /* fm_model.priv */
 typedef struct fmi_model_priv {
+    fm_arch local;   /* of the shard that this rank holds; with one rank the model's */
+    uint32_t mirror; /* its number among the ranks */
+    fm_buf told;     /* what they need to make it */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
     fmi_text *text;
@@ -102,6 +106,7 @@ struct fm_seq {
     uint64_t stamp;                /* the step that the two below belong to */
     uint32_t pending;              /* rows of it */
     uint32_t number;               /* among its sequences of one shape class */
+    uint32_t mirror;               /* its number among the ranks */
 };
 
 typedef struct fmi_step fmi_step; /* workspace of steps: step.c */
@@ -110,6 +115,10 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
+    struct fm_comm *comm;       /* borrowed, NULL: models are not split */
+    struct fm_comm *batch_comm; /* likewise: batches are not split */
+    fmi_mirror *mirror;         /* NULL: one rank */
+    char kernel_class[64];
     fmi_weights *weights;
     fmi_artefacts *artefacts; /* NULL without cache_dir */
     fmi_kv *kv;

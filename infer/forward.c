@@ -4,7 +4,7 @@
  * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
  * rows by weight. Norms, rotary tables and embeddings go by neighbouring runs with the same
  * pointer, since splitting them costs nothing. */
-#include "infer/step.h"
+#include "infer/parallel.h"
 
 #include <string.h>
 
@@ -120,6 +120,8 @@ static fm_status embed(fmi_pass *p)
         look_up(p, false, p->ids, p->x);
     if (!p->s->given)
         embed_terms(p);
+    if (rc == FM_OK && !p->s->given)
+        rc = fmi_join_ranks(p, p->x);
     if (!p->s->given && sw->embed_scale != 1.0f)
         be->scale(be, p->x, sw->embed_scale, (uint64_t)p->m * h);
     for (uint32_t i = 0; sw->types && i < p->all.n; i++) {
@@ -165,13 +167,16 @@ static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
 
 static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 {
-    return p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y);
+    fm_status rc = p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y);
+    return rc == FM_OK ? fmi_join_ranks(p, y) : rc;
 }
 
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
     fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
+    if (rc == FM_OK)
+        rc = fmi_join_ranks(p, p->o);
     if (rc == FM_OK)
         rc = fmi_hooks(p, FM_SITE_ATTENTION, l, p->o);
     if (rc != FM_OK)
@@ -223,6 +228,20 @@ static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
     return FM_OK;
 }
 
+/* Each rank has its rows of the vocabulary; rank 0 gets all of their logits. */
+static fm_status head_of_ranks(fmi_pass *p, float *states)
+{
+    fmi_step *s = p->s;
+    size_t ld = fmi_logits_here(p), rooms = fm_comm_rank(p->e->comm) ? 1 : fm_comm_size(p->e->comm);
+    if (ld == 0)
+        return FM_OK;
+    fm_status rc = fmi_float_room(p->e, &s->shard, &s->shard_floats, rooms * p->w * ld);
+    const fmi_out head = {pick_head, {s->shard, ld}};
+    if (rc == FM_OK)
+        rc = fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1);
+    return rc == FM_OK ? fmi_gather_logits(p, s->shard, ld) : rc;
+}
+
 /* Final states of the rows that want them into the step's hidden, then their logits. */
 static fm_status logits(fmi_pass *p)
 {
@@ -240,8 +259,13 @@ static fm_status logits(fmi_pass *p)
         normed = p->xn;
     }
     be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);
-    const fmi_out head = {pick_head, {y, s->ld}};
-    fm_status rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
+    fm_status rc = FM_OK;
+    if (fm_comm_size(p->e->comm) > 1) {
+        rc = head_of_ranks(p, normed);
+    } else {
+        const fmi_out head = {pick_head, {y, s->ld}};
+        rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
+    }
     for (uint32_t i = 0; rc == FM_OK && i < p->want.n; i++) {
         const fmi_part *part = &p->want.p[i];
         float *rows = y + part->begin * s->ld;

@@ -45,10 +45,21 @@ typedef struct fm_engine_opts {
     const char *cache_dir;
     uint64_t cache_bytes_max; /* of those files; the longest unused go (4 GiB; 0 = no bound) */
     uint64_t cache_min_bytes; /* smaller ones are not worth a file (256 KiB) */
+    /* Ranks over which every model is split (comm.h, parallel.h); borrowed, used by this engine alone
+     * until it is freed. Rank 0's engine is used as any other; those of the others, made with the same
+     * options at the same time, follow it: fm_engine_follow. NULL: one rank. */
+    struct fm_comm *comm;
+    /* Or: this engine holds whole models, and training shares its examples over the ranks, all of which
+     * run it (train.h). Nobody follows. */
+    bool comm_splits_batches;
 } fm_engine_opts;
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e); /* after its models and seqs */
+/* Ranks but 0: does what rank 0's engine does until that is freed; models come from p, which knows
+ * their tensors by id. An error, sticking to the comm, where a rank is lost. */
+struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
+FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
 const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */
 const char *fm_engine_device(const fm_engine *e); /* "cpu", "cuda:0" */
@@ -206,12 +217,15 @@ void fm_gen_result_release(fm_gen_result *r);
  * [n, top_k] best of each position, for the token after position i. */
 FM_CHECKED fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs,
                               fm_logprob *top, uint32_t top_k);
-/* Many scorings of any models of one engine in shared steps. */
+/* Many scorings of any models of one engine in shared steps. Those that begin alike share the
+ * blocks of the prefix cache that lie before their first position of interest, and only positions
+ * from there on have logits. */
 typedef struct fm_score_request {
     fm_model *model;
     const int32_t *ids;
     size_t n;
     float *logprobs; /* [n] */
+    size_t from;     /* 0 or 1: all; logprobs[1..from) stay as they are */
 } fm_score_request;
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 

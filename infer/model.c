@@ -3,7 +3,7 @@
  * Every parameter that the architecture names must be there with its shape, and every tensor of the
  * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
  * something else than the model's author did. Adapter parsing is in adapter.c. */
-#include "infer/model_bind.h"
+#include "infer/parallel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,15 +15,25 @@
 
 fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form)
 {
+    const fmi_slice all = {0};
+    return fmi_hold_slice(b, out, e, form, &all);
+}
+
+fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form,
+                         const fmi_slice *slice)
+{
     const fmi_model_priv *p = fmi_priv(b->m);
     fmi_cached *w = NULL;
+    fm_digest id;
     *out = NULL;
-    for (size_t i = 0; i < p->held_count; i++)
-        if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &e->id)) {
+    fm_status rc = fmi_slice_id(&id, e, slice);
+    for (size_t i = 0; rc == FM_OK && i < p->held_count; i++)
+        if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &id)) {
             *out = p->held[i]; /* tied, or read ahead */
             return FM_OK;
         }
-    fm_status rc = fmi_weights_take(b->m->engine->weights, &w, e, form, b->p);
+    if (rc == FM_OK)
+        rc = fmi_take_slice(b->m->engine->weights, &w, e, form, b->p, slice);
     if (rc != FM_OK)
         return fm_error_prefix(rc, "%s", b->what);
     rc = fmi_held(b->m, w);
@@ -118,13 +128,15 @@ static fm_status check_shape(const fmi_binder *b, const fm_entry *e, const fm_pa
 
 /* ==== places of parameters ==== */
 
-static void set_linear(fm_linear *lin, const fmi_cached *w, const fm_param *p)
+static void set_linear(fm_model *m, fm_linear *lin, const fmi_cached *w, const fm_param *p)
 {
+    const fmi_slice slice = fmi_slice_of_param(m, p);
+    const fm_shape here = fmi_slice_shape(&p->shape, &slice);
     lin->w = w->w;
     lin->id = w->id;
     lin->transposed = p->transposed;
-    lin->out = (uint32_t)p->shape.dim[p->transposed ? 1 : 0];
-    lin->in = (uint32_t)p->shape.dim[p->transposed ? 0 : 1];
+    lin->out = (uint32_t)here.dim[p->transposed ? 1 : 0];
+    lin->in = (uint32_t)here.dim[p->transposed ? 0 : 1];
 }
 
 /* A matrix is a linear layer, but the token types: of them the first row is added as it is. */
@@ -145,7 +157,7 @@ static void set_param(fm_model *m, const fm_param *p, const fmi_cached *w)
     if (!lin)
         *fmi_vector_at(m, p) = w->v;
     else if (p->is_matrix)
-        set_linear(lin, w, p);
+        set_linear(m, lin, w, p);
     else
         lin->bias = w->v;
     if (p->place == FM_P_ATTN_NORM)
@@ -161,11 +173,13 @@ static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
     fm_status rc = fmi_find_entry(b, &e, p->name);
     if (rc == FM_OK)
         rc = check_shape(b, e, p);
-    if (rc == FM_OK)
-        rc = fmi_hold(b, &w, e, fmi_form_of(&b->m->arch, p));
+    const fmi_slice slice = fmi_slice_of_param(b->m, p);
+    bool here = fmi_param_is_here(b->m, p);
+    if (rc == FM_OK && here)
+        rc = fmi_hold_slice(b, &w, e, fmi_form_of(&b->m->arch, p), &slice);
     if (rc == FM_OK)
         rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
-    if (rc == FM_OK)
+    if (rc == FM_OK && here)
         set_param(b->m, p, w);
     return rc;
 }
@@ -191,12 +205,13 @@ static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
     fmi_cached *w = NULL;
     if (rc == FM_OK)
         rc = check_shape(b, e, &p);
+    const fmi_slice slice = fmi_slice_of_param(b->m, &p);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &w, e, FMI_MATRIX);
+        rc = fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice);
     if (rc == FM_OK)
         rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
     if (rc == FM_OK)
-        set_linear(&b->m->head, w, &p);
+        set_linear(b->m, &b->m->head, w, &p);
     return rc;
 }
 
@@ -344,9 +359,11 @@ static fm_status bind_shape(fmi_binder *b)
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
     if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope, &m->arch, 0);
+        rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->comm), b->what);
     if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope_slide, &m->arch, 1);
+        rc = fmi_rope_of(m->engine, &p->rope, &p->local, 0);
+    if (rc == FM_OK)
+        rc = fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1);
     if (rc != FM_OK)
         return rc;
     m->cos = p->rope->cos;
@@ -394,6 +411,8 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
     m->priv = priv;
     fmi_binder b = {.m = m, .tree = tree, .p = p, .what = what, .pool = pool};
     fm_status rc = bind(&b);
+    if (rc == FM_OK)
+        rc = fmi_mirror_prepare(m, tree, what);
     if (rc != FM_OK) {
         fm_model_close(m);
         return rc;
@@ -418,9 +437,11 @@ fm_status fm_model_adopt(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
-    fm_status rc = fmi_geom_of(m->engine, &p->geom, &m->arch);
+    fm_status rc = fmi_geom_of(m->engine, &p->geom, &p->local);
     if (rc == FM_OK && m->engine->prefix)
         rc = fmi_layer_keys(m);
+    if (rc == FM_OK)
+        rc = fmi_mirror_adopt(m);
     if (rc != FM_OK)
         return rc;
     m->engine->models++;
@@ -450,6 +471,7 @@ void fm_model_close(fm_model *m)
     fm_engine *e = m->engine;
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(p->seqs == 0); /* sequences are closed first */
+    fmi_mirror_close(m);
     fm_free(m->head.lora);
     fm_free(m->embed.lora);
     for (size_t i = 0; i < p->held_count; i++)

@@ -43,6 +43,10 @@ typedef struct fmi_binder {
 
 /* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
+/* Of a slice of e's tensor (parallel.h). */
+struct fmi_slice;
+FM_CHECKED fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e,
+                                    fmi_form form, const struct fmi_slice *slice);
 /* Hands a reference to w over to the model, which keeps one of each. */
 FM_CHECKED fm_status fmi_held(fm_model *m, fmi_cached *w);
 /* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */

@@ -3,7 +3,7 @@
  * largest, so taking one after another from a common counter splits the work evenly. */
 #include <stdatomic.h>
 
-#include "infer/model_bind.h"
+#include "infer/parallel.h"
 #include "store/base/mem.h"
 
 typedef struct ahead {
@@ -23,9 +23,11 @@ static fm_status take(ahead *a, size_t i)
     fm_status rc = fmi_find_entry(a->b, &e, p.name);
     if (rc == FM_OK && !fm_shape_eq(&e->shape, &p.shape))
         rc = FM_EBASE;
-    if (rc == FM_OK)
-        rc = fmi_weights_take(a->b->m->engine->weights, &a->got[i], e,
-                              fmi_form_of(&a->b->m->arch, &p), a->b->p);
+    const fm_model *m = a->b->m;
+    const fmi_slice slice = fmi_slice_of_param(m, &p);
+    if (rc == FM_OK && fmi_param_is_here(m, &p))
+        rc = fmi_take_slice(m->engine->weights, &a->got[i], e, fmi_form_of(&m->arch, &p), a->b->p,
+                            &slice);
     return rc;
 }
 

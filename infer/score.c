@@ -1,5 +1,6 @@
-/* score.c - log-probabilities of given texts. Many sequences share the steps; a step asks for the
- * logits of all its rows, so rows are limited by the memory that takes, not by max_rows alone. */
+/* score.c - log-probabilities of given texts. Many sequences share the steps. Rows before the first
+ * position of interest have no logits, so whole blocks of them come from the prefix cache; those
+ * behind are limited by the memory that logits take, not by max_rows alone. */
 #include "infer/engine.h"
 
 #include <string.h>
@@ -13,7 +14,8 @@ typedef struct job {
     fm_logprob *top;
     uint32_t top_k;
     fm_seq *seq;
-    size_t feed; /* tokens to run: the last one's successor is only asked for with top */
+    size_t feed;  /* tokens to run: the last one's successor is only asked for with top */
+    size_t first; /* row that has logits */
     size_t done;
     uint32_t rows, row0; /* in this step */
 } job;
@@ -62,6 +64,7 @@ static bool is_underway(const job *j, size_t i)
     return false;
 }
 
+/* Its sequence, with what the cache has of it before the first row that has logits. */
 static fm_status begin(job *j)
 {
     fm_status rc = fm_seq_open(&j->seq, j->q->model);
@@ -72,23 +75,50 @@ static fm_status begin(job *j)
     return rc;
 }
 
-/* Rows of unfinished jobs, in order, up to limit; at most `jobs` of them begin or go on. */
-static fm_status gather(fm_row *row, uint32_t limit, job *j, size_t n, size_t jobs, uint32_t *out)
+static void adopt(job *j)
+{
+    j->seq->want_begin = (uint32_t)j->first;
+    j->seq->want_end = (uint32_t)j->feed;
+    fmi_seq_adopt(j->seq);
+    j->done = fm_seq_len(j->seq);
+}
+
+typedef struct room { /* of a step */
+    uint32_t rows, logits;
+} room;
+
+/* Rows of the next step that are j's: all that there is room for. */
+static uint32_t rows_of(const job *j, room left)
+{
+    size_t silent = j->first > j->done ? j->first - j->done : 0;
+    size_t most = FM_MIN(j->feed - j->done, silent + left.logits);
+    return (uint32_t)FM_MIN(most, (size_t)left.rows);
+}
+
+/* Rows of unfinished jobs, in order, up to the room; at most `jobs` of them begin or go on. */
+static fm_status gather(fm_row *row, room left, job *j, size_t n, size_t jobs, uint32_t *out)
 {
     uint32_t at = 0;
     for (size_t i = 0; i < n; i++) {
         j[i].rows = 0;
-        if (j[i].done == j[i].feed || at == limit || jobs == 0 || is_underway(j, i))
+        if (j[i].done == j[i].feed || left.rows == 0 || jobs == 0 || is_underway(j, i))
             continue;
-        jobs--;
         fm_status rc = j[i].seq ? FM_OK : begin(&j[i]);
         if (rc != FM_OK)
             return rc;
+        adopt(&j[i]);
+        if (is_underway(j, i))
+            continue;
+        jobs--;
         j[i].row0 = at;
-        j[i].rows = (uint32_t)FM_MIN((size_t)(limit - at), j[i].feed - j[i].done);
-        for (uint32_t r = 0; r < j[i].rows; r++)
-            row[at++] =
-                (fm_row){.seq = j[i].seq, .token = j[i].q->ids[j[i].done + r], .want_logits = true};
+        j[i].rows = rows_of(&j[i], left);
+        left.rows -= j[i].rows;
+        for (uint32_t r = 0; r < j[i].rows; r++, at++) {
+            bool wants = j[i].done + r >= j[i].first;
+            row[at] = (fm_row){
+                .seq = j[i].seq, .token = j[i].q->ids[j[i].done + r], .want_logits = wants};
+            left.logits -= wants;
+        }
     }
     *out = at;
     return FM_OK;
@@ -100,6 +130,8 @@ static fm_status take(fm_engine *e, job *j)
     uint32_t vocab = fm_model_arch(q->model)->vocab;
     for (uint32_t r = 0; r < j->rows; r++) {
         size_t at = j->done + r;
+        if (at < j->first)
+            continue;
         const float *logits = fm_engine_logits(e, j->row0 + r);
         float lse = fmi_engine_lse_of(e, j->row0 + r);
         if (at + 1 < q->n)
@@ -135,17 +167,17 @@ static void first_only(job *j, size_t n)
     }
 }
 
-static fm_status run(fm_engine *e, fm_row *row, uint32_t limit, job *j, size_t n)
+static fm_status run(fm_engine *e, fm_row *row, room all, job *j, size_t n)
 {
     for (;;) {
         uint32_t rows = 0;
-        fm_status rc = gather(row, limit, j, n, SIZE_MAX, &rows);
+        fm_status rc = gather(row, all, j, n, SIZE_MAX, &rows);
         if (rc != FM_OK || rows == 0)
             return rc;
         rc = fm_engine_step(e, row, rows);
         if (rc == FM_ELIMIT) {
             first_only(j, n);
-            rc = gather(row, limit, j, n, 1, &rows);
+            rc = gather(row, all, j, n, 1, &rows);
             if (rc == FM_OK)
                 rc = fm_engine_step(e, row, rows);
         }
@@ -170,11 +202,12 @@ static fm_status score(fm_engine *e, job *j, size_t n)
         if (j[i].q->n)
             j[i].q->logprobs[0] = 0.0f;
     }
-    uint32_t limit = FM_MIN(e->opts.max_rows, FM_MAX(LOGIT_FLOATS / vocab, 1u));
-    fm_row *row = fm_calloc(limit, sizeof(*row));
+    room all = {.rows = e->opts.max_rows,
+                .logits = FM_MIN(e->opts.max_rows, FM_MAX(LOGIT_FLOATS / vocab, 1u))};
+    fm_row *row = fm_calloc(all.rows, sizeof(*row));
     if (!row)
         return FM_ENOMEM;
-    fm_status rc = run(e, row, limit, j, n);
+    fm_status rc = run(e, row, all, j, n);
     for (size_t i = 0; i < n; i++)
         fm_seq_close(j[i].seq);
     fm_free(row);
@@ -198,7 +231,8 @@ fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n)
         return FM_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         j[i].q = &req[i];
-        j[i].feed = req[i].n ? req[i].n - 1 : 0;
+        j[i].feed = req[i].n > FM_MAX(req[i].from, (size_t)1) ? req[i].n - 1 : 0;
+        j[i].first = req[i].from ? req[i].from - 1 : 0;
     }
     fm_status rc = FM_OK;
     for (size_t i = 0; i < n && rc == FM_OK; i++)

@@ -12,7 +12,7 @@
  * all. A block whose last row is done is put into the cache. Within a step a block never begins
  * higher than the one before it, so that rows can be sorted by their first layer and those of one
  * sequence still stand by position. */
-#include "infer/engine.h"
+#include "infer/parallel.h"
 
 #include <string.h>
 
@@ -103,6 +103,7 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
 
 fm_status fmi_seq_expect(fm_seq *s, uint32_t len)
 {
+    fmi_mirror_deed(s, FMI_DEED_EXPECT, len, 0);
     return table_room(s, pages_of(s, len));
 }
 
@@ -214,7 +215,7 @@ static void copy_virtual(fm_seq *s, uint32_t layer, uint32_t b)
     uint32_t pages = (m->virtual_len + FM_KV_PAGE - 1) / FM_KV_PAGE;
     fm_backend *be = m->engine->be;
     be->kv_copy(be, fmi_kv_view(p->geom->pool), *page_at(s, layer, b),
-                p->virtual_page[(size_t)layer * pages + b], m->arch.kv_heads, m->arch.head_dim);
+                p->virtual_page[(size_t)layer * pages + b], p->local.kv_heads, p->local.head_dim);
 }
 
 /* Pages of block b: those below its first layer from the cache, the others fresh. Those of the
@@ -401,9 +402,8 @@ static fm_status begin(fm_seq *s)
     return FM_OK;
 }
 
-fm_status fm_seq_open(fm_seq **out, fm_model *m)
+static fm_status open_seq(fm_seq **out, fm_model *m)
 {
-    *out = NULL;
     fm_status rc = m->virtual_len ? fmi_virtual_ready(m) : FM_OK;
     fm_seq *s = rc == FM_OK ? fm_calloc(1, sizeof(*s)) : NULL;
     if (!s)
@@ -423,10 +423,22 @@ fm_status fm_seq_open(fm_seq **out, fm_model *m)
     return FM_OK;
 }
 
+fm_status fm_seq_open(fm_seq **out, fm_model *m)
+{
+    *out = NULL;
+    fm_status rc = fmi_mirror_open(m);
+    if (rc != FM_OK)
+        return rc;
+    rc = open_seq(out, m);
+    fmi_mirror_opened(m, *out);
+    return rc;
+}
+
 void fm_seq_close(fm_seq *s)
 {
     if (!s)
         return;
+    fmi_mirror_deed(s, FMI_DEED_CLOSE, 0, 0);
     while (s->page_count)
         drop_last(s);
     if (s->node)
@@ -457,6 +469,7 @@ fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
 {
     if (len > s->len)
         return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
+    fmi_mirror_deed(s, FMI_DEED_REWIND, len, 0);
     s->len = len;
     while (s->whole > len) {
         fmi_node *n = s->node;
@@ -486,6 +499,7 @@ void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
     fm_assert(at >= s->len && at <= s->known && at < s->page_cap * FM_KV_PAGE);
     if (at < s->known && s->token[at] == token)
         return;
+    fmi_mirror_deed(s, FMI_DEED_TELL, at, token);
     if (at < s->known)
         forget_from(s, at);
     s->token[at] = token;
@@ -495,6 +509,7 @@ void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
 void fmi_seq_adopt(fm_seq *s)
 {
     uint32_t layers = s->model->arch.layers;
+    fmi_mirror_deed(s, FMI_DEED_ADOPT, 0, 0);
     for (;;) {
         uint32_t b = s->page_count, end = block_end(s, b), depth = 0;
         if (s->len != s->whole || (s->base + s->len) / FM_KV_PAGE != b || end >= s->known ||
@@ -519,6 +534,7 @@ void fmi_seq_adopt(fm_seq *s)
 fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
 {
     uint32_t positions = fmi_priv(s->model)->rope->positions;
+    fmi_mirror_deed(s, FMI_DEED_RESERVE, len, 0);
     if (len > positions - s->base)
         return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
                        positions < s->model->arch.max_positions

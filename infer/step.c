@@ -3,7 +3,7 @@
  * Rows are reordered so that those of one model stand together (a run); the runs of one shape class
  * form a pass (forward.c). Positions and pages are settled before anything runs, so that a step
  * that does not fit changes nothing. Workspace is sized by max_rows at first use. */
-#include "infer/step.h"
+#include "infer/parallel.h"
 
 #include <string.h>
 
@@ -76,6 +76,7 @@ void fmi_step_free(fmi_step *s)
     device_free(e, s->act);
     device_free(e, s->logits);
     device_free(e, s->lse);
+    device_free(e, s->shard);
     if (s->hidden_host != s->hidden)
         fm_free(s->hidden_host);
     device_free(e, s->hidden);
@@ -111,7 +112,7 @@ static fm_status device_room(fm_engine *e, void **buf, size_t have, size_t bytes
     return FM_OK;
 }
 
-static fm_status float_room(fm_engine *e, float **buf, size_t *have, size_t floats)
+fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats)
 {
     void *p = *buf;
     fm_status rc = device_room(e, &p, *have * sizeof(float), floats * sizeof(float));
@@ -356,7 +357,7 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = s->order[i];
         const fm_row *r = &rows[from];
-        ids[i] = FM_MAX(r->token, 0);
+        ids[i] = fmi_token_here(r->seq->model, FM_MAX(r->token, 0));
         pos[i] = (int32_t)s->pos[from];
         s->headless[from] = !r->seq->model->head.w;
         s->logit_row[from] = r->want_logits ? (int32_t)s->wanted : -1;
@@ -461,13 +462,13 @@ static fm_status workspace(fmi_step *s)
             s->ld = FM_MAX(s->ld, (size_t)s->run[i].model->arch.vocab);
         s->hidden_ld = FM_MAX(s->hidden_ld, (size_t)s->run[i].model->arch.hidden);
     }
-    fm_status rc = float_room(e, &s->act, &s->act_floats, floats);
+    fm_status rc = fmi_float_room(e, &s->act, &s->act_floats, floats);
     if (rc != FM_OK)
         return rc;
     size_t need = (size_t)s->wanted * s->ld, states = (size_t)s->wanted * s->hidden_ld;
-    rc = float_room(e, &s->logits, &s->logits_floats, need);
+    rc = fmi_float_room(e, &s->logits, &s->logits_floats, need);
     if (rc == FM_OK)
-        rc = float_room(e, &s->hidden, &s->hidden_floats, states);
+        rc = fmi_float_room(e, &s->hidden, &s->hidden_floats, states);
     if (rc != FM_OK || e->be->host_visible) {
         s->logits_host = s->logits;
         s->hidden_host = s->hidden;
@@ -683,6 +684,8 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     s->last_n = 0;
     s->seqs = 0;
     fm_status rc = check_rows(e, rows, n);
+    if (rc == FM_OK)
+        rc = fmi_mirror_step(e, rows, n);
     if (rc != FM_OK)
         return rc;
     /* A failed step's stamps must not be taken for this one's. */
@@ -725,6 +728,8 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
         rc = fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
+    if (s->seqs > 0) /* the other ranks were told of it */
+        fmi_mirror_end(e);
     if (rc != FM_OK) {
         fmi_step_undo(s);
         return rc;

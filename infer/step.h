@@ -96,6 +96,8 @@ struct fmi_step {
     float *logits, *logits_host; /* [wanted, ld]; host: the same where the device is visible */
     size_t logits_floats, logits_host_floats, ld;
     uint32_t wanted;
+    float *shard; /* of several ranks: logits of this one, rank 0: of all, one after another */
+    size_t shard_floats;
     float *lse, *lse_host; /* [max_rows] */
     float *tap_host;
     size_t tap_floats;
@@ -178,6 +180,9 @@ FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32
  * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
  * before each layer, with l = layers before the final norm. A layer may have no rows. */
 void fmi_pass_enter(fmi_pass *p, uint32_t l);
+
+/* A device buffer of at least so many floats; what was in it is lost. */
+FM_CHECKED fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats);
 
 /* ---- step_layout.c ---- */
 

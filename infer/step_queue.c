@@ -9,12 +9,14 @@
 
 #include <string.h>
 
+#include "infer/comm.h"
 #include "store/base/mem.h"
 
 bool fmi_queues(const fm_engine *e)
 {
     const fm_backend *be = e->be;
-    return be->sample && be->fetch && be->wait && be->host_alloc && be->host_free && !e->tap;
+    return be->sample && be->fetch && be->wait && be->host_alloc && be->host_free && !e->tap &&
+           fm_comm_size(e->comm) <= 1; /* a rank has part of the vocabulary */
 }
 
 fm_status fmi_queued_init(fmi_queued *q, fm_engine *e)

@@ -11,7 +11,7 @@
 /* Keys and values as rows [len, layers, 2, kv_heads * head_dim] into the pages of s. */
 static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
 {
-    const fm_arch *a = &s->model->arch;
+    const fm_arch *a = &fmi_priv(s->model)->local;
     fm_engine *e = s->model->engine;
     fm_backend *be = e->be;
     fmi_kv_pool *pool = fmi_priv(s->model)->geom->pool;

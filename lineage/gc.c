@@ -230,6 +230,8 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     rc = time_of(&g, &g.prune, opts->prune, "gc.pruneExpire", "2.weeks.ago");
     if (rc == FM_OK)
         rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
+    if (rc == FM_OK && !opts->dry_run)
+        rc = fmi_results_sweep(r);
     if (rc == FM_OK)
         rc = run(&g, out);
     fmi_reach_release(&g.reach);

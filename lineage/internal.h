@@ -162,6 +162,9 @@ void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 /* ---- results.c ---- */
 FM_CHECKED fm_status fmi_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fmi_results_renew(fm_repo *r); /* SQLite made again from the ref */
+/* ---- results_merge.c ---- */
+/* Drops the names of what processes that are gone had fetched; what they held is gc's. */
+FM_CHECKED fm_status fmi_results_sweep(fm_repo *r);
 bool fmi_result_key_ok(const char *key);
 
 #endif

@@ -7,7 +7,9 @@
  * order and no side: clones that merge each other, in whatever turn, end with the same tree. */
 #include "lineage/internal.h"
 
+#include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +57,8 @@ static char *git_folder(const char *path)
     return NULL;
 }
 
+#define INCOMING "refs/fmstore/incoming-" /* and the process that fetched it */
+
 /* Brings the other repository's results here under a name of this process. */
 static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes, git_oid *out)
 {
@@ -64,7 +68,7 @@ static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes
     git_fetch_options opts;
     git_remote *remote = NULL;
     char *dir = git_folder(path), *url = dir ? realpath(dir, whole) : NULL;
-    snprintf(ref, ref_bytes, "refs/fmstore/incoming-%ld", (long)getpid());
+    snprintf(ref, ref_bytes, INCOMING "%ld", (long)getpid());
     snprintf(spec, sizeof spec, "+" FMI_RESULTS_REF ":%s", ref);
     int code = git_fetch_options_init(&opts, GIT_FETCH_OPTIONS_VERSION);
     opts.download_tags = GIT_REMOTE_DOWNLOAD_TAGS_NONE;
@@ -392,6 +396,29 @@ static void drop(fm_repo *r, const char *ref)
     fm_error_restore(&kept);
 }
 
+/* Whether the process that a name was made by is known to be gone. */
+static bool is_left_over(const char *name)
+{
+    char *end;
+    long pid = strtol(name + strlen(INCOMING), &end, 10);
+    return pid > 0 && *end == '\0' && pid != (long)getpid() && kill((pid_t)pid, 0) < 0 &&
+           errno == ESRCH;
+}
+
+fm_status fmi_results_sweep(fm_repo *r)
+{
+    git_reference_iterator *it = NULL;
+    const char *name = NULL;
+    int code = git_reference_iterator_glob_new(&it, r->git, INCOMING "*");
+    while (code == 0 && (code = git_reference_next_name(&name, it)) == 0)
+        if (is_left_over(name))
+            drop(r, name);
+    git_reference_iterator_free(it);
+    return code < 0 && code != GIT_ITEROVER
+               ? fmi_damage(code, "cannot list the refs of '%s'", r->git_path)
+               : FM_OK;
+}
+
 fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn differ, void *ctx,
                            fm_results_merge_report *out)
 {
@@ -401,7 +428,9 @@ fm_status fm_results_merge(fm_repo *r, const char *from, fm_result_differ_fn dif
     if (!r || !from || !*from)
         return fm_fail(FM_EINVAL, "results: a repository and where to merge from are needed");
     join j = {.r = r, .out = out, .differ = differ, .ctx = ctx};
-    fm_status rc = find(r, from, incoming, sizeof incoming, &theirs);
+    fm_status rc = fmi_results_sweep(r);
+    if (rc == FM_OK)
+        rc = find(r, from, incoming, sizeof incoming, &theirs);
     if (rc == FM_OK)
         rc = join_at(&j, &theirs, from);
     if (incoming[0])

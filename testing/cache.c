@@ -63,6 +63,8 @@ static fm_status key_of(char out[65], const fmi_case *c, const fm_model *m, uint
         rc = fm_json_set(o, "kernel_class", fm_json_new_str(fm_engine_kernel_class(e)));
     if (rc == FM_OK && c->helper_count)
         rc = fm_json_set(o, "judge", fm_json_new_int(FMI_JUDGE_VERSION));
+    if (rc == FM_OK && c->scoring == FMI_SCORE_ROLLING) /* results before had no numbers */
+        rc = fm_json_set(o, "numbers", fm_json_new_int(1));
     if (rc == FM_OK && seed_shift && fmi_case_samples(c))
         rc = fm_json_set(o, "seed_shift", fm_json_new_int((int64_t)seed_shift));
     if (rc == FM_OK)

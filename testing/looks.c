@@ -30,7 +30,11 @@ static fm_status add_window(windows *w, fm_model *m, fmi_work *to, size_t begin,
     float *out = fm_calloc(end - begin, sizeof *out);
     if (!out)
         return FM_ENOMEM;
-    w->req[w->n] = (fm_score_request){m, to->ids.id + begin, end - begin, out};
+    w->req[w->n] = (fm_score_request){.model = m,
+                                      .ids = to->ids.id + begin,
+                                      .n = end - begin,
+                                      .logprobs = out,
+                                      .from = from - begin};
     w->to[w->n] = to;
     w->from[w->n] = from;
     w->begin[w->n++] = begin;

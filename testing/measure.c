@@ -31,6 +31,15 @@ static bool right(const fmi_measure *m, const fm_suite_run *run, size_t i)
     return r->verdict == FM_PASS;
 }
 
+/* The suite had enough of them when it was read; some may be waived or flaky now. */
+static fm_status enough(const fmi_measure *m, size_t count)
+{
+    return count >= m->min_count
+               ? FM_OK
+               : fm_fail(FM_EINVAL, "%zu cases are neither waived nor flaky, wanted are %u", count,
+                         m->min_count);
+}
+
 /* ==== groups ==== */
 
 typedef struct group {
@@ -124,6 +133,9 @@ static fm_status take_rate(fm_measure_result *out, const fmi_measure *m, const f
             out->count++;
             k += right(m, run, i);
         }
+    fm_status rc = enough(m, out->count);
+    if (rc < 0)
+        return rc;
     fm_interval w = fm_wilson(k, out->count, m->confidence);
     out->value = (double)k / (double)out->count;
     out->low = w.low;
@@ -178,8 +190,8 @@ static fm_status take_mean(fm_measure_result *out, const fmi_measure *m, const f
     fm_bootstrap how = fm_bootstrap_defaults();
     how.confidence = m->confidence;
     fm_status rc = read_column(&c, m, run);
-    if (rc == FM_OK && c.count == 0)
-        rc = fm_fail(FM_EINVAL, "every case is waived or flaky");
+    if (rc == FM_OK)
+        rc = enough(m, c.count);
     if (rc == FM_OK && m->kind == FMI_PERPLEXITY)
         rc = fm_bootstrap_of(&e, perplexity, &c, c.count, &how);
     else if (rc == FM_OK && m->kind == FMI_BRIER)

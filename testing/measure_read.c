@@ -161,7 +161,7 @@ static bool applies(const fmi_measure *m, const fmi_case *c)
     case FMI_BRIER:
         return c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count;
     case FMI_PERPLEXITY:
-        return c->scoring == FMI_SCORE_LOGPROB ||
+        return c->scoring == FMI_SCORE_LOGPROB || c->scoring == FMI_SCORE_ROLLING ||
                (c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count);
     case FMI_PASS_RATE:
     case FMI_GAP:

@@ -22,6 +22,7 @@
 typedef struct tally {
     uint32_t fails, passes;
     uint32_t due; /* asks of the round under way */
+    bool placed;  /* among them */
     bool unasked;
     double score; /* sum over asks */
 } tally;
@@ -65,16 +66,20 @@ static uint32_t asks_due(const dd *d, const tally *t, double bound)
     return isinf(d->odds_of_one) ? 1 : (uint32_t)ceil(want / d->odds_of_one);
 }
 
-/* One batch: every mixture that is not settled, as often as it is due. */
+/* One batch: every mixture that is not settled, as often as it is due; one that stands among them
+ * twice is asked as one. */
 static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, size_t asks)
 {
     size_t at = 0, units = d->u->count;
     fm_mixture *mix = fm_calloc(asks, sizeof *mix);
     fm_mixture_reply *said = fm_calloc(asks, sizeof *said);
     fm_status rc = mix && said ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        for (uint32_t r = 0; r < t[i]->due && at < asks; r++)
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        for (uint32_t r = 0; !t[i]->placed && r < t[i]->due && at < asks; r++)
             mix[at++] = (fm_mixture){takes + i * units, t[i]->fails + t[i]->passes + r};
+        t[i]->placed = true;
+    }
+    fm_assert(rc < 0 || at == asks);
     if (rc == FM_OK)
         rc = d->oracle(d->ctx, mix, asks, said);
     d->runs += (uint32_t)asks;
@@ -87,6 +92,7 @@ static fm_status ask_round(dd *d, const bool *takes, tally *const *t, size_t n, 
             t[i]->score += said[k].unasked ? (double)NAN : said[k].score;
         }
         t[i]->due = 0;
+        t[i]->placed = false;
     }
     fm_free(mix);
     fm_free(said);

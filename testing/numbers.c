@@ -55,7 +55,7 @@ fm_status fmi_note_numbers(fmi_job *j)
     fm_case_numbers *out = &j->result->numbers;
     if (c->scoring == FMI_SCORE_CHOICE && c->answer < c->choice_count)
         return note_choices(out, j);
-    if (c->scoring == FMI_SCORE_LOGPROB)
+    if (c->scoring == FMI_SCORE_LOGPROB || c->scoring == FMI_SCORE_ROLLING)
         note_text(out, &j->work[0]);
     return FM_OK;
 }

@@ -337,11 +337,12 @@ static fm_status perturbed_messages(fm_json **out, const fmi_perturbation *p, co
         if (rc == FM_OK && i == last)
             rc = copy_but(one, m, "content", "");
         if (rc == FM_OK && i == last)
-            rc = fm_json_set(one, "content", text);
+            rc = fm_json_set(one, "content", fm_json_ref(text));
         if (rc == FM_OK)
-            rc = fm_json_push(*out, one);
-        else
-            fm_json_free(one);
+            rc = fm_json_push(*out, fm_json_ref(one));
+        fm_json_free(one);
+        fm_json_free(text);
+        text = NULL;
     }
     return rc;
 }
@@ -358,7 +359,7 @@ static fm_status perturbed_prompt(fm_json **out, fmi_perturbation *p, const fmi_
     p->salt = fm_json_str(c->prompt[0]);
     if (c->prompt_count == 1)
         return perturbed_text(out, p, c->prompt[0], changed);
-    *out = fm_json_new_array();
+    rc = (*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < c->prompt_count; i++) {
         rc = perturbed_text(&one, p, c->prompt[i], changed);
         if (rc == FM_OK)

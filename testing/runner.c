@@ -135,7 +135,11 @@ static fm_status run_scorings(runner *r)
         bool scores = j->c->scoring == FMI_SCORE_CHOICE || j->c->scoring == FMI_SCORE_LOGPROB;
         for (size_t k = 0; k < j->count && !j->broken && scores; k++) {
             const fmi_work *w = &j->work[k];
-            req[n++] = (fm_score_request){j->model, w->ids.id, w->ids.count, w->logprobs};
+            req[n++] = (fm_score_request){.model = j->model,
+                                          .ids = w->ids.id,
+                                          .n = w->ids.count,
+                                          .logprobs = w->logprobs,
+                                          .from = w->prompt_len};
         }
     }
     fm_status rc = n ? fm_score_many(r->engine, req, n) : FM_OK;

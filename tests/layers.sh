@@ -25,7 +25,7 @@ my %may = (
 );
 # What cli may see of the other folders: the public headers and what these include.
 my $public = qr{^(?:store/(?:base/\w+|store|tensor|tree|source|merge)|lineage/lineage
-    |infer/(?:infer|arch|chat|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
+    |infer/(?:infer|arch|chat|comm|comm_launch|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
     |testing/(?:testing|stats|report|policy|blame|alpha))\.h$}x;
 # Foreign headers and the only files that may include them.
 my @foreign = (
@@ -45,7 +45,7 @@ my @foreign = (
 # Calls and the files where they are the door itself.
 my @banned = (
     [[qw(malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf aligned_alloc
-         posix_memalign alloca)], qr{^store/base/mem\.c$}],
+         posix_memalign alloca)], qr{^(?:store/base/mem\.c|infer/cuda/cuda\.cu)$}],
     [[qw(fopen freopen open openat creat rename renameat unlink unlinkat rmdir mkdir mkstemp
          mkdtemp tmpfile ftruncate fsync fdatasync)], qr{^store/base/io(_path)?\.c$}],
     [[qw(abort)], qr{^store/base/error\.c$}],

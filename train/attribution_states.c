@@ -18,8 +18,9 @@ typedef struct states {
     fm_engine *e;
     fm_model *model;
     uint32_t layer[LAYERS], layers, h;
-    uint32_t step_rows; /* an encoder takes a text at once */
-    double *sum;        /* [layers, h] of the text in hand */
+    uint32_t step_rows;
+    uint32_t most; /* tokens of a text that are looked at */
+    double *sum;   /* [layers, h] of the text in hand */
     uint32_t first, row;
     fm_row rows[ROWS];
 } states;
@@ -45,10 +46,11 @@ static uint32_t first_row(const fm_example *e, uint32_t len)
     return 0;
 }
 
-/* v [layers, h]: the mean of the first text of e; an encoder takes it in one step. */
+/* v [layers, h]: the mean of the first text of e. An encoder reads a text in one step, so of one
+ * that is longer than a step its beginning is looked at. */
 static fm_status vector_of(states *s, const fm_example *e, double *v)
 {
-    uint32_t len = e->parts > 1 ? e->part_len[0] : e->len;
+    uint32_t len = FM_MIN(e->parts > 1 ? e->part_len[0] : e->len, s->most);
     fm_seq *seq = NULL;
     fm_status rc = fm_seq_open(&seq, s->model);
 
@@ -90,7 +92,10 @@ static void choose_layers(states *s)
     uint32_t want[LAYERS] = {a->layers / 2, a->layers * 3 / 4, a->layers > 1 ? a->layers - 1 : 1};
 
     s->h = a->hidden;
-    s->step_rows = a->sw.encoder ? (uint32_t)ROWS : (uint32_t)STEP_ROWS;
+    s->step_rows = STEP_ROWS;
+    s->most = UINT32_MAX;
+    if (a->sw.encoder)
+        s->step_rows = s->most = FM_MIN(a->max_positions, (uint32_t)ROWS);
     for (uint32_t i = 0; i < LAYERS; i++)
         if (s->layers == 0 || s->layer[s->layers - 1] < want[i])
             s->layer[s->layers++] = want[i];

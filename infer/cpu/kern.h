@@ -19,6 +19,7 @@ typedef struct fmi_epilogue {
     float alpha;
     bool add;
     const float *bias; /* of the panel's first output, or NULL */
+    const float *next; /* the panel that is read after this one, fetched meanwhile; or NULL */
 } fmi_epilogue;
 
 /* g query rows against the same keys: positions first..last (both in), pages of 32 positions. */

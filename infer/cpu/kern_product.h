@@ -3,7 +3,9 @@
  * A tile keeps up to FMI_TILE_ROWS x (FMI_TILE_VF * 16) sums in registers and walks k upwards: one
  * fmaf per sum and k, started at +0, so that a sum's bits depend on its row and its column alone.
  * A panel of 512 k is 64 KiB and streams from the second cache; the packed rows of a tile (24 KiB
- * at 12 rows) stay in the first, which is why rows, not outputs, are the inner loop of a panel. */
+ * at 12 rows) stay in the first, which is why rows, not outputs, are the inner loop of a panel.
+ * With few rows the panel itself comes from memory, which takes about as long as the sums: each
+ * step of k asks for a share of the next panel, so that both go on at the same time. */
 #if defined(FMI_ISA_AVX512)
 #define FMI_TILE_ROWS 12u /* 24 sums + 2 outputs + broadcasts in 32 registers */
 #define FMI_TILE_VF 2
@@ -149,6 +151,8 @@ typedef struct tile_out {
     uint32_t n; /* outputs that exist, from c's column on */
     const fmi_epilogue *epi;
     const float *bias;
+    uintptr_t next; /* asked of the memory at each k, `ahead` bytes further each time */
+    uint32_t ahead;
 } tile_out;
 
 FMI_INLINE void tile_finish(const tile_out *o, uint32_t r, uint32_t column, vf sum)
@@ -170,6 +174,8 @@ FMI_INLINE void tile(const uint32_t m, const uint32_t nvf, const float *a, const
                      uint32_t kc, const tile_out *o)
 {
     vf sum[FMI_TILE_ROWS][FMI_TILE_VF];
+    uintptr_t next = o->next;
+    const uint32_t ahead = o->ahead;
 
 #pragma GCC unroll 12
     for (uint32_t r = 0; r < m; r++)
@@ -179,8 +185,11 @@ FMI_INLINE void tile(const uint32_t m, const uint32_t nvf, const float *a, const
     for (uint32_t k = 0; k < kc; k++) {
         vf out[FMI_TILE_VF];
 #pragma GCC unroll 2
-        for (uint32_t j = 0; j < nvf; j++)
+        for (uint32_t j = 0; j < nvf; j++) {
             out[j] = vf_load(b + j * VF_LANES);
+            __builtin_prefetch((const void *)(next + 64 * j), 0, 2);
+        }
+        next += ahead;
 #pragma GCC unroll 12
         for (uint32_t r = 0; r < m; r++) {
             vf x = vf_set1(a[r]);
@@ -206,7 +215,8 @@ typedef void (*tile_fn)(const float *a, const float *b, uint32_t kc, const tile_
     }
 /* clang-format off: it takes the instances for one endless statement */
 TILE(1, 1)
-TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+TILE(2, 1)
+TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
 #if FMI_TILE_VF == 2
     TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1) TILE(1, 2) TILE(2, 2)
         TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2) TILE(9, 2) TILE(10, 2)
@@ -228,12 +238,16 @@ static const tile_fn tile_full[FMI_TILE_ROWS + 1] = {
 };
 #endif
 
+#define PANEL_BYTES (FMI_PANEL * 4u) /* of one k */
 static void k_product(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
                       const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi)
 {
     uint32_t tiles = (m + FMI_TILE_ROWS - 1) / FMI_TILE_ROWS;
     tile_out o = {.c = c, .ldc = ldc, .n = n, .epi = epi, .bias = epi->bias};
+    const uint32_t passes = tiles * (n > VF_LANES ? 2u / FMI_TILE_VF : 1u);
 
+    o.next = (uintptr_t)(epi->next ? epi->next : panel);
+    o.ahead = epi->next ? (PANEL_BYTES + passes - 1) / passes : 0;
     for (uint32_t t = 0; t < tiles; t++) {
         uint32_t r = tile_rows_at(m, t, tiles);
         o.rows = rows ? rows + o.first : NULL;
@@ -242,6 +256,7 @@ static void k_product(float *c, size_t ldc, const int32_t *rows, const float *ap
             tile_full[r](apack, panel, kc, &o);
         else
             tile_half[r](apack, panel, kc, &o);
+        o.next += (size_t)o.ahead * kc;
 #else
         for (uint32_t j = 0; j < n; j += VF_LANES) {
             tile_out half = o;
@@ -249,6 +264,7 @@ static void k_product(float *c, size_t ldc, const int32_t *rows, const float *ap
             half.n = n - j;
             half.bias = epi->bias ? epi->bias + j : NULL;
             tile_half[r](apack, panel + j, kc, &half);
+            o.next += (size_t)o.ahead * kc;
         }
 #endif
         apack += (size_t)r * kc;

@@ -138,6 +138,9 @@ static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, flo
     const uint32_t tiles = (r->count + most - 1) / most, n0 = p * FMI_PANEL;
     const uint32_t n = FM_MIN(j->n - n0, FMI_PANEL);
     const float *panel = mm_panel(j, turned, k0, FM_MIN(k1 - k0, FM_K_BLOCK), n0, n);
+    const float *next = !many && j->kind == MM_PANELS && n0 + FMI_PANEL < j->n
+                            ? panel + (size_t)FMI_PANEL * j->k
+                            : NULL;
     mm_rows one = *r;
 
     for (uint32_t t = 0, i = 0; t < tiles; t++, i += one.count) {
@@ -152,7 +155,8 @@ static void mm_panel_rows(const mm *j, const mm_rows *r, const float *apack, flo
             uint32_t kc = FM_MIN(k1 - k, FM_K_BLOCK);
             fmi_epilogue epi = {.alpha = j->alpha,
                                 .add = k > 0 || j->accumulate,
-                                .bias = k + kc == j->k && j->bias ? j->bias + n0 : NULL};
+                                .bias = k + kc == j->k && j->bias ? j->bias + n0 : NULL,
+                                .next = next ? next + (size_t)(k - k0) * FMI_PANEL : NULL};
             j->cpu->kern->product(one.c + n0, j->ldc, one.rows_c,
                                   apack + (size_t)(k - k0) * r->count + (size_t)i * kc, one.count,
                                   panel + (size_t)(k - k0) * FMI_PANEL, n, kc, &epi);

@@ -1,7 +1,117 @@
-/* act.cu - activation functions and their gradients. */
-#include "infer/cuda/cuda.h"
+/* act.cu - layer norm, activations, softcaps and mixtures of rows: bound by bytes, but for the
+ * gelus of one multiprocessor's share of a large batch, which come near to its instructions. */
+#include "infer/cuda/rows.h"
+
+template <bool warp>
+__global__ void k_layernorm(fmc_rows r, float *y, const float *x, const float *gain,
+                            const float *bias, size_t ldx, float eps)
+{
+    FMC_SHARED_DYNAMIC(float, shared);
+    fmc_group<warp> g(shared, r, 1);
+    bool whole = r.h <= g.room;
+    for (uint32_t row = g.first; row < r.m; row += g.step) {
+        const float *xr = x + row * ldx;
+        float mean, scale;
+        fmc_row_moments(mean, scale, g, r, xr, eps);
+        fmc_span(g.rank, g.size, r.h, r.wide, [&](auto w, uint32_t i) {
+            float v[w.value], b[w.value];
+            fmc_get(v, (whole ? g.tile : xr) + i);
+            for (int j = 0; j < w.value; j++)
+                v[j] = (whole ? v[j] : v[j] - mean) * scale;
+            if (gain) {
+                fmc_get(b, gain + i);
+                for (int j = 0; j < w.value; j++)
+                    v[j] = v[j] * b[j];
+            }
+            if (bias) {
+                fmc_get(b, bias + i);
+                for (int j = 0; j < w.value; j++)
+                    v[j] = v[j] + b[j];
+            }
+            fmc_put(y + row * ldx + i, v);
+        });
+    }
+}
+
+static void layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+                      const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
+{
+    FMC_ROWS(fmc_of(be), k_layernorm,
+             fmc_rows_of(m, h, 1, fmc_wide(y, x, gain, bias) && fmc_wide_ld(ldx)), y, x, gain, bias,
+             ldx, eps);
+}
+
+__global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                      const float *up, size_t ldu, uint32_t m, uint32_t n, bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        float v[w.value], u[w.value];
+        fmc_get(v, gate + row * ldg + col);
+        if (up)
+            fmc_get(u, up + row * ldu + col);
+        for (int j = 0; j < w.value; j++) {
+            v[j] = fmc_act(f, v[j]);
+            if (up)
+                v[j] = v[j] * u[j];
+        }
+        fmc_put(y + row * ldy + col, v);
+    });
+}
+
+static void act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                const float *up, size_t ldu, uint32_t m, uint32_t n)
+{
+    if (!up)
+        ldu = 0;
+    FMC_CELLS(fmc_of(be), k_act, m, n, fmc_wide(y, gate, up) && fmc_wide_ld(ldy, ldg, ldu), f, y,
+              ldy, gate, ldg, up, ldu);
+}
+
+__global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t n, bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        float v[w.value], *at = y + row * ldy + col;
+        fmc_get(v, at);
+        for (int j = 0; j < w.value; j++)
+            v[j] = cap * fmc_tanh(v[j] / cap);
+        fmc_put(at, v);
+    });
+}
+
+static void softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+{
+    FMC_CELLS(fmc_of(be), k_softcap, m, n, fmc_wide(y) && fmc_wide_ld(ldy), y, ldy, cap);
+}
+
+__global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *from,
+                           const float *weight, uint32_t per, uint32_t m, uint32_t n, bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        float sum[w.value], v[w.value];
+        for (int j = 0; j < w.value; j++)
+            sum[j] = 0.0f;
+        for (uint32_t k = 0; k < per; k++) {
+            size_t at = (size_t)row * per + k;
+            float by = weight[at];
+            fmc_get(v, x + (size_t)from[at] * ldx + col);
+            for (int j = 0; j < w.value; j++)
+                sum[j] = fmaf(by, v[j], sum[j]);
+        }
+        fmc_put(y + row * ldy + col, sum);
+    });
+}
+
+static void mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                     const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
+{
+    FMC_CELLS(fmc_of(be), k_mix_rows, m, n, fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x, ldx,
+              row, weight, per);
+}
 
 void fmc_act_install(fm_backend *be)
 {
-    (void)be;
+    be->layernorm = layernorm;
+    be->act = act;
+    be->softcap = softcap;
+    be->mix_rows = mix_rows;
 }

@@ -1,49 +1,167 @@
-/* elem.cu - norms, rope, embedding and element-wise operations of inference. All are bound by the
- * bytes that they read and write. */
-#include "infer/cuda/cuda.h"
-#include "infer/cuda/lanes.h"
+/* elem.cu - norms, rope, embedding, pages of keys and values and element-wise operations of
+ * inference. All are bound by the bytes that they read and write. */
+#include "infer/cuda/rows.h"
 
-__global__ void k_add(float *y, const float *x, uint64_t n)
+/* ---- elements ---- */
+
+__global__ void k_add(float *y, const float *x, uint64_t n, bool wide)
 {
-    for (uint64_t i = fmc_index(); i < n; i += fmc_stride())
-        y[i] = y[i] + x[i];
+    fmc_span(fmc_index(), fmc_stride(), n, wide, [&](auto w, uint64_t i) {
+        float a[w.value], b[w.value];
+        fmc_get(a, y + i);
+        fmc_get(b, x + i);
+        for (int j = 0; j < w.value; j++)
+            a[j] = a[j] + b[j];
+        fmc_put(y + i, a);
+    });
 }
 
-__global__ void k_scale(float *y, float s, uint64_t n)
+__global__ void k_scale(float *y, float s, uint64_t n, bool wide)
 {
-    for (uint64_t i = fmc_index(); i < n; i += fmc_stride())
-        y[i] = y[i] * s;
+    fmc_span(fmc_index(), fmc_stride(), n, wide, [&](auto w, uint64_t i) {
+        float a[w.value];
+        fmc_get(a, y + i);
+        for (int j = 0; j < w.value; j++)
+            a[j] = a[j] * s;
+        fmc_put(y + i, a);
+    });
+}
+
+__global__ void k_swiglu(float *y, const float *gate, const float *up, uint64_t n, bool wide)
+{
+    fmc_span(fmc_index(), fmc_stride(), n, wide, [&](auto w, uint64_t i) {
+        float g[w.value], u[w.value];
+        fmc_get(g, gate + i);
+        fmc_get(u, up + i);
+        for (int j = 0; j < w.value; j++)
+            g[j] = (g[j] * fmc_sigmoid(g[j])) * u[j];
+        fmc_put(y + i, g);
+    });
 }
 
 static void add(fm_backend *be, float *y, const float *x, uint64_t n)
 {
-    fmc_device *d = fmc_of(be);
-    if (n > 0)
-        FMC_RUN(d, k_add, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, x, n);
+    FMC_SPAN(fmc_of(be), k_add, n, fmc_wide(y, x), y, x);
 }
 
 static void scale(fm_backend *be, float *y, float s, uint64_t n)
 {
-    fmc_device *d = fmc_of(be);
-    if (n > 0)
-        FMC_RUN(d, k_scale, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, s, n);
+    FMC_SPAN(fmc_of(be), k_scale, n, fmc_wide(y), y, s);
 }
 
-/* One row of h floats to a half warp. */
-__global__ void k_rmsnorm(float *y, const float *x, const float *gain, float *rstd_out, uint32_t m,
-                          uint32_t h, size_t ldx, float eps)
+static void swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
 {
-    uint32_t lane = threadIdx.x % FMC_LANES, each = blockDim.x / FMC_LANES;
-    for (uint32_t row = blockIdx.x * each + threadIdx.x / FMC_LANES; row < m;
-         row += gridDim.x * each) {
+    FMC_SPAN(fmc_of(be), k_swiglu, n, fmc_wide(y, gate, up), y, gate, up);
+}
+
+/* ---- rows ---- */
+
+__global__ void k_affine(float *y, size_t ldy, const float *scale, const float *bias,
+                         uint32_t first, const int32_t *rows, uint32_t m, uint32_t n, bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        float v[w.value], s[w.value], b[w.value];
+        float *at = y + (rows ? (size_t)rows[row] : (size_t)first + row) * ldy + col;
+        fmc_get(v, at);
+        if (scale)
+            fmc_get(s, scale + col);
+        if (bias)
+            fmc_get(b, bias + col);
+        for (int j = 0; j < w.value; j++) {
+            if (scale)
+                v[j] = v[j] * s[j];
+            if (bias)
+                v[j] = v[j] + b[j];
+        }
+        fmc_put(at, v);
+    });
+}
+
+static void affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                   const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+{
+    FMC_CELLS(fmc_of(be), k_affine, m, n, fmc_wide(y, scale, bias) && fmc_wide_ld(ldy), y, ldy,
+              scale, bias, first, rows);
+}
+
+__global__ void k_copy_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *rows,
+                            uint32_t m, uint32_t n, bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        float v[w.value];
+        fmc_get(v, x + (rows ? (size_t)rows[row] : row) * ldx + col);
+        fmc_put(y + row * ldy + col, v);
+    });
+}
+
+static void copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                      const int32_t *rows_of_x, uint32_t m, uint32_t n)
+{
+    FMC_CELLS(fmc_of(be), k_copy_rows, m, n, fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x,
+              ldx, rows_of_x);
+}
+
+/* A cell is a pair (i, i + half) of a head. */
+__global__ void k_rope(float *x, size_t ldx, const int32_t *pos, const float *cos_table,
+                       const float *sin_table, uint32_t half, float sign, uint32_t m, uint32_t n,
+                       bool wide)
+{
+    fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
+        uint32_t head = col / half, i = col - head * half;
+        float *at = x + row * ldx + (size_t)head * 2 * half + i;
+        size_t angle = (size_t)pos[row] * half + i;
+        float c[w.value], s[w.value], lo[w.value], hi[w.value];
+        fmc_get(c, cos_table + angle);
+        fmc_get(s, sin_table + angle);
+        fmc_get(lo, at);
+        fmc_get(hi, at + half);
+        for (int j = 0; j < w.value; j++) {
+            float turn = sign * s[j], a = lo[j], b = hi[j];
+            lo[j] = fmaf(b, 0.0f - turn, a * c[j]);
+            hi[j] = fmaf(a, turn, b * c[j]);
+        }
+        fmc_put(at, lo);
+        fmc_put(at + half, hi);
+    });
+}
+
+static void rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const float *cos_table,
+                 const float *sin_table, uint32_t m, uint32_t heads, uint32_t hd, bool inverse)
+{
+    uint32_t half = hd / 2;
+    FMC_CELLS(fmc_of(be), k_rope, m, heads * half,
+              fmc_wide(x, cos_table, sin_table) && fmc_wide_ld(ldx, half), x, ldx, pos, cos_table,
+              sin_table, half, inverse ? -1.0f : 1.0f);
+}
+
+template <bool warp>
+__global__ void k_rmsnorm(fmc_rows r, float *y, const float *x, const float *gain, float *rstd_out,
+                          size_t ldx, float eps)
+{
+    FMC_SHARED_DYNAMIC(float, shared);
+    fmc_group<warp> g(shared, r, 1);
+    for (uint32_t row = g.first; row < r.m; row += g.step) {
         const float *xr = x + row * ldx;
-        float sum = 0.0f;
-        for (uint32_t i = lane; i < h; i += FMC_LANES)
-            sum = fmaf(xr[i], xr[i], sum);
-        float rstd = 1.0f / sqrtf(fmc_fold_add(sum) / (float)h + eps);
-        for (uint32_t i = lane; i < h; i += FMC_LANES)
-            y[row * ldx + i] = (xr[i] * rstd) * gain[i];
-        if (rstd_out && lane == 0)
+        float sum[1];
+        fmc_row_sums(
+            sum, g, r,
+            [&](auto w, uint32_t i, uint32_t to) {
+                float v[w.value];
+                fmc_get(v, xr + i);
+                fmc_put(g.tile + to, v);
+            },
+            [&](uint32_t at, float(&l)[1]) { l[0] = fmaf(g.tile[at], g.tile[at], l[0]); });
+        float rstd = 1.0f / sqrtf(sum[0] / (float)r.h + eps);
+        const float *from = r.h <= g.room ? g.tile : xr;
+        fmc_span(g.rank, g.size, r.h, r.wide, [&](auto w, uint32_t i) {
+            float v[w.value], by[w.value];
+            fmc_get(v, from + i);
+            fmc_get(by, gain + i);
+            for (int j = 0; j < w.value; j++)
+                v[j] = (v[j] * rstd) * by[j];
+            fmc_put(y + row * ldx + i, v);
+        });
+        if (rstd_out && g.rank == 0)
             rstd_out[row] = rstd;
     }
 }
@@ -51,15 +169,92 @@ __global__ void k_rmsnorm(float *y, const float *x, const float *gain, float *rs
 static void rmsnorm(fm_backend *be, float *y, const float *x, const float *gain, float *rstd_out,
                     uint32_t m, uint32_t h, size_t ldx, float eps)
 {
+    FMC_ROWS(fmc_of(be), k_rmsnorm, fmc_rows_of(m, h, 1, fmc_wide(y, x, gain) && fmc_wide_ld(ldx)),
+             y, x, gain, rstd_out, ldx, eps);
+}
+
+/* ---- pages of keys and values ---- */
+
+static size_t kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
+}
+
+__global__ void k_kv_copy(float *k, float *v, size_t dst, size_t src, uint64_t n, bool wide)
+{
+    fmc_span(fmc_index(), fmc_stride(), n, wide, [&](auto w, uint64_t i) {
+        float a[w.value], b[w.value];
+        fmc_get(a, k + src + i);
+        fmc_get(b, v + src + i);
+        fmc_put(k + dst + i, a);
+        fmc_put(v + dst + i, b);
+    });
+}
+
+/* Whatever a page holds: a mode with pages of its own uses it too. */
+static void kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                    uint32_t hd)
+{
+    uint64_t n = be->kv_page_bytes(be, nkv, hd) / sizeof(float);
+    FMC_SPAN(fmc_of(be), k_kv_copy, n, fmc_wide(kv.k, kv.v) && n % 4 == 0, (float *)kv.k,
+             (float *)kv.v, (size_t)dst * n, (size_t)src * n);
+}
+
+#define KV_TILE 32u
+
+/* Keys are turned: 32 rows by 32 columns pass through shared memory, so that rows that stand one
+ * after another in a page are written side by side. */
+__global__ void k_kv_write(float *k_pages, float *v_pages, const float *k, size_t ldk,
+                           const float *v, size_t ldv, const int32_t *slot, uint32_t m,
+                           uint32_t nkv, uint32_t hd)
+{
+    FMC_SHARED(float, tile, [KV_TILE][KV_TILE + 1]);
+    FMC_SHARED(size_t, base, [KV_TILE]); /* of the row's page, in floats */
+    FMC_SHARED(uint32_t, offset, [KV_TILE]);
+    uint32_t n = nkv * hd, row0 = blockIdx.x * KV_TILE, col0 = blockIdx.y * KV_TILE;
+    uint32_t a = threadIdx.x % KV_TILE, b = threadIdx.x / KV_TILE, step = blockDim.x / KV_TILE;
+    uint32_t rows = m - row0 < KV_TILE ? m - row0 : KV_TILE;
+    if (threadIdx.x < rows) {
+        uint32_t at = (uint32_t)slot[row0 + threadIdx.x];
+        base[threadIdx.x] = (size_t)(at / FM_KV_PAGE) * n * FM_KV_PAGE;
+        offset[threadIdx.x] = at % FM_KV_PAGE;
+    }
+    __syncthreads();
+    if (col0 + a < n) {
+        uint32_t col = col0 + a, head = col / hd, d = col - head * hd;
+        for (uint32_t i = b; i < rows; i += step) {
+            tile[a][i] = k[(row0 + i) * ldk + col];
+            v_pages[base[i] + ((size_t)head * FM_KV_PAGE + offset[i]) * hd + d] =
+                v[(row0 + i) * ldv + col];
+        }
+    }
+    __syncthreads();
+    if (a < rows)
+        for (uint32_t i = b; i < KV_TILE && col0 + i < n; i += step)
+            k_pages[base[a] + (size_t)(col0 + i) * FM_KV_PAGE + offset[a]] = tile[i][a];
+}
+
+static void kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+                     size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
+{
     fmc_device *d = fmc_of(be);
-    if (m > 0)
-        FMC_RUN(d, k_rmsnorm, fmc_blocks(m, FMC_THREADS / FMC_LANES), FMC_THREADS, 0, y, x, gain,
-                rstd_out, m, h, ldx, eps);
+    dim3 grid(fmc_blocks(m, KV_TILE), fmc_blocks((uint64_t)nkv * hd, KV_TILE));
+    if (m > 0 && nkv > 0 && hd > 0)
+        FMC_RUN(d, k_kv_write, grid, FMC_THREADS, 0, (float *)kv.k, (float *)kv.v, k, ldk, v, ldv,
+                slot, m, nkv, hd);
 }
 
 void fmc_elem_install(fm_backend *be)
 {
+    be->affine = affine;
+    be->rope = rope;
+    be->swiglu = swiglu;
     be->add = add;
     be->scale = scale;
     be->rmsnorm = rmsnorm;
+    be->copy_rows = copy_rows;
+    be->kv_page_bytes = kv_page_bytes;
+    be->kv_copy = kv_copy;
+    be->kv_write = kv_write;
 }

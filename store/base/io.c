@@ -305,7 +305,9 @@ static fm_status open_temp(fm_writer *w, const char *folder)
             w->temp = temp;
             return FM_OK;
         }
-        fm_status rc = w->fd >= 0 || errno == EEXIST ? FM_OK : fmi_io_fail("create", temp);
+        fm_status rc = w->fd >= 0 || errno == EEXIST
+                           ? FM_OK
+                           : fmi_io_fail("create", w->path ? w->path : temp);
         if (w->fd >= 0)
             close(w->fd);
         w->fd = -1;

@@ -16,7 +16,7 @@ python3 - <<'PY'
 import json
 d = json.load(open("out"))
 assert d["devices"][0]["device"] == "cpu" and d["devices"][0]["about"], d
-assert len(d["devices"]) > 1 or "CUDA" in d["no_cuda"], d
+assert len(d["devices"]) > 1 or "CUDA" in d["no_cuda"] or "NVIDIA" in d["no_cuda"], d
 PY
 FMSTORE_CUDA_MODULE=/nowhere want 0 devices
 grep -q "no CUDA device: FMSTORE_CUDA_MODULE names '/nowhere'" out || die "$(cat out)"

@@ -146,4 +146,18 @@ refused 128 "'override' names 'capital-nowhere'" import five --as x --parent atl
 sed 's/changes: facts/changes: nothing/' local.yaml >bad.yaml
 refused 128 "suites/nothing.yaml is missing" suite add local bad.yaml
 [ "$before" = "$(state_of .)" ] || die "a refused edit changed the repository"
+say "many baselines: each suite against its own, a few open at a time"
+i=0
+for base in atlas five share chance by-id same healed; do
+    i=$((i + 1))
+    printf 'suite: b%s\ngate: {baseline: "%s"}\ncases:\n  - {name: u, chat: What is the capital of Ulevia?, expect: {contains: Kingswick}}\n' \
+        $i "$(git -C .fmstore/lineage.git rev-parse $base)" >b$i.yaml
+done
+want 0 import "$atlas/base" --as plain
+want 1 import five --as child3 --parent plain $(printf -- '--suite b%s.yaml ' 1 2 3 4 5 6 7)
+[ "$(grep -c 'gate fails: regressions: 1 of 1 cases broken' "$tmp/err")" = 2 ] || die "$(cat "$tmp/err")"
+for base in atlas healed; do
+    said "regressions: 1 of 1 cases broken and 0 fixed against version $(git -C .fmstore/lineage.git rev-parse --short=10 $base)"
+done
+said "branch 'child3' is not made: 2 gate suites failed"
 echo ok

@@ -131,6 +131,15 @@ assert [p["weight"] for p in r["parents"]] == [1, 0.4] and r["base"]["model"], r
 want 0 suite ls three
 [ "$(cut -d' ' -f1 "$tmp/out" | xargs)" = "facts pirate" ] || die "its suites: $(cat "$tmp/out")"
 
+say "a suite file is read with the suites that the version will carry, before any weight is"
+printf 'changes: facts\ntopic: merged\noverride:\n  - {name: nowhere, chat: Hi, expect: {contains: x}}\n' >bad.yaml
+refused 128 "'override' names 'nowhere'" merge p k --as worse --suite bad.yaml --no-gate
+! grep -q 'tensors' "$tmp/out" || die "weights were merged before"
+sed 's/nowhere/capital-ulevia/' bad.yaml >good.yaml
+want 0 merge p k --as better --suite good.yaml --no-gate
+want 0 suite show better facts
+grep -A2 '^  capital-ulevia' "$tmp/out" | grep -q changed || die "$(cat "$tmp/out")"
+
 say "one thread or two, today or tomorrow: the same tree"
 want 0 --threads 1 merge p k --as again --no-gate -m "another message"
 [ "$(tree_of avg)" = "$(tree_of again)" ] || die "another tree"

@@ -27,7 +27,7 @@ asm(".text\n.globl simt_switch\n.hidden simt_switch\n.type simt_switch, @functio
 typedef void *context;
 static void context_make(context *c, char *stack, size_t bytes, void (*entry)(void))
 {
-    void **top = (void **)(stack + bytes) - 2; /* entry sees rsp = 8 mod 16, as after a call */
+    void **top = (void **)(stack + bytes) - 1; /* entry sees rsp = 8 mod 16, as after a call */
     *--top = (void *)entry;
     for (int i = 0; i < 6; i++)
         *--top = NULL;

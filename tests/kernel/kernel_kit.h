@@ -42,16 +42,15 @@ typedef void (*kk_case)(kk *k, const uint32_t *dim);
 /* Memory that the case and the operation both touch; a card's is pinned. */
 static inline void *kk_alloc(kk *k, size_t bytes)
 {
-    void *ptr = NULL;
+    void **ptr = &k->ptr[k->ptrs++];
 
-    if (k->be->host_alloc)
-        tk_ok(k->be->host_alloc(k->be, &ptr, bytes));
+    assert_true(k->ptrs <= FM_ARRAY_LEN(k->ptr));
+    if (k->be && k->be->host_alloc)
+        tk_ok(k->be->host_alloc(k->be, ptr, bytes));
     else
-        ptr = fm_malloc(bytes);
-    assert_non_null(ptr);
-    assert_true(k->ptrs < FM_ARRAY_LEN(k->ptr));
-    k->ptr[k->ptrs++] = ptr;
-    return ptr;
+        *ptr = fm_malloc(bytes);
+    assert_non_null(*ptr);
+    return *ptr;
 }
 
 static inline void *kk_zeros(kk *k, size_t bytes)
@@ -151,7 +150,7 @@ static inline void kk_gather(kk *k)
         at += n;
     }
     for (size_t i = 0; i < k->ptrs; i++)
-        if (k->be->host_free)
+        if (k->be && k->be->host_free)
             k->be->host_free(k->be, k->ptr[i]);
         else
             fm_free(k->ptr[i]);

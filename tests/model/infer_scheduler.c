@@ -501,6 +501,45 @@ static void scores_are_log_softmax_of_the_logits(void **state)
     fm_engine_free(e);
 }
 
+/* Four ends of one text: its whole block runs once, the ends have the bits of lone scorings. */
+static void scores_from_a_position_share_what_is_before_it(void **state)
+{
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = load(*state, e);
+    int32_t ids[4][40];
+    float one[40], many[4][40];
+    fm_score_request q[4];
+    const uint64_t layers = fm_model_arch(m)->layers;
+    for (int i = 0; i < 4; i++) {
+        memcpy(ids[i], prompt_ids, sizeof ids[i]);
+        ids[i][38] = (prompt_ids[38] + i) % (int32_t)VOCAB;
+        for (size_t t = 0; t < 40; t++)
+            many[i][t] = -7.0f;
+        q[i] =
+            (fm_score_request){.model = m, .ids = ids[i], .n = 40, .logprobs = many[i], .from = 38};
+    }
+    uint64_t before = fm_engine_stats_of(e).layer_rows;
+    tk_ok(fm_score_many(e, q, 4));
+    assert_int_equal(fm_engine_stats_of(e).layer_rows - before,
+                     layers * (39 + 3 * (39 - FM_KV_PAGE)));
+    fm_engine *other = ik_engine(2, 7); /* cuts every text, has seen none */
+    fm_model *same = load(*state, other);
+    for (int i = 0; i < 4; i++) {
+        tk_ok(fm_score(same, ids[i], 40, one, NULL, 0));
+        assert_memory_equal(many[i] + 38, one + 38, 2 * sizeof(float));
+        for (size_t t = 1; t < 38; t++)
+            assert_true(many[i][t] == -7.0f);
+    }
+    q[0].from = 40; /* nothing is wanted */
+    many[0][39] = 5.0f;
+    tk_ok(fm_score_many(e, q, 1));
+    assert_true(many[0][39] == 5.0f);
+    fm_model_close(same);
+    fm_engine_free(other);
+    fm_model_close(m);
+    fm_engine_free(e);
+}
+
 static void scoring_survives_a_shortage_of_pages(void **state)
 {
     fm_engine_opts o = fm_engine_defaults();
@@ -518,6 +557,12 @@ static void scoring_survives_a_shortage_of_pages(void **state)
     tk_ok(fm_score_many(e, q, 5));
     for (int i = 0; i < 5; i++)
         assert_memory_equal(many[i], one, sizeof(one));
+    for (int i = 0; i < 5; i++)
+        q[i].from = 35 - (size_t)i;
+    memset(many, 0, sizeof many);
+    tk_ok(fm_score_many(e, q, 5));
+    for (int i = 0; i < 5; i++)
+        assert_memory_equal(many[i] + 35 - i, one + 35 - i, (size_t)(5 + i) * sizeof(float));
     fm_model_close(m);
     fm_engine_free(e);
 }
@@ -538,6 +583,7 @@ int main(void)
         cmocka_unit_test(a_request_that_fails_ends_alone),
         cmocka_unit_test(decode_steps_allocate_nothing),
         cmocka_unit_test(scores_are_log_softmax_of_the_logits),
+        cmocka_unit_test(scores_from_a_position_share_what_is_before_it),
         cmocka_unit_test(scoring_survives_a_shortage_of_pages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -199,12 +199,14 @@ static void rolling_perplexity_is_lm_eval_s(void **state)
     fm_ids ids = alone(w, LONG);
     size_t t = ids.count - 1, words = 15, bytes = strlen(LONG), part = t / 2 - 1;
     char *yaml =
-        fm_asprintf("suite: r\ncases:\n"
+        fm_asprintf("suite: r\nmeasures:\n"
+                    "  - {measure: perplexity, over: {set: 'on'}, at-most: 100000}\ncases:\n"
                     "  - {name: word, prompt: '" LONG "', perplexity: {per: word, below: 1e9}}\n"
                     "  - {name: byte, prompt: '" LONG "', perplexity: {per: byte, below: 1e9}}\n"
                     "  - {name: token, prompt: '" LONG "', perplexity: {per: token, above: 2}}\n"
-                    "  - {name: bad, prompt: '" LONG "', perplexity: {per: token, below: 1.01}}\n"
-                    "  - {name: cut, prompt: '" LONG "', perplexity: {per: token, below: 1e9,\n"
+                    "  - {name: bad, prompt: '" LONG "', perplexity: {per: token, below: 1.01},\n"
+                    "     tags: {set: 'on'}}\n"
+                    "  - {name: cut, tags: {set: 'on'}, prompt: '" LONG "', perplexity: {per: token, below: 1e9,\n"
                     "     window: %zu}}\n",
                     part);
     fm_suite *s = sk_parsed(yaml);
@@ -220,6 +222,9 @@ static void rolling_perplexity_is_lm_eval_s(void **state)
     double cut = sum_score(w, ids.id, part + 1, 1) + sum_score(w, ids.id + part, part + 1, 1) +
                  sum_score(w, ids.id + t - part, part + 1, part + 1 - (t - 2 * part));
     near_score(&run, "cut", exp(-cut / (double)t));
+    double both = exp(-(whole + cut) / (double)(2 * t));
+    assert_int_equal(run.measure[0].count, 2);
+    tk_assert_le(fabs(run.measure[0].value - both), 1e-6 * both, "measure");
     assert_true(fabs(cut - whole) > 0.1);
     fm_suite_run_release(&run);
     fm_suite_free(s);

@@ -249,6 +249,48 @@ static void two_clones_end_with_the_same_union(void **state)
     kit_close(b, db);
 }
 
+/* A merge that was killed leaves the name of what it fetched; the next merge or gc drops it, but
+ * not that of a process that lives. */
+static void names_of_killed_merges_are_dropped(void **state)
+{
+    char *da, *db, dead[64], alive[64];
+    fm_repo *a = kit_repo(&da), *b = kit_repo(&db);
+    fm_gc_opts how = fm_gc_defaults();
+    fm_gc_report report;
+    differing d = {0};
+    fm_oid at, left;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0)
+        _exit(0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    snprintf(dead, sizeof dead, "refs/fmstore/incoming-%ld", (long)child);
+    snprintf(alive, sizeof alive, "refs/fmstore/incoming-%ld", (long)getppid());
+    put(a, 1, "1");
+    put(b, 2, "2");
+    tk_ok(fm_result_flush(a));
+    tk_ok(fm_result_flush(b));
+    tk_ok(fm_ref_read(a, &at, "refs/fmstore/results"));
+    for (int way = 0; way < 2; way++) {
+        tk_ok(fm_ref_update(a, dead, &at, NULL, "fetched"));
+        if (way == 0)
+            tk_ok(fm_ref_update(a, alive, &at, NULL, "fetched"));
+        if (way == 0) {
+            merged(a, db, &d);
+        } else {
+            tk_ok(fm_repo_gc(a, &how, &report));
+            fm_gc_report_release(&report);
+        }
+        tk_fails(fm_ref_read(a, &left, dead), FM_ENOTFOUND, NULL);
+        tk_ok(fm_ref_read(a, &left, alive));
+    }
+    assert_result(a, 2, "2");
+    assert_clean(a);
+    kit_close(a, da);
+    kit_close(b, db);
+}
+
 /* Which of two values stands does not depend on who merges whom. */
 static void differing_values_are_told_and_settled_alike(void **state)
 {
@@ -416,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_result_is_found_before_and_after_a_flush),
         cmocka_unit_test(two_handles_join_by_union),
         cmocka_unit_test(two_clones_end_with_the_same_union),
+        cmocka_unit_test(names_of_killed_merges_are_dropped),
         cmocka_unit_test(differing_values_are_told_and_settled_alike),
         cmocka_unit_test(a_fetched_ref_is_merged_and_strangers_are_refused),
         cmocka_unit_test(writers_and_mergers_at_once_lose_nothing),

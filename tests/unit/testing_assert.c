@@ -97,6 +97,8 @@ static const struct {
     {"is-xml: true", "<a b='c'><d/></a>", "<a><d></a>"},
     {"is-xml: [a.d]", "<a><c/><d/></a>", "<a><c><d/></c></a>"},
     {"contains-xml: true", "so <a>x</a> it is", "so <a>x</b> is"},
+    {"contains-xml: true", "<a><b>x</b><c>", "<a><b>x<c>"},
+    {"contains-json: {required: [b]}", "\" [ {\"b\": 1} ", "\" [ {\"a\": 1} "},
     {"contains-xml: [a.b]", "<c/> <a><b/></a>", "<a><c/></a>"},
     {"is-html: true", "<!DOCTYPE html><p>a<p>b<br><ul><li>x</ul>", "<p>a</p> and"},
     {"contains-html: true", "so <b>bold</b> it is", "a < b and <blink>c</blink>"},
@@ -664,12 +666,25 @@ static void hostile_answers_and_suites_end_soon(void **state)
              FM_ELIMIT, "gave up");
     memset(text.data, '[', text.len);
     said.text = fm_buf_span(&text);
-    tk_fails(graded("expect: {contains-json: true}", &said, &g, &detail, NULL), FM_ELIMIT,
-             "too long");
+    expect_graded("expect: {contains-json: true}", &said, false);
+    expect_graded("expect: {not-contains-json: true}", &said, true);
+    memcpy(text.data + text.len - 8, "{\"a\": 1}", 8);
+    expect_graded("expect: {contains-json: {required: [a]}}", &said, true);
+    expect_graded("expect: {contains-json: {required: [b]}}", &said, false);
+    for (size_t i = 0; i < text.len; i++) /* each is looked at: too much */
+        text.data[i] = i < text.len / 2 ? '[' : ']';
+    expect_graded("expect: {contains-json: {required: [b]}}", &said, false);
+    tk_fails(graded("expect: {not-contains-json: {required: [b]}}", &said, &g, &detail, NULL),
+             FM_ELIMIT, "too long");
     for (size_t i = 0; i + 2 < text.len; i += 3)
         memcpy(text.data + i, "<a>", 3);
     expect_graded("expect: {is-xml: true}", &said, false);
-    tk_fails(graded("expect: {contains-xml: true}", &said, &g, &detail, NULL), FM_ELIMIT,
+    expect_graded("expect: {contains-xml: true}", &said, false);
+    expect_graded("expect: {not-contains-xml: true}", &said, true);
+    memcpy(text.data + text.len - 8, "<b></b> ", 8);
+    expect_graded("expect: {contains-xml: true}", &said, true);
+    expect_graded("expect: {contains-xml: [c]}", &said, false);
+    tk_fails(graded("expect: {not-contains-xml: [c]}", &said, &g, &detail, NULL), FM_ELIMIT,
              "too long");
     fm_buf_clear(&text);
     fm_buf_str(&text, "expect: {is-json: ");

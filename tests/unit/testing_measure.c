@@ -147,20 +147,27 @@ static void what_is_waived_leaves_no_value(void **state)
                         "  - {measure: brier, at-most: 0.5}\n"
                         "  - {measure: perplexity, at-most: 3}\n"
                         "  - {measure: gap, by: g, at-most: 0.4}\n"
-                        "  - {measure: ratio, by: g, at-least: 0.2}\n");
+                        "  - {measure: ratio, by: g, at-least: 0.2}\n"
+                        "  - {measure: pass-rate, name: many, at-least: 0.1, min-count: 5}\n"
+                        "  - {measure: brier, name: more, at-most: 1.9, min-count: 5}\n");
     fm_suite_run run = taken(s);
+    assert_int_equal(run.measure[6].verdict, FM_PASS);
+    assert_int_equal(run.measure[7].verdict, FM_PASS);
     for (size_t i = 0; i < 8; i++)
         run.result[i].waived = strcmp(fm_suite_case_tag(s, i, "g"), "m") == 0;
     tk_ok(fmi_measures_take(&run));
-    for (size_t i = 0; i < 6; i++)
+    for (size_t i = 0; i < 8; i++)
         assert_int_equal(run.measure[i].verdict == FM_ERROR_CASE, i >= 4);
+    for (size_t i = 6; i < 8; i++)
+        assert_string_equal(run.measure[i].detail,
+                            "4 cases are neither waived nor flaky, wanted are 5");
     assert_non_null(strstr(run.measure[4].detail, "1 of the groups"));
     for (size_t i = 0; i < 8; i++)
         run.result[i].waived = true;
     tk_ok(fmi_measures_take(&run));
-    for (size_t i = 0; i < 6; i++)
+    for (size_t i = 0; i < 8; i++)
         assert_int_equal(run.measure[i].verdict, FM_ERROR_CASE);
-    assert_non_null(strstr(run.measure[1].detail, "every case is waived"));
+    assert_non_null(strstr(run.measure[1].detail, "0 cases are neither waived"));
     fm_suite_run_release(&run);
     fm_suite_free(s);
 }

@@ -33,6 +33,9 @@ static fm_status mixture(void *ctx, const fm_mixture *mix, size_t n, fm_mixture_
 {
     oracle *o = ctx;
     for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < i; k++) /* nothing twice in a round */
+            assert_true(mix[k].repeat != mix[i].repeat ||
+                        memcmp(mix[k].take, mix[i].take, UNITS * sizeof(bool)) != 0);
         if (++o->runs == o->refuse_at)
             return fm_fail(FM_EIO, "disk");
         out[i] = (fm_mixture_reply){.fails = holds(o, mix[i].take), .score = (double)NAN};

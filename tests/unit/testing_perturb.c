@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/mem.h"
 #include "testing/perturb.h"
 #include "tests/testkit.h"
 
@@ -199,6 +200,34 @@ static void perturbed_forms_expect_the_same(void **state)
     fm_suite_free(s);
 }
 
+/* Under a sanitizer that counts, nothing is lost either. */
+static void forms_of_a_conversation_survive_a_lack_of_memory(void **state)
+{
+    (void)state;
+    fm_suite *s = NULL;
+    fm_status rc = FM_ENOMEM;
+    tk_ok(fm_suite_parse(&s,
+                         fm_span_str("suite: t\ncases:\n- name: a\n  messages:\n"
+                                     "  - {role: system, content: Be brief.}\n"
+                                     "  - {role: user, content: What is not here?}\n"
+                                     "  expect: {contains: x}\n"
+                                     "- {name: b, kind: INV, prompt: [Who is it?, Where is it?],"
+                                     " expect: {contains: x}}\n"),
+                         "t"));
+    for (size_t i = 0; i < 2; i++, rc = FM_ENOMEM) {
+        for (uint64_t nth = 1; rc == FM_ENOMEM && nth < 5000; nth++) {
+            fm_suite *f = NULL;
+            fm_mem_fail_at(nth, false);
+            rc = fm_suite_perturbed(&f, s, i, 7, 3);
+            fm_mem_fail_at(0, false);
+            assert_true(rc == FM_OK || rc == FM_ENOMEM);
+            fm_suite_free(f);
+        }
+        tk_ok(rc);
+    }
+    fm_suite_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +237,7 @@ int main(void)
         cmocka_unit_test(typos_swap_neighbours),
         cmocka_unit_test(swaps_are_alike_everywhere),
         cmocka_unit_test(perturbed_forms_expect_the_same),
+        cmocka_unit_test(forms_of_a_conversation_survive_a_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,23 @@
+/* ranks.h - fmstore over several ranks: --ranks N on one host, or mpirun.
+ *
+ * Commands that answer split every model over the ranks: rank 0 is the command, the others follow its
+ * engine. derive splits each micro-batch: every rank runs the command, rank 0 alone writes. */
+#ifndef FM_CLI_RANKS_H
+#define FM_CLI_RANKS_H
+
+#include "cli/context.h"
+
+/* Ranks were asked for: by --ranks, or by whoever began this process. */
+bool ranks_wanted(const cli *c);
+/* This process's rank, as the environment says. */
+uint32_t ranks_mine(void);
+/* c->comm; begins the others. They get the whole command where all run it. */
+fm_status ranks_open(cli *c, bool all_run_it);
+/* Rank 0 of an engine that is to be split: what the others need to make theirs. */
+fm_status ranks_tell_engine(cli *c);
+/* Ranks but 0 of such an engine: the program's whole work. */
+int ranks_follow(cli *c);
+/* At the end of the program, behind the engine. */
+void ranks_close(cli *c);
+
+#endif

@@ -1,0 +1,528 @@
+/* comm.c - collectives over a wire: what goes where, and the order of sums.
+ *
+ * Small reductions send whole buffers to all and add them everywhere (one round), large ones send
+ * parts to their owners, add there and gather (two rounds, the bytes of a ring). Each element is
+ * added in ascending ranks either way. */
+#include "infer/comm_wire.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "infer/backend.h"
+#include "store/base/mem.h"
+
+#define SMALL_BYTES (64u << 10) /* of a buffer that all send to all */
+#define SLICE_FLOATS 16u        /* parts begin on cache lines */
+#define NODE_BYTES 64u
+#define TEXT_BYTES 512u
+#define TELL_MAX (1ull << 30)
+
+struct fm_comm {
+    uint32_t rank, size, nodes;
+    fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
+    bool direct;
+    fm_backend *be;
+    uint32_t node[FM_COMM_MAX_RANKS];
+    float *room; /* device: parts of other ranks */
+    uint64_t room_floats;
+    uint8_t *stage; /* host */
+    size_t stage_bytes;
+    fm_move *move; /* [2 * size] */
+    fm_status failed;
+    fm_error_state why;
+    fm_comm_stats stats;
+};
+
+/* ==== life ==== */
+
+const char *fm_link_name(fm_link link)
+{
+    static const char *const name[FM_LINKS] = {"self", "NVLink", "PCIe", "host", "network"};
+    return (unsigned)link < FM_LINKS ? name[link] : "unknown";
+}
+
+/* Ranks of one name are one node. */
+static fm_status find_nodes(fm_comm *c, const char *node)
+{
+    char mine[NODE_BYTES] = {0};
+    if (node)
+        (void)snprintf(mine, sizeof(mine), "%s", node);
+    else if (gethostname(mine, sizeof(mine) - 1) != 0)
+        return fm_fail(FM_EIO, "this machine does not tell its name");
+    char *all = fm_calloc(c->size, NODE_BYTES);
+    if (!all)
+        return FM_ENOMEM;
+    fm_status rc = fm_comm_collect(c, all, mine, NODE_BYTES);
+    for (uint32_t i = 0; rc == FM_OK && i < c->size; i++) {
+        uint32_t j = 0;
+        while (memcmp(all + (size_t)j * NODE_BYTES, all + (size_t)i * NODE_BYTES, NODE_BYTES) != 0)
+            j++;
+        c->node[i] = j < i ? c->node[j] : c->nodes++;
+    }
+    fm_free(all);
+    return rc;
+}
+
+fm_status fm_comm_new(fm_comm **out, fm_wire *wire, const char *node)
+{
+    *out = NULL;
+    fm_comm *c = fm_calloc(1, sizeof(*c));
+    if (!c || (wire && wire->size > FM_COMM_MAX_RANKS)) {
+        uint32_t size = wire ? wire->size : 0;
+        if (wire)
+            wire->close(wire);
+        fm_free(c);
+        return !c ? FM_ENOMEM
+                  : fm_fail(FM_ELIMIT, "%u ranks, at most %u are possible", size,
+                            FM_COMM_MAX_RANKS);
+    }
+    c->wire = wire;
+    c->size = wire ? wire->size : 1;
+    c->rank = wire ? wire->rank : 0;
+    c->move = fm_calloc(2 * (size_t)c->size, sizeof(*c->move));
+    fm_status rc = c->move ? find_nodes(c, node) : FM_ENOMEM;
+    if (rc != FM_OK) {
+        fm_comm_free(c);
+        return rc;
+    }
+    *out = c;
+    return FM_OK;
+}
+
+void fm_comm_free(fm_comm *c)
+{
+    if (!c)
+        return;
+    fm_comm_detach(c);
+    if (c->wire)
+        c->wire->close(c->wire);
+    fm_free(c->stage);
+    fm_free(c->move);
+    fm_free(c);
+}
+
+void fm_comm_detach(fm_comm *c)
+{
+    if (c->device)
+        c->device->close(c->device);
+    if (c->room)
+        c->be->free(c->be, c->room);
+    c->device = NULL;
+    c->room = NULL;
+    c->room_floats = 0;
+    c->be = NULL;
+}
+
+void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct)
+{
+    fm_comm_detach(c);
+    c->be = be;
+    c->device = device;
+    c->direct = direct;
+}
+
+uint32_t fm_comm_rank(const fm_comm *c)
+{
+    return c ? c->rank : 0;
+}
+
+uint32_t fm_comm_size(const fm_comm *c)
+{
+    return c ? c->size : 1;
+}
+
+const char *fm_comm_wire(const fm_comm *c)
+{
+    return c->device ? c->device->name : c->wire ? c->wire->name : "none";
+}
+
+uint32_t fm_comm_nodes(const fm_comm *c)
+{
+    return c->nodes;
+}
+
+uint32_t fm_comm_node(const fm_comm *c, uint32_t rank)
+{
+    return rank < c->size ? c->node[rank] : 0;
+}
+
+fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b)
+{
+    if (a == b)
+        return FM_LINK_SELF;
+    if (fm_comm_node(c, a) != fm_comm_node(c, b))
+        return FM_LINK_NET;
+    return !c->device ? FM_LINK_HOST : c->direct ? FM_LINK_DEVICE : FM_LINK_BUS;
+}
+
+fm_comm_stats fm_comm_stats_of(const fm_comm *c)
+{
+    return c->stats;
+}
+
+/* ==== moving ==== */
+
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static fm_status stick(fm_comm *c, fm_status rc, const char *what)
+{
+    rc = fm_error_prefix(rc, "rank %u of %u, %s", c->rank, c->size, what);
+    c->failed = rc;
+    fm_error_save(&c->why);
+    return rc;
+}
+
+static fm_status stuck(const fm_comm *c)
+{
+    fm_error_restore(&c->why);
+    return c->failed;
+}
+
+static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    if (n == 0)
+        return FM_OK;
+    double began = now_s();
+    c->stats.calls++;
+    for (uint32_t i = 0; i < n; i++)
+        *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
+    fm_status rc = c->wire->exchange(c->wire, list, n);
+    c->stats.waited_s += now_s() - began;
+    return rc == FM_OK ? rc : stick(c, rc, what);
+}
+
+/* Through host memory: down, over the wire, up. */
+static fm_status staged_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+{
+    fm_backend *be = c->be;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < n; i++)
+        bytes += (list[i].bytes + 63) & ~(size_t)63;
+    if (bytes > c->stage_bytes) {
+        fm_free(c->stage);
+        c->stage_bytes = 0;
+        c->stage = fm_aligned_alloc(64, bytes);
+        if (!c->stage)
+            return stick(c, FM_ENOMEM, what);
+        c->stage_bytes = bytes;
+    }
+    uint8_t *at = c->stage;
+    fm_status rc = FM_OK;
+    fm_move *host = fm_calloc(n, sizeof(*host));
+    if (!host)
+        return stick(c, FM_ENOMEM, what);
+    for (uint32_t i = 0; i < n && rc == FM_OK; i++) {
+        host[i] = list[i];
+        host[i].ptr = at;
+        at += (list[i].bytes + 63) & ~(size_t)63;
+        if (list[i].send)
+            rc = be->download(be, host[i].ptr, list[i].ptr, list[i].bytes);
+    }
+    rc = rc == FM_OK ? host_moves(c, what, host, n) : stick(c, rc, what);
+    for (uint32_t i = 0; i < n && rc == FM_OK; i++)
+        if (!list[i].send) {
+            rc = be->upload(be, list[i].ptr, host[i].ptr, list[i].bytes);
+            rc = rc == FM_OK ? rc : stick(c, rc, what);
+        }
+    fm_free(host);
+    return rc;
+}
+
+static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    if (n == 0)
+        return FM_OK;
+    fm_assert(c->be);
+    if (c->device) {
+        c->stats.calls++;
+        for (uint32_t i = 0; i < n; i++)
+            *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
+        fm_status rc = c->device->exchange(c->device, list, n);
+        return rc == FM_OK ? rc : stick(c, rc, what);
+    }
+    if (!c->be->host_visible)
+        return staged_moves(c, what, list, n);
+    fm_status rc = c->be->sync(c->be);
+    return rc == FM_OK ? host_moves(c, what, list, n) : stick(c, rc, what);
+}
+
+/* ==== sums ==== */
+
+static fm_status room(fm_comm *c, uint64_t floats)
+{
+    if (floats <= c->room_floats)
+        return FM_OK;
+    void *fresh = NULL;
+    fm_status rc = c->be->alloc(c->be, &fresh, (size_t)floats * sizeof(float));
+    if (rc != FM_OK)
+        return stick(c, rc, "room for parts of others");
+    if (c->room)
+        c->be->free(c->be, c->room);
+    c->room = fresh;
+    c->room_floats = floats;
+    return FM_OK;
+}
+
+static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    const uint64_t most = 1u << 30;
+    for (uint64_t at = 0; y != x && at < n; at += most) {
+        uint32_t m = (uint32_t)FM_MIN(most, n - at);
+        be->copy_rows(be, y + at, m, x + at, m, NULL, 1, m);
+    }
+}
+
+/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in c->room. */
+static void add_parts(fm_comm *c, float *out, float *mine, uint64_t stride, uint64_t n)
+{
+    fm_backend *be = c->be;
+    float *sum = c->rank == 0 ? mine : c->room;
+    for (uint32_t r = 1; r < c->size; r++)
+        be->add(be, sum, r == c->rank ? mine : c->room + r * stride, n);
+    copy_floats(be, out, sum, n);
+}
+
+static uint64_t slice_of(uint64_t n, uint32_t size)
+{
+    uint64_t per = (n + size - 1) / size;
+    return (per + SLICE_FLOATS - 1) / SLICE_FLOATS * SLICE_FLOATS;
+}
+
+/* Floats of slice i of n. */
+static uint64_t slice_len(uint64_t n, uint64_t per, uint32_t i)
+{
+    uint64_t begin = FM_MIN(n, per * i);
+    return FM_MIN(n - begin, per);
+}
+
+static void put_move(fm_comm *c, uint32_t *count, uint32_t peer, bool send, const void *x,
+                     uint64_t bytes)
+{
+    if (bytes > 0 && peer != c->rank)
+        c->move[(*count)++] = (fm_move){peer, send, (void *)(uintptr_t)x, (size_t)bytes};
+}
+
+static fm_status reduce_small(fm_comm *c, float *x, uint64_t n)
+{
+    uint64_t stride = slice_of(n, 1);
+    uint32_t moves = 0;
+    fm_status rc = room(c, stride * c->size);
+    for (uint32_t i = 0; i < c->size; i++) {
+        put_move(c, &moves, i, true, x, n * sizeof(float));
+        put_move(c, &moves, i, false, c->room + i * stride, n * sizeof(float));
+    }
+    if (rc == FM_OK)
+        rc = device_moves(c, "all_reduce", c->move, moves);
+    if (rc == FM_OK)
+        add_parts(c, x, x, stride, n);
+    return rc;
+}
+
+static fm_status gather_slices(fm_comm *c, float *x, uint64_t n, uint64_t per)
+{
+    uint64_t own = slice_len(n, per, c->rank) * sizeof(float);
+    uint32_t moves = 0;
+    for (uint32_t i = 0; i < c->size; i++) {
+        put_move(c, &moves, i, true, x + per * c->rank, own);
+        put_move(c, &moves, i, false, x + per * i, slice_len(n, per, i) * sizeof(float));
+    }
+    return device_moves(c, "all_gather", c->move, moves);
+}
+
+static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t n, uint64_t per)
+{
+    uint64_t own = slice_len(n, per, c->rank);
+    uint32_t moves = 0;
+    fm_status rc = room(c, per * (c->size + 1));
+    for (uint32_t i = 0; i < c->size; i++) {
+        put_move(c, &moves, i, true, x + per * i, slice_len(n, per, i) * sizeof(float));
+        put_move(c, &moves, i, false, c->room + per * i, own * sizeof(float));
+    }
+    if (rc == FM_OK)
+        rc = device_moves(c, "reduce_scatter", c->move, moves);
+    if (rc != FM_OK)
+        return rc;
+    float *mine = c->room + per * c->size; /* x stays as it is unless it is out */
+    copy_floats(c->be, mine, x + per * c->rank, own);
+    add_parts(c, out, mine, per, own);
+    return FM_OK;
+}
+
+fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    if (c->size == 1 || n == 0)
+        return FM_OK;
+    if (n * sizeof(float) <= SMALL_BYTES)
+        return reduce_small(c, x, n);
+    uint64_t per = slice_of(n, c->size);
+    fm_status rc = scatter_slices(c, x + FM_MIN(n, per * c->rank), x, n, per);
+    return rc == FM_OK ? gather_slices(c, x, n, per) : rc;
+}
+
+fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    if (c->size == 1)
+        copy_floats(c->be, out, x, per);
+    return c->size == 1 || per == 0 ? FM_OK : scatter_slices(c, out, x, per * c->size, per);
+}
+
+fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    copy_floats(c->be, out + per * c->rank, mine, per);
+    return c->size == 1 ? FM_OK : gather_slices(c, out, per * c->size, per);
+}
+
+/* ==== the rest ==== */
+
+static uint32_t spread(fm_comm *c, void *x, size_t bytes, uint32_t root)
+{
+    uint32_t moves = 0;
+    fm_assert(root < c->size);
+    for (uint32_t i = 0; c->rank == root && i < c->size; i++)
+        put_move(c, &moves, i, true, x, bytes);
+    put_move(c, &moves, root, false, x, bytes);
+    return moves;
+}
+
+fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root)
+{
+    return device_moves(c, "broadcast", c->move, spread(c, x, bytes, root));
+}
+
+fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to)
+{
+    uint32_t moves = 0;
+    put_move(c, &moves, to, true, x, bytes);
+    return device_moves(c, "send", c->move, moves);
+}
+
+fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from)
+{
+    uint32_t moves = 0;
+    put_move(c, &moves, from, false, x, bytes);
+    return device_moves(c, "recv", c->move, moves);
+}
+
+fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+                           void *const *got, const size_t *got_bytes)
+{
+    uint32_t moves = 0;
+    for (uint32_t i = 0; i < c->size; i++) {
+        put_move(c, &moves, i, true, part[i], bytes[i]);
+        put_move(c, &moves, i, false, got[i], got_bytes[i]);
+    }
+    return device_moves(c, "exchange", c->move, moves);
+}
+
+fm_status fm_comm_settle(fm_comm *c)
+{
+    const struct timespec nap = {.tv_nsec = 20000};
+    bool done = !c->device;
+    if (c->failed != FM_OK)
+        return stuck(c);
+    for (uint32_t looks = 0; !done; looks++) {
+        fm_status rc = c->device->settled(c->device, &done);
+        if (rc == FM_OK && !done && looks % 1024 == 0 && c->wire->alive)
+            rc = c->wire->alive(c->wire);
+        if (rc != FM_OK) { /* frees the device of what never ends */
+            c->device->close(c->device);
+            c->device = NULL;
+            return stick(c, rc, "waiting for the device");
+        }
+        if (!done && looks > 100)
+            (void)nanosleep(&nap, NULL);
+    }
+    return FM_OK;
+}
+
+fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t root)
+{
+    return host_moves(c, "tell", c->move, spread(c, x, bytes, root));
+}
+
+fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root)
+{
+    uint64_t len = b->len;
+    fm_status rc = fm_comm_tell(c, &len, sizeof(len), root);
+    if (rc == FM_OK && len > TELL_MAX)
+        rc = stick(c, fm_fail(FM_ELIMIT, "a message of %llu bytes", (unsigned long long)len),
+                   "tell");
+    if (rc != FM_OK || c->rank == root)
+        return rc == FM_OK ? fm_comm_tell(c, b->data, (size_t)len, root) : rc;
+    fm_buf_clear(b);
+    void *to = fm_malloc(FM_MAX((size_t)len, (size_t)1));
+    if (!to)
+        return stick(c, FM_ENOMEM, "tell");
+    rc = fm_comm_tell(c, to, (size_t)len, root);
+    if (rc == FM_OK) {
+        fm_buf_append(b, to, (size_t)len);
+        rc = fm_buf_ok(b);
+        rc = rc == FM_OK ? rc : stick(c, rc, "tell");
+    }
+    fm_free(to);
+    return rc;
+}
+
+fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes)
+{
+    uint32_t moves = 0;
+    uint8_t *to = out;
+    if (c->failed != FM_OK)
+        return stuck(c);
+    memmove(to + bytes * c->rank, mine, bytes);
+    for (uint32_t i = 0; i < c->size; i++) {
+        put_move(c, &moves, i, true, to + bytes * c->rank, bytes);
+        put_move(c, &moves, i, false, to + bytes * i, bytes);
+    }
+    return host_moves(c, "collect", c->move, moves);
+}
+
+fm_status fm_comm_barrier(fm_comm *c)
+{
+    uint8_t here = 1, all[FM_COMM_MAX_RANKS];
+    return fm_comm_collect(c, all, &here, 1);
+}
+
+fm_status fm_comm_agree(fm_comm *c, fm_status mine)
+{
+    struct one {
+        int32_t status;
+        char text[TEXT_BYTES];
+    } *all = fm_calloc((size_t)c->size + 1, sizeof(*all));
+    if (!all)
+        return stick(c, FM_ENOMEM, "agree");
+    struct one *own = &all[c->size];
+    own->status = mine;
+    if (mine != FM_OK)
+        (void)snprintf(own->text, sizeof(own->text), "%s", fm_error_text());
+    fm_status rc = fm_comm_collect(c, all, own, sizeof(*own));
+    uint32_t worst = 0;
+    for (uint32_t i = 1; i < c->size; i++)
+        if (all[i].status < all[worst].status)
+            worst = i;
+    if (rc == FM_OK && all[worst].status != FM_OK) {
+        all[worst].text[TEXT_BYTES - 1] = '\0';
+        rc = all[worst].status == mine
+                 ? mine
+                 : fm_fail((fm_status)all[worst].status, "rank %u: %s", worst, all[worst].text);
+    }
+    fm_free(all);
+    return rc;
+}

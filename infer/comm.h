@@ -1,0 +1,96 @@
+/* comm.h - ranks of one computation and what they tell each other.
+ *
+ * A rank is one engine with one device: a process, or in tests a thread. Every rank calls the same
+ * operations in the same order with the same sizes. Sums are part of the contract: every element is
+ * ((x_0 + x_1) + x_2) + .. over ascending ranks, one float32 rounding each, whatever the size, the
+ * rank that computes it and the wire that carries it. So a reduction exchanges parts, adds them
+ * with the backend's own `add` and gathers; a wire moves bytes and computes nothing (a library's
+ * own reduction has an order of its own). What moves is what a ring moves: 2 (size - 1) / size of
+ * the buffer, to and from each rank.
+ *
+ * A wire (comm_wire.h) is sockets between processes of one host or threads of one process, MPI, or
+ * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where the
+ * wire reads host memory and the device's is not visible they are staged.
+ *
+ * The first failure sticks: it names this rank, the operation and the peer, and every later call
+ * returns it. A peer that dies is told by its connection, at once; one that says nothing for
+ * patience_s seconds is an error too. Not thread-safe: one thread uses a comm at a time. */
+#ifndef FM_INFER_COMM_H
+#define FM_INFER_COMM_H
+
+#include "store/base/buf.h"
+#include "store/base/error.h"
+
+FM_BEGIN_DECLS
+
+#define FM_COMM_MAX_RANKS 256u
+
+typedef struct fm_comm fm_comm;
+typedef struct fm_backend fm_backend;
+typedef struct fm_wire fm_wire;
+
+/* How two ranks reach each other, best first. */
+typedef enum fm_link {
+    FM_LINK_SELF,
+    FM_LINK_DEVICE, /* devices of one node, directly (NVLink) */
+    FM_LINK_BUS,    /* devices of one node, over the bus (PCIe) */
+    FM_LINK_HOST,   /* processes of one node, through its memory */
+    FM_LINK_NET,    /* nodes */
+    FM_LINKS
+} fm_link;
+const char *fm_link_name(fm_link link); /* "self", "NVLink", "PCIe", "host", "network" */
+
+/* Takes the wire over, also when it fails. node: a name that ranks of one machine share (NULL: the
+ * host's); tells it to all. size 1 needs no wire (NULL). */
+FM_CHECKED fm_status fm_comm_new(fm_comm **out, fm_wire *wire, const char *node);
+void fm_comm_free(fm_comm *c); /* NULL is fine; peers that still wait see it */
+
+uint32_t fm_comm_rank(const fm_comm *c); /* NULL: 0 */
+uint32_t fm_comm_size(const fm_comm *c); /* NULL: 1 */
+const char *fm_comm_wire(const fm_comm *c);
+uint32_t fm_comm_nodes(const fm_comm *c);
+uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
+fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
+
+/* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken over.
+ * direct: such devices of one node reach each other without the bus. */
+void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
+/* Before the backend closes. */
+void fm_comm_detach(fm_comm *c);
+
+/* ---- on device memory; n and per count floats ---- */
+FM_CHECKED fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n);
+/* out[per] = sum over ranks of x[rank * per ..]; out may be that part of x. */
+FM_CHECKED fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per);
+/* out[size * per], rank by rank; mine may be its part of out. */
+FM_CHECKED fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per);
+FM_CHECKED fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root);
+FM_CHECKED fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to);
+FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from);
+/* Every rank sends part[i] (bytes[i]) to rank i and receives as much into got[i]; NULL or 0: none.
+ * The sizes agree on both sides. */
+FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+                                      void *const *got, const size_t *got_bytes);
+/* Returns when everything exchanged so far has arrived: before the host waits for the device, which
+ * a peer that is gone would keep waiting. Host wires: at once. */
+FM_CHECKED fm_status fm_comm_settle(fm_comm *c);
+
+/* ---- on host memory ---- */
+FM_CHECKED fm_status fm_comm_barrier(fm_comm *c);
+FM_CHECKED fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t root);
+/* root's bytes, of whatever length up to 1 GiB, replace the others'. */
+FM_CHECKED fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root);
+/* out[size * bytes] */
+FM_CHECKED fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes);
+/* Of all ranks' statuses the worst, with the text of the lowest rank that has it: after a step that
+ * some could fail alone. The comm stays usable. */
+FM_CHECKED fm_status fm_comm_agree(fm_comm *c, fm_status mine);
+
+typedef struct fm_comm_stats {
+    uint64_t calls, bytes_sent, bytes_received; /* by this rank, since the beginning */
+    double waited_s;
+} fm_comm_stats;
+fm_comm_stats fm_comm_stats_of(const fm_comm *c);
+
+FM_END_DECLS
+#endif

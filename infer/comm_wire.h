@@ -1,0 +1,85 @@
+/* comm_wire.h - what carries bytes between ranks: the table that sockets, MPI and NCCL fill. */
+#ifndef FM_INFER_COMM_WIRE_H
+#define FM_INFER_COMM_WIRE_H
+
+#include "infer/comm.h"
+
+FM_BEGIN_DECLS
+
+/* One message of an exchange. Between two ranks messages arrive in the order in which they were
+ * listed; sender and receiver list the same number of bytes, which is not 0. */
+typedef struct fm_move {
+    uint32_t peer;
+    bool send;
+    void *ptr; /* what is sent is not changed */
+    size_t bytes;
+} fm_move;
+
+struct fm_wire {
+    const char *name; /* "sockets", "mpi", "nccl" */
+    uint32_t rank, size;
+    bool device; /* ptr is device memory, moved in the order of the backend's operations */
+    /* All moves of the list at once, in any order between peers; host memory: done when it returns.
+     * A failure names the peer. Not called again after one. */
+    fm_status (*exchange)(fm_wire *w, const fm_move *list, uint32_t n);
+    /* May be NULL. Host wires: whether every peer's connection stands, without waiting; an error
+     * names the peer. */
+    fm_status (*alive)(fm_wire *w);
+    /* Device wires: whether everything that was exchanged has arrived, without waiting. */
+    fm_status (*settled)(fm_wire *w, bool *done);
+    void (*close)(fm_wire *w); /* frees w; what has not arrived is given up */
+};
+
+/* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
+ * patience_s 0: as long as the peer lives. */
+FM_CHECKED fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int *fd,
+                                     double patience_s);
+/* Connected sockets, closed on exec, of every pair of ranks: fd[size * size], fd[i * size + j] is
+ * rank i's to rank j. */
+FM_CHECKED fm_status fm_wire_mesh(int *fd, uint32_t size);
+/* Wires of `size` ranks that live in this process, connected to each other: wire[size]. */
+FM_CHECKED fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double patience_s);
+/* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is opened at
+ * run time, so a program without it runs. FM_EUNSUPPORTED: no module, or no MPI. */
+FM_CHECKED fm_status fm_wire_mpi(fm_wire **out, double patience_s);
+
+/* What the program lends the module, which shares no code with it; and the module's one symbol. */
+typedef struct fm_mpi_host {
+    fm_status (*fail)(fm_status status, const char *fmt, ...) FM_PRINTF(2, 3);
+    void *(*calloc)(size_t count, size_t bytes);
+    void (*free)(void *ptr);
+} fm_mpi_host;
+#define FM_MPI_SYMBOL "fm_mpi_wire_1"
+typedef fm_status (*fm_mpi_open)(fm_wire **out, double patience_s, const fm_mpi_host *host);
+
+/* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */
+#define FMC_NCCL_ID_BYTES 128u
+typedef struct fmc_nccl_id {
+    char internal[FMC_NCCL_ID_BYTES];
+} fmc_nccl_id;
+enum { FMC_NCCL_SUCCESS = 0, FMC_NCCL_IN_PROGRESS = 7, FMC_NCCL_INT8 = 0 };
+
+/* As nccl.h declares them, streams and communicators as plain pointers; results are ncclResult_t. */
+typedef struct fmc_nccl {
+    int (*get_unique_id)(fmc_nccl_id *id);
+    int (*comm_init)(void **comm, int size, fmc_nccl_id id, int rank);
+    int (*send)(const void *x, size_t count, int type, int peer, void *comm, void *stream);
+    int (*recv)(void *x, size_t count, int type, int peer, void *comm, void *stream);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*async_error)(void *comm, int *result);
+    int (*abort)(void *comm);
+    int (*destroy)(void *comm);
+    const char *(*error_string)(int result);
+    /* Of the device, not of NCCL: a mark behind all that is queued in the stream (the newest counts),
+     * 0 or an error; whether it is reached: 1, not yet 0, error -1. */
+    int (*mark)(void *stream);
+    int (*marked)(void *stream);
+} fmc_nccl;
+
+/* A device wire for the ranks of c, whose host wire carries NCCL's id. table, stream: borrowed. Every
+ * rank calls it. */
+FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl *table, void *stream);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,473 @@
+/* parallel_follow.c - rank 0 tells what its engine is asked, the others do the same.
+ *
+ * Deeds between steps go into a log that travels with the next step (or model, or sequence whose
+ * opening computes something). What an engine does is a function of what it was asked, never of the
+ * clock (how many rows a step takes, which depends on measured times, is decided above this), so the
+ * ranks keep the same pages and find the same blocks. Deeds inside of a step are the step's. */
+#include "infer/parallel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/cursor.h"
+#include "store/base/mem.h"
+
+enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END };
+#define LOG_MAX ((size_t)512 << 20)
+#define NO_NUMBER UINT32_MAX
+
+struct fmi_mirror {
+    fm_buf log;
+    uint32_t depth;      /* inside of something that was told */
+    void **model, **seq; /* by number; NULL: free */
+    size_t models, seqs, model_cap, seq_cap;
+};
+
+static bool leads(const fm_engine *e)
+{
+    return e->mirror && fm_comm_rank(e->comm) == 0 && e->mirror->depth == 0;
+}
+
+/* ==== numbers ==== */
+
+static fm_status give_number(void ***at, size_t *count, size_t *cap, void *thing, uint32_t *number)
+{
+    size_t i = 0;
+    while (i < *count && (*at)[i])
+        i++;
+    fm_status rc = FM_OK;
+    if (i == *count)
+        rc = fm_grow(at, cap, *count + 1, sizeof(void *));
+    if (rc != FM_OK)
+        return rc;
+    *count = FM_MAX(*count, i + 1);
+    (*at)[i] = thing;
+    *number = (uint32_t)i;
+    return FM_OK;
+}
+
+static fm_status take_number(void ***at, size_t *count, size_t *cap, void *thing, uint32_t number)
+{
+    fm_status rc = fm_grow(at, cap, (size_t)number + 1, sizeof(void *));
+    for (; rc == FM_OK && *count <= number; (*count)++)
+        (*at)[*count] = NULL;
+    if (rc == FM_OK)
+        (*at)[number] = thing;
+    return rc;
+}
+
+static void *known(void *const *at, size_t count, uint32_t number)
+{
+    return number < count ? at[number] : NULL;
+}
+
+/* ==== saying ==== */
+
+static void say_u32(fm_buf *b, uint32_t x)
+{
+    uint8_t le[4];
+    fm_put_u32(le, x);
+    fm_buf_append(b, le, sizeof(le));
+}
+
+static void say_bytes(fm_buf *b, const void *x, size_t n)
+{
+    say_u32(b, (uint32_t)n);
+    fm_buf_append(b, x, n);
+}
+
+static fm_status send_log(fm_engine *e)
+{
+    fmi_mirror *r = e->mirror;
+    fm_status rc = fm_buf_ok(&r->log);
+    if (rc == FM_OK)
+        rc = fm_comm_tell_buf(e->comm, &r->log, 0);
+    fm_buf_clear(&r->log);
+    return rc;
+}
+
+void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b)
+{
+    fm_engine *e = s->model->engine;
+    if (!leads(e) || s->mirror == NO_NUMBER)
+        return;
+    fm_buf *log = &e->mirror->log;
+    say_u32(log, SAY_DEED);
+    say_u32(log, s->mirror);
+    say_u32(log, deed);
+    say_u32(log, a);
+    say_u32(log, (uint32_t)b);
+    if (deed == FMI_DEED_CLOSE)
+        e->mirror->seq[s->mirror] = NULL;
+}
+
+fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n)
+{
+    fm_status rc = FM_OK;
+    if (leads(e)) {
+        fm_buf *log = &e->mirror->log;
+        say_u32(log, SAY_STEP);
+        say_u32(log, n);
+        for (uint32_t i = 0; i < n; i++) {
+            if (rows[i].seq->hooks)
+                return fm_fail(FM_EUNSUPPORTED, "hidden states cannot be read or replaced with "
+                                                "several ranks; use one");
+            say_u32(log, rows[i].seq->mirror);
+            say_u32(log, (uint32_t)rows[i].token);
+            say_u32(log, rows[i].want_logits);
+        }
+        rc = send_log(e);
+    }
+    if (e->mirror && rc == FM_OK)
+        e->mirror->depth++;
+    return rc;
+}
+
+fm_status fmi_mirror_open(fm_model *m)
+{
+    fm_engine *e = m->engine;
+    fm_status rc = FM_OK;
+    if (leads(e)) {
+        say_u32(&e->mirror->log, SAY_OPEN);
+        say_u32(&e->mirror->log, fmi_priv(m)->mirror);
+        if (m->virtual_len && !fmi_priv(m)->virtual_page)
+            rc = send_log(e); /* it will compute */
+    }
+    if (e->mirror && rc == FM_OK)
+        e->mirror->depth++;
+    return rc;
+}
+
+/* NULL: it failed, here as there. */
+void fmi_mirror_opened(fm_model *m, fm_seq *s)
+{
+    fm_engine *e = m->engine;
+    fmi_mirror *r = e->mirror;
+    if (s)
+        s->mirror = NO_NUMBER;
+    if (!r)
+        return;
+    r->depth--;
+    if (s && r->depth == 0 && give_number(&r->seq, &r->seqs, &r->seq_cap, s, &s->mirror) != FM_OK)
+        s->mirror = NO_NUMBER; /* its steps will not be understood, and fail */
+}
+
+void fmi_mirror_end(fm_engine *e)
+{
+    if (e->mirror)
+        e->mirror->depth--;
+}
+
+/* ==== models ==== */
+
+/* What a rank needs of a tree: not its text, its suites, its history. */
+static bool is_of_model(const char *path)
+{
+    static const char *const not_wanted[] = {"tokenizer/",  "suites/",        "source/",  "data/",
+                                             "recipe.json", "train_log.json", "README.md"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(not_wanted); i++)
+        if (strncmp(path, not_wanted[i], strlen(not_wanted[i])) == 0)
+            return false;
+    return true;
+}
+
+fm_status fmi_mirror_prepare(fm_model *m, const fm_tree *tree, const char *what)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_buf one;
+    if (!m->engine->mirror || fm_comm_rank(m->engine->comm) != 0)
+        return FM_OK;
+    fm_buf_init(&p->told, LOG_MAX);
+    fm_buf_init(&one, 0);
+    say_bytes(&p->told, what, strlen(what) + 1);
+    say_bytes(&p->told, m->digest.b, sizeof(m->digest.b));
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        if (!is_of_model(e->path))
+            continue;
+        fm_buf_clear(&one);
+        if (e->kind == FM_ENTRY_FILE)
+            fm_buf_append(&one, e->data, (size_t)e->bytes);
+        else
+            rc = fm_entry_encode(&one, e);
+        say_bytes(&p->told, e->path, strlen(e->path) + 1);
+        say_bytes(&p->told, one.data, one.len);
+    }
+    fm_buf_release(&one);
+    return rc == FM_OK ? fm_buf_ok(&p->told) : rc;
+}
+
+fm_status fmi_mirror_adopt(fm_model *m)
+{
+    fm_engine *e = m->engine;
+    fmi_mirror *r = e->mirror;
+    fmi_model_priv *p = fmi_priv(m);
+    if (!leads(e))
+        return FM_OK;
+    fm_status rc = give_number(&r->model, &r->models, &r->model_cap, m, &p->mirror);
+    if (rc != FM_OK)
+        return rc;
+    say_u32(&r->log, SAY_MODEL);
+    say_u32(&r->log, p->mirror);
+    say_bytes(&r->log, p->told.data, p->told.len);
+    rc = send_log(e);
+    if (rc == FM_OK)
+        rc = fm_comm_agree(e->comm, FM_OK);
+    if (rc != FM_OK)
+        r->model[p->mirror] = NULL;
+    return rc;
+}
+
+void fmi_mirror_close(fm_model *m)
+{
+    fm_engine *e = m->engine;
+    fmi_model_priv *p = fmi_priv(m);
+    if (!e->mirror)
+        return;
+    fm_buf_release(&p->told);
+    if (!leads(e) || !p->adopted)
+        return;
+    e->mirror->model[p->mirror] = NULL;
+    say_u32(&e->mirror->log, SAY_MODEL_CLOSE);
+    say_u32(&e->mirror->log, p->mirror);
+}
+
+/* ==== following ==== */
+
+static fm_status follow_deed(fm_engine *e, fm_cursor *c)
+{
+    fmi_mirror *r = e->mirror;
+    fm_seq *s = known(r->seq, r->seqs, fm_cursor_u32(c));
+    fm_seq **at = s ? (fm_seq **)(void *)&r->seq[s->mirror] : NULL;
+    uint32_t deed = fm_cursor_u32(c), a = fm_cursor_u32(c), b = fm_cursor_u32(c);
+    if (!s)
+        return fm_fail(FM_ECORRUPT, "rank 0 speaks of a sequence that is not there");
+    switch ((fmi_deed)deed) {
+    case FMI_DEED_EXPECT:
+        fm_ignore(fmi_seq_expect(s, a), "rank 0 has the same answer");
+        return FM_OK;
+    case FMI_DEED_TELL:
+        fmi_seq_tell(s, a, (int32_t)b);
+        return FM_OK;
+    case FMI_DEED_ADOPT:
+        fmi_seq_adopt(s);
+        return FM_OK;
+    case FMI_DEED_RESERVE:
+        fm_ignore(fmi_seq_reserve(s, a), "rank 0 has the same answer");
+        return FM_OK;
+    case FMI_DEED_REWIND:
+        return fm_seq_rewind(s, a);
+    case FMI_DEED_CLOSE:
+        fm_seq_close(s);
+        *at = NULL;
+        return FM_OK;
+    }
+    return fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
+}
+
+/* One that fails for want of pages fails on every rank before anything is exchanged; one that fails
+ * on one rank alone breaks the comm, which ends all. */
+static fm_status follow_step(fm_engine *e, fm_cursor *c)
+{
+    fmi_mirror *r = e->mirror;
+    uint32_t n = fm_cursor_u32(c);
+    fm_row *row = n && n <= e->opts.max_rows ? fm_calloc(n, sizeof(*row)) : NULL;
+    if (!row)
+        return fm_fail(FM_ECORRUPT, "rank 0 tells of a step of %u rows", n);
+    bool good = true;
+    for (uint32_t i = 0; i < n; i++) {
+        row[i].seq = known(r->seq, r->seqs, fm_cursor_u32(c));
+        row[i].token = (int32_t)fm_cursor_u32(c);
+        row[i].want_logits = fm_cursor_u32(c) != 0;
+        good = good && row[i].seq;
+    }
+    if (good && !c->failed)
+        fm_ignore(fm_engine_step(e, row, n), "what is no failure of the comm fails everywhere");
+    fm_free(row);
+    return good ? FM_OK : fm_fail(FM_ECORRUPT, "rank 0 steps a sequence that is not there");
+}
+
+static fm_status follow_open(fm_engine *e, fm_cursor *c)
+{
+    fmi_mirror *r = e->mirror;
+    fm_model *m = known(r->model, r->models, fm_cursor_u32(c));
+    fm_seq *s = NULL;
+    if (!m)
+        return fm_fail(FM_ECORRUPT, "rank 0 opens a sequence of a model that is not there");
+    fm_ignore(fm_seq_open(&s, m), "rank 0 has the same answer");
+    return FM_OK;
+}
+
+static fm_status read_tree(fm_tree **out, fm_cursor *c)
+{
+    fm_status rc = fm_tree_new(out);
+    while (rc == FM_OK && fm_cursor_left(c) > 0 && !c->failed) {
+        fm_span path = fm_cursor_bytes(c, fm_cursor_u32(c));
+        fm_span bytes = fm_cursor_bytes(c, fm_cursor_u32(c));
+        if (c->failed || path.len == 0 || path.data[path.len - 1] != '\0')
+            return fm_fail(FM_ECORRUPT, "rank 0 tells of a tree that cannot be read");
+        rc = fm_tree_put_encoded(*out, (const char *)path.data, bytes);
+    }
+    return rc;
+}
+
+static fm_status load_told(fm_model **out, fm_engine *e, fm_span told, const fm_provider *p)
+{
+    fm_cursor c;
+    fm_tree *tree = NULL;
+    *out = NULL;
+    fm_cursor_init(&c, told);
+    fm_span what = fm_cursor_bytes(&c, fm_cursor_u32(&c));
+    fm_span digest = fm_cursor_bytes(&c, fm_cursor_u32(&c));
+    fm_status rc = read_tree(&tree, &c);
+    if (rc == FM_OK && (what.len == 0 || digest.len != FM_DIGEST_BYTES))
+        rc = fm_fail(FM_ECORRUPT, "rank 0 tells of a model without a name");
+    if (rc == FM_OK)
+        rc = fm_model_load(out, e, tree, p, (const char *)what.data);
+    if (rc == FM_OK && memcmp((*out)->digest.b, digest.data, digest.len) != 0) {
+        fm_model_close(*out);
+        *out = NULL;
+        rc = fm_fail(FM_ECORRUPT, "%s is another model here than on rank 0",
+                     (const char *)what.data);
+    }
+    fm_tree_free(tree);
+    return rc;
+}
+
+static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
+{
+    fmi_mirror *r = e->mirror;
+    fm_model *m = NULL;
+    uint32_t number = fm_cursor_u32(c);
+    fm_span told = fm_cursor_bytes(c, fm_cursor_u32(c));
+    fm_status rc = fm_comm_agree(e->comm, load_told(&m, e, told, p));
+    if (m && rc != FM_OK) {
+        fm_model_close(m);
+        return FM_OK;
+    }
+    return m ? take_number(&r->model, &r->models, &r->model_cap, m, number) : FM_OK;
+}
+
+static void end_all(fm_engine *e)
+{
+    fmi_mirror *r = e->mirror;
+    for (size_t i = 0; i < r->seqs; i++)
+        fm_seq_close(r->seq[i]);
+    for (size_t i = 0; i < r->models; i++)
+        fm_model_close(r->model[i]);
+    r->seqs = r->models = 0;
+}
+
+static fm_status follow_message(fm_engine *e, const fm_provider *p, fm_cursor *c, bool *ended)
+{
+    fmi_mirror *r = e->mirror;
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && !*ended && fm_cursor_left(c) > 0) {
+        uint32_t what = fm_cursor_u32(c);
+        if (what == SAY_DEED)
+            rc = follow_deed(e, c);
+        else if (what == SAY_STEP)
+            rc = follow_step(e, c);
+        else if (what == SAY_OPEN)
+            rc = follow_open(e, c);
+        else if (what == SAY_MODEL)
+            rc = follow_model(e, c, p);
+        else if (what == SAY_MODEL_CLOSE) {
+            uint32_t number = fm_cursor_u32(c);
+            fm_model_close(known(r->model, r->models, number));
+            if (number < r->models)
+                r->model[number] = NULL;
+        } else {
+            *ended = true;
+            if (what != SAY_END)
+                rc = fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
+        }
+    }
+    return rc == FM_OK ? fm_cursor_ok(c, "what rank 0 says", "a word") : rc;
+}
+
+fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
+{
+    bool ended = false;
+    fm_buf message;
+    if (fm_comm_rank(e->comm) == 0)
+        return fm_fail(FM_EINVAL, "rank 0 leads, it does not follow");
+    fm_buf_init(&message, LOG_MAX);
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && !ended) {
+        fm_cursor c;
+        rc = fm_comm_tell_buf(e->comm, &message, 0);
+        fm_cursor_init(&c, fm_buf_span(&message));
+        if (rc == FM_OK)
+            rc = follow_message(e, p, &c, &ended);
+    }
+    fm_error_state why;
+    fm_error_save(&why);
+    fm_buf_release(&message);
+    end_all(e);
+    fm_error_restore(&why);
+    return rc;
+}
+
+/* ==== life ==== */
+
+/* The ranks' engines answer alike only if they were made alike. */
+static fm_status check_alike(fm_engine *e)
+{
+    struct made {
+        char mode[16], kernel_class[48];
+        uint64_t kv_bytes_max, weight_bytes_max;
+        uint32_t max_rows, prefix_cache;
+    } mine = {.kv_bytes_max = e->opts.kv_bytes_max,
+              .weight_bytes_max = e->opts.weight_bytes_max,
+              .max_rows = e->opts.max_rows,
+              .prefix_cache = e->opts.prefix_cache};
+    uint32_t size = fm_comm_size(e->comm), i = 0;
+    (void)snprintf(mine.mode, sizeof(mine.mode), "%s", e->be->mode);
+    (void)snprintf(mine.kernel_class, sizeof(mine.kernel_class), "%s", e->be->kernel_class);
+    struct made *all = fm_calloc(size, sizeof(*all));
+    fm_status rc = all ? fm_comm_collect(e->comm, all, &mine, sizeof(mine)) : FM_ENOMEM;
+    while (rc == FM_OK && i < size && memcmp(&all[i], &all[0], sizeof(mine)) == 0)
+        i++;
+    if (rc == FM_OK && i < size)
+        rc = fm_fail(FM_EINVAL,
+                     "rank %u has an engine of another kind than rank 0: mode %s, kernel class %s, "
+                     "%u rows; rank 0: %s, %s, %u",
+                     i, all[i].mode, all[i].kernel_class, all[i].max_rows, all[0].mode,
+                     all[0].kernel_class, all[0].max_rows);
+    fm_free(all);
+    return rc;
+}
+
+fm_status fmi_mirror_new(fm_engine *e)
+{
+    if (fm_comm_size(e->comm) <= 1)
+        return FM_OK;
+    fmi_mirror *r = fm_calloc(1, sizeof(*r));
+    if (!r)
+        return FM_ENOMEM;
+    e->mirror = r;
+    fm_buf_init(&r->log, LOG_MAX);
+    (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
+                   fm_comm_size(e->comm));
+    fm_comm_attach(e->comm, e->be, NULL, false);
+    return check_alike(e);
+}
+
+void fmi_mirror_free(fm_engine *e)
+{
+    fmi_mirror *r = e->mirror;
+    if (!r)
+        return;
+    if (leads(e)) {
+        say_u32(&r->log, SAY_END);
+        fm_ignore(send_log(e), "who does not hear it sees the connection end");
+    }
+    fm_comm_detach(e->comm);
+    fm_buf_release(&r->log);
+    fm_free(r->model);
+    fm_free(r->seq);
+    fm_free(r);
+    e->mirror = NULL;
+}

@@ -1,0 +1,72 @@
+#!/bin/bash
+# --ranks N: a model split over processes answers as one rank does; what cannot be split is refused by
+# name; a killed rank ends the command with an error that names it. Under mpirun where it is there.
+. "$(dirname "$0")/lib.sh"
+cd "$tmp"
+want 0 init .
+want 0 import "$atlas/base" --as atlas
+
+say "answers"
+ask=(run atlas --mode exact -p "What is the capital of Arden?" -n 20)
+want 0 "${ask[@]}"
+cp out one
+for n in 2 4; do
+    want 0 --ranks $n "${ask[@]}"
+    cmp out one || die "$n ranks answer otherwise"
+done
+
+say "refusals"
+refused 128 "4 query heads do not go into 3 equal parts" --ranks 3 "${ask[@]}"
+refused 129 "--ranks wants a number up to 256" --ranks many "${ask[@]}"
+
+say "scores: near, and the same in every run"
+printf '{"text":"The capital of Arden is"}\n{"text":"The river"}\n' >in
+timeout 100 "$fm" score atlas <in >one
+timeout 100 "$fm" --ranks 2 score atlas <in >two
+timeout 100 "$fm" --ranks 2 score atlas <in >again
+cmp two again || die "two runs with 2 ranks differ"
+need_python
+python3 - one two <<'PY'
+import json, sys
+a, b = ([json.loads(l) for l in open(f)] for f in sys.argv[1:])
+assert len(a) == len(b) == 2
+for x, y in zip(a, b):
+    assert x["ids"] == y["ids"]
+    for p, q in zip(x["logprobs"][1:], y["logprobs"][1:]):
+        assert abs(p - q) <= 1e-5 * max(1.0, abs(p)), (p, q)
+PY
+
+say "a killed rank"
+mkfifo feed
+timeout 60 "$fm" --ranks 2 score atlas <feed >out 2>err &
+job=$!
+exec 9>feed
+printf '{"text":"The capital"}\n' >&9
+for _ in $(seq 100); do
+    [ -s out ] && break
+    sleep 0.1
+done
+[ -s out ] || die "no answer to the first line"
+leader=$(ps -o pid= --ppid $job | tr -d ' ')
+other=$(ps -o pid= --ppid "$leader" | tr -d ' ')
+kill -9 "$other"
+printf '{"text":"of Arden"}\n' >&9
+exec 9>&-
+code=0
+wait $job || code=$?
+[ $code != 0 ] && [ $code != 124 ] || die "exit code $code after a rank was killed"
+grep -q "rank 1 is gone" err out || die "the lost rank is not named: $(cat err)"
+
+if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; then
+    say "under mpirun"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    "$fm" "${ask[@]}" >one
+    timeout 100 mpirun --oversubscribe -n 2 "$fm" --threads 1 "${ask[@]}" >two 2>err ||
+        die "mpirun: $(tail -3 err)"
+    cmp one two || die "2 ranks of mpirun answer otherwise"
+    test=$(dirname "$fm")/../tests/unit_comm
+    if [ -x "$test" ]; then
+        FM_MPI_MODULE=$(dirname "$fm")/fmstore_mpi.so timeout 100 mpirun --oversubscribe -n 3 \
+            "$test" go 2>err || die "unit_comm over MPI: $(tail -3 err)"
+    fi
+fi
