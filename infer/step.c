@@ -564,8 +564,8 @@ fm_status fmi_stage_plan(fmi_step *s, bool *fits)
     }
     fm_status rc = FM_OK;
     if (*fits)
-        rc = float_room(s->e, &s->stage, &s->stage_floats,
-                        (size_t)s->stages * s->max_rows * s->hidden_ld);
+        rc = fmi_float_room(s->e, &s->stage, &s->stage_floats,
+                            (size_t)s->stages * s->max_rows * s->hidden_ld);
     if (rc != FM_OK || !*fits)
         s->stages = 0;
     return rc;
