@@ -3,9 +3,9 @@
  * Device memory is plain addresses (float *, int32_t *) that come from fm_backend.alloc; only
  * operations, upload and download may touch them unless host_visible is true. Index arrays (rows,
  * ids, pos, tables) are device memory too. Operations are queued in order; they return nothing,
- * their first failure sticks and is what sync returns. A NULL slot is an operation this device
- * lacks: whoever needs it asks first (fm_backend_lacks) and refuses by name; nothing is silently
- * run elsewhere.
+ * their first failure sticks and is what sync returns; those behind it may do nothing until then
+ * (uploads still happen). A NULL slot is an operation this device lacks: whoever needs it asks
+ * first (fm_backend_lacks) and refuses by name; nothing is silently run elsewhere.
  *
  * A device may run late. What an operation is given on the host (scalars, lists) is read before it
  * returns, and so is what upload copies: both can be written over at once. upload, free and

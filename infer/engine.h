@@ -200,7 +200,7 @@ void fmi_virtual_drop(fm_model *m);
 
 /* ---- step_queue.c: steps that are queued and collected later ---- */
 
-/* Whether the device picks tokens and says later what they were. Not beside a tap. */
+/* Whether the device picks tokens and says later what they were. Not beside a tap, nor on ranks. */
 bool fmi_queues(const fm_engine *e);
 
 /* How the token of a row with logits is picked; how NULL: its logits go to the host. */

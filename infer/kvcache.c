@@ -209,6 +209,23 @@ void fmi_kv_drop_idle(fmi_kv *kv)
 
 /* ==== taking ==== */
 
+/* Addresses for all pages. Where the device gives no memory as it is touched, pages get theirs when
+ * they are first used (commit_page), or all at once. */
+static fm_status reserve_bytes(fm_backend *be, void **out, uint64_t bytes)
+{
+    return be->reserve && be->commit ? be->reserve(be, out, (size_t)bytes)
+                                     : be->alloc(be, out, (size_t)bytes);
+}
+
+static fm_status commit_page(const fmi_kv_pool *p, uint64_t pages)
+{
+    fm_backend *be = p->kv->be;
+    if (!be->reserve || !be->commit)
+        return FM_OK;
+    fm_status rc = be->commit(be, p->view.k, (size_t)(pages * p->k_bytes));
+    return rc == FM_OK && p->v_bytes ? be->commit(be, p->view.v, (size_t)(pages * p->v_bytes)) : rc;
+}
+
 static fm_status reserve_arrays(fmi_kv_pool *p)
 {
     fm_backend *be = p->kv->be;
@@ -219,10 +236,10 @@ static fm_status reserve_arrays(fmi_kv_pool *p)
     if (!p->state || !p->free_page)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
-        rc = be->alloc(be, &k, (size_t)p->pages_max * p->k_bytes);
+        rc = reserve_bytes(be, &k, p->pages_max * p->k_bytes);
     p->view.k = k;
     if (rc == FM_OK && p->v_bytes)
-        rc = be->alloc(be, &v, (size_t)p->pages_max * p->v_bytes);
+        rc = reserve_bytes(be, &v, p->pages_max * p->v_bytes);
     p->view.v = v;
     if (rc != FM_OK)
         release_arrays(p);
@@ -256,6 +273,8 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
             drop_pool(o);
         }
     fm_status rc = p->state ? FM_OK : reserve_arrays(p);
+    if (rc == FM_OK)
+        rc = commit_page(p, p->used + 1);
     if (rc != FM_OK)
         return rc;
     *page = (int32_t)p->used++;

@@ -5,8 +5,9 @@
  * stride of page tables and the addresses of workspace and caches; those numbers are its signature.
  * The first time that a signature is seen the step is run, and its lists of row numbers get memory
  * of their own; the second time all lists are there, so operations alone are left, and the device
- * keeps them; from then on they are replayed. Steps that read back in the middle (experts, hooks),
- * or that address pages by number (residual streams taken or left), are just run. */
+ * keeps them; from then on they are replayed. Residual streams that rows leave for others go to pages
+ * by number, so a step that is kept leaves them on a stage first. Steps that read back in the middle
+ * (experts, hooks), or whose rows begin from such streams, are just run. */
 #include "infer/step.h"
 
 #include <string.h>
@@ -31,7 +32,7 @@ typedef struct fmi_replays {
     size_t words;
 } fmi_replays;
 
-#define WORDS(runs) (12u + 9u * (size_t)(runs))
+#define WORDS(runs) (13u + FMI_STAGES + 9u * (size_t)(runs))
 
 static void release(fmi_step *s, fmi_replay *r)
 {
@@ -58,7 +59,7 @@ void fmi_replays_free(fmi_step *s)
 
 static bool can_come_again(const fmi_step *s)
 {
-    if (s->spans || s->hooked_count || s->given || s->e->tap)
+    if (s->hooked_count || s->given || s->e->tap)
         return false;
     for (uint32_t i = 0; i < s->runs; i++) {
         const fm_switches *sw = &s->run[i].model->arch.sw;
@@ -80,7 +81,8 @@ static void add_address(fmi_replays *all, const void *p)
 
 static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest *out)
 {
-    const void *const address[] = {s->dev, s->table, s->act, s->logits, s->hidden, s->place};
+    const void *const address[] = {s->dev,    s->table, s->act,  s->logits,
+                                   s->hidden, s->place, s->stage};
     all->words = 0;
     add(all, n);
     add(all, s->wanted);
@@ -89,6 +91,8 @@ static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest
     add(all, s->hidden_ld);
     for (size_t i = 0; i < FM_ARRAY_LEN(address); i++)
         add_address(all, address[i]);
+    for (uint32_t i = 0; i < s->stages; i++)
+        add(all, (uint64_t)s->stage_of[i].row0 << 32 | s->stage_of[i].layer);
     for (uint32_t i = 0; i < s->runs; i++) {
         const fmi_part *p = &s->run[i];
         const fmi_geom *g = fmi_priv(p->model)->geom;
@@ -192,11 +196,8 @@ static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_
     return fmi_step_passes(s, n);
 }
 
-fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
+static fm_status run_signed(fmi_step *s, uint32_t n)
 {
-    fm_backend *be = s->e->be;
-    if (!be->record || !be->recorded || !be->replay || !be->forget || !can_come_again(s))
-        return fmi_step_passes(s, n);
     fmi_replays *all = replays_of(s);
     if (!all)
         return FM_ENOMEM;
@@ -215,5 +216,18 @@ fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
         *r = (fmi_replay){.sign = d, .used = ++all->clock, .lists = r->lists};
     else
         release(s, r);
+    return rc;
+}
+
+fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
+{
+    fm_backend *be = s->e->be;
+    bool fits = be->record && be->recorded && be->replay && be->forget && can_come_again(s);
+    fm_status rc = fits ? fmi_stage_plan(s, &fits) : FM_OK;
+    if (rc == FM_OK)
+        rc = fits ? run_signed(s, n) : fmi_step_passes(s, n);
+    if (rc == FM_OK)
+        fmi_stage_empty(s);
+    s->stages = 0;
     return rc;
 }

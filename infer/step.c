@@ -64,6 +64,7 @@ void fmi_step_free(fmi_step *s)
     fm_engine *e = s->e;
     fmi_lists_release(e, &s->own);
     fmi_replays_free(s);
+    device_free(e, s->stage);
     device_free(e, s->picked);
     device_free(e, s->pick);
     fm_free(s->picked_host);
@@ -522,12 +523,93 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
     return fmi_forward(&p);
 }
 
+/* The run that row `row` of the step is in. */
+static const fmi_part *run_of_row(const fmi_step *s, uint32_t row)
+{
+    const fmi_part *run = s->run;
+    while (row < run->row0 + run->at || row >= run->row0 + run->at + run->count)
+        run++;
+    return run;
+}
+
+static float *stage_at(const fmi_step *s, uint32_t row0, uint32_t layer)
+{
+    uint32_t i = 0;
+    while (s->stage_of[i].row0 != row0 || s->stage_of[i].layer != layer)
+        i++;
+    return s->stage + (size_t)i * s->max_rows * s->hidden_ld;
+}
+
+static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
+{
+    for (uint32_t i = 0; i < s->stages; i++)
+        if (s->stage_of[i].row0 == row0 && s->stage_of[i].layer == layer)
+            return true;
+    if (s->stages == FMI_STAGES)
+        return false;
+    s->stage_of[s->stages++] = (fmi_stage){row0, layer};
+    return true;
+}
+
+fm_status fmi_stage_plan(fmi_step *s, bool *fits)
+{
+    *fits = true;
+    s->stages = 0;
+    for (uint32_t i = 0; i < s->spans && *fits; i++) {
+        const fmi_block *k = s->span[i].block;
+        uint32_t row0 = run_of_row(s, s->span[i].row)->row0;
+        *fits = k->from < 0;
+        for (size_t j = 0; j < FMI_SAVES && *fits; j++)
+            *fits = k->save[j].page < 0 || add_stage(s, row0, k->save[j].layer);
+    }
+    fm_status rc = FM_OK;
+    if (*fits)
+        rc = fmi_float_room(s->e, &s->stage, &s->stage_floats,
+                            (size_t)s->stages * s->max_rows * s->hidden_ld);
+    if (rc != FM_OK || !*fits)
+        s->stages = 0;
+    return rc;
+}
+
+void fmi_stage_empty(fmi_step *s)
+{
+    fm_backend *be = s->e->be;
+    for (uint32_t i = 0; i < s->spans && s->stages; i++) {
+        const fmi_span *w = &s->span[i];
+        const fmi_part *run = run_of_row(s, w->row);
+        const fmi_geom *g = fmi_priv(run->model)->geom;
+        float *kept = fmi_kv_view(g->rows).k;
+        size_t h = g->hidden, row = w->row - run->row0;
+        for (size_t j = 0; j < FMI_SAVES; j++)
+            if (w->block->save[j].page >= 0)
+                be->copy_rows(be, kept + ((size_t)w->block->save[j].page * FM_KV_PAGE + w->off) * h,
+                              h, stage_at(s, run->row0, w->block->save[j].layer) + row * h, h, NULL,
+                              w->count, g->hidden);
+    }
+    s->stages = 0;
+}
+
+/* Before layer l all rows of the pass leave their streams where the stages say. */
+static void put_on_stage(const fmi_pass *p, uint32_t l)
+{
+    const fmi_step *s = p->s;
+    uint32_t h = p->g->hidden;
+    for (uint32_t i = 0; i < s->stages; i++)
+        if (s->stage_of[i].row0 == p->row0 && s->stage_of[i].layer == l)
+            p->e->be->copy_rows(p->e->be, s->stage + (size_t)i * s->max_rows * s->hidden_ld, h,
+                                p->x0, h, NULL, p->rows, h);
+}
+
 /* The residual streams that rows of the pass take and leave before layer l. */
 static void exchange(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
     const fmi_step *s = p->s;
     uint32_t h = p->g->hidden;
+    if (s->stages) {
+        put_on_stage(p, l);
+        return;
+    }
     float *kept = fmi_kv_view(p->g->rows).k;
     for (uint32_t i = 0; i < s->spans; i++) {
         const fmi_span *w = &s->span[i];

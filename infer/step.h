@@ -53,6 +53,13 @@ typedef struct fmi_lists { /* row lists that are on the device */
 
 typedef struct fmi_routes fmi_routes;
 
+/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a step
+ * that comes again puts them at an address that stays. */
+#define FMI_STAGES 8u
+typedef struct fmi_stage {
+    uint32_t row0, layer;
+} fmi_stage;
+
 struct fmi_step {
     fm_engine *e;
     uint32_t max_rows;
@@ -102,6 +109,10 @@ struct fmi_step {
     struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
+    fmi_stage stage_of[FMI_STAGES];
+    uint32_t stages; /* of this step; 0: streams go to their pages at once */
+    float *stage;    /* [stages, max_rows, hidden_ld] device */
+    size_t stage_floats;
     int32_t *picked, *picked_host;
     uint32_t picks;
     fm_pick *pick_host, *pick; /* [max_rows] */
@@ -188,6 +199,11 @@ FM_CHECKED fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n);
 FM_CHECKED fm_status fmi_step_passes(fmi_step *s, uint32_t n);
 /* After a failure: sequences as before, and nothing of it left in the device's queue. */
 void fmi_step_undo(fmi_step *s);
+
+/* Streams that the step's rows leave get a place by pass and layer. False: rows take some too, or
+ * the places do not suffice. Behind the passes: on to their pages. */
+FM_CHECKED fm_status fmi_stage_plan(fmi_step *s, bool *fits);
+void fmi_stage_empty(fmi_step *s);
 
 /* ---- replay.c ---- */
 

@@ -7,6 +7,8 @@
  * last that waited for it, who then try for themselves. */
 #include "infer/weights.h"
 
+#include "infer/staging.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
@@ -22,6 +24,7 @@ struct fmi_weights {
     fm_backend *be;
     fmi_weights_opts opts;
     fmi_slabs *slabs;
+    fmi_staging staging;
     pthread_mutex_t lock; /* all below */
     pthread_cond_t settled;
     fmi_cached **bucket;
@@ -48,6 +51,7 @@ fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, const fmi_weights_o
         fm_free(c);
         return FM_ENOMEM;
     }
+    fmi_staging_init(&c->staging, be);
     (void)pthread_mutex_init(&c->lock, NULL);
     (void)pthread_cond_init(&c->settled, NULL);
     *out = c;
@@ -391,13 +395,13 @@ static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm
     if (p->view && p->view(p->ctx, e, &there) == FM_OK && there.data && there.len == bytes)
         return used_as_stored(c, w, e) ? lend(c, w, e, there.data)
                                        : load_from(c, w, e, there.data, file);
-    void *raw = fm_aligned_alloc(64, (size_t)bytes);
+    void *raw = fmi_staging_take(&c->staging, (size_t)bytes);
     if (!raw)
         return FM_ENOMEM;
     rc = p->read(p->ctx, e, raw);
     if (rc == FM_OK)
         rc = load_from(c, w, e, raw, file);
-    fm_free(raw);
+    fmi_staging_give(&c->staging, raw);
     return rc;
 }
 
@@ -498,6 +502,7 @@ void fmi_weights_free(fmi_weights *c)
     }
     (void)pthread_cond_destroy(&c->settled);
     (void)pthread_mutex_destroy(&c->lock);
+    fmi_staging_release(&c->staging);
     fmi_slabs_free(c->slabs);
     fm_free(c->bucket);
     fm_free(c);

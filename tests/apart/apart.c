@@ -226,7 +226,7 @@ static fm_status apart_upload(fm_backend *be, void *dst, const void *src, size_t
 {
     apart *a = apart_of(be);
     copy c = {.dst = apart_at(a, dst, "upload"), .bytes = bytes};
-    task *t = apart_task(run_copy, "upload", sizeof(c) + bytes);
+    task *t = apart_task(run_copy, "~upload", sizeof(c) + bytes);
     memcpy(t->args, &c, sizeof(c));
     if (bytes)
         memcpy(t->args + sizeof(c), src, bytes);

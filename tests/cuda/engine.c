@@ -1,0 +1,3 @@
+/* engine.c - the engine and training on a card, emulated or real: the CPU's bits (model/apart.c). */
+#define FM_ON_CARD
+#include "tests/model/apart.c"
