@@ -55,6 +55,9 @@ fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
 /* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken over.
  * direct: such devices of one node reach each other without the bus. */
 void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
+/* The same with the wire that be's module has between cards, where every rank has one to itself and
+ * finds the library; else buffers pass through the host's. Every rank calls it. */
+FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);
 /* Before the backend closes. */
 void fm_comm_detach(fm_comm *c);
 

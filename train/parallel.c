@@ -147,7 +147,7 @@ static fm_status reduce_ranks(fmi_shards *s, fmi_params *ps)
     for (uint32_t k = 1; k < s->count; k++)
         be->add(be, s->room, s->room + k * slice, slice);
     copy_floats(be, ps->g + ps->begin, s->room, slice);
-    return FM_OK;
+    return fm_comm_settle(s->comm);
 }
 
 fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all)
@@ -196,5 +196,7 @@ fm_status fmi_ranks_squares(const fmi_params *ps, double *sum)
 
 fm_status fmi_ranks_gather(const fmi_params *ps, float *x)
 {
-    return fm_comm_gather_parts(ps->comm, x, ps->total, slice_of(ps));
+    fm_status rc = fm_comm_gather_parts(ps->comm, x, ps->total, slice_of(ps));
+
+    return rc == FM_OK ? fm_comm_settle(ps->comm) : rc;
 }
