@@ -151,6 +151,9 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
         else
             printf("a loss of %.1f points would show%s\n", 100 * least, out_c(OUT_PLAIN));
     }
+    if (c->graded)
+        printf("  grades: %+.3f on average of %zu answers (p = %.3g, signs permuted)\n",
+               c->grade_change, c->graded, c->grade_p);
     if (c->left_out)
         printf("  %zu flaky case%s left out\n", c->left_out, c->left_out == 1 ? "" : "s");
     for (size_t k = 0; k < c->flips; k++) {
@@ -278,6 +281,13 @@ static fm_json *change_json(fm_status *rc, const fm_suite_change *c, bool bh)
     if (c->pairs) {
         const fm_estimate d = fm_suite_change_interval(c, CONFIDENCE);
         out_set(rc, f, "difference", interval_json(rc, d.value, d.low, d.high));
+    }
+    if (c->graded) {
+        fm_json *g = fm_json_new_object();
+        out_set(rc, g, "pairs", fm_json_new_int((int64_t)c->graded));
+        out_set(rc, g, "change", fm_json_new_real(c->grade_change));
+        out_set(rc, g, "p_value", fm_json_new_real(c->grade_p));
+        out_set(rc, f, "grades", g);
     }
     for (size_t k = 0; k < c->flips; k++) {
         fm_json *one = fm_json_new_object();

@@ -105,6 +105,26 @@ tap = open(sys.argv[4]).read().splitlines()
 assert tap[:2] == ["TAP version 14", "1..3"] and sum(bool(re.match(r"(not )?ok \d+ - ", l)) for l in tap) == 3
 assert any("# TODO flaky" in l for l in tap) and "- flaky shaky/coin" in open(sys.argv[5]).read()
 PY
+want 0 suite waive pirate facts/capital-ulevia --reason "said \"so\" <here>"
+want 1 test pirate --sarif all.sarif # failures, a measure, a flaky and a waived case
+python3 "$src/tests/cli/sarif_check.py" s.sarif all.sarif >checked || die "not SARIF: $(cat checked)"
+grep -q '^s.sarif: 1 results' checked && grep -Eq '^all.sarif: 1[0-9]{2} results' checked
+python3 - all.sarif "$src/tests/cli/sarif_check.py" <<'PY'
+import copy, json, subprocess, sys
+log = json.load(open(sys.argv[1]))
+results = log["runs"][0]["results"]
+assert any("measure: " in r["ruleId"] for r in results) and any("suppressions" in r for r in results)
+def broken(change):  # the check sees what it is for
+    bad = copy.deepcopy(log)
+    change(bad["runs"][0])
+    json.dump(bad, open("bad.sarif", "w"))
+    return subprocess.run([sys.executable, sys.argv[2], "bad.sarif"], capture_output=True).returncode == 1
+assert broken(lambda r: r["results"][0].pop("message"))
+assert broken(lambda r: r["results"][0].update(level="fatal"))
+assert broken(lambda r: r["results"][0].update(extra=1))
+assert broken(lambda r: r["results"][0].update(ruleIndex=1))
+assert broken(lambda r: r["tool"]["driver"]["rules"].append(r["tool"]["driver"]["rules"][0]))
+PY
 say "a case that disagrees with itself under other seeds is flaky: named, counted apart, in every report"
 
 # one of the two fails, whatever the seed; on another version, before and after they are known
