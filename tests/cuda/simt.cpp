@@ -249,17 +249,18 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 33;
 }
 
+static const char *order_name; /* SIMT_ORDER, NULL: forward */
+
 /* The order in which threads are resumed in this round. */
 static void order_threads(unsigned *order, uint64_t round)
 {
     static uint64_t rounds;
-    const char *how = getenv("SIMT_ORDER");
-    bool reverse = how && strcmp(how, "reverse") == 0;
+    bool reverse = order_name && strcmp(order_name, "reverse") == 0;
     for (unsigned i = 0; i < threads; i++)
         order[i] = reverse ? threads - 1 - i : i;
-    if (!how || reverse || strcmp(how, "forward") == 0)
+    if (!order_name || reverse)
         return;
-    uint64_t seed = strtoull(how, NULL, 10) ^ mix(++rounds * 977 + round);
+    uint64_t seed = strtoull(order_name, NULL, 10) ^ mix(++rounds * 977 + round);
     for (unsigned i = threads; i > 1; i--) {
         unsigned j = (unsigned)(mix(seed + i) % i), t = order[i - 1];
         order[i - 1] = order[j];
@@ -297,7 +298,8 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
     }
     for (uint64_t round = 0; live > 0; round++) {
         bool moved = false;
-        order_threads(order, round);
+        if (round == 0 || order_name)
+            order_threads(order, round);
         for (unsigned i = 0; i < threads; i++)
             if (fibers[order[i]].state == READY) {
                 run_fiber(&fibers[order[i]]);
@@ -314,6 +316,9 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
 void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
                      const std::function<void()> &thread)
 {
+    order_name = getenv("SIMT_ORDER");
+    if (order_name && strcmp(order_name, "forward") == 0)
+        order_name = NULL;
     kernel_name = name;
     body = &thread;
     shared_used = shared_bytes;
