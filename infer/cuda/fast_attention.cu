@@ -271,23 +271,37 @@ FMC_DEVICE float cap_tanh(float x)
     return 1.0f - 2.0f / (1.0f + exp2f(2.0f * LOG2E * x));
 }
 
-/* Scores in base 2, -inf where the row does not see the position. */
+/* Scores in base 2. */
 template <int HD>
 FMC_DEVICE void finish_scores(float s[tiles<HD>::positions / 8][4], const unsigned char *scales,
-                              const query q[2], uint32_t first, float softcap)
+                              const query q[2], float softcap)
 {
     const float *scale = (const float *)scales;
     uint32_t t = threadIdx.x % 4;
 #pragma unroll
     for (uint32_t n = 0; n < tiles<HD>::positions / 8; n++)
 #pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            s[n][i] = s[n][i] * scale[8 * n + 2 * t + i % 2] * q[i / 2].scale;
+    if (softcap > 0.0f)
+#pragma unroll
+        for (uint32_t n = 0; n < tiles<HD>::positions / 8; n++)
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                s[n][i] = cap_tanh(s[n][i]) * softcap * LOG2E;
+}
+
+/* -inf where the row does not see the position; first: of the tile. */
+template <int HD>
+FMC_DEVICE void hide_scores(float s[tiles<HD>::positions / 8][4], const query q[2], uint32_t first)
+{
+    uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (uint32_t n = 0; n < tiles<HD>::positions / 8; n++)
+#pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            uint32_t at = 8 * n + 2 * t + i % 2;
-            float y = s[n][i] * scale[at] * q[i / 2].scale;
-            if (softcap > 0.0f)
-                y = cap_tanh(y) * softcap * LOG2E;
-            bool seen = first + at >= q[i / 2].lo && first + at <= q[i / 2].hi;
-            s[n][i] = seen ? y : -INFINITY;
+            uint32_t at = first + 8 * n + 2 * t + i % 2;
+            s[n][i] = at >= q[i / 2].lo && at <= q[i / 2].hi ? s[n][i] : -INFINITY;
         }
 }
 
@@ -467,14 +481,19 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
             fmc_copy_wait<0>();
         }
         __syncthreads();
-        bool any = false;
+        bool any = false, all = true;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
             any = any || (q[i].lo < at + T::positions && q[i].hi >= at && q[i].lo <= q[i].hi);
+            all = all && q[i].lo <= at && q[i].hi >= at + T::positions - 1;
+        }
+        all = __all_sync(0xffffffffu, all);
         if (__any_sync(0xffffffffu, any)) {
             float s[T::positions / 8][4];
             tile_scores<HD>(s, f, now);
-            finish_scores<HD>(s, now + 2 * T::matrix, q, at, j.a.softcap);
+            finish_scores<HD>(s, now + 2 * T::matrix, q, j.a.softcap);
+            if (!all)
+                hide_scores<HD>(s, q, at);
             soften<HD>(&part, s);
             add_values<HD>(&part, s, now + T::matrix);
         }

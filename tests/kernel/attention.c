@@ -339,11 +339,13 @@ static void paged_and_whole_attention_agree(void **state)
     float *v = kk_in(&k, T * NKV * HD, 1.0), *lse = kk_in(&k, NH * T, 1.0);
     float *all = kk_in(&k, T * NH * HD, 1.0), *step = kk_in(&k, T * NH * HD, 1.0);
     fm_kv_view kv = {kk_in(&k, 4 * 32 * NKV * HD, 1.0), kk_in(&k, 4 * 32 * NKV * HD, 1.0)};
-    int32_t *table = kk_shuffled(&k, 4), *seq = kk_shuffled(&k, T);
+    int32_t *table = kk_shuffled(&k, 8), *seq = kk_shuffled(&k, T);
     int32_t *pos = kk_shuffled(&k, T), *slot = kk_shuffled(&k, T);
     const fm_train_seq one = {.len = T};
 
     (void)state;
+    for (int32_t i = 0; i < 8; i++) /* two sequences on the same pages */
+        table[i] = (3 * i + 2) % 4;
     for (int32_t i = 0; i < T; i++) {
         seq[i] = 0;
         pos[i] = i;
@@ -392,10 +394,14 @@ static void paged_and_whole_attention_agree(void **state)
     }
     tk_ok(be->sync(be));
     assert_memory_equal(all, step, T * NH * HD * sizeof *step);
-    kk_fill(&k, step, T * NH * HD, 1.0);
-    be->attention(be, &a);
-    tk_ok(be->sync(be));
-    assert_memory_equal(all, step, T * NH * HD * sizeof *step);
+    for (uint32_t deal = 0; deal < 2; deal++) { /* then rows of either by turns of five */
+        for (uint32_t i = 0; i < T; i++)
+            seq[i] = (int32_t)(deal * (i / 5 % 2));
+        kk_fill(&k, step, T * NH * HD, 1.0);
+        be->attention(be, &a);
+        tk_ok(be->sync(be));
+        assert_memory_equal(all, step, T * NH * HD * sizeof *step);
+    }
     kk_gather(&k);
     fm_backend_close(be);
     fm_pool_free(pool);
