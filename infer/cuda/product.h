@@ -90,6 +90,16 @@ FMC_DEVICE uint32_t fmc_find(const uint32_t *first, uint32_t count, uint32_t blo
     return lo;
 }
 
+/* A task from the card's list to shared memory, where it takes no registers. All threads call. */
+template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
+{
+    const uint32_t *from = (const uint32_t *)(const void *)o;
+    uint32_t *to = (uint32_t *)(void *)mine;
+    for (uint32_t i = threadIdx.x; i < sizeof *o / 4; i += blockDim.x)
+        to[i] = from[i];
+    __syncthreads();
+}
+
 /* Both on the card, in one copy: tasks [count] of `each` bytes, then first [count + 1]; returns
  * the tasks, NULL: failed, sticks. count at most fmc_group_most(each). */
 const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint32_t *first,
