@@ -45,7 +45,7 @@ my @foreign = (
 # Calls and the files where they are the door itself.
 my @banned = (
     [[qw(malloc calloc realloc reallocarray free strdup strndup asprintf vasprintf aligned_alloc
-         posix_memalign alloca)], qr{^store/base/mem\.c$}],
+         posix_memalign alloca)], qr{^(?:store/base/mem\.c|infer/cuda/cuda\.cu)$}],
     [[qw(fopen freopen open openat creat rename renameat unlink unlinkat rmdir mkdir mkstemp
          mkdtemp tmpfile ftruncate fsync fdatasync)], qr{^store/base/io(_path)?\.c$}],
     [[qw(abort)], qr{^store/base/error\.c$}],

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <new>
@@ -22,6 +23,19 @@ fm_status fmc_fail(fm_status rc, const char *fmt, ...)
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     return host_side->fail(rc, text);
+}
+
+void *fmc_take(size_t bytes)
+{
+    void *p = aligned_alloc(64, bytes / 64 * 64 + 64);
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+
+void fmc_release(void *p)
+{
+    free(p);
 }
 
 fm_status fmc_status(cudaError_t e, const char *what)

@@ -63,6 +63,9 @@ static inline fmc_device *fmc_of(fm_backend *be)
 
 /* Sets the caller's error text; returns rc. Any thread. */
 fm_status fmc_fail(fm_status rc, const char *fmt, ...) FM_PRINTF(2, 3);
+/* Host memory, zeroed, 64-byte aligned; NULL: there is none. fmc_release takes NULL too. */
+void *fmc_take(size_t bytes);
+void fmc_release(void *p);
 /* The status for e, with the text "what: ..."; FM_OK for cudaSuccess. */
 fm_status fmc_status(cudaError_t e, const char *what);
 /* Remembers the first failure for sync. */
