@@ -178,7 +178,7 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
 }
 
 template <int RM, int RN, int KS>
-__global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
+__global__ void __launch_bounds__(256, 2)
     k_tile(const fmc_task *task, const uint32_t *first, uint32_t count)
 {
     constexpr int TM = RM * SIDE, TN = RN * SIDE;

@@ -1,7 +1,5 @@
 /* weight.cu - weights on the card: the stored bytes in panels of 32 rows (weight.h), which products
  * widen as they go; low-rank factors as float32 rows. */
-#include <stdlib.h>
-
 #include "infer/cuda/weight.h"
 
 typedef struct field {
@@ -153,7 +151,7 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
                             const unsigned char *src, size_t row_bytes)
 {
     fmc_matrix one = *m;
-    unsigned char *panel = (unsigned char *)aligned_alloc(64, (m->panel_bytes + 63) / 64 * 64);
+    unsigned char *panel = (unsigned char *)fmc_take(m->panel_bytes);
     if (!panel)
         return fmc_fail(FM_ENOMEM, "out of memory: %zu bytes", m->panel_bytes);
     one.image = panel;
@@ -168,7 +166,7 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
                        (m->k - k < 8 ? m->k - k : 8) * sizeof *eight);
             }
     }
-    free(panel);
+    fmc_release(panel);
     return FM_OK;
 }
 
@@ -204,7 +202,7 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
 {
     if (w && w->bytes)
         be->free(be, w->bytes);
-    free(w);
+    fmc_release(w);
 }
 
 /* The image is copied to the card: the host's may go away. */
@@ -217,7 +215,7 @@ static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     *out = NULL;
     if (rc != FM_OK)
         return rc;
-    fm_weight *w = (fm_weight *)calloc(1, sizeof *w);
+    fm_weight *w = (fm_weight *)fmc_take(sizeof *w);
     if (!w)
         return fmc_fail(FM_ENOMEM, "out of memory");
     rc = be->alloc(be, &w->bytes, bytes);
@@ -246,13 +244,13 @@ static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
         return rc;
     if (role != FM_ROLE_LINEAR && dtype == FM_F32)
         return be->weight_map(be, out, role, dtype, n, k, host_bytes);
-    void *image = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    void *image = fmc_take(bytes);
     if (!image)
         return fmc_fail(FM_ENOMEM, "out of memory: %llu bytes", (unsigned long long)bytes);
     rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
     if (rc == FM_OK)
         rc = be->weight_map(be, out, role, dtype, n, k, image);
-    free(image);
+    fmc_release(image);
     return rc;
 }
 
