@@ -128,7 +128,7 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
 }
 
 template <int T, int MR>
-__global__ void __launch_bounds__(32 * few_shape<T>::warps)
+__global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     k_few(const few_task *task, const uint32_t *first, uint32_t count)
 {
     typedef few_shape<T> shape;
