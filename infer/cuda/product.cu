@@ -1,10 +1,10 @@
 /* product.cu - matrix products of inference in mode exact.
  *
- * A few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; what it
- * needs of the weight is one run of bytes, which it streams through a ring in shared memory and
- * widens there. The warps of a thread block share a panel of outputs, so that blocks of k are summed
- * side by side and added in ascending order afterwards. Bound by the weight's bytes. More rows: tiles
- * (train_product.cu), bound by FFMA. The same bits either way. */
+ * A few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; what
+ * it needs of the weight is one run of bytes, which it streams through a ring in shared memory and
+ * widens there. The warps of a thread block share a panel of outputs, so that blocks of k are
+ * summed side by side and added in ascending order afterwards. Bound by the weight's bytes. More
+ * rows: tiles (train_product.cu), bound by FFMA. The same bits either way. */
 #include <atomic>
 #include <new>
 #include <vector>

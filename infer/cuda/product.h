@@ -36,7 +36,7 @@ typedef struct fmc_task {
     bool add;
 } fmc_task;
 
-/* A list on the host. No element of c is written by two tasks of it, or read. May turn and sort it. */
+/* A list on the host, which this may turn. No element of c is written by two tasks, or read. */
 void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count);
 
 static inline fmc_operand fmc_rows(const float *p, size_t ld, const int32_t *rows)

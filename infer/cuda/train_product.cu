@@ -134,8 +134,8 @@ FMC_DEVICE void multiply(float (&sum)[RM][RN], float (*as)[RM * SIDE + 4],
             sum[r][q] = fmaf(a[r], b[q], sum[r][q]);
 }
 
-/* What happens to the sums of the block of k that ends: added to what c has, with the bias after the
- * last one, or kept apart. */
+/* What happens to the sums of the block of k that ends: added to what c has, with the bias after
+ * the last one, or kept apart. */
 typedef struct ending {
     float *part; /* [m, n] of this block; NULL: c */
     bool add, last;
