@@ -1,10 +1,11 @@
 /* product.cu - matrix products of inference in mode exact.
  *
- * A few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; what it
- * needs of the weight is one run of bytes, which it streams through a ring in shared memory and
- * widens there. The warps of a thread block share a panel of outputs, so that blocks of k are summed
- * side by side and added in ascending order afterwards. Bound by the weight's bytes. More rows: tiles
- * (train_product.cu), bound by FFMA. The same bits either way. */
+ * A few rows (decoding): a warp has 32 outputs, a lane each, and one block of 512 k of them; what
+ * it needs of the weight is one run of bytes, which it streams through a ring in shared memory and
+ * widens there. The warps of a thread block share a panel of outputs, so that blocks of k are
+ * summed side by side and added in ascending order afterwards. Bound by the weight's bytes. More
+ * rows: tiles (train_product.cu), bound by FFMA. The same bits either way. */
+#include <atomic>
 #include <new>
 #include <vector>
 
@@ -127,40 +128,42 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
 }
 
 template <int T, int MR>
-__global__ void __launch_bounds__(32 * few_shape<T>::warps)
+__global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     k_few(const few_task *task, const uint32_t *first, uint32_t count)
 {
     typedef few_shape<T> shape;
     FMC_SHARED_DYNAMIC(unsigned char, rings);
     FMC_SHARED(float, part, [shape::warps][MR][32]);
+    FMC_SHARED(few_task, mine, [1]);
     const uint32_t at = fmc_find(first, count, blockIdx.x);
-    const few_task o = task[at];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = o.w.k;
-    const uint32_t unit = blockIdx.x - first[at], row0 = unit % o.chunks * MR;
-    const uint32_t panels = shape::warps / o.slots; /* of this thread block */
-    const uint32_t panel = unit / o.chunks * panels + warp / o.slots, slot = warp % o.slots;
+    const few_task *o = mine;
+    fmc_read_task(mine, task + at);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = o->w.k;
+    const uint32_t unit = blockIdx.x - first[at], row0 = unit % o->chunks * MR;
+    const uint32_t panels = shape::warps / o->slots; /* of this thread block */
+    const uint32_t panel = unit / o->chunks * panels + warp / o->slots, slot = warp % o->slots;
     const uint32_t blocks = (k + FM_K_BLOCK - 1) / FM_K_BLOCK;
-    const bool works = warp / o.slots < panels && panel * FMC_PANEL < o.w.n;
+    const bool works = warp / o->slots < panels && panel * FMC_PANEL < o->w.n;
     const float *x[MR];
     float sum[MR], total[MR];
 
 #pragma unroll
     for (int r = 0; r < MR; r++) { /* rows beyond the last are the last, and not written */
-        uint32_t i = row0 + r < o.m ? row0 + r : o.m - 1;
-        x[r] = o.x + (o.rows_x ? (size_t)o.rows_x[i] : i) * o.ldx;
+        uint32_t i = row0 + r < o->m ? row0 + r : o->m - 1;
+        x[r] = o->x + (o->rows_x ? (size_t)o->rows_x[i] : i) * o->ldx;
         total[r] = 0.0f;
     }
-    for (uint32_t b0 = 0; b0 < blocks; b0 += o.slots) {
+    for (uint32_t b0 = 0; b0 < blocks; b0 += o->slots) {
         const uint32_t k0 = (b0 + slot) * FM_K_BLOCK, end = k0 + FM_K_BLOCK;
         if (works && k0 < k) {
             unsigned char *ring = rings + warp * STAGES * shape::bytes;
-            few_block<T, MR>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
+            few_block<T, MR>(sum, x, &o->w, panel, k0, end < k ? end : k, ring);
 #pragma unroll
             for (int r = 0; r < MR; r++)
                 part[warp][r][lane] = sum[r];
         }
         __syncthreads();
-        for (uint32_t s = 0; works && slot == 0 && s < o.slots && b0 + s < blocks; s++)
+        for (uint32_t s = 0; works && slot == 0 && s < o->slots && b0 + s < blocks; s++)
 #pragma unroll
             for (int r = 0; r < MR; r++) {
                 float p = part[warp + s][r][lane];
@@ -169,13 +172,13 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps)
         __syncthreads();
     }
     const uint32_t j = panel * FMC_PANEL + lane;
-    if (!works || slot > 0 || j >= o.w.n)
+    if (!works || slot > 0 || j >= o->w.n)
         return;
 #pragma unroll
     for (int r = 0; r < MR; r++)
-        if (row0 + r < o.m) {
-            size_t row = o.rows ? (size_t)o.rows[row0 + r] : row0 + r;
-            o.y[row * o.ldy + j] = o.bias ? total[r] + o.bias[j] : total[r];
+        if (row0 + r < o->m) {
+            size_t row = o->rows ? (size_t)o->rows[row0 + r] : row0 + r;
+            o->y[row * o->ldy + j] = o->bias ? total[r] + o->bias[j] : total[r];
         }
 }
 
@@ -304,27 +307,48 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
+/* Types that files seldom have: they have fewer kernels. */
+static constexpr bool is_rare(int type)
+{
+    return type == FM_F8_E4M3 || type == FM_F8_E5M2 || type == FM_Q5_0 || type == FM_Q5_1 ||
+           type == FM_Q5_K || type == FM_IQ4_NL;
+}
+
+/* Rows that a kernel of a type takes at a time, for m of them. */
+static uint32_t few_rows(int type, uint32_t m)
+{
+    return m == 1 ? 1 : m > 4 || is_rare(type) ? ROWS_MOST : 4;
+}
+
+/* More shared memory than a kernel has unasked, once for each card. */
+template <int T, int MR> static bool few_room(fmc_device *d)
+{
+    static std::atomic<uint64_t> asked;
+    const uint64_t bit = 1ull << d->ordinal % 64;
+    if (few_shape<T>::shared <= 48 * 1024 || (asked.load() & bit))
+        return true;
+    if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             few_shape<T>::shared) != cudaSuccess) {
+        fmc_stick(d, FM_EUNSUPPORTED, "the card lacks the shared memory of a product");
+        return false;
+    }
+    asked.fetch_or(bit);
+    return true;
+}
+
 template <int T, int MR> static void run_few(fmc_device *d, const std::vector<few_task> &list)
 {
     typedef few_shape<T> shape;
     std::vector<few_task> mine;
     for (few_task o : list) /* at most a few dozen */
-        if ((int)o.w.dtype == T && (o.m > 4 ? 8 : o.m > 1 ? 4 : 1) == MR) {
+        if ((int)o.w.dtype == T && few_rows(T, o.m) == MR) {
             uint32_t blocks = ceil_div(o.w.k, FM_K_BLOCK);
             o.chunks = ceil_div(o.m, MR);
             o.slots = ceil_div(blocks, ceil_div(blocks, shape::warps));
             mine.push_back(o);
         }
-    if (mine.empty())
+    if (mine.empty() || !few_room<T, MR>(d))
         return;
-    if (shape::shared > 48 * 1024) {
-        cudaError_t e = cudaFuncSetAttribute(
-            k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::shared);
-        if (e != cudaSuccess) {
-            fmc_stick(d, FM_EUNSUPPORTED, "the card lacks the shared memory of a product");
-            return;
-        }
-    }
     in_groups(
         d, mine,
         [](const few_task &o) {
@@ -402,8 +426,9 @@ static void products_of(fmc_device *d, const float *x, size_t ldx, const fm_prod
     align_rows(d, few);
 #define FEW(type)                                                                                  \
     run_few<type, 1>(d, few);                                                                      \
-    run_few<type, 4>(d, few);                                                                      \
-    run_few<type, 8>(d, few);
+    if constexpr (!is_rare(type))                                                                  \
+        run_few<type, 4>(d, few);                                                                  \
+    run_few<type, ROWS_MOST>(d, few);
     FMC_TYPES(FEW)
 #undef FEW
     fmc_products_run(d, many.data(), (uint32_t)many.size());

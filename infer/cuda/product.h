@@ -36,7 +36,7 @@ typedef struct fmc_task {
     bool add;
 } fmc_task;
 
-/* A list on the host. No element of c is written by two tasks of it, or read. May turn and sort it. */
+/* A list on the host, which this may turn. No element of c is written by two tasks, or read. */
 void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count);
 
 static inline fmc_operand fmc_rows(const float *p, size_t ld, const int32_t *rows)
@@ -88,6 +88,16 @@ FMC_DEVICE uint32_t fmc_find(const uint32_t *first, uint32_t count, uint32_t blo
         count -= half;
     }
     return lo;
+}
+
+/* A task from the card's list to shared memory, where it takes no registers. All threads call. */
+template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
+{
+    const uint32_t *from = (const uint32_t *)(const void *)o;
+    uint32_t *to = (uint32_t *)(void *)mine;
+    for (uint32_t i = threadIdx.x; i < sizeof *o / 4; i += blockDim.x)
+        to[i] = from[i];
+    __syncthreads();
 }
 
 /* Both on the card, in one copy: tasks [count] of `each` bytes, then first [count + 1]; returns

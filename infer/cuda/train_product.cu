@@ -134,8 +134,8 @@ FMC_DEVICE void multiply(float (&sum)[RM][RN], float (*as)[RM * SIDE + 4],
             sum[r][q] = fmaf(a[r], b[q], sum[r][q]);
 }
 
-/* What happens to the sums of the block of k that ends: added to what c has, with the bias after the
- * last one, or kept apart. */
+/* What happens to the sums of the block of k that ends: added to what c has, with the bias after
+ * the last one, or kept apart. */
 typedef struct ending {
     float *part; /* [m, n] of this block; NULL: c */
     bool add, last;
@@ -177,18 +177,8 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
     }
 }
 
-/* The task of this block, from the card's list to shared memory. */
-FMC_DEVICE void read_task(fmc_task *mine, const fmc_task *o)
-{
-    const uint32_t *from = (const uint32_t *)(const void *)o;
-    uint32_t *to = (uint32_t *)(void *)mine;
-    if (threadIdx.x < sizeof *o / 4)
-        to[threadIdx.x] = from[threadIdx.x];
-    __syncthreads();
-}
-
 template <int RM, int RN, int KS>
-__global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
+__global__ void __launch_bounds__(256, 2)
     k_tile(const fmc_task *task, const uint32_t *first, uint32_t count)
 {
     constexpr int TM = RM * SIDE, TN = RN * SIDE;
@@ -197,7 +187,7 @@ __global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
     FMC_SHARED(fmc_task, mine, [1]);
     const uint32_t at = fmc_find(first, count, blockIdx.x), t = threadIdx.x;
     const fmc_task *o = mine;
-    read_task(mine, task + at);
+    fmc_read_task(mine, task + at);
     const uint32_t blocks = o->part ? (o->k + FM_K_BLOCK - 1) / FM_K_BLOCK : 1;
     const uint32_t tiles_m = (o->m + TM - 1) / TM, unit = blockIdx.x - first[at];
     const uint32_t tile = unit / blocks, begin = unit % blocks * FM_K_BLOCK;

@@ -1,7 +1,5 @@
 /* weight.cu - weights on the card: the stored bytes in panels of 32 rows (weight.h), which products
  * widen as they go; low-rank factors as float32 rows. */
-#include <stdlib.h>
-
 #include "infer/cuda/weight.h"
 
 typedef struct field {

@@ -1,8 +1,8 @@
 /* weight.h - a matrix on the card: the bytes as they are stored, and their exact widening.
  *
  * Layout "panels of 32 rows": rows are dealt to panels of 32, the last one filled up with zeros. A
- * panel is a run of records, one for each block of its type (16 elements for types without blocks, a
- * row's end filled up with zeros), so one panel's range of k is one run of bytes. In a record the
+ * panel is a run of records, one for each block of its type (16 elements for types without blocks,
+ * a row's end filled up with zeros), so one panel's range of k is one run of bytes. In a record the
  * bytes of a block are cut into fields, those of 16 bytes first, then of 4, then of 2, and field by
  * field the 32 rows lie side by side: a warp whose lanes are rows reads a field as 512, 128 or 64
  * bytes in a row, aligned to the field's size, and nothing is stored twice or widened.

@@ -237,8 +237,8 @@ static float *in_values(kk *k, size_t n, double size)
     return x;
 }
 
-/* dim: m, n, k, way: bits of LAYOUT, UPDATED, ADDED, and MADE: the layout was used before the update
- */
+/* dim: m, n, k, way: bits of LAYOUT, UPDATED, ADDED, and MADE: the layout was used before the
+ * update */
 enum { LAYOUT = 1, UPDATED = 2, ADDED = 4, MADE = 8 };
 
 /* The second product with a weight makes the layout that was asked for. */
