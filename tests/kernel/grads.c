@@ -475,25 +475,11 @@ static void loss_setup(fd *f)
     f->gradient = loss_gradient;
 }
 
-/* A device that is not whole is tested on what it has. */
-static void need_all(void)
-{
-    fm_backend *be = kk_open_exact(NULL);
-    const char *lacks = fm_backend_lacks(be, true);
-
-    fm_backend_close(be);
-    if (lacks) {
-        print_message("no %s on this device\n", lacks);
-        skip();
-    }
-}
-
 static void products_have_the_right_slopes(void **state)
 {
     static const uint32_t linear[] = {5, 33, 37}, embed[] = {20, 7, 33};
 
     (void)state;
-    need_all();
     fd_check("linear", linear_setup, linear);
     fd_check("embed", embed_setup, embed);
 }
@@ -525,7 +511,6 @@ static void attention_has_the_right_slopes(void **state)
     static const uint32_t encoder[] = {2, 2, 8, 0, 24, 3, 1, 0}, cap[] = {4, 1, 6, 0, 30, 2, 0, 1};
 
     (void)state;
-    need_all();
     fd_check("attention", attention_setup, all);
     fd_check("attention with a window", attention_setup, window);
     fd_check("attention with virtual positions and a window", attention_setup, prefix);
