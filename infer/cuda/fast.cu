@@ -56,7 +56,10 @@ static fm_status begin(fmc_device *d)
     cudaError_t e = cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess)
         e = cudaMalloc(&f->staging, FMC_STAGING_BYTES);
-    return e == cudaSuccess ? fmc_fast_product_open(d) : fmc_status(e, "opening the device");
+    if (e != cudaSuccess)
+        return fmc_status(e, "opening the device");
+    fm_status rc = fmc_fast_product_open(d);
+    return rc == FM_OK ? fmc_library_begin(d) : rc;
 }
 
 fm_status fmc_fast_open(fmc_device *d)
@@ -81,6 +84,7 @@ void fmc_fast_close(fmc_device *d)
     fmc_fast *f = (fmc_fast *)d->fast;
     if (!f)
         return;
+    fmc_library_end(d);
     if (f->stream)
         (void)cudaStreamDestroy(f->stream);
     (void)cudaFree(f->staging);

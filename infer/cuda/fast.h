@@ -110,11 +110,14 @@ typedef struct fmc_sum {
     float alpha;
 } fmc_sum;
 
+typedef struct fmc_library_state fmc_library_state;
+
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
     pthread_mutex_t lock; /* staging, stream */
     cudaStream_t stream;  /* weights on their way */
     void *staging;
+    fmc_library_state *library; /* NULL: not on this machine */
 } fmc_fast;
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
@@ -141,6 +144,12 @@ fm_status fmc_fast_product_open(fmc_device *d);
 void fmc_fast_lora_install(fm_backend *be);
 /* Attention, and pages of keys and values. */
 void fmc_fast_attention_install(fm_backend *be);
+
+/* library.cu: opens what is there; nothing is FM_OK too. */
+fm_status fmc_library_begin(fmc_device *d);
+void fmc_library_end(fmc_device *d);
+/* true: the product is queued with a library, in our bits. */
+bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 /* Mode bf16: gradients, updates; after the others. */
 void fmc_fast_train_install(fm_backend *be);
 

@@ -299,10 +299,24 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
+/* Those that no library takes, side by side. */
+static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
+{
+    static thread_local fmc_sum own[JOBS_MAX];
+    bool taken[JOBS_MAX]; /* asking may come back here: own is filled afterwards */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < count; i++)
+        taken[i] = fmc_library_sum(d, &list[i]);
+    for (uint32_t i = 0; i < count; i++)
+        if (!taken[i])
+            own[n++] = list[i];
+    run_slice(d, own, n);
+}
+
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     for (uint32_t at = 0; at < count && d->failed == FM_OK; at += JOBS_MAX)
-        run_slice(d, list + at, count - at < JOBS_MAX ? count - at : JOBS_MAX);
+        run_own(d, list + at, count - at < JOBS_MAX ? count - at : JOBS_MAX);
 }
 
 static fmc_sum sum_of(const fm_product *p, const float *x, size_t ldx)

@@ -1,0 +1,46 @@
+/* gpu_bench.h - what the files of bench_gpu share: the card, its limits, turns, the report. */
+#ifndef FM_TESTS_BENCH_GPU_BENCH_H
+#define FM_TESTS_BENCH_GPU_BENCH_H
+
+#include "infer/module.h"
+#include "tests/bench/gpu_work.h"
+
+typedef struct gb {
+    const fm_module *module;
+    fm_backend *be;
+    bool tiny, json;
+    double turn_s;           /* least length of one of the five turns */
+    double bytes_s, flops_s; /* measured limits */
+    const char *flops_from;  /* what measured flops_s */
+    uint32_t lines;          /* of the report so far */
+    void *ptr[128];          /* device memory of the part that runs */
+    uint32_t ptrs;
+} gb;
+
+void gb_must(fm_status rc, const char *what); /* ends the program */
+/* Device memory filled with small numbers of both signs; gb_release frees all of a part. */
+void *gb_random(gb *g, size_t bytes);
+float *gb_floats(gb *g, size_t n);
+int32_t *gb_count(gb *g, uint32_t n); /* 0 .. n - 1 */
+void gb_release(gb *g);
+fm_weight *gb_weight(gb *g, fm_role role, fm_dtype d, uint32_t n, uint32_t k);
+
+/* Median seconds of one run of fn, of five turns after a warm one. */
+typedef void (*gb_fn)(gb *g, void *ctx);
+double gb_time(gb *g, gb_fn fn, void *ctx);
+
+/* One line: seconds, and the bound (bytes over bandwidth or operations over the peak) as a share. */
+void gb_report(gb *g, const char *what, double s, double bound_s, const char *limit);
+
+/* gpu_library.c: seconds of cuBLASLt's y = x W^T in bf16 with f32 sums, its best algorithm first;
+ * 0: the library is not on this machine. */
+double gb_library_s(gb *g, uint32_t m, uint32_t n, uint32_t k);
+
+/* gpu_parts.c */
+void gb_decode(gb *g);
+void gb_prefill(gb *g);
+void gb_lora(gb *g);
+void gb_attention(gb *g);
+void gb_train(gb *g);
+
+#endif
