@@ -15,8 +15,14 @@
 
 /* ---- asking ---- */
 
-/* Letters and digits, in lower case: "Mirefall." and "mirefall" are one answer. A case without an
- * answer (a log-probability) has one way to fail. */
+char blame_letter(char c)
+{
+    char low = c >= 'A' && c <= 'Z' ? (char)(c + ('a' - 'A')) : c;
+    bool word = (low >= 'a' && low <= 'z') || (low >= '0' && low <= '9') || (uint8_t)low >= 0x80;
+    return word ? low : 0;
+}
+
+/* Of its letters alone. A case without an answer (a log-probability) has one way to fail. */
 static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
 {
     fm_buf words;
@@ -26,9 +32,8 @@ static fm_status answer_digest(const fm_case_result *r, uint64_t *out)
         return FM_OK;
     fm_buf_init(&words, 0);
     for (const char *p = r->answer; *p; p++) {
-        char c = *p >= 'A' && *p <= 'Z' ? (char)(*p + ('a' - 'A')) : *p;
-        bool word = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (uint8_t)c >= 0x80;
-        if (word)
+        char c = blame_letter(*p);
+        if (c)
             fm_buf_append(&words, &c, 1);
     }
     fm_status rc = fm_buf_ok(&words);

@@ -178,6 +178,8 @@ fm_status blame_shapley(blame *b);
  * nothing changes. */
 void blame_contrast(blame *b);
 /* That score for n models; NaN where an answer cannot be put behind the prompt. */
+/* A letter or digit in lower case, 0 for what stands between words: "Mirefall." is "mirefall". */
+char blame_letter(char c);
 fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out);
 /* Ranks the examples of the culprit's data; leaves example_count 0 when it carries none. */
 fm_status blame_data(blame *b);

@@ -13,11 +13,10 @@ static size_t word_at(const char *s, char *out, size_t bytes)
 {
     size_t begin = 0, n = 0;
     for (; s[begin]; begin++) {
-        char c = s[begin] >= 'A' && s[begin] <= 'Z' ? (char)(s[begin] + ('a' - 'A')) : s[begin];
-        bool word = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || (uint8_t)c >= 0x80;
-        if (!word && n)
+        char c = blame_letter(s[begin]);
+        if (!c && n)
             break;
-        if (word && n + 1 < bytes)
+        if (c && n + 1 < bytes)
             out[n++] = c;
     }
     out[n] = 0;

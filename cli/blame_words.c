@@ -125,12 +125,14 @@ void blame_ran_lines(const blame_more *m, bool tensors, bool data, blame_lines *
         snprintf(words, sizeof words, "fmstore blame %s --case %s", oid, m->case_spec);
     else
         snprintf(words, sizeof words, "fmstore blame %s --prompt ... --expect ...", oid);
+    const char *worth = m->worth.value.units ? " --shapley" : "";
     if (tensors)
-        blame_line(out, "%s --tensors --max-runs %u", words, m->max_runs);
+        blame_line(out, "%s --tensors%s%s --max-runs %u", words, b->how.ranks ? " --ranks" : "",
+                   b->how.shapley ? " --shapley" : "", m->max_runs);
     if (data)
-        blame_line(out, "%s --data", words);
+        blame_line(out, "%s --data%s", words, tensors ? "" : worth);
     if (m->grids.done)
-        blame_line(out, "%s --trace", words);
+        blame_line(out, "%s --trace%s", words, tensors || data ? "" : worth);
     if (m->steps.done)
         blame_line(out, "%s --steps%s --budget %llu", words, m->rederive ? " --rederive" : "",
                    (unsigned long long)m->budget_s);

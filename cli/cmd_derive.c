@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/derive.h"
+#include "cli/ranks.h"
 #include "store/base/mem.h"
 
 typedef struct derive_opts {
@@ -57,6 +58,29 @@ static fm_status choose_mode(cli *c, const family *f, const char *word)
     return FM_OK;
 }
 
+/* Each rank takes as many shards of a step; what the file or --set says stands. */
+static fm_status share_over_ranks(cli *c, family *f)
+{
+    uint32_t ranks = ranks_count(c);
+    if (ranks <= 1)
+        return FM_OK;
+    if (f->waves > 1)
+        return fm_fail(FM_EUNSUPPORTED, "children that stand on others need one rank: the ranks "
+                                        "share one wave's training alone");
+    for (size_t i = 0; i < f->count; i++)
+        if (f->child[i].config.shards == 1)
+            f->child[i].config.shards = ranks;
+    c->split_batches = true;
+    return FM_OK;
+}
+
+/* What it would take is one rank's to say. */
+static void plan_on_one(cli *c, derive_how *how)
+{
+    how->ranks = c->ranks;
+    c->ranks = 0;
+}
+
 static int check_opts(cli *c, derive_opts *o, size_t parents)
 {
     if (o->family_file &&
@@ -108,6 +132,10 @@ int cmd_derive(cli *c, int argc, char **argv)
          &o.how.log_path},
         {0, "plan", OPT_FLAG, NULL, "say what memory and time it would take, and train nothing",
          &o.how.plan},
+        {0, "topology", OPT_STR, "KEY=VALUE,...",
+         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
+         "memory-gb, tflops",
+         &o.how.topology},
         {0, "recompute", OPT_FLAG, NULL, "less memory for more time; the same result",
          &o.how.recompute},
         {0, "stored", OPT_FLAG, NULL,
@@ -138,11 +166,17 @@ int cmd_derive(cli *c, int argc, char **argv)
         o.family_file ? family_read(&f, o.family_file) : one_child(&f, &o, n ? parent : NULL);
     if (rc == FM_OK)
         rc = choose_mode(c, &f, o.mode);
+    if (rc == FM_OK && !o.how.plan && !o.how.check_data)
+        rc = share_over_ranks(c, &f);
+    else
+        plan_on_one(c, &o.how);
     if (rc == FM_OK)
         rc = cli_lease(c, true, "derive");
     if (rc == FM_OK)
         rc = family_derive(c, &f, &o.how);
     c->mode = NULL; /* the file's goes with it */
     family_release(&f);
+    if (ranks_mine() > 0 && c->comm) /* rank 0 has heard of it, and tells */
+        return rc == FM_OK ? EXIT_YES : EXIT_FAILURE_128;
     return cli_exit(rc);
 }

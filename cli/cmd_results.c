@@ -2,7 +2,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/suite_edit.h"
 #include "cli/suite_files.h"
+#include "cli/version_tree.h"
 #include "store/base/mem.h"
 
 /* ---- merge ---- */
@@ -80,17 +82,30 @@ static fm_status verdict_of(listing *l, const char key[65], char *out, size_t by
     return FM_OK;
 }
 
+static fm_status is_quarantined(const listing *l, const fm_suite *s, size_t i, bool *out)
+{
+    const fm_result_cache cache = suite_cache(l->c);
+    fm_quarantine q;
+    fm_status rc = fm_quarantine_read(&q, s, i, &cache);
+    *out = q.on;
+    return rc;
+}
+
 static fm_status list_case(listing *l, const fm_suite *s, size_t i)
 {
     char key[65], verdict[16];
+    bool quarantined = false;
     fm_status rc = fm_result_key(key, s, i, l->model);
     if (rc == FM_OK)
         rc = verdict_of(l, key, verdict, sizeof verdict);
+    if (rc == FM_OK)
+        rc = is_quarantined(l, s, i, &quarantined);
     if (rc < 0)
         return rc;
     l->count++;
     if (!l->array) {
-        printf("%.16s  %-5s  %s/%s\n", key, verdict, fm_suite_name(s), fm_suite_case_name(s, i));
+        printf("%.16s  %-5s  %s/%s%s\n", key, verdict, fm_suite_name(s), fm_suite_case_name(s, i),
+               quarantined ? "  (quarantined)" : "");
         return FM_OK;
     }
     fm_json *o = fm_json_new_object();
@@ -99,6 +114,8 @@ static fm_status list_case(listing *l, const fm_suite *s, size_t i)
     out_set(&rc, o, "key", fm_json_new_str(key));
     out_set(&rc, o, "verdict",
             strcmp(verdict, "-") ? fm_json_new_str(verdict) : fm_json_new_null());
+    if (quarantined)
+        out_set(&rc, o, "quarantined", fm_json_new_bool(true));
     out_push(&rc, l->array, o);
     return rc;
 }
@@ -128,10 +145,37 @@ static fm_status list(cli *c, const char *rev, bool json)
     return rc;
 }
 
+/* ---- lift ---- */
+
+static fm_status lift(cli *c, const char *rev, const char *which)
+{
+    const fm_result_cache cache = suite_cache(c);
+    fm_oid oid;
+    suite_set set = {0};
+    size_t s = 0, i = 0;
+    bool was = false;
+    fm_status rc = cli_lease(c, true, "results lift");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, rev, &oid, NULL);
+    if (rc == FM_OK)
+        rc = suites_at(c, &oid, NULL, &set);
+    if (rc == FM_OK)
+        rc = suite_case_find(&set, which, &s, &i);
+    if (rc == FM_OK)
+        rc = fm_quarantine_lift(set.suite[s], i, &cache, &was);
+    if (rc == FM_OK && was)
+        rc = fm_result_flush(c->repo);
+    if (rc == FM_OK && !was)
+        rc = fm_fail(FM_ENOTFOUND, "%s is not quarantined; 'fmstore results ls %s' shows what is",
+                     which, rev);
+    suites_free(&set);
+    return rc;
+}
+
 int cmd_results(cli *c, int argc, char **argv)
 {
     bool json = false;
-    const char *args[2];
+    const char *args[3];
     size_t n;
     const opt_spec table[] = {
         {0, "json", OPT_FLAG, NULL, "as JSON, keys whole", &json},
@@ -139,12 +183,17 @@ int cmd_results(cli *c, int argc, char **argv)
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
-    int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
+    int code = cli_parse(c, argc, argv, table, args, 2, 3, &n);
     if (code != CLI_GO_ON)
         return code;
+    if (n == 3 && strcmp(args[0], "lift") == 0)
+        return cli_exit(lift(c, args[1], args[2]));
+    if (n == 3)
+        return cli_usage_error(c, "want 'results lift REV SUITE/CASE'");
     if (strcmp(args[0], "merge") == 0)
         return cli_exit(merge(c, args[1], json));
     if (strcmp(args[0], "ls") == 0)
         return cli_exit(list(c, args[1], json));
-    return cli_usage_error(c, "want 'results ls REV' or 'results merge PATH|REF'");
+    return cli_usage_error(
+        c, "want 'results ls REV', 'results merge PATH|REF' or 'results lift REV SUITE/CASE'");
 }

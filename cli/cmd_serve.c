@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/plan_ranks.h"
 #include "infer/serve/server.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
@@ -113,6 +114,19 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
     return rc;
 }
 
+static fm_status plan_all(cli *c, const char *rev, const char *topology, uint32_t rows)
+{
+    fm_topology t;
+    uint32_t ranks = FM_MAX(c->ranks, 1u);
+    c->ranks = 0; /* one looks */
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = cli_engine(c);
+    if (rc == FM_OK)
+        rc = plan_topology(c, ranks, topology, &t);
+    return rc == FM_OK ? plan_serve(c, rev, &t, rows) : rc;
+}
+
 int cmd_serve(cli *c, int argc, char **argv)
 {
     fm_server_opts opts = fm_server_defaults();
@@ -121,6 +135,8 @@ int cmd_serve(cli *c, int argc, char **argv)
     opt_list pins = {.count = 0};
     size_t n;
     fm_buf key;
+    bool plan = false;
+    const char *topology = NULL;
     fm_server *server = NULL;
     const opt_spec table[] = {
         {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
@@ -131,6 +147,13 @@ int cmd_serve(cli *c, int argc, char **argv)
         {0, "weights-memory", OPT_UINT, "MIB",
          "most memory for weights, 0 = no bound (half of the machine's)", &weights},
         {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
+        {0, "plan", OPT_FLAG, NULL,
+         "say how the model would be split over --ranks, what that takes, and serve nothing",
+         &plan},
+        {0, "topology", OPT_STR, "KEY=VALUE,...",
+         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
+         "memory-gb, tflops",
+         &topology},
         CLI_MODE_OPTION(c),
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
@@ -145,6 +168,10 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (weights > UINT64_MAX / MIB)
         return cli_usage_error(c, "--weights-memory wants MiB, fewer");
     c->weight_bytes_max = weights * MIB;
+    if (plan && n != 1)
+        return cli_usage_error(c, "--plan wants one REV");
+    if (plan)
+        return cli_exit(plan_all(c, args[0], topology, (uint32_t)max_running));
     catalog k = {.c = c, .only = args, .count = n};
     fm_buf_init(&key, 8192);
     cli_catch_interrupts();

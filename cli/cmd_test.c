@@ -20,6 +20,7 @@ static test_tally tally_of(const tested *v)
         t.passed += v->run[i].passed;
         t.count += v->run[i].count;
         t.waived += v->run[i].waived;
+        t.quarantined += v->run[i].flaky;
     }
     return t;
 }

@@ -147,8 +147,10 @@ static fm_status pick_device(cli *c, const char **out, char **kept)
 
 static fm_status new_engine(cli *c, fm_engine_opts *opts)
 {
-    char *kept;
+    char *kept, card[RANKS_CARD_BYTES];
     fm_status rc = pick_device(c, &opts->device, &kept);
+    if (rc == FM_OK)
+        rc = ranks_card(c, &opts->device, card);
     if (rc == FM_OK)
         rc = fm_engine_new(&c->engine, opts);
     fm_free(kept);

@@ -4,6 +4,7 @@
  * the wave before, which are committed by then. Branches move when the last wave is trained, so that a
  * family that is stopped lands nothing. */
 #include "cli/derive_run.h"
+#include "cli/ranks.h"
 
 #include <string.h>
 
@@ -83,7 +84,7 @@ static fm_status store_config(derivation *d)
             rc = fm_txn_put_path(txn, d->parent, to, fm_buf_span(&d->config[i]));
         fm_free(to);
     }
-    if (rc == FM_OK && !d->plan) /* a plan changes nothing */
+    if (rc == FM_OK && !d->plan && ranks_mine() == 0) /* a plan changes nothing */
         rc = fm_txn_commit(txn, NULL);
     fm_txn_close(txn);
     return rc;
@@ -495,10 +496,14 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .check_data = how->check_data,
                     .policy = how->keep,
                     .eval_every = how->eval_every,
+                    .plan_ranks = how->ranks,
+                    .topology = how->topology,
                     .stop_after = how->stop_after};
-    bool stopped = false;
+    bool stopped = false, lands = ranks_mine() == 0;
     fm_status rc = prepare(&d);
-    if (rc == FM_OK)
+    if (c->comm)
+        rc = fm_comm_agree(c->comm, rc);
+    if (rc == FM_OK && lands)
         rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {
         collect_jobs(&d, 0);
@@ -508,10 +513,10 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
     }
     for (unsigned w = 0; rc == FM_OK && !stopped && !d.check_data && w < f->waves; w++) {
         rc = train_wave(&d, w, &stopped);
-        if (rc == FM_OK && !stopped)
+        if (rc == FM_OK && !stopped && lands)
             finish_wave(&d, w);
     }
-    if (rc == FM_OK && how->log_path)
+    if (rc == FM_OK && how->log_path && lands)
         rc = write_log(&d, how->log_path);
     if (rc == FM_OK && stopped)
         rc = fail_stopped(&d);

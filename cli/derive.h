@@ -65,9 +65,11 @@ const char *method_name(fm_method method);
 fm_status next_adapter(const fm_tree *tree, const fm_json *config, char *out, size_t bytes);
 
 typedef struct derive_how {
-    bool plan;           /* say what it would take, and train nothing */
-    bool recompute;      /* less memory, more time, same bits */
-    bool gate;           /* run the suites before a branch is made */
+    bool plan;            /* say what it would take, and train nothing */
+    uint32_t ranks;       /* of the plan */
+    const char *topology; /* of them; NULL: this host's */
+    bool recompute;       /* less memory, more time, same bits */
+    bool gate;            /* run the suites before a branch is made */
     bool check_data;     /* print the report on the data and end; FM_EREFUSED where it has errors */
     keeper_policy keep;  /* of checkpoints; what is 0 comes from the config */
     uint64_t eval_every; /* steps between looks at what is held out; 0: at the end alone */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/derive_run.h"
+#include "cli/plan_ranks.h"
 
 static void memory_row(out_table *t, const char *what, uint64_t bytes, uint64_t all)
 {
@@ -87,5 +88,16 @@ fm_status print_plan(derivation *d)
     print_memory(&p);
     print_time(&p);
     print_choices(d, &p);
-    return FM_OK;
+    if (d->plan_ranks <= 1 && !d->topology)
+        return FM_OK;
+    fm_topology t;
+    rc = plan_topology(d->c, FM_MAX(d->plan_ranks, 1u), d->topology, &t);
+    uint32_t shards = d->f->child[0].config.shards;
+    if (rc == FM_OK && shards == 1)
+        shards = t.ranks; /* as derive --ranks sets it */
+    if (rc == FM_OK && shards % t.ranks != 0)
+        rc = fm_fail(FM_EINVAL, "%u shards cannot be dealt to %u ranks evenly", shards, t.ranks);
+    if (rc == FM_OK)
+        plan_train(&p, shards, &t);
+    return rc;
 }

@@ -41,11 +41,13 @@ fm_status note_tests(cli *c, const fm_oid *oid, const test_tally *tally)
     char line[200];
     if (!tally->count)
         return FM_OK;
-    char waived[40] = "";
+    char waived[40] = "", quarantined[40] = "";
     if (tally->waived)
         snprintf(waived, sizeof waived, ", %zu waived", tally->waived);
-    snprintf(line, sizeof line, "tests: %zu of %zu cases passed%s (%s)", tally->passed,
-             tally->count, waived, fm_engine_mode(c->engine));
+    if (tally->quarantined)
+        snprintf(quarantined, sizeof quarantined, ", %zu quarantined", tally->quarantined);
+    snprintf(line, sizeof line, "tests: %zu of %zu cases passed%s%s (%s)", tally->passed,
+             tally->count, waived, quarantined, fm_engine_mode(c->engine));
     char *last = tests_note(c, oid);
     bool known = last && strcmp(last, line) == 0;
     fm_free(last);
@@ -186,6 +188,8 @@ static fm_status run_batch(gates *g, size_t first, size_t end)
         rc = fm_suites_run(run, ask, n, &cache);
     for (size_t i = 0; rc == FM_OK && i < n; i++)
         *to[i] = run[i];
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = fm_quarantine_apply(to[i], &cache);
     fm_free(ask);
     fm_free(run);
     fm_free(to);
@@ -230,6 +234,14 @@ static void print_case(const fm_suite_run *run, size_t i)
 {
     const fm_case_result *r = &run->result[i];
     const fm_waiver *w = fm_suite_waiver(run->suite, i);
+    if (r->flaky) {
+        fprintf(
+            stderr,
+            "    quarantined %s: %u of %u repeats passed; 'fmstore results lift REV %s/%s' lets "
+            "it count\n",
+            r->name, r->repeats_passed, r->repeats, fm_suite_name(run->suite), r->name);
+        return;
+    }
     if (r->verdict == FM_PASS)
         return;
     fprintf(stderr, "    %s%s %s: %s\n", r->waived ? "waived " : "",
@@ -245,6 +257,8 @@ static void print_run(const fm_suite_run *run, const char *label)
             fm_suite_is_gate(run->suite) ? " (gate)" : "", run->passed, run->count);
     if (run->waived)
         fprintf(stderr, ", %zu waived", run->waived);
+    if (run->flaky)
+        fprintf(stderr, ", %zu quarantined", run->flaky);
     fprintf(stderr, "%s\n", run->cached == run->count ? " (cached)" : "");
     for (size_t i = 0; i < run->count; i++) {
         print_case(run, i);
@@ -276,6 +290,7 @@ static fm_status judge(gates *g, test_tally *out)
         out->passed += run->passed;
         out->count += run->count;
         out->waived += run->waived;
+        out->quarantined += run->flaky;
         fm_buf_release(&why);
     }
     return rc;

@@ -1,5 +1,6 @@
 /* keeper.c - one commit per state, one ref per commit, one lock per run. */
 #include "cli/keeper.h"
+#include "cli/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -447,6 +448,8 @@ fm_status keeper_states(cli *c, const fm_digest *run, size_t most, uint64_t max_
 /* One of several children that are the very same run holds the lock for all of them. */
 static fm_status lock_run(keeper *k, kept *s)
 {
+    if (ranks_mine() > 0)
+        return FM_OK; /* rank 0 has it */
     for (size_t i = 0; i < k->count; i++)
         if (&k->child[i] != s && k->child[i].lock && strcmp(k->child[i].run, s->run) == 0)
             return FM_OK;
@@ -477,7 +480,8 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
         rc = load_newest(k, s, run, out, found);
     if (rc == FM_OK && *found) {
         s->log = fm_json_ref(out->log);
-        fprintf(stderr, "  %s  goes on after step %u\n", s->name, out->step);
+        if (ranks_mine() == 0)
+            fprintf(stderr, "  %s  goes on after step %u\n", s->name, out->step);
     }
     return rc;
 }

@@ -58,8 +58,9 @@ static const command commands[] = {
      "       [--repeat N] [--sequential] [--matrix] [--mode M] [--html F] [--junit F] [--sarif F] "
      "[--json]",
      "run the suites of versions, several as one batch", NULL},
-    {"results", cmd_results, "results ls REV | results merge PATH|REF [--json]",
-     "what is kept of tests; another clone's joined to it", NULL},
+    {"results", cmd_results,
+     "results ls REV | results merge PATH|REF [--json] | results lift REV SUITE/CASE",
+     "what is kept of tests; another clone's joined to it; an end to a quarantine", NULL},
     {"blame", cmd_blame,
      "blame REV (--case SUITE/CASE | --prompt P --expect E) [--tensors] [--data] [--json]",
      "find the version, the tensors and the examples behind a failure", NULL},

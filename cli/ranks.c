@@ -2,6 +2,7 @@
 #include "cli/ranks.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +31,14 @@ uint32_t ranks_mine(void)
 {
     uint32_t rank;
     return begun(&rank) ? rank : 0;
+}
+
+uint32_t ranks_count(const cli *c)
+{
+    uint32_t rank, size;
+    bool launched;
+    fm_ranks_place(&rank, &size, &launched);
+    return launched || size > 1 ? size : FM_MAX(c->ranks, 1u);
 }
 
 /* So that ranks of one host do not wait for each other's processors. */
@@ -65,6 +74,8 @@ fm_status ranks_tell_engine(cli *c)
     fm_buf_init(&text, 0);
     out_set(&rc, o, "repo", fm_json_new_str(c->repo ? fm_repo_path(c->repo) : c->dir));
     out_set(&rc, o, "mode", fm_json_new_str(c->mode ? c->mode : "exact"));
+    if (c->device)
+        out_set(&rc, o, "device", fm_json_new_str(c->device));
     out_set(&rc, o, "threads", fm_json_new_int(c->threads));
     out_set(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
     out_set(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
@@ -76,6 +87,23 @@ fm_status ranks_tell_engine(cli *c)
     fm_json_free(o);
     fm_buf_release(&text);
     return rc;
+}
+
+fm_status ranks_card(const cli *c, const char **device, char text[RANKS_CARD_BYTES])
+{
+    uint32_t cards = 0, before = 0, mine = fm_comm_rank(c->comm);
+    if (!c->comm || !*device || strncmp(*device, "cuda", 4) != 0)
+        return FM_OK;
+    for (uint32_t r = 0; r < mine; r++)
+        before += fm_comm_node(c->comm, r) == fm_comm_node(c->comm, mine);
+    const char *colon = strchr(*device, ':');
+    unsigned long first = colon ? strtoul(colon + 1, NULL, 10) : 0;
+    fm_status rc = fm_device_count(&cards);
+    if (rc != FM_OK || cards == 0 || first >= cards)
+        return rc; /* opening it says so */
+    (void)snprintf(text, RANKS_CARD_BYTES, "cuda:%u", ((uint32_t)first + before) % cards);
+    *device = text;
+    return FM_OK;
 }
 
 static fm_status hear_engine(cli *c, fm_json **said, const char **repo)
@@ -90,6 +118,7 @@ static fm_status hear_engine(cli *c, fm_json **said, const char **repo)
         return rc;
     *repo = fm_json_cstr(fm_json_get(*said, "repo"), ".");
     c->mode = fm_json_cstr(fm_json_get(*said, "mode"), "exact");
+    c->device = fm_json_cstr(fm_json_get(*said, "device"), NULL);
     c->threads = (unsigned)fm_json_int(fm_json_get(*said, "threads"), 0);
     c->weight_bytes_max = (uint64_t)fm_json_int(fm_json_get(*said, "weights"), 0);
     c->keep_stored = fm_json_bool(fm_json_get(*said, "stored"), false);

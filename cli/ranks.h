@@ -9,12 +9,17 @@
 
 /* Ranks were asked for: by --ranks, or by whoever began this process. */
 bool ranks_wanted(const cli *c);
-/* This process's rank, as the environment says. */
+/* This process's rank, as the environment says; how many there are to be. */
 uint32_t ranks_mine(void);
+uint32_t ranks_count(const cli *c);
 /* c->comm; begins the others. They get the whole command where all run it. */
 fm_status ranks_open(cli *c, bool all_run_it);
 /* Rank 0 of an engine that is to be split: what the others need to make theirs. */
 fm_status ranks_tell_engine(cli *c);
+/* Ranks of one machine take one card each, from the named one on, and share them where there are fewer.
+ * text: room for the name that *device becomes. */
+#define RANKS_CARD_BYTES 24
+fm_status ranks_card(const cli *c, const char **device, char text[RANKS_CARD_BYTES]);
 /* Ranks but 0 of such an engine: the program's whole work. */
 int ranks_follow(cli *c);
 /* At the end of the program, behind the engine. */

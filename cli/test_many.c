@@ -349,6 +349,17 @@ static fm_status run_round(cli *c, round *r, uint64_t shift)
     return rc;
 }
 
+/* What repeats found is kept; without repeats, what others found is shown. */
+static fm_status keep_flaky(cli *c, tested *v, uint64_t repeat)
+{
+    fm_result_cache cache = suite_cache(c);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < v->set.count; i++)
+        rc = repeat > 1 ? fm_quarantine_note(&v->run[i], &cache)
+                        : fm_quarantine_apply(&v->run[i], &cache);
+    return rc;
+}
+
 /* The suites of versions first to end, whose models are open: rounds of all of them as one batch,
  * until nothing is left to ask, then the repeats. */
 static fm_status run_batch(cli *c, test_many *t, size_t first, size_t end, uint64_t repeat)
@@ -363,6 +374,8 @@ static fm_status run_batch(cli *c, test_many *t, size_t first, size_t end, uint6
         round_release(&r);
         shift += shift || !more;
     }
+    for (size_t i = first; rc == FM_OK && i < end; i++)
+        rc = keep_flaky(c, &t->version[i], repeat);
     return rc;
 }
 

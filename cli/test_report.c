@@ -18,7 +18,7 @@ static const char *word_of(const fm_case_result *r)
     return r->flaky ? "flaky" : words[r->verdict];
 }
 
-static void print_case(const fm_case_result *r)
+static void print_case(const fm_suite_run *run, const fm_case_result *r)
 {
     bool pass = r->verdict == FM_PASS && !r->flaky;
     printf("  %s%s%s%s %s",
@@ -27,8 +27,12 @@ static void print_case(const fm_case_result *r)
                             : OUT_RED),
            r->waived && !pass ? "waived " : "", word_of(r), out_c(OUT_PLAIN), r->name);
     if (r->repeats)
-        printf("  (%u of %u repeats passed)", r->repeats_passed, r->repeats);
+        printf("  (%s%u of %u repeats passed)", r->quarantined ? "quarantined: " : "",
+               r->repeats_passed, r->repeats);
     printf("\n");
+    if (r->flaky)
+        printf("       gates do not count it; 'fmstore results lift REV %s/%s' lets them\n",
+               fm_suite_name(run->suite), r->name);
     if (!pass && r->detail)
         printf("       %s\n", out_text(r->detail, 200));
     if (r->output)
@@ -97,7 +101,7 @@ static void print_run(const tested *v, size_t k, bool verbose)
     print_measures(run);
     for (size_t i = 0; i < run->count; i++)
         if (verbose || run->result[i].verdict != FM_PASS || run->result[i].flaky)
-            print_case(&run->result[i]);
+            print_case(run, &run->result[i]);
 }
 
 /* ---- the matrix ---- */
@@ -147,6 +151,9 @@ static void print_change(const fm_suite_change *c, const char *was, const char *
         else
             printf("a loss of %.1f points would show%s\n", 100 * least, out_c(OUT_PLAIN));
     }
+    if (c->graded)
+        printf("  grades: %+.3f on average of %zu answers (p = %.3g, signs permuted)\n",
+               c->grade_change, c->graded, c->grade_p);
     if (c->left_out)
         printf("  %zu flaky case%s left out\n", c->left_out, c->left_out == 1 ? "" : "s");
     for (size_t k = 0; k < c->flips; k++) {
@@ -274,6 +281,13 @@ static fm_json *change_json(fm_status *rc, const fm_suite_change *c, bool bh)
     if (c->pairs) {
         const fm_estimate d = fm_suite_change_interval(c, CONFIDENCE);
         out_set(rc, f, "difference", interval_json(rc, d.value, d.low, d.high));
+    }
+    if (c->graded) {
+        fm_json *g = fm_json_new_object();
+        out_set(rc, g, "pairs", fm_json_new_int((int64_t)c->graded));
+        out_set(rc, g, "change", fm_json_new_real(c->grade_change));
+        out_set(rc, g, "p_value", fm_json_new_real(c->grade_p));
+        out_set(rc, f, "grades", g);
     }
     for (size_t k = 0; k < c->flips; k++) {
         fm_json *one = fm_json_new_object();

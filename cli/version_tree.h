@@ -39,6 +39,7 @@ typedef struct landing {
 typedef struct test_tally {
     size_t passed, count; /* cases of all suites */
     size_t waived;        /* of those that did not pass */
+    size_t quarantined;   /* counted apart from those */
     size_t gates_failed;  /* gate suites whose policy does not hold */
 } test_tally;
 fm_status run_gates(cli *c, const fm_oid *oid, const fm_tree *tree, const char *label,

@@ -334,8 +334,8 @@ static fm_status gather_slices(fm_comm *c, float *x, uint64_t n, uint64_t per)
     uint64_t own = slice_len(n, per, c->rank) * sizeof(float);
     uint32_t moves = 0;
     for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, x + per * c->rank, own);
-        put_move(c, &moves, i, false, x + per * i, slice_len(n, per, i) * sizeof(float));
+        put_move(c, &moves, i, true, x + FM_MIN(n, per * c->rank), own);
+        put_move(c, &moves, i, false, x + FM_MIN(n, per * i), slice_len(n, per, i) * sizeof(float));
     }
     return device_moves(c, "all_gather", c->move, moves);
 }
@@ -387,6 +387,12 @@ fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t
         return stuck(c);
     copy_floats(c->be, out + per * c->rank, mine, per);
     return c->size == 1 ? FM_OK : gather_slices(c, out, per * c->size, per);
+}
+
+fm_status fm_comm_gather_parts(fm_comm *c, float *x, uint64_t n, uint64_t per)
+{
+    fm_assert(per * c->size >= n);
+    return gather_slices(c, x, n, per);
 }
 
 /* ==== the rest ==== */

@@ -55,6 +55,9 @@ fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
 /* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken over.
  * direct: such devices of one node reach each other without the bus. */
 void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
+/* The same with the wire that be's module has between cards, where every rank has one to itself and
+ * finds the library; else buffers pass through the host's. Every rank calls it. */
+FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);
 /* Before the backend closes. */
 void fm_comm_detach(fm_comm *c);
 
@@ -64,6 +67,8 @@ FM_CHECKED fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n);
 FM_CHECKED fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per);
 /* out[size * per], rank by rank; mine may be its part of out. */
 FM_CHECKED fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per);
+/* x[n], of which rank i has floats per * i .. per * (i + 1) - 1, cut at n: all of it, everywhere. */
+FM_CHECKED fm_status fm_comm_gather_parts(fm_comm *c, float *x, uint64_t n, uint64_t per);
 FM_CHECKED fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root);
 FM_CHECKED fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to);
 FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from);

@@ -60,7 +60,8 @@ typedef struct fmc_nccl_id {
 enum { FMC_NCCL_SUCCESS = 0, FMC_NCCL_IN_PROGRESS = 7, FMC_NCCL_INT8 = 0 };
 
 /* As nccl.h declares them, streams and communicators as plain pointers; results are ncclResult_t. */
-typedef struct fmc_nccl {
+typedef struct fmc_nccl fmc_nccl;
+struct fmc_nccl {
     int (*get_unique_id)(fmc_nccl_id *id);
     int (*comm_init)(void **comm, int size, fmc_nccl_id id, int rank);
     int (*send)(const void *x, size_t count, int type, int peer, void *comm, void *stream);
@@ -75,7 +76,14 @@ typedef struct fmc_nccl {
      * 0 or an error; whether it is reached: 1, not yet 0, error -1. */
     int (*mark)(void *stream);
     int (*marked)(void *stream);
-} fmc_nccl;
+};
+
+typedef struct fmc_nccl_card { /* of a backend */
+    const fmc_nccl *table;
+    void *stream;
+    uint32_t card; /* its number on this machine */
+    bool direct;   /* it reaches every other card of the machine without the bus */
+} fmc_nccl_card;
 
 /* A device wire for the ranks of c, whose host wire carries NCCL's id. table, stream: borrowed. Every
  * rank calls it. */

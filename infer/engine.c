@@ -54,7 +54,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     e->comm = o.comm_splits_batches ? NULL : o.comm;
     e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
     if (rc == FM_OK && e->batch_comm)
-        fm_comm_attach(e->batch_comm, e->be, NULL, false);
+        rc = fm_comm_attach_device(e->batch_comm, e->be);
     if (rc == FM_OK) {
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
         rc = fmi_mirror_new(e);
@@ -100,6 +100,11 @@ void fm_engine_free(fm_engine *e)
     fm_pool_free(e->pool);
     (void)pthread_mutex_destroy(&e->share);
     fm_free(e);
+}
+
+uint32_t fm_engine_ranks(const fm_engine *e)
+{
+    return fm_comm_size(e->comm);
 }
 
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)

@@ -12,8 +12,10 @@
 
 FM_BEGIN_DECLS
 
+struct fmc_nccl_card;
+
 /* Raised with each change of what follows or of struct fm_backend. */
-#define FM_MODULE_ABI 1
+#define FM_MODULE_ABI 2
 
 typedef struct fm_module_host {
     uint32_t abi; /* FM_MODULE_ABI of the host */
@@ -32,6 +34,9 @@ typedef struct fm_module {
     /* As fm_backend_open: FM_EUNSUPPORTED names a mode that the device lacks. pool is borrowed and
      * must outlive the backend; NULL: the calling thread. */
     fm_status (*open)(fm_backend **out, uint32_t device, const char *mode, fm_pool *pool);
+    /* Between devices: what a wire over NCCL needs of a backend of this module (comm_wire.h). NULL: the
+     * module has none. FM_EUNSUPPORTED: the library is not installed. On the backend's thread. */
+    fm_status (*nccl)(fm_backend *be, struct fmc_nccl_card *out);
 } fm_module;
 
 /* ---- the host's side ---- */

@@ -451,8 +451,8 @@ fm_status fmi_mirror_new(fm_engine *e)
     fm_buf_init(&r->log, LOG_MAX);
     (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
                    fm_comm_size(e->comm));
-    fm_comm_attach(e->comm, e->be, NULL, false);
-    return check_alike(e);
+    fm_status rc = check_alike(e);
+    return rc == FM_OK ? fm_comm_attach_device(e->comm, e->be) : rc;
 }
 
 void fmi_mirror_free(fm_engine *e)

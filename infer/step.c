@@ -669,10 +669,12 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 static fm_status collect(const fmi_step *s)
 {
     fm_backend *be = s->e->be;
+    fm_status rc = s->e->comm ? fm_comm_settle(s->e->comm) : FM_OK;
+    if (rc != FM_OK)
+        return rc;
     if (be->host_visible || s->wanted == 0)
         return be->sync(be);
-    fm_status rc =
-        be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
+    rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;
     return be->download(be, s->logits_host, s->logits, s->wanted * s->ld * sizeof(float));

@@ -1,4 +1,5 @@
 /* compare.c - two runs of one suite, case by case. */
+#include <math.h>
 #include <string.h>
 
 #include "store/base/map.h"
@@ -30,6 +31,28 @@ fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b
     return rc;
 }
 
+#define SIGN_FLIPS 20000u
+
+/* Grades tell of changes that flip no verdict. */
+static void take_grades(fm_suite_change *c, double *difference, const size_t *at)
+{
+    double sum = 0;
+    for (size_t i = 0; i < c->now->count; i++) {
+        if (at[i] == SIZE_MAX)
+            continue;
+        const fm_case_result *old = &c->before->result[at[i]], *new = &c->now->result[i];
+        bool asked = old->verdict != FM_ERROR_CASE && new->verdict != FM_ERROR_CASE;
+        if (old->flaky || new->flaky || !asked || !c->now->suite->cases[new->at].graded ||
+            !isfinite(old->score) || !isfinite(new->score))
+            continue;
+        sum += difference[c->graded++] = new->score - old->score;
+    }
+    if (!c->graded)
+        return;
+    c->grade_change = sum / (double)c->graded;
+    c->grade_p = fm_permutation_paired(difference, c->graded, SIGN_FLIPS, 0);
+}
+
 /* The pairs that count, as later minus earlier; flips noted. */
 static void take_pairs(fm_suite_change *c, double *difference, const size_t *at)
 {
@@ -57,7 +80,12 @@ fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
 {
     size_t *at = fm_calloc(now->count, sizeof *at);
     double *difference = fm_calloc(now->count, sizeof *difference);
-    *out = (fm_suite_change){.before = before, .now = now, .p_value = 1, .p_adjusted = 1};
+    *out = (fm_suite_change){.before = before,
+                             .now = now,
+                             .p_value = 1,
+                             .p_adjusted = 1,
+                             .grade_change = (double)NAN,
+                             .grade_p = (double)NAN};
     out->flip = fm_calloc(now->count, sizeof *out->flip);
     fm_status rc = at && difference && out->flip ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK)
@@ -66,6 +94,8 @@ fm_status fm_suite_change_of(fm_suite_change *out, const fm_suite_run *before,
         take_pairs(out, difference, at);
     if (rc == FM_OK && out->pairs)
         rc = fm_bootstrap_mean(&out->difference, difference, out->pairs, how);
+    if (rc == FM_OK)
+        take_grades(out, difference, at);
     fm_free(at);
     fm_free(difference);
     if (rc < 0)

@@ -262,4 +262,7 @@ bool fmi_case_samples(const fmi_case *c);
 fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r);
 fm_status fmi_result_decode(fm_case_result *out, fm_span text);
 
+/* perturb.c: FNV-1a: what is drawn for one text does not depend on its neighbours. */
+uint64_t fmi_stream_of(fm_span text, uint64_t salt);
+
 #endif

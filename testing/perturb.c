@@ -241,10 +241,9 @@ static fm_status addition(fm_buf *out, const fmi_perturbation *p, fm_span text, 
     return FM_OK;
 }
 
-/* FNV-1a, so that two prompts of one template do not draw alike. */
-static uint64_t stream_of(fm_span text, fmi_perturb_kind kind)
+uint64_t fmi_stream_of(fm_span text, uint64_t salt)
 {
-    uint64_t h = 14695981039346656037u ^ (uint64_t)kind;
+    uint64_t h = 14695981039346656037u ^ salt;
     for (size_t i = 0; i < text.len; i++)
         h = (h ^ text.data[i]) * 1099511628211u;
     return h;
@@ -288,7 +287,7 @@ fm_status fmi_perturb(fm_buf *out, const fmi_perturbation *p, fm_span text, uint
                       bool *applies)
 {
     const size_t before = out->len;
-    fmi_draw d = {seed, stream_of(p->salt.data ? p->salt : text, p->kind), 0};
+    fmi_draw d = {seed, fmi_stream_of(p->salt.data ? p->salt : text, (uint64_t)p->kind), 0};
     *applies = true;
     fm_status rc = dispatch(out, p, text, &d, applies);
     if (rc == FM_OK)

@@ -194,7 +194,7 @@ static void judge_counts(fm_policy_outcome *o, fm_buf *why, const fm_policy *p)
     }
     if (with_waived < p->min_passed) {
         snprintf(line, sizeof line, "min-passed: %zu cases passed%s; the gate wants %zu",
-                 with_waived, o->waived ? " or are waived" : "", p->min_passed);
+                 with_waived, o->waived ? " or are waived or flaky" : "", p->min_passed);
         fails(o, why, line);
     }
 }
@@ -313,7 +313,7 @@ static fm_status cases_of(fm_policy_case **out, const fm_suite_run *run)
                       : fm_suite_find(run->suite, r->name);
         c[i].digest = fm_suite_case_digest(run->suite, (size_t)at);
         c[i].verdict = r->verdict;
-        c[i].waived = fm_suite_waived(run->suite, (size_t)at);
+        c[i].waived = fm_suite_waived(run->suite, (size_t)at) || r->flaky;
     }
     *out = c;
     return FM_OK;

@@ -55,6 +55,8 @@ static fm_json *case_json(const fm_suite *s, const fm_case_result *r)
         rc = set_or_free(rc, o, "repeats", fm_json_new_int(r->repeats));
         rc = set_or_free(rc, o, "repeats_passed", fm_json_new_int(r->repeats_passed));
     }
+    if (r->quarantined)
+        rc = set_or_free(rc, o, "quarantined", fm_json_new_bool(true));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

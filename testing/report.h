@@ -25,7 +25,10 @@ typedef struct fm_suite_change {
     double p_value, p_adjusted; /* exact two-sided McNemar; after fm_suite_changes_adjust */
     fm_estimate
         difference; /* of the pass rates over the pairs, now less before; paired bootstrap */
-    fm_flip *flip;  /* in the order of now */
+    size_t graded;  /* of the pairs, those whose answers have a grade in [0, 1] on both sides */
+    double grade_change; /* the mean of their differences, now less before; NaN: there are none */
+    double grade_p;      /* two-sided, signs of the differences permuted; NaN likewise */
+    fm_flip *flip;       /* in the order of now */
     size_t flips;
 } fm_suite_change;
 /* A case that could not be run has not passed. Released by the next. */

@@ -38,17 +38,12 @@ double fm_root(fm_root_fn f, const void *ctx, double low, double high);
 /* ---- one rate (stats_rates.c): k of n ---- */
 /* Wilson 1927, without continuity correction: what reports print. [0, 1] for n = 0. */
 fm_interval fm_wilson(size_t k, size_t n, double confidence);
-/* Clopper & Pearson 1934: never below its confidence, wider. */
-fm_interval fm_clopper_pearson(size_t k, size_t n, double confidence);
 
 /* ---- two rates (stats_rates.c): a = k1/n1, b = k2/n2, independent; all are of b over a ---- */
 /* b - a, Newcombe 1998 method 10: the Wilson limits of both, combined. */
 fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
 /* b / a, the score interval of Koopman 1984; value NaN and high inf where k1 = 0. */
 fm_estimate fm_rate_ratio(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
-/* Fisher's exact test of the table {{k1, n1 - k1}, {k2, n2 - k2}}, two-sided: the mass of all
- * tables with these margins that are no likelier than the one seen. */
-double fm_fisher_exact(size_t k1, size_t n1, size_t k2, size_t n2);
 
 /* ---- the same cases on two models (stats_paired.c) ---- */
 /* Exact two-sided McNemar test: under no difference the b + c flips are fair coins. */
@@ -62,11 +57,6 @@ fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, 
  * flipped, all ways of up to 16 differences that are not 0, else `resamples` random ones (and then
  * the p-value counts the sample itself: never 0). */
 double fm_permutation_paired(const double *difference, size_t n, uint32_t resamples, uint64_t seed);
-/* ... that two samples have one mean: min(1, 2 min(P[<=], P[>=])) over `resamples` random
- * relabellings. */
-FM_CHECKED fm_status fm_permutation_means(double *p_value, const double *a, size_t na,
-                                          const double *b, size_t nb, uint32_t resamples,
-                                          uint64_t seed);
 
 /* ---- bootstrap (stats_bootstrap.c) ---- */
 #define FM_BOOTSTRAP_RESAMPLES 2000u
@@ -130,9 +120,6 @@ double fm_mcnemar_power(size_t n, double fixed, double broken, double alpha);
 FM_CHECKED fm_status fm_expected_calibration_error(fm_estimate *out, const double *confidence,
                                                    const bool *right, size_t n, uint32_t bins,
                                                    const fm_bootstrap *how);
-/* Mean squared distance of the confidence to right = 1, wrong = 0 (Brier 1950). */
-FM_CHECKED fm_status fm_brier(fm_estimate *out, const double *confidence, const bool *right,
-                              size_t n, const fm_bootstrap *how);
 
 FM_END_DECLS
 #endif

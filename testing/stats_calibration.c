@@ -30,17 +30,6 @@ static double calibration_error(const void *ctx, const uint32_t *pick, size_t n)
     return sum / (double)n;
 }
 
-static double squared_distance(const void *ctx, const uint32_t *pick, size_t n)
-{
-    const said *s = ctx;
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (s->right[pick[i]] ? 1 : 0) - s->confidence[pick[i]];
-        sum += d * d;
-    }
-    return sum / (double)n;
-}
-
 static fm_status of_confidences(fm_estimate *out, fm_statistic_fn f, const said *s, size_t n,
                                 const fm_bootstrap *how)
 {
@@ -61,10 +50,4 @@ fm_status fm_expected_calibration_error(fm_estimate *out, const double *confiden
                                         const fm_bootstrap *how)
 {
     return of_confidences(out, calibration_error, &(said){confidence, right, bins}, n, how);
-}
-
-fm_status fm_brier(fm_estimate *out, const double *confidence, const bool *right, size_t n,
-                   const fm_bootstrap *how)
-{
-    return of_confidences(out, squared_distance, &(said){confidence, right, 1}, n, how);
 }

@@ -19,13 +19,6 @@ fm_interval fm_wilson(size_t k, size_t n, double confidence)
                          k == n ? 1 : (middle + half) / scale};
 }
 
-fm_interval fm_clopper_pearson(size_t k, size_t n, double confidence)
-{
-    double tail = (1 - confidence) / 2, a = (double)k, b = (double)(n - k);
-    return (fm_interval){k == 0 ? 0 : fm_beta_quantile(tail, a, b + 1),
-                         k == n ? 1 : fm_beta_quantile(1 - tail, a + 1, b)};
-}
-
 fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, double confidence)
 {
     if (n1 == 0 || n2 == 0)
@@ -77,18 +70,4 @@ fm_estimate fm_rate_ratio(size_t k1, size_t n1, size_t k2, size_t n2, double con
     if (k1)
         r.high = fm_root(ratio_gap, &t, 0, 1e12);
     return r;
-}
-
-double fm_fisher_exact(size_t k1, size_t n1, size_t k2, size_t n2)
-{
-    int64_t all = (int64_t)(n1 + n2), marked = (int64_t)n1, drawn = (int64_t)(k1 + k2);
-    int64_t from = drawn - (int64_t)n2 > 0 ? drawn - (int64_t)n2 : 0;
-    int64_t to = drawn < marked ? drawn : marked;
-    double seen = fm_hypergeom_pmf((int64_t)k1, all, marked, drawn), sum = 0;
-    for (int64_t k = from; k <= to; k++) { /* the margin takes tables that are equally likely */
-        double p = fm_hypergeom_pmf(k, all, marked, drawn);
-        if (p <= seen * (1 + 1e-7))
-            sum += p;
-    }
-    return fmin(1, sum);
 }

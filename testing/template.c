@@ -336,14 +336,6 @@ static fm_status check_lists(const expansion *x, const fm_json *slots)
     return FM_OK;
 }
 
-static uint64_t stream_of(const char *name)
-{
-    uint64_t h = 14695981039346656037u;
-    for (; *name; name++)
-        h = (h ^ (uint8_t)*name) * 1099511628211u;
-    return h;
-}
-
 static size_t text_bytes(const fm_json *v, int depth)
 {
     size_t sum = fm_json_str(v).len;
@@ -396,7 +388,7 @@ fm_status fmi_template_expand(const fm_json *tmpl, const char *what, fmi_expansi
                      .nested = fm_json_bool(nested, false),
                      .each = each,
                      .ctx = ctx,
-                     .stream = stream_of(name)};
+                     .stream = fmi_stream_of(fm_span_str(name), 0)};
     x->bytes = text_bytes(tmpl, 0);
     x->f = (fmi_filling){.where = where, .nested = x->nested, .v = x->v, .room = room};
     fm_status rc = FM_OK;

@@ -120,6 +120,7 @@ typedef struct fm_case_result {
     uint32_t repeats,
         repeats_passed; /* runs under other seeds, this one among them; 0 = this one alone */
     bool flaky;         /* the repeats disagree: counted apart from passes and failures */
+    bool quarantined;   /* flaky, as repeats that were run some other day have shown */
     fm_case_numbers numbers;
 } fm_case_result;
 /* What a suite's `measures` say of a run of all its cases. A measure whose value is beyond its
@@ -182,6 +183,23 @@ FM_CHECKED fm_status fm_suite_run_join(fm_suite_run *run, fm_suite_run *more);
 /* One more run of some of the cases under another seed: a case whose verdicts differ is flaky from
  * then on. The output stays that of the first run. `again` holds no case that run lacks. */
 FM_CHECKED fm_status fm_suite_run_repeat(fm_suite_run *run, const fm_suite_run *again);
+
+/* ---- quarantine: flaky cases, kept with the results ---- */
+typedef struct fm_quarantine {
+    bool on;
+    uint32_t repeats, passed; /* when it was found; also where it was lifted since */
+} fm_quarantine;
+/* kept NULL, or a case that does not sample: never on. */
+FM_CHECKED fm_status fm_quarantine_read(fm_quarantine *out, const fm_suite *s, size_t i,
+                                        const fm_result_cache *kept);
+/* Keeps which cases of a run with repeats were flaky. */
+FM_CHECKED fm_status fm_quarantine_note(const fm_suite_run *run, const fm_result_cache *kept);
+/* Cases that are kept as flaky, and were not repeated in this run, become flaky and quarantined,
+ * with the repeats of then; counts and measures follow. What could not be asked stays an error. */
+FM_CHECKED fm_status fm_quarantine_apply(fm_suite_run *run, const fm_result_cache *kept);
+FM_CHECKED fm_status fm_quarantine_lift(const fm_suite *s, size_t i, const fm_result_cache *kept,
+                                        bool *was);
+
 /* Did everything pass that counts, measures too? Waived and flaky cases do not count. */
 bool fm_suite_run_holds(const fm_suite_run *run);
 /* One of them. */

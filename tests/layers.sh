@@ -25,7 +25,7 @@ my %may = (
 );
 # What cli may see of the other folders: the public headers and what these include.
 my $public = qr{^(?:store/(?:base/\w+|store|tensor|tree|source|merge)|lineage/lineage
-    |infer/(?:infer|arch|chat|comm|comm_launch|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
+    |infer/(?:infer|arch|chat|comm|comm_launch|parallel_plan|sampler|tokenizer|prompt|trace|serve/\w+)|train/(?:train|attribution)
     |testing/(?:testing|stats|report|policy|blame|alpha))\.h$}x;
 # Foreign headers and the only files that may include them.
 my @foreign = (

@@ -2,7 +2,7 @@
  *
  * "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; read back in any order. On
  * a backend whose memory the host sees they lie where they are; else they are downloaded. */
-#include "train/internal.h"
+#include "train/parallel.h"
 
 #include "store/base/mem.h"
 
@@ -11,6 +11,27 @@
 enum { PARTS = 3 };
 static const char part_word[PARTS] = {'p', 'm', 'v'};
 
+/* A moment, of which each rank has its slice. */
+static fm_status gathered(const fmi_params *ps, const float *slice, float *host)
+{
+    fm_backend *be = ps->be;
+    size_t own = (size_t)(ps->end - ps->begin) * sizeof(float);
+    void *all = NULL;
+    fm_status rc = be->alloc(be, &all, (size_t)ps->total * sizeof(float));
+
+    if (rc == FM_OK && own)
+        rc = be->download(be, host, slice, own);
+    if (rc == FM_OK && own)
+        rc = be->upload(be, (float *)all + ps->begin, host, own);
+    if (rc == FM_OK)
+        rc = fmi_ranks_gather(ps, all);
+    if (rc == FM_OK)
+        rc = fmi_params_get_all(ps, all, host);
+    if (all)
+        be->free(be, all);
+    return rc;
+}
+
 static fm_status host_parts(const fmi_params *ps, const float *host[PARTS], float **copy)
 {
     const float *const part[PARTS] = {ps->p, ps->m, ps->v};
@@ -18,14 +39,14 @@ static fm_status host_parts(const fmi_params *ps, const float *host[PARTS], floa
 
     *copy = NULL;
     memcpy(host, part, sizeof(part));
-    if (ps->be->host_visible)
+    if (ps->be->host_visible && !ps->comm)
         return ps->be->sync(ps->be);
     *copy = fm_malloc(PARTS * (size_t)ps->total * sizeof(float));
     if (!*copy)
         return FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < PARTS; k++) {
         float *to = *copy + k * (size_t)ps->total;
-        rc = fmi_params_get_all(ps, part[k], to);
+        rc = ps->comm && k > 0 ? gathered(ps, part[k], to) : fmi_params_get_all(ps, part[k], to);
         host[k] = to;
     }
     return rc;
@@ -53,8 +74,15 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
     const fm_train_keeper *k = job->keeper;
     const float *host[PARTS];
     float *copy = NULL;
+    bool writes = fm_comm_rank(ps->comm) == 0;
+    bool due = k && (!writes || !k->due || k->due(k->ctx, child, c->step));
 
-    if (!k || (k->due && !k->due(k->ctx, child, c->step)))
+    if (k && ps->comm) { /* it may depend on the clock */
+        fm_status told = fm_comm_tell(ps->comm, &due, sizeof(due), 0);
+        if (told < 0)
+            return told;
+    }
+    if (!due)
         return FM_OK;
     fm_train_state s = {
         .run = c->run, .step = c->step, .tokens = c->tokens, .log = c->log, .count = 0};
@@ -63,8 +91,10 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
     if (rc == FM_OK)
         rc = name_tensors(s.tensors, ps, host);
     s.count = PARTS * ps->count;
-    if (rc == FM_OK)
+    if (rc == FM_OK && writes)
         rc = k->save(k->ctx, child, &s);
+    if (ps->comm)
+        rc = fm_comm_agree(ps->comm, rc);
     for (size_t i = 0; s.tensors && i < s.count; i++)
         fm_free(s.tensors[i].name); /* the bytes are the parameters' or the copy's */
     fm_free(s.tensors);
@@ -97,7 +127,9 @@ static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, flo
                            t ? "another shape of" : "no", part_word[k], p->name);
         memcpy(host + p->at, t->data, (size_t)t->bytes);
     }
-    return fmi_params_put_all(ps, part[k], host);
+    return k == 0 ? fmi_params_put_all(ps, part[k], host)
+                  : ps->be->upload(ps->be, part[k], host + ps->begin,
+                                   (size_t)(ps->end - ps->begin) * sizeof(float));
 }
 
 static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *name)
@@ -111,6 +143,21 @@ static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *
     for (size_t k = 0; rc == FM_OK && k < PARTS; k++)
         rc = put_part(ps, k, s, host, name);
     fm_free(host);
+    return rc;
+}
+
+/* All ranks go on from the same state, or none does. */
+static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const char *name)
+{
+    uint32_t all[FM_COMM_MAX_RANKS];
+
+    rc = fm_comm_agree(comm, rc);
+    if (rc == FM_OK)
+        rc = fm_comm_collect(comm, all, &step, sizeof(step));
+    for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(comm); i++)
+        if (all[i] != all[0])
+            rc = fm_fail(FM_ECONFLICT, "%s: rank %u finds a state of step %u, rank 0 of step %u",
+                         name, i, all[i], all[0]);
     return rc;
 }
 
@@ -136,7 +183,7 @@ fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_check
     if (rc < 0)
         *found = false;
     fm_train_state_release(&s);
-    return rc;
+    return ps->comm ? same_step(ps->comm, rc, *found ? c->step : 0, job->name) : rc;
 }
 
 void fm_train_state_release(fm_train_state *s)

@@ -67,16 +67,54 @@ static fm_status load_step(fmi_child *ch, uint32_t step)
     return ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
 }
 
+/* Sequences of shard s of micro-batch k: whole examples. */
+static void part_of(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
+{
+    size_t at = k > 0 ? ch->ends[k - 1] : 0;
+    size_t last = ch->ends[k];
+    uint32_t count = ch->c->shards;
+
+    *begin = at;
+    *end = last;
+    if (count == 1 || at == last)
+        return;
+    uint64_t first = ch->of[at].unit;
+    uint64_t units = (uint64_t)ch->of[last - 1].unit + 1 - first;
+    uint64_t from = first + units * s / count;
+    uint64_t to = first + units * (s + 1) / count;
+    while (*begin < last && ch->of[*begin].unit < from)
+        (*begin)++;
+    for (*end = *begin; *end < last && ch->of[*end].unit < to;)
+        (*end)++;
+}
+
+/* Rows before a shard's first, shard by shard: what dropout counts by. */
+static uint64_t rows_before(const fmi_child *ch, uint32_t shard)
+{
+    uint64_t rows = 0;
+
+    for (uint32_t s = 0; s < shard; s++)
+        for (size_t k = 0; k < ch->micros; k++) {
+            size_t begin, end;
+            part_of(ch, k, s, &begin, &end);
+            for (size_t i = begin; i < end; i++)
+                rows += fmi_seq_rows(&ch->seq[i], &ch->how) + (uint64_t)ch->how.virt;
+        }
+    return rows;
+}
+
 /* The largest micro-batch of the whole run, so that memory is taken once. */
 static fm_status measure(fmi_child *ch)
 {
     fm_status rc = FM_OK;
 
     for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
-        size_t at = 0;
         rc = load_step(ch, s);
-        for (size_t k = 0; rc == FM_OK && k < ch->micros; at = ch->ends[k++])
-            fmi_size_grow(&ch->lane.most, ch->seq + at, ch->ends[k] - at, &ch->how);
+        for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
+            size_t begin, end;
+            part_of(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
+            fmi_size_grow(&ch->lane.most, ch->seq + begin, end - begin, &ch->how);
+        }
     }
     if (rc == FM_OK && ch->lane.most.labels == 0)
         rc = fm_fail(FM_EINVAL, "%s: no token of the data counts as a target", ch->job->name);
@@ -148,8 +186,12 @@ static fm_status build(fmi_child *ch)
         rc = fmi_net_init(&ch->net, be, &arch, ch->stem);
     if (rc == FM_OK)
         rc = declare(ch, &m);
+    fm_comm *comm = fm_engine_batch_ranks(ch->e);
+    fmi_params_share(&ch->ps, comm);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
+    if (rc == FM_OK)
+        rc = fmi_shards_open(&ch->shards, ch->c, comm, &ch->ps);
     if (rc == FM_OK)
         rc = fmi_net_bind(&ch->net, &ch->ps, true);
     if (rc == FM_OK)
@@ -195,6 +237,7 @@ void fmi_child_release(fmi_child *ch)
     fmi_batch_release(&ch->lane.batch);
     if (ch->lane.mem)
         be->free(be, ch->lane.mem);
+    fmi_shards_release(&ch->shards, be);
     fmi_params_release(&ch->ps);
     fmi_net_release(&ch->net);
     fmi_order_free(ch->order);
@@ -292,7 +335,9 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     fm_status rc = load_step(ch, ch->state.step);
 
     ch->targets = 0;
+    ch->shard = 0;
     ch->loss = 0.0;
+    ch->tokens = 0;
     ch->lane.row_base = 0;
     ch->lane.step = ch->state.step;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
@@ -301,16 +346,45 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
 }
 
+void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
+{
+    ch->shard = s;
+    ch->loss = 0.0;
+    ch->tokens = 0;
+    ch->lane.row_base = rows_before(ch, s);
+}
+
+fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i)
+{
+    const fmi_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
+
+    return fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
+}
+
+fm_status fmi_child_reduce(fmi_child *ch)
+{
+    fmi_shard_sum all;
+    fm_status rc = fmi_shards_reduce(&ch->shards, &ch->ps, &all);
+
+    ch->loss = all.loss;
+    ch->state.tokens += all.tokens;
+    ch->fresh_tokens += all.tokens;
+    return rc;
+}
+
 fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
 {
-    size_t at = k > 0 && k < ch->micros ? ch->ends[k - 1] : 0;
+    size_t begin, end;
 
     fmi_batch_clear(&ch->lane.batch);
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
-    ch->lane.in = ch->seq + at;
-    ch->lane.of = ch->of + at;
-    ch->lane.ins = ch->ends[k] - at;
+    part_of(ch, k, ch->shard, &begin, &end);
+    ch->lane.in = ch->seq + begin;
+    ch->lane.of = ch->of + begin;
+    ch->lane.ins = end - begin;
+    if (begin == end)
+        return FM_OK;
     fm_status rc = fmi_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
     return rc == FM_OK ? fmi_goal_load(&ch->goal) : rc;
 }
@@ -320,8 +394,7 @@ void fmi_child_end_micro(fmi_child *ch)
     ch->loss += ch->lane.loss;
     ch->lane.loss = 0.0;
     ch->lane.row_base += ch->lane.batch.rows;
-    ch->state.tokens += ch->lane.batch.tokens;
-    ch->fresh_tokens += ch->lane.batch.tokens;
+    ch->tokens += ch->lane.batch.tokens;
 }
 
 static fm_status log_evaluation(fm_json *o, const fm_evaluation *ev)
@@ -374,7 +447,11 @@ static bool diverged(const fmi_child *ch, double *first, double *last)
 static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, double last)
 {
     float *host = fm_malloc((size_t)ch->ps.total * sizeof(float));
-    fm_status rc = host ? fmi_params_get_all(&ch->ps, ch->ps.g, host) : FM_ENOMEM;
+    fm_status rc = host ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && ch->ps.comm)
+        rc = fmi_ranks_gather(&ch->ps, ch->ps.g);
+    if (rc == FM_OK)
+        rc = fmi_params_get_all(&ch->ps, ch->ps.g, host);
     double most = -1.0;
     size_t at = 0;
 
@@ -415,9 +492,10 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
         *broken = true;
         return FM_OK;
     }
-    fmi_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
-                    fmi_clip_scale(p->grad_norm, ch->c->clip));
-    rc = fmi_net_refresh(&ch->net, &ch->ps);
+    rc = fmi_params_step(&ch->ps, ch->c, p->lr, (uint64_t)step + 1,
+                         fmi_clip_scale(p->grad_norm, ch->c->clip));
+    if (rc == FM_OK)
+        rc = fmi_net_refresh(&ch->net, &ch->ps);
     if (rc == FM_OK)
         rc = ch->ps.be->sync(ch->ps.be);
     ch->state.step++;

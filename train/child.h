@@ -4,6 +4,7 @@
 
 #include "train/objective.h"
 #include "train/order.h"
+#include "train/parallel.h"
 
 FM_BEGIN_DECLS
 
@@ -31,6 +32,9 @@ typedef struct fmi_child {
     size_t seqs, seq_cap, of_cap;
     uint32_t *ends; /* [micros] of sequences */
     size_t micros, ends_cap;
+    fmi_shards shards;
+    uint32_t shard;  /* the one in hand, of shards.count */
+    uint64_t tokens; /* of its micro-batches so far */
     fmi_goal goal;
     fm_train_job own_job; /* classify: with a parent that has a head */
     fm_provider own_p;
@@ -55,9 +59,15 @@ FM_CHECKED fm_status fmi_child_resume(fmi_child *ch);
 FM_CHECKED fm_status fmi_child_save(fmi_child *ch);
 /* Sequences of its next step; gradients at zero. */
 FM_CHECKED fm_status fmi_child_begin_step(fmi_child *ch);
-/* lane.batch of micro-batch k; no rows where the step has fewer. */
+/* Shard s of the step's micro-batches is in hand. */
+void fmi_child_begin_shard(fmi_child *ch, uint32_t s);
+/* lane.batch of micro-batch k, the part of the shard in hand; no rows where there is none. */
 FM_CHECKED fm_status fmi_child_load_micro(fmi_child *ch, size_t k);
 void fmi_child_end_micro(fmi_child *ch);
+/* The i-th of this rank's shards is done. */
+FM_CHECKED fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i);
+/* All of them are: the step's gradient and loss, over all ranks. */
+FM_CHECKED fm_status fmi_child_reduce(fmi_child *ch);
 /* The update. *broken: loss or gradient is no finite number (nothing was updated; result->why is
  * the caller's to say), or the run diverged (it says). */
 FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);

@@ -75,6 +75,7 @@ static const field fields[] = {
     {"epochs", KIND_REAL, AT(epochs), 0, 1e-6, 1e6},
     {"batch", KIND_U32, AT(batch), 0, 1, 65536},
     {"accumulate", KIND_U32, AT(accumulate), 0, 1, 65536},
+    {"shards", KIND_U32, AT(shards), 0, 1, 256},
     {"max_tokens", KIND_U32, AT(max_tokens), 0, 2, 1048576},
     {"seed", KIND_U64, AT(seed), 0, 0, 0},
     {"dtype", KIND_DTYPE, AT(dtype), 0, 0, 0},
@@ -111,6 +112,7 @@ fm_train_config fm_train_defaults(fm_method method)
                          .epochs = 1.0,
                          .batch = 4,
                          .accumulate = 1,
+                         .shards = 1,
                          .max_tokens = 512,
                          .seed = 0,
                          .dtype = FM_DTYPE_NONE,
@@ -375,6 +377,8 @@ fm_json *fm_train_config_json(const fm_train_config *c)
     fm_json *o = fm_json_new_object();
 
     for (size_t i = 0; o && i < FM_ARRAY_LEN(fields); i++) {
+        if (fields[i].at == AT(shards) && c->shards == 1)
+            continue; /* recipes from before it was a setting stay what they are */
         if (fm_json_set(o, fields[i].key, field_json(c, &fields[i])) < 0) {
             fm_json_free(o);
             return NULL;

@@ -36,6 +36,10 @@ typedef struct fmi_params {
     uint64_t total; /* floats of each buffer, padding included (which stays 0) */
     float *p, *g, *m, *v;
     double *sum; /* device scalar of sum_squares */
+    /* Of several ranks (parallel.h) this one updates floats begin .. end - 1 and has their moments
+     * alone: m, v [end - begin]. comm NULL: all of them. */
+    struct fm_comm *comm;
+    uint64_t begin, end;
 } fmi_params;
 
 FM_CHECKED fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name,
@@ -48,9 +52,9 @@ FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which
 FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
 FM_CHECKED fm_status fmi_params_zero_grad(fmi_params *ps);
 FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
-/* One AdamW step number `step` (from 1). The net's fmi_net_refresh follows. */
-void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
-                     float g_scale);
+/* One AdamW step number `step` (from 1), of all ranks. The net's fmi_net_refresh follows. */
+FM_CHECKED fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr,
+                                     uint64_t step, float g_scale);
 /* Values (or gradients) as a result's tensors in dtype; FM_DTYPE_NONE: as parent's tensors of the
  * same names where those are F32, BF16 or F16, else F32. */
 FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,

@@ -2,7 +2,7 @@
  *
  * Flat, because clipping and AdamW are then one call over everything, a checkpoint is three
  * reads, and the low-rank factors of modules that read the same input lie side by side. */
-#include "train/internal.h"
+#include "train/parallel.h"
 
 #include "store/base/checked.h"
 #include "store/base/mem.h"
@@ -57,13 +57,16 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     ps->be = be;
     if (ps->count == 0)
         return fm_fail(FM_EINVAL, "there is nothing to train: no module was chosen");
+    if (!ps->comm)
+        ps->end = ps->total;
+    uint64_t own = FM_MAX(ps->end - ps->begin, (uint64_t)1);
     fm_status rc = new_floats(be, &ps->p, ps->total);
     if (rc == FM_OK)
         rc = new_floats(be, &ps->g, ps->total);
     if (rc == FM_OK && moments)
-        rc = new_floats(be, &ps->m, ps->total);
+        rc = new_floats(be, &ps->m, own);
     if (rc == FM_OK && moments)
-        rc = new_floats(be, &ps->v, ps->total);
+        rc = new_floats(be, &ps->v, own);
     if (rc == FM_OK)
         rc = be->alloc(be, &sum, sizeof(double));
     ps->sum = sum;
@@ -149,7 +152,9 @@ fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
     fm_status rc = ps->be->upload(ps->be, ps->sum, &sum, sizeof(sum));
 
     *norm = 0.0;
-    if (rc == FM_OK) {
+    if (ps->comm) {
+        rc = fmi_ranks_squares(ps, &sum);
+    } else if (rc == FM_OK) {
         ps->be->sum_squares(ps->be, ps->sum, ps->g, ps->total);
         rc = ps->be->download(ps->be, &sum, ps->sum, sizeof(sum));
     }
@@ -159,20 +164,24 @@ fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
 }
 
 /* Neighbours with one learning rate are one call; padding is 0 and stays it. */
-void fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
-                     float g_scale)
+fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+                          float g_scale)
 {
     for (size_t i = 0, j; i < ps->count; i = j) {
         float scale = ps->item[i].lr_scale;
         for (j = i + 1;
              j < ps->count && !(ps->item[j].lr_scale < scale) && !(ps->item[j].lr_scale > scale);)
             j++;
-        uint64_t at = ps->item[i].at;
-        uint64_t end = j < ps->count ? ps->item[j].at : ps->total;
-        ps->be->adamw(ps->be, ps->p + at, ps->m + at, ps->v + at, ps->g + at, end - at,
+        uint64_t at = FM_MAX(ps->item[i].at, ps->begin);
+        uint64_t end = FM_MIN(j < ps->count ? ps->item[j].at : ps->total, ps->end);
+        uint64_t moment = at - ps->begin;
+        if (at >= end)
+            continue;
+        ps->be->adamw(ps->be, ps->p + at, ps->m + moment, ps->v + moment, ps->g + at, end - at,
                       (float)(lr * (double)scale), (float)c->beta1, (float)c->beta2, (float)c->eps,
                       (float)c->weight_decay, step, g_scale);
     }
+    return ps->comm ? fmi_ranks_gather(ps, ps->p) : FM_OK;
 }
 
 static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_param *p,

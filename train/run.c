@@ -24,7 +24,14 @@ typedef struct run {
     fm_train_progress *progress; /* [n] of the step in hand */
     bool *drop;                  /* [n] */
     double started;
+    uint32_t shard; /* of each child's own, in hand */
+    fm_comm *comm;  /* NULL: one rank */
 } run;
+
+static bool has_micro(const run *r, const fmi_child *ch, size_t k)
+{
+    return ch->at_work && r->shard < ch->shards.own && k < ch->micros;
+}
 
 static double now_s(void)
 {
@@ -109,7 +116,7 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
     *any = false;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmi_child *ch = &r->child[i];
-        if (!ch->at_work || k >= ch->micros)
+        if (!has_micro(r, ch, k))
             continue;
         *any = true;
         rc = fmi_child_load_micro(ch, k);
@@ -130,12 +137,22 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
     if (rc == FM_OK)
         rc = run_pass(r, lanes);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        if (r->child[i].at_work && k < r->child[i].micros)
+        if (has_micro(r, &r->child[i], k))
             fmi_child_end_micro(&r->child[i]);
     return rc;
 }
 
 /* ---- steps ---- */
+static uint32_t most_shards(const run *r)
+{
+    uint32_t most = 0;
+
+    for (size_t i = 0; i < r->n; i++)
+        if (r->child[i].at_work)
+            most = FM_MAX(most, r->child[i].shards.own);
+    return most;
+}
+
 static fm_status gradients(run *r)
 {
     fm_status rc = FM_OK;
@@ -144,8 +161,21 @@ static fm_status gradients(run *r)
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
             rc = fmi_child_begin_step(&r->child[i]);
-    for (size_t k = 0; rc == FM_OK && any; k++)
-        rc = micro_passes(r, k, &any);
+    for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
+        any = true;
+        for (size_t i = 0; i < r->n; i++)
+            if (r->child[i].at_work && s < r->child[i].shards.own)
+                fmi_child_begin_shard(&r->child[i], r->child[i].shards.first + s);
+        r->shard = s;
+        for (size_t k = 0; rc == FM_OK && any; k++)
+            rc = micro_passes(r, k, &any);
+        for (size_t i = 0; i < r->n && rc == FM_OK; i++)
+            if (r->child[i].at_work && s < r->child[i].shards.own)
+                rc = fmi_child_end_shard(&r->child[i], s);
+    }
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++)
+        if (r->child[i].at_work)
+            rc = fmi_child_reduce(&r->child[i]);
     return rc;
 }
 
@@ -174,10 +204,11 @@ static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
     char *examples = examples_text(ch);
     fm_status rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
 
-    for (size_t k = 0; rc == FM_OK && !watch.found && k < ch->micros; k++) {
+    for (size_t i = 0; rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards; i++) {
         fmi_lane *lane[2];
-        rc = fmi_child_load_micro(ch, k);
-        if (rc == FM_OK) {
+        fmi_child_begin_shard(ch, (uint32_t)(i / ch->micros));
+        rc = fmi_child_load_micro(ch, i % ch->micros);
+        if (rc == FM_OK && ch->lane.batch.rows > 0) {
             fmi_pass_watch(r->pass, &watch);
             rc = fmi_pass_run(r->pass, lane, fmi_goal_lanes(&ch->goal, lane));
             fmi_pass_watch(r->pass, NULL);
@@ -236,6 +267,18 @@ static fm_status keep(run *r, bool all)
     return rc;
 }
 
+/* Who is asked is rank 0; what it said holds for all. */
+static fm_status share_decision(run *r, bool *stopped)
+{
+    fm_status rc = FM_OK;
+
+    if (r->comm)
+        rc = fm_comm_tell(r->comm, stopped, sizeof(*stopped), 0);
+    if (rc == FM_OK && r->comm)
+        rc = fm_comm_tell(r->comm, r->drop, r->n * sizeof(*r->drop), 0);
+    return rc;
+}
+
 static bool some_at_work(const run *r)
 {
     for (size_t i = 0; i < r->n; i++)
@@ -257,8 +300,11 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
         if (rc < 0)
             break;
         memset(r->drop, 0, r->n * sizeof(*r->drop));
-        if (progress && reports > 0)
+        if (progress && reports > 0 && fm_comm_rank(r->comm) == 0)
             *stopped = progress(ctx, r->progress, reports, r->drop);
+        rc = share_decision(r, stopped);
+        if (rc < 0)
+            break;
         for (size_t i = 0; i < reports; i++) {
             fmi_child *ch = &r->child[r->progress[i].child];
             if (r->drop[i] && ch->at_work) {
@@ -373,15 +419,23 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
 fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs, size_t n,
                        fm_train_result *results, fm_train_fn progress, void *ctx)
 {
-    run r = {.n = n, .be = fm_engine_backend(e)};
+    fm_comm *comm = fm_engine_batch_ranks(e);
+    run r = {.n = n, .be = fm_engine_backend(e), .comm = fm_comm_size(comm) > 1 ? comm : NULL};
     bool stopped = false;
 
     memset(results, 0, n * sizeof(*results));
-    fm_status rc = check_jobs(jobs, n);
+    fm_status rc = fm_engine_ranks(e) > 1
+                       ? fm_fail(FM_EUNSUPPORTED, "models that are split over ranks cannot train; "
+                                                  "the ranks share the examples of derive instead")
+                       : check_jobs(jobs, n);
+    for (size_t i = 0; i < n && rc == FM_OK; i++)
+        rc = fmi_shards_check(&jobs[i].config, r.comm, jobs[i].name);
     if (rc < 0)
         return rc;
     r.child = fm_calloc(n, sizeof(*r.child));
     rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
+    if (r.comm)
+        rc = fm_comm_agree(r.comm, rc);
     if (rc == FM_OK)
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)

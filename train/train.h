@@ -67,6 +67,9 @@ typedef struct fm_train_config {
     double epochs;
     uint32_t batch;      /* sequences of a micro-batch */
     uint32_t accumulate; /* micro-batches of a step */
+    /* Parts that a micro-batch is cut into, whose gradients are summed apart and then added in their
+     * order; ranks take equal numbers of them. The bits depend on this, not on the ranks. */
+    uint32_t shards;
     uint32_t max_tokens; /* longer examples are cut, text is packed to this */
     bool packing;        /* a micro-batch is as many examples as batch * max_tokens tokens hold */
     uint32_t buckets;    /* length buckets: neighbours in the order have like lengths; 0 = off */

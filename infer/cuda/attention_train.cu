@@ -102,7 +102,7 @@ FMC_DEVICE bool all_see(const whole_job *j, const place *w, const positions *p, 
            (p->first >= own_first(w, last) && p->first + p->n <= own_end(j, w, first));
 }
 
-/* Tiles of own positions that rows first .. last see: begin .. end - 1, counted after virtual ones. */
+/* Tiles that rows first .. last see: begin .. end - 1, virtual ones before own ones. */
 FMC_DEVICE uint32_t tiles_end(const whole_job *j, const place *w, uint32_t last)
 {
     return virtual_tiles(w->s) + (own_end(j, w, last) - 1) / TILE + 1;
@@ -263,17 +263,21 @@ FMC_DEVICE void row_max(float best[4], row_shared *sh, const whole_job *j, const
 {
     uint32_t ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     uint32_t end = tiles_end(j, w, w->first + rows - 1);
+#pragma unroll
     for (int i = 0; i < 4; i++)
         best[i] = -INFINITY;
     for (uint32_t t = tile_begin(w, w->first); t < end; t = tile_after(w, t, w->first)) {
         positions p = positions_at(j, w, t);
         float s[4][4];
         tile_products(s, sh->stage, q, j->a.ldq, rows, p.k, p.ld, p.n, j->a.hd);
+#pragma unroll
         for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
             for (uint32_t k = 0; k < 4; k++)
                 if (sees(j, w, &p, w->first + 4 * ty + i, 4 * tx + k))
                     best[i] = fmc_max(score_of(&j->a, s[i][k]), best[i]);
     }
+#pragma unroll
     for (int i = 0; i < 4; i++)
         for (int by = 8; by > 0; by /= 2)
             best[i] = fmc_max(__shfl_xor_sync(0xffffffffu, best[i], by, 16), best[i]);
@@ -295,7 +299,9 @@ __global__ void __launch_bounds__(256) k_self_attention(whole_job j)
         positions p = positions_at(&j, &w, t);
         float e[4][4];
         tile_products(e, sh->stage, q, j.a.ldq, rows, p.k, p.ld, p.n, j.a.hd);
+#pragma unroll
         for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
             for (uint32_t k = 0; k < 4; k++) {
                 bool seen = sees(&j, &w, &p, w.first + 4 * ty + i, 4 * tx + k);
                 e[i][k] = seen ? fmc_exp(score_of(&j.a, e[i][k]) - max[i]) : 0.0f;
@@ -310,9 +316,11 @@ __global__ void __launch_bounds__(256) k_self_attention(whole_job j)
         sh->sum[threadIdx.x] = sum;
     __syncthreads();
     float *lse = j.a.lse + (size_t)s->begin * j.a.nh + (size_t)w.head * s->len + w.first;
+#pragma unroll
     for (uint32_t i = 0; i < 4 && 4 * ty + i < rows; i++) {
         float total = sh->sum[4 * ty + i];
         float *out = j.a.out + ((row0 + 4 * ty + i) * j.a.nh + w.head) * j.a.hd;
+#pragma unroll
         for (uint32_t k = 0; k < 8; k++) {
             uint32_t d = w.slice * SLICE + element_of(k);
             if (d < j.a.hd)
@@ -372,6 +380,7 @@ FMC_DEVICE void grad_products(float s[4][4], float dp[4][4], float *stage, const
 FMC_DEVICE void row_state(float lse[4], float own[4], const whole_job *j, const place *w,
                           uint32_t head, uint32_t first, uint32_t rows)
 {
+#pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t row = first + fmc_least(4 * (threadIdx.x / 16) + i, rows - 1);
         lse[i] = j->a.lse[(size_t)w->s->begin * j->a.nh + (size_t)head * w->s->len + row];
@@ -392,15 +401,19 @@ __global__ void __launch_bounds__(256) k_self_attention_dq(whole_job j)
         positions p = positions_at(&j, &w, t);
         float s[4][4], ds[4][4], weight;
         grad_products(s, ds, sh->stage, &j, &w, &p, w.head, w.first, rows);
+#pragma unroll
         for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
             for (uint32_t k = 0; k < 4; k++)
                 weigh(&weight, &ds[i][k], &j.a, s[i][k], ds[i][k], lse[i], own[i]);
         put_weights(sh, ds);
         gather_tile(o, sh, &j, &w, &p, p.k, rows);
     }
+#pragma unroll
     for (uint32_t i = 0; i < 4 && 4 * ty + i < rows; i++) {
         size_t row = (size_t)w.s->begin + w.first + 4 * ty + i;
         float *dq = j.a.dq + row * j.a.ldq + (size_t)w.head * j.a.hd;
+#pragma unroll
         for (uint32_t k = 0; k < 8; k++) {
             uint32_t d = w.slice * SLICE + element_of(k);
             if (d < j.a.hd)
@@ -414,8 +427,8 @@ typedef struct key_shared {
     float p[TILE][TILE_LD]; /* [row][position] */
 } key_shared;
 
-/* Rows begin .. end - 1 that add to a position of the sequence: whole blocks of GRAD_BLOCK, in which
- * rows that do not see it add products with 0. */
+/* Rows begin .. end - 1 that add to a position of the sequence: whole blocks of GRAD_BLOCK, in
+ * which rows that do not see it add products with 0. */
 typedef struct touched {
     uint32_t begin, end;
 } touched;
@@ -474,7 +487,9 @@ FMC_DEVICE void spread_rows(float dk[4][8], float dv[4][8], key_shared *sh, cons
     float lse[4], own[4], s[4][4], ds[4][4];
     row_state(lse, own, j, w, head, first, rows);
     grad_products(s, ds, sh->stage, j, w, p, head, first, rows);
+#pragma unroll
     for (uint32_t i = 0; i < 4; i++)
+#pragma unroll
         for (uint32_t k = 0; k < 4; k++) {
             weigh(&s[i][k], &ds[i][k], &j->a, s[i][k], ds[i][k], lse[i], own[i]);
             if (!sees(j, w, p, first + 4 * ty + i, 4 * tx + k))
@@ -490,7 +505,9 @@ FMC_DEVICE void put_sums(float *dst, size_t ld, const whole_job *j, const place 
                          const positions *p, const float o[4][8])
 {
     uint32_t ty = threadIdx.x / 16;
+#pragma unroll
     for (uint32_t i = 0; i < 4 && 4 * ty + i < p->n; i++)
+#pragma unroll
         for (uint32_t k = 0; k < 8; k++) {
             uint32_t d = w->slice * SLICE + element_of(k);
             if (d < j->a.hd)
@@ -506,6 +523,7 @@ __global__ void __launch_bounds__(256) k_self_attention_dkv(whole_job j)
     positions p = positions_at(&j, &w, w.first);
     float dk[4][8], dv[4][8];
     touched t[4];
+#pragma unroll
     for (uint32_t i = 0; i < 4; i++)
         t[i] = rows_touching(&j, &w, &p, 4 * ty + i);
     uint32_t begin = rows_touching(&j, &w, &p, 0).begin;
@@ -619,7 +637,7 @@ static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *
         row_tiles += tiles_of(seq[i].len);
         pos_tiles += tiles_of(seq[i].len) + tiles_of(seq[i].virt);
     }
-    unsigned char *host = (unsigned char *)calloc(1, bytes);
+    unsigned char *host = (unsigned char *)fmc_take(bytes);
     if (!host) {
         fmc_stick(d, FM_ENOMEM, "self_attention: out of memory");
         return;
@@ -631,7 +649,7 @@ static void run_part(fmc_device *d, const fm_attn_train *a, const fm_train_seq *
     l.pos = l.row + row_tiles;
     fill_lists(&l, a, seq, n);
     const unsigned char *dev = (const unsigned char *)fmc_args(d, host, bytes);
-    free(host);
+    fmc_release(host);
     j.a = *a;
     j.a.seqs = n;
     j.slices = (a->hd + SLICE - 1) / SLICE;

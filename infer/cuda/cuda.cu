@@ -448,7 +448,8 @@ static fm_status describe(char *text, size_t cap, uint32_t device)
 
 extern "C" const fm_module *fm_module_get(const fm_module_host *host)
 {
-    static const fm_module module = {FM_MODULE_ABI, "cuda", count_devices, describe, module_open};
+    static const fm_module module = {FM_MODULE_ABI, "cuda", count_devices, describe, module_open,
+                                     fmc_nccl_open};
     if (host->abi != FM_MODULE_ABI)
         return NULL;
     host_side = host;

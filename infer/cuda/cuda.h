@@ -114,6 +114,8 @@ fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
 void fmc_graph_close(fmc_device *d);
+/* comm_nccl.cu: fm_module.nccl. */
+fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
 /* graph.cu: room in the arena of the recording that is going on; host and device sides. */
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);
 

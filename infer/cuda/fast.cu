@@ -1,17 +1,105 @@
-/* fast.cu - modes fast and bf16: what they do otherwise than exact. */
-#include "infer/cuda/cuda.h"
+/* fast.cu - opens modes fast and bf16: mode exact's table with weights and products of their own. */
+#include "infer/cuda/fast.h"
+
+#include <stdio.h>
+
+#include <new>
+
+/* Bits of mma are those of one generation of cards, so the class names it. */
+static const char *class_of(const char *mode, int capability)
+{
+    static char text[2][16][32]; /* by tens of capability; the same text each time */
+    char *t = text[mode[0] == 'b'][capability / 10 % 16];
+    (void)snprintf(t, sizeof text[0][0], "cuda-%s-1.sm%d", mode[0] == 'b' ? "bf16" : "fast",
+                   capability / 10 * 10);
+    return t;
+}
+
+/* Nothing is trained in mode fast: rounded activations have no gradient that fits them. */
+static void drop_training(fm_backend *be)
+{
+    be->weight_update = NULL;
+    be->weight_floats = NULL;
+    be->weight_for_dx = NULL;
+    be->gemm = NULL;
+    be->linear_dx = NULL;
+    be->bias_grad = NULL;
+    be->embed_grad = NULL;
+    be->rmsnorm_grad = NULL;
+    be->swiglu_grad = NULL;
+    be->cross_entropy = NULL;
+    be->sum_squares = NULL;
+    be->adamw = NULL;
+    be->self_attention = NULL;
+    be->self_attention_grad = NULL;
+    be->terms = NULL;
+    be->terms_grad = NULL;
+    be->linear_dw = NULL;
+    be->distill = NULL;
+    be->layernorm_grad = NULL;
+    be->act_grad = NULL;
+    be->softcap_grad = NULL;
+    be->scale_grad = NULL;
+    be->dropout = NULL;
+    be->row_dots = NULL;
+    be->scale_rows = NULL;
+}
+
+static fm_status begin(fmc_device *d)
+{
+    fmc_fast *f = new (std::nothrow) fmc_fast();
+    if (!f)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    f->exact = d->be;
+    pthread_mutex_init(&f->lock, NULL);
+    d->fast = f;
+    cudaError_t e = cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess)
+        e = cudaMalloc(&f->staging, FMC_STAGING_BYTES);
+    return e == cudaSuccess ? fmc_fast_product_open(d) : fmc_status(e, "opening the device");
+}
 
 fm_status fmc_fast_open(fmc_device *d)
 {
-    return fmc_fail(FM_EUNSUPPORTED, "cuda:%u: mode fast is not there yet; exact is", d->ordinal);
+    fm_backend *be = &d->be;
+    fm_status rc = begin(d);
+    if (rc != FM_OK)
+        return rc;
+    be->mode = "fast";
+    be->kernel_class = class_of("fast", d->capability);
+    be->layout = "cuda-tiles-1";
+    drop_training(be);
+    fmc_fast_weight_install(be);
+    fmc_fast_product_install(be);
+    fmc_fast_lora_install(be);
+    fmc_fast_attention_install(be);
+    return FM_OK;
 }
 
 void fmc_fast_close(fmc_device *d)
 {
-    (void)d;
+    fmc_fast *f = (fmc_fast *)d->fast;
+    if (!f)
+        return;
+    if (f->stream)
+        (void)cudaStreamDestroy(f->stream);
+    (void)cudaFree(f->staging);
+    pthread_mutex_destroy(&f->lock);
+    delete f;
+    d->fast = NULL;
 }
 
 fm_status fmc_bf16_open(fmc_device *d)
 {
-    return fmc_fail(FM_EUNSUPPORTED, "cuda:%u: mode bf16 is not there yet; exact is", d->ordinal);
+    fm_backend *be = &d->be;
+    fm_status rc = begin(d);
+    if (rc != FM_OK)
+        return rc;
+    be->mode = "bf16";
+    be->kernel_class = class_of("bf16", d->capability);
+    be->layout = "cuda-tiles-bf16-1";
+    fmc_fast_weight_install(be);
+    fmc_fast_product_install(be);
+    fmc_fast_train_install(be);
+    return FM_OK;
 }

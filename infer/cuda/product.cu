@@ -24,12 +24,11 @@ typedef struct few_task {
     const float *x;
     float *y;
     size_t ldx, ldy;
-    const int32_t *rows;
+    const int32_t *rows_x, *rows; /* of x, whose rows begin at 16 bytes; of y */
     const float *bias;
     uint32_t m;
     uint32_t slots;  /* blocks of k that warps of one thread block have at a time */
     uint32_t chunks; /* of rows */
-    bool aligned;    /* rows of x begin at 16 bytes */
 } few_task;
 
 /* Of a type: elements that a stage of the ring holds, and warps of a thread block. */
@@ -47,31 +46,27 @@ template <int T> struct few_shape {
 };
 
 /* Eight k of MR rows of x against the eight weights of this lane. */
-template <int MR, bool aligned>
+template <int MR>
 FMC_DEVICE void few_eight(float (&sum)[MR], const float *const (&x)[MR], uint32_t k,
                           const float w[8])
 {
 #pragma unroll
     for (int r = 0; r < MR; r++) {
-        float v[8];
-        if (aligned) {
-            const float4 *q = (const float4 *)(const void *)(x[r] + k);
-            float4 a = q[0], b = q[1];
-            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-            v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-        } else {
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                v[e] = x[r][k + e];
-        }
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            sum[r] = fmaf(v[e], w[e], sum[r]);
+        const float4 *q = (const float4 *)(const void *)(x[r] + k);
+        float4 a = q[0], b = q[1];
+        sum[r] = fmaf(a.x, w[0], sum[r]);
+        sum[r] = fmaf(a.y, w[1], sum[r]);
+        sum[r] = fmaf(a.z, w[2], sum[r]);
+        sum[r] = fmaf(a.w, w[3], sum[r]);
+        sum[r] = fmaf(b.x, w[4], sum[r]);
+        sum[r] = fmaf(b.y, w[5], sum[r]);
+        sum[r] = fmaf(b.z, w[6], sum[r]);
+        sum[r] = fmaf(b.w, w[7], sum[r]);
     }
 }
 
 /* k0 .. k1 from one stage; what is beyond k1 is not touched, since + 0 * 0 turns -0 into +0. */
-template <int T, int MR, bool aligned>
+template <int T, int MR>
 FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_t k0, uint32_t k1,
                           const unsigned char *stage)
 {
@@ -81,7 +76,7 @@ FMC_DEVICE void few_stage(float (&sum)[MR], const float *const (&x)[MR], uint32_
 #pragma unroll 4
     for (uint32_t e = 0; e < whole; e += 8) {
         fmc_widen8<T>(w, stage + e / elems * record, lane, e % elems);
-        few_eight<MR, aligned>(sum, x, k0 + e, w);
+        few_eight<MR>(sum, x, k0 + e, w);
     }
     if (whole == k1 - k0)
         return;
@@ -106,7 +101,7 @@ FMC_DEVICE void few_fetch(unsigned char *ring, const unsigned char *run, uint32_
 }
 
 /* One block of k, k0 .. k1, of this lane's output: from +0, ascending. */
-template <int T, int MR, bool aligned>
+template <int T, int MR>
 FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const fmc_matrix *w,
                           uint32_t panel, uint32_t k0, uint32_t k1, unsigned char *ring)
 {
@@ -126,7 +121,7 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
         fmc_copy_wait<STAGES - 1>();
         __syncwarp();
         uint32_t k = k0 + s * shape::elems, end = k + shape::elems;
-        few_stage<T, MR, aligned>(sum, x, k, end < k1 ? end : k1, ring + s % STAGES * shape::bytes);
+        few_stage<T, MR>(sum, x, k, end < k1 ? end : k1, ring + s % STAGES * shape::bytes);
         __syncwarp();
     }
 }
@@ -152,17 +147,14 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps)
 #pragma unroll
     for (int r = 0; r < MR; r++) { /* rows beyond the last are the last, and not written */
         uint32_t i = row0 + r < o.m ? row0 + r : o.m - 1;
-        x[r] = o.x + (o.rows ? (size_t)o.rows[i] : i) * o.ldx;
+        x[r] = o.x + (o.rows_x ? (size_t)o.rows_x[i] : i) * o.ldx;
         total[r] = 0.0f;
     }
     for (uint32_t b0 = 0; b0 < blocks; b0 += o.slots) {
         const uint32_t k0 = (b0 + slot) * FM_K_BLOCK, end = k0 + FM_K_BLOCK;
         if (works && k0 < k) {
             unsigned char *ring = rings + warp * STAGES * shape::bytes;
-            if (o.aligned)
-                few_block<T, MR, true>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
-            else
-                few_block<T, MR, false>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
+            few_block<T, MR>(sum, x, &o.w, panel, k0, end < k ? end : k, ring);
 #pragma unroll
             for (int r = 0; r < MR; r++)
                 part[warp][r][lane] = sum[r];
@@ -353,11 +345,40 @@ static few_task few_of(const fm_product *p, const float *x, size_t ldx)
     o.y = p->y + first * p->ldy;
     o.ldx = ldx;
     o.ldy = p->ldy;
-    o.rows = p->rows;
+    o.rows_x = o.rows = p->rows;
     o.bias = p->bias;
     o.m = p->m;
-    o.aligned = (uintptr_t)o.x % 16 == 0 && ldx % 4 == 0;
     return o;
+}
+
+/* Rows of x that do not begin at 16 bytes, one after another in a buffer where they do. */
+__global__ void k_align_rows(float *dst, size_t ld, const float *x, size_t ldx, const int32_t *rows,
+                             uint32_t m, uint32_t k)
+{
+    for (uint64_t i = fmc_index(); i < (uint64_t)m * k; i += fmc_stride()) {
+        uint64_t at = i / k, row = rows ? (uint64_t)rows[at] : at;
+        dst[at * ld + i % k] = x[row * ldx + i % k];
+    }
+}
+
+static void align_rows(fmc_device *d, std::vector<few_task> &list)
+{
+    size_t floats = 0, at = 0;
+    for (const few_task &o : list)
+        if ((uintptr_t)o.x % 16 != 0 || o.ldx % 4 != 0)
+            floats += (size_t)o.m * ((o.w.k + 3) / 4 * 4);
+    float *room = floats == 0 ? NULL : (float *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, floats * 4);
+    for (few_task &o : list) {
+        size_t ld = (o.w.k + 3) / 4 * 4;
+        if (!room || ((uintptr_t)o.x % 16 == 0 && o.ldx % 4 == 0))
+            continue;
+        FMC_RUN(d, k_align_rows, fmc_blocks((uint64_t)o.m * o.w.k, FMC_THREADS), FMC_THREADS, 0,
+                room + at, ld, o.x, o.ldx, o.rows_x, o.m, o.w.k);
+        o.x = room + at;
+        o.ldx = ld;
+        o.rows_x = NULL;
+        at += (size_t)o.m * ld;
+    }
 }
 
 static void products_of(fmc_device *d, const float *x, size_t ldx, const fm_product *list,
@@ -378,6 +399,7 @@ static void products_of(fmc_device *d, const float *x, size_t ldx, const fm_prod
             few.push_back(few_of(p, x, ldx));
         }
     }
+    align_rows(d, few);
 #define FEW(type)                                                                                  \
     run_few<type, 1>(d, few);                                                                      \
     run_few<type, 4>(d, few);                                                                      \

@@ -25,11 +25,12 @@ typedef struct fmc_operand {
 
 /* c(i, j) = alpha * a(i, .) b(j, .), i < m, j < n, over k >= 1; added to c if add; + bias[j]. */
 typedef struct fmc_task {
-    fmc_operand a, b;
-    float *c; /* (i, j) at c[row(i) * step_i + j * step_j] */
+    fmc_operand a, b; /* a is no weight */
+    float *c;         /* (i, j) at c[row(i) * step_i + j * step_j] */
     size_t step_i, step_j;
     const int32_t *rows; /* row(i); NULL: i */
     const float *bias;   /* or NULL */
+    float *part;         /* fmc_products_run's: blocks of k apart, [blocks, m, n]; NULL: in c */
     uint32_t m, n, k;
     float alpha;
     bool add;

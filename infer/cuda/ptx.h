@@ -47,6 +47,27 @@ FMC_DEVICE void fmc_load_matrix4_t(uint32_t r[4], const void *row)
                  : "memory");
 }
 
+/* Two f32 rounded to nearest even, NaN to a quiet NaN: low in the low half. */
+FMC_DEVICE uint32_t fmc_pack_bf16(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+FMC_DEVICE uint32_t fmc_pack_f16(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+/* The f16 whose bits are the low half of h; exact. */
+FMC_DEVICE float fmc_from_f16(uint32_t h)
+{
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"((unsigned short)h));
+    return r;
+}
+
 /* d += a b: a [16, 16] by rows, b [16, 8] by columns, d [16, 8] f32. */
 FMC_DEVICE void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {

@@ -5,12 +5,15 @@
  * through shared memory, k-major; what the next step needs is fetched into registers before this
  * one is multiplied. At the end of a block of 512 k the sums are added to c, where they wait: no
  * other thread has that element. Bound by the rate of FFMA where tiles are full. */
+#include <new>
 #include <vector>
 
 #include "infer/cuda/product.h"
 
 #define TILE_THREADS 256u
-#define SIDE 16u /* threads on each side of a tile */
+#define SIDE 16u                   /* threads on each side of a tile */
+#define SPLIT_BELOW 2u             /* tiles for each multiprocessor */
+#define SPLIT_BYTES (256ull << 20) /* of sums that wait, at most */
 
 /* ---- operands: eight values a thread and step ---- */
 
@@ -61,7 +64,9 @@ FMC_DEVICE void load8(float v[8], const float *p, uint32_t n, bool aligned)
     }
 }
 
-/* The values of spot s in the step that begins at k0, for i below n and k below end; else zeros. */
+/* The values of spot s in the step that begins at k0, for i below n and k below end; else zeros.
+ * stored: o may be a weight. */
+template <bool stored>
 FMC_DEVICE void fetch8(float v[8], const fmc_operand *o, const spot *s, uint32_t n, uint32_t k0,
                        uint32_t end)
 {
@@ -74,10 +79,9 @@ FMC_DEVICE void fetch8(float v[8], const fmc_operand *o, const spot *s, uint32_t
         load8(v, s->line + k, end - k, o->aligned);
     } else if (o->kind == FMC_COLUMNS) {
         load8(v, o->p + k * o->ld + s->i, n - s->i, o->aligned);
-    } else if (o->kind == FMC_WEIGHT) {
-        fmc_row8(v, &o->w, s->i, k);
-    } else {
-        fmc_row8(v, &o->w, k, s->i);
+    } else if (stored) {
+        const bool turned = o->kind == FMC_WEIGHT_T;
+        fmc_row8(v, &o->w, turned ? k : s->i, turned ? s->i : k);
     }
 }
 
@@ -100,14 +104,14 @@ FMC_DEVICE void put8(float (*to)[T + 4], const spot *s, uint32_t i0, const float
 /* R values of thread `at` of 16: groups of four, the groups of all threads side by side. */
 template <int R> FMC_DEVICE void take(float v[R], const float *line, uint32_t at)
 {
-    if (R == 1) {
+    if constexpr (R == 1) {
         v[0] = line[at];
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int g = 0; g < R / 4; g++) {
-        float4 f = *(const float4 *)(const void *)(line + g * 4 * SIDE + at * 4);
-        v[4 * g] = f.x, v[4 * g + 1] = f.y, v[4 * g + 2] = f.z, v[4 * g + 3] = f.w;
+        for (int g = 0; g < R / 4; g++) {
+            float4 f = *(const float4 *)(const void *)(line + g * 4 * SIDE + at * 4);
+            v[4 * g] = f.x, v[4 * g + 1] = f.y, v[4 * g + 2] = f.z, v[4 * g + 3] = f.w;
+        }
     }
 }
 /* Which row (column) of the tile value r of thread `at` is. */
@@ -130,10 +134,26 @@ FMC_DEVICE void multiply(float (&sum)[RM][RN], float (*as)[RM * SIDE + 4],
             sum[r][q] = fmaf(a[r], b[q], sum[r][q]);
 }
 
-/* The sums of a block of k into c; they begin again at +0. */
+/* What happens to the sums of the block of k that ends: added to what c has, with the bias after the
+ * last one, or kept apart. */
+typedef struct ending {
+    float *part; /* [m, n] of this block; NULL: c */
+    bool add, last;
+} ending;
+
+/* Of the block of k that ends at k. */
+FMC_DEVICE ending ending_of(const fmc_task *o, float *part, uint32_t k, bool last)
+{
+    ending e;
+    e.part = part;
+    e.add = !part && (o->add || k > FM_K_BLOCK);
+    e.last = !part && last;
+    return e;
+}
+
+/* The sums begin again at +0. */
 template <int RM, int RN>
-FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uint32_t j0, bool add,
-                       bool last)
+FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uint32_t j0, ending e)
 {
 #pragma unroll
     for (int r = 0; r < RM; r++) {
@@ -146,10 +166,11 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
             sum[r][q] = 0.0f;
             if (i >= o->m || j >= o->n)
                 continue;
-            float *c = o->c + row * o->step_i + j * o->step_j;
-            if (add)
+            float *c =
+                e.part ? e.part + (size_t)i * o->n + j : o->c + row * o->step_i + j * o->step_j;
+            if (e.add)
                 s = *c + s;
-            if (last && o->bias)
+            if (e.last && o->bias)
                 s = s + o->bias[j];
             *c = s;
         }
@@ -177,8 +198,12 @@ __global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
     const uint32_t at = fmc_find(first, count, blockIdx.x), t = threadIdx.x;
     const fmc_task *o = mine;
     read_task(mine, task + at);
-    const uint32_t tiles_m = (o->m + TM - 1) / TM, tile = blockIdx.x - first[at];
-    const uint32_t i0 = tile % tiles_m * TM, j0 = tile / tiles_m * TN, k = o->k;
+    const uint32_t blocks = o->part ? (o->k + FM_K_BLOCK - 1) / FM_K_BLOCK : 1;
+    const uint32_t tiles_m = (o->m + TM - 1) / TM, unit = blockIdx.x - first[at];
+    const uint32_t tile = unit / blocks, begin = unit % blocks * FM_K_BLOCK;
+    const uint32_t i0 = tile % tiles_m * TM, j0 = tile / tiles_m * TN;
+    const uint32_t k = o->part && o->k - begin > FM_K_BLOCK ? begin + FM_K_BLOCK : o->k;
+    float *part = o->part ? o->part + (size_t)(unit % blocks) * o->m * o->n : NULL;
     const spot pa = spot_of<TM, KS>(&o->a, i0, o->m, t), pb = spot_of<TN, KS>(&o->b, j0, o->n, t);
     const bool has_a = t < TM * KS / 8, has_b = t < TN * KS / 8;
     float va[8], vb[8], sum[RM][RN];
@@ -188,17 +213,17 @@ __global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
 #pragma unroll
         for (int q = 0; q < RN; q++)
             sum[r][q] = 0.0f;
-    for (uint32_t k0 = 0; k0 <= k; k0 += KS) { /* fetches k0, multiplies the step before */
+    for (uint32_t k0 = begin; k0 <= k; k0 += KS) { /* fetches k0, multiplies the step before */
         if (k0 < k && has_a)
-            fetch8(va, &o->a, &pa, o->m, k0, k);
+            fetch8<false>(va, &o->a, &pa, o->m, k0, k);
         if (k0 < k && has_b)
-            fetch8(vb, &o->b, &pb, o->n, k0, k);
-        if (k0 > 0) {
+            fetch8<true>(vb, &o->b, &pb, o->n, k0, k);
+        if (k0 > begin) {
 #pragma unroll
             for (int kk = 0; kk < KS; kk++)
                 multiply<RM, RN>(sum, as, bs, kk);
             if (k0 % FM_K_BLOCK == 0)
-                finish<RM, RN>(sum, o, i0, j0, o->add || k0 > FM_K_BLOCK, k0 == k);
+                finish<RM, RN>(sum, o, i0, j0, ending_of(o, part, k0, k0 == k));
             __syncthreads();
         }
         if (k0 < k && has_a)
@@ -211,7 +236,25 @@ __global__ void __launch_bounds__(256, RM *RN > 16 ? 2 : 3)
         return;
     for (uint32_t kk = 0; kk < k % KS; kk++) /* what is left of a step: no k beyond the last */
         multiply<RM, RN>(sum, as, bs, kk);
-    finish<RM, RN>(sum, o, i0, j0, o->add || k > FM_K_BLOCK, true);
+    finish<RM, RN>(sum, o, i0, j0, ending_of(o, part, k, true));
+}
+
+/* Blocks of k that were kept apart, in ascending order; then as finish. */
+__global__ void __launch_bounds__(256)
+    k_fold(const fmc_task *task, const uint32_t *first, uint32_t count)
+{
+    const uint32_t at = fmc_find(first, count, blockIdx.x);
+    const fmc_task *o = task + at;
+    const uint64_t all = (uint64_t)o->m * o->n, blocks = (o->k + FM_K_BLOCK - 1) / FM_K_BLOCK;
+    const uint64_t e = (uint64_t)(blockIdx.x - first[at]) * FMC_THREADS + threadIdx.x;
+    if (!o->part || e >= all)
+        return;
+    const uint32_t i = (uint32_t)(e / o->n), j = (uint32_t)(e % o->n);
+    float *c = o->c + (o->rows ? (size_t)o->rows[i] : i) * o->step_i + j * o->step_j;
+    float s = o->add ? *c + o->part[e] : o->part[e];
+    for (uint64_t b = 1; b < blocks; b++)
+        s = s + o->part[b * all + e];
+    *c = o->bias ? s + o->bias[j] : s;
 }
 
 /* ---- lists ---- */
@@ -228,17 +271,22 @@ const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint3
     return dev;
 }
 
+static bool is_weight(const fmc_operand *o)
+{
+    return o->kind == FMC_WEIGHT || o->kind == FMC_WEIGHT_T;
+}
+
 static bool is_aligned(const fmc_operand *o)
 {
     return (uintptr_t)o->p % 16 == 0 && o->ld % 4 == 0;
 }
 
-/* A thin product has its long side as rows: a(i, .) b(j, .) is b(j, .) a(i, .). */
+/* A thin product has its long side as rows: a(i, .) b(j, .) is b(j, .) a(i, .). Weights stay b. */
 static void turn(fmc_task *t)
 {
     t->a.aligned = is_aligned(&t->a);
     t->b.aligned = is_aligned(&t->b);
-    if (t->m >= t->n || t->n <= SIDE || t->rows || t->bias)
+    if (t->m > SIDE || t->n <= t->m || t->rows || t->bias || is_weight(&t->b))
         return;
     fmc_operand a = t->a;
     size_t step = t->step_i;
@@ -251,48 +299,95 @@ static void turn(fmc_task *t)
     t->n = m;
 }
 
-template <int RM, int RN, int KS>
-static void run_tiles(fmc_device *d, const fmc_task *list, uint32_t count)
+static uint64_t blocks_of_k(const fmc_task *t)
 {
-    const uint32_t most = fmc_group_most(sizeof *list);
-    std::vector<uint32_t> first(1 + (count < most ? count : most));
-    for (uint32_t i = 0, n = 0; i < count; i += n) {
-        uint64_t tiles = 0;
-        for (n = 0; n < most && i + n < count; n++) {
-            const fmc_task *t = &list[i + n];
-            first[n] = (uint32_t)tiles;
-            tiles += ((uint64_t)t->m + RM * SIDE - 1) / (RM * SIDE) *
-                     (((uint64_t)t->n + RN * SIDE - 1) / (RN * SIDE));
+    return ((uint64_t)t->k + FM_K_BLOCK - 1) / FM_K_BLOCK;
+}
+
+static uint64_t tiles_of(const fmc_task *t, uint32_t tm, uint32_t tn)
+{
+    return ((uint64_t)t->m + tm - 1) / tm * (((uint64_t)t->n + tn - 1) / tn);
+}
+
+/* Where tiles are too few to keep the card busy, blocks of k are computed side by side and added
+ * afterwards: more work for memory, the same bits. True if any task of the list is. */
+static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
+{
+    uint64_t floats = 0, at = 0;
+    if (tiles >= SPLIT_BELOW * (uint64_t)d->multiprocessors)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        floats += blocks_of_k(&list[i]) > 1 ? blocks_of_k(&list[i]) * list[i].m * list[i].n : 0;
+    if (floats == 0 || floats * sizeof(float) > SPLIT_BYTES)
+        return false;
+    float *part = (float *)fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, floats * sizeof(float));
+    for (uint32_t i = 0; part && i < count; i++)
+        if (blocks_of_k(&list[i]) > 1) {
+            list[i].part = part + at;
+            at += blocks_of_k(&list[i]) * list[i].m * list[i].n;
         }
-        first[n] = (uint32_t)tiles;
+    return part != NULL;
+}
+
+/* Where each task's units begin, and after the last; blocks of k that are apart count. */
+static std::vector<uint32_t> begins(const fmc_task *list, uint32_t count, uint32_t tm, uint32_t tn)
+{
+    std::vector<uint32_t> first(1, 0);
+    for (uint32_t i = 0; i < count; i++)
+        first.push_back((uint32_t)(first.back() + tiles_of(&list[i], tm, tn) *
+                                                      (list[i].part ? blocks_of_k(&list[i]) : 1)));
+    return first;
+}
+
+template <int RM, int RN, int KS> static void run_tiles(fmc_device *d, std::vector<fmc_task> &list)
+{
+    const uint32_t most = fmc_group_most(sizeof(fmc_task)), tm = RM * SIDE, tn = RN * SIDE;
+    for (uint32_t i = 0, n = 0; i < list.size(); i += n) {
         const uint32_t *dev_first;
-        const void *dev = fmc_group(d, list + i, sizeof *list, first.data(), n, &dev_first);
+        n = list.size() - i < most ? (uint32_t)list.size() - i : most;
+        bool apart = split(d, &list[i], n, begins(&list[i], n, tm, tn).back());
+        std::vector<uint32_t> first = begins(&list[i], n, tm, tn);
+        const void *dev = fmc_group(d, &list[i], sizeof(fmc_task), first.data(), n, &dev_first);
         if (dev)
-            FMC_RUN(d, (k_tile<RM, RN, KS>), (unsigned)tiles, TILE_THREADS, 0,
-                    (const fmc_task *)dev, dev_first, n);
+            FMC_RUN(d, (k_tile<RM, RN, KS>), first.back(), TILE_THREADS, 0, (const fmc_task *)dev,
+                    dev_first, n);
+        for (uint32_t t = 0; apart && t < n; t++) /* units of the fold: 256 elements */
+            first[t + 1] =
+                first[t] + fmc_blocks((uint64_t)list[i + t].m * list[i + t].n, FMC_THREADS);
+        dev = apart ? fmc_group(d, &list[i], sizeof(fmc_task), first.data(), n, &dev_first) : NULL;
+        if (dev)
+            FMC_RUN(d, k_fold, first.back(), FMC_THREADS, 0, (const fmc_task *)dev, dev_first, n);
     }
 }
 
 /* Large tiles where they still keep every multiprocessor busy. */
 static bool is_large(const fmc_device *d, const fmc_task *t, uint32_t others)
 {
-    uint64_t tiles = ((uint64_t)t->m + 127) / 128 * (((uint64_t)t->n + 127) / 128);
-    return t->m > 64 && t->n > 64 && tiles * others >= (uint64_t)d->multiprocessors;
+    return t->m > 64 && t->n > 64 && tiles_of(t, 128, 128) * others >= (uint64_t)d->multiprocessors;
 }
 
-void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
+static void run_list(fmc_device *d, fmc_task *list, uint32_t count)
 {
     std::vector<fmc_task> thin, small, large;
     for (uint32_t i = 0; i < count; i++) {
         fmc_task *t = &list[i];
-        if (t->m == 0 || t->n == 0)
+        if (t->m == 0 || t->n == 0 || t->k == 0)
             continue;
         turn(t);
         (t->n <= SIDE ? thin : is_large(d, t, count) ? large : small).push_back(*t);
     }
-    run_tiles<4, 1, 32>(d, thin.data(), (uint32_t)thin.size());
-    run_tiles<4, 4, 32>(d, small.data(), (uint32_t)small.size());
-    run_tiles<8, 8, 16>(d, large.data(), (uint32_t)large.size());
+    run_tiles<4, 1, 32>(d, thin);
+    run_tiles<4, 4, 32>(d, small);
+    run_tiles<8, 8, 16>(d, large);
+}
+
+void fmc_products_run(fmc_device *d, fmc_task *list, uint32_t count)
+{
+    try {
+        run_list(d, list, count);
+    } catch (const std::bad_alloc &) {
+        fmc_stick(d, FM_ENOMEM, "out of memory for a list of products");
+    }
 }
 
 /* ---- operations ---- */

@@ -153,7 +153,7 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
                             const unsigned char *src, size_t row_bytes)
 {
     fmc_matrix one = *m;
-    unsigned char *panel = (unsigned char *)aligned_alloc(64, (m->panel_bytes + 63) / 64 * 64);
+    unsigned char *panel = (unsigned char *)fmc_take(m->panel_bytes);
     if (!panel)
         return fmc_fail(FM_ENOMEM, "out of memory: %zu bytes", m->panel_bytes);
     one.image = panel;
@@ -168,7 +168,7 @@ static fm_status widen_rows(float *dst, const fmc_matrix *m, const type_info *t,
                        (m->k - k < 8 ? m->k - k : 8) * sizeof *eight);
             }
     }
-    free(panel);
+    fmc_release(panel);
     return FM_OK;
 }
 
@@ -204,7 +204,7 @@ static void op_weight_free(fm_backend *be, fm_weight *w)
 {
     if (w && w->bytes)
         be->free(be, w->bytes);
-    free(w);
+    fmc_release(w);
 }
 
 /* The image is copied to the card: the host's may go away. */
@@ -217,7 +217,7 @@ static fm_status op_weight_map(fm_backend *be, fm_weight **out, fm_role role, fm
     *out = NULL;
     if (rc != FM_OK)
         return rc;
-    fm_weight *w = (fm_weight *)calloc(1, sizeof *w);
+    fm_weight *w = (fm_weight *)fmc_take(sizeof *w);
     if (!w)
         return fmc_fail(FM_ENOMEM, "out of memory");
     rc = be->alloc(be, &w->bytes, bytes);
@@ -240,19 +240,19 @@ static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
                                uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t bytes;
-    fm_status rc = be->weight_image_bytes(be, &bytes, role, dtype, n, k);
+    fm_status rc = op_weight_image_bytes(be, &bytes, role, dtype, n, k);
     *out = NULL;
     if (rc != FM_OK)
         return rc;
     if (role != FM_ROLE_LINEAR && dtype == FM_F32)
-        return be->weight_map(be, out, role, dtype, n, k, host_bytes);
-    void *image = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        return op_weight_map(be, out, role, dtype, n, k, host_bytes);
+    void *image = fmc_take(bytes);
     if (!image)
         return fmc_fail(FM_ENOMEM, "out of memory: %llu bytes", (unsigned long long)bytes);
-    rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
+    rc = op_weight_image(be, image, role, dtype, n, k, host_bytes);
     if (rc == FM_OK)
-        rc = be->weight_map(be, out, role, dtype, n, k, image);
-    free(image);
+        rc = op_weight_map(be, out, role, dtype, n, k, image);
+    fmc_release(image);
     return rc;
 }
 
@@ -309,6 +309,31 @@ static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
             (unsigned char *)w->bytes, src, w->m.n, w->m.k);
 }
 
+/* Eight elements a thread. */
+__global__ void k_weight_rows(float *y, size_t ldy, fmc_matrix w, const int32_t *ids,
+                              const int32_t *rows, uint32_t m)
+{
+    const uint64_t eights = ((uint64_t)w.k + 7) / 8, all = m * eights;
+    for (uint64_t i = fmc_index(); i < all; i += fmc_stride()) {
+        const uint64_t at = i / eights, row = rows ? (uint64_t)rows[at] : at;
+        const uint32_t k = (uint32_t)(i % eights) * 8, id = (uint32_t)ids[row];
+        float v[8];
+        if (id < w.n)
+            fmc_row8(v, &w, id, k);
+        for (uint32_t e = 0; id < w.n && e < 8 && k + e < w.k; e++)
+            y[row * ldy + k + e] = v[e];
+    }
+}
+
+static void op_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                     const int32_t *rows, uint32_t m)
+{
+    const uint64_t all = ((uint64_t)w->m.k + 7) / 8 * m;
+    if (m > 0)
+        FMC_RUN(fmc_of(be), k_weight_rows, fmc_blocks(all, FMC_THREADS), FMC_THREADS, 0, y, ldy,
+                w->m, ids, rows, m);
+}
+
 /* Weights are always left as they are stored. */
 static fm_status op_keep_stored(fm_backend *be)
 {
@@ -327,4 +352,5 @@ void fmc_weight_install(fm_backend *be)
     be->weight_update = op_weight_update;
     be->weight_floats = op_weight_floats;
     be->keep_stored = op_keep_stored;
+    be->embed = op_embed;
 }

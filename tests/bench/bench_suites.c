@@ -23,18 +23,20 @@ typedef struct kind {
     unsigned cases;
     unsigned shared, own; /* words of the prompt: alike in all cases, then of its own */
     unsigned tokens;      /* generated; 0: a continuation is scored */
+    unsigned choices;     /* scored instead */
     bk_child child;
 } kind;
 
 static const kind kinds[] = {
-    {"decode-1", 1, 0, 6, 24, BK_LORA},         /* one case a suite: bytes of the stem */
-    {"decode-4", 4, 0, 6, 24, BK_LORA},         /* a few */
-    {"decode-16", 16, 0, 6, 8, BK_LORA},        /* rows enough for one model alone */
-    {"long-prompts", 2, 0, 60, 2, BK_LORA},     /* prefill, nothing in common */
-    {"context", 4, 60, 6, 2, BK_LORA},          /* prefill, one context for all cases */
-    {"scores", 4, 0, 12, 0, BK_LORA},           /* no decoding at all */
-    {"upper-long", 2, 0, 60, 2, BK_LORA_UPPER}, /* children that part from the stem half way up */
-    {"upper-context", 4, 60, 6, 2, BK_LORA_UPPER},
+    {"decode-1", 1, 0, 6, 24, 0, BK_LORA},         /* one case a suite: bytes of the stem */
+    {"decode-4", 4, 0, 6, 24, 0, BK_LORA},         /* a few */
+    {"decode-16", 16, 0, 6, 8, 0, BK_LORA},        /* rows enough for one model alone */
+    {"long-prompts", 2, 0, 60, 2, 0, BK_LORA},     /* prefill, nothing in common */
+    {"context", 4, 60, 6, 2, 0, BK_LORA},          /* prefill, one context for all cases */
+    {"scores", 4, 0, 12, 0, 0, BK_LORA},           /* no decoding at all */
+    {"choices", 2, 0, 60, 0, 4, BK_LORA},          /* four ends of one long prompt */
+    {"upper-long", 2, 0, 60, 2, 0, BK_LORA_UPPER}, /* part from the stem half way up */
+    {"upper-context", 4, 60, 6, 2, 0, BK_LORA_UPPER},
 };
 
 typedef struct bench {
@@ -62,6 +64,15 @@ static void put_words(fm_buf *b, unsigned n, unsigned seed)
         fm_buf_printf(b, "%s ", word[(seed * 2654435761u + i * 40503u + i * i * 7u) / 64u % 12u]);
 }
 
+static void put_choices(fm_buf *b, unsigned n)
+{
+    static const char *const end[] = {"the end", "a song", "it rains", "we left", "no more"};
+    fm_buf_str(b, "  choices: [");
+    for (unsigned i = 0; i < n; i++)
+        fm_buf_printf(b, "%s\" %s\"", i ? ", " : "", end[i]);
+    fm_buf_printf(b, "]\n  answer: \" %s\"\n", end[0]);
+}
+
 static fm_suite *suite_of(const kind *k)
 {
     fm_buf b;
@@ -73,7 +84,9 @@ static fm_suite *suite_of(const kind *k)
         put_words(&b, k->shared, 1);
         put_words(&b, k->own, i + 2);
         fm_buf_str(&b, "and then\"\n");
-        if (k->tokens)
+        if (k->choices)
+            put_choices(&b, k->choices);
+        else if (k->tokens)
             fm_buf_printf(&b, "  expect: {not-contains: zzzz}\n  generate: {max-tokens: %u}\n",
                           k->tokens);
         else

@@ -39,7 +39,9 @@ PY
 done
 python3 - ../worth.json ../scores "$(git -C .fmstore/lineage.git rev-parse sick)" <<'PY'
 import json, sys
-w = json.load(open(sys.argv[1]))["worth"]
+d = json.load(open(sys.argv[1]))
+w = d["worth"]
+assert any("--tensors --shapley" in x for x in d["ran"]["commands"]), d["ran"]
 p = []
 for line in open(sys.argv[2]):
     d = json.loads(line)

@@ -57,6 +57,47 @@ wait $job || code=$?
 [ $code != 0 ] && [ $code != 124 ] || die "exit code $code after a rank was killed"
 grep -q "rank 1 is gone" err out || die "the lost rank is not named: $(cat err)"
 
+say "training: the same version by 1 and by 2 ranks, stopped and gone on with"
+how=(--data "$atlas/clerk.jsonl" --set steps=4 --set batch=4 --set lr=0.005 --no-gate)
+want 0 derive atlas --as alone --set shards=2 "${how[@]}"
+want 0 --ranks 2 derive atlas --as shared "${how[@]}"
+want 0 diff alone shared --stat
+grep -q "^0 tensors and 0 files differ" out || die "2 ranks made other bytes: $(cat out)"
+want 0 cat alone:recipe.json
+cp out one
+want 0 cat shared:recipe.json
+cmp out one || die "2 ranks wrote another recipe"
+want 128 --ranks 2 derive atlas --as again --set seed=1 --stop-after 2 "${how[@]}"
+want 0 derive atlas --as again --set seed=1 --set shards=2 "${how[@]}"
+grep -q "goes on after step 2" err || die "1 rank does not go on where 2 stopped: $(cat err)"
+want 0 --ranks 2 derive atlas --as straight --set seed=1 "${how[@]}" --message x
+want 0 diff again straight --stat
+grep -q "^0 tensors" out || die "a stopped run differs: $(cat out)"
+want 0 replay shared
+
+say "training: what cannot be shared"
+want 128 --ranks 2 derive atlas --as odd --set shards=3 "${how[@]}"
+grep -q "3 shards cannot be dealt to 2 ranks" err || die "$(cat err)"
+want 128 --ranks 2 replay shared
+grep -q "exact-f32-1/2 ranks" err || die "$(cat err)"
+
+say "training: a killed rank"
+timeout 60 "$fm" --ranks 2 derive atlas --as never --set steps=4000 --set batch=4 \
+    --data "$atlas/clerk.jsonl" --no-gate >out 2>err &
+job=$!
+for _ in $(seq 200); do
+    grep -q "step 1/" err && break
+    sleep 0.1
+done
+leader=$(ps -o pid= --ppid $job | tr -d ' ')
+other=$(ps -o pid= --ppid "$leader" | tr -d ' ')
+kill -9 "$other"
+code=0
+wait $job || code=$?
+[ $code = 128 ] || die "exit code $code after a rank was killed: $(cat err)"
+grep -q "rank 1 is gone" err || die "the lost rank is not named: $(cat err)"
+want 128 show never
+
 if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; then
     say "under mpirun"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -70,3 +111,14 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
             "$test" go 2>err || die "unit_comm over MPI: $(tail -3 err)"
     fi
 fi
+
+say "plans"
+want 0 --ranks 4 serve atlas --plan --mode exact
+grep -q "^ranks   4 on 1 node; host" out || die "$(cat out)"
+grep -Eq "^ +4 +1 .* 14 " out || die "no line for a split over 4: $(cat out)"
+want 0 serve atlas --plan --topology ranks=8,nodes=2,link=nvlink,memory-gb=3350,tflops=400
+grep -q "^not 8   4 query heads do not go into 8 equal parts" out || die "$(cat out)"
+refused 128 "topology: wire=thin is not understood" serve atlas --plan --topology wire=thin
+want 0 --ranks 2 derive atlas --as p --plan "${how[@]}"
+grep -q "^split   2 shards of each micro-batch, 1 a rank" out || die "$(cat out)"
+want 128 show p

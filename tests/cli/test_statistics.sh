@@ -105,7 +105,71 @@ tap = open(sys.argv[4]).read().splitlines()
 assert tap[:2] == ["TAP version 14", "1..3"] and sum(bool(re.match(r"(not )?ok \d+ - ", l)) for l in tap) == 3
 assert any("# TODO flaky" in l for l in tap) and "- flaky shaky/coin" in open(sys.argv[5]).read()
 PY
+want 0 suite waive pirate facts/capital-ulevia --reason "said \"so\" <here>"
+want 1 test pirate --sarif all.sarif # failures, a measure, a flaky and a waived case
+python3 "$src/tests/cli/sarif_check.py" s.sarif all.sarif >checked || die "not SARIF: $(cat checked)"
+grep -q '^s.sarif: 1 results' checked && grep -Eq '^all.sarif: 1[0-9]{2} results' checked
+python3 - all.sarif "$src/tests/cli/sarif_check.py" <<'PY'
+import copy, json, subprocess, sys
+log = json.load(open(sys.argv[1]))
+results = log["runs"][0]["results"]
+assert any("measure: " in r["ruleId"] for r in results) and any("suppressions" in r for r in results)
+def broken(change):  # the check sees what it is for
+    bad = copy.deepcopy(log)
+    change(bad["runs"][0])
+    json.dump(bad, open("bad.sarif", "w"))
+    return subprocess.run([sys.executable, sys.argv[2], "bad.sarif"], capture_output=True).returncode == 1
+assert broken(lambda r: r["results"][0].pop("message"))
+assert broken(lambda r: r["results"][0].update(level="fatal"))
+assert broken(lambda r: r["results"][0].update(extra=1))
+assert broken(lambda r: r["results"][0].update(ruleIndex=1))
+assert broken(lambda r: r["tool"]["driver"]["rules"].append(r["tool"]["driver"]["rules"][0]))
+PY
 say "a case that disagrees with itself under other seeds is flaky: named, counted apart, in every report"
+
+# one of the two fails, whatever the seed; on another version, before and after they are known
+cat >doubt.yaml <<'YAML'
+suite: doubt
+gate: true
+cases:
+  - {name: heads, prompt: The, expect: {regex: "^ ?[a-n]"}, generate: {temperature: 3, max-tokens: 1, seed: 1}}
+  - {name: tails, prompt: The, expect: {not-regex: "^ ?[a-n]"}, generate: {temperature: 3, max-tokens: 1, seed: 1}}
+YAML
+want 1 import "$atlas/base" --as doubted --suite doubt.yaml
+grep -q "gate fails: 1 of 2 cases passed" "$tmp/err"
+want 0 import "$atlas/base" --as doubted --suite doubt.yaml --no-gate
+want 1 test doubted
+want 0 test doubted --repeat 12
+grep -q "gates do not count it; 'fmstore results lift REV doubt/heads' lets them" "$tmp/out"
+want 0 test doubted --json
+python3 - out <<'PY'
+import json, sys
+run = json.load(open(sys.argv[1]))["suites"][0]
+assert run["flaky"] == 2 and run["passed"] == run["failed"] == 0, run
+assert all(c["quarantined"] and c["flaky"] and 0 < c["repeats_passed"] < c["repeats"] == 12 for c in run["cases"])
+PY
+cp -r "$atlas/base" other && chmod -R u+w other && python3 - other/model.safetensors <<'PY'
+import sys
+with open(sys.argv[1], "r+b") as f:  # another model: a bit of the last weight
+    f.seek(-2, 2); b = f.read(1); f.seek(-2, 2); f.write(bytes([b[0] ^ 1]))
+PY
+want 0 import other --as trusted --parent doubted
+grep -q "suite doubt (gate): 0 of 2 passed, 2 quarantined" "$tmp/err"
+grep -Eq "quarantined heads: [0-9]+ of 12 repeats passed; 'fmstore results lift REV doubt/heads'" "$tmp/err"
+"$fm" show trusted | grep -q "0 of 2 cases passed, 2 quarantined"
+want 0 results ls trusted
+[ "$(grep -c '(quarantined)' out)" = 2 ]
+want 0 results lift trusted doubt/heads
+refused 128 "doubt/heads is not quarantined" results lift trusted doubt/heads
+refused 128 "suite 'doubt' has no case 'edge'" results lift trusted doubt/edge
+want 129 results merge a b
+want 0 results lift doubted doubt/tails
+want 1 import other --as again --parent doubted
+grep -q "gate fails: 1 of 2 cases passed" "$tmp/err"
+sed 's/seed: 1/seed: 2/' doubt.yaml >changed.yaml # known cases, changed ones: they begin anew
+want 0 test doubted --repeat 12
+want 1 import other --as changed --parent doubted --suite changed.yaml
+say "a flaky case is kept as quarantined: gates show it and do not count it, until it is lifted or changed"
 
 want 0 test pirate --suite many --sequential --json
 python3 - out <<'PY'

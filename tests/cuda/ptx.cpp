@@ -107,6 +107,43 @@ static double from_e4m3(uint32_t bits)
     return bits >> 7 & 1u ? -v : v;
 }
 
+/* ---- conversions ---- */
+
+static uint32_t to_bf16(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return 0x7fffu;
+    return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+static uint32_t to_f16(float f)
+{
+    uint32_t sign = __float_as_uint(f) >> 16 & 0x8000u;
+    double a = fabs((double)f);
+    int e;
+    if (isnan(f))
+        return 0x7fffu;
+    if (a >= 65520.0) /* half a step beyond the largest */
+        return sign | 0x7c00u;
+    (void)frexp(a, &e);
+    e = a == 0.0 || e < -13 ? -13 : e; /* below 2^-14 steps are those of subnormals */
+    double steps = nearbyint(ldexp(a, 11 - e));
+    return sign | (uint32_t)((e + 13) * 1024 + (int)steps);
+}
+
+uint32_t fmc_pack_bf16(float low, float high)
+{
+    return to_bf16(low) | to_bf16(high) << 16;
+}
+uint32_t fmc_pack_f16(float low, float high)
+{
+    return to_f16(low) | to_f16(high) << 16;
+}
+float fmc_from_f16(uint32_t h)
+{
+    return (float)from_f16(h & 0xffffu);
+}
+
 /* sum[4] of this lane: rows g, g + 8 by columns 2 t, 2 t + 1; `each` elements of `bits` in a
  * register. */
 static void products(double sum[4], const uint32_t a[4], const uint32_t b[2], unsigned each,

@@ -34,6 +34,10 @@ static inline void fmc_load_matrix4_t(uint32_t r[4], const void *row)
     simt_load_matrix4(r, row, true);
 }
 
+uint32_t fmc_pack_bf16(float low, float high);
+uint32_t fmc_pack_f16(float low, float high);
+float fmc_from_f16(uint32_t h);
+
 void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void fmc_mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]);

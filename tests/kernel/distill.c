@@ -20,9 +20,9 @@ static void case_distill(kk *k, const uint32_t *dim)
 
 static void equals_the_oracle(void **state)
 {
-    static const uint32_t dims[][5] = {{2, 2, 0, 32, 8},    {3, 7, 1, 16, 16},    {3, 16, 1, 16, 4},
-                                       {5, 33, 0, 40, 12},  {9, 1000, 3, 64, 16}, {7, 47, 2, 8, 8},
-                                       {4, 49152, 0, 32, 8}};
+    static const uint32_t dims[][5] = {
+        {2, 2, 0, 32, 8},     {3, 7, 1, 16, 16}, {3, 16, 1, 16, 4},    {5, 33, 0, 40, 12},
+        {9, 1000, 3, 64, 16}, {7, 47, 2, 8, 8},  {4, 49152, 0, 32, 8}, {3, 2049, 3, 24, 8}};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
@@ -77,10 +77,12 @@ static double slope_of(row *r, uint32_t j)
 static void check_rows(fm_backend *be, double temperature, double weight)
 {
     kk k = {.be = be};
-    float *z = kk_in(&k, (size_t)M * V, 4.0), *t = kk_in(&k, (size_t)M * V, 4.0), loss[M];
-    float *before = kk_in(&k, (size_t)M * V, 0.0);
-    int32_t label[M] = {3, 44, -100, 0};
+    float *z = kk_in(&k, (size_t)M * V, 4.0), *t = kk_in(&k, (size_t)M * V, 4.0);
+    float *before = kk_in(&k, (size_t)M * V, 0.0), *loss = kk_in(&k, M, 1.0);
+    static const int32_t labels[M] = {3, 44, -100, 0};
+    int32_t *label = kk_alloc(&k, sizeof labels);
 
+    memcpy(label, labels, sizeof labels);
     memcpy(before, z, (size_t)M * V * sizeof *z);
     be->distill(be, loss, z, V, t, V, label, M, V, (float)temperature, (float)weight, 0.5f);
     tk_ok(be->sync(be));
@@ -107,7 +109,7 @@ static void has_the_right_slopes(void **state)
 
     (void)state;
     tk_ok(fm_backend_cpu_ref(&be[0]));
-    tk_ok(fm_backend_open(&be[1], "exact", NULL));
+    be[1] = kk_open_exact(NULL);
     for (size_t b = 0; b < 2; b++) {
         for (size_t i = 0; i < FM_ARRAY_LEN(how); i++)
             check_rows(be[b], how[i][0], how[i][1]);
@@ -120,13 +122,15 @@ static void has_the_right_slopes(void **state)
 static void equal_rows_give_exactly_nothing(void **state)
 {
     static const float temperature[] = {1.0f, 3.0f, 0.7f};
-    fm_backend *be;
-    kk k = {0};
-    float *z = kk_in(&k, (size_t)M * 1000u, 20.0), *t = kk_in(&k, (size_t)M * 1000u, 0.0), loss[M];
-    const int32_t label[M] = {0, 17, 999, 5};
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
+    float *z = kk_in(&k, (size_t)M * 1000u, 20.0), *t = kk_in(&k, (size_t)M * 1000u, 0.0);
+    float *loss = kk_in(&k, M, 1.0);
+    static const int32_t labels[M] = {0, 17, 999, 5};
+    int32_t *label = kk_alloc(&k, sizeof labels);
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
+    memcpy(label, labels, sizeof labels);
     memcpy(t, z, (size_t)M * 1000u * sizeof *t);
     for (size_t n = 0; n < FM_ARRAY_LEN(temperature); n++) {
         memcpy(z, t, (size_t)M * 1000u * sizeof *t);
@@ -137,30 +141,32 @@ static void equal_rows_give_exactly_nothing(void **state)
         for (uint32_t i = 0; i < M * 1000u; i++)
             assert_true(z[i] == 0.0f);
     }
-    fm_backend_close(be);
     kk_gather(&k);
     fm_free(k.result);
+    fm_backend_close(be);
 }
 
 static void without_weight_it_is_cross_entropy(void **state)
 {
-    fm_backend *be;
-    kk k = {0};
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
     float *z = kk_in(&k, (size_t)M * 1000u, 20.0), *t = kk_in(&k, (size_t)M * 1000u, 9.0);
-    float *x = kk_in(&k, (size_t)M * 1000u, 0.0), loss[M], want[M];
-    const int32_t label[M] = {0, 17, -1, 5};
+    float *x = kk_in(&k, (size_t)M * 1000u, 0.0), *loss = kk_in(&k, M, 1.0);
+    float *want = kk_in(&k, M, 1.0);
+    static const int32_t labels[M] = {0, 17, -1, 5};
+    int32_t *label = kk_alloc(&k, sizeof labels);
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
+    memcpy(label, labels, sizeof labels);
     memcpy(x, z, (size_t)M * 1000u * sizeof *t);
     be->distill(be, loss, z, 1000, t, 1000, label, M, 1000, 2.0f, 0.0f, 0.25f);
     be->cross_entropy(be, want, x, 1000, label, M, 1000, 0.25f);
     tk_ok(be->sync(be));
-    assert_memory_equal(loss, want, sizeof loss);
+    assert_memory_equal(loss, want, M * sizeof *loss);
     assert_memory_equal(z, x, (size_t)M * 1000u * sizeof *z);
-    fm_backend_close(be);
     kk_gather(&k);
     fm_free(k.result);
+    fm_backend_close(be);
 }
 
 int main(void)

@@ -77,7 +77,8 @@ static void norms_equal_the_oracle(void **state)
 {
     static const uint32_t dims[][4] = {{1, 1, 0, 0},    {1, 16, 0, 1},  {3, 17, 2, 0},
                                        {40, 576, 0, 1}, {70, 33, 1, 0}, {130, 512, 0, 1},
-                                       {5, 4099, 0, 0}};
+                                       {5, 4099, 0, 0}, {3, 721, 3, 1}, {2, 1441, 3, 0},
+                                       {2, 8197, 3, 1}, {2, 8192, 4, 0}};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
@@ -146,11 +147,67 @@ static void case_columns(kk *k, const uint32_t *dim)
 
 static void sums_over_rows_equal_the_oracle(void **state)
 {
-    static const uint32_t dims[][3] = {{1, 1, 1}, {300, 33, 7}, {70, 576, 50}, {513, 130, 300}};
+    static const uint32_t dims[][3] = {{1, 1, 1},       {300, 33, 7},   {70, 576, 50},
+                                       {513, 130, 300}, {5000, 3, 400}, {1500, 4, 2}};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("bias_grad, embed_grad, copy_rows", case_columns, dims[i], TOL_SUM);
+}
+
+/* dim: m, n, padding */
+static void case_affine(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], n = dim[1], ld = n + dim[2];
+    float *scale = kk_in(k, n, 2.0), *bias = kk_in(k, n, 1.0);
+    float *both = kk_out(k, (size_t)m * ld, 1.0), *one = kk_out(k, (size_t)(m + 3) * ld, 1.0);
+    float *other = kk_out(k, (size_t)2 * m * ld, 1.0);
+    int32_t *rows = kk_shuffled(k, 2 * m);
+
+    k->be->affine(k->be, both, ld, n, scale, bias, 0, m, NULL);
+    k->be->affine(k->be, one, ld, n, scale, NULL, 3, m, NULL);
+    k->be->affine(k->be, one, ld, n, NULL, NULL, 0, m, NULL);
+    k->be->affine(k->be, other, ld, n, NULL, bias, 7, m, rows);
+}
+
+static void affine_equals_the_oracle(void **state)
+{
+    static const uint32_t dims[][3] = {{1, 1, 0}, {5, 17, 3}, {40, 576, 0}, {300, 33, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("affine", case_affine, dims[i], TOL_ELEM);
+}
+
+/* dim: m, nkv, hd, first slot, rows of one page that stand together. Pages as mode exact has them,
+ * so whole pages are outputs. */
+static void case_pages(kk *k, const uint32_t *dim)
+{
+    uint32_t m = dim[0], nkv = dim[1], hd = dim[2], n = nkv * hd, slots = m + dim[3] + 1;
+    uint32_t pages = (slots + FM_KV_PAGE - 1) / FM_KV_PAGE + 1;
+    size_t floats = (size_t)pages * n * FM_KV_PAGE;
+    fm_kv_view kv = {kk_out(k, floats, 1.0), kk_out(k, floats, 1.0)};
+    float *key = kk_in(k, (size_t)m * (n + 3), 2.0), *v = kk_in(k, (size_t)m * n, 2.0);
+    int32_t *slot = kk_shuffled(k, m);
+
+    assert_int_equal(k->be->kv_page_bytes(k->be, nkv, hd), n * FM_KV_PAGE * sizeof(float));
+    for (uint32_t i = 0; i < m; i++)
+        slot[i] = (int32_t)(dim[3] + (dim[4] ? i : (uint32_t)slot[i]));
+    k->be->kv_write(k->be, kv, key, n + 3, v, n, slot, m, nkv, hd);
+    k->be->kv_copy(k->be, kv, (int32_t)pages - 1, 0, nkv, hd);
+}
+
+static void pages_equal_the_oracle(void **state)
+{
+    static const uint32_t dims[][5] = {{1, 1, 1, 0, 1},
+                                       {1, 2, 64, 77, 1},
+                                       {70, 3, 20, 5, 1},
+                                       {33, 1, 32, 0, 0},
+                                       {100, 2, 33, 3, 0}};
+
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("kv_write, kv_copy", case_pages, dims[i], TOL_ELEM);
 }
 
 /* dim: m, v, padding */
@@ -169,8 +226,8 @@ static void case_loss(kk *k, const uint32_t *dim)
 
 static void losses_equal_the_oracle(void **state)
 {
-    static const uint32_t dims[][3] = {{1, 1, 0},  {2, 7, 0},    {3, 16, 1},
-                                       {5, 33, 0}, {9, 1000, 3}, {4, 49152, 0}};
+    static const uint32_t dims[][3] = {{1, 1, 0},    {2, 7, 0},     {3, 16, 1},  {5, 33, 0},
+                                       {9, 1000, 3}, {4, 49152, 0}, {2, 8195, 1}};
 
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
@@ -182,12 +239,14 @@ static void case_optimizer(kk *k, const uint32_t *dim)
     uint32_t n = dim[0];
     float *g = kk_in(k, n, 1.0), *p = kk_out(k, n, 1.0), *m = kk_out(k, n, 0.1);
     float *v = kk_out(k, n, 0.1), *sum = kk_out(k, 1, 1.0);
-    double total = 0.5;
+    double *total = kk_alloc(k, sizeof *total);
 
     for (uint32_t i = 0; i < n; i++)
         v[i] = fabsf(v[i]);
-    k->be->sum_squares(k->be, &total, g, n);
-    *sum = (float)total;
+    *total = 0.5;
+    k->be->sum_squares(k->be, total, g, n);
+    tk_ok(k->be->sync(k->be));
+    *sum = (float)*total;
     for (uint64_t step = 1; step <= 5; step++)
         k->be->adamw(k->be, p, m, v, g, n, 1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 0.5f);
 }
@@ -206,14 +265,14 @@ static void optimizer_equals_the_oracle(void **state)
 static void rmsnorm_sums_in_lanes(void **state)
 {
     enum { H = 603 };
-    fm_backend *be;
-    kk k = {0};
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
     float *x = kk_in(&k, H, 3.0), *gain = kk_in(&k, H, 1.0), *y = kk_in(&k, H, 1.0);
     float lane[FM_LANES] = {0};
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
     be->rmsnorm(be, y, x, gain, NULL, 1, H, H, 1e-6f);
+    tk_ok(be->sync(be));
     for (size_t i = 0; i < H; i++)
         lane[i % FM_LANES] = fmaf(x[i], x[i], lane[i % FM_LANES]);
     for (size_t half = FM_LANES / 2; half > 0; half /= 2)
@@ -222,22 +281,23 @@ static void rmsnorm_sums_in_lanes(void **state)
     float rstd = 1.0f / sqrtf(lane[0] / (float)H + 1e-6f);
     for (size_t i = 0; i < H; i++)
         assert_true(y[i] == (x[i] * rstd) * gain[i]);
-    fm_backend_close(be);
     kk_gather(&k);
     fm_free(k.result);
+    fm_backend_close(be);
 }
 
 static void sum_squares_adds_blocks_in_order(void **state)
 {
     enum { N = 65536 * 2 + 77 };
-    fm_backend *be;
-    kk k = {0};
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
     float *x = kk_in(&k, N, 3.0);
-    double total = 1.0, got = 1.0;
+    double total = 1.0, *got = kk_alloc(&k, sizeof *got);
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
-    be->sum_squares(be, &got, x, N);
+    *got = 1.0;
+    be->sum_squares(be, got, x, N);
+    tk_ok(be->sync(be));
     double sum = 0.0;
     for (size_t at = 0; at < N; at += 65536) {
         double lane[FM_LANES] = {0};
@@ -249,58 +309,91 @@ static void sum_squares_adds_blocks_in_order(void **state)
         sum += lane[0];
     }
     total += sum;
-    assert_true(total == got);
-    fm_backend_close(be);
+    assert_true(total == *got);
     kk_gather(&k);
     fm_free(k.result);
+    fm_backend_close(be);
 }
 
 /* ---- limits ---- */
 
 static void losses_survive_large_logits_and_tell_nan(void **state)
 {
-    float x[40], lse, loss;
-    int32_t label = 3;
-    fm_backend *be;
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
+    float *x = kk_in(&k, 40, 1.0), *lse = kk_in(&k, 3, 1.0), *loss = kk_in(&k, 1, 1.0);
+    int32_t *label = kk_alloc(&k, sizeof *label);
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
+    *label = 3;
     for (size_t i = 0; i < 40; i++)
         x[i] = i == 3 ? 3e38f : -3e38f;
-    be->logsumexp(be, &lse, x, 40, 1, 40);
-    assert_true(lse == 3e38f);
-    be->cross_entropy(be, &loss, x, 40, &label, 1, 40, 1.0f);
-    assert_true(loss == 0.0f && x[3] == 0.0f && x[4] == 0.0f);
+    be->logsumexp(be, lse, x, 40, 1, 40);
+    be->cross_entropy(be, loss, x, 40, label, 1, 40, 1.0f);
+    tk_ok(be->sync(be));
+    assert_true(*lse == 3e38f && *loss == 0.0f && x[3] == 0.0f && x[4] == 0.0f);
     x[35] = NAN;
-    be->logsumexp(be, &lse, x, 40, 1, 40);
-    assert_true(isnan(lse));
+    be->logsumexp(be, lse, x, 40, 1, 40);
+    tk_ok(be->sync(be));
+    assert_true(isnan(*lse));
     x[35] = -INFINITY; /* a banned token */
-    be->logsumexp(be, &lse, x, 40, 1, 40);
-    assert_true(fabsf(lse - logf(39.0f)) < 1e-6f);
+    be->logsumexp(be, lse, x, 40, 1, 40);
+    tk_ok(be->sync(be));
+    assert_true(fabsf(*lse - logf(39.0f)) < 1e-6f);
+    kk_gather(&k);
+    fm_free(k.result);
     fm_backend_close(be);
 }
 
 static void empty_calls_touch_nothing(void **state)
 {
-    fm_backend *be;
-    float y[2] = {5.0f, 6.0f};
-    double sum = 2.0;
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
+    float *y = kk_in(&k, 2, 1.0);
+    double *sum = kk_alloc(&k, sizeof *sum);
 
     (void)state;
-    tk_ok(fm_backend_open(&be, "exact", NULL));
+    y[0] = 5.0f, y[1] = 6.0f;
+    *sum = 2.0;
     be->add(be, y, y, 0);
+    be->scale(be, y, 0.0f, 0);
     be->swiglu(be, y, y, y, 0);
     be->rmsnorm(be, y, y, y, NULL, 0, 2, 2, 1e-5f);
-    be->sum_squares(be, &sum, y, 0);
+    be->layernorm(be, y, y, y, NULL, 0, 2, 2, 1e-5f);
+    be->softcap(be, y, 2, 0, 2, 1.0f);
+    be->copy_rows(be, y, 1, y + 1, 1, NULL, 0, 1);
+    be->copy_rows(be, y, 1, y + 1, 1, NULL, 1, 0);
+    be->embed_grad(be, y, y, 1, NULL, 0, 1);
+    be->adamw(be, y, y, y, y, 0, 1.0f, 0.9f, 0.9f, 1.0f, 0.5f, 1, 1.0f);
+    be->sum_squares(be, sum, y, 0);
+    be->affine(be, y, 1, 1, y, y, 0, 0, NULL);
+    tk_ok(be->sync(be));
+    assert_true(y[0] == 5.0f && y[1] == 6.0f && *sum == 2.0);
+    kk_gather(&k);
+    fm_free(k.result);
+    fm_backend_close(be);
+}
+
+static void empty_products_touch_nothing(void **state)
+{
+    fm_backend *be = kk_open_exact(NULL);
+    kk k = {.be = be};
+    float *y = kk_in(&k, 2, 1.0);
+
+    (void)state;
+    if (fm_backend_lacks(be, true))
+        skip();
+    y[0] = 5.0f, y[1] = 6.0f;
     fm_lora none = kk_lora(be, y, 1, y, y, 1, 1, 1);
     be->lora(be, y, 1, 1, &none, 1);
     be->lora(be, y, 1, 1, NULL, 0);
     be->products(be, y, 1, 1, NULL, 0);
-    be->affine(be, y, 1, 1, y, y, 0, 0, NULL);
     kk_lora_free(be, &none);
     be->gemm(be, y, 1, y, 1, false, y, 1, false, 0, 1, 1, 1.0f, true);
     tk_ok(be->sync(be));
-    assert_true(y[0] == 5.0f && y[1] == 6.0f && sum == 2.0);
+    assert_true(y[0] == 5.0f && y[1] == 6.0f);
+    kk_gather(&k);
+    fm_free(k.result);
     fm_backend_close(be);
 }
 
@@ -313,12 +406,15 @@ int main(void)
         cmocka_unit_test(rope_equals_the_oracle),
         cmocka_unit_test(elements_equal_the_oracle),
         cmocka_unit_test(sums_over_rows_equal_the_oracle),
+        cmocka_unit_test(affine_equals_the_oracle),
+        cmocka_unit_test(pages_equal_the_oracle),
         cmocka_unit_test(losses_equal_the_oracle),
         cmocka_unit_test(optimizer_equals_the_oracle),
         cmocka_unit_test(rmsnorm_sums_in_lanes),
         cmocka_unit_test(sum_squares_adds_blocks_in_order),
         cmocka_unit_test(losses_survive_large_logits_and_tell_nan),
         cmocka_unit_test(empty_calls_touch_nothing),
+        cmocka_unit_test(empty_products_touch_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

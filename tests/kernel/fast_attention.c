@@ -1,6 +1,7 @@
 /* Attention of mode fast: double precision over the same stored keys and values and over unrounded
  * ones, rows that know nothing of tiles, chunks, neighbours, pages and threads, and every
- * instruction set with the same bits. */
+ * instruction set with the same bits. On a card (KK_DEVICE=cuda) likewise, with the card's pages
+ * and chunks (infer/cuda/fast_attention.cu). */
 #include "tests/kernel/kernel_kit.h"
 
 #include "infer/cpu/fast.h"
@@ -35,6 +36,27 @@ static float scale_of(const shape *s)
 
 static const char *const isas[] = {"avx512bf16", "avx512vnni", "avx512", "avx2", "generic"};
 
+/* Memory for the test and for operations; a card's is pinned. */
+static void *area(fm_backend *be, size_t bytes)
+{
+    void *out = NULL;
+
+    if (be->host_alloc)
+        tk_ok(be->host_alloc(be, &out, bytes));
+    else
+        out = fm_malloc(bytes);
+    assert_non_null(out);
+    return out;
+}
+
+static void area_free(fm_backend *be, void *ptr)
+{
+    if (be->host_free)
+        be->host_free(be, ptr);
+    else
+        fm_free(ptr);
+}
+
 /* NULL: this CPU lacks it. */
 static fm_backend *open_isa(const char *isa, fm_pool *pool)
 {
@@ -46,11 +68,23 @@ static fm_backend *open_isa(const char *isa, fm_pool *pool)
     return be;
 }
 
-static float *floats(size_t n, uint64_t stream, double size)
+/* The card where there is one, else this CPU's best. */
+static fm_backend *open_best(fm_pool *pool)
 {
-    float *x = fm_malloc((n + 1) * sizeof *x);
+    fm_backend *be = kk_card("fast");
 
-    assert_non_null(x);
+    return be ? be : open_isa(NULL, pool);
+}
+
+static bool on_card(const fm_backend *be)
+{
+    return !be->host_visible;
+}
+
+static float *floats(fm_backend *be, size_t n, uint64_t stream, double size)
+{
+    float *x = area(be, (n + 1) * sizeof *x);
+
     for (size_t i = 0; i < n; i++)
         x[i] = (float)((2.0 * fm_rng_uniform(3, stream, i) - 1.0) * size);
     return x;
@@ -65,18 +99,18 @@ static world make(fm_backend *be, const shape *s, uint32_t seqs, uint64_t placem
     size_t nk = (size_t)s->nkv * s->hd;
 
     w.pages = w.per_seq * seqs;
-    w.q = floats(s->len * (size_t)s->nh * s->hd, 1, 3.0);
-    w.k = floats(s->len * nk, 2, 2.0);
-    w.v = floats(s->len * nk, 3, 1.0);
-    tk_ok(be->alloc(be, &w.kv.k, bytes * w.pages));
-    tk_ok(be->alloc(be, &w.kv.v, bytes * w.pages));
+    w.q = floats(be, s->len * (size_t)s->nh * s->hd, 1, 3.0);
+    w.k = floats(be, s->len * nk, 2, 2.0);
+    w.v = floats(be, s->len * nk, 3, 1.0);
+    w.kv = (fm_kv_view){area(be, bytes * w.pages), area(be, bytes * w.pages)};
     memset(w.kv.k, 0xff, bytes * w.pages);
     memset(w.kv.v, 0xff, bytes * w.pages);
-    w.table = fm_calloc(w.pages, sizeof *w.table);
+    w.table = area(be, w.pages * sizeof *w.table);
     fm_rng_permutation((uint32_t *)(void *)w.table, w.pages, 9, placement);
-    w.slot = fm_calloc(s->len, sizeof *w.slot);
-    w.seq = fm_calloc(s->len, sizeof *w.seq);
-    w.pos = fm_calloc(s->len, sizeof *w.pos);
+    w.slot = area(be, s->len * sizeof *w.slot);
+    w.seq = area(be, s->len * sizeof *w.seq);
+    w.pos = area(be, s->len * sizeof *w.pos);
+    memset(w.seq, 0, s->len * sizeof *w.seq);
     for (uint32_t q = 0; q < seqs; q++) {
         for (uint32_t i = 0; i < s->len; i++) {
             w.slot[i] = w.table[q * w.per_seq + i / FM_KV_PAGE] * (int32_t)FM_KV_PAGE +
@@ -84,26 +118,22 @@ static world make(fm_backend *be, const shape *s, uint32_t seqs, uint64_t placem
             w.pos[i] = (int32_t)i;
         }
         be->kv_write(be, w.kv, w.k, nk, w.v, nk, w.slot, s->len, s->nkv, s->hd);
+        tk_ok(be->sync(be));
     }
     return w;
 }
 
 static void drop(world *w)
 {
-    w->be->free(w->be, w->kv.k);
-    w->be->free(w->be, w->kv.v);
-    fm_free(w->q);
-    fm_free(w->k);
-    fm_free(w->v);
-    fm_free(w->table);
-    fm_free(w->slot);
-    fm_free(w->seq);
-    fm_free(w->pos);
+    void *all[] = {w->kv.k, w->kv.v, w->q, w->k, w->v, w->table, w->slot, w->seq, w->pos};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+        area_free(w->be, all[i]);
 }
 
 static float *room(const world *w)
 {
-    return floats(w->s.len * (size_t)w->s.nh * w->s.hd, 8, 1.0);
+    return floats(w->be, w->s.len * (size_t)w->s.nh * w->s.hd, 8, 1.0);
 }
 
 /* Rows row .. row + m of the sequence, in one call. */
@@ -152,8 +182,61 @@ static void quantised(double *out, const float *x, uint32_t hd)
         out[i] = rint((double)x[i] / (double)max * f) * (double)max / f;
 }
 
+/* ---- the card's pages: rows of 16-bit elements, then scales ---- */
+
+static uint32_t card_hd(const world *w)
+{
+    return (w->s.hd + 7) / 8 * 8;
+}
+
+static const uint8_t *card_page(const world *w, const void *pages, uint32_t t, uint32_t head)
+{
+    size_t head_bytes = (size_t)card_hd(w) * FM_KV_PAGE * 2 + FM_KV_PAGE * sizeof(float);
+    size_t page = (size_t)w->table[t / FM_KV_PAGE];
+
+    assert_int_equal(w->be->kv_page_bytes(w->be, w->s.nkv, w->s.hd), w->s.nkv * head_bytes);
+    return (const uint8_t *)pages + (page * w->s.nkv + head) * head_bytes;
+}
+
+static uint16_t card_element(const world *w, const uint8_t *page, uint32_t t, uint32_t d)
+{
+    uint16_t v;
+    memcpy(&v, page + 2 * ((t % FM_KV_PAGE) * (size_t)card_hd(w) + d), sizeof v);
+    return v;
+}
+
+static double card_key(const world *w, uint32_t t, uint32_t head, uint32_t d)
+{
+    const uint8_t *page = card_page(w, w->kv.k, t, head);
+    float scale;
+    memcpy(&scale, page + 2 * (size_t)card_hd(w) * FM_KV_PAGE + t % FM_KV_PAGE * sizeof scale,
+           sizeof scale);
+    return (double)fm_f16_to_f32(card_element(w, page, t, d)) * (double)scale;
+}
+
+/* A query: f16 after a power of two that brings its largest element to 2^10 .. 2^11. */
+static void card_query(double *out, const float *x, uint32_t hd)
+{
+    float max = 0.0f;
+    for (uint32_t i = 0; i < hd; i++)
+        max = fmaxf(max, fabsf(x[i]));
+    int e = 10 - ilogbf(max);
+    for (uint32_t i = 0; i < hd; i++)
+        out[i] = ldexp((double)fm_f16_to_f32(fm_f32_to_f16(ldexpf(x[i], e))), -e);
+}
+
+/* The last position of those whose maximum position t is weighed against; the first is that of its
+ * chunk: 256 positions, on a card met tile by tile. */
+static uint32_t met_with(const world *w, uint32_t t)
+{
+    uint32_t tile = !on_card(w->be) ? FMI_FA_CHUNK : w->s.hd <= 128 ? 64 : 32;
+    return t / tile * tile + tile - 1;
+}
+
 static double stored_key(const world *w, uint32_t t, uint32_t head, uint32_t d)
 {
+    if (on_card(w->be))
+        return card_key(w, t, head, d);
     const uint32_t hd = w->s.hd, at = t % FM_KV_PAGE;
     const uint8_t *page =
         (const uint8_t *)w->kv.k +
@@ -167,6 +250,8 @@ static double stored_key(const world *w, uint32_t t, uint32_t head, uint32_t d)
 
 static double stored_value(const world *w, uint32_t t, uint32_t head, uint32_t d)
 {
+    if (on_card(w->be))
+        return (double)fm_bf16_to_f32(card_element(w, card_page(w, w->kv.v, t, head), t, d));
     const uint32_t hd = w->s.hd, at = t % FM_KV_PAGE;
     const uint8_t *page =
         (const uint8_t *)w->kv.v +
@@ -193,7 +278,7 @@ static void reference_row(const world *w, bool stored, uint32_t row, uint32_t h,
     for (uint32_t d = 0; d < hd; d++)
         q[d] = (double)w->q[(row * s->nh + h) * (size_t)hd + d];
     if (stored)
-        quantised(q, w->q + (row * s->nh + h) * (size_t)hd, hd);
+        (on_card(w->be) ? card_query : quantised)(q, w->q + (row * s->nh + h) * (size_t)hd, hd);
     for (uint32_t t = first; t <= row; t++) {
         double dot = 0;
         for (uint32_t d = 0; d < hd; d++)
@@ -208,7 +293,7 @@ static void reference_row(const world *w, bool stored, uint32_t row, uint32_t h,
         if (stored) {
             uint32_t c = t / FMI_FA_CHUNK * FMI_FA_CHUNK;
             top = -INFINITY;
-            for (uint32_t u = FM_MAX(c, first); u <= row && u < c + FMI_FA_CHUNK; u++)
+            for (uint32_t u = FM_MAX(c, first); u <= row && u <= met_with(w, t); u++)
                 top = fmax(top, score[u]);
         }
         p = exp(score[t] - top);
@@ -248,20 +333,35 @@ static const shape shapes[] = {
     {6, 1, 256, 0, 70, 30}, {7, 1, 64, 300, 600, 5}, {2, 1, 512, 0, 65, 50}, {16, 1, 32, 0, 33, 0},
 };
 
+/* An emulated card is slow. Lengths beyond 256 rows: a call that is not split, and one that is. */
+static const shape card_shapes[] = {
+    {1, 1, 2, 0, 1, 0},    {9, 3, 64, 0, 70, 0},  {2, 1, 20, 0, 530, 0}, {8, 1, 80, 9, 70, 0},
+    {3, 1, 96, 33, 98, 5}, {1, 1, 128, 0, 70, 0}, {3, 1, 256, 0, 40, 9}, {1, 1, 40, 300, 600, 5},
+    {20, 1, 32, 0, 33, 0}, {1, 1, 130, 0, 40, 0},
+};
+
+static size_t shapes_for(const fm_backend *be, const shape **list)
+{
+    *list = on_card(be) ? card_shapes : shapes;
+    return on_card(be) ? FM_ARRAY_LEN(card_shapes) : FM_ARRAY_LEN(shapes);
+}
+
 static void attention_equals_double_precision(void **state)
 {
+    fm_backend *be = open_best(NULL);
+    const shape *list;
+
     (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
-        fm_backend *be = open_isa(NULL, NULL);
-        world w = make(be, &shapes[i], 1, i);
+    for (size_t i = 0, n = shapes_for(be, &list); i < n; i++) {
+        world w = make(be, &list[i], 1, i);
         float *out = room(&w);
         attend(&w, out, 0, w.s.len);
         tk_assert_le(error_of(&w, out, true), TOL_STORED, "over stored values");
         tk_assert_le(error_of(&w, out, false), TOL, "over unrounded values");
-        fm_free(out);
+        area_free(be, out);
         drop(&w);
-        fm_backend_close(be);
     }
+    fm_backend_close(be);
 }
 
 /* ==== bits ==== */
@@ -269,6 +369,8 @@ static void attention_equals_double_precision(void **state)
 static void every_instruction_set_and_thread_count_gives_the_same_bits(void **state)
 {
     (void)state;
+    if (getenv("KK_DEVICE"))
+        skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
         float *first = NULL;
         for (size_t n = 0; n < FM_ARRAY_LEN(isas) * 3; n++) {
@@ -293,7 +395,8 @@ static void every_instruction_set_and_thread_count_gives_the_same_bits(void **st
     }
 }
 
-/* The whole prompt in one call, in pieces, and row by row (where chunks are dealt to threads). */
+/* The whole prompt in one call, in pieces, and row by row (where chunks are dealt to threads). Of
+ * small pieces a card sees some. */
 static void pieces_give_the_bits_of_the_whole(void **state)
 {
     static const uint32_t piece[] = {1, 5, 32, 100};
@@ -301,19 +404,24 @@ static void pieces_give_the_bits_of_the_whole(void **state)
 
     (void)state;
     tk_ok(fm_pool_new(&pool, 2));
-    fm_backend *be = open_isa(NULL, pool);
-    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
-        world w = make(be, &shapes[i], 1, i);
+    fm_backend *be = open_best(pool);
+    const shape *list;
+    for (size_t i = 0, count = shapes_for(be, &list); i < count; i++) {
+        world w = make(be, &list[i], 1, i);
         float *whole = room(&w), *part = room(&w);
         attend(&w, whole, 0, w.s.len);
         for (size_t n = 0; n < FM_ARRAY_LEN(piece); n++) {
-            memset(part, 0xff, w.s.len * (size_t)w.s.nh * w.s.hd * sizeof *part);
-            for (uint32_t row = 0; row < w.s.len; row += piece[n])
-                attend(&w, part, row, FM_MIN(piece[n], w.s.len - row));
-            same_rows(whole, part, 0, w.s.len * (size_t)w.s.nh * w.s.hd, "pieces");
+            const uint32_t m = piece[n], step = on_card(be) ? (40 / m + 1) * m : m;
+            const size_t ld = (size_t)w.s.nh * w.s.hd;
+            memset(part, 0xff, w.s.len * ld * sizeof *part);
+            for (uint32_t row = 0; row < w.s.len; row += step) {
+                const uint32_t some = FM_MIN(m, w.s.len - row);
+                attend(&w, part, row, some);
+                same_rows(whole, part, row * ld, some * ld, "pieces");
+            }
         }
-        fm_free(whole);
-        fm_free(part);
+        area_free(be, whole);
+        area_free(be, part);
         drop(&w);
     }
     fm_backend_close(be);
@@ -327,17 +435,20 @@ static void neighbours_and_pages_leave_no_trace(void **state)
 
     (void)state;
     tk_ok(fm_pool_new(&pool, 2));
-    fm_backend *be = open_isa(NULL, pool);
-    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
-        world one = make(be, &shapes[i], 1, 1), w = make(be, &shapes[i], 3, 2);
+    fm_backend *be = open_best(pool);
+    const shape *list;
+    for (size_t i = 0, count = shapes_for(be, &list); i < count; i++) {
+        if (on_card(be) && list[i].len > 128)
+            continue; /* minutes on an emulated one */
+        world one = make(be, &list[i], 1, 1), w = make(be, &list[i], 3, 2);
         float *whole = room(&w), *mixed = room(&w);
         attend(&one, whole, 0, w.s.len);
         for (uint32_t r = 0; r < w.s.len; r++)
             w.seq[r] = (int32_t)(fm_rng_below(5, 1, r / 3, 3));
         attend(&w, mixed, 0, w.s.len);
         same_rows(whole, mixed, 0, w.s.len * (size_t)w.s.nh * w.s.hd, "three sequences");
-        fm_free(whole);
-        fm_free(mixed);
+        area_free(be, whole);
+        area_free(be, mixed);
         drop(&one);
         drop(&w);
     }
@@ -353,7 +464,7 @@ static void a_value_that_is_not_finite_harms_only_those_who_see_it(void **state)
     const shape s = {6, 2, 48, 0, 50, 0};
 
     (void)state;
-    fm_backend *be = open_isa(NULL, NULL);
+    fm_backend *be = open_best(NULL);
     memset(&bad[2], 0xff, sizeof bad[2]);
     for (size_t n = 0; n < 2 * FM_ARRAY_LEN(bad) - 1; n++) {
         world w = make(be, &s, 1, n);
@@ -368,10 +479,43 @@ static void a_value_that_is_not_finite_harms_only_those_who_see_it(void **state)
             assert_true(isnan(out[r * ld]));
             assert_true(isfinite(out[r * ld + ld - 1])); /* the other key/value head */
         }
-        fm_free(good);
-        fm_free(out);
+        area_free(be, good);
+        area_free(be, out);
         drop(&w);
     }
+    fm_backend_close(be);
+}
+
+/* Refused by name, not computed wrongly. */
+static void a_head_that_is_too_long_is_refused(void **state)
+{
+    fm_backend *be = kk_card("fast");
+    const shape s = {1, 1, 257, 0, 3, 0};
+
+    (void)state;
+    if (!be)
+        skip();
+    world w = make(be, &s, 1, 1);
+    float *out = room(&w);
+    const fm_attn a = {.out = out,
+                       .ldo = s.hd,
+                       .q = w.q,
+                       .ldq = s.hd,
+                       .kv = w.kv,
+                       .table = w.table,
+                       .table_stride = w.per_seq,
+                       .seq = w.seq,
+                       .pos = w.pos,
+                       .m = s.len,
+                       .nh = 1,
+                       .nkv = 1,
+                       .hd = s.hd,
+                       .scale = 1.0f};
+    be->attention(be, &a);
+    assert_int_equal(be->sync(be), FM_EUNSUPPORTED);
+    assert_non_null(strstr(fm_error_text(), "1 to 256 elements"));
+    area_free(be, out);
+    drop(&w);
     fm_backend_close(be);
 }
 
@@ -380,7 +524,7 @@ static void a_copied_page_answers_as_the_original(void **state)
     const shape s = {4, 2, 80, 0, 90, 0};
 
     (void)state;
-    fm_backend *be = open_isa(NULL, NULL);
+    fm_backend *be = open_best(NULL);
     world w = make(be, &s, 2, 4);
     size_t bytes = be->kv_page_bytes(be, s.nkv, s.hd);
     float *want = room(&w), *got = room(&w);
@@ -389,12 +533,13 @@ static void a_copied_page_answers_as_the_original(void **state)
     memset((uint8_t *)w.kv.k + (size_t)to * bytes, 0, bytes);
     memset((uint8_t *)w.kv.v + (size_t)to * bytes, 0, bytes);
     be->kv_copy(be, w.kv, to, from, s.nkv, s.hd);
+    tk_ok(be->sync(be));
     memset((uint8_t *)w.kv.k + (size_t)from * bytes, 0xff, bytes);
     w.table[1] = to;
     attend(&w, got, 0, s.len);
     same_rows(want, got, 0, s.len * (size_t)s.nh * s.hd, "copied page");
-    fm_free(want);
-    fm_free(got);
+    area_free(be, want);
+    area_free(be, got);
     drop(&w);
     fm_backend_close(be);
 }
@@ -408,6 +553,7 @@ int main(void)
         cmocka_unit_test(neighbours_and_pages_leave_no_trace),
         cmocka_unit_test(a_value_that_is_not_finite_harms_only_those_who_see_it),
         cmocka_unit_test(a_copied_page_answers_as_the_original),
+        cmocka_unit_test(a_head_that_is_too_long_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

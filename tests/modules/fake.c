@@ -34,7 +34,8 @@ static fm_status open_device(fm_backend **out, uint32_t device, const char *mode
 
 const fm_module *fm_module_get(const fm_module_host *h)
 {
-    static const fm_module module = {FM_MODULE_ABI + FAKE, "fake", count, describe, open_device};
+    static const fm_module module = {FM_MODULE_ABI + FAKE, "fake", count, describe, open_device,
+                                     NULL};
     host = h;
     return &module;
 }

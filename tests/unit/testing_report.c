@@ -123,6 +123,46 @@ static void change_pairs_by_name_whatever_the_order(void **state)
     fm_suite_free(f.suite);
 }
 
+/* Differences of 0.1, 0.2, -0.1, 0.3: of 16 ways to sign them 6 sum to 0.5 or more. */
+static void grades_tell_of_changes_that_flip_nothing(void **state)
+{
+    static const double grade[2][5] = {{0.5, 0.5, 0.5, 0.5, 0.1}, {0.6, 0.7, 0.4, 0.8, 0.9}};
+    fm_suite *s = NULL;
+    fm_case_result result[2][5];
+    fm_suite_run run[2];
+    fm_suite_change c;
+    fm_bootstrap how = fm_bootstrap_defaults();
+    (void)state;
+    tk_ok(fm_suite_parse(
+        &s,
+        fm_span_str("suite: s\ntemplates:\n  - {name: 'g{i}', prompt: p, threshold: 0.1,\n"
+                    "     expect: {contains: x}, slots: {i: [1, 2, 3, 4]}}\n"
+                    "cases:\n  - {name: d, prompt: p, continuation: x, logprob-above: -9}\n"),
+        "f.yaml"));
+    for (size_t v = 0; v < 2; v++) {
+        run[v] = (fm_suite_run){.suite = s, .result = result[v], .count = 5};
+        for (size_t i = 0, g = 0; i < 5; i++) {
+            bool graded = fm_suite_case_name(s, i)[0] == 'g';
+            result[v][i] = (fm_case_result){.name = fm_suite_case_name(s, i),
+                                            .at = i,
+                                            .score = graded ? grade[v][g] : -(double)v};
+            g += graded;
+        }
+    }
+    tk_ok(fm_suite_change_of(&c, &run[0], &run[1], &how));
+    assert_int_equal(c.flips, 0);
+    assert_int_equal(c.graded, 4); /* a log-probability is no grade */
+    assert_true(fabs(c.grade_change - 0.125) < 1e-12);
+    assert_true(fabs(c.grade_p - 6.0 / 16) < 1e-12);
+    fm_suite_change_release(&c);
+    result[0][0].flaky = result[0][1].flaky = result[0][2].flaky = true;
+    result[1][3].verdict = result[1][4].verdict = FM_ERROR_CASE;
+    tk_ok(fm_suite_change_of(&c, &run[0], &run[1], &how));
+    assert_true(c.graded <= 1);
+    fm_suite_change_release(&c);
+    fm_suite_free(s);
+}
+
 static void repeats_that_disagree_are_flaky_and_counted_apart(void **state)
 {
     fixture f;
@@ -422,6 +462,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matrix_counts_by_capability_and_kind),
         cmocka_unit_test(change_pairs_by_name_whatever_the_order),
+        cmocka_unit_test(grades_tell_of_changes_that_flip_nothing),
         cmocka_unit_test(repeats_that_disagree_are_flaky_and_counted_apart),
         cmocka_unit_test(a_repeat_that_could_not_be_asked_is_an_error),
         cmocka_unit_test(joined_runs_stand_in_the_order_of_the_suite),

@@ -1,0 +1,147 @@
+/* fast.h - modes fast and bf16 on a card: what their files share.
+ *
+ * A product y = x W^T has one order, whoever computes it: k is cut into fmc_splits(k) <= 8 parts
+ * whose length depends on k alone; the sum of a part is a chain of mma over its steps of 16 k from
+ * +0; parts are added in ascending order. W is always the first operand of mma (16 outputs), rows
+ * of x the second. So a row's bits depend on that row and W alone: neither on how many rows there
+ * are nor on which kernel, block or warp has it.
+ *
+ * W lies as mma reads it: panels of 16 outputs, in them tiles of 64 k, in a tile each lane's bytes
+ * one after another (fast_tile.h). x is rounded to bf16 (f16 weights: to f16, after a power of two
+ * that brings the row's largest value to 2^14) and lies likewise in tiles of 8 rows by 64 k. */
+#ifndef FM_INFER_CUDA_FAST_H
+#define FM_INFER_CUDA_FAST_H
+
+#include "infer/cuda/cuda.h"
+
+#define FMC_OUTPUTS 16u  /* outputs of a panel */
+#define FMC_TILE_K 64u   /* k of a tile */
+#define FMC_TILE_ROWS 8u /* rows of a tile of x */
+#define FMC_TILE_X 1024u /* bytes of a tile of x */
+#define FMC_STAGING_BYTES (32u << 20)
+#define FMC_SPLITS_MAX 8u /* parts that k is cut into, and warps of the kernel for few rows */
+
+/* How a weight of these modes is kept. */
+typedef enum fmc_kind {
+    FMC_BF16,
+    FMC_F16,
+    FMC_PAIR, /* f32 as two bf16: rounded, and what the rounding took */
+    FMC_Q8_0,
+    FMC_Q4_0,
+    FMC_Q4_1,
+    FMC_Q4_K,
+    FMC_Q6_K,
+    FMC_KINDS
+} fmc_kind;
+
+typedef struct fmc_fast_weight {
+    uint32_t n, k;
+    fm_role role;
+    fmc_kind kind;
+    unsigned char *tiles;  /* device */
+    unsigned char *turned; /* device: W^T in the same form, for linear_dx; or NULL */
+    uint64_t bytes;
+    fm_weight *exact; /* mode bf16, factors: mode exact's weight, and nothing else here */
+    const float *(*exact_floats)(const fm_weight *w);
+} fmc_fast_weight;
+
+static inline fmc_fast_weight *fmc_fast_weight_of(const fm_weight *w)
+{
+    return (fmc_fast_weight *)(void *)w;
+}
+
+static inline uint32_t fmc_ceil(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* Tiles of 64 k of one part: the whole of k in at most eight parts of at least 128 k. */
+static inline uint32_t fmc_split_tiles(uint32_t k)
+{
+    uint32_t tiles = fmc_ceil(k, FMC_TILE_K), each = fmc_ceil(tiles, FMC_SPLITS_MAX);
+    return each < 2 ? 2 : each;
+}
+static inline uint32_t fmc_splits(uint32_t k)
+{
+    return fmc_ceil(fmc_ceil(k, FMC_TILE_K), fmc_split_tiles(k));
+}
+
+/* One product of a launch. Sums times alpha, times the row's scale, + bias, + y where `add`. */
+typedef struct fmc_job {
+    float *y;
+    size_t ldy;
+    const unsigned char *w;
+    const unsigned char *x, *rest; /* tiles; rest: of what the rounding took (split), or NULL */
+    const float *row_scale;        /* [m] of f16, or NULL */
+    const float *floats;           /* x unpacked, for the kernel that rounds on its way */
+    size_t ldx;
+    const float *bias;
+    const int32_t *rows; /* NULL: first, first + 1, .. */
+    float *parts;        /* sums of single parts [splits][m][n], or NULL */
+    float alpha;
+    uint32_t first, m, n, k;
+    uint32_t begin;  /* block at which it begins */
+    bool add, dense; /* dense: rows of y are 0, 1, .. */
+} fmc_job;
+
+/* Rows of x to be packed. */
+typedef struct fmc_pack {
+    const float *x;
+    size_t ld;
+    const int32_t *rows;
+    unsigned char *to, *rest; /* rest: NULL unless split */
+    float *row_scale;         /* not NULL: f16 */
+    uint32_t first, m, k;
+    uint32_t begin; /* block at which it begins */
+    bool turned;    /* x is stored [k, m] */
+} fmc_pack;
+
+/* What a product on packed operands is made of, on the host. */
+typedef struct fmc_sum {
+    fm_product p;               /* all but w */
+    fmc_kind kind;              /* of tiles */
+    const unsigned char *tiles; /* W [n, k] */
+    uint32_t n, k;
+    const float *x;
+    size_t ldx;
+    bool turned; /* x is stored [k, m] */
+    bool add;    /* y += */
+    bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
+    float alpha;
+} fmc_sum;
+
+typedef struct fmc_fast {
+    fm_backend exact;     /* the table of mode exact */
+    pthread_mutex_t lock; /* staging, stream */
+    cudaStream_t stream;  /* weights on their way */
+    void *staging;
+} fmc_fast;
+
+static inline fmc_fast *fmc_fast_of(fm_backend *be)
+{
+    return (fmc_fast *)fmc_of(be)->fast;
+}
+
+/* Bytes of the tiles of [n, k]. */
+uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);
+/* f32 src [n, k] (ld apart, device; turned: [k, n]) into tiles of BF16 or PAIR, on the stream. */
+void fmc_tiles_from_floats(fmc_device *d, fmc_kind kind, unsigned char *tiles, const float *src,
+                           size_t ld, bool turned, uint32_t n, uint32_t k);
+/* W^T of tiles of BF16: [k, n]. */
+void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles, uint32_t n,
+                    uint32_t k);
+void fmc_fast_weight_install(fm_backend *be);
+
+/* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
+void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
+void fmc_fast_product_install(fm_backend *be);
+/* Lets the kernels of this mode have the shared memory that they need. */
+fm_status fmc_fast_product_open(fmc_device *d);
+
+void fmc_fast_lora_install(fm_backend *be);
+/* Attention, and pages of keys and values. */
+void fmc_fast_attention_install(fm_backend *be);
+/* Mode bf16: gradients, updates; after the others. */
+void fmc_fast_train_install(fm_backend *be);
+
+#endif

@@ -1,0 +1,462 @@
+/* fast_kernels.h - the kernels of fast_product.cu.
+ *
+ * k_fast_few, up to 16 rows: bound by the bytes of W, which each warp streams straight to itself
+ * through a ring of cp.async (a lane reads what it copied, and its scales); the eight warps of a
+ * block take the parts of k of one panel. k_fast_many: 128 outputs by 64 or 128 rows, three stages;
+ * parts of k follow one another, or, where that leaves multiprocessors idle, each is a block's and
+ * k_fast_add_parts adds them in the same order. */
+#ifndef FM_INFER_CUDA_FAST_KERNELS_H
+#define FM_INFER_CUDA_FAST_KERNELS_H
+
+#include "infer/cuda/fast_tile.h"
+
+#define MANY_PANELS 8u
+#define STAGES 3u
+#define PACK_TILES 16u /* of k, by one block */
+
+/* ---- packing x ---- */
+
+/* 2^(14 - the exponent of |largest|), or 1 where that is no number. */
+FMC_DEVICE float power_for(float largest)
+{
+    uint32_t e = __float_as_uint(largest) >> 23;
+    if (e >= 255u)
+        return 1.0f;
+    e = e < 15u ? 15u : e;
+    return __uint_as_float((268u - e) << 23);
+}
+
+FMC_DEVICE size_t row_of(const int32_t *rows, uint32_t first, uint32_t i)
+{
+    return rows ? (size_t)rows[i] : (size_t)first + i;
+}
+
+FMC_DEVICE float pack_value(const fmc_pack *p, size_t row, uint32_t k)
+{
+    if (k >= p->k)
+        return 0.0f;
+    return p->turned ? p->x[(size_t)k * p->ld + row] : p->x[row * p->ld + k];
+}
+
+/* Scale of each of the tile's 8 rows, a warp to a row. */
+FMC_DEVICE void row_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32_t tile)
+{
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t i = tile * FMC_TILE_ROWS + warp;
+    float most = 0.0f;
+    if (i < p->m)
+        for (uint32_t k = lane; k < p->k; k += 32)
+            most = fmaxf(most, fabsf(pack_value(p, row_of(p->rows, p->first, i), k)));
+    for (int by = 16; by > 0; by /= 2)
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, by));
+    if (lane == 0) {
+        power[warp] = power_for(most);
+        if (i < p->m && blockIdx.y == 0)
+            p->row_scale[i] = 1.0f / power[warp];
+    }
+}
+
+FMC_DEVICE uint32_t pack_pair(bool f16, float a, float b)
+{
+    return f16 ? fmc_pack_f16(a, b) : fmc_pack_bf16(a, b);
+}
+
+/* What rounding takes of v; 0 where that is no number. */
+FMC_DEVICE float rest_of(bool f16, float v)
+{
+    uint32_t r = pack_pair(f16, v, 0.0f);
+    float rest = v - (f16 ? fmc_from_f16(r) : __uint_as_float(r << 16));
+    return isfinite(rest) ? rest : 0.0f;
+}
+
+/* A block: 8 rows, PACK_TILES tiles of k from blockIdx.y's on; a warp to each tile in turn. */
+__global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
+{
+    FMC_SHARED(float, power, [FMC_TILE_ROWS]);
+    uint32_t at = 0;
+    while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
+        at++;
+    const fmc_pack p = list[at];
+    uint32_t tile = blockIdx.x - p.begin, tiles = (p.k + FMC_TILE_K - 1) / FMC_TILE_K;
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, i = tile * FMC_TILE_ROWS + g;
+    bool f16 = p.row_scale != NULL;
+    if (blockIdx.y * PACK_TILES >= tiles)
+        return;
+    if (f16)
+        row_powers(power, &p, tile);
+    __syncthreads();
+    float times = f16 ? power[g] : 1.0f;
+    size_t row = i < p.m ? row_of(p.rows, p.first, i) : 0;
+    for (uint32_t j = threadIdx.x / 32; j < PACK_TILES; j += blockDim.x / 32) {
+        uint32_t kt = blockIdx.y * PACK_TILES + j;
+        if (kt >= tiles)
+            break;
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t r[4], rest[4];
+            for (uint32_t q = 0; q < 4; q++) {
+                uint32_t k = kt * FMC_TILE_K + half * 32 + 8 * q + 2 * t;
+                float a = i < p.m ? pack_value(&p, row, k) * times : 0.0f;
+                float b = i < p.m ? pack_value(&p, row, k + 1) * times : 0.0f;
+                r[q] = pack_pair(f16, a, b);
+                rest[q] = pack_pair(f16, rest_of(f16, a), rest_of(f16, b));
+            }
+            size_t to = ((size_t)tile * tiles + kt) * FMC_TILE_X + half * 512 + 16 * lane;
+            *(uint4 *)(void *)(p.to + to) = make_uint4(r[0], r[1], r[2], r[3]);
+            if (p.rest)
+                *(uint4 *)(void *)(p.rest + to) = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+        }
+    }
+}
+
+/* ---- what a sum becomes ---- */
+
+FMC_DEVICE void finish(const fmc_job *p, uint32_t i, uint32_t n, float sum)
+{
+    float *y = p->y + (p->dense ? i : row_of(p->rows, p->first, i)) * p->ldy + n;
+    float v = sum * p->alpha;
+    if (p->row_scale)
+        v = v * p->row_scale[i];
+    if (p->bias)
+        v = v + p->bias[n];
+    *y = p->add ? *y + v : v;
+}
+
+FMC_DEVICE const fmc_job *job_of(const fmc_job *list, uint32_t count)
+{
+    uint32_t low = 0, high = count; /* the last that begins at this block or before */
+    while (high - low > 1) {
+        uint32_t mid = (low + high) / 2;
+        if (list[mid].begin <= blockIdx.x)
+            low = mid;
+        else
+            high = mid;
+    }
+    return list + low;
+}
+
+FMC_DEVICE uint32_t tiles_of(uint32_t k)
+{
+    return (k + FMC_TILE_K - 1) / FMC_TILE_K;
+}
+FMC_DEVICE uint32_t split_tiles(uint32_t k)
+{
+    uint32_t each = (tiles_of(k) + FMC_SPLITS_MAX - 1) / FMC_SPLITS_MAX;
+    return each < 2 ? 2 : each;
+}
+
+/* One step of 16 k: W's operand (and PAIR's second) against one tile of rows. */
+template <int kind>
+FMC_DEVICE void step_mma(float acc[4], const uint32_t a[4], const uint32_t a2[4],
+                         const uint32_t b[2], const uint32_t rest[2], bool split)
+{
+    fmc_mma<kind>(acc, a, b);
+    if (kind == FMC_PAIR)
+        fmc_mma<kind>(acc, a2, b);
+    if (split)
+        fmc_mma<kind>(acc, a, rest);
+}
+
+/* ---- few rows ---- */
+
+template <int kind> struct fmc_ring_of {
+    static constexpr unsigned stages = fmc_tile<kind>::stage > 2048   ? 3
+                                       : fmc_tile<kind>::stage > 1100 ? 4
+                                                                      : 6;
+    static constexpr unsigned bytes = FMC_SPLITS_MAX * stages * fmc_tile<kind>::stage;
+};
+
+/* x [m, k] of the tile as it lies in memory: this lane's row and its four of each step. */
+FMC_DEVICE void direct_load(float v[16], const fmc_job *p, uint32_t tile, unsigned lane)
+{
+    uint32_t g = lane / 4, t = lane % 4;
+    const float *x = p->floats;
+    if (g < p->m)
+        x += row_of(p->rows, p->first, g) * p->ldx;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t k = tile * FMC_TILE_K + 8 * i + 2 * t;
+        v[2 * i] = g < p->m && k < p->k ? x[k] : 0.0f;
+        v[2 * i + 1] = g < p->m && k + 1 < p->k ? x[k + 1] : 0.0f;
+    }
+}
+
+template <int kind>
+FMC_DEVICE void ring_copy(unsigned char *stage, const fmc_job *p, uint32_t panel, uint32_t tiles,
+                          uint32_t tile, bool valid, unsigned lane)
+{
+    constexpr unsigned pieces = fmc_tile<kind>::stage / 16;
+    const unsigned char *unit = fmc_unit<kind>(p->w, panel, tiles, valid ? tile : 0);
+    if (valid)
+        for (unsigned i = lane; i < pieces; i += 32)
+            fmc_copy16(stage + 16 * i, fmc_piece<kind>(unit, tile, i), true);
+    fmc_copy_commit();
+}
+
+/* The tile in `stage` against up to two tiles of rows. */
+template <int kind, int row_tiles, bool direct, bool split>
+FMC_DEVICE void few_tile(float acc[row_tiles][4], const unsigned char *stage, const fmc_job *p,
+                         const float xv[16], uint32_t tiles, uint32_t tile, unsigned lane)
+{
+    const unsigned char *body = stage + fmc_tile<kind>::head;
+    fmc_lane l;
+    fmc_lane_load<kind>(&l, stage, body, lane);
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        uint32_t b[row_tiles][4], rest[row_tiles][4];
+#pragma unroll
+        for (int r = 0; r < row_tiles; r++) {
+            size_t at = ((size_t)r * tiles + tile) * FMC_TILE_X + half * 512 + 16 * lane;
+            bool in = r == 0 || p->m > r * FMC_TILE_ROWS;
+            uint4 none = make_uint4(0, 0, 0, 0);
+            if (direct)
+                for (unsigned i = 0; i < 4; i++)
+                    b[r][i] = fmc_pack_bf16(xv[8 * half + 2 * i], xv[8 * half + 2 * i + 1]);
+            else
+                fmc_put_words(b[r], in ? fmc_words(p->x + at) : none);
+            if (split)
+                fmc_put_words(rest[r], in ? fmc_words(p->rest + at) : none);
+        }
+#pragma unroll
+        for (unsigned s = 0; s < 2; s++) {
+            uint32_t a[4], a2[4] = {0, 0, 0, 0};
+            fmc_operand<kind>(a, &l, body, lane, 2 * half + s, false);
+            if (kind == FMC_PAIR)
+                fmc_operand<kind>(a2, &l, body, lane, 2 * half + s, true);
+#pragma unroll
+            for (int r = 0; r < row_tiles; r++)
+                step_mma<kind>(acc[r], a, a2, b[r] + 2 * s, rest[r] + 2 * s, split);
+        }
+    }
+}
+
+template <int kind, int row_tiles, bool direct, bool split>
+__global__ void __launch_bounds__(256, 2) k_fast_few(const fmc_job *list, uint32_t count)
+{
+    constexpr unsigned stages = fmc_ring_of<kind>::stages, bytes = fmc_tile<kind>::stage;
+    constexpr unsigned rows = FMC_TILE_ROWS * row_tiles;
+    FMC_SHARED_DYNAMIC(unsigned char, ring);
+    FMC_SHARED(float, part, [FMC_SPLITS_MAX][rows][FMC_OUTPUTS + 1]);
+    const fmc_job p = *job_of(list, count);
+    uint32_t panel = blockIdx.x - p.begin, tiles = tiles_of(p.k), each = split_tiles(p.k);
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t from = warp * each, to = from + each < tiles ? from + each : tiles;
+    unsigned char *mine = ring + warp * stages * bytes;
+    float acc[row_tiles][4], xv[16], next[16];
+#pragma unroll
+    for (int r = 0; r < row_tiles; r++)
+        acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = 0.0f;
+    if (from < to) {
+        for (uint32_t i = 0; i + 1 < stages; i++)
+            ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
+        if (direct)
+            direct_load(next, &p, from, lane);
+    }
+    for (uint32_t tile = from; tile < to; tile++) {
+        unsigned at = (tile - from) % stages;
+        uint32_t ahead = tile + stages - 1;
+        fmc_copy_wait<stages - 2>();
+        __syncwarp();
+        ring_copy<kind>(mine + (ahead - from) % stages * bytes, &p, panel, tiles, ahead, ahead < to,
+                        lane);
+        if (direct) {
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                xv[i] = next[i];
+            if (tile + 1 < to)
+                direct_load(next, &p, tile + 1, lane);
+        }
+        few_tile<kind, row_tiles, direct, split>(acc, mine + at * bytes, &p, xv, tiles, tile, lane);
+    }
+    uint32_t g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < row_tiles; r++)
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++)
+            part[warp][8 * r + 2 * t + i % 2][g + 8 * (i / 2)] = acc[r][i];
+    __syncthreads();
+    uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS;
+    if (i < rows && i < p.m && panel * FMC_OUTPUTS + n < p.n) {
+        float sum = part[0][i][n];
+        for (uint32_t s = 1; s * each < tiles; s++)
+            sum = sum + part[s][i][n];
+        finish(&p, i, panel * FMC_OUTPUTS + n, sum);
+    }
+}
+
+/* ---- many rows ---- */
+
+/* 4 warps along the outputs (2 panels each), 2 along the rows (row_tiles each). */
+template <int kind, int row_tiles, bool split> struct many {
+    static constexpr unsigned rows = 2 * FMC_TILE_ROWS * row_tiles;
+    static constexpr unsigned w_bytes = MANY_PANELS * fmc_tile<kind>::stage;
+    static constexpr unsigned x_bytes = 2 * row_tiles * FMC_TILE_X;
+    static constexpr unsigned stage = w_bytes + x_bytes * (split ? 2 : 1);
+    static constexpr unsigned bytes = STAGES * stage;
+};
+
+/* The block's place in its product. */
+typedef struct many_place {
+    uint32_t panel, row_tile; /* the first ones */
+    uint32_t panels, row_tiles, tiles;
+} many_place;
+
+template <int kind, int row_tiles, bool split>
+FMC_DEVICE void many_copy(unsigned char *stage, const fmc_job *p, const many_place *b,
+                          uint32_t tile, bool valid)
+{
+    typedef many<kind, row_tiles, split> size;
+    constexpr unsigned pieces = fmc_tile<kind>::stage / 16, x_pieces = FMC_TILE_X / 16;
+    if (valid) {
+#pragma unroll 1
+        for (unsigned i = threadIdx.x; i < MANY_PANELS * pieces; i += FMC_THREADS) {
+            unsigned j = i / pieces;
+            bool in = b->panel + j < b->panels;
+            const unsigned char *unit =
+                fmc_unit<kind>(p->w, in ? b->panel + j : b->panel, b->tiles, tile);
+            fmc_copy16(stage + 16 * i, fmc_piece<kind>(unit, tile, i % pieces), in);
+        }
+#pragma unroll 1
+        for (unsigned i = threadIdx.x; i < 2 * row_tiles * x_pieces; i += FMC_THREADS) {
+            unsigned j = i / x_pieces;
+            bool in = b->row_tile + j < b->row_tiles;
+            size_t at =
+                ((size_t)(in ? b->row_tile + j : b->row_tile) * b->tiles + tile) * FMC_TILE_X +
+                16 * (i % x_pieces);
+            fmc_copy16(stage + size::w_bytes + 16 * i, p->x + at, in);
+            if (split)
+                fmc_copy16(stage + size::w_bytes + size::x_bytes + 16 * i, p->rest + at, in);
+        }
+    }
+    fmc_copy_commit();
+}
+
+template <int kind, int row_tiles, bool split>
+FMC_DEVICE void many_tile(float acc[2][row_tiles][4], const unsigned char *stage)
+{
+    typedef many<kind, row_tiles, split> size;
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned char *w = stage + warp % 4 * 2 * fmc_tile<kind>::stage;
+    const unsigned char *x = stage + size::w_bytes + warp / 4 * row_tiles * FMC_TILE_X + 16 * lane;
+    fmc_lane l[2];
+#pragma unroll
+    for (unsigned j = 0; j < 2; j++) {
+        const unsigned char *head = w + j * fmc_tile<kind>::stage;
+        fmc_lane_load<kind>(&l[j], head, head + fmc_tile<kind>::head, lane);
+    }
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        uint32_t a[2][2][4], a2[2][2][4];
+#pragma unroll
+        for (unsigned j = 0; j < 2; j++)
+#pragma unroll
+            for (unsigned s = 0; s < 2; s++) {
+                const unsigned char *body = w + j * fmc_tile<kind>::stage + fmc_tile<kind>::head;
+                fmc_operand<kind>(a[j][s], &l[j], body, lane, 2 * half + s, false);
+                if (kind == FMC_PAIR)
+                    fmc_operand<kind>(a2[j][s], &l[j], body, lane, 2 * half + s, true);
+            }
+#pragma unroll
+        for (int r = 0; r < row_tiles; r++) {
+            uint32_t b[4], rest[4] = {0, 0, 0, 0};
+            fmc_put_words(b, fmc_words(x + r * FMC_TILE_X + half * 512));
+            if (split)
+                fmc_put_words(rest, fmc_words(x + size::x_bytes + r * FMC_TILE_X + half * 512));
+#pragma unroll
+            for (unsigned s = 0; s < 2; s++)
+#pragma unroll
+                for (unsigned j = 0; j < 2; j++)
+                    step_mma<kind>(acc[j][r], a[j][s], a2[j][s], b + 2 * s, rest + 2 * s, split);
+        }
+    }
+}
+
+template <int row_tiles>
+FMC_DEVICE void many_finish(const fmc_job *p, const many_place *b,
+                            const float total[2][row_tiles][4], uint32_t part)
+{
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (unsigned j = 0; j < 2; j++)
+#pragma unroll
+        for (int r = 0; r < row_tiles; r++)
+#pragma unroll
+            for (unsigned q = 0; q < 4; q++) {
+                uint32_t n = (b->panel + warp % 4 * 2 + j) * FMC_OUTPUTS + g + 8 * (q / 2);
+                uint32_t i = (b->row_tile + warp / 4 * row_tiles + (unsigned)r) * FMC_TILE_ROWS +
+                             2 * t + q % 2;
+                if (n >= p->n || i >= p->m)
+                    continue;
+                if (p->parts)
+                    p->parts[((size_t)part * p->m + i) * p->n + n] = total[j][r][q];
+                else
+                    finish(p, i, n, total[j][r][q]);
+            }
+}
+
+template <int kind, int row_tiles, bool split>
+__global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint32_t count)
+{
+    typedef many<kind, row_tiles, split> size;
+    FMC_SHARED_DYNAMIC(unsigned char, ring);
+    const fmc_job *p = job_of(list, count); /* read where it lies: registers are short */
+    many_place b;
+    uint32_t each = split_tiles(p->k), index = blockIdx.x - p->begin, part = 0;
+    b.tiles = tiles_of(p->k);
+    b.panels = (p->n + FMC_OUTPUTS - 1) / FMC_OUTPUTS;
+    b.row_tiles = (p->m + FMC_TILE_ROWS - 1) / FMC_TILE_ROWS;
+    uint32_t wide = (p->m + size::rows - 1) / size::rows, from = 0, to = b.tiles;
+    b.row_tile = index % wide * 2 * row_tiles;
+    index /= wide;
+    if (p->parts) {
+        uint32_t parts = (b.tiles + each - 1) / each;
+        part = index % parts;
+        index /= parts;
+        from = part * each;
+        to = from + each < to ? from + each : to;
+    }
+    b.panel = index * MANY_PANELS;
+    bool busy = b.panel + threadIdx.x / 32 % 4 * 2 < b.panels &&
+                b.row_tile + threadIdx.x / 128 * row_tiles < b.row_tiles;
+    float acc[2][row_tiles][4], total[2][row_tiles][4];
+#pragma unroll
+    for (int i = 0; i < 8 * row_tiles; i++)
+        acc[i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = 0.0f;
+    for (uint32_t i = 0; i + 1 < STAGES; i++)
+        many_copy<kind, row_tiles, split>(ring + i * size::stage, p, &b, from + i, from + i < to);
+    for (uint32_t tile = from; tile < to; tile++) {
+        uint32_t ahead = tile + STAGES - 1;
+        fmc_copy_wait<STAGES - 2>();
+        __syncthreads(); /* all see this tile, and nobody reads the one before */
+        many_copy<kind, row_tiles, split>(ring + (ahead - from) % STAGES * size::stage, p, &b,
+                                          ahead, ahead < to);
+        if (busy)
+            many_tile<kind, row_tiles, split>(acc, ring + (tile - from) % STAGES * size::stage);
+        if ((tile + 1) % each == 0 || tile + 1 == to) {
+            bool first = tile - from < each;
+#pragma unroll
+            for (int i = 0; i < 8 * row_tiles; i++) {
+                float *a = &acc[i / 4 / row_tiles][i / 4 % row_tiles][i % 4];
+                float *s = &total[i / 4 / row_tiles][i / 4 % row_tiles][i % 4];
+                *s = first ? *a : *s + *a;
+                *a = 0.0f;
+            }
+        }
+    }
+    many_finish<row_tiles>(p, &b, total, part);
+}
+
+__global__ void k_fast_add_parts(const fmc_job *list, uint32_t count)
+{
+    const fmc_job p = *job_of(list, count);
+    uint32_t tiles = tiles_of(p.k), each = split_tiles(p.k);
+    uint64_t at = (uint64_t)(blockIdx.x - p.begin) * FMC_THREADS + threadIdx.x;
+    size_t all = (size_t)p.m * p.n;
+    if (at >= all)
+        return;
+    float sum = p.parts[at];
+    for (uint32_t s = 1; s * each < tiles; s++)
+        sum = sum + p.parts[s * all + at];
+    finish(&p, (uint32_t)(at / p.n), (uint32_t)(at % p.n), sum);
+}
+
+#endif

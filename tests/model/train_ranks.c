@@ -1,0 +1,275 @@
+/* train_ranks.c - shards of a step over ranks (threads over the stand-in): the bytes are a function of
+ * the recipe, not of who computes; a run goes on with another number of ranks; a lost rank ends it. */
+#include "tests/model/keeper_kit.h"
+#include "tests/model/ranks_kit.h"
+#include "tests/model/train_kit.h"
+#include "train/parallel.h"
+
+#include <math.h>
+
+typedef struct task {
+    fm_method method;
+    const char *set; /* "key=value key=value" */
+    fm_train_keeper *keeper;
+    uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
+    bool leaves;      /* rank 1 has a step less, and is gone then */
+} task;
+
+typedef struct worker {
+    const task *t;
+    fm_wire *wire; /* NULL: the only one */
+    uint32_t rank;
+    fm_status rc;
+    fm_train_result result;
+    char text[1024];
+} worker;
+
+static void configure(fm_train_config *c, const task *t)
+{
+    char word[128];
+    *c = fm_train_defaults(t->method);
+    c->schedule = FM_SCHEDULE_CONSTANT;
+    for (const char *s = t->set; *s;) {
+        size_t n = strcspn(s, " ");
+        (void)snprintf(word, sizeof(word), "%.*s", (int)n, s);
+        char *eq = strchr(word, '=');
+        *eq = '\0';
+        tk_ok(fm_train_config_set(c, word, eq + 1));
+        s += n + (s[n] == ' ');
+    }
+}
+
+static bool stops(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
+{
+    const task *t = ctx;
+    (void)n;
+    (void)drop;
+    return t->stop_at && p->step + 1 == t->stop_at;
+}
+
+static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model *m)
+{
+    char *path = tk_source("examples/atlas/clerk.jsonl");
+    fm_provider p = fm_source_provider(src);
+    fm_dataset *data = NULL;
+    fm_train_job job = {.name = "child", .parent = fm_source_tree(src), .checkpoint_every = 1};
+    fm_buf text;
+    fm_buf_init(&text, 1u << 20);
+    configure(&job.config, w->t);
+    if (w->t->leaves && w->rank == 1)
+        job.config.steps--;
+    fm_status rc = fm_read_file(&text, path, 1u << 20);
+    if (rc == FM_OK)
+        rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
+                             fm_model_chat_template(m), &job.config, NULL, 0);
+    job.data = data;
+    job.keeper = w->t->keeper;
+    if (rc == FM_OK)
+        rc = fm_train_run(e, &p, &job, 1, &w->result, stops, (void *)(uintptr_t)w->t);
+    (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
+    fm_dataset_close(data);
+    fm_buf_release(&text);
+    fm_free(path);
+    return rc;
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    char *path = tk_source("examples/atlas/base");
+    fm_source *src = NULL;
+    fm_comm *comm = NULL;
+    fm_engine *e = NULL;
+    fm_model *m = NULL;
+    fm_engine_opts o = rk_opts("exact", 64);
+    w->rc = fm_source_open(&src, path);
+    if (w->rc == FM_OK && w->wire)
+        w->rc = fm_comm_new(&comm, w->wire, NULL);
+    o.comm = comm;
+    o.comm_splits_batches = true;
+    if (w->rc == FM_OK)
+        w->rc = fm_engine_new(&e, &o);
+    fm_provider p = fm_source_provider(src);
+    if (w->rc == FM_OK)
+        w->rc = fm_model_load(&m, e, fm_source_tree(src), &p, "atlas");
+    if (w->rc == FM_OK)
+        w->rc = work_on(w, e, src, m);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_comm_free(comm);
+    fm_source_close(src);
+    fm_free(path);
+    return NULL;
+}
+
+/* Runs the task on so many ranks; all end well with the same bytes, which are *out's. */
+static void run_ranks(const task *t, uint32_t ranks, worker *w)
+{
+    fm_wire *wire[RK_MOST];
+    pthread_t thread[RK_MOST];
+    if (ranks > 1)
+        tk_ok(fm_wire_threads(wire, ranks, 60.0));
+    for (uint32_t i = 0; i < ranks; i++) {
+        w[i] = (worker){.t = t, .wire = ranks > 1 ? wire[i] : NULL, .rank = i};
+        assert_int_equal(pthread_create(&thread[i], NULL, work, &w[i]), 0);
+    }
+    for (uint32_t i = 0; i < ranks; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+}
+
+static void run_well(const task *t, uint32_t ranks, fm_train_result *out)
+{
+    worker w[RK_MOST];
+    run_ranks(t, ranks, w);
+    for (uint32_t i = 0; i < ranks; i++)
+        if (w[i].rc != FM_OK)
+            fail_msg("rank %u of %u: %s", i, ranks, w[i].text);
+    for (uint32_t i = 1; i < ranks; i++) {
+        if (!w[0].result.stopped)
+            kit_same_bits(&w[0].result, &w[i].result);
+        fm_train_result_release(&w[i].result);
+    }
+    *out = w[0].result;
+}
+
+static double loss_at(const fm_train_result *r, size_t step)
+{
+    return fm_json_real(fm_json_get(fm_json_at(r->log, step), "loss"), NAN);
+}
+
+static void same_logs(const fm_train_result *a, const fm_train_result *b)
+{
+    fm_buf x, y;
+    fm_buf_init(&x, 0);
+    fm_buf_init(&y, 0);
+    tk_ok(fm_json_write(&x, a->log, FM_JSON_CANONICAL));
+    tk_ok(fm_json_write(&y, b->log, FM_JSON_CANONICAL));
+    assert_string_equal(fm_buf_cstr(&x), fm_buf_cstr(&y));
+    fm_buf_release(&x);
+    fm_buf_release(&y);
+}
+
+/* The same recipe by 1 and by `ranks` ranks. */
+static void check(fm_method method, const char *set, uint32_t ranks)
+{
+    const task t = {.method = method, .set = set};
+    fm_train_result one, many;
+    run_well(&t, 1, &one);
+    run_well(&t, ranks, &many);
+    kit_same_bits(&one, &many);
+    same_logs(&one, &many);
+    assert_int_equal(one.tokens, many.tokens);
+    fm_train_result_release(&one);
+    fm_train_result_release(&many);
+}
+
+static void bits_do_not_depend_on_ranks(void **state)
+{
+    (void)state;
+    check(FM_METHOD_LORA, "r=4 lr=0.01 steps=3 batch=6 accumulate=2 dropout=0.1 shards=2", 2);
+    check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=6 dora=true", 3);
+    check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=4 loraplus=4", 2);
+    check(FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=4 shards=2", 2);
+    check(FM_METHOD_LORA, "steps=2 batch=2 shards=4", 4); /* some shards are empty */
+}
+
+/* Many blocks of the flat parameters, so that every rank has a slice and the norm is of many. */
+static void full_training_too(void **state)
+{
+    (void)state;
+    check(FM_METHOD_FULL, "lr=0.001 clip=0.1 steps=2 batch=4 max_tokens=48 shards=2", 2);
+    check(FM_METHOD_FULL, "lr=0.001 steps=1 batch=3 max_tokens=48 shards=3", 3);
+}
+
+/* Shards differ from the whole by the rounding of sums alone. */
+static void shards_compute_what_the_whole_does(void **state)
+{
+    const task whole = {.method = FM_METHOD_FULL,
+                        .set = "lr=0.001 steps=3 batch=6 max_tokens=48 shards=1"};
+    const task cut = {.method = FM_METHOD_FULL,
+                      .set = "lr=0.001 steps=3 batch=6 max_tokens=48 shards=3"};
+    fm_train_result a, b;
+    (void)state;
+    run_well(&whole, 1, &a);
+    run_well(&cut, 3, &b);
+    tk_assert_le(fabs(loss_at(&a, 0) - loss_at(&b, 0)), 1e-9, "the first loss");
+    tk_assert_le(fabs(loss_at(&a, 2) - loss_at(&b, 2)), 1e-5 * loss_at(&a, 2), "the third loss");
+    double first = fm_json_real(fm_json_get(fm_json_at(a.log, 0), "grad_norm"), NAN);
+    double second = fm_json_real(fm_json_get(fm_json_at(b.log, 0), "grad_norm"), NAN);
+    tk_assert_le(fabs(first - second), 1e-6 * first, "the norm of the gradient");
+    fm_train_result_release(&a);
+    fm_train_result_release(&b);
+}
+
+static void a_run_goes_on_with_other_ranks(void **state)
+{
+    const char *set = "r=4 lr=0.01 steps=4 batch=4 shards=2";
+    const task straight = {.method = FM_METHOD_LORA, .set = set};
+    fm_train_result want, part, got;
+    kit_keeper keeper;
+    (void)state;
+    run_well(&straight, 1, &want);
+    task first = {.method = FM_METHOD_LORA, .set = set, .stop_at = 2};
+    fm_train_keeper copy = *kit_keeper_init(&keeper);
+    first.keeper = &copy;
+    run_well(&first, 2, &part);
+    assert_true(part.stopped);
+    assert_int_equal(keeper.kept.step, 2);
+    task rest = {.method = FM_METHOD_LORA, .set = set, .keeper = &copy};
+    run_well(&rest, 1, &got);
+    kit_same_bits(&want, &got);
+    fm_train_result_release(&part);
+    fm_train_result_release(&got);
+    fm_train_state_release(&keeper.kept);
+    fm_train_result_release(&want);
+}
+
+static void a_lost_rank_ends_the_run(void **state)
+{
+    const task t = {.method = FM_METHOD_LORA, .set = "steps=3 batch=2 shards=2", .leaves = true};
+    worker w[2];
+    (void)state;
+    run_ranks(&t, 2, w);
+    assert_int_equal(w[1].rc, FM_OK);
+    assert_int_equal(w[0].rc, FM_EIO);
+    assert_non_null(strstr(w[0].text, "rank 1 is gone"));
+    fm_train_result_release(&w[1].result);
+}
+
+static void refuse(const char *set, uint32_t ranks, fm_status want, const char *needle)
+{
+    const task t = {.method = FM_METHOD_LORA, .set = set};
+    worker w[RK_MOST];
+    run_ranks(&t, ranks, w);
+    for (uint32_t i = 0; i < ranks; i++) {
+        assert_int_equal(w[i].rc, want);
+        if (!strstr(w[i].text, needle))
+            fail_msg("'%s' is not in: %s", needle, w[i].text);
+    }
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
+    fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
+    c.objective = FM_OBJECTIVE_CONTRASTIVE;
+    tk_ok(fmi_shards_check(&c, NULL, "child"));
+    c.shards = 2;
+    tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EUNSUPPORTED, "over all texts");
+    c.shards = 0;
+    tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_do_not_depend_on_ranks),
+        cmocka_unit_test(full_training_too),
+        cmocka_unit_test(shards_compute_what_the_whole_does),
+        cmocka_unit_test(a_run_goes_on_with_other_ranks),
+        cmocka_unit_test(a_lost_rank_ends_the_run),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

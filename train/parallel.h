@@ -1,0 +1,60 @@
+/* parallel.h - shards of a step's gradient, and the ranks that compute them.
+ *
+ * A micro-batch is cut into `shards` parts of whole examples (a setting, so it is in the recipe). The
+ * gradient of each part is summed on its own, over the micro-batches of a step, as a run of one shard
+ * sums its whole; then parts are added in ascending order, ((g_0 + g_1) + g_2) .., one rounding each.
+ * Ranks take equal numbers of neighbouring shards, so the bits are a function of the recipe and not of
+ * who computes: 1 rank with 4 shards, 2 with 2 each and 4 with 1 each give the same bytes. One shard is
+ * what a run without this setting is.
+ *
+ * Of several ranks each adds, clips and updates its slice of the flat parameters and holds its moments
+ * alone (the optimizer's state is sharded as in ZeRO-1, Rajbhandari et al. 2020); values are gathered
+ * after the update. Slices begin at multiples of the block that sum_squares adds at a time, so the
+ * norm has one rank's bits too. */
+#ifndef FM_TRAIN_PARALLEL_H
+#define FM_TRAIN_PARALLEL_H
+
+#include "infer/comm.h"
+#include "train/internal.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_SLICE_FLOATS ((uint64_t)65536) /* a block of sum_squares */
+
+typedef struct fmi_shard_sum { /* over the targets of a shard's parts */
+    double loss;
+    uint64_t tokens;
+} fmi_shard_sum;
+
+typedef struct fmi_shards {
+    fm_comm *comm;       /* NULL: one rank */
+    uint32_t count;      /* of the whole step */
+    uint32_t own, first; /* of this rank */
+    float *kept;        /* device: [own, total] gradients that wait; one rank: [1, total] the sum */
+    float *room;        /* device: [count, slice] of other ranks */
+    fmi_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
+} fmi_shards;
+
+/* Whether the ranks divide the shards; the objective must be a sum over examples. */
+FM_CHECKED fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm,
+                                      const char *name);
+/* Which of the flat floats this rank updates; before fmi_params_alloc. */
+void fmi_params_share(fmi_params *ps, fm_comm *comm);
+/* Once ps has its memory. */
+FM_CHECKED fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm,
+                                     const fmi_params *ps);
+void fmi_shards_release(fmi_shards *s, fm_backend *be);
+
+/* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more follow. */
+FM_CHECKED fm_status fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
+/* All are done: ps->g is the sum of all, in this rank's slice; *all of all ranks. */
+FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all);
+
+/* ---- of params.c, over the ranks ---- */
+/* Sum of squares of the gradient, whose slices the ranks have. */
+FM_CHECKED fm_status fmi_ranks_squares(const fmi_params *ps, double *sum);
+/* x [total] of which this rank has its slice: of all, everywhere. */
+FM_CHECKED fm_status fmi_ranks_gather(const fmi_params *ps, float *x);
+
+FM_END_DECLS
+#endif
