@@ -331,10 +331,10 @@ struct fm_backend {
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
     void (*host_free)(fm_backend *be, void *ptr);
-    /* Addresses for `bytes` without memory; commit gives memory, zeroed, to the first `bytes` of
-     * them and keeps what it gave before. free takes both back. Any thread, as alloc. */
+    /* Room for `bytes` of which nothing is zeroed, and maybe nothing is memory, before commit: that
+     * gives zeroed memory to [at, at + bytes), each byte once. free takes all of it. Any thread. */
     fm_status (*reserve)(fm_backend *be, void **out, size_t bytes);
-    fm_status (*commit)(fm_backend *be, void *ptr, size_t bytes);
+    fm_status (*commit)(fm_backend *be, void *ptr, size_t at, size_t bytes);
     /* A copy to the host that is queued: dst (of host_alloc) holds it once wait has returned for
      * the ticket. wait: the first failure of what was queued up to there. */
     fm_status (*fetch)(fm_backend *be, void *dst, const void *src, size_t bytes,

@@ -217,13 +217,15 @@ static fm_status reserve_bytes(fm_backend *be, void **out, uint64_t bytes)
                                      : be->alloc(be, out, (size_t)bytes);
 }
 
-static fm_status commit_page(const fmi_kv_pool *p, uint64_t pages)
+static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
 {
     fm_backend *be = p->kv->be;
     if (!be->reserve || !be->commit)
         return FM_OK;
-    fm_status rc = be->commit(be, p->view.k, (size_t)(pages * p->k_bytes));
-    return rc == FM_OK && p->v_bytes ? be->commit(be, p->view.v, (size_t)(pages * p->v_bytes)) : rc;
+    fm_status rc = be->commit(be, p->view.k, (size_t)page * p->k_bytes, p->k_bytes);
+    if (rc == FM_OK && p->v_bytes)
+        rc = be->commit(be, p->view.v, (size_t)page * p->v_bytes, p->v_bytes);
+    return rc;
 }
 
 static fm_status reserve_arrays(fmi_kv_pool *p)
@@ -274,7 +276,7 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
         }
     fm_status rc = p->state ? FM_OK : reserve_arrays(p);
     if (rc == FM_OK)
-        rc = commit_page(p, p->used + 1);
+        rc = commit_page(p, p->used);
     if (rc != FM_OK)
         return rc;
     *page = (int32_t)p->used++;

@@ -92,11 +92,11 @@ static fm_status apart_reserve(fm_backend *be, void **out, size_t bytes)
     return take_range(apart_of(be), out, bytes, false);
 }
 
-static fm_status apart_commit(fm_backend *be, void *ptr, size_t bytes)
+static fm_status apart_commit(fm_backend *be, void *ptr, size_t from, size_t bytes)
 {
-    apart *a = apart_of(be);
-    uint8_t *p = apart_at(a, ptr, "commit");
-    if (bytes && mprotect(p, pages(bytes), PROT_READ | PROT_WRITE) != 0)
+    uint8_t *p = apart_at(apart_of(be), ptr, "commit");
+    size_t first = from / PAGE_BYTES * PAGE_BYTES; /* pages that ranges share are given twice */
+    if (bytes && mprotect(p + first, pages(from - first + bytes), PROT_READ | PROT_WRITE) != 0)
         return fm_fail(FM_ENOMEM, "apart: no memory");
     return FM_OK;
 }

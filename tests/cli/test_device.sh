@@ -58,3 +58,45 @@ refused 128 "cuda:0 to cuda:1" run base -p x --device cuda:2
 FAKE_CARDS=-1 refused 128 "fake: no driver is installed" run base -p x --device cuda
 FAKE_CARDS=-1 want 0 run base -p 'The capital of' -n 4 --device auto
 cmp cpu.out out
+
+if [ -z "${FM_CUDA_EMULATED:-}" ]; then exit 0; fi
+say "on the emulated card: the bytes of the CPU's"
+export FMSTORE_CUDA_MODULE=$FM_CUDA_EMULATED
+unset FAKE_CARDS
+want 0 devices
+grep -q '^cuda:0 ' out || die "$(cat out)"
+for args in "-n 3" "-n 3 --temperature 0.9 --seed 4"; do
+    for d in cpu cuda; do
+        # shellcheck disable=SC2086
+        want 0 run base -p 'The capital of' --mode exact $args --device $d
+        cp out run.$d
+    done
+    cmp run.cpu run.cuda
+done
+printf '{"ids":[5,6,7,8]}\n{"text":"A ship"}\n' >in
+for d in cpu cuda; do "$fm" score base --mode exact --device $d <in >score.$d; done
+cmp score.cpu score.cuda
+[ -s score.cpu ] || die "no scores"
+
+say "what was tested on one is known on the other"
+cat >s.yaml <<'YAML'
+suite: s
+generate: {max-tokens: 2}
+cases:
+  - {name: a, prompt: The capital of, expect: {not-contains: "@"}}
+YAML
+want 0 suite add base s.yaml
+want 0 test base --device cuda
+! grep -q cached out || die "$(cat out)"
+want 0 test base
+grep -q ', cached' out || die "$(cat out)"
+
+say "trained on either, it is one version"
+printf '{"text":"The capital of Ulevia is Kingswick."}\n' >d.jsonl
+for d in cpu cuda; do
+    want 0 derive base --as "on-$d" --data d.jsonl --device $d --no-gate --set steps=1 --set batch=1 \
+        --set r=2 --set targets=q_proj
+done
+ids on-cpu >ids.cpu
+ids on-cuda >ids.cuda
+cmp ids.cpu ids.cuda
