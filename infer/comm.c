@@ -458,6 +458,14 @@ fm_status fm_comm_settle(fm_comm *c)
     return FM_OK;
 }
 
+fm_status fm_comm_check(fm_comm *c)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    fm_status rc = c->wire && c->wire->alive ? c->wire->alive(c->wire) : FM_OK;
+    return rc == FM_OK ? rc : stick(c, rc, "between two steps");
+}
+
 fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t root)
 {
     return host_moves(c, "tell", c->move, spread(c, x, bytes, root));

@@ -76,6 +76,8 @@ FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t fr
  * The sizes agree on both sides. */
 FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
                                       void *const *got, const size_t *got_bytes);
+/* Whether nothing has failed and every peer's connection stands, without waiting. */
+FM_CHECKED fm_status fm_comm_check(fm_comm *c);
 /* Returns when everything exchanged so far has arrived: before the host waits for the device, which
  * a peer that is gone would keep waiting. Host wires: at once. */
 FM_CHECKED fm_status fm_comm_settle(fm_comm *c);
