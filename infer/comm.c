@@ -283,7 +283,8 @@ static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
     }
 }
 
-/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in c->room. */
+/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in
+ * c->room. */
 static void add_parts(fm_comm *c, float *out, float *mine, uint64_t stride, uint64_t n)
 {
     fm_backend *be = c->be;

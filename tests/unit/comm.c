@@ -1,5 +1,5 @@
-/* comm.c - collectives over the stand-in and over a table that plays NCCL; peers that die, differ or
- * say nothing. The reference adds in ascending ranks by itself. */
+/* comm.c - collectives over the stand-in and over a table that plays NCCL; peers that die,
+ * differ or say nothing. The reference adds in ascending ranks by itself. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -521,7 +521,8 @@ static void do_nccl_fails(node *n)
     end_fake(n, 1, good);
 }
 
-/* Rank 1 is gone with an exchange under way: rank 0's device never ends, its host connection tells. */
+/* Rank 1 is gone with an exchange under way: rank 0's device never ends, its host connection
+ * tells. */
 static void do_nccl_dies(node *n)
 {
     bool good = with_nccl(n) && all_reduced(n, &n->hidden, 9);
