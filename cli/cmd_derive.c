@@ -160,6 +160,8 @@ int cmd_derive(cli *c, int argc, char **argv)
     code = check_opts(c, &o, n);
     if (code != CLI_GO_ON)
         return code;
+    if (ranks_mine() > 0 && (o.how.plan || o.how.check_data))
+        return EXIT_YES; /* rank 0 says it */
     cli_catch_interrupts();
     o.how.gate = !o.no_gate;
     fm_status rc =

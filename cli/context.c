@@ -150,7 +150,7 @@ static fm_status new_engine(cli *c, fm_engine_opts *opts)
     char *kept, card[RANKS_CARD_BYTES];
     fm_status rc = pick_device(c, &opts->device, &kept);
     if (rc == FM_OK)
-        rc = ranks_card(c, &opts->device, card);
+        rc = opts->comm ? ranks_card(c, &opts->device, card) : FM_OK;
     if (rc == FM_OK)
         rc = fm_engine_new(&c->engine, opts);
     fm_free(kept);
@@ -170,10 +170,12 @@ fm_status cli_engine(cli *c)
     fm_status rc = FM_OK;
     if (ranks_wanted(c) && !c->comm)
         rc = ranks_open(c, c->split_batches);
-    if (rc == FM_OK && c->comm && !c->split_batches && ranks_mine() == 0)
+    bool takes = c->comm && !c->ranks_taken;
+    if (rc == FM_OK && takes && !c->split_batches && ranks_mine() == 0)
         rc = ranks_tell_engine(c);
+    c->ranks_taken = c->ranks_taken || takes;
     opts.threads = c->threads;
-    opts.comm = c->comm;
+    opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);

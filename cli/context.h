@@ -27,6 +27,7 @@ typedef struct cli {
     uint32_t ranks;              /* --ranks, 0 = one (ranks.h) */
     char **argv;                 /* of the program */
     bool split_batches;          /* the ranks share a training's examples, not a model */
+    bool ranks_taken;            /* by the first engine; others are of one rank */
     struct fm_comm *comm;        /* opened by ranks_open, closed by main */
     struct fm_ranks *others;     /* likewise */
     const char *mode;            /* --mode of commands that have it; NULL: exact */

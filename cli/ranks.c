@@ -42,11 +42,19 @@ uint32_t ranks_count(const cli *c)
 }
 
 /* So that ranks of one host do not wait for each other's processors. */
-static void share_processors(cli *c)
+static void share_processors(cli *c, uint32_t ranks_here)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     if (c->threads == 0 && n > 0)
-        c->threads = FM_MAX(1u, (unsigned)n / c->ranks);
+        c->threads = FM_MAX(1u, (unsigned)n / ranks_here);
+}
+
+static uint32_t ranks_of_this_node(const fm_comm *comm)
+{
+    uint32_t here = 0;
+    for (uint32_t i = 0; i < fm_comm_size(comm); i++)
+        here += fm_comm_node(comm, i) == fm_comm_node(comm, fm_comm_rank(comm));
+    return here;
 }
 
 fm_status ranks_open(cli *c, bool all_run_it)
@@ -58,10 +66,13 @@ fm_status ranks_open(cli *c, bool all_run_it)
         return FM_OK;
     if (begun(&rank)) {
         fm_status rc = fm_ranks_join(&c->comm, PATIENCE_S);
-        c->ranks = rc == FM_OK ? fm_comm_size(c->comm) : c->ranks;
+        if (rc != FM_OK)
+            return rc;
+        c->ranks = fm_comm_size(c->comm);
+        share_processors(c, ranks_of_this_node(c->comm));
         return rc;
     }
-    share_processors(c);
+    share_processors(c, c->ranks);
     return fm_ranks_launch(&c->others, &c->comm, c->ranks, all_run_it ? c->argv : follower,
                            PATIENCE_S);
 }

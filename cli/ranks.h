@@ -1,7 +1,8 @@
 /* ranks.h - fmstore over several ranks: --ranks N on one host, or mpirun.
  *
- * Commands that answer split every model over the ranks: rank 0 is the command, the others follow its
- * engine. derive splits each micro-batch: every rank runs the command, rank 0 alone writes. */
+ * Commands that answer split every model over the ranks: rank 0 is the command, the others
+ * follow its engine. derive splits each micro-batch: every rank runs the command, rank 0 alone
+ * writes. */
 #ifndef FM_CLI_RANKS_H
 #define FM_CLI_RANKS_H
 
@@ -16,8 +17,8 @@ uint32_t ranks_count(const cli *c);
 fm_status ranks_open(cli *c, bool all_run_it);
 /* Rank 0 of an engine that is to be split: what the others need to make theirs. */
 fm_status ranks_tell_engine(cli *c);
-/* Ranks of one machine take one card each, from the named one on, and share them where there are fewer.
- * text: room for the name that *device becomes. */
+/* Ranks of one machine take one card each, from the named one on, and share them where there are
+ * fewer. text: room for the name that *device becomes. */
 #define RANKS_CARD_BYTES 24
 fm_status ranks_card(const cli *c, const char **device, char text[RANKS_CARD_BYTES]);
 /* Ranks but 0 of such an engine: the program's whole work. */

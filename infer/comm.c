@@ -283,7 +283,8 @@ static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
     }
 }
 
-/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in c->room. */
+/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in
+ * c->room. */
 static void add_parts(fm_comm *c, float *out, float *mine, uint64_t stride, uint64_t n)
 {
     fm_backend *be = c->be;
@@ -456,6 +457,14 @@ fm_status fm_comm_settle(fm_comm *c)
             (void)nanosleep(&nap, NULL);
     }
     return FM_OK;
+}
+
+fm_status fm_comm_check(fm_comm *c)
+{
+    if (c->failed != FM_OK)
+        return stuck(c);
+    fm_status rc = c->wire && c->wire->alive ? c->wire->alive(c->wire) : FM_OK;
+    return rc == FM_OK ? rc : stick(c, rc, "between two steps");
 }
 
 fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t root)

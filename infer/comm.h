@@ -9,8 +9,8 @@
  * the buffer, to and from each rank.
  *
  * A wire (comm_wire.h) is sockets between processes of one host or threads of one process, MPI, or
- * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where the
- * wire reads host memory and the device's is not visible they are staged.
+ * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where
+ * the wire reads host memory and the device's is not visible they are staged.
  *
  * The first failure sticks: it names this rank, the operation and the peer, and every later call
  * returns it. A peer that dies is told by its connection, at once; one that says nothing for
@@ -52,8 +52,8 @@ uint32_t fm_comm_nodes(const fm_comm *c);
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
 fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
 
-/* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken over.
- * direct: such devices of one node reach each other without the bus. */
+/* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken
+ * over. direct: such devices of one node reach each other without the bus. */
 void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
 /* The same with the wire that be's module has between cards, where every rank has one to itself and
  * finds the library; else buffers pass through the host's. Every rank calls it. */
@@ -67,7 +67,8 @@ FM_CHECKED fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n);
 FM_CHECKED fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per);
 /* out[size * per], rank by rank; mine may be its part of out. */
 FM_CHECKED fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per);
-/* x[n], of which rank i has floats per * i .. per * (i + 1) - 1, cut at n: all of it, everywhere. */
+/* x[n], of which rank i has floats per * i .. per * (i + 1) - 1, cut at n: all of it,
+ * everywhere. */
 FM_CHECKED fm_status fm_comm_gather_parts(fm_comm *c, float *x, uint64_t n, uint64_t per);
 FM_CHECKED fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root);
 FM_CHECKED fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to);
@@ -76,6 +77,8 @@ FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t fr
  * The sizes agree on both sides. */
 FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
                                       void *const *got, const size_t *got_bytes);
+/* Whether nothing has failed and every peer's connection stands, without waiting. */
+FM_CHECKED fm_status fm_comm_check(fm_comm *c);
 /* Returns when everything exchanged so far has arrived: before the host waits for the device, which
  * a peer that is gone would keep waiting. Host wires: at once. */
 FM_CHECKED fm_status fm_comm_settle(fm_comm *c);

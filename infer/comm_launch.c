@@ -56,8 +56,8 @@ void fm_ranks_place(uint32_t *rank, uint32_t *size, bool *launched)
 
 /* ==== beginning ==== */
 
-/* Ends of the sockets that rank 0 made for the others: their numbers go on, so they may not be closed
- * when the program begins again. */
+/* Ends of the sockets that rank 0 made for the others: their numbers go on, so they may not be
+ * closed when the program begins again. */
 static fm_status hand_over(const int *fd, uint32_t rank, uint32_t size, char *word)
 {
     int n = snprintf(word, WORD_BYTES, "%s=%u/%u:", RANK_WORD, rank, size);

@@ -11,13 +11,14 @@ FM_BEGIN_DECLS
 
 typedef struct fm_ranks fm_ranks; /* the processes that rank 0 began */
 
-/* This process's place: *rank of *size as the environment says, by fm_ranks_launch or by mpirun (Open
- * MPI's OMPI_COMM_WORLD_*, or PMI_RANK and PMI_SIZE); 0 of 1 where it says nothing. *launched: by
- * fm_ranks_launch. */
+/* This process's place: *rank of *size as the environment says, by fm_ranks_launch or by mpirun
+ * (Open MPI's OMPI_COMM_WORLD_*, or PMI_RANK and PMI_SIZE); 0 of 1 where it says nothing.
+ * *launched: by fm_ranks_launch. */
 void fm_ranks_place(uint32_t *rank, uint32_t *size, bool *launched);
 
-/* Rank 0: begins ranks 1 .. size - 1 with argv (argv[0] is kept, the program is this one) and connects
- * all by sockets. Call it before this process has threads of its own. FM_EIO: one could not begin. */
+/* Rank 0: begins ranks 1 .. size - 1 with argv (argv[0] is kept, the program is this one) and
+ * connects all by sockets. Call it before this process has threads of its own. FM_EIO: one could
+ * not begin. */
 FM_CHECKED fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size,
                                      char *const *argv, double patience_s);
 /* Ranks that were launched, and all ranks under mpirun. */

@@ -1,4 +1,5 @@
-/* comm_mpi.c - opens the module that holds MPI (mpi/module.c), so that a program without it runs. */
+/* comm_mpi.c - opens the module that holds MPI (mpi/module.c), so that a program without it
+ * runs. */
 #include "infer/comm_wire.h"
 
 #include <dlfcn.h>

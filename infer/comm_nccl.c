@@ -1,11 +1,12 @@
 /* comm_nccl.c - a device wire over NCCL, all of it that is no CUDA.
  *
- * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on the
- * backend's stream, which is what NCCL's own all-to-all is. Its reductions are not: their order
- * depends on sizes, channels and topology. A group returns before its bytes have moved; what follows
- * in the stream waits for it, and the host asks for a failure before each next one. A peer that is
- * gone leaves a kernel that never ends: fm_comm_settle watches the host's connections beside the
- * stream, and a communicator with something under way is aborted, not destroyed. */
+ * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
+ * the backend's stream, which is what NCCL's own all-to-all is. Its reductions are not: their
+ * order depends on sizes, channels and topology. A group returns before its bytes have moved;
+ * what follows in the stream waits for it, and the host asks for a failure before each next one.
+ * A peer that is gone leaves a kernel that never ends: fm_comm_settle watches the host's
+ * connections beside the stream, and a communicator with something under way is aborted, not
+ * destroyed. */
 #include "infer/comm_wire.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* comm_sockets.c - the stand-in wire: stream sockets between processes of one host, or threads.
  *
  * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
- * receives of an exchange go on side by side, so no order of ranks can block another. A header that
- * does not fit says that the ranks do different things, before anything is computed from it. The end
- * of a connection is the death of its peer. */
+ * receives of an exchange go on side by side, so no order of ranks can block another. A header
+ * that does not fit says that the ranks do different things, before anything is computed from
+ * it. The end of a connection is the death of its peer. */
 #include "infer/comm_wire.h"
 
 #include <errno.h>

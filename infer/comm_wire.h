@@ -39,8 +39,8 @@ FM_CHECKED fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size
 FM_CHECKED fm_status fm_wire_mesh(int *fd, uint32_t size);
 /* Wires of `size` ranks that live in this process, connected to each other: wire[size]. */
 FM_CHECKED fm_status fm_wire_threads(fm_wire **wire, uint32_t size, double patience_s);
-/* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is opened at
- * run time, so a program without it runs. FM_EUNSUPPORTED: no module, or no MPI. */
+/* The module fmstore_mpi.so beside the program (FM_MPI_MODULE names another place): MPI is
+ * opened at run time, so a program without it runs. FM_EUNSUPPORTED: no module, or no MPI. */
 FM_CHECKED fm_status fm_wire_mpi(fm_wire **out, double patience_s);
 
 /* What the program lends the module, which shares no code with it; and the module's one symbol. */
@@ -59,7 +59,8 @@ typedef struct fmc_nccl_id {
 } fmc_nccl_id;
 enum { FMC_NCCL_SUCCESS = 0, FMC_NCCL_IN_PROGRESS = 7, FMC_NCCL_INT8 = 0 };
 
-/* As nccl.h declares them, streams and communicators as plain pointers; results are ncclResult_t. */
+/* As nccl.h declares them, streams and communicators as plain pointers; results are
+ * ncclResult_t. */
 typedef struct fmc_nccl fmc_nccl;
 struct fmc_nccl {
     int (*get_unique_id)(fmc_nccl_id *id);
@@ -72,8 +73,8 @@ struct fmc_nccl {
     int (*abort)(void *comm);
     int (*destroy)(void *comm);
     const char *(*error_string)(int result);
-    /* Of the device, not of NCCL: a mark behind all that is queued in the stream (the newest counts),
-     * 0 or an error; whether it is reached: 1, not yet 0, error -1. */
+    /* Of the device, not of NCCL: a mark behind all that is queued in the stream (the newest
+     * counts), 0 or an error; whether it is reached: 1, not yet 0, error -1. */
     int (*mark)(void *stream);
     int (*marked)(void *stream);
 };
@@ -85,8 +86,8 @@ typedef struct fmc_nccl_card { /* of a backend */
     bool direct;   /* it reaches every other card of the machine without the bus */
 } fmc_nccl_card;
 
-/* A device wire for the ranks of c, whose host wire carries NCCL's id. table, stream: borrowed. Every
- * rank calls it. */
+/* A device wire for the ranks of c, whose host wire carries NCCL's id. table, stream: borrowed.
+ * Every rank calls it. */
 FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl *table, void *stream);
 
 FM_END_DECLS

@@ -102,6 +102,11 @@ void fm_engine_free(fm_engine *e)
     fm_free(e);
 }
 
+fm_status fm_engine_check(const fm_engine *e)
+{
+    return e->comm ? fm_comm_check(e->comm) : FM_OK;
+}
+
 uint32_t fm_engine_ranks(const fm_engine *e)
 {
     return fm_comm_size(e->comm);

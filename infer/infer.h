@@ -58,6 +58,8 @@ FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
 void fm_engine_free(fm_engine *e); /* after its models and seqs */
 /* Ranks but 0: does what rank 0's engine does until that is freed; models come from p, which knows
  * their tensors by id. An error, sticking to the comm, where a rank is lost. */
+/* Whether the ranks that share its models are all there: what a server asks while it is idle. */
+FM_CHECKED fm_status fm_engine_check(const fm_engine *e);
 uint32_t fm_engine_ranks(const fm_engine *e); /* over which its models are split; 1: they are not */
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);

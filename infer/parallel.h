@@ -1,19 +1,19 @@
 /* parallel.h - one model over the ranks of a comm: what each holds, and how they keep in step.
  *
- * A rank holds a shard of every model: its query heads with their keys and values, its columns of the
- * feed-forward branch (of each expert, too), its rows of the vocabulary; norms, routers, positions and
- * classification heads whole. So its model is a smaller one of the same kind: fm_model.arch is the
- * whole, fmi_model_priv.local the shard, from which shapes, pages and activations are made. The
- * products of o and down give parts of a sum over k: they are added over ranks (comm.h fixes the
- * order), biases are rank 0's. Low-rank terms follow their module: B is cut by its outputs or A by its
- * inputs, so they cost no message of their own. Where a rank has fewer than one head of keys and
- * values, neighbours hold the same one.
+ * A rank holds a shard of every model: its query heads with their keys and values, its columns of
+ * the feed-forward branch (of each expert, too), its rows of the vocabulary; norms, routers,
+ * positions and classification heads whole. So its model is a smaller one of the same kind:
+ * fm_model.arch is the whole, fmi_model_priv.local the shard, from which shapes, pages and
+ * activations are made. The products of o and down give parts of a sum over k: they are added over
+ * ranks (comm.h fixes the order), biases are rank 0's. Low-rank terms follow their module: B is cut
+ * by its outputs or A by its inputs, so they cost no message of their own. Where a rank has fewer
+ * than one head of keys and values, neighbours hold the same one.
  *
  * Since k is cut where the ranks meet, the kernel class names their number: "exact-f32-1/2 ranks".
  *
- * Rank 0 leads: what its engine is asked (models, sequences, steps) is told to the others, who do the
- * same and so have the same pages, tables and caches; only rank 0 gets logits. It is told with the
- * next step, so a step costs one message. */
+ * Rank 0 leads: what its engine is asked (models, sequences, steps) is told to the others, who
+ * do the same and so have the same pages, tables and caches; only rank 0 gets logits. It is told
+ * with the next step, so a step costs one message. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 
@@ -74,7 +74,8 @@ int32_t fmi_token_here(const fm_model *m, int32_t token);
 
 /* x [m, hidden] summed over the ranks. */
 FM_CHECKED fm_status fmi_join_ranks(fmi_pass *p, float *x);
-/* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they belong. */
+/* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they
+ * belong. */
 size_t fmi_logits_here(const fmi_pass *p);
 FM_CHECKED fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld);
 

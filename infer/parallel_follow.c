@@ -1,9 +1,10 @@
 /* parallel_follow.c - rank 0 tells what its engine is asked, the others do the same.
  *
  * Deeds between steps go into a log that travels with the next step (or model, or sequence whose
- * opening computes something). What an engine does is a function of what it was asked, never of the
- * clock (how many rows a step takes, which depends on measured times, is decided above this), so the
- * ranks keep the same pages and find the same blocks. Deeds inside of a step are the step's. */
+ * opening computes something). What an engine does is a function of what it was asked, never of
+ * the clock (how many rows a step takes, which depends on measured times, is decided above
+ * this), so the ranks keep the same pages and find the same blocks. Deeds inside of a step are
+ * the step's. */
 #include "infer/parallel.h"
 
 #include <stdio.h>

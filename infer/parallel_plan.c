@@ -181,7 +181,8 @@ static double whole_share(const fm_arch *a, uint32_t split)
     return all > 0.0 ? whole / all : 1.0;
 }
 
-/* Products of one row, twice the parameters that it meets: all but the embedding, chosen experts. */
+/* Products of one row, twice the parameters that it meets: all but the embedding, chosen
+ * experts. */
 static double row_flops(const fm_arch *a)
 {
     double sum = 0.0;

@@ -1,5 +1,6 @@
-/* parallel_plan.h - what a model over several ranks takes, before it runs: pure functions of sizes and a
- * topology. Times are of bandwidths and rates that were measured or declared; nothing is run here. */
+/* parallel_plan.h - what a model over several ranks takes, before it runs: pure functions of
+ * sizes and a topology. Times are of bandwidths and rates that were measured or declared;
+ * nothing is run here. */
 #ifndef FM_INFER_PARALLEL_PLAN_H
 #define FM_INFER_PARALLEL_PLAN_H
 
@@ -9,8 +10,9 @@
 
 FM_BEGIN_DECLS
 
-/* Ranks of `nodes` equal nodes; neighbours share a node. Inside of a node each rank has its own way to
- * each other (one that all share, as a host's memory, is `shared`); a node has one way to the others. */
+/* Ranks of `nodes` equal nodes; neighbours share a node. Inside of a node each rank has its own
+ * way to each other (one that all share, as a host's memory, is `shared`); a node has one way to
+ * the others. */
 typedef struct fm_topology {
     uint32_t ranks, nodes;
     fm_link inside;                         /* DEVICE, BUS or HOST */
@@ -25,12 +27,12 @@ typedef struct fm_topology {
 fm_topology fm_topology_here(uint32_t ranks);
 /* memory_bytes_s and flops_s as the engine's own products have them, in a tenth of a second. */
 FM_CHECKED fm_status fm_topology_measure(fm_topology *t, fm_engine *e);
-/* "ranks=8,nodes=2,link=nvlink,link-gb=450,net-gb=25,memory-gib=80,memory-gb=3350,tflops=400": what is
- * left out is as it was in *t, or what is usual for the link. FM_EINVAL names the key. */
+/* "ranks=8,nodes=2,link=nvlink,link-gb=450,net-gb=25,memory-gib=80,memory-gb=3350,tflops=400":
+ * what is left out is as it was in *t, or what is usual for the link. FM_EINVAL names the key. */
 FM_CHECKED fm_status fm_topology_parse(fm_topology *t, const char *text);
 
-/* An exchange in which every rank sends bytes to every other of its group of `size` neighbours: what
- * crosses each link (of the busiest rank, or of a node for the network), and its time. */
+/* An exchange in which every rank sends bytes to every other of its group of `size` neighbours:
+ * what crosses each link (of the busiest rank, or of a node for the network), and its time. */
 typedef struct fm_traffic {
     uint64_t bytes[FM_LINKS];
     double seconds[FM_LINKS];
@@ -60,8 +62,9 @@ typedef struct fm_serve_plan {
 } fm_serve_plan;
 void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t,
                       uint32_t split);
-/* The split with the most rows a second among those that fit; the smallest memory where none does.
- * all [<= 9]: every divisor that was looked at, ascending powers of two and the ranks themselves. */
+/* The split with the most rows a second among those that fit; the smallest memory where none
+ * does. all [<= 9]: every divisor that was looked at, ascending powers of two and the ranks
+ * themselves. */
 uint32_t fm_serve_plan_best(fm_serve_plan *all, uint32_t most, uint32_t *best,
                             const fm_serve_ask *ask, const fm_topology *t);
 

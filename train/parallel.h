@@ -1,16 +1,16 @@
 /* parallel.h - shards of a step's gradient, and the ranks that compute them.
  *
- * A micro-batch is cut into `shards` parts of whole examples (a setting, so it is in the recipe). The
- * gradient of each part is summed on its own, over the micro-batches of a step, as a run of one shard
- * sums its whole; then parts are added in ascending order, ((g_0 + g_1) + g_2) .., one rounding each.
- * Ranks take equal numbers of neighbouring shards, so the bits are a function of the recipe and not of
- * who computes: 1 rank with 4 shards, 2 with 2 each and 4 with 1 each give the same bytes. One shard is
- * what a run without this setting is.
+ * A micro-batch is cut into `shards` parts of whole examples (a setting, so it is in the recipe).
+ * The gradient of each part is summed on its own, over the micro-batches of a step, as a run of one
+ * shard sums its whole; then parts are added in ascending order, ((g_0 + g_1) + g_2) .., one
+ * rounding each. Ranks take equal numbers of neighbouring shards, so the bits are a function of the
+ * recipe and not of who computes: 1 rank with 4 shards, 2 with 2 each and 4 with 1 each give the
+ * same bytes. One shard is what a run without this setting is.
  *
- * Of several ranks each adds, clips and updates its slice of the flat parameters and holds its moments
- * alone (the optimizer's state is sharded as in ZeRO-1, Rajbhandari et al. 2020); values are gathered
- * after the update. Slices begin at multiples of the block that sum_squares adds at a time, so the
- * norm has one rank's bits too. */
+ * Of several ranks each adds, clips and updates its slice of the flat parameters and holds its
+ * moments alone (the optimizer's state is sharded as in ZeRO-1, Rajbhandari et al. 2020); values
+ * are gathered after the update. Slices begin at multiples of the block that sum_squares adds at
+ * a time, so the norm has one rank's bits too. */
 #ifndef FM_TRAIN_PARALLEL_H
 #define FM_TRAIN_PARALLEL_H
 
@@ -45,7 +45,8 @@ FM_CHECKED fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm
                                      const fmi_params *ps);
 void fmi_shards_release(fmi_shards *s, fm_backend *be);
 
-/* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more follow. */
+/* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more
+ * follow. */
 FM_CHECKED fm_status fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
 /* All are done: ps->g is the sum of all, in this rank's slice; *all of all ranks. */
 FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all);

@@ -1,9 +1,9 @@
 /* module.c - the wire over MPI, a module of its own: the only file that includes mpi.h.
  *
- * MPI gives the ranks of mpirun (rendezvous) and carries host memory between nodes. Only point-to-
- * point calls are used, since the order of MPI's own reductions is the library's affair. A message is
- * cut into parts of 1 GiB, because counts are ints. What dies with an error MPI tells by its return
- * value; a peer that is silent for patience_s is an error of ours. */
+ * MPI gives the ranks of mpirun (rendezvous) and carries host memory between nodes. Only
+ * point-to- point calls are used, since the order of MPI's own reductions is the library's
+ * affair. A message is cut into parts of 1 GiB, because counts are ints. What dies with an error
+ * MPI tells by its return value; a peer that is silent for patience_s is an error of ours. */
 #include "infer/comm_wire.h"
 
 #include <mpi.h>

@@ -270,7 +270,8 @@ fm_status fm_server_run(fm_server *s, const volatile int *stop)
     fm_status rc = FM_OK;
     double looked = 0;
     while (rc == FM_OK && !atomic_load(&s->stop) && !(stop && *stop))
-        rc = turn(s, IDLE_WAIT, &looked);
+        if ((rc = turn(s, IDLE_WAIT, &looked)) == FM_OK)
+            rc = fm_engine_check(s->engine);
     atomic_store(&s->refusing, true);
     if (rc == FM_OK)
         return wind_up(s);

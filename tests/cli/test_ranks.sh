@@ -57,6 +57,20 @@ wait $job || code=$?
 [ $code != 0 ] && [ $code != 124 ] || die "exit code $code after a rank was killed"
 grep -q "rank 1 is gone" err out || die "the lost rank is not named: $(cat err)"
 
+say "a server whose rank is killed ends, and says why"
+timeout 60 "$fm" --ranks 2 serve atlas --port 0 --mode exact >out 2>err &
+job=$!
+for _ in $(seq 200); do
+    grep -q "^serving on" out && break
+    sleep 0.1
+done
+leader=$(ps -o pid= --ppid $job | tr -d ' ')
+kill -9 "$(ps -o pid= --ppid "$leader" | tr -d ' ')"
+code=0
+wait $job || code=$?
+[ $code = 128 ] || die "exit code $code of a server without its rank"
+grep -q "rank 1 is gone" err || die "the lost rank is not named: $(cat err)"
+
 say "training: the same version by 1 and by 2 ranks, stopped and gone on with"
 how=(--data "$atlas/clerk.jsonl" --set steps=4 --set batch=4 --set lr=0.005 --no-gate)
 want 0 derive atlas --as alone --set shards=2 "${how[@]}"

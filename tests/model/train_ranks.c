@@ -1,5 +1,6 @@
-/* train_ranks.c - shards of a step over ranks (threads over the stand-in): the bytes are a function of
- * the recipe, not of who computes; a run goes on with another number of ranks; a lost rank ends it. */
+/* train_ranks.c - shards of a step over ranks (threads over the stand-in): the bytes are a
+ * function of the recipe, not of who computes; a run goes on with another number of ranks; a
+ * lost rank ends it. */
 #include "tests/model/keeper_kit.h"
 #include "tests/model/ranks_kit.h"
 #include "tests/model/train_kit.h"

@@ -1,5 +1,5 @@
-/* comm.c - collectives over the stand-in and over a table that plays NCCL; peers that die, differ or
- * say nothing. The reference adds in ascending ranks by itself. */
+/* comm.c - collectives over the stand-in and over a table that plays NCCL; peers that die,
+ * differ or say nothing. The reference adds in ascending ranks by itself. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -285,6 +285,36 @@ static void do_leave(node *n) /* rank 1 dies in the middle */
     n->be->free(n->be, x);
 }
 
+static pthread_barrier_t left;
+
+/* An idle rank sees that a peer has gone. */
+static void do_look(node *n)
+{
+    make_comm(n);
+    fm_status before = n->rank == 0 ? fm_comm_check(n->c) : FM_OK;
+    (void)pthread_barrier_wait(&left);
+    if (n->rank == 1) {
+        fm_comm_free(n->c);
+        n->c = NULL;
+    }
+    (void)pthread_barrier_wait(&left);
+    if (n->rank == 0)
+        keep_text(n, before == FM_OK ? fm_comm_check(n->c) : FM_EINVAL);
+}
+
+static void test_look(void **state)
+{
+    node n[2];
+    (void)state;
+    (void)pthread_barrier_init(&left, NULL, 2);
+    open_nodes(n, 2, 30.0);
+    run_nodes(n, 2, do_look);
+    assert_int_equal(n[0].rc, FM_EIO);
+    assert_non_null(strstr(n[0].text, "rank 1 is gone"));
+    close_nodes(n, 2);
+    (void)pthread_barrier_destroy(&left);
+}
+
 static void test_death(void **state)
 {
     (void)state;
@@ -491,7 +521,8 @@ static void do_nccl_fails(node *n)
     end_fake(n, 1, good);
 }
 
-/* Rank 1 is gone with an exchange under way: rank 0's device never ends, its host connection tells. */
+/* Rank 1 is gone with an exchange under way: rank 0's device never ends, its host connection
+ * tells. */
 static void do_nccl_dies(node *n)
 {
     bool good = with_nccl(n) && all_reduced(n, &n->hidden, 9);
@@ -597,9 +628,8 @@ int main(int argc, char **argv)
     if (launched || size > 1) /* of test_processes, or under mpirun (tests/cli/test_ranks.sh) */
         return as_rank(argc > 1 ? argv[1] : "go");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all),      cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_death),    cmocka_unit_test(test_differ),
-        cmocka_unit_test(test_silent),   cmocka_unit_test(test_nccl),
-        cmocka_unit_test(test_processes)};
+        cmocka_unit_test(test_all),  cmocka_unit_test(test_bytes),    cmocka_unit_test(test_death),
+        cmocka_unit_test(test_look), cmocka_unit_test(test_differ),   cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_nccl), cmocka_unit_test(test_processes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

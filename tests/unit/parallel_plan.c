@@ -1,5 +1,5 @@
-/* parallel_plan.c - plans over ranks, against figures worked out by hand: an NVLink box, a PCIe box, two
- * nodes; and what is chosen where memory or a slow network decides. */
+/* parallel_plan.c - plans over ranks, against figures worked out by hand: an NVLink box, a PCIe
+ * box, two nodes; and what is chosen where memory or a slow network decides. */
 #include <math.h>
 
 #include "infer/parallel_plan.h"
@@ -50,8 +50,8 @@ static void an_nvlink_box(void **state)
     assert_int_equal(p.inter, 3584);
     assert_int_equal(p.vocab, 16032);
     assert_int_equal(p.kv_bytes, 8ull << 30);
-    /* 8 rows of 8192 are 65,536 floats: 8,192 of them to each of 7 ranks, twice, 161 times; then rank
-     * 0 takes 8 rows of 16,033 from 7 ranks. */
+    /* 8 rows of 8192 are 65,536 floats: 8,192 of them to each of 7 ranks, twice, 161 times; then
+     * rank 0 takes 8 rows of 16,033 from 7 ranks. */
     uint64_t reduce = 161ull * 2 * 7 * 8192 * 4, gather = 7ull * 8 * 16033 * 4;
     assert_int_equal(p.traffic.bytes[FM_LINK_DEVICE], reduce + gather);
     assert_int_equal(p.traffic.bytes[FM_LINK_NET], 0);
