@@ -20,74 +20,77 @@ void blame_contrast(blame *b)
     }
 }
 
-/* One answer behind the prompt. */
-static fm_status answer_ids(const blame *b, const fm_model *m, const char *answer, fm_ids *ids,
-                            size_t *prompt)
+typedef struct scoring {
+    fm_ids ids;
+    size_t prompt;
+    float *logprob; /* [ids.count]; NULL: there is no such number */
+} scoring;
+
+static fm_status open_scoring(const blame *b, const blame_answer *a, scoring *s)
 {
-    fm_status rc = fm_suite_case_prompt(ids, b->suite, b->case_index, m);
-    *prompt = ids->count;
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_span_str(answer), false, ids);
-    if (rc == FM_OK && (*prompt == 0 || ids->count == *prompt))
-        rc = FM_EUNSUPPORTED;
-    for (size_t i = 0; rc == FM_OK && i < ids->count; i++)
-        if (ids->id[i] < 0 || (uint32_t)ids->id[i] >= fm_model_arch(m)->vocab)
-            rc = FM_EUNSUPPORTED;
-    if (rc == FM_OK && ids->count > fm_model_arch(m)->max_positions)
-        rc = FM_EUNSUPPORTED;
+    if (!a->text)
+        return FM_OK;
+    fm_status rc =
+        fm_suite_case_answer(&s->ids, &s->prompt, b->suite, b->case_index, a->model, a->text);
+    if (rc == FM_EUNSUPPORTED) { /* the verdict stands */
+        fm_error_clear();
+        return FM_OK;
+    }
+    if (rc == FM_OK && !(s->logprob = fm_calloc(s->ids.count, sizeof *s->logprob)))
+        rc = FM_ENOMEM;
+    return rc;
+}
+
+fm_status blame_lps(const blame *b, const blame_answer *a, size_t n, double *lp)
+{
+    scoring *s = fm_calloc(n, sizeof *s);
+    fm_score_request *req = fm_calloc(n, sizeof *req);
+    size_t asks = 0;
+    fm_status rc = s && req ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        lp[i] = NAN;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        rc = open_scoring(b, &a[i], &s[i]);
+        if (rc == FM_OK && s[i].logprob)
+            req[asks++] = (fm_score_request){.model = a[i].model,
+                                             .ids = s[i].ids.id,
+                                             .n = s[i].ids.count,
+                                             .logprobs = s[i].logprob,
+                                             .from = s[i].prompt};
+    }
+    if (rc == FM_OK && asks)
+        rc = fm_score_many(fm_model_engine(req[0].model), req, asks);
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        lp[i] = s[i].logprob ? 0 : (double)NAN;
+        for (size_t t = s[i].prompt; s[i].logprob && t < s[i].ids.count; t++)
+            lp[i] += (double)s[i].logprob[t];
+    }
+    for (size_t i = 0; s && i < n; i++) {
+        fm_ids_release(&s[i].ids);
+        fm_free(s[i].logprob);
+    }
+    fm_free(s);
+    fm_free(req);
+    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) { /* no text model, or too long for it */
+        fm_error_clear();
+        rc = FM_OK;
+    }
     return rc;
 }
 
 fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out)
 {
-    fm_ids *ids = fm_calloc(2 * n, sizeof *ids);
-    size_t *prompt = fm_calloc(2 * n, sizeof *prompt), asks = 0;
-    fm_score_request *req = fm_calloc(2 * n, sizeof *req);
-    float **logprob = fm_calloc(2 * n, sizeof *logprob);
-    fm_status rc = ids && prompt && req && logprob ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        out[i] = NAN;
-    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++) {
-        rc = answer_ids(b, model[i / 2], i % 2 ? b->wrong : b->right, &ids[i], &prompt[i]);
-        if (rc == FM_EUNSUPPORTED) { /* no such number for this model */
-            fm_error_clear();
-            rc = FM_OK;
-            continue;
-        }
-        if (rc == FM_OK && !(logprob[i] = fm_calloc(ids[i].count, sizeof **logprob)))
-            rc = FM_ENOMEM;
-        if (rc == FM_OK)
-            req[asks++] = (fm_score_request){.model = model[i / 2],
-                                             .ids = ids[i].id,
-                                             .n = ids[i].count,
-                                             .logprobs = logprob[i],
-                                             .from = prompt[i]};
-    }
+    blame_answer *a = fm_calloc(2 * n, sizeof *a);
+    double *lp = fm_calloc(2 * n, sizeof *lp);
+    fm_status rc = a && lp ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++)
+        a[i] = (blame_answer){model[i / 2], i % 2 ? b->wrong : b->right};
     if (rc == FM_OK)
-        rc = fm_score_many(b->c->engine, req, asks);
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        double sum[2] = {0, 0};
-        if (!logprob[2 * i] || !logprob[2 * i + 1])
-            continue;
-        for (size_t k = 0; k < 2; k++)
-            for (size_t t = prompt[2 * i + k]; t < ids[2 * i + k].count; t++)
-                sum[k] += (double)logprob[2 * i + k][t];
-        out[i] = sum[0] - sum[1];
-    }
-    for (size_t i = 0; i < 2 * n; i++) {
-        if (ids)
-            fm_ids_release(&ids[i]);
-        if (logprob)
-            fm_free(logprob[i]);
-    }
-    fm_free(ids);
-    fm_free(prompt);
-    fm_free(req);
-    fm_free(logprob);
-    if (rc == FM_EUNSUPPORTED) { /* no such number; the verdict stands */
-        fm_error_clear();
-        rc = FM_OK;
-    }
+        rc = blame_lps(b, a, 2 * n, lp);
+    for (size_t i = 0; i < n; i++)
+        out[i] = rc == FM_OK ? lp[2 * i] - lp[2 * i + 1] : (double)NAN;
+    fm_free(a);
+    fm_free(lp);
     return rc;
 }
 
