@@ -177,9 +177,16 @@ fm_status blame_shapley(blame *b);
  * logprob) the parent's answer is than the culprit's. Where they are not known, or equal,
  * nothing changes. */
 void blame_contrast(blame *b);
-/* That score for n models; NaN where an answer cannot be put behind the prompt. */
 /* A letter or digit in lower case, 0 for what stands between words: "Mirefall." is "mirefall". */
 char blame_letter(char c);
+/* log P of answers behind the case's prompt, of models of one engine, in one batch; NaN where there
+ * is no text, or none that the model can take. */
+typedef struct blame_answer {
+    fm_model *model;
+    const char *text; /* may be NULL */
+} blame_answer;
+fm_status blame_lps(const blame *b, const blame_answer *a, size_t n, double *lp);
+/* That score for n models: the right answer's less the wrong one's. */
 fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out);
 /* Ranks the examples of the culprit's data; leaves example_count 0 when it carries none. */
 fm_status blame_data(blame *b);

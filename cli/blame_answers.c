@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "infer/prompt.h"
 #include "store/base/mem.h"
 
 double blame_now_s(void)
@@ -17,50 +16,14 @@ double blame_now_s(void)
 
 /* ---- log P ---- */
 
-fm_status blame_answer_ids(const blame_more *m, fm_model *model, const char *answer, fm_ids *out,
-                           size_t *prompt)
-{
-    const fm_tokenizer *tok = fm_model_tokenizer(model);
-    if (!tok)
-        return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
-    fm_status rc = fm_suite_case_prompt(out, m->b->suite, m->b->case_index, model);
-    *prompt = out->count;
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(tok, fm_span_str(answer), false, out);
-    if (rc == FM_OK && out->count == *prompt)
-        rc = fm_fail(FM_EUNSUPPORTED, "an answer is empty");
-    return rc;
-}
-
-static fm_status answer_lp(const blame_more *m, fm_model *model, const char *answer, double *lp)
-{
-    fm_ids ids = {0};
-    size_t prompt = 0;
-    *lp = NAN;
-    if (!answer)
-        return FM_OK;
-    fm_status rc = blame_answer_ids(m, model, answer, &ids, &prompt);
-    float *each = rc == FM_OK ? fm_calloc(ids.count, sizeof *each) : NULL;
-    if (rc == FM_OK)
-        rc = each ? fm_score(model, ids.id, ids.count, each, NULL, 0) : FM_ENOMEM;
-    if (rc == FM_OK) {
-        *lp = 0;
-        for (size_t i = FM_MAX(prompt, (size_t)1); i < ids.count; i++)
-            *lp += (double)each[i];
-    }
-    fm_free(each);
-    fm_ids_release(&ids);
-    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) { /* no text model, or too long for it */
-        fm_error_clear();
-        rc = FM_OK;
-    }
-    return rc;
-}
-
 fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, double *right)
 {
-    fm_status rc = answer_lp(m, model, m->answers.wrong, wrong);
-    return rc == FM_OK ? answer_lp(m, model, m->answers.right, right) : rc;
+    const blame_answer a[2] = {{model, m->answers.wrong}, {model, m->answers.right}};
+    double lp[2];
+    fm_status rc = blame_lps(m->b, a, 2, lp);
+    *wrong = lp[0];
+    *right = lp[1];
+    return rc;
 }
 
 fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,

@@ -134,9 +134,6 @@ typedef struct blame_more {
 fm_status blame_find_answers(blame_more *m);
 /* log P of both answers on a model; NaN where one is not known. */
 fm_status blame_answer_lps(const blame_more *m, fm_model *model, double *wrong, double *right);
-/* Prompt + answer as the model sees it; *prompt: tokens of the prompt. */
-fm_status blame_answer_ids(const blame_more *m, fm_model *model, const char *answer, fm_ids *out,
-                           size_t *prompt);
 /* The case and its margin on a tree whose tensors may be in made (NULL: all are stored). What
  * cannot be asked is FM_ERROR_CASE. */
 fm_status blame_try(blame_more *m, const fm_tree *tree, const blame_overlay *made, const char *what,

@@ -11,6 +11,7 @@
 
 #include "cli/blame_rederive.h"
 #include "store/base/mem.h"
+#include "train/attribution.h"
 #include "train/train.h"
 
 #define PREFIX "refs/fmstore/checkpoints/"
@@ -39,25 +40,6 @@ typedef struct hunt {
 
 /* ---- the run's name, and its checkpoints ---- */
 
-/* What the states of this run are called; stops the training before its first step. */
-static fm_status only_name(void *ctx, uint32_t child, const fm_digest *run, fm_train_state *out,
-                           bool *found)
-{
-    (void)child;
-    (void)out;
-    *found = false;
-    ((hunt *)ctx)->run = *run;
-    return fm_fail(FM_ECANCELLED, "only the name was wanted");
-}
-
-static bool never_due(void *ctx, uint32_t child, uint32_t step)
-{
-    (void)ctx;
-    (void)child;
-    (void)step;
-    return false;
-}
-
 static fm_train_job job_of(const replay *r)
 {
     fm_train_job job = {
@@ -80,16 +62,16 @@ static fm_status train(hunt *h, const fm_train_keeper *keeper, uint32_t every, f
     return rc;
 }
 
+/* What the states of this run are called. */
 static fm_status name_run(hunt *h)
 {
-    fm_train_result result = {0};
-    const fm_train_keeper keeper = {.ctx = h, .due = never_due, .load = only_name};
-    fm_status rc = train(h, &keeper, 0, NULL, &result);
-    fm_train_result_release(&result);
-    if (rc != FM_ECANCELLED)
-        return rc < 0 ? rc : fm_fail(FM_ECORRUPT, "the run has no name");
-    fm_error_clear();
-    return FM_OK;
+    const fm_provider p = fm_store_provider(fm_repo_store(h->r->c->repo));
+    const fm_train_job job = job_of(h->r);
+    blame_swap_engines(h->m);
+    const fm_attribution_in in = {.e = h->r->c->engine, .p = &p, .job = &job};
+    fm_status rc = fm_attribution_run(&in, &h->run);
+    blame_swap_engines(h->m);
+    return rc;
 }
 
 static fm_status take_ref(void *ctx, const char *name, const fm_oid *oid)

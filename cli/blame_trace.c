@@ -27,11 +27,13 @@ static fm_status open_texts(const blame_more *m, fm_model *child, fm_model *pare
     fm_ids other = {0};
     size_t prompt = 0;
     const fm_arch *a = fm_model_arch(child);
-    fm_status rc = blame_answer_ids(m, child, m->answers.wrong, &t->wrong, &prompt);
+    const fm_suite *s = m->b->suite;
+    const size_t at = m->b->case_index;
+    fm_status rc = fm_suite_case_answer(&t->wrong, &prompt, s, at, child, m->answers.wrong);
     if (rc == FM_OK)
-        rc = blame_answer_ids(m, child, m->answers.right, &t->right, &prompt);
+        rc = fm_suite_case_answer(&t->right, &prompt, s, at, child, m->answers.right);
     if (rc == FM_OK)
-        rc = blame_answer_ids(m, parent, m->answers.wrong, &other, &prompt);
+        rc = fm_suite_case_answer(&other, &prompt, s, at, parent, m->answers.wrong);
     if (rc == FM_OK && (other.count != t->wrong.count ||
                         memcmp(other.id, t->wrong.id, other.count * sizeof *other.id) != 0))
         rc = fm_fail(FM_EUNSUPPORTED, "parent and child turn the case into other tokens");

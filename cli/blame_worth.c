@@ -21,65 +21,45 @@ void blame_contrast(blame *b)
     }
 }
 
-/* One answer behind the prompt. */
-static fm_status answer_ids(const blame *b, const fm_model *m, const char *answer, fm_ids *ids,
-                            size_t *prompt)
-{
-    fm_status rc = fm_suite_case_prompt(ids, b->suite, b->case_index, m);
-    *prompt = ids->count;
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_span_str(answer), false, ids);
-    if (rc == FM_OK && (*prompt == 0 || ids->count == *prompt))
-        rc = FM_EUNSUPPORTED;
-    for (size_t i = 0; rc == FM_OK && i < ids->count; i++)
-        if (ids->id[i] < 0 || (uint32_t)ids->id[i] >= fm_model_arch(m)->vocab)
-            rc = FM_EUNSUPPORTED;
-    if (rc == FM_OK && ids->count > fm_model_arch(m)->max_positions)
-        rc = FM_EUNSUPPORTED;
-    return rc;
-}
-
-/* Both answers behind the prompt of one model. */
-typedef struct pair {
-    fm_ids ids[2]; /* right, wrong */
-    size_t prompt[2];
-    float *logprob[2]; /* [ids.count]; NULL: not to be asked */
+typedef struct scoring {
+    fm_ids ids;
+    size_t prompt;
+    float *logprob; /* [ids.count]; NULL: there is no such number, or it is kept */
     char key[FM_HEX_CHARS + 1];
-} pair;
+} scoring;
 
 /* What the number depends on: kept with the results of tests, a later search need not ask again. */
-static fm_status pair_key(pair *p, const fm_model *m)
+static fm_status scoring_key(scoring *s, const fm_model *m)
 {
     const fm_engine *e = fm_model_engine(m);
     const fm_digest model = fm_model_digest_for(m, FM_ASK_TEXT);
     fm_digest key;
     fm_buf text;
     fm_buf_init(&text, 0);
-    fm_buf_printf(&text, "blame margin 1 %s %s %zu %zu %zu %zu\n", fm_engine_mode(e),
-                  fm_engine_kernel_class(e), p->prompt[0], p->ids[0].count, p->prompt[1],
-                  p->ids[1].count);
+    fm_buf_printf(&text, "blame answer 1 %s %s %zu %zu\n", fm_engine_mode(e),
+                  fm_engine_kernel_class(e), s->prompt, s->ids.count);
     fm_buf_append(&text, model.b, sizeof model.b);
-    for (size_t k = 0; k < 2; k++)
-        fm_buf_append(&text, p->ids[k].id, p->ids[k].count * sizeof *p->ids[k].id);
+    fm_buf_append(&text, s->ids.id, s->ids.count * sizeof *s->ids.id);
     fm_status rc = fm_buf_ok(&text);
     if (rc == FM_OK)
         rc = fm_sha256(&key, text.data, text.len);
     if (rc == FM_OK)
-        fm_digest_hex(&key, p->key);
+        fm_digest_hex(&key, s->key);
     fm_buf_release(&text);
     return rc;
 }
 
-static fm_status kept_margin(const blame *b, const char *key, double *out)
+/* NaN where it is not kept. */
+static fm_status kept_lp(const blame *b, const char *key, double *out)
 {
     fm_buf text;
     fm_json *o = NULL;
     fm_buf_init(&text, 0);
     fm_status rc = fm_result_get(b->c->repo, &text, key);
     if (rc == FM_OK)
-        rc = fm_json_parse(&o, fm_buf_span(&text), "kept margin");
+        rc = fm_json_parse(&o, fm_buf_span(&text), "kept answer");
     if (rc == FM_OK)
-        *out = fm_json_real(fm_json_get(o, "margin"), NAN);
+        *out = fm_json_real(fm_json_get(o, "logprob"), NAN);
     fm_json_free(o);
     fm_buf_release(&text);
     if (rc == FM_ENOTFOUND) {
@@ -89,13 +69,13 @@ static fm_status kept_margin(const blame *b, const char *key, double *out)
     return rc;
 }
 
-static fm_status keep_margin(const blame *b, const char *key, double margin)
+static fm_status keep_lp(const blame *b, const char *key, double lp)
 {
     fm_buf text;
     fm_status rc = FM_OK;
     fm_json *o = fm_json_new_object();
     fm_buf_init(&text, 0);
-    out_set(&rc, o, "margin", fm_json_new_real(margin));
+    out_set(&rc, o, "logprob", fm_json_new_real(lp));
     if (rc == FM_OK)
         rc = fm_json_write(&text, o, FM_JSON_CANONICAL);
     if (rc == FM_OK)
@@ -105,81 +85,83 @@ static fm_status keep_margin(const blame *b, const char *key, double margin)
     return rc;
 }
 
-/* *out: what is kept of it; NaN, and room for the log-probabilities, where it must be asked. */
-static fm_status open_pair(const blame *b, const fm_model *m, pair *p, double *out)
+/* *lp: what is kept of it; else room for what is to be asked. */
+static fm_status open_scoring(const blame *b, const blame_answer *a, scoring *s, double *lp)
 {
-    fm_status rc = answer_ids(b, m, b->right, &p->ids[0], &p->prompt[0]);
-    if (rc == FM_OK)
-        rc = answer_ids(b, m, b->wrong, &p->ids[1], &p->prompt[1]);
-    if (rc == FM_EUNSUPPORTED) { /* no such number for this model; the verdict stands */
+    if (!a->text)
+        return FM_OK;
+    fm_status rc =
+        fm_suite_case_answer(&s->ids, &s->prompt, b->suite, b->case_index, a->model, a->text);
+    if (rc == FM_EUNSUPPORTED) { /* the verdict stands */
         fm_error_clear();
         return FM_OK;
     }
     if (rc == FM_OK)
-        rc = pair_key(p, m);
+        rc = scoring_key(s, a->model);
     if (rc == FM_OK)
-        rc = kept_margin(b, p->key, out);
-    for (size_t k = 0; rc == FM_OK && isnan(*out) && k < 2; k++)
-        if (!(p->logprob[k] = fm_calloc(p->ids[k].count, sizeof **p->logprob)))
-            return FM_ENOMEM;
+        rc = kept_lp(b, s->key, lp);
+    if (rc == FM_OK && isnan(*lp) && !(s->logprob = fm_calloc(s->ids.count, sizeof *s->logprob)))
+        rc = FM_ENOMEM;
     return rc;
 }
 
-static double lead(const pair *p)
+/* Of an answer that was asked. */
+static fm_status close_scoring(const blame *b, const scoring *s, double *lp)
 {
-    double sum[2] = {0, 0};
-    for (size_t k = 0; k < 2; k++)
-        for (size_t t = p->prompt[k]; t < p->ids[k].count; t++)
-            sum[k] += (double)p->logprob[k][t];
-    return sum[0] - sum[1];
+    *lp = 0;
+    for (size_t t = s->prompt; t < s->ids.count; t++)
+        *lp += (double)s->logprob[t];
+    return isfinite(*lp) ? keep_lp(b, s->key, *lp) : FM_OK;
 }
 
-static fm_status ask_pairs(const blame *b, fm_model *const *model, size_t n, pair *p, double *out)
+fm_status blame_lps(const blame *b, const blame_answer *a, size_t n, double *lp)
 {
+    scoring *s = fm_calloc(n, sizeof *s);
+    fm_score_request *req = fm_calloc(n, sizeof *req);
     size_t asks = 0;
-    fm_score_request *req = fm_calloc(2 * n, sizeof *req);
-    fm_status rc = req ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++) {
-        const pair *of = &p[i / 2];
-        if (of->logprob[i % 2])
-            req[asks++] = (fm_score_request){.model = model[i / 2],
-                                             .ids = of->ids[i % 2].id,
-                                             .n = of->ids[i % 2].count,
-                                             .logprobs = of->logprob[i % 2],
-                                             .from = of->prompt[i % 2]};
+    fm_status rc = s && req ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        lp[i] = NAN;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        rc = open_scoring(b, &a[i], &s[i], &lp[i]);
+        if (rc == FM_OK && s[i].logprob)
+            req[asks++] = (fm_score_request){.model = a[i].model,
+                                             .ids = s[i].ids.id,
+                                             .n = s[i].ids.count,
+                                             .logprobs = s[i].logprob,
+                                             .from = s[i].prompt};
     }
     if (rc == FM_OK && asks)
-        rc = fm_score_many(b->c->engine, req, asks);
-    for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        if (!p[i].logprob[0])
-            continue;
-        out[i] = lead(&p[i]);
-        if (isfinite(out[i]))
-            rc = keep_margin(b, p[i].key, out[i]);
+        rc = fm_score_many(fm_model_engine(req[0].model), req, asks);
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        if (s[i].logprob)
+            rc = close_scoring(b, &s[i], &lp[i]);
+    for (size_t i = 0; s && i < n; i++) {
+        fm_ids_release(&s[i].ids);
+        fm_free(s[i].logprob);
     }
+    fm_free(s);
     fm_free(req);
+    if (rc == FM_EUNSUPPORTED || rc == FM_EINVAL) { /* no text model, or too long for it */
+        fm_error_clear();
+        rc = FM_OK;
+    }
     return rc;
 }
 
 fm_status blame_margins(const blame *b, fm_model *const *model, size_t n, double *out)
 {
-    pair *p = fm_calloc(n, sizeof *p);
-    fm_status rc = p ? FM_OK : FM_ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        out[i] = NAN;
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = open_pair(b, model[i], &p[i], &out[i]);
+    blame_answer *a = fm_calloc(2 * n, sizeof *a);
+    double *lp = fm_calloc(2 * n, sizeof *lp);
+    fm_status rc = a && lp ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < 2 * n; i++)
+        a[i] = (blame_answer){model[i / 2], i % 2 ? b->wrong : b->right};
     if (rc == FM_OK)
-        rc = ask_pairs(b, model, n, p, out);
-    for (size_t i = 0; p && i < 2 * n; i++) {
-        fm_ids_release(&p[i / 2].ids[i % 2]);
-        fm_free(p[i / 2].logprob[i % 2]);
-    }
-    fm_free(p);
-    if (rc == FM_EUNSUPPORTED) {
-        fm_error_clear();
-        rc = FM_OK;
-    }
+        rc = blame_lps(b, a, 2 * n, lp);
+    for (size_t i = 0; i < n; i++)
+        out[i] = rc == FM_OK ? lp[2 * i] - lp[2 * i + 1] : (double)NAN;
+    fm_free(a);
+    fm_free(lp);
     return rc;
 }
 

@@ -182,28 +182,26 @@ static fm_status score_answer(fm_answer_tokens *out, fm_model *m, const fm_suite
                               const fm_case_result *r)
 {
     const fm_tokenizer *tok = fm_model_tokenizer(m);
-    fm_ids ids = {0}, answer = {0};
-    float *logprobs = NULL;
-    fm_status rc = fm_suite_case_prompt(&ids, s, r->at, m);
-    if (rc == FM_OK)
-        rc = fm_tokenizer_encode(tok, fm_span_str(r->answer), false, &answer);
-    size_t prompt = ids.count, n = FM_MIN(answer.count, (size_t)ANSWER_TOKENS);
-    for (size_t i = 0; rc == FM_OK && i < n; i++)
-        rc = fm_ids_push(&ids, answer.id[i]);
-    if (rc == FM_OK && n && !(logprobs = fm_calloc(ids.count, sizeof *logprobs)))
+    fm_ids ids = {0};
+    size_t prompt = 0;
+    fm_status rc = fm_suite_case_answer(&ids, &prompt, s, r->at, m, r->answer);
+    size_t n = rc == FM_OK ? FM_MIN(ids.count - prompt, (size_t)ANSWER_TOKENS) : 0;
+    float *logprobs = rc == FM_OK ? fm_calloc(prompt + n, sizeof *logprobs) : NULL;
+    if (rc == FM_OK && !logprobs)
         rc = FM_ENOMEM;
-    if (rc == FM_OK && n)
-        rc = fm_score(m, ids.id, ids.count, logprobs, NULL, 0);
-    if (rc == FM_OK && n && !(out->token = fm_calloc(n, sizeof *out->token)))
+    const fm_score_request req = {
+        .model = m, .ids = ids.id, .n = prompt + n, .logprobs = logprobs, .from = prompt};
+    if (rc == FM_OK)
+        rc = fm_score_many(fm_model_engine(m), &req, 1);
+    if (rc == FM_OK && !(out->token = fm_calloc(n, sizeof *out->token)))
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        rc = token_text(&out->token[i].text, tok, answer.id, i);
+        rc = token_text(&out->token[i].text, tok, ids.id + prompt, i);
         out->token[i].logprob = (double)logprobs[prompt + i];
         out->count = i + 1;
     }
     out->result = r;
     fm_ids_release(&ids);
-    fm_ids_release(&answer);
     fm_free(logprobs);
     if (rc < 0 && rc != FM_ENOMEM) {
         fm_error_clear();

@@ -84,6 +84,29 @@ fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i, const f
     return encode_prompt(out, &s->cases[i], 0, m);
 }
 
+fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, size_t i,
+                               const fm_model *m, const char *answer)
+{
+    const fm_arch *a = fm_model_arch(m);
+    const fm_tokenizer *tok = fm_model_tokenizer(m);
+    if (!tok)
+        return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
+    fm_status rc = fm_suite_case_prompt(out, s, i, m);
+    *prompt = out->count;
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(tok, fm_span_str(answer), false, out);
+    if (rc == FM_OK && (*prompt == 0 || out->count == *prompt))
+        rc = fm_fail(FM_EUNSUPPORTED, "the prompt or the answer has no tokens");
+    for (size_t k = 0; rc == FM_OK && k < out->count; k++)
+        if (out->id[k] < 0 || (uint32_t)out->id[k] >= a->vocab)
+            rc = fm_fail(FM_EUNSUPPORTED, "token %d is beyond the model's vocabulary of %u",
+                         out->id[k], a->vocab);
+    if (rc == FM_OK && out->count > a->max_positions)
+        rc = fm_fail(FM_EUNSUPPORTED, "prompt and answer are %zu tokens, the model takes %u",
+                     out->count, a->max_positions);
+    return rc;
+}
+
 static const char *continuation_of(const fmi_case *c, size_t k)
 {
     if (c->scoring == FMI_SCORE_CHOICE)

@@ -59,6 +59,11 @@ FM_CHECKED fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_
  */
 FM_CHECKED fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i,
                                           const fm_model *m);
+/* ... and an answer behind it, as a model that gave it would hold both: [*prompt, count) is the
+ * answer's. FM_EUNSUPPORTED: there is no such text for this model (no tokenizer, no tokens, a token
+ * beyond its vocabulary, more than it takes). */
+FM_CHECKED fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, size_t i,
+                                          const fm_model *m, const char *answer);
 
 /* ---- changes: what a descendant adds to a suite, overrides in it, or waives ----
  * A document `changes: <suite>` that lies beside the suite as suites/<suite>.<topic>.yaml. */
