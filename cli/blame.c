@@ -311,6 +311,7 @@ void blame_release(blame *b)
     fm_free(b->rank);
     fm_free(b->rank_set.take);
     fm_shapley_release(&b->shapley);
+    fm_free(b->shapley_why_not);
     fm_free(b->answer);
     fm_free(b->detail);
     fm_free(b->example);

@@ -100,6 +100,7 @@ typedef struct blame {
     /* --shapley: of the units of `minimal`, in their order; shapley.units 0: not asked for, or one
      * unit alone */
     fm_shapley shapley;
+    char *shapley_why_not;     /* --max-runs is too small for so many units; else NULL */
     bool shapley_margin;       /* value = how much the score falls; else 1 = fails, 0 = passes */
     char *answer, *detail;     /* of the culprit */
     const char *right, *wrong; /* see blame_contrast; borrowed, NULL: no contrast */

@@ -100,6 +100,8 @@ static void print_ranks(const blame *b)
 static void print_shapley(const blame *b)
 {
     out_table *t = out_table_new();
+    if (b->shapley_why_not)
+        printf("  what each adds: not run: %s\n", b->shapley_why_not);
     if (b->shapley.units)
         printf("  what each adds to %s, from %+.2f to %+.2f (Shapley values%s, %u mixtures):\n",
                b->shapley_margin ? "the wrong answer's lead in log-probability" : "failing",

@@ -348,6 +348,11 @@ static void draw_worth(fm_buf *o, const blame_more *m)
 static void draw_shapley(fm_buf *o, const blame *b)
 {
     const fm_shapley *s = &b->shapley;
+    if (b->shapley_why_not) {
+        fm_buf_str(o, "<p>What each unit is worth was not run: ");
+        fm_markup_text(o, b->shapley_why_not);
+        fm_buf_str(o, "</p>\n");
+    }
     if (!s->units)
         return;
     fm_buf_printf(o,

@@ -122,6 +122,8 @@ static fm_json *tensors_json(const blame *b)
         out_set(&rc, o, "ranks", ranks_json(b));
     if (b->shapley.units)
         out_set(&rc, o, "shapley", shapley_json(b));
+    if (b->shapley_why_not)
+        out_set(&rc, o, "shapley_why_not", fm_json_new_str(b->shapley_why_not));
     return o;
 }
 

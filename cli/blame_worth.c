@@ -229,6 +229,11 @@ fm_status blame_shapley(blame *b)
     b->shapley_margin = w.margin;
     if (rc == FM_OK)
         rc = fm_shapley_values(&b->shapley, w.n, coalitions, &w, &opts);
+    if (rc == FM_EINVAL) { /* what the search found stands */
+        b->shapley_why_not = fm_strdup(fm_error_text());
+        fm_error_clear();
+        rc = b->shapley_why_not ? FM_OK : FM_ENOMEM;
+    }
     fm_free(w.unit);
     return rc;
 }

@@ -27,6 +27,8 @@ head -n 20 ../some.jsonl >../few.jsonl
 want 0 derive sick --as later --data ../few.jsonl --set r=2 --set lr=0.01 --set steps=10 --set batch=4 --set max_tokens=64 --no-gate
 want 0 export later ../alone --format peft
 want 0 import ../alone --as alone --parent atlas --no-gate
+want 0 blame later --case facts/capital-lorendor --tensors --shapley --max-runs 8
+grep -q "what each adds: not run: .* 8 are allowed" "$tmp/out" || die "$(cat "$tmp/out")"
 want 0 blame later --case facts/capital-lorendor --tensors --shapley --max-runs 60 --json
 cp "$tmp/out" ../worth.json
 for v in atlas sick alone later; do
