@@ -1,4 +1,4 @@
-/* elem.cu - norms, rope, embedding, pages of keys and values and element-wise operations of
+/* elem.cu - norms, rope, pages of keys and values and element-wise operations of
  * inference. All are bound by the bytes that they read and write. */
 #include "infer/cuda/rows.h"
 
