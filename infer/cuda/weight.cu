@@ -238,18 +238,18 @@ static fm_status op_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm
                                uint32_t n, uint32_t k, const void *host_bytes)
 {
     uint64_t bytes;
-    fm_status rc = be->weight_image_bytes(be, &bytes, role, dtype, n, k);
+    fm_status rc = op_weight_image_bytes(be, &bytes, role, dtype, n, k);
     *out = NULL;
     if (rc != FM_OK)
         return rc;
     if (role != FM_ROLE_LINEAR && dtype == FM_F32)
-        return be->weight_map(be, out, role, dtype, n, k, host_bytes);
+        return op_weight_map(be, out, role, dtype, n, k, host_bytes);
     void *image = fmc_take(bytes);
     if (!image)
         return fmc_fail(FM_ENOMEM, "out of memory: %llu bytes", (unsigned long long)bytes);
-    rc = be->weight_image(be, image, role, dtype, n, k, host_bytes);
+    rc = op_weight_image(be, image, role, dtype, n, k, host_bytes);
     if (rc == FM_OK)
-        rc = be->weight_map(be, out, role, dtype, n, k, image);
+        rc = op_weight_map(be, out, role, dtype, n, k, image);
     fmc_release(image);
     return rc;
 }
