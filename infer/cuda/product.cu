@@ -129,15 +129,15 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
 
 template <int T, int MR>
 __global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
-    k_few(const few_task *task, const uint32_t *first, uint32_t count)
+    k_few(const __grid_constant__ fmc_list<few_task> list)
 {
     typedef few_shape<T> shape;
     FMC_SHARED_DYNAMIC(unsigned char, rings);
     FMC_SHARED(float, part, [shape::warps][MR][32]);
     FMC_SHARED(few_task, mine, [1]);
-    const uint32_t at = fmc_find(first, count, blockIdx.x);
+    const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
     const few_task *o = mine;
-    fmc_read_task(mine, task + at);
+    fmc_read_task(mine, fmc_tasks(list) + at);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = o->w.k;
     const uint32_t unit = blockIdx.x - first[at], row0 = unit % o->chunks * MR;
     const uint32_t panels = shape::warps / o->slots; /* of this thread block */
@@ -212,13 +212,12 @@ FMC_DEVICE void lora_fetch(float *to, const float *from, uint32_t n, bool aligne
 #define LORA_LINE (FM_K_BLOCK + 4u)
 
 /* A thread block: one block of k, LORA_RANKS ranks, up to LORA_FEW rows; a thread: one chain. */
-__global__ void __launch_bounds__(64)
-    k_lora_down(const lora_task *task, const uint32_t *first, uint32_t count)
+__global__ void __launch_bounds__(64) k_lora_down(const __grid_constant__ fmc_list<lora_task> list)
 {
     FMC_SHARED(float, as, [LORA_RANKS][LORA_LINE]);
     FMC_SHARED(float, xs, [LORA_FEW][LORA_LINE]);
-    const uint32_t at = fmc_find(first, count, blockIdx.x);
-    const lora_task o = task[at];
+    const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
+    const lora_task o = fmc_tasks(list)[at];
     const uint32_t unit = blockIdx.x - first[at], blocks = (o.k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const uint32_t block = unit % blocks, rank0 = unit / blocks * LORA_RANKS;
     const uint32_t k0 = block * FM_K_BLOCK;
@@ -251,12 +250,11 @@ __global__ void __launch_bounds__(64)
 }
 
 /* A thread block: one row, 256 outputs; a thread: one output. */
-__global__ void __launch_bounds__(256)
-    k_lora_up(const lora_task *task, const uint32_t *first, uint32_t count)
+__global__ void __launch_bounds__(256) k_lora_up(const __grid_constant__ fmc_list<lora_task> list)
 {
     FMC_SHARED(float, ts, [FM_K_BLOCK]);
-    const uint32_t at = fmc_find(first, count, blockIdx.x);
-    const lora_task o = task[at];
+    const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
+    const lora_task o = fmc_tasks(list)[at];
     const uint32_t unit = blockIdx.x - first[at], blocks = (o.k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const uint32_t i = unit % o.m, n = unit / o.m * FMC_THREADS + threadIdx.x;
     float *y = o.y + lora_row(&o, i) * o.ldy + n;
@@ -285,7 +283,7 @@ __global__ void __launch_bounds__(256)
 
 /* ---- lists ---- */
 
-/* Tasks to the card in pieces that fit one copy; run(tasks, first, count, blocks) launches each. */
+/* In pieces that fit one copy to the card; run(list, blocks) launches each. */
 template <class Task, class Blocks, class Run>
 static void in_groups(fmc_device *d, const std::vector<Task> &list, Blocks blocks_of, Run run)
 {
@@ -295,10 +293,9 @@ static void in_groups(fmc_device *d, const std::vector<Task> &list, Blocks block
         first.assign(1, 0);
         for (n = 0; n < most && i + n < count; n++)
             first.push_back(first.back() + blocks_of(list[i + n]));
-        const uint32_t *dev_first;
-        const void *dev = fmc_group(d, &list[i], sizeof(Task), first.data(), n, &dev_first);
-        if (dev && first.back() > 0)
-            run((const Task *)dev, dev_first, n, first.back());
+        fmc_list<Task> l;
+        if (first.back() > 0 && fmc_list_of(&l, d, &list[i], first.data(), n))
+            run(l, first.back());
     }
 }
 
@@ -354,8 +351,8 @@ template <int T, int MR> static void run_few(fmc_device *d, const std::vector<fe
         [](const few_task &o) {
             return ceil_div(ceil_div(o.w.n, FMC_PANEL), shape::warps / o.slots) * o.chunks;
         },
-        [=](const few_task *dev, const uint32_t *first, uint32_t n, uint32_t blocks) {
-            FMC_RUN(d, (k_few<T, MR>), blocks, 32 * shape::warps, shape::shared, dev, first, n);
+        [=](const fmc_list<few_task> &l, uint32_t blocks) {
+            FMC_RUN(d, (k_few<T, MR>), blocks, 32 * shape::warps, shape::shared, l);
         });
 }
 
@@ -450,13 +447,13 @@ static void lora_few(fmc_device *d, std::vector<lora_task> &list)
     in_groups(
         d, list,
         [](const lora_task &o) { return ceil_div(o.k, FM_K_BLOCK) * ceil_div(o.r, LORA_RANKS); },
-        [=](const lora_task *dev, const uint32_t *first, uint32_t n, uint32_t blocks) {
-            FMC_RUN(d, k_lora_down, blocks, 64, 0, dev, first, n);
+        [=](const fmc_list<lora_task> &l, uint32_t blocks) {
+            FMC_RUN(d, k_lora_down, blocks, 64, 0, l);
         });
     in_groups(
         d, list, [](const lora_task &o) { return ceil_div(o.n, FMC_THREADS) * o.m; },
-        [=](const lora_task *dev, const uint32_t *first, uint32_t n, uint32_t blocks) {
-            FMC_RUN(d, k_lora_up, blocks, FMC_THREADS, 0, dev, first, n);
+        [=](const fmc_list<lora_task> &l, uint32_t blocks) {
+            FMC_RUN(d, k_lora_up, blocks, FMC_THREADS, 0, l);
         });
 }
 

@@ -90,7 +90,7 @@ FMC_DEVICE uint32_t fmc_find(const uint32_t *first, uint32_t count, uint32_t blo
     return lo;
 }
 
-/* A task from the card's list to shared memory, where it takes no registers. All threads call. */
+/* A task from a list to shared memory, where it takes no registers. All threads call. */
 template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
 {
     const uint32_t *from = (const uint32_t *)(const void *)o;
@@ -100,10 +100,48 @@ template <class Task> FMC_DEVICE void fmc_read_task(Task *mine, const Task *o)
     __syncthreads();
 }
 
-/* Both on the card, in one copy: tasks [count] of `each` bytes, then first [count + 1]; returns
- * the tasks, NULL: failed, sticks. count at most fmc_group_most(each). */
+#if !defined(__CUDACC__)
+#define __grid_constant__
+#endif
+#define FMC_INLINE_BYTES 2048u
+
+/* A list as a kernel's parameter: a short one inside, a longer one on the card. */
+template <class Task> struct fmc_list {
+    enum { most = FMC_INLINE_BYTES / (sizeof(Task) + sizeof(uint32_t)) };
+    const Task *far;
+    const uint32_t *far_first;
+    uint32_t count;
+    uint32_t near_first[most + 1];
+    Task near[most];
+};
+template <class Task> FMC_DEVICE const Task *fmc_tasks(const fmc_list<Task> &l)
+{
+    return l.far ? l.far : l.near;
+}
+template <class Task> FMC_DEVICE const uint32_t *fmc_first(const fmc_list<Task> &l)
+{
+    return l.far ? l.far_first : l.near_first;
+}
+
+/* Tasks [count] of `each` bytes and first [count + 1] in one copy on the card; returns the tasks,
+ * NULL: failed, sticks. count at most fmc_group_most(each). */
 const void *fmc_group(fmc_device *d, const void *tasks, size_t each, const uint32_t *first,
                       uint32_t count, const uint32_t **first_out);
+/* False: failed, sticks. */
+template <class Task>
+static inline bool fmc_list_of(fmc_list<Task> *l, fmc_device *d, const Task *tasks,
+                               const uint32_t *first, uint32_t count)
+{
+    memset((void *)l, 0, sizeof *l);
+    l->count = count;
+    if (count <= fmc_list<Task>::most) {
+        memcpy((void *)l->near, tasks, count * sizeof *tasks);
+        memcpy(l->near_first, first, (count + 1) * sizeof *first);
+        return true;
+    }
+    l->far = (const Task *)fmc_group(d, tasks, sizeof *tasks, first, count, &l->far_first);
+    return l->far != NULL;
+}
 static inline uint32_t fmc_group_most(size_t each)
 {
     return (uint32_t)((FMC_ARGS_MAX - 512) / (each + sizeof(uint32_t)));

@@ -178,16 +178,16 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
 }
 
 template <int RM, int RN, int KS>
-__global__ void __launch_bounds__(256, 2)
-    k_tile(const fmc_task *task, const uint32_t *first, uint32_t count)
+__global__ void __launch_bounds__(256, 2) k_tile(const __grid_constant__ fmc_list<fmc_task> list)
 {
     constexpr int TM = RM * SIDE, TN = RN * SIDE;
     FMC_SHARED(float, as, [KS][TM + 4]);
     FMC_SHARED(float, bs, [KS][TN + 4]);
     FMC_SHARED(fmc_task, mine, [1]);
-    const uint32_t at = fmc_find(first, count, blockIdx.x), t = threadIdx.x;
+    const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x),
+                   t = threadIdx.x;
     const fmc_task *o = mine;
-    fmc_read_task(mine, task + at);
+    fmc_read_task(mine, fmc_tasks(list) + at);
     const uint32_t blocks = o->part ? (o->k + FM_K_BLOCK - 1) / FM_K_BLOCK : 1;
     const uint32_t tiles_m = (o->m + TM - 1) / TM, unit = blockIdx.x - first[at];
     const uint32_t tile = unit / blocks, begin = unit % blocks * FM_K_BLOCK;
@@ -230,11 +230,10 @@ __global__ void __launch_bounds__(256, 2)
 }
 
 /* Blocks of k that were kept apart, in ascending order; then as finish. */
-__global__ void __launch_bounds__(256)
-    k_fold(const fmc_task *task, const uint32_t *first, uint32_t count)
+__global__ void __launch_bounds__(256) k_fold(const __grid_constant__ fmc_list<fmc_task> list)
 {
-    const uint32_t at = fmc_find(first, count, blockIdx.x);
-    const fmc_task *o = task + at;
+    const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
+    const fmc_task *o = fmc_tasks(list) + at;
     const uint64_t all = (uint64_t)o->m * o->n, blocks = (o->k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const uint64_t e = (uint64_t)(blockIdx.x - first[at]) * FMC_THREADS + threadIdx.x;
     if (!o->part || e >= all)
@@ -333,20 +332,17 @@ template <int RM, int RN, int KS> static void run_tiles(fmc_device *d, std::vect
 {
     const uint32_t most = fmc_group_most(sizeof(fmc_task)), tm = RM * SIDE, tn = RN * SIDE;
     for (uint32_t i = 0, n = 0; i < list.size(); i += n) {
-        const uint32_t *dev_first;
+        fmc_list<fmc_task> l;
         n = list.size() - i < most ? (uint32_t)list.size() - i : most;
         bool apart = split(d, &list[i], n, begins(&list[i], n, tm, tn).back());
         std::vector<uint32_t> first = begins(&list[i], n, tm, tn);
-        const void *dev = fmc_group(d, &list[i], sizeof(fmc_task), first.data(), n, &dev_first);
-        if (dev)
-            FMC_RUN(d, (k_tile<RM, RN, KS>), first.back(), TILE_THREADS, 0, (const fmc_task *)dev,
-                    dev_first, n);
+        if (fmc_list_of(&l, d, &list[i], first.data(), n))
+            FMC_RUN(d, (k_tile<RM, RN, KS>), first.back(), TILE_THREADS, 0, l);
         for (uint32_t t = 0; apart && t < n; t++) /* units of the fold: 256 elements */
             first[t + 1] =
                 first[t] + fmc_blocks((uint64_t)list[i + t].m * list[i + t].n, FMC_THREADS);
-        dev = apart ? fmc_group(d, &list[i], sizeof(fmc_task), first.data(), n, &dev_first) : NULL;
-        if (dev)
-            FMC_RUN(d, k_fold, first.back(), FMC_THREADS, 0, (const fmc_task *)dev, dev_first, n);
+        if (apart && fmc_list_of(&l, d, &list[i], first.data(), n))
+            FMC_RUN(d, k_fold, first.back(), FMC_THREADS, 0, l);
     }
 }
 
