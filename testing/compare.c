@@ -37,12 +37,13 @@ fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b
 static void take_grades(fm_suite_change *c, double *difference, const size_t *at)
 {
     double sum = 0;
-    for (size_t i = 0; i < c->now->count; i++) {
+    const fm_suite *suite = c->now->suite; /* NULL: a run without one, whose cases are not graded */
+    for (size_t i = 0; suite && i < c->now->count; i++) {
         if (at[i] == SIZE_MAX)
             continue;
         const fm_case_result *old = &c->before->result[at[i]], *new = &c->now->result[i];
         bool asked = old->verdict != FM_ERROR_CASE && new->verdict != FM_ERROR_CASE;
-        if (old->flaky || new->flaky || !asked || !c->now->suite->cases[new->at].graded ||
+        if (old->flaky || new->flaky || !asked || !suite->cases[new->at].graded ||
             !isfinite(old->score) || !isfinite(new->score))
             continue;
         sum += difference[c->graded++] = new->score - old->score;

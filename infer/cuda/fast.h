@@ -125,6 +125,12 @@ static inline fmc_fast *fmc_fast_of(fm_backend *be)
     return (fmc_fast *)fmc_of(be)->fast;
 }
 
+/* library.cu: opens what is there; nothing is FM_OK too. */
+fm_status fmc_library_begin(fmc_device *d);
+void fmc_library_end(fmc_device *d);
+/* true: the product is queued with a library, in our bits. */
+bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
+
 /* Bytes of the tiles of [n, k]. */
 uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);
 /* f32 src [n, k] (ld apart, device; turned: [k, n]) into tiles of BF16 or PAIR, on the stream. */
@@ -142,14 +148,6 @@ void fmc_fast_product_install(fm_backend *be);
 fm_status fmc_fast_product_open(fmc_device *d);
 
 void fmc_fast_lora_install(fm_backend *be);
-/* Attention, and pages of keys and values. */
-void fmc_fast_attention_install(fm_backend *be);
-
-/* library.cu: opens what is there; nothing is FM_OK too. */
-fm_status fmc_library_begin(fmc_device *d);
-void fmc_library_end(fmc_device *d);
-/* true: the product is queued with a library, in our bits. */
-bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 /* Mode bf16: gradients, updates; after the others. */
 void fmc_fast_train_install(fm_backend *be);
 
