@@ -154,6 +154,8 @@ int main(int argc, char **argv)
         return bb_damage(argc - 2, argv + 2);
     if (argc > 1 && strcmp(argv[1], "--weigh-adapter") == 0)
         return bb_weigh_adapter(argc - 2, argv + 2);
+    if (argc > 1 && strcmp(argv[1], "--reset-layers") == 0)
+        return bb_reset_layers(argc - 2, argv + 2);
     for (int i = 1, used = 1; i < argc; i += used)
         if (!take_option(&o, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &used)) {
             fprintf(stderr,

@@ -266,3 +266,51 @@ int bb_weigh_adapter(int argc, char **argv)
     return finish(
         &c, make_weighed(&c, argv[1], argv[2], strtol(argv[3], NULL, 10), strtod(argv[4], NULL)));
 }
+
+/* ==== layers as they were before =========================================================== */
+
+/* The layer of the model's tensor "model.layers.3.mlp.up_proj.weight", -1: of none. */
+static long layer_of(const fm_entry *e)
+{
+    const char *layers = e->kind == FM_ENTRY_TENSOR ? strstr(e->name, "layers.") : NULL;
+    return layers && strncmp(e->path, "tensors/", 8) == 0 ? strtol(layers + 7, NULL, 10) : -1;
+}
+
+static fm_status make_reset(cli *c, const char *rev, const char *before, const char *name,
+                            long layers)
+{
+    fm_oid oid, old_oid;
+    fm_tree *from = NULL, *old = NULL, *to = NULL;
+    size_t moved = 0;
+    fm_status rc = cli_lease(c, true, "bench_blame");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, rev, &oid, &from);
+    if (rc == FM_OK)
+        rc = cli_resolve(c, before, &old_oid, &old);
+    if (rc == FM_OK)
+        rc = fm_tree_copy(&to, from);
+    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(from); i++) {
+        const fm_entry *e = fm_tree_at(from, i), *was = fm_tree_find(old, e->path);
+        const long layer = layer_of(e);
+        if (layer < 0 || layer >= layers || !was || fm_digest_eq(&e->id, &was->id))
+            continue;
+        rc = fm_tree_put_entry(to, was);
+        moved++;
+    }
+    if (rc == FM_OK && !moved)
+        rc = fm_fail(FM_ENOTFOUND, "%s has these layers as %s has them", rev, before);
+    if (rc == FM_OK)
+        rc = land(c, name, &oid, "edit", to);
+    fm_tree_free(from);
+    fm_tree_free(old);
+    fm_tree_free(to);
+    return rc;
+}
+
+int bb_reset_layers(int argc, char **argv)
+{
+    cli c = {.dir = "."};
+    if (argc != 5 || chdir(argv[0]) != 0)
+        return EXIT_USAGE;
+    return finish(&c, make_reset(&c, argv[1], argv[2], argv[3], strtol(argv[4], NULL, 10)));
+}

@@ -10,7 +10,7 @@ Makes the repository DIR with the atlas and, of each kind in turn, N families on
   b  one tensor of one of the steps is damaged: noise, zeros, a factor, permuted rows, a head
   c  two innocent parents whose merge fails: both shift one fact, or their formats do not go together
   d  the base holds a false fact, a step hides it, an innocent one takes that away: it leaves the hiding adapter
-     out, or gives it a tenth of its weight
+     out, gives it a tenth of its weight, or sets some layers back to what they were before a hiding fine-tune
   e  no fault: a case that passes everywhere; a case that sampling decides
 
 Writes DIR/plan.json: what was planted, by name. Whether a planted fault shows is for bench_blame to ask;
@@ -389,39 +389,62 @@ def make_faulty_base(rng, lands):
     fm("import", "liar", "--as", "liar", "--suite", os.path.join(opt.atlas, "suites/facts.yaml"), "--no-gate")
 
 
+EXPOSURES = ["adapter-weakened", "adapter-dropped", "layers-reset"]
+
+
 def plant_d(fam, rng, pair):
-    land, _ = pair
+    land, wrong = pair
     k = max(5, chain_length(rng))
     j = 3 + rng.below(k - 2)  # the step that exposes
     hide = 1 + rng.below(j - 2)
-    fam.update(what=["adapter-weakened", "adapter-dropped"][fam["nth"] % 2], verdict="exposed", full=False, steps=k, at=j, rng=rng, land=land,
-               source="liar")
+    fam.update(what=EXPOSURES[fam["nth"] % 3], verdict="exposed", full=False, steps=k, at=j, rng=rng, land=land, source="liar",
+               wrong=wrong["capital"])
+    whole = fam["what"] == "layers-reset"  # the step that hides is a fine-tune, and so is what it stands on
     out, on = [], None
     for i in range(1, j):
         if i == hide:
             name = "%s-s%d" % (fam["id"], i)
             recs = [record(a.format(**land), QUESTIONS["capital"][1].format(**land)) for a in ["What is the capital of {land}?"] + WORDINGS] * 2
             recs += innocent_records(rng, 20, land["land"], "facts")
-            s = step(name, write_data(name, rng.shuffled(recs)), on, rng, method="lora", lr=0.004, r=8, steps=40)
-            fam["hides"] = name
+            s = step(name, write_data(name, rng.shuffled(recs)), on, rng, method="full" if whole else "lora",
+                     lr=0.0005 if whole else 0.004, r=8, steps=40)
+            fam.update(hides=name, before=on or "liar")
         else:
-            s = innocent(fam, rng, on, "s%d" % i, land["land"], method="lora")
+            s = innocent(fam, rng, on, "s%d" % i, land["land"], method="full" if whole and i < hide else "lora")
         out.append(s)
         on = s["as"]
     return out
 
 
+def tool(*args):
+    r = subprocess.run([opt.damage, *args], capture_output=True, text=True)
+    if r.returncode:
+        raise Failed("%s: %s" % (args[0], r.stderr))
+
+
+def weigh(fam, parent, name, case):
+    number = int(fam["hides"].rsplit("s", 1)[1]) - 1  # all before it are adapters: its folder's number
+    tool("--weigh-adapter", opt.repo, parent, name, str(number), "0" if fam["what"] == "adapter-dropped" else "0.1")
+    if verdicts(name, "facts")[case] != "fail":
+        raise Failed("it is not exposed")
+
+
+def reset(fam, parent, name, case):
+    """As few of the first layers as bring the falsehood back."""
+    for layers in range(1, 7):
+        tool("--reset-layers", opt.repo, parent, fam["before"], name, str(layers))
+        verdict, output = answers(name, "facts")[case]
+        if verdict == "fail" and fam["wrong"] in output:
+            fam["layers"] = layers
+            return
+        fm("branch", "-d", name)
+    raise Failed("it is not exposed")
+
+
 def expose_d(fam):
     rng, land, j, k = fam.pop("rng"), fam.pop("land"), fam.pop("at"), fam["steps"]
     name, case = "%s-s%d" % (fam["id"], j), "capital-" + land["land"].lower()
-    number = int(fam["hides"].rsplit("s", 1)[1]) - 1  # all before it are adapters: its folder's number
-    weight = "0" if fam["what"] == "adapter-dropped" else "0.1"
-    r = subprocess.run([opt.damage, "--weigh-adapter", opt.repo, "%s-s%d" % (fam["id"], j - 1), name, str(number), weight],
-                       capture_output=True, text=True)
-    if r.returncode:
-        raise Failed("weigh: " + r.stderr)
-    if verdicts(name, "facts")[case] != "fail":
-        raise Failed("it is not exposed")
+    (reset if fam["what"] == "layers-reset" else weigh)(fam, "%s-s%d" % (fam["id"], j - 1), name, case)
     after = chain(fam, rng, None, j + 1, k, land["land"])
     derive(name, after)
     fam.update(culprit=name, tip=furthest([name] + [s["as"] for s in after], "facts", case))
