@@ -462,8 +462,11 @@ void fmi_mirror_free(fm_engine *e)
     if (!r)
         return;
     if (leads(e)) {
+        fm_error_state why; /* the engine may be closed for a reason */
+        fm_error_save(&why);
         say_u32(&r->log, SAY_END);
         fm_ignore(send_log(e), "who does not hear it sees the connection end");
+        fm_error_restore(&why);
     }
     fm_comm_detach(e->comm);
     fm_buf_release(&r->log);

@@ -249,6 +249,23 @@ static fm_status cuda_download(fm_backend *be, void *dst, const void *src, size_
     return cuda_sync(be);
 }
 
+/* Lets go of a slot's memory, which recorded steps may still write to. */
+static void outgrow(fmc_device *d, fmc_scratch *s)
+{
+    fmc_outgrown *old = d->graphs && s->bytes ? (fmc_outgrown *)fmc_take(sizeof *old) : NULL;
+    if (old) {
+        *old = {s->bytes, d->outgrown};
+        d->outgrown = old;
+    } else if (d->graphs && s->bytes) {
+        fmc_stick(d, FM_ENOMEM, "out of memory");
+        return;
+    } else {
+        (void)cudaFree(s->bytes);
+    }
+    s->bytes = NULL;
+    s->cap_bytes = 0;
+}
+
 void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes)
 {
     fmc_scratch *s = &d->scratch[slot];
@@ -259,10 +276,10 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes)
             fmc_stick(d, FM_ELIMIT, "a recorded step needs more room than the step before it");
             return NULL;
         }
-        (void)cudaFree(s->bytes);
-        s->cap_bytes = 0;
-        size_t cap = bytes + bytes / 4 + ALIGN;
-        stick_cuda(d, cudaMalloc(&s->bytes, cap), "room for an operation on the device");
+        size_t cap = FM_MAX(bytes + bytes / 4, d->graphs ? 2 * s->cap_bytes : 0) + ALIGN;
+        outgrow(d, s);
+        if (d->failed == FM_OK)
+            stick_cuda(d, cudaMalloc(&s->bytes, cap), "room for an operation on the device");
         if (d->failed != FM_OK) {
             s->bytes = NULL;
             return NULL;
@@ -283,6 +300,11 @@ static void cuda_close(fm_backend *be)
     fmc_graph_close(d);
     for (unsigned i = 0; i < FMC_SCRATCHES; i++)
         (void)cudaFree(d->scratch[i].bytes);
+    for (fmc_outgrown *o = d->outgrown, *next; o; o = next) {
+        next = o->next;
+        (void)cudaFree(o->bytes);
+        fmc_release(o);
+    }
     (void)cudaFree(d->ring.dev);
     (void)cudaFreeHost(d->ring.host);
     for (unsigned i = 0; i < 2; i++)
@@ -448,8 +470,8 @@ static fm_status describe(char *text, size_t cap, uint32_t device)
 
 extern "C" const fm_module *fm_module_get(const fm_module_host *host)
 {
-    static const fm_module module = {FM_MODULE_ABI, "cuda", count_devices, describe, module_open,
-                                     fmc_nccl_open};
+    static const fm_module module = {FM_MODULE_ABI, "cuda",      count_devices,
+                                     describe,      module_open, fmc_nccl_open};
     if (host->abi != FM_MODULE_ABI)
         return NULL;
     host_side = host;

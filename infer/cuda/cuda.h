@@ -24,6 +24,12 @@ typedef struct fmc_scratch {
     size_t cap_bytes;
 } fmc_scratch;
 
+/* Scratch that became too small: recorded steps know its address, so it stays until the end. */
+typedef struct fmc_outgrown {
+    void *bytes; /* device */
+    struct fmc_outgrown *next;
+} fmc_outgrown;
+
 enum {
     FMC_SCRATCH_PRODUCT,
     FMC_SCRATCH_ATTENTION,
@@ -52,8 +58,9 @@ typedef struct fmc_device {
     pthread_mutex_t lock; /* ring, copy, mark */
     fmc_ring ring;
     fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
-    fmc_arena *arena;                   /* not NULL: a step is being recorded */
-    struct fmc_graphs *graphs;          /* graph.cu; NULL until a step is recorded */
+    fmc_outgrown *outgrown;
+    fmc_arena *arena;          /* not NULL: a step is being recorded */
+    struct fmc_graphs *graphs; /* graph.cu; NULL until a step is recorded */
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
     void *fast;       /* fast.cu's state in mode fast */

@@ -148,6 +148,8 @@ void fmc_fast_product_install(fm_backend *be);
 fm_status fmc_fast_product_open(fmc_device *d);
 
 void fmc_fast_lora_install(fm_backend *be);
+/* Attention, and pages of keys and values. */
+void fmc_fast_attention_install(fm_backend *be);
 /* Mode bf16: gradients, updates; after the others. */
 void fmc_fast_train_install(fm_backend *be);
 

@@ -80,6 +80,35 @@ static void uploads_of_others_are_no_part_of_a_record(void **state)
     be->close(be);
 }
 
+/* What an operation keeps its sums in meanwhile is part of the record, whatever comes later. */
+static void a_record_keeps_its_scratch(void **state)
+{
+    enum { K = 1101, SMALL = 40, LARGE = 300, ROWS = 20 }; /* rows at odd places are copied first */
+    fm_backend *be = kk_card("exact");
+    kk k = {.be = be};
+    float *w = kk_in(&k, (size_t)LARGE * K, 1), *x = kk_in(&k, (size_t)ROWS * K, 1);
+    float *y = kk_in(&k, SMALL, 1), *wide = kk_in(&k, (size_t)ROWS * LARGE, 1), want[SMALL];
+    fm_weight *small = kk_weight(&k, w, SMALL, K), *large = kk_weight(&k, w, LARGE, K);
+    (void)state;
+    be->linear(be, y, SMALL, x, K, small, NULL, NULL, 1);
+    tk_ok(be->sync(be));
+    memcpy(want, y, sizeof want);
+    tk_ok(be->record(be, 1));
+    be->linear(be, y, SMALL, x, K, small, NULL, NULL, 1);
+    tk_ok(be->recorded(be));
+    be->linear(be, wide, LARGE, x, K, large, NULL, NULL, ROWS);
+    tk_ok(be->sync(be));
+    memset(y, 0, sizeof want);
+    tk_ok(be->replay(be, 1));
+    tk_ok(be->sync(be));
+    assert_memory_equal(y, want, sizeof want);
+    be->weight_free(be, small);
+    be->weight_free(be, large);
+    for (size_t i = 0; i < k.ptrs; i++)
+        be->host_free(be, k.ptr[i]);
+    be->close(be);
+}
+
 static void tickets_come_in_order(void **state)
 {
     enum { TIMES = 40 };
@@ -112,6 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_runs_again_on_what_memory_holds_then),
         cmocka_unit_test(uploads_of_others_are_no_part_of_a_record),
+        cmocka_unit_test(a_record_keeps_its_scratch),
         cmocka_unit_test(tickets_come_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
