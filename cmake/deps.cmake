@@ -16,7 +16,7 @@ endif()
 
 # The CUDA backend is built where nvcc is (or can be asked for); FM_WITH_CUDA says whether it is.
 set(FM_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO: where nvcc is found")
-set(FM_CUDA_ARCH "80-real;90" CACHE STRING "Cards that it is built for (CUDA_ARCHITECTURES)")
+set(FM_CUDA_ARCH "80-virtual;90-real" CACHE STRING "Cards that it is built for (CUDA_ARCHITECTURES)")
 set(FM_WITH_CUDA ${FM_CUDA})
 if(FM_CUDA STREQUAL "AUTO")
   if(NOT CMAKE_CUDA_COMPILER AND NOT FM_SANITIZE AND NOT FM_FUZZ)
