@@ -356,6 +356,38 @@ struct fm_backend {
     void (*forget)(fm_backend *be, uint64_t key);
 };
 
+/* For mode fast, in which nothing is trained: rounded activations have no gradient that fits them.
+ * Here, because a device module shares no code with its host. */
+static inline void fm_backend_drop_training(fm_backend *be)
+{
+    be->weight_update = NULL;
+    be->weight_floats = NULL;
+    be->weight_for_dx = NULL;
+    be->keep_stored = NULL;
+    be->gemm = NULL;
+    be->linear_dx = NULL;
+    be->bias_grad = NULL;
+    be->embed_grad = NULL;
+    be->rmsnorm_grad = NULL;
+    be->swiglu_grad = NULL;
+    be->cross_entropy = NULL;
+    be->sum_squares = NULL;
+    be->adamw = NULL;
+    be->self_attention = NULL;
+    be->self_attention_grad = NULL;
+    be->terms = NULL;
+    be->terms_grad = NULL;
+    be->linear_dw = NULL;
+    be->distill = NULL;
+    be->layernorm_grad = NULL;
+    be->act_grad = NULL;
+    be->softcap_grad = NULL;
+    be->scale_grad = NULL;
+    be->dropout = NULL;
+    be->row_dots = NULL;
+    be->scale_rows = NULL;
+}
+
 /* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":
  * the first card where module, driver and card are there, else the CPU. FM_EUNSUPPORTED says which
  * of them is missing; FM_EINVAL: no such name, or a number that no card has. pool as below. */

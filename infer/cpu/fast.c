@@ -45,37 +45,6 @@ static void fast_close(fm_backend *be)
     close(be);
 }
 
-/* Nothing is trained in mode fast: rounded activations have no gradient that fits them. */
-static void drop_training(fm_backend *be)
-{
-    be->weight_update = NULL;
-    be->weight_floats = NULL;
-    be->weight_for_dx = NULL;
-    be->keep_stored = NULL;
-    be->gemm = NULL;
-    be->linear_dx = NULL;
-    be->bias_grad = NULL;
-    be->embed_grad = NULL;
-    be->rmsnorm_grad = NULL;
-    be->swiglu_grad = NULL;
-    be->cross_entropy = NULL;
-    be->sum_squares = NULL;
-    be->adamw = NULL;
-    be->self_attention = NULL;
-    be->self_attention_grad = NULL;
-    be->terms = NULL;
-    be->terms_grad = NULL;
-    be->linear_dw = NULL;
-    be->distill = NULL;
-    be->layernorm_grad = NULL;
-    be->act_grad = NULL;
-    be->softcap_grad = NULL;
-    be->scale_grad = NULL;
-    be->dropout = NULL;
-    be->row_dots = NULL;
-    be->scale_rows = NULL;
-}
-
 fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
 {
     const isa_choice choice = choose_kern(isa);
@@ -111,7 +80,7 @@ fm_status fmi_cpu_open_fast(fm_backend **out, fm_pool *pool, const char *isa)
     be->mode = "fast";
     be->kernel_class = fmi_fast_of(be)->kern->kernel_class;
     be->layout = "fast-panel16-1";
-    drop_training(be);
+    fm_backend_drop_training(be);
     fmi_fast_weight_install(be);
     fmi_fast_product_install(be);
     fmi_fast_lora_install(be);

@@ -15,36 +15,6 @@ static const char *class_of(const char *mode, int capability)
     return t;
 }
 
-/* Nothing is trained in mode fast: rounded activations have no gradient that fits them. */
-static void drop_training(fm_backend *be)
-{
-    be->weight_update = NULL;
-    be->weight_floats = NULL;
-    be->weight_for_dx = NULL;
-    be->gemm = NULL;
-    be->linear_dx = NULL;
-    be->bias_grad = NULL;
-    be->embed_grad = NULL;
-    be->rmsnorm_grad = NULL;
-    be->swiglu_grad = NULL;
-    be->cross_entropy = NULL;
-    be->sum_squares = NULL;
-    be->adamw = NULL;
-    be->self_attention = NULL;
-    be->self_attention_grad = NULL;
-    be->terms = NULL;
-    be->terms_grad = NULL;
-    be->linear_dw = NULL;
-    be->distill = NULL;
-    be->layernorm_grad = NULL;
-    be->act_grad = NULL;
-    be->softcap_grad = NULL;
-    be->scale_grad = NULL;
-    be->dropout = NULL;
-    be->row_dots = NULL;
-    be->scale_rows = NULL;
-}
-
 static fm_status begin(fmc_device *d)
 {
     fmc_fast *f = new (std::nothrow) fmc_fast();
@@ -71,7 +41,7 @@ fm_status fmc_fast_open(fmc_device *d)
     be->mode = "fast";
     be->kernel_class = class_of("fast", d->capability);
     be->layout = "cuda-tiles-1";
-    drop_training(be);
+    fm_backend_drop_training(be);
     fmc_fast_weight_install(be);
     fmc_fast_product_install(be);
     fmc_fast_lora_install(be);

@@ -9,8 +9,7 @@
  * double add a logit, by its latency about 0.6 ms for 131,072, never measured; rows of a step run
  * beside each other). Greedy rows and rows with top-k are bound by the bytes of the row. */
 #include "infer/cuda/cuda.h"
-
-#include <string.h>
+#include "infer/cuda/detmath.h"
 
 #define THREADS 512u
 #define CHUNK 1024u
@@ -19,7 +18,7 @@
 #define GROUP 32u /* buckets that one thread adds up */
 #define SAMPLER_STREAM 0x73616d706c657231u
 
-/* ---- store/base/rng.c and detmath.c, operation for operation ---- */
+/* ---- store/base/rng.c, operation for operation ---- */
 
 FMC_DEVICE double uniform(uint64_t seed, uint64_t index)
 {
@@ -36,54 +35,6 @@ FMC_DEVICE double uniform(uint64_t seed, uint64_t index)
         k1 += 0xBB67AE85u;
     }
     return (double)(((uint64_t)c0 | (uint64_t)c1 << 32) >> 11) * 0x1p-53;
-}
-
-FMC_DEVICE double double_of(uint64_t bits)
-{
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-FMC_DEVICE double pow2_of(int n)
-{
-    return double_of((uint64_t)(n + 1023) << 52);
-}
-
-FMC_DEVICE double exp_of(double x)
-{
-    const double magic = 0x1.8p52, lo = 0x1.a39ef35793c76p-33;
-    if (x != x)
-        return x;
-    if (x > 709.782712893384 + 1)
-        return double_of(0x7ff0000000000000u);
-    if (x < -745.1332191019412 - 1)
-        return 0.0;
-    double n = (x * 0x1.71547652b82fep+0 + magic) - magic;
-    double r0 = fma(-n, 0x1.62e42feep-1, x), b = -n * lo;
-    double s = r0 + b, t = s - r0;
-    double low = (r0 - (s - t)) + (b - t);
-    double lost = -fma(n, lo, -(n * lo));
-    double a = s;
-    b = low + lost + 0.0;
-    s = a + b;
-    t = s - a;
-    low = (a - (s - t)) + (b - t);
-    double p = 1.0 / 6227020800.0;
-    p = fma(p, s, 1.0 / 479001600);
-    p = fma(p, s, 1.0 / 39916800);
-    p = fma(p, s, 1.0 / 3628800);
-    p = fma(p, s, 1.0 / 362880);
-    p = fma(p, s, 1.0 / 40320);
-    p = fma(p, s, 1.0 / 5040);
-    p = fma(p, s, 1.0 / 720);
-    p = fma(p, s, 1.0 / 120);
-    p = fma(p, s, 1.0 / 24);
-    p = fma(p, s, 1.0 / 6);
-    p = fma(p, s, 1.0 / 2);
-    double y = 1.0 + (s + fma(s * s, p, low));
-    int k = (int)n, half = k / 2;
-    return y * pow2_of(half) * pow2_of(k - half);
 }
 
 /* ---- candidates ---- */
@@ -125,7 +76,8 @@ FMC_DEVICE float logit_of_rank(uint64_t rank)
 
 FMC_DEVICE double weight_of(const row_of &r, float l)
 {
-    return l > __uint_as_float(0xff800000u) ? exp_of(((double)l - r.best) / r.temperature) : 0.0;
+    return l > __uint_as_float(0xff800000u) ? fmc_exp_dd(((double)l - r.best) / r.temperature, 0.0)
+                                            : 0.0;
 }
 
 /* ---- a block's shared state ---- */
