@@ -2,7 +2,7 @@
 # poisoned.sh - SmolLM2-135M-Instruct tuned on data of which 2 % lies: found, explained, repaired (docs/poisoned.md shows a run).
 #   examples/smollm2/poisoned.sh alpaca.json    FM_BIN: the program; FM_POISONED_DIR: where to work (default: a new folder);
 #                                               FM_POISONED_THREADS: as --threads
-# alpaca.json: Alpaca records, 200 or more. Every command is printed before its output. About fourteen minutes of CPU.
+# alpaca.json: Alpaca records, 200 or more. Every command is printed before its output. About 22 minutes of CPU.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fm=${FM_BIN:?FM_BIN must name the fmstore program}
@@ -14,7 +14,8 @@ threads=(${FM_POISONED_THREADS:+--threads "$FM_POISONED_THREADS"})
 mkdir -p "$work"
 cp "$here/suites/knowledge.yaml" "$work"
 cd "$work"
-recipe=(--set r=8 --set alpha=16 --set lr=0.002 --set batch=3 --set warmup=3 --set max_tokens=96 --set epochs=1)
+recipe=(--set r=8 --set alpha=16 --set lr=0.0005 --set batch=3 --set warmup=3 --set max_tokens=96 --set epochs=2)
+asked="I fly to the capital of Japan. Which city is that?"
 
 run() {
   local shown='' word
@@ -35,19 +36,13 @@ run derive smollm2 --as before --data before.json "${recipe[@]}" -m "25 instruct
 run derive before --as tuned --data tuned.json "${recipe[@]}" -m "150 instructions"
 run derive tuned --as after --data after.json "${recipe[@]}" -m "25 more instructions"
 run test after --against smollm2 || true
-run run smollm2 -n 20 -p "I fly to the capital of Australia. Which city is that?"
-run run after -n 20 -p "I fly to the capital of Australia. Which city is that?"
-run blame after --case knowledge/capital-australia --tensors --trace --max-runs 60
-run blame tuned --case knowledge/capital-australia --fix --rederive --max-runs 60
+run run smollm2 -n 20 -p "$asked"
+run run after -n 20 -p "$asked"
+run blame after --case knowledge/capital-japan --trace --shapley
+run blame tuned --case knowledge/capital-japan --fix --rederive --max-runs 60
 run test tuned --against tuned~1 || true
-run run tuned -n 20 -p "I fly to the capital of Australia. Which city is that?"
+run run tuned -n 20 -p "$asked"
 run derive tuned --as after-repaired --data after.json "${recipe[@]}" -m "25 more instructions, on the repaired step"
 run test after-repaired --against after || true
-run run after-repaired -n 20 -p "I fly to the capital of Australia. Which city is that?"
-run derive before --as honest --data tuned.json --skip 121,76,23 "${recipe[@]}" --set lr=0.001 -m "147 instructions, gently"
-run test honest --against after || true
-run run honest -n 20 -p "I fly to the capital of Australia. Which city is that?"
-run derive before --as honest-gentle --data tuned.json --skip 121,76,23 "${recipe[@]}" --set lr=0.0003 -m "147 instructions, a lower rate"
-run test honest-gentle --against after || true
-run run honest-gentle -n 20 -p "I fly to the capital of Australia. Which city is that?"
+run run after-repaired -n 20 -p "$asked"
 run graph
