@@ -44,7 +44,7 @@ fm_status fmc_status(cudaError_t e, const char *what)
         return FM_OK;
     (void)cudaGetLastError(); /* told here, not again at the next launch */
     if (e == cudaErrorMemoryAllocation)
-        return fmc_fail(FM_ENOMEM, "%s: the device's memory is used up", what);
+        return fmc_fail(FM_ELIMIT, "%s: the device's memory is used up", what);
     if (e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver || e == cudaErrorInvalidDevice)
         return fmc_fail(FM_EUNSUPPORTED, "%s: %s", what, cudaGetErrorString(e));
     return fmc_fail(FM_EIO, "%s: CUDA says: %s", what, cudaGetErrorString(e));
@@ -105,7 +105,7 @@ static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
         *out = NULL;
         if (e == cudaErrorMemoryAllocation) {
             (void)cudaGetLastError();
-            return fmc_fail(FM_ENOMEM, "cuda:%u: no room for %zu bytes more on the device",
+            return fmc_fail(FM_ELIMIT, "cuda:%u: no room for %zu bytes more on the device",
                             d->ordinal, bytes);
         }
     }

@@ -36,6 +36,21 @@ static void memory_is_cleared_and_comes_back(void **state)
     be->close(be);
 }
 
+/* FM_ELIMIT: whoever holds models may close some and ask again. */
+static void a_full_card_says_so(void **state)
+{
+    fm_backend *be = card();
+    void *p = &p, *small = NULL;
+
+    (void)state;
+    tk_fails(be->alloc(be, &p, (size_t)1 << 46), FM_ELIMIT, "no room for 70368744177664 bytes");
+    assert_null(p);
+    tk_ok(be->alloc(be, &small, 100)); /* and goes on */
+    be->free(be, small);
+    tk_ok(be->sync(be));
+    be->close(be);
+}
+
 /* More uploads than the way to the card holds, each from the same host buffer, each followed by an
  * operation that reads it. */
 static void copies_keep_their_order(void **state)
@@ -67,6 +82,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_cleared_and_comes_back),
+        cmocka_unit_test(a_full_card_says_so),
         cmocka_unit_test(copies_keep_their_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
