@@ -17,7 +17,7 @@ say "a second search says the same, and keeps nothing new"
 want 0 "${look[@]}"
 cp "$tmp/out" ../first
 kept=$(git -C .fmstore/lineage.git rev-parse refs/fmstore/results)
-[ "$(git -C .fmstore/lineage.git grep -l '"margin"' "$kept" | wc -l)" -ge 20 ] || die "margins are not kept"
+[ "$(git -C .fmstore/lineage.git grep -l '^{"logprob"' "$kept" | wc -l)" -ge 40 ] || die "numbers of answers are not kept"
 want 0 "${look[@]}"
 cmp ../first "$tmp/out" || die "the second search says something else"
 [ "$(git -C .fmstore/lineage.git rev-parse refs/fmstore/results)" = "$kept" ] || die "it kept more"
@@ -57,20 +57,30 @@ assert abs((sick - none) - (both - alone)) > 0.01, "the steps add up: the test s
 assert all(abs(s["value"] - x) < 1e-3 for s, x in zip(w["steps"], want)), (w, want)
 PY
 
-say "margins are read, not measured again"
+say "numbers of answers are read, not measured again: all of them 3 less, no margin is another one"
+want 0 "${look[@]}" --json
+cp "$tmp/out" ../before.json
 python3 - <<'PY'
-import hashlib, sqlite3
+import hashlib, json, sqlite3
 db = sqlite3.connect(".fmstore/lineage.sqlite")
-keys = [k for k, v in db.execute("select key, value from result") if bytes(v).startswith(b'{"margin":')]
-assert len(keys) >= 20, len(keys)
-value = b'{"margin":-7.5}'
-for k in keys:
+kept = [(k, json.loads(v)["logprob"]) for k, v in db.execute("select key, value from result")
+        if bytes(v).startswith(b'{"logprob":')]
+assert len(kept) >= 40, len(kept)
+for k, lp in kept:
+    value = json.dumps({"logprob": lp - 3}, separators=(",", ":")).encode()
     db.execute("update result set value = ?, sum = ? where key = ?", (value, hashlib.sha256(k.encode() + b'\0' + value).digest(), k))
 db.commit()
 PY
 want 0 "${look[@]}" --json
-python3 - "$tmp/out" <<'PY'
+python3 - ../before.json "$tmp/out" <<'PY'
 import json, sys
-s = json.load(open(sys.argv[1]))["tensors"]["shapley"]
-assert s["of"] == "margin" and s["nothing"] == s["whole"] == 7.5 and all(u["value"] == 0 for u in s["units"]), s
+before, now = (json.load(open(f)) for f in sys.argv[1:3])
+a, b = before["history"], now["history"]
+assert len(a) == len(b) >= 2
+for old, new in zip(a, b):
+    for k in ("wrong_logprob", "right_logprob"):
+        assert abs(old[k] - 3 - new[k]) < 1e-6, (old, new)
+s, t = before["tensors"]["shapley"], now["tensors"]["shapley"]
+assert abs(s["whole"] - t["whole"]) < 1e-6 and len(s["units"]) == len(t["units"]) > 0, (s, t)
+assert all(abs(u["value"] - w["value"]) < 1e-6 for u, w in zip(s["units"], t["units"])), (s, t)
 PY
