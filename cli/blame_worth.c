@@ -62,7 +62,7 @@ static fm_status kept_lp(const blame *b, const char *key, double *out)
         *out = fm_json_real(fm_json_get(o, "logprob"), NAN);
     fm_json_free(o);
     fm_buf_release(&text);
-    if (rc == FM_ENOTFOUND) {
+    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || rc == FM_EINVAL) { /* no number: none is kept */
         fm_error_clear();
         rc = FM_OK;
     }

@@ -6,6 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/ranks.h"
+#include "infer/comm_launch.h"
 
 typedef struct command {
     const char *name;
@@ -129,10 +130,14 @@ static int usage_error(const char *what, const char *arg)
     return EXIT_USAGE;
 }
 
-/* As git does it: relative paths of the command are meant from DIR too. */
+/* As git does it: relative paths of the command are meant from DIR too. A rank that another one
+ * began is there already. */
 static int enter_dir(const char *dir)
 {
-    if (chdir(dir) == 0)
+    uint32_t rank, size;
+    bool launched;
+    fm_ranks_place(&rank, &size, &launched);
+    if (launched || chdir(dir) == 0)
         return 0;
     fprintf(stderr, "fmstore: -C '%s': %s\n", dir, strerror(errno));
     return EXIT_FAILURE_128;

@@ -61,11 +61,12 @@ fm_status ranks_open(cli *c, bool all_run_it)
 {
     static char self[] = "fmstore", follow[] = "follow";
     char *const follower[] = {self, follow, NULL};
+    const double patience_s = all_run_it ? PATIENCE_S : 0.0; /* who follows waits for requests */
     uint32_t rank;
     if (c->comm)
         return FM_OK;
     if (begun(&rank)) {
-        fm_status rc = fm_ranks_join(&c->comm, PATIENCE_S);
+        fm_status rc = fm_ranks_join(&c->comm, patience_s);
         if (rc != FM_OK)
             return rc;
         c->ranks = fm_comm_size(c->comm);
@@ -74,7 +75,7 @@ fm_status ranks_open(cli *c, bool all_run_it)
     }
     share_processors(c, c->ranks);
     return fm_ranks_launch(&c->others, &c->comm, c->ranks, all_run_it ? c->argv : follower,
-                           PATIENCE_S);
+                           patience_s);
 }
 
 fm_status ranks_tell_engine(cli *c)

@@ -74,15 +74,17 @@ fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run
             continue;
         uint32_t last = r->row0 + r->rows - 1, len = fm_seq_len(r->seq);
         fmi_aboard *a = &f->of[f->count++];
+        *a = (fmi_aboard){.r = r, .seq = r->seq, .begin = len, .end = len + r->rows, .pick = -1};
         if (r->wants)
             rc = ask_of(r, e, &ask[last]);
-        *a = (fmi_aboard){.r = r, .seq = r->seq, .begin = len, .end = len + r->rows, .pick = -1};
         a->host = r->wants && !ask[last].how;
         f->hosts += a->host;
     }
     if (rc == FM_OK)
         rc = fmi_step_queue(e, &f->q, row, n, ask);
     if (rc != FM_OK) {
+        for (uint32_t i = 0; i < f->count; i++) /* a token may have joined them already */
+            f->of[i].r->seen_whole = false;
         f->count = f->hosts = 0;
         return rc;
     }

@@ -107,12 +107,13 @@ fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fm_status rc = FM_OK;
     if (leads(e)) {
         fm_buf *log = &e->mirror->log;
-        say_u32(log, SAY_STEP);
-        say_u32(log, n);
-        for (uint32_t i = 0; i < n; i++) {
+        for (uint32_t i = 0; i < n; i++) /* before a word of it is said */
             if (rows[i].seq->hooks)
                 return fm_fail(FM_EUNSUPPORTED, "hidden states cannot be read or replaced with "
                                                 "several ranks; use one");
+        say_u32(log, SAY_STEP);
+        say_u32(log, n);
+        for (uint32_t i = 0; i < n; i++) {
             say_u32(log, rows[i].seq->mirror);
             say_u32(log, (uint32_t)rows[i].token);
             say_u32(log, rows[i].want_logits);

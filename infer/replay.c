@@ -161,8 +161,8 @@ static fm_status keep(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
     fm_backend *be = e->be;
     uint64_t groups = e->gemm_groups, rows = e->layer_rows;
     fm_status rc = be->record(be, key);
-    if (rc != FM_OK)
-        return rc;
+    if (rc != FM_OK) /* no room to keep it is no reason not to run it */
+        return fm_fail(FM_EUNSUPPORTED, "this step cannot be recorded");
     s->lists = &r->lists;
     rc = fmi_step_passes(s, n);
     s->lists = &s->own;

@@ -55,7 +55,7 @@ static void *take_piece(fmi_staging *s, size_t bytes)
 void *fmi_staging_take(fmi_staging *s, size_t bytes)
 {
     void *p = NULL;
-    if (s->be->host_alloc && s->be->host_free && bytes <= FMI_STAGING_MOST) {
+    if (bytes && s->be->host_alloc && s->be->host_free && bytes <= FMI_STAGING_MOST) {
         (void)pthread_mutex_lock(&s->lock);
         p = take_piece(s, bytes);
         (void)pthread_mutex_unlock(&s->lock);

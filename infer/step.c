@@ -392,6 +392,7 @@ static bool same_tables(fmi_step *s)
     s->versions = s->seqs;
     while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* steps look alike longer */
         stride++;
+    same = same && s->table_stride == stride;
     s->table_stride = stride;
     s->table_cap = cap;
     return same;
