@@ -153,7 +153,7 @@ static cudaError_t ring_take(fmc_device *d, size_t bytes, size_t *at)
 {
     fmc_ring *r = &d->ring;
     size_t half = r->cap_bytes / 2, take = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    unsigned now = r->at >= half;
+    unsigned now = r->at > half; /* exactly half: the first is full, the other not begun */
     cudaError_t e = cudaSuccess;
     if (r->at + take > (now + 1) * half) {
         e = cudaEventRecord(r->passed[now], d->line);
@@ -174,6 +174,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
     cudaError_t e;
     if (d->failed != FM_OK)
         return NULL;
+    enter(d);
     if (bytes > FMC_ARGS_MAX) {
         fmc_stick(d, FM_ELIMIT, "a list of operations is too long for one call");
         return NULL;
@@ -271,6 +272,7 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes)
     fmc_scratch *s = &d->scratch[slot];
     if (d->failed != FM_OK)
         return NULL;
+    enter(d);
     if (bytes > s->cap_bytes || !s->bytes) {
         if (d->arena) {
             fmc_stick(d, FM_ELIMIT, "a recorded step needs more room than the step before it");

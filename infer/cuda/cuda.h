@@ -97,6 +97,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 #define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
+            (void)cudaSetDevice((int)(d)->ordinal);                                                \
             FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);               \
             fmc_launched((d), #kernel);                                                            \
         }                                                                                          \

@@ -516,10 +516,13 @@ template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned war
 {
     unsigned bytes = 2 * tiles<HD>::bytes;
     unsigned grid = j->rows * j->a.nkv * j->group_parts * j->blocks;
+    (void)cudaSetDevice((int)d->ordinal);
     if (bytes > 48u * 1024u &&
         cudaFuncSetAttribute(k_fast_attention<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)bytes) != cudaSuccess)
+                             (int)bytes) != cudaSuccess) {
+        (void)cudaGetLastError(); /* told here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
+    }
     FMC_RUN(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
 }
 

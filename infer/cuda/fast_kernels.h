@@ -11,7 +11,6 @@
 #include "infer/cuda/fast_tile.h"
 
 #define MANY_PANELS 8u
-#define STAGES 3u
 #define PACK_TILES 16u /* of k, by one block */
 
 /* ---- packing x ---- */
@@ -291,7 +290,9 @@ template <int kind, int row_tiles, bool split> struct many {
     static constexpr unsigned w_bytes = MANY_PANELS * fmc_tile<kind>::stage;
     static constexpr unsigned x_bytes = 2 * row_tiles * FMC_TILE_X;
     static constexpr unsigned stage = w_bytes + x_bytes * (split ? 2 : 1);
-    static constexpr unsigned bytes = STAGES * stage;
+    /* Two where three are more than a block of sm_80 may have. */
+    static constexpr unsigned stages = kind == FMC_PAIR ? 2 : 3;
+    static constexpr unsigned bytes = stages * stage;
 };
 
 /* The block's place in its product. */
@@ -421,16 +422,17 @@ __global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint3
 #pragma unroll
     for (int i = 0; i < 8 * row_tiles; i++)
         acc[i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = 0.0f;
-    for (uint32_t i = 0; i + 1 < STAGES; i++)
+    for (uint32_t i = 0; i + 1 < size::stages; i++)
         many_copy<kind, row_tiles, split>(ring + i * size::stage, p, &b, from + i, from + i < to);
     for (uint32_t tile = from; tile < to; tile++) {
-        uint32_t ahead = tile + STAGES - 1;
-        fmc_copy_wait<STAGES - 2>();
+        uint32_t ahead = tile + size::stages - 1;
+        fmc_copy_wait<size::stages - 2>();
         __syncthreads(); /* all see this tile, and nobody reads the one before */
-        many_copy<kind, row_tiles, split>(ring + (ahead - from) % STAGES * size::stage, p, &b,
+        many_copy<kind, row_tiles, split>(ring + (ahead - from) % size::stages * size::stage, p, &b,
                                           ahead, ahead < to);
         if (busy)
-            many_tile<kind, row_tiles, split>(acc, ring + (tile - from) % STAGES * size::stage);
+            many_tile<kind, row_tiles, split>(acc,
+                                              ring + (tile - from) % size::stages * size::stage);
         if ((tile + 1) % each == 0 || tile + 1 == to) {
             bool first = tile - from < each;
 #pragma unroll

@@ -61,7 +61,7 @@ fm_status fmc_fast_product_open(fmc_device *d)
     for (unsigned kind = 0; kind < FMC_KINDS; kind++)
         for (unsigned i = 0; i < WAYS; i++) {
             const way *w = &t->of[kind][i];
-            if (!w->run || w->shared_bytes <= 48u << 10)
+            if (!w->run) /* static memory counts towards the 48 KiB too, so all are asked for */
                 continue;
             if (w->shared_bytes > (unsigned)d->shared_max)
                 return fmc_fail(FM_EUNSUPPORTED,

@@ -322,10 +322,12 @@ template <int T, int MR> static bool few_room(fmc_device *d)
 {
     static std::atomic<uint64_t> asked;
     const uint64_t bit = 1ull << d->ordinal % 64;
-    if (few_shape<T>::shared <= 48 * 1024 || (asked.load() & bit))
+    if (asked.load() & bit) /* static memory counts towards the 48 KiB too, so all are asked for */
         return true;
+    (void)cudaSetDevice((int)d->ordinal);
     if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              few_shape<T>::shared) != cudaSuccess) {
+        (void)cudaGetLastError(); /* told here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "the card lacks the shared memory of a product");
         return false;
     }

@@ -283,7 +283,7 @@ __global__ void k_pack_f32(unsigned char *image, const float *src, uint32_t n, u
 static void op_weight_update(fm_backend *be, fm_weight *w, const float *src)
 {
     fmc_device *d = fmc_of(be);
-    uint64_t bytes;
+    uint64_t bytes = 0;
     fmc_matrix m;
     fm_status rc = w->role == FM_ROLE_LINEAR
                        ? plan(&m, &bytes, w->role, FM_F32, w->m.n, w->m.k)

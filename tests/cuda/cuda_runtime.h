@@ -104,7 +104,10 @@ template <class F>
 static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attr, int value)
 {
     (void)attr;
-    return kernel && value >= 0 && value <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+    if (!kernel || value < 0 || value > 227 * 1024)
+        return cudaErrorInvalidValue;
+    simt_grant((const void *)kernel, (size_t)value);
+    return cudaSuccess;
 }
 
 #endif

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
                      const std::function<void()> &thread);
 bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes);
 
@@ -84,15 +84,25 @@ static void push(cudaStream_t s, work w)
         drain(s);
 }
 
-void simt_launch(cudaStream_t stream, const char *name, dim3 grid, dim3 block, size_t shared_bytes,
-                 std::function<void()> thread)
+static std::map<const void *, size_t> granted_bytes;
+
+void simt_grant(const void *kernel, size_t bytes)
 {
     guard g(lock);
+    granted_bytes[kernel] = bytes;
+}
+
+void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
+                 size_t shared_bytes, std::function<void()> thread)
+{
+    guard g(lock);
+    auto it = granted_bytes.find(kernel);
+    size_t granted = it == granted_bytes.end() ? 0 : it->second;
     if (!simt_fits(grid, block, shared_bytes)) {
         note(cudaErrorInvalidConfiguration);
         return;
     }
-    push(stream, [=] { simt_run_kernel(name, grid, block, shared_bytes, thread); });
+    push(stream, [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, thread); });
 }
 
 /* ---- devices ---- */

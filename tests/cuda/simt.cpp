@@ -80,6 +80,7 @@ typedef struct warp {
 
 const simt_place *simt_here;
 unsigned long simt_blocks_run;
+size_t simt_static_bytes;
 
 static fiber fibers[SIMT_MAX_THREADS];
 static warp warps[SIMT_MAX_THREADS / 32];
@@ -272,6 +273,7 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
 {
     static unsigned order[SIMT_MAX_THREADS];
     simt_blocks_run++;
+    simt_static_bytes = 0;
     threads = live = block.x * block.y * block.z;
     waiting = 0;
     memset(simt_dynamic_shared(), 0xff, shared_used);
@@ -313,7 +315,18 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
     simt_here = NULL;
 }
 
-void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+/* A card refuses such a launch; here it has run already, which is as good for a test. */
+static void check_shared(size_t dynamic, size_t granted)
+{
+    size_t fixed = dynamic ? (simt_static_bytes + 1023) / 1024 * 1024 : simt_static_bytes;
+    if (fixed + dynamic > SIMT_SHARED_MAX)
+        die("%zu bytes of shared memory, %zu of them static", fixed + dynamic, fixed);
+    if (fixed + dynamic > 48u * 1024u && dynamic > granted)
+        die("%zu bytes of shared memory without asking for them (cudaFuncSetAttribute)",
+            fixed + dynamic);
+}
+
+void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
                      const std::function<void()> &thread)
 {
     order_name = getenv("SIMT_ORDER");
@@ -324,8 +337,10 @@ void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_byte
     shared_used = shared_bytes;
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++)
+            for (unsigned x = 0; x < grid.x; x++) {
                 run_block(grid, block, {x, y, z});
+                check_shared(shared_bytes, granted);
+            }
     kernel_name = NULL;
 }
 

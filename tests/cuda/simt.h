@@ -90,6 +90,7 @@ typedef struct simt_place {
 
 extern const simt_place *simt_here;   /* of the thread that runs */
 extern unsigned long simt_blocks_run; /* numbers the block that runs */
+extern size_t simt_static_bytes;      /* of its FMC_SHARED */
 
 #define threadIdx (simt_here->thread)
 #define blockIdx (simt_here->block)
@@ -161,6 +162,7 @@ static inline int __all_sync(unsigned mask, int yes)
     if (name##_of != simt_blocks_run) {                                                            \
         name##_of = simt_blocks_run;                                                               \
         memset((void *)&name, 0xff, sizeof name);                                                  \
+        simt_static_bytes += sizeof name;                                                          \
     }
 #define FMC_SHARED_DYNAMIC(type, name) type *name = (type *)simt_dynamic_shared()
 
@@ -246,15 +248,17 @@ template <class T> static inline T __ldg(const T *p)
 /* ---- launches ---- */
 
 typedef struct CUstream_st *cudaStream_t;
-void simt_launch(cudaStream_t stream, const char *name, dim3 grid, dim3 block, size_t shared_bytes,
-                 std::function<void()> thread);
+void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
+                 size_t shared_bytes, std::function<void()> thread);
+/* cudaFuncAttributeMaxDynamicSharedMemorySize of a kernel: without it a block has 48 KiB in all. */
+void simt_grant(const void *kernel, size_t bytes);
 
 template <class... P, class... A>
 void simt_launch_kernel(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
                         size_t shared_bytes, void (*kernel)(P...), A... args)
 {
     std::tuple<std::decay_t<P>...> held{args...};
-    simt_launch(stream, name, grid, block, shared_bytes,
+    simt_launch(stream, (const void *)kernel, name, grid, block, shared_bytes,
                 [kernel, held] { std::apply(kernel, held); });
 }
 
