@@ -59,7 +59,7 @@ fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa)
         return rc;
     fmi_fast *fast = fm_calloc(1, sizeof *fast);
     if (!fast) {
-        fm_backend_close(be);
+        be->close(be);
         return FM_ENOMEM;
     }
     *fast = (fmi_fast){.kern = choice.kern, .exact = *be};

@@ -141,6 +141,8 @@ void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles
                     uint32_t k);
 void fmc_fast_weight_install(fm_backend *be);
 
+/* One product of x with the weight of p, times 1. */
+fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx);
 /* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
 void fmc_fast_product_install(fm_backend *be);

@@ -104,20 +104,14 @@ __global__ void k_fast_expand(const expand_job *list, uint32_t count)
 
 static fmc_sum shrink_of(const fm_lora *l, float *u, const float *x, size_t ldx)
 {
-    const fmc_fast_weight *a = fmc_fast_weight_of(l->a);
-    fmc_sum s = {};
-    s.p.y = u;
-    s.p.ldy = a->n;
-    s.p.first = l->first;
-    s.p.m = l->m;
-    s.p.rows = l->rows;
-    s.kind = a->kind;
-    s.tiles = a->tiles;
-    s.n = a->n;
-    s.k = a->k;
-    s.x = x;
-    s.ldx = ldx;
-    s.alpha = 1.0f;
+    fm_product p = {};
+    p.y = u;
+    p.ldy = fmc_fast_weight_of(l->a)->n;
+    p.w = l->a;
+    p.first = l->first;
+    p.m = l->m;
+    p.rows = l->rows;
+    fmc_sum s = fmc_sum_of(&p, x, ldx);
     s.dense = true;
     return s;
 }

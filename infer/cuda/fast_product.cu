@@ -319,7 +319,7 @@ void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count)
         run_own(d, list + at, count - at < JOBS_MAX ? count - at : JOBS_MAX);
 }
 
-static fmc_sum sum_of(const fm_product *p, const float *x, size_t ldx)
+fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx)
 {
     const fmc_fast_weight *w = fmc_fast_weight_of(p->w);
     fmc_sum s = {};
@@ -342,7 +342,7 @@ static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     for (uint32_t at = 0; at < count; at += JOBS_MAX) {
         uint32_t n = count - at < JOBS_MAX ? count - at : JOBS_MAX;
         for (uint32_t i = 0; i < n; i++)
-            sums[i] = sum_of(&list[at + i], x, ldx);
+            sums[i] = fmc_sum_of(&list[at + i], x, ldx);
         fmc_sums(fmc_of(be), sums, n);
     }
 }

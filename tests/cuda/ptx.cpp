@@ -1,5 +1,5 @@
 /* ptx.cpp - see simt_ptx.h. Fragments are laid out as the PTX ISA draws them: with g = lane / 4 and
- * t = lane % 4, and e elements of an operand in one 32-bit register,
+ * t = lane % 4, and e = 2 elements of an operand in one 32-bit register,
  *   a: register r holds row g + 8 (r % 2), columns e t + 4 e (r / 2) ..;
  *   b: register r holds column g, rows e t + 4 e r ..;  d: register r row g + 8 (r / 2), column
  *   2 t + r % 2. */
@@ -92,20 +92,6 @@ static double from_f16(uint32_t bits)
                         : ldexp(1024 + m, e - 25);
     return bits >> 15 & 1u ? -v : v;
 }
-static double from_tf32(uint32_t bits)
-{
-    return (double)__uint_as_float(bits & ~0x1fffu);
-}
-static double from_s8(uint32_t bits)
-{
-    return (double)(int8_t)bits;
-}
-static double from_e4m3(uint32_t bits)
-{
-    int e = (int)(bits >> 3 & 15u), m = (int)(bits & 7u);
-    double v = e == 15 && m == 7 ? (double)NAN : e == 0 ? ldexp(m, -9) : ldexp(8 + m, e - 10);
-    return bits >> 7 & 1u ? -v : v;
-}
 
 /* ---- conversions ---- */
 
@@ -144,38 +130,8 @@ float fmc_from_f16(uint32_t h)
     return (float)from_f16(h & 0xffffu);
 }
 
-/* sum[4] of this lane: rows g, g + 8 by columns 2 t, 2 t + 1; `each` elements of `bits` in a
- * register. */
-static void products(double sum[4], const uint32_t a[4], const uint32_t b[2], unsigned each,
-                     decode value)
-{
-    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const unsigned char *all = simt_exchange(0xffffffffu, mine, sizeof mine);
-    unsigned g = simt_lane() / 4, t = simt_lane() % 4, bits = 32 / each;
-    uint32_t mask = bits == 32 ? 0xffffffffu : (1u << bits) - 1u;
-    for (unsigned r = 0; r < 4; r++) {
-        unsigned row = g + 8 * (r / 2), col = 2 * t + r % 2;
-        for (unsigned k = 0; k < 8 * each; k++) {
-            unsigned high = k / (4 * each), lane = k % (4 * each) / each, part = k % each;
-            uint32_t ra, rb;
-            memcpy(&ra, all + ((row % 8) * 4 + lane) * SIMT_LANE_BYTES + 4 * (row / 8 + 2 * high),
-                   4);
-            memcpy(&rb, all + (col * 4 + lane) * SIMT_LANE_BYTES + 4 * (4 + high), 4);
-            sum[r] += value(ra >> (bits * part) & mask) * value(rb >> (bits * part) & mask);
-        }
-    }
-}
-
-static void mma(float d[4], const uint32_t a[4], const uint32_t b[2], unsigned each, decode value)
-{
-    double sum[4] = {(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
-    products(sum, a, b, each, value);
-    for (int r = 0; r < 4; r++)
-        d[r] = (float)sum[r];
-}
-
-/* As mma of two elements a register, which lanes bring decoded: most of a test's time is here. */
-static void mma16(float d[4], const uint32_t a[4], const uint32_t b[2], decode value)
+/* Lanes bring their elements decoded: most of a test's time is here. */
+static void mma(float d[4], const uint32_t a[4], const uint32_t b[2], decode value)
 {
     float mine[12];
     for (unsigned i = 0; i < 12; i++)
@@ -199,24 +155,9 @@ static void mma16(float d[4], const uint32_t a[4], const uint32_t b[2], decode v
 
 void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    mma16(d, a, b, from_bf16);
+    mma(d, a, b, from_bf16);
 }
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    mma16(d, a, b, from_f16);
-}
-void fmc_mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    mma(d, a, b, 1, from_tf32);
-}
-void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    double sum[4] = {(double)d[0], (double)d[1], (double)d[2], (double)d[3]};
-    products(sum, a, b, 4, from_s8);
-    for (int r = 0; r < 4; r++)
-        d[r] = (int32_t)sum[r];
-}
-void fmc_mma_e4m3(float d[4], const uint32_t a[4], const uint32_t b[2])
-{
-    mma(d, a, b, 4, from_e4m3);
+    mma(d, a, b, from_f16);
 }

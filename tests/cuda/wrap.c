@@ -3,8 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "infer/backend.h"
-#include "infer/infer.h"
+#include "infer/module.h"
 
 fm_status __real_fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
                                     fm_pool *pool);
@@ -14,9 +13,13 @@ fm_status __wrap_fm_backend_open_on(fm_backend **out, const char *device, const 
 fm_status __wrap_fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
                                     fm_pool *pool)
 {
+    const fm_module *module;
     uint32_t cards;
+    fm_status rc = fm_module_cuda(&module);
     (void)device;
-    if (fm_device_count(&cards) == FM_EUNSUPPORTED) {
+    if (rc != FM_OK) /* no module is a fault of the build, no card is none */
+        return rc;
+    if (module->count(&cards) == FM_EUNSUPPORTED) {
         printf("skipped: %s\n", fm_error_text());
         exit(77);
     }

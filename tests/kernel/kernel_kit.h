@@ -10,7 +10,6 @@
 
 #include "tests/testkit.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,32 +191,19 @@ static inline void kk_close(const kk *want, const kk *got, double tol, const cha
                  tol);
 }
 
-static inline fm_status kk_module_fail(fm_status rc, const char *text)
-{
-    return fm_fail(rc, "%s", text);
-}
-
 /* The card of KK_DEVICE=cuda, NULL without that. The module stays open. Where there is no card the
  * whole program is skipped. */
 static inline fm_backend *kk_card(const char *mode)
 {
-    static const fm_module_host host = {FM_MODULE_ABI, kk_module_fail};
     static const fm_module *module;
-    const char *want = getenv("KK_DEVICE"), *path = getenv("FMSTORE_CUDA_MODULE");
+    const char *want = getenv("KK_DEVICE");
     fm_backend *be;
 
     if (!want || strcmp(want, "cuda") != 0)
         return NULL;
     if (!module) {
-        void *lib = dlopen(path ? path : "libfmstore-cuda.so", RTLD_NOW | RTLD_LOCAL);
-        fm_module_get_fn get;
-        if (!lib)
-            fail_msg("no CUDA module: %s", dlerror());
-        void *symbol = dlsym(lib, "fm_module_get");
-        memcpy(&get, &symbol, sizeof get);
-        module = get(&host);
-        assert_non_null(module);
         uint32_t cards;
+        tk_ok(fm_module_cuda(&module));
         fm_status rc = module->count(&cards);
         if (rc == FM_EUNSUPPORTED) {
             print_message("skipped: %s\n", fm_error_text());
