@@ -1,7 +1,6 @@
 /* simt.cpp - see simt.h. Blocks are run by one host thread at a time. */
 #include "simt.h"
 
-#include <stdarg.h>
 #include <sys/mman.h>
 
 #include <vector>
@@ -54,13 +53,15 @@ static void context_switch(context *save, context *load)
 }
 #endif
 
-enum fiber_state { READY, AT_BARRIER, IN_WARP, DONE };
+enum fiber_state { READY, AT_BARRIER, IN_WARP, WAITING, DONE };
 
 typedef struct fiber {
     context ctx;
     char *stack;
     void *fake_stack; /* AddressSanitizer's */
     fiber_state state;
+    bool (*ready)(void *arg); /* WAITING: until this is true of arg */
+    void *arg;
     simt_place place;
 } fiber;
 
@@ -97,15 +98,20 @@ static const char *kernel_name;
 static char shared[SIMT_SHARED_MAX] __attribute__((aligned(1024)));
 static size_t shared_used;
 
-__attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
+void simt_die(const char *fmt, va_list ap)
 {
-    va_list ap;
-    va_start(ap, fmt);
     fprintf(stderr, "simt: kernel %s: ", kernel_name ? kernel_name : "none");
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
     abort();
+}
+
+__attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    simt_die(fmt, ap);
 }
 
 static void give_way(void)
@@ -215,6 +221,32 @@ void *simt_dynamic_shared(void)
     return shared + SIMT_SHARED_MAX - (shared_used + 1023) / 1024 * 1024;
 }
 
+size_t simt_shared_offset(const void *p)
+{
+    size_t at = (size_t)((const char *)p - shared);
+    if ((const char *)p < shared || at >= SIMT_SHARED_MAX)
+        die("%p is not dynamic shared memory", p);
+    return at;
+}
+
+const unsigned char *simt_shared_at(size_t offset, size_t bytes)
+{
+    const char *p = shared + offset;
+    if (p < (const char *)simt_dynamic_shared() || offset + bytes > SIMT_SHARED_MAX)
+        die("%zu bytes at %zu are not the block's dynamic shared memory", bytes, offset);
+    return (const unsigned char *)p;
+}
+
+void simt_wait_until(bool (*ready)(void *arg), void *arg)
+{
+    if (ready(arg))
+        return;
+    now->ready = ready;
+    now->arg = arg;
+    now->state = WAITING;
+    give_way();
+}
+
 static void fiber_entry(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
@@ -302,11 +334,15 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
         bool moved = false;
         if (round == 0 || order_name)
             order_threads(order, round);
-        for (unsigned i = 0; i < threads; i++)
-            if (fibers[order[i]].state == READY) {
-                run_fiber(&fibers[order[i]]);
+        for (unsigned i = 0; i < threads; i++) {
+            fiber *f = &fibers[order[i]];
+            if (f->state == WAITING && f->ready(f->arg))
+                f->state = READY;
+            if (f->state == READY) {
+                run_fiber(f);
                 moved = true;
             }
+        }
         if (!moved)
             die("block (%u, %u, %u) stands still: %u of %u threads wait at a barrier, %u have left",
                 at.x, at.y, at.z, waiting, threads, threads - live);

@@ -14,6 +14,7 @@
 #define FM_TESTS_SIMT_H
 
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -100,6 +101,13 @@ extern size_t simt_static_bytes;      /* of its FMC_SHARED */
 
 void simt_barrier(void);
 void *simt_dynamic_shared(void);
+/* Dynamic shared memory as the card addresses it, in bytes: 16-bit descriptions need that. */
+size_t simt_shared_offset(const void *p);
+const unsigned char *simt_shared_at(size_t offset, size_t bytes);
+/* The thread waits until ready(arg); a block in which all wait so stops the program. */
+void simt_wait_until(bool (*ready)(void *arg), void *arg);
+/* Ends the program with the kernel's name; ends ap. */
+void simt_die(const char *fmt, va_list ap);
 
 #define SIMT_LANE_BYTES 64u
 /* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
