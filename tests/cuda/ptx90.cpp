@@ -104,14 +104,14 @@ typedef struct wait {
 static bool ended(void *arg)
 {
     const wait *w = (const wait *)arg;
-    if (coming_block == simt_blocks_run)
-        for (size_t i = 0; i < coming.size() && load(w->bar).parity == w->parity;)
-            if (coming[i].bar == w->bar) {
-                deliver(coming[i]);
-                coming.erase(coming.begin() + (ptrdiff_t)i);
-            } else {
-                i++;
-            }
+    size_t i = coming_block == simt_blocks_run ? 0 : coming.size();
+    while (i < coming.size() && load(w->bar).parity == w->parity)
+        if (coming[i].bar == w->bar) {
+            deliver(coming[i]);
+            coming.erase(coming.begin() + (ptrdiff_t)i);
+        } else {
+            i++;
+        }
     return load(w->bar).parity != w->parity;
 }
 
