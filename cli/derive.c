@@ -501,8 +501,7 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .stop_after = how->stop_after};
     bool stopped = false, lands = ranks_mine() == 0;
     fm_status rc = prepare(&d);
-    if (c->comm)
-        rc = fm_comm_agree(c->comm, rc);
+    rc = fm_comm_meet(c->comm, rc, 0); /* some of it the ranks did together */
     if (rc == FM_OK && lands)
         rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {

@@ -671,10 +671,8 @@ static fm_status collect(const fmi_step *s)
 {
     fm_backend *be = s->e->be;
     fm_status rc = s->e->comm ? fm_comm_settle(s->e->comm) : FM_OK;
-    if (rc != FM_OK)
-        return rc;
-    if (be->host_visible || s->wanted == 0)
-        return be->sync(be);
+    if (rc != FM_OK || be->host_visible || s->wanted == 0)
+        return rc != FM_OK ? rc : be->sync(be);
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;
@@ -695,7 +693,7 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     count_rows(s, rows, n, ++e->stamp);
     rc = reserve(s, rows, n);
     if (rc != FM_OK)
-        return rc;
+        return fmi_mirror_planned(s, n, rc);
     place_rows(s, rows, n);
     find_spans(s, rows, n);
     rc = fmi_find_hooked(s, rows, n);
@@ -707,7 +705,7 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         rc = upload_tables(s);
     if (rc == FM_OK)
         rc = fmi_upload_places(s, n, rows);
-    return rc == FM_OK ? workspace(s) : rc;
+    return fmi_mirror_planned(s, n, rc == FM_OK ? workspace(s) : rc);
 }
 
 void fmi_step_undo(fmi_step *s)
@@ -718,6 +716,7 @@ void fmi_step_undo(fmi_step *s)
     fm_error_save(&error);
     for (uint32_t i = 0; i < s->seqs; i++)
         fmi_seq_trim(s->seq[i]);
+    fmi_mirror_undone(s->e);
     s->e->failures++;
     fm_ignore(s->e->be->sync(s->e->be), "it is known");
     fm_error_restore(&error);
@@ -732,7 +731,7 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     if (rc == FM_OK)
         rc = collect(s);
     if (s->seqs > 0) /* the other ranks were told of it */
-        fmi_mirror_end(e);
+        rc = fmi_mirror_end(e, rc);
     if (rc != FM_OK) {
         fmi_step_undo(s);
         return rc;

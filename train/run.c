@@ -430,16 +430,15 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
                        : check_jobs(jobs, n);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmi_shards_check(&jobs[i].config, r.comm, jobs[i].name);
-    if (rc < 0)
-        return rc;
-    r.child = fm_calloc(n, sizeof(*r.child));
-    rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
-    if (r.comm)
-        rc = fm_comm_agree(r.comm, rc);
+    if (rc == FM_OK)
+        r.child = fm_calloc(n, sizeof(*r.child));
+    if (rc == FM_OK)
+        rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)
         rc = take_results(&r, stopped);
+    rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)
             fmi_child_release(&r.child[i]);

@@ -13,7 +13,7 @@ typedef struct task {
     const char *set; /* "key=value key=value" */
     fm_train_keeper *keeper;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
-    bool leaves;      /* rank 1 has a step less, and is gone then */
+    bool leaves;      /* rank 1 ends before the first step */
 } task;
 
 typedef struct worker {
@@ -57,8 +57,6 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     fm_buf text;
     fm_buf_init(&text, 1u << 20);
     configure(&job.config, w->t);
-    if (w->t->leaves && w->rank == 1)
-        job.config.steps--;
     fm_status rc = fm_read_file(&text, path, 1u << 20);
     if (rc == FM_OK)
         rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
@@ -93,7 +91,7 @@ static void *work(void *arg)
     fm_provider p = fm_source_provider(src);
     if (w->rc == FM_OK)
         w->rc = fm_model_load(&m, e, fm_source_tree(src), &p, "atlas");
-    if (w->rc == FM_OK)
+    if (w->rc == FM_OK && !(w->t->leaves && w->rank == 1))
         w->rc = work_on(w, e, src, m);
     fm_model_close(m);
     fm_engine_free(e);

@@ -56,7 +56,7 @@ static void make_comm(node *n)
     n->rc = fm_comm_new(&n->c, n->fake, name);
     n->fake = NULL;
     if (n->rc == FM_OK)
-        fm_comm_attach(n->c, n->be, NULL, false);
+        n->rc = fm_comm_attach(n->c, n->be, NULL, false);
 }
 
 /* Each rank makes its comm in its thread, since making one tells the others. */
@@ -211,8 +211,8 @@ static void do_all(node *n)
     good = good && scattered(n, n->be, 5, false) && scattered(n, n->be, 30000, true) &&
            passed_on(n, n->be) && told(n);
     if (good) {
-        fm_comm_attach(n->c, &n->hidden, NULL, false);
-        good = all_reduced(n, &n->hidden, 100) && all_reduced(n, &n->hidden, 50001);
+        good = fm_comm_attach(n->c, &n->hidden, NULL, false) == FM_OK &&
+               all_reduced(n, &n->hidden, 100) && all_reduced(n, &n->hidden, 50001);
     }
     good = good && fm_comm_nodes(n->c) == (n->size + 1) / 2 && fm_comm_node(n->c, 1) == 0 &&
            fm_comm_link(n->c, 0, 1) == FM_LINK_HOST && fm_comm_link(n->c, 1, 1) == FM_LINK_SELF &&
@@ -375,6 +375,137 @@ static void test_silent(void **state)
     (void)pthread_barrier_destroy(&patience_over);
 }
 
+/* ==== ranks that leave ==== */
+
+typedef struct leaving {
+    uint32_t at[MOST]; /* place at which each rank leaves; PLACES: never */
+    uint64_t count;    /* floats of each exchange */
+} leaving;
+#define PLACES 6u
+static leaving leaves;
+
+/* One of several operations of all kinds. */
+static fm_status one_place(node *n, uint32_t at, float *x, float *y)
+{
+    uint32_t every[MOST], mine = n->rank;
+    const void *part[MOST] = {NULL};
+    void *got[MOST] = {NULL};
+    size_t out[MOST] = {0}, in[MOST] = {0};
+    switch (at) {
+    case 0:
+        return fm_comm_all_reduce(n->c, x, leaves.count);
+    case 1: /* to rank 0 alone */
+        for (uint32_t r = 1; r < n->size; r++) {
+            part[0] = n->rank ? x : NULL;
+            out[0] = n->rank ? leaves.count * sizeof(float) : 0;
+            got[r] = n->rank ? NULL : y;
+            in[r] = n->rank ? 0 : leaves.count * sizeof(float);
+        }
+        return fm_comm_exchange(n->c, part, out, got, in);
+    case 2:
+        return fm_comm_broadcast(n->c, y, leaves.count * sizeof(float), 1);
+    case 3:
+        return fm_comm_collect(n->c, every, &mine, sizeof(mine));
+    case 4:
+        return fm_comm_agree(n->c, FM_OK);
+    default:
+        return fm_comm_all_reduce(n->c, x, 5);
+    }
+}
+
+/* All fail with the text of the lowest of the worst, and go on. */
+static bool together(node *n, float *x, float *y)
+{
+    fm_status rc = FM_OK;
+    uint32_t first = MOST;
+    for (uint32_t at = 0; at < PLACES && rc == FM_OK; at++)
+        rc = leaves.at[n->rank] == at ? fm_fail(FM_ELIMIT, "no room on %u", n->rank)
+                                      : one_place(n, at, x, y);
+    for (uint32_t r = n->size; r-- > 0;)
+        first = leaves.at[r] < PLACES ? r : first;
+    rc = fm_comm_meet(n->c, rc, 7);
+    if (first == MOST)
+        return rc == FM_OK;
+    char want[32];
+    (void)snprintf(want, sizeof(want), "no room on %u", first);
+    for (uint32_t r = first; r < n->size; r++) /* a later one may have been stopped before */
+        if (leaves.at[r] < PLACES && rc == FM_ELIMIT && !strstr(fm_error_text(), want))
+            (void)snprintf(want, sizeof(want), "no room on %u", r);
+    return rc == FM_ELIMIT && strstr(fm_error_text(), want);
+}
+
+static void do_leaves(node *n)
+{
+    static const leaving lot[] = {
+        {{0, 6, 6}, 9},      {{6, 0, 6}, 70000},  {{6, 6, 1}, 70000},  {{1, 6, 6}, 300000},
+        {{6, 2, 6}, 300000}, {{2, 6, 6}, 300000}, {{6, 6, 3}, 9},      {{3, 6, 6}, 70000},
+        {{6, 4, 6}, 300000}, {{5, 6, 6}, 9},      {{6, 6, 5}, 300000}, {{6, 6, 6}, 300000},
+        {{0, 0, 0}, 300000}, {{6, 5, 2}, 70000},  {{1, 6, 1}, 300000}, {{6, 6, 6}, 9},
+    };
+    float *x = buffer(n->be, 300000), *y = buffer(n->be, 300000);
+    make_comm(n);
+    bool good = n->rc == FM_OK;
+    for (size_t i = 0; i < 2 * FM_ARRAY_LEN(lot) && good; i++) {
+        if (i == FM_ARRAY_LEN(lot))
+            good = fm_comm_attach(n->c, &n->hidden, NULL, false) == FM_OK;
+        (void)pthread_barrier_wait(&left);
+        if (n->rank == 0)
+            leaves = lot[i % FM_ARRAY_LEN(lot)];
+        (void)pthread_barrier_wait(&left);
+        good = good && together(n, x, y) && all_reduced(n, n->be, 1000) &&
+               fm_comm_check(n->c) == FM_OK;
+        if (!good)
+            fprintf(stderr, "lot %zu: %s\n", i, fm_error_text());
+    }
+    keep_text(n, good ? FM_OK : FM_ECORRUPT);
+    n->be->free(n->be, x);
+    n->be->free(n->be, y);
+}
+
+static void test_leaves(void **state)
+{
+    (void)state;
+    node n[3];
+    (void)pthread_barrier_init(&left, NULL, 3);
+    open_nodes(n, 3, 30.0);
+    run_nodes(n, 3, do_leaves);
+    for (uint32_t i = 0; i < 3; i++)
+        if (n[i].rc != FM_OK)
+            fail_msg("rank %u: %s", i, n[i].text);
+    close_nodes(n, 3);
+    (void)pthread_barrier_destroy(&left);
+}
+
+/* Different plans, and a peer that never comes to break off. */
+static void do_same(node *n)
+{
+    make_comm(n);
+    bool good = fm_comm_meet(n->c, FM_OK, n->rank) == FM_ECORRUPT &&
+                strstr(fm_error_text(), "rank 1 did something else") &&
+                fm_comm_meet(n->c, FM_OK, 3) == FM_OK;
+    if (n->rank == 0) {
+        fm_status rc = fm_comm_meet(n->c, fm_fail(FM_ENOMEM, "none"), 0);
+        good = good && rc == FM_EIO && strstr(fm_error_text(), "breaking off");
+        good = good && fm_comm_meet(n->c, FM_OK, 0) == FM_EIO && fm_comm_state(n->c) == FM_EIO;
+    }
+    keep_text(n, good ? FM_OK : FM_ECORRUPT);
+    (void)pthread_barrier_wait(&left);
+}
+
+static void test_same(void **state)
+{
+    (void)state;
+    node n[2];
+    (void)pthread_barrier_init(&left, NULL, 2);
+    open_nodes(n, 2, 0.2);
+    run_nodes(n, 2, do_same);
+    for (uint32_t i = 0; i < 2; i++)
+        if (n[i].rc != FM_OK)
+            fail_msg("rank %u: %s", i, n[i].text);
+    close_nodes(n, 2);
+    (void)pthread_barrier_destroy(&left);
+}
+
 /* ==== a table that plays NCCL: groups run when they end, over sockets of their own ==== */
 
 typedef struct fake_comm {
@@ -385,8 +516,9 @@ typedef struct fake_comm {
     int ended; /* 1 aborted, 2 destroyed */
 } fake_comm;
 
+static fm_wire *second_wire[MOST];
+static fake_comm *fake_of[MOST]; /* made in a thread of its own */
 static _Thread_local fake_comm *fake;
-static _Thread_local fm_wire *fake_wire;
 static _Thread_local int fake_error, fake_busy, fake_refuses;
 
 static int fake_id(fmc_nccl_id *id)
@@ -397,12 +529,12 @@ static int fake_id(fmc_nccl_id *id)
 
 static int fake_init(void **comm, int size, fmc_nccl_id id, int rank)
 {
-    if (!fake_wire || (int)fake_wire->size != size || (int)fake_wire->rank != rank ||
-        id.internal[127] != 0x5a)
+    fm_wire *wire = second_wire[rank];
+    if ((int)wire->size != size || (int)wire->rank != rank || id.internal[127] != 0x5a)
         return 4;
-    fake = calloc(1, sizeof(*fake));
-    fake->wire = fake_wire;
-    *comm = fake;
+    fake_of[rank] = calloc(1, sizeof(fake_comm));
+    fake_of[rank]->wire = wire;
+    *comm = fake_of[rank];
     return FMC_NCCL_SUCCESS;
 }
 
@@ -463,32 +595,43 @@ static const char *fake_text(int result)
     return result == 6 ? "remote process exited" : "some error";
 }
 
-static int fake_mark(void *stream)
+static int fake_enter(uint32_t card)
 {
-    return stream ? 0 : 1;
+    return card == 3 ? FMC_NCCL_SUCCESS : 4;
 }
 
-static int fake_marked(void *stream)
+static int fake_mark_new(void **mark)
 {
-    (void)stream;
+    *mark = calloc(1, 1);
+    return 0;
+}
+
+static int fake_mark(void *mark, void *stream)
+{
+    return mark && stream ? 0 : 1;
+}
+
+static int fake_marked(void *mark)
+{
+    (void)mark;
     return !fake_busy;
 }
 
-static const fmc_nccl table = {fake_id,      fake_init, fake_send,  fake_recv,
-                               fake_start,   fake_end,  fake_async, fake_abort,
-                               fake_destroy, fake_text, fake_mark,  fake_marked};
-static fm_wire *second_wire[MOST];
+static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,    fake_start,
+                               fake_end,   fake_async,    fake_abort, fake_destroy, fake_text,
+                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free};
+static int fake_stream;
+static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true};
 
 static bool with_nccl(node *n)
 {
-    static int stream;
     fm_wire *device = NULL;
-    fake_wire = second_wire[n->rank];
     make_comm(n);
-    if (n->rc != FM_OK || fm_wire_nccl(&device, n->c, &table, &stream) != FM_OK)
+    if (n->rc != FM_OK || fm_wire_nccl(&device, n->c, &fake_card) != FM_OK)
         return false;
-    fm_comm_attach(n->c, &n->hidden, device, true);
-    return fm_comm_link(n->c, 0, 1) == FM_LINK_DEVICE && strcmp(fm_comm_wire(n->c), "nccl") == 0;
+    fake = fake_of[n->rank];
+    return fm_comm_attach(n->c, &n->hidden, device, true) == FM_OK &&
+           fm_comm_link(n->c, 0, 1) == FM_LINK_DEVICE && strcmp(fm_comm_wire(n->c), "nccl") == 0;
 }
 
 static void end_fake(node *n, int want, bool good)
@@ -540,11 +683,10 @@ static void do_nccl_dies(node *n)
 
 static void do_nccl_refused(node *n)
 {
-    static int stream;
     fm_wire *device = NULL;
     fake_refuses = n->rank == 0;
     make_comm(n);
-    fm_status rc = fm_wire_nccl(&device, n->c, &table, &stream);
+    fm_status rc = fm_wire_nccl(&device, n->c, &fake_card);
     bool good = rc == FM_EIO && !device && strstr(fm_error_text(), "no id") &&
                 fm_comm_barrier(n->c) == FM_OK;
     second_wire[n->rank]->close(second_wire[n->rank]);
@@ -579,7 +721,8 @@ static int as_rank(const char *what)
     }
     n.rank = fm_comm_rank(n.c);
     n.size = fm_comm_size(n.c);
-    fm_comm_attach(n.c, n.be, NULL, false);
+    if (fm_comm_attach(n.c, n.be, NULL, false) != FM_OK)
+        return 3;
     if (strcmp(what, "die") == 0 && n.rank == 1)
         (void)raise(SIGKILL);
     bool good =
@@ -601,7 +744,7 @@ static void with_processes(const char *what, fm_status want, uint32_t want_bad)
     uint32_t bad = 0;
     tk_ok(fm_ranks_launch(&ranks, &n.c, 3, argv, 30.0));
     tk_ok(fm_backend_open(&n.be, "exact", NULL));
-    fm_comm_attach(n.c, n.be, NULL, false);
+    tk_ok(fm_comm_attach(n.c, n.be, NULL, false));
     bool good =
         all_reduced(&n, n.be, 100) && all_reduced(&n, n.be, 70000) && fm_comm_barrier(n.c) == FM_OK;
     assert_true(good == (want == FM_OK));
@@ -628,8 +771,10 @@ int main(int argc, char **argv)
     if (launched || size > 1) /* of test_processes, or under mpirun (tests/cli/test_ranks.sh) */
         return as_rank(argc > 1 ? argv[1] : "go");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all),  cmocka_unit_test(test_bytes),    cmocka_unit_test(test_death),
-        cmocka_unit_test(test_look), cmocka_unit_test(test_differ),   cmocka_unit_test(test_silent),
-        cmocka_unit_test(test_nccl), cmocka_unit_test(test_processes)};
+        cmocka_unit_test(test_all),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_death),  cmocka_unit_test(test_look),
+        cmocka_unit_test(test_differ), cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_leaves), cmocka_unit_test(test_same),
+        cmocka_unit_test(test_nccl),   cmocka_unit_test(test_processes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
