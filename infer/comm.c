@@ -257,6 +257,11 @@ static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint3
     return rc == FM_OK ? host_moves(c, what, list, n) : stick(c, rc, what);
 }
 
+fm_status fm_comm_moves(fm_comm *c, bool device, fm_move *list, uint32_t n)
+{
+    return device ? device_moves(c, "group", list, n) : host_moves(c, "group", list, n);
+}
+
 /* ==== sums ==== */
 
 static fm_status room(fm_comm *c, uint64_t floats)

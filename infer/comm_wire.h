@@ -30,6 +30,10 @@ struct fm_wire {
     void (*close)(fm_wire *w); /* frees w; what has not arrived is given up */
 };
 
+/* Moves over c's wires, of its device's memory or of the host's: what a group of its ranks
+ * (comm_group.c) is made of. As any operation of c: errors stick, bytes are counted. */
+FM_CHECKED fm_status fm_comm_moves(fm_comm *c, bool device, fm_move *list, uint32_t n);
+
 /* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
  * patience_s 0: as long as the peer lives. */
 FM_CHECKED fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int *fd,
