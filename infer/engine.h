@@ -185,6 +185,8 @@ FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
 /* Token at (>= len) will be this one; what was said of it and what follows is forgotten where it
  * differs. Within what was expected. */
 void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token);
+/* Logits of tokens begin .. end - 1 will be wanted, as far as is known: until the next step. */
+void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end);
 /* Takes over the blocks behind len whose tokens are known and whose K and V the cache has in all
  * layers; one known token at least stays to be computed. */
 void fmi_seq_adopt(fm_seq *s);

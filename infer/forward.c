@@ -107,7 +107,7 @@ static void embed_terms(fmi_pass *p)
     }
 }
 
-/* Rows that are given (one pass of one sequence, virtual.c) stand for scaled embeddings. */
+/* Rows that are given (one sequence in its order, virtual.c) stand for scaled embeddings. */
 static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
@@ -115,7 +115,8 @@ static fm_status embed(fmi_pass *p)
     uint32_t h = p->g->hidden;
     fm_status rc = FM_OK;
     if (p->s->given)
-        rc = be->upload(be, p->x, p->s->given, (size_t)p->m * h * sizeof(float));
+        rc = be->upload(be, p->x, p->s->given + (size_t)p->row0 * h,
+                        (size_t)p->m * h * sizeof(float));
     else
         look_up(p, false, p->ids, p->x);
     if (!p->s->given)
@@ -305,6 +306,7 @@ fm_status fmi_forward(fmi_pass *p)
     const uint32_t *deal = p->g->deal.begin + p->e->stage;
     uint32_t layers = p->g->layers, end = deal[1];
     fm_status rc = beginning(p, deal[0]);
+    p->e->layer_rows += fmi_pipe_rows_elsewhere(p);
     for (uint32_t l = deal[0]; l < end && rc == FM_OK; l++) {
         if (l > 0)
             fmi_pass_enter(p, l);

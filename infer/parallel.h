@@ -113,6 +113,7 @@ void fmi_mirror_end(fm_engine *e);
 typedef enum fmi_deed {
     FMI_DEED_EXPECT,
     FMI_DEED_TELL,
+    FMI_DEED_WANT,
     FMI_DEED_ADOPT,
     FMI_DEED_RESERVE,
     FMI_DEED_REWIND,

@@ -252,6 +252,9 @@ static fm_status follow_deed(fm_engine *e, fm_cursor *c)
     case FMI_DEED_TELL:
         fmi_seq_tell(s, a, (int32_t)b);
         return FM_OK;
+    case FMI_DEED_WANT:
+        fmi_seq_want(s, a, b);
+        return FM_OK;
     case FMI_DEED_ADOPT:
         fmi_seq_adopt(s);
         return FM_OK;

@@ -164,6 +164,18 @@ static float *rows_below(const fmi_pass *p, uint32_t l, uint64_t *floats)
     return p->x0 + (size_t)r0 * p->g->hidden;
 }
 
+uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p)
+{
+    const fmi_deal *d = &p->g->deal;
+    uint64_t rows = 0, floats;
+    for (uint32_t l = 0; l < p->g->layers && d->stages > 1; l++)
+        if (fmi_deal_stage(d, l) != p->e->stage) {
+            (void)rows_below(p, l + 1, &floats);
+            rows += floats / p->g->hidden;
+        }
+    return rows;
+}
+
 /* This rank's part of n floats that all ranks of the stage have. */
 static uint64_t part_of(const fm_engine *e, uint64_t n, uint64_t *per, uint64_t *at)
 {

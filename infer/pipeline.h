@@ -45,6 +45,8 @@ uint32_t fmi_pipe_pieces(uint32_t m, uint32_t stages, uint32_t micro_rows);
 /* Rows of a pass that come from the stage before, or go on to the next, in front of layer l. */
 FM_CHECKED fm_status fmi_pipe_receive(fmi_pass *p, uint32_t l);
 FM_CHECKED fm_status fmi_pipe_send(fmi_pass *p, uint32_t l);
+/* Rows of the pass in layers of other stages, for fm_engine_stats.layer_rows. */
+uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p);
 /* Floats of a row of logits in the step's shard (step.h), one layout for all passes. */
 size_t fmi_pipe_shard_ld(const fmi_step *s);
 /* Behind all passes: states and logits come to rank 0. */

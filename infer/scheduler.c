@@ -305,8 +305,8 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
 static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
 {
     fmi_request *r = s->run[i];
-    r->seq->want_end = (uint32_t)r->count + (r->pick >= 0); /* of what is known, only the last */
-    r->seq->want_begin = r->seq->want_end - 1;
+    uint32_t known = (uint32_t)r->count + (r->pick >= 0); /* of that, only the last */
+    fmi_seq_want(r->seq, known - 1, known);
     for (;;) {
         fm_status rc = fmi_seq_reserve(r->seq, fm_seq_len(r->seq) + n);
         if (rc == FM_OK) {

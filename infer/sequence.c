@@ -511,6 +511,15 @@ void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
     s->known = at + 1;
 }
 
+void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
+{
+    if (s->want_begin == begin && s->want_end == end)
+        return;
+    fmi_mirror_deed(s, FMI_DEED_WANT, begin, (int32_t)end);
+    s->want_begin = begin;
+    s->want_end = end;
+}
+
 void fmi_seq_adopt(fm_seq *s)
 {
     uint32_t layers = s->model->arch.layers;

@@ -169,6 +169,149 @@ static void split_stages_have_the_bits_of_split_ranks(void **state)
         check(shared[i], true, &(how){2, 2, 4, "exact"});
 }
 
+/* ==== adapters ==== */
+
+static void check_adapter(const char *kind, uint32_t stages, uint32_t split)
+{
+    enum { N = 24 };
+    ik_adapted a;
+    int32_t ids[N];
+    float *out[2];
+    fm_digest digest[2];
+    ik_open_adapted(&a, kind);
+    fm_provider p = ik_provider(&a.both);
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = 3 + (i * 31) % 150;
+    for (uint32_t i = 0; i < 2; i++) {
+        rk_ranks k;
+        fm_model *m = NULL;
+        fm_engine_opts o = rk_opts("exact", TOKENS_MAX);
+        o.stages = i ? stages : 1;
+        o.micro_rows = 2;
+        rk_open(&k, o.stages * split, &o, &p);
+        tk_ok(fm_model_load(&m, k.e, a.tree, &p, kind));
+        out[i] = fm_calloc(floats_of(m, N), sizeof(float));
+        run(m, ids, N, 9, out[i]);
+        digest[i] = fm_model_digest(m);
+        if (i)
+            assert_memory_equal(out[0], out[1], floats_of(m, N) * sizeof(float));
+        fm_model_close(m);
+        rk_close(&k);
+    }
+    assert_memory_equal(&digest[0], &digest[1],
+                        sizeof(digest[0])); /* what it depends on is whole */
+    fm_free(out[0]);
+    fm_free(out[1]);
+    ik_close_adapted(&a);
+}
+
+static void adapters_have_the_bits_of_one_rank(void **state)
+{
+    static const char *const kinds[] = {
+        "lora", "lora-modules-to-save", "dora", "ia3", "prefix", "prompt", "rslora"};
+    char *there = tk_shared("arch/llama/peft/lora");
+    (void)state;
+    if (!there)
+        skip();
+    fm_free(there);
+    for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
+        check_adapter(kinds[i], 2, 1 + i % 2);
+}
+
+/* ==== answers and scores ==== */
+
+#define TEXTS 5
+#define TEXT_TOKENS 50
+
+typedef struct said {
+    fm_gen_result answer[TEXTS];
+    float score[3][TEXTS][TEXT_TOKENS];
+} said;
+
+/* Answers to prompts that begin alike, then scores: all, again (from the cache), from a position. */
+static void speak(fm_model *m, said *out)
+{
+    fm_engine *e = fm_model_engine(m);
+    int32_t ids[TEXTS][TEXT_TOKENS];
+    fm_gen_request req[TEXTS];
+    fm_score_request q[TEXTS];
+    memset(req, 0, sizeof(req));
+    for (int t = 0; t < TEXTS; t++) {
+        for (int i = 0; i < TEXT_TOKENS; i++)
+            ids[t][i] = 20 + (i * (i < 36 ? 7 : 7 + t)) % 900;
+        req[t] = (fm_gen_request){.model = m,
+                                  .prompt = ids[t],
+                                  .prompt_len = TEXT_TOKENS - 3 * (size_t)t,
+                                  .max_new = 12,
+                                  .want_logprobs = true};
+        fm_sample_defaults(&req[t].sampling);
+        req[t].sampling.temperature = t % 2 ? 0.8f : 0.0f;
+        req[t].sampling.seed = 5;
+    }
+    tk_ok(fm_generate(e, req, TEXTS, out->answer));
+    memset(out->score, 0, sizeof(out->score));
+    for (int round = 0; round < 3; round++) {
+        for (int t = 0; t < TEXTS; t++)
+            q[t] = (fm_score_request){.model = m,
+                                      .ids = ids[t],
+                                      .n = TEXT_TOKENS,
+                                      .from = round == 2 ? 40 : 0,
+                                      .logprobs = out->score[round][t]};
+        tk_ok(fm_score_many(e, q, TEXTS));
+    }
+}
+
+static void same(said *a, said *b)
+{
+    assert_memory_equal(a->score, b->score, sizeof(a->score));
+    for (int t = 0; t < TEXTS; t++) {
+        assert_int_equal(a->answer[t].count, b->answer[t].count);
+        size_t n = a->answer[t].count;
+        assert_memory_equal(a->answer[t].tokens, b->answer[t].tokens, n * sizeof(int32_t));
+        assert_memory_equal(a->answer[t].logprobs, b->answer[t].logprobs, n * sizeof(float));
+        fm_gen_result_release(&b->answer[t]);
+    }
+}
+
+/* stages x split, with room and with so little that pages are lost. Split ranks without stages are
+ * the reference of split stages, in scores out of the cache too. */
+static void answers_and_scores_are_those_of_one_rank(void **state)
+{
+    static const how all[] = {{1, 1, 0, "exact"}, {2, 1, 3, "exact"}, {3, 1, 0, "exact"},
+                              {4, 1, 1, "exact"}, {1, 2, 0, "exact"}, {2, 2, 4, "exact"}};
+    char *path = tk_source("examples/atlas/base");
+    fm_source *src = NULL;
+    said *want = fm_calloc(2, sizeof(*want)), *got = want + 1;
+    (void)state;
+    tk_ok(fm_source_open(&src, path));
+    fm_provider p = fm_source_provider(src);
+    for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+        for (uint32_t tight = 0; tight < 2; tight++) {
+            rk_ranks k;
+            fm_engine_opts o = rk_opts(all[i].mode, TOKENS_MAX);
+            bool reference = all[i].stages == 1 && !tight;
+            o.stages = all[i].stages;
+            o.micro_rows = all[i].micro_rows;
+            if (tight) /* two texts or so, of its layers */
+                o.kv_bytes_max = 5ull * 6 / o.stages * (2 * 32 * 64 / all[i].split) * sizeof(float);
+            rk_open(&k, all[i].stages * all[i].split, &o, &p);
+            fm_model *m = ik_model(k.e, src, "atlas");
+            speak(m, reference ? want : got);
+            if (!reference)
+                same(want, got);
+            fm_model_close(m);
+            rk_close(&k);
+            if (tight && i + 1 < FM_ARRAY_LEN(all) && all[i + 1].split != all[i].split)
+                for (int t = 0; t < TEXTS; t++)
+                    fm_gen_result_release(&want->answer[t]);
+        }
+    for (int t = 0; t < TEXTS; t++)
+        fm_gen_result_release(&want->answer[t]);
+    fm_free(want);
+    fm_source_close(src);
+    fm_free(path);
+}
+
 /* ==== what a rank holds ==== */
 
 static void a_rank_holds_its_layers_alone(void **state)
@@ -301,6 +444,8 @@ int main(void)
         cmocka_unit_test(layers_are_dealt_evenly),
         cmocka_unit_test(stages_have_the_bits_of_one_rank),
         cmocka_unit_test(split_stages_have_the_bits_of_split_ranks),
+        cmocka_unit_test(adapters_have_the_bits_of_one_rank),
+        cmocka_unit_test(answers_and_scores_are_those_of_one_rank),
         cmocka_unit_test(a_rank_holds_its_layers_alone),
         cmocka_unit_test(what_cannot_be_dealt_is_refused),
     };
