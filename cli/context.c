@@ -177,6 +177,7 @@ fm_status cli_engine(cli *c)
     opts.threads = c->threads;
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
+    opts.stages = takes ? c->stages : 0;
     if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);
         folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;

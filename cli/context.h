@@ -25,6 +25,7 @@ typedef struct cli {
     const char *dir;             /* -C, "." */
     unsigned threads;            /* --threads, 0 = all */
     uint32_t ranks;              /* --ranks, 0 = one (ranks.h) */
+    uint32_t stages, split;      /* --stages, --tensor-parallel-size; 0: not given */
     char **argv;                 /* of the program */
     bool split_batches;          /* the ranks share a training's examples, not a model */
     bool ranks_taken;            /* by the first engine; others are of one rank */

@@ -102,14 +102,16 @@ static int cmd_version(cli *c, int argc, char **argv)
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "usage: fmstore [-C DIR] [--threads N] [--ranks N] <command> [...]\n");
+    fprintf(to, "usage: fmstore [-C DIR] [--threads N] [--ranks N [--stages S]] <command> [...]\n");
     for (size_t i = 0; i < FM_ARRAY_LEN(commands); i++) {
         if (commands[i].group)
             fprintf(to, "\n%s\n", commands[i].group);
         fprintf(to, "  %-9s %s\n", commands[i].name, commands[i].summary);
     }
     fprintf(to, "\n-C DIR works as if started in DIR; --threads N uses N CPUs (default: all);\n"
-                "--ranks N splits models (derive: batches) over N processes, as mpirun does.\n"
+                "--ranks N splits models (derive: batches) over N processes, as mpirun does;\n"
+                "--stages S (--pipeline-parallel-size) deals their layers to S stages of N / S\n"
+                "ranks (--tensor-parallel-size).\n"
                 "'fmstore <command> -h' lists a command's options.\n");
 }
 
@@ -158,21 +160,33 @@ static int take_number(unsigned *out, const char *option, unsigned long most, co
     return 0;
 }
 
+/* Where the number of a global option goes; NULL: it is no such option. */
+static unsigned *number_of(cli *c, const char *option, unsigned long *most)
+{
+    *most = strcmp(option, "--threads") == 0 ? 4096 : FM_COMM_MAX_RANKS;
+    if (strcmp(option, "--threads") == 0)
+        return &c->threads;
+    if (strcmp(option, "--ranks") == 0)
+        return &c->ranks;
+    if (strcmp(option, "--stages") == 0 || strcmp(option, "--pipeline-parallel-size") == 0)
+        return &c->stages;
+    return strcmp(option, "--tensor-parallel-size") == 0 ? &c->split : NULL;
+}
+
 static int take_global(cli *c, const char *option, const char *value)
 {
-    if (strcmp(option, "-C") == 0)
-        return enter_dir(value);
-    return strcmp(option, "--ranks") == 0 ? take_number(&c->ranks, option, FM_COMM_MAX_RANKS, value)
-                                          : take_number(&c->threads, option, 4096, value);
+    unsigned long most = 0;
+    unsigned *number = number_of(c, option, &most);
+    return number ? take_number(number, option, most, value) : enter_dir(value);
 }
 
 /* Options before the command. Returns the command's index in argv, or an exit code negated - 1. */
 static int global_options(cli *c, int argc, char **argv)
 {
     int i = 1;
+    unsigned long most;
     for (; i < argc && argv[i][0] == '-'; i++) {
-        if (strcmp(argv[i], "-C") == 0 || strcmp(argv[i], "--threads") == 0 ||
-            strcmp(argv[i], "--ranks") == 0) {
+        if (strcmp(argv[i], "-C") == 0 || number_of(c, argv[i], &most)) {
             if (i + 1 == argc)
                 return -1 - usage_error("a value is missing after", argv[i]);
             int code = take_global(c, argv[i], argv[i + 1]);
@@ -186,6 +200,10 @@ static int global_options(cli *c, int argc, char **argv)
         } else {
             return -1 - usage_error("unknown option", argv[i]);
         }
+    }
+    if (ranks_settle(c) != FM_OK) {
+        fprintf(stderr, "fmstore: %s\n", fm_error_text());
+        return -1 - EXIT_USAGE;
     }
     return i;
 }

@@ -21,6 +21,35 @@ static bool begun(uint32_t *rank)
     return launched || size > 1;
 }
 
+fm_status ranks_settle(cli *c)
+{
+    uint32_t rank, size, s = c->stages, t = c->split;
+    bool launched;
+    fm_ranks_place(&rank, &size, &launched);
+    uint32_t all = launched || size > 1 ? size : c->ranks;
+    if (s == 0 && t == 0)
+        return FM_OK;
+    if (all == 0)
+        all = FM_MAX(s, 1u) * FM_MAX(t, 1u);
+    if (s == 0 && all % t == 0)
+        s = all / t;
+    if (s == 0 || all % s != 0 || (t && s * t != all)) {
+        char wanted[64];
+        if (s && t)
+            (void)snprintf(wanted, sizeof(wanted), "%u stages of %u ranks", s, t);
+        else
+            (void)snprintf(wanted, sizeof(wanted), t ? "stages of %u ranks" : "%u equal stages",
+                           t ? t : s);
+        return fm_fail(FM_EINVAL, "%u ranks are not %s", all, wanted);
+    }
+    if (all > FM_COMM_MAX_RANKS)
+        return fm_fail(FM_EINVAL, "%u stages of %u ranks are more than %u ranks", s, t,
+                       FM_COMM_MAX_RANKS);
+    c->ranks = all;
+    c->stages = s;
+    return FM_OK;
+}
+
 bool ranks_wanted(const cli *c)
 {
     uint32_t rank;
@@ -89,6 +118,7 @@ fm_status ranks_tell_engine(cli *c)
     if (c->device)
         out_set(&rc, o, "device", fm_json_new_str(c->device));
     out_set(&rc, o, "threads", fm_json_new_int(c->threads));
+    out_set(&rc, o, "stages", fm_json_new_int(c->stages));
     out_set(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
     out_set(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
     out_set(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
@@ -132,6 +162,7 @@ static fm_status hear_engine(cli *c, fm_json **said, const char **repo)
     c->mode = fm_json_cstr(fm_json_get(*said, "mode"), "exact");
     c->device = fm_json_cstr(fm_json_get(*said, "device"), NULL);
     c->threads = (unsigned)fm_json_int(fm_json_get(*said, "threads"), 0);
+    c->stages = (uint32_t)fm_json_int(fm_json_get(*said, "stages"), 0);
     c->weight_bytes_max = (uint64_t)fm_json_int(fm_json_get(*said, "weights"), 0);
     c->keep_stored = fm_json_bool(fm_json_get(*said, "stored"), false);
     c->keep_packed = fm_json_bool(fm_json_get(*said, "packed"), false);

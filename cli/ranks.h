@@ -1,13 +1,18 @@
 /* ranks.h - fmstore over several ranks: --ranks N on one host, or mpirun.
  *
  * Commands that answer split every model over the ranks: rank 0 is the command, the others
- * follow its engine. derive splits each micro-batch: every rank runs the command, rank 0 alone
+ * follow its engine. --stages S deals a model's layers to S stages of N / S neighbouring ranks
+ * (mpirun numbers the ranks of a node one after another, so a stage lies inside of a node); vLLM's
+ * names are understood, --pipeline-parallel-size for --stages and --tensor-parallel-size for N / S. derive splits each micro-batch: every rank runs the command, rank 0 alone
  * writes. */
 #ifndef FM_CLI_RANKS_H
 #define FM_CLI_RANKS_H
 
 #include "cli/context.h"
 
+/* Once the options are read: what was left out of ranks = stages * split follows from the rest, and
+ * from the number that mpirun began. FM_EINVAL: they do not agree. */
+fm_status ranks_settle(cli *c);
 /* Ranks were asked for: by --ranks, or by whoever began this process. */
 bool ranks_wanted(const cli *c);
 /* This process's rank, as the environment says; how many there are to be. */

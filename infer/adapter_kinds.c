@@ -154,7 +154,7 @@ fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_h
     if (rc == FM_OK)
         rc = fmi_hold_slice(b, &ca, ea, FMI_MATRIX_T, &rows);
     if (rc == FM_OK)
-        rc = fmi_hold(b, &cb, eb, FMI_MATRIX);
+        rc = fmi_hold_slice(b, &cb, eb, FMI_MATRIX, &(fmi_slice){.elsewhere = cut.elsewhere});
     if (rc == FM_OK)
         rc = digest_term(digest, module, ea, eb, spec.scale);
     if (rc != FM_OK)

@@ -29,6 +29,7 @@ typedef struct word {
 _Static_assert(sizeof(word) <= FM_WORD_BYTES, "a word to all");
 
 struct fm_comm {
+    fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */
     uint32_t rank, size, nodes;
     fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
     bool direct;
@@ -36,8 +37,8 @@ struct fm_comm {
     fm_watch *watch;
     uint64_t queued, arrived; /* exchanges of the device's wire */
     fm_backend *be;
-    uint32_t node[FM_COMM_MAX_RANKS];
-    float *room; /* device: parts of other ranks */
+    uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
+    float *room;                                                 /* device: parts of other ranks */
     uint64_t room_floats;
     uint8_t *stage; /* host */
     size_t stage_bytes;
@@ -108,6 +109,50 @@ fm_status fm_comm_new(fm_comm **out, fm_wire *wire, const char *node)
     return FM_OK;
 }
 
+static fm_status check_members(const fm_comm *c, const uint32_t *member, uint32_t n)
+{
+    bool good = n > 0 && n <= c->size, mine = false;
+    for (uint32_t i = 0; good && i < n; i++) {
+        good = member[i] < c->size && (i == 0 || member[i] > member[i - 1]);
+        mine = mine || member[i] == c->rank;
+    }
+    return good && mine ? FM_OK
+                        : fm_fail(FM_EINVAL,
+                                  "a group of %u of %u ranks: numbers ascend, and rank %u, which "
+                                  "asks, is one of them",
+                                  n, c->size, c->rank);
+}
+
+fm_status fm_comm_group(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
+                        uint32_t n)
+{
+    *out = NULL;
+    fm_assert(!c->of);
+    fm_status rc = check_members(c, member, n);
+    fm_comm *g = rc == FM_OK ? fm_calloc(1, sizeof(*g)) : NULL;
+    if (!g)
+        return rc != FM_OK ? rc : FM_ENOMEM;
+    (void)pthread_mutex_init(&g->host, NULL);
+    g->of = c;
+    g->be = be;
+    g->size = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = 0;
+        g->member[i] = member[i];
+        g->rank = member[i] == c->rank ? i : g->rank;
+        while (c->node[member[j]] != c->node[member[i]])
+            j++;
+        g->node[i] = j < i ? g->node[j] : g->nodes++;
+    }
+    g->move = fm_calloc(2 * (size_t)n, sizeof(*g->move));
+    if (!g->move) {
+        fm_comm_free(g);
+        return FM_ENOMEM;
+    }
+    *out = g;
+    return FM_OK;
+}
+
 void fm_comm_free(fm_comm *c)
 {
     if (!c)
@@ -165,14 +210,20 @@ uint32_t fm_comm_size(const fm_comm *c)
     return c ? c->size : 1;
 }
 
+static const fm_comm *whole(const fm_comm *c)
+{
+    return c->of ? c->of : c;
+}
+
 const char *fm_comm_wire(const fm_comm *c)
 {
+    c = whole(c);
     return c->device ? c->device->name : c->wire ? c->wire->name : "none";
 }
 
 bool fm_comm_device_wire(const fm_comm *c)
 {
-    return c && c->device;
+    return c && whole(c)->device;
 }
 
 uint32_t fm_comm_nodes(const fm_comm *c)
@@ -191,12 +242,13 @@ fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b)
         return FM_LINK_SELF;
     if (fm_comm_node(c, a) != fm_comm_node(c, b))
         return FM_LINK_NET;
+    c = whole(c);
     return !c->device ? FM_LINK_HOST : c->direct ? FM_LINK_DEVICE : FM_LINK_BUS;
 }
 
 fm_comm_stats fm_comm_stats_of(const fm_comm *c)
 {
-    return c->stats;
+    return whole(c)->stats;
 }
 
 static double now_s(void)
@@ -209,6 +261,8 @@ static double now_s(void)
 /* For good. */
 static fm_status stick(fm_comm *c, fm_status rc, const char *what)
 {
+    if (c->of)
+        c = c->of;
     rc = fm_error_prefix(rc, "rank %u of %u, %s", c->rank, c->size, what);
     c->failed = rc;
     c->broken = false;
@@ -222,6 +276,17 @@ static fm_status stuck(const fm_comm *c)
 {
     fm_error_restore(&c->why);
     return c->failed;
+}
+
+static fm_status state_of(const fm_comm *c)
+{
+    c = whole(c);
+    return c->failed != FM_OK ? stuck(c) : FM_OK;
+}
+
+fm_status fm_comm_state(const fm_comm *c)
+{
+    return c ? state_of(c) : FM_OK;
 }
 
 /* ==== a failure of one rank alone ==== */
@@ -285,9 +350,9 @@ static fm_status break_off(fm_comm *c, fm_status mine)
 static fm_status leave(fm_comm *c, fm_status mine, const char *what)
 {
     mine = fm_error_prefix(mine, "%s", what);
-    if (c->size > 1)
-        return break_off(c, mine);
-    return mine;
+    if (c->of)
+        c = c->of;
+    return c->size > 1 ? break_off(c, mine) : mine;
 }
 
 bool fm_comm_called(fm_comm *c)
@@ -350,10 +415,22 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
 
 /* ==== moving ==== */
 
+/* A group's list, in the numbers of the whole; it is c->move. */
+static void to_whole(fm_comm *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        c->move[i].peer = c->member[c->move[i].peer];
+}
+
 static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    if (c->of) {
+        to_whole(c, n);
+        c = c->of;
+    }
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (n == 0)
         return FM_OK;
     fm_status rc = fm_comm_settle(c); /* comm_watch.c counts on it */
@@ -406,8 +483,13 @@ static fm_status staged_moves(fm_comm *c, const char *what, const fm_move *list,
 
 static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    if (c->of) {
+        to_whole(c, n);
+        c = c->of;
+    }
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (n == 0)
         return FM_OK;
     fm_assert(c->be);
@@ -531,8 +613,9 @@ static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t
 
 fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (c->size == 1 || n == 0)
         return FM_OK;
     if (n * sizeof(float) <= SMALL_BYTES)
@@ -544,8 +627,9 @@ fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
 
 fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (c->size == 1)
         copy_floats(c->be, out, x, per);
     return c->size == 1 || per == 0 ? FM_OK : scatter_slices(c, out, x, per * c->size, per);
@@ -553,8 +637,9 @@ fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_
 
 fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     copy_floats(c->be, out + per * c->rank, mine, per);
     return c->size == 1 ? FM_OK : gather_slices(c, out, per * c->size, per);
 }
@@ -609,10 +694,13 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
 
 fm_status fm_comm_settle(fm_comm *c)
 {
+    if (c->of)
+        c = c->of;
     const struct timespec nap = {.tv_nsec = 20000};
     bool done = !c->device || c->queued == c->arrived;
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
         if (rc != FM_OK)
@@ -630,15 +718,13 @@ fm_status fm_comm_settle(fm_comm *c)
 
 fm_status fm_comm_check(fm_comm *c)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    if (c->of)
+        c = c->of;
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     fm_status rc = c->wire ? c->wire->alive(c->wire) : FM_OK;
     return rc == FM_OK ? rc : stick(c, rc, "between two steps");
-}
-
-fm_status fm_comm_state(const fm_comm *c)
-{
-    return c && c->failed != FM_OK ? stuck(c) : FM_OK;
 }
 
 fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t root)
@@ -673,8 +759,9 @@ fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes)
 {
     uint32_t moves = 0;
     uint8_t *to = out;
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     memmove(to + bytes * c->rank, mine, bytes);
     for (uint32_t i = 0; i < c->size; i++) {
         put_move(c, &moves, i, true, to + bytes * c->rank, bytes);

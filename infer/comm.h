@@ -66,6 +66,14 @@ FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);
 /* Before the backend closes. */
 void fm_comm_detach(fm_comm *c);
 
+/* Some ranks of c as a comm of their own: member[n], ascending numbers in c, this rank among them.
+ * Its ranks are numbered in that order, which is also the order of its sums. Only members call it.
+ * Messages go over c's wires, in one line with c's own between the same two ranks, and count among
+ * c's; what fails in the group fails in c. be: as fm_comm_attach, the device that c has. c outlives
+ * the group. */
+FM_CHECKED fm_status fm_comm_group(fm_comm **out, fm_comm *c, fm_backend *be,
+                                   const uint32_t *member, uint32_t n);
+
 /* ---- on device memory; n and per count floats ---- */
 FM_CHECKED fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n);
 /* out[per] = sum over ranks of x[rank * per ..]; out may be that part of x. */

@@ -1,5 +1,5 @@
 /* engine.c - life of engines, and what models share inside of an engine. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +55,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
     if (rc == FM_OK && e->batch_comm)
         rc = fm_comm_attach_device(e->batch_comm, e->be);
+    if (rc == FM_OK)
+        rc = fmi_pipe_new(e);
     if (rc == FM_OK) {
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
         rc = fmi_mirror_new(e);
@@ -65,6 +67,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         rc = open_weights(e);
     if (rc == FM_OK)
         rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
+    if (rc == FM_OK)
+        rc = fmi_kv_lanes(e->kv, e->stages, e->stage);
     if (rc == FM_OK && o.prefix_cache)
         rc = fmi_prefix_new(&e->prefix, e->kv);
     if (rc == FM_OK)
@@ -83,6 +87,7 @@ void fm_engine_free(fm_engine *e)
         return;
     fm_assert(e->models == 0 && e->seqs == 0);
     fmi_mirror_free(e);
+    fmi_pipe_free(e);
     if (e->batch_comm)
         fm_comm_detach(e->batch_comm);
     fmi_texts_free(e);
@@ -160,7 +165,7 @@ fm_engine_stats fm_engine_stats_of(const fm_engine *e)
     if (e->artefacts)
         f = fmi_artefact_stats_of(e->artefacts);
     return (fm_engine_stats){
-        .weights = w.count,
+        .weights = w.count - w.elsewhere,
         .weight_bytes = w.bytes,
         .weight_bytes_unshared = e->bytes_unshared,
         .weight_bytes_shared = w.shared_bytes,
@@ -193,14 +198,29 @@ uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer)
 
 /* ==== what models share ==== */
 
-fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
+/* Pools of every stage's layers. */
+static fm_status open_lanes(fm_engine *e, fmi_geom *g)
+{
+    fm_status rc = FM_OK;
+    for (uint32_t s = 0; rc == FM_OK && s < e->stages; s++) {
+        rc = fmi_kv_pool_of(e->kv, &g->lane[s], s, g->kv_heads, g->head_dim);
+        if (rc == FM_OK)
+            rc = fmi_kv_rows_of(e->kv, &g->row_lane[s], s, g->hidden);
+    }
+    g->pool = g->lane[e->stage];
+    g->rows = g->row_lane[e->stage];
+    return rc;
+}
+
+fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d)
 {
     *out = NULL;
     for (fmi_geom *g = e->geoms; g; g = g->next)
         if (g->hidden == a->hidden && g->inter == a->inter && g->layers == a->layers &&
             g->heads == a->heads && g->kv_heads == a->kv_heads && g->head_dim == a->head_dim &&
             g->window == a->window && memcmp(&g->eps, &a->eps, sizeof(float)) == 0 &&
-            g->qk_norm == a->qk_norm && memcmp(&g->sw, &a->sw, sizeof(a->sw)) == 0) {
+            g->qk_norm == a->qk_norm && memcmp(&g->sw, &a->sw, sizeof(a->sw)) == 0 &&
+            memcmp(&g->deal, d, sizeof(*d)) == 0) {
             *out = g;
             return FM_OK;
         }
@@ -217,9 +237,8 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a)
     g->eps = a->eps;
     g->qk_norm = a->qk_norm;
     memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
-    fm_status rc = fmi_kv_pool_of(e->kv, &g->pool, a->kv_heads, a->head_dim);
-    if (rc == FM_OK)
-        rc = fmi_kv_rows_of(e->kv, &g->rows, a->hidden);
+    g->deal = *d;
+    fm_status rc = open_lanes(e, g);
     if (rc != FM_OK) {
         fm_free(g);
         return rc;
@@ -262,10 +281,10 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
     return rc;
 }
 
-/* No sequence can be longer than the whole KV budget, so a table need not be either. */
-static uint32_t rope_positions(const fm_engine *e, const fm_arch *a)
+/* No sequence can be longer than the KV budget of a stage, so a table need not be either. */
+static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t layers)
 {
-    uint64_t page = 2 * (uint64_t)a->layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
+    uint64_t page = 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
     uint64_t fit = fmi_kv_bytes_max(e->kv) / page * FM_KV_PAGE;
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
 }
@@ -290,11 +309,12 @@ static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
     return r;
 }
 
-fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which)
+fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
+                      uint32_t layers)
 {
     *out = NULL;
     fmi_rope want = {
-        .of = a->rope[which], .dim = a->sw.rotary_dim, .positions = rope_positions(e, a)};
+        .of = a->rope[which], .dim = a->sw.rotary_dim, .positions = rope_positions(e, a, layers)};
     *out = rope_share(e, &want, NULL);
     if (*out)
         return FM_OK;

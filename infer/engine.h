@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "infer/classify.h"
+#include "infer/deal.h"
 #include "infer/embed.h"
 #include "infer/kvcache.h"
 #include "infer/model.h"
@@ -21,9 +22,11 @@ typedef struct fmi_geom {
     float eps;
     bool qk_norm;
     fm_switches sw;
-    fmi_kv_pool *pool, *rows; /* keys and values; residual streams */
-    uint64_t stamp;           /* the step that seqs belongs to */
-    uint32_t seqs;            /* sequences of it */
+    fmi_deal deal;
+    fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
+    fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
+    uint64_t stamp; /* the step that seqs belongs to */
+    uint32_t seqs;  /* sequences of it */
     struct fmi_geom *next;
 } fmi_geom;
 
@@ -36,6 +39,16 @@ typedef struct fmi_rope {
     struct fmi_rope *next;
 } fmi_rope;
 
+/* Of layer l; rows: those that stand before it. */
+static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
+{
+    return g->lane[fmi_deal_stage(&g->deal, l)];
+}
+static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
+{
+    return g->row_lane[fmi_deal_stage(&g->deal, l)];
+}
+
 #define FMI_SAVES 4u /* residual streams kept of a block */
 
 typedef struct fmi_mirror fmi_mirror; /* parallel_follow.c */
@@ -44,6 +57,7 @@ typedef struct fmi_text fmi_text;     /* a tokenizer and its template, shared by
 /* fm_model.priv */
 typedef struct fmi_model_priv {
     fm_arch local;   /* of the shard that this rank holds; with one rank the model's */
+    fmi_deal deal;   /* of its layers to the stages */
     uint32_t mirror; /* its number among the ranks */
     fm_buf told;     /* what they need to make it */
     fmi_geom *geom;
@@ -118,6 +132,10 @@ struct fm_engine {
     struct fm_comm *comm;       /* borrowed, NULL: models are not split */
     struct fm_comm *batch_comm; /* likewise: batches are not split */
     fmi_mirror *mirror;         /* NULL: one rank */
+    /* pipeline.h: stages (1: none) and which of them this rank is in; its ranks, which split the
+     * stage's layers: comm itself where there is one stage. */
+    uint32_t stages, stage;
+    struct fm_comm *group;
     char kernel_class[64];
     fmi_weights *weights;
     fmi_artefacts *artefacts; /* NULL without cache_dir */
@@ -142,9 +160,11 @@ struct fm_engine {
     uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
 };
 
-FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a);
-/* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones. */
-FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which);
+FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d);
+/* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones; layers: the most of a
+ * stage. */
+FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
+                                 uint32_t layers);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
 void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
 void fmi_texts_free(fm_engine *e);
@@ -165,6 +185,8 @@ FM_CHECKED fm_status fmi_seq_expect(fm_seq *s, uint32_t len);
 /* Token at (>= len) will be this one; what was said of it and what follows is forgotten where it
  * differs. Within what was expected. */
 void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token);
+/* Logits of tokens begin .. end - 1 will be wanted, as far as is known: until the next step. */
+void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end);
 /* Takes over the blocks behind len whose tokens are known and whose K and V the cache has in all
  * layers; one known token at least stays to be computed. */
 void fmi_seq_adopt(fm_seq *s);

@@ -4,7 +4,7 @@
  * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
  * rows by weight. Norms, rotary tables and embeddings go by neighbouring runs with the same
  * pointer, since splitting them costs nothing. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <string.h>
 
@@ -107,7 +107,7 @@ static void embed_terms(fmi_pass *p)
     }
 }
 
-/* Rows that are given (one pass of one sequence, virtual.c) stand for scaled embeddings. */
+/* Rows that are given (one sequence in its order, virtual.c) stand for scaled embeddings. */
 static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
@@ -115,7 +115,8 @@ static fm_status embed(fmi_pass *p)
     uint32_t h = p->g->hidden;
     fm_status rc = FM_OK;
     if (p->s->given)
-        rc = be->upload(be, p->x, p->s->given, (size_t)p->m * h * sizeof(float));
+        rc = be->upload(be, p->x, p->s->given + (size_t)p->row0 * h,
+                        (size_t)p->m * h * sizeof(float));
     else
         look_up(p, false, p->ids, p->x);
     if (!p->s->given)
@@ -232,14 +233,29 @@ static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
 static fm_status head_of_ranks(fmi_pass *p, float *states)
 {
     fmi_step *s = p->s;
-    size_t ld = fmi_logits_here(p), rooms = fm_comm_rank(p->e->comm) ? 1 : fm_comm_size(p->e->comm);
+    bool later = p->e->stages > 1; /* all passes at once: fmi_pipe_deliver */
+    size_t ld = later ? fmi_pipe_shard_ld(s) : fmi_logits_here(p);
+    size_t rooms = fm_comm_rank(p->e->group) ? 1 : fm_comm_size(p->e->group);
     if (ld == 0)
         return FM_OK;
-    fm_status rc = fmi_float_room(p->e, &s->shard, &s->shard_floats, rooms * p->w * ld);
-    const fmi_out head = {pick_head, {s->shard, ld}};
+    fm_status rc =
+        fmi_float_room(p->e, &s->shard, &s->shard_floats, (later ? s->wanted : rooms * p->w) * ld);
+    const fmi_out head = {pick_head, {s->shard + (later ? p->want0 * ld : 0), ld}};
     if (rc == FM_OK)
         rc = fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1);
-    return rc == FM_OK ? fmi_gather_logits(p, s->shard, ld) : rc;
+    return rc == FM_OK && !later ? fmi_gather_logits(p, s->shard, ld) : rc;
+}
+
+void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count)
+{
+    fm_backend *be = s->e->be;
+    const fm_switches *sw = &m->arch.sw;
+    float *rows = s->logits + at * s->ld;
+    if (sw->logit_divisor != 1.0f)
+        for (uint32_t r = 0; r < count; r++)
+            be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, m->arch.vocab);
+    if (sw->logit_softcap > 0.0f)
+        be->softcap(be, rows, s->ld, count, m->arch.vocab, sw->logit_softcap);
 }
 
 /* Final states of the rows that want them into the step's hidden, then their logits. */
@@ -260,34 +276,38 @@ static fm_status logits(fmi_pass *p)
     }
     be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);
     fm_status rc = FM_OK;
-    if (fm_comm_size(p->e->comm) > 1) {
+    bool cut = fm_comm_size(p->e->group) > 1;
+    if (cut) {
         rc = head_of_ranks(p, normed);
     } else {
         const fmi_out head = {pick_head, {y, s->ld}};
         rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
     }
-    for (uint32_t i = 0; rc == FM_OK && i < p->want.n; i++) {
-        const fmi_part *part = &p->want.p[i];
-        float *rows = y + part->begin * s->ld;
-        uint32_t vocab = part->model->arch.vocab;
-        if (sw->logit_divisor != 1.0f)
-            for (uint32_t r = 0; r < part->count; r++)
-                be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, vocab);
-        if (sw->logit_softcap > 0.0f)
-            be->softcap(be, rows, s->ld, part->count, vocab, sw->logit_softcap);
-    }
+    for (uint32_t i = 0; rc == FM_OK && i < p->want.n && !(cut && p->e->stages > 1); i++)
+        fmi_finish_logits(s, p->want.p[i].model, p->want0 + (size_t)p->want.p[i].begin,
+                          p->want.p[i].count);
     return rc;
 }
 
-fm_status fmi_forward(fmi_pass *p)
+/* What this rank's first layer begins with. */
+static fm_status beginning(fmi_pass *p, uint32_t begin)
 {
+    if (begin > 0)
+        return fmi_pipe_receive(p, begin);
     fmi_pass_enter(p, 0);
     fm_status rc = embed(p);
     if (rc == FM_OK)
         rc = tap(p, 0, p->x);
-    if (rc == FM_OK)
-        rc = fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x);
-    for (uint32_t l = 0; l < p->g->layers && rc == FM_OK; l++) {
+    return rc == FM_OK ? fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x) : rc;
+}
+
+fm_status fmi_forward(fmi_pass *p)
+{
+    const uint32_t *deal = p->g->deal.begin + p->e->stage;
+    uint32_t layers = p->g->layers, end = deal[1];
+    fm_status rc = beginning(p, deal[0]);
+    p->e->layer_rows += fmi_pipe_rows_elsewhere(p);
+    for (uint32_t l = deal[0]; l < end && rc == FM_OK; l++) {
         if (l > 0)
             fmi_pass_enter(p, l);
         if (p->m == 0)
@@ -295,13 +315,15 @@ fm_status fmi_forward(fmi_pass *p)
         rc = layer(p, l);
         if (rc == FM_OK)
             rc = fmi_hooks(p, FM_SITE_RESIDUAL, l + 1, p->x);
-        if (rc == FM_OK && l + 1 < p->g->layers)
+        if (rc == FM_OK && l + 1 < layers)
             rc = tap(p, l + 1, p->x);
     }
-    fmi_pass_enter(p, p->g->layers);
+    if (end < layers)
+        return rc == FM_OK ? fmi_pipe_send(p, end) : rc;
+    fmi_pass_enter(p, layers);
     if (rc == FM_OK && p->e->tap && !p->g->sw.encoder)
         fmi_norm(p, p->all, p->g->sw.norm, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
     if (rc == FM_OK && p->e->tap)
-        rc = tap(p, p->g->layers, p->g->sw.encoder ? p->x : p->xn);
+        rc = tap(p, layers, p->g->sw.encoder ? p->x : p->xn);
     return rc == FM_OK ? logits(p) : rc;
 }

@@ -16,7 +16,7 @@ typedef struct page_state {
 struct fmi_kv_pool {
     fmi_kv *kv;
     fmi_kv_pool *next;
-    uint32_t index;
+    uint32_t index, lane;
     uint32_t kv_heads, head_dim, hidden; /* hidden: a pool of rows */
     size_t k_bytes, v_bytes;             /* of a page */
     uint64_t pages_max, used, in_use;    /* used: ever handed out; in_use: held */
@@ -30,7 +30,8 @@ struct fmi_kv_pool {
 
 struct fmi_kv {
     fm_backend *be;
-    uint64_t bytes, bytes_max;
+    uint64_t *bytes, bytes_max; /* [lanes]; of each */
+    uint32_t lanes, here;
     fmi_kv_pool *pools;
     uint32_t pool_count;
     fmi_kv_forget forget;
@@ -46,7 +47,30 @@ fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max)
         return FM_ENOMEM;
     (*out)->be = be;
     (*out)->bytes_max = bytes_max;
+    fm_status rc = fmi_kv_lanes(*out, 1, 0);
+    if (rc != FM_OK) {
+        fm_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here)
+{
+    fm_assert(!kv->pools && here < lanes);
+    uint64_t *bytes = fm_calloc(lanes, sizeof(*bytes));
+    if (!bytes)
+        return FM_ENOMEM;
+    fm_free(kv->bytes);
+    kv->bytes = bytes;
+    kv->lanes = lanes;
+    kv->here = here;
     return FM_OK;
+}
+
+bool fmi_kv_here(const fmi_kv_pool *p)
+{
+    return p->lane == p->kv->here;
 }
 
 void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx)
@@ -74,7 +98,7 @@ static void drop_pool(fmi_kv_pool *p)
 {
     fm_assert(p->in_use == 0 && p->idle == 0);
     release_arrays(p);
-    p->kv->bytes -= p->used * fmi_kv_page_bytes(p);
+    p->kv->bytes[p->lane] -= p->used * fmi_kv_page_bytes(p);
     p->used = p->free_count = 0;
 }
 
@@ -89,12 +113,13 @@ void fmi_kv_free(fmi_kv *kv)
         release_arrays(p);
         fm_free(p);
     }
+    fm_free(kv->bytes);
     fm_free(kv);
 }
 
 uint64_t fmi_kv_bytes(const fmi_kv *kv)
 {
-    return kv->bytes;
+    return kv->bytes[kv->here];
 }
 
 uint64_t fmi_kv_bytes_max(const fmi_kv *kv)
@@ -106,15 +131,15 @@ uint64_t fmi_kv_bytes_kept(const fmi_kv *kv)
 {
     uint64_t bytes = 0;
     for (const fmi_kv_pool *p = kv->pools; p; p = p->next)
-        bytes += p->kept * fmi_kv_page_bytes(p);
+        bytes += fmi_kv_here(p) ? p->kept * fmi_kv_page_bytes(p) : 0;
     return bytes;
 }
 
 static fm_status pool_new(fmi_kv *kv, fmi_kv_pool **out, const fmi_kv_pool *want)
 {
     for (fmi_kv_pool *p = kv->pools; p; p = p->next)
-        if (p->kv_heads == want->kv_heads && p->head_dim == want->head_dim &&
-            p->hidden == want->hidden) {
+        if (p->lane == want->lane && p->kv_heads == want->kv_heads &&
+            p->head_dim == want->head_dim && p->hidden == want->hidden) {
             *out = p;
             return FM_OK;
         }
@@ -133,19 +158,24 @@ static fm_status pool_new(fmi_kv *kv, fmi_kv_pool **out, const fmi_kv_pool *want
     return FM_OK;
 }
 
-fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t kv_heads, uint32_t head_dim)
+fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t kv_heads,
+                         uint32_t head_dim)
 {
     size_t bytes = kv->be->kv_page_bytes(kv->be, kv_heads, head_dim);
-    const fmi_kv_pool want = {
-        .kv_heads = kv_heads, .head_dim = head_dim, .k_bytes = bytes, .v_bytes = bytes};
+    const fmi_kv_pool want = {.lane = lane,
+                              .kv_heads = kv_heads,
+                              .head_dim = head_dim,
+                              .k_bytes = bytes,
+                              .v_bytes = bytes};
     *out = NULL;
+    fm_assert(lane < kv->lanes);
     return pool_new(kv, out, &want);
 }
 
-fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t hidden)
+fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t hidden)
 {
-    const fmi_kv_pool want = {.hidden = hidden,
-                              .k_bytes = (size_t)hidden * FM_KV_PAGE * sizeof(float)};
+    const fmi_kv_pool want = {
+        .lane = lane, .hidden = hidden, .k_bytes = (size_t)hidden * FM_KV_PAGE * sizeof(float)};
     *out = NULL;
     return pool_new(kv, out, &want);
 }
@@ -220,7 +250,7 @@ static fm_status reserve_bytes(fm_backend *be, void **out, uint64_t bytes)
 static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
 {
     fm_backend *be = p->kv->be;
-    if (!be->reserve || !be->commit)
+    if (!be->reserve || !be->commit || !fmi_kv_here(p))
         return FM_OK;
     fm_status rc = be->commit(be, p->view.k, (size_t)page * p->k_bytes, p->k_bytes);
     if (rc == FM_OK && p->v_bytes)
@@ -237,10 +267,11 @@ static fm_status reserve_arrays(fmi_kv_pool *p)
     p->free_page = fm_calloc((size_t)p->pages_max, sizeof(*p->free_page));
     if (!p->state || !p->free_page)
         rc = FM_ENOMEM;
-    if (rc == FM_OK)
+    bool here = fmi_kv_here(p);
+    if (rc == FM_OK && here)
         rc = reserve_bytes(be, &k, p->pages_max * p->k_bytes);
     p->view.k = k;
-    if (rc == FM_OK && p->v_bytes)
+    if (rc == FM_OK && here && p->v_bytes)
         rc = reserve_bytes(be, &v, p->pages_max * p->v_bytes);
     p->view.v = v;
     if (rc != FM_OK)
@@ -248,10 +279,10 @@ static fm_status reserve_arrays(fmi_kv_pool *p)
     return rc;
 }
 
-/* Bytes of the other pools that their idle pages keep from being dropped, or nothing does. */
-static bool droppable(const fmi_kv_pool *p)
+/* A pool of p's lane whose memory p may have: all of its pages are idle. */
+static bool droppable(const fmi_kv_pool *o, const fmi_kv_pool *p)
 {
-    return p->in_use == 0;
+    return o != p && o->lane == p->lane && o->in_use == 0;
 }
 
 /* Pages beyond `used` that the budget allows, other pools' droppable memory included. */
@@ -259,7 +290,7 @@ static uint64_t growable(const fmi_kv_pool *p)
 {
     uint64_t spare = p->kv->bytes_max;
     for (const fmi_kv_pool *o = p->kv->pools; o; o = o->next)
-        if (o == p || !droppable(o))
+        if (o->lane == p->lane && !droppable(o, p))
             spare -= FM_MIN(spare, o->used * fmi_kv_page_bytes(o));
     return FM_MIN(spare / fmi_kv_page_bytes(p), p->pages_max - p->used);
 }
@@ -268,8 +299,9 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
 {
     fmi_kv *kv = p->kv;
     uint64_t need = fmi_kv_page_bytes(p);
-    for (fmi_kv_pool *o = kv->pools; o && kv->bytes + need > kv->bytes_max; o = o->next)
-        if (o != p && droppable(o)) {
+    uint64_t *bytes = &kv->bytes[p->lane];
+    for (fmi_kv_pool *o = kv->pools; o && *bytes + need > kv->bytes_max; o = o->next)
+        if (droppable(o, p)) {
             while (forget_one(o))
                 ;
             drop_pool(o);
@@ -280,14 +312,15 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
     if (rc != FM_OK)
         return rc;
     *page = (int32_t)p->used++;
-    kv->bytes += need;
+    *bytes += need;
     return FM_OK;
 }
 
 fm_status fmi_kv_take(fmi_kv_pool *p, int32_t *page)
 {
     fmi_kv *kv = p->kv;
-    bool fits = kv->bytes + fmi_kv_page_bytes(p) <= kv->bytes_max && p->used < p->pages_max;
+    bool fits =
+        kv->bytes[p->lane] + fmi_kv_page_bytes(p) <= kv->bytes_max && p->used < p->pages_max;
     *page = -1;
     if (p->free_count == 0 && !fits)
         (void)forget_one(p);
@@ -343,7 +376,8 @@ fm_status fmi_kv_writable(fmi_kv_pool *p, int32_t *page)
     fm_status rc = fmi_kv_take(p, &fresh);
     if (rc != FM_OK)
         return rc;
-    be->kv_copy(be, p->view, fresh, *page, p->kv_heads, p->head_dim);
+    if (fmi_kv_here(p))
+        be->kv_copy(be, p->view, fresh, *page, p->kv_heads, p->head_dim);
     fmi_kv_give(p, *page);
     *page = fresh;
     return FM_OK;

@@ -6,6 +6,10 @@
  * whole budget once and takes memory as pages are first used, lowest first, so pages never move and
  * nothing is copied when it grows.
  *
+ * Where a model's layers are dealt to stages (deal.h), each stage's layers have pools and a budget of
+ * their own, a lane. Every rank counts the pages of all lanes, so that all take and forget the same
+ * ones; only those of its own lane, `here`, have memory, the others have numbers alone.
+ *
  * A page may be kept: what it holds is of use to sequences that come later. A kept page without
  * holders is idle: it stays until its room is needed, the one that was held longest ago first. */
 #ifndef FM_INFER_KVCACHE_H
@@ -22,17 +26,20 @@ typedef void (*fmi_kv_forget)(void *ctx, fmi_kv_pool *p, int32_t page);
 
 FM_CHECKED fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max);
 void fmi_kv_free(fmi_kv *kv); /* asserts that nobody holds a page */
+/* Before the first pool: lanes of bytes_max each, of which `here` has memory (1 and 0 without). */
+FM_CHECKED fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here);
 void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx);
 uint64_t fmi_kv_bytes(const fmi_kv *kv); /* memory that pages have taken */
 uint64_t fmi_kv_bytes_max(const fmi_kv *kv);
-uint64_t fmi_kv_bytes_kept(const fmi_kv *kv);
+uint64_t fmi_kv_bytes_kept(const fmi_kv *kv); /* of it: kept */
 
-/* The pool of this shape, made when first asked for; it lives as long as kv. */
-FM_CHECKED fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t kv_heads,
+/* The lane's pool of this shape, made when first asked for; it lives as long as kv. */
+FM_CHECKED fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t kv_heads,
                                     uint32_t head_dim);
 /* Likewise for FM_KV_PAGE rows of the residual stream, f32 [FM_KV_PAGE, hidden], all in .k. It
  * takes at most an eighth of the budget. */
-FM_CHECKED fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t hidden);
+FM_CHECKED fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t hidden);
+bool fmi_kv_here(const fmi_kv_pool *p);           /* its pages have memory */
 uint32_t fmi_kv_pool_index(const fmi_kv_pool *p); /* small, its own among the pools of its kv */
 uint64_t fmi_kv_page_bytes(const fmi_kv_pool *p); /* keys and values */
 fm_kv_view fmi_kv_view(const fmi_kv_pool *p);     /* valid while any page of it is held */

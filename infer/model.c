@@ -3,7 +3,7 @@
  * Every parameter that the architecture names must be there with its shape, and every tensor of the
  * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
  * something else than the model's author did. Adapter parsing is in adapter.c. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +26,7 @@ fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi
     fmi_cached *w = NULL;
     fm_digest id;
     *out = NULL;
+    form = fmi_form_here(form, slice);
     fm_status rc = fmi_slice_id(&id, e, slice);
     for (size_t i = 0; rc == FM_OK && i < p->held_count; i++)
         if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &id)) {
@@ -205,7 +206,8 @@ static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
     fmi_cached *w = NULL;
     if (rc == FM_OK)
         rc = check_shape(b, e, &p);
-    const fmi_slice slice = fmi_slice_of_param(b->m, &p);
+    fmi_slice slice = fmi_slice_of_param(b->m, &p); /* the embedding's, but the last stage's */
+    slice.elsewhere = !fmi_pipe_holds(b->m, FMI_BEHIND_LAYERS);
     if (rc == FM_OK)
         rc = fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice);
     if (rc == FM_OK)
@@ -359,11 +361,14 @@ static fm_status bind_shape(fmi_binder *b)
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->what);
     if (rc == FM_OK)
-        rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->comm), b->what);
+        rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what);
     if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope, &p->local, 0);
+        rc = fmi_deal_of(&p->deal, &m->arch, m->engine->stages, b->what);
+    uint32_t most = fmi_deal_most(&p->deal);
     if (rc == FM_OK)
-        rc = fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1);
+        rc = fmi_rope_of(m->engine, &p->rope, &p->local, 0, most);
+    if (rc == FM_OK)
+        rc = fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most);
     if (rc != FM_OK)
         return rc;
     m->cos = p->rope->cos;
@@ -437,7 +442,7 @@ fm_status fm_model_adopt(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
-    fm_status rc = fmi_geom_of(m->engine, &p->geom, &p->local);
+    fm_status rc = fmi_geom_of(m->engine, &p->geom, &p->local, &p->deal);
     if (rc == FM_OK && m->engine->prefix)
         rc = fmi_layer_keys(m);
     if (rc == FM_OK)

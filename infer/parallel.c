@@ -1,5 +1,5 @@
 /* parallel.c - which part of a model a rank holds, and the tensors of that part. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,9 +155,15 @@ static bool place_in_layer(fm_place *place, const fm_layer *l, uint32_t experts,
     return true;
 }
 
+bool fmi_layer_has(const fm_layer *l, uint32_t experts, const fm_linear *lin)
+{
+    fm_place place;
+    return place_in_layer(&place, l, experts, lin);
+}
+
 fmi_cut fmi_cut_of_linear(const fm_model *m, const fm_linear *lin)
 {
-    uint32_t rank = fm_comm_rank(m->engine->comm), ranks = fm_comm_size(m->engine->comm);
+    uint32_t rank = fm_comm_rank(m->engine->group), ranks = fm_comm_size(m->engine->group);
     fm_place place = FM_P_ROUTER; /* whole */
     if (lin == &m->embed)
         place = FM_P_EMBED;
@@ -166,7 +172,9 @@ fmi_cut fmi_cut_of_linear(const fm_model *m, const fm_linear *lin)
     for (uint32_t l = 0; ranks > 1 && place == FM_P_ROUTER && l < m->arch.layers; l++)
         if (place_in_layer(&place, &m->layers[l], m->arch.sw.experts, lin))
             break;
-    return fmi_cut_of(&m->arch, place, rank, ranks);
+    fmi_cut c = fmi_cut_of(&m->arch, place, rank, ranks);
+    c.elsewhere = !fmi_pipe_holds_linear(m, lin);
+    return c;
 }
 
 uint64_t fmi_cut_total(const fmi_cut *c)
@@ -183,7 +191,7 @@ static uint32_t whole_of(const fm_model *m, const fm_linear *lin, bool inputs)
     uint32_t here = inputs ? lin->in : lin->out;
     fmi_cut c = fmi_cut_of_linear(m, lin);
     const fm_arch *a = &m->arch;
-    uint32_t ranks = fm_comm_size(m->engine->comm);
+    uint32_t ranks = fm_comm_size(m->engine->group);
     if (c.parts == 0 || c.of_inputs != inputs)
         return here;
     if (lin == &m->embed || lin == &m->head)
@@ -211,7 +219,7 @@ uint32_t fmi_whole_out(const fm_model *m, const fm_linear *lin)
 
 fmi_slice fmi_slice_of(const fmi_cut *c, bool inputs, uint32_t axis)
 {
-    fmi_slice s = {.axis = axis};
+    fmi_slice s = {.axis = axis, .elsewhere = c->elsewhere};
     if (c->parts == 0 || c->of_inputs != inputs)
         return s;
     s.parts = c->parts;
@@ -223,8 +231,9 @@ fmi_slice fmi_slice_of(const fmi_cut *c, bool inputs, uint32_t axis)
 
 fmi_slice fmi_slice_of_param(const fm_model *m, const fm_param *p)
 {
-    const fm_comm *comm = m->engine->comm;
+    const fm_comm *comm = m->engine->group;
     fmi_cut c = fmi_cut_of(&m->arch, p->place, fm_comm_rank(comm), fm_comm_size(comm));
+    c.elsewhere = !fmi_pipe_holds(m, fmi_pipe_place(p));
     if (!p->is_matrix)
         return fmi_slice_of(&c, false, 0);
     return fmi_slice_of(&c, c.of_inputs, c.of_inputs != p->transposed ? 1 : 0);
@@ -232,7 +241,7 @@ fmi_slice fmi_slice_of_param(const fm_model *m, const fm_param *p)
 
 bool fmi_param_is_here(const fm_model *m, const fm_param *p)
 {
-    const fm_comm *comm = m->engine->comm;
+    const fm_comm *comm = m->engine->group;
     fmi_cut c = fmi_cut_of(&m->arch, p->place, fm_comm_rank(comm), fm_comm_size(comm));
     return p->is_matrix || !c.of_inputs || fm_comm_rank(comm) == 0;
 }
@@ -337,6 +346,7 @@ static fm_status read_slice(void *ctx, const fm_entry *e, void *dst)
 fm_status fmi_take_slice(fmi_weights *c, fmi_cached **out, const fm_entry *e, fmi_form form,
                          const fm_provider *p, const fmi_slice *slice)
 {
+    form = fmi_form_here(form, slice);
     if (slice->parts == 0)
         return fmi_weights_take(c, out, e, form, p);
     fm_entry part = *e;
@@ -373,7 +383,7 @@ fm_status fmi_cut_floats(float **out, const float *whole, const fmi_cut *c, uint
 
 void fmi_cut_virtual(const fm_model *m, float *rows, uint32_t len)
 {
-    const fm_comm *comm = m->engine->comm;
+    const fm_comm *comm = m->engine->group;
     const fm_arch *a = &m->arch;
     fmi_cut c = fmi_cut_of(a, FM_P_K, fm_comm_rank(comm), fm_comm_size(comm));
     size_t wide = (size_t)a->kv_heads * a->head_dim, n = (size_t)len * a->layers * 2;
@@ -384,7 +394,7 @@ void fmi_cut_virtual(const fm_model *m, float *rows, uint32_t len)
 
 int32_t fmi_token_here(const fm_model *m, int32_t token)
 {
-    const fm_comm *comm = m->engine->comm;
+    const fm_comm *comm = m->engine->group;
     uint32_t ranks = fm_comm_size(comm);
     if (ranks <= 1)
         return token;
@@ -397,7 +407,7 @@ int32_t fmi_token_here(const fm_model *m, int32_t token)
 
 fm_status fmi_join_ranks(fmi_pass *p, float *x)
 {
-    fm_comm *c = p->e->comm;
+    fm_comm *c = p->e->group;
     return fm_comm_size(c) > 1 ? fm_comm_all_reduce(c, x, (uint64_t)p->m * p->g->hidden) : FM_OK;
 }
 
@@ -406,35 +416,43 @@ static uint32_t per_rank(uint32_t vocab, uint32_t ranks)
     return (vocab + ranks - 1) / ranks;
 }
 
+size_t fmi_vocab_here(const fm_engine *e, uint32_t vocab)
+{
+    return (size_t)per_rank(vocab, fm_comm_size(e->group)) + 1;
+}
+
 size_t fmi_logits_here(const fmi_pass *p)
 {
-    uint32_t ranks = fm_comm_size(p->e->comm);
     size_t most = 0;
     for (uint32_t i = 0; i < p->want.n; i++)
         if (p->want.p[i].model->head.w)
-            most = FM_MAX(most, (size_t)per_rank(p->want.p[i].model->arch.vocab, ranks) + 1);
+            most = FM_MAX(most, fmi_vocab_here(p->e, p->want.p[i].model->arch.vocab));
     return most;
+}
+
+void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count, const float *from,
+                      size_t ld, uint32_t r)
+{
+    fm_backend *be = s->e->be;
+    uint32_t vocab = m->arch.vocab, per = per_rank(vocab, fm_comm_size(s->e->group));
+    uint32_t begin = FM_MIN(vocab, per * r), n = FM_MIN(per, vocab - begin);
+    if (m->head.w && n)
+        be->copy_rows(be, s->logits + at * s->ld + begin, s->ld, from, ld, NULL, count, n);
 }
 
 /* Columns of rank r for all rows, part by part. */
 static void place_logits(fmi_pass *p, const float *from, size_t ld, uint32_t r)
 {
-    fm_backend *be = p->e->be;
-    fmi_step *s = p->s;
-    float *y = s->logits + p->want0 * s->ld;
     for (uint32_t i = 0; i < p->want.n; i++) {
         const fmi_part *part = &p->want.p[i];
-        uint32_t vocab = part->model->arch.vocab, per = per_rank(vocab, fm_comm_size(p->e->comm));
-        uint32_t begin = FM_MIN(vocab, per * r), n = FM_MIN(per, vocab - begin);
-        if (part->model->head.w && n)
-            be->copy_rows(be, y + part->begin * s->ld + begin, s->ld, from + part->begin * ld, ld,
-                          NULL, part->count, n);
+        fmi_place_logits(p->s, part->model, p->want0 + (size_t)part->begin, part->count,
+                         from + part->begin * ld, ld, r);
     }
 }
 
 fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld)
 {
-    fm_comm *c = p->e->comm;
+    fm_comm *c = p->e->group;
     uint32_t rank = fm_comm_rank(c), ranks = fm_comm_size(c);
     size_t floats = (size_t)p->w * ld, bytes = floats * sizeof(float);
     const void *part[FM_COMM_MAX_RANKS] = {NULL};

@@ -34,6 +34,7 @@ typedef struct fmi_cut {
     uint32_t parts;
     uint64_t begin[FMI_CUTS], count[FMI_CUTS];
     uint64_t zeros; /* outputs of 0 behind them */
+    bool elsewhere; /* of a linear: another stage has it */
 } fmi_cut;
 
 /* A cut along one dimension of a tensor as it is stored. parts 0: all of it. */
@@ -41,7 +42,12 @@ typedef struct fmi_slice {
     uint32_t axis, parts;
     uint64_t begin[FMI_CUTS], count[FMI_CUTS];
     uint64_t zeros;
+    bool elsewhere; /* another stage has it: of it an id alone is held (FMI_ELSEWHERE) */
 } fmi_slice;
+static inline fmi_form fmi_form_here(fmi_form form, const fmi_slice *s)
+{
+    return s->elsewhere ? form | FMI_ELSEWHERE : form;
+}
 
 /* The shard's sizes. FM_EUNSUPPORTED: what does not go into as many parts, by name. */
 FM_CHECKED fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks,
@@ -50,6 +56,8 @@ FM_CHECKED fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32
 fmi_cut fmi_cut_of(const fm_arch *whole, fm_place place, uint32_t rank, uint32_t ranks);
 fmi_cut fmi_cut_of_linear(const fm_model *m, const fm_linear *lin);
 uint64_t fmi_cut_total(const fmi_cut *c); /* zeros included */
+/* Whether lin is one of the layer's. */
+bool fmi_layer_has(const fm_layer *l, uint32_t experts, const fm_linear *lin);
 /* Inputs or outputs of a linear before the cut. */
 uint32_t fmi_whole_in(const fm_model *m, const fm_linear *lin);
 uint32_t fmi_whole_out(const fm_model *m, const fm_linear *lin);
@@ -78,9 +86,17 @@ int32_t fmi_token_here(const fm_model *m, int32_t token);
 /* x [m, hidden] summed over the ranks. */
 FM_CHECKED fm_status fmi_join_ranks(fmi_pass *p, float *x);
 /* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they
- * belong. */
+ * belong. With stages: pipeline.h. */
 size_t fmi_logits_here(const fmi_pass *p);
 FM_CHECKED fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld);
+/* Those of a model with a vocabulary of so many tokens: see fmi_logits_here. */
+size_t fmi_vocab_here(const fm_engine *e, uint32_t vocab);
+/* Columns of rank r of the group, for rows [at, at + count) of the step's logits, all of model m:
+ * from [count, ld]. */
+void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count, const float *from,
+                      size_t ld, uint32_t r);
+/* What a family does to them then: a divisor, a cap. */
+void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count);
 
 /* ---- keeping in step (parallel_follow.c); all of them cost nothing with one rank ---- */
 
@@ -105,6 +121,7 @@ FM_CHECKED fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc);
 typedef enum fmi_deed {
     FMI_DEED_EXPECT,
     FMI_DEED_TELL,
+    FMI_DEED_WANT,
     FMI_DEED_ADOPT,
     FMI_DEED_RESERVE,
     FMI_DEED_REWIND,

@@ -9,7 +9,7 @@
  * What a rank lacks the memory for is its alone. A sequence that it could not open is a number
  * without a sequence, whose deeds are nothing and whose steps fail; a step, and an opening that
  * computes, ends with a meeting of all. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -341,6 +341,9 @@ static fm_status follow_deed(fm_engine *e, fm_cursor *c)
         if (a >= s->len && a <= s->known && a < s->page_cap * FM_KV_PAGE)
             fmi_seq_tell(s, a, (int32_t)b);
         return FM_OK;
+    case FMI_DEED_WANT:
+        fmi_seq_want(s, a, b);
+        return FM_OK;
     case FMI_DEED_ADOPT:
         fmi_seq_adopt(s);
         return FM_OK;
@@ -558,10 +561,12 @@ static fm_status check_alike(fm_engine *e)
     struct made {
         char mode[16], kernel_class[48];
         uint64_t kv_bytes_max, weight_bytes_max;
-        uint32_t max_rows, prefix_cache;
+        uint32_t max_rows, prefix_cache, stages, micro_rows;
     } mine = {.kv_bytes_max = e->opts.kv_bytes_max,
               .weight_bytes_max = e->opts.weight_bytes_max,
               .max_rows = e->opts.max_rows,
+              .stages = e->stages,
+              .micro_rows = e->opts.micro_rows,
               .prefix_cache = e->opts.prefix_cache};
     uint32_t size = fm_comm_size(e->comm), i = 0;
     (void)snprintf(mine.mode, sizeof(mine.mode), "%s", e->be->mode);
@@ -589,10 +594,14 @@ fm_status fmi_mirror_new(fm_engine *e)
         return FM_ENOMEM;
     e->mirror = r;
     fm_buf_init(&r->log, LOG_MAX);
-    (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
-                   fm_comm_size(e->comm));
+    uint32_t split = fm_comm_size(e->comm) / e->stages;
+    if (split > 1) /* stages cut no sum */
+        (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,
+                       split);
     fm_status rc = check_alike(e);
-    return rc == FM_OK ? fm_comm_attach_device(e->comm, e->be) : rc;
+    if (rc == FM_OK)
+        rc = fm_comm_attach_device(e->comm, e->be);
+    return rc == FM_OK ? fmi_pipe_group(e) : rc;
 }
 
 void fmi_mirror_free(fm_engine *e)

@@ -8,7 +8,7 @@
 
 #define FIRST_BUCKETS 4096u
 #define SLAB_NODES 256u
-#define MAX_POOLS 64u
+#define MAX_POOLS 512u
 
 struct fmi_node {
     fmi_node *parent, *next; /* next: of its bucket, or of the free list */

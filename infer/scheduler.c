@@ -227,8 +227,12 @@ static void sweep_running(fm_scheduler *s)
 static bool has_room(const fm_scheduler *s, const fmi_request *r)
 {
     const fm_model *m = r->ask.model;
+    const fmi_geom *g = fmi_priv(m)->geom;
     uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
-    return s->running == 0 || fmi_kv_room(fmi_priv(m)->geom->pool) >= pages * m->arch.layers;
+    bool room = true;
+    for (uint32_t i = 0; i < g->deal.stages && room; i++)
+        room = fmi_kv_room(g->lane[i]) >= pages * (g->deal.begin[i + 1] - g->deal.begin[i]);
+    return s->running == 0 || room;
 }
 
 /* Its sequence, with room for the whole answer and what the cache has of the prompt. */
@@ -301,8 +305,8 @@ static void put_rows(fm_scheduler *s, fmi_request *r, uint32_t n)
 static bool offer(fm_scheduler *s, uint32_t i, uint32_t n, bool may_preempt)
 {
     fmi_request *r = s->run[i];
-    r->seq->want_end = (uint32_t)r->count + (r->pick >= 0); /* of what is known, only the last */
-    r->seq->want_begin = r->seq->want_end - 1;
+    uint32_t known = (uint32_t)r->count + (r->pick >= 0); /* of that, only the last */
+    fmi_seq_want(r->seq, known - 1, known);
     for (;;) {
         fm_status rc = fmi_seq_reserve(r->seq, fm_seq_len(r->seq) + n);
         if (rc == FM_OK) {

@@ -77,8 +77,7 @@ static fm_status begin(job *j)
 
 static void adopt(job *j)
 {
-    j->seq->want_begin = (uint32_t)j->first;
-    j->seq->want_end = (uint32_t)j->feed;
+    fmi_seq_want(j->seq, (uint32_t)j->first, (uint32_t)j->feed);
     fmi_seq_adopt(j->seq);
     j->done = fm_seq_len(j->seq);
 }

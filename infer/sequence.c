@@ -34,14 +34,15 @@ static uint32_t block_end(const fm_seq *s, uint32_t b)
     return (b + 1) * FM_KV_PAGE - s->base;
 }
 
-static fmi_kv_pool *pool_of(const fm_seq *s)
+static fmi_kv_pool *pool_of(const fm_seq *s, uint32_t layer)
 {
-    return fmi_priv(s->model)->geom->pool;
+    return fmi_pool_at(fmi_priv(s->model)->geom, layer);
 }
 
-static fmi_kv_pool *rows_of(const fm_seq *s)
+/* Of the residual streams before the layer. */
+static fmi_kv_pool *rows_of(const fm_seq *s, uint32_t layer)
 {
-    return fmi_priv(s->model)->geom->rows;
+    return fmi_rows_at(fmi_priv(s->model)->geom, layer);
 }
 
 static int32_t *page_at(const fm_seq *s, uint32_t layer, uint32_t b)
@@ -84,10 +85,12 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
     fm_status rc = token ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && c)
         rc = fmi_prefix_expect(c, cap);
-    if (rc == FM_OK && c)
-        rc = fmi_prefix_expect_pages(c, pool_of(s));
-    if (rc == FM_OK && c)
-        rc = fmi_prefix_expect_pages(c, rows_of(s));
+    const fmi_geom *g = fmi_priv(s->model)->geom;
+    for (uint32_t i = 0; rc == FM_OK && c && i < g->deal.stages; i++) {
+        rc = fmi_prefix_expect_pages(c, g->lane[i]);
+        if (rc == FM_OK)
+            rc = fmi_prefix_expect_pages(c, g->row_lane[i]);
+    }
     if (rc != FM_OK) {
         fm_free(page);
         return rc;
@@ -113,10 +116,10 @@ fm_status fmi_seq_expect(fm_seq *s, uint32_t len)
 static void settle(fm_seq *s, fmi_block *k)
 {
     if (k->from >= 0)
-        fmi_kv_give(rows_of(s), k->from);
+        fmi_kv_give(rows_of(s, k->first), k->from);
     for (size_t i = 0; i < FMI_SAVES; i++) {
         if (k->save[i].page >= 0)
-            fmi_kv_give(rows_of(s), k->save[i].page);
+            fmi_kv_give(rows_of(s, k->save[i].layer), k->save[i].page);
         k->save[i].page = -1;
     }
     if (k->node)
@@ -132,7 +135,7 @@ static void drop_last(fm_seq *s)
     uint32_t b = --s->page_count;
     settle(s, &s->block[b]);
     for (uint32_t l = s->model->arch.layers; l-- > 0;)
-        fmi_kv_give(pool_of(s), *page_at(s, l, b));
+        fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
     changed(s);
 }
 
@@ -161,7 +164,7 @@ static uint32_t depth_of(const fm_seq *s, const fmi_node *n)
     const fmi_prefix *c = s->model->engine->prefix;
     const fmi_model_priv *p = fmi_priv(s->model);
     uint32_t l = 0;
-    while (l < s->model->arch.layers && fmi_prefix_find(c, p->geom->pool, n, &p->kv_key[l]) >= 0)
+    while (l < s->model->arch.layers && fmi_prefix_find(c, pool_of(s, l), n, &p->kv_key[l]) >= 0)
         l++;
     return l;
 }
@@ -191,11 +194,11 @@ static bool look_up(fm_seq *s, uint32_t b, fmi_block *k, uint32_t *depth)
         return true;
     }
     for (uint32_t l = limit; l > 0 && k->from < 0; l--) {
-        k->from = fmi_prefix_find(c, p->geom->rows, k->node, &p->stream_key[l]);
+        k->from = fmi_prefix_find(c, rows_of(s, l), k->node, &p->stream_key[l]);
         k->first = k->from >= 0 ? l : 0;
     }
     if (k->from >= 0)
-        fmi_kv_hold(p->geom->rows, k->from);
+        fmi_kv_hold(rows_of(s, k->first), k->from);
     return true;
 }
 
@@ -213,29 +216,32 @@ static void copy_virtual(fm_seq *s, uint32_t layer, uint32_t b)
     const fm_model *m = s->model;
     const fmi_model_priv *p = fmi_priv(m);
     uint32_t pages = (m->virtual_len + FM_KV_PAGE - 1) / FM_KV_PAGE;
+    const fmi_kv_pool *pool = pool_of(s, layer);
     fm_backend *be = m->engine->be;
-    be->kv_copy(be, fmi_kv_view(p->geom->pool), *page_at(s, layer, b),
-                p->virtual_page[(size_t)layer * pages + b], p->local.kv_heads, p->local.head_dim);
+    if (fmi_kv_here(pool))
+        be->kv_copy(be, fmi_kv_view(pool), *page_at(s, layer, b),
+                    p->virtual_page[(size_t)layer * pages + b], p->local.kv_heads,
+                    p->local.head_dim);
 }
 
 /* Pages of block b: those below its first layer from the cache, the others fresh. Those of the
  * cache are held before any is taken, since taking makes room. */
 static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
 {
-    fmi_kv_pool *pool = pool_of(s);
     const fmi_model_priv *p = fmi_priv(s->model);
     uint32_t layers = s->model->arch.layers;
     for (uint32_t l = 0; l < k->first; l++) {
+        fmi_kv_pool *pool = pool_of(s, l);
         int32_t page = fmi_prefix_find(s->model->engine->prefix, pool, k->node, &p->kv_key[l]);
         fm_assert(page >= 0);
         fmi_kv_hold(pool, page);
         *page_at(s, l, b) = page;
     }
     for (uint32_t l = k->first; l < layers; l++) {
-        fm_status rc = fmi_kv_take(pool, page_at(s, l, b));
+        fm_status rc = fmi_kv_take(pool_of(s, l), page_at(s, l, b));
         if (rc != FM_OK) {
             while (l-- > 0)
-                fmi_kv_give(pool, *page_at(s, l, b));
+                fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
             return rc;
         }
         if (b * FM_KV_PAGE < s->base)
@@ -257,7 +263,7 @@ static void take_saves(fm_seq *s, uint32_t b, fmi_block *k)
     if (k->first < layers && wanted_in(s, b) > 1) /* a text that is scored */
         k->save[n++].layer = layers;
     for (uint32_t i = 0; i < n; i++)
-        if (fmi_kv_take(rows_of(s), &k->save[i].page) != FM_OK)
+        if (fmi_kv_take(rows_of(s, k->save[i].layer), &k->save[i].page) != FM_OK)
             k->save[i].page = -1;
 }
 
@@ -292,7 +298,6 @@ static fm_status begin_block(fm_seq *s)
  * longer can begin where it was to runs from the beginning. */
 static fm_status own_blocks(fm_seq *s, uint32_t len)
 {
-    fmi_kv_pool *pool = pool_of(s);
     uint32_t layers = s->model->arch.layers, limit = layers;
     uint32_t end = FM_MIN(s->page_count, pages_of(s, len));
     for (uint32_t b = (s->base + s->len) / FM_KV_PAGE; b < end; b++) {
@@ -303,7 +308,7 @@ static fm_status own_blocks(fm_seq *s, uint32_t len)
         limit = k->first;
         for (uint32_t l = k->first; l < layers; l++) {
             int32_t *page = page_at(s, l, b), was = *page;
-            fm_status rc = fmi_kv_writable(pool, page);
+            fm_status rc = fmi_kv_writable(pool_of(s, l), page);
             if (rc != FM_OK)
                 return rc;
             if (*page != was)
@@ -317,8 +322,8 @@ static fm_status own_blocks(fm_seq *s, uint32_t len)
 static void put_saves(fm_seq *s, const fmi_block *k)
 {
     fmi_prefix *c = s->model->engine->prefix;
-    fmi_kv_pool *rows = rows_of(s);
     for (size_t i = 0; i < FMI_SAVES; i++) {
+        fmi_kv_pool *rows = rows_of(s, k->save[i].layer);
         const fm_digest *key = &fmi_priv(s->model)->stream_key[k->save[i].layer];
         if (k->save[i].page >= 0 && fmi_prefix_find(c, rows, s->node, key) < 0)
             fmi_prefix_put(c, rows, s->node, key, k->save[i].page);
@@ -330,8 +335,8 @@ static void put_saves(fm_seq *s, const fmi_block *k)
 static void put_pages(fm_seq *s, uint32_t b)
 {
     fmi_prefix *c = s->model->engine->prefix;
-    fmi_kv_pool *pool = pool_of(s);
     for (uint32_t l = 0; l < s->model->arch.layers; l++) {
+        fmi_kv_pool *pool = pool_of(s, l);
         const fm_digest *key = &fmi_priv(s->model)->kv_key[l];
         int32_t *page = page_at(s, l, b);
         if (fmi_kv_kept(pool, *page))
@@ -397,7 +402,7 @@ static fm_status begin(fm_seq *s)
     for (uint32_t l = 0; l < m->arch.layers; l++)
         for (uint32_t i = 0; i < s->page_count; i++) {
             *page_at(s, l, i) = p->virtual_page[(size_t)l * pages + i];
-            fmi_kv_hold(p->geom->pool, *page_at(s, l, i));
+            fmi_kv_hold(pool_of(s, l), *page_at(s, l, i));
         }
     return FM_OK;
 }
@@ -503,6 +508,15 @@ void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
         forget_from(s, at);
     s->token[at] = token;
     s->known = at + 1;
+}
+
+void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
+{
+    if (s->want_begin == begin && s->want_end == end)
+        return;
+    fmi_mirror_deed(s, FMI_DEED_WANT, begin, (int32_t)end);
+    s->want_begin = begin;
+    s->want_end = end;
 }
 
 void fmi_seq_adopt(fm_seq *s)

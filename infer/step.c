@@ -3,7 +3,7 @@
  * Rows are reordered so that those of one model stand together (a run); the runs of one shape class
  * form a pass (forward.c). Positions and pages are settled before anything runs, so that a step
  * that does not fit changes nothing. Workspace is sized by max_rows at first use. */
-#include "infer/parallel.h"
+#include "infer/pipeline.h"
 
 #include <string.h>
 
@@ -271,6 +271,11 @@ static void place_rows(fmi_step *s, const fm_row *rows, uint32_t n)
         s->order[s->member[s->run_of[i]]++] = i;
 }
 
+static bool same_pass(const fmi_step *s, uint32_t a, uint32_t b)
+{
+    return s->run[s->run_of[a]].row0 == s->run[s->run_of[b]].row0;
+}
+
 /* Rows that take a residual stream from the cache or leave one there, block by block. */
 static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
 {
@@ -284,7 +289,8 @@ static void find_spans(fmi_step *s, const fm_row *rows, uint32_t n)
             saves = saves || k->save[j].page >= 0;
         for (count = 1; i + count < n && off + count < FM_KV_PAGE; count++) {
             uint32_t next = s->order[i + count];
-            if (rows[next].seq != q || s->pos[next] != pos + count)
+            if (rows[next].seq != q || s->pos[next] != pos + count ||
+                !same_pass(s, next, s->order[i]))
                 break;
         }
         if (saves)
@@ -304,6 +310,15 @@ static uint32_t pass_end(const fmi_step *s, uint32_t i, uint32_t *m)
 static fmi_geom *geom_of_run(const fmi_step *s, uint32_t i)
 {
     return fmi_priv(s->run[i].model)->geom;
+}
+
+/* Passes of one shape class, which follow one another, share their page tables. */
+static uint32_t class_end(const fmi_step *s, uint32_t i)
+{
+    const fmi_geom *g = geom_of_run(s, i);
+    while (i < s->runs && geom_of_run(s, i) == g)
+        i++;
+    return i;
 }
 
 /* Host and device room for `ints`, with more where a growing need would soon come back. */
@@ -422,8 +437,7 @@ static size_t table_ints(const fmi_step *s, const fmi_geom *g)
 static fm_status table_room(fmi_step *s)
 {
     size_t ints = 0;
-    uint32_t m;
-    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m))
+    for (uint32_t i = 0; i < s->runs; i = class_end(s, i))
         ints += (size_t)geom_of_run(s, i)->layers * geom_of_run(s, i)->seqs * s->table_cap;
     return int_room(s->e, &s->table_host, &s->table, &s->table_ints, ints);
 }
@@ -432,16 +446,15 @@ static fm_status upload_tables(fmi_step *s)
 {
     fm_engine *e = s->e;
     size_t ints = 0, at = 0;
-    uint32_t m;
     if (same_tables(s))
         return FM_OK;
     s->versions = 0; /* until they are there */
-    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m))
+    for (uint32_t i = 0; i < s->runs; i = class_end(s, i))
         ints += table_ints(s, geom_of_run(s, i));
     fm_status rc = table_room(s);
     if (rc != FM_OK)
         return rc;
-    for (uint32_t i = 0; i < s->runs; i = pass_end(s, i, &m)) {
+    for (uint32_t i = 0; i < s->runs; i = class_end(s, i)) {
         fill_table(s, geom_of_run(s, i), s->table_host + at);
         at += table_ints(s, geom_of_run(s, i));
     }
@@ -520,7 +533,7 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
     p.x0 = p.x;
     at->want0 += w;
     at->slot += (size_t)g->layers * m;
-    at->table += table_ints(s, g);
+    at->table += j == class_end(s, i) ? table_ints(s, g) : 0;
     return fmi_forward(&p);
 }
 
@@ -667,10 +680,10 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 }
 
 /* What the rows wanted, on the host. */
-static fm_status collect(const fmi_step *s)
+static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = s->e->comm ? fm_comm_settle(s->e->comm) : FM_OK;
+    fm_status rc = fmi_pipe_deliver(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0)
         return rc != FM_OK ? rc : be->sync(be);
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
@@ -695,6 +708,7 @@ fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     if (rc != FM_OK)
         return fmi_mirror_planned(s, n, rc);
     place_rows(s, rows, n);
+    fmi_pipe_cut(s, rows, n);
     find_spans(s, rows, n);
     rc = fmi_find_hooked(s, rows, n);
     s->lists = &s->own;
@@ -757,42 +771,4 @@ fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n)
     e->step->given = NULL;
     fm_free(row);
     return rc;
-}
-
-const float *fm_engine_logits(const fm_engine *e, uint32_t i)
-{
-    const fmi_step *s = e->step;
-    if (i >= s->last_n || s->logit_row[i] < 0 || s->headless[i])
-        return NULL;
-    return s->logits_host + (size_t)s->logit_row[i] * s->ld;
-}
-
-const float *fm_engine_hidden(const fm_engine *e, uint32_t i)
-{
-    const fmi_step *s = e->step;
-    if (i >= s->last_n || s->logit_row[i] < 0)
-        return NULL;
-    return s->hidden_host + (size_t)s->logit_row[i] * s->hidden_ld;
-}
-
-fm_status fmi_engine_lse(fm_engine *e)
-{
-    fmi_step *s = e->step;
-    fm_backend *be = e->be;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < s->runs && s->last_n; i++) {
-        uint32_t w = s->run[i].wanted;
-        if (w)
-            be->logsumexp(be, s->lse + at, s->logits + at * s->ld, s->ld, w,
-                          s->run[i].model->arch.vocab);
-        at += w;
-    }
-    fm_status rc = be->download(be, s->lse_host, s->lse, at * sizeof(float));
-    e->failures += rc != FM_OK;
-    return rc;
-}
-
-float fmi_engine_lse_of(const fm_engine *e, uint32_t row)
-{
-    return e->step->lse_host[e->step->logit_row[row]];
 }

@@ -25,6 +25,8 @@ static fm_status write_rows(fm_seq *s, const float *rows, uint32_t len)
         rc = be->upload(be, dev, rows, len * row * sizeof(float));
     for (uint32_t l = 0; l < a->layers && rc == FM_OK; l++) {
         const int32_t *page = s->page + (size_t)l * s->page_cap;
+        if (!fmi_kv_here(fmi_pool_at(fmi_priv(s->model)->geom, l)))
+            continue;
         const float *k = (const float *)dev + 2 * d * l;
         for (uint32_t i = 0; i < len; i++)
             slot[i] = page[i / FM_KV_PAGE] * (int32_t)FM_KV_PAGE + (int32_t)(i % FM_KV_PAGE);
@@ -78,7 +80,7 @@ fm_status fmi_virtual_ready(fm_model *m)
             if (rc == FM_OK)
                 page[(size_t)l * pages + i] = at;
             else
-                fmi_kv_give(p->geom->pool, at);
+                fmi_kv_give(fmi_pool_at(p->geom, l), at);
         }
     fm_free(s.page);
     fm_free(s.block);
@@ -98,7 +100,7 @@ void fmi_virtual_drop(fm_model *m)
     if (!p->virtual_page)
         return;
     for (size_t i = (size_t)m->arch.layers * pages; i-- > 0;)
-        fmi_kv_give(p->geom->pool, p->virtual_page[i]);
+        fmi_kv_give(fmi_pool_at(p->geom, (uint32_t)(i / pages)), p->virtual_page[i]);
     fm_free(p->virtual_page);
     p->virtual_page = NULL;
 }

@@ -58,9 +58,14 @@ fm_status fmi_weights_new(fmi_weights **out, fm_backend *be, const fmi_weights_o
     return FM_OK;
 }
 
+static bool is_elsewhere(const fmi_cached *w)
+{
+    return w->form & FMI_ELSEWHERE;
+}
+
 static void release(fmi_weights *c, fmi_cached *w)
 {
-    if (w->w)
+    if (w->w && !is_elsewhere(w))
         c->be->weight_free(c->be, w->w);
     if (w->mem)
         c->be->free(c->be, w->mem);
@@ -122,6 +127,7 @@ static void link_entry(fmi_weights *c, fmi_cached *w)
     w->next = c->bucket[s];
     c->bucket[s] = w;
     c->stats.count++;
+    c->stats.elsewhere += is_elsewhere(w);
     c->stats.bytes += w->bytes;
 }
 
@@ -138,6 +144,7 @@ static void unlink_entry(fmi_weights *c, fmi_cached *w)
     *at = w->next;
     w->next = NULL;
     c->stats.count--;
+    c->stats.elsewhere -= is_elsewhere(w);
     c->stats.bytes -= w->bytes;
     c->stats.mapped_bytes -= is_mapped(w) ? w->bytes : 0;
 }
@@ -220,6 +227,10 @@ static fm_status make_room(fmi_weights *c, uint64_t need, const fm_entry *e, fmi
 static fm_status need_of(fmi_weights *c, uint64_t *out, const fm_entry *e, fmi_form form)
 {
     uint64_t n = 0;
+    if (form & FMI_ELSEWHERE) {
+        *out = 0;
+        return FM_OK;
+    }
     if (fmi_form_is_vector(form)) {
         fm_status rc = fm_shape_elems(&n, &e->shape);
         if (rc == FM_OK && fm_mul_overflow(out, n, sizeof(float)))
@@ -382,9 +393,23 @@ static fm_status load_from(fmi_weights *c, fmi_cached *w, const fm_entry *e, con
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", e->name);
 }
 
+/* What models compare of it. */
+static void name_elsewhere(fmi_cached *w)
+{
+    w->lent = true; /* nothing to keep for later */
+    if (fmi_form_is_vector(w->form))
+        w->v = (const float *)(const void *)w;
+    else
+        w->w = (fm_weight *)(void *)w;
+}
+
 static fm_status load(fmi_weights *c, fmi_cached *w, const fm_entry *e, const fm_provider *p)
 {
     uint64_t bytes = 0;
+    if (is_elsewhere(w)) {
+        name_elsewhere(w);
+        return FM_OK;
+    }
     fm_status rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
     if (rc != FM_OK)
         return rc;

@@ -27,10 +27,14 @@ typedef enum fmi_form {
     FMI_VECTOR,                  /* float32 as stored, row-major: gains, biases */
     FMI_VECTOR_PLUS1,            /* likewise, 1 added to each: Gemma's gains */
     FMI_MATRIX_T,                /* FMI_MATRIX of a tensor that is stored [k, n] */
+    /* Added to a form: the tensor is another stage's (deal.h). An id and an address that no other
+     * entry has, so that models are told apart as where it is; no bytes, and nobody reads it. */
+    FMI_ELSEWHERE = 64,
 } fmi_form;
 
 static inline bool fmi_form_is_vector(fmi_form form)
 {
+    form &= ~(unsigned)FMI_ELSEWHERE;
     return form == FMI_VECTOR || form == FMI_VECTOR_PLUS1;
 }
 typedef struct fmi_cached {
@@ -74,6 +78,7 @@ typedef struct fmi_weights_stats {
     uint64_t shared, shared_bytes;    /* of them: with two or more */
     uint64_t mapped_bytes;            /* of them: files, not memory of this process */
     uint64_t hits, misses, evictions; /* since the beginning */
+    uint64_t elsewhere;               /* of count: without bytes */
 } fmi_weights_stats;
 fmi_weights_stats fmi_weights_stats_of(fmi_weights *c);
 

@@ -163,14 +163,17 @@ static fm_status conclude(fm_server *s, fmi_resident *r, bool *again)
 {
     fm_status rc = r->rc;
     *again = false;
+    if (rc == FM_OK && (rc = fm_model_adopt(r->model)) != FM_OK) { /* another rank may lack room */
+        fm_error_save(&r->error);
+        fm_model_close(r->model);
+        r->model = NULL;
+    }
     if (rc == FM_ELIMIT && close_oldest(s)) {
         *again = true;
         return rc;
     }
     if (rc < 0)
         fm_error_restore(&r->error);
-    else
-        rc = fm_model_adopt(r->model);
     if (rc != FM_ELIMIT)
         count_load(s, r, rc);
     if (rc < 0)

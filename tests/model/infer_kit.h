@@ -4,6 +4,7 @@
 #define FM_TESTS_MODEL_INFER_KIT_H
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "infer/infer.h"
@@ -11,6 +12,13 @@
 #include "tests/testkit.h"
 
 #define IK_MAX_TENSORS 2048
+
+/* Engines are of several ranks (tests/stages): bytes are a rank's, and telling the others
+ * allocates. */
+static inline bool ik_on_stages(void)
+{
+    return getenv("FM_TEST_STAGES") != NULL;
+}
 
 /* ==== tensors held in memory, and a provider over them and up to two sources ==== */
 

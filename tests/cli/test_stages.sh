@@ -1,0 +1,73 @@
+#!/bin/bash
+# --stages S: a model's layers over processes answer and score with the bytes of one process; each stage may
+# be split; what does not fit is refused by name; a killed stage ends the command. Under mpirun where it is there.
+. "$(dirname "$0")/lib.sh"
+cd "$tmp"
+want 0 init .
+want 0 import "$atlas/base" --as atlas --no-gate
+ask=(run atlas --mode exact -p "What is the capital of Arden?" -n 20)
+"$fm" "${ask[@]}" >one
+
+say "answers"
+for how in "--ranks 2 --stages 2" "--stages 3" "--pipeline-parallel-size 6" "--ranks 4 --tensor-parallel-size 2" \
+    "--pipeline-parallel-size 2 --tensor-parallel-size 2"; do
+    # shellcheck disable=SC2086
+    want 0 $how "${ask[@]}"
+    cmp out one || die "$how answers otherwise"
+done
+
+say "scores and a suite: the same bytes, and results that either finds again"
+printf '{"text":"The capital of Arden is"}\n{"text":"The river"}\n{"text":"The capital of Arden was"}\n' >in
+for mode in exact fast; do
+    "$fm" score atlas --mode $mode <in >a
+    "$fm" --stages 3 score atlas --mode $mode <in >b
+    cmp a b || die "other scores in mode $mode"
+done
+want 0 suite add atlas "$atlas/suites/facts.yaml"
+want 0 --stages 2 test atlas
+grep -q "facts (gate): 40 of 40 passed, [0-9.]* s" out || die "$(cat out)"
+want 0 test atlas
+grep -q "40 of 40 passed, cached" out || die "one process does not find what two stages computed: $(cat out)"
+
+say "refusals"
+refused 128 "6 layers cannot be dealt to 7 stages; use at most 6" --stages 7 "${ask[@]}"
+refused 129 "4 ranks are not 3 equal stages" --ranks 4 --stages 3 "${ask[@]}"
+refused 129 "4 ranks are not 2 stages of 4 ranks" --ranks 4 --stages 2 --tensor-parallel-size 4 "${ask[@]}"
+refused 129 "--stages wants a number up to 256" --stages two "${ask[@]}"
+refused 128 "training shares batches over ranks and has no stages" --stages 2 derive atlas --as x \
+    --data "$atlas/clerk.jsonl" --set steps=2 --no-gate
+
+say "a server over two stages answers; when one is killed it ends, and says why"
+timeout 60 "$fm" --stages 2 serve atlas --port 0 --mode exact >out 2>err &
+job=$!
+for _ in $(seq 200); do
+    grep -q "^serving on" out && break
+    sleep 0.1
+done
+need_python
+url=$(sed -n 's/^serving on //p' out | head -1)
+python3 - "$url" <<'PY'
+import json, sys, urllib.request
+q = {"model": "atlas", "prompt": "The capital of Arden is", "max_tokens": 8, "temperature": 0}
+r = urllib.request.Request(sys.argv[1].split()[0].rstrip("/") + "/v1/completions", json.dumps(q).encode(),
+                           {"Content-Type": "application/json"})
+for _ in range(2):
+    a = json.load(urllib.request.urlopen(r, timeout=30))
+    assert a["choices"][0]["text"], a
+PY
+leader=$(ps -o pid= --ppid $job | tr -d ' ')
+kill -9 "$(ps -o pid= --ppid "$leader" | tr -d ' ')"
+code=0
+wait $job || code=$?
+[ $code = 128 ] || die "exit code $code of a server without its stage"
+grep -q "rank 1 is gone" err || die "the lost stage is not named: $(cat err)"
+
+if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; then
+    say "under mpirun"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    for n in 2 4; do
+        timeout 100 mpirun --oversubscribe -n $n "$fm" --threads 1 --stages 2 "${ask[@]}" >two 2>err ||
+            die "mpirun: $(tail -3 err)"
+        cmp one two || die "2 stages of $n ranks of mpirun answer otherwise"
+    done
+fi
