@@ -14,7 +14,10 @@ typedef struct task {
     fm_train_keeper *keeper;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
     bool leaves;      /* rank 1 has a step less, and is gone then */
+    size_t held;      /* the first so many examples are measured after each step */
 } task;
+
+#define MOST_HELD 16u
 
 typedef struct worker {
     const task *t;
@@ -63,8 +66,14 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     if (rc == FM_OK)
         rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
                              fm_model_chat_template(m), &job.config, NULL, 0);
+    const fm_example *held[MOST_HELD];
+    for (size_t i = 0; rc == FM_OK && i < w->t->held; i++)
+        held[i] = fm_dataset_at(data, i);
     job.data = data;
     job.keeper = w->t->keeper;
+    job.held_out = held;
+    job.held_outs = w->t->held;
+    job.eval_every = w->t->held > 0;
     if (rc == FM_OK)
         rc = fm_train_run(e, &p, &job, 1, &w->result, stops, (void *)(uintptr_t)w->t);
     (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
@@ -174,6 +183,34 @@ static void bits_do_not_depend_on_ranks(void **state)
     check(FM_METHOD_LORA, "steps=2 batch=2 shards=4", 4); /* some shards are empty */
 }
 
+/* Pieces of what is held out, dealt to ranks: the log has one rank's bits, and what one shard says
+ * but for the order of sums. */
+static void what_is_held_out_is_dealt(void **state)
+{
+    static const size_t held[] = {1, 5, 13};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const char *set = "r=4 lr=0.01 steps=2 batch=4 shards=4";
+        const task t = {.method = FM_METHOD_LORA, .set = set, .held = held[i]};
+        const task whole = {
+            .method = FM_METHOD_LORA, .set = "r=4 lr=0.01 steps=2 batch=4", .held = held[i]};
+        fm_train_result one, two, four, uncut;
+        run_well(&whole, 1, &uncut);
+        run_well(&t, 1, &one);
+        run_well(&t, 2, &two);
+        run_well(&t, 4, &four);
+        same_logs(&one, &two);
+        same_logs(&one, &four);
+        double want = kit_log(&uncut, 0, "eval_loss");
+        assert_true(want > 0.0);
+        tk_assert_le(fabs(kit_log(&four, 0, "eval_loss") - want), 1e-6 * want, "held out");
+        fm_train_result_release(&uncut);
+        fm_train_result_release(&one);
+        fm_train_result_release(&two);
+        fm_train_result_release(&four);
+    }
+}
+
 /* Many blocks of the flat parameters, so that every rank has a slice and the norm is of many. */
 static void full_training_too(void **state)
 {
@@ -266,6 +303,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_ranks),
+        cmocka_unit_test(what_is_held_out_is_dealt),
         cmocka_unit_test(full_training_too),
         cmocka_unit_test(shards_compute_what_the_whole_does),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
