@@ -67,8 +67,7 @@ static fm_status load_step(fmi_child *ch, uint32_t step)
     return ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
 }
 
-/* Sequences of shard s of micro-batch k: whole examples. */
-static void part_of(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
+void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
 {
     size_t at = k > 0 ? ch->ends[k - 1] : 0;
     size_t last = ch->ends[k];
@@ -96,7 +95,7 @@ static uint64_t rows_before(const fmi_child *ch, uint32_t shard)
     for (uint32_t s = 0; s < shard; s++)
         for (size_t k = 0; k < ch->micros; k++) {
             size_t begin, end;
-            part_of(ch, k, s, &begin, &end);
+            fmi_child_part(ch, k, s, &begin, &end);
             for (size_t i = begin; i < end; i++)
                 rows += fmi_seq_rows(&ch->seq[i], &ch->how) + (uint64_t)ch->how.virt;
         }
@@ -112,7 +111,7 @@ static fm_status measure(fmi_child *ch)
         rc = load_step(ch, s);
         for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
             size_t begin, end;
-            part_of(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
+            fmi_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
             fmi_size_grow(&ch->lane.most, ch->seq + begin, end - begin, &ch->how);
         }
     }
@@ -340,6 +339,7 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     ch->tokens = 0;
     ch->lane.row_base = 0;
     ch->lane.step = ch->state.step;
+    ch->goal.all.given = false;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
         ch->targets += fmi_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
@@ -349,7 +349,7 @@ fm_status fmi_child_begin_step(fmi_child *ch)
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
 {
     ch->shard = s;
-    ch->loss = 0.0;
+    ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0; /* it is of all shards */
     ch->tokens = 0;
     ch->lane.row_base = rows_before(ch, s);
 }
@@ -379,10 +379,11 @@ fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
     fmi_batch_clear(&ch->lane.batch);
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
-    part_of(ch, k, ch->shard, &begin, &end);
+    fmi_child_part(ch, k, ch->shard, &begin, &end);
     ch->lane.in = ch->seq + begin;
     ch->lane.of = ch->of + begin;
     ch->lane.ins = end - begin;
+    ch->goal.all.first = begin;
     if (begin == end)
         return FM_OK;
     fm_status rc = fmi_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);

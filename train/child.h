@@ -61,6 +61,12 @@ FM_CHECKED fm_status fmi_child_save(fmi_child *ch);
 FM_CHECKED fm_status fmi_child_begin_step(fmi_child *ch);
 /* Shard s of the step's micro-batches is in hand. */
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s);
+/* Sequences of shard s of micro-batch k: whole examples. */
+void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end);
+/* child_gather.c, once a step is begun and before its shards are: what a contrastive loss over
+ * several shards needs of all of them, over all ranks. *stands: p has run the last of this rank's
+ * micro-batches with rows, and fmi_pass_finish may take it on. */
+FM_CHECKED fm_status fmi_child_gather(fmi_child *ch, fmi_pass *p, bool *stands);
 /* lane.batch of micro-batch k, the part of the shard in hand; no rows where there is none. */
 FM_CHECKED fm_status fmi_child_load_micro(fmi_child *ch, size_t k);
 void fmi_child_end_micro(fmi_child *ch);

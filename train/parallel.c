@@ -15,11 +15,6 @@ fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm, const 
         return fm_fail(FM_EINVAL,
                        "%s: %u shards cannot be dealt to %u ranks evenly; set shards to a multiple",
                        name, c->shards, ranks);
-    if (c->shards > 1 && c->objective == FM_OBJECTIVE_CONTRASTIVE)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s: a contrastive loss is over all texts of a micro-batch, which several "
-                       "shards or ranks would cut; use shards=1 and one rank",
-                       name);
     return FM_OK;
 }
 

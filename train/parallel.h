@@ -35,7 +35,7 @@ typedef struct fmi_shards {
     fmi_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
 } fmi_shards;
 
-/* Whether the ranks divide the shards; the objective must be a sum over examples. */
+/* Whether the ranks divide the shards. */
 FM_CHECKED fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm,
                                       const char *name);
 /* Which of the flat floats this rank updates; before fmi_params_alloc. */

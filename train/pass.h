@@ -91,6 +91,8 @@ typedef struct fmi_watch {
 FM_CHECKED fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps);
 /* The layers alone, and the final norm of the picked rows: fmi_head_logits may follow. */
 FM_CHECKED fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n);
+/* What fmi_pass_run does behind the layers, for the lanes and batches of fmi_pass_states. */
+FM_CHECKED fm_status fmi_pass_finish(fmi_pass *p);
 /* From now on (NULL: no more); costs a look at every tensor. */
 void fmi_pass_watch(fmi_pass *p, fmi_watch *w);
 

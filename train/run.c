@@ -25,6 +25,7 @@ typedef struct run {
     bool *drop;                  /* [n] */
     double started;
     uint32_t shard; /* of each child's own, in hand */
+    bool stands;    /* the next pass has gone through its layers */
     fm_comm *comm;  /* NULL: one rank */
 } run;
 
@@ -88,6 +89,11 @@ static fm_status make_pass(run *r)
 
 static fm_status run_pass(run *r, size_t lanes)
 {
+    bool stands = r->stands;
+
+    r->stands = false;
+    if (stands)
+        return fmi_pass_finish(r->pass);
     return lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
 }
 
@@ -153,6 +159,23 @@ static uint32_t most_shards(const run *r)
     return most;
 }
 
+/* Losses that are over all shards. One child of one micro-batch and one shard on this rank goes
+ * through the layers once: its pass waits for the others' vectors. */
+static fm_status gather(run *r)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+        fmi_child *ch = &r->child[i];
+        bool stands = false;
+        if (!ch->at_work || ch->c->objective != FM_OBJECTIVE_CONTRASTIVE || ch->c->shards == 1)
+            continue;
+        rc = fmi_child_gather(ch, r->pass, &stands);
+        r->stands = stands && r->n == 1 && ch->shards.own == 1 && ch->micros == 1;
+    }
+    return rc;
+}
+
 static fm_status gradients(run *r)
 {
     fm_status rc = FM_OK;
@@ -161,6 +184,8 @@ static fm_status gradients(run *r)
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
             rc = fmi_child_begin_step(&r->child[i]);
+    if (rc == FM_OK)
+        rc = gather(r);
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
         any = true;
         for (size_t i = 0; i < r->n; i++)

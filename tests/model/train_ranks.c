@@ -51,9 +51,26 @@ static bool stops(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     return t->stop_at && p->step + 1 == t->stop_at;
 }
 
+/* Records of the objective. */
+static fm_status put_text(fm_buf *text, const fm_train_config *c)
+{
+    static const char *const of[] = {"amber", "birch", "cedar", "delta", "ember", "fjord", "grove"};
+    char *path = tk_source("examples/atlas/clerk.jsonl");
+    fm_status rc = FM_OK;
+    if (c->objective != FM_OBJECTIVE_CONTRASTIVE)
+        rc = fm_read_file(text, path, 1u << 20);
+    for (size_t i = 0; c->objective == FM_OBJECTIVE_CONTRASTIVE && i < 21; i++)
+        fm_buf_printf(
+            text,
+            "{\"anchor\": \"the %s of %zu\", \"positive\": \"%zu is where %s stands\"%s%s%s}\n",
+            of[i % 7], i, i, of[i % 7], i % 3 ? "" : ", \"negative\": \"no ",
+            i % 3 ? "" : of[(i + 3) % 7], i % 3 ? "" : "\"");
+    fm_free(path);
+    return rc == FM_OK ? fm_buf_ok(text) : rc;
+}
+
 static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model *m)
 {
-    char *path = tk_source("examples/atlas/clerk.jsonl");
     fm_provider p = fm_source_provider(src);
     fm_dataset *data = NULL;
     fm_train_job job = {.name = "child", .parent = fm_source_tree(src), .checkpoint_every = 1};
@@ -62,7 +79,7 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     configure(&job.config, w->t);
     if (w->t->leaves && w->rank == 1)
         job.config.steps--;
-    fm_status rc = fm_read_file(&text, path, 1u << 20);
+    fm_status rc = put_text(&text, &job.config);
     if (rc == FM_OK)
         rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
                              fm_model_chat_template(m), &job.config, NULL, 0);
@@ -79,7 +96,6 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
     fm_dataset_close(data);
     fm_buf_release(&text);
-    fm_free(path);
     return rc;
 }
 
@@ -181,6 +197,47 @@ static void bits_do_not_depend_on_ranks(void **state)
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=4 loraplus=4", 2);
     check(FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=4 shards=2", 2);
     check(FM_METHOD_LORA, "steps=2 batch=2 shards=4", 4); /* some shards are empty */
+}
+
+/* Every text of a micro-batch stands against those of all ranks: bits of one rank, and (but for the
+ * order of sums) of one shard. Once through the layers (1 child, a shard a rank), or twice. */
+static void negatives_are_those_of_all_ranks(void **state)
+{
+    static const char set[] =
+        "objective=contrastive pooling=mean r=4 lr=0.01 steps=3 max_tokens=48";
+    char text[256];
+    (void)state;
+    (void)snprintf(text, sizeof(text), "%s batch=6 dropout=0.1 symmetric=true shards=2", set);
+    check(FM_METHOD_LORA, text, 2);
+    (void)snprintf(text, sizeof(text), "%s batch=7 accumulate=2 shards=4", set);
+    check(FM_METHOD_LORA, text, 2);
+    (void)snprintf(text, sizeof(text), "%s batch=3 pooling=last shards=4", set); /* one is empty */
+    check(FM_METHOD_LORA, text, 4);
+    (void)snprintf(text, sizeof(text),
+                   "objective=contrastive pooling=mean lr=0.001 steps=2 batch=5 "
+                   "shards=3");
+    check(FM_METHOD_FULL, text, 3);
+    check(FM_METHOD_PREFIX, text, 3);
+
+    (void)snprintf(text, sizeof(text), "%s batch=6", set);
+    const task whole = {.method = FM_METHOD_LORA, .set = text, .held = 8};
+    char cut_text[300];
+    (void)snprintf(cut_text, sizeof(cut_text), "%s shards=3", text);
+    const task cut = {.method = FM_METHOD_LORA, .set = cut_text, .held = 8};
+    fm_train_result a, b, c;
+    run_well(&whole, 1, &a);
+    run_well(&cut, 3, &b);
+    run_well(&cut, 1, &c);
+    same_logs(&b, &c);
+    assert_true(loss_at(&a, 0) == loss_at(&b, 0)); /* the same vectors, one order */
+    tk_assert_le(fabs(kit_log(&a, 0, "grad_norm") / kit_log(&b, 0, "grad_norm") - 1.0), 1e-6,
+                 "the norm of the gradient");
+    tk_assert_le(fabs(loss_at(&a, 2) / loss_at(&b, 2) - 1.0), 1e-4, "the third loss");
+    tk_assert_le(fabs(kit_log(&a, 0, "eval_loss") / kit_log(&b, 0, "eval_loss") - 1.0), 1e-5,
+                 "held out");
+    fm_train_result_release(&a);
+    fm_train_result_release(&b);
+    fm_train_result_release(&c);
 }
 
 /* Pieces of what is held out, dealt to ranks: the log has one rank's bits, and what one shard says
@@ -291,10 +348,6 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
     refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
-    c.objective = FM_OBJECTIVE_CONTRASTIVE;
-    tk_ok(fmi_shards_check(&c, NULL, "child"));
-    c.shards = 2;
-    tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EUNSUPPORTED, "over all texts");
     c.shards = 0;
     tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");
 }
@@ -303,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_ranks),
+        cmocka_unit_test(negatives_are_those_of_all_ranks),
         cmocka_unit_test(what_is_held_out_is_dealt),
         cmocka_unit_test(full_training_too),
         cmocka_unit_test(shards_compute_what_the_whole_does),
