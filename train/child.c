@@ -109,6 +109,10 @@ static fm_status measure(fmi_child *ch)
 
     for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
         rc = load_step(ch, s);
+        uint64_t labels = 0;
+        for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
+            labels += fmi_seq_picked(&ch->seq[i], &ch->how);
+        ch->step_labels = FM_MAX(ch->step_labels, labels);
         for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
             size_t begin, end;
             fmi_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
@@ -343,7 +347,9 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
         ch->targets += fmi_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
-    return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
+    if (rc == FM_OK)
+        fmi_params_zero_grad(&ch->ps);
+    return rc;
 }
 
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
@@ -351,20 +357,21 @@ void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
     ch->shard = s;
     ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0; /* it is of all shards */
     ch->tokens = 0;
+    ch->lane.later = &ch->shards.sum[s].loss;
     ch->lane.row_base = rows_before(ch, s);
 }
 
-fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i)
+void fmi_child_end_shard(fmi_child *ch, uint32_t i)
 {
     const fmi_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
 
-    return fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
+    fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
 }
 
-fm_status fmi_child_reduce(fmi_child *ch)
+fm_status fmi_child_total(fmi_child *ch)
 {
     fmi_shard_sum all;
-    fm_status rc = fmi_shards_reduce(&ch->shards, &ch->ps, &all);
+    fm_status rc = fmi_shards_total(&ch->shards, &all);
 
     ch->loss = all.loss;
     ch->state.tokens += all.tokens;
@@ -476,14 +483,13 @@ static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, doubl
     return FM_OK;
 }
 
-fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
+fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *p, bool *broken)
 {
     uint32_t step = ch->state.step;
-    fm_status rc = fmi_params_grad_norm(&ch->ps, &p->grad_norm);
+    fm_status rc = FM_OK;
 
     *broken = false;
-    if (rc < 0)
-        return rc;
+    p->grad_norm = norm;
     p->loss = ch->targets > 0 ? ch->loss / (double)ch->targets : 0.0;
     p->child = ch->number;
     p->step = step;
@@ -497,8 +503,6 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
                          fmi_clip_scale(p->grad_norm, ch->c->clip));
     if (rc == FM_OK)
         rc = fmi_net_refresh(&ch->net, &ch->ps);
-    if (rc == FM_OK)
-        rc = ch->ps.be->sync(ch->ps.be);
     ch->state.step++;
     uint32_t every = ch->job->eval_every;
     p->evaluated =

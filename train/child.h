@@ -39,9 +39,10 @@ typedef struct fmi_child {
     fm_train_job own_job; /* classify: with a parent that has a head */
     fm_provider own_p;
     fmi_fresh fresh;
-    fmi_eval *eval;   /* NULL: nothing is held out */
-    uint64_t targets; /* of the step in hand */
-    double loss;      /* sum over them so far */
+    fmi_eval *eval;       /* NULL: nothing is held out */
+    uint64_t step_labels; /* picked rows of any step, at most */
+    uint64_t targets;     /* of the step in hand */
+    double loss;          /* sum over them so far */
     fmi_checkpoint state;
     fm_json *adapter_config; /* of the result; NULL: full tensors */
     uint64_t fresh_tokens;   /* since start or resume, for the rate */
@@ -71,12 +72,13 @@ FM_CHECKED fm_status fmi_child_gather(fmi_child *ch, fmi_pass *p, bool *stands);
 FM_CHECKED fm_status fmi_child_load_micro(fmi_child *ch, size_t k);
 void fmi_child_end_micro(fmi_child *ch);
 /* The i-th of this rank's shards is done. */
-FM_CHECKED fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i);
-/* All of them are: the step's gradient and loss, over all ranks. */
-FM_CHECKED fm_status fmi_child_reduce(fmi_child *ch);
-/* The update. *broken: loss or gradient is no finite number (nothing was updated; result->why is
+void fmi_child_end_shard(fmi_child *ch, uint32_t i);
+/* Losses of all of them are known: the step's, over all ranks. */
+FM_CHECKED fm_status fmi_child_total(fmi_child *ch);
+/* The update, queued. norm: the gradient's. *broken: loss or gradient is no finite number (nothing was updated; result->why is
  * the caller's to say), or the run diverged (it says). */
-FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);
+FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *progress,
+                                        bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
 /* Once the child's net is bound. */
 FM_CHECKED fm_status fmi_eval_open(fmi_eval **out, struct fmi_child *ch);

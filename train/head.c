@@ -7,6 +7,8 @@
  * more with the weights known. Objectives over states get them as they are. */
 #include "train/pass.h"
 
+#include "store/base/mem.h"
+
 const fmi_objective fmi_next_token = {.name = "next_token", .head = true};
 
 static bool head_trains(const fmi_lane *l)
@@ -176,15 +178,64 @@ static fm_status weigh(fmi_pass *p, fmi_lane *l)
     return rc;
 }
 
+/* ---- losses that wait ---- */
+bool fmi_puts_off(const fmi_pass *p, const fmi_lane *lane)
+{
+    return p->tally && lane->later && !lane->objective->weigh;
+}
+
+fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane)
+{
+    fmi_tally *t = p->tally;
+    uint32_t n = lane->labels;
+    fm_status rc = fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry));
+
+    if (rc < 0)
+        return rc;
+    fm_assert(t->used + n <= t->room);
+    p->be->copy_rows(p->be, t->rows + t->used, n, p->loss + lane->label0, n, NULL, 1, n);
+    t->entry[t->count++] = (struct fmi_put_off){.into = lane->later, .at = t->used, .n = n};
+    t->used += n;
+    return FM_OK;
+}
+
+/* As they are summed where nothing waits: row by row, then the sum to the others. */
+void fmi_tally_settle(fmi_tally *t, const float *rows)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        double sum = 0.0;
+        for (uint32_t k = 0; k < t->entry[i].n; k++)
+            sum += (double)rows[t->entry[i].at + k];
+        *t->entry[i].into += sum;
+    }
+    t->count = 0;
+    t->used = 0;
+}
+
+static bool over_logits(const fmi_lane *l)
+{
+    return l->objective->head && !l->objective->silent && l->labels > 0;
+}
+
 static fm_status sum_losses(fmi_pass *p, uint32_t rows)
 {
     fm_backend *be = p->be;
-    fm_status rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
+    fm_status rc = FM_OK;
+    bool needed = false;
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+        const fmi_lane *l = p->lane[i];
+        if (over_logits(l) && fmi_puts_off(p, l))
+            rc = fmi_put_off(p, l);
+        else
+            needed = needed || over_logits(l);
+    }
+    if (rc == FM_OK && needed)
+        rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
         fmi_lane *l = p->lane[i];
-        const fmi_objective *o = l->objective;
-        for (uint32_t k = 0; o->head && !o->silent && !o->weigh && k < l->labels; k++)
+        bool known = over_logits(l) && !l->objective->weigh && !fmi_puts_off(p, l);
+        for (uint32_t k = 0; known && k < l->labels; k++)
             l->loss += (double)p->host_loss[l->label0 + k];
     }
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++)

@@ -35,7 +35,8 @@ typedef struct fmi_params {
     size_t count, cap;
     uint64_t total; /* floats of each buffer, padding included (which stays 0) */
     float *p, *g, *m, *v;
-    double *sum; /* device scalar of sum_squares */
+    float *zero; /* zeros to copy from */
+    double *sum; /* device: fmi_params_sums */
     /* Of several ranks (parallel.h) this one updates floats begin .. end - 1 and has their moments
      * alone: m, v [end - begin]. comm NULL: all of them. */
     struct fm_comm *comm;
@@ -50,7 +51,13 @@ FM_CHECKED fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *
 /* which: ps->p, g, m or v; host has total floats. */
 FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host);
 FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
-FM_CHECKED fm_status fmi_params_zero_grad(fmi_params *ps);
+void fmi_params_zero_grad(fmi_params *ps);
+/* The gradient's norm in two halves: sums of squares are added to sums (device, fmi_params_sums of
+ * them, zero before), queued; once they are on the host the norm follows, over all ranks. */
+size_t fmi_params_sums(const fmi_params *ps);
+void fmi_params_squares(const fmi_params *ps, double *sums);
+FM_CHECKED fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm);
+/* Both at once, and the wait between them. */
 FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
 /* One AdamW step number `step` (from 1), of all ranks. The net's fmi_net_refresh follows. */
 FM_CHECKED fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr,

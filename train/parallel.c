@@ -90,20 +90,21 @@ static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
     }
 }
 
-fm_status fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum)
+void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum)
 {
     fm_backend *be = ps->be;
 
     s->sum[s->first + i] = sum;
     if (!s->kept)
-        return FM_OK;
+        return;
     if (s->comm)
         copy_floats(be, s->kept + i * ps->total, ps->g, ps->total);
     else if (i == 0)
         copy_floats(be, s->kept, ps->g, ps->total);
     else
         be->add(be, s->kept, ps->g, ps->total);
-    return i + 1 < s->own ? fmi_params_zero_grad(ps) : FM_OK;
+    if (i + 1 < s->own)
+        fmi_params_zero_grad(ps);
 }
 
 /* The i-th shard of every rank: its part of this rank's slice into its place in room. */
@@ -135,22 +136,29 @@ static fm_status reduce_ranks(fmi_shards *s, fmi_params *ps)
 
     for (uint32_t i = 0; rc == FM_OK && i < s->own; i++)
         rc = exchange_one(s, ps, i);
-    if (rc == FM_OK)
-        rc = fm_comm_collect(s->comm, s->sum, s->sum + s->first, s->own * sizeof(*s->sum));
     if (rc < 0 || slice == 0)
         return rc;
     for (uint32_t k = 1; k < s->count; k++)
         be->add(be, s->room, s->room + k * slice, slice);
     copy_floats(be, ps->g + ps->begin, s->room, slice);
-    return fm_comm_settle(s->comm);
+    return rc;
 }
 
-fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all)
+fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps)
 {
     fm_status rc = s->comm ? reduce_ranks(s, ps) : FM_OK;
 
     if (!s->comm && s->kept)
         copy_floats(ps->be, ps->g, s->kept, ps->total);
+    return rc;
+}
+
+fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all)
+{
+    fm_status rc = FM_OK;
+
+    if (s->comm)
+        rc = fm_comm_collect(s->comm, s->sum, s->sum + s->first, s->own * sizeof(*s->sum));
     *all = s->sum[0];
     for (uint32_t k = 1; k < s->count; k++) {
         all->loss += s->sum[k].loss;
@@ -159,33 +167,40 @@ fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all)
     return rc;
 }
 
-/* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */
-fm_status fmi_ranks_squares(const fmi_params *ps, double *sum)
+static size_t blocks_of(uint64_t floats)
+{
+    return (size_t)((floats + FMI_SLICE_FLOATS - 1) / FMI_SLICE_FLOATS);
+}
+
+/* Of several ranks a sum for each block of the largest slice. */
+size_t fmi_params_sums(const fmi_params *ps)
+{
+    return ps->comm ? FM_MAX(blocks_of(slice_of(ps)), (size_t)1) : 1;
+}
+
+void fmi_params_squares(const fmi_params *ps, double *sums)
 {
     fm_backend *be = ps->be;
-    size_t most = (size_t)(slice_of(ps) / FMI_SLICE_FLOATS);
-    size_t own = (size_t)((ps->end - ps->begin + FMI_SLICE_FLOATS - 1) / FMI_SLICE_FLOATS);
-    uint32_t ranks = fm_comm_size(ps->comm);
-    double *host = fm_calloc(most * (ranks + 1), sizeof(double));
-    double *mine = host + most * ranks;
-    void *dev = NULL;
-    fm_status rc = host ? be->alloc(be, &dev, most * sizeof(double)) : FM_ENOMEM;
+
+    if (!ps->comm) {
+        be->sum_squares(be, sums, ps->g, ps->total);
+        return;
+    }
+    for (uint64_t at = ps->begin; at < ps->end; at += FMI_SLICE_FLOATS)
+        be->sum_squares(be, sums++, ps->g + at, FM_MIN(FMI_SLICE_FLOATS, ps->end - at));
+}
+
+/* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */
+fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum)
+{
+    size_t most = fmi_params_sums(ps), blocks = blocks_of(ps->total);
+    double *all = fm_calloc(most * fm_comm_size(ps->comm), sizeof(double));
+    fm_status rc = all ? fm_comm_collect(ps->comm, all, sums, most * sizeof(double)) : FM_ENOMEM;
 
     *sum = 0.0;
-    for (size_t b = 0; rc == FM_OK && b < own; b++) {
-        uint64_t at = ps->begin + b * FMI_SLICE_FLOATS;
-        be->sum_squares(be, (double *)dev + b, ps->g + at, FM_MIN(FMI_SLICE_FLOATS, ps->end - at));
-    }
-    if (rc == FM_OK)
-        rc = be->download(be, mine, dev, most * sizeof(double));
-    if (rc == FM_OK)
-        rc = fm_comm_collect(ps->comm, host, mine, most * sizeof(double));
-    uint64_t blocks = (ps->total + FMI_SLICE_FLOATS - 1) / FMI_SLICE_FLOATS;
-    for (uint64_t b = 0; rc == FM_OK && b < blocks; b++)
-        *sum += host[b];
-    if (dev)
-        be->free(be, dev);
-    fm_free(host);
+    for (size_t b = 0; rc == FM_OK && b < blocks; b++)
+        *sum += all[b];
+    fm_free(all);
     return rc;
 }
 

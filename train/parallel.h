@@ -47,13 +47,15 @@ void fmi_shards_release(fmi_shards *s, fm_backend *be);
 
 /* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more
  * follow. */
-FM_CHECKED fm_status fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
-/* All are done: ps->g is the sum of all, in this rank's slice; *all of all ranks. */
-FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all);
+void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
+/* All are done: ps->g is the sum of all, in this rank's slice. Queued, where the wire queues. */
+FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps);
+/* Once this rank's s->sum are known: of all ranks. */
+FM_CHECKED fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all);
 
 /* ---- of params.c, over the ranks ---- */
-/* Sum of squares of the gradient, whose slices the ranks have. */
-FM_CHECKED fm_status fmi_ranks_squares(const fmi_params *ps, double *sum);
+/* Of this rank's sums of squares: the sum over all ranks. */
+FM_CHECKED fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum);
 /* x [total] of which this rank has its slice: of all, everywhere. */
 FM_CHECKED fm_status fmi_ranks_gather(const fmi_params *ps, float *x);
 

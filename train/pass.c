@@ -440,7 +440,7 @@ fm_status fmi_pass_finish(fmi_pass *p)
 
     if (rc == FM_OK)
         rc = fmi_layers_backward(p);
-    return rc == FM_OK ? p->be->sync(p->be) : rc;
+    return rc == FM_OK && !p->tally ? p->be->sync(p->be) : rc;
 }
 
 fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n)

@@ -1,0 +1,202 @@
+/* train_waits.c - how often a step of training waits for the device: each wait drains what is
+ * queued, and the device stands still until the host has said what comes next.
+ *
+ * A wait is a download, a sync, a wait for a fetch, memory taken or given back, or an upload that
+ * is too large for the ring of a card's small ones. */
+#include "infer/model.h"
+#include "tests/model/train_kit.h"
+
+#include <stdlib.h>
+
+#define STEPS 3u
+#define CHILDREN 8u
+#define LARGE_BYTES ((size_t)1 << 20)
+
+static struct {
+    fm_backend real;
+    uint64_t downloads, syncs, waits, memory, large;
+    uint64_t uploads;
+} seen;
+
+static fm_status seen_download(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    seen.downloads++;
+    return seen.real.download(be, dst, src, bytes);
+}
+
+static fm_status seen_sync(fm_backend *be)
+{
+    seen.syncs++;
+    return seen.real.sync(be);
+}
+
+static fm_status seen_wait(fm_backend *be, uint64_t ticket)
+{
+    seen.waits++;
+    return seen.real.wait(be, ticket);
+}
+
+static fm_status seen_upload(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    seen.uploads++;
+    seen.large += bytes > LARGE_BYTES;
+    return seen.real.upload(be, dst, src, bytes);
+}
+
+static fm_status seen_alloc(fm_backend *be, void **out, size_t bytes)
+{
+    seen.memory++;
+    return seen.real.alloc(be, out, bytes);
+}
+
+static void seen_free(fm_backend *be, void *ptr)
+{
+    seen.memory++;
+    seen.real.free(be, ptr);
+}
+
+static uint64_t all_waits(void)
+{
+    return seen.downloads + seen.syncs + seen.waits + seen.memory + seen.large;
+}
+
+static void watch(fm_backend *be)
+{
+    memset(&seen, 0, sizeof(seen));
+    seen.real = *be;
+    be->download = seen_download;
+    be->sync = seen_sync;
+    be->wait = be->wait ? seen_wait : NULL;
+    be->upload = seen_upload;
+    be->alloc = seen_alloc;
+    be->free = seen_free;
+}
+
+static void watch_no_more(fm_backend *be)
+{
+    be->download = seen.real.download;
+    be->sync = seen.real.sync;
+    be->wait = seen.real.wait;
+    be->upload = seen.real.upload;
+    be->alloc = seen.real.alloc;
+    be->free = seen.real.free;
+}
+
+typedef struct counts {
+    uint64_t waits[STEPS], uploads[STEPS]; /* until the step's report */
+} counts;
+
+static bool note(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
+{
+    counts *c = ctx;
+    (void)n;
+    (void)drop;
+    c->waits[p->step] = all_waits();
+    c->uploads[p->step] = seen.uploads;
+    return false;
+}
+
+typedef struct wait_case {
+    const char *name;
+    fm_method method;
+    const char *set; /* "key=value key=value" */
+    uint32_t children;
+    uint64_t most; /* waits of a step */
+} wait_case;
+
+static void configure(fm_train_config *c, const wait_case *w, uint32_t child)
+{
+    char word[128];
+    *c = fm_train_defaults(w->method);
+    c->schedule = FM_SCHEDULE_CONSTANT;
+    c->steps = STEPS;
+    c->max_tokens = 48;
+    c->seed = child;
+    for (const char *s = w->set; *s;) {
+        size_t n = strcspn(s, " ");
+        (void)snprintf(word, sizeof(word), "%.*s", (int)n, s);
+        char *eq = strchr(word, '=');
+        *eq = '\0';
+        tk_ok(fm_train_config_set(c, word, eq + 1));
+        s += n + (s[n] == ' ');
+    }
+}
+
+/* The most that a step behind the first waits, and uploads. */
+static void run_case(const wait_case *w, uint64_t *waits, uint64_t *uploads)
+{
+    char *path = tk_source("examples/atlas/base"),
+         *text_path = tk_source("examples/atlas/clerk.jsonl");
+    fm_source *src = NULL;
+    fm_train_job job[CHILDREN];
+    fm_train_result result[CHILDREN];
+    fm_dataset *data[CHILDREN] = {NULL};
+    counts c;
+    fm_buf text;
+    fm_engine *e = ik_engine(1, 64);
+    tk_ok(fm_source_open(&src, path));
+    fm_provider p = fm_source_provider(src);
+    fm_model *m = ik_model(e, src, "atlas");
+    fm_buf_init(&text, 1u << 20);
+    tk_ok(fm_read_file(&text, text_path, 1u << 20));
+    for (uint32_t i = 0; i < w->children; i++) {
+        job[i] = (fm_train_job){.name = w->name, .parent = fm_source_tree(src)};
+        configure(&job[i].config, w, i);
+        tk_ok(fm_dataset_open(&data[i], fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
+                              fm_model_chat_template(m), &job[i].config, NULL, 0));
+        job[i].data = data[i];
+    }
+    watch(fm_engine_backend(e));
+    tk_ok(fm_train_run(e, &p, job, w->children, result, note, &c));
+    watch_no_more(fm_engine_backend(e));
+    *waits = *uploads = 0;
+    for (uint32_t s = 1; s < STEPS; s++) {
+        *waits = FM_MAX(*waits, c.waits[s] - c.waits[s - 1]);
+        *uploads = FM_MAX(*uploads, c.uploads[s] - c.uploads[s - 1]);
+    }
+    for (uint32_t i = 0; i < w->children; i++) {
+        assert_true(fm_json_count(result[i].log) == STEPS);
+        fm_train_result_release(&result[i]);
+        fm_dataset_close(data[i]);
+    }
+    fm_buf_release(&text);
+    fm_model_close(m);
+    fm_source_close(src);
+    fm_engine_free(e);
+    fm_free(path);
+    fm_free(text_path);
+}
+
+static void a_step_waits_once(void **state)
+{
+    static const wait_case cases[] = {
+        {"lora", FM_METHOD_LORA, "r=4 batch=2", 1, 1},
+        {"lora, 4 micro-batches", FM_METHOD_LORA, "r=4 batch=1 accumulate=4", 1, 1},
+        {"lora, 2 shards", FM_METHOD_LORA, "r=4 batch=2 shards=2", 1, 1},
+        {"full", FM_METHOD_FULL, "batch=1 max_tokens=24", 1, 1},
+        {"8 lora in one pass", FM_METHOD_LORA, "r=2 batch=1", CHILDREN, 1},
+        {"ia3", FM_METHOD_IA3, "batch=1", 1, 1},
+        {"prefix", FM_METHOD_PREFIX, "batch=1", 1, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+        uint64_t waits, uploads;
+        run_case(&cases[i], &waits, &uploads);
+        print_message("%s: %llu waits and %llu uploads a step (of the last run: %llu downloads, "
+                      "%llu syncs, %llu waits, memory %llu, large %llu)\n",
+                      cases[i].name, (unsigned long long)waits, (unsigned long long)uploads,
+                      (unsigned long long)seen.downloads, (unsigned long long)seen.syncs,
+                      (unsigned long long)seen.waits, (unsigned long long)seen.memory,
+                      (unsigned long long)seen.large);
+        if (!getenv("FM_COUNT_ONLY"))
+            assert_true(waits <= cases[i].most);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_waits_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
