@@ -62,9 +62,22 @@ static fm_status data_seqs(fmi_child *ch, uint32_t step)
     return rc;
 }
 
-static fm_status load_step(fmi_child *ch, uint32_t step)
+fm_status fmi_child_load_step(fmi_child *ch, uint32_t step)
 {
-    return ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
+    if (ch->loaded == (uint64_t)step + 1)
+        return FM_OK;
+    ch->loaded = 0;
+    fm_status rc = ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
+    if (rc == FM_OK)
+        ch->loaded = (uint64_t)step + 1;
+    return rc;
+}
+
+fm_status fmi_child_look_ahead(fmi_child *ch)
+{
+    uint32_t next = ch->state.step + 1;
+
+    return next < ch->steps ? fmi_child_load_step(ch, next) : FM_OK;
 }
 
 void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
@@ -108,7 +121,7 @@ static fm_status measure(fmi_child *ch)
     fm_status rc = FM_OK;
 
     for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
-        rc = load_step(ch, s);
+        rc = fmi_child_load_step(ch, s);
         uint64_t labels = 0;
         for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
             labels += fmi_seq_picked(&ch->seq[i], &ch->how);
@@ -335,7 +348,7 @@ fm_status fmi_child_resume(fmi_child *ch)
 /* ---- steps ---- */
 fm_status fmi_child_begin_step(fmi_child *ch)
 {
-    fm_status rc = load_step(ch, ch->state.step);
+    fm_status rc = fmi_child_load_step(ch, ch->state.step);
 
     ch->targets = 0;
     ch->shard = 0;

@@ -32,6 +32,7 @@ typedef struct fmi_child {
     size_t seqs, seq_cap, of_cap;
     uint32_t *ends; /* [micros] of sequences */
     size_t micros, ends_cap;
+    uint64_t loaded; /* the step in hand, from 1; 0: none */
     fmi_shards shards;
     uint32_t shard;  /* the one in hand, of shards.count */
     uint64_t tokens; /* of its micro-batches so far */
@@ -60,6 +61,10 @@ FM_CHECKED fm_status fmi_child_resume(fmi_child *ch);
 FM_CHECKED fm_status fmi_child_save(fmi_child *ch);
 /* Sequences of its next step; gradients at zero. */
 FM_CHECKED fm_status fmi_child_begin_step(fmi_child *ch);
+/* Puts a step's sequences in hand. */
+FM_CHECKED fm_status fmi_child_load_step(fmi_child *ch, uint32_t step);
+/* The next step's, if there is one: while the device is at work on what is queued of this one. */
+FM_CHECKED fm_status fmi_child_look_ahead(fmi_child *ch);
 /* Shard s of the step's micro-batches is in hand. */
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s);
 /* Sequences of shard s of micro-batch k: whole examples. */

@@ -244,6 +244,9 @@ static fm_status look(run *r)
             fmi_params_squares(&ch->ps, r->report + at);
         at += fmi_params_sums(&ch->ps);
     }
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++)
+        if (r->child[i].at_work)
+            rc = fmi_child_look_ahead(&r->child[i]);
     if (rc == FM_OK && r->comm)
         rc = fm_comm_settle(r->comm);
     if (rc == FM_OK)
@@ -286,8 +289,11 @@ static char *examples_text(const fmi_child *ch)
 static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
 {
     fmi_watch watch = {0};
-    char *examples = examples_text(ch);
-    fm_status rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
+    fm_status rc = fmi_child_load_step(ch, p->step);
+    char *examples = rc == FM_OK ? examples_text(ch) : NULL;
+
+    if (rc == FM_OK)
+        rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards; i++) {
         fmi_lane *lane[2];
