@@ -13,6 +13,7 @@ typedef struct task {
     const char *set; /* "key=value key=value" */
     fm_train_keeper *keeper;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
+    bool breaks;      /* at a rate that no setting takes */
     bool leaves;      /* rank 1 has a step less, and is gone then */
     size_t held;      /* the first so many examples are measured after each step */
 } task;
@@ -26,6 +27,7 @@ typedef struct worker {
     fm_status rc;
     fm_train_result result;
     char text[1024];
+    char records[256]; /* of its second step */
 } worker;
 
 static void configure(fm_train_config *c, const task *t)
@@ -69,6 +71,20 @@ static fm_status put_text(fm_buf *text, const fm_train_config *c)
     return rc == FM_OK ? fm_buf_ok(text) : rc;
 }
 
+static fm_status note_records(worker *w, const fm_train_job *job)
+{
+    uint32_t *example = NULL;
+    size_t count = 0, at = 0;
+    if (job->config.steps < 2)
+        return FM_OK;
+    fm_status rc = fm_train_step_examples(&example, &count, &job->config, job->data, 1);
+    for (size_t i = 0; rc == FM_OK && i < count && at < sizeof(w->records); i++)
+        at += (size_t)snprintf(w->records + at, sizeof(w->records) - at, "%s%u", i ? ", " : "",
+                               fm_dataset_at(job->data, example[i])->index);
+    fm_free(example);
+    return rc;
+}
+
 static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model *m)
 {
     fm_provider p = fm_source_provider(src);
@@ -79,6 +95,8 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     configure(&job.config, w->t);
     if (w->t->leaves && w->rank == 1)
         job.config.steps--;
+    if (w->t->breaks)
+        job.config.lr = 1e30;
     fm_status rc = put_text(&text, &job.config);
     if (rc == FM_OK)
         rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
@@ -91,6 +109,8 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     job.held_out = held;
     job.held_outs = w->t->held;
     job.eval_every = w->t->held > 0;
+    if (rc == FM_OK)
+        rc = note_records(w, &job);
     if (rc == FM_OK)
         rc = fm_train_run(e, &p, &job, 1, &w->result, stops, (void *)(uintptr_t)w->t);
     (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
@@ -331,6 +351,28 @@ static void a_lost_rank_ends_the_run(void **state)
     fm_train_result_release(&w[1].result);
 }
 
+/* A step that breaks names its own records, not those of the step that is in hand already. */
+static void a_broken_step_names_its_records(void **state)
+{
+    const task t = {
+        .method = FM_METHOD_LORA, .set = "r=2 clip=0 steps=4 batch=4 shards=2", .breaks = true};
+    worker w[3];
+    (void)state;
+    run_ranks(&t, 1, w);
+    run_ranks(&t, 2, w + 1);
+    for (size_t i = 0; i < 3; i++) {
+        char want[300];
+        (void)snprintf(want, sizeof(want), "(records %s)", w[i].records);
+        assert_int_equal(w[i].rc, FM_OK);
+        assert_int_equal(w[i].result.failed, FM_EINVAL);
+        assert_string_equal(w[i].result.why, w[0].result.why);
+        if (!strstr(w[i].result.why, "step 1: ") || !strstr(w[i].result.why, want))
+            fail_msg("'%s' is not in: %s", want, w[i].result.why);
+    }
+    for (size_t i = 0; i < 3; i++)
+        fm_train_result_release(&w[i].result);
+}
+
 static void refuse(const char *set, uint32_t ranks, fm_status want, const char *needle)
 {
     const task t = {.method = FM_METHOD_LORA, .set = set};
@@ -362,6 +404,7 @@ int main(void)
         cmocka_unit_test(shards_compute_what_the_whole_does),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_lost_rank_ends_the_run),
+        cmocka_unit_test(a_broken_step_names_its_records),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
