@@ -149,6 +149,14 @@ typedef struct fmi_block {
 
 typedef enum fmi_virtual { FMI_VIRTUAL_NONE, FMI_VIRTUAL_KV, FMI_VIRTUAL_ROWS } fmi_virtual;
 
+/* Of all modules with a trained magnitude (method_dora.c): products A w [r, out], then scales and
+ * inverse norms [out] each, on the device, with a mirror on the host behind which lie parameters
+ * lo .. hi - 1. */
+typedef struct fmi_dora_set {
+    float *mem, *host;
+    uint64_t products, vectors, lo, hi;
+} fmi_dora_set;
+
 typedef struct fmi_net {
     fm_backend *be;
     fm_arch arch;
@@ -164,9 +172,10 @@ typedef struct fmi_net {
     const float *virt_rows; /* device */
     float *virt_own;        /* device: the parent's, frozen */
     uint32_t doras;         /* modules with a trained magnitude */
-    float *embed_own;       /* device: factors of the parent's terms on the embedding */
-    float *made;            /* device: scales and gains made of parameters (refresh) */
-    float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
+    fmi_dora_set dora;
+    float *embed_own;     /* device: factors of the parent's terms on the embedding */
+    float *made;          /* device: scales and gains made of parameters (refresh) */
+    float *turned, *turn; /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;
 } fmi_net;
 

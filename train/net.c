@@ -285,8 +285,9 @@ void fmi_net_release(fmi_net *net)
 
     for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++) {
         fm_free(l->term);
-        fmi_dora_free(net, l->dora);
+        fmi_dora_free(l->dora);
     }
+    fmi_dora_release(net);
     for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
         fm_free(net->block[k].lin);
     fm_free(net->block);
@@ -566,7 +567,10 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
         head->w = embed->w;
         head->w_param = embed->w_param;
     }
-    fmi_method_bind(net, ps);
+    if (rc == FM_OK)
+        rc = fmi_dora_room(net, ps);
+    if (rc == FM_OK)
+        fmi_method_bind(net, ps);
     return rc;
 }
 

@@ -177,6 +177,7 @@ static void a_step_waits_once(void **state)
         {"8 lora in one pass", FM_METHOD_LORA, "r=2 batch=1", CHILDREN, 1},
         {"ia3", FM_METHOD_IA3, "batch=1", 1, 1},
         {"prefix", FM_METHOD_PREFIX, "batch=1", 1, 1},
+        {"dora", FM_METHOD_LORA, "r=2 batch=1 dora=true", 1, 3}, /* its norms are the host's */
     };
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
