@@ -59,13 +59,14 @@ fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm
     *s = (fmi_shards){.comm = several ? comm : NULL, .count = c->shards};
     s->own = s->count / ranks;
     s->first = s->own * fm_comm_rank(comm);
+    s->piece = fm_train_piece(slice_of(ps), s->count);
     s->sum = fm_calloc(s->count, sizeof(*s->sum));
     if (!s->sum)
         return FM_ENOMEM;
     if (s->count > 1 && (!several || s->own > 1))
         rc = floats(be, &s->kept, (several ? s->own : 1) * ps->total);
     if (rc == FM_OK && several)
-        rc = floats(be, &s->room, s->count * (ps->end - ps->begin));
+        rc = floats(be, &s->room, s->count * s->piece);
     return rc;
 }
 
@@ -107,40 +108,55 @@ void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum su
         fmi_params_zero_grad(ps);
 }
 
-/* The i-th shard of every rank: its part of this rank's slice into its place in room. */
-static fm_status exchange_one(fmi_shards *s, fmi_params *ps, uint32_t i)
+/* Floats from .. from + s->piece - 1 of a rank's slice, as far as it goes: its end. */
+static uint64_t piece_end(const fmi_shards *s, const fmi_params *ps, uint32_t rank, uint64_t from)
+{
+    uint64_t slice = slice_begin(ps, rank + 1) - slice_begin(ps, rank);
+    return FM_MIN(slice, from + s->piece);
+}
+
+/* The i-th shard of every rank: of a piece of every slice, this rank's part into its place in
+ * room. */
+static fm_status exchange_one(fmi_shards *s, fmi_params *ps, uint32_t i, uint64_t from)
 {
     const void *part[FM_COMM_MAX_RANKS] = {NULL};
     void *got[FM_COMM_MAX_RANKS] = {NULL};
     size_t out[FM_COMM_MAX_RANKS] = {0};
     size_t in[FM_COMM_MAX_RANKS] = {0};
     const float *g = s->kept ? s->kept + i * ps->total : ps->g;
-    uint64_t slice = ps->end - ps->begin;
+    uint32_t mine = fm_comm_rank(s->comm);
+    uint64_t n = FM_MAX(piece_end(s, ps, mine, from), from) - from;
 
     for (uint32_t r = 0; r < fm_comm_size(s->comm); r++) {
-        uint64_t begin = slice_begin(ps, r);
-        part[r] = g + begin;
-        out[r] = (size_t)(slice_begin(ps, r + 1) - begin) * sizeof(float);
-        got[r] = s->room + (r * s->own + i) * slice;
-        in[r] = (size_t)slice * sizeof(float);
+        uint64_t end = piece_end(s, ps, r, from);
+        if (end > from) {
+            part[r] = g + slice_begin(ps, r) + from;
+            out[r] = (size_t)(end - from) * sizeof(float);
+        }
+        got[r] = s->room + (r * s->own + i) * s->piece;
+        in[r] = (size_t)n * sizeof(float);
     }
-    copy_floats(ps->be, s->room + (s->first + i) * slice, g + ps->begin, slice);
+    if (n > 0)
+        copy_floats(ps->be, s->room + (s->first + i) * s->piece, g + ps->begin + from, n);
     return fm_comm_exchange(s->comm, part, out, got, in);
 }
 
+/* Piece by piece, so that what other ranks send needs little room. */
 static fm_status reduce_ranks(fmi_shards *s, fmi_params *ps)
 {
     fm_backend *be = ps->be;
-    uint64_t slice = ps->end - ps->begin;
     fm_status rc = FM_OK;
 
-    for (uint32_t i = 0; rc == FM_OK && i < s->own; i++)
-        rc = exchange_one(s, ps, i);
-    if (rc < 0 || slice == 0)
-        return rc;
-    for (uint32_t k = 1; k < s->count; k++)
-        be->add(be, s->room, s->room + k * slice, slice);
-    copy_floats(be, ps->g + ps->begin, s->room, slice);
+    for (uint64_t from = 0; rc == FM_OK && from < slice_of(ps); from += s->piece) {
+        uint64_t end = piece_end(s, ps, fm_comm_rank(s->comm), from);
+        for (uint32_t i = 0; rc == FM_OK && i < s->own; i++)
+            rc = exchange_one(s, ps, i, from);
+        if (rc < 0 || end <= from)
+            continue;
+        for (uint32_t k = 1; k < s->count; k++)
+            be->add(be, s->room, s->room + k * s->piece, end - from);
+        copy_floats(be, ps->g + ps->begin + from, s->room, end - from);
+    }
     return rc;
 }
 

@@ -15,11 +15,12 @@
 #define FM_TRAIN_PARALLEL_H
 
 #include "infer/comm.h"
+#include "infer/parallel_plan.h"
 #include "train/internal.h"
 
 FM_BEGIN_DECLS
 
-#define FMI_SLICE_FLOATS ((uint64_t)65536) /* a block of sum_squares */
+#define FMI_SLICE_FLOATS FM_TRAIN_BLOCK_FLOATS /* a block of sum_squares */
 
 typedef struct fmi_shard_sum { /* over the targets of a shard's parts */
     double loss;
@@ -31,7 +32,8 @@ typedef struct fmi_shards {
     uint32_t count;      /* of the whole step */
     uint32_t own, first; /* of this rank */
     float *kept;        /* device: [own, total] gradients that wait; one rank: [1, total] the sum */
-    float *room;        /* device: [count, slice] of other ranks */
+    float *room;        /* device: [count, piece] of this rank's slice */
+    uint64_t piece;     /* floats that are exchanged at a time, of a shard */
     fmi_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
 } fmi_shards;
 

@@ -288,6 +288,101 @@ static void what_is_held_out_is_dealt(void **state)
     }
 }
 
+/* ---- a gradient that is longer than a piece ---- */
+
+#define PIECES_FLOATS (7 * FMI_SLICE_FLOATS + 112)
+
+typedef struct piece_rank {
+    fm_wire *wire;
+    uint32_t shards, wrong;
+    fm_status rc;
+} piece_rank;
+
+static float noise(uint32_t shard, uint64_t i)
+{
+    uint64_t x = (i * 0x9E3779B97F4A7C15u) ^ ((uint64_t)shard * 0xD1B54A32D192ED03u);
+    x ^= x >> 29;
+    return (float)((double)(x % 2000003) / 1000001.5 - 1.0);
+}
+
+/* Sums of this rank's shards' noise in ascending order, element by element. */
+static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
+{
+    const fm_shape shape = {.rank = 1, .dim = {PIECES_FLOATS}};
+    fm_train_config c = fm_train_defaults(FM_METHOD_FULL);
+    fmi_params ps = {0};
+    fmi_shards s = {0};
+    int32_t index;
+    float *host = fm_calloc(PIECES_FLOATS, sizeof(float));
+    c.shards = p->shards;
+    fm_status rc = host ? fmi_params_add(&ps, &index, "noise", &shape) : FM_ENOMEM;
+    fmi_params_share(&ps, comm);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&ps, be, false);
+    if (rc == FM_OK)
+        rc = fmi_shards_open(&s, &c, comm, &ps);
+    s.piece = FMI_SLICE_FLOATS; /* room is for more */
+    for (uint32_t i = 0; rc == FM_OK && i < s.own; i++) {
+        for (uint64_t k = 0; k < PIECES_FLOATS; k++)
+            host[k] = noise(s.first + i, k);
+        rc = be->upload(be, ps.g, host, PIECES_FLOATS * sizeof(float));
+        fmi_shards_keep(&s, &ps, i, (fmi_shard_sum){0});
+    }
+    if (rc == FM_OK)
+        rc = fmi_shards_reduce(&s, &ps);
+    if (rc == FM_OK)
+        rc = be->download(be, host, ps.g, PIECES_FLOATS * sizeof(float));
+    for (uint64_t k = ps.begin; rc == FM_OK && k < ps.end; k++) {
+        float want = noise(0, k);
+        for (uint32_t i = 1; i < p->shards; i++)
+            want += noise(i, k);
+        p->wrong += memcmp(&want, &host[k], sizeof(want)) != 0;
+    }
+    fmi_shards_release(&s, be);
+    fmi_params_release(&ps);
+    fm_free(host);
+    return rc;
+}
+
+static void *reduce_on(void *arg)
+{
+    piece_rank *p = arg;
+    fm_comm *comm = NULL;
+    fm_engine *e = NULL;
+    fm_engine_opts o = rk_opts("exact", 64);
+    p->rc = fm_comm_new(&comm, p->wire, NULL);
+    o.comm = comm;
+    o.comm_splits_batches = true;
+    if (p->rc == FM_OK)
+        p->rc = fm_engine_new(&e, &o);
+    if (p->rc == FM_OK)
+        p->rc = reduce_noise(p, comm, fm_engine_backend(e));
+    fm_engine_free(e);
+    fm_comm_free(comm);
+    return NULL;
+}
+
+static void gradients_come_in_pieces(void **state)
+{
+    (void)state;
+    for (uint32_t own = 1; own <= 2; own++) {
+        fm_wire *wire[3];
+        pthread_t thread[3];
+        piece_rank p[3];
+        tk_ok(fm_wire_threads(wire, 3, 60.0));
+        for (uint32_t i = 0; i < 3; i++) {
+            p[i] = (piece_rank){.wire = wire[i], .shards = 3 * own};
+            assert_int_equal(pthread_create(&thread[i], NULL, reduce_on, &p[i]), 0);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(pthread_join(thread[i], NULL), 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(p[i].rc, FM_OK);
+            assert_int_equal(p[i].wrong, 0);
+        }
+    }
+}
+
 /* Many blocks of the flat parameters, so that every rank has a slice and the norm is of many. */
 static void full_training_too(void **state)
 {
@@ -400,6 +495,7 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_ranks),
         cmocka_unit_test(negatives_are_those_of_all_ranks),
         cmocka_unit_test(what_is_held_out_is_dealt),
+        cmocka_unit_test(gradients_come_in_pieces),
         cmocka_unit_test(full_training_too),
         cmocka_unit_test(shards_compute_what_the_whole_does),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
