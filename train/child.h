@@ -80,8 +80,8 @@ void fmi_child_end_micro(fmi_child *ch);
 void fmi_child_end_shard(fmi_child *ch, uint32_t i);
 /* Losses of all of them are known: the step's, over all ranks. */
 FM_CHECKED fm_status fmi_child_total(fmi_child *ch);
-/* The update, queued. norm: the gradient's. *broken: loss or gradient is no finite number (nothing was updated; result->why is
- * the caller's to say), or the run diverged (it says). */
+/* The update, queued. norm: the gradient's. *broken: loss or gradient is no finite number (nothing
+ * was updated; result->why is the caller's to say), or the run diverged (it says). */
 FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *progress,
                                         bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);

@@ -147,6 +147,16 @@ static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
 }
 
 /* ---- weights that follow from the losses ---- */
+/* Rows i .. i + n - 1 of x, of the picked, times their weights: those take their losses' place on
+ * the device. */
+static fm_status scale_by_weight(fmi_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
+{
+    fm_status rc = p->be->upload(p->be, p->loss + i, p->host_weigh + i, n * sizeof(float));
+
+    p->be->scale_rows(p->be, x, width, x, width, p->loss + i, n, width);
+    return rc;
+}
+
 /* The head again, for a lane whose head trains: rows weigh what p->host_weigh says. */
 static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
 {
@@ -159,10 +169,9 @@ static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
         return rc;
     keep_logits(p, n);
     p->be->cross_entropy(p->be, p->loss + row, p->logits, v, p->label + row, n, v, 1.0f);
-    for (uint32_t i = 0; i < n; i++)
-        p->be->scale(p->be, p->logits + (size_t)i * v, p->host_weigh[row + i], v);
+    rc = scale_by_weight(p, p->logits, n, row, v);
     unfinish_logits(p, n);
-    return logits_grad(p, ps, row);
+    return rc == FM_OK ? logits_grad(p, ps, row) : rc;
 }
 
 static fm_status weigh(fmi_pass *p, fmi_lane *l)
@@ -173,8 +182,8 @@ static fm_status weigh(fmi_pass *p, fmi_lane *l)
 
     for (uint32_t at = 0; rc == FM_OK && waits(l) && at < l->labels; at += p->chunk)
         rc = chunk_again(p, l, at, FM_MIN(p->chunk, l->labels - at));
-    for (uint32_t i = l->label0; !waits(l) && l->deep && i < l->label0 + l->labels; i++)
-        p->be->scale(p->be, p->dl + i * h, p->host_weigh[i], h);
+    if (rc == FM_OK && !waits(l) && l->deep)
+        rc = scale_by_weight(p, p->dl + l->label0 * h, l->labels, l->label0, (uint32_t)h);
     return rc;
 }
 

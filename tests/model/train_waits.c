@@ -122,6 +122,23 @@ static void configure(fm_train_config *c, const wait_case *w, uint32_t child)
     }
 }
 
+/* Records of the objective. */
+static void put_text(fm_buf *text, const char *path, const char *set)
+{
+    static const char *const of[] = {"amber", "birch", "cedar"};
+    if (!strstr(set, "objective="))
+        tk_ok(fm_read_file(text, path, 1u << 20));
+    for (int i = 0; strstr(set, "dpo") && i < 12; i++)
+        fm_buf_printf(text, "{\"prompt\":\"the %s\",\"chosen\":\" is %d\",\"rejected\":\" no\"}\n",
+                      of[i % 3], i);
+    for (int i = 0; strstr(set, "classify") && i < 12; i++)
+        fm_buf_printf(text, "{\"text\":\"%d of %s\",\"label\":%d}\n", i, of[i % 3], i % 3);
+    for (int i = 0; strstr(set, "contrastive") && i < 12; i++)
+        fm_buf_printf(text, "{\"anchor\":\"the %s %d\",\"positive\":\"%d is %s\"}\n", of[i % 3], i,
+                      i, of[i % 3]);
+    tk_ok(fm_buf_ok(text));
+}
+
 /* The most that a step behind the first waits, and uploads. */
 static void run_case(const wait_case *w, uint64_t *waits, uint64_t *uploads)
 {
@@ -138,7 +155,7 @@ static void run_case(const wait_case *w, uint64_t *waits, uint64_t *uploads)
     fm_provider p = fm_source_provider(src);
     fm_model *m = ik_model(e, src, "atlas");
     fm_buf_init(&text, 1u << 20);
-    tk_ok(fm_read_file(&text, text_path, 1u << 20));
+    put_text(&text, text_path, w->set);
     for (uint32_t i = 0; i < w->children; i++) {
         job[i] = (fm_train_job){.name = w->name, .parent = fm_source_tree(src)};
         configure(&job[i].config, w, i);
@@ -177,6 +194,10 @@ static void a_step_waits_once(void **state)
         {"8 lora in one pass", FM_METHOD_LORA, "r=2 batch=1", CHILDREN, 1},
         {"ia3", FM_METHOD_IA3, "batch=1", 1, 1},
         {"prefix", FM_METHOD_PREFIX, "batch=1", 1, 1},
+        {"classify", FM_METHOD_LORA, "objective=classify r=2 batch=2", 1, 1},
+        /* The host computes what goes back: one more for each pass. */
+        {"dpo", FM_METHOD_LORA, "objective=dpo r=2 batch=2", 1, 2},
+        {"contrastive", FM_METHOD_LORA, "objective=contrastive pooling=mean r=2 batch=2", 1, 2},
         {"dora", FM_METHOD_LORA, "r=2 batch=1 dora=true", 1, 3}, /* its norms are the host's */
     };
     (void)state;
