@@ -177,6 +177,8 @@ typedef struct fmi_net {
     float *made;          /* device: scales and gains made of parameters (refresh) */
     float *turned, *turn; /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;
+    struct fmi_turn *turns; /* [turn_count] where the device turns it: which float goes where */
+    size_t turn_count, turn_cap;
 } fmi_net;
 
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */
