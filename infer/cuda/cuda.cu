@@ -387,6 +387,7 @@ static void install(fmc_device *d)
     fmc_loss_install(be);
     fmc_attention_install(be);
     fmc_attention_train_install(be);
+    fmc_route_install(be);
     fmc_sample_install(be);
     fmc_graph_install(be);
 }

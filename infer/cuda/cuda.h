@@ -103,6 +103,18 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes);
         }                                                                                          \
     } while (0)
 
+/* Of a task at work: a stretch of a list whose length the device alone knows (fm_product.from)
+ * becomes rows and m. True where that is none; the same for all threads of a block. */
+template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
+{
+    if (!t->from)
+        return t->m == 0;
+    const int32_t begin = *t->from;
+    t->m = (uint32_t)(*t->to - begin);
+    t->rows += begin;
+    return t->m == 0;
+}
+
 /* ---- what each file puts into the table ---- */
 
 void fmc_weight_install(fm_backend *be);
@@ -115,6 +127,7 @@ void fmc_act_install(fm_backend *be);
 void fmc_loss_install(fm_backend *be);
 void fmc_attention_install(fm_backend *be);
 void fmc_attention_train_install(fm_backend *be);
+void fmc_route_install(fm_backend *be);
 void fmc_sample_install(fm_backend *be);
 void fmc_graph_install(fm_backend *be);
 /* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
