@@ -180,6 +180,7 @@ static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_
     if (r->key) {
         e->gemm_groups += r->gemm_groups;
         e->layer_rows += r->layer_rows;
+        e->replayed++;
         return e->be->replay(e->be, r->key);
     }
     fm_status rc = r->refused ? FM_EUNSUPPORTED : keep(s, r, ++all->keys, n);
