@@ -139,7 +139,8 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
         return rc;
     table.mark = mark;
     table.marked = marked;
-    rc = fmc_status(cudaSetDevice((int)d->ordinal), "NCCL's card");
+    fmc_enter_anew(d);
+    rc = fmc_here == (int)d->ordinal ? FM_OK : fmc_fail(FM_EIO, "NCCL's card cannot be used");
     if (rc != FM_OK)
         return rc;
     out->table = &table;

@@ -93,11 +93,24 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 
+/* The card that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
+ * launch costs as much as a launch's queueing; so it is asked where the thread turns to another card,
+ * and anew where the host waits or a step is recorded or replayed. Code that is not this module's and
+ * leaves a thread on another card in between has to put it back (fmc_enter_anew behind calls of
+ * libraries that may not). */
+extern __thread int fmc_here;
+void fmc_enter_anew(const fmc_device *d);
+static inline void fmc_enter(const fmc_device *d)
+{
+    if (fmc_here != (int)d->ordinal)
+        fmc_enter_anew(d);
+}
+
 /* Launches a kernel of this backend unless something failed before. A template in parentheses. */
 #define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
-            (void)cudaSetDevice((int)(d)->ordinal);                                                \
+            fmc_enter(d);                                                                          \
             FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);               \
             fmc_launched((d), #kernel);                                                            \
         }                                                                                          \

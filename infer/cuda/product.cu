@@ -347,7 +347,7 @@ template <int T, int MR> static bool few_room(fmc_device *d)
     const uint64_t bit = 1ull << d->ordinal % 64;
     if (asked.load() & bit) /* static memory counts towards the 48 KiB too, so all are asked for */
         return true;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              few_shape<T>::shared) != cudaSuccess) {
         (void)cudaGetLastError(); /* told here, not again at the next launch */
