@@ -67,9 +67,10 @@ typedef struct fm_product {
     const fm_weight *w;
     const float *bias; /* [n] or NULL */
     uint32_t first, m;
-    const int32_t *rows, *from, *to;
-    uint32_t listed;
+    const int32_t *rows;
     bool split; /* a mode that rounds x to bf16 keeps the remainder as a second bf16 */
+    const int32_t *from, *to;
+    uint32_t listed;
 } fm_product;
 
 /* One low-rank term of a list that shares x: y[row, 0..n) += scale * ((x[row] A^T) B^T). */
@@ -79,7 +80,8 @@ typedef struct fm_lora {
     const fm_weight *a, *b; /* [r, k], [n, r] */
     float scale;
     uint32_t first, m;
-    const int32_t *rows, *from, *to;
+    const int32_t *rows;
+    const int32_t *from, *to;
     uint32_t listed;
 } fm_lora;
 
