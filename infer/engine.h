@@ -156,6 +156,7 @@ struct fm_engine {
     uint64_t model_clock;
     uint64_t table_clock;
     uint64_t steps, rows, gemm_groups, layer_rows;
+    uint64_t replayed; /* steps that the device ran again from what it had kept */
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
 };

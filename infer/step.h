@@ -104,7 +104,7 @@ struct fmi_step {
     float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
     size_t hidden_floats, hidden_host_floats, hidden_ld;
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
-    fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts */
+    fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts; stays where it is */
     fmi_lists own, *lists;       /* lists: own, begun anew by each step, or those of a replay */
     struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is

@@ -59,7 +59,8 @@ static fm_status open_library(void)
 
 static int enter(uint32_t card)
 {
-    return cudaSetDevice((int)card) == cudaSuccess ? FMC_NCCL_SUCCESS : -1;
+    fmc_here = cudaSetDevice((int)card) == cudaSuccess ? (int)card : -1;
+    return fmc_here == (int)card ? FMC_NCCL_SUCCESS : -1;
 }
 
 static int mark_new(void **mark)
@@ -131,7 +132,8 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     pthread_mutex_unlock(&lock);
     if (rc != FM_OK)
         return rc;
-    rc = fmc_status(cudaSetDevice((int)d->ordinal), "NCCL's card");
+    fmc_enter_anew(d);
+    rc = fmc_here == (int)d->ordinal ? FM_OK : fmc_fail(FM_EIO, "NCCL's card cannot be used");
     if (rc != FM_OK)
         return rc;
     out->table = &table;

@@ -80,7 +80,11 @@ typedef struct fmc_job {
     float *parts;        /* sums of single parts [splits][m][n], or NULL */
     float alpha;
     uint32_t first, m, n, k;
-    uint32_t begin;  /* block at which it begins */
+    uint32_t begin; /* block at which it begins */
+    uint32_t most;  /* rows that blocks are dealt for: m, before a stretch was settled */
+    /* A stretch (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
+    const int32_t *from, *to;
+    uint32_t nth;    /* among the stretches that are packed one behind the other */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
 } fmc_job;
 
@@ -92,9 +96,19 @@ typedef struct fmc_pack {
     unsigned char *to, *rest; /* rest: NULL unless split */
     float *row_scale;         /* not NULL: f16 */
     uint32_t first, m, k;
-    uint32_t begin; /* block at which it begins */
-    bool turned;    /* x is stored [k, m] */
+    uint32_t begin;               /* block at which it begins */
+    bool turned;                  /* x is stored [k, m] */
+    const int32_t *from, *to_row; /* a stretch; its tiles begin at fmc_stretch_tile */
+    uint32_t nth;
 } fmc_pack;
+
+/* Where in packed rows a stretch begins, the nth of ascending ones: each fills whole tiles, and
+ * b / 8 + n tiles are never fewer than those before it take, since b + c rows end in
+ * (b + c) / 8 >= b / 8 + ceil(c / 8) - 1. */
+static inline __host__ __device__ uint32_t fmc_stretch_tile(uint32_t begin, uint32_t nth)
+{
+    return begin / FMC_TILE_ROWS + nth;
+}
 
 /* What a product on packed operands is made of, on the host. */
 typedef struct fmc_sum {

@@ -18,7 +18,7 @@ typedef struct expand_job {
     size_t ldy;
     const unsigned char *b; /* [n, r] in steps of 512 bytes */
     const float *u;         /* [m, r] */
-    const int32_t *rows;
+    const int32_t *rows, *from, *to;
     float scale;
     uint32_t first, m, n, r;
     uint32_t begin; /* block at which it begins */
@@ -64,7 +64,9 @@ __global__ void k_fast_expand(const expand_job *list, uint32_t count)
         else
             high = mid;
     }
-    const expand_job j = list[at];
+    expand_job j = list[at];
+    if (fmc_settle(&j))
+        return;
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, steps = (j.r + 15) / 16;
     uint32_t panel = (blockIdx.x - j.begin) * PANELS + threadIdx.x / 32;
     uint32_t row = blockIdx.y * ROWS_BLOCK, end = row + ROWS_BLOCK < j.m ? row + ROWS_BLOCK : j.m;
@@ -111,6 +113,9 @@ static fmc_sum shrink_of(const fm_lora *l, float *u, const float *x, size_t ldx)
     p.first = l->first;
     p.m = l->m;
     p.rows = l->rows;
+    p.from = l->from;
+    p.to = l->to;
+    p.listed = l->listed;
     fmc_sum s = fmc_sum_of(&p, x, ldx);
     s.dense = true;
     return s;
@@ -125,6 +130,8 @@ static expand_job expand_of(const fm_lora *l, const float *u, uint32_t begin)
     j.b = b->tiles;
     j.u = u;
     j.rows = l->rows;
+    j.from = l->from;
+    j.to = l->to;
     j.scale = l->scale;
     j.first = l->first;
     j.m = l->m;

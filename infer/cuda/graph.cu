@@ -114,7 +114,7 @@ static void forget(fm_backend *be, uint64_t key)
         return;
     recording *r = *at;
     *at = r->next;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     (void)cudaStreamSynchronize(d->line); /* it may still run */
     recording_free(r);
 }
@@ -123,7 +123,7 @@ static void forget(fm_backend *be, uint64_t key)
 static fm_status record(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     if (d->failed != FM_OK)
         return fmc_fail(FM_EUNSUPPORTED, "a step behind a failure is not recorded");
     fm_status rc = graphs_of(d);
@@ -194,7 +194,7 @@ static fm_status replay(fm_backend *be, uint64_t key)
         r = r->next;
     if (!r)
         return fmc_fail(FM_ENOTFOUND, "no step is recorded under %llu", (unsigned long long)key);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     launch(d, r);
     return FM_OK;
 }
@@ -207,7 +207,7 @@ static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
     fmc_device *d = fmc_of(be);
     cudaEvent_t *event = &d->ticket[d->tickets % FMC_TICKETS];
     cudaError_t e = cudaSuccess;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     *ticket_out = ++d->tickets;
     if (!*event)
         e = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
@@ -222,7 +222,7 @@ static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
 static fm_status wait(fm_backend *be, uint64_t ticket)
 {
     fmc_device *d = fmc_of(be);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     cudaError_t e = cudaEventSynchronize(d->ticket[(ticket - 1) % FMC_TICKETS]);
     if (e != cudaSuccess) {
         (void)cudaGetLastError();

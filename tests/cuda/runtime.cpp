@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -29,6 +30,7 @@ struct CUgraphExec_st {
 struct CUstream_st {
     std::deque<work> queue;
     CUgraph_st *capture = NULL;
+    int device = 0;
     bool running = false;
 };
 struct event_state {
@@ -45,6 +47,13 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static cudaError_t last;
 static thread_local int device;
+static std::atomic<unsigned long> device_calls;
+
+/* How often cudaSetDevice was called: it costs as much as a launch. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
+{
+    return device_calls;
+}
 
 static cudaError_t note(cudaError_t e)
 {
@@ -98,6 +107,10 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
     guard g(lock);
     auto it = granted_bytes.find(kernel);
     size_t granted = it == granted_bytes.end() ? 0 : it->second;
+    if (of(stream)->device != device) { /* a stream takes launches of its own card alone */
+        note(cudaErrorInvalidResourceHandle);
+        return;
+    }
     if (!simt_fits(grid, block, shared_bytes)) {
         note(cudaErrorInvalidConfiguration);
         return;
@@ -125,6 +138,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 }
 cudaError_t cudaSetDevice(int d)
 {
+    device_calls++;
     if (d < 0 || d >= devices())
         return note(cudaErrorInvalidDevice);
     device = d;
@@ -368,6 +382,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     guard g(lock);
     (void)flags;
     *out = new CUstream_st;
+    (*out)->device = device;
     streams.push_back(*out);
     return cudaSuccess;
 }
@@ -506,6 +521,8 @@ const char *cudaGetErrorString(cudaError_t e)
         return "invalid configuration argument";
     case cudaErrorNoDevice:
         return "no CUDA-capable device is detected";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
     case cudaErrorInvalidValue:
