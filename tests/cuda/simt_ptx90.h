@@ -40,6 +40,10 @@ template <int left> static inline void fmc_wide_wait(void)
 {
     simt_wide_wait(left);
 }
+template <int count> static inline void fmc_wide_there(float (&d)[count])
+{
+    (void)d;
+}
 template <int n, bool f16, bool turned>
 static inline void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {
