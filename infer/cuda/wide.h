@@ -10,7 +10,7 @@
 #include "infer/cuda/ptx90.h"
 
 #define FMC_RING_STAGES 8u      /* at most */
-#define FMC_WIDE_SHARED 232448u /* bytes that a block may have on these cards */
+#define FMC_SHARED_90 232448u /* bytes that a block may have on these cards */
 
 typedef struct fmc_ring_bars {
     uint64_t full[FMC_RING_STAGES], empty[FMC_RING_STAGES];

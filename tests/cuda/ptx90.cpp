@@ -151,10 +151,30 @@ static struct {
     std::vector<std::pair<unsigned long, seen>> operands;
 } mine[1024];
 
+static bool
+    other; /* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits */
+
+/* Once for each block that multiplies. */
+static void note_block(void)
+{
+    static unsigned long block;
+    const char *how = getenv("SIMT_WIDE"), *log = getenv("SIMT_WIDE_LOG");
+    if (block == simt_blocks_run)
+        return;
+    block = simt_blocks_run;
+    other = how && strcmp(how, "other") == 0;
+    FILE *f = log ? fopen(log, "a") : NULL;
+    if (f) {
+        fprintf(f, "block\n");
+        fclose(f);
+    }
+}
+
 static decltype(mine[0]) &now(void)
 {
     auto &m = mine[simt_here->linear];
     if (m.block != simt_blocks_run) {
+        note_block();
         m.block = simt_blocks_run;
         m.group = m.done = 0;
         m.sums.clear();
@@ -237,8 +257,11 @@ void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64
             for (unsigned half = 0; half < 2; half++) {
                 float *sum = &sums.sum[(size_t)(4 * n8) + 2 * half + i];
                 double s = (double)*sum;
-                for (unsigned k = 0; k < 16; k++)
+                for (unsigned k = 0; k < 16; k++) {
                     s += (double)row[half][k] * (double)column[k];
+                    if (other && k == 7)
+                        s = (double)(float)s;
+                }
                 *sum = (float)s;
             }
         }
