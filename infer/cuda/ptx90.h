@@ -72,6 +72,45 @@ FMC_DEVICE void fmc_async_fence(void)
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* ---- clusters of two blocks ---- */
+
+/* Before a kernel's name: blocks 2 i and 2 i + 1 run together, with dynamic shared memory alone. The
+ * host calls fmc_cluster_of_two for it before its first launch. */
+#define FMC_CLUSTER_OF_TWO __cluster_dims__(2, 1, 1)
+template <class F> static inline void fmc_cluster_of_two(F *kernel)
+{
+    (void)kernel;
+}
+FMC_DEVICE unsigned fmc_cluster_rank(void)
+{
+    unsigned r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+/* All threads of both. None may leave before its last copy and arrival at the other's. */
+FMC_DEVICE void fmc_cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+/* Arrives at the barrier that lies in block `rank` where bar lies in this one. */
+FMC_DEVICE void fmc_barrier_arrive_at(uint64_t *bar, unsigned rank)
+{
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(
+                     fmc_shared_address(bar)),
+                 "r"(rank)
+                 : "memory");
+}
+/* fmc_bulk_copy into both blocks at once, each time with that block's bar. */
+FMC_DEVICE void fmc_bulk_copy_all(void *shared, const void *global, unsigned bytes, uint64_t *bar)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(fmc_shared_address(shared)),
+        "l"(global), "r"(bytes), "r"(fmc_shared_address(bar)), "h"((unsigned short)3)
+        : "memory");
+}
+
 /* Registers that each thread of this warpgroup has from here on: 24 to 240, 8 divides; in a kernel
  * with __launch_bounds__(threads, 1). */
 template <int registers> FMC_DEVICE void fmc_registers_less(void)

@@ -9,7 +9,7 @@
 
 #include "infer/cuda/ptx90.h"
 
-#define FMC_RING_STAGES 8u      /* at most */
+#define FMC_RING_STAGES 8u    /* at most */
 #define FMC_SHARED_90 232448u /* bytes that a block may have on these cards */
 
 typedef struct fmc_ring_bars {
@@ -53,6 +53,13 @@ FMC_DEVICE void fmc_ring_release(fmc_ring_bars *r, uint32_t stage)
     __syncwarp();
     if (threadIdx.x % 32 == 0)
         fmc_barrier_arrive(&r->empty[stage]);
+}
+/* The same to both blocks of a cluster of two, each of which fills the other's stage too. */
+FMC_DEVICE void fmc_ring_release_both(fmc_ring_bars *r, uint32_t stage)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 < 2)
+        fmc_barrier_arrive_at(&r->empty[stage], threadIdx.x % 32);
 }
 
 #endif

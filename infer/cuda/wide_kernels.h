@@ -3,7 +3,8 @@
  * k_wide: 128 outputs by 64, 128 or 192 rows a block. Two warpgroups have 64 outputs each, a panel a
  * warp: a tile of W is the first operand of wgmma as it lies, read or widened into registers. The
  * second operand is x, in cores of 8 rows by 8 k. A warp of its own brings both through a ring by
- * bulk copies; blocks stay and walk tiles of y, so copies of the next run beside the end of one.
+ * bulk copies. Two blocks are a cluster, which has 256 outputs: each brings half of x into both.
+ * Clusters stay and walk tiles of y, so copies of the next run beside the end of one.
  *
  * x lies by tiles of 64 k, in them by 8 rows, in them by 8 k: 128 bytes, a line of 16 each row. What
  * a block needs of a tile of k is then one run of bytes. */
@@ -14,6 +15,7 @@
 #include "infer/cuda/wide.h"
 
 #define WIDE_GROUPS 2u                                  /* warpgroups that multiply */
+#define WIDE_BLOCKS 2u                                  /* of a cluster */
 #define WIDE_PANELS (4u * WIDE_GROUPS)                  /* of a block */
 #define WIDE_THREADS (128u * (WIDE_GROUPS + 1u))        /* the first four warps fill */
 #define WIDE_RUN 12u                                    /* blocks of rows that take W in turn */
@@ -154,10 +156,11 @@ FMC_DEVICE wide_item wide_item_of(const fmc_job *list, uint32_t count, uint32_t 
         it.from = it.part * it.each;
         it.to = it.from + it.each < it.to ? it.from + it.each : it.to;
     }
-    uint32_t wide = (p->m + rows - 1) / rows, tall = (it.panels + WIDE_PANELS - 1) / WIDE_PANELS;
+    uint32_t wide = (p->m + rows - 1) / rows;
+    uint32_t tall = (it.panels + WIDE_BLOCKS * WIDE_PANELS - 1) / (WIDE_BLOCKS * WIDE_PANELS);
     uint32_t run = index / (WIDE_RUN * tall), in = index - run * WIDE_RUN * tall;
     uint32_t left = wide - run * WIDE_RUN, size = left < WIDE_RUN ? left : WIDE_RUN;
-    it.panel = in / size * WIDE_PANELS;
+    it.panel = (in / size * WIDE_BLOCKS + fmc_cluster_rank()) * WIDE_PANELS;
     it.row8 = (run * WIDE_RUN + in % size) * (rows / FMC_TILE_ROWS);
     return it;
 }
@@ -174,6 +177,23 @@ template <int kind, int rows, bool split> struct wide_size {
     static_assert(w_bytes % 128 == 0 && sizeof(fmc_ring_bars) <= WIDE_BARS && stages >= 2, "ring");
 };
 
+/* What of an item this block brings: panels, and rows by 8 of the half that is its own. */
+typedef struct wide_share {
+    uint32_t panels, row8, row8s, all8s; /* all8s: that come into this block */
+} wide_share;
+
+template <int rows> FMC_DEVICE wide_share wide_share_of(const wide_item *it)
+{
+    constexpr uint32_t most = rows / FMC_TILE_ROWS, half = most / WIDE_BLOCKS;
+    uint32_t panels = it->panel < it->panels ? it->panels - it->panel : 0;
+    uint32_t left = it->row8s - it->row8, begin = fmc_cluster_rank() * half;
+    wide_share s = {panels < WIDE_PANELS ? panels : WIDE_PANELS, begin, 0,
+                    left < most ? left : most};
+    if (s.all8s > begin)
+        s.row8s = s.all8s - begin < half ? s.all8s - begin : half;
+    return s;
+}
+
 /* By the first warp. */
 template <int kind, int rows, bool split>
 FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_job *list,
@@ -183,21 +203,21 @@ FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_jo
     constexpr uint32_t head = fmc_tile<kind>::head, body = fmc_tile<kind>::body;
     uint32_t lane = threadIdx.x % 32;
     fmc_turn t = {0, 0};
-    for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
+    for (uint32_t number = blockIdx.x / WIDE_BLOCKS; number < items;
+         number += gridDim.x / WIDE_BLOCKS) {
         wide_item it = wide_item_of<rows>(list, count, number);
-        uint32_t panels = it.panels - it.panel, row8s = it.row8s - it.row8;
-        panels = panels < WIDE_PANELS ? panels : WIDE_PANELS;
-        row8s = row8s < rows / FMC_TILE_ROWS ? row8s : rows / FMC_TILE_ROWS;
-        uint32_t x_bytes = row8s * FMC_TILE_X;
+        wide_share s = wide_share_of<rows>(&it);
+        uint32_t x_bytes = s.row8s * FMC_TILE_X, to_x = size::w_bytes + s.row8 * FMC_TILE_X;
+        uint32_t come = s.panels * size::tile + s.all8s * FMC_TILE_X * (split ? 2u : 1u);
         for (uint32_t tile = it.from; tile < it.to; tile++) {
             unsigned char *stage = ring + t.stage * size::stage;
             uint64_t *full = &bars->full[t.stage];
-            size_t x_at = ((size_t)tile * it.row8s + it.row8) * FMC_TILE_X;
+            size_t x_at = ((size_t)tile * it.row8s + it.row8 + s.row8) * FMC_TILE_X;
             fmc_ring_wait_empty(bars, t);
             if (lane == 0)
-                fmc_barrier_expect(full, panels * size::tile + x_bytes * (split ? 2u : 1u));
+                fmc_barrier_expect(full, come);
             __syncwarp();
-            if (lane < panels) {
+            if (lane < s.panels) {
                 const unsigned char *unit =
                     fmc_unit<kind>(it.p->w, it.panel + lane, it.tiles, tile);
                 unsigned char *to = stage + lane * size::tile;
@@ -205,11 +225,11 @@ FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_jo
                     fmc_bulk_copy(to, unit, head, full);
                 fmc_bulk_copy(to + head, unit + head + tile % fmc_tile<kind>::bodies * body, body,
                               full);
-            } else if (lane == WIDE_PANELS) {
-                fmc_bulk_copy(stage + size::w_bytes, it.p->x + x_at, x_bytes, full);
+            } else if (lane == WIDE_PANELS && s.row8s > 0) {
+                fmc_bulk_copy_all(stage + to_x, it.p->x + x_at, x_bytes, full);
                 if (split)
-                    fmc_bulk_copy(stage + size::w_bytes + size::x_bytes, it.p->rest + x_at, x_bytes,
-                                  full);
+                    fmc_bulk_copy_all(stage + to_x + size::x_bytes, it.p->rest + x_at, x_bytes,
+                                      full);
             }
             __syncwarp();
             fmc_turn_next(&t, size::stages);
@@ -335,7 +355,7 @@ FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const uns
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 0, x, rest);
         fmc_wide_wait<1>(); /* the tile before is done */
         if (tile > 0)
-            fmc_ring_release(bars, last);
+            fmc_ring_release_both(bars, last);
         wide_half<kind, rows, split>(acc, &l, w + fmc_tile<kind>::head, 1, x, rest);
         fmc_wide_wait<1>();
         last = t->stage;
@@ -343,7 +363,7 @@ FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const uns
     }
     fmc_wide_wait<0>();
     fmc_wide_there(acc);
-    fmc_ring_release(bars, last);
+    fmc_ring_release_both(bars, last);
 }
 
 template <int kind, int rows, bool split>
@@ -354,12 +374,13 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
     float acc[rows / 2], total[rows / 2];
     uint32_t warp = threadIdx.x / 32 - 4;
     fmc_turn t = {0, 0};
-    for (uint32_t number = blockIdx.x; number < items; number += gridDim.x) {
+    for (uint32_t number = blockIdx.x / WIDE_BLOCKS; number < items;
+         number += gridDim.x / WIDE_BLOCKS) {
         wide_item it = wide_item_of<rows>(list, count, number);
         if (it.panel + warp / 4 * 4 >= it.panels) { /* nothing for this warpgroup */
             for (uint32_t tile = it.from; tile < it.to; tile++) {
                 fmc_ring_wait_full(bars, t);
-                fmc_ring_release(bars, t.stage);
+                fmc_ring_release_both(bars, t.stage);
                 fmc_turn_next(&t, size::stages);
             }
             continue;
@@ -377,15 +398,15 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
 }
 
 template <int kind, int rows, bool split>
-__global__ void __launch_bounds__(WIDE_THREADS, 1)
+__global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     k_wide(const fmc_job *list, uint32_t count, uint32_t items)
 {
     typedef wide_size<kind, rows, split> size;
     FMC_SHARED_DYNAMIC(unsigned char, shared);
     fmc_ring_bars *bars = (fmc_ring_bars *)(void *)shared;
     if (threadIdx.x == 0)
-        fmc_ring_begin(bars, size::stages, 4 * WIDE_GROUPS);
-    __syncthreads();
+        fmc_ring_begin(bars, size::stages, 4 * WIDE_GROUPS * WIDE_BLOCKS);
+    fmc_cluster_sync();
     if (threadIdx.x < 128) {
         fmc_registers_less<24>();
         if (threadIdx.x < 32)
@@ -394,6 +415,7 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         fmc_registers_more<240>();
         wide_multiply<kind, rows, split>(bars, shared + WIDE_BARS, list, count, items);
     }
+    fmc_cluster_sync();
 }
 
 /* Parts that blocks of their own have summed, ascending. */

@@ -83,6 +83,8 @@ fm_status fmc_wide_begin(fmc_device *d)
         return FM_OK;
     for (unsigned i = 0; i < FMC_KINDS * 2 * SIZES; i++) {
         const way *w = &t->of[0][0][0] + i;
+        if (w->run)
+            fmc_cluster_of_two(w->run);
         if (w->run && cudaFuncSetAttribute(w->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            (int)w->shared_bytes) != cudaSuccess) {
             (void)cudaGetLastError(); /* built for other cards: the other kernels are there */
@@ -173,11 +175,16 @@ static void plan_pack(plan *pl, uint32_t i)
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
 }
 
-/* Tiles of y of a product. */
+/* Tiles of y of a product, each a cluster's. */
 static uint64_t items_of(const fmc_sum *s, unsigned size)
 {
-    return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_PANELS) *
+    return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_BLOCKS * WIDE_PANELS) *
            fmc_ceil(s->p.m, rows_of[size]);
+}
+
+static uint32_t clusters_of(const fmc_device *d)
+{
+    return d->multiprocessors < 2 ? 1 : (uint32_t)d->multiprocessors / WIDE_BLOCKS;
 }
 
 static void plan_parts(plan *pl, uint32_t i)
@@ -186,7 +193,7 @@ static void plan_parts(plan *pl, uint32_t i)
     uint64_t bytes = (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
     pl->part_at[i] = UINT64_MAX;
     if (fmc_splits(s->k) > 1 && bytes <= PARTS_BYTES &&
-        items_of(s, pl->size[i]) < (uint64_t)pl->d->multiprocessors)
+        items_of(s, pl->size[i]) < clusters_of(pl->d))
         pl->part_at[i] = take(&pl->bytes, bytes);
 }
 
@@ -254,7 +261,7 @@ static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
     fmc_job jobs[JOBS_MAX];
     const way *w = &ways()->of[kind][split][size];
     uint32_t n = 0;
-    uint64_t items = 0, most = (uint64_t)pl->d->multiprocessors;
+    uint64_t items = 0, most = clusters_of(pl->d);
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
         if (s->kind != kind || is_split(s) != split || pl->size[i] != size)
@@ -273,8 +280,8 @@ static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    FMC_RUN(pl->d, w->run, (unsigned)(items < most ? items : most), WIDE_THREADS, w->shared_bytes,
-            list, n, (uint32_t)items);
+    FMC_RUN(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
+            w->shared_bytes, list, n, (uint32_t)items);
     add_parts(pl->d, jobs, n);
 }
 

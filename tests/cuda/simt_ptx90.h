@@ -12,6 +12,15 @@ void fmc_barrier_arrive(uint64_t *bar);
 void fmc_barrier_expect(uint64_t *bar, unsigned bytes);
 void fmc_barrier_wait(uint64_t *bar, unsigned parity);
 void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar);
+#define FMC_CLUSTER_OF_TWO
+template <class F> static inline void fmc_cluster_of_two(F *kernel)
+{
+    simt_cluster((const void *)kernel, 2);
+}
+unsigned fmc_cluster_rank(void);
+void fmc_cluster_sync(void);
+void fmc_barrier_arrive_at(uint64_t *bar, unsigned rank);
+void fmc_bulk_copy_all(void *shared, const void *global, unsigned bytes, uint64_t *bar);
 static inline void fmc_barrier_publish(void)
 {
 }
