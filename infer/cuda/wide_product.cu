@@ -3,7 +3,8 @@
  * The order of a product is fast.h's. Whether wgmma rounds inside of a step of 16 k as mma does is
  * not written anywhere, so it is tried: before a kernel's first use its sums of rows chosen to tell
  * (cancelling, subnormal, of one size and of many) are compared with those of fast_product.cu's
- * kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0 uses none. */
+ * kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0 uses none; 64, 128 or
+ * 192: those of so many rows a block alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,6 +71,7 @@ typedef enum verdict { UNKNOWN, EQUAL, OTHER } verdict;
 
 struct fmc_wide_state {
     verdict of[FMC_KINDS][2][SIZES];
+    uint32_t only; /* rows of a block; 0: any */
     bool checking;
 };
 
@@ -92,7 +94,10 @@ fm_status fmc_wide_begin(fmc_device *d)
         }
     }
     f->wide = new (std::nothrow) fmc_wide_state();
-    return f->wide ? FM_OK : fmc_fail(FM_ENOMEM, "out of memory");
+    if (!f->wide)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    f->wide->only = asked ? (uint32_t)strtoul(asked, NULL, 10) : 0;
+    return FM_OK;
 }
 
 void fmc_wide_end(fmc_device *d)
@@ -107,14 +112,70 @@ static bool is_split(const fmc_sum *s)
     return s->p.split && (s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR);
 }
 
-/* The size whose blocks, weighed by the bytes that they bring for each operation, cost least. */
-static unsigned size_of(const fmc_sum *s)
+/* Tiles of y of a product, each a cluster's. */
+static uint64_t items_of(const fmc_sum *s, unsigned size)
 {
-    if (s->p.m <= 64)
-        return ROWS_64;
-    uint64_t by128 = (uint64_t)fmc_ceil(s->p.m, 128) * 128 * 9,
-             by192 = fmc_ceil(s->p.m, 192) * 192ull * 8;
-    return by128 <= by192 ? ROWS_128 : ROWS_192;
+    return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_BLOCKS * WIDE_PANELS) *
+           fmc_ceil(s->p.m, rows_of[size]);
+}
+
+static uint32_t clusters_of(const fmc_device *d)
+{
+    return d->multiprocessors < 2 ? 1 : (uint32_t)d->multiprocessors / WIDE_BLOCKS;
+}
+
+static uint64_t parts_bytes(const fmc_sum *s)
+{
+    return (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
+}
+
+/* Cycles of a tile of 64 k in a block: 4 steps of rows / 2 for each warpgroup at work and each
+ * product of a step, or the copies at 40 bytes a cycle. */
+static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
+{
+    uint32_t groups = fmc_ceil(s->n, 4 * FMC_OUTPUTS);
+    uint64_t products = 1u + (s->kind == FMC_PAIR) + is_split(s);
+    uint64_t multiply =
+        2ull * rows_of[size] * products * (groups < WIDE_GROUPS ? groups : WIDE_GROUPS);
+    uint64_t bytes = fmc_tiles_bytes(s->kind, FMC_OUTPUTS, 256) / 4 * WIDE_PANELS +
+                     (uint64_t)rows_of[size] / WIDE_BLOCKS * 128 * (is_split(s) ? 2 : 1);
+    return multiply > bytes / 40 ? multiply : bytes / 40;
+}
+
+/* Cycles that a product takes alone, about. In parts: with 2,000 bytes a cycle for their sums, and
+ * one more launch. */
+static uint64_t cycles_of(const fmc_device *d, const fmc_sum *s, unsigned size, bool in_parts)
+{
+    uint64_t items = items_of(s, size), at_once = clusters_of(d), tile = tile_cycles(s, size);
+    uint64_t end = 8ull * rows_of[size]; /* what becomes of a tile's sums */
+    if (!in_parts)
+        return (items + at_once - 1) / at_once * (tile * fmc_ceil(s->k, FMC_TILE_K) + end);
+    items *= fmc_splits(s->k);
+    return (items + at_once - 1) / at_once * (tile * fmc_split_tiles(s->k) + end) +
+           parts_bytes(s) / 1000 + 4000;
+}
+
+static bool may_part(const fmc_sum *s)
+{
+    return fmc_splits(s->k) > 1 && parts_bytes(s) <= PARTS_BYTES;
+}
+
+static unsigned size_of(const fmc_device *d, uint32_t only, const fmc_sum *s)
+{
+    unsigned best = ROWS_64;
+    uint64_t least = UINT64_MAX;
+    for (unsigned size = 0; size < SIZES; size++)
+        for (unsigned parts = 0; parts < 2; parts++) {
+            if (only == rows_of[size])
+                return size;
+            uint64_t cycles =
+                parts && !may_part(s) ? UINT64_MAX : cycles_of(d, s, size, parts != 0);
+            if (cycles < least) {
+                best = size;
+                least = cycles;
+            }
+        }
+    return best;
 }
 
 /* ---- a list at work ---- */
@@ -175,26 +236,15 @@ static void plan_pack(plan *pl, uint32_t i)
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
 }
 
-/* Tiles of y of a product, each a cluster's. */
-static uint64_t items_of(const fmc_sum *s, unsigned size)
-{
-    return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_BLOCKS * WIDE_PANELS) *
-           fmc_ceil(s->p.m, rows_of[size]);
-}
-
-static uint32_t clusters_of(const fmc_device *d)
-{
-    return d->multiprocessors < 2 ? 1 : (uint32_t)d->multiprocessors / WIDE_BLOCKS;
-}
-
-static void plan_parts(plan *pl, uint32_t i)
+/* items: of the whole list; parts are for lists that leave multiprocessors idle. */
+static void plan_parts(plan *pl, uint32_t i, uint64_t items)
 {
     const fmc_sum *s = &pl->list[i];
-    uint64_t bytes = (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
+    unsigned size = pl->size[i];
     pl->part_at[i] = UINT64_MAX;
-    if (fmc_splits(s->k) > 1 && bytes <= PARTS_BYTES &&
-        items_of(s, pl->size[i]) < clusters_of(pl->d))
-        pl->part_at[i] = take(&pl->bytes, bytes);
+    if (may_part(s) && items < clusters_of(pl->d) &&
+        cycles_of(pl->d, s, size, true) < cycles_of(pl->d, s, size, false))
+        pl->part_at[i] = take(&pl->bytes, parts_bytes(s));
 }
 
 static void run_packs(plan *pl, unsigned char *scratch)
@@ -290,9 +340,12 @@ static void run_plan(plan *pl)
 {
     pl->packs = pl->pack_blocks = pl->pack_tiles = 0;
     pl->bytes = 0;
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < pl->count; i++)
+        items += items_of(&pl->list[i], pl->size[i]);
     for (uint32_t i = 0; i < pl->count; i++) {
         plan_pack(pl, i);
-        plan_parts(pl, i);
+        plan_parts(pl, i, items);
     }
     unsigned char *scratch =
         (unsigned char *)fmc_scratch_get(pl->d, FMC_SCRATCH_PRODUCT, pl->bytes);
@@ -463,7 +516,7 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
     pl.d = d;
     for (uint32_t i = 0; i < count && d->failed == FM_OK; i++) {
         const fmc_sum *s = &list[i];
-        unsigned size = size_of(s);
+        unsigned size = size_of(d, st->only, s);
         if (s->p.m < LEAST_ROWS || !ways()->of[s->kind][is_split(s)][size].run ||
             !is_equal(d, st, s, size))
             continue;
