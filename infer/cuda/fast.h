@@ -125,6 +125,7 @@ typedef struct fmc_sum {
 } fmc_sum;
 
 typedef struct fmc_library_state fmc_library_state;
+typedef struct fmc_wide_state fmc_wide_state;
 
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
@@ -132,6 +133,7 @@ typedef struct fmc_fast {
     cudaStream_t stream;  /* weights on their way */
     void *staging;
     fmc_library_state *library; /* NULL: not on this machine */
+    fmc_wide_state *wide;       /* NULL: not on this card */
 } fmc_fast;
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
@@ -144,6 +146,12 @@ fm_status fmc_library_begin(fmc_device *d);
 void fmc_library_end(fmc_device *d);
 /* true: the product is queued with a library, in our bits. */
 bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
+
+/* wide_product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
+fm_status fmc_wide_begin(fmc_device *d);
+void fmc_wide_end(fmc_device *d);
+/* Queues those products of the list that such a kernel takes and marks them in taken [count]. */
+void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 
 /* Bytes of the tiles of [n, k]. */
 uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);

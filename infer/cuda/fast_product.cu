@@ -346,14 +346,15 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that no library takes, side by side. */
+/* Those that neither Hopper's kernels nor a library take, side by side. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
-    bool taken[JOBS_MAX]; /* asking may come back here: own is filled afterwards */
+    bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
+    fmc_wide_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
-        taken[i] = !list[i].p.from && fmc_library_sum(d, &list[i]);
+        taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
     for (uint32_t i = 0; i < count; i++)
         if (!taken[i])
             own[n++] = list[i];

@@ -80,12 +80,11 @@ static void deliver(const bulk &c)
     store(c.bar, b);
 }
 
-void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar)
+static void copy_later(const bulk &c)
 {
     const char *when = getenv("SIMT_BULK");
-    bulk c = {shared, global, bytes, bar};
-    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16 || bytes % 16 || bytes == 0)
-        die("a bulk copy of %u bytes from %p to %p: 16 divides all of them", bytes, global, shared);
+    if ((uintptr_t)c.to % 16 || (uintptr_t)c.from % 16 || c.bytes % 16 || c.bytes == 0)
+        die("a bulk copy of %u bytes from %p to %p: 16 divides all of them", c.bytes, c.from, c.to);
     if (coming_block != simt_blocks_run)
         coming.clear();
     coming_block = simt_blocks_run;
@@ -93,6 +92,30 @@ void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *b
         deliver(c);
     else
         coming.push_back(c);
+}
+
+void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar)
+{
+    copy_later({shared, global, bytes, bar});
+}
+
+void fmc_bulk_copy_all(void *shared, const void *global, unsigned bytes, uint64_t *bar)
+{
+    for (unsigned i = 0; i < simt_cluster_blocks(); i++)
+        copy_later({simt_of_rank(shared, i), global, bytes, (uint64_t *)simt_of_rank(bar, i)});
+}
+
+unsigned fmc_cluster_rank(void)
+{
+    return simt_here->rank;
+}
+void fmc_cluster_sync(void)
+{
+    simt_cluster_barrier();
+}
+void fmc_barrier_arrive_at(uint64_t *bar, unsigned rank)
+{
+    arrive((uint64_t *)simt_of_rank(bar, rank), 0);
 }
 
 typedef struct wait {
@@ -151,10 +174,30 @@ static struct {
     std::vector<std::pair<unsigned long, seen>> operands;
 } mine[1024];
 
+static bool
+    other; /* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits */
+
+/* Once for each block that multiplies. */
+static void note_block(void)
+{
+    static unsigned long block;
+    const char *how = getenv("SIMT_WIDE"), *log = getenv("SIMT_WIDE_LOG");
+    if (block == simt_blocks_run)
+        return;
+    block = simt_blocks_run;
+    other = how && strcmp(how, "other") == 0;
+    FILE *f = log ? fopen(log, "a") : NULL;
+    if (f) {
+        fprintf(f, "block\n");
+        fclose(f);
+    }
+}
+
 static decltype(mine[0]) &now(void)
 {
-    auto &m = mine[simt_here->linear];
+    auto &m = mine[simt_here->fiber];
     if (m.block != simt_blocks_run) {
+        note_block();
         m.block = simt_blocks_run;
         m.group = m.done = 0;
         m.sums.clear();
@@ -237,8 +280,11 @@ void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64
             for (unsigned half = 0; half < 2; half++) {
                 float *sum = &sums.sum[(size_t)(4 * n8) + 2 * half + i];
                 double s = (double)*sum;
-                for (unsigned k = 0; k < 16; k++)
+                for (unsigned k = 0; k < 16; k++) {
                     s += (double)row[half][k] * (double)column[k];
+                    if (other && k == 7)
+                        s = (double)(float)s;
+                }
                 *sum = (float)s;
             }
         }

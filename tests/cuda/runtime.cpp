@@ -16,7 +16,7 @@
 #include <vector>
 
 void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
-                     const std::function<void()> &thread);
+                     unsigned cluster, const std::function<void()> &thread);
 bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes);
 
 typedef std::function<void()> work;
@@ -101,6 +101,14 @@ void simt_grant(const void *kernel, size_t bytes)
     granted_bytes[kernel] = bytes;
 }
 
+static std::map<const void *, unsigned> clusters;
+
+void simt_cluster(const void *kernel, unsigned blocks)
+{
+    guard g(lock);
+    clusters[kernel] = blocks;
+}
+
 void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
                  size_t shared_bytes, std::function<void()> thread)
 {
@@ -111,11 +119,14 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorInvalidResourceHandle);
         return;
     }
+    auto of_cluster = clusters.find(kernel);
+    unsigned cluster = of_cluster == clusters.end() ? 1 : of_cluster->second;
     if (!simt_fits(grid, block, shared_bytes)) {
         note(cudaErrorInvalidConfiguration);
         return;
     }
-    push(stream, [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, thread); });
+    push(stream,
+         [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, cluster, thread); });
 }
 
 /* ---- devices ---- */

@@ -12,6 +12,15 @@ void fmc_barrier_arrive(uint64_t *bar);
 void fmc_barrier_expect(uint64_t *bar, unsigned bytes);
 void fmc_barrier_wait(uint64_t *bar, unsigned parity);
 void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar);
+#define FMC_CLUSTER_OF_TWO
+template <class F> static inline void fmc_cluster_of_two(F *kernel)
+{
+    simt_cluster((const void *)kernel, 2);
+}
+unsigned fmc_cluster_rank(void);
+void fmc_cluster_sync(void);
+void fmc_barrier_arrive_at(uint64_t *bar, unsigned rank);
+void fmc_bulk_copy_all(void *shared, const void *global, unsigned bytes, uint64_t *bar);
 static inline void fmc_barrier_publish(void)
 {
 }
@@ -39,6 +48,10 @@ static inline void fmc_wide_fence(void)
 template <int left> static inline void fmc_wide_wait(void)
 {
     simt_wide_wait(left);
+}
+template <int count> static inline void fmc_wide_there(float (&d)[count])
+{
+    (void)d;
 }
 template <int n, bool f16, bool turned>
 static inline void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)

@@ -476,6 +476,7 @@ static void a_library_is_used_where_its_bits_are_ours(void **state)
     for (size_t i = 0; i < FM_ARRAY_LEN(how); i++) {
         setenv("SIMT_LIBRARY", how[i], 1);
         setenv("SIMT_LIBRARY_LOG", log, 1);
+        setenv("FMSTORE_CUDA_WIDE", "0", 1); /* which would be asked first */
         stream_now = 1000;
         fm_backend *be = card();
         float *x = shared_floats(be, (M + 1) * KL, 1.0), *bias = shared_floats(be, N, 1.0);
@@ -500,6 +501,7 @@ static void a_library_is_used_where_its_bits_are_ours(void **state)
             assert_int_equal(lines_of(log), i == 0 ? 0 : i == 1 ? 12 : 15);
     }
     unsetenv("SIMT_LIBRARY");
+    unsetenv("FMSTORE_CUDA_WIDE");
     (void)remove(log);
     fm_free(first);
     matrix_free(&m);
