@@ -21,6 +21,8 @@
 
 struct fm_comm {
     uint32_t rank, size, nodes;
+    fm_comm *whole;         /* of a group: what carries its messages and keeps its failures */
+    uint32_t *member;       /* [size]: its ranks' numbers there */
     fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
     bool direct;
     fm_backend *be;
@@ -100,7 +102,35 @@ void fm_comm_free(fm_comm *c)
         c->wire->close(c->wire);
     fm_free(c->stage);
     fm_free(c->move);
+    fm_free(c->member);
     fm_free(c);
+}
+
+fm_status fm_comm_part(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
+                       uint32_t n)
+{
+    fm_comm *g = fm_calloc(1, sizeof(*g));
+    *out = g;
+    if (!g)
+        return FM_ENOMEM;
+    g->whole = c;
+    g->size = n;
+    g->be = be;
+    g->move = fm_calloc(2 * (size_t)n, sizeof(*g->move));
+    g->member = fm_memdup(member, n * sizeof(*member));
+    if (!g->move || !g->member) {
+        fm_comm_free(g);
+        *out = NULL;
+        return FM_ENOMEM;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = 0;
+        while (c->node[member[j]] != c->node[member[i]])
+            j++;
+        g->node[i] = j < i ? g->node[j] : g->nodes++;
+        g->rank = member[i] == c->rank ? i : g->rank;
+    }
+    return FM_OK;
 }
 
 void fm_comm_detach(fm_comm *c)
@@ -135,6 +165,7 @@ uint32_t fm_comm_size(const fm_comm *c)
 
 const char *fm_comm_wire(const fm_comm *c)
 {
+    c = c->whole ? c->whole : c;
     return c->device ? c->device->name : c->wire ? c->wire->name : "none";
 }
 
@@ -154,6 +185,7 @@ fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b)
         return FM_LINK_SELF;
     if (fm_comm_node(c, a) != fm_comm_node(c, b))
         return FM_LINK_NET;
+    c = c->whole ? c->whole : c;
     return !c->device ? FM_LINK_HOST : c->direct ? FM_LINK_DEVICE : FM_LINK_BUS;
 }
 
@@ -173,6 +205,7 @@ static double now_s(void)
 
 static fm_status stick(fm_comm *c, fm_status rc, const char *what)
 {
+    c = c->whole ? c->whole : c;
     rc = fm_error_prefix(rc, "rank %u of %u, %s", c->rank, c->size, what);
     c->failed = rc;
     fm_error_save(&c->why);
@@ -185,8 +218,18 @@ static fm_status stuck(const fm_comm *c)
     return c->failed;
 }
 
-static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
+/* A group's moves as those of the whole: list is the group's own. */
+static fm_comm *in_whole(fm_comm *c, fm_move *list, uint32_t n)
 {
+    for (uint32_t i = 0; i < n; i++)
+        list[i].peer = c->member[list[i].peer];
+    return c->whole;
+}
+
+static fm_status host_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+{
+    if (c->whole)
+        c = in_whole(c, list, n);
     if (c->failed != FM_OK)
         return stuck(c);
     if (n == 0)
@@ -239,6 +282,8 @@ static fm_status staged_moves(fm_comm *c, const char *what, fm_move *list, uint3
 
 static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
 {
+    if (c->whole)
+        c = in_whole(c, list, n);
     if (c->failed != FM_OK)
         return stuck(c);
     if (n == 0)
@@ -255,11 +300,6 @@ static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint3
         return staged_moves(c, what, list, n);
     fm_status rc = c->be->sync(c->be);
     return rc == FM_OK ? host_moves(c, what, list, n) : stick(c, rc, what);
-}
-
-fm_status fm_comm_moves(fm_comm *c, bool device, fm_move *list, uint32_t n)
-{
-    return device ? device_moves(c, "group", list, n) : host_moves(c, "group", list, n);
 }
 
 /* ==== sums ==== */
@@ -445,6 +485,7 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
 
 fm_status fm_comm_settle(fm_comm *c)
 {
+    c = c->whole ? c->whole : c;
     const struct timespec nap = {.tv_nsec = 20000};
     bool done = !c->device;
     if (c->failed != FM_OK)
@@ -466,6 +507,7 @@ fm_status fm_comm_settle(fm_comm *c)
 
 fm_status fm_comm_check(fm_comm *c)
 {
+    c = c->whole ? c->whole : c;
     if (c->failed != FM_OK)
         return stuck(c);
     fm_status rc = c->wire && c->wire->alive ? c->wire->alive(c->wire) : FM_OK;

@@ -30,9 +30,9 @@ struct fm_wire {
     void (*close)(fm_wire *w); /* frees w; what has not arrived is given up */
 };
 
-/* Moves over c's wires, of its device's memory or of the host's: what a group of its ranks
- * (comm_group.c) is made of. As any operation of c: errors stick, bytes are counted. */
-FM_CHECKED fm_status fm_comm_moves(fm_comm *c, bool device, fm_move *list, uint32_t n);
+/* fm_comm_group, whose members were checked. */
+FM_CHECKED fm_status fm_comm_part(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
+                                  uint32_t n);
 
 /* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
  * patience_s 0: as long as the peer lives. */
