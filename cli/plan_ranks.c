@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#define PLANS_MAX 9
-
 /* "2 ranks on 1 node, host 2.0 GB/s, network 12.5 GB/s" */
 static void print_topology(const fm_topology *t)
 {
@@ -36,8 +34,8 @@ static void print_splits(const fm_serve_plan *all, uint32_t count, uint32_t best
                          const fm_topology *t)
 {
     static const char *const head[] = {
-        "split",   "replicas", "memory a rank", "exchanges", NULL, "network",
-        "compute", "links",    "step",          "tokens/s",  ""};
+        "stages",  "split", "replicas", "memory a rank", "exchanges", NULL, "network",
+        "compute", "links", "waits",    "step",          "tokens/s",  ""};
     out_table *table = out_table_new();
     for (size_t i = 0; i < FM_ARRAY_LEN(head); i++)
         out_cell_right(table, "%s", head[i] ? head[i] : fm_link_name(t->inside));
@@ -46,6 +44,7 @@ static void print_splits(const fm_serve_plan *all, uint32_t count, uint32_t best
         const fm_serve_plan *p = &all[i];
         if (p->refused[0])
             continue;
+        out_cell_right(table, "%u", p->stages);
         out_cell_right(table, "%u", p->split);
         out_cell_right(table, "%u", p->replicas);
         out_cell_right(table, "%s", out_bytes(p->bytes));
@@ -54,6 +53,7 @@ static void print_splits(const fm_serve_plan *all, uint32_t count, uint32_t best
         out_cell_right(table, "%s", out_bytes(p->traffic.bytes[FM_LINK_NET]));
         cell_time(table, p->compute_s);
         cell_time(table, p->comm_s);
+        cell_time(table, p->wait_s);
         cell_time(table, p->step_s);
         out_cell_right(table, "%.0f", p->rows_s);
         out_cell(table, "%s", !p->fits ? "does not fit" : i == best ? "chosen" : "");
@@ -62,12 +62,63 @@ static void print_splits(const fm_serve_plan *all, uint32_t count, uint32_t best
     out_table_print(table, stdout, "  ");
     for (uint32_t i = 0; i < count; i++)
         if (all[i].refused[0])
-            printf("not %u   %s\n", all[i].split, all[i].refused);
+            printf("not %u x %u   %s\n", all[i].stages, all[i].split, all[i].refused);
+}
+
+/* The best beside the next best that takes as many ranks for a replica, or other replicas. */
+static void print_why(const fm_serve_plan *all, uint32_t count, const fm_serve_plan *p,
+                      const fm_topology *t)
+{
+    const fm_serve_plan *q = NULL;
+    bool any = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const fm_serve_plan *o = &all[i];
+        any = any || (o != p && !o->refused[0]);
+        if (o != p && !o->refused[0] && o->fits == p->fits && (!q || o->rows_s > q->rows_s))
+            q = o;
+    }
+    if (!any)
+        printf("why     no other way is possible\n");
+    else if (!p->fits)
+        printf("why     nothing fits; this takes the least memory of a rank\n");
+    else if (!q)
+        printf("why     nothing else fits\n");
+    else
+        printf(
+            "why     the most tokens a second of what fits; next %u stages of %u: %.0f, whose step "
+            "takes %.3g ms (%s over %s, %s over the network) for %.3g ms\n",
+            q->stages, q->split, q->rows_s, 1e3 * q->step_s, out_bytes(q->traffic.bytes[t->inside]),
+            fm_link_name(t->inside), out_bytes(q->traffic.bytes[FM_LINK_NET]), 1e3 * p->step_s);
+}
+
+static void print_best(const fm_serve_plan *p, const fm_serve_ask *ask)
+{
+    if (p->stages > 1)
+        printf(
+            "stages  %u, of at most %u of %u layers; %u begin%s on another node; %u piece%s of a "
+            "step: %.0f %% of it waits\n",
+            p->stages, p->layers, ask->arch->layers, p->hops, p->hops == 1 ? "s" : "", p->pieces,
+            p->pieces == 1 ? "" : "s", 100.0 * p->bubble);
+    printf("split   over %u: of %u heads %u, of %u for keys and values %u, of %u columns %u, of %u "
+           "tokens %u; norms and routers whole\n",
+           p->split, ask->arch->heads, p->heads, ask->arch->kv_heads, p->kv_heads, ask->arch->inter,
+           p->inter, ask->arch->vocab, p->vocab);
+    printf("memory  a rank: weights %s, pages at most %s, exchanges %s\n",
+           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(p->room_bytes));
+    char how[48] = "";
+    if (p->stages > 1)
+        (void)snprintf(how, sizeof(how), " --stages %u", p->stages);
+    if (p->replicas > 1)
+        printf("start   %u servers, each fmstore --ranks %u%s serve, on neighbouring ranks\n",
+               p->replicas, p->stages * p->split, how);
+    else
+        printf("start   fmstore --ranks %u%s serve%s\n", p->stages * p->split, how,
+               p->hops ? ", under mpirun" : "");
 }
 
 fm_status plan_serve(cli *c, const char *rev, const fm_topology *t, uint32_t rows)
 {
-    fm_serve_plan all[PLANS_MAX];
+    fm_serve_plan all[FM_SERVE_PLANS];
     fm_model *m = NULL;
     fm_oid oid;
     uint32_t best = 0;
@@ -78,22 +129,12 @@ fm_status plan_serve(cli *c, const char *rev, const fm_topology *t, uint32_t row
                               .weight_bytes = fm_engine_stats_of(c->engine).weight_bytes,
                               .kv_bytes = fm_engine_defaults().kv_bytes_max,
                               .rows = rows};
-    uint32_t count = fm_serve_plan_best(all, PLANS_MAX, &best, &ask, t);
+    uint32_t count = fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, t);
     printf("plan    %s, mode %s, a decode step of %u rows\n", rev, fm_engine_mode(c->engine), rows);
     print_topology(t);
     print_splits(all, count, best, t);
-    const fm_serve_plan *p = &all[best];
-    printf("split   over %u: of %u heads %u, of %u for keys and values %u, of %u columns %u, of %u "
-           "tokens %u; norms and routers whole\n",
-           p->split, ask.arch->heads, p->heads, ask.arch->kv_heads, p->kv_heads, ask.arch->inter,
-           p->inter, ask.arch->vocab, p->vocab);
-    printf("memory  a rank: weights %s, pages at most %s, exchanges %s\n",
-           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(p->room_bytes));
-    if (p->replicas > 1)
-        printf("start   %u servers, each fmstore --ranks %u serve, on neighbouring ranks\n",
-               p->replicas, p->split);
-    else
-        printf("start   fmstore --ranks %u serve\n", p->split);
+    print_why(all, count, &all[best], t);
+    print_best(&all[best], &ask);
     fm_model_close(m);
     return FM_OK;
 }

@@ -127,8 +127,7 @@ void fm_traffic_exchange(fm_traffic *sum, const fm_topology *t, uint32_t size, u
         sum->seconds[FM_LINK_NET] += b;
 }
 
-/* Every rank of a group sends bytes to its first one. */
-static void traffic_gather(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t bytes)
+void fmi_traffic_gather(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t bytes)
 {
     uint32_t near = in_node(t, size), per_node = t->ranks / t->nodes;
     uint64_t inside = (uint64_t)(near - 1) * bytes, out = (uint64_t)(size - near) * bytes;
@@ -154,134 +153,24 @@ void fm_traffic_all_reduce(fm_traffic *sum, const fm_topology *t, uint32_t size,
     fm_traffic_exchange(sum, t, size, per * sizeof(float));
 }
 
-static double all_seconds(const fm_traffic *x)
+void fmi_traffic_send(fm_traffic *sum, const fm_topology *t, uint32_t senders, uint64_t bytes,
+                      bool network)
+{
+    fm_link link = network ? FM_LINK_NET : t->inside;
+    uint64_t out = bytes * (network || t->shared ? senders : 1);
+    if (bytes == 0)
+        return;
+    sum->bytes[link] += network ? out : bytes;
+    sum->seconds[link] += network ? (double)out / t->net_bytes_s + t->net_latency_s
+                                  : (double)out / t->inside_bytes_s + t->inside_latency_s;
+}
+
+double fmi_traffic_seconds(const fm_traffic *x)
 {
     double s = 0.0;
     for (size_t i = 0; i < FM_LINKS; i++)
         s += x->seconds[i];
     return s;
-}
-
-/* ==== serving ==== */
-
-/* Of the weights, what every rank holds whole: norms, routers, tables of positions. Counted in
- * parameters, since all are laid out at about the same size. */
-static double whole_share(const fm_arch *a, uint32_t split)
-{
-    double all = 0.0, whole = 0.0;
-    fm_param p;
-    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
-        uint64_t n = 0;
-        if (fm_shape_elems(&n, &p.shape) != FM_OK)
-            continue;
-        fmi_cut c = fmi_cut_of(a, p.place, 0, split);
-        all += (double)n;
-        whole += c.parts ? 0.0 : (double)n;
-    }
-    return all > 0.0 ? whole / all : 1.0;
-}
-
-/* Products of one row, twice the parameters that it meets: all but the embedding, chosen
- * experts. */
-static double row_flops(const fm_arch *a)
-{
-    double sum = 0.0;
-    fm_param p;
-    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
-        uint64_t n = 0;
-        bool expert = p.place == FM_P_X_GATE || p.place == FM_P_X_UP || p.place == FM_P_X_DOWN;
-        if (!p.is_matrix || fm_shape_elems(&n, &p.shape) != FM_OK || p.place == FM_P_POSITIONS ||
-            p.place == FM_P_TYPES || (p.place == FM_P_EMBED && !a->tied))
-            continue;
-        double share = expert && a->sw.experts ? (double)a->sw.chosen / a->sw.experts : 1.0;
-        sum += 2.0 * (double)n * share;
-    }
-    return sum;
-}
-
-static void count_step(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t)
-{
-    const fm_arch *a = ask->arch;
-    uint64_t stream = (uint64_t)ask->rows * a->hidden;
-    uint64_t logits = (uint64_t)ask->rows * (out->vocab + 1u);
-    if (out->split <= 1)
-        return;
-    fm_traffic_all_reduce(&out->traffic, t, out->split, stream); /* embedding */
-    for (uint32_t l = 0; l < 2 * a->layers; l++)
-        fm_traffic_all_reduce(&out->traffic, t, out->split, stream);
-    traffic_gather(&out->traffic, t, out->split, logits * sizeof(float));
-    out->exchanges = 2 * a->layers + 2;
-}
-
-void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t,
-                      uint32_t split)
-{
-    fm_arch local;
-    const fm_arch *a = ask->arch;
-    memset(out, 0, sizeof(*out));
-    out->split = split;
-    out->replicas = t->ranks / split;
-    fm_error_state before;
-    fm_error_save(&before);
-    if (fmi_shard_arch(&local, a, split, "it") != FM_OK) {
-        const char *text = fm_error_text(); /* "it: why; what to do" */
-        size_t n = strcspn(text, ";");
-        size_t skip = n > 4 && strncmp(text, "it: ", 4) == 0 ? 4 : 0;
-        n = FM_MIN(n - skip, sizeof(out->refused) - 1);
-        memcpy(out->refused, text + skip, n);
-        fm_error_restore(&before);
-        return;
-    }
-    out->heads = local.heads;
-    out->kv_heads = local.kv_heads;
-    out->inter = local.inter;
-    out->vocab = (a->vocab + split - 1) / split;
-    double whole = whole_share(a, split);
-    double mine = whole + (1.0 - whole) / split;
-    double kv =
-        (double)local.kv_heads / a->kv_heads; /* more than 1 / split where heads are shared */
-    out->weight_bytes = (uint64_t)((double)ask->weight_bytes * mine);
-    out->kv_bytes = (uint64_t)((double)ask->kv_bytes * kv);
-    out->room_bytes = split > 1 ? (uint64_t)ask->rows * sizeof(float) *
-                                      ((uint64_t)split * a->hidden + (out->vocab + 1ull) * split)
-                                : 0;
-    out->bytes = out->weight_bytes + out->kv_bytes + out->room_bytes;
-    uint64_t sharers = t->shared ? t->ranks / t->nodes : 1;
-    out->fits = t->memory_bytes == 0 || out->bytes * sharers <= t->memory_bytes;
-    count_step(out, ask, t);
-    /* A rank reads its weights once for all rows of a step, and multiplies its share. */
-    double read = (double)out->weight_bytes * (double)sharers / t->memory_bytes_s;
-    double multiply = row_flops(a) * mine * ask->rows * (double)sharers / t->flops_s;
-    out->compute_s = FM_MAX(read, multiply);
-    out->comm_s = all_seconds(&out->traffic);
-    out->step_s = out->compute_s + out->comm_s;
-    out->rows_s = out->step_s > 0.0 ? (double)ask->rows * out->replicas / out->step_s : 0.0;
-}
-
-static bool better(const fm_serve_plan *a, const fm_serve_plan *b)
-{
-    if (!b || b->refused[0])
-        return true;
-    if (a->fits != b->fits)
-        return a->fits;
-    return a->fits ? a->rows_s > b->rows_s : a->bytes < b->bytes;
-}
-
-uint32_t fm_serve_plan_best(fm_serve_plan *all, uint32_t most, uint32_t *best,
-                            const fm_serve_ask *ask, const fm_topology *t)
-{
-    uint32_t count = 0;
-    *best = 0;
-    for (uint32_t s = 1;
-         s <= t->ranks && count<most; s = s * 2> t->ranks && s < t->ranks ? t->ranks : s * 2) {
-        if (t->ranks % s != 0)
-            continue;
-        fm_serve_plan_of(&all[count], ask, t, s);
-        if (!all[count].refused[0] && better(&all[count], count ? &all[*best] : NULL))
-            *best = count;
-        count++;
-    }
-    return count;
 }
 
 /* ==== training ==== */
@@ -310,7 +199,7 @@ void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint3
         fm_traffic_exchange(&out->traffic, t, t->ranks, slice);     /* values */
     double share = t->shared ? (double)t->nodes : (double)t->ranks; /* processors that work */
     out->compute_s = (batch_s + update_s) / share;
-    out->comm_s = all_seconds(&out->traffic);
+    out->comm_s = fmi_traffic_seconds(&out->traffic);
     out->step_s = out->compute_s + out->comm_s;
     out->faster = out->step_s > 0.0 ? (batch_s + update_s) / out->step_s : 1.0;
 }

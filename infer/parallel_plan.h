@@ -41,6 +41,14 @@ void fm_traffic_exchange(fm_traffic *sum, const fm_topology *t, uint32_t size, u
 /* comm.c's all_reduce of n floats over such a group. */
 void fm_traffic_all_reduce(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t n);
 
+/* Every rank of such a group sends bytes to its first one. */
+void fmi_traffic_gather(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t bytes);
+/* Of one copy over a link: n bytes of each of `senders` ranks that share a node, over the network or
+ * inside of it. */
+void fmi_traffic_send(fm_traffic *sum, const fm_topology *t, uint32_t senders, uint64_t bytes,
+                      bool network);
+double fmi_traffic_seconds(const fm_traffic *x);
+
 typedef struct fm_serve_ask {
     const fm_arch *arch;
     uint64_t weight_bytes; /* of the whole model, as the backend lays it out */
@@ -48,23 +56,29 @@ typedef struct fm_serve_ask {
     uint32_t rows;         /* decode rows of a step */
 } fm_serve_ask;
 
-/* Every replica is split over `split` neighbours; ranks / split of them answer side by side. */
+/* Every replica is stages of `split` neighbours each (pipeline.h); ranks / (stages split) of them
+ * answer side by side. Rows of a step pass in `pieces`, as the engine cuts them: with c the time of
+ * a piece in the busiest stage and equal stages, pieces c is work and (stages - 1) c waiting. */
 typedef struct fm_serve_plan {
-    uint32_t split, replicas;
-    char refused[200];                      /* why this model cannot be split so; empty: it can */
+    uint32_t stages, split, replicas;
+    char refused[200];                      /* why this model cannot be dealt so; empty: it can */
+    uint32_t layers;                        /* of the stage with the most */
     uint32_t heads, kv_heads, inter, vocab; /* of a rank */
-    uint64_t weight_bytes, kv_bytes, room_bytes, bytes; /* memory of a rank, and all of it */
-    bool fits;          /* in the device's memory, where that is known */
-    uint32_t exchanges; /* of a step */
-    fm_traffic traffic; /* of a step */
-    double compute_s, comm_s, step_s;
-    double rows_s; /* of all replicas */
+    uint64_t weight_bytes, kv_bytes, room_bytes, bytes; /* of the rank with the most, and its sum */
+    bool fits;             /* in the device's memory, where that is known */
+    uint32_t pieces, hops; /* hops: stages that begin on another node than the one before */
+    uint32_t exchanges;    /* of the busiest rank, of a step */
+    fm_traffic traffic;    /* of a step */
+    double compute_s, comm_s, wait_s, step_s; /* of the busiest stage; their sum */
+    double bubble;                            /* wait_s of step_s */
+    double rows_s;                            /* of all replicas */
 } fm_serve_plan;
 void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topology *t,
-                      uint32_t split);
-/* The split with the most rows a second among those that fit; the smallest memory where none
- * does. all [<= 9]: every divisor that was looked at, ascending powers of two and the ranks
- * themselves. */
+                      uint32_t stages, uint32_t split);
+/* The one with the most rows a second among those that fit; the smallest memory where none does.
+ * all [most]: stages and split ascending powers of two, or what takes all ranks, whose product
+ * divides the ranks; FM_SERVE_PLANS suffice. */
+#define FM_SERVE_PLANS 64u
 uint32_t fm_serve_plan_best(fm_serve_plan *all, uint32_t most, uint32_t *best,
                             const fm_serve_ask *ask, const fm_topology *t);
 

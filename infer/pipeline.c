@@ -30,7 +30,7 @@ fm_status fmi_pipe_new(fm_engine *e)
     e->stages = stages;
     e->stage = fm_comm_rank(e->comm) / (ranks / stages);
     if (e->opts.micro_rows == 0)
-        e->opts.micro_rows = e->be->host_visible ? HOST_MICRO_ROWS : DEVICE_MICRO_ROWS;
+        e->opts.micro_rows = fmi_pipe_micro_rows(e->be->host_visible);
     return FM_OK;
 }
 
@@ -87,6 +87,11 @@ bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin)
 }
 
 /* ==== micro-batches ==== */
+
+uint32_t fmi_pipe_micro_rows(bool host)
+{
+    return host ? HOST_MICRO_ROWS : DEVICE_MICRO_ROWS;
+}
 
 uint32_t fmi_pipe_pieces(uint32_t m, uint32_t stages, uint32_t micro_rows)
 {

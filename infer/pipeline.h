@@ -39,6 +39,9 @@ bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin);
 /* After rows are ordered: cuts the runs of each pass into micro-batches, each a pass of its own. A
  * text of an encoder stays whole. */
 void fmi_pipe_cut(fmi_step *s, const fm_row *rows, uint32_t n);
+/* Rows of a micro-batch where nobody says otherwise: from about there on products are bound by
+ * arithmetic, so that cutting costs little. host: a CPU. */
+uint32_t fmi_pipe_micro_rows(bool host);
 /* Micro-batches of a pass of m rows. */
 uint32_t fmi_pipe_pieces(uint32_t m, uint32_t stages, uint32_t micro_rows);
 

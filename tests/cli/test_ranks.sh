@@ -157,9 +157,9 @@ fi
 say "plans"
 want 0 --ranks 4 serve atlas --plan --mode exact
 grep -q "^ranks   4 on 1 node; host" out || die "$(cat out)"
-grep -Eq "^ +4 +1 .* 14 " out || die "no line for a split over 4: $(cat out)"
+grep -Eq "^ +1 +4 +1 .* 14 " out || die "no line for a split over 4: $(cat out)"
 want 0 serve atlas --plan --topology ranks=8,nodes=2,link=nvlink,memory-gb=3350,tflops=400
-grep -q "^not 8   4 query heads do not go into 8 equal parts" out || die "$(cat out)"
+grep -q "^not 1 x 8   4 query heads do not go into 8 equal parts" out || die "$(cat out)"
 refused 128 "topology: wire=thin is not understood" serve atlas --plan --topology wire=thin
 want 0 --ranks 2 derive atlas --as p --plan "${how[@]}"
 grep -q "^split   2 shards of each micro-batch, 1 a rank" out || die "$(cat out)"

@@ -71,3 +71,12 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
         cmp one two || die "2 stages of $n ranks of mpirun answer otherwise"
     done
 fi
+
+say "a plan: sums inside of a node, stages over nodes"
+want 0 serve atlas --plan --mode exact \
+    --topology ranks=4,nodes=2,link=nvlink,net-gb=0.01,memory-gib=0.4,memory-gb=0.1,tflops=0.001
+grep -Eq "^ +2 +2 +1 .*chosen" out || die "$(cat out)"
+grep -q "^stages  2, of at most 3 of 6 layers; 1 begins on another node" out || die "$(cat out)"
+grep -q "^start   fmstore --ranks 4 --stages 2 serve, under mpirun" out || die "$(cat out)"
+want 0 --ranks 7 serve atlas --plan --mode exact
+grep -q "^not 7 x 1   6 layers cannot be dealt to 7 stages" out || die "$(cat out)"

@@ -43,7 +43,7 @@ static void an_nvlink_box(void **state)
         .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 64ull << 30, .rows = 8};
     fm_serve_plan p;
     (void)state;
-    fm_serve_plan_of(&p, &ask, &t, 8);
+    fm_serve_plan_of(&p, &ask, &t, 1, 8);
     assert_string_equal(p.refused, "");
     assert_int_equal(p.heads, 8);
     assert_int_equal(p.kv_heads, 1);
@@ -62,9 +62,9 @@ static void an_nvlink_box(void **state)
     near((double)p.weight_bytes, floor(141e9 * (whole / all + (1 - whole / all) / 8)), "weights");
     near(p.compute_s, (double)p.weight_bytes / (3350 * GB), "weights are read once");
     assert_true(p.fits);
-    fm_serve_plan_of(&p, &ask, &t, 1);
+    fm_serve_plan_of(&p, &ask, &t, 1, 1);
     assert_false(p.fits); /* 141 GB on a card of 80 GiB */
-    fm_serve_plan_of(&p, &ask, &t, 4);
+    fm_serve_plan_of(&p, &ask, &t, 1, 4);
     assert_true(p.fits);
     assert_int_equal(p.replicas, 2);
 }
@@ -75,10 +75,12 @@ static void a_pcie_box(void **state)
     const fm_arch a = big();
     const fm_serve_ask ask = {
         .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 16ull << 30, .rows = 64};
-    fm_serve_plan all[9];
+    fm_serve_plan all[FM_SERVE_PLANS];
     uint32_t best = 9;
     (void)state;
-    assert_int_equal(fm_serve_plan_best(all, 9, &best, &ask, &t), 3); /* 1, 2, 4 */
+    assert_int_equal(fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &t),
+                     6); /* 1 x 1, 1 x 2, 1 x 4, 2 x 1, 2 x 2, 4 x 1 */
+    assert_int_equal(all[best].stages, 1);
     assert_int_equal(all[best].split, 2); /* one does not fit; four pay more for their links */
     assert_int_equal(all[best].replicas, 2);
     uint64_t reduce = 161ull * 2 * 1 * (64 * 8192 / 2) * 4, gather = 64ull * 64129 * 4;
@@ -87,10 +89,10 @@ static void a_pcie_box(void **state)
     near(all[best].rows_s, 128 / all[best].step_s, "rows of both replicas");
     fm_topology slow = t;
     slow.memory_bytes_s = 20 * GB; /* now reading weights is what takes the time */
-    (void)fm_serve_plan_best(all, 9, &best, &ask, &slow);
+    (void)fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &slow);
     assert_int_equal(all[best].split, 2); /* half as fast, twice as many */
     slow.memory_bytes = 44ull << 30;
-    (void)fm_serve_plan_best(all, 9, &best, &ask, &slow);
+    (void)fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &slow);
     assert_int_equal(all[best].split, 4);
 }
 
@@ -101,13 +103,13 @@ static void two_nodes(void **state)
     const fm_arch a = big();
     const fm_serve_ask ask = {
         .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 16ull << 30, .rows = 64};
-    fm_serve_plan all[9], p;
+    fm_serve_plan all[FM_SERVE_PLANS], p;
     uint32_t best = 9;
     (void)state;
-    (void)fm_serve_plan_best(all, 9, &best, &ask, &t);
+    (void)fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &t);
     assert_int_equal(all[best].split, 4); /* a replica stays on a node */
     assert_int_equal(all[best].traffic.bytes[FM_LINK_NET], 0);
-    fm_serve_plan_of(&p, &ask, &t, 8);
+    fm_serve_plan_of(&p, &ask, &t, 1, 8);
     /* Each of 4 ranks of a node sends 65,536 floats to each of 4 on the other, twice, 161 times. */
     uint64_t net = 161ull * 2 * 4 * 4 * 65536 * 4, far = 4ull * 64 * 16033 * 4;
     assert_int_equal(p.traffic.bytes[FM_LINK_NET], net + far);
@@ -115,8 +117,98 @@ static void two_nodes(void **state)
     assert_true(p.rows_s < all[best].rows_s);
     fm_topology small = t;
     small.memory_bytes = 24ull << 30; /* now it takes both nodes */
-    (void)fm_serve_plan_best(all, 9, &best, &ask, &small);
-    assert_int_equal(all[best].split, 8);
+    (void)fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &small);
+    assert_int_equal(all[best].stages, 2); /* whose stages stay on a node */
+    assert_int_equal(all[best].split, 4);
+    assert_int_equal(all[best].hops, 1);
+}
+
+/* ==== stages ==== */
+
+#define BIG_LAYER 855638016.0 /* 2 x 8192^2 + 2 x 1024 x 8192 + 3 x 28672 x 8192 */
+#define BIG_HEAD 1050673152.0 /* 128256 x 8192 */
+#define BIG_ALL 70553706496.0
+
+/* Sixteen cards of which none holds more than 12 GiB: sums inside of a node, two stages over them. */
+static void stages_over_nodes(void **state)
+{
+    const fm_topology t =
+        topology("ranks=16,nodes=2,link=nvlink,net-gb=25,memory-gib=12,memory-gb=3350,tflops=400");
+    const fm_arch a = big();
+    const fm_serve_ask ask = {
+        .arch = &a, .weight_bytes = 141000000000u, .kv_bytes = 16ull << 30, .rows = 64};
+    fm_serve_plan all[FM_SERVE_PLANS];
+    uint32_t best = 99;
+    (void)state;
+    uint32_t count = fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &t);
+    assert_int_equal(count, 15); /* 2^i x 2^j, i + j <= 4 */
+    const fm_serve_plan *p = &all[best];
+    assert_int_equal(p->stages, 2);
+    assert_int_equal(p->split, 8);
+    assert_int_equal(p->hops, 1);
+    assert_int_equal(p->pieces,
+                     1); /* 64 rows are few for a card: cutting would read weights again */
+    /* The head is 1.23 layers: 41 layers, and 39 with it. */
+    assert_int_equal(p->layers, 41);
+    double first = ((41 * BIG_LAYER + BIG_HEAD) / 8 + 82.0 * 8192) / BIG_ALL;
+    double last = ((39 * BIG_LAYER + BIG_HEAD) / 8 + 79.0 * 8192) / BIG_ALL;
+    near((double)p->weight_bytes, floor(141e9 * first), "weights of the first stage");
+    near((double)p->kv_bytes, floor((double)(16ull << 30) / 8 * 41 / 80), "pages");
+    near(p->compute_s, 141e9 * first / (3350 * GB), "weights are read once");
+    /* A sum of 64 x 8192 floats is twice 65,536 floats to each of 7; 83 of them in the first stage,
+     * 78 in the last. Then each rank sends its eighth on, and 8 gather. */
+    double sum = 2 * (7 * 262144.0 / (450 * GB) + 10e-6);
+    double hop = 8 * 262144.0 / (25 * GB) + 30e-6 + sum / 2;
+    double states = 64.0 * 8192 * 4, logits = 8.0 * 64 * 16033 * 4;
+    double end = (states + logits) / (25 * GB) + 2 * 30e-6;
+    near(p->comm_s, 83 * sum + hop + end, "links on the way of a step");
+    near(p->wait_s, 141e9 * last / (3350 * GB) + 78 * sum, "the first waits for the last");
+    near(p->step_s, p->compute_s + p->comm_s + p->wait_s, "a step");
+    near(p->bubble, p->wait_s / p->step_s, "bubble");
+    assert_int_equal(p->traffic.bytes[FM_LINK_DEVICE], (83 * 2 + 1) * 7 * 262144);
+    assert_int_equal(p->traffic.bytes[FM_LINK_NET], (uint64_t)(states + logits));
+    const fm_serve_plan *flat = &all[4]; /* 1 x 16: every sum goes over the network */
+    assert_int_equal(flat->split, 16);
+    assert_true(flat->fits && flat->step_s > 5 * p->step_s);
+    assert_true(flat->traffic.bytes[FM_LINK_NET] > 50 * p->traffic.bytes[FM_LINK_NET]);
+}
+
+/* Two processes of a host, four layers of 7 x 64 x 64, a head of 64 x 64: 2 layers and 2 with the
+ * head. Products alone take time: 4 pieces of 16 rows. */
+static void pieces_keep_stages_busy(void **state)
+{
+    static const char text[] =
+        "{\"format\":1,\"config\":{\"model_type\":\"llama\",\"vocab_size\":64,"
+        "\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":4,"
+        "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"head_dim\":16,"
+        "\"max_position_embeddings\":64,\"tie_word_embeddings\":false}}";
+    fm_json *v = NULL;
+    fm_arch a;
+    fm_serve_plan p, q;
+    (void)state;
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "small"));
+    tk_ok(fm_arch_from_json(&a, v, "small"));
+    fm_json_free(v);
+    fm_topology t = topology("ranks=2,link=host,memory-gb=1000000,tflops=0.000001");
+    fm_serve_ask ask = {.arch = &a, .weight_bytes = 4 * 123456, .kv_bytes = 1 << 20, .rows = 64};
+    fm_serve_plan_of(&p, &ask, &t, 2, 1);
+    assert_int_equal(p.pieces, 4);
+    /* Both work at once, on processors that they share: half the rate for each. */
+    double c0 = 2 * 57344.0 * 16 * 2 / 1e6, c1 = 2 * 61440.0 * 16 * 2 / 1e6;
+    double hop = 16 * 64 * 4 / (2 * GB) + 30e-6;
+    double end = 64 * 64 * 4 / (2 * GB) * 2 + 2 * 30e-6;
+    near(p.compute_s, 4 * c1, "the last stage's work");
+    near(p.comm_s, hop + end, "one piece on its way, the others meanwhile");
+    near(p.wait_s, c0, "the last stage waits for the first piece");
+    near(p.bubble, c0 / (4 * c1 + c0 + hop + end), "about one in five");
+    assert_true(fabs(p.bubble - 0.2) < 0.02); /* (2 - 1) / (4 + 2 - 1) */
+    t = topology("ranks=2,link=pcie,memory-gb=1000000,tflops=0.000001");
+    fm_serve_plan_of(&p, &ask, &t, 2, 1);
+    fm_serve_plan_of(&q, &ask, &t, 1, 1);
+    assert_int_equal(p.pieces, 1); /* a card of its own each, and nothing to overlap */
+    near(p.compute_s + p.wait_s, q.compute_s, "one after the other");
+    fm_serve_plan_of(&p, &ask, &t, 8, 1);
+    assert_string_equal(p.refused, "4 layers cannot be dealt to 8 stages");
 }
 
 static void what_cannot_be_split_says_why(void **state)
@@ -124,11 +216,12 @@ static void what_cannot_be_split_says_why(void **state)
     const fm_topology t = topology("ranks=3");
     const fm_arch a = big();
     const fm_serve_ask ask = {.arch = &a, .weight_bytes = 1, .kv_bytes = 1, .rows = 1};
-    fm_serve_plan all[9];
+    fm_serve_plan all[FM_SERVE_PLANS];
     uint32_t best = 9;
     fm_topology bad = t;
     (void)state;
-    assert_int_equal(fm_serve_plan_best(all, 9, &best, &ask, &t), 2); /* 1 and 3 */
+    assert_int_equal(fm_serve_plan_best(all, FM_SERVE_PLANS, &best, &ask, &t),
+                     3); /* 1 x 1, 1 x 3, 3 x 1 */
     assert_int_equal(all[best].split, 1);
     assert_string_equal(all[1].refused, "64 query heads do not go into 3 equal parts");
     tk_fails(fm_topology_parse(&bad, "ranks=3,nodes=2"), FM_EINVAL, "3 ranks do not lie on 2");
@@ -170,8 +263,12 @@ static void training(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_nvlink_box), cmocka_unit_test(a_pcie_box), cmocka_unit_test(two_nodes),
-        cmocka_unit_test(what_cannot_be_split_says_why), cmocka_unit_test(training)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(an_nvlink_box),
+                                       cmocka_unit_test(a_pcie_box),
+                                       cmocka_unit_test(two_nodes),
+                                       cmocka_unit_test(stages_over_nodes),
+                                       cmocka_unit_test(pieces_keep_stages_busy),
+                                       cmocka_unit_test(what_cannot_be_split_says_why),
+                                       cmocka_unit_test(training)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
