@@ -36,6 +36,7 @@ struct fm_comm {
     pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
     fm_watch *watch;
     uint64_t queued, arrived; /* exchanges of the device's wire */
+    bool hangs;               /* one of them does not end */
     fm_backend *be;
     uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
     float *room;                                                 /* device: parts of other ranks */
@@ -176,6 +177,7 @@ static void drop_device(fm_comm *c)
         c->device->close(c->device);
     c->device = NULL;
     c->queued = c->arrived = 0;
+    c->hangs = false;
 }
 
 void fm_comm_detach(fm_comm *c)
@@ -323,7 +325,7 @@ static fm_status break_off(fm_comm *c, fm_status mine)
     bool done = true;
     say(&own, mine);
     own.queued = c->queued;
-    own.device_fails = c->device && c->device->settled(c->device, &done) != FM_OK;
+    own.device_fails = c->device && (c->hangs || c->device->settled(c->device, &done) != FM_OK);
     (void)pthread_mutex_lock(&c->host);
     fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
     (void)pthread_mutex_unlock(&c->host);
@@ -331,10 +333,10 @@ static fm_status break_off(fm_comm *c, fm_status mine)
     for (uint32_t i = 0; i < c->size && keeps; i++)
         keeps = all[i].queued == all[0].queued && !all[i].device_fails;
     if (rc == FM_OK) {
-        rc = hear(c, mine);
         c->anew = c->device && !keeps;
         if (c->anew)
             drop_device(c);
+        rc = hear(c, mine);
         if (rc == FM_OK) /* all heard of it, and nobody said it */
             rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");
         c->failed = rc;
@@ -361,6 +363,12 @@ bool fm_comm_called(fm_comm *c)
     bool called = c->wire && c->wire->called(c->wire);
     (void)pthread_mutex_unlock(&c->host);
     return called;
+}
+
+/* The device's wire fails here, or was given up since a peer had broken off. */
+static fm_status device_fails(fm_comm *c, fm_status mine, const char *what)
+{
+    return fm_comm_called(c) ? break_off(c, FM_OK) : leave(c, mine, what);
 }
 
 static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
@@ -500,7 +508,7 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
         fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
         c->queued += rc == FM_OK;
-        return rc == FM_OK ? rc : leave(c, rc, what);
+        return rc == FM_OK ? rc : device_fails(c, rc, what);
     }
     if (!c->be->host_visible)
         return staged_moves(c, what, list, n);
@@ -698,15 +706,21 @@ fm_status fm_comm_settle(fm_comm *c)
         c = c->of;
     const struct timespec nap = {.tv_nsec = 20000};
     bool done = !c->device || c->queued == c->arrived;
+    double began = done ? 0.0 : now_s();
     fm_status state = state_of(c);
     if (state != FM_OK)
         return state;
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
         if (rc != FM_OK)
-            return leave(c, rc, "waiting for the device");
+            return device_fails(c, rc, "waiting for the device");
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
+        c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;
+        if (c->hangs) {
+            rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->patience_s);
+            return leave(c, rc, "waiting for the device");
+        }
         if (!done && looks > 100)
             (void)nanosleep(&nap, NULL);
     }

@@ -6,8 +6,8 @@
  * what follows in the stream waits for it, and the host asks for a failure before each next one.
  *
  * NCCL tells nobody that a peer of the same host is gone or has aborted: a kernel waits for it for
- * ever. So comm.c tells over the host's wire, and then every rank aborts (NCCL may want all ranks of
- * a node in an abort before one returns). Abort is the one call that may come from another thread
+ * ever. So comm.c tells over the host's wire, and then every rank aborts (newer versions want all
+ * ranks of a node in an abort before one returns). Abort is the one call that may come from another thread
  * while one is in a group. Destroying waits for what is under way and for the peers, so a
  * communicator with something under way is aborted. Making one waits for all ranks: it has a thread
  * of its own, which is left behind where a peer fails meanwhile. */
@@ -29,6 +29,7 @@ typedef struct nccl {
     void *comm; /* NULL: given up */
     bool inside, aborting;
     bool queued; /* something was, and has not been seen to arrive */
+    bool bad;    /* it failed, and is to be aborted */
 } nccl;
 
 /* ==== giving up ==== */
@@ -60,15 +61,16 @@ static void give_up(fm_wire *wire)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
+/* It is not aborted before the others have heard of it: comm.c does that. */
 static fm_status fails(nccl *w, const char *what, int result)
 {
-    give_up(&w->wire);
+    w->bad = true;
     return fm_fail(FM_EIO, "NCCL: %s: %s", what, w->t->error_string(result));
 }
 
 static fm_status stream_fails(nccl *w)
 {
-    give_up(&w->wire);
+    w->bad = true;
     return fm_fail(FM_EIO, "NCCL: the stream of card %u failed", w->card.card);
 }
 
@@ -77,7 +79,7 @@ static fm_status look(nccl *w)
 {
     int result = FMC_NCCL_SUCCESS;
     (void)pthread_mutex_lock(&w->lock);
-    bool here = w->comm != NULL;
+    bool here = w->comm && !w->bad;
     int asked = here ? w->t->async_error(w->comm, &result) : FMC_NCCL_SUCCESS;
     (void)pthread_mutex_unlock(&w->lock);
     if (!here)
@@ -234,8 +236,10 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
         *comm = m->comm;
         (void)pthread_mutex_unlock(&m->lock);
     }
-    if (!done)
-        return fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");
+    if (!done) {
+        fm_status rc = fm_comm_barrier(c); /* hears why */
+        return rc != FM_OK ? rc : fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");
+    }
     free_making(m);
     return result == FMC_NCCL_SUCCESS
                ? FM_OK

@@ -38,7 +38,6 @@ typedef struct sockets {
     way *in, *out;
     struct pollfd *poll;
     uint32_t *polled; /* [size] peers behind poll */
-    double patience_s;
 } sockets;
 
 static void close_sockets(fm_wire *w)
@@ -77,7 +76,7 @@ static fm_status gone(uint32_t peer)
 
 static fm_status silent(const sockets *s)
 {
-    return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->patience_s);
+    return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->wire.patience_s);
 }
 
 /* So that the others hear of a failure that is for good. */
@@ -230,7 +229,7 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
         double now = now_s();
         if (moved)
             since = now;
-        else if (rc == FM_OK && s->patience_s > 0.0 && now - since > s->patience_s)
+        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now - since > s->wire.patience_s)
             rc = silent(s);
     }
     if (rc != FM_OK && !w->broken)
@@ -354,7 +353,7 @@ static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes
             rc = words(s, word, all, bytes, &moved);
         if (moved)
             since = now_s();
-        else if (rc == FM_OK && s->patience_s > 0.0 && now_s() - since > s->patience_s)
+        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now_s() - since > s->wire.patience_s)
             rc = silent(s);
     }
     if (rc != FM_OK)
@@ -415,6 +414,7 @@ fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int
         s->wire = (fm_wire){.name = "sockets",
                             .rank = rank,
                             .size = size,
+                            .patience_s = patience_s,
                             .exchange = exchange,
                             .alive = alive,
                             .called = called,
@@ -424,7 +424,6 @@ fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int
         s->out = fm_calloc(size, sizeof(way));
         s->poll = fm_calloc(size, sizeof(struct pollfd));
         s->polled = fm_calloc(size, sizeof(uint32_t));
-        s->patience_s = patience_s;
     }
     if (s && s->in && s->out && s->poll && s->polled)
         s->fd = fm_memdup(fd, size * sizeof(int));

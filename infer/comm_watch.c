@@ -22,10 +22,11 @@ struct fm_watch {
     pthread_cond_t wake;
     pthread_t thread;
     bool ends, under_way;
+    struct timespec since; /* it is under way */
 };
 
-/* True: it ends. */
-static bool tick(fm_watch *w, bool *look)
+/* True: it ends. *look: something is under way; *late: for longer than the patience. */
+static bool tick(fm_watch *w, bool *look, bool *late)
 {
     struct timespec until;
     (void)pthread_mutex_lock(&w->lock);
@@ -39,6 +40,8 @@ static bool tick(fm_watch *w, bool *look)
         continue;
     bool ends = w->ends;
     *look = w->under_way;
+    *late = *look && w->host->patience_s > 0.0 &&
+            (double)(until.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
     (void)pthread_mutex_unlock(&w->lock);
     return ends;
 }
@@ -46,13 +49,13 @@ static bool tick(fm_watch *w, bool *look)
 static void *watch(void *arg)
 {
     fm_watch *w = arg;
-    bool look = false;
-    while (!tick(w, &look)) {
+    bool look = false, late = false;
+    while (!tick(w, &look, &late)) {
         if (!look || pthread_mutex_trylock(w->host_lock) != 0) /* somebody is reading there */
             continue;
         bool called = w->host->called(w->host);
         (void)pthread_mutex_unlock(w->host_lock);
-        if (!called)
+        if (!called && !late)
             continue;
         w->device->give_up(w->device);
         fm_watch_queued(w, false);
@@ -86,6 +89,8 @@ void fm_watch_queued(fm_watch *w, bool something)
     (void)pthread_mutex_lock(&w->lock);
     if (something && !w->under_way)
         (void)pthread_cond_signal(&w->wake);
+    if (something && !w->under_way)
+        (void)clock_gettime(CLOCK_REALTIME, &w->since);
     w->under_way = something;
     (void)pthread_mutex_unlock(&w->lock);
 }

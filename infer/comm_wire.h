@@ -23,6 +23,7 @@ struct fm_wire {
     const char *name; /* "sockets", "mpi", "nccl" */
     uint32_t rank, size;
     bool device; /* ptr is device memory, moved in the order of the backend's operations */
+    double patience_s; /* host wires; 0: as long as the peer lives */
     /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
     bool broken;
     /* All moves of the list at once, in any order between peers; host memory: done when it returns.

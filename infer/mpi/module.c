@@ -47,7 +47,6 @@ typedef struct mpi_wire {
     way *way;        /* [size] */
     word_from *word; /* [size] to each */
     MPI_Request *word_sent;
-    double patience_s;
     int epoch;
     bool ours; /* MPI was begun here */
     bool over; /* failed for good */
@@ -73,8 +72,8 @@ static void nap(uint32_t looks)
 /* A failure of a rank that may wait for ever; the peer is named. */
 static fm_status silent(const mpi_wire *w, uint32_t peer, double began)
 {
-    return w->patience_s > 0.0 && MPI_Wtime() - began > w->patience_s
-               ? lent->fail(FM_EIO, "rank %u says nothing for %.0f s", peer, w->patience_s)
+    return w->wire.patience_s > 0.0 && MPI_Wtime() - began > w->wire.patience_s
+               ? lent->fail(FM_EIO, "rank %u says nothing for %.0f s", peer, w->wire.patience_s)
                : FM_OK;
 }
 
@@ -414,10 +413,10 @@ fm_status fm_mpi_wire_1(fm_wire **out, double patience_s, const fm_mpi_host *hos
         release(w);
         return rc;
     }
-    w->patience_s = patience_s;
     w->wire = (fm_wire){.name = "mpi",
                         .rank = (uint32_t)rank,
                         .size = (uint32_t)size,
+                        .patience_s = patience_s,
                         .exchange = exchange,
                         .alive = alive,
                         .called = called,
