@@ -14,6 +14,7 @@ typedef struct task {
     fm_train_keeper *keeper;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
     bool leaves;      /* rank 1 ends before the first step */
+    bool beside;      /* another child of the objective goes before it */
     bool breaks;      /* at a rate that no setting takes */
     size_t held;      /* the first so many examples are measured after each step */
 } task;
@@ -109,8 +110,18 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     job.eval_every = w->t->held > 0;
     if (rc == FM_OK)
         rc = note_records(w, &job);
+    fm_train_job two[2] = {job, job};
+    fm_train_result result[2] = {{0}};
+    two[0].name = "beside";
+    two[0].keeper = NULL;
+    two[0].config.seed += 7;
+    two[0].config.batch += 2;
+    size_t first = w->t->beside ? 0 : 1;
     if (rc == FM_OK)
-        rc = fm_train_run(e, &p, &job, 1, &w->result, stops, (void *)(uintptr_t)w->t);
+        rc = fm_train_run(e, &p, two + first, 2 - first, result + first, stops,
+                          (void *)(uintptr_t)w->t);
+    fm_train_result_release(&result[0]);
+    w->result = result[1];
     (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
     fm_dataset_close(data);
     fm_buf_release(&text);
@@ -240,13 +251,19 @@ static void negatives_are_those_of_all_ranks(void **state)
     (void)snprintf(text, sizeof(text), "%s batch=6", set);
     const task whole = {.method = FM_METHOD_LORA, .set = text, .held = 8};
     char cut_text[300];
+    fm_train_result beside;
     (void)snprintf(cut_text, sizeof(cut_text), "%s shards=3", text);
     const task cut = {.method = FM_METHOD_LORA, .set = cut_text, .held = 8};
+    const task pair = {.method = FM_METHOD_LORA, .set = cut_text, .held = 8, .beside = true};
     fm_train_result a, b, c;
     run_well(&whole, 1, &a);
     run_well(&cut, 3, &b);
     run_well(&cut, 1, &c);
     same_logs(&b, &c);
+    run_well(&pair, 3, &beside);
+    kit_same_bits(&c, &beside);
+    same_logs(&c, &beside);
+    fm_train_result_release(&beside);
     assert_true(loss_at(&a, 0) == loss_at(&b, 0)); /* the same vectors, one order */
     tk_assert_le(fabs(kit_log(&a, 0, "grad_norm") / kit_log(&b, 0, "grad_norm") - 1.0), 1e-6,
                  "the norm of the gradient");
