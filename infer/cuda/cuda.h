@@ -89,7 +89,8 @@ void fmc_launched(fmc_device *d, const char *kernel);
 /* Device memory of at least bytes until the next call for the same slot; NULL: failed, sticks. */
 void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
 /* A copy of bytes of the host's on the device, 256-byte aligned, for the operations that are queued
- * next (up to FMC_ARGS_MAX bytes of such copies); NULL: failed, sticks. */
+ * next (up to FMC_ARGS_MAX bytes of such copies), which do not write to it: a recorded step has it from
+ * one replay to the next. NULL: failed, sticks. */
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 

@@ -159,19 +159,20 @@ FMC_DEVICE uint32_t split_tiles(uint32_t k)
 }
 
 /* Stretches of a list become rows of their own, before the products are launched. */
-__global__ void k_fast_settle(fmc_job *list, uint32_t count)
+__global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
 {
     for (uint32_t i = (uint32_t)fmc_index(); i < count; i += (uint32_t)fmc_stride()) {
-        fmc_job *p = list + i;
-        if (!p->from)
-            continue;
-        uint32_t begin = (uint32_t)*p->from, tile = fmc_stretch_tile(begin, p->nth);
-        size_t bytes = (size_t)tile * tiles_of(p->k) * FMC_TILE_X;
-        p->m = (uint32_t)*p->to - begin;
-        p->rows += begin;
-        p->x = p->x ? p->x + bytes : NULL;
-        p->rest = p->rest ? p->rest + bytes : NULL;
-        p->row_scale = p->row_scale ? p->row_scale + (size_t)tile * FMC_TILE_ROWS : NULL;
+        fmc_job p = list[i];
+        if (p.from) {
+            uint32_t begin = (uint32_t)*p.from, tile = fmc_stretch_tile(begin, p.nth);
+            size_t bytes = (size_t)tile * tiles_of(p.k) * FMC_TILE_X;
+            p.m = (uint32_t)*p.to - begin;
+            p.rows += begin;
+            p.x = p.x ? p.x + bytes : NULL;
+            p.rest = p.rest ? p.rest + bytes : NULL;
+            p.row_scale = p.row_scale ? p.row_scale + (size_t)tile * FMC_TILE_ROWS : NULL;
+        }
+        to[i] = p;
     }
 }
 

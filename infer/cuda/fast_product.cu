@@ -110,7 +110,7 @@ typedef struct plan {
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
     uint64_t part_at[JOBS_MAX]; /* of sums of parts in the scratch; ~0: none */
-    uint64_t bytes;
+    uint64_t bytes, settled_at; /* of the scratch; of jobs whose stretches are settled */
     packed_list region;
 } plan;
 
@@ -283,7 +283,7 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
 }
 
 /* All of one kind and way in a launch. */
-static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratch)
+static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
 {
     fmc_job jobs[JOBS_MAX];
     const way *w = &ways()->of[kind][number];
@@ -306,11 +306,15 @@ static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratc
         fmc_stick(pl->d, FM_ELIMIT, "a list of products is too large for one launch");
         return;
     }
-    fmc_job *list = (fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
+    const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    if (stretches)
-        FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, list, n);
+    if (stretches) {
+        fmc_job *settled = (fmc_job *)((unsigned char *)scratch + pl->settled_at);
+        pl->settled_at += (n * sizeof jobs[0] + 255) / 256 * 256;
+        FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
+        list = settled;
+    }
     FMC_RUN(pl->d, w->run, (unsigned)blocks, FMC_THREADS, w->shared_bytes, list, n);
     add_parts(pl->d, jobs, n);
 }
@@ -319,6 +323,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local plan pl;
     unsigned char used[FMC_KINDS][WAYS] = {};
+    bool stretches = false;
     void *scratch = NULL;
     pl = {};
     pl.d = d;
@@ -332,7 +337,10 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         used[list[i].kind][way_of(&list[i])] = 1;
         plan_pack(&pl, i);
         plan_parts(&pl, i);
+        stretches = stretches || list[i].p.from;
     }
+    if (stretches) /* each way's begin at 256 bytes */
+        pl.settled_at = take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);
         if (!scratch)

@@ -3,8 +3,8 @@
  *
  * While a step is recorded its operations go to a stream of their own, which captures them; what
  * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
- * bring from the host stay in the recording's arena, pinned, for as long as the recording lives: each
- * replay copies them again. */
+ * bring from the host are the recording's own, and are copied to the card once: a replay is kernels
+ * alone. */
 #include "infer/cuda/cuda.h"
 
 #include <string.h>
@@ -159,6 +159,16 @@ static void launch(fmc_device *d, const recording *r)
     fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, cudaGetErrorString(e));
 }
 
+/* The lists of a recording, before it runs for the first time. */
+static cudaError_t arena_send(const fmc_arena *a, cudaStream_t line)
+{
+    cudaError_t e = cudaSuccess;
+    for (const arena_block *b = a->first; b && e == cudaSuccess; b = b->next)
+        if (b->used > 0)
+            e = cudaMemcpyAsync(b->dev, b->host, b->used, cudaMemcpyHostToDevice, line);
+    return e;
+}
+
 static fm_status recorded(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
@@ -170,6 +180,8 @@ static fm_status recorded(fm_backend *be)
     d->graphs->now = NULL;
     if (e == cudaSuccess && d->failed == FM_OK)
         e = cudaGraphInstantiate(&r->exec, graph, 0);
+    if (e == cudaSuccess && d->failed == FM_OK)
+        e = arena_send(&r->arena, d->line);
     if (graph)
         (void)cudaGraphDestroy(graph);
     if (e != cudaSuccess || d->failed != FM_OK) { /* nothing of it ran, so nothing failed */

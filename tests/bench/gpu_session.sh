@@ -4,9 +4,9 @@
 # and counted.
 #
 #   gpu_session.sh [--build DIR] [--emulated] [OUT]   builds below DIR (build-gpu), then runs
-#   gpu_session.sh pack DIR [--build DIR]             builds here, for a machine that cannot: programs,
-#                                                     libraries and the list of tests go to DIR
-#   gpu_session.sh --packed DIR [OUT]                 runs what was packed, from a checkout of the same commit
+#   gpu_session.sh pack FILE.tar.xz [--build DIR]     builds here, for a machine that cannot: programs,
+#                                                     libraries and the list of tests
+#   gpu_session.sh --packed FILE.tar.xz [OUT]         runs what was packed, from a checkout of the same commit
 #
 # OUT: a folder ($OUT, else gpu-session) that gets machine.txt, tests.log, bench.json, bench.log,
 # sanitizer.log and session.txt, which says what became of each. --emulated: the emulated card instead,
@@ -69,7 +69,8 @@ if [ -z "$packed" ] || [ $mode = pack ]; then
 fi
 
 if [ $mode = pack ]; then
-  rm -rf "$packed" && mkdir -p "$packed/bin" "$packed/lib" || exit 1
+  file=$packed packed=$(mktemp -d)
+  mkdir -p "$packed/bin" "$packed/lib" "$(dirname "$file")" || exit 1
   list_tests "$build" | grep -v bench_gpu | awk -F '\t' -v OFS='\t' '{ sub(".*/", "", $2); print }' >"$packed/tests.txt"
   cp "$(module_of "$build")" "$packed/lib/module.so" || exit 1
   cp "$build/tests/bench/bench_gpu" "$packed/bin/"
@@ -78,7 +79,9 @@ if [ $mode = pack ]; then
   # Libraries but the C library's own, which the other machine has as old or newer.
   ldd "$packed"/bin/* | awk '$2 == "=>" && $3 ~ "^/" { print $3 }' | sort -u |
     grep -Ev '/(libc|libm|libdl|libpthread|librt|ld-linux[^/]*)\.so' | while read -r lib; do cp -L "$lib" "$packed/lib/"; done
-  echo "$packed: $(du -sm "$packed" | cut -f 1) MiB, $(wc -l <"$packed/tests.txt") tests"
+  tar -C "$packed" -cJf "$file" . || exit 1
+  echo "$file: $(($(wc -c <"$file") >> 20)) MiB, $(wc -l <"$packed/tests.txt") tests"
+  rm -rf "$packed"
   exit 0
 fi
 
@@ -87,14 +90,15 @@ fi
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
 : >"$out/session.txt"
-left() { local l=$((limit - (SECONDS - began))); echo $((l > 0 ? l : 0)); }
+left() { local l=$((limit - (SECONDS - began))); echo $((l > 0 ? l : 1)); }
 say() { echo "$*" | tee -a "$out/session.txt"; }
 # Seconds for a step that wants $1: never more than are left.
 within() { local l; l=$(left); echo $(($1 < l ? $1 : l)); }
 
 list=$(mktemp)
 if [ -n "$packed" ]; then
-  packed=$(cd "$packed" && pwd)
+  file=$packed packed=$(mktemp -d)
+  python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$file" "$packed" || exit 1
   export LD_LIBRARY_PATH="$packed/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
   export FMSTORE_CUDA_MODULE="$packed/lib/module.so"
   bench=$packed/bin/bench_gpu
@@ -176,5 +180,5 @@ for pair in memcheck:graph memcheck:sample memcheck:experts racecheck:elem racec
 done
 say "sanitizer: $clean clean, $dirty with findings, $left_out left out"
 say "took $((SECONDS - began)) s; everything is in $out"
-rm -f "$list" "$outcome"
+rm -rf "$list" "$outcome" ${packed:+"$packed"}
 [ $((failed + dirty)) -eq 0 ]

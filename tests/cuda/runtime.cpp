@@ -63,12 +63,17 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static thread_local cudaError_t last;
 static thread_local int device;
-static std::atomic<unsigned long> device_calls;
+static std::atomic<unsigned long> device_calls, copies;
 
 /* How often cudaSetDevice was called: it costs as much as a launch. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
 {
     return device_calls;
+}
+/* Copies between host and device that ran. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_copies(void)
+{
+    return copies;
 }
 
 static cudaError_t note(cudaError_t e)
@@ -470,9 +475,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     if (kind == cudaMemcpyHostToDevice && !inside(pinned, src, bytes)) {
         auto copy =
             std::make_shared<std::vector<char>>((const char *)src, (const char *)src + bytes);
-        push(stream, [=] { memcpy(dst, copy->data(), bytes); });
+        push(stream, [=] {
+            copies++;
+            memcpy(dst, copy->data(), bytes);
+        });
     } else {
-        push(stream, [=] { memmove(dst, src, bytes); });
+        push(stream, [=] {
+            copies++;
+            memmove(dst, src, bytes);
+        });
         if (kind == cudaMemcpyDeviceToHost && !inside(pinned, dst, bytes))
             drain(of(stream));
     }
