@@ -68,7 +68,7 @@ static void whole_again(world *w, const float *want, float *got, const char *wha
                               strstr(fm_error_text(), "did something else")))
         rc = run(w, got);
     if (rc != FM_OK)
-        fail_msg("%s: not whole again: %s", what, fm_error_text());
+        fail_msg("%s: not whole again: %s; rank 1: %s", what, fm_error_text(), w->k.rank[1].text);
     if (memcmp(got, want, DECODED * w->vocab * sizeof(float)) != 0)
         fail_msg("%s: other bits", what);
 }
