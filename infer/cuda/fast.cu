@@ -10,7 +10,7 @@ static const char *class_of(const char *mode, int capability)
 {
     static char text[2][16][32]; /* by tens of capability; the same text each time */
     char *t = text[mode[0] == 'b'][capability / 10 % 16];
-    (void)snprintf(t, sizeof text[0][0], "cuda-%s-1.sm%d", mode[0] == 'b' ? "bf16" : "fast",
+    (void)snprintf(t, sizeof text[0][0], "cuda-%s.sm%d", mode[0] == 'b' ? "bf16-1" : "fast-2",
                    capability / 10 * 10);
     return t;
 }

@@ -1,7 +1,7 @@
 /* fast_weight.cu - weights of modes fast and bf16: stored bytes become tiles (fast_tile.h) on the
  * card, some rows at a time through a staging buffer, on a stream of their own: a model can be
  * loaded beside one that decodes. */
-#include "infer/cuda/fast_tile.h"
+#include "infer/cuda/fast_int8.h"
 
 #include <string.h>
 
@@ -432,6 +432,54 @@ void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles
 
 /* ---- rows read back ---- */
 
+/* Its four of a step of plain numbers, of output g + 8 h. */
+template <int kind>
+FMC_DEVICE void plain_four(float v[4], const unsigned char *body, unsigned lane, unsigned step,
+                           unsigned h)
+{
+    uint32_t a[4], rest[4] = {0, 0, 0, 0};
+    fmc_operand<kind>(a, NULL, body, lane, step, false);
+    if (kind == FMC_PAIR)
+        fmc_operand<kind>(rest, NULL, body, lane, step, true);
+    for (unsigned j = 0; j < 4; j++) {
+        uint32_t bits = a[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
+        uint32_t low = rest[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
+        v[j] = kind == FMC_F16 ? fmc_from_f16(bits) : __uint_as_float(bits << 16);
+        if (kind == FMC_PAIR)
+            v[j] = v[j] + __uint_as_float(low << 16);
+    }
+}
+
+/* Likewise of blocks: the stored value, rounded as the store does. */
+template <int kind>
+FMC_DEVICE void block_four(float v[4], const unsigned char *unit, const unsigned char *body,
+                           unsigned lane, unsigned step, unsigned h)
+{
+    fmc_lane l;
+    fmc_lane8 l8;
+    if (kind == FMC_Q6_K)
+        fmc_lane_load<kind>(&l, unit, body, lane);
+    else
+        fmc_lane8_load<kind>(&l8, unit, body, lane);
+    for (unsigned j = 0; j < 4; j++) {
+        if (kind == FMC_Q8_0) {
+            v[j] =
+                l8.scale[h][step / 2] * (float)((int)(l8.q[4 * h + step] >> (8 * j) & 255u) - 128);
+            continue;
+        }
+        unsigned i = h + 2 * (j / 2), odd = j % 2;
+        uint32_t q = (kind == FMC_Q6_K ? l.q : l8.q)[step] >> (4 * i + 16 * odd) & 15u;
+        if (kind == FMC_Q6_K) {
+            q |= (l.q[4 + step / 2] >> (8 * (step % 2) + 2 * i + 16 * odd) & 3u) << 4;
+            v[j] = l.scale[h][step] * (float)((int)q - 32);
+        } else if (kind == FMC_Q4_0) {
+            v[j] = l8.scale[h][step / 2] * (float)((int)q - 8);
+        } else {
+            v[j] = fmaf(l8.scale[h][step / 2], (float)q, l8.min[h][step / 2]);
+        }
+    }
+}
+
 /* A thread gives 16 elements: its four of each step of one tile. */
 template <int kind>
 __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const int32_t *ids,
@@ -445,22 +493,16 @@ __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const
         const unsigned char *unit = fmc_unit<kind>(w, id / FMC_OUTPUTS, tiles, tile);
         const unsigned char *body =
             unit + fmc_tile<kind>::head + tile % fmc_tile<kind>::bodies * fmc_tile<kind>::body;
-        fmc_lane l;
-        fmc_lane_load<kind>(&l, unit, body, lane);
         for (unsigned step = 0; step < 4; step++) {
-            uint32_t a[4], rest[4] = {0, 0, 0, 0};
-            fmc_operand<kind>(a, &l, body, lane, step, false);
-            if (kind == FMC_PAIR)
-                fmc_operand<kind>(rest, &l, body, lane, step, true);
+            float v[4];
+            if constexpr (kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR)
+                plain_four<kind>(v, body, lane, step, h);
+            else
+                block_four<kind>(v, unit, body, lane, step, h);
             for (unsigned j = 0; j < 4; j++) {
                 uint32_t e = tile * FMC_TILE_K + 16 * step + 8 * (j / 2) + 2 * t + j % 2;
-                uint32_t bits = a[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
-                uint32_t low = rest[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
-                float v = kind == FMC_F16 ? fmc_from_f16(bits) : __uint_as_float(bits << 16);
-                if (kind == FMC_PAIR)
-                    v = v + __uint_as_float(low << 16);
                 if (e < k)
-                    y[row * ldy + e] = v;
+                    y[row * ldy + e] = v[j];
             }
         }
     }

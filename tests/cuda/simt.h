@@ -101,6 +101,9 @@ extern size_t simt_static_bytes;      /* of its FMC_SHARED */
 void simt_barrier(void);
 void *simt_dynamic_shared(void);
 
+/* Bytes of shared memory that a block may have: SIMT_SHARED, or 227 KiB. */
+unsigned simt_shared_max(void);
+
 #define SIMT_LANE_BYTES 64u
 /* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
  * Valid until the lane's next exchange. */
@@ -216,6 +219,15 @@ static inline int __float_as_int(float f)
 static inline float __int_as_float(int i)
 {
     return __uint_as_float((unsigned)i);
+}
+/* Byte i of the result is the one of b:a (a's are 0 .. 3) that nibble i of `which` names. */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (unsigned i = 0; i < 4; i++)
+        r |= (unsigned)(both >> (8 * (which >> (4 * i) & 7u)) & 255u) << (8 * i);
+    return r;
 }
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {

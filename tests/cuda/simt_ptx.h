@@ -40,5 +40,6 @@ float fmc_from_f16(uint32_t h);
 
 void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2], int32_t start);
 
 #endif
