@@ -26,6 +26,10 @@ static fm_status begin(fmc_device *d)
     cudaError_t e = cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess)
         e = cudaMalloc(&f->staging, FMC_STAGING_BYTES);
+    void *special = NULL;
+    if (e == cudaSuccess)
+        e = cudaMalloc(&special, sizeof *f->special);
+    f->special = (unsigned *)special;
     if (e != cudaSuccess)
         return fmc_status(e, "opening the device");
     fm_status rc = fmc_fast_product_open(d);
@@ -58,6 +62,7 @@ void fmc_fast_close(fmc_device *d)
     if (f->stream)
         (void)cudaStreamDestroy(f->stream);
     (void)cudaFree(f->staging);
+    (void)cudaFree(f->special);
     pthread_mutex_destroy(&f->lock);
     delete f;
     d->fast = NULL;

@@ -32,6 +32,8 @@ typedef enum fmc_kind {
     FMC_Q4_1,
     FMC_Q4_K,
     FMC_Q6_K,
+    FMC_E4M3, /* F8 whose values are all finite: others are kept as BF16 */
+    FMC_E5M2,
     FMC_KINDS
 } fmc_kind;
 
@@ -51,6 +53,12 @@ static inline fmc_fast_weight *fmc_fast_weight_of(const fm_weight *w)
     return (fmc_fast_weight *)(void *)w;
 }
 
+/* Numbers as they are, whose products may keep the rest of x too. */
+static inline bool fmc_is_plain(fmc_kind kind)
+{
+    return kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR || kind == FMC_E4M3 ||
+           kind == FMC_E5M2;
+}
 /* Kinds whose products take x as int8. */
 static inline bool fmc_is_int8(fmc_kind kind)
 {
@@ -151,6 +159,7 @@ typedef struct fmc_fast {
     pthread_mutex_t lock; /* staging, stream */
     cudaStream_t stream;  /* weights on their way */
     void *staging;
+    unsigned *special;          /* device: set by stored F8 that are no finite numbers */
     fmc_library_state *library; /* NULL: not on this machine */
 } fmc_fast;
 

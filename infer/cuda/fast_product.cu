@@ -37,13 +37,12 @@ template <int kind, int row_tiles, bool split> static fmc_way many_way(void)
  * numbers keep the rest of x. */
 template <int kind> static void ways_of(fmc_way w[FMC_WAYS])
 {
-    constexpr bool plain = kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR;
     if constexpr (kind != FMC_F16)
         w[FMC_FEW_DIRECT] = few_way<kind, 1, true, false>();
     w[FMC_FEW] = few_way<kind, 2, false, false>();
     w[FMC_MANY_64] = many_way<kind, 4, false>();
     w[FMC_MANY_128] = many_way<kind, 8, false>();
-    if constexpr (plain) {
+    if constexpr (fmc_plain_of<kind>::yes) {
         w[FMC_FEW_SPLIT] = few_way<kind, 2, false, true>();
         w[FMC_MANY_64_SPLIT] = many_way<kind, 4, true>();
         w[FMC_MANY_128_SPLIT] = many_way<kind, 8, true>();
@@ -63,6 +62,8 @@ static const way_table *ways(void)
         ways_of<FMC_F16>(t.of[FMC_F16]);
         ways_of<FMC_PAIR>(t.of[FMC_PAIR]);
         ways_of<FMC_Q6_K>(t.of[FMC_Q6_K]);
+        ways_of<FMC_E4M3>(t.of[FMC_E4M3]);
+        ways_of<FMC_E5M2>(t.of[FMC_E5M2]);
         for (unsigned kind = 0; kind < FMC_KINDS; kind++)
             if (fmc_is_int8((fmc_kind)kind))
                 fmc_int8_ways(t.of[kind], (fmc_kind)kind);
@@ -116,7 +117,7 @@ fm_status fmc_fast_product_open(fmc_device *d)
 
 static bool is_split(const fmc_sum *s)
 {
-    return s->p.split && (s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR);
+    return s->p.split && fmc_is_plain(s->kind);
 }
 
 static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w);

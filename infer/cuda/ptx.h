@@ -60,6 +60,13 @@ FMC_DEVICE uint32_t fmc_pack_f16(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+/* Two bf16 each times another, rounded to nearest even; subnormal numbers are numbers. */
+FMC_DEVICE uint32_t fmc_times_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t r; /* + -0: mul is sm_90's */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    return r;
+}
 /* The f16 whose bits are the low half of h; exact. */
 FMC_DEVICE float fmc_from_f16(uint32_t h)
 {

@@ -125,6 +125,11 @@ uint32_t fmc_pack_f16(float low, float high)
 {
     return to_f16(low) | to_f16(high) << 16;
 }
+uint32_t fmc_times_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t low = to_bf16(__uint_as_float(a << 16) * __uint_as_float(b << 16));
+    return low | to_bf16(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16;
+}
 float fmc_from_f16(uint32_t h)
 {
     return (float)from_f16(h & 0xffffu);

@@ -139,7 +139,7 @@ static void whole_numbers_have_the_bits_of_the_cpu(void **state)
     be->close(be);
 }
 
-/* RTX 30 and 40 give a block 99 KB: rings of two stages, or smaller tiles. (The emulator's alone can
+/* RTX 30 and 40 give a block 99 KB: rings of two stages, or smaller tiles. (Only the emulator can
  * be made smaller; a card is compared with itself.) */
 static void less_shared_memory_gives_the_same_bits(void **state)
 {
@@ -167,6 +167,50 @@ static void less_shared_memory_gives_the_same_bits(void **state)
         }
     fm_free(got);
     fm_free(want);
+}
+
+/* Every float8, subnormal ones and zeros of both signs among them; then the infinities and NaN as
+ * well. Bits are those of the same values stored as bf16. */
+static void float8_has_the_bits_of_bf16(void **state)
+{
+    static const fm_dtype types[] = {FM_F8_E4M3, FM_F8_E5M2};
+    static const uint32_t ms[] = {3, 12, 40, 70};
+    enum { N = 24, SIZE = 256, MOST = 70 };
+    fm_backend *be = card();
+    float *got = random_floats(MOST * N, 1.0), *want = random_floats(MOST * N, 1.0);
+
+    (void)state;
+    for (size_t d = 0; d < FM_ARRAY_LEN(types); d++)
+        for (int finite = 0; finite < 2; finite++) {
+            product_case c = product_case_new(be, types[d], MOST, N, SIZE, true, false);
+            uint64_t bytes;
+            for (uint32_t i = 0; i < N * SIZE; i++) {
+                uint8_t b = (uint8_t)(i + i / SIZE * 37), top = d ? 0x7bu : 0x7eu;
+                c.w.bytes[i] = finite && (b & 0x7fu) > top ? b & 0x83u : b;
+            }
+            tk_ok(fm_to_f32(c.w.f, types[d], c.w.bytes, N * SIZE));
+            product_case wide = c;
+            uint16_t half[N * SIZE];
+            wide.w.dtype = FM_BF16;
+            wide.w.bytes = (uint8_t *)half;
+            tk_ok(fm_from_f32(half, FM_BF16, c.w.f, N * SIZE));
+            for (size_t i = 0; i < 2 * FM_ARRAY_LEN(ms); i++) {
+                c.m = wide.m = ms[i / 2];
+                c.split = wide.split = i % 2;
+                run_product(&c, be, got);
+                run_product(&wide, be, want);
+                same_floats(got, want, (size_t)c.m * N, fm_dtype_get(types[d])->name, "as bf16");
+            }
+            fm_weight *w = weight(be, FM_ROLE_LINEAR, &c.w);
+            tk_ok(be->weight_image_bytes(be, &bytes, FM_ROLE_LINEAR, types[d], N, SIZE));
+            assert_int_equal(bytes, 32 * SIZE);
+            assert_int_equal(be->weight_bytes(w), finite ? bytes : 2 * bytes);
+            be->weight_free(be, w);
+            product_case_free(&c);
+        }
+    fm_free(got);
+    fm_free(want);
+    be->close(be);
 }
 
 /* f16 rows are brought to one size first: values that f16 does not hold, large and small. */
@@ -529,7 +573,10 @@ static void weights_are_hardly_larger_than_their_files(void **state)
     fm_backend *be = card();
 
     (void)state;
-    for (size_t d = 0; d < 8; d++) {
+    for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
+        if (dtypes[d] == FM_Q5_0 || dtypes[d] == FM_Q5_1 || dtypes[d] == FM_Q5_K ||
+            dtypes[d] == FM_IQ4_NL) /* kept as bf16 */
+            continue;
         const fm_dtype_info *info = fm_dtype_get(dtypes[d]);
         uint64_t file = 64ull * 1536 / info->block_elems * info->block_bytes;
         matrix m = random_matrix(dtypes[d], 64, 1536);
@@ -570,6 +617,7 @@ int main(void)
         cmocka_unit_test(products_equal_the_reference),
         cmocka_unit_test(whole_numbers_have_the_bits_of_the_cpu),
         cmocka_unit_test(less_shared_memory_gives_the_same_bits),
+        cmocka_unit_test(float8_has_the_bits_of_bf16),
         cmocka_unit_test(size_of_x_does_not_matter_to_f16),
         cmocka_unit_test(a_row_has_its_bits_in_any_company),
         cmocka_unit_test(a_list_gives_each_row_its_own_result),
