@@ -85,7 +85,7 @@ static void layer_terms(gb *g, void *ctx)
 void gb_decode(gb *g)
 {
     static const uint32_t batch[] = {1, 4, 16, 64};
-    static const fm_dtype types[] = {FM_BF16, FM_Q8_0, FM_Q4_K};
+    static const fm_dtype types[] = {FM_BF16, FM_Q8_0, FM_Q4_0, FM_Q4_K, FM_F8_E4M3};
     const gw_model *models[] = {g->tiny ? &gw_tiny : &gw_1b, g->tiny ? &gw_tiny : &gw_7b};
 
     for (size_t i = 0; i < 2; i++)
@@ -105,27 +105,35 @@ void gb_decode(gb *g)
             }
 }
 
+static void prefill_part(gb *g, const gw_model *model, fm_dtype type, uint32_t rows)
+{
+    layer l;
+    char what[96];
+    double library = 0.0;
+
+    layer_open(g, &l, model, type, rows);
+    double s = gb_time(g, layer_products, &l);
+    snprintf(what, sizeof what, "prefill, %s layer, %s, %u rows", model->name,
+             fm_dtype_get(type)->name, rows);
+    gb_report(g, what, s, gw_layer_flops(model, rows) / g->flops_s, "bf16 peak");
+    for (uint32_t p = 0; p < GW_PRODUCTS && type == FM_BF16; p++)
+        library += gb_library_s(g, rows, l.n[p], l.k[p]);
+    snprintf(what, sizeof what, "prefill, %s layer, %u rows, beside cuBLASLt", model->name, rows);
+    if (library > 0.0)
+        gb_report(g, what, s, library, "cuBLASLt's time");
+    layer_close(g, &l);
+}
+
 void gb_prefill(gb *g)
 {
+    static const fm_dtype types[] = {FM_BF16, FM_Q8_0, FM_Q4_0, FM_Q4_K, FM_F8_E4M3};
     const gw_model *model = g->tiny ? &gw_tiny : &gw_7b;
     const uint32_t rows[] = {g->tiny ? 20 : 512, g->tiny ? 70 : 4096};
 
-    for (size_t i = 0; i < FM_ARRAY_LEN(rows); i++) {
-        layer l;
-        char what[96];
-        double library = 0.0;
-        layer_open(g, &l, model, FM_BF16, rows[i]);
-        double s = gb_time(g, layer_products, &l);
-        snprintf(what, sizeof what, "prefill, %s layer, %u rows", model->name, rows[i]);
-        gb_report(g, what, s, gw_layer_flops(model, rows[i]) / g->flops_s, "bf16 peak");
-        for (uint32_t p = 0; p < GW_PRODUCTS; p++)
-            library += gb_library_s(g, rows[i], l.n[p], l.k[p]);
-        snprintf(what, sizeof what, "prefill, %s layer, %u rows, beside cuBLASLt", model->name,
-                 rows[i]);
-        if (library > 0.0)
-            gb_report(g, what, s, library, "cuBLASLt's time");
-        layer_close(g, &l);
-    }
+    for (size_t i = 0; i < FM_ARRAY_LEN(rows); i++)
+        for (size_t d = 0; d < FM_ARRAY_LEN(types); d++)
+            if (!g->tiny || i == 1 || d == 0)
+                prefill_part(g, model, types[d], rows[i]);
 }
 
 void gb_lora(gb *g)
