@@ -163,19 +163,23 @@ template <int kind> struct fmc_ring_of {
     static constexpr unsigned stage = FMC_SPLITS_MAX * fmc_tile<kind>::stage; /* of all warps */
 };
 
-/* x [m, k] of the tile as it lies in memory: this lane's row and its four of each step. */
-FMC_DEVICE void direct_load(float v[16], const fmc_job *p, uint32_t tile, unsigned lane)
+/* x of the tile as it lies in memory, from 2t of a row on: a lane's four of each step. */
+FMC_DEVICE void direct_load(float v[16], const float *x, uint32_t tile, uint32_t k, bool pairs)
 {
-    uint32_t g = lane / 4, t = lane % 4;
-    const float *x = p->floats;
-    if (g < p->m)
-        x += row_of(p->rows, p->first, g) * p->ldx;
+    uint32_t at = tile * FMC_TILE_K, t = threadIdx.x % 4;
+    x += at;
+    if (pairs && at + FMC_TILE_K <= k) {
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t k = tile * FMC_TILE_K + 8 * i + 2 * t;
-        v[2 * i] = g < p->m && k < p->k ? x[k] : 0.0f;
-        v[2 * i + 1] = g < p->m && k + 1 < p->k ? x[k + 1] : 0.0f;
+        for (uint32_t i = 0; i < 8; i++) {
+            float2 two = *(const float2 *)(const void *)(x + 8 * i);
+            v[2 * i] = two.x;
+            v[2 * i + 1] = two.y;
+        }
+        return;
     }
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++)
+        v[i] = at + 8 * (i / 2) + 2 * t + i % 2 < k ? x[8 * (i / 2) + i % 2] : 0.0f;
 }
 
 /* The tile in `stage` against up to two tiles of rows. */
@@ -232,11 +236,15 @@ __global__ void __launch_bounds__(256, 2)
 #pragma unroll
     for (int r = 0; r < row_tiles; r++)
         acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = 0.0f;
+    /* a row that is not there is the first: nobody takes its sums */
+    const float *x =
+        p.floats + row_of(p.rows, p.first, lane / 4 < p.m ? lane / 4 : 0) * p.ldx + lane % 4 * 2;
+    bool pairs = p.ldx % 2 == 0 && (uintptr_t)p.floats % 8 == 0;
     if (from < to) {
         for (uint32_t i = 0; i + 1 < stages; i++)
             ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
         if (direct)
-            direct_load(next, &p, from, lane);
+            direct_load(next, x, from, p.k, pairs);
     }
     unsigned at = 0, free = stages - 1;
     for (uint32_t tile = from; tile < to; tile++) {
@@ -249,7 +257,7 @@ __global__ void __launch_bounds__(256, 2)
             for (int i = 0; i < 16; i++)
                 xv[i] = next[i];
             if (tile + 1 < to)
-                direct_load(next, &p, tile + 1, lane);
+                direct_load(next, x, tile + 1, p.k, pairs);
         }
         few_tile<kind, row_tiles, direct, split>(acc, mine + at * bytes, &p, xv, tiles, tile, lane);
         at = ring_next(at, stages);

@@ -408,21 +408,8 @@ static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     }
 }
 
-static void linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                   const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
-{
-    fm_product p = {};
-    p.y = y;
-    p.ldy = ldy;
-    p.w = w;
-    p.bias = bias;
-    p.rows = rows;
-    p.m = m;
-    products(be, x, ldx, 0, &p, 1);
-}
-
+/* linear is mode exact's: a list of one. */
 void fmc_fast_product_install(fm_backend *be)
 {
-    be->linear = linear;
     be->products = products;
 }
