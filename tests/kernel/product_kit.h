@@ -198,4 +198,63 @@ static inline void each_product(fm_backend *be, const fm_dtype *types, size_t co
         }
 }
 
+/* ---- low-rank terms: eight of one list, whose rows are dealt to them ---- */
+
+enum { LR = 94, LN = 53, LK = 75, TERMS = 8 }; /* rows, outputs, k: multiples of nothing */
+static const uint32_t lora_ranks[TERMS] = {1, 2, 7, 8, 9, 16, 33, 80};
+static const uint32_t lora_rows[TERMS] = {1, 1, 2, 3, 1, 9, 0, 77};
+
+static inline void run_lora(fm_backend *be, const float *x, const int32_t *rows, const matrix *a,
+                            const matrix *b, float *y, bool one_by_one)
+{
+    fm_lora term[TERMS];
+    fm_weight *w[2 * TERMS];
+    uint32_t at = 0;
+
+    for (int i = 0; i < TERMS; at += lora_rows[i++]) {
+        tk_ok(
+            be->weight_new(be, &w[2 * i], FM_ROLE_LORA_A, a[i].dtype, a[i].n, a[i].k, a[i].bytes));
+        tk_ok(be->weight_new(be, &w[2 * i + 1], FM_ROLE_LORA_B, b[i].dtype, b[i].n, b[i].k,
+                             b[i].bytes));
+        term[i] = (fm_lora){.y = y,
+                            .ldy = LN,
+                            .a = w[2 * i],
+                            .b = w[2 * i + 1],
+                            .scale = 0.5f + (float)i,
+                            .m = lora_rows[i],
+                            .rows = rows + at};
+    }
+    assert_int_equal(at, LR);
+    if (!one_by_one)
+        be->lora(be, x, LK, LK, term, TERMS);
+    for (int i = 0; i < TERMS && one_by_one; i++)
+        for (uint32_t row = 0; row < lora_rows[i]; row++) {
+            fm_lora single = term[i];
+            single.rows = NULL;
+            single.first = (uint32_t)term[i].rows[row];
+            single.m = 1;
+            be->lora(be, x, LK, LK, &single, 1);
+        }
+    tk_ok(be->sync(be));
+    for (int i = 0; i < 2 * TERMS; i++)
+        be->weight_free(be, w[i]);
+}
+
+static inline void reference_lora(float *y, const float *x, const int32_t *rows, const matrix *a,
+                                  const matrix *b)
+{
+    uint32_t at = 0;
+
+    for (int i = 0; i < TERMS; i++)
+        for (uint32_t row = 0; row < lora_rows[i]; row++, at++)
+            for (uint32_t n = 0; n < LN; n++) {
+                double s = 0.0;
+                for (uint32_t l = 0; l < lora_ranks[i]; l++)
+                    s += dot(x + (size_t)rows[at] * LK, a[i].f + l * LK, LK) *
+                         (double)b[i].f[n * lora_ranks[i] + l];
+                size_t o = (size_t)rows[at] * LN + n;
+                y[o] = (float)((double)y[o] + (0.5 + i) * s);
+            }
+}
+
 #endif
