@@ -10,7 +10,7 @@ static const char *class_of(const char *mode, int capability)
 {
     static char text[2][16][32]; /* by tens of capability; the same text each time */
     char *t = text[mode[0] == 'b'][capability / 10 % 16];
-    (void)snprintf(t, sizeof text[0][0], "cuda-%s-1.sm%d", mode[0] == 'b' ? "bf16" : "fast",
+    (void)snprintf(t, sizeof text[0][0], "cuda-%s.sm%d", mode[0] == 'b' ? "bf16-1" : "fast-2",
                    capability / 10 * 10);
     return t;
 }
@@ -26,6 +26,10 @@ static fm_status begin(fmc_device *d)
     cudaError_t e = cudaStreamCreateWithFlags(&f->stream, cudaStreamNonBlocking);
     if (e == cudaSuccess)
         e = cudaMalloc(&f->staging, FMC_STAGING_BYTES);
+    void *special = NULL;
+    if (e == cudaSuccess)
+        e = cudaMalloc(&special, sizeof *f->special);
+    f->special = (unsigned *)special;
     if (e != cudaSuccess)
         return fmc_status(e, "opening the device");
     fm_status rc = fmc_fast_product_open(d);
@@ -61,6 +65,7 @@ void fmc_fast_close(fmc_device *d)
     if (f->stream)
         (void)cudaStreamDestroy(f->stream);
     (void)cudaFree(f->staging);
+    (void)cudaFree(f->special);
     pthread_mutex_destroy(&f->lock);
     delete f;
     d->fast = NULL;

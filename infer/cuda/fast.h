@@ -18,6 +18,7 @@
 #define FMC_TILE_K 64u   /* k of a tile */
 #define FMC_TILE_ROWS 8u /* rows of a tile of x */
 #define FMC_TILE_X 1024u /* bytes of a tile of x */
+#define FMC_TILE_X8 640u /* of one rounded to int8 (fast_int8.h) */
 #define FMC_STAGING_BYTES (32u << 20)
 #define FMC_SPLITS_MAX 8u /* parts that k is cut into, and warps of the kernel for few rows */
 
@@ -31,6 +32,8 @@ typedef enum fmc_kind {
     FMC_Q4_1,
     FMC_Q4_K,
     FMC_Q6_K,
+    FMC_E4M3, /* F8 whose values are all finite: others are kept as BF16 */
+    FMC_E5M2,
     FMC_KINDS
 } fmc_kind;
 
@@ -48,6 +51,24 @@ typedef struct fmc_fast_weight {
 static inline fmc_fast_weight *fmc_fast_weight_of(const fm_weight *w)
 {
     return (fmc_fast_weight *)(void *)w;
+}
+
+/* Numbers as they are, whose products may keep the rest of x too. */
+static inline bool fmc_is_plain(fmc_kind kind)
+{
+    return kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR || kind == FMC_E4M3 ||
+           kind == FMC_E5M2;
+}
+/* Kinds whose products take x as int8. */
+static inline bool fmc_is_int8(fmc_kind kind)
+{
+    return kind == FMC_Q8_0 || kind == FMC_Q4_0 || kind == FMC_Q4_1 || kind == FMC_Q4_K;
+}
+/* Rows of x that FMC_FEW_DIRECT takes of such a kind: as int8 they fit into shared memory. */
+#define FMC_DIRECT8_ELEMENTS 16384u
+static inline bool fmc_is_direct8(uint32_t m, uint32_t k)
+{
+    return m <= FMC_TILE_ROWS && (uint64_t)m * ((k + 63ull) / 64 * 64) <= FMC_DIRECT8_ELEMENTS;
 }
 
 static inline uint32_t fmc_ceil(uint32_t a, uint32_t b)
@@ -85,8 +106,15 @@ typedef struct fmc_job {
     /* A stretch (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
     const int32_t *from, *to;
     uint32_t nth;    /* among the stretches that are packed one behind the other */
+    bool int8;       /* x's tiles are */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
 } fmc_job;
+
+/* Bytes of a tile of packed rows. */
+static inline __host__ __device__ uint32_t fmc_row_tile(bool int8)
+{
+    return int8 ? FMC_TILE_X8 : FMC_TILE_X;
+}
 
 /* Rows of x to be packed. */
 typedef struct fmc_pack {
@@ -96,8 +124,9 @@ typedef struct fmc_pack {
     unsigned char *to, *rest; /* rest: NULL unless split */
     float *row_scale;         /* not NULL: f16 */
     uint32_t first, m, k;
-    uint32_t begin;               /* block at which it begins */
-    bool turned;                  /* x is stored [k, m] */
+    uint32_t begin; /* block at which it begins */
+    bool turned;    /* x is stored [k, m] */
+    bool int8;
     const int32_t *from, *to_row; /* a stretch; its tiles begin at fmc_stretch_tile */
     uint32_t nth;
 } fmc_pack;
@@ -109,6 +138,26 @@ static inline __host__ __device__ uint32_t fmc_stretch_tile(uint32_t begin, uint
 {
     return begin / FMC_TILE_ROWS + nth;
 }
+
+/* Which kernel a product gets, by its rows. */
+enum {
+    FMC_FEW_DIRECT, /* takes x as it lies in memory */
+    FMC_FEW,
+    FMC_FEW_SPLIT,
+    FMC_MANY_64,
+    FMC_MANY_64_SPLIT,
+    FMC_MANY_128,
+    FMC_MANY_128_SPLIT,
+    FMC_WAYS
+};
+
+typedef struct fmc_way {
+    /* jobs, their number, stages of the ring */
+    void (*run)(const fmc_job *, uint32_t, unsigned);
+    unsigned stages; /* that it is written for; two where the card has no room for them */
+    unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
+    unsigned rows, panels, threads;                  /* of a block; rows 0: all */
+} fmc_way;
 
 /* What a product on packed operands is made of, on the host. */
 typedef struct fmc_sum {
@@ -132,6 +181,7 @@ typedef struct fmc_fast {
     pthread_mutex_t lock; /* staging, stream */
     cudaStream_t stream;  /* weights on their way */
     void *staging;
+    unsigned *special;          /* device: set by stored F8 that are no finite numbers */
     fmc_library_state *library; /* NULL: not on this machine */
     fmc_wide_state *wide;       /* NULL: not on this card */
 } fmc_fast;
@@ -168,6 +218,8 @@ fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx);
 /* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
 void fmc_fast_product_install(fm_backend *be);
+/* fast_int8.cu: the ways of a kind that fmc_is_int8. */
+void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind);
 /* Lets the kernels of this mode have the shared memory that they need. */
 fm_status fmc_fast_product_open(fmc_device *d);
 

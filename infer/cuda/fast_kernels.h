@@ -8,7 +8,8 @@
 #ifndef FM_INFER_CUDA_FAST_KERNELS_H
 #define FM_INFER_CUDA_FAST_KERNELS_H
 
-#include "infer/cuda/fast_tile.h"
+#include "infer/cuda/fast_int8.h"
+#include "infer/cuda/fast_job.h"
 
 #define MANY_PANELS 8u
 #define PACK_TILES 16u /* of k, by one block */
@@ -23,11 +24,6 @@ FMC_DEVICE float power_for(float largest)
         return 1.0f;
     e = e < 15u ? 15u : e;
     return __uint_as_float((268u - e) << 23);
-}
-
-FMC_DEVICE size_t row_of(const int32_t *rows, uint32_t first, uint32_t i)
-{
-    return rows ? (size_t)rows[i] : (size_t)first + i;
 }
 
 FMC_DEVICE float pack_value(const fmc_pack *p, size_t row, uint32_t k)
@@ -75,11 +71,38 @@ FMC_DEVICE void settle_pack(fmc_pack *p, uint32_t tiles)
     uint32_t begin = (uint32_t)*p->from, tile = fmc_stretch_tile(begin, p->nth);
     p->m = (uint32_t)*p->to_row - begin;
     p->rows += begin;
-    p->to += (size_t)tile * tiles * FMC_TILE_X;
+    p->to += (size_t)tile * tiles * fmc_row_tile(p->int8);
     if (p->rest)
-        p->rest += (size_t)tile * tiles * FMC_TILE_X;
+        p->rest += (size_t)tile * tiles * fmc_row_tile(p->int8);
     if (p->row_scale)
         p->row_scale += (size_t)tile * FMC_TILE_ROWS;
+}
+
+/* The block's tiles as int8. */
+FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, i = tile * FMC_TILE_ROWS + g;
+    size_t row = i < p->m ? row_of(p->rows, p->first, i) : 0;
+    for (uint32_t j = threadIdx.x / 32; j < PACK_TILES; j += blockDim.x / 32) {
+        uint32_t kt = blockIdx.y * PACK_TILES + j, q[4];
+        float2 worth[2];
+        if (kt >= tiles)
+            break;
+        for (uint32_t b = 0; b < 2; b++) {
+            float v[8];
+            for (uint32_t e = 0; e < 8; e++) {
+                uint32_t k = kt * FMC_TILE_K + 32 * b + fmc_k8(t, e);
+                v[e] = i < p->m ? pack_value(p, row, k) : 0.0f;
+            }
+            worth[b] = fmc_quantise(q + 2 * b, v);
+        }
+        unsigned char *to = p->to + ((size_t)tile * tiles + kt) * FMC_TILE_X8;
+        *(uint4 *)(void *)(to + 16 * lane) = make_uint4(q[0], q[1], q[2], q[3]);
+        if (t == 0) {
+            *(float2 *)(void *)(to + 512 + 8 * g) = make_float2(worth[0].x, worth[1].x);
+            *(float2 *)(void *)(to + 576 + 8 * g) = make_float2(worth[0].y, worth[1].y);
+        }
+    }
 }
 
 /* A block: 8 rows, PACK_TILES tiles of k from blockIdx.y's on; a warp to each tile in turn. */
@@ -96,6 +119,10 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
     bool f16 = p.row_scale != NULL;
     if (blockIdx.y * PACK_TILES >= tiles || tile * FMC_TILE_ROWS >= p.m)
         return;
+    if (p.int8) {
+        pack_int8(&p, tile, tiles);
+        return;
+    }
     if (f16)
         row_powers(power, &p, tile);
     __syncthreads();
@@ -122,36 +149,8 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
     }
 }
 
-/* ---- what a sum becomes ---- */
+/* ---- sums ---- */
 
-FMC_DEVICE void finish(const fmc_job *p, uint32_t i, uint32_t n, float sum)
-{
-    float *y = p->y + (p->dense ? i : row_of(p->rows, p->first, i)) * p->ldy + n;
-    float v = sum * p->alpha;
-    if (p->row_scale)
-        v = v * p->row_scale[i];
-    if (p->bias)
-        v = v + p->bias[n];
-    *y = p->add ? *y + v : v;
-}
-
-FMC_DEVICE const fmc_job *job_of(const fmc_job *list, uint32_t count)
-{
-    uint32_t low = 0, high = count; /* the last that begins at this block or before */
-    while (high - low > 1) {
-        uint32_t mid = (low + high) / 2;
-        if (list[mid].begin <= blockIdx.x)
-            low = mid;
-        else
-            high = mid;
-    }
-    return list + low;
-}
-
-FMC_DEVICE uint32_t tiles_of(uint32_t k)
-{
-    return (k + FMC_TILE_K - 1) / FMC_TILE_K;
-}
 FMC_DEVICE uint32_t split_tiles(uint32_t k)
 {
     uint32_t each = (tiles_of(k) + FMC_SPLITS_MAX - 1) / FMC_SPLITS_MAX;
@@ -165,7 +164,7 @@ __global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
         fmc_job p = list[i];
         if (p.from) {
             uint32_t begin = (uint32_t)*p.from, tile = fmc_stretch_tile(begin, p.nth);
-            size_t bytes = (size_t)tile * tiles_of(p.k) * FMC_TILE_X;
+            size_t bytes = (size_t)tile * tiles_of(p.k) * fmc_row_tile(p.int8);
             p.m = (uint32_t)*p.to - begin;
             p.rows += begin;
             p.x = p.x ? p.x + bytes : NULL;
@@ -194,34 +193,26 @@ template <int kind> struct fmc_ring_of {
     static constexpr unsigned stages = fmc_tile<kind>::stage > 2048   ? 3
                                        : fmc_tile<kind>::stage > 1100 ? 4
                                                                       : 6;
-    static constexpr unsigned bytes = FMC_SPLITS_MAX * stages * fmc_tile<kind>::stage;
+    static constexpr unsigned stage = FMC_SPLITS_MAX * fmc_tile<kind>::stage; /* of all warps */
 };
 
-/* x [m, k] of the tile as it lies in memory: this lane's row and its four of each step. */
-FMC_DEVICE void direct_load(float v[16], const fmc_job *p, uint32_t tile, unsigned lane)
+/* x of the tile as it lies in memory, from 2t of a row on: a lane's four of each step. */
+FMC_DEVICE void direct_load(float v[16], const float *x, uint32_t tile, uint32_t k, bool pairs)
 {
-    uint32_t g = lane / 4, t = lane % 4;
-    const float *x = p->floats;
-    if (g < p->m)
-        x += row_of(p->rows, p->first, g) * p->ldx;
+    uint32_t at = tile * FMC_TILE_K, t = threadIdx.x % 4;
+    x += at;
+    if (pairs && at + FMC_TILE_K <= k) {
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t k = tile * FMC_TILE_K + 8 * i + 2 * t;
-        v[2 * i] = g < p->m && k < p->k ? x[k] : 0.0f;
-        v[2 * i + 1] = g < p->m && k + 1 < p->k ? x[k + 1] : 0.0f;
+        for (uint32_t i = 0; i < 8; i++) {
+            float2 two = *(const float2 *)(const void *)(x + 8 * i);
+            v[2 * i] = two.x;
+            v[2 * i + 1] = two.y;
+        }
+        return;
     }
-}
-
-template <int kind>
-FMC_DEVICE void ring_copy(unsigned char *stage, const fmc_job *p, uint32_t panel, uint32_t tiles,
-                          uint32_t tile, bool valid, unsigned lane)
-{
-    constexpr unsigned pieces = fmc_tile<kind>::stage / 16;
-    const unsigned char *unit = fmc_unit<kind>(p->w, panel, tiles, valid ? tile : 0);
-    if (valid)
-        for (unsigned i = lane; i < pieces; i += 32)
-            fmc_copy16(stage + 16 * i, fmc_piece<kind>(unit, tile, i), true);
-    fmc_copy_commit();
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++)
+        v[i] = at + 8 * (i / 2) + 2 * t + i % 2 < k ? x[8 * (i / 2) + i % 2] : 0.0f;
 }
 
 /* The tile in `stage` against up to two tiles of rows. */
@@ -262,9 +253,10 @@ FMC_DEVICE void few_tile(float acc[row_tiles][4], const unsigned char *stage, co
 }
 
 template <int kind, int row_tiles, bool direct, bool split>
-__global__ void __launch_bounds__(256, 2) k_fast_few(const fmc_job *list, uint32_t count)
+__global__ void __launch_bounds__(256, 2)
+    k_fast_few(const fmc_job *list, uint32_t count, unsigned stages)
 {
-    constexpr unsigned stages = fmc_ring_of<kind>::stages, bytes = fmc_tile<kind>::stage;
+    constexpr unsigned bytes = fmc_tile<kind>::stage;
     constexpr unsigned rows = FMC_TILE_ROWS * row_tiles;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
     FMC_SHARED(float, part, [FMC_SPLITS_MAX][rows][FMC_OUTPUTS + 1]);
@@ -279,27 +271,32 @@ __global__ void __launch_bounds__(256, 2) k_fast_few(const fmc_job *list, uint32
 #pragma unroll
     for (int r = 0; r < row_tiles; r++)
         acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = 0.0f;
+    /* a row that is not there is the first: nobody takes its sums */
+    const float *x =
+        p.floats + row_of(p.rows, p.first, lane / 4 < p.m ? lane / 4 : 0) * p.ldx + lane % 4 * 2;
+    bool pairs = p.ldx % 2 == 0 && (uintptr_t)p.floats % 8 == 0;
     if (from < to) {
         for (uint32_t i = 0; i + 1 < stages; i++)
             ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
         if (direct)
-            direct_load(next, &p, from, lane);
+            direct_load(next, x, from, p.k, pairs);
     }
+    unsigned at = 0, free = stages - 1;
     for (uint32_t tile = from; tile < to; tile++) {
-        unsigned at = (tile - from) % stages;
         uint32_t ahead = tile + stages - 1;
-        fmc_copy_wait<stages - 2>();
+        ring_wait<fmc_ring_of<kind>::stages>(stages);
         __syncwarp();
-        ring_copy<kind>(mine + (ahead - from) % stages * bytes, &p, panel, tiles, ahead, ahead < to,
-                        lane);
+        ring_copy<kind>(mine + free * bytes, &p, panel, tiles, ahead, ahead < to, lane);
         if (direct) {
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 xv[i] = next[i];
             if (tile + 1 < to)
-                direct_load(next, &p, tile + 1, lane);
+                direct_load(next, x, tile + 1, p.k, pairs);
         }
         few_tile<kind, row_tiles, direct, split>(acc, mine + at * bytes, &p, xv, tiles, tile, lane);
+        at = ring_next(at, stages);
+        free = ring_next(free, stages);
     }
     uint32_t g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -327,7 +324,6 @@ template <int kind, int row_tiles, bool split> struct many {
     static constexpr unsigned stage = w_bytes + x_bytes * (split ? 2 : 1);
     /* Two where three are more than a block of sm_80 may have. */
     static constexpr unsigned stages = kind == FMC_PAIR ? 2 : 3;
-    static constexpr unsigned bytes = stages * stage;
 };
 
 /* The block's place in its product. */
@@ -430,7 +426,8 @@ FMC_DEVICE void many_finish(const fmc_job *p, const many_place *b,
 }
 
 template <int kind, int row_tiles, bool split>
-__global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint32_t count)
+__global__ void __launch_bounds__(256, 1)
+    k_fast_many(const fmc_job *list, uint32_t count, unsigned stages)
 {
     typedef many<kind, row_tiles, split> size;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
@@ -459,17 +456,18 @@ __global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint3
 #pragma unroll
     for (int i = 0; i < 8 * row_tiles; i++)
         acc[i / 4 / row_tiles][i / 4 % row_tiles][i % 4] = 0.0f;
-    for (uint32_t i = 0; i + 1 < size::stages; i++)
+    for (uint32_t i = 0; i + 1 < stages; i++)
         many_copy<kind, row_tiles, split>(ring + i * size::stage, p, &b, from + i, from + i < to);
+    unsigned at = 0, free = stages - 1;
     for (uint32_t tile = from; tile < to; tile++) {
-        uint32_t ahead = tile + size::stages - 1;
-        fmc_copy_wait<size::stages - 2>();
+        uint32_t ahead = tile + stages - 1;
+        ring_wait<size::stages>(stages);
         __syncthreads(); /* all see this tile, and nobody reads the one before */
-        many_copy<kind, row_tiles, split>(ring + (ahead - from) % size::stages * size::stage, p, &b,
-                                          ahead, ahead < to);
+        many_copy<kind, row_tiles, split>(ring + free * size::stage, p, &b, ahead, ahead < to);
         if (busy)
-            many_tile<kind, row_tiles, split>(acc,
-                                              ring + (tile - from) % size::stages * size::stage);
+            many_tile<kind, row_tiles, split>(acc, ring + at * size::stage);
+        at = ring_next(at, stages);
+        free = ring_next(free, stages);
         if ((tile + 1) % each == 0 || tile + 1 == to) {
             bool first = tile - from < each;
 #pragma unroll

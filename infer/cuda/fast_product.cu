@@ -8,34 +8,49 @@
 
 /* ---- the host's side: which kernel, where packed rows lie ---- */
 
-typedef void (*sum_kernel)(const fmc_job *, uint32_t);
+template <int kind, int row_tiles, bool direct, bool split> static fmc_way few_way(void)
+{
+    fmc_way w = {};
+    w.run = k_fast_few<kind, row_tiles, direct, split>;
+    w.stages = fmc_ring_of<kind>::stages;
+    w.stage_bytes = fmc_ring_of<kind>::stage;
+    w.static_bytes = /* dynamic memory begins at a multiple of 1,024 */
+        (FMC_SPLITS_MAX * FMC_TILE_ROWS * row_tiles * (FMC_OUTPUTS + 1) * 4 + 1023) / 1024 * 1024;
+    w.threads = FMC_THREADS;
+    return w;
+}
 
-enum { FEW_DIRECT, FEW, FEW_SPLIT, MANY_64, MANY_64_SPLIT, MANY_128, MANY_128_SPLIT, WAYS };
-
-typedef struct way {
-    sum_kernel run;
-    unsigned shared_bytes, rows; /* rows of a block; 0: all */
-} way;
+template <int kind, int row_tiles, bool split> static fmc_way many_way(void)
+{
+    typedef many<kind, row_tiles, split> size;
+    fmc_way w = {};
+    w.run = k_fast_many<kind, row_tiles, split>;
+    w.stages = size::stages;
+    w.stage_bytes = size::stage;
+    w.rows = size::rows;
+    w.panels = MANY_PANELS;
+    w.threads = FMC_THREADS;
+    return w;
+}
 
 /* Ways that nothing asks for are not compiled: x of f16 is always packed first, and only plain
  * numbers keep the rest of x. */
-template <int kind> static void ways_of(way w[WAYS])
+template <int kind> static void ways_of(fmc_way w[FMC_WAYS])
 {
-    constexpr bool plain = kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR;
     if constexpr (kind != FMC_F16)
-        w[FEW_DIRECT] = {k_fast_few<kind, 1, true, false>, fmc_ring_of<kind>::bytes, 0};
-    w[FEW] = {k_fast_few<kind, 2, false, false>, fmc_ring_of<kind>::bytes, 0};
-    w[MANY_64] = {k_fast_many<kind, 4, false>, many<kind, 4, false>::bytes, 64};
-    w[MANY_128] = {k_fast_many<kind, 8, false>, many<kind, 8, false>::bytes, 128};
-    if constexpr (plain) {
-        w[FEW_SPLIT] = {k_fast_few<kind, 2, false, true>, fmc_ring_of<kind>::bytes, 0};
-        w[MANY_64_SPLIT] = {k_fast_many<kind, 4, true>, many<kind, 4, true>::bytes, 64};
-        w[MANY_128_SPLIT] = {k_fast_many<kind, 8, true>, many<kind, 8, true>::bytes, 128};
+        w[FMC_FEW_DIRECT] = few_way<kind, 1, true, false>();
+    w[FMC_FEW] = few_way<kind, 2, false, false>();
+    w[FMC_MANY_64] = many_way<kind, 4, false>();
+    w[FMC_MANY_128] = many_way<kind, 8, false>();
+    if constexpr (fmc_plain_of<kind>::yes) {
+        w[FMC_FEW_SPLIT] = few_way<kind, 2, false, true>();
+        w[FMC_MANY_64_SPLIT] = many_way<kind, 4, true>();
+        w[FMC_MANY_128_SPLIT] = many_way<kind, 8, true>();
     }
 }
 
 typedef struct way_table {
-    way of[FMC_KINDS][WAYS];
+    fmc_way of[FMC_KINDS][FMC_WAYS];
 } way_table;
 
 static const way_table *ways(void)
@@ -46,30 +61,54 @@ static const way_table *ways(void)
         ways_of<FMC_BF16>(t.of[FMC_BF16]);
         ways_of<FMC_F16>(t.of[FMC_F16]);
         ways_of<FMC_PAIR>(t.of[FMC_PAIR]);
-        ways_of<FMC_Q8_0>(t.of[FMC_Q8_0]);
-        ways_of<FMC_Q4_0>(t.of[FMC_Q4_0]);
-        ways_of<FMC_Q4_1>(t.of[FMC_Q4_1]);
-        ways_of<FMC_Q4_K>(t.of[FMC_Q4_K]);
         ways_of<FMC_Q6_K>(t.of[FMC_Q6_K]);
+        ways_of<FMC_E4M3>(t.of[FMC_E4M3]);
+        ways_of<FMC_E5M2>(t.of[FMC_E5M2]);
+        for (unsigned kind = 0; kind < FMC_KINDS; kind++)
+            if (fmc_is_int8((fmc_kind)kind))
+                fmc_int8_ways(t.of[kind], (fmc_kind)kind);
     });
     return &t;
+}
+
+/* Dynamic shared memory of a block with that many stages. */
+static unsigned shared_of(const fmc_way *w, unsigned stages)
+{
+    return w->fixed_bytes + stages * w->stage_bytes;
+}
+
+/* Stages that fit on the card; 0: not even two. */
+static unsigned stages_on(const fmc_device *d, const fmc_way *w)
+{
+    unsigned room = (unsigned)d->shared_max;
+    if (shared_of(w, w->stages) + w->static_bytes <= room)
+        return w->stages;
+    return shared_of(w, 2) + w->static_bytes <= room ? 2 : 0;
+}
+
+/* The largest tile is done without where the card has no room for two stages of it. */
+static bool may_lack(unsigned number)
+{
+    return number == FMC_MANY_128 || number == FMC_MANY_128_SPLIT;
 }
 
 fm_status fmc_fast_product_open(fmc_device *d)
 {
     const way_table *t = ways();
     for (unsigned kind = 0; kind < FMC_KINDS; kind++)
-        for (unsigned i = 0; i < WAYS; i++) {
-            const way *w = &t->of[kind][i];
-            if (!w->run) /* static memory counts towards the 48 KiB too, so all are asked for */
+        for (unsigned i = 0; i < FMC_WAYS; i++) {
+            const fmc_way *w = &t->of[kind][i];
+            unsigned stages = stages_on(d, w);
+            /* static memory counts towards the 48 KiB too, so all of them are asked for */
+            if (!w->run || (stages == 0 && may_lack(i)))
                 continue;
-            if (w->shared_bytes > (unsigned)d->shared_max)
+            if (stages == 0)
                 return fmc_fail(FM_EUNSUPPORTED,
                                 "cuda:%u: this mode needs %u bytes of shared memory for a block, "
                                 "the card has %d; mode exact runs on it",
-                                d->ordinal, w->shared_bytes, d->shared_max);
+                                d->ordinal, shared_of(w, 2) + w->static_bytes, d->shared_max);
             cudaError_t e = cudaFuncSetAttribute(
-                w->run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)w->shared_bytes);
+                w->run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_of(w, stages));
             if (e != cudaSuccess)
                 return fmc_status(e, "shared memory of a kernel");
         }
@@ -78,19 +117,37 @@ fm_status fmc_fast_product_open(fmc_device *d)
 
 static bool is_split(const fmc_sum *s)
 {
-    return s->p.split && (s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR);
+    return s->p.split && fmc_is_plain(s->kind);
 }
 
-static unsigned way_of(const fmc_sum *s)
+static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w);
+
+/* Whole numbers: the larger the tile, the less it costs, but the card must be full. */
+static unsigned int8_way_of(const fmc_device *d, const fmc_sum *s)
+{
+    const fmc_way *of = ways()->of[s->kind];
+    uint64_t full = (uint64_t)d->multiprocessors;
+    if (fmc_is_direct8(s->p.m, s->k))
+        return FMC_FEW_DIRECT;
+    if (s->p.m > 64 && blocks_of(s, &of[FMC_MANY_128]) >= full)
+        return FMC_MANY_128;
+    /* twice the work of smaller tiles in a time, so from half the card on */
+    return s->p.m > FEW_ROWS && 2 * blocks_of(s, &of[FMC_MANY_64]) >= full ? FMC_MANY_64 : FMC_FEW;
+}
+
+static unsigned way_of(const fmc_device *d, const fmc_sum *s)
 {
     bool split = is_split(s);
+    unsigned large = split ? FMC_MANY_128_SPLIT : FMC_MANY_128;
+    if (fmc_is_int8(s->kind))
+        return int8_way_of(d, s);
     if (s->p.m <= FMC_TILE_ROWS && s->kind != FMC_F16 && !split && !s->turned)
-        return FEW_DIRECT;
+        return FMC_FEW_DIRECT;
     if (s->p.m <= FEW_ROWS)
-        return split ? FEW_SPLIT : FEW;
-    if (s->p.m <= 64)
-        return split ? MANY_64_SPLIT : MANY_64;
-    return split ? MANY_128_SPLIT : MANY_128;
+        return split ? FMC_FEW_SPLIT : FMC_FEW;
+    if (s->p.m <= 64 || stages_on(d, &ways()->of[s->kind][large]) == 0)
+        return split ? FMC_MANY_64_SPLIT : FMC_MANY_64;
+    return large;
 }
 
 /* A list at work: packed rows (shared by neighbours that have the same) and jobs. */
@@ -123,12 +180,17 @@ static uint64_t take(uint64_t *bytes, uint64_t more)
     return at;
 }
 
+static bool form_alike(const fmc_sum *a, const fmc_sum *b)
+{
+    return (a->kind == FMC_F16) == (b->kind == FMC_F16) && is_split(a) == is_split(b) &&
+           fmc_is_int8(a->kind) == fmc_is_int8(b->kind);
+}
+
 static bool packs_alike(const fmc_sum *a, const fmc_sum *b)
 {
     return a->x == b->x && a->ldx == b->ldx && a->k == b->k && a->turned == b->turned &&
            a->p.rows == b->p.rows && a->p.from == b->p.from && a->p.to == b->p.to &&
-           a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) &&
-           (a->kind == FMC_F16) == (b->kind == FMC_F16) && is_split(a) == is_split(b);
+           a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) && form_alike(a, b);
 }
 
 /* Offsets stand in for addresses until the scratch is there; + 1, so that none is NULL. */
@@ -144,7 +206,7 @@ static unsigned char *address(void *scratch, const void *at)
 /* Where the rows of pack p lie: rows in all, `tiles` of k. */
 static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack *p)
 {
-    uint64_t bytes = row_tiles * fmc_ceil(s->k, FMC_TILE_K) * FMC_TILE_X;
+    uint64_t bytes = row_tiles * fmc_ceil(s->k, FMC_TILE_K) * fmc_row_tile(fmc_is_int8(s->kind));
     p->to = offset(take(&pl->bytes, bytes));
     if (is_split(s))
         p->rest = offset(take(&pl->bytes, bytes));
@@ -159,8 +221,7 @@ static void take_stretch(plan *pl, uint32_t i, fmc_pack *p)
     const fmc_sum *s = &pl->list[i], *of = pl->region.of;
     packed_list *r = &pl->region;
     if (!of || s->p.from < r->end || s->p.rows != of->p.rows || s->x != of->x || s->k != of->k ||
-        s->ldx != of->ldx || (s->kind == FMC_F16) != (of->kind == FMC_F16) ||
-        is_split(s) != is_split(of)) {
+        s->ldx != of->ldx || !form_alike(s, of)) {
         take_tiles(pl, s, fmc_ceil(s->p.listed, FMC_TILE_ROWS) + pl->count - i, p);
         *r = {s, NULL, p->to, p->rest, p->row_scale, 0};
     }
@@ -177,7 +238,7 @@ static void plan_pack(plan *pl, uint32_t i)
     const fmc_sum *s = &pl->list[i];
     uint32_t tiles = fmc_ceil(s->k, FMC_TILE_K), row_tiles = fmc_ceil(s->p.m, FMC_TILE_ROWS);
     pl->pack_of[i] = NONE;
-    if (way_of(s) == FEW_DIRECT)
+    if (way_of(pl->d, s) == FMC_FEW_DIRECT)
         return;
     for (uint32_t j = i; j-- > 0;)
         if (pl->pack_of[j] != NONE && packs_alike(s, &pl->list[j])) {
@@ -193,6 +254,7 @@ static void plan_pack(plan *pl, uint32_t i)
     p->m = s->p.m;
     p->k = s->k;
     p->turned = s->turned;
+    p->int8 = fmc_is_int8(s->kind);
     p->begin = pl->pack_blocks;
     if (s->p.from)
         take_stretch(pl, i, p);
@@ -204,20 +266,20 @@ static void plan_pack(plan *pl, uint32_t i)
 }
 
 /* Blocks of a product whose parts follow one another. */
-static uint64_t blocks_of(const fmc_sum *s, const way *w)
+static uint64_t blocks_of(const fmc_sum *s, const fmc_way *w)
 {
     uint32_t panels = fmc_ceil(s->n, FMC_OUTPUTS);
-    return w->rows ? (uint64_t)fmc_ceil(panels, MANY_PANELS) * fmc_ceil(s->p.m, w->rows) : panels;
+    return w->rows ? (uint64_t)fmc_ceil(panels, w->panels) * fmc_ceil(s->p.m, w->rows) : panels;
 }
 
 static void plan_parts(plan *pl, uint32_t i)
 {
     const fmc_sum *s = &pl->list[i];
-    const way *w = &ways()->of[s->kind][way_of(s)];
+    const fmc_way *w = &ways()->of[s->kind][way_of(pl->d, s)];
     uint64_t bytes = (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
     pl->part_at[i] = UINT64_MAX;
-    if (w->rows && !s->p.from && fmc_splits(s->k) > 1 && bytes <= PARTS_BYTES &&
-        blocks_of(s, w) < (uint64_t)pl->d->multiprocessors)
+    if (w->rows && !s->p.from && !fmc_is_int8(s->kind) && fmc_splits(s->k) > 1 &&
+        bytes <= PARTS_BYTES && blocks_of(s, w) < (uint64_t)pl->d->multiprocessors)
         pl->part_at[i] = take(&pl->bytes, bytes);
 }
 
@@ -252,6 +314,7 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
     j.m = j.most = s->p.m;
     j.from = s->p.from;
     j.to = s->p.to;
+    j.int8 = fmc_is_int8(s->kind);
     j.n = s->n;
     j.k = s->k;
     j.add = s->add;
@@ -286,13 +349,14 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
 static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
 {
     fmc_job jobs[JOBS_MAX];
-    const way *w = &ways()->of[kind][number];
+    const fmc_way *w = &ways()->of[kind][number];
+    unsigned stages = stages_on(pl->d, w);
     uint32_t n = 0;
     uint64_t blocks = 0;
     bool stretches = false;
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
-        if (s->p.m == 0 || s->kind != kind || way_of(s) != number)
+        if (s->p.m == 0 || s->kind != kind || way_of(pl->d, s) != number)
             continue;
         jobs[n] = job_for(pl, i, scratch);
         jobs[n].begin = (uint32_t)blocks;
@@ -315,14 +379,14 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
         list = settled;
     }
-    FMC_RUN(pl->d, w->run, (unsigned)blocks, FMC_THREADS, w->shared_bytes, list, n);
+    FMC_RUN(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n, stages);
     add_parts(pl->d, jobs, n);
 }
 
 static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local plan pl;
-    unsigned char used[FMC_KINDS][WAYS] = {};
+    unsigned char used[FMC_KINDS][FMC_WAYS] = {};
     bool stretches = false;
     void *scratch = NULL;
     pl = {};
@@ -334,13 +398,13 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         pl.part_at[i] = UINT64_MAX;
         if (list[i].p.m == 0)
             continue;
-        used[list[i].kind][way_of(&list[i])] = 1;
+        used[list[i].kind][way_of(d, &list[i])] = 1;
         plan_pack(&pl, i);
         plan_parts(&pl, i);
         stretches = stretches || list[i].p.from;
     }
     if (stretches) /* each way's begin at 256 bytes */
-        pl.settled_at = take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * WAYS);
+        pl.settled_at = take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * FMC_WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);
         if (!scratch)
@@ -349,7 +413,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
     if (pl.packs > 0)
         run_packs(&pl, scratch);
     for (unsigned kind = 0; kind < FMC_KINDS; kind++)
-        for (unsigned i = 0; i < WAYS; i++)
+        for (unsigned i = 0; i < FMC_WAYS; i++)
             if (used[kind][i])
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
@@ -403,21 +467,8 @@ static void products(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
     }
 }
 
-static void linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
-                   const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
-{
-    fm_product p = {};
-    p.y = y;
-    p.ldy = ldy;
-    p.w = w;
-    p.bias = bias;
-    p.rows = rows;
-    p.m = m;
-    products(be, x, ldx, 0, &p, 1);
-}
-
+/* linear is mode exact's: a list of one. */
 void fmc_fast_product_install(fm_backend *be)
 {
-    be->linear = linear;
     be->products = products;
 }

@@ -9,6 +9,8 @@
  *   BF16   -                4 steps of 512: 16 bytes a lane, the registers of mma
  *   F16    -                likewise
  *   PAIR   -                BF16's of the rounded values, then of what the rounding took
+ *   E4M3   -                two halves (g, g + 8) of 512: 16 bytes a lane, its four of 4 steps
+ *   E5M2   -                likewise
  *   Q8_0   -                two halves (g, g + 8) of 512: 16 bytes a lane, its four of 4 steps,
  *                           each + 128; then [16] pairs of f16 scales
  *   Q4_0   -                512: a word of each step, nibble i + 4h (h: odd k): register i of mma;
@@ -23,6 +25,14 @@
 #include "infer/cuda/fast.h"
 #include "infer/cuda/ptx.h"
 
+template <int kind> struct fmc_f8_of {
+    static constexpr bool yes = kind == FMC_E4M3 || kind == FMC_E5M2;
+};
+template <int kind> struct fmc_plain_of { /* as fmc_is_plain */
+    static constexpr bool yes =
+        kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR || fmc_f8_of<kind>::yes;
+};
+
 template <int kind> struct fmc_tile;
 template <> struct fmc_tile<FMC_BF16> {
     static constexpr unsigned head = 0, body = 2048, bodies = 1;
@@ -34,6 +44,14 @@ template <> struct fmc_tile<FMC_F16> {
 };
 template <> struct fmc_tile<FMC_PAIR> {
     static constexpr unsigned head = 0, body = 4096, bodies = 1;
+    static constexpr unsigned stage = head + body; /* what one tile of 64 k needs */
+};
+template <> struct fmc_tile<FMC_E4M3> {
+    static constexpr unsigned head = 0, body = 1024, bodies = 1;
+    static constexpr unsigned stage = head + body; /* what one tile of 64 k needs */
+};
+template <> struct fmc_tile<FMC_E5M2> {
+    static constexpr unsigned head = 0, body = 1024, bodies = 1;
     static constexpr unsigned stage = head + body; /* what one tile of 64 k needs */
 };
 template <> struct fmc_tile<FMC_Q8_0> {
@@ -107,8 +125,10 @@ FMC_DEVICE void fmc_lane_load(fmc_lane *l, const unsigned char *head, const unsi
     if (kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR)
         return;
     fmc_put_words(l->q, fmc_words(body + 16 * lane));
-    if (kind == FMC_Q8_0)
+    if (kind == FMC_Q8_0 || fmc_f8_of<kind>::yes)
         fmc_put_words(l->q + 4, fmc_words(body + 512 + 16 * lane));
+    if (fmc_f8_of<kind>::yes)
+        return;
     if (kind == FMC_Q6_K) {
         uint2 high = *(const uint2 *)(const void *)(body + 512 + 8 * lane);
         l->q[4] = high.x;
@@ -169,6 +189,16 @@ FMC_DEVICE uint32_t fmc_bytes(uint32_t word, unsigned at, float scale)
     return fmc_pack_bf16(low * scale, high * scale);
 }
 
+/* F8 at and at + 1 of a word as bf16, exactly: their bits are those of a bf16 whose exponent counts
+ * from elsewhere, subnormal ones too, so a power of two is what is missing. */
+template <int kind> FMC_DEVICE uint32_t fmc_f8(uint32_t word, unsigned at)
+{
+    uint32_t pair = __byte_perm(word, 0, at ? 0x3424 : 0x1404); /* upper halves */
+    uint32_t bits = kind == FMC_E4M3 ? pair >> 4 & 0x07f007f0u : pair >> 3 & 0x0fe00fe0u;
+    return fmc_times_bf16((pair & 0x80008000u) | bits,
+                          kind == FMC_E4M3 ? 0x7b807b80u : 0x77807780u); /* 2^120, 2^112 */
+}
+
 /* The first operand of mma for step 0 .. 3 of the tile; second: PAIR's other half. */
 template <int kind>
 FMC_DEVICE void fmc_operand(uint32_t a[4], const fmc_lane *l, const unsigned char *body,
@@ -182,7 +212,9 @@ FMC_DEVICE void fmc_operand(uint32_t a[4], const fmc_lane *l, const unsigned cha
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
         unsigned h = i % 2;
-        if (kind == FMC_Q8_0) {
+        if (fmc_f8_of<kind>::yes) {
+            a[i] = fmc_f8<kind>(l->q[4 * h + step], i & 2u);
+        } else if (kind == FMC_Q8_0) {
             a[i] = fmc_bytes(l->q[4 * h + step], i & 2u, l->scale[h][at]);
         } else {
             uint32_t pair = l->q[step] >> (4 * i) & 0x000f000fu;

@@ -1,7 +1,7 @@
 /* fast_weight.cu - weights of modes fast and bf16: stored bytes become tiles (fast_tile.h) on the
  * card, some rows at a time through a staging buffer, on a stream of their own: a model can be
  * loaded beside one that decodes. */
-#include "infer/cuda/fast_tile.h"
+#include "infer/cuda/fast_int8.h"
 
 #include <string.h>
 
@@ -15,13 +15,13 @@ typedef struct stored_type {
     fmc_kind kind;
 } stored_type;
 
-/* Types without a product of their own become bf16 (F8: exactly). */
+/* Types without a product of their own become bf16. */
 static const stored_type types[] = {
     {FM_BF16, 1, 2, FMC_BF16},     {FM_F16, 1, 2, FMC_F16},       {FM_F32, 1, 4, FMC_PAIR},
     {FM_Q8_0, 32, 34, FMC_Q8_0},   {FM_Q4_0, 32, 18, FMC_Q4_0},   {FM_Q4_1, 32, 20, FMC_Q4_1},
     {FM_Q4_K, 256, 144, FMC_Q4_K}, {FM_Q6_K, 256, 210, FMC_Q6_K}, {FM_Q5_0, 32, 22, FMC_BF16},
     {FM_Q5_1, 32, 24, FMC_BF16},   {FM_Q5_K, 256, 176, FMC_BF16}, {FM_IQ4_NL, 32, 18, FMC_BF16},
-    {FM_F8_E4M3, 1, 1, FMC_BF16},  {FM_F8_E5M2, 1, 1, FMC_BF16},
+    {FM_F8_E4M3, 1, 1, FMC_E4M3},  {FM_F8_E5M2, 1, 1, FMC_E5M2},
 };
 
 static const stored_type *type_of(fm_dtype dtype)
@@ -97,6 +97,8 @@ FMC_DEVICE uint32_t quant(const unsigned char *src, size_t row_bytes, uint32_t n
     if (row >= n || k >= kdim)
         return 0;
     src += row * row_bytes;
+    if (fmc_f8_of<kind>::yes)
+        return src[k];
     if (kind == FMC_Q8_0)
         return (uint32_t)(src[(size_t)(k / 32) * 34 + 2 + k % 32] ^ 128u);
     if (kind == FMC_Q4_0)
@@ -271,10 +273,11 @@ FMC_DEVICE uint2 scales_of(const unsigned char *src, size_t row_bytes, uint32_t 
     return r;
 }
 
-/* The quants of one tile by a warp. */
+/* The quants of one tile by a warp; *special: one that is no finite number. */
 template <int kind>
-FMC_DEVICE void store_quants(unsigned char *body, const unsigned char *src, size_t row_bytes,
-                             uint32_t n, uint32_t kdim, uint32_t panel, uint32_t tile)
+FMC_DEVICE void store_quants(unsigned *special, unsigned char *body, const unsigned char *src,
+                             size_t row_bytes, uint32_t n, uint32_t kdim, uint32_t panel,
+                             uint32_t tile)
 {
     unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     uint32_t low[8] = {0}, high[2] = {0};
@@ -284,7 +287,9 @@ FMC_DEVICE void store_quants(unsigned char *body, const unsigned char *src, size
                 uint32_t row = panel * FMC_OUTPUTS + g + 8 * (i % 2);
                 uint32_t k = tile * FMC_TILE_K + 16 * step + 2 * t + 8 * (i / 2) + e;
                 uint32_t q = quant<kind>(src, row_bytes, n, kdim, row, k);
-                if (kind == FMC_Q8_0)
+                if (fmc_f8_of<kind>::yes && (q & 127u) >= (kind == FMC_E4M3 ? 127u : 124u))
+                    (void)atomicOr(special, 1u);
+                if (kind == FMC_Q8_0 || fmc_f8_of<kind>::yes)
                     low[4 * (i % 2) + step] |= q << (8 * ((i & 2u) + e));
                 else
                     low[step] |= (q & 15u) << (4 * i + 16 * e);
@@ -293,15 +298,16 @@ FMC_DEVICE void store_quants(unsigned char *body, const unsigned char *src, size
             }
     uint4 *out = (uint4 *)(void *)body;
     out[lane] = make_uint4(low[0], low[1], low[2], low[3]);
-    if (kind == FMC_Q8_0)
+    if (kind == FMC_Q8_0 || fmc_f8_of<kind>::yes)
         out[32 + lane] = make_uint4(low[4], low[5], low[6], low[7]);
     if (kind == FMC_Q6_K)
         ((uint2 *)(void *)(body + 512))[lane] = make_uint2(high[0], high[1]);
 }
 
 template <int kind>
-__global__ void k_fast_store_blocks(unsigned char *to, const unsigned char *src, size_t row_bytes,
-                                    uint32_t n, uint32_t kdim, uint32_t tiles, uint64_t all)
+__global__ void k_fast_store_blocks(unsigned *special, unsigned char *to, const unsigned char *src,
+                                    size_t row_bytes, uint32_t n, uint32_t kdim, uint32_t tiles,
+                                    uint64_t all)
 {
     constexpr unsigned head = fmc_tile<kind>::head, bodies = fmc_tile<kind>::bodies;
     unsigned lane = threadIdx.x % 32;
@@ -309,8 +315,8 @@ __global__ void k_fast_store_blocks(unsigned char *to, const unsigned char *src,
         uint32_t panel = (uint32_t)(i / tiles), tile = (uint32_t)(i % tiles);
         unsigned char *unit = const_cast<unsigned char *>(fmc_unit<kind>(to, panel, tiles, tile));
         unsigned char *body = unit + head + tile % bodies * fmc_tile<kind>::body;
-        store_quants<kind>(body, src, row_bytes, n, kdim, panel, tile);
-        if (lane < FMC_OUTPUTS) {
+        store_quants<kind>(special, body, src, row_bytes, n, kdim, panel, tile);
+        if (lane < FMC_OUTPUTS && !fmc_f8_of<kind>::yes) {
             uint32_t row = panel * FMC_OUTPUTS + lane, k = tile * FMC_TILE_K;
             unsigned char *after = body + (kind == FMC_Q8_0 ? 1024 : kind == FMC_Q6_K ? 768 : 512);
             uint2 s = scales_of<kind>(src, row_bytes, n, kdim, row, k);
@@ -329,28 +335,30 @@ __global__ void k_fast_store_blocks(unsigned char *to, const unsigned char *src,
 }
 
 template <int kind>
-static void store_blocks_of(cudaStream_t stream, unsigned char *to, const unsigned char *src,
+static void store_blocks_of(fmc_fast *f, unsigned char *to, const unsigned char *src,
                             size_t row_bytes, uint32_t n, uint32_t k)
 {
     uint32_t tiles = fmc_ceil(k, FMC_TILE_K);
     uint64_t all = (uint64_t)fmc_ceil(n, FMC_OUTPUTS) * tiles;
     FMC_LAUNCH((k_fast_store_blocks<kind>), fmc_blocks(all, FMC_THREADS / 32), FMC_THREADS, 0,
-               stream, to, src, row_bytes, n, k, tiles, all);
+               f->stream, f->special, to, src, row_bytes, n, k, tiles, all);
 }
 
-static void store_blocks(cudaStream_t stream, fmc_kind kind, unsigned char *to,
-                         const unsigned char *src, size_t row_bytes, uint32_t n, uint32_t k)
+static void store_blocks(fmc_fast *f, fmc_kind kind, unsigned char *to, const unsigned char *src,
+                         size_t row_bytes, uint32_t n, uint32_t k)
 {
-    if (kind == FMC_Q8_0)
-        store_blocks_of<FMC_Q8_0>(stream, to, src, row_bytes, n, k);
-    else if (kind == FMC_Q4_0)
-        store_blocks_of<FMC_Q4_0>(stream, to, src, row_bytes, n, k);
-    else if (kind == FMC_Q4_1)
-        store_blocks_of<FMC_Q4_1>(stream, to, src, row_bytes, n, k);
-    else if (kind == FMC_Q4_K)
-        store_blocks_of<FMC_Q4_K>(stream, to, src, row_bytes, n, k);
-    else
-        store_blocks_of<FMC_Q6_K>(stream, to, src, row_bytes, n, k);
+    static void (*const of[FMC_KINDS])(fmc_fast *, unsigned char *, const unsigned char *, size_t,
+                                       uint32_t, uint32_t) = {NULL,
+                                                              NULL,
+                                                              NULL,
+                                                              store_blocks_of<FMC_Q8_0>,
+                                                              store_blocks_of<FMC_Q4_0>,
+                                                              store_blocks_of<FMC_Q4_1>,
+                                                              store_blocks_of<FMC_Q4_K>,
+                                                              store_blocks_of<FMC_Q6_K>,
+                                                              store_blocks_of<FMC_E4M3>,
+                                                              store_blocks_of<FMC_E5M2>};
+    of[kind](f, to, src, row_bytes, n, k);
 }
 
 /* Bytes of one panel. */
@@ -365,6 +373,9 @@ static uint64_t panel_bytes(fmc_kind kind, uint32_t k)
     switch (kind) {
     case FMC_PAIR:
         return tiles * unit_bytes<FMC_PAIR>();
+    case FMC_E4M3:
+    case FMC_E5M2:
+        return tiles * unit_bytes<FMC_E4M3>();
     case FMC_Q8_0:
         return tiles * unit_bytes<FMC_Q8_0>();
     case FMC_Q4_0:
@@ -432,6 +443,56 @@ void fmc_tiles_turn(fmc_device *d, unsigned char *to, const unsigned char *tiles
 
 /* ---- rows read back ---- */
 
+/* Its four of a step of plain numbers, of output g + 8 h. */
+template <int kind>
+FMC_DEVICE void plain_four(float v[4], const unsigned char *body, unsigned lane, unsigned step,
+                           unsigned h)
+{
+    uint32_t a[4], rest[4] = {0, 0, 0, 0};
+    fmc_lane l;
+    fmc_lane_load<kind>(&l, body, body, lane);
+    fmc_operand<kind>(a, &l, body, lane, step, false);
+    if (kind == FMC_PAIR)
+        fmc_operand<kind>(rest, &l, body, lane, step, true);
+    for (unsigned j = 0; j < 4; j++) {
+        uint32_t bits = a[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
+        uint32_t low = rest[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
+        v[j] = kind == FMC_F16 ? fmc_from_f16(bits) : __uint_as_float(bits << 16);
+        if (kind == FMC_PAIR)
+            v[j] = v[j] + __uint_as_float(low << 16);
+    }
+}
+
+/* Likewise of blocks: the stored value, rounded as the store does. */
+template <int kind>
+FMC_DEVICE void block_four(float v[4], const unsigned char *unit, const unsigned char *body,
+                           unsigned lane, unsigned step, unsigned h)
+{
+    fmc_lane l;
+    fmc_lane8 l8;
+    if (kind == FMC_Q6_K)
+        fmc_lane_load<kind>(&l, unit, body, lane);
+    else
+        fmc_lane8_load<kind>(&l8, unit, body, lane);
+    for (unsigned j = 0; j < 4; j++) {
+        if (kind == FMC_Q8_0) {
+            v[j] =
+                l8.scale[h][step / 2] * (float)((int)(l8.q[4 * h + step] >> (8 * j) & 255u) - 128);
+            continue;
+        }
+        unsigned i = h + 2 * (j / 2), odd = j % 2;
+        uint32_t q = (kind == FMC_Q6_K ? l.q : l8.q)[step] >> (4 * i + 16 * odd) & 15u;
+        if (kind == FMC_Q6_K) {
+            q |= (l.q[4 + step / 2] >> (8 * (step % 2) + 2 * i + 16 * odd) & 3u) << 4;
+            v[j] = l.scale[h][step] * (float)((int)q - 32);
+        } else if (kind == FMC_Q4_0) {
+            v[j] = l8.scale[h][step / 2] * (float)((int)q - 8);
+        } else {
+            v[j] = fmaf(l8.scale[h][step / 2], (float)q, l8.min[h][step / 2]);
+        }
+    }
+}
+
 /* A thread gives 16 elements: its four of each step of one tile. */
 template <int kind>
 __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const int32_t *ids,
@@ -445,22 +506,16 @@ __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const
         const unsigned char *unit = fmc_unit<kind>(w, id / FMC_OUTPUTS, tiles, tile);
         const unsigned char *body =
             unit + fmc_tile<kind>::head + tile % fmc_tile<kind>::bodies * fmc_tile<kind>::body;
-        fmc_lane l;
-        fmc_lane_load<kind>(&l, unit, body, lane);
         for (unsigned step = 0; step < 4; step++) {
-            uint32_t a[4], rest[4] = {0, 0, 0, 0};
-            fmc_operand<kind>(a, &l, body, lane, step, false);
-            if (kind == FMC_PAIR)
-                fmc_operand<kind>(rest, &l, body, lane, step, true);
+            float v[4];
+            if constexpr (fmc_plain_of<kind>::yes)
+                plain_four<kind>(v, body, lane, step, h);
+            else
+                block_four<kind>(v, unit, body, lane, step, h);
             for (unsigned j = 0; j < 4; j++) {
                 uint32_t e = tile * FMC_TILE_K + 16 * step + 8 * (j / 2) + 2 * t + j % 2;
-                uint32_t bits = a[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
-                uint32_t low = rest[h + 2 * (j / 2)] >> (16 * (j % 2)) & 0xffffu;
-                float v = kind == FMC_F16 ? fmc_from_f16(bits) : __uint_as_float(bits << 16);
-                if (kind == FMC_PAIR)
-                    v = v + __uint_as_float(low << 16);
                 if (e < k)
-                    y[row * ldy + e] = v;
+                    y[row * ldy + e] = v[j];
             }
         }
     }
@@ -482,7 +537,8 @@ static void embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight,
     static void (*const of[FMC_KINDS])(fmc_device *, float *, size_t, const fmc_fast_weight *,
                                        const int32_t *, const int32_t *, uint32_t) = {
         embed_of<FMC_BF16>, embed_of<FMC_F16>,  embed_of<FMC_PAIR>, embed_of<FMC_Q8_0>,
-        embed_of<FMC_Q4_0>, embed_of<FMC_Q4_1>, embed_of<FMC_Q4_K>, embed_of<FMC_Q6_K>};
+        embed_of<FMC_Q4_0>, embed_of<FMC_Q4_1>, embed_of<FMC_Q4_K>, embed_of<FMC_Q6_K>,
+        embed_of<FMC_E4M3>, embed_of<FMC_E5M2>};
     const fmc_fast_weight *w = fmc_fast_weight_of(weight);
     if (m > 0)
         of[w->kind](fmc_of(be), y, ldy, w, ids, rows, m);
@@ -513,12 +569,16 @@ static fmc_kind kind_of(const fm_backend *be, fm_role role, const stored_type *t
     return role == FM_ROLE_LINEAR && !is_training(be) ? t->kind : FMC_BF16;
 }
 
-static cudaError_t fill(fmc_fast *f, const fmc_fast_weight *w, const stored_type *t,
+/* Tiles of w->kind, filled from the host's bytes. */
+static cudaError_t fill(fmc_fast *f, fmc_fast_weight *w, const stored_type *t,
                         const unsigned char *src)
 {
     size_t row_bytes = (size_t)w->k / t->elems * t->bytes, panel = panel_bytes(w->kind, w->k);
     uint32_t most = (uint32_t)(FMC_STAGING_BYTES / row_bytes / FMC_OUTPUTS * FMC_OUTPUTS);
-    cudaError_t e = cudaSuccess;
+    void *tiles = NULL;
+    w->bytes = bytes_of(w->role, w->kind, w->n, w->k);
+    cudaError_t e = cudaMalloc(&tiles, w->bytes);
+    w->tiles = (unsigned char *)tiles;
     if (w->role == FM_ROLE_LORA_B)
         panel = (size_t)steps_of(w->role, w->k) * 512;
     for (uint32_t row = 0; row < w->n && e == cudaSuccess; row += most) {
@@ -533,13 +593,34 @@ static cudaError_t fill(fmc_fast *f, const fmc_fast_weight *w, const stored_type
             plain_source s = {from, row_bytes, NULL, 0, t->dtype, false};
             store_plain(f->stream, w->kind, to, &s, n, w->k, steps_of(w->role, w->k));
         } else {
-            store_blocks(f->stream, w->kind, to, from, row_bytes, n, w->k);
+            store_blocks(f, w->kind, to, from, row_bytes, n, w->k);
         }
         e = cudaGetLastError();
         if (e == cudaSuccess)
             e = cudaStreamSynchronize(f->stream);
     }
     return e;
+}
+
+/* F8 that tiles cannot hold: infinities, NaN. Such a weight is kept as bf16, in twice the bytes. */
+static cudaError_t fill_finite(fmc_fast *f, fmc_fast_weight *w, const stored_type *t,
+                               const unsigned char *src)
+{
+    unsigned special = 0;
+    cudaError_t e = cudaMemsetAsync(f->special, 0, sizeof special, f->stream);
+    if (e == cudaSuccess)
+        e = fill(f, w, t, src);
+    if (e == cudaSuccess)
+        e = cudaMemcpyAsync(&special, f->special, sizeof special, cudaMemcpyDeviceToHost,
+                            f->stream);
+    if (e == cudaSuccess)
+        e = cudaStreamSynchronize(f->stream);
+    if (e != cudaSuccess || special == 0)
+        return e;
+    (void)cudaFree(w->tiles);
+    w->tiles = NULL;
+    w->kind = FMC_BF16;
+    return fill(f, w, t, src);
 }
 
 static fm_status check(const stored_type *t, fm_dtype dtype, uint32_t n, uint32_t k)
@@ -563,22 +644,18 @@ static fm_status make(fm_backend *be, fm_weight **out, fm_role role, const store
 {
     fmc_fast *f = fmc_fast_of(be);
     fmc_fast_weight *w = new (std::nothrow) fmc_fast_weight();
-    void *tiles = NULL;
     if (!w)
         return fmc_fail(FM_ENOMEM, "out of memory");
     w->n = n;
     w->k = k;
     w->role = role;
     w->kind = kind;
-    w->bytes = bytes_of(role, kind, n, k);
     fmc_enter(fmc_of(be));
-    cudaError_t e = cudaMalloc(&tiles, w->bytes);
-    w->tiles = (unsigned char *)tiles;
-    if (e == cudaSuccess) {
-        pthread_mutex_lock(&f->lock);
-        e = fill(f, w, t, (const unsigned char *)host_bytes);
-        pthread_mutex_unlock(&f->lock);
-    }
+    pthread_mutex_lock(&f->lock);
+    bool f8 = kind == FMC_E4M3 || kind == FMC_E5M2;
+    cudaError_t e = f8 ? fill_finite(f, w, t, (const unsigned char *)host_bytes)
+                       : fill(f, w, t, (const unsigned char *)host_bytes);
+    pthread_mutex_unlock(&f->lock);
     if (e != cudaSuccess) {
         be->weight_free(be, (fm_weight *)(void *)w);
         return fmc_status(e, "a weight");

@@ -583,7 +583,7 @@ static void linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t 
     p.bias = bias;
     p.rows = rows;
     p.m = m;
-    products(be, x, ldx, w->m.k, &p, 1);
+    be->products(be, x, ldx, 0, &p, 1); /* of this mode, which knows its weights */
 }
 
 static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,

@@ -60,6 +60,13 @@ FMC_DEVICE uint32_t fmc_pack_f16(float low, float high)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+/* Two bf16 each times another, rounded to nearest even; subnormal numbers are numbers. */
+FMC_DEVICE uint32_t fmc_times_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t r; /* + -0: mul is sm_90's */
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+    return r;
+}
 /* The f16 whose bits are the low half of h; exact. */
 FMC_DEVICE float fmc_from_f16(uint32_t h)
 {
@@ -82,6 +89,14 @@ FMC_DEVICE void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* d = start + a b, whole numbers: a [16, 32] by rows and b [32, 8] by columns of int8. */
+FMC_DEVICE void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2], int32_t start)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(start));
 }
 #endif
 

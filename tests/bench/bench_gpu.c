@@ -94,6 +94,8 @@ fm_weight *gb_weight(gb *g, fm_role role, fm_dtype d, uint32_t n, uint32_t k)
     unsigned char *host = random_bytes((size_t)gw_weight_bytes(d, n, k));
     fm_weight *w;
 
+    for (size_t i = 0; i < (size_t)n * k && (d == FM_F8_E4M3 || d == FM_F8_E5M2); i++)
+        host[i] &= 0x9fu; /* no NaN: those would be kept as bf16 */
     gb_must(g->be->weight_new(g->be, &w, role, d, n, k, host), "a weight");
     fm_free(host);
     return w;

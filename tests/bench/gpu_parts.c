@@ -94,7 +94,7 @@ static const char *layer_request(char *text, size_t cap, const layer *l)
 void gb_decode(gb *g)
 {
     static const uint32_t batch[] = {1, 4, 16, 64};
-    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_K};
+    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_0, FM_Q4_K};
     char request[256];
     const gw_model *models[] = {g->tiny ? &gw_tiny : &gw_1b, g->tiny ? &gw_tiny : &gw_7b};
 
@@ -122,7 +122,7 @@ void gb_prefill(gb *g)
 {
     const gw_model *model = g->tiny ? &gw_tiny : &gw_7b;
     const uint32_t rows[] = {g->tiny ? 20 : 512, g->tiny ? 70 : 4096};
-    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_K};
+    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_0, FM_Q4_K};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(rows) * FM_ARRAY_LEN(types); i++) {
         layer l;

@@ -112,7 +112,7 @@ template <class F>
 static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attr, int value)
 {
     (void)attr;
-    if (!kernel || value < 0 || value > 227 * 1024)
+    if (!kernel || value < 0 || value > (int)simt_shared_max())
         return cudaErrorInvalidValue;
     simt_grant((const void *)kernel, (size_t)value);
     return cudaSuccess;

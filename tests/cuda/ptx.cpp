@@ -125,6 +125,11 @@ uint32_t fmc_pack_f16(float low, float high)
 {
     return to_f16(low) | to_f16(high) << 16;
 }
+uint32_t fmc_times_bf16(uint32_t a, uint32_t b)
+{
+    uint32_t low = to_bf16(__uint_as_float(a << 16) * __uint_as_float(b << 16));
+    return low | to_bf16(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16;
+}
 float fmc_from_f16(uint32_t h)
 {
     return (float)from_f16(h & 0xffffu);
@@ -160,4 +165,26 @@ void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     mma(d, a, b, from_f16);
+}
+
+void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2], int32_t start)
+{
+    int8_t mine[24];
+    memcpy(mine, a, 16);
+    memcpy(mine + 16, b, 8);
+    const unsigned char *all = simt_exchange(0xffffffffu, mine, sizeof mine);
+    unsigned g = simt_lane() / 4, t = simt_lane() % 4;
+    for (unsigned r = 0; r < 4; r++) {
+        int32_t sum = start;
+        for (unsigned k = 0; k < 32; k += 4) {
+            unsigned high = k / 16, lane = k % 16 / 4;
+            int8_t x[4], y[4];
+            memcpy(x, all + (g * 4 + lane) * SIMT_LANE_BYTES + 4 * (r / 2 + 2 * high), sizeof x);
+            memcpy(y, all + ((2 * t + r % 2) * 4 + lane) * SIMT_LANE_BYTES + 16 + 4 * high,
+                   sizeof y);
+            for (unsigned i = 0; i < 4; i++)
+                sum += x[i] * y[i];
+        }
+        d[r] = sum;
+    }
 }

@@ -305,7 +305,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int d)
         *value = 0;
         break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = 227 * 1024;
+        *value = (int)simt_shared_max();
         break;
     default:
         return note(cudaErrorInvalidValue);

@@ -417,11 +417,17 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
         die("static shared memory in a cluster");
 }
 
+unsigned simt_shared_max(void)
+{
+    const char *most = getenv("SIMT_SHARED");
+    return most ? (unsigned)strtoul(most, NULL, 10) : SIMT_SHARED_MAX;
+}
+
 /* A card refuses such a launch; here it has run already, which is as good for a test. */
 static void check_shared(size_t dynamic, size_t granted)
 {
     size_t fixed = dynamic ? (simt_static_bytes + 1023) / 1024 * 1024 : simt_static_bytes;
-    if (fixed + dynamic > SIMT_SHARED_MAX)
+    if (fixed + dynamic > simt_shared_max())
         die("%zu bytes of shared memory, %zu of them static", fixed + dynamic, fixed);
     if (fixed + dynamic > 48u * 1024u && dynamic > granted)
         die("%zu bytes of shared memory without asking for them (cudaFuncSetAttribute)",
@@ -456,5 +462,5 @@ bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes)
     uint64_t n = (uint64_t)block.x * block.y * block.z;
     return n >= 1 && n <= SIMT_MAX_THREADS && block.z <= 64 && grid.x >= 1 && grid.y >= 1 &&
            grid.z >= 1 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 &&
-           shared_bytes <= SIMT_SHARED_MAX;
+           shared_bytes <= simt_shared_max();
 }

@@ -116,6 +116,9 @@ void simt_wait_until(bool (*ready)(void *arg), void *arg);
 /* Ends the program with the kernel's name; ends ap. */
 void simt_die(const char *fmt, va_list ap);
 
+/* Bytes of shared memory that a block may have: SIMT_SHARED, or 227 KiB. */
+unsigned simt_shared_max(void);
+
 #define SIMT_LANE_BYTES 64u
 /* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
  * Valid until the lane's next exchange. */
@@ -231,6 +234,15 @@ static inline int __float_as_int(float f)
 static inline float __int_as_float(int i)
 {
     return __uint_as_float((unsigned)i);
+}
+/* Byte i of the result is the one of b:a (a's are 0 .. 3) that nibble i of `which` names. */
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (unsigned i = 0; i < 4; i++)
+        r |= (unsigned)(both >> (8 * (which >> (4 * i) & 7u)) & 255u) << (8 * i);
+    return r;
 }
 static inline unsigned __umulhi(unsigned a, unsigned b)
 {

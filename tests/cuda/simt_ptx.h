@@ -36,9 +36,11 @@ static inline void fmc_load_matrix4_t(uint32_t r[4], const void *row)
 
 uint32_t fmc_pack_bf16(float low, float high);
 uint32_t fmc_pack_f16(float low, float high);
+uint32_t fmc_times_bf16(uint32_t a, uint32_t b);
 float fmc_from_f16(uint32_t h);
 
 void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2], int32_t start);
 
 #endif

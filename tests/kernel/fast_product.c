@@ -4,7 +4,7 @@
  * The reference is naive and in double. Held tightly against it: sums of the same quantised inputs
  * (quantised here anew, from KERNELS.md). Held loosely: sums of the inputs as they came. The same
  * bits are asked of every instruction set, number of threads, batch and list. */
-#include "tests/kernel/matrix_kit.h"
+#include "tests/kernel/product_kit.h"
 
 #include "infer/cpu/fast.h"
 
@@ -28,33 +28,11 @@ static float *rounded(const float *x, size_t rows, uint32_t k, fm_dtype d)
     float *r = fm_memdup(x, rows * k * sizeof *x);
 
     assert_non_null(r);
-    if (d == FM_BF16)
-        for (size_t i = 0; i < rows * k; i++)
-            r[i] = fm_bf16_to_f32(fm_f32_to_bf16(x[i]));
-    const size_t block = d == FM_Q6_K ? 16 : 32;
-    for (size_t b = 0; is_int8(d) && b < rows * k / block; b++) {
-        float *v = r + b * block, amax = 0.0f;
-        for (size_t i = 0; i < block; i++)
-            amax = fmaxf(amax, fabsf(v[i]));
-        for (size_t i = 0; i < block; i++)
-            v[i] =
-                amax > 0
-                    ? (float)(nearbyint((double)(v[i] * (127.0f / amax))) * (double)(amax / 127.0f))
-                    : 0.0f;
-    }
+    for (size_t i = 0; i < rows * k && d == FM_BF16; i++)
+        r[i] = bf16(r[i]);
+    if (is_int8(d))
+        round_to_int8(r, rows, k, d);
     return r;
-}
-
-/* want[i, j] = x[row] . w[j] (+ bias) */
-static void reference(float *want, const float *x, const matrix *w, const float *bias,
-                      const int32_t *rows, uint32_t m)
-{
-    for (uint32_t i = 0; i < m; i++)
-        for (uint32_t j = 0; j < w->n; j++) {
-            const float *row = x + (rows ? (size_t)rows[i] : i) * w->k;
-            want[(size_t)i * w->n + j] =
-                (float)(dot(row, w->f + (size_t)j * w->k, w->k) + (bias ? (double)bias[j] : 0.0));
-        }
 }
 
 /* ---- backends ---- */
@@ -85,77 +63,6 @@ static void rig_close(rig *r)
     fm_pool_free(r->pool);
 }
 
-static fm_weight *weight(fm_backend *be, fm_role role, const matrix *m)
-{
-    fm_weight *w;
-
-    tk_ok(be->weight_new(be, &w, role, m->dtype, m->n, m->k, m->bytes));
-    return w;
-}
-
-static void same_floats(const float *got, const float *want, size_t n, const char *what,
-                        const char *isa)
-{
-    for (size_t i = 0; i < n; i++)
-        if (memcmp(got + i, want + i, sizeof *got) != 0)
-            fail_msg("%s on %s: %a at %zu, expected %a", what, isa, (double)got[i], i,
-                     (double)want[i]);
-}
-
-static void close_to(const float *got, const float *want, size_t n, double tol, const char *what)
-{
-    double rel = tk_rel_norm(got, want, n), norm = 0.0, worst = tk_max_abs_diff(got, want, n);
-
-    for (size_t i = 0; i < n; i++)
-        norm = fmax(norm, fabs((double)want[i]));
-    if (!(rel <= tol) || !(worst <= 8.0 * tol * norm))
-        fail_msg("%s: relative error %g, largest %g of %g, allowed %g", what, rel, worst, norm,
-                 tol);
-}
-
-/* ---- one product ---- */
-
-typedef struct product_case {
-    matrix w;
-    uint32_t m;
-    float *x, *bias;
-    int32_t *rows; /* a permutation of m + 3, or NULL */
-    bool split;    /* fm_product.split */
-} product_case;
-
-static void run_linear(const product_case *c, fm_backend *be, float *y /* [m, n] */)
-{
-    const uint32_t n = c->w.n, ld = n + 3, rows = c->m + 3;
-    float *wide = fm_malloc((size_t)rows * ld * sizeof *wide);
-    fm_weight *w = weight(be, FM_ROLE_LINEAR, &c->w);
-
-    assert_non_null(wide);
-    for (size_t i = 0; i < (size_t)rows * ld; i++)
-        wide[i] = KK_GUARD_VALUE;
-    const fm_product p = {.y = wide,
-                          .ldy = ld,
-                          .w = w,
-                          .bias = c->bias,
-                          .m = c->m,
-                          .rows = c->rows,
-                          .split = c->split};
-    if (c->split)
-        be->products(be, c->x, c->w.k, c->w.k, &p, 1);
-    else
-        be->linear(be, wide, ld, c->x, c->w.k, w, c->bias, c->rows, c->m);
-    tk_ok(be->sync(be));
-    for (uint32_t i = 0; i < c->m; i++) {
-        float *row = wide + (c->rows ? (size_t)c->rows[i] : i) * ld;
-        memcpy(y + (size_t)i * n, row, n * sizeof *y);
-        for (uint32_t j = 0; j < n; j++)
-            row[j] = KK_GUARD_VALUE;
-    }
-    for (size_t i = 0; i < (size_t)rows * ld; i++)
-        assert_true(wide[i] == KK_GUARD_VALUE); /* nothing else was written */
-    be->weight_free(be, w);
-    fm_free(wide);
-}
-
 static void check_product(const product_case *c)
 {
     const char *name = fm_dtype_get(c->w.dtype)->name;
@@ -169,7 +76,7 @@ static void check_product(const product_case *c)
         for (size_t i = 0; i < FM_ARRAY_LEN(isas); i++) {
             if (!rig_open(&r, isas[i], threads))
                 continue;
-            run_linear(c, r.be, got);
+            run_product(c, r.be, got);
             if (first)
                 same_floats(got, first, count, name, isas[i]);
             else
@@ -177,10 +84,10 @@ static void check_product(const product_case *c)
             rig_close(&r);
         }
     if (!c->split || c->w.dtype != FM_BF16) {
-        reference(want, x, &c->w, c->bias, c->rows, c->m);
+        reference(want, x, c->w.f, c->w.n, c->w.k, c->bias, c->rows, c->m);
         close_to(first, want, count, TOL_SUM, name);
     }
-    reference(want, c->x, &c->w, c->bias, c->rows, c->m);
+    reference(want, c->x, c->w.f, c->w.n, c->w.k, c->bias, c->rows, c->m);
     close_to(first, want, count,
              is_int8(c->w.dtype)     ? TOL_INT8
              : c->w.dtype != FM_BF16 ? TOL_SUM
@@ -193,43 +100,10 @@ static void check_product(const product_case *c)
     fm_free(x);
 }
 
-static int32_t *shuffled(uint32_t n)
-{
-    int32_t *p = fm_malloc(n * sizeof *p);
-
-    assert_non_null(p);
-    fm_rng_permutation((uint32_t *)(void *)p, n, 13, ++stream_now);
-    return p;
-}
-
 static void products_equal_the_reference(void **state)
 {
-    static const uint32_t dims[][5] = {
-        /* m, n, blocks of k, bias?, rows? */
-        {1, 1, 1, 0, 0},   {1, 33, 2, 1, 0},   {2, 16, 3, 0, 1},   {3, 31, 1, 1, 1},
-        {7, 48, 2, 0, 0},  {12, 65, 1, 1, 0},  {13, 17, 3, 0, 1},  {25, 40, 2, 1, 1},
-        {40, 50, 1, 0, 0}, {130, 49, 1, 1, 1}, {210, 20, 2, 0, 0},
-    };
-
     (void)state;
-    for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++)
-        for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++) {
-            uint32_t unit = fm_dtype_get(dtypes[d])->block_elems, k = dims[i][2] * unit;
-            if (unit == 1) /* odd k, and more than one block of 512 */
-                k = dims[i][2] * 229 + (uint32_t)(i % 2);
-            product_case c = {.m = dims[i][0]};
-            c.w = random_matrix(dtypes[d], dims[i][1], k);
-            c.x = random_floats((size_t)(c.m + 3) * k, 2.0);
-            c.bias = dims[i][3] ? random_floats(dims[i][1], 1.0) : NULL;
-            c.rows = dims[i][4] ? shuffled(c.m + 3) : NULL;
-            check_product(&c);
-            c.split = true;
-            check_product(&c);
-            matrix_free(&c.w);
-            fm_free(c.x);
-            fm_free(c.bias);
-            fm_free(c.rows);
-        }
+    each_product(NULL, dtypes, FM_ARRAY_LEN(dtypes), check_product);
 }
 
 /* What nothing rounds has mode exact's bits. */
@@ -250,8 +124,8 @@ static void stored_floats_give_the_bits_of_exact(void **state)
             if (!rig_open(&r, isas[i], 2))
                 continue;
             tk_ok(fm_backend_open(&exact, "exact", NULL));
-            run_linear(&c, exact, want);
-            run_linear(&c, r.be, y);
+            run_product(&c, exact, want);
+            run_product(&c, r.be, y);
             same_floats(y, want, M * N, fm_dtype_get(some[d])->name, isas[i]);
             fm_backend_close(exact);
             rig_close(&r);
@@ -273,7 +147,7 @@ static void a_list_gives_each_row_its_own_result(void **state)
     static const uint32_t ns[] = {48, 17, 33, 16, 100};
     static const fm_dtype mix[] = {FM_Q4_1, FM_Q8_0, FM_BF16, FM_F32, FM_Q5_1};
     float *x = random_floats(ROWS * K, 1.0), *y[5], *alone = fm_malloc(100 * sizeof *alone);
-    int32_t *rows = shuffled(ROWS);
+    int32_t *rows = shared_rows(NULL, ROWS);
     rig r;
 
     (void)state;
@@ -314,73 +188,17 @@ static void a_list_gives_each_row_its_own_result(void **state)
 
 /* ---- low-rank terms ---- */
 
-enum { LR = 60, LN = 53, LK = 75 }; /* rows, outputs, k: none a multiple of anything */
-static const uint32_t lora_ranks[] = {1, 2, 7, 8, 9, 16, 33, 64};
-static const uint32_t lora_rows[] = {1, 1, 2, 3, 1, 9, 1, 42};
-
-static void run_lora(fm_backend *be, const float *x, const float *y0, const int32_t *rows,
-                     const matrix *a, const matrix *b, float *y, bool one_by_one)
-{
-    fm_lora term[8];
-    fm_weight *w[16];
-    uint32_t at = 0;
-
-    memcpy(y, y0, LR * LN * sizeof *y);
-    for (int i = 0; i < 8; at += lora_rows[i++]) {
-        w[2 * i] = weight(be, FM_ROLE_LORA_A, &a[i]);
-        w[2 * i + 1] = weight(be, FM_ROLE_LORA_B, &b[i]);
-        term[i] = (fm_lora){.y = y,
-                            .ldy = LN,
-                            .a = w[2 * i],
-                            .b = w[2 * i + 1],
-                            .scale = 0.5f + (float)i,
-                            .m = lora_rows[i],
-                            .rows = rows + at};
-    }
-    assert_int_equal(at, LR);
-    if (!one_by_one)
-        be->lora(be, x, LK, LK, term, 8);
-    for (int i = 0; i < 8 && one_by_one; i++)
-        for (uint32_t row = 0; row < lora_rows[i]; row++) {
-            fm_lora single = term[i];
-            single.rows = NULL;
-            single.first = (uint32_t)term[i].rows[row];
-            single.m = 1;
-            be->lora(be, x, LK, LK, &single, 1);
-        }
-    tk_ok(be->sync(be));
-    for (int i = 0; i < 16; i++)
-        be->weight_free(be, w[i]);
-}
-
-static void reference_lora(float *y, const float *y0, const float *x, const int32_t *rows,
-                           const matrix *a, const matrix *b)
-{
-    uint32_t at = 0;
-
-    for (int i = 0; i < 8; i++)
-        for (uint32_t row = 0; row < lora_rows[i]; row++, at++)
-            for (uint32_t n = 0; n < LN; n++) {
-                double s = 0.0;
-                for (uint32_t l = 0; l < lora_ranks[i]; l++)
-                    s += dot(x + (size_t)rows[at] * LK, a[i].f + l * LK, LK) *
-                         (double)b[i].f[n * lora_ranks[i] + l];
-                size_t o = (size_t)rows[at] * LN + n;
-                y[o] = (float)((double)y0[o] + (0.5 + i) * s);
-            }
-}
-
 static void lora_terms_equal_the_reference(void **state)
 {
     float *x = random_floats(LR * LK, 1.0), *y0 = random_floats(LR * LN, 1.0);
     float *xr = rounded(x, LR, LK, FM_BF16), *y = random_floats(LR * LN, 1.0);
     float *want = random_floats(LR * LN, 1.0), *first = NULL;
-    int32_t *rows = shuffled(LR);
-    matrix a[8], b[8];
+    int32_t *rows = shared_rows(NULL, LR);
+    matrix a[TERMS], b[TERMS];
     rig r;
 
     (void)state;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < TERMS; i++) {
         a[i] = random_matrix(FM_BF16, lora_ranks[i], LK);
         b[i] = random_matrix(FM_BF16, LN, lora_ranks[i]);
     }
@@ -389,7 +207,8 @@ static void lora_terms_equal_the_reference(void **state)
             if (!rig_open(&r, isas[i], threads))
                 continue;
             for (int way = 0; way < 2; way++) {
-                run_lora(r.be, x, y0, rows, a, b, y, way == 1);
+                memcpy(y, y0, LR * LN * sizeof *y);
+                run_lora(r.be, x, rows, a, b, y, way == 1);
                 if (first)
                     same_floats(y, first, LR * LN, way ? "lora alone" : "lora", isas[i]);
                 else
@@ -397,11 +216,13 @@ static void lora_terms_equal_the_reference(void **state)
             }
             rig_close(&r);
         }
-    reference_lora(want, y0, xr, rows, a, b);
+    memcpy(want, y0, LR * LN * sizeof *want);
+    reference_lora(want, xr, rows, a, b);
     close_to(first, want, LR * LN, 1e-5, "lora"); /* t as two bf16: 2^-17 each */
-    reference_lora(want, y0, x, rows, a, b);
+    memcpy(want, y0, LR * LN * sizeof *want);
+    reference_lora(want, x, rows, a, b);
     close_to(first, want, LR * LN, TOL_BF16, "lora, x unrounded");
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < TERMS; i++) {
         matrix_free(&a[i]);
         matrix_free(&b[i]);
     }
