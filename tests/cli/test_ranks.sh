@@ -149,8 +149,10 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
     cmp one two || die "2 ranks of mpirun answer otherwise"
     test=$(dirname "$fm")/../tests/unit_comm
     if [ -x "$test" ]; then
-        FM_MPI_MODULE=$(dirname "$fm")/fmstore_mpi.so timeout 100 mpirun --oversubscribe -n 3 \
-            "$test" go 2>err || die "unit_comm over MPI: $(tail -3 err)"
+        for what in go leave; do
+            FM_MPI_MODULE=$(dirname "$fm")/fmstore_mpi.so timeout 100 mpirun --oversubscribe -n 3 \
+                "$test" $what 2>err || die "unit_comm $what over MPI: $(tail -3 err)"
+        done
     fi
 fi
 

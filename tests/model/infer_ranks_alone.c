@@ -211,6 +211,6 @@ int main(void)
         cmocka_unit_test(launches_and_groups),
         cmocka_unit_test(memory_of_cards),
     };
-    rk_only("*s_*"); /* of cards */
+    rk_only("*_*"); /* of cards */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
