@@ -15,7 +15,7 @@ typedef struct task {
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
     bool beside;      /* another child of the objective goes before it */
     bool breaks;      /* at a rate that no setting takes */
-    bool leaves;      /* rank 1 has a step less, and is gone then */
+    bool leaves;      /* rank 1 ends before the first step */
     size_t held;      /* the first so many examples are measured after each step */
 } task;
 
@@ -94,8 +94,6 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     fm_buf text;
     fm_buf_init(&text, 1u << 20);
     configure(&job.config, w->t);
-    if (w->t->leaves && w->rank == 1)
-        job.config.steps--;
     if (w->t->breaks)
         job.config.lr = 1e30;
     fm_status rc = put_text(&text, &job.config);
@@ -149,7 +147,7 @@ static void *work(void *arg)
     fm_provider p = fm_source_provider(src);
     if (w->rc == FM_OK)
         w->rc = fm_model_load(&m, e, fm_source_tree(src), &p, "atlas");
-    if (w->rc == FM_OK)
+    if (w->rc == FM_OK && !(w->t->leaves && w->rank == 1))
         w->rc = work_on(w, e, src, m);
     fm_model_close(m);
     fm_engine_free(e);
