@@ -55,6 +55,7 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         OP(swiglu_grad, true),
         OP(cross_entropy, true),
         OP(sum_squares, true),
+        OP(block_squares, true),
         OP(adamw, true),
         OP(self_attention, true),
         OP(self_attention_grad, true),

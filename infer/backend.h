@@ -361,6 +361,9 @@ struct fm_backend {
                     float weight, float dloss);
     /* *out (device double) += sum of squares, each product and sum in double, lane order. */
     void (*sum_squares)(fm_backend *be, double *out, const float *x, uint64_t n);
+    /* out[b] (device doubles) = the sum over block b of x, 65,536 elements each: what sum_squares
+     * adds in ascending order. */
+    void (*block_squares)(fm_backend *be, double *out, const float *x, uint64_t n);
     /* AdamW (Loshchilov & Hutter) in PyTorch's order of operations: p -= lr*wd*p; m, v updated;
      * p -= lr/(1-b1^t) * m / (sqrt(v)/sqrt(1-b2^t) + eps); g is multiplied by g_scale first. */
     void (*adamw)(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
@@ -413,6 +416,7 @@ static inline void fm_backend_drop_training(fm_backend *be)
     be->swiglu_grad = NULL;
     be->cross_entropy = NULL;
     be->sum_squares = NULL;
+    be->block_squares = NULL;
     be->adamw = NULL;
     be->self_attention = NULL;
     be->self_attention_grad = NULL;

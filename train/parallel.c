@@ -200,12 +200,10 @@ void fmi_params_squares(const fmi_params *ps, double *sums)
 {
     fm_backend *be = ps->be;
 
-    if (!ps->comm) {
+    if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
-        return;
-    }
-    for (uint64_t at = ps->begin; at < ps->end; at += FMI_SLICE_FLOATS)
-        be->sum_squares(be, sums++, ps->g + at, FM_MIN(FMI_SLICE_FLOATS, ps->end - at));
+    else if (ps->end > ps->begin)
+        be->block_squares(be, sums, ps->g + ps->begin, ps->end - ps->begin);
 }
 
 /* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */

@@ -235,23 +235,29 @@ static fm_status sum_part(void *ctx, size_t begin, size_t end, unsigned worker)
     return FM_OK;
 }
 
+static void op_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    elem_job j = {.kern = cpu->kern, .a = x, .n = n, .partial = out};
+
+    fmi_run(cpu, (n + SUM_BLOCK - 1) / SUM_BLOCK, 1, sum_part, &j);
+}
+
 static void op_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     size_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
-    elem_job j = {.kern = cpu->kern, .a = x, .n = n};
-    double sum = 0.0;
+    double *partial = fmi_scratch_get(&cpu->shared, blocks * sizeof *partial), sum = 0.0;
 
-    j.partial = fmi_scratch_get(&cpu->shared, blocks * sizeof *j.partial);
-    if (!j.partial) {
+    if (!partial) {
         fmi_stick(cpu, FM_ENOMEM);
         return;
     }
-    fmi_run(cpu, blocks, 1, sum_part, &j);
+    op_block_squares(be, partial, x, n);
     if (cpu->failed < 0)
         return;
     for (size_t i = 0; i < blocks; i++)
-        sum = sum + j.partial[i];
+        sum = sum + partial[i];
     *out = *out + sum;
 }
 
@@ -363,5 +369,6 @@ void fmi_elem_install(fm_backend *be)
     be->swiglu_grad = op_swiglu_grad;
     be->cross_entropy = op_cross_entropy;
     be->sum_squares = op_sum_squares;
+    be->block_squares = op_block_squares;
     be->adamw = op_adamw;
 }

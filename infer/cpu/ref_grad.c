@@ -110,6 +110,16 @@ static void ref_sum_squares(fm_backend *be, double *out, const float *x, uint64_
         *out += (double)x[i] * (double)x[i];
 }
 
+static void ref_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+{
+    const uint64_t block = 65536;
+
+    for (uint64_t at = 0; at < n; at += block, out++) {
+        *out = 0.0;
+        ref_sum_squares(be, out, x + at, n - at < block ? n - at : block);
+    }
+}
+
 static void ref_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
                       float lr, float beta1, float beta2, float eps, float weight_decay,
                       uint64_t step, float g_scale)
@@ -140,5 +150,6 @@ void fmi_ref_train_install(fm_backend *be)
     be->swiglu_grad = ref_swiglu_grad;
     be->cross_entropy = ref_cross_entropy;
     be->sum_squares = ref_sum_squares;
+    be->block_squares = ref_block_squares;
     be->adamw = ref_adamw;
 }

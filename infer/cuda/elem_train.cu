@@ -619,6 +619,15 @@ __global__ void k_square_sum(double *out, const double *partial, uint64_t blocks
         *out = *out + sum;
 }
 
+static void block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+{
+    fmc_device *d = fmc_of(be);
+    uint64_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
+    if (blocks > 0)
+        FMC_RUN(d, k_square_blocks, fmc_blocks(blocks, 1), fmc_long<1>::threads, 0, out, x, n,
+                blocks, fmc_wide(x));
+}
+
 static void sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
 {
     fmc_device *d = fmc_of(be);
@@ -626,9 +635,7 @@ static void sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
     double *partial = (double *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, blocks * sizeof *partial);
     if (!partial)
         return;
-    if (blocks > 0)
-        FMC_RUN(d, k_square_blocks, fmc_blocks(blocks, 1), fmc_long<1>::threads, 0, partial, x, n,
-                blocks, fmc_wide(x));
+    block_squares(be, partial, x, n);
     FMC_RUN(d, k_square_sum, 1, FMC_THREADS, 0, out, partial, blocks);
 }
 
@@ -646,5 +653,6 @@ void fmc_elem_train_install(fm_backend *be)
     be->row_dots = row_dots;
     be->scale_rows = scale_rows;
     be->sum_squares = sum_squares;
+    be->block_squares = block_squares;
     be->adamw = adamw;
 }

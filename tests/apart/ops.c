@@ -106,6 +106,7 @@
     X(distill, F(loss), F(logits), LD(ld), CF(teacher), LD(ldt), CI(label), U32(m), U32(v),        \
       FL(temperature), FL(weight), FL(dloss))                                                      \
     X(sum_squares, (D, double *, out), CF(x), U64(n))                                              \
+    X(block_squares, (D, double *, out), CF(x), U64(n))                                            \
     X(adamw, F(p), F(m), F(v), CF(g), U64(n), FL(lr), FL(beta1), FL(beta2), FL(eps),               \
       FL(weight_decay), U64(step), FL(g_scale))
 

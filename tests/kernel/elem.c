@@ -315,6 +315,39 @@ static void sum_squares_adds_blocks_in_order(void **state)
     fm_backend_close(be);
 }
 
+/* One call for all of a slice: neither another sum, nor a double behind the last. */
+static void block_squares_are_what_sum_squares_adds(void **state)
+{
+    static const uint32_t size[] = {1, 15, 65535, 65536, 65537, 65536 * 3 + 1234};
+    fm_backend *be = kk_open_exact(NULL);
+
+    (void)state;
+    for (size_t s = 0; s < FM_ARRAY_LEN(size); s++) {
+        kk k = {.be = be};
+        uint32_t n = size[s], blocks = (n + 65535) / 65536;
+        float *x = kk_in(&k, n, 3.0);
+        double *got = kk_alloc(&k, (blocks + 1) * sizeof *got);
+        x[n / 2] = s == 3 ? -INFINITY : x[n / 2];
+        for (uint32_t b = 0; b <= blocks; b++)
+            got[b] = -7.0;
+        be->block_squares(be, got, x, n);
+        tk_ok(be->sync(be));
+        for (uint32_t b = 0; b < blocks; b++) {
+            double lane[FM_LANES] = {0};
+            for (size_t i = (size_t)b * 65536; i < n && i < (b + 1) * (size_t)65536; i++)
+                lane[i % FM_LANES] += (double)x[i] * (double)x[i];
+            for (size_t half = FM_LANES / 2; half > 0; half /= 2)
+                for (size_t i = 0; i < half; i++)
+                    lane[i] += lane[i + half];
+            assert_memory_equal(&lane[0], &got[b], sizeof *got);
+        }
+        assert_true(got[blocks] == -7.0);
+        kk_gather(&k);
+        fm_free(k.result);
+    }
+    fm_backend_close(be);
+}
+
 /* ---- limits ---- */
 
 static void losses_survive_large_logits_and_tell_nan(void **state)
@@ -410,6 +443,7 @@ int main(void)
         cmocka_unit_test(optimizer_equals_the_oracle),
         cmocka_unit_test(rmsnorm_sums_in_lanes),
         cmocka_unit_test(sum_squares_adds_blocks_in_order),
+        cmocka_unit_test(block_squares_are_what_sum_squares_adds),
         cmocka_unit_test(losses_survive_large_logits_and_tell_nan),
         cmocka_unit_test(empty_calls_touch_nothing),
         cmocka_unit_test(empty_products_touch_nothing),
