@@ -667,14 +667,14 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 }
 
 /* What the rows wanted, on the host. */
-static fm_status collect(const fmi_step *s)
+static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
     fm_status rc = s->e->comm ? fm_comm_settle(s->e->comm) : FM_OK;
-    if (rc != FM_OK)
-        return rc;
-    if (be->host_visible || s->wanted == 0)
-        return be->sync(be);
+    if (rc == FM_OK && s->picking)
+        return fmi_collect_picks(s);
+    if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) > 0)
+        return rc != FM_OK ? rc : be->sync(be);
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;
