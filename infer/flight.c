@@ -62,8 +62,9 @@ static fm_status ask_of(fmi_request *r, fm_engine *e, fmi_ask *ask)
     return rc;
 }
 
-fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
-                            const fm_row *row, uint32_t n, fmi_ask *ask)
+/* Who is aboard, and what the device is asked for them. */
+static fm_status board(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
+                       uint32_t n, fmi_ask *ask)
 {
     fm_status rc = FM_OK;
     f->count = f->hosts = 0;
@@ -80,28 +81,49 @@ fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run
         a->host = r->wants && !ask[last].how;
         f->hosts += a->host;
     }
+    return rc;
+}
+
+static void leave(fmi_flight *f)
+{
+    for (uint32_t i = 0; i < f->count; i++) /* a token may have joined them already */
+        f->of[i].r->seen_whole = false;
+    f->count = f->hosts = 0;
+}
+
+/* Numbers go by row, and rows by the order aboard. */
+static void number_picks(fmi_flight *f, const fmi_ask *ask)
+{
+    for (uint32_t i = 0; i < f->count; i++) {
+        fmi_aboard *a = &f->of[i];
+        if (a->r->wants && !a->host)
+            a->pick = ask[a->r->row0 + a->r->rows - 1].pick;
+    }
+}
+
+fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
+                            const fm_row *row, uint32_t n, fmi_ask *ask)
+{
+    fm_status rc = board(f, e, run, running, n, ask);
     if (rc == FM_OK)
         rc = fmi_step_queue(e, &f->q, row, n, ask);
     if (rc != FM_OK) {
-        for (uint32_t i = 0; i < f->count; i++) /* a token may have joined them already */
-            f->of[i].r->seen_whole = false;
-        f->count = f->hosts = 0;
+        leave(f);
         return rc;
     }
+    number_picks(f, ask);
     for (uint32_t i = 0; i < running; i++)
         run[i]->pick = -1;
-    for (uint32_t i = 0; i < f->count; i++) { /* numbers go by row, and rows by the order aboard */
-        fmi_aboard *a = &f->of[i];
-        if (a->r->wants && !a->host)
-            a->r->pick = a->pick = ask[a->r->row0 + a->r->rows - 1].pick;
-    }
+    for (uint32_t i = 0; i < f->count; i++)
+        f->of[i].r->pick = f->of[i].pick;
     f->up = true;
     return FM_OK;
 }
 
 /* ==== landing ==== */
 
-static void hand_over(fmi_flight *f, const fmi_aboard *a)
+/* ahead: what is computed is not confirmed yet. */
+static void hand_over(fmi_flight *f, const fmi_aboard *a, bool ahead)
 {
     fmi_request *r = a->r;
     int32_t token = f->q.picked[a->pick];
@@ -109,8 +131,10 @@ static void hand_over(fmi_flight *f, const fmi_aboard *a)
         fmi_request_finish(r, "error", fm_error_text());
         return;
     }
-    fmi_seq_learn(r->seq, (uint32_t)r->count, token);
-    fmi_seq_confirm(r->seq, a->end);
+    if (ahead) {
+        fmi_seq_learn(r->seq, (uint32_t)r->count, token);
+        fmi_seq_confirm(r->seq, a->end);
+    }
     r->flow->served += FMI_ANSWER_COST;
     fmi_request_token(r, token, 0, 0);
 }
@@ -126,10 +150,27 @@ fm_status fmi_flight_land(fmi_flight *f, fm_engine *e)
         if (!a->r || a->r->done || a->r->cancelled || a->r->seq != a->seq)
             continue;
         if (a->pick >= 0)
-            hand_over(f, a);
+            hand_over(f, a, true);
         else
             fmi_seq_confirm(a->seq, a->end);
     }
+    return FM_OK;
+}
+
+fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run, uint32_t running,
+                          const fm_row *row, uint32_t n, fmi_ask *ask)
+{
+    fm_status rc = board(f, e, run, running, n, ask);
+    if (rc == FM_OK)
+        rc = fmi_step_picked(e, &f->q, row, n, ask);
+    if (rc != FM_OK) {
+        leave(f);
+        return rc;
+    }
+    number_picks(f, ask);
+    for (uint32_t i = 0; i < f->count; i++)
+        if (f->of[i].pick >= 0)
+            hand_over(f, &f->of[i], false);
     return FM_OK;
 }
 

@@ -42,7 +42,8 @@ struct fm_scheduler {
     fmi_flight flight[2];
     fmi_ask *ask; /* [max_rows] */
     uint32_t up;
-    bool queues, stuck; /* stuck: no page is free before that step lands */
+    bool picks, queues; /* fmi_picks, fmi_queues */
+    bool stuck;         /* no page is free before that step lands */
     double landed;
 };
 
@@ -85,12 +86,13 @@ fm_status fm_scheduler_new(fm_scheduler **out, fm_engine *e, uint32_t max_runnin
     s->run = fm_calloc(s->max_running, sizeof(fmi_request *));
     s->row = fm_calloc(e->opts.max_rows, sizeof(fm_row));
     fm_status rc = s->run && s->row ? FM_OK : FM_ENOMEM;
+    s->picks = fmi_picks(e);
     s->queues = fmi_queues(e);
-    if (s->queues) {
+    if (s->picks) {
         s->ask = fm_calloc(e->opts.max_rows, sizeof(fmi_ask));
         if (!s->ask)
             rc = FM_ENOMEM;
-        for (size_t i = 0; i < 2 && rc == FM_OK; i++)
+        for (size_t i = 0; i < (s->queues ? 2 : 1) && rc == FM_OK; i++)
             rc = fmi_flight_init(&s->flight[i], e, s->max_running);
     }
     if (rc != FM_OK) {
@@ -416,7 +418,9 @@ static void step_alone(fm_scheduler *s)
 static void step_together(fm_scheduler *s)
 {
     double begun = s->now(s->now_ctx);
-    fm_status rc = fm_engine_step(s->e, s->row, s->rows);
+    fm_status rc =
+        s->picks ? fmi_flight_step(&s->flight[0], s->e, s->run, s->running, s->row, s->rows, s->ask)
+                 : fm_engine_step(s->e, s->row, s->rows);
     if (rc != FM_OK) {
         step_alone(s);
         return;
@@ -424,7 +428,7 @@ static void step_together(fm_scheduler *s)
     fmi_pace_note(&s->pace, s->decoding, s->rows - s->decoding, s->now(s->now_ctx) - begun);
     for (uint32_t i = 0; i < s->running; i++) {
         fmi_request *r = s->run[i];
-        if (r->rows && r->wants && !r->done)
+        if (r->rows && r->wants && !r->done && (!s->picks || !s->ask[r->row0 + r->rows - 1].how))
             take_token(s, r, r->row0 + r->rows - 1);
     }
 }

@@ -60,6 +60,14 @@ typedef struct fmi_stage {
     uint32_t row0, layer;
 } fmi_stage;
 
+/* What a step that is collected by its picks is asked for: fmi_step_picked. */
+typedef struct fmi_picking {
+    fmi_queued *q;
+    const fm_row *rows;
+    uint32_t n;
+    fmi_ask *ask;
+} fmi_picking;
+
 struct fmi_step {
     fm_engine *e;
     uint32_t max_rows;
@@ -104,8 +112,8 @@ struct fmi_step {
     float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
     size_t hidden_floats, hidden_host_floats, hidden_ld;
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
-    fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts; stays where it is */
-    fmi_lists own, *lists;       /* lists: own, begun anew by each step, or those of a replay */
+    fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
+    fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
     struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
@@ -115,8 +123,9 @@ struct fmi_step {
     size_t stage_floats;
     int32_t *picked, *picked_host;
     uint32_t picks;
-    fm_pick *pick_host, *pick; /* [max_rows] */
-    bool queued;               /* the step in hand may have rows of tokens that only picked has */
+    fm_pick *pick_host, *pick;  /* [max_rows] */
+    const fmi_picking *picking; /* NULL: logits are the host's */
+    bool queued;                /* the step in hand may have rows of tokens that only picked has */
 };
 
 /* One pass: the runs of one shape class. */
@@ -204,6 +213,11 @@ void fmi_step_undo(fmi_step *s);
  * the places do not suffice. Behind the passes: on to their pages. */
 FM_CHECKED fm_status fmi_stage_plan(fmi_step *s, bool *fits);
 void fmi_stage_empty(fmi_step *s);
+
+/* ---- step_queue.c ---- */
+
+/* The rows' tokens, picked and here, and logits of those that have no pick. */
+FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 
 /* ---- replay.c ---- */
 

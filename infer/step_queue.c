@@ -12,11 +12,15 @@
 #include "infer/comm.h"
 #include "store/base/mem.h"
 
-bool fmi_queues(const fm_engine *e)
+bool fmi_picks(const fm_engine *e)
 {
     const fm_backend *be = e->be;
-    return be->sample && be->fetch && be->wait && be->host_alloc && be->host_free && !e->tap &&
-           fm_comm_size(e->comm) <= 1; /* a rank has part of the vocabulary */
+    return be->sample && be->fetch && be->wait && be->host_alloc && be->host_free && !e->tap;
+}
+
+bool fmi_queues(const fm_engine *e)
+{
+    return fmi_picks(e) && fm_comm_size(e->comm) <= 1; /* the others' hosts know of no token yet */
 }
 
 fm_status fmi_queued_init(fmi_queued *q, fm_engine *e)
@@ -127,6 +131,32 @@ static fm_status fetch_logits(fmi_step *s, const fm_row *rows, uint32_t n, const
     }
     if (any && rc == FM_OK)
         s->last_n = n;
+    return rc;
+}
+
+fm_status fmi_collect_picks(fmi_step *s)
+{
+    const fmi_picking *p = s->picking;
+    fm_backend *be = s->e->be;
+    fm_status rc = pick_room(s);
+    if (rc == FM_OK)
+        rc = pick(s, p->q, p->rows, p->n, p->ask);
+    if (rc == FM_OK)
+        rc = be->fetch(be, p->q->picked, s->picked, 2 * (size_t)p->q->picks * sizeof(int32_t),
+                       &p->q->ticket);
+    if (rc == FM_OK)
+        rc = be->wait(be, p->q->ticket);
+    p->q->ticket = 0;
+    return rc == FM_OK ? fetch_logits(s, p->rows, p->n, p->ask) : rc;
+}
+
+fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n, fmi_ask *ask)
+{
+    const fmi_picking p = {q, rows, n, ask};
+    fm_assert(q->ticket == 0);
+    e->step->picking = &p;
+    fm_status rc = fm_engine_step(e, rows, n);
+    e->step->picking = NULL;
     return rc;
 }
 
