@@ -184,8 +184,12 @@ static unsigned size_of(const fmc_device *d, uint32_t only, const fmc_sum *s)
 
 #define NONE UINT32_MAX
 
+/* Parts of k in blocks of their own. */
+typedef enum parting { PARTS_AS_COUNTED, PARTS_NEVER, PARTS_ALWAYS } parting;
+
 typedef struct plan {
     fmc_device *d;
+    parting parts;
     uint32_t count, packs, pack_blocks, pack_tiles;
     fmc_sum list[JOBS_MAX];
     unsigned size[JOBS_MAX];
@@ -244,8 +248,9 @@ static void plan_parts(plan *pl, uint32_t i, uint64_t items)
     const fmc_sum *s = &pl->list[i];
     unsigned size = pl->size[i];
     pl->part_at[i] = UINT64_MAX;
-    if (may_part(s) && items < clusters_of(pl->d) &&
-        cycles_of(pl->d, s, size, true) < cycles_of(pl->d, s, size, false))
+    bool pays = items < clusters_of(pl->d) &&
+                cycles_of(pl->d, s, size, true) < cycles_of(pl->d, s, size, false);
+    if (may_part(s) && (pl->parts == PARTS_ALWAYS || (pl->parts != PARTS_NEVER && pays)))
         pl->part_at[i] = take(&pl->bytes, parts_bytes(s));
 }
 
@@ -365,8 +370,8 @@ static void run_plan(plan *pl)
 
 /* ---- the check ---- */
 
-#define CHECK_N 80u
-#define CHECK_K 328u /* three parts */
+#define CHECK_N 136u /* both blocks of a cluster */
+#define CHECK_K 328u /* three parts; more tiles than some rings have stages */
 
 FMC_DEVICE uint32_t wide_hash(uint32_t a, uint32_t b)
 {
@@ -435,19 +440,42 @@ typedef struct check_room {
     unsigned *differ;
 } check_room;
 
+/* Whether s, whose sums r->ours are there, has the same by a kernel of that size. */
+static bool is_same(fmc_device *d, const fmc_sum *s, const check_room *r, unsigned size,
+                    parting parts)
+{
+    static thread_local plan pl;
+    uint64_t all = (uint64_t)s->p.m * s->n;
+    unsigned host = 1;
+    pl.d = d;
+    pl.parts = parts;
+    pl.count = 1;
+    pl.list[0] = *s;
+    pl.list[0].p.y = r->theirs;
+    pl.size[0] = size;
+    run_plan(&pl);
+    if (d->failed != FM_OK ||
+        cudaMemsetAsync(r->differ, 0, sizeof *r->differ, d->stream) != cudaSuccess)
+        return false;
+    FMC_RUN(d, k_wide_differ, fmc_blocks(all, FMC_THREADS), FMC_THREADS, 0, r->differ, r->ours,
+            r->theirs, all);
+    return cudaMemcpyAsync(&host, r->differ, sizeof host, cudaMemcpyDeviceToHost, d->stream) ==
+               cudaSuccess &&
+           cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
+}
+
 /* like: of the kind that is asked for. Its own tiles where they are blocks of quants (a tile's
  * elements are then bf16 once more), else tiles that tell. */
 static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, unsigned size,
                     uint32_t n, uint32_t k)
 {
-    static thread_local plan pl;
     fmc_sum s = {};
-    uint64_t y_all = (uint64_t)(rows_of[size] - 3) * n, x_all = (uint64_t)(rows_of[size] - 3) * k;
+    uint64_t x_all = (uint64_t)(rows_of[size] - 3) * k;
     uint64_t words = fmc_tiles_bytes(like->kind, n, k) / 4;
-    unsigned host = 1;
     s.p.ldy = n;
     s.p.m = rows_of[size] - 3;
     s.p.split = like->p.split;
+    s.p.y = r->ours;
     s.kind = like->kind;
     s.tiles = r->tiles ? r->tiles : like->tiles;
     s.n = n;
@@ -460,23 +488,8 @@ static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, uns
     if (r->tiles)
         FMC_RUN(d, k_wide_telling_tiles, fmc_blocks(words, FMC_THREADS), FMC_THREADS, 0,
                 (uint32_t *)(void *)r->tiles, like->kind == FMC_F16, words);
-    s.p.y = r->ours;
     fmc_sums(d, &s, 1);
-    s.p.y = r->theirs;
-    pl = {};
-    pl.d = d;
-    pl.count = 1;
-    pl.list[0] = s;
-    pl.size[0] = size;
-    run_plan(&pl);
-    if (d->failed != FM_OK ||
-        cudaMemsetAsync(r->differ, 0, sizeof *r->differ, d->stream) != cudaSuccess)
-        return false;
-    FMC_RUN(d, k_wide_differ, fmc_blocks(y_all, FMC_THREADS), FMC_THREADS, 0, r->differ, r->ours,
-            r->theirs, y_all);
-    return cudaMemcpyAsync(&host, r->differ, sizeof host, cudaMemcpyDeviceToHost, d->stream) ==
-               cudaSuccess &&
-           cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
+    return is_same(d, &s, r, size, PARTS_NEVER) && is_same(d, &s, r, size, PARTS_ALWAYS);
 }
 
 static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)

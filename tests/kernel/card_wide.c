@@ -191,16 +191,16 @@ static void every_type_has_the_bits_of_mma(void **state)
         }
 }
 
-/* More tiles of k than a ring has stages, more tiles of y than there are clusters, and the least. */
+/* More tiles of k than a ring has stages, more tiles of y than there are clusters, the least, and a
+ * k whose parts are blocks of their own. */
 static void every_shape_has_the_bits_of_mma(void **state)
 {
     (void)state;
     NEEDS_CARD();
-    static const shape shapes[] = {{17, 1, 1, false, false, false, 0},
-                                   {33, 65, 1300, true, false, false, 1},
-                                   {40, 30, 1300, false, true, true, 0},
-                                   {400, 530, 72, true, true, false, 0},
-                                   {193, 257, 129, false, false, true, 2}};
+    static const shape shapes[] = {
+        {17, 1, 1, false, false, false, 0},     {33, 65, 1300, true, false, false, 1},
+        {40, 30, 1300, false, true, true, 0},   {400, 530, 72, true, true, false, 0},
+        {193, 257, 129, false, false, true, 2}, {20, 7, 4500, true, true, false, 0}};
     for (unsigned i = 0; i < FM_ARRAY_LEN(shapes); i++)
         check(FM_BF16, &shapes[i], i);
 }
