@@ -267,7 +267,7 @@ static fm_status logits(fmi_pass *p)
     uint32_t h = p->g->hidden;
     if (p->w == 0)
         return FM_OK;
-    float *states = s->hidden + p->want0 * s->hidden_ld, *y = s->logits + p->want0 * s->ld;
+    float *states = s->hidden + p->want0 * s->hidden_ld;
     be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
     float *normed = p->o;
     if (!sw->encoder) {
@@ -280,7 +280,7 @@ static fm_status logits(fmi_pass *p)
     if (cut) {
         rc = head_of_ranks(p, normed);
     } else {
-        const fmi_out head = {pick_head, {y, s->ld}};
+        const fmi_out head = {pick_head, {s->logits + p->want0 * s->ld, s->ld}};
         rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
     }
     for (uint32_t i = 0; rc == FM_OK && i < p->want.n && !(cut && p->e->stages > 1); i++)

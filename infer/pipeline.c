@@ -214,6 +214,12 @@ fm_status fmi_pipe_send(fmi_pass *p, uint32_t l)
 
 /* ==== to rank 0 ==== */
 
+bool fmi_pipe_has_logits(const fm_engine *e)
+{
+    return e->stages == 1 || fm_comm_rank(e->comm) == 0 ||
+           (e->stage + 1 == e->stages && fm_comm_size(e->group) == 1);
+}
+
 size_t fmi_pipe_shard_ld(const fmi_step *s)
 {
     size_t most = 0;

@@ -52,6 +52,8 @@ FM_CHECKED fm_status fmi_pipe_send(fmi_pass *p, uint32_t l);
 uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p);
 /* Floats of a row of logits in the step's shard (step.h), one layout for all passes. */
 size_t fmi_pipe_shard_ld(const fmi_step *s);
+/* Whether rows of whole logits are ever here: rank 0, and a last stage of one rank. */
+bool fmi_pipe_has_logits(const fm_engine *e);
 /* Behind all passes: states and logits come to rank 0. */
 FM_CHECKED fm_status fmi_pipe_deliver(fmi_step *s);
 

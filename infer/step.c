@@ -479,7 +479,8 @@ static fm_status workspace(fmi_step *s)
     fm_status rc = fmi_float_room(e, &s->act, &s->act_floats, floats);
     if (rc != FM_OK)
         return rc;
-    size_t need = (size_t)s->wanted * s->ld, states = (size_t)s->wanted * s->hidden_ld;
+    size_t need = fmi_pipe_has_logits(e) ? (size_t)s->wanted * s->ld : 0,
+           states = (size_t)s->wanted * s->hidden_ld;
     rc = fmi_float_room(e, &s->logits, &s->logits_floats, need);
     if (rc == FM_OK)
         rc = fmi_float_room(e, &s->hidden, &s->hidden_floats, states);
@@ -684,8 +685,8 @@ static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
     fm_status rc = fmi_pipe_deliver(s);
-    if (rc != FM_OK || be->host_visible || s->wanted == 0)
-        return rc != FM_OK ? rc : be->sync(be);
+    if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
+        return rc != FM_OK ? rc : be->sync(be); /* rank 0 alone is asked for them */
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;
