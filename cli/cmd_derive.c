@@ -64,9 +64,6 @@ static fm_status share_over_ranks(cli *c, family *f)
     uint32_t ranks = ranks_count(c);
     if (ranks <= 1)
         return FM_OK;
-    if (f->waves > 1)
-        return fm_fail(FM_EUNSUPPORTED, "children that stand on others need one rank: the ranks "
-                                        "share one wave's training alone");
     for (size_t i = 0; i < f->count; i++)
         if (f->child[i].config.shards == 1)
             f->child[i].config.shards = ranks;

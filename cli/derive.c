@@ -358,6 +358,8 @@ static bool can_train(derivation *d, size_t at)
         return true;
     d->cand[at].made = true;
     d->cand[at].rc = on->rc;
+    if (ranks_mine() > 0) /* rank 0 says it */
+        return false;
     come_to_nothing(d, fm_fail(on->rc, "'%s' was not trained: '%s', on which it stands, %s",
                                unit_name(d->f, u), unit_name(d->f, &d->f->unit[u->on]),
                                on->rc == FM_EREFUSED ? "was refused by its gates" : "failed"));
@@ -463,6 +465,38 @@ static void finish_wave(derivation *d, unsigned wave)
     }
 }
 
+typedef struct told { /* of a candidate, by rank 0 */
+    fm_status rc;
+    bool made;
+    fm_oid oid;
+} told;
+
+/* What rank 0 made of a wave's units is what the other ranks' next wave stands on: they read the
+ * same repository. */
+static fm_status share_wave(derivation *d)
+{
+    fm_status rc = FM_OK, told_rc = FM_OK;
+    for (size_t k = 0; told_rc == FM_OK && k < d->f->units; k++) {
+        candidate *cand = &d->cand[k];
+        told t;
+        memset(&t, 0, sizeof t); /* its padding travels too */
+        t.rc = cand->rc;
+        t.made = cand->made;
+        t.oid = cand->oid;
+        told_rc = fm_comm_tell(d->c->comm, &t, sizeof t, 0);
+        if (rc < 0 || told_rc < 0 || ranks_mine() == 0 || !t.made || cand->made)
+            continue;
+        cand->made = true;
+        cand->rc = t.rc;
+        cand->oid = t.oid;
+        if (t.rc == FM_OK && d->f->unit[k].stood_on)
+            rc = fm_version_tree(d->c->repo, &cand->tree, &t.oid);
+        if (rc < 0)
+            rc = fm_error_prefix(rc, "'%s', which rank 0 made", unit_name(d->f, &d->f->unit[k]));
+    }
+    return told_rc == FM_OK ? fm_comm_agree(d->c->comm, rc) : told_rc;
+}
+
 static fm_status prepare(derivation *d)
 {
     fm_status rc = derivation_new(d);
@@ -501,8 +535,7 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
                     .stop_after = how->stop_after};
     bool stopped = false, lands = ranks_mine() == 0;
     fm_status rc = prepare(&d);
-    if (c->comm)
-        rc = fm_comm_agree(c->comm, rc);
+    rc = fm_comm_meet(c->comm, rc, 0); /* some of it the ranks did together */
     if (rc == FM_OK && lands)
         rc = show_reports(&d);
     if (rc == FM_OK && how->plan) {
@@ -515,6 +548,8 @@ fm_status family_derive(cli *c, family *f, const derive_how *how)
         rc = train_wave(&d, w, &stopped);
         if (rc == FM_OK && !stopped && lands)
             finish_wave(&d, w);
+        if (rc == FM_OK && !stopped && c->comm && w + 1 < f->waves)
+            rc = share_wave(&d);
     }
     if (rc == FM_OK && how->log_path && lands)
         rc = write_log(&d, how->log_path);

@@ -55,7 +55,10 @@ typedef struct fm_kv_view {
     void *k, *v;
 } fm_kv_view;
 
-/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). */
+/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). Or, where
+ * only the device knows how many (from, to: device, not NULL): rows[*from] .. rows[*to - 1], at most
+ * m, of the `listed` row numbers of rows. In one list of operations such stretches of the same rows
+ * come in ascending order of from, a stretch again only where it has just been. */
 
 /* One product of a list that shares x: y[row, 0..n) = x[row, 0..k) W^T (+ bias[n], added last). */
 typedef struct fm_product {
@@ -66,6 +69,8 @@ typedef struct fm_product {
     uint32_t first, m;
     const int32_t *rows;
     bool split; /* a mode that rounds x to bf16 keeps the remainder as a second bf16 */
+    const int32_t *from, *to;
+    uint32_t listed;
 } fm_product;
 
 /* One low-rank term of a list that shares x: y[row, 0..n) += scale * ((x[row] A^T) B^T). */
@@ -76,7 +81,38 @@ typedef struct fm_lora {
     float scale;
     uint32_t first, m;
     const int32_t *rows;
+    const int32_t *from, *to;
+    uint32_t listed;
 } fm_lora;
+
+/* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL), on listed rows. */
+typedef struct fm_scaling {
+    float *y;
+    size_t ldy;
+    uint32_t n;
+    const float *scale, *bias; /* [n] */
+    uint32_t m;
+    const int32_t *rows, *from, *to;
+} fm_scaling;
+
+/* Which experts the rows go to. Row i's choice are the `chosen` largest of score[i], of equal ones
+ * the lower expert (a NaN is never larger than another score); its weights are its shares in the
+ * softmax over all experts, or (renormalise) over the chosen ones, in double, ascending, rounded at
+ * the end. Number i * chosen + j is row i's j-th expert, ascending. */
+typedef struct fm_route {
+    const float *score; /* [m, experts], ld apart */
+    size_t ld;
+    uint32_t m, experts, chosen;
+    bool renormalise;
+    const int32_t *bound; /* [parts + 1] ascending: part p has rows bound[p] .. bound[p + 1] - 1 */
+    uint32_t parts;
+    float *weight;   /* [m, chosen] */
+    int32_t *expert; /* [m, chosen] */
+    int32_t *list;   /* [m * chosen] the numbers of expert 0, then of 1, ..: each ascending */
+    int32_t
+        *begin; /* [experts * parts + 1] where in list those of expert e and part p begin, at e *
+                        parts + p; then m * chosen */
+} fm_route;
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
  * sequence seq[i], whose position t lies in page table[seq[i] * table_stride + t / FM_KV_PAGE].
@@ -233,6 +269,11 @@ struct fm_backend {
                 const float *up, size_t ldu, uint32_t m, uint32_t n);
     /* y = cap * tanh(y / cap) on rows of n */
     void (*softcap)(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap);
+    /* Experts: who goes where (all device memory). Then what the numbers of its list are put through. */
+    void (*route)(fm_backend *be, const fm_route *r);
+    void (*scalings)(fm_backend *be, const fm_scaling *list, uint32_t count);
+    /* y[i] = 1 / (1 + exp(-x[i])), in double, rounded at the end */
+    void (*sigmoid)(fm_backend *be, float *y, const float *x, uint64_t n);
     /* y[i] = sum over j < per ascending of weight[i * per + j] * x[row[i * per + j]] */
     void (*mix_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n);

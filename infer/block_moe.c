@@ -1,50 +1,51 @@
 /* block_moe.c - the feed-forward branch of a layer with experts.
  *
- * The router's product gives each row a score per expert; the softmax over all of them, the choice
- * and the weights are made on the host, in double, from that row's scores alone. Then the rows are
- * laid out once for each choice, sorted by expert, and every expert's stretch goes through the same
- * grouped products as any linear layer (so adapters and shared weights work as they do elsewhere).
- * A row's parts are added in ascending order of experts. Ties go to the lower expert. */
-#include "infer/route.h"
+ * The router's product gives each row a score per expert; the choice, the weights and the lists of
+ * rows by expert are made where the scores are (fm_backend.route), so the host waits for nothing and
+ * a step looks alike whoever goes where. Rows are laid out once for each choice, row by row: what an
+ * expert's products, low-rank terms and scales go over are stretches of a list that only the device
+ * knows, and those of all experts are one call. Neighbouring models that hold the same weight share
+ * a stretch. A row's parts are added in ascending order of experts. */
 #include "infer/step.h"
 
 #include <string.h>
 
-#include "store/base/detmath.h"
 #include "store/base/mem.h"
 
-/* Sized by the widest shape so far; the device's arrays have max_rows * chosen entries. */
+/* Of layers with so many experts of which so many are chosen; all device, and never moved. */
 struct fmi_routes {
     uint32_t chosen, experts;
-    fmi_choice *pick; /* [max_rows, chosen], experts ascending */
-    float *scores;    /* [max_rows, experts + 1] host */
-    double *share;    /* [experts] */
-    int32_t *order;   /* [max_rows * chosen] slot -> row */
-    int32_t *slot;    /* [max_rows * chosen] (row, choice) -> slot */
-    float *weight;    /* [max_rows * chosen] (row, choice) -> weight */
-    fmi_part *part;   /* [max_rows] of one expert */
-    uint32_t *begin;  /* [experts + 1] first slot of each expert */
-    int32_t *dev_order, *dev_slot;
-    float *dev_weight;
+    int32_t *row, *number;  /* [max_rows * chosen] i / chosen, i */
+    int32_t *expert, *list; /* [max_rows * chosen] as in fm_route */
+    int32_t *begin;         /* [experts * max_rows + 1] */
+    float *weight;          /* [max_rows * chosen] */
+    int32_t *first;         /* host [max_rows + 1] */
+    fm_product *product;    /* host lists of one call */
+    fm_lora *term;
+    fm_scaling *scaling;
+    size_t product_cap, term_cap, scaling_cap;
+    struct fmi_routes *next;
 };
 
 static void release(fm_engine *e, fmi_routes *r)
 {
-    void *host[] = {r->pick, r->scores, r->share, r->order, r->slot, r->weight, r->part, r->begin};
-    void *dev[] = {r->dev_order, r->dev_slot, r->dev_weight};
-    for (size_t i = 0; i < FM_ARRAY_LEN(host); i++)
-        fm_free(host[i]);
+    void *dev[] = {r->row, r->number, r->expert, r->list, r->begin, r->weight};
     for (size_t i = 0; i < FM_ARRAY_LEN(dev); i++)
         if (dev[i])
             e->be->free(e->be, dev[i]);
+    fm_free(r->first);
+    fm_free(r->product);
+    fm_free(r->term);
+    fm_free(r->scaling);
     fm_free(r);
 }
 
 void fmi_routes_free(fmi_step *s)
 {
-    if (s->routes)
+    for (fmi_routes *next; s->routes; s->routes = next) {
+        next = s->routes->next;
         release(s->e, s->routes);
-    s->routes = NULL;
+    }
 }
 
 static fm_status device_ints(fm_backend *be, void *out, size_t n)
@@ -55,99 +56,294 @@ static fm_status device_ints(fm_backend *be, void *out, size_t n)
     return rc;
 }
 
-static fm_status routes_of(fmi_step *s, const fm_switches *sw)
+/* Numbers that depend on nothing but their place. */
+static fm_status fill(fm_backend *be, const fmi_routes *r, size_t all)
 {
-    if (s->routes && s->routes->chosen >= sw->chosen && s->routes->experts >= sw->experts)
-        return FM_OK;
-    uint32_t k = FM_MAX(sw->chosen, s->routes ? s->routes->chosen : 0);
-    uint32_t n = FM_MAX(sw->experts, s->routes ? s->routes->experts : 0);
-    size_t rows = s->max_rows, all = rows * k;
+    int32_t *host = fm_malloc(2 * all * sizeof(int32_t));
+    if (!host)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < all; i++) {
+        host[i] = (int32_t)(i / r->chosen);
+        host[all + i] = (int32_t)i;
+    }
+    fm_status rc = be->upload(be, r->row, host, all * sizeof(int32_t));
+    if (rc == FM_OK)
+        rc = be->upload(be, r->number, host + all, all * sizeof(int32_t));
+    fm_free(host);
+    return rc;
+}
+
+static fm_status routes_of(fmi_step *s, const fm_switches *sw, fmi_routes **out)
+{
     fm_backend *be = s->e->be;
+    size_t all = (size_t)s->max_rows * sw->chosen;
+    for (*out = s->routes; *out; *out = (*out)->next)
+        if ((*out)->chosen == sw->chosen && (*out)->experts == sw->experts)
+            return FM_OK;
     fmi_routes *r = fm_calloc(1, sizeof(*r));
     if (!r)
         return FM_ENOMEM;
-    *r = (fmi_routes){.chosen = k,
-                      .experts = n,
-                      .pick = fm_calloc(all, sizeof(fmi_choice)),
-                      .scores = fm_calloc(rows * (n + 1), sizeof(float)),
-                      .share = fm_calloc(n, sizeof(double)),
-                      .order = fm_calloc(all, sizeof(int32_t)),
-                      .slot = fm_calloc(all, sizeof(int32_t)),
-                      .weight = fm_calloc(all, sizeof(float)),
-                      .part = fm_calloc(rows, sizeof(fmi_part)),
-                      .begin = fm_calloc((size_t)n + 1, sizeof(uint32_t))};
-    bool there =
-        r->pick && r->scores && r->share && r->order && r->slot && r->weight && r->part && r->begin;
-    fm_status rc = there ? device_ints(be, &r->dev_order, all) : FM_ENOMEM;
+    r->chosen = sw->chosen;
+    r->experts = sw->experts;
+    void *const ints[] = {&r->row, &r->number, &r->expert, &r->list, &r->weight};
+    r->first = fm_calloc((size_t)s->max_rows + 1, sizeof(int32_t));
+    fm_status rc =
+        r->first ? device_ints(be, &r->begin, (size_t)sw->experts * s->max_rows + 1) : FM_ENOMEM;
+    for (size_t i = 0; i < FM_ARRAY_LEN(ints) && rc == FM_OK; i++)
+        rc = device_ints(be, ints[i], all);
     if (rc == FM_OK)
-        rc = device_ints(be, &r->dev_slot, all);
-    if (rc == FM_OK)
-        rc = device_ints(be, &r->dev_weight, all);
+        rc = fill(be, r, all);
     if (rc != FM_OK) {
         release(s->e, r);
         return rc;
     }
-    fmi_routes_free(s);
-    s->routes = r;
+    r->next = s->routes;
+    *out = s->routes = r;
     return FM_OK;
 }
 
 /* ==== choosing ==== */
 
-/* Slots sorted by expert, rows ascending inside; uploads what the device needs. */
-static fm_status deal(fmi_pass *p)
+static fm_status choose(fmi_pass *p, fmi_routes *r)
 {
     const fm_switches *sw = &p->g->sw;
-    fmi_routes *r = p->s->routes;
-    fm_backend *be = p->e->be;
-    uint32_t k = sw->chosen, at = 0, all = p->m * k;
-    memset(r->begin, 0, ((size_t)sw->experts + 1) * sizeof(uint32_t));
-    for (uint32_t i = 0; i < all; i++)
-        r->begin[r->pick[i].expert]++;
-    for (uint32_t e = 0; e <= sw->experts; e++) {
-        uint32_t n = e < sw->experts ? r->begin[e] : 0;
-        r->begin[e] = at;
-        at += n;
-    }
-    for (uint32_t i = 0; i < all; i++) { /* begin[e] runs to the end of e, then is put back */
-        uint32_t slot = r->begin[r->pick[i].expert]++;
-        r->order[slot] = (int32_t)(i / k);
-        r->slot[i] = (int32_t)slot;
-        r->weight[i] = r->pick[i].weight;
-    }
-    memmove(r->begin + 1, r->begin, sw->experts * sizeof(uint32_t));
-    r->begin[0] = 0;
-    size_t bytes = (size_t)all * sizeof(int32_t);
-    fm_status rc = be->upload(be, r->dev_order, r->order, bytes);
-    if (rc == FM_OK)
-        rc = be->upload(be, r->dev_slot, r->slot, bytes);
-    return rc == FM_OK ? be->upload(be, r->dev_weight, r->weight, bytes) : rc;
+    fmi_step *s = p->s;
+    fmi_rows bound;
+    for (uint32_t i = 0; i < p->all.n; i++)
+        r->first[i] = (int32_t)p->all.p[i].begin;
+    r->first[p->all.n] = (int32_t)p->m;
+    fm_status rc = fmi_row_list(s, &bound, r->first, p->all.n + 1);
+    if (rc != FM_OK)
+        return rc;
+    p->e->be->route(p->e->be, &(fm_route){.score = p->router,
+                                          .ld = sw->experts,
+                                          .m = p->m,
+                                          .experts = sw->experts,
+                                          .chosen = sw->chosen,
+                                          .renormalise = sw->renormalise,
+                                          .bound = bound.list,
+                                          .parts = p->all.n,
+                                          .weight = r->weight,
+                                          .expert = r->expert,
+                                          .list = r->list,
+                                          .begin = r->begin});
+    return FM_OK;
 }
 
 /* ==== experts ==== */
 
-/* The layer in the low bits, the expert above: what fmi_linears hands to a pick. */
-#define EXPERT_SHIFT 16u
+typedef enum which { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN } which;
 
-static const fm_experts *experts_of(const fm_model *m, uint32_t le)
+/* Linears of all experts of a layer on the same x, whose rows are numbers as y's are. */
+typedef struct job {
+    fmi_pass *p;
+    const fmi_routes *r;
+    uint32_t layer, in;
+    fmi_matrix x;
+    bool scaled; /* those whose linear scales its input, or those whose does not */
+} job;
+
+typedef struct expert_out {
+    which which;
+    fmi_matrix y;
+} expert_out;
+
+static const fm_linear *linear_of(const job *j, const expert_out *o, uint32_t e, uint32_t part)
 {
-    return m->layers[le & ((1u << EXPERT_SHIFT) - 1u)].experts;
+    const fm_experts *x = j->p->all.p[part].model->layers[j->layer].experts;
+    return o->which == EXPERT_GATE ? &x->gate[e] : o->which == EXPERT_UP ? &x->up[e] : &x->down[e];
 }
+
+/* Where the numbers of expert e and of parts [i, j) stand in the list, and how many at most. */
+typedef struct stretch {
+    const int32_t *from, *to;
+    uint32_t m;
+} stretch;
+
+static stretch stretch_of(const job *j, uint32_t e, uint32_t part, uint32_t end)
+{
+    const fmi_parts *all = &j->p->all;
+    const int32_t *at = j->r->begin + (size_t)e * all->n;
+    stretch s = {at + part, at + end, 0};
+    for (; part < end; part++)
+        s.m += all->p[part].count;
+    return s;
+}
+
+static fm_status add_products(const job *j, fmi_routes *r, const expert_out *o, uint32_t *count)
+{
+    const uint32_t parts = j->p->all.n;
+    for (uint32_t e = 0; e < r->experts; e++)
+        for (uint32_t i = 0, end; i < parts; i = end) {
+            const fm_linear *lin = linear_of(j, o, e, i), *next;
+            for (end = i + 1; end < parts; end++) {
+                next = linear_of(j, o, e, end);
+                if (next->w != lin->w || next->bias != lin->bias ||
+                    !next->in_scale != !lin->in_scale)
+                    break;
+            }
+            if ((lin->in_scale != NULL) != j->scaled)
+                continue;
+            fm_status rc =
+                fm_grow(&r->product, &r->product_cap, *count + (size_t)1, sizeof(fm_product));
+            if (rc != FM_OK)
+                return rc;
+            stretch s = stretch_of(j, e, i, end);
+            r->product[(*count)++] = (fm_product){.y = o->y.p,
+                                                  .ldy = o->y.ld,
+                                                  .w = lin->w,
+                                                  .bias = lin->bias,
+                                                  .m = s.m,
+                                                  .rows = r->list,
+                                                  .from = s.from,
+                                                  .to = s.to,
+                                                  .listed = j->p->m * r->chosen,
+                                                  .split = lin->split};
+        }
+    return FM_OK;
+}
+
+static bool has_term(const job *j, const fm_linear *lin, uint32_t t)
+{
+    return (lin->in_scale != NULL) == j->scaled && lin->lora_count > t;
+}
+
+static bool same_term(const fm_lora_term *a, const fm_lora_term *b)
+{
+    return a->a == b->a && a->b == b->b && memcmp(&a->scale, &b->scale, sizeof(float)) == 0;
+}
+
+/* The t-th low-rank terms of all experts. */
+static fm_status add_terms(const job *j, fmi_routes *r, const expert_out *o, uint32_t t,
+                           uint32_t *count)
+{
+    const uint32_t parts = j->p->all.n;
+    for (uint32_t e = 0; e < r->experts; e++)
+        for (uint32_t i = 0, end; i < parts; i = end) {
+            const fm_linear *lin = linear_of(j, o, e, i);
+            end = i + 1;
+            if (!has_term(j, lin, t))
+                continue;
+            for (; end < parts; end++) {
+                const fm_linear *next = linear_of(j, o, e, end);
+                if (!has_term(j, next, t) || !same_term(&next->lora[t], &lin->lora[t]))
+                    break;
+            }
+            fm_status rc = fm_grow(&r->term, &r->term_cap, *count + (size_t)1, sizeof(fm_lora));
+            if (rc != FM_OK)
+                return rc;
+            stretch s = stretch_of(j, e, i, end);
+            r->term[(*count)++] = (fm_lora){.y = o->y.p,
+                                            .ldy = o->y.ld,
+                                            .a = lin->lora[t].a,
+                                            .b = lin->lora[t].b,
+                                            .scale = lin->lora[t].scale,
+                                            .m = s.m,
+                                            .rows = r->list,
+                                            .from = s.from,
+                                            .to = s.to,
+                                            .listed = j->p->m * r->chosen};
+        }
+    return FM_OK;
+}
+
+static uint32_t most_terms(const job *j, const expert_out *o)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < j->p->all.n; i++)
+        for (uint32_t e = 0; e < j->r->experts; e++)
+            most = FM_MAX(most, linear_of(j, o, e, i)->lora_count);
+    return most;
+}
+
+static fm_status multiply(const job *j, fmi_routes *r, const expert_out *out, uint32_t outs)
+{
+    fm_backend *be = j->p->e->be;
+    uint32_t count = 0, most = 0;
+    fm_status rc = FM_OK;
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
+        most = FM_MAX(most, most_terms(j, &out[o]));
+        rc = add_products(j, r, &out[o], &count);
+    }
+    if (rc != FM_OK || count == 0)
+        return rc;
+    be->products(be, j->x.p, j->x.ld, j->in, r->product, count);
+    j->p->e->gemm_groups += count;
+    for (uint32_t t = 0; t < most && rc == FM_OK; t++) {
+        count = 0;
+        for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
+            rc = add_terms(j, r, &out[o], t, &count);
+        if (rc == FM_OK && count > 0)
+            be->lora(be, j->x.p, j->x.ld, j->in, r->term, count);
+    }
+    return rc;
+}
+
+/* ==== scales ==== */
+
+/* Of the rows of each part: by in_scale what is multiplied, else by out_scale and bias what came. */
+static fm_status scale(const job *j, fmi_routes *r, const expert_out *o, bool input)
+{
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < r->experts; e++)
+        for (uint32_t i = 0; i < j->p->all.n; i++) {
+            const fm_linear *lin = linear_of(j, o, e, i);
+            if (input ? !lin->in_scale : !lin->out_scale && !lin->bias_after)
+                continue;
+            fm_status rc =
+                fm_grow(&r->scaling, &r->scaling_cap, count + (size_t)1, sizeof(fm_scaling));
+            if (rc != FM_OK)
+                return rc;
+            stretch s = stretch_of(j, e, i, i + 1);
+            r->scaling[count++] = (fm_scaling){.y = input ? j->x.p : o->y.p,
+                                               .ldy = input ? j->x.ld : o->y.ld,
+                                               .n = input ? lin->in : lin->out,
+                                               .scale = input ? lin->in_scale : lin->out_scale,
+                                               .bias = input ? NULL : lin->bias_after,
+                                               .m = s.m,
+                                               .rows = r->list,
+                                               .from = s.from,
+                                               .to = s.to};
+        }
+    if (count > 0)
+        j->p->e->be->scalings(j->p->e->be, r->scaling, count);
+    return FM_OK;
+}
+
+static bool scales_input(const job *j, const expert_out *o)
+{
+    for (uint32_t i = 0; i < j->p->all.n; i++)
+        for (uint32_t e = 0; e < j->r->experts; e++)
+            if (linear_of(j, o, e, i)->in_scale)
+                return true;
+    return false;
+}
+
+static fm_status linears(fmi_pass *p, fmi_routes *r, uint32_t l, uint32_t in, fmi_matrix x,
+                         const expert_out *out, uint32_t outs)
+{
+    fm_backend *be = p->e->be;
+    job j = {.p = p, .r = r, .layer = l, .in = in, .x = x};
+    fm_status rc = multiply(&j, r, out, outs);
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
+        if (scales_input(&j, &out[o])) {
+            job s = {.p = p, .r = r, .layer = l, .in = in, .x = {p->scaled, in}, .scaled = true};
+            be->copy_rows(be, p->scaled, in, x.p, x.ld, NULL, p->m * r->chosen, in);
+            rc = scale(&s, r, &out[o], true);
+            if (rc == FM_OK)
+                rc = multiply(&s, r, &out[o], 1);
+        }
+        if (rc == FM_OK)
+            rc = scale(&j, r, &out[o], false);
+    }
+    return rc;
+}
+
+/* ==== the branch ==== */
+
 static const fm_linear *pick_router(const fm_model *m, uint32_t l)
 {
     return &m->layers[l].experts->router;
-}
-static const fm_linear *pick_gate(const fm_model *m, uint32_t le)
-{
-    return &experts_of(m, le)->gate[le >> EXPERT_SHIFT];
-}
-static const fm_linear *pick_up(const fm_model *m, uint32_t le)
-{
-    return &experts_of(m, le)->up[le >> EXPERT_SHIFT];
-}
-static const fm_linear *pick_down(const fm_model *m, uint32_t le)
-{
-    return &experts_of(m, le)->down[le >> EXPERT_SHIFT];
 }
 static const fm_linear *pick_s_gate(const fm_model *m, uint32_t l)
 {
@@ -166,48 +362,11 @@ static const fm_linear *pick_s_switch(const fm_model *m, uint32_t l)
     return &m->layers[l].experts->s_switch;
 }
 
-/* The slots of expert e as runs of one model each: rows are ascending, and so are models. */
-static fmi_parts parts_of(const fmi_pass *p, uint32_t e)
-{
-    const fmi_routes *r = p->s->routes;
-    uint32_t n = 0, run = 0, end = r->begin[e + 1];
-    for (uint32_t at = r->begin[e]; at < end;) {
-        uint32_t row = (uint32_t)r->order[at], first = at;
-        while (row >= p->all.p[run].begin + p->all.p[run].count)
-            run++;
-        const fmi_part *part = &p->all.p[run];
-        while (at < end && (uint32_t)r->order[at] < part->begin + part->count)
-            at++;
-        r->part[n++] = (fmi_part){.model = part->model, .begin = first, .count = at - first};
-    }
-    return (fmi_parts){r->part, n};
-}
-
-static fm_status run_expert(fmi_pass *p, uint32_t l, uint32_t e)
-{
-    fm_backend *be = p->e->be;
-    const fm_switches *sw = &p->g->sw;
-    fmi_parts ps = parts_of(p, e);
-    uint32_t le = l | e << EXPERT_SHIFT, inter = sw->expert_inter, h = p->g->hidden;
-    if (ps.n == 0)
-        return FM_OK;
-    const fmi_out both[] = {{pick_gate, {p->gate, inter}}, {pick_up, {p->up, inter}}};
-    const fmi_out down = {pick_down, {p->yr, h}};
-    fm_status rc = fmi_linears(p, ps, (fmi_matrix){p->xr, h}, le, both, 2);
-    if (rc != FM_OK)
-        return rc;
-    uint32_t first = p->s->routes->begin[e], n = p->s->routes->begin[e + 1] - first;
-    float *gate = p->gate + (size_t)first * inter, *up = p->up + (size_t)first * inter;
-    be->act(be, sw->act, gate, inter, gate, inter, up, inter, n, inter);
-    return fmi_linears(p, ps, (fmi_matrix){p->gate, inter}, le, &down, 1);
-}
-
 /* y += sigmoid(switch x) * down(f(gate x) * up x) */
-static fm_status run_shared(fmi_pass *p, uint32_t l, float *x, float *y)
+static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
-    fmi_routes *r = p->s->routes;
     uint32_t inter = sw->shared_inter, h = p->g->hidden;
     float *switches = p->router;
     const fmi_out first[] = {{pick_s_gate, {p->gate, inter}},
@@ -219,19 +378,10 @@ static fm_status run_shared(fmi_pass *p, uint32_t l, float *x, float *y)
         return rc;
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
     rc = fmi_linears(p, p->all, (fmi_matrix){p->gate, inter}, l, &down, 1);
-    if (rc == FM_OK)
-        rc = be->download(be, r->scores, switches, p->m * sizeof(float));
-    for (uint32_t i = 0; rc == FM_OK && i < p->m; i++) {
-        r->weight[i] = (float)(1.0 / (1.0 + fm_exp(-(double)r->scores[i])));
-        r->order[i] = (int32_t)i;
-    }
-    if (rc == FM_OK)
-        rc = be->upload(be, r->dev_weight, r->weight, p->m * sizeof(float));
-    if (rc == FM_OK)
-        rc = be->upload(be, r->dev_order, r->order, p->m * sizeof(int32_t));
     if (rc != FM_OK)
         return rc;
-    be->mix_rows(be, p->xr, h, p->yr, h, r->dev_order, r->dev_weight, 1, p->m, h);
+    be->sigmoid(be, r->weight, switches, p->m);
+    be->mix_rows(be, p->xr, h, p->yr, h, r->number, r->weight, 1, p->m, h);
     be->add(be, y, p->xr, (uint64_t)p->m * h);
     return FM_OK;
 }
@@ -240,26 +390,26 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
-    uint32_t h = p->g->hidden, n = sw->experts;
-    const fmi_out router = {pick_router, {p->router, n}};
-    fm_status rc = routes_of(p->s, sw);
+    uint32_t h = p->g->hidden, inter = sw->expert_inter, all = p->m * sw->chosen;
+    const fmi_out router = {pick_router, {p->router, sw->experts}};
+    const expert_out both[] = {{EXPERT_GATE, {p->gate, inter}}, {EXPERT_UP, {p->up, inter}}};
+    const expert_out down = {EXPERT_DOWN, {p->yr, h}};
+    fmi_routes *r;
+    fm_status rc = routes_of(p->s, sw, &r);
     if (rc == FM_OK)
         rc = fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1);
-    if (rc != FM_OK)
-        return rc;
-    fmi_routes *r = p->s->routes;
-    rc = be->download(be, r->scores, p->router, (size_t)p->m * n * sizeof(float));
-    for (uint32_t i = 0; rc == FM_OK && i < p->m; i++)
-        fmi_route(sw, r->scores + (size_t)i * n, r->share, r->pick + (size_t)i * sw->chosen);
     if (rc == FM_OK)
-        rc = deal(p);
+        rc = choose(p, r);
     if (rc != FM_OK)
         return rc;
-    be->copy_rows(be, p->xr, h, x, h, r->dev_order, p->m * sw->chosen, h);
-    for (uint32_t e = 0; e < n && rc == FM_OK; e++)
-        rc = run_expert(p, l, e);
+    be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
+    rc = linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2);
     if (rc != FM_OK)
         return rc;
-    be->mix_rows(be, y, h, p->yr, h, r->dev_slot, r->dev_weight, sw->chosen, p->m, h);
-    return sw->shared_expert ? run_shared(p, l, x, y) : FM_OK;
+    be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, all, inter);
+    rc = linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1);
+    if (rc != FM_OK)
+        return rc;
+    be->mix_rows(be, y, h, p->yr, h, r->number, r->weight, sw->chosen, p->m, h);
+    return sw->shared_expert ? run_shared(p, r, l, x, y) : FM_OK;
 }

@@ -19,20 +19,35 @@
 #define TEXT_BYTES 512u
 #define TELL_MAX (1ull << 30)
 
+/* What a rank tells the others where it breaks off. */
+typedef struct word {
+    int32_t status; /* FM_OK: it heard of it */
+    uint32_t device_fails;
+    uint64_t queued;
+    char text[TEXT_BYTES];
+} word;
+_Static_assert(sizeof(word) <= FM_WORD_BYTES, "a word to all");
+
 struct fm_comm {
+    fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */
     uint32_t rank, size, nodes;
-    fm_comm *whole;         /* of a group: what carries its messages and keeps its failures */
-    uint32_t *member;       /* [size]: its ranks' numbers there */
     fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
     bool direct;
+    pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
+    fm_watch *watch;
+    uint64_t queued, arrived; /* exchanges of the device's wire */
+    bool hangs;               /* one of them does not end */
     fm_backend *be;
-    uint32_t node[FM_COMM_MAX_RANKS];
-    float *room; /* device: parts of other ranks */
+    uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
+    float *room;                                                 /* device: parts of other ranks */
     uint64_t room_floats;
     uint8_t *stage; /* host */
     size_t stage_bytes;
-    fm_move *move; /* [2 * size] */
-    fm_status failed;
+    fm_move *move;    /* [2 * size] */
+    word *said;       /* [size] */
+    fm_status failed; /* for good, or, where broken says so, until the ranks have met */
+    bool broken;
+    bool anew; /* the device's wire was given up, and is to be made again */
     fm_error_state why;
     fm_comm_stats stats;
 };
@@ -80,16 +95,62 @@ fm_status fm_comm_new(fm_comm **out, fm_wire *wire, const char *node)
                   : fm_fail(FM_ELIMIT, "%u ranks, at most %u are possible", size,
                             FM_COMM_MAX_RANKS);
     }
+    (void)pthread_mutex_init(&c->host, NULL);
     c->wire = wire;
     c->size = wire ? wire->size : 1;
     c->rank = wire ? wire->rank : 0;
     c->move = fm_calloc(2 * (size_t)c->size, sizeof(*c->move));
-    fm_status rc = c->move ? find_nodes(c, node) : FM_ENOMEM;
+    c->said = fm_calloc(c->size, sizeof(*c->said));
+    fm_status rc = c->move && c->said ? find_nodes(c, node) : FM_ENOMEM;
     if (rc != FM_OK) {
         fm_comm_free(c);
         return rc;
     }
     *out = c;
+    return FM_OK;
+}
+
+static fm_status check_members(const fm_comm *c, const uint32_t *member, uint32_t n)
+{
+    bool good = n > 0 && n <= c->size, mine = false;
+    for (uint32_t i = 0; good && i < n; i++) {
+        good = member[i] < c->size && (i == 0 || member[i] > member[i - 1]);
+        mine = mine || member[i] == c->rank;
+    }
+    return good && mine ? FM_OK
+                        : fm_fail(FM_EINVAL,
+                                  "a group of %u of %u ranks: numbers ascend, and rank %u, which "
+                                  "asks, is one of them",
+                                  n, c->size, c->rank);
+}
+
+fm_status fm_comm_group(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
+                        uint32_t n)
+{
+    *out = NULL;
+    fm_assert(!c->of);
+    fm_status rc = check_members(c, member, n);
+    fm_comm *g = rc == FM_OK ? fm_calloc(1, sizeof(*g)) : NULL;
+    if (!g)
+        return rc != FM_OK ? rc : FM_ENOMEM;
+    (void)pthread_mutex_init(&g->host, NULL);
+    g->of = c;
+    g->be = be;
+    g->size = n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t j = 0;
+        g->member[i] = member[i];
+        g->rank = member[i] == c->rank ? i : g->rank;
+        while (c->node[member[j]] != c->node[member[i]])
+            j++;
+        g->node[i] = j < i ? g->node[j] : g->nodes++;
+    }
+    g->move = fm_calloc(2 * (size_t)n, sizeof(*g->move));
+    if (!g->move) {
+        fm_comm_free(g);
+        return FM_ENOMEM;
+    }
+    *out = g;
     return FM_OK;
 }
 
@@ -100,57 +161,45 @@ void fm_comm_free(fm_comm *c)
     fm_comm_detach(c);
     if (c->wire)
         c->wire->close(c->wire);
+    (void)pthread_mutex_destroy(&c->host);
     fm_free(c->stage);
     fm_free(c->move);
-    fm_free(c->member);
+    fm_free(c->said);
     fm_free(c);
 }
 
-fm_status fm_comm_part(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
-                       uint32_t n)
+/* Also where it was given up. */
+static void drop_device(fm_comm *c)
 {
-    fm_comm *g = fm_calloc(1, sizeof(*g));
-    *out = g;
-    if (!g)
-        return FM_ENOMEM;
-    g->whole = c;
-    g->size = n;
-    g->be = be;
-    g->move = fm_calloc(2 * (size_t)n, sizeof(*g->move));
-    g->member = fm_memdup(member, n * sizeof(*member));
-    if (!g->move || !g->member) {
-        fm_comm_free(g);
-        *out = NULL;
-        return FM_ENOMEM;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t j = 0;
-        while (c->node[member[j]] != c->node[member[i]])
-            j++;
-        g->node[i] = j < i ? g->node[j] : g->nodes++;
-        g->rank = member[i] == c->rank ? i : g->rank;
-    }
-    return FM_OK;
+    fm_watch_free(c->watch);
+    c->watch = NULL;
+    if (c->device)
+        c->device->close(c->device);
+    c->device = NULL;
+    c->queued = c->arrived = 0;
+    c->hangs = false;
 }
 
 void fm_comm_detach(fm_comm *c)
 {
-    if (c->device)
-        c->device->close(c->device);
+    drop_device(c);
     if (c->room)
         c->be->free(c->be, c->room);
-    c->device = NULL;
     c->room = NULL;
     c->room_floats = 0;
     c->be = NULL;
 }
 
-void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct)
+fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct)
 {
     fm_comm_detach(c);
     c->be = be;
-    c->device = device;
     c->direct = direct;
+    c->device = device;
+    fm_status rc = device ? fm_watch_new(&c->watch, c->wire, device, &c->host) : FM_OK;
+    if (rc != FM_OK)
+        drop_device(c);
+    return rc;
 }
 
 uint32_t fm_comm_rank(const fm_comm *c)
@@ -163,10 +212,20 @@ uint32_t fm_comm_size(const fm_comm *c)
     return c ? c->size : 1;
 }
 
+static const fm_comm *whole(const fm_comm *c)
+{
+    return c->of ? c->of : c;
+}
+
 const char *fm_comm_wire(const fm_comm *c)
 {
-    c = c->whole ? c->whole : c;
+    c = whole(c);
     return c->device ? c->device->name : c->wire ? c->wire->name : "none";
+}
+
+bool fm_comm_device_wire(const fm_comm *c)
+{
+    return c && whole(c)->device;
 }
 
 uint32_t fm_comm_nodes(const fm_comm *c)
@@ -185,16 +244,14 @@ fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b)
         return FM_LINK_SELF;
     if (fm_comm_node(c, a) != fm_comm_node(c, b))
         return FM_LINK_NET;
-    c = c->whole ? c->whole : c;
+    c = whole(c);
     return !c->device ? FM_LINK_HOST : c->direct ? FM_LINK_DEVICE : FM_LINK_BUS;
 }
 
 fm_comm_stats fm_comm_stats_of(const fm_comm *c)
 {
-    return c->stats;
+    return whole(c)->stats;
 }
-
-/* ==== moving ==== */
 
 static double now_s(void)
 {
@@ -203,12 +260,17 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* For good. */
 static fm_status stick(fm_comm *c, fm_status rc, const char *what)
 {
-    c = c->whole ? c->whole : c;
+    if (c->of)
+        c = c->of;
     rc = fm_error_prefix(rc, "rank %u of %u, %s", c->rank, c->size, what);
     c->failed = rc;
+    c->broken = false;
     fm_error_save(&c->why);
+    if (c->device)
+        c->device->give_up(c->device);
     return rc;
 }
 
@@ -218,51 +280,194 @@ static fm_status stuck(const fm_comm *c)
     return c->failed;
 }
 
-/* A group's moves as those of the whole: list is the group's own. */
-static fm_comm *in_whole(fm_comm *c, fm_move *list, uint32_t n)
+static fm_status state_of(const fm_comm *c)
 {
-    for (uint32_t i = 0; i < n; i++)
-        list[i].peer = c->member[list[i].peer];
-    return c->whole;
+    c = whole(c);
+    return c->failed != FM_OK ? stuck(c) : FM_OK;
 }
 
-static fm_status host_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+fm_status fm_comm_state(const fm_comm *c)
 {
-    if (c->whole)
-        c = in_whole(c, list, n);
-    if (c->failed != FM_OK)
-        return stuck(c);
-    if (n == 0)
+    return c ? state_of(c) : FM_OK;
+}
+
+/* ==== a failure of one rank alone ==== */
+
+static void say(word *w, fm_status mine)
+{
+    memset(w, 0, sizeof(*w));
+    w->status = mine;
+    if (mine != FM_OK)
+        (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
+}
+
+/* Of all ranks' words the worst, the same on each of them. */
+static fm_status hear(const fm_comm *c, fm_status mine)
+{
+    word *all = c->said;
+    uint32_t worst = 0;
+    for (uint32_t i = 1; i < c->size; i++)
+        if (all[i].status < all[worst].status)
+            worst = i;
+    all[worst].text[TEXT_BYTES - 1] = '\0';
+    if (all[worst].status == FM_OK)
         return FM_OK;
+    if (worst == c->rank)
+        return fm_fail(mine, "%s", all[worst].text);
+    return fm_fail((fm_status)all[worst].status, "rank %u: %s", worst, all[worst].text);
+}
+
+/* This rank leaves what the ranks do together, with mine, or (FM_OK) since another one has left.
+ * The device's wire stays where every exchange that one rank queued was queued by all. */
+static fm_status break_off(fm_comm *c, fm_status mine)
+{
+    word own, *all = c->said;
+    bool done = true;
+    say(&own, mine);
+    own.queued = c->queued;
+    own.device_fails = c->device && (c->hangs || c->device->settled(c->device, &done) != FM_OK);
+    (void)pthread_mutex_lock(&c->host);
+    fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
+    (void)pthread_mutex_unlock(&c->host);
+    bool keeps = rc == FM_OK;
+    for (uint32_t i = 0; i < c->size && keeps; i++)
+        keeps = all[i].queued == all[0].queued && !all[i].device_fails;
+    if (rc == FM_OK) {
+        c->anew = c->device && !keeps;
+        if (c->anew)
+            drop_device(c);
+        rc = hear(c, mine);
+        if (rc == FM_OK) /* all heard of it, and nobody said it */
+            rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");
+        c->failed = rc;
+        c->broken = true;
+        fm_error_save(&c->why);
+    } else {
+        rc = stick(c, rc, "breaking off");
+    }
+    return rc;
+}
+
+/* A part that cannot be taken: mine has its text. */
+static fm_status leave(fm_comm *c, fm_status mine, const char *what)
+{
+    mine = fm_error_prefix(mine, "%s", what);
+    if (c->of)
+        c = c->of;
+    return c->size > 1 ? break_off(c, mine) : mine;
+}
+
+bool fm_comm_called(fm_comm *c)
+{
+    (void)pthread_mutex_lock(&c->host);
+    bool called = c->wire && c->wire->called(c->wire);
+    (void)pthread_mutex_unlock(&c->host);
+    return called;
+}
+
+/* The device's wire fails here, or was given up since a peer had broken off. */
+static fm_status device_fails(fm_comm *c, fm_status mine, const char *what)
+{
+    return fm_comm_called(c) ? break_off(c, FM_OK) : leave(c, mine, what);
+}
+
+static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
+{
     double began = now_s();
     c->stats.calls++;
     for (uint32_t i = 0; i < n; i++)
         *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
+    (void)pthread_mutex_lock(&c->host);
     fm_status rc = c->wire->exchange(c->wire, list, n);
+    (void)pthread_mutex_unlock(&c->host);
     c->stats.waited_s += now_s() - began;
-    return rc == FM_OK ? rc : stick(c, rc, what);
+    if (rc == FM_OK)
+        return FM_OK;
+    return c->wire->broken ? break_off(c, FM_OK) : stick(c, rc, what);
+}
+
+static fm_status meet_words(fm_comm *c, uint64_t same)
+{
+    uint64_t all[FM_COMM_MAX_RANKS];
+    fm_status rc = fm_comm_collect(c, all, &same, sizeof(same));
+    for (uint32_t i = 1; rc == FM_OK && i < c->size; i++)
+        if (all[i] != all[0])
+            rc = fm_fail(FM_ECORRUPT, "rank %u did something else than rank 0", i);
+    return rc;
+}
+
+fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
+{
+    if (fm_comm_size(c) <= 1)
+        return mine;
+    if (c->failed == FM_OK && mine != FM_OK)
+        fm_ignore(break_off(c, mine), "it is kept");
+    fm_status rc = c->failed == FM_OK ? meet_words(c, same) : FM_OK;
+    if (c->failed == FM_OK)
+        return rc;
+    if (c->broken) {
+        fm_backend *be = c->be;
+        bool anew = c->anew;
+        fm_error_state why = c->why;
+        rc = c->failed;
+        c->broken = c->anew = false;
+        c->failed = FM_OK;
+        fm_status made = anew ? fm_comm_attach_device(c, be) : FM_OK;
+        if (made != FM_OK)
+            return c->failed != FM_OK ? stuck(c) : stick(c, made, "the devices' wire, made anew");
+        fm_error_restore(&why);
+        return rc;
+    }
+    return stuck(c);
+}
+
+/* ==== moving ==== */
+
+/* A group's list, in the numbers of the whole; it is c->move. */
+static void to_whole(fm_comm *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        c->move[i].peer = c->member[c->move[i].peer];
+}
+
+static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
+{
+    if (c->of) {
+        to_whole(c, n);
+        c = c->of;
+    }
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
+    if (n == 0)
+        return FM_OK;
+    fm_status rc = fm_comm_settle(c); /* comm_watch.c counts on it */
+    return rc == FM_OK ? host_exchange(c, what, list, n) : rc;
+}
+
+static fm_status stage_room(fm_comm *c, size_t bytes)
+{
+    if (bytes <= c->stage_bytes)
+        return FM_OK;
+    fm_free(c->stage);
+    c->stage_bytes = 0;
+    c->stage = fm_aligned_alloc(64, bytes);
+    if (!c->stage)
+        return FM_ENOMEM;
+    c->stage_bytes = bytes;
+    return FM_OK;
 }
 
 /* Through host memory: down, over the wire, up. */
-static fm_status staged_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+static fm_status staged_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
     fm_backend *be = c->be;
     size_t bytes = 0;
     for (uint32_t i = 0; i < n; i++)
         bytes += (list[i].bytes + 63) & ~(size_t)63;
-    if (bytes > c->stage_bytes) {
-        fm_free(c->stage);
-        c->stage_bytes = 0;
-        c->stage = fm_aligned_alloc(64, bytes);
-        if (!c->stage)
-            return stick(c, FM_ENOMEM, what);
-        c->stage_bytes = bytes;
-    }
-    uint8_t *at = c->stage;
-    fm_status rc = FM_OK;
     fm_move *host = fm_calloc(n, sizeof(*host));
-    if (!host)
-        return stick(c, FM_ENOMEM, what);
+    fm_status rc = host ? stage_room(c, bytes) : FM_ENOMEM;
+    uint8_t *at = c->stage;
     for (uint32_t i = 0; i < n && rc == FM_OK; i++) {
         host[i] = list[i];
         host[i].ptr = at;
@@ -270,22 +475,29 @@ static fm_status staged_moves(fm_comm *c, const char *what, fm_move *list, uint3
         if (list[i].send)
             rc = be->download(be, host[i].ptr, list[i].ptr, list[i].bytes);
     }
-    rc = rc == FM_OK ? host_moves(c, what, host, n) : stick(c, rc, what);
+    if (rc != FM_OK) {
+        fm_free(host);
+        return leave(c, rc, what);
+    }
+    rc = host_exchange(c, what, host, n);
     for (uint32_t i = 0; i < n && rc == FM_OK; i++)
         if (!list[i].send) {
             rc = be->upload(be, list[i].ptr, host[i].ptr, list[i].bytes);
-            rc = rc == FM_OK ? rc : stick(c, rc, what);
+            rc = rc == FM_OK ? rc : leave(c, rc, what);
         }
     fm_free(host);
     return rc;
 }
 
-static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint32_t n)
+static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    if (c->whole)
-        c = in_whole(c, list, n);
-    if (c->failed != FM_OK)
-        return stuck(c);
+    if (c->of) {
+        to_whole(c, n);
+        c = c->of;
+    }
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (n == 0)
         return FM_OK;
     fm_assert(c->be);
@@ -293,13 +505,15 @@ static fm_status device_moves(fm_comm *c, const char *what, fm_move *list, uint3
         c->stats.calls++;
         for (uint32_t i = 0; i < n; i++)
             *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
+        fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
-        return rc == FM_OK ? rc : stick(c, rc, what);
+        c->queued += rc == FM_OK;
+        return rc == FM_OK ? rc : device_fails(c, rc, what);
     }
     if (!c->be->host_visible)
         return staged_moves(c, what, list, n);
     fm_status rc = c->be->sync(c->be);
-    return rc == FM_OK ? host_moves(c, what, list, n) : stick(c, rc, what);
+    return rc == FM_OK ? host_exchange(c, what, list, n) : leave(c, rc, what);
 }
 
 /* ==== sums ==== */
@@ -311,7 +525,7 @@ static fm_status room(fm_comm *c, uint64_t floats)
     void *fresh = NULL;
     fm_status rc = c->be->alloc(c->be, &fresh, (size_t)floats * sizeof(float));
     if (rc != FM_OK)
-        return stick(c, rc, "room for parts of others");
+        return leave(c, rc, "room for parts of others");
     if (c->room)
         c->be->free(c->be, c->room);
     c->room = fresh;
@@ -407,8 +621,9 @@ static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t
 
 fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (c->size == 1 || n == 0)
         return FM_OK;
     if (n * sizeof(float) <= SMALL_BYTES)
@@ -420,8 +635,9 @@ fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
 
 fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     if (c->size == 1)
         copy_floats(c->be, out, x, per);
     return c->size == 1 || per == 0 ? FM_OK : scatter_slices(c, out, x, per * c->size, per);
@@ -429,8 +645,9 @@ fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_
 
 fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per)
 {
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     copy_floats(c->be, out + per * c->rank, mine, per);
     return c->size == 1 ? FM_OK : gather_slices(c, out, per * c->size, per);
 }
@@ -485,32 +702,42 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
 
 fm_status fm_comm_settle(fm_comm *c)
 {
-    c = c->whole ? c->whole : c;
+    if (c->of)
+        c = c->of;
     const struct timespec nap = {.tv_nsec = 20000};
-    bool done = !c->device;
-    if (c->failed != FM_OK)
-        return stuck(c);
+    bool done = !c->device || c->queued == c->arrived;
+    double began = done ? 0.0 : now_s();
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
-        if (rc == FM_OK && !done && looks % 1024 == 0 && c->wire->alive)
-            rc = c->wire->alive(c->wire);
-        if (rc != FM_OK) { /* frees the device of what never ends */
-            c->device->close(c->device);
-            c->device = NULL;
-            return stick(c, rc, "waiting for the device");
+        if (rc != FM_OK)
+            return device_fails(c, rc, "waiting for the device");
+        if (!done && looks % 1024 == 0 && fm_comm_called(c))
+            return break_off(c, FM_OK);
+        c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;
+        if (c->hangs) {
+            rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->patience_s);
+            return leave(c, rc, "waiting for the device");
         }
         if (!done && looks > 100)
             (void)nanosleep(&nap, NULL);
     }
+    if (c->device && c->queued != c->arrived)
+        fm_watch_queued(c->watch, false);
+    c->arrived = c->queued;
     return FM_OK;
 }
 
 fm_status fm_comm_check(fm_comm *c)
 {
-    c = c->whole ? c->whole : c;
-    if (c->failed != FM_OK)
-        return stuck(c);
-    fm_status rc = c->wire && c->wire->alive ? c->wire->alive(c->wire) : FM_OK;
+    if (c->of)
+        c = c->of;
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
+    fm_status rc = c->wire ? c->wire->alive(c->wire) : FM_OK;
     return rc == FM_OK ? rc : stick(c, rc, "between two steps");
 }
 
@@ -531,12 +758,12 @@ fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root)
     fm_buf_clear(b);
     void *to = fm_malloc(FM_MAX((size_t)len, (size_t)1));
     if (!to)
-        return stick(c, FM_ENOMEM, "tell");
+        return leave(c, FM_ENOMEM, "tell");
     rc = fm_comm_tell(c, to, (size_t)len, root);
     if (rc == FM_OK) {
         fm_buf_append(b, to, (size_t)len);
         rc = fm_buf_ok(b);
-        rc = rc == FM_OK ? rc : stick(c, rc, "tell");
+        rc = rc == FM_OK ? rc : leave(c, rc, "tell");
     }
     fm_free(to);
     return rc;
@@ -546,8 +773,9 @@ fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes)
 {
     uint32_t moves = 0;
     uint8_t *to = out;
-    if (c->failed != FM_OK)
-        return stuck(c);
+    fm_status state = state_of(c);
+    if (state != FM_OK)
+        return state;
     memmove(to + bytes * c->rank, mine, bytes);
     for (uint32_t i = 0; i < c->size; i++) {
         put_move(c, &moves, i, true, to + bytes * c->rank, bytes);
@@ -564,27 +792,8 @@ fm_status fm_comm_barrier(fm_comm *c)
 
 fm_status fm_comm_agree(fm_comm *c, fm_status mine)
 {
-    struct one {
-        int32_t status;
-        char text[TEXT_BYTES];
-    } *all = fm_calloc((size_t)c->size + 1, sizeof(*all));
-    if (!all)
-        return stick(c, FM_ENOMEM, "agree");
-    struct one *own = &all[c->size];
-    own->status = mine;
-    if (mine != FM_OK)
-        (void)snprintf(own->text, sizeof(own->text), "%s", fm_error_text());
-    fm_status rc = fm_comm_collect(c, all, own, sizeof(*own));
-    uint32_t worst = 0;
-    for (uint32_t i = 1; i < c->size; i++)
-        if (all[i].status < all[worst].status)
-            worst = i;
-    if (rc == FM_OK && all[worst].status != FM_OK) {
-        all[worst].text[TEXT_BYTES - 1] = '\0';
-        rc = all[worst].status == mine
-                 ? mine
-                 : fm_fail((fm_status)all[worst].status, "rank %u: %s", worst, all[worst].text);
-    }
-    fm_free(all);
-    return rc;
+    word own;
+    say(&own, mine);
+    fm_status rc = fm_comm_collect(c, c->said, &own, sizeof(own));
+    return rc == FM_OK ? hear(c, mine) : rc;
 }

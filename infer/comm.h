@@ -12,9 +12,13 @@
  * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where
  * the wire reads host memory and the device's is not visible they are staged.
  *
- * The first failure sticks: it names this rank, the operation and the peer, and every later call
- * returns it. A peer that dies is told by its connection, at once; one that says nothing for
- * patience_s seconds is an error too. Not thread-safe: one thread uses a comm at a time. */
+ * Two kinds of failure. A rank that cannot take its part (no memory, its device failed) breaks what
+ * the ranks do together: every rank's operation in hand, or its next one, fails with that rank's
+ * text, what was under way is thrown away, and every call returns the same until the ranks have met
+ * (fm_comm_meet), which makes the comm whole again. A lost peer, one that says nothing for
+ * patience_s seconds and ranks that do different things are for good: the failure names this rank,
+ * the operation and the peer, and every later call returns it. A peer that dies is told by its
+ * connection, at once. Not thread-safe: one thread uses a comm at a time. */
 #ifndef FM_INFER_COMM_H
 #define FM_INFER_COMM_H
 
@@ -48,13 +52,14 @@ void fm_comm_free(fm_comm *c); /* NULL is fine; peers that still wait see it */
 uint32_t fm_comm_rank(const fm_comm *c); /* NULL: 0 */
 uint32_t fm_comm_size(const fm_comm *c); /* NULL: 1 */
 const char *fm_comm_wire(const fm_comm *c);
+bool fm_comm_device_wire(const fm_comm *c); /* buffers go by a wire of the device's own */
 uint32_t fm_comm_nodes(const fm_comm *c);
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
 fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
 
-/* The device whose buffers follow. device: a wire that moves its memory itself, or NULL; taken
- * over. direct: such devices of one node reach each other without the bus. */
-void fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
+/* The device whose buffers follow. device: a wire that moves its memory itself, or NULL (then it
+ * cannot fail); taken over. direct: such devices of one node reach each other without the bus. */
+fm_status fm_comm_attach(fm_comm *c, fm_backend *be, fm_wire *device, bool direct);
 /* The same with the wire that be's module has between cards, where every rank has one to itself and
  * finds the library; else buffers pass through the host's. Every rank calls it. */
 FM_CHECKED fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be);
@@ -87,6 +92,8 @@ FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const
                                       void *const *got, const size_t *got_bytes);
 /* Whether nothing has failed and every peer's connection stands, without waiting. */
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
+/* What every call returns now; FM_OK: nothing has failed. */
+FM_CHECKED fm_status fm_comm_state(const fm_comm *c);
 /* Returns when everything exchanged so far has arrived: before the host waits for the device, which
  * a peer that is gone would keep waiting. Host wires: at once. */
 FM_CHECKED fm_status fm_comm_settle(fm_comm *c);
@@ -98,9 +105,15 @@ FM_CHECKED fm_status fm_comm_tell(fm_comm *c, void *x, size_t bytes, uint32_t ro
 FM_CHECKED fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root);
 /* out[size * bytes] */
 FM_CHECKED fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes);
-/* Of all ranks' statuses the worst, with the text of the lowest rank that has it: after a step that
- * some could fail alone. The comm stays usable. */
+/* Of all ranks' statuses the worst, with the text of the lowest rank that has it, where all ranks
+ * are at the same place. The comm stays usable. */
 FM_CHECKED fm_status fm_comm_agree(fm_comm *c, fm_status mine);
+/* The end of what the ranks did together, of which any rank may have left at any place with an
+ * error: every rank calls it, with what became of its part. FM_OK: all did theirs, with the same
+ * `same`. Else every rank gets the same failure (the worst, the lowest rank's text), what was under
+ * way is gone, and the comm is whole again; a device's wire whose exchanges did not match is made
+ * anew. Costs a message of 8 bytes to each rank. */
+FM_CHECKED fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same);
 
 typedef struct fm_comm_stats {
     uint64_t calls, bytes_sent, bytes_received; /* by this rank, since the beginning */

@@ -25,7 +25,7 @@ fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be)
     const fm_module *m = NULL;
     fmc_nccl_card own = {.table = NULL};
     can mine = {.nccl = 0}, all[FM_COMM_MAX_RANKS];
-    fm_comm_attach(c, be, NULL, false);
+    fm_ignore(fm_comm_attach(c, be, NULL, false), "without a wire of its own it cannot fail");
     if (strcmp(be->name, "cuda") == 0 && fm_module_cuda(&m) == FM_OK && m->nccl &&
         m->nccl(be, &own) == FM_OK)
         mine = (can){.nccl = 1, .direct = own.direct, .card = own.card};
@@ -39,8 +39,6 @@ fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be)
     if (!every)
         return rc;
     fm_wire *wire = NULL;
-    rc = fm_wire_nccl(&wire, c, own.table, own.stream);
-    if (rc == FM_OK)
-        fm_comm_attach(c, be, wire, near);
-    return rc;
+    rc = fm_wire_nccl(&wire, c, &own);
+    return rc == FM_OK ? fm_comm_meet(c, fm_comm_attach(c, be, wire, near), 0) : rc;
 }

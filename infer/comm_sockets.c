@@ -3,7 +3,8 @@
  * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
  * receives of an exchange go on side by side, so no order of ranks can block another. A header
  * that does not fit says that the ranks do different things, before anything is computed from
- * it. The end of a connection is the death of its peer. */
+ * it. The end of a connection is the death of its peer. A rank that breaks off ends the message
+ * that it is in with zeros, sends a word with a header of its own and reads on to its peer's. */
 #include "infer/comm_wire.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include "store/base/mem.h"
 
 #define TICK_MS 1000
+#define WORD UINT64_MAX /* header.bytes of the word of a rank that breaks off */
 
 typedef struct header {
     uint64_t bytes, number;
@@ -27,6 +29,7 @@ typedef struct way { /* one direction of a connection, in the exchange in hand *
     uint32_t at;     /* its move; list's length: none left */
     size_t done;     /* bytes of it, header included */
     header head;
+    enum { OPEN, AT_WORD, PAST_WORD } ends; /* breaking off: its word is next, or went */
 } way;
 
 typedef struct sockets {
@@ -35,7 +38,6 @@ typedef struct sockets {
     way *in, *out;
     struct pollfd *poll;
     uint32_t *polled; /* [size] peers behind poll */
-    double patience_s;
 } sockets;
 
 static void close_sockets(fm_wire *w)
@@ -70,6 +72,19 @@ static uint32_t next_move(const fm_move *list, uint32_t n, uint32_t at, uint32_t
 static fm_status gone(uint32_t peer)
 {
     return fm_fail(FM_EIO, "rank %u is gone, or gave up", peer);
+}
+
+static fm_status silent(const sockets *s)
+{
+    return fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->wire.patience_s);
+}
+
+/* So that the others hear of a failure that is for good. */
+static void shut_down(const sockets *s)
+{
+    for (uint32_t i = 0; i < s->wire.size; i++)
+        if (i != s->wire.rank)
+            (void)shutdown(s->fd[i], SHUT_RDWR);
 }
 
 /* Moves what the socket takes now. *moved: something went. */
@@ -139,6 +154,11 @@ static fm_status pull(sockets *s, uint32_t peer, const fm_move *list, uint32_t n
             return gone(peer);
         *moved = true;
         w->done += (size_t)k;
+        if (w->done == sizeof(header) && w->head.bytes == WORD) {
+            w->ends = AT_WORD;
+            s->wire.broken = true;
+            return fm_fail(FM_EIO, "rank %u has broken off", peer);
+        }
         if (w->done == sizeof(header)) {
             fm_status rc = check_header(w, m, peer);
             if (rc != FM_OK)
@@ -209,13 +229,155 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
         double now = now_s();
         if (moved)
             since = now;
-        else if (rc == FM_OK && s->patience_s > 0.0 && now - since > s->patience_s)
-            rc = fm_fail(FM_EIO, "rank %u says nothing for %.0f s", s->polled[0], s->patience_s);
+        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now - since > s->wire.patience_s)
+            rc = silent(s);
     }
-    for (uint32_t i = 0; rc != FM_OK && i < w->size; i++) /* so that the others hear of it */
-        if (i != w->rank)
-            (void)shutdown(s->fd[i], SHUT_RDWR);
+    if (rc != FM_OK && !w->broken)
+        shut_down(s);
     return rc;
+}
+
+/* ==== breaking off ==== */
+
+/* The rest of a message, in zeros, then the word. */
+static fm_status push_word(sockets *s, uint32_t peer, const void *word, size_t bytes, bool *moved)
+{
+    static const uint8_t zeros[65536];
+    way *w = &s->out[peer];
+    while (w->ends != PAST_WORD) {
+        if (w->done == 0) {
+            w->ends = AT_WORD;
+            w->head = (header){WORD, 0};
+        }
+        size_t body = w->done < sizeof(header) ? 0 : w->done - sizeof(header);
+        size_t all = w->ends == AT_WORD ? bytes : (size_t)w->head.bytes;
+        const void *from = (const uint8_t *)&w->head + w->done;
+        size_t n = sizeof(header) - w->done;
+        if (w->done >= sizeof(header)) {
+            from = w->ends == AT_WORD ? (const uint8_t *)word + body : zeros;
+            n = w->ends == AT_WORD ? all - body : FM_MIN(all - body, sizeof(zeros));
+        }
+        ssize_t k = send(s->fd[peer], from, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return FM_OK;
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return gone(peer);
+        *moved = true;
+        w->done += (size_t)k;
+        if (w->done < sizeof(header) || w->done < sizeof(header) + all)
+            continue;
+        w->done = 0;
+        w->ends = w->ends == AT_WORD ? PAST_WORD : AT_WORD;
+        w->head = (header){WORD, 0};
+    }
+    return FM_OK;
+}
+
+/* Throws away what comes before the peer's word, and keeps that. */
+static fm_status pull_word(sockets *s, uint32_t peer, uint8_t *word, size_t bytes, bool *moved)
+{
+    uint8_t waste[4096];
+    way *w = &s->in[peer];
+    while (w->ends != PAST_WORD) {
+        bool head = w->done < sizeof(header), own = !head && w->ends == AT_WORD;
+        size_t all = own ? bytes : (size_t)w->head.bytes;
+        size_t body = head ? 0 : w->done - sizeof(header);
+        void *to = head ? (uint8_t *)&w->head + w->done : own ? word + body : waste;
+        size_t n = head  ? sizeof(header) - w->done
+                   : own ? all - body
+                         : FM_MIN(all - body, sizeof(waste));
+        ssize_t k = recv(s->fd[peer], to, n, MSG_DONTWAIT);
+        if (k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return FM_OK;
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return gone(peer);
+        *moved = true;
+        w->done += (size_t)k;
+        if (w->done < sizeof(header))
+            continue;
+        if (head && w->head.bytes == WORD)
+            w->ends = AT_WORD;
+        else if (!head && w->done == sizeof(header) + all) {
+            w->ends = own ? PAST_WORD : OPEN;
+            w->done = 0;
+        }
+    }
+    return FM_OK;
+}
+
+static uint32_t fill_words(sockets *s)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->wire.size; i++) {
+        short events = s->in[i].ends != PAST_WORD ? POLLIN : 0;
+        if (s->out[i].ends != PAST_WORD)
+            events |= POLLOUT;
+        if (i == s->wire.rank || !events)
+            continue;
+        s->poll[count] = (struct pollfd){.fd = s->fd[i], .events = events};
+        s->polled[count++] = i;
+    }
+    return count;
+}
+
+static fm_status words(sockets *s, const void *word, uint8_t *all, size_t bytes, bool *moved)
+{
+    fm_status rc = FM_OK;
+    for (uint32_t i = 0; i < s->wire.size && rc == FM_OK; i++) {
+        if (i == s->wire.rank)
+            continue;
+        rc = push_word(s, i, word, bytes, moved);
+        if (rc == FM_OK)
+            rc = pull_word(s, i, all + i * bytes, bytes, moved);
+    }
+    return rc;
+}
+
+static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes)
+{
+    sockets *s = (sockets *)(void *)w;
+    double since = now_s();
+    bool moved = false;
+    memcpy((uint8_t *)all + w->rank * bytes, word, bytes);
+    fm_status rc = words(s, word, all, bytes, &moved);
+    for (uint32_t count; rc == FM_OK && (count = fill_words(s)) > 0;) {
+        int ready = poll(s->poll, count, TICK_MS);
+        if (ready < 0 && errno != EINTR)
+            rc = fm_fail(FM_EIO, "poll: %s", strerror(errno));
+        moved = false;
+        if (rc == FM_OK && ready > 0)
+            rc = words(s, word, all, bytes, &moved);
+        if (moved)
+            since = now_s();
+        else if (rc == FM_OK && s->wire.patience_s > 0.0 && now_s() - since > s->wire.patience_s)
+            rc = silent(s);
+    }
+    if (rc != FM_OK)
+        shut_down(s);
+    for (uint32_t i = 0; i < w->size; i++)
+        s->in[i] = s->out[i] = (way){.number = 0};
+    w->broken = false;
+    return rc;
+}
+
+/* Between exchanges each connection is at the beginning of a message. */
+static bool called(fm_wire *w)
+{
+    sockets *s = (sockets *)(void *)w;
+    bool is = false;
+    for (uint32_t i = 0; i < w->size && !is; i++) {
+        header h;
+        if (i == w->rank)
+            continue;
+        ssize_t k = recv(s->fd[i], &h, sizeof(h), MSG_PEEK | MSG_DONTWAIT);
+        bool quiet = k < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+        is = k < 0 ? !quiet : k == 0 || ((size_t)k == sizeof(h) && h.bytes == WORD);
+    }
+    return is;
 }
 
 static fm_status alive(fm_wire *w)
@@ -252,14 +414,16 @@ fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int
         s->wire = (fm_wire){.name = "sockets",
                             .rank = rank,
                             .size = size,
+                            .patience_s = patience_s,
                             .exchange = exchange,
                             .alive = alive,
+                            .called = called,
+                            .break_off = break_off,
                             .close = close_sockets};
         s->in = fm_calloc(size, sizeof(way));
         s->out = fm_calloc(size, sizeof(way));
         s->poll = fm_calloc(size, sizeof(struct pollfd));
         s->polled = fm_calloc(size, sizeof(uint32_t));
-        s->patience_s = patience_s;
     }
     if (s && s->in && s->out && s->poll && s->polled)
         s->fd = fm_memdup(fd, size * sizeof(int));

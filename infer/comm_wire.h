@@ -2,6 +2,8 @@
 #ifndef FM_INFER_COMM_WIRE_H
 #define FM_INFER_COMM_WIRE_H
 
+#include <pthread.h>
+
 #include "infer/comm.h"
 
 FM_BEGIN_DECLS
@@ -15,24 +17,35 @@ typedef struct fm_move {
     size_t bytes;
 } fm_move;
 
+#define FM_WORD_BYTES 1024u /* at most, of a word to all */
+
 struct fm_wire {
     const char *name; /* "sockets", "mpi", "nccl" */
     uint32_t rank, size;
     bool device; /* ptr is device memory, moved in the order of the backend's operations */
+    double patience_s; /* host wires; 0: as long as the peer lives */
+    /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
+    bool broken;
     /* All moves of the list at once, in any order between peers; host memory: done when it returns.
-     * A failure names the peer. Not called again after one. */
+     * A failure names the peer. Not called again after one, unless broken says so. */
     fm_status (*exchange)(fm_wire *w, const fm_move *list, uint32_t n);
-    /* May be NULL. Host wires: whether every peer's connection stands, without waiting; an error
-     * names the peer. */
+    /* Host wires: whether every peer's connection stands, without waiting; an error names the
+     * peer. */
     fm_status (*alive)(fm_wire *w);
+    /* Host wires, between exchanges: whether a peer is in break_off or gone, without waiting. Any
+     * thread, one at a time with the other calls. */
+    bool (*called)(fm_wire *w);
+    /* Host wires: what is under way is given up. Every rank calls it, at whatever place: sends word
+     * to all behind what is half sent, and throws away what arrives before each peer's word. Then
+     * all[size * bytes] has them by rank and the wire is as new. Waits for the peers. */
+    fm_status (*break_off)(fm_wire *w, const void *word, void *all, size_t bytes);
     /* Device wires: whether everything that was exchanged has arrived, without waiting. */
     fm_status (*settled)(fm_wire *w, bool *done);
+    /* Device wires: frees the device of what has not arrived; nothing can be exchanged any more.
+     * Any thread, also while another one is in exchange. */
+    void (*give_up)(fm_wire *w);
     void (*close)(fm_wire *w); /* frees w; what has not arrived is given up */
 };
-
-/* fm_comm_group, whose members were checked. */
-FM_CHECKED fm_status fm_comm_part(fm_comm **out, fm_comm *c, fm_backend *be, const uint32_t *member,
-                                  uint32_t n);
 
 /* Sockets (AF_UNIX, SOCK_STREAM), fd[i] to rank i, fd[rank] unused; taken over, also on failure.
  * patience_s 0: as long as the peer lives. */
@@ -77,10 +90,14 @@ struct fmc_nccl {
     int (*abort)(void *comm);
     int (*destroy)(void *comm);
     const char *(*error_string)(int result);
-    /* Of the device, not of NCCL: a mark behind all that is queued in the stream (the newest
-     * counts), 0 or an error; whether it is reached: 1, not yet 0, error -1. */
-    int (*mark)(void *stream);
-    int (*marked)(void *stream);
+    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this card. A
+     * mark stands behind all that was queued in the stream when it was set last; marked: 1 when that
+     * is done, 0 not yet, -1 an error. Marks belong to the card of their stream. */
+    int (*enter)(uint32_t card);
+    int (*mark_new)(void **mark);
+    int (*mark)(void *mark, void *stream);
+    int (*marked)(void *mark);
+    void (*mark_free)(void *mark); /* NULL is fine */
 };
 
 typedef struct fmc_nccl_card { /* of a backend */
@@ -90,9 +107,20 @@ typedef struct fmc_nccl_card { /* of a backend */
     bool direct;   /* it reaches every other card of the machine without the bus */
 } fmc_nccl_card;
 
-/* A device wire for the ranks of c, whose host wire carries NCCL's id. table, stream: borrowed.
- * Every rank calls it. */
-FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl *table, void *stream);
+/* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:
+ * borrowed. Every rank calls it. */
+FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card *card);
+/* Whether a peer of c is gone or has broken off, without waiting. */
+bool fm_comm_called(fm_comm *c);
+
+/* Watches a host wire beside a device's: where exchanges were queued and the host does not come
+ * back to see that a peer has broken off (it waits for a card that waits for that peer), the
+ * device's wire is given up. lock: held by whoever uses the host wire. */
+typedef struct fm_watch fm_watch;
+FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,
+                                  pthread_mutex_t *lock);
+void fm_watch_queued(fm_watch *w, bool something); /* is under way on the device */
+void fm_watch_free(fm_watch *w);                   /* before either wire; NULL is fine */
 
 FM_END_DECLS
 #endif

@@ -23,6 +23,7 @@ typedef struct fmi_geom {
     bool qk_norm;
     fm_switches sw;
     fmi_deal deal;
+    uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
     uint64_t stamp; /* the step that seqs belongs to */
@@ -156,6 +157,7 @@ struct fm_engine {
     uint64_t model_clock;
     uint64_t table_clock;
     uint64_t steps, rows, gemm_groups, layer_rows;
+    uint64_t replayed; /* steps that the device ran again from what it had kept */
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
 };

@@ -14,8 +14,8 @@ FM_BEGIN_DECLS
 
 struct fmc_nccl_card;
 
-/* Raised with each change of what follows or of struct fm_backend. */
-#define FM_MODULE_ABI 2
+/* Raised with each change of what follows, of struct fm_backend or of fmc_nccl (comm_wire.h). */
+#define FM_MODULE_ABI 3
 
 typedef struct fm_module_host {
     uint32_t abi; /* FM_MODULE_ABI of the host */

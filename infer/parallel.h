@@ -13,7 +13,10 @@
  *
  * Rank 0 leads: what its engine is asked (models, sequences, steps) is told to the others, who
  * do the same and so have the same pages, tables and caches; only rank 0 gets logits. It is told
- * with the next step, so a step costs one message. */
+ * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the step
+ * on all, and every rank forgets idle blocks, since the caches may differ. So a step costs two small
+ * messages; over a device's wire three, since there the plans are compared before anything is
+ * queued. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 
@@ -105,11 +108,16 @@ FM_CHECKED fm_status fmi_mirror_prepare(fm_model *m, const fm_tree *tree, const 
 /* The leader's model is adopted: all make it; rc is the worst of all. */
 FM_CHECKED fm_status fmi_mirror_adopt(fm_model *m);
 void fmi_mirror_close(fm_model *m);
-/* Before and, where that was FM_OK, behind what is told at once: a step, a sequence that opens. */
+/* Before a step, when it is planned (rc: how that went) and, where the first was FM_OK, behind it
+ * with what became of it here: returns what became of it on all. */
 FM_CHECKED fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n);
+FM_CHECKED fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc);
+FM_CHECKED fm_status fmi_mirror_end(fm_engine *e, fm_status rc);
+void fmi_mirror_undone(fm_engine *e); /* behind a step that failed */
+/* Before a sequence opens and, where that was FM_OK, behind it: *s is closed and NULL where it
+ * failed elsewhere. */
 FM_CHECKED fm_status fmi_mirror_open(fm_model *m);
-void fmi_mirror_opened(fm_model *m, fm_seq *s); /* NULL: it failed */
-void fmi_mirror_end(fm_engine *e);
+FM_CHECKED fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc);
 typedef enum fmi_deed {
     FMI_DEED_EXPECT,
     FMI_DEED_TELL,

@@ -4,7 +4,11 @@
  * opening computes something). What an engine does is a function of what it was asked, never of
  * the clock (how many rows a step takes, which depends on measured times, is decided above
  * this), so the ranks keep the same pages and find the same blocks. Deeds inside of a step are
- * the step's. */
+ * the step's.
+ *
+ * What a rank lacks the memory for is its alone. A sequence that it could not open is a number
+ * without a sequence, whose deeds are nothing and whose steps fail; a step, and an opening that
+ * computes, ends with a meeting of all. */
 #include "infer/pipeline.h"
 
 #include <stdio.h>
@@ -15,11 +19,15 @@
 
 enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END };
 #define LOG_MAX ((size_t)512 << 20)
+#define NUMBERS_MAX (1u << 20) /* of models and of sequences */
 #define NO_NUMBER UINT32_MAX
 
 struct fmi_mirror {
     fm_buf log;
     uint32_t depth;      /* inside of something that was told */
+    bool meets;          /* the outermost of it ends with a meeting */
+    uint64_t plan;       /* of the step in hand: the same on all ranks */
+    uint32_t opens;      /* the number of the sequence that is being opened */
     void **model, **seq; /* by number; NULL: free */
     size_t models, seqs, model_cap, seq_cap;
 };
@@ -31,30 +39,29 @@ static bool leads(const fm_engine *e)
 
 /* ==== numbers ==== */
 
-static fm_status give_number(void ***at, size_t *count, size_t *cap, void *thing, uint32_t *number)
+/* Room for the lowest free number. */
+static fm_status free_number(void ***at, const size_t *count, size_t *cap, uint32_t *number)
 {
     size_t i = 0;
     while (i < *count && (*at)[i])
         i++;
-    fm_status rc = FM_OK;
-    if (i == *count)
-        rc = fm_grow(at, cap, *count + 1, sizeof(void *));
-    if (rc != FM_OK)
-        return rc;
-    *count = FM_MAX(*count, i + 1);
-    (*at)[i] = thing;
     *number = (uint32_t)i;
-    return FM_OK;
+    return i < NUMBERS_MAX ? fm_grow(at, cap, i + 1, sizeof(void *))
+                           : fm_fail(FM_ELIMIT, "more than %u at once over ranks", NUMBERS_MAX);
 }
 
-static fm_status take_number(void ***at, size_t *count, size_t *cap, void *thing, uint32_t number)
+/* There is room for number. */
+static void put_number(void **at, size_t *count, void *thing, uint32_t number)
 {
-    fm_status rc = fm_grow(at, cap, (size_t)number + 1, sizeof(void *));
-    for (; rc == FM_OK && *count <= number; (*count)++)
-        (*at)[*count] = NULL;
-    if (rc == FM_OK)
-        (*at)[number] = thing;
-    return rc;
+    for (; *count <= number; (*count)++)
+        at[*count] = NULL;
+    at[number] = thing;
+}
+
+static fm_status room_for(void ***at, size_t *cap, uint32_t number)
+{
+    return number < NUMBERS_MAX ? fm_grow(at, cap, (size_t)number + 1, sizeof(void *))
+                                : fm_fail(FM_ECORRUPT, "rank 0 speaks of number %u", number);
 }
 
 static void *known(void *const *at, size_t count, uint32_t number)
@@ -119,45 +126,122 @@ fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n)
             say_u32(log, rows[i].want_logits);
         }
         rc = send_log(e);
+        e->mirror->meets = true;
     }
     if (e->mirror && rc == FM_OK)
         e->mirror->depth++;
     return rc;
+}
+
+/* What the passes of the step compute on every rank alike. */
+static uint64_t plan_of(const fmi_step *s, uint32_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < n; i++)
+        h = (h ^ s->pos[i]) * 0x100000001b3u;
+    for (uint32_t i = 0; i < s->runs; i++) {
+        h = (h ^ s->run[i].count) * 0x100000001b3u;
+        h = (h ^ s->run[i].first) * 0x100000001b3u;
+        h = (h ^ s->run[i].wanted) * 0x100000001b3u;
+    }
+    return h;
+}
+
+fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc)
+{
+    fmi_mirror *r = s->e->mirror;
+    fm_comm *c = s->e->comm;
+    uint64_t all[FM_COMM_MAX_RANKS];
+    if (!r || rc != FM_OK)
+        return rc;
+    r->plan = plan_of(s, n);
+    if (!fm_comm_device_wire(c)) /* the host's sees messages of other sizes */
+        return FM_OK;
+    rc = fm_comm_collect(c, all, &r->plan, sizeof(r->plan));
+    for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(c); i++)
+        if (all[i] != all[0])
+            rc = fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
+    return rc;
+}
+
+/* Of what was told; the outermost. */
+static fm_status meet(fm_engine *e, fm_status rc)
+{
+    fmi_mirror *r = e->mirror;
+    rc = fm_comm_meet(e->comm, rc, r->plan);
+    r->plan = 0;
+    r->meets = false;
+    return rc;
+}
+
+/* A rank may have found, or kept, less than another. */
+void fmi_mirror_undone(fm_engine *e)
+{
+    if (e->mirror)
+        fmi_kv_drop_idle(e->kv);
+}
+
+fm_status fmi_mirror_end(fm_engine *e, fm_status rc)
+{
+    fmi_mirror *r = e->mirror;
+    return r && --r->depth == 0 && r->meets ? meet(e, rc) : rc;
+}
+
+/* Whether opening a sequence computes something, on every rank. */
+static bool computes(const fm_model *m)
+{
+    return m->virtual_len && !fmi_priv(m)->virtual_page;
 }
 
 fm_status fmi_mirror_open(fm_model *m)
 {
     fm_engine *e = m->engine;
+    fmi_mirror *r = e->mirror;
     fm_status rc = FM_OK;
+    if (!r)
+        return FM_OK;
     if (leads(e)) {
-        say_u32(&e->mirror->log, SAY_OPEN);
-        say_u32(&e->mirror->log, fmi_priv(m)->mirror);
-        if (m->virtual_len && !fmi_priv(m)->virtual_page)
-            rc = send_log(e); /* it will compute */
+        rc = free_number(&r->seq, &r->seqs, &r->seq_cap, &r->opens);
+        if (rc != FM_OK)
+            return rc;
+        say_u32(&r->log, SAY_OPEN);
+        say_u32(&r->log, fmi_priv(m)->mirror);
+        say_u32(&r->log, r->opens);
+        say_u32(&r->log, computes(m));
+        r->meets = computes(m);
+        if (r->meets)
+            rc = send_log(e);
     }
-    if (e->mirror && rc == FM_OK)
-        e->mirror->depth++;
+    r->depth += rc == FM_OK;
     return rc;
 }
 
-/* NULL: it failed, here as there. */
-void fmi_mirror_opened(fm_model *m, fm_seq *s)
+fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc)
 {
     fm_engine *e = m->engine;
     fmi_mirror *r = e->mirror;
-    if (s)
-        s->mirror = NO_NUMBER;
+    if (*s)
+        (*s)->mirror = NO_NUMBER;
     if (!r)
-        return;
-    r->depth--;
-    if (s && r->depth == 0 && give_number(&r->seq, &r->seqs, &r->seq_cap, s, &s->mirror) != FM_OK)
-        s->mirror = NO_NUMBER; /* its steps will not be understood, and fail */
-}
-
-void fmi_mirror_end(fm_engine *e)
-{
-    if (e->mirror)
-        e->mirror->depth--;
+        return rc;
+    rc = fmi_mirror_end(e, rc);
+    if (*s && rc != FM_OK) {
+        fm_seq_close(*s);
+        *s = NULL;
+    }
+    if (!leads(e))
+        return rc;
+    if (*s) {
+        (*s)->mirror = r->opens;
+        put_number(r->seq, &r->seqs, *s, r->opens);
+        return rc;
+    }
+    say_u32(&r->log, SAY_DEED); /* where it opened, it closes again */
+    say_u32(&r->log, r->opens);
+    say_u32(&r->log, FMI_DEED_CLOSE);
+    say_u32(&r->log, 0);
+    say_u32(&r->log, 0);
+    return rc;
 }
 
 /* ==== models ==== */
@@ -207,15 +291,16 @@ fm_status fmi_mirror_adopt(fm_model *m)
     fmi_model_priv *p = fmi_priv(m);
     if (!leads(e))
         return FM_OK;
-    fm_status rc = give_number(&r->model, &r->models, &r->model_cap, m, &p->mirror);
+    fm_status rc = free_number(&r->model, &r->models, &r->model_cap, &p->mirror);
     if (rc != FM_OK)
         return rc;
+    put_number(r->model, &r->models, m, p->mirror);
     say_u32(&r->log, SAY_MODEL);
     say_u32(&r->log, p->mirror);
     say_bytes(&r->log, p->told.data, p->told.len);
     rc = send_log(e);
     if (rc == FM_OK)
-        rc = fm_comm_agree(e->comm, FM_OK);
+        rc = fm_comm_meet(e->comm, FM_OK, 0);
     if (rc != FM_OK)
         r->model[p->mirror] = NULL;
     return rc;
@@ -240,17 +325,21 @@ void fmi_mirror_close(fm_model *m)
 static fm_status follow_deed(fm_engine *e, fm_cursor *c)
 {
     fmi_mirror *r = e->mirror;
-    fm_seq *s = known(r->seq, r->seqs, fm_cursor_u32(c));
-    fm_seq **at = s ? (fm_seq **)(void *)&r->seq[s->mirror] : NULL;
+    uint32_t number = fm_cursor_u32(c);
+    fm_seq *s = known(r->seq, r->seqs, number);
     uint32_t deed = fm_cursor_u32(c), a = fm_cursor_u32(c), b = fm_cursor_u32(c);
-    if (!s)
+    if (c->failed || number >= r->seqs)
         return fm_fail(FM_ECORRUPT, "rank 0 speaks of a sequence that is not there");
+    if (!s)
+        return FM_OK;
     switch ((fmi_deed)deed) {
     case FMI_DEED_EXPECT:
-        fm_ignore(fmi_seq_expect(s, a), "rank 0 has the same answer");
+        if (a <= fmi_priv(s->model)->rope->positions)
+            fm_ignore(fmi_seq_expect(s, a), "a step that needs it fails");
         return FM_OK;
-    case FMI_DEED_TELL:
-        fmi_seq_tell(s, a, (int32_t)b);
+    case FMI_DEED_TELL: /* what was not expected here, or not adopted, makes another plan */
+        if (a >= s->len && a <= s->known && a < s->page_cap * FM_KV_PAGE)
+            fmi_seq_tell(s, a, (int32_t)b);
         return FM_OK;
     case FMI_DEED_WANT:
         fmi_seq_want(s, a, b);
@@ -259,27 +348,30 @@ static fm_status follow_deed(fm_engine *e, fm_cursor *c)
         fmi_seq_adopt(s);
         return FM_OK;
     case FMI_DEED_RESERVE:
-        fm_ignore(fmi_seq_reserve(s, a), "rank 0 has the same answer");
+        fm_ignore(fmi_seq_reserve(s, a), "a step that needs it fails");
         return FM_OK;
     case FMI_DEED_REWIND:
-        return fm_seq_rewind(s, a);
+        fm_ignore(fm_seq_rewind(s, a), "likewise");
+        return FM_OK;
     case FMI_DEED_CLOSE:
         fm_seq_close(s);
-        *at = NULL;
+        r->seq[number] = NULL;
         return FM_OK;
     }
     return fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
 }
 
-/* One that fails for want of pages fails on every rank before anything is exchanged; one that fails
- * on one rank alone breaks the comm, which ends all. */
-static fm_status follow_step(fm_engine *e, fm_cursor *c)
+/* Rank 0 is in the step, or the opening: it waits for this rank, which cannot begin. */
+static fm_status cannot(fm_engine *e, fm_status rc)
 {
-    fmi_mirror *r = e->mirror;
-    uint32_t n = fm_cursor_u32(c);
-    fm_row *row = n && n <= e->opts.max_rows ? fm_calloc(n, sizeof(*row)) : NULL;
-    if (!row)
-        return fm_fail(FM_ECORRUPT, "rank 0 tells of a step of %u rows", n);
+    fm_ignore(meet(e, rc), "rank 0 has the answer");
+    fmi_mirror_undone(e);
+    return fm_comm_state(e->comm);
+}
+
+/* Rows of a step. Each is a number, a token and whether its logits are wanted. */
+static fm_status read_rows(const fmi_mirror *r, fm_cursor *c, fm_row *row, uint32_t n)
+{
     bool good = true;
     for (uint32_t i = 0; i < n; i++) {
         row[i].seq = known(r->seq, r->seqs, fm_cursor_u32(c));
@@ -287,21 +379,51 @@ static fm_status follow_step(fm_engine *e, fm_cursor *c)
         row[i].want_logits = fm_cursor_u32(c) != 0;
         good = good && row[i].seq;
     }
-    if (good && !c->failed)
-        fm_ignore(fm_engine_step(e, row, n), "what is no failure of the comm fails everywhere");
+    return good ? FM_OK : fm_fail(FM_ENOTFOUND, "a sequence of the step could not be opened");
+}
+
+/* What it returns is the comm's state: a step that fails has failed on all ranks. */
+static fm_status follow_step(fm_engine *e, fm_cursor *c)
+{
+    fmi_mirror *r = e->mirror;
+    uint32_t n = fm_cursor_u32(c);
+    if (n == 0 || n > e->opts.max_rows || fm_cursor_left(c) < 12 * (size_t)n)
+        return fm_fail(FM_ECORRUPT, "rank 0 tells of a step of %u rows", n);
+    fm_row *row = fm_calloc(n, sizeof(*row));
+    if (!row) {
+        fm_cursor_skip(c, 12 * (size_t)n);
+        return cannot(e, FM_ENOMEM);
+    }
+    fm_status rc = read_rows(r, c, row, n);
+    r->meets = true;
+    if (rc == FM_OK)
+        rc = fm_engine_step(e, row, n);
     fm_free(row);
-    return good ? FM_OK : fm_fail(FM_ECORRUPT, "rank 0 steps a sequence that is not there");
+    if (rc != FM_OK && r->meets) /* before rank 0 was met */
+        return cannot(e, rc);
+    return fm_comm_state(e->comm);
 }
 
 static fm_status follow_open(fm_engine *e, fm_cursor *c)
 {
     fmi_mirror *r = e->mirror;
     fm_model *m = known(r->model, r->models, fm_cursor_u32(c));
-    fm_seq *s = NULL;
-    if (!m)
+    uint32_t number = fm_cursor_u32(c);
+    bool meets = fm_cursor_u32(c) != 0;
+    if (c->failed || !m)
         return fm_fail(FM_ECORRUPT, "rank 0 opens a sequence of a model that is not there");
-    fm_ignore(fm_seq_open(&s, m), "rank 0 has the same answer");
-    return FM_OK;
+    fm_status rc = room_for(&r->seq, &r->seq_cap, number);
+    if (rc != FM_OK)
+        return rc;
+    fm_seq *s = known(r->seq, r->seqs, number);
+    if (s) /* it did not open there */
+        fm_seq_close(s);
+    put_number(r->seq, &r->seqs, NULL, number);
+    r->meets = meets;
+    rc = fm_seq_open(&s, m);
+    if (rc == FM_OK)
+        put_number(r->seq, &r->seqs, s, number);
+    return fm_comm_state(e->comm);
 }
 
 static fm_status read_tree(fm_tree **out, fm_cursor *c)
@@ -346,12 +468,32 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
     fm_model *m = NULL;
     uint32_t number = fm_cursor_u32(c);
     fm_span told = fm_cursor_bytes(c, fm_cursor_u32(c));
-    fm_status rc = fm_comm_agree(e->comm, load_told(&m, e, told, p));
-    if (m && rc != FM_OK) {
+    if (c->failed)
+        return fm_fail(FM_ECORRUPT, "rank 0 tells of a model that cannot be read");
+    fm_status rc = room_for(&r->model, &r->model_cap, number);
+    if (rc == FM_OK && known(r->model, r->models, number))
+        rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
+    if (rc == FM_OK)
+        rc = load_told(&m, e, told, p);
+    rc = fm_comm_meet(e->comm, rc, 0);
+    if (rc != FM_OK) {
         fm_model_close(m);
-        return FM_OK;
+        return fm_comm_state(e->comm);
     }
-    return m ? take_number(&r->model, &r->models, &r->model_cap, m, number) : FM_OK;
+    put_number(r->model, &r->models, m, number);
+    return FM_OK;
+}
+
+static fm_status follow_close(fmi_mirror *r, uint32_t number)
+{
+    fm_model *m = known(r->model, r->models, number);
+    if (!m)
+        return fm_fail(FM_ECORRUPT, "rank 0 closes a model that is not there");
+    if (fmi_priv(m)->seqs > 0)
+        return fm_fail(FM_ECORRUPT, "rank 0 closes a model before its sequences");
+    fm_model_close(m);
+    r->model[number] = NULL;
+    return FM_OK;
 }
 
 static void end_all(fm_engine *e)
@@ -378,12 +520,9 @@ static fm_status follow_message(fm_engine *e, const fm_provider *p, fm_cursor *c
             rc = follow_open(e, c);
         else if (what == SAY_MODEL)
             rc = follow_model(e, c, p);
-        else if (what == SAY_MODEL_CLOSE) {
-            uint32_t number = fm_cursor_u32(c);
-            fm_model_close(known(r->model, r->models, number));
-            if (number < r->models)
-                r->model[number] = NULL;
-        } else {
+        else if (what == SAY_MODEL_CLOSE)
+            rc = follow_close(r, fm_cursor_u32(c));
+        else {
             *ended = true;
             if (what != SAY_END)
                 rc = fm_fail(FM_ECORRUPT, "rank 0 says something that is not known here");
@@ -404,8 +543,7 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
         fm_cursor c;
         rc = fm_comm_tell_buf(e->comm, &message, 0);
         fm_cursor_init(&c, fm_buf_span(&message));
-        if (rc == FM_OK)
-            rc = follow_message(e, p, &c, &ended);
+        rc = rc == FM_OK ? follow_message(e, p, &c, &ended) : cannot(e, rc);
     }
     fm_error_state why;
     fm_error_save(&why);

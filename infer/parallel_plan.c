@@ -175,6 +175,12 @@ double fmi_traffic_seconds(const fm_traffic *x)
 
 /* ==== training ==== */
 
+uint64_t fm_train_piece(uint64_t slice, uint32_t shards)
+{
+    uint64_t blocks = FM_TRAIN_ROOM_FLOATS / FM_TRAIN_BLOCK_FLOATS / FM_MAX(shards, 1u);
+    return FM_MIN(slice, FM_MAX(blocks, (uint64_t)1) * FM_TRAIN_BLOCK_FLOATS);
+}
+
 void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint32_t shards,
                             double batch_s, double update_s, const fm_topology *t)
 {
@@ -184,8 +190,9 @@ void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint3
     out->parameter_bytes = bytes;
     out->gradient_bytes = bytes;
     out->moment_bytes = 2 * slice;
+    uint64_t piece = fm_train_piece(slice / sizeof(float), shards) * sizeof(float);
     out->waiting_bytes =
-        t->ranks > 1 ? slice * shards + (own > 1 ? own * bytes : 0) : (shards > 1 ? bytes : 0);
+        t->ranks > 1 ? piece * shards + (own > 1 ? own * bytes : 0) : (shards > 1 ? bytes : 0);
     for (uint32_t i = 0; t->ranks > 1 && i < own; i++)
         fm_traffic_exchange(&out->traffic, t, t->ranks, slice); /* gradients */
     if (t->ranks > 1)

@@ -82,6 +82,13 @@ void fm_serve_plan_of(fm_serve_plan *out, const fm_serve_ask *ask, const fm_topo
 uint32_t fm_serve_plan_best(fm_serve_plan *all, uint32_t most, uint32_t *best,
                             const fm_serve_ask *ask, const fm_topology *t);
 
+/* Gradients of other ranks' shards come in pieces, for which each rank has this much room, or a
+ * block of FM_TRAIN_BLOCK floats for each shard where that is more. */
+#define FM_TRAIN_ROOM_FLOATS ((uint64_t)1 << 24)
+#define FM_TRAIN_BLOCK_FLOATS ((uint64_t)65536)
+/* Floats of a piece, of a shard; a multiple of the block, or the whole slice. */
+uint64_t fm_train_piece(uint64_t slice, uint32_t shards);
+
 typedef struct fm_train_ranks_plan {
     uint64_t parameter_bytes, gradient_bytes, moment_bytes, waiting_bytes; /* of a rank */
     fm_traffic traffic;                                                    /* of a step */

@@ -7,7 +7,7 @@
  * of their own; the second time all lists are there, so operations alone are left, and the device
  * keeps them; from then on they are replayed. Residual streams that rows leave for others go to pages
  * by number, so a step that is kept leaves them on a stage first. Steps that read back in the middle
- * (experts, hooks), or whose rows begin from such streams, are just run. */
+ * (hooks), or whose rows begin from such streams, are just run. */
 #include "infer/step.h"
 
 #include <string.h>
@@ -61,11 +61,9 @@ static bool can_come_again(const fmi_step *s)
 {
     if (s->hooked_count || s->given || s->e->tap)
         return false;
-    for (uint32_t i = 0; i < s->runs; i++) {
-        const fm_switches *sw = &s->run[i].model->arch.sw;
-        if (s->run[i].first || sw->experts)
+    for (uint32_t i = 0; i < s->runs; i++)
+        if (s->run[i].first)
             return false;
-    }
     return true;
 }
 
@@ -150,7 +148,7 @@ static fm_status first_run(fmi_step *s, fmi_replay *r, uint32_t n)
     fmi_lists_clear(s->lists);
     fm_status rc = fmi_step_passes(s, n);
     if (rc == FM_OK && s->lists->count > 0)
-        rc = fmi_list_room(s, s->max_rows);
+        rc = fmi_list_room(s, s->max_rows + 1);
     s->lists = &s->own;
     return rc;
 }
@@ -182,6 +180,7 @@ static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_
     if (r->key) {
         e->gemm_groups += r->gemm_groups;
         e->layer_rows += r->layer_rows;
+        e->replayed++;
         return e->be->replay(e->be, r->key);
     }
     fm_status rc = r->refused ? FM_EUNSUPPORTED : keep(s, r, ++all->keys, n);

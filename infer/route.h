@@ -1,5 +1,5 @@
-/* route.h - which experts a row goes to, and with what weights: one place for inference and
- * training. */
+/* route.h - which experts a row goes to, and with what weights: one place for the operation of the
+ * CPU (fm_route) and for training. */
 #ifndef FM_INFER_ROUTE_H
 #define FM_INFER_ROUTE_H
 

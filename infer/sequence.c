@@ -435,8 +435,7 @@ fm_status fm_seq_open(fm_seq **out, fm_model *m)
     if (rc != FM_OK)
         return rc;
     rc = open_seq(out, m);
-    fmi_mirror_opened(m, *out);
-    return rc;
+    return fmi_mirror_opened(m, out, rc);
 }
 
 void fm_seq_close(fm_seq *s)

@@ -85,8 +85,9 @@ struct fmi_step {
     const float *given;  /* host rows that stand in for embeddings: fmi_step_given */
     int32_t *host, *dev; /* ids, pos, gather, seq of n rows, then slots [layers, m] of each pass */
     size_t ints;
-    /* Page tables [layers, sequences, stride] of each pass, and the versions of the sequences that
-     * they were made of: a step whose sequences have the tables that the last one had sends none. */
+    /* Page tables [layers, sequences, stride] of each shape class, and the versions of the sequences
+     * that they were made of: a step whose sequences have the tables that the last one had sends
+     * none. Of slots and tables, layers are those of this rank's stage. */
     int32_t *table_host, *table;
     size_t table_ints;
     uint64_t *version; /* [max_rows] */
@@ -104,8 +105,8 @@ struct fmi_step {
     float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
     size_t hidden_floats, hidden_host_floats, hidden_ld;
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
-    fmi_routes *routes;          /* block_moe.c; NULL until a layer has experts */
-    fmi_lists own, *lists;       /* lists: own, begun anew by each step, or those of a replay */
+    fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
+    fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
     struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */

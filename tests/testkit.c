@@ -85,7 +85,8 @@ char *tk_shared(const char *relative)
 
 char *tk_source(const char *relative)
 {
-    char *path = existing(FM_SOURCE_DIR, relative);
+    const char *moved = getenv("FM_SOURCE_DIR"); /* the program was built in another checkout */
+    char *path = existing(moved && *moved ? moved : FM_SOURCE_DIR, relative);
 
     if (!path)
         print_error("%s is not in the checkout\n", relative);

@@ -391,7 +391,9 @@ static fm_status load_example(fmi_child *ch, const fm_example *e, const fmi_batc
     rc = fmi_batch_build(&lane->batch, lane->in, lane->ins, how);
     if (rc == FM_OK)
         rc = fmi_goal_load(&ch->goal);
-    return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
+    if (rc == FM_OK)
+        fmi_params_zero_grad(&ch->ps);
+    return rc;
 }
 
 fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, fmi_gradient_fn take, void *ctx)

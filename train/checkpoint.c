@@ -11,42 +11,61 @@
 enum { PARTS = 3 };
 static const char part_word[PARTS] = {'p', 'm', 'v'};
 
+/* Memory for a copy of everything, and on the device for the moments of which each rank has its
+ * slice. The ranks take it together or not at all: what follows is theirs together. */
+typedef struct rooms {
+    float *copy;  /* host [PARTS, total]; NULL: the parameters are read where they are */
+    void *gather; /* device [total] */
+} rooms;
+
+static void rooms_release(rooms *r, const fmi_params *ps)
+{
+    if (r->gather)
+        ps->be->free(ps->be, r->gather);
+    fm_free(r->copy);
+}
+
+static fm_status rooms_take(rooms *r, const fmi_params *ps)
+{
+    fm_status rc = FM_OK;
+
+    memset(r, 0, sizeof(*r));
+    if (ps->be->host_visible && !ps->comm)
+        return FM_OK;
+    r->copy = fm_malloc(PARTS * (size_t)ps->total * sizeof(float));
+    if (!r->copy)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK && ps->comm)
+        rc = ps->be->alloc(ps->be, &r->gather, (size_t)ps->total * sizeof(float));
+    return ps->comm ? fm_comm_agree(ps->comm, rc) : rc;
+}
+
 /* A moment, of which each rank has its slice. */
-static fm_status gathered(const fmi_params *ps, const float *slice, float *host)
+static fm_status gathered(const fmi_params *ps, const rooms *r, const float *slice, float *host)
 {
     fm_backend *be = ps->be;
     size_t own = (size_t)(ps->end - ps->begin) * sizeof(float);
-    void *all = NULL;
-    fm_status rc = be->alloc(be, &all, (size_t)ps->total * sizeof(float));
+    float *all = r->gather;
+    fm_status rc = own ? be->download(be, host, slice, own) : FM_OK;
 
     if (rc == FM_OK && own)
-        rc = be->download(be, host, slice, own);
-    if (rc == FM_OK && own)
-        rc = be->upload(be, (float *)all + ps->begin, host, own);
+        rc = be->upload(be, all + ps->begin, host, own);
     if (rc == FM_OK)
         rc = fmi_ranks_gather(ps, all);
-    if (rc == FM_OK)
-        rc = fmi_params_get_all(ps, all, host);
-    if (all)
-        be->free(be, all);
-    return rc;
+    return rc == FM_OK ? fmi_params_get_all(ps, all, host) : rc;
 }
 
-static fm_status host_parts(const fmi_params *ps, const float *host[PARTS], float **copy)
+static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *host[PARTS])
 {
     const float *const part[PARTS] = {ps->p, ps->m, ps->v};
     fm_status rc = FM_OK;
 
-    *copy = NULL;
     memcpy(host, part, sizeof(part));
-    if (ps->be->host_visible && !ps->comm)
+    if (!r->copy)
         return ps->be->sync(ps->be);
-    *copy = fm_malloc(PARTS * (size_t)ps->total * sizeof(float));
-    if (!*copy)
-        return FM_ENOMEM;
     for (size_t k = 0; rc == FM_OK && k < PARTS; k++) {
-        float *to = *copy + k * (size_t)ps->total;
-        rc = ps->comm && k > 0 ? gathered(ps, part[k], to) : fmi_params_get_all(ps, part[k], to);
+        float *to = r->copy + k * (size_t)ps->total;
+        rc = ps->comm && k > 0 ? gathered(ps, r, part[k], to) : fmi_params_get_all(ps, part[k], to);
         host[k] = to;
     }
     return rc;
@@ -73,7 +92,6 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
 {
     const fm_train_keeper *k = job->keeper;
     const float *host[PARTS];
-    float *copy = NULL;
     bool writes = fm_comm_rank(ps->comm) == 0;
     bool due = k && (!writes || !k->due || k->due(k->ctx, child, c->step));
 
@@ -86,19 +104,21 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
         return FM_OK;
     fm_train_state s = {
         .run = c->run, .step = c->step, .tokens = c->tokens, .log = c->log, .count = 0};
-    s.tensors = fm_calloc(PARTS * ps->count, sizeof(*s.tensors));
-    fm_status rc = s.tensors ? host_parts(ps, host, &copy) : FM_ENOMEM;
+    rooms room;
+    fm_status rc = rooms_take(&room, ps);
     if (rc == FM_OK)
-        rc = name_tensors(s.tensors, ps, host);
-    s.count = PARTS * ps->count;
+        rc = host_parts(ps, &room, host);
+    if (rc == FM_OK && writes) {
+        s.tensors = fm_calloc(PARTS * ps->count, sizeof(*s.tensors));
+        rc = s.tensors ? name_tensors(s.tensors, ps, host) : FM_ENOMEM;
+        s.count = PARTS * ps->count;
+    }
     if (rc == FM_OK && writes)
         rc = k->save(k->ctx, child, &s);
-    if (ps->comm)
-        rc = fm_comm_agree(ps->comm, rc);
     for (size_t i = 0; s.tensors && i < s.count; i++)
         fm_free(s.tensors[i].name); /* the bytes are the parameters' or the copy's */
     fm_free(s.tensors);
-    fm_free(copy);
+    rooms_release(&room, ps);
     return rc;
 }
 
@@ -151,7 +171,6 @@ static fm_status same_step(fm_comm *comm, fm_status rc, uint32_t step, const cha
 {
     uint32_t all[FM_COMM_MAX_RANKS];
 
-    rc = fm_comm_agree(comm, rc);
     if (rc == FM_OK)
         rc = fm_comm_collect(comm, all, &step, sizeof(step));
     for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(comm); i++)

@@ -62,13 +62,25 @@ static fm_status data_seqs(fmi_child *ch, uint32_t step)
     return rc;
 }
 
-static fm_status load_step(fmi_child *ch, uint32_t step)
+fm_status fmi_child_load_step(fmi_child *ch, uint32_t step)
 {
-    return ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
+    if (ch->loaded == (uint64_t)step + 1)
+        return FM_OK;
+    ch->loaded = 0;
+    fm_status rc = ch->order ? data_seqs(ch, step) : exact_seqs(ch, step);
+    if (rc == FM_OK)
+        ch->loaded = (uint64_t)step + 1;
+    return rc;
 }
 
-/* Sequences of shard s of micro-batch k: whole examples. */
-static void part_of(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
+fm_status fmi_child_look_ahead(fmi_child *ch)
+{
+    uint32_t next = ch->state.step + 1;
+
+    return next < ch->steps ? fmi_child_load_step(ch, next) : FM_OK;
+}
+
+void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end)
 {
     size_t at = k > 0 ? ch->ends[k - 1] : 0;
     size_t last = ch->ends[k];
@@ -96,7 +108,7 @@ static uint64_t rows_before(const fmi_child *ch, uint32_t shard)
     for (uint32_t s = 0; s < shard; s++)
         for (size_t k = 0; k < ch->micros; k++) {
             size_t begin, end;
-            part_of(ch, k, s, &begin, &end);
+            fmi_child_part(ch, k, s, &begin, &end);
             for (size_t i = begin; i < end; i++)
                 rows += fmi_seq_rows(&ch->seq[i], &ch->how) + (uint64_t)ch->how.virt;
         }
@@ -109,10 +121,14 @@ static fm_status measure(fmi_child *ch)
     fm_status rc = FM_OK;
 
     for (uint32_t s = 0; s < ch->steps && rc == FM_OK; s++) {
-        rc = load_step(ch, s);
+        rc = fmi_child_load_step(ch, s);
+        uint64_t labels = 0;
+        for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
+            labels += fmi_seq_picked(&ch->seq[i], &ch->how);
+        ch->step_labels = FM_MAX(ch->step_labels, labels);
         for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
             size_t begin, end;
-            part_of(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
+            fmi_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
             fmi_size_grow(&ch->lane.most, ch->seq + begin, end - begin, &ch->how);
         }
     }
@@ -332,7 +348,7 @@ fm_status fmi_child_resume(fmi_child *ch)
 /* ---- steps ---- */
 fm_status fmi_child_begin_step(fmi_child *ch)
 {
-    fm_status rc = load_step(ch, ch->state.step);
+    fm_status rc = fmi_child_load_step(ch, ch->state.step);
 
     ch->targets = 0;
     ch->shard = 0;
@@ -340,31 +356,35 @@ fm_status fmi_child_begin_step(fmi_child *ch)
     ch->tokens = 0;
     ch->lane.row_base = 0;
     ch->lane.step = ch->state.step;
+    ch->goal.all.given = false;
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
         ch->targets += fmi_goal_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
-    return rc == FM_OK ? fmi_params_zero_grad(&ch->ps) : rc;
+    if (rc == FM_OK)
+        fmi_params_zero_grad(&ch->ps);
+    return rc;
 }
 
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s)
 {
     ch->shard = s;
-    ch->loss = 0.0;
+    ch->loss = ch->goal.all.given && s == 0 ? ch->goal.all.loss : 0.0; /* it is of all shards */
     ch->tokens = 0;
+    ch->lane.later = &ch->shards.sum[s].loss;
     ch->lane.row_base = rows_before(ch, s);
 }
 
-fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i)
+void fmi_child_end_shard(fmi_child *ch, uint32_t i)
 {
     const fmi_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
 
-    return fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
+    fmi_shards_keep(&ch->shards, &ch->ps, i, sum);
 }
 
-fm_status fmi_child_reduce(fmi_child *ch)
+fm_status fmi_child_total(fmi_child *ch)
 {
     fmi_shard_sum all;
-    fm_status rc = fmi_shards_reduce(&ch->shards, &ch->ps, &all);
+    fm_status rc = fmi_shards_total(&ch->shards, &all);
 
     ch->loss = all.loss;
     ch->state.tokens += all.tokens;
@@ -379,10 +399,11 @@ fm_status fmi_child_load_micro(fmi_child *ch, size_t k)
     fmi_batch_clear(&ch->lane.batch);
     if (k >= ch->micros || ch->targets == 0)
         return FM_OK;
-    part_of(ch, k, ch->shard, &begin, &end);
+    fmi_child_part(ch, k, ch->shard, &begin, &end);
     ch->lane.in = ch->seq + begin;
     ch->lane.of = ch->of + begin;
     ch->lane.ins = end - begin;
+    ch->goal.all.first = begin;
     if (begin == end)
         return FM_OK;
     fm_status rc = fmi_batch_build(&ch->lane.batch, ch->lane.in, ch->lane.ins, &ch->how);
@@ -475,14 +496,13 @@ static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, doubl
     return FM_OK;
 }
 
-fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
+fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *p, bool *broken)
 {
     uint32_t step = ch->state.step;
-    fm_status rc = fmi_params_grad_norm(&ch->ps, &p->grad_norm);
+    fm_status rc = FM_OK;
 
     *broken = false;
-    if (rc < 0)
-        return rc;
+    p->grad_norm = norm;
     p->loss = ch->targets > 0 ? ch->loss / (double)ch->targets : 0.0;
     p->child = ch->number;
     p->step = step;
@@ -496,8 +516,6 @@ fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *p, bool *broken)
                          fmi_clip_scale(p->grad_norm, ch->c->clip));
     if (rc == FM_OK)
         rc = fmi_net_refresh(&ch->net, &ch->ps);
-    if (rc == FM_OK)
-        rc = ch->ps.be->sync(ch->ps.be);
     ch->state.step++;
     uint32_t every = ch->job->eval_every;
     p->evaluated =

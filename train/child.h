@@ -32,6 +32,7 @@ typedef struct fmi_child {
     size_t seqs, seq_cap, of_cap;
     uint32_t *ends; /* [micros] of sequences */
     size_t micros, ends_cap;
+    uint64_t loaded; /* the step in hand, from 1; 0: none */
     fmi_shards shards;
     uint32_t shard;  /* the one in hand, of shards.count */
     uint64_t tokens; /* of its micro-batches so far */
@@ -39,9 +40,10 @@ typedef struct fmi_child {
     fm_train_job own_job; /* classify: with a parent that has a head */
     fm_provider own_p;
     fmi_fresh fresh;
-    fmi_eval *eval;   /* NULL: nothing is held out */
-    uint64_t targets; /* of the step in hand */
-    double loss;      /* sum over them so far */
+    fmi_eval *eval;       /* NULL: nothing is held out */
+    uint64_t step_labels; /* picked rows of any step, at most */
+    uint64_t targets;     /* of the step in hand */
+    double loss;          /* sum over them so far */
     fmi_checkpoint state;
     fm_json *adapter_config; /* of the result; NULL: full tensors */
     uint64_t fresh_tokens;   /* since start or resume, for the rate */
@@ -59,18 +61,29 @@ FM_CHECKED fm_status fmi_child_resume(fmi_child *ch);
 FM_CHECKED fm_status fmi_child_save(fmi_child *ch);
 /* Sequences of its next step; gradients at zero. */
 FM_CHECKED fm_status fmi_child_begin_step(fmi_child *ch);
+/* Puts a step's sequences in hand. */
+FM_CHECKED fm_status fmi_child_load_step(fmi_child *ch, uint32_t step);
+/* The next step's, if there is one: while the device is at work on what is queued of this one. */
+FM_CHECKED fm_status fmi_child_look_ahead(fmi_child *ch);
 /* Shard s of the step's micro-batches is in hand. */
 void fmi_child_begin_shard(fmi_child *ch, uint32_t s);
+/* Sequences of shard s of micro-batch k: whole examples. */
+void fmi_child_part(const fmi_child *ch, size_t k, uint32_t s, size_t *begin, size_t *end);
+/* child_gather.c, once a step is begun and before its shards are: what a contrastive loss over
+ * several shards needs of all of them, over all ranks. *stands: p has run the last of this rank's
+ * micro-batches with rows, and fmi_pass_finish may take it on. */
+FM_CHECKED fm_status fmi_child_gather(fmi_child *ch, fmi_pass *p, bool *stands);
 /* lane.batch of micro-batch k, the part of the shard in hand; no rows where there is none. */
 FM_CHECKED fm_status fmi_child_load_micro(fmi_child *ch, size_t k);
 void fmi_child_end_micro(fmi_child *ch);
 /* The i-th of this rank's shards is done. */
-FM_CHECKED fm_status fmi_child_end_shard(fmi_child *ch, uint32_t i);
-/* All of them are: the step's gradient and loss, over all ranks. */
-FM_CHECKED fm_status fmi_child_reduce(fmi_child *ch);
-/* The update. *broken: loss or gradient is no finite number (nothing was updated; result->why is
- * the caller's to say), or the run diverged (it says). */
-FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, fm_train_progress *progress, bool *broken);
+void fmi_child_end_shard(fmi_child *ch, uint32_t i);
+/* Losses of all of them are known: the step's, over all ranks. */
+FM_CHECKED fm_status fmi_child_total(fmi_child *ch);
+/* The update, queued. norm: the gradient's. *broken: loss or gradient is no finite number (nothing
+ * was updated; result->why is the caller's to say), or the run diverged (it says). */
+FM_CHECKED fm_status fmi_child_end_step(fmi_child *ch, double norm, fm_train_progress *progress,
+                                        bool *broken);
 FM_CHECKED fm_status fmi_child_take_result(fmi_child *ch);
 /* Once the child's net is bound. */
 FM_CHECKED fm_status fmi_eval_open(fmi_eval **out, struct fmi_child *ch);

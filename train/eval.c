@@ -1,9 +1,19 @@
 /* eval.c - the loss over what is held out, while a child trains: frozen lanes over its own net in a
  * small pass of their own, whose memory is taken before the first step. Nothing that trains is
- * touched. */
+ * touched.
+ *
+ * Pieces are micro-batches of as many examples as training takes, cut into the recipe's shards
+ * where the loss is a sum over examples (a contrastive one keeps its micro-batch whole). Ranks
+ * compute every size-th piece each; what pieces say is gathered and added in their order, so the
+ * sums are those of one rank. */
 #include "train/child.h"
 
 #include "store/base/mem.h"
+
+typedef struct said { /* of one piece */
+    double loss;
+    uint64_t hits, tried;
+} said;
 
 struct fmi_eval {
     fmi_child *ch;
@@ -12,29 +22,38 @@ struct fmi_eval {
     fmi_pass *pass;
     fmi_seq_in *seq;
     fmi_seq_of *of;
-    uint32_t *ends; /* [micros] */
-    size_t micros;
+    uint32_t *ends; /* [pieces] */
+    size_t pieces;
+    said *own; /* [per] of this rank's pieces */
+    said *all; /* [ranks * per], rank by rank */
+    size_t per;
     uint64_t units;
 };
 
-/* Micro-batches of as many examples as training takes, in the order given. */
+/* Pieces of whole examples, in the order given; some may be empty. */
 static fm_status list(fmi_eval *ev)
 {
     const fm_train_job *j = ev->ch->job;
-    uint32_t batch = j->config.batch;
-    size_t seqs = 0;
+    uint32_t ranks = fm_comm_size(ev->ch->ps.comm);
+    uint32_t cuts = j->config.objective == FM_OBJECTIVE_CONTRASTIVE ? 1 : j->config.shards;
+    size_t batch = j->config.batch, seqs = 0, i = 0;
 
     if (!j->data) /* exact batches count rows */
-        batch = FM_MAX(batch / fmi_goal_parts(j), 1u);
-    ev->micros = (j->held_outs + batch - 1) / batch;
+        batch = FM_MAX(batch / fmi_goal_parts(j), (size_t)1);
+    ev->pieces = (j->held_outs + batch - 1) / batch * cuts;
+    ev->per = (ev->pieces + ranks - 1) / ranks;
     ev->seq = fm_calloc(j->held_outs * FM_EXAMPLE_PARTS, sizeof(*ev->seq));
     ev->of = fm_calloc(j->held_outs * FM_EXAMPLE_PARTS, sizeof(*ev->of));
-    ev->ends = fm_calloc(ev->micros, sizeof(*ev->ends));
-    if (!ev->seq || !ev->of || !ev->ends)
+    ev->ends = fm_calloc(ev->pieces, sizeof(*ev->ends));
+    ev->own = fm_calloc(ev->per, sizeof(*ev->own));
+    ev->all = fm_calloc(ev->per * ranks, sizeof(*ev->all));
+    if (!ev->seq || !ev->of || !ev->ends || !ev->own || !ev->all)
         return FM_ENOMEM;
-    for (size_t i = 0; i < j->held_outs; i++) {
-        seqs += fmi_goal_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i], (uint32_t)i);
-        ev->ends[i / batch] = (uint32_t)seqs;
+    for (size_t k = 0; k < ev->pieces; k++) {
+        size_t first = k / cuts * batch, units = FM_MIN(batch, j->held_outs - first);
+        for (; i < first + units * (k % cuts + 1) / cuts; i++)
+            seqs += fmi_goal_seqs(ev->seq + seqs, ev->of + seqs, j->held_out[i], (uint32_t)i);
+        ev->ends[k] = (uint32_t)seqs;
     }
     ev->units = fmi_goal_units(&j->config, ev->seq, ev->of, seqs);
     return ev->units ? FM_OK
@@ -54,7 +73,7 @@ fm_status fmi_eval_open(fmi_eval **out, fmi_child *ch)
     ev->goal = (fmi_goal){.job = ch->job, .c = ch->c, .how = ch->how, .mode = ch->goal.mode};
     ev->lane = (fmi_lane){.net = &ch->net, .c = ch->c};
     fm_status rc = list(ev);
-    for (size_t k = 0; rc == FM_OK && k < ev->micros; at = ev->ends[k++])
+    for (size_t k = 0; rc == FM_OK && k < ev->pieces; at = ev->ends[k++])
         fmi_size_grow(&ev->lane.most, ev->seq + at, ev->ends[k] - at, &ch->how);
     fmi_pass_size cap = ev->lane.most;
     if (rc == FM_OK && cap.longest > ch->net.arch.max_positions)
@@ -81,33 +100,55 @@ void fmi_eval_free(fmi_eval *ev)
     fm_free(ev->seq);
     fm_free(ev->of);
     fm_free(ev->ends);
+    fm_free(ev->own);
+    fm_free(ev->all);
     fm_free(ev);
+}
+
+static fm_status run_piece(fmi_eval *ev, size_t k, said *out)
+{
+    fmi_lane *lane = &ev->lane, *lanes[2];
+    size_t at = k > 0 ? ev->ends[k - 1] : 0;
+
+    *out = (said){0};
+    if (at == ev->ends[k])
+        return FM_OK;
+    lane->in = ev->seq + at;
+    lane->of = ev->of + at;
+    lane->ins = ev->ends[k] - at;
+    ev->goal.hits = 0;
+    ev->goal.tried = 0;
+    fm_status rc = fmi_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
+    if (rc == FM_OK)
+        rc = fmi_goal_load(&ev->goal);
+    if (rc == FM_OK)
+        rc = fmi_pass_run(ev->pass, lanes, fmi_goal_lanes(&ev->goal, lanes));
+    *out = (said){lane->loss, ev->goal.hits, ev->goal.tried};
+    return rc;
 }
 
 fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
 {
-    fmi_lane *lane = &ev->lane, *lanes[2];
-    double loss = 0.0;
+    fm_comm *comm = ev->ch->ps.comm;
+    uint32_t ranks = fm_comm_size(comm);
+    said sum = {0};
     fm_status rc = FM_OK;
 
-    lane->dloss = 1.0f;
-    ev->goal.hits = 0;
-    ev->goal.tried = 0;
-    for (size_t k = 0; rc == FM_OK && k < ev->micros; k++) {
-        size_t at = k > 0 ? ev->ends[k - 1] : 0;
-        lane->in = ev->seq + at;
-        lane->of = ev->of + at;
-        lane->ins = ev->ends[k] - at;
-        rc = fmi_batch_build(&lane->batch, lane->in, lane->ins, &ev->ch->how);
-        if (rc == FM_OK)
-            rc = fmi_goal_load(&ev->goal);
-        if (rc == FM_OK)
-            rc = fmi_pass_run(ev->pass, lanes, fmi_goal_lanes(&ev->goal, lanes));
-        loss += lane->loss;
+    ev->lane.dloss = 1.0f;
+    for (size_t k = fm_comm_rank(comm); rc == FM_OK && k < ev->pieces; k += ranks)
+        rc = run_piece(ev, k, &ev->own[k / ranks]);
+    if (comm)
+        rc = fm_comm_agree(comm, rc);
+    if (rc == FM_OK && comm)
+        rc = fm_comm_collect(comm, ev->all, ev->own, ev->per * sizeof(*ev->own));
+    for (size_t k = 0; rc == FM_OK && k < ev->pieces; k++) {
+        const said *one = comm ? &ev->all[k % ranks * ev->per + k / ranks] : &ev->own[k];
+        sum.loss += one->loss;
+        sum.hits += one->hits;
+        sum.tried += one->tried;
     }
-    *out = (fm_evaluation){
-        .loss = loss / (double)ev->units,
-        .accuracy = ev->goal.tried ? (double)ev->goal.hits / (double)ev->goal.tried : -1.0,
-        .units = ev->units};
+    *out = (fm_evaluation){.loss = sum.loss / (double)ev->units,
+                           .accuracy = sum.tried ? (double)sum.hits / (double)sum.tried : -1.0,
+                           .units = ev->units};
     return rc;
 }

@@ -96,7 +96,7 @@ static fm_status probe_run(probe *b, const fmi_seq_in *s, size_t n, double *loss
     uint32_t labels = lane->batch.labels;
     lane->dloss = labels > 0 ? (float)(1.0 / (double)labels) : 0.0f;
     lane->loss = 0.0;
-    rc = fmi_params_zero_grad(&b->ps);
+    fmi_params_zero_grad(&b->ps);
     if (rc == FM_OK && labels > 0)
         rc = fmi_pass_run(b->pass, &lane, 1);
     *loss = labels > 0 ? lane->loss / (double)labels : 0.0;

@@ -7,6 +7,8 @@
  * more with the weights known. Objectives over states get them as they are. */
 #include "train/pass.h"
 
+#include "store/base/mem.h"
+
 const fmi_objective fmi_next_token = {.name = "next_token", .head = true};
 
 static bool head_trains(const fmi_lane *l)
@@ -145,6 +147,16 @@ static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
 }
 
 /* ---- weights that follow from the losses ---- */
+/* Rows i .. i + n - 1 of x, of the picked, times their weights: those take their losses' place on
+ * the device. */
+static fm_status scale_by_weight(fmi_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
+{
+    fm_status rc = p->be->upload(p->be, p->loss + i, p->host_weigh + i, n * sizeof(float));
+
+    p->be->scale_rows(p->be, x, width, x, width, p->loss + i, n, width);
+    return rc;
+}
+
 /* The head again, for a lane whose head trains: rows weigh what p->host_weigh says. */
 static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
 {
@@ -157,10 +169,9 @@ static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
         return rc;
     keep_logits(p, n);
     p->be->cross_entropy(p->be, p->loss + row, p->logits, v, p->label + row, n, v, 1.0f);
-    for (uint32_t i = 0; i < n; i++)
-        p->be->scale(p->be, p->logits + (size_t)i * v, p->host_weigh[row + i], v);
+    rc = scale_by_weight(p, p->logits, n, row, v);
     unfinish_logits(p, n);
-    return logits_grad(p, ps, row);
+    return rc == FM_OK ? logits_grad(p, ps, row) : rc;
 }
 
 static fm_status weigh(fmi_pass *p, fmi_lane *l)
@@ -171,20 +182,69 @@ static fm_status weigh(fmi_pass *p, fmi_lane *l)
 
     for (uint32_t at = 0; rc == FM_OK && waits(l) && at < l->labels; at += p->chunk)
         rc = chunk_again(p, l, at, FM_MIN(p->chunk, l->labels - at));
-    for (uint32_t i = l->label0; !waits(l) && l->deep && i < l->label0 + l->labels; i++)
-        p->be->scale(p->be, p->dl + i * h, p->host_weigh[i], h);
+    if (rc == FM_OK && !waits(l) && l->deep)
+        rc = scale_by_weight(p, p->dl + l->label0 * h, l->labels, l->label0, (uint32_t)h);
     return rc;
+}
+
+/* ---- losses that wait ---- */
+bool fmi_puts_off(const fmi_pass *p, const fmi_lane *lane)
+{
+    return p->tally && lane->later && !lane->objective->weigh;
+}
+
+fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane)
+{
+    fmi_tally *t = p->tally;
+    uint32_t n = lane->labels;
+    fm_status rc = fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry));
+
+    if (rc < 0)
+        return rc;
+    fm_assert(t->used + n <= t->room);
+    p->be->copy_rows(p->be, t->rows + t->used, n, p->loss + lane->label0, n, NULL, 1, n);
+    t->entry[t->count++] = (struct fmi_put_off){.into = lane->later, .at = t->used, .n = n};
+    t->used += n;
+    return FM_OK;
+}
+
+/* As they are summed where nothing waits: row by row, then the sum to the others. */
+void fmi_tally_settle(fmi_tally *t, const float *rows)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        double sum = 0.0;
+        for (uint32_t k = 0; k < t->entry[i].n; k++)
+            sum += (double)rows[t->entry[i].at + k];
+        *t->entry[i].into += sum;
+    }
+    t->count = 0;
+    t->used = 0;
+}
+
+static bool over_logits(const fmi_lane *l)
+{
+    return l->objective->head && !l->objective->silent && l->labels > 0;
 }
 
 static fm_status sum_losses(fmi_pass *p, uint32_t rows)
 {
     fm_backend *be = p->be;
-    fm_status rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
+    fm_status rc = FM_OK;
+    bool needed = false;
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+        const fmi_lane *l = p->lane[i];
+        if (over_logits(l) && fmi_puts_off(p, l))
+            rc = fmi_put_off(p, l);
+        else
+            needed = needed || over_logits(l);
+    }
+    if (rc == FM_OK && needed)
+        rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
         fmi_lane *l = p->lane[i];
-        const fmi_objective *o = l->objective;
-        for (uint32_t k = 0; o->head && !o->silent && !o->weigh && k < l->labels; k++)
+        bool known = over_logits(l) && !l->objective->weigh && !fmi_puts_off(p, l);
+        for (uint32_t k = 0; known && k < l->labels; k++)
             l->loss += (double)p->host_loss[l->label0 + k];
     }
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++)

@@ -35,7 +35,8 @@ typedef struct fmi_params {
     size_t count, cap;
     uint64_t total; /* floats of each buffer, padding included (which stays 0) */
     float *p, *g, *m, *v;
-    double *sum; /* device scalar of sum_squares */
+    float *zero; /* zeros to copy from */
+    double *sum; /* device: fmi_params_sums */
     /* Of several ranks (parallel.h) this one updates floats begin .. end - 1 and has their moments
      * alone: m, v [end - begin]. comm NULL: all of them. */
     struct fm_comm *comm;
@@ -50,7 +51,13 @@ FM_CHECKED fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *
 /* which: ps->p, g, m or v; host has total floats. */
 FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host);
 FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
-FM_CHECKED fm_status fmi_params_zero_grad(fmi_params *ps);
+void fmi_params_zero_grad(fmi_params *ps);
+/* The gradient's norm in two halves: sums of squares are added to sums (device, fmi_params_sums of
+ * them, zero before), queued; once they are on the host the norm follows, over all ranks. */
+size_t fmi_params_sums(const fmi_params *ps);
+void fmi_params_squares(const fmi_params *ps, double *sums);
+FM_CHECKED fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm);
+/* Both at once, and the wait between them. */
 FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
 /* One AdamW step number `step` (from 1), of all ranks. The net's fmi_net_refresh follows. */
 FM_CHECKED fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr,
@@ -142,6 +149,14 @@ typedef struct fmi_block {
 
 typedef enum fmi_virtual { FMI_VIRTUAL_NONE, FMI_VIRTUAL_KV, FMI_VIRTUAL_ROWS } fmi_virtual;
 
+/* Of all modules with a trained magnitude (method_dora.c): products A w [r, out], then scales and
+ * inverse norms [out] each, on the device, with a mirror on the host behind which lie parameters
+ * lo .. hi - 1. */
+typedef struct fmi_dora_set {
+    float *mem, *host;
+    uint64_t products, vectors, lo, hi;
+} fmi_dora_set;
+
 typedef struct fmi_net {
     fm_backend *be;
     fm_arch arch;
@@ -157,10 +172,13 @@ typedef struct fmi_net {
     const float *virt_rows; /* device */
     float *virt_own;        /* device: the parent's, frozen */
     uint32_t doras;         /* modules with a trained magnitude */
-    float *embed_own;       /* device: factors of the parent's terms on the embedding */
-    float *made;            /* device: scales and gains made of parameters (refresh) */
-    float *turned, *turn;   /* device, host: room for a matrix stored [in, out]; host: two of it */
+    fmi_dora_set dora;
+    float *embed_own;     /* device: factors of the parent's terms on the embedding */
+    float *made;          /* device: scales and gains made of parameters (refresh) */
+    float *turned, *turn; /* device, host: room for a matrix stored [in, out]; host: two of it */
     uint64_t turn_floats;
+    struct fmi_turn *turns; /* [turn_count] where the device turns it: which float goes where */
+    size_t turn_count, turn_cap;
 } fmi_net;
 
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */

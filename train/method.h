@@ -18,10 +18,11 @@ typedef struct fmi_dora {
     int32_t magnitude; /* parameter */
     uint32_t term;     /* of the module's terms */
     double *norm2;     /* [out]: of W's rows */
-    float *inv;        /* [out] device: 1 / norm, for the gradient of the magnitude */
-    float *scale;      /* [out] device: what the module's out_scale points at */
-    float *aw;         /* [r, out] device */
-    float *host;       /* [r, in], [out, r], [r, out], [r, r], then [out] twice */
+    float *gram;       /* [r, r] host: A A^T */
+    /* Device, in the net's fmi_dora_set. */
+    float *inv;   /* [out] 1 / norm, for the gradient of the magnitude */
+    float *scale; /* [out] what the module's out_scale points at */
+    float *aw;    /* [r, out] */
 } fmi_dora;
 
 /* What a method needs to know beside the net. */
@@ -92,8 +93,12 @@ FM_CHECKED fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model);
 FM_CHECKED fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module);
 /* Norms of W's rows, from the tensor that the parent computes with. */
 FM_CHECKED fm_status fmi_dora_prepare(fmi_net *net, const fm_tree *parent, const fm_provider *p);
+/* Memory of what is made; ps is allocated. */
+FM_CHECKED fm_status fmi_dora_room(fmi_net *net, const fmi_params *ps);
+/* Waits for the device twice, however many modules there are. */
 FM_CHECKED fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps);
-void fmi_dora_free(const fmi_net *net, fmi_dora *d);
+void fmi_dora_release(fmi_net *net);
+void fmi_dora_free(fmi_dora *d);
 /* FM_EUNSUPPORTED: nothing can be put on l (scaled by the parent's DoRA or IA3). */
 FM_CHECKED fm_status fmi_check_free(const fmi_linear *l);
 

@@ -7,21 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static fm_status floats(const fmi_net *net, float **out, uint64_t n)
-{
-    void *mem = NULL;
-    fm_status rc = net->be->alloc(net->be, &mem, (size_t)n * sizeof(float));
-
-    *out = mem;
-    return rc;
-}
-
 fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module)
 {
     uint32_t r = l->term[l->terms - 1].r;
     fm_shape shape = {.rank = 1, .dim = {l->out}};
     char name[FMI_MODULE_BYTES + 96];
-    size_t host = (size_t)r * l->in + 2 * (size_t)r * l->out + (size_t)r * r + 2 * (size_t)l->out;
 
     if (l->terms != 1)
         return fm_fail(FM_EUNSUPPORTED,
@@ -37,29 +27,78 @@ fm_status fmi_dora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *
     (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.lora_magnitude_vector", module);
     fm_status rc = fmi_params_add(ps, &d->magnitude, name, &shape);
     d->norm2 = fm_calloc(l->out, sizeof(double));
-    d->host = fm_calloc(host, sizeof(float));
-    if (rc == FM_OK && (!d->norm2 || !d->host))
-        rc = FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = floats(net, &d->inv, l->out);
-    if (rc == FM_OK)
-        rc = floats(net, &d->scale, l->out);
-    if (rc == FM_OK)
-        rc = floats(net, &d->aw, (uint64_t)r * l->out);
-    return rc;
+    d->gram = fm_calloc((size_t)r * r, sizeof(float));
+    return rc == FM_OK && !(d->norm2 && d->gram) ? FM_ENOMEM : rc;
 }
 
-void fmi_dora_free(const fmi_net *net, fmi_dora *d)
+void fmi_dora_free(fmi_dora *d)
 {
     if (!d)
         return;
-    float *const dev[] = {d->inv, d->scale, d->aw};
-    for (size_t i = 0; i < FM_ARRAY_LEN(dev); i++)
-        if (dev[i])
-            net->be->free(net->be, dev[i]);
     fm_free(d->norm2);
-    fm_free(d->host);
+    fm_free(d->gram);
     fm_free(d);
+}
+
+/* ---- memory of all of them together: one look at it, one answer ---- */
+
+/* Parameters that the norms are made of: floats lo .. hi - 1 of the flat ones. */
+static void used_params(const fmi_params *ps, const fmi_linear *l, uint64_t *lo, uint64_t *hi)
+{
+    const fmi_term *t = &l->term[l->dora->term];
+    const int32_t param[] = {t->a_param, t->b_param, l->dora->magnitude};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(param); i++) {
+        fm_assert(param[i] >= 0);
+        const fmi_param *p = &ps->item[param[i]];
+        *lo = FM_MIN(*lo, p->at);
+        *hi = FM_MAX(*hi, p->at + p->n);
+    }
+}
+
+fm_status fmi_dora_room(fmi_net *net, const fmi_params *ps)
+{
+    fmi_dora_set *set = &net->dora;
+    uint64_t at = 0;
+    fmi_linear *l;
+    void *mem = NULL;
+
+    if (net->doras == 0 || set->mem)
+        return FM_OK;
+    set->lo = UINT64_MAX;
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
+        if (!l->dora)
+            continue;
+        set->products += (uint64_t)l->term[l->dora->term].r * l->out;
+        set->vectors += 2 * (uint64_t)l->out;
+        used_params(ps, l, &set->lo, &set->hi);
+    }
+    uint64_t all = set->products + set->vectors;
+    fm_status rc = net->be->alloc(net->be, &mem, (size_t)all * sizeof(float));
+    set->mem = mem;
+    set->host = fm_calloc((size_t)(all + set->hi - set->lo), sizeof(float));
+    if (rc < 0 || !set->host)
+        return rc < 0 ? rc : FM_ENOMEM;
+    float *vector = set->mem + set->products;
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
+        fmi_dora *d = l->dora;
+        if (!d)
+            continue;
+        d->aw = set->mem + at;
+        at += (uint64_t)l->term[d->term].r * l->out;
+        d->scale = vector;
+        d->inv = vector + l->out;
+        vector += 2 * (size_t)l->out;
+    }
+    return FM_OK;
+}
+
+void fmi_dora_release(fmi_net *net)
+{
+    if (net->dora.mem)
+        net->be->free(net->be, net->dora.mem);
+    fm_free(net->dora.host);
+    memset(&net->dora, 0, sizeof(net->dora));
 }
 
 static fm_status row_norms(const fmi_net *net, const fmi_linear *l, const fm_tree *parent,
@@ -129,46 +168,48 @@ static double norm2_of(const fmi_linear *l, uint32_t i, const float *b, const fl
     return l->dora->norm2[i] + 2.0 * s * cross + s * s * own;
 }
 
-static fm_status refresh_one(fm_backend *be, const fmi_params *ps, const fmi_linear *l)
+/* From what is on the host: its scale and the inverse of its norms, there. */
+static void refresh_one(const fmi_dora_set *set, const fmi_params *ps, const fmi_linear *l)
 {
     fmi_dora *d = l->dora;
     const fmi_term *t = &l->term[d->term];
-    size_t an = (size_t)t->r * l->in;
-    size_t bn = (size_t)t->r * l->out;
-    float *a = d->host;
-    float *b = a + an;
-    float *aw = b + bn;
-    float *g = aw + bn;
-    float *scale = g + (size_t)t->r * t->r;
-    float *inv = scale + l->out;
+    const float *params = set->host + set->products + set->vectors;
+    const float *a = params + (ps->item[t->a_param].at - set->lo);
+    const float *b = params + (ps->item[t->b_param].at - set->lo);
+    const float *magnitude = params + (ps->item[d->magnitude].at - set->lo);
+    const float *aw = set->host + (d->aw - set->mem);
+    float *scale = set->host + (d->scale - set->mem);
+    float *inv = set->host + (d->inv - set->mem);
 
-    be->linear(be, d->aw, l->out, t->a, l->in, l->w, NULL, NULL, t->r);
-    fm_status rc = be->download(be, aw, d->aw, bn * sizeof(float));
-    if (rc == FM_OK)
-        rc = be->download(be, a, t->a, an * sizeof(float));
-    if (rc == FM_OK)
-        rc = be->download(be, b, t->b, bn * sizeof(float));
-    if (rc == FM_OK)
-        rc = be->download(be, scale, ps->p + ps->item[d->magnitude].at, l->out * sizeof(float));
-    if (rc < 0)
-        return rc;
-    gram(g, a, t->r, l->in);
+    gram(d->gram, a, t->r, l->in);
     for (uint32_t i = 0; i < l->out; i++) {
-        float norm = (float)sqrt(norm2_of(l, i, b, aw, g));
-        scale[i] /= norm;
+        float norm = (float)sqrt(norm2_of(l, i, b, aw, d->gram));
+        scale[i] = magnitude[i] / norm;
         inv[i] = 1.0f / norm;
     }
-    rc = be->upload(be, d->scale, scale, l->out * sizeof(float));
-    return rc == FM_OK ? be->upload(be, d->inv, inv, l->out * sizeof(float)) : rc;
 }
 
 fm_status fmi_dora_refresh(fmi_net *net, fmi_params *ps)
 {
+    const fmi_dora_set *set = &net->dora;
+    fm_backend *be = net->be;
     fmi_linear *l;
-    fm_status rc = FM_OK;
 
-    for (size_t i = 0; net->doras > 0 && rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+    if (net->doras == 0)
+        return FM_OK;
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+        if (l->dora) {
+            const fmi_term *t = &l->term[l->dora->term];
+            be->linear(be, l->dora->aw, l->out, t->a, l->in, l->w, NULL, NULL, t->r);
+        }
+    fm_status rc = be->download(be, set->host, set->mem, (size_t)set->products * sizeof(float));
+    if (rc == FM_OK)
+        rc = be->download(be, set->host + set->products + set->vectors, ps->p + set->lo,
+                          (size_t)(set->hi - set->lo) * sizeof(float));
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
         if (l->dora)
-            rc = refresh_one(net->be, ps, l);
-    return rc;
+            refresh_one(set, ps, l);
+    return rc == FM_OK ? be->upload(be, set->mem + set->products, set->host + set->products,
+                                    (size_t)set->vectors * sizeof(float))
+                       : rc;
 }

@@ -279,14 +279,61 @@ fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const 
     return rc == FM_OK && model ? take_model(net, model) : rc;
 }
 
+/* ---- matrices stored [in, out] ---- */
+typedef struct fmi_turn { /* of one shape: float i of the turned matrix is float index[i] */
+    uint32_t in, out;
+    int32_t *index; /* device */
+} fmi_turn;
+
+static fmi_turn *turn_of(const fmi_net *net, const fmi_linear *l)
+{
+    for (size_t i = 0; i < net->turn_count; i++)
+        if (net->turns[i].in == l->in && net->turns[i].out == l->out)
+            return &net->turns[i];
+    return NULL;
+}
+
+/* A host that does not see the device's memory must not carry every matrix to and fro. */
+static fm_status put_turn(fmi_net *net, const fmi_linear *l)
+{
+    size_t n = (size_t)l->in * l->out;
+    void *mem = NULL;
+
+    if (net->be->host_visible || turn_of(net, l))
+        return FM_OK;
+    fm_status rc = n > INT32_MAX ? fm_fail(FM_ELIMIT, "%s: too large to be turned", l->module)
+                                 : fm_grow(&net->turns, &net->turn_cap, net->turn_count + 1,
+                                           sizeof(*net->turns));
+    int32_t *host = rc == FM_OK ? fm_calloc(n, sizeof(*host)) : NULL;
+    if (rc == FM_OK)
+        rc = host ? net->be->alloc(net->be, &mem, n * sizeof(*host)) : FM_ENOMEM;
+    if (rc == FM_OK)
+        net->turns[net->turn_count++] = (fmi_turn){.in = l->in, .out = l->out, .index = mem};
+    for (size_t o = 0; rc == FM_OK && o < l->out; o++)
+        for (size_t i = 0; i < l->in; i++)
+            host[o * l->in + i] = (int32_t)(i * l->out + o);
+    if (rc == FM_OK)
+        rc = net->be->upload(net->be, mem, host, n * sizeof(*host));
+    fm_free(host);
+    return rc;
+}
+
+static void free_turns(fmi_net *net)
+{
+    for (size_t i = 0; i < net->turn_count; i++)
+        net->be->free(net->be, net->turns[i].index);
+    fm_free(net->turns);
+}
+
 void fmi_net_release(fmi_net *net)
 {
     fmi_linear *l;
 
     for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++) {
         fm_free(l->term);
-        fmi_dora_free(net, l->dora);
+        fmi_dora_free(l->dora);
     }
+    fmi_dora_release(net);
     for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
         fm_free(net->block[k].lin);
     fm_free(net->block);
@@ -296,6 +343,7 @@ void fmi_net_release(fmi_net *net)
         net->be->free(net->be, net->virt_own);
     if (net->embed_own)
         net->be->free(net->be, net->embed_own);
+    free_turns(net);
     fm_free(net->turn);
     memset(net, 0, sizeof(*net));
 }
@@ -515,16 +563,20 @@ static fm_status make_room(fmi_net *net, const fmi_params *ps)
             ones = FM_MAX(ones, ((uint64_t)n->n + 15) / 16 * 16);
             gains += ((uint64_t)n->n + 15) / 16 * 16;
         }
-    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
-        if (l->transposed && l->w_param >= 0)
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+        if (l->transposed && l->w_param >= 0) {
             turned = FM_MAX(turned, ps->item[l->w_param].n);
-    if (ones + gains + turned == 0)
-        return FM_OK;
-    fm_status rc = net->be->alloc(net->be, &mem, (ones + gains + turned) * sizeof(float));
+            rc = put_turn(net, l);
+        }
+    if (rc < 0 || ones + gains + turned == 0)
+        return rc;
+    rc = net->be->alloc(net->be, &mem, (ones + gains + turned) * sizeof(float));
     net->made = mem;
     if (rc < 0)
         return rc;
-    net->turn = fm_calloc(FM_MAX(2 * turned, ones), sizeof(float));
+    uint64_t host_turns = net->be->host_visible ? 2 * turned : 0;
+    net->turn = fm_calloc(FM_MAX(FM_MAX(host_turns, ones), (uint64_t)1), sizeof(float));
     if (!net->turn)
         return FM_ENOMEM;
     for (uint64_t i = 0; i < ones; i++)
@@ -566,7 +618,10 @@ fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
         head->w = embed->w;
         head->w_param = embed->w_param;
     }
-    fmi_method_bind(net, ps);
+    if (rc == FM_OK)
+        rc = fmi_dora_room(net, ps);
+    if (rc == FM_OK)
+        fmi_method_bind(net, ps);
     return rc;
 }
 
@@ -575,7 +630,14 @@ static fm_status refresh_turned(fmi_net *net, fmi_params *ps, const fmi_linear *
 {
     const fmi_param *p = &ps->item[l->w_param];
     fm_backend *be = ps->be;
+    const fmi_turn *turn = turn_of(net, l);
     float *from = net->turn, *to = net->turn + net->turn_floats;
+
+    if (turn) {
+        be->copy_rows(be, net->turned, 1, ps->p + p->at, 1, turn->index, (uint32_t)p->n, 1);
+        be->weight_update(be, p->weight, net->turned);
+        return FM_OK;
+    }
     fm_status rc = be->download(be, from, ps->p + p->at, p->n * sizeof(float));
 
     for (size_t i = 0; rc == FM_OK && i < l->in; i++)

@@ -212,6 +212,8 @@ void fmi_goal_release(fmi_goal *g)
     fm_model_close(g->aux_model);
     if (g->room)
         g->be->free(g->be, g->room);
+    fm_free(g->all.vec);
+    fm_free(g->all.dvec);
     fm_free(g->sums);
     fm_free(g->x);
     fm_free(g->dx);

@@ -42,6 +42,15 @@ double fmi_dpo_loss(double margin, double beta, double *slope);
 extern const fmi_objective fmi_classify, fmi_contrastive, fmi_dpo, fmi_reference, fmi_distill,
     fmi_teacher;
 
+/* Contrastive over several shards (child_gather.c): host, [sequences of the step, H]. */
+typedef struct fmi_gathered {
+    bool given; /* dvec is that of the step in hand, and *loss of a lane stays 0 */
+    double *vec, *dvec;
+    size_t vec_cap, dvec_cap;
+    size_t first; /* number of the lane's first sequence */
+    double loss;  /* of the whole step */
+} fmi_gathered;
+
 typedef struct fmi_goal { /* the lane's objective_ctx */
     fm_engine *e;
     fm_backend *be;
@@ -59,8 +68,13 @@ typedef struct fmi_goal { /* the lane's objective_ctx */
     double *sums;        /* host: contrastive */
     float *x, *dx;       /* host, where the device is not: contrastive */
     float *host;         /* host: classify's logits */
+    fmi_gathered all;
     uint64_t hits, tried; /* of an evaluation: what came out right, of so many */
 } fmi_goal;
+/* Settings of the loss; vectors, gradients and work are the caller's to set. */
+fmi_infonce fmi_contrastive_loss(const fm_train_config *c, uint32_t n, uint32_t cands, uint32_t h);
+/* Behind fmi_pass_states: vectors of the lane's sequences, to g->all.vec. */
+FM_CHECKED fm_status fmi_contrastive_vectors(fmi_pass *p, fmi_lane *lane);
 /* How the data become rows; refuses what does not fit the parent. */
 FM_CHECKED fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
                                   const fm_provider *p, const fm_arch *arch);

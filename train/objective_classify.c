@@ -52,8 +52,11 @@ static fm_status classify_states(fmi_pass *p, fmi_lane *lane, const float *x, fl
         return rc;
     be->cross_entropy(be, p->loss + lane->label0, z, classes, p->label + lane->label0, n, classes,
                       lane->dloss);
-    rc = be->download(be, p->host_loss + lane->label0, p->loss + lane->label0, n * sizeof(float));
-    for (uint32_t i = 0; i < n; i++)
+    bool later = fmi_puts_off(p, lane);
+    rc = later ? fmi_put_off(p, lane)
+               : be->download(be, p->host_loss + lane->label0, p->loss + lane->label0,
+                              n * sizeof(float));
+    for (uint32_t i = 0; !later && i < n; i++)
         *loss += (double)p->host_loss[lane->label0 + i];
     if (rc < 0 || !lane->ps)
         return rc;

@@ -15,11 +15,12 @@
 #define FM_TRAIN_PARALLEL_H
 
 #include "infer/comm.h"
+#include "infer/parallel_plan.h"
 #include "train/internal.h"
 
 FM_BEGIN_DECLS
 
-#define FMI_SLICE_FLOATS ((uint64_t)65536) /* a block of sum_squares */
+#define FMI_SLICE_FLOATS FM_TRAIN_BLOCK_FLOATS /* a block of sum_squares */
 
 typedef struct fmi_shard_sum { /* over the targets of a shard's parts */
     double loss;
@@ -31,11 +32,12 @@ typedef struct fmi_shards {
     uint32_t count;      /* of the whole step */
     uint32_t own, first; /* of this rank */
     float *kept;        /* device: [own, total] gradients that wait; one rank: [1, total] the sum */
-    float *room;        /* device: [count, slice] of other ranks */
+    float *room;        /* device: [count, piece] of this rank's slice */
+    uint64_t piece;     /* floats that are exchanged at a time, of a shard */
     fmi_shard_sum *sum; /* [count]; of this rank's in begin .., then of all */
 } fmi_shards;
 
-/* Whether the ranks divide the shards; the objective must be a sum over examples. */
+/* Whether the ranks divide the shards. */
 FM_CHECKED fm_status fmi_shards_check(const fm_train_config *c, const fm_comm *comm,
                                       const char *name);
 /* Which of the flat floats this rank updates; before fmi_params_alloc. */
@@ -47,13 +49,15 @@ void fmi_shards_release(fmi_shards *s, fm_backend *be);
 
 /* The i-th of this rank's shards is done: its gradient is ps->g, which is zeroed where more
  * follow. */
-FM_CHECKED fm_status fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
-/* All are done: ps->g is the sum of all, in this rank's slice; *all of all ranks. */
-FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps, fmi_shard_sum *all);
+void fmi_shards_keep(fmi_shards *s, fmi_params *ps, uint32_t i, fmi_shard_sum sum);
+/* All are done: ps->g is the sum of all, in this rank's slice. Queued, where the wire queues. */
+FM_CHECKED fm_status fmi_shards_reduce(fmi_shards *s, fmi_params *ps);
+/* Once this rank's s->sum are known: of all ranks. */
+FM_CHECKED fm_status fmi_shards_total(fmi_shards *s, fmi_shard_sum *all);
 
 /* ---- of params.c, over the ranks ---- */
-/* Sum of squares of the gradient, whose slices the ranks have. */
-FM_CHECKED fm_status fmi_ranks_squares(const fmi_params *ps, double *sum);
+/* Of this rank's sums of squares: the sum over all ranks. */
+FM_CHECKED fm_status fmi_ranks_add(const fmi_params *ps, const double *sums, double *sum);
 /* x [total] of which this rank has its slice: of all, everywhere. */
 FM_CHECKED fm_status fmi_ranks_gather(const fmi_params *ps, float *x);
 

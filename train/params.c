@@ -68,9 +68,9 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->v, own);
     if (rc == FM_OK)
-        rc = be->alloc(be, &sum, sizeof(double));
+        rc = be->alloc(be, &sum, fmi_params_sums(ps) * sizeof(double));
     ps->sum = sum;
-    return rc;
+    return rc == FM_OK ? new_floats(be, &ps->zero, ZERO_FLOATS) : rc;
 }
 
 /* Between a tensor as it is stored and as it lies in the buffers. */
@@ -133,33 +133,42 @@ fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *ho
     return ps->be->upload(ps->be, which, host, (size_t)ps->total * sizeof(float));
 }
 
-/* By copying zeros: a product with 0 would keep NaN and make -0. */
-fm_status fmi_params_zero_grad(fmi_params *ps)
+/* By copying a row of zeros to all: a product with 0 would keep NaN and make -0. */
+void fmi_params_zero_grad(fmi_params *ps)
 {
-    static const float zero[ZERO_FLOATS];
-    fm_status rc = FM_OK;
+    uint32_t rows = (uint32_t)(ps->total / ZERO_FLOATS);
+    uint32_t rest = (uint32_t)(ps->total % ZERO_FLOATS);
+    uint32_t n = (uint32_t)ZERO_FLOATS;
 
-    for (uint64_t at = 0; at < ps->total && rc == FM_OK; at += ZERO_FLOATS) {
-        uint64_t n = FM_MIN(ZERO_FLOATS, ps->total - at);
-        rc = ps->be->upload(ps->be, ps->g + at, zero, (size_t)n * sizeof(float));
-    }
+    if (rows > 0)
+        ps->be->copy_rows(ps->be, ps->g, n, ps->zero, 0, NULL, rows, n);
+    if (rest > 0)
+        ps->be->copy_rows(ps->be, ps->g + (uint64_t)rows * n, rest, ps->zero, 0, NULL, 1, rest);
+}
+
+fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm)
+{
+    double sum = sums[0];
+    fm_status rc = ps->comm ? fmi_ranks_add(ps, sums, &sum) : FM_OK;
+
+    *norm = rc == FM_OK ? sqrt(sum) : 0.0;
     return rc;
 }
 
 fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
 {
-    double sum = 0.0;
-    fm_status rc = ps->be->upload(ps->be, ps->sum, &sum, sizeof(sum));
+    size_t bytes = fmi_params_sums(ps) * sizeof(double);
+    double *host = fm_calloc(1, bytes);
+    fm_status rc = host ? ps->be->upload(ps->be, ps->sum, host, bytes) : FM_ENOMEM;
 
     *norm = 0.0;
-    if (ps->comm) {
-        rc = fmi_ranks_squares(ps, &sum);
-    } else if (rc == FM_OK) {
-        ps->be->sum_squares(ps->be, ps->sum, ps->g, ps->total);
-        rc = ps->be->download(ps->be, &sum, ps->sum, sizeof(sum));
+    if (rc == FM_OK) {
+        fmi_params_squares(ps, ps->sum);
+        rc = ps->be->download(ps->be, host, ps->sum, bytes);
     }
     if (rc == FM_OK)
-        *norm = sqrt(sum);
+        rc = fmi_params_norm(ps, host, norm);
+    fm_free(host);
     return rc;
 }
 
@@ -242,7 +251,7 @@ void fmi_params_release(fmi_params *ps)
         fm_free(ps->item[i].name);
     }
     if (be) {
-        float *const buf[] = {ps->p, ps->g, ps->m, ps->v};
+        float *const buf[] = {ps->p, ps->g, ps->m, ps->v, ps->zero};
         for (size_t i = 0; i < FM_ARRAY_LEN(buf); i++)
             if (buf[i])
                 be->free(be, buf[i]);

@@ -434,14 +434,18 @@ fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n)
     return rc;
 }
 
+fm_status fmi_pass_finish(fmi_pass *p)
+{
+    fm_status rc = fmi_head(p);
+
+    if (rc == FM_OK)
+        rc = fmi_layers_backward(p);
+    return rc == FM_OK && !p->tally ? p->be->sync(p->be) : rc;
+}
+
 fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n)
 {
     fm_status rc = forward(p, lane, n);
 
-    if (rc < 0 || p->lanes == 0)
-        return rc;
-    rc = fmi_head(p);
-    if (rc == FM_OK)
-        rc = fmi_layers_backward(p);
-    return rc == FM_OK ? p->be->sync(p->be) : rc;
+    return rc == FM_OK && p->lanes > 0 ? fmi_pass_finish(p) : rc;
 }

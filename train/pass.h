@@ -46,6 +46,21 @@ typedef struct fmi_objective {
 } fmi_objective;
 extern const fmi_objective fmi_next_token;
 
+/* Losses of rows that wait on the device until a step's end: one look at it then, and none on the
+ * way. */
+typedef struct fmi_tally {
+    float *rows; /* device [room] */
+    uint64_t room, used;
+    struct fmi_put_off {
+        double *into; /* the sum is added there */
+        uint64_t at;
+        uint32_t n;
+    } * entry;
+    size_t count, cap;
+} fmi_tally;
+/* rows: those of the device, on the host. Empties it. */
+void fmi_tally_settle(fmi_tally *t, const float *rows);
+
 struct fmi_lane {
     fmi_net *net;
     fmi_params *ps; /* NULL: nothing trains, whatever the net says */
@@ -63,7 +78,8 @@ struct fmi_lane {
     const fmi_seq_of *of; /* [ins] NULL: next token alone */
     size_t ins;
     float dloss;       /* 1 / targets of the whole optimizer step */
-    double loss;       /* out: sum over the targets */
+    double loss;       /* out: sum over the targets, but for what is put off */
+    double *later;     /* where the pass's tally adds losses that are put off; NULL: none are */
     uint32_t step;     /* for dropout */
     uint64_t row_base; /* rows of the step's earlier micro-batches: likewise */
     /* ---- the pass's ---- */
@@ -91,6 +107,8 @@ typedef struct fmi_watch {
 FM_CHECKED fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps);
 /* The layers alone, and the final norm of the picked rows: fmi_head_logits may follow. */
 FM_CHECKED fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n);
+/* What fmi_pass_run does behind the layers, for the lanes and batches of fmi_pass_states. */
+FM_CHECKED fm_status fmi_pass_finish(fmi_pass *p);
 /* From now on (NULL: no more); costs a look at every tensor. */
 void fmi_pass_watch(fmi_pass *p, fmi_watch *w);
 
@@ -167,7 +185,12 @@ struct fmi_pass {
     fm_term *term;
     size_t term_cap;
     fmi_watch *watch;
+    fmi_tally *tally; /* borrowed; NULL: losses are known, and the device has settled, when a run
+                         returns */
 };
+/* The lane's row losses can wait; they do. */
+bool fmi_puts_off(const fmi_pass *p, const fmi_lane *lane);
+FM_CHECKED fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane);
 FM_CHECKED fm_status fmi_watch_rows(fmi_pass *p, const char *what, const char *module,
                                     const float *x, size_t ld, uint32_t rows, uint32_t n);
 

@@ -23,9 +23,16 @@ typedef struct run {
     fmi_lane **lane;             /* [2 n] of the pass in hand */
     fm_train_progress *progress; /* [n] of the step in hand */
     bool *drop;                  /* [n] */
+    double *norm;                /* [n] of the step's gradients */
     double started;
     uint32_t shard; /* of each child's own, in hand */
-    fm_comm *comm;  /* NULL: one rank */
+    bool stands;    /* the next pass has gone through its layers */
+    /* What the host wants to know of a step, looked at once: sums of squares of all children, then
+     * the losses of rows that were put off. */
+    double *report, *host_report; /* device and host, [report_bytes] */
+    size_t sums, report_bytes;
+    fmi_tally tally;
+    fm_comm *comm; /* NULL: one rank */
 } run;
 
 static bool has_micro(const run *r, const fmi_child *ch, size_t k)
@@ -88,6 +95,11 @@ static fm_status make_pass(run *r)
 
 static fm_status run_pass(run *r, size_t lanes)
 {
+    bool stands = r->stands;
+
+    r->stands = false;
+    if (stands)
+        return fmi_pass_finish(r->pass);
     return lanes > 0 ? fmi_pass_run(r->pass, r->lane, lanes) : FM_OK;
 }
 
@@ -153,6 +165,23 @@ static uint32_t most_shards(const run *r)
     return most;
 }
 
+/* Losses that are over all shards. One child of one micro-batch and one shard on this rank goes
+ * through the layers once: its pass waits for the others' vectors. */
+static fm_status gather(run *r)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+        fmi_child *ch = &r->child[i];
+        bool stands = false;
+        if (!ch->at_work || ch->c->objective != FM_OBJECTIVE_CONTRASTIVE || ch->c->shards == 1)
+            continue;
+        rc = fmi_child_gather(ch, r->pass, &stands);
+        r->stands = stands && r->n == 1 && ch->shards.own == 1 && ch->micros == 1;
+    }
+    return rc;
+}
+
 static fm_status gradients(run *r)
 {
     fm_status rc = FM_OK;
@@ -161,6 +190,9 @@ static fm_status gradients(run *r)
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
             rc = fmi_child_begin_step(&r->child[i]);
+    if (rc == FM_OK)
+        rc = gather(r);
+    r->pass->tally = &r->tally;
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
         any = true;
         for (size_t i = 0; i < r->n; i++)
@@ -171,11 +203,67 @@ static fm_status gradients(run *r)
             rc = micro_passes(r, k, &any);
         for (size_t i = 0; i < r->n && rc == FM_OK; i++)
             if (r->child[i].at_work && s < r->child[i].shards.own)
-                rc = fmi_child_end_shard(&r->child[i], s);
+                fmi_child_end_shard(&r->child[i], s);
+    }
+    r->pass->tally = NULL;
+    return rc;
+}
+
+/* ---- the look ---- */
+static fm_status open_report(run *r)
+{
+    void *mem = NULL;
+
+    for (size_t i = 0; i < r->n; i++) {
+        r->sums += fmi_params_sums(&r->child[i].ps);
+        r->tally.room += r->child[i].step_labels;
+    }
+    r->report_bytes = r->sums * sizeof(double) + r->tally.room * sizeof(float);
+    r->host_report = fm_calloc(1, r->report_bytes);
+    if (!r->host_report)
+        return FM_ENOMEM;
+    fm_status rc = r->be->alloc(r->be, &mem, r->report_bytes);
+    r->report = mem;
+    if (rc == FM_OK)
+        r->tally.rows = (float *)(r->report + r->sums);
+    return rc;
+}
+
+/* Everything up to the gradients' norms is queued, and then looked at: the one wait of a step. */
+static fm_status look(run *r)
+{
+    size_t at = 0;
+
+    memset(r->host_report, 0, r->sums * sizeof(double));
+    fm_status rc = r->be->upload(r->be, r->report, r->host_report, r->sums * sizeof(double));
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+        fmi_child *ch = &r->child[i];
+        if (ch->at_work)
+            rc = fmi_shards_reduce(&ch->shards, &ch->ps);
+        if (ch->at_work && rc == FM_OK)
+            fmi_params_squares(&ch->ps, r->report + at);
+        at += fmi_params_sums(&ch->ps);
     }
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
-            rc = fmi_child_reduce(&r->child[i]);
+            rc = fmi_child_look_ahead(&r->child[i]);
+    if (rc == FM_OK && r->comm)
+        rc = fm_comm_settle(r->comm);
+    if (rc == FM_OK)
+        rc = r->be->download(r->be, r->host_report, r->report,
+                             r->sums * sizeof(double) + r->tally.used * sizeof(float));
+    if (rc < 0)
+        return rc;
+    fmi_tally_settle(&r->tally, (const float *)(r->host_report + r->sums));
+    at = 0;
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+        fmi_child *ch = &r->child[i];
+        if (ch->at_work)
+            rc = fmi_child_total(ch);
+        if (ch->at_work && rc == FM_OK)
+            rc = fmi_params_norm(&ch->ps, r->host_report + at, &r->norm[i]);
+        at += fmi_params_sums(&ch->ps);
+    }
     return rc;
 }
 
@@ -201,8 +289,11 @@ static char *examples_text(const fmi_child *ch)
 static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
 {
     fmi_watch watch = {0};
-    char *examples = examples_text(ch);
-    fm_status rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
+    fm_status rc = fmi_child_load_step(ch, p->step);
+    char *examples = rc == FM_OK ? examples_text(ch) : NULL;
+
+    if (rc == FM_OK)
+        rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards; i++) {
         fmi_lane *lane[2];
@@ -241,7 +332,7 @@ static fm_status updates(run *r, size_t *reports)
         bool broken = false;
         if (!ch->at_work)
             continue;
-        rc = fmi_child_end_step(ch, p, &broken);
+        rc = fmi_child_end_step(ch, r->norm[i], p, &broken);
         p->tokens_per_s = seconds > 0.0 ? (double)ch->fresh_tokens / seconds : 0.0;
         if (rc == FM_OK && broken && !ch->result->why)
             rc = explain(r, ch, p);
@@ -295,6 +386,8 @@ static fm_status all_steps(run *r, fm_train_fn progress, void *ctx, bool *stoppe
     while (rc == FM_OK && some_at_work(r) && !*stopped) {
         size_t reports = 0;
         rc = gradients(r);
+        if (rc == FM_OK)
+            rc = look(r);
         if (rc == FM_OK)
             rc = updates(r, &reports);
         if (rc < 0)
@@ -405,7 +498,8 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     r->lane = fm_calloc(2 * r->n, sizeof(fmi_lane *));
     r->progress = fm_calloc(r->n, sizeof(*r->progress));
     r->drop = fm_calloc(r->n, sizeof(*r->drop));
-    if (!r->lane || !r->progress || !r->drop)
+    r->norm = fm_calloc(r->n, sizeof(*r->norm));
+    if (!r->lane || !r->progress || !r->drop || !r->norm)
         return FM_ENOMEM;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         rc = fmi_child_open(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i]);
@@ -413,7 +507,9 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
         rc = check_stem(r);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         rc = fmi_child_resume(&r->child[i]);
-    return rc == FM_OK ? make_pass(r) : rc;
+    if (rc == FM_OK)
+        rc = make_pass(r);
+    return rc == FM_OK ? open_report(r) : rc;
 }
 
 fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *jobs, size_t n,
@@ -430,16 +526,15 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
                        : check_jobs(jobs, n);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmi_shards_check(&jobs[i].config, r.comm, jobs[i].name);
-    if (rc < 0)
-        return rc;
-    r.child = fm_calloc(n, sizeof(*r.child));
-    rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
-    if (r.comm)
-        rc = fm_comm_agree(r.comm, rc);
+    if (rc == FM_OK)
+        r.child = fm_calloc(n, sizeof(*r.child));
+    if (rc == FM_OK)
+        rc = r.child ? open_all(&r, e, p, jobs, results) : FM_ENOMEM;
     if (rc == FM_OK)
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)
         rc = take_results(&r, stopped);
+    rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)
             fmi_child_release(&r.child[i]);
@@ -447,6 +542,11 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
             fm_train_result_release(&results[i]);
     }
     fmi_pass_free(r.pass);
+    if (r.report)
+        r.be->free(r.be, r.report);
+    fm_free(r.host_report);
+    fm_free(r.tally.entry);
+    fm_free(r.norm);
     fm_free(r.child);
     fm_free(r.lane);
     fm_free(r.progress);

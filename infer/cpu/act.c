@@ -116,4 +116,5 @@ void fmi_act_install(fm_backend *be)
     be->act = op_act;
     be->softcap = op_softcap;
     be->mix_rows = op_mix_rows;
+    fmi_route_install(be);
 }

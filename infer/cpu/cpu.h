@@ -105,6 +105,24 @@ static inline bool fmi_take(fmi_queue *q, size_t *unit)
 void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
                    void *ctx);
 
+/* Rows of a stretch of a list of which the memory says how many; the m that stands there otherwise. */
+static inline uint32_t fmi_stretch(const int32_t *from, const int32_t *to, const int32_t **rows,
+                                   uint32_t m)
+{
+    if (!from)
+        return m;
+    fm_assert(*from <= *to && (uint32_t)(*to - *from) <= m);
+    *rows += *from;
+    return (uint32_t)(*to - *from);
+}
+#define FMI_SETTLE(p) ((p)->m = fmi_stretch((p)->from, (p)->to, &(p)->rows, (p)->m))
+#define FMI_SETTLED 64u /* of a list at a time */
+/* run on the terms that have rows, settled. */
+typedef void (*fmi_terms_fn)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                             const fm_lora *term, uint32_t terms);
+void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                      uint32_t terms, fmi_terms_fn run);
+
 /* Each file fills its slots. */
 void fmi_product_install(fm_backend *be);
 void fmi_weight_install(fm_backend *be); /* by the former */
@@ -113,6 +131,7 @@ void fmi_attention_train_install(fm_backend *be);
 void fmi_elem_install(fm_backend *be);
 void fmi_elem_train_install(fm_backend *be);
 void fmi_act_install(fm_backend *be);
+void fmi_route_install(fm_backend *be);
 void fmi_train_install(fm_backend *be);
 void fmi_terms_install(fm_backend *be);
 void fmi_loss_install(fm_backend *be);

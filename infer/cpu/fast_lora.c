@@ -112,8 +112,8 @@ static uint64_t units_of(const lora_job *j, uint64_t *cost)
     return units;
 }
 
-static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
-                    uint32_t terms)
+static void run_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                      uint32_t terms)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     lora_job j = {.cpu = cpu,
@@ -143,6 +143,12 @@ static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, cons
         units_of(&j, &j.cost);
     }
     fmi_run(cpu, j.parts, 1, lora_worker, &j);
+}
+
+static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                    uint32_t terms)
+{
+    fmi_settle_terms(be, x, ldx, k, term, terms, run_terms);
 }
 
 void fmi_fast_lora_install(fm_backend *be)

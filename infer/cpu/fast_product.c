@@ -321,8 +321,8 @@ static fm_status product_worker(void *ctx, size_t begin, size_t end, unsigned wo
     return FM_OK;
 }
 
-static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
-                        const fm_product *list, uint32_t count)
+static void run_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                         const fm_product *list, uint32_t count)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     product_job j = {.cpu = cpu,
@@ -345,6 +345,27 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
             j.cost += panel_cost(fmi_fast_weight_of(list[i].w), list[i].m) * list[i].w->panels;
     if (count > 0)
         fmi_run(cpu, j.parts, 1, product_worker, &j);
+}
+
+static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                        const fm_product *list, uint32_t count)
+{
+    fm_product some[FMI_SETTLED];
+    bool settled = true;
+
+    for (uint32_t i = 0; i < count; i++)
+        settled = settled && !list[i].from;
+    for (uint32_t i = 0, n = 0; !settled && i < count; i++) {
+        some[n] = list[i];
+        FMI_SETTLE(&some[n]);
+        n += some[n].m > 0;
+        if (n > 0 && (n == FMI_SETTLED || i + 1 == count)) {
+            run_products(be, x, ldx, k, some, n);
+            n = 0;
+        }
+    }
+    if (settled)
+        run_products(be, x, ldx, k, list, count);
 }
 
 static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,

@@ -265,10 +265,11 @@ static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                         const fm_product *list, uint32_t count)
 {
     (void)k;
-    for (const fm_product *p = list; p < list + count; p++) {
-        size_t first = p->rows ? 0 : p->first;
-        op_linear(be, p->y + first * p->ldy, p->ldy, x + first * ldx, ldx, p->w, p->bias, p->rows,
-                  p->m);
+    for (uint32_t i = 0; i < count; i++) {
+        fm_product p = list[i];
+        FMI_SETTLE(&p);
+        size_t first = p.rows ? 0 : p.first;
+        op_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows, p.m);
     }
 }
 
@@ -438,8 +439,8 @@ static fm_status lora_worker(void *ctx, size_t begin, size_t end, unsigned worke
     return FM_OK;
 }
 
-static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
-                    uint32_t terms)
+static void run_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                      uint32_t terms)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
     lora_job j = {cpu, x, ldx, k, term, terms, 0, 0, 1};
@@ -462,6 +463,33 @@ static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, cons
         units *= j.panel_parts;
     }
     fmi_run(cpu, units, threads > 1 ? 1 : units, lora_worker, &j);
+}
+
+void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                      uint32_t terms, fmi_terms_fn run)
+{
+    fm_lora some[FMI_SETTLED];
+    bool settled = true;
+
+    for (uint32_t i = 0; i < terms; i++)
+        settled = settled && !term[i].from;
+    for (uint32_t i = 0, n = 0; !settled && i < terms; i++) {
+        some[n] = term[i];
+        FMI_SETTLE(&some[n]);
+        n += some[n].m > 0;
+        if (n > 0 && (n == FMI_SETTLED || i + 1 == terms)) {
+            run(be, x, ldx, k, some, n);
+            n = 0;
+        }
+    }
+    if (settled)
+        run(be, x, ldx, k, term, terms);
+}
+
+static void op_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                    uint32_t terms)
+{
+    fmi_settle_terms(be, x, ldx, k, term, terms, run_terms);
 }
 
 typedef struct affine_job {

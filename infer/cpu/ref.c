@@ -98,6 +98,15 @@ static void ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
     memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
 }
 
+static const int32_t *stretch(const int32_t *rows, const int32_t *from, const int32_t *to,
+                              uint32_t *m)
+{
+    if (!from)
+        return rows;
+    *m = (uint32_t)(*to - *from);
+    return rows + *from;
+}
+
 static size_t row_of(const int32_t *rows, uint32_t i)
 {
     return rows ? (size_t)rows[i] : i;
@@ -128,10 +137,11 @@ static void ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                          const fm_product *list, uint32_t count)
 {
     (void)k;
-    for (const fm_product *p = list; p < list + count; p++) {
-        size_t first = p->rows ? 0 : p->first;
-        ref_linear(be, p->y + first * p->ldy, p->ldy, x + first * ldx, ldx, p->w, p->bias, p->rows,
-                   p->m);
+    for (uint32_t i = 0; i < count; i++) {
+        fm_product p = list[i];
+        p.rows = stretch(p.rows, p.from, p.to, &p.m);
+        size_t first = p.rows ? 0 : p.first;
+        ref_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows, p.m);
     }
 }
 
@@ -139,18 +149,21 @@ static void ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, con
                      uint32_t terms)
 {
     (void)be;
-    for (const fm_lora *t = term; t < term + terms; t++)
-        for (uint32_t i = 0; i < t->m; i++) {
-            size_t row = t->rows ? (size_t)t->rows[i] : t->first + i;
-            for (uint32_t j = 0; j < t->b->n; j++) {
+    for (uint32_t at = 0; at < terms; at++) {
+        fm_lora t = term[at];
+        t.rows = stretch(t.rows, t.from, t.to, &t.m);
+        for (uint32_t i = 0; i < t.m; i++) {
+            size_t row = t.rows ? (size_t)t.rows[i] : t.first + i;
+            for (uint32_t j = 0; j < t.b->n; j++) {
                 double sum = 0.0;
-                for (uint32_t l = 0; l < t->a->n; l++)
-                    sum += dot(x + row * ldx, t->a->w + (size_t)l * k, k) *
-                           (double)t->b->w[(size_t)j * t->a->n + l];
-                float *y = t->y + row * t->ldy + j;
-                *y = (float)((double)*y + (double)t->scale * sum);
+                for (uint32_t l = 0; l < t.a->n; l++)
+                    sum += dot(x + row * ldx, t.a->w + (size_t)l * k, k) *
+                           (double)t.b->w[(size_t)j * t.a->n + l];
+                float *y = t.y + row * t.ldy + j;
+                *y = (float)((double)*y + (double)t.scale * sum);
             }
         }
+    }
 }
 
 static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
@@ -163,6 +176,15 @@ static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const f
             *at = (float)((double)*at * (scale ? (double)scale[j] : 1.0) +
                           (bias ? (double)bias[j] : 0.0));
         }
+}
+
+static void ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        fm_scaling s = list[i];
+        s.rows = stretch(s.rows, s.from, s.to, &s.m);
+        ref_affine(be, s.y, s.ldy, s.n, s.scale, s.bias, 0, s.m, s.rows);
+    }
 }
 
 static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
@@ -367,6 +389,7 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .linear = ref_linear,
                        .products = ref_products,
                        .affine = ref_affine,
+                       .scalings = ref_scalings,
                        .kv_page_bytes = ref_kv_page_bytes,
                        .kv_copy = ref_kv_copy,
                        .lora = ref_lora,

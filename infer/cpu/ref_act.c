@@ -69,10 +69,65 @@ static void ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, s
         }
 }
 
+static bool is_chosen(const int32_t *expert, uint32_t n, uint32_t e)
+{
+    for (uint32_t j = 0; j < n; j++)
+        if (expert[j] == (int32_t)e)
+            return true;
+    return false;
+}
+
+/* Row i's experts are those that fewer than `chosen` others beat. */
+static void ref_choose(const fm_route *r, uint32_t i)
+{
+    const float *score = r->score + i * r->ld;
+    int32_t *expert = r->expert + (size_t)i * r->chosen;
+    double sum = 0.0;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < r->experts; e++) {
+        uint32_t better = 0;
+        for (uint32_t o = 0; o < r->experts; o++)
+            better += score[o] > score[e] || (score[o] == score[e] && o < e);
+        if (better < r->chosen)
+            expert[n++] = (int32_t)e;
+    }
+    for (uint32_t e = 0; e < r->experts; e++)
+        if (!r->renormalise || is_chosen(expert, n, e))
+            sum += exp((double)score[e]);
+    for (uint32_t j = 0; j < n; j++)
+        r->weight[(size_t)i * r->chosen + j] = (float)(exp((double)score[expert[j]]) / sum);
+}
+
+static void ref_route(fm_backend *be, const fm_route *r)
+{
+    int32_t at = 0;
+    (void)be;
+    for (uint32_t i = 0; i < r->m; i++)
+        ref_choose(r, i);
+    for (uint32_t e = 0; e < r->experts; e++)
+        for (uint32_t p = 0; p < r->parts; p++) {
+            r->begin[(size_t)e * r->parts + p] = at;
+            for (int32_t n = r->bound[p] * (int32_t)r->chosen;
+                 n < r->bound[p + 1] * (int32_t)r->chosen; n++)
+                if (r->expert[n] == (int32_t)e)
+                    r->list[at++] = n;
+        }
+    r->begin[(size_t)r->experts * r->parts] = at;
+}
+
+static void ref_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] = (float)(1.0 / (1.0 + exp(-(double)x[i])));
+}
+
 void fmi_ref_act_install(fm_backend *be)
 {
     be->layernorm = ref_layernorm;
     be->act = ref_act;
     be->softcap = ref_softcap;
     be->mix_rows = ref_mix_rows;
+    be->route = ref_route;
+    be->sigmoid = ref_sigmoid;
 }

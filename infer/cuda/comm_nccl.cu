@@ -55,49 +55,39 @@ static fm_status open_library(void)
     return FM_OK;
 }
 
-/* ---- marks: one event for each stream that has exchanged something ---- */
+/* ---- marks: an event of the card of its stream ---- */
 
-#define MARKS 16u
-
-static struct {
-    void *stream;
-    cudaEvent_t event;
-} marks[MARKS];
-
-/* NULL: there are too many. Under the lock. */
-static cudaEvent_t *mark_of(void *stream)
+static int enter(uint32_t card)
 {
-    for (unsigned i = 0; i < MARKS; i++) {
-        if (marks[i].stream == stream)
-            return &marks[i].event;
-        if (marks[i].stream)
-            continue;
-        if (cudaEventCreateWithFlags(&marks[i].event, cudaEventDisableTiming) != cudaSuccess)
-            return NULL;
-        marks[i].stream = stream;
-        return &marks[i].event;
-    }
-    return NULL;
+    fmc_here = cudaSetDevice((int)card) == cudaSuccess ? (int)card : -1;
+    return fmc_here == (int)card ? FMC_NCCL_SUCCESS : -1;
 }
 
-static int mark(void *stream)
+static int mark_new(void **mark)
 {
-    pthread_mutex_lock(&lock);
-    cudaEvent_t *e = mark_of(stream);
-    bool good = e && cudaEventRecord(*e, (cudaStream_t)stream) == cudaSuccess;
-    pthread_mutex_unlock(&lock);
-    return good ? 0 : -1;
+    cudaEvent_t e = NULL;
+    cudaError_t made = cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+    *mark = e;
+    return made == cudaSuccess ? 0 : -1;
 }
 
-static int marked(void *stream)
+static int mark(void *mark, void *stream)
 {
-    pthread_mutex_lock(&lock);
-    cudaEvent_t *e = mark_of(stream);
-    cudaError_t state = e ? cudaEventQuery(*e) : cudaErrorInvalidValue;
-    pthread_mutex_unlock(&lock);
+    return cudaEventRecord((cudaEvent_t)mark, (cudaStream_t)stream) == cudaSuccess ? 0 : -1;
+}
+
+static int marked(void *mark)
+{
+    cudaError_t state = cudaEventQuery((cudaEvent_t)mark);
     if (state == cudaErrorNotReady)
         (void)cudaGetLastError(); /* an answer, not a failure */
     return state == cudaSuccess ? 1 : state == cudaErrorNotReady ? 0 : -1;
+}
+
+static void mark_free(void *mark)
+{
+    if (mark)
+        (void)cudaEventDestroy((cudaEvent_t)mark);
 }
 
 /* ---- cards ---- */
@@ -134,12 +124,16 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     if (!opened)
         rc = open_library();
     opened = opened || rc == FM_OK;
+    table.enter = enter;
+    table.mark_new = mark_new;
+    table.mark = mark;
+    table.marked = marked;
+    table.mark_free = mark_free;
     pthread_mutex_unlock(&lock);
     if (rc != FM_OK)
         return rc;
-    table.mark = mark;
-    table.marked = marked;
-    rc = fmc_status(cudaSetDevice((int)d->ordinal), "NCCL's card");
+    fmc_enter_anew(d);
+    rc = fmc_here == (int)d->ordinal ? FM_OK : fmc_fail(FM_EIO, "NCCL's card cannot be used");
     if (rc != FM_OK)
         return rc;
     out->table = &table;

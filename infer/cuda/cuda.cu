@@ -79,10 +79,11 @@ static void stick_cuda(fmc_device *d, cudaError_t e, const char *what)
     fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, text);
 }
 
-/* Every thread says which card it speaks of. */
-static void enter(const fmc_device *d)
+__thread int fmc_here = -1;
+
+void fmc_enter_anew(const fmc_device *d)
 {
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_here = cudaSetDevice((int)d->ordinal) == cudaSuccess ? (int)d->ordinal : -1;
 }
 
 /* ---- memory ---- */
@@ -90,7 +91,7 @@ static void enter(const fmc_device *d)
 static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
-    enter(d);
+    fmc_enter(d);
     *out = NULL;
     cudaError_t e = cudaMalloc(out, bytes ? bytes : 1);
     if (e == cudaSuccess) {
@@ -115,7 +116,7 @@ static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
 /* The card has the memory at once; it is cleared as it comes into use. */
 static fm_status cuda_reserve(fm_backend *be, void **out, size_t bytes)
 {
-    enter(fmc_of(be));
+    fmc_enter(fmc_of(be));
     *out = NULL;
     return fmc_status(cudaMalloc(out, bytes ? bytes : 1), "room on the device");
 }
@@ -123,20 +124,20 @@ static fm_status cuda_reserve(fm_backend *be, void **out, size_t bytes)
 static fm_status cuda_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
-    enter(d);
+    fmc_enter(d);
     return fmc_status(cudaMemsetAsync((unsigned char *)ptr + at, 0, bytes, d->line),
                       "clearing memory of the device");
 }
 
 static void cuda_free(fm_backend *be, void *ptr)
 {
-    enter(fmc_of(be));
+    fmc_enter(fmc_of(be));
     (void)cudaFree(ptr); /* waits for what still uses it */
 }
 
 static fm_status cuda_host_alloc(fm_backend *be, void **out, size_t bytes)
 {
-    enter(fmc_of(be));
+    fmc_enter(fmc_of(be));
     *out = NULL;
     return fmc_status(cudaHostAlloc(out, bytes ? bytes : 1, cudaHostAllocDefault),
                       "pinned memory of the host");
@@ -144,7 +145,7 @@ static fm_status cuda_host_alloc(fm_backend *be, void **out, size_t bytes)
 
 static void cuda_host_free(fm_backend *be, void *ptr)
 {
-    enter(fmc_of(be));
+    fmc_enter(fmc_of(be));
     (void)cudaFreeHost(ptr);
 }
 
@@ -174,7 +175,7 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
     cudaError_t e;
     if (d->failed != FM_OK)
         return NULL;
-    enter(d);
+    fmc_enter(d);
     if (bytes > FMC_ARGS_MAX) {
         fmc_stick(d, FM_ELIMIT, "a list of operations is too long for one call");
         return NULL;
@@ -184,8 +185,8 @@ void *fmc_args(fmc_device *d, const void *host, size_t bytes)
             fmc_stick(d, FM_ENOMEM, "no room for the lists of a recorded step");
             return NULL;
         }
-        memcpy(to, host, bytes);
-        e = cudaMemcpyAsync(dev, to, bytes, cudaMemcpyHostToDevice, d->stream);
+        memcpy(to, host, bytes); /* goes to the card once, when the recording is whole */
+        e = cudaSuccess;
     } else {
         size_t at;
         pthread_mutex_lock(&d->lock);
@@ -209,7 +210,7 @@ static fm_status cuda_upload(fm_backend *be, void *dst, const void *src, size_t 
     cudaError_t e = cudaSuccess;
     if (bytes == 0)
         return FM_OK;
-    enter(d);
+    fmc_enter(d);
     pthread_mutex_lock(&d->lock);
     if (bytes <= RING_BYTES / 8) {
         size_t at;
@@ -233,7 +234,7 @@ static fm_status cuda_upload(fm_backend *be, void *dst, const void *src, size_t 
 static fm_status cuda_sync(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
-    enter(d);
+    fmc_enter_anew(d);
     stick_cuda(d, cudaStreamSynchronize(d->line), "waiting for the device");
     fm_status rc = d->failed;
     d->failed = FM_OK;
@@ -243,7 +244,7 @@ static fm_status cuda_sync(fm_backend *be)
 static fm_status cuda_download(fm_backend *be, void *dst, const void *src, size_t bytes)
 {
     fmc_device *d = fmc_of(be);
-    enter(d);
+    fmc_enter(d);
     if (bytes > 0)
         stick_cuda(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, d->line),
                    "download from the device");
@@ -272,7 +273,7 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes)
     fmc_scratch *s = &d->scratch[slot];
     if (d->failed != FM_OK)
         return NULL;
-    enter(d);
+    fmc_enter(d);
     if (bytes > s->cap_bytes || !s->bytes) {
         if (d->arena) {
             fmc_stick(d, FM_ELIMIT, "a recorded step needs more room than the step before it");
@@ -296,7 +297,7 @@ void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes)
 static void cuda_close(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
-    enter(d);
+    fmc_enter(d);
     (void)cudaDeviceSynchronize();
     fmc_fast_close(d);
     fmc_graph_close(d);
@@ -344,6 +345,7 @@ static cudaError_t ask_device(fmc_device *d)
 {
     int major = 0, minor = 0, device = (int)d->ordinal;
     cudaError_t e = cudaSetDevice(device);
+    fmc_here = e == cudaSuccess ? device : -1;
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&d->multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (e == cudaSuccess)
@@ -387,6 +389,7 @@ static void install(fmc_device *d)
     fmc_loss_install(be);
     fmc_attention_install(be);
     fmc_attention_train_install(be);
+    fmc_route_install(be);
     fmc_sample_install(be);
     fmc_graph_install(be);
 }

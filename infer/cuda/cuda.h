@@ -89,19 +89,45 @@ void fmc_launched(fmc_device *d, const char *kernel);
 /* Device memory of at least bytes until the next call for the same slot; NULL: failed, sticks. */
 void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
 /* A copy of bytes of the host's on the device, 256-byte aligned, for the operations that are queued
- * next (up to FMC_ARGS_MAX bytes of such copies); NULL: failed, sticks. */
+ * next (up to FMC_ARGS_MAX bytes of such copies), which do not write to it: a recorded step has it from
+ * one replay to the next. NULL: failed, sticks. */
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
+
+/* The card that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
+ * launch costs as much as a launch's queueing; so it is asked where the thread turns to another card,
+ * and anew where the host waits or a step is recorded or replayed. Code that is not this module's and
+ * leaves a thread on another card in between has to put it back (fmc_enter_anew behind calls of
+ * libraries that may not). */
+extern __thread int fmc_here;
+void fmc_enter_anew(const fmc_device *d);
+static inline void fmc_enter(const fmc_device *d)
+{
+    if (fmc_here != (int)d->ordinal)
+        fmc_enter_anew(d);
+}
 
 /* Launches a kernel of this backend unless something failed before. A template in parentheses. */
 #define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
-            (void)cudaSetDevice((int)(d)->ordinal);                                                \
+            fmc_enter(d);                                                                          \
             FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);               \
             fmc_launched((d), #kernel);                                                            \
         }                                                                                          \
     } while (0)
+
+/* Of a task at work: a stretch of a list whose length the device alone knows (fm_product.from)
+ * becomes rows and m. True where that is none; the same for all threads of a block. */
+template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
+{
+    if (!t->from)
+        return t->m == 0;
+    const int32_t begin = *t->from;
+    t->m = (uint32_t)(*t->to - begin);
+    t->rows += begin;
+    return t->m == 0;
+}
 
 /* ---- what each file puts into the table ---- */
 
@@ -115,6 +141,7 @@ void fmc_act_install(fm_backend *be);
 void fmc_loss_install(fm_backend *be);
 void fmc_attention_install(fm_backend *be);
 void fmc_attention_train_install(fm_backend *be);
+void fmc_route_install(fm_backend *be);
 void fmc_sample_install(fm_backend *be);
 void fmc_graph_install(fm_backend *be);
 /* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */

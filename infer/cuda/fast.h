@@ -80,7 +80,11 @@ typedef struct fmc_job {
     float *parts;        /* sums of single parts [splits][m][n], or NULL */
     float alpha;
     uint32_t first, m, n, k;
-    uint32_t begin;  /* block at which it begins */
+    uint32_t begin; /* block at which it begins */
+    uint32_t most;  /* rows that blocks are dealt for: m, before a stretch was settled */
+    /* A stretch (fm_product.from): k_fast_settle makes m, rows and the places of x of it. */
+    const int32_t *from, *to;
+    uint32_t nth;    /* among the stretches that are packed one behind the other */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
 } fmc_job;
 
@@ -92,9 +96,19 @@ typedef struct fmc_pack {
     unsigned char *to, *rest; /* rest: NULL unless split */
     float *row_scale;         /* not NULL: f16 */
     uint32_t first, m, k;
-    uint32_t begin; /* block at which it begins */
-    bool turned;    /* x is stored [k, m] */
+    uint32_t begin;               /* block at which it begins */
+    bool turned;                  /* x is stored [k, m] */
+    const int32_t *from, *to_row; /* a stretch; its tiles begin at fmc_stretch_tile */
+    uint32_t nth;
 } fmc_pack;
+
+/* Where in packed rows a stretch begins, the nth of ascending ones: each fills whole tiles, and
+ * b / 8 + n tiles are never fewer than those before it take, since b + c rows end in
+ * (b + c) / 8 >= b / 8 + ceil(c / 8) - 1. */
+static inline __host__ __device__ uint32_t fmc_stretch_tile(uint32_t begin, uint32_t nth)
+{
+    return begin / FMC_TILE_ROWS + nth;
+}
 
 /* What a product on packed operands is made of, on the host. */
 typedef struct fmc_sum {
@@ -111,6 +125,7 @@ typedef struct fmc_sum {
 } fmc_sum;
 
 typedef struct fmc_library_state fmc_library_state;
+typedef struct fmc_wide_state fmc_wide_state;
 
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
@@ -118,6 +133,7 @@ typedef struct fmc_fast {
     cudaStream_t stream;  /* weights on their way */
     void *staging;
     fmc_library_state *library; /* NULL: not on this machine */
+    fmc_wide_state *wide;       /* NULL: not on this card */
 } fmc_fast;
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
@@ -130,6 +146,12 @@ fm_status fmc_library_begin(fmc_device *d);
 void fmc_library_end(fmc_device *d);
 /* true: the product is queued with a library, in our bits. */
 bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
+
+/* wide_product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
+fm_status fmc_wide_begin(fmc_device *d);
+void fmc_wide_end(fmc_device *d);
+/* Queues those products of the list that such a kernel takes and marks them in taken [count]. */
+void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 
 /* Bytes of the tiles of [n, k]. */
 uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);

@@ -516,7 +516,7 @@ template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned war
 {
     unsigned bytes = 2 * tiles<HD>::bytes;
     unsigned grid = j->rows * j->a.nkv * j->group_parts * j->blocks;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     if (bytes > 48u * 1024u &&
         cudaFuncSetAttribute(k_fast_attention<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              (int)bytes) != cudaSuccess) {

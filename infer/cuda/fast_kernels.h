@@ -68,6 +68,20 @@ FMC_DEVICE float rest_of(bool f16, float v)
     return isfinite(rest) ? rest : 0.0f;
 }
 
+FMC_DEVICE void settle_pack(fmc_pack *p, uint32_t tiles)
+{
+    if (!p->from)
+        return;
+    uint32_t begin = (uint32_t)*p->from, tile = fmc_stretch_tile(begin, p->nth);
+    p->m = (uint32_t)*p->to_row - begin;
+    p->rows += begin;
+    p->to += (size_t)tile * tiles * FMC_TILE_X;
+    if (p->rest)
+        p->rest += (size_t)tile * tiles * FMC_TILE_X;
+    if (p->row_scale)
+        p->row_scale += (size_t)tile * FMC_TILE_ROWS;
+}
+
 /* A block: 8 rows, PACK_TILES tiles of k from blockIdx.y's on; a warp to each tile in turn. */
 __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 {
@@ -75,11 +89,12 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
     uint32_t at = 0;
     while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
         at++;
-    const fmc_pack p = list[at];
+    fmc_pack p = list[at];
     uint32_t tile = blockIdx.x - p.begin, tiles = (p.k + FMC_TILE_K - 1) / FMC_TILE_K;
+    settle_pack(&p, tiles);
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, i = tile * FMC_TILE_ROWS + g;
     bool f16 = p.row_scale != NULL;
-    if (blockIdx.y * PACK_TILES >= tiles)
+    if (blockIdx.y * PACK_TILES >= tiles || tile * FMC_TILE_ROWS >= p.m)
         return;
     if (f16)
         row_powers(power, &p, tile);
@@ -141,6 +156,24 @@ FMC_DEVICE uint32_t split_tiles(uint32_t k)
 {
     uint32_t each = (tiles_of(k) + FMC_SPLITS_MAX - 1) / FMC_SPLITS_MAX;
     return each < 2 ? 2 : each;
+}
+
+/* Stretches of a list become rows of their own, before the products are launched. */
+__global__ void k_fast_settle(fmc_job *to, const fmc_job *list, uint32_t count)
+{
+    for (uint32_t i = (uint32_t)fmc_index(); i < count; i += (uint32_t)fmc_stride()) {
+        fmc_job p = list[i];
+        if (p.from) {
+            uint32_t begin = (uint32_t)*p.from, tile = fmc_stretch_tile(begin, p.nth);
+            size_t bytes = (size_t)tile * tiles_of(p.k) * FMC_TILE_X;
+            p.m = (uint32_t)*p.to - begin;
+            p.rows += begin;
+            p.x = p.x ? p.x + bytes : NULL;
+            p.rest = p.rest ? p.rest + bytes : NULL;
+            p.row_scale = p.row_scale ? p.row_scale + (size_t)tile * FMC_TILE_ROWS : NULL;
+        }
+        to[i] = p;
+    }
 }
 
 /* One step of 16 k: W's operand (and PAIR's second) against one tile of rows. */
@@ -241,6 +274,8 @@ __global__ void __launch_bounds__(256, 2) k_fast_few(const fmc_job *list, uint32
     uint32_t from = warp * each, to = from + each < tiles ? from + each : tiles;
     unsigned char *mine = ring + warp * stages * bytes;
     float acc[row_tiles][4], xv[16], next[16];
+    if (p.m == 0)
+        return;
 #pragma unroll
     for (int r = 0; r < row_tiles; r++)
         acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = 0.0f;
@@ -405,9 +440,11 @@ __global__ void __launch_bounds__(256, 1) k_fast_many(const fmc_job *list, uint3
     b.tiles = tiles_of(p->k);
     b.panels = (p->n + FMC_OUTPUTS - 1) / FMC_OUTPUTS;
     b.row_tiles = (p->m + FMC_TILE_ROWS - 1) / FMC_TILE_ROWS;
-    uint32_t wide = (p->m + size::rows - 1) / size::rows, from = 0, to = b.tiles;
+    uint32_t wide = (p->most + size::rows - 1) / size::rows, from = 0, to = b.tiles;
     b.row_tile = index % wide * 2 * row_tiles;
     index /= wide;
+    if (b.row_tile >= b.row_tiles)
+        return;
     if (p->parts) {
         uint32_t parts = (b.tiles + each - 1) / each;
         part = index % parts;

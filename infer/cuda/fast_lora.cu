@@ -3,39 +3,51 @@
  *
  * u = x A^T is a list of products as any other (f32). y += (scale u) B^T: scale * u is taken as two
  * bf16, rounded and the rest; a chain of mma over steps of 16 of r ascending from +0, in a step the
- * rounded one first; then y = y + that. A warp has 16 outputs, B's operand stays in registers for
- * r <= 64 while it walks the term's rows. Bound by the bytes of A, B and y. */
+ * rounded one first; then y = y + that. A warp has 16 outputs, or 64 of rank 16 (2 KB of B under
+ * way); B's operand stays in registers for r <= 64 while it walks the term's rows. Bound by the
+ * bytes of A, B and y. */
 #include "infer/cuda/fast.h"
 #include "infer/cuda/ptx.h"
 
-#define HELD 4u        /* steps of B in registers */
+#define HELD 4u        /* steps of B in registers: of one panel, or of several of a small rank */
 #define ROWS_BLOCK 64u /* of a block */
-#define PANELS (FMC_THREADS / 32)
+#define WARPS (FMC_THREADS / 32)
 #define TERMS_MAX 256u
 
 typedef struct expand_job {
     float *y;
     size_t ldy;
     const unsigned char *b; /* [n, r] in steps of 512 bytes */
-    const float *u;         /* [m, r] */
-    const int32_t *rows;
+    const float *u;         /* [m, r], begins at 8 bytes */
+    const int32_t *rows, *from, *to;
     float scale;
     uint32_t first, m, n, r;
-    uint32_t begin; /* block at which it begins */
+    uint32_t each; /* panels of a warp: HELD / steps at most, 1 at least */
 } expand_job;
+
+/* The jobs of a launch, and the block at which each begins. */
+typedef struct expand_list {
+    uint32_t begin[TERMS_MAX];
+    expand_job job[TERMS_MAX];
+} expand_list;
 
 /* Row i of u at step s as the second operand: rounded, and the rest. */
 FMC_DEVICE void expand_operand(uint32_t high[2], uint32_t low[2], const expand_job *j, uint32_t i,
                                uint32_t s)
 {
-    uint32_t t = threadIdx.x % 4;
+    const float *u = j->u + (size_t)i * j->r;
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-        float v[2], rest[2];
+        uint32_t k = 16 * s + 8 * h + threadIdx.x % 4 * 2;
+        float v[2] = {0.0f, 0.0f}, rest[2];
+        if (i < j->m && k + 1 < j->r && j->r % 2 == 0) {
+            float2 both = *(const float2 *)(const void *)(u + k);
+            v[0] = both.x * j->scale;
+            v[1] = both.y * j->scale;
+        } else {
 #pragma unroll
-        for (uint32_t e = 0; e < 2; e++) {
-            uint32_t k = 16 * s + 8 * h + 2 * t + e;
-            v[e] = i < j->m && k < j->r ? j->u[(size_t)i * j->r + k] * j->scale : 0.0f;
+            for (uint32_t e = 0; e < 2; e++)
+                v[e] = i < j->m && k + e < j->r ? u[k + e] * j->scale : 0.0f;
         }
         high[h] = fmc_pack_bf16(v[0], v[1]);
         rest[0] = v[0] - __uint_as_float(high[h] << 16);
@@ -45,61 +57,127 @@ FMC_DEVICE void expand_operand(uint32_t high[2], uint32_t low[2], const expand_j
     }
 }
 
-FMC_DEVICE void expand_step(float acc[4], const uint32_t a[4], const expand_job *j, uint32_t i,
-                            uint32_t s)
+/* This lane's elements of rows i, i + 1 of y: of a panel, those at 0 and 8. */
+typedef struct expand_cell {
+    float *line[2]; /* at the panel's first output of this lane; not read where !has */
+    uint32_t n;     /* outputs from there on */
+    bool has[2];
+} expand_cell;
+
+FMC_DEVICE expand_cell expand_cell_of(const expand_job *j, uint32_t panel, uint32_t i)
 {
-    uint32_t high[2], low[2];
-    expand_operand(high, low, j, i, s);
-    fmc_mma_bf16(acc, a, high);
-    fmc_mma_bf16(acc, a, low);
+    const uint32_t n = panel * FMC_OUTPUTS + threadIdx.x % 32 / 4;
+    expand_cell c;
+    c.n = n < j->n ? j->n - n : 0;
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        c.has[e] = i + e < j->m;
+        size_t row = c.has[e] && j->rows ? (size_t)j->rows[i + e] : (size_t)j->first + i + e;
+        c.line[e] = j->y + row * j->ldy + n;
+    }
+    return c;
 }
 
-__global__ void k_fast_expand(const expand_job *list, uint32_t count)
+/* One tile of rows by one panel, i this lane's row: the steps in registers, and where `more` those
+ * beyond. */
+template <uint32_t STEPS, bool more>
+FMC_DEVICE void expand_panel(float acc[4], const uint32_t (&held)[STEPS][4],
+                             const uint32_t (&high)[STEPS][2], const uint32_t (&low)[STEPS][2],
+                             const expand_job *j, const uint4 *b, uint32_t i)
 {
-    uint32_t at = 0, high = count;
-    while (high - at > 1) {
-        uint32_t mid = (at + high) / 2;
-        if (list[mid].begin <= blockIdx.x)
-            at = mid;
-        else
-            high = mid;
-    }
-    const expand_job j = list[at];
-    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, steps = (j.r + 15) / 16;
-    uint32_t panel = (blockIdx.x - j.begin) * PANELS + threadIdx.x / 32;
-    uint32_t row = blockIdx.y * ROWS_BLOCK, end = row + ROWS_BLOCK < j.m ? row + ROWS_BLOCK : j.m;
-    uint32_t held[HELD][4];
-    if (panel * FMC_OUTPUTS >= j.n || row >= j.m)
-        return; /* whole warps; there is no barrier */
-    const uint4 *b = (const uint4 *)(const void *)(j.b + (size_t)panel * steps * 512) + lane;
+    const uint32_t steps = (j->r + 15) / 16;
 #pragma unroll
-    for (uint32_t s = 0; s < HELD; s++) {
-        uint4 v = s < steps ? b[s * 32] : make_uint4(0, 0, 0, 0);
-        held[s][0] = v.x;
-        held[s][1] = v.y;
-        held[s][2] = v.z;
-        held[s][3] = v.w;
-    }
-    for (; row < end; row += FMC_TILE_ROWS) {
-        float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-        for (uint32_t s = 0; s < HELD; s++)
-            if (s < steps)
-                expand_step(acc, held[s], &j, row + g, s);
-        for (uint32_t s = HELD; s < steps; s++) {
-            uint4 v = b[s * 32];
-            uint32_t a[4] = {v.x, v.y, v.z, v.w};
-            expand_step(acc, a, &j, row + g, s);
+    for (uint32_t s = 0; s < STEPS; s++)
+        if (s < steps) {
+            fmc_mma_bf16(acc, held[s], high[s]);
+            fmc_mma_bf16(acc, held[s], low[s]);
         }
+    for (uint32_t s = STEPS; more && s < steps; s++) {
+        uint4 v = b[s * 32];
+        uint32_t a[4] = {v.x, v.y, v.z, v.w}, h[2], l[2];
+        expand_operand(h, l, j, i, s);
+        fmc_mma_bf16(acc, a, h);
+        fmc_mma_bf16(acc, a, l);
+    }
+}
+
+/* Rows row .. end - 1 by EACH panels of STEPS steps in registers; what a panel has beyond is read
+ * for each tile of rows. All that a tile needs is asked for before its first mma. */
+template <uint32_t STEPS, uint32_t EACH>
+FMC_DEVICE void expand_rows(const expand_job *j, uint32_t panel, uint32_t row, uint32_t end)
+{
+    const uint32_t steps = (j->r + 15) / 16, lane = threadIdx.x % 32;
+    const uint4 *b = (const uint4 *)(const void *)(j->b + (size_t)panel * steps * 512) + lane;
+    uint32_t held[EACH][STEPS][4];
 #pragma unroll
-        for (uint32_t q = 0; q < 4; q++) {
-            uint32_t n = panel * FMC_OUTPUTS + g + 8 * (q / 2), i = row + 2 * t + q % 2;
-            if (n < j.n && i < j.m) {
-                size_t to = j.rows ? (size_t)j.rows[i] : (size_t)j.first + i;
-                j.y[to * j.ldy + n] = j.y[to * j.ldy + n] + acc[q];
+    for (uint32_t p = 0; p < EACH; p++)
+#pragma unroll
+        for (uint32_t s = 0; s < STEPS; s++) {
+            bool there = s < steps && (panel + p) * FMC_OUTPUTS < j->n;
+            uint4 v = there ? b[(p * steps + s) * 32] : make_uint4(0, 0, 0, 0);
+            held[p][s][0] = v.x;
+            held[p][s][1] = v.y;
+            held[p][s][2] = v.z;
+            held[p][s][3] = v.w;
+        }
+    for (; row < end; row += FMC_TILE_ROWS) {
+        uint32_t i = row + 2 * (lane % 4), high[STEPS][2], low[STEPS][2];
+        const expand_cell c = expand_cell_of(j, panel, i);
+        float y[EACH][4];
+#pragma unroll
+        for (uint32_t p = 0; p < EACH; p++)
+#pragma unroll
+            for (uint32_t q = 0; q < 4; q++) {
+                const uint32_t n = p * FMC_OUTPUTS + q / 2 * 8;
+                y[p][q] = c.has[q % 2] && n < c.n ? c.line[q % 2][n] : 0.0f;
+            }
+#pragma unroll
+        for (uint32_t s = 0; s < STEPS; s++)
+            expand_operand(high[s], low[s], j, row + lane / 4, s);
+#pragma unroll
+        for (uint32_t p = 0; p < EACH; p++) {
+            float acc[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+            expand_panel<STEPS, EACH == 1>(acc, held[p], high, low, j, b, row + lane / 4);
+#pragma unroll
+            for (uint32_t q = 0; q < 4; q++) {
+                const uint32_t n = p * FMC_OUTPUTS + q / 2 * 8;
+                if (c.has[q % 2] && n < c.n)
+                    c.line[q % 2][n] = y[p][q] + acc[q];
             }
         }
     }
+}
+
+/* Which job has this block: the last that begins at it or before. One look at all, by all lanes. */
+FMC_DEVICE uint32_t expand_find(const uint32_t *begin, uint32_t count)
+{
+    uint32_t found = 0;
+#pragma unroll
+    for (uint32_t k = 0; k < TERMS_MAX; k += 32)
+        found += k + threadIdx.x % 32 < count && begin[k + threadIdx.x % 32] <= blockIdx.x;
+    for (int by = 16; by > 0; by /= 2)
+        found += __shfl_xor_sync(0xffffffffu, found, by);
+    return found - 1;
+}
+
+__global__ void __launch_bounds__(FMC_THREADS, 3)
+    k_fast_expand(const expand_list *list, uint32_t count)
+{
+    uint32_t at = expand_find(list->begin, count);
+    expand_job j = list->job[at];
+    if (fmc_settle(&j))
+        return;
+    uint32_t warp = (blockIdx.x - list->begin[at]) * WARPS + threadIdx.x / 32;
+    uint32_t panel = warp * j.each;
+    uint32_t row = blockIdx.y * ROWS_BLOCK, end = row + ROWS_BLOCK < j.m ? row + ROWS_BLOCK : j.m;
+    if (panel * FMC_OUTPUTS >= j.n || row >= j.m)
+        return; /* whole warps; there is no barrier */
+    if (j.each == HELD)
+        expand_rows<1, HELD>(&j, panel, row, end);
+    else if (j.each == HELD / 2)
+        expand_rows<2, HELD / 2>(&j, panel, row, end);
+    else
+        expand_rows<HELD, 1>(&j, panel, row, end);
 }
 
 static fmc_sum shrink_of(const fm_lora *l, float *u, const float *x, size_t ldx)
@@ -111,12 +189,15 @@ static fmc_sum shrink_of(const fm_lora *l, float *u, const float *x, size_t ldx)
     p.first = l->first;
     p.m = l->m;
     p.rows = l->rows;
+    p.from = l->from;
+    p.to = l->to;
+    p.listed = l->listed;
     fmc_sum s = fmc_sum_of(&p, x, ldx);
     s.dense = true;
     return s;
 }
 
-static expand_job expand_of(const fm_lora *l, const float *u, uint32_t begin)
+static expand_job expand_of(const fm_lora *l, const float *u)
 {
     const fmc_fast_weight *b = fmc_fast_weight_of(l->b);
     expand_job j = {};
@@ -125,24 +206,65 @@ static expand_job expand_of(const fm_lora *l, const float *u, uint32_t begin)
     j.b = b->tiles;
     j.u = u;
     j.rows = l->rows;
+    j.from = l->from;
+    j.to = l->to;
     j.scale = l->scale;
     j.first = l->first;
     j.m = l->m;
     j.n = b->n;
     j.r = b->k;
-    j.begin = begin;
     return j;
+}
+
+static uint32_t blocks_of(const expand_job *j)
+{
+    return fmc_ceil(fmc_ceil(j->n, FMC_OUTPUTS), WARPS * j->each);
+}
+
+/* Small ranks leave room in a warp's registers for more panels, so that more bytes are under way and
+ * u is rounded once for them; not where that leaves multiprocessors without work. */
+static void deal_panels(const fmc_device *d, expand_list *list, uint32_t count)
+{
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        expand_job *j = &list->job[i];
+        j->each = j->r <= 16 ? HELD : j->r <= 32 ? HELD / 2 : 1;
+        blocks += (uint64_t)blocks_of(j) * fmc_ceil(j->m, ROWS_BLOCK);
+    }
+    for (uint32_t i = 0; blocks < 2 * (uint64_t)d->multiprocessors && i < count; i++)
+        list->job[i].each = 1;
+}
+
+static void run_expand(fmc_device *d, expand_list *list, uint32_t count)
+{
+    uint32_t blocks = 0, rows = 0;
+    deal_panels(d, list, count);
+    for (uint32_t i = 0; i < count; i++) {
+        list->begin[i] = blocks;
+        blocks += blocks_of(&list->job[i]);
+        rows = list->job[i].m > rows ? list->job[i].m : rows;
+    }
+    const expand_list *on_card = (const expand_list *)fmc_args(
+        d, list, offsetof(expand_list, job) + count * sizeof list->job[0]);
+    if (on_card)
+        FMC_RUN(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0, on_card,
+                count);
+}
+
+static uint64_t floats_of(const fm_lora *l)
+{
+    return ((uint64_t)l->m * fmc_fast_weight_of(l->a)->n + 1) / 2 * 2;
 }
 
 static void run_terms(fmc_device *d, const float *x, size_t ldx, const fm_lora *term,
                       uint32_t terms)
 {
     static thread_local fmc_sum sums[TERMS_MAX];
-    static thread_local expand_job jobs[TERMS_MAX];
+    static thread_local expand_list list;
     uint64_t floats = 0;
-    uint32_t n = 0, blocks = 0, rows = 0;
+    uint32_t n = 0;
     for (uint32_t i = 0; i < terms; i++)
-        floats += (uint64_t)term[i].m * fmc_fast_weight_of(term[i].a)->n;
+        floats += floats_of(&term[i]);
     if (floats == 0)
         return;
     float *u = (float *)fmc_scratch_get(d, FMC_SCRATCH_OTHER, floats * sizeof *u);
@@ -152,17 +274,11 @@ static void run_terms(fmc_device *d, const float *x, size_t ldx, const fm_lora *
         if (term[i].m == 0)
             continue;
         sums[n] = shrink_of(&term[i], u, x, ldx);
-        jobs[n] = expand_of(&term[i], u, blocks);
-        blocks += fmc_ceil(fmc_ceil(jobs[n].n, FMC_OUTPUTS), PANELS);
-        rows = term[i].m > rows ? term[i].m : rows;
-        u += (uint64_t)term[i].m * sums[n].n;
-        n++;
+        list.job[n++] = expand_of(&term[i], u);
+        u += floats_of(&term[i]);
     }
     fmc_sums(d, sums, n);
-    const expand_job *list = (const expand_job *)fmc_args(d, jobs, n * sizeof jobs[0]);
-    if (list)
-        FMC_RUN(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0, list,
-                n);
+    run_expand(d, &list, n);
 }
 
 static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,

@@ -94,6 +94,15 @@ static unsigned way_of(const fmc_sum *s)
 }
 
 /* A list at work: packed rows (shared by neighbours that have the same) and jobs. */
+/* Room where the stretches of one list lie packed one behind the other, as they ascend. */
+typedef struct packed_list {
+    const fmc_sum *of; /* the first of them; NULL: none yet */
+    const int32_t *end;
+    unsigned char *to, *rest;
+    float *row_scale;
+    uint32_t stretches;
+} packed_list;
+
 typedef struct plan {
     fmc_device *d;
     const fmc_sum *list;
@@ -101,7 +110,8 @@ typedef struct plan {
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
     uint64_t part_at[JOBS_MAX]; /* of sums of parts in the scratch; ~0: none */
-    uint64_t bytes;
+    uint64_t bytes, settled_at; /* of the scratch; of jobs whose stretches are settled */
+    packed_list region;
 } plan;
 
 #define NONE UINT32_MAX
@@ -116,7 +126,8 @@ static uint64_t take(uint64_t *bytes, uint64_t more)
 static bool packs_alike(const fmc_sum *a, const fmc_sum *b)
 {
     return a->x == b->x && a->ldx == b->ldx && a->k == b->k && a->turned == b->turned &&
-           a->p.rows == b->p.rows && a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) &&
+           a->p.rows == b->p.rows && a->p.from == b->p.from && a->p.to == b->p.to &&
+           a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) &&
            (a->kind == FMC_F16) == (b->kind == FMC_F16) && is_split(a) == is_split(b);
 }
 
@@ -130,11 +141,41 @@ static unsigned char *address(void *scratch, const void *at)
     return at ? (unsigned char *)scratch + ((uintptr_t)at - 1) : NULL;
 }
 
+/* Where the rows of pack p lie: rows in all, `tiles` of k. */
+static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack *p)
+{
+    uint64_t bytes = row_tiles * fmc_ceil(s->k, FMC_TILE_K) * FMC_TILE_X;
+    p->to = offset(take(&pl->bytes, bytes));
+    if (is_split(s))
+        p->rest = offset(take(&pl->bytes, bytes));
+    if (s->kind == FMC_F16)
+        p->row_scale =
+            (float *)(void *)offset(take(&pl->bytes, row_tiles * FMC_TILE_ROWS * sizeof(float)));
+}
+
+/* A stretch goes behind those before it, unless it stands before their end, or they are others. */
+static void take_stretch(plan *pl, uint32_t i, fmc_pack *p)
+{
+    const fmc_sum *s = &pl->list[i], *of = pl->region.of;
+    packed_list *r = &pl->region;
+    if (!of || s->p.from < r->end || s->p.rows != of->p.rows || s->x != of->x || s->k != of->k ||
+        s->ldx != of->ldx || (s->kind == FMC_F16) != (of->kind == FMC_F16) ||
+        is_split(s) != is_split(of)) {
+        take_tiles(pl, s, fmc_ceil(s->p.listed, FMC_TILE_ROWS) + pl->count - i, p);
+        *r = {s, NULL, p->to, p->rest, p->row_scale, 0};
+    }
+    p->to = r->to;
+    p->rest = r->rest;
+    p->row_scale = r->row_scale;
+    p->from = s->p.from;
+    p->to_row = r->end = s->p.to;
+    p->nth = r->stretches++;
+}
+
 static void plan_pack(plan *pl, uint32_t i)
 {
     const fmc_sum *s = &pl->list[i];
     uint32_t tiles = fmc_ceil(s->k, FMC_TILE_K), row_tiles = fmc_ceil(s->p.m, FMC_TILE_ROWS);
-    uint64_t bytes = (uint64_t)tiles * row_tiles * FMC_TILE_X;
     pl->pack_of[i] = NONE;
     if (way_of(s) == FEW_DIRECT)
         return;
@@ -153,11 +194,10 @@ static void plan_pack(plan *pl, uint32_t i)
     p->k = s->k;
     p->turned = s->turned;
     p->begin = pl->pack_blocks;
-    p->to = offset(take(&pl->bytes, bytes));
-    if (is_split(s))
-        p->rest = offset(take(&pl->bytes, bytes));
-    if (s->kind == FMC_F16)
-        p->row_scale = (float *)(void *)offset(take(&pl->bytes, s->p.m * sizeof(float)));
+    if (s->p.from)
+        take_stretch(pl, i, p);
+    else
+        take_tiles(pl, s, row_tiles, p);
     pl->pack_blocks += row_tiles;
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
     pl->pack_of[i] = pl->packs++;
@@ -176,7 +216,7 @@ static void plan_parts(plan *pl, uint32_t i)
     const way *w = &ways()->of[s->kind][way_of(s)];
     uint64_t bytes = (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
     pl->part_at[i] = UINT64_MAX;
-    if (w->rows && fmc_splits(s->k) > 1 && bytes <= PARTS_BYTES &&
+    if (w->rows && !s->p.from && fmc_splits(s->k) > 1 && bytes <= PARTS_BYTES &&
         blocks_of(s, w) < (uint64_t)pl->d->multiprocessors)
         pl->part_at[i] = take(&pl->bytes, bytes);
 }
@@ -209,7 +249,9 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
     j.rows = s->p.rows;
     j.alpha = s->alpha;
     j.first = s->p.rows ? 0 : s->p.first;
-    j.m = s->p.m;
+    j.m = j.most = s->p.m;
+    j.from = s->p.from;
+    j.to = s->p.to;
     j.n = s->n;
     j.k = s->k;
     j.add = s->add;
@@ -219,6 +261,7 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
         j.x = p->to;
         j.rest = p->rest;
         j.row_scale = p->row_scale;
+        j.nth = p->nth;
     }
     if (pl->part_at[i] != UINT64_MAX)
         j.parts = (float *)(void *)((unsigned char *)scratch + pl->part_at[i]);
@@ -240,18 +283,20 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
 }
 
 /* All of one kind and way in a launch. */
-static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratch)
+static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
 {
     fmc_job jobs[JOBS_MAX];
     const way *w = &ways()->of[kind][number];
     uint32_t n = 0;
     uint64_t blocks = 0;
+    bool stretches = false;
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
         if (s->p.m == 0 || s->kind != kind || way_of(s) != number)
             continue;
         jobs[n] = job_for(pl, i, scratch);
         jobs[n].begin = (uint32_t)blocks;
+        stretches = stretches || s->p.from;
         blocks += blocks_of(s, w) * (jobs[n].parts ? fmc_splits(s->k) : 1);
         n++;
     }
@@ -264,6 +309,12 @@ static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratc
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
+    if (stretches) {
+        fmc_job *settled = (fmc_job *)((unsigned char *)scratch + pl->settled_at);
+        pl->settled_at += (n * sizeof jobs[0] + 255) / 256 * 256;
+        FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
+        list = settled;
+    }
     FMC_RUN(pl->d, w->run, (unsigned)blocks, FMC_THREADS, w->shared_bytes, list, n);
     add_parts(pl->d, jobs, n);
 }
@@ -272,6 +323,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local plan pl;
     unsigned char used[FMC_KINDS][WAYS] = {};
+    bool stretches = false;
     void *scratch = NULL;
     pl = {};
     pl.d = d;
@@ -285,7 +337,10 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         used[list[i].kind][way_of(&list[i])] = 1;
         plan_pack(&pl, i);
         plan_parts(&pl, i);
+        stretches = stretches || list[i].p.from;
     }
+    if (stretches) /* each way's begin at 256 bytes */
+        pl.settled_at = take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);
         if (!scratch)
@@ -299,14 +354,15 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that no library takes, side by side. */
+/* Those that neither Hopper's kernels nor a library take, side by side. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
-    bool taken[JOBS_MAX]; /* asking may come back here: own is filled afterwards */
+    bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
+    fmc_wide_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
-        taken[i] = fmc_library_sum(d, &list[i]);
+        taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
     for (uint32_t i = 0; i < count; i++)
         if (!taken[i])
             own[n++] = list[i];

@@ -571,7 +571,7 @@ static fm_status make(fm_backend *be, fm_weight **out, fm_role role, const store
     w->role = role;
     w->kind = kind;
     w->bytes = bytes_of(role, kind, n, k);
-    (void)cudaSetDevice((int)fmc_of(be)->ordinal);
+    fmc_enter(fmc_of(be));
     cudaError_t e = cudaMalloc(&tiles, w->bytes);
     w->tiles = (unsigned char *)tiles;
     if (e == cudaSuccess) {
@@ -629,7 +629,7 @@ static void weight_free(fm_backend *be, fm_weight *weight)
     fmc_fast_weight *w = fmc_fast_weight_of(weight);
     if (!w)
         return;
-    (void)cudaSetDevice((int)fmc_of(be)->ordinal);
+    fmc_enter(fmc_of(be));
     (void)cudaFree(w->tiles);
     (void)cudaFree(w->turned);
     if (w->exact)

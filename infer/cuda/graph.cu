@@ -3,8 +3,8 @@
  *
  * While a step is recorded its operations go to a stream of their own, which captures them; what
  * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
- * bring from the host stay in the recording's arena, pinned, for as long as the recording lives: each
- * replay copies them again. */
+ * bring from the host are the recording's own, and are copied to the card once: a replay is kernels
+ * alone. */
 #include "infer/cuda/cuda.h"
 
 #include <string.h>
@@ -114,7 +114,7 @@ static void forget(fm_backend *be, uint64_t key)
         return;
     recording *r = *at;
     *at = r->next;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     (void)cudaStreamSynchronize(d->line); /* it may still run */
     recording_free(r);
 }
@@ -123,7 +123,7 @@ static void forget(fm_backend *be, uint64_t key)
 static fm_status record(fm_backend *be, uint64_t key)
 {
     fmc_device *d = fmc_of(be);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     if (d->failed != FM_OK)
         return fmc_fail(FM_EUNSUPPORTED, "a step behind a failure is not recorded");
     fm_status rc = graphs_of(d);
@@ -159,6 +159,16 @@ static void launch(fmc_device *d, const recording *r)
     fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, cudaGetErrorString(e));
 }
 
+/* The lists of a recording, before it runs for the first time. */
+static cudaError_t arena_send(const fmc_arena *a, cudaStream_t line)
+{
+    cudaError_t e = cudaSuccess;
+    for (const arena_block *b = a->first; b && e == cudaSuccess; b = b->next)
+        if (b->used > 0)
+            e = cudaMemcpyAsync(b->dev, b->host, b->used, cudaMemcpyHostToDevice, line);
+    return e;
+}
+
 static fm_status recorded(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
@@ -170,6 +180,8 @@ static fm_status recorded(fm_backend *be)
     d->graphs->now = NULL;
     if (e == cudaSuccess && d->failed == FM_OK)
         e = cudaGraphInstantiate(&r->exec, graph, 0);
+    if (e == cudaSuccess && d->failed == FM_OK)
+        e = arena_send(&r->arena, d->line);
     if (graph)
         (void)cudaGraphDestroy(graph);
     if (e != cudaSuccess || d->failed != FM_OK) { /* nothing of it ran, so nothing failed */
@@ -194,7 +206,7 @@ static fm_status replay(fm_backend *be, uint64_t key)
         r = r->next;
     if (!r)
         return fmc_fail(FM_ENOTFOUND, "no step is recorded under %llu", (unsigned long long)key);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     launch(d, r);
     return FM_OK;
 }
@@ -207,7 +219,7 @@ static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
     fmc_device *d = fmc_of(be);
     cudaEvent_t *event = &d->ticket[d->tickets % FMC_TICKETS];
     cudaError_t e = cudaSuccess;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     *ticket_out = ++d->tickets;
     if (!*event)
         e = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
@@ -222,7 +234,7 @@ static fm_status fetch(fm_backend *be, void *dst, const void *src, size_t bytes,
 static fm_status wait(fm_backend *be, uint64_t ticket)
 {
     fmc_device *d = fmc_of(be);
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter_anew(d);
     cudaError_t e = cudaEventSynchronize(d->ticket[(ticket - 1) % FMC_TICKETS]);
     if (e != cudaSuccess) {
         (void)cudaGetLastError();

@@ -39,6 +39,8 @@ struct fmc_library_state {
 
 #define WORKSPACE ((size_t)32 << 20)
 #define PLANS 64u
+#define TEXT_OF_(x) #x
+#define TEXT_OF(x) TEXT_OF_(x)
 
 typedef struct lt_plan {
     uint32_t n, k;
@@ -82,7 +84,7 @@ static bool find_all(fmc_library *l, void *lib)
 
 fmc_library *fmc_library_open(void)
 {
-    void *lib = dlopen("libcublasLt.so.13", RTLD_NOW | RTLD_LOCAL);
+    void *lib = dlopen("libcublasLt.so." TEXT_OF(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
     fmc_library *l = lib ? new (std::nothrow) fmc_library() : NULL;
     if (!l)
         return NULL;

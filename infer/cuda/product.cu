@@ -12,11 +12,12 @@
 #include "infer/cuda/product.h"
 #include "infer/cuda/ptx.h"
 
-#define FEW_ROWS 32u  /* at most, for a weight that is streamed again every ROWS_MOST */
-#define ROWS_MOST 8u  /* sums of one lane */
-#define STAGES 3      /* of a ring; two are on their way while one is multiplied */
-#define LORA_FEW 8u   /* rows of a term up to which chains are dealt to threads */
-#define LORA_RANKS 8u /* of a thread block there */
+#define FEW_ROWS 32u    /* at most, for a weight that is streamed again every ROWS_MOST */
+#define FEW_LISTED 128u /* likewise of a stretch, which mostly has far fewer than it may have */
+#define ROWS_MOST 8u    /* sums of one lane */
+#define STAGES 3        /* of a ring; two are on their way while one is multiplied */
+#define LORA_FEW 8u     /* rows of a term up to which chains are dealt to threads */
+#define LORA_RANKS 8u   /* of a thread block there */
 
 /* ---- few rows by a weight ---- */
 
@@ -26,6 +27,7 @@ typedef struct few_task {
     float *y;
     size_t ldx, ldy;
     const int32_t *rows_x, *rows; /* of x, whose rows begin at 16 bytes; of y */
+    const int32_t *from, *to;     /* as in fm_product */
     const float *bias;
     uint32_t m;
     uint32_t slots;  /* blocks of k that warps of one thread block have at a time */
@@ -127,6 +129,20 @@ FMC_DEVICE void few_block(float (&sum)[MR], const float *const (&x)[MR], const f
     }
 }
 
+/* All threads call. Rows of x that were copied lie as they stand in the stretch. */
+FMC_DEVICE void few_settle(few_task *mine)
+{
+    if (!mine->from)
+        return;
+    const bool copied = mine->rows_x == NULL;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        fmc_settle(mine);
+        mine->rows_x = copied ? NULL : mine->rows;
+    }
+    __syncthreads();
+}
+
 template <int T, int MR>
 __global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     k_few(const __grid_constant__ fmc_list<few_task> list)
@@ -138,8 +154,11 @@ __global__ void __launch_bounds__(32 * few_shape<T>::warps, 2)
     const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
     const few_task *o = mine;
     fmc_read_task(mine, fmc_tasks(list) + at);
+    few_settle(mine);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k = o->w.k;
     const uint32_t unit = blockIdx.x - first[at], row0 = unit % o->chunks * MR;
+    if (row0 >= o->m)
+        return;
     const uint32_t panels = shape::warps / o->slots; /* of this thread block */
     const uint32_t panel = unit / o->chunks * panels + warp / o->slots, slot = warp % o->slots;
     const uint32_t blocks = (k + FM_K_BLOCK - 1) / FM_K_BLOCK;
@@ -188,7 +207,7 @@ typedef struct lora_task {
     const float *x, *a, *b; /* x, y: of row number 0; a [r, k], b [n, r] */
     float *y, *part;        /* [m, blocks of k, r] */
     size_t ldx, ldy;
-    const int32_t *rows;
+    const int32_t *rows, *from, *to;
     uint32_t first, m, k, r, n;
     float scale;
     bool aligned_x, aligned_a;
@@ -217,7 +236,9 @@ __global__ void __launch_bounds__(64) k_lora_down(const __grid_constant__ fmc_li
     FMC_SHARED(float, as, [LORA_RANKS][LORA_LINE]);
     FMC_SHARED(float, xs, [LORA_FEW][LORA_LINE]);
     const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
-    const lora_task o = fmc_tasks(list)[at];
+    lora_task o = fmc_tasks(list)[at];
+    if (fmc_settle(&o))
+        return;
     const uint32_t unit = blockIdx.x - first[at], blocks = (o.k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const uint32_t block = unit % blocks, rank0 = unit / blocks * LORA_RANKS;
     const uint32_t k0 = block * FM_K_BLOCK;
@@ -254,9 +275,11 @@ __global__ void __launch_bounds__(256) k_lora_up(const __grid_constant__ fmc_lis
 {
     FMC_SHARED(float, ts, [FM_K_BLOCK]);
     const uint32_t *first = fmc_first(list), at = fmc_find(first, list.count, blockIdx.x);
-    const lora_task o = fmc_tasks(list)[at];
+    lora_task o = fmc_tasks(list)[at];
     const uint32_t unit = blockIdx.x - first[at], blocks = (o.k + FM_K_BLOCK - 1) / FM_K_BLOCK;
     const uint32_t i = unit % o.m, n = unit / o.m * FMC_THREADS + threadIdx.x;
+    if (fmc_settle(&o) || i >= o.m)
+        return;
     float *y = o.y + lora_row(&o, i) * o.ldy + n;
 
     for (uint32_t r0 = 0; r0 < o.r; r0 += FM_K_BLOCK) {
@@ -324,7 +347,7 @@ template <int T, int MR> static bool few_room(fmc_device *d)
     const uint64_t bit = 1ull << d->ordinal % 64;
     if (asked.load() & bit) /* static memory counts towards the 48 KiB too, so all are asked for */
         return true;
-    (void)cudaSetDevice((int)d->ordinal);
+    fmc_enter(d);
     if (cudaFuncSetAttribute(k_few<T, MR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              few_shape<T>::shared) != cudaSuccess) {
         (void)cudaGetLastError(); /* told here, not again at the next launch */
@@ -369,6 +392,8 @@ static few_task few_of(const fm_product *p, const float *x, size_t ldx)
     o.ldx = ldx;
     o.ldy = p->ldy;
     o.rows_x = o.rows = p->rows;
+    o.from = p->from;
+    o.to = p->to;
     o.bias = p->bias;
     o.m = p->m;
     return o;
@@ -376,8 +401,12 @@ static few_task few_of(const fm_product *p, const float *x, size_t ldx)
 
 /* Rows of x that do not begin at 16 bytes, one after another in a buffer where they do. */
 __global__ void k_align_rows(float *dst, size_t ld, const float *x, size_t ldx, const int32_t *rows,
-                             uint32_t m, uint32_t k)
+                             const int32_t *from, const int32_t *to, uint32_t m, uint32_t k)
 {
+    if (from) {
+        m = (uint32_t)(*to - *from);
+        rows += *from;
+    }
     for (uint64_t i = fmc_index(); i < (uint64_t)m * k; i += fmc_stride()) {
         uint64_t at = i / k, row = rows ? (uint64_t)rows[at] : at;
         dst[at * ld + i % k] = x[row * ldx + i % k];
@@ -396,7 +425,7 @@ static void align_rows(fmc_device *d, std::vector<few_task> &list)
         if (!room || ((uintptr_t)o.x % 16 == 0 && o.ldx % 4 == 0))
             continue;
         FMC_RUN(d, k_align_rows, fmc_blocks((uint64_t)o.m * o.w.k, FMC_THREADS), FMC_THREADS, 0,
-                room + at, ld, o.x, o.ldx, o.rows_x, o.m, o.w.k);
+                room + at, ld, o.x, o.ldx, o.rows_x, o.from, o.to, o.m, o.w.k);
         o.x = room + at;
         o.ldx = ld;
         o.rows_x = NULL;
@@ -411,11 +440,13 @@ static void products_of(fmc_device *d, const float *x, size_t ldx, const fm_prod
     std::vector<fmc_task> many;
     for (const fm_product *p = list; p < list + count; p++) {
         size_t first = p->rows ? 0 : p->first;
-        if (p->m > FEW_ROWS) {
+        if (p->m > (p->from ? FEW_LISTED : FEW_ROWS)) {
             fmc_task t =
                 fmc_task_of(p->y + first * p->ldy, p->ldy, fmc_rows(x + first * ldx, ldx, p->rows),
                             fmc_weight(p->w, false), p->m, p->w->m.n, p->w->m.k);
             t.rows = p->rows;
+            t.from = p->from;
+            t.to = p->to;
             t.bias = p->bias;
             many.push_back(t);
         } else if (p->m > 0) {
@@ -473,11 +504,16 @@ static void lora_many(fmc_device *d, const float *x, size_t ldx, uint32_t k,
     for (const fm_lora *l : list) {
         const uint32_t r = l->a->m.n, n = l->b->m.n;
         size_t first = l->rows ? 0 : l->first;
-        down.push_back(fmc_task_of(t, r, fmc_rows(x + first * ldx, ldx, l->rows),
-                                   fmc_rows(l->a->floats, k, NULL), l->m, r, k));
-        fmc_task o = fmc_task_of(l->y + first * l->ldy, l->ldy, fmc_rows(t, r, NULL),
-                                 fmc_rows(l->b->floats, r, NULL), l->m, n, r);
+        fmc_task o = fmc_task_of(t, r, fmc_rows(x + first * ldx, ldx, l->rows),
+                                 fmc_rows(l->a->floats, k, NULL), l->m, r, k);
+        o.from = l->from;
+        o.to = l->to;
+        down.push_back(o);
+        o = fmc_task_of(l->y + first * l->ldy, l->ldy, fmc_rows(t, r, NULL),
+                        fmc_rows(l->b->floats, r, NULL), l->m, n, r);
         o.rows = l->rows;
+        o.from = l->from;
+        o.to = l->to;
         o.alpha = l->scale;
         o.add = true;
         up.push_back(o);
@@ -497,6 +533,8 @@ static lora_task lora_of(const fm_lora *l, const float *x, size_t ldx, uint32_t 
     o.ldx = ldx;
     o.ldy = l->ldy;
     o.rows = l->rows;
+    o.from = l->from;
+    o.to = l->to;
     o.first = l->first;
     o.m = l->m;
     o.k = k;

@@ -4,18 +4,20 @@
  * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
  * candidates at most, found by a radix select over (logit, lowest id first) as one 64-bit number
  * and sorted in shared memory, are walked by one thread in double; mostly the first chunk is
- * enough. Without top-k the mass is a sum over all logits in the order of ids, which no tree may
- * shorten: exponentials are made by the whole block, their sum by one thread, and that bounds it (a
- * double add a logit, by its latency about 0.6 ms for 131,072, never measured; rows of a step run
- * beside each other). Greedy rows and rows with top-k are bound by the bytes of the row. */
-#include "infer/cuda/cuda.h"
-#include "infer/cuda/detmath.h"
+ * enough. Without top-k the mass is a sum over all logits in the order of ids: one double addition
+ * after the other, whose bits chain.h gives many at a time, so that exponentials are what it takes.
+ * Passes over a row wait for memory: a thread has AHEAD loads under way (8 to 32 KB a block). */
+#include "infer/cuda/chain.h"
+#include "infer/cuda/rows.h"
 
 #define THREADS 512u
 #define CHUNK 1024u
 #define DIGIT 11
 #define BUCKETS (1u << DIGIT)
 #define GROUP 32u /* buckets that one thread adds up */
+#define AHEAD 4u  /* loads of a thread in a pass over the row */
+#define EACH (CHUNK / THREADS)
+#define PIECES (THREADS / 32) /* of a chunk in a sum by id: a warp's, 32 * EACH */
 #define SAMPLER_STREAM 0x73616d706c657231u
 
 /* ---- store/base/rng.c, operation for operation ---- */
@@ -47,12 +49,62 @@ struct row_of {
     double best, temperature;
 };
 
+/* Which of the ids from i on were seen, in the low bits. */
+FMC_DEVICE uint64_t seen_of(const row_of &r, uint32_t i)
+{
+    return r.seen ? r.seen[i / 64] >> (i % 64) : 0;
+}
+
+/* Not inlined: few logits are seen, and a division is more code than all else of a pass. */
+static __device__ __attribute__((noinline)) float penalty_of(float l, float by)
+{
+    return l < 0.0f ? l * by : l / by;
+}
+
+FMC_DEVICE float penalized(const row_of &r, float l, bool seen)
+{
+    return seen ? penalty_of(l, r.penalty) : l;
+}
+
 FMC_DEVICE float logit_of(const row_of &r, uint32_t i)
 {
-    float l = r.logits[i];
-    if (r.seen && (r.seen[i / 64] >> (i % 64) & 1))
-        l = l < 0.0f ? l * r.penalty : l / r.penalty;
-    return l;
+    return penalized(r, r.logits[i], (seen_of(r, i) & 1) != 0);
+}
+
+/* f(id, logit, logit after the penalty) for ids from begin on, W at a time as long as there are W:
+ * dealt to the threads in no order. W: 4 where begin and the row's address are multiples of 16. */
+template <int W, class F> FMC_DEVICE void scan(const row_of &r, uint32_t begin, F f)
+{
+    const uint32_t units = (r.vocab - begin) / W;
+    for (uint32_t at = threadIdx.x; at < units; at += AHEAD * THREADS) {
+        float v[AHEAD][W];
+        uint64_t seen[AHEAD];
+#pragma unroll
+        for (uint32_t a = 0; a < AHEAD; a++) {
+            const uint32_t i = begin + (at + a * THREADS) * W;
+            seen[a] = 0;
+            if (at + a * THREADS < units) {
+                fmc_get(v[a], r.logits + i);
+                seen[a] = seen_of(r, i);
+            }
+        }
+#pragma unroll
+        for (uint32_t a = 0; a < AHEAD; a++) {
+            if (at + a * THREADS >= units)
+                break;
+#pragma unroll
+            for (int e = 0; e < W; e++)
+                f(begin + (at + a * THREADS) * W + (uint32_t)e, v[a][e],
+                  penalized(r, v[a][e], (seen[a] >> e & 1) != 0));
+        }
+    }
+}
+template <class F> FMC_DEVICE void scan_all(const row_of &r, F f)
+{
+    const bool wide = ((uintptr_t)r.logits & 15u) == 0;
+    if (wide)
+        scan<4>(r, 0, f);
+    scan<1>(r, wide ? r.vocab / 4 * 4 : 0, f);
 }
 
 /* Larger: earlier. Equal logits (0 and -0 are) go by id, the lowest first. */
@@ -93,7 +145,8 @@ struct shared_state {
     uint64_t floor;
     /* of the walk */
     double total, mass, sum;
-    uint32_t at, kept, pick;
+    fmc_chain piece[PIECES];
+    uint32_t at, kept, pick, from;
     bool finished;
 };
 
@@ -148,11 +201,11 @@ FMC_DEVICE void select_floor(shared_state *s, const row_of &r, uint64_t last)
         for (uint32_t i = threadIdx.x; i < BUCKETS; i += THREADS)
             s->bucket[i] = 0;
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < r.vocab; i += THREADS) {
-            uint64_t rank = rank_of(logit_of(r, i), i);
+        scan_all(r, [&](uint32_t i, float, float l) {
+            uint64_t rank = rank_of(l, i);
             if (rank < last && (lo + bits == 64 || rank >> (lo + bits) == prefix))
                 atomicAdd(&s->bucket[(rank >> lo) & ((1u << bits) - 1u)], 1u);
-        }
+        });
         __syncthreads();
         if (threadIdx.x < BUCKETS / GROUP) {
             unsigned sum = 0;
@@ -180,11 +233,12 @@ FMC_DEVICE void next_chunk(shared_state *s, const row_of &r, uint64_t last)
     for (uint32_t i = t; i < CHUNK; i += THREADS)
         s->rank[i] = 0;
     __syncthreads();
-    for (uint32_t i = t; i < r.vocab; i += THREADS) {
-        uint64_t rank = rank_of(logit_of(r, i), i);
-        if (rank < last && rank >= s->floor)
+    const uint64_t floor = s->floor;
+    scan_all(r, [&](uint32_t i, float, float l) {
+        uint64_t rank = rank_of(l, i);
+        if (rank < last && rank >= floor)
             s->rank[atomicAdd(&s->count, 1u)] = rank;
-    }
+    });
     __syncthreads();
     while (size < s->count)
         size *= 2;
@@ -258,17 +312,24 @@ FMC_DEVICE void walk_uncut(shared_state *s, const cuts &c)
     }
 }
 
-/* From the best candidate on, as many chunks as it takes. *first: the first chunk is there. */
-FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, walk w, bool *first)
+/* The walks of `walks` (bits) one after another, each from the best candidate on, over as many
+ * chunks as it takes. */
+FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, unsigned walks)
 {
-    uint64_t last = ~(uint64_t)0;
-    if (threadIdx.x == 0) {
-        s->at = 0;
-        s->finished = false;
-    }
-    for (bool more = true; more;) {
-        if (!*first || last != ~(uint64_t)0) {
-            *first = last == ~(uint64_t)0;
+    const uint64_t none = ~(uint64_t)0;
+    uint64_t last = none;
+    bool first = false; /* the chunk in s is the first */
+    for (unsigned w = WALK_TOTAL; w <= WALK_UNCUT;) {
+        if (!(walks >> w & 1)) {
+            w++;
+            continue;
+        }
+        if (threadIdx.x == 0 && last == none) {
+            s->at = 0;
+            s->finished = false;
+        }
+        if (!first || last != none) {
+            first = last == none;
             next_chunk(s, r, last);
         }
         __syncthreads();
@@ -283,68 +344,116 @@ FMC_DEVICE void walk_chunks(shared_state *s, const row_of &r, const cuts &c, wal
                 walk_uncut(s, c);
         }
         __syncthreads();
-        more = !s->finished && s->count > 0;
-        if (more)
-            last = s->rank[s->count - 1];
+        const bool more = !s->finished && s->count > 0;
+        last = more ? s->rank[s->count - 1] : none;
+        w += !more;
         __syncthreads();
     }
 }
 
-/* The sum of all weights in the order of ids. */
+/* What the 32 * EACH weights of each warp add to sums of exponent e. */
+FMC_DEVICE void make_pieces(shared_state *s, int e)
+{
+    fmc_chain c = fmc_chain_of(s->weight[threadIdx.x * EACH], e);
+#pragma unroll
+    for (uint32_t i = 1; i < EACH; i++)
+        c = fmc_chain_join(c, fmc_chain_of(s->weight[threadIdx.x * EACH + i], e));
+    for (unsigned by = 1; by < 32; by *= 2) { /* lane l has lanes l .. l + by - 1 */
+        fmc_chain next;
+        next.by[0] = __shfl_down_sync(0xffffffffu, c.by[0], by);
+        next.by[1] = __shfl_down_sync(0xffffffffu, c.by[1], by);
+        if (threadIdx.x % 32 + by < 32)
+            c = fmc_chain_join(c, next);
+    }
+    if (threadIdx.x % 32 == 0)
+        s->piece[threadIdx.x / 32] = c;
+}
+
+/* One thread: pieces from `from` on, until the sum's exponent changes; where to go on. */
+FMC_DEVICE uint32_t add_pieces(shared_state *s, uint32_t from)
+{
+    double sum = s->total;
+    while (from < PIECES && fmc_chain_add(&sum, s->piece[from]))
+        from++;
+    if (from < PIECES) {
+        for (uint32_t i = 0; i < 32 * EACH; i++)
+            sum += s->weight[from * 32 * EACH + i];
+        from++;
+    }
+    s->total = sum;
+    return from;
+}
+
+/* The sum of all weights in the order of ids, to s->total. */
 FMC_DEVICE void sum_by_id(shared_state *s, const row_of &r)
 {
-    for (uint32_t at = 0; at < r.vocab; at += CHUNK) {
-        uint32_t n = r.vocab - at < CHUNK ? r.vocab - at : CHUNK;
-        for (uint32_t i = threadIdx.x; i < n; i += THREADS)
-            s->weight[i] = weight_of(r, logit_of(r, at + i));
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            double sum = s->total;
-            for (uint32_t i = 0; i < n; i++)
-                sum += s->weight[i];
-            s->total = sum;
+    float next[EACH];
+    auto fetch = [&](uint32_t at) {
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++) {
+            const uint32_t id = at + threadIdx.x + i * THREADS;
+            next[i] = id < r.vocab ? logit_of(r, id) : -INFINITY;
         }
+    };
+    fetch(0);
+    for (uint32_t at = 0; at < r.vocab; at += CHUNK) {
+#pragma unroll
+        for (uint32_t i = 0; i < EACH; i++)
+            s->weight[threadIdx.x + i * THREADS] = weight_of(r, next[i]);
+        if (r.vocab - at > CHUNK)
+            fetch(at + CHUNK);
+        if (threadIdx.x == 0)
+            s->from = 0;
         __syncthreads();
+        while (s->from < PIECES) {
+            make_pieces(s, fmc_chain_exponent(s->total));
+            __syncthreads();
+            if (threadIdx.x == 0)
+                s->from = add_pieces(s, s->from);
+            __syncthreads();
+        }
+        __syncthreads(); /* all have seen that this chunk is done */
     }
 }
 
 FMC_DEVICE uint32_t draw(shared_state *s, const row_of &r, const fm_pick *k)
 {
-    bool top_k = k->top_k > 0 && k->top_k < r.vocab, first = false;
+    bool top_k = k->top_k > 0 && k->top_k < r.vocab;
     bool uncut = !top_k && k->top_p >= 1.0f && !(k->min_p > 0.0f);
-    cuts c = {top_k ? k->top_k : r.vocab, uniform(k->seed, k->index), (double)k->top_p,
-              (double)k->min_p};
+    const cuts c = {top_k ? k->top_k : r.vocab, uniform(k->seed, k->index), (double)k->top_p,
+                    (double)k->min_p};
     if (threadIdx.x == 0)
         s->total = s->mass = s->sum = 0.0;
     __syncthreads();
     if (!top_k && (uncut || k->top_p < 1.0f))
         sum_by_id(s, r);
-    if (uncut) {
-        walk_chunks(s, r, c, WALK_UNCUT, &first);
-        return s->pick;
-    }
-    if (top_k && k->top_p < 1.0f)
-        walk_chunks(s, r, c, WALK_TOTAL, &first);
-    walk_chunks(s, r, c, WALK_KEEP, &first);
-    walk_chunks(s, r, c, WALK_DRAW, &first);
+    walk_chunks(s, r, c,
+                uncut ? 1u << WALK_UNCUT
+                      : (unsigned)(top_k && k->top_p < 1.0f) << WALK_TOTAL | 1u << WALK_KEEP |
+                            1u << WALK_DRAW);
     return s->pick;
 }
 
 /* 0, or what fm_backend.sample says of a row that has nothing to pick; the best candidate's rank. */
 FMC_DEVICE int32_t inspect(shared_state *s, const row_of &r, uint64_t *best)
 {
-    uint64_t fault = 0, most = 0;
-    for (uint32_t i = threadIdx.x; i < r.vocab; i += THREADS) {
-        uint64_t rank = rank_of(logit_of(r, i), i);
-        if (!(r.logits[i] < __uint_as_float(0x7f800000u)) && fault < 0xffffffffu - i)
-            fault = 0xffffffffu - i; /* the first is the largest */
-        most = most > rank ? most : rank;
-    }
+    uint64_t fault = 0;
+    float most = -INFINITY;
+    uint32_t at = 0;
+    scan_all(r, [&](uint32_t i, float raw,
+                    float l) { /* ids of a thread ascend */
+                               if (!(raw < __uint_as_float(0x7f800000u)) && fault == 0)
+                                   fault = 0xffffffffu - i; /* the first is the largest */
+                               if (l > most) {
+                                   most = l;
+                                   at = i;
+                               }
+    });
     fault = most_of(s, fault);
-    *best = most_of(s, most);
+    *best = most_of(s, most > -INFINITY ? rank_of(most, at) : 0);
     if (fault == 0)
-        return logit_of_rank(*best) > __uint_as_float(0xff800000u) ? 0 : -1;
-    uint32_t at = id_of(fault);
+        return *best != 0 ? 0 : -1;
+    at = id_of(fault);
     return r.logits[at] != r.logits[at] ? 1 + (int32_t)at : -2 - (int32_t)at;
 }
 

@@ -177,6 +177,23 @@ FMC_DEVICE void finish(float (&sum)[RM][RN], const fmc_task *o, uint32_t i0, uin
     }
 }
 
+/* A stretch of a list becomes the task's rows. All threads call, m was read by all. */
+FMC_DEVICE void settle(fmc_task *mine)
+{
+    if (!mine->from)
+        return;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const int32_t begin = *mine->from;
+        mine->m = (uint32_t)(*mine->to - begin);
+        if (mine->rows)
+            mine->rows += begin;
+        if (mine->a.rows)
+            mine->a.rows += begin;
+    }
+    __syncthreads();
+}
+
 template <int RM, int RN, int KS>
 __global__ void __launch_bounds__(256, 2) k_tile(const __grid_constant__ fmc_list<fmc_task> list)
 {
@@ -192,6 +209,9 @@ __global__ void __launch_bounds__(256, 2) k_tile(const __grid_constant__ fmc_lis
     const uint32_t tiles_m = (o->m + TM - 1) / TM, unit = blockIdx.x - first[at];
     const uint32_t tile = unit / blocks, begin = unit % blocks * FM_K_BLOCK;
     const uint32_t i0 = tile % tiles_m * TM, j0 = tile / tiles_m * TN;
+    settle(mine);
+    if (i0 >= o->m)
+        return;
     const uint32_t k = o->part && o->k - begin > FM_K_BLOCK ? begin + FM_K_BLOCK : o->k;
     float *part = o->part ? o->part + (size_t)(unit % blocks) * o->m * o->n : NULL;
     const spot pa = spot_of<TM, KS>(&o->a, i0, o->m, t), pb = spot_of<TN, KS>(&o->b, j0, o->n, t);
@@ -275,7 +295,7 @@ static void turn(fmc_task *t)
 {
     t->a.aligned = is_aligned(&t->a);
     t->b.aligned = is_aligned(&t->b);
-    if (t->m > SIDE || t->n <= t->m || t->rows || t->bias || is_weight(&t->b))
+    if (t->m > SIDE || t->n <= t->m || t->rows || t->from || t->bias || is_weight(&t->b))
         return;
     fmc_operand a = t->a;
     size_t step = t->step_i;
@@ -298,6 +318,12 @@ static uint64_t tiles_of(const fmc_task *t, uint32_t tm, uint32_t tn)
     return ((uint64_t)t->m + tm - 1) / tm * (((uint64_t)t->n + tn - 1) / tn);
 }
 
+/* Stretches come many at a time: their tiles are enough. */
+static bool in_blocks(const fmc_task *t)
+{
+    return blocks_of_k(t) > 1 && !t->from;
+}
+
 /* Where tiles are too few to keep the card busy, blocks of k are computed side by side and added
  * afterwards: more work for memory, the same bits. True if any task of the list is. */
 static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
@@ -306,12 +332,12 @@ static bool split(fmc_device *d, fmc_task *list, uint32_t count, uint64_t tiles)
     if (tiles >= SPLIT_BELOW * (uint64_t)d->multiprocessors)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        floats += blocks_of_k(&list[i]) > 1 ? blocks_of_k(&list[i]) * list[i].m * list[i].n : 0;
+        floats += in_blocks(&list[i]) ? blocks_of_k(&list[i]) * list[i].m * list[i].n : 0;
     if (floats == 0 || floats * sizeof(float) > SPLIT_BYTES)
         return false;
     float *part = (float *)fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, floats * sizeof(float));
     for (uint32_t i = 0; part && i < count; i++)
-        if (blocks_of_k(&list[i]) > 1) {
+        if (in_blocks(&list[i])) {
             list[i].part = part + at;
             at += blocks_of_k(&list[i]) * list[i].m * list[i].n;
         }

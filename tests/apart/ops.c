@@ -77,6 +77,7 @@
     X(act, (V, fm_act, f), F(y), LD(ldy), CF(gate), LD(ldg), CF(up), LD(ldu), U32(m), U32(n))      \
     X(softcap, F(y), LD(ldy), U32(m), U32(n), FL(cap))                                             \
     X(mix_rows, F(y), LD(ldy), CF(x), LD(ldx), CI(row), CF(weight), U32(per), U32(m), U32(n))      \
+    X(sigmoid, F(y), CF(x), U64(n))                                                                \
     X(add, F(y), CF(x), U64(n))                                                                    \
     X(scale, F(y), FL(s), U64(n))                                                                  \
     X(copy_rows, F(y), LD(ldy), CF(x), LD(ldx), CI(rows_of_x), U32(m), U32(n))                     \
@@ -142,8 +143,48 @@ typedef struct listed { /* the list follows */
         (void)apart_enqueue(a, t);                                                                 \
     }
 
-LIST(products, fm_product, (TO(e->y), TO(e->bias), TO(e->rows)))
-LIST(lora, fm_lora, (TO(e->y), TO(e->rows)))
+LIST(products, fm_product, (TO(e->y), TO(e->bias), TO(e->rows), TO(e->from), TO(e->to)))
+LIST(lora, fm_lora, (TO(e->y), TO(e->rows), TO(e->from), TO(e->to)))
+
+static void run_scalings(fm_backend *in, const void *v)
+{
+    const listed *l = v;
+    in->scalings(in, (const fm_scaling *)(const void *)(l + 1), l->count);
+}
+
+static void op_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+{
+    static const char op[] = "=scalings";
+    apart *a = apart_of(be);
+    task *t = apart_task(run_scalings, op, sizeof(listed) + count * sizeof(*list));
+    listed *l = (listed *)(void *)t->args;
+    *l = (listed){.count = count};
+    fm_scaling *e = (fm_scaling *)(void *)(l + 1);
+    memcpy(e, list, count * sizeof(*list));
+    for (uint32_t i = 0; i < count; i++, e++)
+        (TO(e->y), TO(e->scale), TO(e->bias), TO(e->rows), TO(e->from), TO(e->to));
+    a->stats.ops++;
+    (void)apart_enqueue(a, t);
+}
+
+static void run_route(fm_backend *in, const void *v)
+{
+    in->route(in, v);
+}
+
+static void op_route(fm_backend *be, const fm_route *ask)
+{
+    static const char op[] = "=route";
+    apart *a = apart_of(be);
+    fm_route t = *ask;
+    TO(t.score);
+    TO(t.bound);
+    TO(t.weight);
+    TO(t.expert);
+    TO(t.list);
+    TO(t.begin);
+    apart_push(a, run_route, op, &t, sizeof(t));
+}
 
 static void run_attention(fm_backend *in, const void *v)
 {
@@ -365,6 +406,8 @@ void apart_install_ops(apart *a)
     OPS(INSTALL)
     INSTALL(products, by hand)
     INSTALL(lora, by hand)
+    INSTALL(scalings, by hand)
+    INSTALL(route, by hand)
     INSTALL(attention, by hand)
     INSTALL(kv_copy, by hand)
     INSTALL(kv_write, by hand)

@@ -1,6 +1,8 @@
 /* bench_gpu.c - a card against its own limits, in one run: copy bandwidth and bf16 products are
- * measured first; then decoding, prefill, low-rank terms, attention and a LoRA step, each as a share
- * of the time that its bytes or its operations take at those limits (gpu_work.h).
+ * measured first; then decoding (recorded and replayed, as a server does), prefill, low-rank terms,
+ * attention, a whole decode step, experts, loads beside decoding and a LoRA step, each as a share of
+ * the time that its bytes or its operations take at those limits (gpu_work.h), and beside torch where
+ * python3 has it.
  *
  * usage: bench_gpu [--json] [--tiny] [--seconds S per turn]
  * The module is FMSTORE_CUDA_MODULE's, else libfmstore-cuda.so of the build. Without a card: says so
@@ -138,6 +140,32 @@ double gb_time(gb *g, gb_fn fn, void *ctx)
     return s[TURNS / 2];
 }
 
+static void replay_once(gb *g, void *ctx)
+{
+    (void)ctx;
+    gb_must(g->be->replay(g->be, 1), "replay");
+}
+
+double gb_time_replayed(gb *g, gb_fn fn, void *ctx)
+{
+    fm_backend *be = g->be;
+    if (!be->record)
+        return gb_time(g, fn, ctx);
+    fn(g, ctx); /* room is taken */
+    gb_must(be->sync(be), "sync");
+    gb_must(be->record(be, 1), "record");
+    fn(g, ctx);
+    fm_status rc = be->recorded(be);
+    if (rc == FM_EUNSUPPORTED) {
+        fprintf(stderr, "bench_gpu: run as it comes: %s\n", fm_error_text());
+        return gb_time(g, fn, ctx);
+    }
+    gb_must(rc, "recorded");
+    double s = gb_time(g, replay_once, NULL);
+    be->forget(be, 1);
+    return s;
+}
+
 void gb_report(gb *g, const char *what, double s, double bound_s, const char *limit)
 {
     if (g->json)
@@ -197,19 +225,32 @@ static void multiply_once(gb *g, void *ctx)
     g->be->linear(g->be, p->y, p->n, p->x, p->k, p->w, NULL, NULL, p->m);
 }
 
-/* The better of cuBLASLt's product and our own, 8192 x 8192 x 8192. */
+/* The best of cuBLASLt's product, torch's and our own, 8192 x 8192 x 8192. */
 static void measure_flops(gb *g)
 {
     uint32_t size = g->tiny ? 128 : 8192;
     multiplying p = {.n = size, .k = size, .m = size};
     double flops = 2.0 * size * size * size, library = gb_library_s(g, size, size, size);
+    char request[64];
+
+    snprintf(request, sizeof request, "product %u %u %u", size, size, size);
+    double torch = gb_torch_s(g, request), best;
 
     p.y = gb_floats(g, (size_t)size * size);
     p.x = gb_floats(g, (size_t)size * size);
     p.w = gb_weight(g, FM_ROLE_LINEAR, FM_BF16, size, size);
     double own = gb_time(g, multiply_once, &p);
-    g->flops_from = library > 0.0 && library < own ? "cuBLASLt" : "our own products";
-    g->flops_s = flops / (library > 0.0 && library < own ? library : own);
+    best = own;
+    g->flops_from = "our own products";
+    if (library > 0.0 && library < best) {
+        best = library;
+        g->flops_from = "cuBLASLt";
+    }
+    if (torch > 0.0 && torch < best) {
+        best = torch;
+        g->flops_from = "torch";
+    }
+    g->flops_s = flops / best;
     g->be->weight_free(g->be, p.w);
     gb_release(g);
 }
@@ -264,6 +305,9 @@ static void run_fast(gb *g, const char *card)
     gb_prefill(g);
     gb_lora(g);
     gb_attention(g);
+    gb_model(g);
+    gb_moe(g);
+    gb_load(g);
     g->be->close(g->be);
 }
 
@@ -294,6 +338,7 @@ int main(int argc, char **argv)
     gb_must(g.module->open(&g.be, 0, "bf16", NULL), "mode bf16");
     gb_train(&g);
     g.be->close(g.be);
+    gb_torch_end();
     if (g.json)
         printf("\n]}\n");
     return 0;

@@ -25,9 +25,11 @@ int32_t *gb_count(gb *g, uint32_t n); /* 0 .. n - 1 */
 void gb_release(gb *g);
 fm_weight *gb_weight(gb *g, fm_role role, fm_dtype d, uint32_t n, uint32_t k);
 
-/* Median seconds of one run of fn, of five turns after a warm one. */
+/* Median seconds of one run of fn, of five turns after a warm one. Or of its replay, as a server
+ * runs decode steps: recorded once, where the card can. */
 typedef void (*gb_fn)(gb *g, void *ctx);
 double gb_time(gb *g, gb_fn fn, void *ctx);
+double gb_time_replayed(gb *g, gb_fn fn, void *ctx);
 
 /* One line: seconds, and the bound (bytes over bandwidth or operations over the peak) as a share. */
 void gb_report(gb *g, const char *what, double s, double bound_s, const char *limit);
@@ -36,11 +38,46 @@ void gb_report(gb *g, const char *what, double s, double bound_s, const char *li
  * 0: the library is not on this machine. */
 double gb_library_s(gb *g, uint32_t m, uint32_t n, uint32_t k);
 
-/* gpu_parts.c */
+/* gpu_torch.c: seconds of a request of gpu_torch.py, 0: there is none. */
+double gb_torch_s(const gb *g, const char *request);
+void gb_torch_end(void);
+/* A line that sets s beside torch's time, where there is one. */
+void gb_beside_torch(gb *g, const char *what, double s, const char *request);
+
+/* ---- a layer of random weights and its products, in the lists that the engine makes ---- */
+
+#define GB_RANK 16u
+#define GB_CHILDREN 64u
+
+typedef struct gb_layer {
+    const gw_model *model;
+    uint32_t m;
+    fm_weight *w[GW_PRODUCTS];
+    float *y[GW_PRODUCTS], *x[GW_PRODUCTS];
+    uint32_t n[GW_PRODUCTS], k[GW_PRODUCTS];
+    /* low-rank terms */
+    uint32_t terms;
+    fm_weight *a[GW_PRODUCTS][GB_CHILDREN], *b[GW_PRODUCTS][GB_CHILDREN];
+} gb_layer;
+
+void gb_layer_open(gb *g, gb_layer *l, const gw_model *model, fm_dtype d, uint32_t m);
+void gb_layer_close(gb *g, gb_layer *l); /* and gb_release */
+void gb_layer_products(gb *g, void *layer);
+/* Whether the mode keeps weights of this type. */
+bool gb_has_type(gb *g, fm_dtype d);
+/* n numbers base + step * (i / each). */
+int32_t *gb_filled(gb *g, uint32_t n, uint32_t each, int32_t base, int32_t step);
+/* Pages of keys and values, written through the seam. */
+fm_kv_view gb_pages(gb *g, const gw_model *m, uint32_t pages);
+
+/* gpu_parts.c, gpu_model.c, gpu_moe.c, gpu_load.c: what is timed */
 void gb_decode(gb *g);
 void gb_prefill(gb *g);
 void gb_lora(gb *g);
 void gb_attention(gb *g);
 void gb_train(gb *g);
+void gb_model(gb *g);
+void gb_moe(gb *g);
+void gb_load(gb *g);
 
 #endif

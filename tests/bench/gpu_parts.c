@@ -4,26 +4,17 @@
 
 #include "tests/bench/gpu_bench.h"
 
-#define RANK 16u
-#define CHILDREN 64u
+#define RANK GB_RANK
+#define CHILDREN GB_CHILDREN
 
 /* ---- a layer's products ---- */
 
-typedef struct layer {
-    const gw_model *model;
-    uint32_t m;
-    fm_weight *w[GW_PRODUCTS];
-    float *y[GW_PRODUCTS], *x[GW_PRODUCTS];
-    uint32_t n[GW_PRODUCTS], k[GW_PRODUCTS];
-    /* low-rank terms */
-    uint32_t terms;
-    fm_weight *a[GW_PRODUCTS][CHILDREN], *b[GW_PRODUCTS][CHILDREN];
-} layer;
+typedef gb_layer layer;
 
 /* q k v and gate up share x. */
 static const uint32_t group_of[GW_PRODUCTS] = {0, 0, 0, 3, 4, 4, 6};
 
-static void layer_open(gb *g, layer *l, const gw_model *model, fm_dtype d, uint32_t m)
+void gb_layer_open(gb *g, gb_layer *l, const gw_model *model, fm_dtype d, uint32_t m)
 {
     *l = (layer){.model = model, .m = m};
     for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
@@ -34,7 +25,7 @@ static void layer_open(gb *g, layer *l, const gw_model *model, fm_dtype d, uint3
     }
 }
 
-static void layer_close(gb *g, layer *l)
+void gb_layer_close(gb *g, gb_layer *l)
 {
     gb_must(g->be->sync(g->be), "sync");
     for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
@@ -47,7 +38,7 @@ static void layer_close(gb *g, layer *l)
     gb_release(g);
 }
 
-static void layer_products(gb *g, void *ctx)
+void gb_layer_products(gb *g, void *ctx)
 {
     const layer *l = ctx;
 
@@ -66,7 +57,7 @@ static void layer_terms(gb *g, void *ctx)
     const layer *l = ctx;
     fm_lora list[3 * CHILDREN];
 
-    layer_products(g, ctx);
+    gb_layer_products(g, ctx);
     for (uint32_t i = 0; i < GW_PRODUCTS;) {
         uint32_t count = 0, first = i;
         for (; i < GW_PRODUCTS && group_of[i] == first; i++)
@@ -82,10 +73,29 @@ static void layer_terms(gb *g, void *ctx)
     }
 }
 
+bool gb_has_type(gb *g, fm_dtype d)
+{
+    uint64_t bytes;
+    fm_status rc = g->be->weight_image_bytes(g->be, &bytes, FM_ROLE_LINEAR, d, 256, 256);
+
+    fm_error_clear();
+    return rc == FM_OK;
+}
+
+/* torch's request for all products of a layer. */
+static const char *layer_request(char *text, size_t cap, const layer *l)
+{
+    int at = snprintf(text, cap, "layer %u", l->m);
+    for (uint32_t i = 0; i < GW_PRODUCTS; i++)
+        at += snprintf(text + at, cap - (size_t)at, " %u %u", l->n[i], l->k[i]);
+    return text;
+}
+
 void gb_decode(gb *g)
 {
     static const uint32_t batch[] = {1, 4, 16, 64};
-    static const fm_dtype types[] = {FM_BF16, FM_Q8_0, FM_Q4_K};
+    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_K};
+    char request[256];
     const gw_model *models[] = {g->tiny ? &gw_tiny : &gw_1b, g->tiny ? &gw_tiny : &gw_7b};
 
     for (size_t i = 0; i < 2; i++)
@@ -93,15 +103,18 @@ void gb_decode(gb *g)
             for (size_t b = 0; b < FM_ARRAY_LEN(batch); b++) {
                 layer l;
                 char what[96];
-                if ((g->tiny && (i == 0 || b == 1 || b == 3)) || (i == 0 && d > 0))
+                if ((g->tiny && (i == 0 || b == 1 || b == 3)) || (i == 0 && d > 0) ||
+                    !gb_has_type(g, types[d]))
                     continue;
-                layer_open(g, &l, models[i], types[d], batch[b]);
-                double s = gb_time(g, layer_products, &l);
+                gb_layer_open(g, &l, models[i], types[d], batch[b]);
+                double s = gb_time_replayed(g, gb_layer_products, &l);
                 snprintf(what, sizeof what, "decode, %s layer, %s, batch %u", models[i]->name,
                          fm_dtype_get(types[d])->name, batch[b]);
                 gb_report(g, what, s, gw_layer_bytes(models[i], types[d], batch[b]) / g->bytes_s,
                           "bytes");
-                layer_close(g, &l);
+                if (types[d] == FM_BF16)
+                    gb_beside_torch(g, what, s, layer_request(request, sizeof request, &l));
+                gb_layer_close(g, &l);
             }
 }
 
@@ -109,22 +122,29 @@ void gb_prefill(gb *g)
 {
     const gw_model *model = g->tiny ? &gw_tiny : &gw_7b;
     const uint32_t rows[] = {g->tiny ? 20 : 512, g->tiny ? 70 : 4096};
+    static const fm_dtype types[] = {FM_BF16, FM_F8_E4M3, FM_Q8_0, FM_Q4_K};
 
-    for (size_t i = 0; i < FM_ARRAY_LEN(rows); i++) {
+    for (size_t i = 0; i < FM_ARRAY_LEN(rows) * FM_ARRAY_LEN(types); i++) {
         layer l;
-        char what[96];
+        char what[96], beside[128], request[256];
         double library = 0.0;
-        layer_open(g, &l, model, FM_BF16, rows[i]);
-        double s = gb_time(g, layer_products, &l);
-        snprintf(what, sizeof what, "prefill, %s layer, %u rows", model->name, rows[i]);
-        gb_report(g, what, s, gw_layer_flops(model, rows[i]) / g->flops_s, "bf16 peak");
-        for (uint32_t p = 0; p < GW_PRODUCTS; p++)
-            library += gb_library_s(g, rows[i], l.n[p], l.k[p]);
-        snprintf(what, sizeof what, "prefill, %s layer, %u rows, beside cuBLASLt", model->name,
-                 rows[i]);
+        uint32_t m = rows[i % FM_ARRAY_LEN(rows)];
+        fm_dtype d = types[i / FM_ARRAY_LEN(rows)];
+        if (!gb_has_type(g, d) || (g->tiny && i > 3))
+            continue;
+        gb_layer_open(g, &l, model, d, m);
+        double s = gb_time(g, gb_layer_products, &l);
+        snprintf(what, sizeof what, "prefill, %s layer, %s, %u rows", model->name,
+                 fm_dtype_get(d)->name, m);
+        gb_report(g, what, s, gw_layer_flops(model, m) / g->flops_s, "bf16 peak");
+        for (uint32_t p = 0; p < GW_PRODUCTS && d == FM_BF16; p++)
+            library += gb_library_s(g, m, l.n[p], l.k[p]);
+        snprintf(beside, sizeof beside, "%s, beside cuBLASLt", what);
         if (library > 0.0)
-            gb_report(g, what, s, library, "cuBLASLt's time");
-        layer_close(g, &l);
+            gb_report(g, beside, s, library, "cuBLASLt's time");
+        if (d == FM_BF16)
+            gb_beside_torch(g, what, s, layer_request(request, sizeof request, &l));
+        gb_layer_close(g, &l);
     }
 }
 
@@ -137,22 +157,22 @@ void gb_lora(gb *g)
 
     if (!g->be->lora)
         return;
-    layer_open(g, &l, model, FM_BF16, m);
-    double plain = gb_time(g, layer_products, &l);
+    gb_layer_open(g, &l, model, FM_BF16, m);
+    double plain = gb_time_replayed(g, gb_layer_products, &l);
     l.terms = m;
     for (uint32_t i = 0; i < GW_PRODUCTS; i++)
         for (uint32_t t = 0; t < m; t++) {
             l.a[i][t] = gb_weight(g, FM_ROLE_LORA_A, FM_BF16, RANK, l.k[i]);
             l.b[i][t] = gb_weight(g, FM_ROLE_LORA_B, FM_BF16, l.n[i], RANK);
         }
-    double with = gb_time(g, layer_terms, &l);
+    double with = gb_time_replayed(g, layer_terms, &l);
     double bytes = gw_layer_bytes(model, FM_BF16, m);
     snprintf(what, sizeof what, "%u rows of %u children, rank %u, %s layer", m, m, RANK,
              model->name);
     gb_report(g, what, with, (bytes + gw_lora_bytes(model, m, RANK, m)) / g->bytes_s, "bytes");
     snprintf(what, sizeof what, "%u rows of %u children, beside one model", m, m);
     gb_report(g, what, with, plain, "the same rows of one model");
-    layer_close(g, &l);
+    gb_layer_close(g, &l);
 }
 
 /* ---- attention ---- */
@@ -167,7 +187,7 @@ static void attend_once(gb *g, void *ctx)
     g->be->attention(g->be, &t->a);
 }
 
-static int32_t *filled(gb *g, uint32_t n, uint32_t each, int32_t base, int32_t step)
+int32_t *gb_filled(gb *g, uint32_t n, uint32_t each, int32_t base, int32_t step)
 {
     int32_t *p = gb_count(g, n);
     int32_t host[8192];
@@ -180,7 +200,7 @@ static int32_t *filled(gb *g, uint32_t n, uint32_t each, int32_t base, int32_t s
 }
 
 /* Keys and values of `pages` pages, written through the seam. */
-static fm_kv_view kv_of(gb *g, const gw_model *m, uint32_t pages)
+fm_kv_view gb_pages(gb *g, const gw_model *m, uint32_t pages)
 {
     size_t bytes = g->be->kv_page_bytes(g->be, m->nkv, m->hd), kv = (size_t)m->nkv * m->hd;
     uint32_t rows = pages * FM_KV_PAGE, most = FM_MIN(rows, 4096u);
@@ -189,7 +209,7 @@ static fm_kv_view kv_of(gb *g, const gw_model *m, uint32_t pages)
 
     for (uint32_t at = 0; at < rows; at += most) {
         uint32_t n = FM_MIN(rows - at, most);
-        int32_t *slot = filled(g, n, 1, (int32_t)at, 1);
+        int32_t *slot = gb_filled(g, n, 1, (int32_t)at, 1);
         g->be->kv_write(g->be, v, k, kv, k, kv, slot, n, m->nkv, m->hd);
         gb_must(g->be->sync(g->be), "sync");
         g->be->free(g->be, slot);
@@ -204,7 +224,7 @@ static void attention_part(gb *g, const gw_model *m, uint32_t seqs, uint32_t pos
     uint32_t rows = all ? positions : seqs, each = (positions + FM_KV_PAGE - 1) / FM_KV_PAGE;
     size_t width = (size_t)m->nh * m->hd;
     char what[96];
-    attending t = {.a = {.kv = kv_of(g, m, seqs * each),
+    attending t = {.a = {.kv = gb_pages(g, m, seqs * each),
                          .table = gb_count(g, seqs * each),
                          .table_stride = each,
                          .m = rows,
@@ -218,17 +238,24 @@ static void attention_part(gb *g, const gw_model *m, uint32_t seqs, uint32_t pos
 
     t.a.out = out;
     t.a.q = gb_floats(g, rows * width);
-    t.a.seq = filled(g, rows, 1, 0, all ? 0 : 1);
-    t.a.pos = filled(g, rows, 1, all ? 0 : (int32_t)positions - 1, all ? 1 : 0);
-    double s = gb_time(g, attend_once, &t);
+    t.a.seq = gb_filled(g, rows, 1, 0, all ? 0 : 1);
+    t.a.pos = gb_filled(g, rows, 1, all ? 0 : (int32_t)positions - 1, all ? 1 : 0);
+    double s = all ? gb_time(g, attend_once, &t) : gb_time_replayed(g, attend_once, &t);
+    char request[96];
     double bytes =
         gw_decode_bytes(m, seqs, positions, (double)g->be->kv_page_bytes(g->be, m->nkv, m->hd));
     snprintf(what, sizeof what, "attention, %s, %u x %u positions, %s", m->name, seqs, positions,
              all ? "prefill" : "decode");
     if (all)
+        snprintf(request, sizeof request, "prefill %u %u %u %u", m->nh, m->nkv, m->hd, positions);
+    else
+        snprintf(request, sizeof request, "decode %u %u %u %u %u", seqs, m->nh, m->nkv, m->hd,
+                 positions);
+    if (all)
         gb_report(g, what, s, gw_prefill_flops(m, positions) / g->flops_s, "bf16 peak");
     else
         gb_report(g, what, s, bytes / g->bytes_s, "bytes");
+    gb_beside_torch(g, what, s, request);
     gb_release(g);
 }
 
@@ -239,6 +266,8 @@ void gb_attention(gb *g)
     attention_part(g, g->tiny ? &gw_tiny : &gw_7b, g->tiny ? 3 : 64, g->tiny ? 70 : 2048, false);
     attention_part(g, g->tiny ? &gw_tiny : &gw_1b, g->tiny ? 3 : 64, g->tiny ? 70 : 2048, false);
     attention_part(g, g->tiny ? &gw_tiny : &gw_7b, 1, g->tiny ? 70 : 4096, true);
+    if (!g->tiny)
+        attention_part(g, &gw_1b, 1, 4096, true);
 }
 
 /* ---- a LoRA step of one layer, mode bf16 ---- */
@@ -312,7 +341,7 @@ void gb_train(gb *g)
 
     if (!g->be->linear_dx || !g->be->terms || !g->be->terms_grad)
         return;
-    layer_open(g, &s.l, m, FM_BF16, rows);
+    gb_layer_open(g, &s.l, m, FM_BF16, rows);
     for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
         uint32_t n = s.l.n[i], k = s.l.k[i];
         s.dx[i] = gb_floats(g, (size_t)rows * k);
@@ -345,5 +374,5 @@ void gb_train(gb *g)
     snprintf(what, sizeof what, "LoRA step, %s layer, %u rows%s", m->name, rows,
              s.attends ? "" : ", no attention");
     gb_report(g, what, t, flops / g->flops_s, "bf16 peak (MFU)");
-    layer_close(g, &s.l);
+    gb_layer_close(g, &s.l);
 }

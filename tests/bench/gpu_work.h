@@ -86,6 +86,41 @@ static inline double gw_prefill_flops(const gw_model *m, uint32_t t)
     return 4.0 * m->nh * m->hd * ((double)t * (t + 1.0) / 2.0);
 }
 
+/* A decode step of the whole model on m rows that see `positions` each: layers, head and its logits,
+ * which are written and read once. */
+static inline double gw_step_bytes(const gw_model *model, fm_dtype d, uint32_t m,
+                                   uint32_t positions, double page_bytes)
+{
+    return model->layers *
+               (gw_layer_bytes(model, d, m) + gw_decode_bytes(model, m, positions, page_bytes)) +
+           gw_weight_bytes(d, model->vocab, model->h) + 8.0 * m * model->vocab;
+}
+
+/* A layer's branch with experts. */
+typedef struct gw_moe {
+    const char *name;
+    uint32_t h, inter, experts, chosen;
+} gw_moe;
+
+static const gw_moe gw_30b_a3b = {"30B-A3B", 2048, 768, 128, 8}; /* as Qwen 3 30B-A3B */
+static const gw_moe gw_moe_tiny = {"tiny", 256, 64, 8, 2};
+
+/* m rows that go to `distinct` experts: those experts' weights once, the router's, and each row of x
+ * and y of every product once. */
+static inline double gw_moe_bytes(const gw_moe *w, fm_dtype d, uint32_t m, uint32_t distinct)
+{
+    double rows = (double)m * w->chosen;
+    return distinct *
+               (2.0 * gw_weight_bytes(d, w->inter, w->h) + gw_weight_bytes(d, w->h, w->inter)) +
+           gw_weight_bytes(d, w->experts, w->h) + 4.0 * m * ((double)w->h + w->experts) +
+           4.0 * rows * (2.0 * w->h + 3.0 * w->inter);
+}
+
+static inline double gw_moe_flops(const gw_moe *w, uint32_t m)
+{
+    return 2.0 * m * ((double)w->h * w->experts + 3.0 * w->chosen * (double)w->h * w->inter);
+}
+
 /* A LoRA step of a layer: forward and the gradient of its input through frozen weights. */
 static inline double gw_lora_step_flops(const gw_model *m, uint32_t rows)
 {

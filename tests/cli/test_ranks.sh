@@ -89,6 +89,34 @@ want 0 diff again straight --stat
 grep -q "^0 tensors" out || die "a stopped run differs: $(cat out)"
 want 0 replay shared
 
+say "training: children that stand on others, what is held out"
+cat >family.yaml <<YAML
+parent: atlas
+children:
+  - {as: NAMEa, data: $atlas/clerk.jsonl, set: {steps: 2, batch: 4, r: 2, shards: 2}}
+  - {as: NAMEb, on: NAMEa, data: $atlas/pirate.jsonl, set: {steps: 2, batch: 4, r: 2, shards: 2}}
+  - {as: NAMEc, on: NAMEb, data: $atlas/clerk.jsonl, eval: 0.3, set: {steps: 2, batch: 4, r: 2, shards: 2}}
+YAML
+sed s/NAME/one-/g family.yaml >one.yaml
+sed s/NAME/two-/g family.yaml >two.yaml
+want 0 derive -f one.yaml --no-gate
+want 0 --ranks 2 derive -f two.yaml --no-gate
+for of in a b c; do
+    want 0 diff one-$of two-$of --stat
+    grep -q "^0 tensors and 0 files differ" out || die "2 ranks made other bytes of $of: $(cat out)"
+done
+grep -q "eval_loss" <("$fm" cat two-c:train_log.json) || die "nothing was measured on what is held out"
+printf 'suite: never\ngate: true\ncases:\n  - {name: impossible, prompt: Hello, expect: [{contains: "~~~~"}]}\n' >never.yaml
+cat >gated.yaml <<YAML
+parent: atlas
+children:
+  - {as: base-g, data: $atlas/clerk.jsonl, suites: [never.yaml], set: {steps: 1, batch: 2, r: 1, shards: 2}}
+  - {as: on-g, on: base-g, data: $atlas/clerk.jsonl, set: {steps: 1, batch: 2, r: 1, shards: 2}}
+YAML
+limit_s=60 want 1 --ranks 2 derive -f gated.yaml
+[ "$(grep -c "'on-g' was not trained: 'base-g', on which it stands, was refused" err)" = 1 ] || die "$(cat err)"
+want 128 show on-g
+
 say "training: what cannot be shared"
 want 128 --ranks 2 derive atlas --as odd --set shards=3 "${how[@]}"
 grep -q "3 shards cannot be dealt to 2 ranks" err || die "$(cat err)"

@@ -2,6 +2,9 @@
  * and what refuses, memory, the order of copies and operations, a failure that sticks. */
 #include "tests/kernel/kernel_kit.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
+
 static fm_backend *card(void)
 {
     fm_backend *be = kk_card("exact");
@@ -78,12 +81,122 @@ static void copies_keep_their_order(void **state)
     be->close(be);
 }
 
+/* ==== cards and threads ==== */
+
+typedef unsigned long (*calls_fn)(void);
+
+/* The emulated card's count of calls that say which card is meant; NULL on a real one. */
+static calls_fn device_calls(void)
+{
+    const char *path = getenv("FMSTORE_CUDA_MODULE");
+    void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void *symbol = lib ? dlsym(lib, "simt_device_calls") : NULL;
+    calls_fn fn = NULL;
+    memcpy(&fn, &symbol, sizeof fn);
+    return fn;
+}
+
+static void launches_do_not_ask_for_their_card(void **state)
+{
+    enum { N = 64, TIMES = 100 };
+    fm_backend *be = card();
+    calls_fn calls = device_calls();
+    void *x, *y;
+
+    (void)state;
+    tk_ok(be->alloc(be, &x, N * sizeof(float)));
+    tk_ok(be->alloc(be, &y, N * sizeof(float)));
+    tk_ok(be->sync(be));
+    unsigned long before = calls ? calls() : 0;
+    for (int i = 0; i < TIMES; i++)
+        be->add(be, y, x, N);
+    tk_ok(be->sync(be));
+    assert_true(!calls || calls() - before == 1); /* the sync's */
+    be->free(be, x);
+    be->free(be, y);
+    be->close(be);
+}
+
+#define CARDS 2u
+#define ROUNDS 60u
+#define FLOATS 500u
+
+typedef struct own { /* of one thread, on each card */
+    fm_backend *be[CARDS];
+    void *x[CARDS], *sum[CARDS];
+    uint64_t number;
+    bool good;
+} own;
+
+/* From card to card, so that each operation is another one's. */
+static void *both_cards(void *ctx)
+{
+    own *o = ctx;
+    float host[FLOATS];
+    o->good = true;
+    for (uint32_t i = 0; i < ROUNDS * CARDS; i++) {
+        uint32_t c = (i / (1 + o->number)) % CARDS;
+        o->be[c]->add(o->be[c], o->sum[c], o->x[c], FLOATS);
+        o->be[c]->scale(o->be[c], o->sum[c], 1.0f, FLOATS);
+    }
+    for (uint32_t c = 0; c < CARDS; c++)
+        o->good = o->good && o->be[c]->download(o->be[c], host, o->sum[c], sizeof host) == FM_OK &&
+                  host[7] == (float)(ROUNDS * (1 + o->number));
+    return NULL;
+}
+
+static void threads_use_several_cards(void **state)
+{
+    const fm_module *module;
+    own o[2] = {{.number = 0}, {.number = 1}};
+    pthread_t thread[2];
+    uint32_t cards;
+    float host[FLOATS];
+
+    (void)state;
+    fm_backend *first = card(); /* or the program is skipped */
+    first->close(first);
+    if (!getenv("FMSTORE_CUDA_MODULE"))
+        skip();
+    tk_ok(fm_module_cuda(&module));
+    (void)setenv("SIMT_DEVICES", "2", 1);
+    tk_ok(module->count(&cards));
+    if (cards < CARDS)
+        skip();
+    for (uint32_t t = 0; t < 2; t++)
+        for (uint32_t c = 0; c < CARDS; c++) {
+            fm_backend **be = &o[t].be[c];
+            tk_ok(module->open(be, c, "exact", NULL));
+            tk_ok((*be)->alloc(*be, &o[t].x[c], sizeof host));
+            tk_ok((*be)->alloc(*be, &o[t].sum[c], sizeof host));
+            for (uint32_t i = 0; i < FLOATS; i++)
+                host[i] = (float)(1 + o[t].number);
+            tk_ok((*be)->upload(*be, o[t].x[c], host, sizeof host));
+        }
+    for (uint32_t t = 0; t < 2; t++)
+        assert_int_equal(pthread_create(&thread[t], NULL, both_cards, &o[t]), 0);
+    for (uint32_t t = 0; t < 2; t++)
+        assert_int_equal(pthread_join(thread[t], NULL), 0);
+    for (uint32_t t = 0; t < 2; t++) {
+        assert_true(o[t].good);
+        for (uint32_t c = 0; c < CARDS; c++) {
+            fm_backend *be = o[t].be[c];
+            be->free(be, o[t].x[c]);
+            be->free(be, o[t].sum[c]);
+            be->close(be);
+        }
+    }
+    (void)unsetenv("SIMT_DEVICES");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_cleared_and_comes_back),
         cmocka_unit_test(a_full_card_says_so),
         cmocka_unit_test(copies_keep_their_order),
+        cmocka_unit_test(launches_do_not_ask_for_their_card),
+        cmocka_unit_test(threads_use_several_cards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,8 @@
  * ticket: on the emulated card or a real one (KK_DEVICE=cuda). */
 #include "tests/kernel/kernel_kit.h"
 
+#include <dlfcn.h>
+
 #define N 3000u
 
 static float *device_floats(fm_backend *be, float value)
@@ -109,6 +111,58 @@ static void a_record_keeps_its_scratch(void **state)
     be->close(be);
 }
 
+/* The emulated card's count of copies that ran; 0 on a real one. */
+static unsigned long copies(void)
+{
+    const char *path = getenv("FMSTORE_CUDA_MODULE");
+    void *lib = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+    void *symbol = lib ? dlsym(lib, "simt_copies") : NULL;
+    unsigned long (*fn)(void) = NULL;
+    memcpy(&fn, &symbol, sizeof fn);
+    return fn ? fn() : 0;
+}
+
+/* Lists of products and terms go to the card once, with the recording. */
+static void a_replay_is_kernels_alone(void **state)
+{
+    enum { K = 128, WIDE = 64, ROWS = 4, TIMES = 3, COUNT = 40 };
+    static const char *const mode[] = {"exact", "fast"};
+    (void)state;
+    for (size_t m = 0; m < FM_ARRAY_LEN(mode); m++) {
+        fm_backend *be = kk_card(mode[m]);
+        kk k = {.be = be};
+        float *w = kk_in(&k, (size_t)WIDE * K, 1), *x = kk_in(&k, (size_t)ROWS * K, 1);
+        float *y = kk_in(&k, (size_t)COUNT * ROWS * WIDE, 1);
+        float want[ROWS * WIDE];
+        fm_weight *weight = kk_weight(&k, w, WIDE, K);
+        fm_product list[COUNT];
+        for (uint32_t i = 0; i < COUNT; i++)
+            list[i] =
+                (fm_product){.y = y + i * ROWS * WIDE, .ldy = WIDE, .w = weight, .m = ROWS - i % 2};
+        for (int t = 0; t < 2; t++) {
+            if (t == 1)
+                tk_ok(be->record(be, 1));
+            be->products(be, x, K, K, list, COUNT);
+            if (t == 1)
+                tk_ok(be->recorded(be));
+            tk_ok(be->sync(be));
+        }
+        memcpy(want, y + 38 * ROWS * WIDE, sizeof want);
+        unsigned long before = copies();
+        for (int t = 0; t < TIMES; t++) {
+            memset(y, 0, sizeof want * COUNT);
+            tk_ok(be->replay(be, 1));
+            tk_ok(be->sync(be));
+            assert_memory_equal(y + 38 * ROWS * WIDE, want, sizeof want);
+        }
+        assert_int_equal(copies(), before);
+        be->weight_free(be, weight);
+        for (size_t i = 0; i < k.ptrs; i++)
+            be->host_free(be, k.ptr[i]);
+        be->close(be);
+    }
+}
+
 static void tickets_come_in_order(void **state)
 {
     enum { TIMES = 40 };
@@ -142,6 +196,7 @@ int main(void)
         cmocka_unit_test(what_is_kept_runs_again_on_what_memory_holds_then),
         cmocka_unit_test(uploads_of_others_are_no_part_of_a_record),
         cmocka_unit_test(a_record_keeps_its_scratch),
+        cmocka_unit_test(a_replay_is_kernels_alone),
         cmocka_unit_test(tickets_come_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@ static struct {
 
 static std::vector<std::vector<copy16>> &groups_now(void)
 {
-    auto &p = pending[simt_here->linear];
+    auto &p = pending[simt_here->fiber];
     if (p.block != simt_blocks_run) {
         p.block = simt_blocks_run;
         p.groups.assign(1, {});

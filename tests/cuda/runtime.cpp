@@ -2,23 +2,26 @@
  *
  * A stream is a queue that is run when somebody waits for it, for an event of it, or for a stream
  * that waits for such an event. SIMT_EAGER=1 runs everything at once; SIMT_DEVICES says how many
- * cards there are (1), 0 is a machine without one. One lock around all of it. */
+ * cards there are (1), 0 is a machine without one. One lock around all of it; who waits for work of
+ * nccl.cpp, which other ranks must do their part of, lets go of it meanwhile. */
 #include "cuda_runtime.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
-                     const std::function<void()> &thread);
+                     unsigned cluster, const std::function<void()> &thread);
 bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes);
 
-typedef std::function<void()> work;
+typedef std::function<bool()> work; /* false: it has to wait, and is asked again */
 
 struct CUgraph_st {
     std::vector<work> list;
@@ -30,21 +33,48 @@ struct CUstream_st {
     std::deque<work> queue;
     CUgraph_st *capture = NULL;
     bool running = false;
+    int device = -1;                                  /* the default stream's: whichever is there */
+    unsigned long pushed = 0, popped = 0, shared = 0; /* up to `shared` it goes on by itself */
 };
 struct event_state {
     cudaStream_t stream = NULL; /* of the last record; NULL: never recorded, or done */
     unsigned long record = 0, done = 0;
+    unsigned long at = 0; /* of the last record in its stream; 0: in a graph */
 };
 struct CUevent_st {
     std::shared_ptr<event_state> s = std::make_shared<event_state>();
 };
 
 static std::recursive_mutex lock;
-typedef std::lock_guard<std::recursive_mutex> guard;
+static unsigned depth; /* how often its owner has it */
+struct guard {
+    explicit guard(std::recursive_mutex &m)
+    {
+        m.lock();
+        depth++;
+    }
+    ~guard()
+    {
+        depth--;
+        lock.unlock();
+    }
+};
 static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
-static cudaError_t last;
+static thread_local cudaError_t last;
 static thread_local int device;
+static std::atomic<unsigned long> device_calls, copies;
+
+/* How often cudaSetDevice was called: it costs as much as a launch. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
+{
+    return device_calls;
+}
+/* Copies between host and device that ran. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_copies(void)
+{
+    return copies;
+}
 
 static cudaError_t note(cudaError_t e)
 {
@@ -58,20 +88,46 @@ static cudaStream_t of(cudaStream_t s)
     return s ? s : &default_stream;
 }
 
-static void drain(cudaStream_t s)
+/* Lets others have the lock for a moment, however deep this thread is in it. */
+static void wait_a_moment(void)
 {
-    if (s->running) /* work of it that waits for an event of it: already in order */
-        return;
-    s->running = true;
-    while (!s->queue.empty()) {
-        work w = std::move(s->queue.front());
-        s->queue.pop_front();
-        w();
-    }
-    s->running = false;
+    unsigned n = depth;
+    depth = 0;
+    for (unsigned i = 0; i < n; i++)
+        lock.unlock();
+    usleep(50);
+    for (unsigned i = 0; i < n; i++)
+        lock.lock();
+    depth = n;
 }
 
-static void push(cudaStream_t s, work w)
+/* What can run, up to number; true: all of that has run. */
+static bool advance(cudaStream_t s, unsigned long number)
+{
+    if (s->running) /* work of it that waits for an event of it: already in order */
+        return true;
+    s->running = true;
+    while (s->popped < number) {
+        work w = std::move(s->queue.front());
+        s->queue.pop_front();
+        if (!w()) {
+            s->queue.push_front(std::move(w));
+            break;
+        }
+        s->popped++;
+    }
+    s->running = false;
+    return s->popped >= number;
+}
+
+static void drain(cudaStream_t s)
+{
+    unsigned long number = s->pushed;
+    while (!advance(s, number))
+        wait_a_moment();
+}
+
+static void push_work(cudaStream_t s, work w)
 {
     s = of(s);
     if (s->capture) {
@@ -79,9 +135,88 @@ static void push(cudaStream_t s, work w)
         return;
     }
     s->queue.push_back(std::move(w));
+    s->pushed++;
     const char *eager = getenv("SIMT_EAGER");
     if (eager && *eager == '1')
         drain(s);
+}
+
+static void push(cudaStream_t s, std::function<void()> w)
+{
+    push_work(s, [=] {
+        w();
+        return true;
+    });
+}
+
+/* ---- for nccl.cpp: work that waits for other ranks ---- */
+
+/* A card goes on by itself; here nothing runs before somebody waits, and what others wait for must
+ * not. So this thread runs streams up to the last work that is shared with others. */
+static struct far_thread {
+    std::thread thread;
+    bool ends = false;
+    ~far_thread()
+    {
+        {
+            guard g(lock);
+            ends = true;
+        }
+        if (thread.joinable())
+            thread.join();
+    }
+} far;
+
+static void run_far(void)
+{
+    for (bool ends = false, any = false; !ends; usleep(any ? 50 : 1000)) {
+        guard g(lock);
+        ends = far.ends;
+        any = false;
+        for (size_t i = 0; i < streams.size() && !ends; i++)
+            if (streams[i]->popped < streams[i]->shared) {
+                any = true;
+                (void)advance(streams[i], streams[i]->shared);
+            }
+    }
+}
+
+extern "C" __attribute__((visibility("default"))) int simt_share(void *stream, bool (*run)(void *),
+                                                                 void *arg)
+{
+    guard g(lock);
+    cudaStream_t s = of((cudaStream_t)stream);
+    if (s->capture)
+        return -1;
+    if (!far.thread.joinable())
+        far.thread = std::thread(run_far);
+    push_work(s, [=] { return run(arg); });
+    s->shared = s->pushed;
+    return 0;
+}
+
+extern "C" __attribute__((visibility("default"))) int simt_card(void)
+{
+    return device;
+}
+
+/* The nth next allocation (what 0) or launch (1) of the card fails, 0: none does. */
+static struct {
+    int card;
+    unsigned long left[2];
+} fault;
+
+extern "C" __attribute__((visibility("default"))) void simt_fail(int card, int what,
+                                                                 unsigned long nth)
+{
+    guard g(lock);
+    fault.card = card;
+    fault.left[what] = nth;
+}
+
+static bool fails(int what)
+{
+    return fault.left[what] && fault.card == device && --fault.left[what] == 0;
 }
 
 static std::map<const void *, size_t> granted_bytes;
@@ -92,17 +227,36 @@ void simt_grant(const void *kernel, size_t bytes)
     granted_bytes[kernel] = bytes;
 }
 
+static std::map<const void *, unsigned> clusters;
+
+void simt_cluster(const void *kernel, unsigned blocks)
+{
+    guard g(lock);
+    clusters[kernel] = blocks;
+}
+
 void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
                  size_t shared_bytes, std::function<void()> thread)
 {
     guard g(lock);
     auto it = granted_bytes.find(kernel);
     size_t granted = it == granted_bytes.end() ? 0 : it->second;
+    if (fails(1)) {
+        note(cudaErrorUnknown);
+        return;
+    }
+    if (of(stream)->device >= 0 && of(stream)->device != device) { /* another card's */
+        note(cudaErrorInvalidResourceHandle);
+        return;
+    }
+    auto of_cluster = clusters.find(kernel);
+    unsigned cluster = of_cluster == clusters.end() ? 1 : of_cluster->second;
     if (!simt_fits(grid, block, shared_bytes)) {
         note(cudaErrorInvalidConfiguration);
         return;
     }
-    push(stream, [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, thread); });
+    push(stream,
+         [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, cluster, thread); });
 }
 
 /* ---- devices ---- */
@@ -125,6 +279,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 }
 cudaError_t cudaSetDevice(int d)
 {
+    device_calls++;
     if (d < 0 || d >= devices())
         return note(cudaErrorInvalidDevice);
     device = d;
@@ -231,7 +386,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     *out = NULL;
     if (bytes == 0)
         return cudaSuccess;
-    if (device_bytes + bytes > (size_t)4 << 30)
+    if (fails(0) || device_bytes + bytes > (size_t)4 << 30)
         return note(cudaErrorMemoryAllocation);
     *out = guarded_map(bytes);
     if (!*out)
@@ -243,11 +398,24 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     return cudaSuccess;
 }
 
+extern "C" __attribute__((visibility("default"))) bool simt_is_device(const void *p, size_t bytes)
+{
+    guard g(lock);
+    return inside(device_memory, p, bytes);
+}
+
+/* Of the calling thread's card. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     guard g(lock);
-    for (size_t i = 0; i < streams.size(); i++)
-        drain(streams[i]);
+    for (bool done = false; !done;) {
+        done = true;
+        for (size_t i = 0; i < streams.size(); i++)
+            if (streams[i]->device == device || streams[i]->device < 0)
+                done = advance(streams[i], streams[i]->pushed) && done;
+        if (!done)
+            wait_a_moment();
+    }
     return cudaSuccess;
 }
 
@@ -307,9 +475,15 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpy
     if (kind == cudaMemcpyHostToDevice && !inside(pinned, src, bytes)) {
         auto copy =
             std::make_shared<std::vector<char>>((const char *)src, (const char *)src + bytes);
-        push(stream, [=] { memcpy(dst, copy->data(), bytes); });
+        push(stream, [=] {
+            copies++;
+            memcpy(dst, copy->data(), bytes);
+        });
     } else {
-        push(stream, [=] { memmove(dst, src, bytes); });
+        push(stream, [=] {
+            copies++;
+            memmove(dst, src, bytes);
+        });
         if (kind == cudaMemcpyDeviceToHost && !inside(pinned, dst, bytes))
             drain(of(stream));
     }
@@ -368,6 +542,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
     guard g(lock);
     (void)flags;
     *out = new CUstream_st;
+    (*out)->device = device;
     streams.push_back(*out);
     return cudaSuccess;
 }
@@ -395,7 +570,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     guard g(lock);
-    return of(s)->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+    return advance(of(s), of(s)->pushed) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
@@ -419,13 +594,16 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
     unsigned long number = ++state->record;
     state->stream = of(s);
     push(s, [=] { state->done = number; });
+    state->at = of(s)->capture ? 0 : of(s)->pushed;
     return cudaSuccess;
 }
 
-static void await(const std::shared_ptr<event_state> &state, unsigned long number)
+/* Runs what stands before the record; true: it is reached. */
+static bool reach(const std::shared_ptr<event_state> &state, unsigned long number)
 {
     if (state->done < number && state->stream)
-        drain(state->stream);
+        (void)advance(state->stream, state->at ? state->at : state->stream->pushed);
+    return state->done >= number;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
@@ -434,21 +612,22 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
     (void)flags;
     std::shared_ptr<event_state> state = e->s;
     unsigned long number = state->record;
-    push(s, [=] { await(state, number); });
+    push_work(s, [=] { return reach(state, number); });
     return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
 {
     guard g(lock);
-    await(e->s, e->s->record);
+    while (!reach(e->s, e->s->record))
+        wait_a_moment();
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     guard g(lock);
-    return e->s->done >= e->s->record ? cudaSuccess : cudaErrorNotReady;
+    return reach(e->s, e->s->record) ? cudaSuccess : cudaErrorNotReady;
 }
 
 /* ---- graphs: what was queued while a stream captured ---- */
@@ -479,7 +658,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     guard g(lock);
     for (const work &w : exec->list)
-        push(s, w);
+        push_work(s, w);
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
@@ -506,6 +685,8 @@ const char *cudaGetErrorString(cudaError_t e)
         return "invalid configuration argument";
     case cudaErrorNoDevice:
         return "no CUDA-capable device is detected";
+    case cudaErrorInvalidResourceHandle:
+        return "invalid resource handle";
     case cudaErrorInvalidDevice:
         return "invalid device ordinal";
     case cudaErrorInvalidValue:

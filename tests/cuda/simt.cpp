@@ -1,7 +1,6 @@
 /* simt.cpp - see simt.h. Blocks are run by one host thread at a time. */
 #include "simt.h"
 
-#include <stdarg.h>
 #include <sys/mman.h>
 
 #include <vector>
@@ -13,6 +12,7 @@
 #define SIMT_MAX_THREADS 1024u
 #define SIMT_STACK (128u * 1024u)
 #define SIMT_SHARED_MAX (227u * 1024u)
+#define SIMT_CLUSTER_MAX 2u
 
 /* ---- fibers ---- */
 
@@ -54,13 +54,15 @@ static void context_switch(context *save, context *load)
 }
 #endif
 
-enum fiber_state { READY, AT_BARRIER, IN_WARP, DONE };
+enum fiber_state { READY, AT_BARRIER, IN_WARP, WAITING, DONE };
 
 typedef struct fiber {
     context ctx;
     char *stack;
     void *fake_stack; /* AddressSanitizer's */
     fiber_state state;
+    bool (*ready)(void *arg); /* WAITING: until this is true of arg */
+    void *arg;
     simt_place place;
 } fiber;
 
@@ -91,21 +93,31 @@ static const void *scheduler_stack;
 static size_t scheduler_bytes;
 #endif
 static fiber *now;
-static unsigned threads, live, waiting;
+static unsigned threads; /* of a block */
+static unsigned width;   /* blocks of a cluster */
+static struct {
+    unsigned live, waiting;
+} blocks[SIMT_CLUSTER_MAX];
+static unsigned cluster_waiting, cluster_phase;
 static const std::function<void()> *body;
 static const char *kernel_name;
-static char shared[SIMT_SHARED_MAX] __attribute__((aligned(1024)));
+static char shared[SIMT_CLUSTER_MAX][SIMT_SHARED_MAX] __attribute__((aligned(1024)));
 static size_t shared_used;
 
-__attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
+void simt_die(const char *fmt, va_list ap)
 {
-    va_list ap;
-    va_start(ap, fmt);
     fprintf(stderr, "simt: kernel %s: ", kernel_name ? kernel_name : "none");
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
     abort();
+}
+
+__attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    simt_die(fmt, ap);
 }
 
 static void give_way(void)
@@ -121,10 +133,10 @@ static void give_way(void)
 #endif
 }
 
-static void release_block(void)
+static void release_block(unsigned rank)
 {
-    waiting = 0;
-    for (unsigned i = 0; i < threads; i++)
+    blocks[rank].waiting = 0;
+    for (unsigned i = rank * threads; i < (rank + 1) * threads; i++)
         if (fibers[i].state == AT_BARRIER)
             fibers[i].state = READY;
 }
@@ -149,7 +161,7 @@ static meeting *meeting_of(warp *w, unsigned want)
 
 static void release_warp(meeting *m, unsigned first)
 {
-    for (unsigned i = 0; i < 32 && first + i < threads; i++)
+    for (unsigned i = 0; i < 32 && first + i < width * threads; i++)
         if ((m->mask >> i & 1u) && fibers[first + i].state == IN_WARP)
             fibers[first + i].state = READY;
     m->mask = 0;
@@ -157,14 +169,36 @@ static void release_warp(meeting *m, unsigned first)
 
 void simt_barrier(void)
 {
+    unsigned rank = now->place.rank, live = blocks[rank].live;
     if (live != threads)
         die("__syncthreads after %u of %u threads have left", threads - live, threads);
-    if (++waiting == live) {
-        release_block();
+    if (++blocks[rank].waiting == live) {
+        release_block(rank);
         return;
     }
     now->state = AT_BARRIER;
     give_way();
+}
+
+static bool cluster_released(void *arg)
+{
+    return *(unsigned *)arg != cluster_phase;
+}
+
+void simt_cluster_barrier(void)
+{
+    unsigned phase = cluster_phase;
+    if (++cluster_waiting == width * threads) {
+        cluster_waiting = 0;
+        cluster_phase++;
+        return;
+    }
+    simt_wait_until(cluster_released, &phase);
+}
+
+unsigned simt_cluster_blocks(void)
+{
+    return width;
 }
 
 unsigned simt_lane(void)
@@ -174,8 +208,9 @@ unsigned simt_lane(void)
 
 const unsigned char *simt_exchange(unsigned mask, const void *bring, size_t bytes)
 {
-    unsigned first = now->place.linear & ~31u, lane = simt_lane();
-    unsigned in_block = threads - first >= 32 ? 0xffffffffu : (1u << (threads - first)) - 1u;
+    unsigned lane = simt_lane(), first = now->place.fiber - lane;
+    unsigned left = threads - (now->place.linear - lane);
+    unsigned in_block = left >= 32 ? 0xffffffffu : (1u << left) - 1u;
     warp *w = &warps[first / 32];
     unsigned want = mask & in_block;
 
@@ -210,9 +245,49 @@ unsigned simt_ballot(unsigned mask, bool yes)
     return r;
 }
 
+static char *dynamic_of(unsigned rank)
+{
+    return shared[rank] + SIMT_SHARED_MAX - (shared_used + 1023) / 1024 * 1024;
+}
+
 void *simt_dynamic_shared(void)
 {
-    return shared + SIMT_SHARED_MAX - (shared_used + 1023) / 1024 * 1024;
+    return dynamic_of(now->place.rank);
+}
+
+size_t simt_shared_offset(const void *p)
+{
+    const char *mine = shared[now->place.rank];
+    size_t at = (size_t)((const char *)p - mine);
+    if ((const char *)p < mine || at >= SIMT_SHARED_MAX)
+        die("%p is not dynamic shared memory of this block", p);
+    return at;
+}
+
+const unsigned char *simt_shared_at(size_t offset, size_t bytes)
+{
+    const char *p = shared[now->place.rank] + offset;
+    if (p < (const char *)simt_dynamic_shared() || offset + bytes > SIMT_SHARED_MAX)
+        die("%zu bytes at %zu are not the block's dynamic shared memory", bytes, offset);
+    return (const unsigned char *)p;
+}
+
+void *simt_of_rank(void *p, unsigned rank)
+{
+    size_t at = simt_shared_offset(p);
+    if (rank >= width)
+        die("block %u of a cluster of %u", rank, width);
+    return shared[rank] + at;
+}
+
+void simt_wait_until(bool (*ready)(void *arg), void *arg)
+{
+    if (ready(arg))
+        return;
+    now->ready = ready;
+    now->arg = arg;
+    now->state = WAITING;
+    give_way();
 }
 
 static void fiber_entry(void)
@@ -222,8 +297,8 @@ static void fiber_entry(void)
 #endif
     (*body)();
     now->state = DONE;
-    live--;
-    warps[now->place.linear / 32].live &= ~(1u << simt_lane());
+    blocks[now->place.rank].live--;
+    warps[now->place.fiber / 32].live &= ~(1u << simt_lane());
     give_way();
     die("a fiber was resumed after its end");
 }
@@ -257,28 +332,26 @@ static void order_threads(unsigned *order, uint64_t round)
 {
     static uint64_t rounds;
     bool reverse = order_name && strcmp(order_name, "reverse") == 0;
-    for (unsigned i = 0; i < threads; i++)
-        order[i] = reverse ? threads - 1 - i : i;
+    unsigned all = width * threads;
+    for (unsigned i = 0; i < all; i++)
+        order[i] = reverse ? all - 1 - i : i;
     if (!order_name || reverse)
         return;
     uint64_t seed = strtoull(order_name, NULL, 10) ^ mix(++rounds * 977 + round);
-    for (unsigned i = threads; i > 1; i--) {
+    for (unsigned i = all; i > 1; i--) {
         unsigned j = (unsigned)(mix(seed + i) % i), t = order[i - 1];
         order[i - 1] = order[j];
         order[j] = t;
     }
 }
 
-static void run_block(dim3 grid, dim3 block, uint3 at)
+static void make_block(dim3 grid, dim3 block, uint3 at, unsigned rank)
 {
-    static unsigned order[SIMT_MAX_THREADS];
-    simt_blocks_run++;
-    simt_static_bytes = 0;
-    threads = live = block.x * block.y * block.z;
-    waiting = 0;
-    memset(simt_dynamic_shared(), 0xff, shared_used);
+    blocks[rank].live = threads;
+    blocks[rank].waiting = 0;
+    memset(dynamic_of(rank), 0xff, shared_used);
     for (unsigned i = 0; i < threads; i++) {
-        fiber *f = &fibers[i];
+        fiber *f = &fibers[rank * threads + i];
         if (!f->stack) {
             f->stack = (char *)mmap(NULL, SIMT_STACK, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -293,26 +366,55 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
         f->place.block_dim = block;
         f->place.grid_dim = grid;
         f->place.linear = i;
+        f->place.rank = rank;
+        f->place.fiber = rank * threads + i;
     }
     for (unsigned w = 0; w * 32 < threads; w++) {
-        memset(warps[w].meet, 0, sizeof warps[w].meet);
-        warps[w].live = threads - w * 32 >= 32 ? 0xffffffffu : (1u << (threads - w * 32)) - 1u;
+        warp *to = &warps[rank * threads / 32 + w];
+        memset(to->meet, 0, sizeof to->meet);
+        to->live = threads - w * 32 >= 32 ? 0xffffffffu : (1u << (threads - w * 32)) - 1u;
     }
-    for (uint64_t round = 0; live > 0; round++) {
+}
+
+static unsigned all_live(void)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < width; i++)
+        n += blocks[i].live;
+    return n;
+}
+
+/* The block at `at`, or the cluster that it begins. */
+static void run_block(dim3 grid, dim3 block, uint3 at)
+{
+    static unsigned order[SIMT_MAX_THREADS];
+    simt_blocks_run++;
+    simt_static_bytes = 0;
+    cluster_waiting = 0;
+    threads = block.x * block.y * block.z;
+    for (unsigned i = 0; i < width; i++)
+        make_block(grid, block, {at.x + i, at.y, at.z}, i);
+    for (uint64_t round = 0; all_live() > 0; round++) {
         bool moved = false;
         if (round == 0 || order_name)
             order_threads(order, round);
-        for (unsigned i = 0; i < threads; i++)
-            if (fibers[order[i]].state == READY) {
-                run_fiber(&fibers[order[i]]);
+        for (unsigned i = 0; i < width * threads; i++) {
+            fiber *f = &fibers[order[i]];
+            if (f->state == WAITING && f->ready(f->arg))
+                f->state = READY;
+            if (f->state == READY) {
+                run_fiber(f);
                 moved = true;
             }
+        }
         if (!moved)
             die("block (%u, %u, %u) stands still: %u of %u threads wait at a barrier, %u have left",
-                at.x, at.y, at.z, waiting, threads, threads - live);
+                at.x, at.y, at.z, blocks[0].waiting, threads, threads - blocks[0].live);
     }
     now = NULL;
     simt_here = NULL;
+    if (width > 1 && simt_static_bytes > 0)
+        die("static shared memory in a cluster");
 }
 
 /* A card refuses such a launch; here it has run already, which is as good for a test. */
@@ -327,17 +429,22 @@ static void check_shared(size_t dynamic, size_t granted)
 }
 
 void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
-                     const std::function<void()> &thread)
+                     unsigned cluster, const std::function<void()> &thread)
 {
+    unsigned each = block.x * block.y * block.z;
     order_name = getenv("SIMT_ORDER");
     if (order_name && strcmp(order_name, "forward") == 0)
         order_name = NULL;
     kernel_name = name;
     body = &thread;
     shared_used = shared_bytes;
+    width = cluster;
+    if (width > 1 && (width > SIMT_CLUSTER_MAX || width * each > SIMT_MAX_THREADS || each % 32 ||
+                      grid.x % width))
+        die("%u threads, %u blocks in clusters of %u", each, grid.x, width);
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
+            for (unsigned x = 0; x < grid.x; x += width) {
                 run_block(grid, block, {x, y, z});
                 check_shared(shared_bytes, granted);
             }

@@ -14,6 +14,7 @@
 #define FM_TESTS_SIMT_H
 
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -86,6 +87,8 @@ typedef struct simt_place {
     uint3 thread, block;
     dim3 block_dim, grid_dim;
     unsigned linear; /* number of the thread in its block */
+    unsigned rank;   /* of the block in its cluster */
+    unsigned fiber;  /* number of the thread in its cluster */
 } simt_place;
 
 extern const simt_place *simt_here;   /* of the thread that runs */
@@ -99,7 +102,19 @@ extern size_t simt_static_bytes;      /* of its FMC_SHARED */
 #define warpSize 32
 
 void simt_barrier(void);
+/* Of all threads of all blocks of the cluster. */
+void simt_cluster_barrier(void);
+unsigned simt_cluster_blocks(void);
+/* What stands in the dynamic shared memory of the cluster's block `rank` where p is in this one's. */
+void *simt_of_rank(void *p, unsigned rank);
 void *simt_dynamic_shared(void);
+/* Dynamic shared memory as the card addresses it, in bytes: 16-bit descriptions need that. */
+size_t simt_shared_offset(const void *p);
+const unsigned char *simt_shared_at(size_t offset, size_t bytes);
+/* The thread waits until ready(arg); a block in which all wait so stops the program. */
+void simt_wait_until(bool (*ready)(void *arg), void *arg);
+/* Ends the program with the kernel's name; ends ap. */
+void simt_die(const char *fmt, va_list ap);
 
 #define SIMT_LANE_BYTES 64u
 /* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
@@ -252,6 +267,8 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
                  size_t shared_bytes, std::function<void()> thread);
 /* cudaFuncAttributeMaxDynamicSharedMemorySize of a kernel: without it a block has 48 KiB in all. */
 void simt_grant(const void *kernel, size_t bytes);
+/* Neighbours in x of this many blocks are a cluster and run together. */
+void simt_cluster(const void *kernel, unsigned blocks);
 
 template <class... P, class... A>
 void simt_launch_kernel(cudaStream_t stream, const char *name, dim3 grid, dim3 block,

@@ -286,12 +286,13 @@ static void a_list_gives_each_row_its_own_result(void **state)
             matrix_free(&m);
             y[i] = random_floats((size_t)ROWS * ns[i], 1.0);
         }
-        const fm_product list[] = {/* two of the same rows, one of others, two long ones */
-                                   {y[0], ns[0], w[0], NULL, 0, 5, rows, false},
-                                   {y[1], ns[1], w[1], NULL, 0, 5, rows, false},
-                                   {y[2], ns[2], w[2], NULL, 0, 9, rows + 5, false},
-                                   {y[3], ns[3], w[3], NULL, 7, ROWS - 7, NULL, false},
-                                   {y[4], ns[4], w[4], NULL, 7, ROWS - 7, NULL, false}};
+        const fm_product list[] = {
+            /* two of the same rows, one of others, two long ones */
+            {.y = y[0], .ldy = ns[0], .w = w[0], .first = 0, .m = 5, .rows = rows},
+            {.y = y[1], .ldy = ns[1], .w = w[1], .first = 0, .m = 5, .rows = rows},
+            {.y = y[2], .ldy = ns[2], .w = w[2], .first = 0, .m = 9, .rows = rows + 5},
+            {.y = y[3], .ldy = ns[3], .w = w[3], .first = 7, .m = ROWS - 7, .rows = NULL},
+            {.y = y[4], .ldy = ns[4], .w = w[4], .first = 7, .m = ROWS - 7, .rows = NULL}};
         r.be->products(r.be, x, K, K, list, FM_ARRAY_LEN(list));
         tk_ok(r.be->sync(r.be));
         for (size_t p = 0; p < FM_ARRAY_LEN(list); p++)

@@ -1,5 +1,5 @@
-/* train_arch.c - gradients and training steps of the tiny architectures against Hugging Face and
- * PEFT; and that threads, resumes and accumulation do not change what is learnt. */
+/* train_arch.c - gradients of the tiny architectures against Hugging Face; threads, resumes and
+ * accumulation do not change what is learnt. Adapters against PEFT: train_peft.c. */
 #include "tests/model/keeper_kit.h"
 #include "tests/model/train_kit.h"
 #include "tests/unit/train_kit.h"
@@ -58,8 +58,6 @@ static void gradients_equal_those_of_hugging_face(void **state)
         check_gradients(arch[i]);
 }
 
-static const char *const kinds[] = {"lora", "lora-qv-pattern", "rslora", "lora-modules-to-save"};
-
 typedef struct peft { /* the tiny Llama with an adapter of one kind */
     fm_source *base, *adapter;
     fm_tree *both;
@@ -97,81 +95,6 @@ static void peft_close(peft *t)
     fm_free(t->labels);
 }
 
-static void adapter_gradients_equal_those_of_peft(void **state)
-{
-    fm_engine *e = ik_engine(2, 64);
-
-    (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
-        peft t;
-        double loss = 0.0;
-        fm_train_result g;
-        peft_open(&t, kinds[i]);
-        fm_provider p = ik_provider(&t.mem);
-        float *want = ik_ref_get(&t.ref, "loss", NULL);
-        tk_ok(fm_train_gradients(e, t.both, &p, t.ids, t.labels, 2, 24, &loss, &g));
-        tk_assert_le((loss - (double)*want) * (loss > (double)*want ? 1 : -1), 1e-5, "loss");
-        print_message("%s: loss %.7f, worst gradient %.2g\n", kinds[i], loss,
-                      kit_compare(&g, &t.ref, "grad.", 1e-4, false));
-        fm_train_result_release(&g);
-        fm_free(want);
-        peft_close(&t);
-    }
-    fm_engine_free(e);
-}
-
-/* The reference repeats one batch. */
-static int32_t *repeat(const int32_t *one, size_t n, size_t times)
-{
-    int32_t *all = fm_malloc(n * times * sizeof(int32_t));
-
-    assert_non_null(all);
-    for (size_t i = 0; i < times; i++)
-        memcpy(all + i * n, one, n * sizeof(int32_t));
-    return all;
-}
-
-static void twelve_steps_equal_those_of_peft(void **state)
-{
-    fm_engine *e = ik_engine(2, 64);
-
-    (void)state;
-    for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++) {
-        peft t;
-        fm_train_result r;
-        peft_open(&t, kinds[i]);
-        fm_provider p = fm_source_provider(t.base);
-        fm_provider init = fm_source_provider(t.adapter);
-        int32_t *ids = repeat(t.ids, 48, 12);
-        int32_t *labels = repeat(t.labels, 48, 12);
-        fm_train_job job = {.name = kinds[i],
-                            .config = steps_of_reference(),
-                            .parent = fm_source_tree(t.base),
-                            .batch_ids = ids,
-                            .batch_labels = labels,
-                            .init = fm_source_tree(t.adapter),
-                            .init_provider = &init};
-        tk_ok(fm_train_run(e, &p, &job, 1, &r, NULL, NULL));
-        float *losses = ik_ref_get(&t.ref, "train.losses", NULL);
-        double worst = 0.0;
-        for (size_t s = 0; s < 12; s++) {
-            double diff = kit_log(&r, s, "loss") - (double)losses[s];
-            diff = diff < 0 ? -diff : diff;
-            tk_assert_le(diff, 1e-4, "loss of a step");
-            worst = diff > worst ? diff : worst;
-        }
-        print_message("%s: worst loss %.2g, worst final parameter %.2g\n", kinds[i], worst,
-                      kit_compare(&r, &t.ref, "train.final.", 1e-4, true));
-        assert_non_null(r.adapter_config);
-        fm_train_result_release(&r);
-        fm_free(losses);
-        fm_free(ids);
-        fm_free(labels);
-        peft_close(&t);
-    }
-    fm_engine_free(e);
-}
-
 /* ---- invariances, on seeded jobs of the tiny Llama ---- */
 typedef struct tiny {
     fm_source *src;
@@ -187,8 +110,8 @@ static void tiny_open(tiny *t, size_t steps)
     t->p = fm_source_provider(t->src);
     int32_t *ids = ik_ref_get(&t->ref, "input_ids", NULL);
     int32_t *labels = ik_ref_get(&t->ref, "labels", NULL);
-    t->ids = repeat(ids, 48, steps);
-    t->labels = repeat(labels, 48, steps);
+    t->ids = kit_repeat(ids, 48, steps);
+    t->labels = kit_repeat(labels, 48, steps);
     for (size_t i = 0; i < 48 * steps; i++) /* every step sees something else */
         t->ids[i] = (int32_t)((size_t)t->ids[i] + i / 48 * 7) % 160;
     for (size_t i = 0; i < 48 * steps; i++)
@@ -616,8 +539,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_jobs_are_refused_by_name),
         cmocka_unit_test(gradients_equal_those_of_hugging_face),
-        cmocka_unit_test(adapter_gradients_equal_those_of_peft),
-        cmocka_unit_test(twelve_steps_equal_those_of_peft),
         cmocka_unit_test(one_and_two_threads_give_the_same_bits),
         cmocka_unit_test(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one),
         cmocka_unit_test(a_damaged_checkpoint_is_refused),

@@ -158,7 +158,7 @@ static void encoder_pass(fmi_lane *lane, const int32_t *ids, size_t n, double *l
     tk_ok(fmi_pass_new(&pass, net->be, &lane, 1, &cap, false));
     tk_ok(fmi_batch_build(&lane->batch, in, 3, &how));
     tk_ok(fmi_pass_run(pass, &lane, 1)); /* nothing is labelled: the gradient is 0 */
-    tk_ok(fmi_params_zero_grad(lane->ps));
+    fmi_params_zero_grad(lane->ps);
     size_t floats = (size_t)lane->batch.rows * h;
     float *dx = fm_calloc(floats, sizeof(float)), *x = fm_calloc(floats, sizeof(float));
     assert_true(dx && x);

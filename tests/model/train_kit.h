@@ -130,6 +130,17 @@ static inline double kit_compare(const fm_train_result *r, const ik_ref *ref, co
     return worst;
 }
 
+/* The references repeat one batch. */
+static inline int32_t *kit_repeat(const int32_t *one, size_t n, size_t times)
+{
+    int32_t *all = fm_malloc(n * times * sizeof(int32_t));
+
+    assert_non_null(all);
+    for (size_t i = 0; i < times; i++)
+        memcpy(all + i * n, one, n * sizeof(int32_t));
+    return all;
+}
+
 static inline void kit_same_bits(const fm_train_result *a, const fm_train_result *b)
 {
     assert_int_equal(a->count, b->count);

@@ -264,6 +264,49 @@ static void gradients_equal_those_of_torch(void **state)
     }
 }
 
+/* Vectors of all shards stand against each other: torch's gradient of the whole batch, whether the
+ * pass that made the vectors still stands or runs again. */
+static void shards_share_their_negatives(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+        golden g;
+        one o;
+        bool stands = false;
+        fmi_shard_sum sum;
+        fm_engine *e = ik_engine(1, 64);
+        if (cases[i].objective != FM_OBJECTIVE_CONTRASTIVE) {
+            fm_engine_free(e);
+            continue;
+        }
+        golden_open(&g, &cases[i]);
+        double *loss = ik_ref_get(&g.ref, "loss", NULL);
+        g.job.config.shards = 2;
+        one_run(&o, e, &g.p, &g.job); /* its micro-batch is the first shard's: other vectors */
+        fmi_child *ch = &o.child;
+        tk_ok(fmi_child_begin_step(ch));
+        tk_ok(fmi_child_gather(ch, o.pass, &stands));
+        assert_true(stands);
+        for (uint32_t s = 0; s < 2; s++) {
+            fmi_child_begin_shard(ch, s);
+            tk_ok(fmi_child_load_micro(ch, 0));
+            tk_ok(fmi_pass_run(o.pass, o.lane, o.lanes));
+            fmi_child_end_micro(ch);
+            fmi_child_end_shard(ch, s);
+        }
+        tk_ok(fmi_shards_reduce(&ch->shards, &ch->ps));
+        tk_ok(fmi_shards_total(&ch->shards, &sum));
+        tk_ok(fmi_params_get_all(&ch->ps, ch->ps.g, o.grads));
+        tk_assert_le(fabs(sum.loss / (double)ch->targets - *loss), 2e-6, cases[i].name);
+        print_message("%s: 2 shards, worst gradient %.1g\n", cases[i].name,
+                      compare_grads(&o, &g.ref));
+        one_close(&o);
+        fm_free(loss);
+        golden_close(&g);
+        fm_engine_free(e);
+    }
+}
+
 static void steps_equal_those_of_torch(void **state)
 {
     (void)state;
@@ -750,6 +793,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_equal_those_of_torch),
+        cmocka_unit_test(shards_share_their_negatives),
         cmocka_unit_test(steps_equal_those_of_torch),
         cmocka_unit_test(dpo_begins_at_log_2),
         cmocka_unit_test(both_ways_through_the_head_agree),

@@ -160,17 +160,6 @@ static void gradients_equal_those_of_peft(void **state)
     fm_engine_free(e);
 }
 
-/* The references repeat one batch. */
-static int32_t *repeat(const int32_t *one, size_t n, size_t times)
-{
-    int32_t *all = fm_malloc(n * times * sizeof(int32_t));
-
-    assert_non_null(all);
-    for (size_t i = 0; i < times; i++)
-        memcpy(all + i * n, one, n * sizeof(int32_t));
-    return all;
-}
-
 static void steps_equal_those_of_peft(void **state)
 {
     fm_engine *e = ik_engine(2, 64);
@@ -183,8 +172,8 @@ static void steps_equal_those_of_peft(void **state)
         peft_open(&t, k);
         fm_provider p = fm_source_provider(t.base);
         fm_provider init = fm_source_provider(t.adapter);
-        int32_t *ids = repeat(t.ids, 2 * (size_t)t.width, k->steps);
-        int32_t *labels = repeat(t.labels, 2 * (size_t)t.width, k->steps);
+        int32_t *ids = kit_repeat(t.ids, 2 * (size_t)t.width, k->steps);
+        int32_t *labels = kit_repeat(t.labels, 2 * (size_t)t.width, k->steps);
         fm_train_job job = {.name = k->folder,
                             .config = config_of(k->settings, k->steps, t.width),
                             .parent = fm_source_tree(t.base),
@@ -388,8 +377,8 @@ static void bitfit_equals_pytorch(void **state)
     tk_ok(fm_source_open(&ref.src, path));
     int32_t *ids = ik_ref_get(&ref, "input_ids", &n);
     int32_t *labels = ik_ref_get(&ref, "labels", NULL);
-    int32_t *all_ids = repeat(ids, n, k.steps);
-    int32_t *all_labels = repeat(labels, n, k.steps);
+    int32_t *all_ids = kit_repeat(ids, n, k.steps);
+    int32_t *all_labels = kit_repeat(labels, n, k.steps);
     fm_train_job job = {.name = "bitfit",
                         .config = config_of(k.settings, k.steps, (uint32_t)n / 2),
                         .parent = fm_source_tree(base),

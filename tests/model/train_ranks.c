@@ -13,8 +13,13 @@ typedef struct task {
     const char *set; /* "key=value key=value" */
     fm_train_keeper *keeper;
     uint32_t stop_at; /* rank 0 stops behind this step, 0: never */
-    bool leaves;      /* rank 1 has a step less, and is gone then */
+    bool leaves;      /* rank 1 ends before the first step */
+    bool beside;      /* another child of the objective goes before it */
+    bool breaks;      /* at a rate that no setting takes */
+    size_t held;      /* the first so many examples are measured after each step */
 } task;
+
+#define MOST_HELD 16u
 
 typedef struct worker {
     const task *t;
@@ -23,6 +28,7 @@ typedef struct worker {
     fm_status rc;
     fm_train_result result;
     char text[1024];
+    char records[256]; /* of its second step */
 } worker;
 
 static void configure(fm_train_config *c, const task *t)
@@ -48,29 +54,77 @@ static bool stops(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
     return t->stop_at && p->step + 1 == t->stop_at;
 }
 
+/* Records of the objective. */
+static fm_status put_text(fm_buf *text, const fm_train_config *c)
+{
+    static const char *const of[] = {"amber", "birch", "cedar", "delta", "ember", "fjord", "grove"};
+    char *path = tk_source("examples/atlas/clerk.jsonl");
+    fm_status rc = FM_OK;
+    if (c->objective != FM_OBJECTIVE_CONTRASTIVE)
+        rc = fm_read_file(text, path, 1u << 20);
+    for (size_t i = 0; c->objective == FM_OBJECTIVE_CONTRASTIVE && i < 21; i++)
+        fm_buf_printf(
+            text,
+            "{\"anchor\": \"the %s of %zu\", \"positive\": \"%zu is where %s stands\"%s%s%s}\n",
+            of[i % 7], i, i, of[i % 7], i % 3 ? "" : ", \"negative\": \"no ",
+            i % 3 ? "" : of[(i + 3) % 7], i % 3 ? "" : "\"");
+    fm_free(path);
+    return rc == FM_OK ? fm_buf_ok(text) : rc;
+}
+
+static fm_status note_records(worker *w, const fm_train_job *job)
+{
+    uint32_t *example = NULL;
+    size_t count = 0, at = 0;
+    if (job->config.steps < 2)
+        return FM_OK;
+    fm_status rc = fm_train_step_examples(&example, &count, &job->config, job->data, 1);
+    for (size_t i = 0; rc == FM_OK && i < count && at < sizeof(w->records); i++)
+        at += (size_t)snprintf(w->records + at, sizeof(w->records) - at, "%s%u", i ? ", " : "",
+                               fm_dataset_at(job->data, example[i])->index);
+    fm_free(example);
+    return rc;
+}
+
 static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model *m)
 {
-    char *path = tk_source("examples/atlas/clerk.jsonl");
     fm_provider p = fm_source_provider(src);
     fm_dataset *data = NULL;
     fm_train_job job = {.name = "child", .parent = fm_source_tree(src), .checkpoint_every = 1};
     fm_buf text;
     fm_buf_init(&text, 1u << 20);
     configure(&job.config, w->t);
-    if (w->t->leaves && w->rank == 1)
-        job.config.steps--;
-    fm_status rc = fm_read_file(&text, path, 1u << 20);
+    if (w->t->breaks)
+        job.config.lr = 1e30;
+    fm_status rc = put_text(&text, &job.config);
     if (rc == FM_OK)
         rc = fm_dataset_open(&data, fm_buf_span(&text), "clerk", fm_model_tokenizer(m),
                              fm_model_chat_template(m), &job.config, NULL, 0);
+    const fm_example *held[MOST_HELD];
+    for (size_t i = 0; rc == FM_OK && i < w->t->held; i++)
+        held[i] = fm_dataset_at(data, i);
     job.data = data;
     job.keeper = w->t->keeper;
+    job.held_out = held;
+    job.held_outs = w->t->held;
+    job.eval_every = w->t->held > 0;
     if (rc == FM_OK)
-        rc = fm_train_run(e, &p, &job, 1, &w->result, stops, (void *)(uintptr_t)w->t);
+        rc = note_records(w, &job);
+    fm_train_job two[2] = {job, job};
+    fm_train_result result[2] = {{0}};
+    two[0].name = "beside";
+    two[0].keeper = NULL;
+    two[0].config.seed += 7;
+    two[0].config.batch += 2;
+    size_t first = w->t->beside ? 0 : 1;
+    if (rc == FM_OK)
+        rc = fm_train_run(e, &p, two + first, 2 - first, result + first, stops,
+                          (void *)(uintptr_t)w->t);
+    fm_train_result_release(&result[0]);
+    w->result = result[1];
     (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
     fm_dataset_close(data);
     fm_buf_release(&text);
-    fm_free(path);
     return rc;
 }
 
@@ -93,7 +147,7 @@ static void *work(void *arg)
     fm_provider p = fm_source_provider(src);
     if (w->rc == FM_OK)
         w->rc = fm_model_load(&m, e, fm_source_tree(src), &p, "atlas");
-    if (w->rc == FM_OK)
+    if (w->rc == FM_OK && !(w->t->leaves && w->rank == 1))
         w->rc = work_on(w, e, src, m);
     fm_model_close(m);
     fm_engine_free(e);
@@ -174,6 +228,176 @@ static void bits_do_not_depend_on_ranks(void **state)
     check(FM_METHOD_LORA, "steps=2 batch=2 shards=4", 4); /* some shards are empty */
 }
 
+/* Every text of a micro-batch stands against those of all ranks: bits of one rank, and (but for the
+ * order of sums) of one shard. Once through the layers (1 child, a shard a rank), or twice. */
+static void negatives_are_those_of_all_ranks(void **state)
+{
+    static const char set[] =
+        "objective=contrastive pooling=mean r=4 lr=0.01 steps=3 max_tokens=48";
+    char text[256];
+    (void)state;
+    (void)snprintf(text, sizeof(text), "%s batch=6 dropout=0.1 symmetric=true shards=2", set);
+    check(FM_METHOD_LORA, text, 2);
+    (void)snprintf(text, sizeof(text), "%s batch=7 accumulate=2 shards=4", set);
+    check(FM_METHOD_LORA, text, 2);
+    (void)snprintf(text, sizeof(text), "%s batch=3 pooling=last shards=4", set); /* one is empty */
+    check(FM_METHOD_LORA, text, 4);
+    (void)snprintf(text, sizeof(text),
+                   "objective=contrastive pooling=mean lr=0.001 steps=2 batch=5 "
+                   "shards=3");
+    check(FM_METHOD_FULL, text, 3);
+    check(FM_METHOD_PREFIX, text, 3);
+
+    (void)snprintf(text, sizeof(text), "%s batch=6", set);
+    const task whole = {.method = FM_METHOD_LORA, .set = text, .held = 8};
+    char cut_text[300];
+    fm_train_result beside;
+    (void)snprintf(cut_text, sizeof(cut_text), "%s shards=3", text);
+    const task cut = {.method = FM_METHOD_LORA, .set = cut_text, .held = 8};
+    const task pair = {.method = FM_METHOD_LORA, .set = cut_text, .held = 8, .beside = true};
+    fm_train_result a, b, c;
+    run_well(&whole, 1, &a);
+    run_well(&cut, 3, &b);
+    run_well(&cut, 1, &c);
+    same_logs(&b, &c);
+    run_well(&pair, 3, &beside);
+    kit_same_bits(&c, &beside);
+    same_logs(&c, &beside);
+    fm_train_result_release(&beside);
+    assert_true(loss_at(&a, 0) == loss_at(&b, 0)); /* the same vectors, one order */
+    tk_assert_le(fabs(kit_log(&a, 0, "grad_norm") / kit_log(&b, 0, "grad_norm") - 1.0), 1e-6,
+                 "the norm of the gradient");
+    tk_assert_le(fabs(loss_at(&a, 2) / loss_at(&b, 2) - 1.0), 1e-4, "the third loss");
+    tk_assert_le(fabs(kit_log(&a, 0, "eval_loss") / kit_log(&b, 0, "eval_loss") - 1.0), 1e-5,
+                 "held out");
+    fm_train_result_release(&a);
+    fm_train_result_release(&b);
+    fm_train_result_release(&c);
+}
+
+/* Pieces of what is held out, dealt to ranks: the log has one rank's bits, and what one shard says
+ * but for the order of sums. */
+static void what_is_held_out_is_dealt(void **state)
+{
+    static const size_t held[] = {1, 5, 13};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const char *set = "r=4 lr=0.01 steps=2 batch=4 shards=4";
+        const task t = {.method = FM_METHOD_LORA, .set = set, .held = held[i]};
+        const task whole = {
+            .method = FM_METHOD_LORA, .set = "r=4 lr=0.01 steps=2 batch=4", .held = held[i]};
+        fm_train_result one, two, four, uncut;
+        run_well(&whole, 1, &uncut);
+        run_well(&t, 1, &one);
+        run_well(&t, 2, &two);
+        run_well(&t, 4, &four);
+        same_logs(&one, &two);
+        same_logs(&one, &four);
+        double want = kit_log(&uncut, 0, "eval_loss");
+        assert_true(want > 0.0);
+        tk_assert_le(fabs(kit_log(&four, 0, "eval_loss") - want), 1e-6 * want, "held out");
+        fm_train_result_release(&uncut);
+        fm_train_result_release(&one);
+        fm_train_result_release(&two);
+        fm_train_result_release(&four);
+    }
+}
+
+/* ---- a gradient that is longer than a piece ---- */
+
+#define PIECES_FLOATS (7 * FMI_SLICE_FLOATS + 112)
+
+typedef struct piece_rank {
+    fm_wire *wire;
+    uint32_t shards, wrong;
+    fm_status rc;
+} piece_rank;
+
+static float noise(uint32_t shard, uint64_t i)
+{
+    uint64_t x = (i * 0x9E3779B97F4A7C15u) ^ ((uint64_t)shard * 0xD1B54A32D192ED03u);
+    x ^= x >> 29;
+    return (float)((double)(x % 2000003) / 1000001.5 - 1.0);
+}
+
+/* Sums of this rank's shards' noise in ascending order, element by element. */
+static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
+{
+    const fm_shape shape = {.rank = 1, .dim = {PIECES_FLOATS}};
+    fm_train_config c = fm_train_defaults(FM_METHOD_FULL);
+    fmi_params ps = {0};
+    fmi_shards s = {0};
+    int32_t index;
+    float *host = fm_calloc(PIECES_FLOATS, sizeof(float));
+    c.shards = p->shards;
+    fm_status rc = host ? fmi_params_add(&ps, &index, "noise", &shape) : FM_ENOMEM;
+    fmi_params_share(&ps, comm);
+    if (rc == FM_OK)
+        rc = fmi_params_alloc(&ps, be, false);
+    if (rc == FM_OK)
+        rc = fmi_shards_open(&s, &c, comm, &ps);
+    s.piece = FMI_SLICE_FLOATS; /* room is for more */
+    for (uint32_t i = 0; rc == FM_OK && i < s.own; i++) {
+        for (uint64_t k = 0; k < PIECES_FLOATS; k++)
+            host[k] = noise(s.first + i, k);
+        rc = be->upload(be, ps.g, host, PIECES_FLOATS * sizeof(float));
+        fmi_shards_keep(&s, &ps, i, (fmi_shard_sum){0});
+    }
+    if (rc == FM_OK)
+        rc = fmi_shards_reduce(&s, &ps);
+    if (rc == FM_OK)
+        rc = be->download(be, host, ps.g, PIECES_FLOATS * sizeof(float));
+    for (uint64_t k = ps.begin; rc == FM_OK && k < ps.end; k++) {
+        float want = noise(0, k);
+        for (uint32_t i = 1; i < p->shards; i++)
+            want += noise(i, k);
+        p->wrong += memcmp(&want, &host[k], sizeof(want)) != 0;
+    }
+    fmi_shards_release(&s, be);
+    fmi_params_release(&ps);
+    fm_free(host);
+    return rc;
+}
+
+static void *reduce_on(void *arg)
+{
+    piece_rank *p = arg;
+    fm_comm *comm = NULL;
+    fm_engine *e = NULL;
+    fm_engine_opts o = rk_opts("exact", 64);
+    p->rc = fm_comm_new(&comm, p->wire, NULL);
+    o.comm = comm;
+    o.comm_splits_batches = true;
+    if (p->rc == FM_OK)
+        p->rc = fm_engine_new(&e, &o);
+    if (p->rc == FM_OK)
+        p->rc = reduce_noise(p, comm, fm_engine_backend(e));
+    fm_engine_free(e);
+    fm_comm_free(comm);
+    return NULL;
+}
+
+static void gradients_come_in_pieces(void **state)
+{
+    (void)state;
+    for (uint32_t own = 1; own <= 2; own++) {
+        fm_wire *wire[3];
+        pthread_t thread[3];
+        piece_rank p[3];
+        tk_ok(fm_wire_threads(wire, 3, 60.0));
+        for (uint32_t i = 0; i < 3; i++) {
+            p[i] = (piece_rank){.wire = wire[i], .shards = 3 * own};
+            assert_int_equal(pthread_create(&thread[i], NULL, reduce_on, &p[i]), 0);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(pthread_join(thread[i], NULL), 0);
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(p[i].rc, FM_OK);
+            assert_int_equal(p[i].wrong, 0);
+        }
+    }
+}
+
 /* Many blocks of the flat parameters, so that every rank has a slice and the norm is of many. */
 static void full_training_too(void **state)
 {
@@ -237,6 +461,28 @@ static void a_lost_rank_ends_the_run(void **state)
     fm_train_result_release(&w[1].result);
 }
 
+/* A step that breaks names its own records, not those of the step that is in hand already. */
+static void a_broken_step_names_its_records(void **state)
+{
+    const task t = {
+        .method = FM_METHOD_LORA, .set = "r=2 clip=0 steps=4 batch=4 shards=2", .breaks = true};
+    worker w[3];
+    (void)state;
+    run_ranks(&t, 1, w);
+    run_ranks(&t, 2, w + 1);
+    for (size_t i = 0; i < 3; i++) {
+        char want[300];
+        (void)snprintf(want, sizeof(want), "(records %s)", w[i].records);
+        assert_int_equal(w[i].rc, FM_OK);
+        assert_int_equal(w[i].result.failed, FM_EINVAL);
+        assert_string_equal(w[i].result.why, w[0].result.why);
+        if (!strstr(w[i].result.why, "step 1: ") || !strstr(w[i].result.why, want))
+            fail_msg("'%s' is not in: %s", want, w[i].result.why);
+    }
+    for (size_t i = 0; i < 3; i++)
+        fm_train_result_release(&w[i].result);
+}
+
 static void refuse(const char *set, uint32_t ranks, fm_status want, const char *needle)
 {
     const task t = {.method = FM_METHOD_LORA, .set = set};
@@ -254,10 +500,6 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
     refuse("steps=1 shards=3", 2, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
     fm_train_config c = fm_train_defaults(FM_METHOD_LORA);
-    c.objective = FM_OBJECTIVE_CONTRASTIVE;
-    tk_ok(fmi_shards_check(&c, NULL, "child"));
-    c.shards = 2;
-    tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EUNSUPPORTED, "over all texts");
     c.shards = 0;
     tk_fails(fmi_shards_check(&c, NULL, "child"), FM_EINVAL, "at least 1");
 }
@@ -266,10 +508,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_do_not_depend_on_ranks),
+        cmocka_unit_test(negatives_are_those_of_all_ranks),
+        cmocka_unit_test(what_is_held_out_is_dealt),
+        cmocka_unit_test(gradients_come_in_pieces),
         cmocka_unit_test(full_training_too),
         cmocka_unit_test(shards_compute_what_the_whole_does),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_lost_rank_ends_the_run),
+        cmocka_unit_test(a_broken_step_names_its_records),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,218 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "infer/backend.h"
 #include "infer/comm_launch.h"
-#include "infer/comm_wire.h"
-#include "tests/testkit.h"
-
-#define MOST 5u
-
-/* ==== ranks as threads ==== */
-
-typedef struct node node;
-typedef void (*rank_fn)(node *n);
-struct node {
-    fm_comm *c;
-    fm_backend *be, hidden; /* hidden: the same, whose memory the host is not to touch */
-    fm_wire *fake;          /* of the table that plays NCCL */
-    rank_fn run;
-    uint32_t rank, size;
-    fm_status rc;
-    char text[1024];
-};
-
-static void *start(void *arg)
-{
-    node *n = arg;
-    n->run(n);
-    return NULL;
-}
-
-static void open_nodes(node *all, uint32_t size, double patience_s)
-{
-    fm_wire *wire[MOST];
-    tk_ok(fm_wire_threads(wire, size, patience_s));
-    for (uint32_t i = 0; i < size; i++) {
-        all[i] = (node){.rank = i, .size = size};
-        tk_ok(fm_backend_open(&all[i].be, "exact", NULL));
-        all[i].hidden = *all[i].be;
-        all[i].hidden.host_visible = false;
-        all[i].fake = wire[i];
-    }
-}
-
-static void make_comm(node *n)
-{
-    char name[16];
-    (void)snprintf(name, sizeof(name), "node%u", n->rank / 2);
-    n->rc = fm_comm_new(&n->c, n->fake, name);
-    n->fake = NULL;
-    if (n->rc == FM_OK)
-        fm_comm_attach(n->c, n->be, NULL, false);
-}
-
-/* Each rank makes its comm in its thread, since making one tells the others. */
-static void run_nodes(node *all, uint32_t size, rank_fn run)
-{
-    pthread_t t[MOST];
-    for (uint32_t i = 0; i < size; i++) {
-        all[i].run = run;
-        assert_int_equal(pthread_create(&t[i], NULL, start, &all[i]), 0);
-    }
-    for (uint32_t i = 0; i < size; i++)
-        assert_int_equal(pthread_join(t[i], NULL), 0);
-}
-
-static void close_nodes(node *all, uint32_t size)
-{
-    for (uint32_t i = 0; i < size; i++) {
-        fm_comm_free(all[i].c);
-        fm_backend_close(all[i].be);
-    }
-}
-
-static void keep_text(node *n, fm_status rc)
-{
-    n->rc = rc;
-    (void)snprintf(n->text, sizeof(n->text), "%s", fm_error_text());
-}
-
-/* ==== values whose sum depends on its order ==== */
-
-static float value(uint32_t rank, uint64_t i)
-{
-    uint32_t h = (rank * 2654435761u) ^ (uint32_t)(i * 40503u + 12345u);
-    h ^= h >> 13;
-    h *= 2246822519u;
-    h ^= h >> 16;
-    float f = (float)(h & 0xffff) / 65536.0f - 0.5f;
-    return h & 0x10000 ? f * 1e4f : f * 1e-3f;
-}
-
-static float sum_of(uint32_t size, uint64_t i)
-{
-    float s = value(0, i);
-    for (uint32_t r = 1; r < size; r++)
-        s = s + value(r, i);
-    return s;
-}
-
-static float *buffer(fm_backend *be, uint64_t n)
-{
-    void *p = NULL;
-    if (be->alloc(be, &p, n * sizeof(float)) != FM_OK)
-        abort();
-    return p;
-}
-
-static bool all_reduced(node *n, fm_backend *be, uint64_t count)
-{
-    float *x = buffer(be, count + 1), *host = malloc((count + 1) * sizeof(float));
-    for (uint64_t i = 0; i < count; i++)
-        host[i] = value(n->rank, i);
-    host[count] = 77.0f;
-    bool good = be->upload(be, x, host, (count + 1) * sizeof(float)) == FM_OK &&
-                fm_comm_all_reduce(n->c, x, count) == FM_OK &&
-                be->download(be, host, x, (count + 1) * sizeof(float)) == FM_OK;
-    for (uint64_t i = 0; i < count && good; i++) {
-        float want = sum_of(n->size, i);
-        good = memcmp(&want, &host[i], sizeof(float)) == 0;
-    }
-    good = good && host[count] > 76.0f && host[count] < 78.0f;
-    be->free(be, x);
-    free(host);
-    return good;
-}
-
-static bool scattered(node *n, fm_backend *be, uint64_t per, bool in_place)
-{
-    uint64_t all = per * n->size;
-    float *x = buffer(be, all), *out = in_place ? x + per * n->rank : buffer(be, per);
-    for (uint64_t i = 0; i < all; i++)
-        x[i] = value(n->rank, i);
-    bool good = fm_comm_reduce_scatter(n->c, out, x, per) == FM_OK;
-    for (uint64_t i = 0; i < per && good; i++) {
-        float want = sum_of(n->size, n->rank * per + i);
-        good = memcmp(&want, &out[i], sizeof(float)) == 0;
-    }
-    for (uint64_t i = 0; i < all && good && !in_place; i++)
-        good = x[i] >= value(n->rank, i) && x[i] <= value(n->rank, i);
-    float *whole = buffer(be, all);
-    good = good && fm_comm_all_gather(n->c, whole, out, per) == FM_OK;
-    for (uint64_t i = 0; i < all && good; i++) {
-        float want = sum_of(n->size, i);
-        good = memcmp(&want, &whole[i], sizeof(float)) == 0;
-    }
-    be->free(be, whole);
-    if (!in_place)
-        be->free(be, out);
-    be->free(be, x);
-    return good;
-}
-
-static bool passed_on(node *n, fm_backend *be)
-{
-    uint32_t next = (n->rank + 1) % n->size, before = (n->rank + n->size - 1) % n->size;
-    float *x = buffer(be, 3), *y = buffer(be, 3);
-    x[0] = x[1] = x[2] = (float)n->rank;
-    const void *part[MOST] = {NULL};
-    void *got[MOST] = {NULL};
-    size_t out[MOST] = {0}, in[MOST] = {0};
-    part[next] = x;
-    out[next] = 3 * sizeof(float);
-    got[before] = y;
-    in[before] = 3 * sizeof(float);
-    bool good = fm_comm_exchange(n->c, part, out, got, in) == FM_OK && (uint32_t)y[2] == before;
-    fm_status rc = n->rank == 0   ? fm_comm_send(n->c, x, 4, 1)
-                   : n->rank == 1 ? fm_comm_recv(n->c, y, 4, 0)
-                                  : FM_OK;
-    good = good && rc == FM_OK && (n->rank != 1 || (uint32_t)y[0] == 0);
-    x[0] = n->rank == 1 ? 42.0f : 0.0f;
-    good = good && fm_comm_broadcast(n->c, x, sizeof(float), 1) == FM_OK && (int)x[0] == 42;
-    be->free(be, x);
-    be->free(be, y);
-    return good;
-}
-
-static bool told(node *n)
-{
-    fm_buf b;
-    fm_buf_init(&b, 0);
-    if (n->rank == 1)
-        fm_buf_printf(&b, "a word of rank %u", n->rank);
-    bool good =
-        fm_comm_tell_buf(n->c, &b, 1) == FM_OK && strcmp(fm_buf_cstr(&b), "a word of rank 1") == 0;
-    fm_buf_release(&b);
-    uint32_t mine = n->rank * 3, every[MOST];
-    good = good && fm_comm_collect(n->c, every, &mine, sizeof(mine)) == FM_OK;
-    for (uint32_t i = 0; i < n->size && good; i++)
-        good = every[i] == i * 3;
-    fm_status bad = n->rank == 1 ? fm_fail(FM_ENOTFOUND, "no such thing") : FM_OK;
-    good = good && fm_comm_agree(n->c, bad) == FM_ENOTFOUND &&
-           strstr(fm_error_text(), "no such thing") && fm_comm_agree(n->c, FM_OK) == FM_OK;
-    return good && fm_comm_barrier(n->c) == FM_OK;
-}
-
-static void do_all(node *n)
-{
-    static const uint64_t count[] = {1, 7, 16, 100, 16384, 16385, 40000, 100003};
-    make_comm(n);
-    bool good = n->rc == FM_OK;
-    for (size_t i = 0; i < FM_ARRAY_LEN(count) && good; i++)
-        good = all_reduced(n, n->be, count[i]);
-    good = good && scattered(n, n->be, 5, false) && scattered(n, n->be, 30000, true) &&
-           passed_on(n, n->be) && told(n);
-    if (good) {
-        fm_comm_attach(n->c, &n->hidden, NULL, false);
-        good = all_reduced(n, &n->hidden, 100) && all_reduced(n, &n->hidden, 50001);
-    }
-    good = good && fm_comm_nodes(n->c) == (n->size + 1) / 2 && fm_comm_node(n->c, 1) == 0 &&
-           fm_comm_link(n->c, 0, 1) == FM_LINK_HOST && fm_comm_link(n->c, 1, 1) == FM_LINK_SELF &&
-           (n->size < 3 || fm_comm_link(n->c, 1, 2) == FM_LINK_NET);
-    keep_text(n, n->rc);
-    n->rc = good ? FM_OK : FM_ECORRUPT;
-}
+#include "tests/unit/comm_kit.h"
 
 static void test_all(void **state)
 {
@@ -284,8 +74,6 @@ static void do_leave(node *n) /* rank 1 dies in the middle */
     }
     n->be->free(n->be, x);
 }
-
-static pthread_barrier_t left;
 
 /* An idle rank sees that a peer has gone. */
 static void do_look(node *n)
@@ -375,6 +163,50 @@ static void test_silent(void **state)
     (void)pthread_barrier_destroy(&patience_over);
 }
 
+static void test_leaves(void **state)
+{
+    (void)state;
+    node n[3];
+    (void)pthread_barrier_init(&left, NULL, 3);
+    open_nodes(n, 3, 30.0);
+    run_nodes(n, 3, do_leaves);
+    for (uint32_t i = 0; i < 3; i++)
+        if (n[i].rc != FM_OK)
+            fail_msg("rank %u: %s", i, n[i].text);
+    close_nodes(n, 3);
+    (void)pthread_barrier_destroy(&left);
+}
+
+/* Different plans, and a peer that never comes to break off. */
+static void do_same(node *n)
+{
+    make_comm(n);
+    bool good = fm_comm_meet(n->c, FM_OK, n->rank) == FM_ECORRUPT &&
+                strstr(fm_error_text(), "rank 1 did something else") &&
+                fm_comm_meet(n->c, FM_OK, 3) == FM_OK;
+    if (n->rank == 0) {
+        fm_status rc = fm_comm_meet(n->c, fm_fail(FM_ENOMEM, "none"), 0);
+        good = good && rc == FM_EIO && strstr(fm_error_text(), "breaking off");
+        good = good && fm_comm_meet(n->c, FM_OK, 0) == FM_EIO && fm_comm_state(n->c) == FM_EIO;
+    }
+    keep_text(n, good ? FM_OK : FM_ECORRUPT);
+    (void)pthread_barrier_wait(&left);
+}
+
+static void test_same(void **state)
+{
+    (void)state;
+    node n[2];
+    (void)pthread_barrier_init(&left, NULL, 2);
+    open_nodes(n, 2, 0.2);
+    run_nodes(n, 2, do_same);
+    for (uint32_t i = 0; i < 2; i++)
+        if (n[i].rc != FM_OK)
+            fail_msg("rank %u: %s", i, n[i].text);
+    close_nodes(n, 2);
+    (void)pthread_barrier_destroy(&left);
+}
+
 /* ==== a table that plays NCCL: groups run when they end, over sockets of their own ==== */
 
 typedef struct fake_comm {
@@ -385,8 +217,9 @@ typedef struct fake_comm {
     int ended; /* 1 aborted, 2 destroyed */
 } fake_comm;
 
+static fm_wire *second_wire[MOST];
+static fake_comm *fake_of[MOST]; /* made in a thread of its own */
 static _Thread_local fake_comm *fake;
-static _Thread_local fm_wire *fake_wire;
 static _Thread_local int fake_error, fake_busy, fake_refuses;
 
 static int fake_id(fmc_nccl_id *id)
@@ -397,12 +230,12 @@ static int fake_id(fmc_nccl_id *id)
 
 static int fake_init(void **comm, int size, fmc_nccl_id id, int rank)
 {
-    if (!fake_wire || (int)fake_wire->size != size || (int)fake_wire->rank != rank ||
-        id.internal[127] != 0x5a)
+    fm_wire *wire = second_wire[rank];
+    if ((int)wire->size != size || (int)wire->rank != rank || id.internal[127] != 0x5a)
         return 4;
-    fake = calloc(1, sizeof(*fake));
-    fake->wire = fake_wire;
-    *comm = fake;
+    fake_of[rank] = calloc(1, sizeof(fake_comm));
+    fake_of[rank]->wire = wire;
+    *comm = fake_of[rank];
     return FMC_NCCL_SUCCESS;
 }
 
@@ -463,32 +296,43 @@ static const char *fake_text(int result)
     return result == 6 ? "remote process exited" : "some error";
 }
 
-static int fake_mark(void *stream)
+static int fake_enter(uint32_t card)
 {
-    return stream ? 0 : 1;
+    return card == 3 ? FMC_NCCL_SUCCESS : 4;
 }
 
-static int fake_marked(void *stream)
+static int fake_mark_new(void **mark)
 {
-    (void)stream;
+    *mark = calloc(1, 1);
+    return 0;
+}
+
+static int fake_mark(void *mark, void *stream)
+{
+    return mark && stream ? 0 : 1;
+}
+
+static int fake_marked(void *mark)
+{
+    (void)mark;
     return !fake_busy;
 }
 
-static const fmc_nccl table = {fake_id,      fake_init, fake_send,  fake_recv,
-                               fake_start,   fake_end,  fake_async, fake_abort,
-                               fake_destroy, fake_text, fake_mark,  fake_marked};
-static fm_wire *second_wire[MOST];
+static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,    fake_start,
+                               fake_end,   fake_async,    fake_abort, fake_destroy, fake_text,
+                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free};
+static int fake_stream;
+static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true};
 
 static bool with_nccl(node *n)
 {
-    static int stream;
     fm_wire *device = NULL;
-    fake_wire = second_wire[n->rank];
     make_comm(n);
-    if (n->rc != FM_OK || fm_wire_nccl(&device, n->c, &table, &stream) != FM_OK)
+    if (n->rc != FM_OK || fm_wire_nccl(&device, n->c, &fake_card) != FM_OK)
         return false;
-    fm_comm_attach(n->c, &n->hidden, device, true);
-    return fm_comm_link(n->c, 0, 1) == FM_LINK_DEVICE && strcmp(fm_comm_wire(n->c), "nccl") == 0;
+    fake = fake_of[n->rank];
+    return fm_comm_attach(n->c, &n->hidden, device, true) == FM_OK &&
+           fm_comm_link(n->c, 0, 1) == FM_LINK_DEVICE && strcmp(fm_comm_wire(n->c), "nccl") == 0;
 }
 
 static void end_fake(node *n, int want, bool good)
@@ -540,11 +384,10 @@ static void do_nccl_dies(node *n)
 
 static void do_nccl_refused(node *n)
 {
-    static int stream;
     fm_wire *device = NULL;
     fake_refuses = n->rank == 0;
     make_comm(n);
-    fm_status rc = fm_wire_nccl(&device, n->c, &table, &stream);
+    fm_status rc = fm_wire_nccl(&device, n->c, &fake_card);
     bool good = rc == FM_EIO && !device && strstr(fm_error_text(), "no id") &&
                 fm_comm_barrier(n->c) == FM_OK;
     second_wire[n->rank]->close(second_wire[n->rank]);
@@ -579,7 +422,8 @@ static int as_rank(const char *what)
     }
     n.rank = fm_comm_rank(n.c);
     n.size = fm_comm_size(n.c);
-    fm_comm_attach(n.c, n.be, NULL, false);
+    if (fm_comm_attach(n.c, n.be, NULL, false) != FM_OK)
+        return 3;
     if (strcmp(what, "die") == 0 && n.rank == 1)
         (void)raise(SIGKILL);
     bool good =
@@ -601,7 +445,7 @@ static void with_processes(const char *what, fm_status want, uint32_t want_bad)
     uint32_t bad = 0;
     tk_ok(fm_ranks_launch(&ranks, &n.c, 3, argv, 30.0));
     tk_ok(fm_backend_open(&n.be, "exact", NULL));
-    fm_comm_attach(n.c, n.be, NULL, false);
+    tk_ok(fm_comm_attach(n.c, n.be, NULL, false));
     bool good =
         all_reduced(&n, n.be, 100) && all_reduced(&n, n.be, 70000) && fm_comm_barrier(n.c) == FM_OK;
     assert_true(good == (want == FM_OK));
@@ -628,8 +472,10 @@ int main(int argc, char **argv)
     if (launched || size > 1) /* of test_processes, or under mpirun (tests/cli/test_ranks.sh) */
         return as_rank(argc > 1 ? argv[1] : "go");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all),  cmocka_unit_test(test_bytes),    cmocka_unit_test(test_death),
-        cmocka_unit_test(test_look), cmocka_unit_test(test_differ),   cmocka_unit_test(test_silent),
-        cmocka_unit_test(test_nccl), cmocka_unit_test(test_processes)};
+        cmocka_unit_test(test_all),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_death),  cmocka_unit_test(test_look),
+        cmocka_unit_test(test_differ), cmocka_unit_test(test_silent),
+        cmocka_unit_test(test_leaves), cmocka_unit_test(test_same),
+        cmocka_unit_test(test_nccl),   cmocka_unit_test(test_processes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

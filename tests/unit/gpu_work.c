@@ -41,12 +41,35 @@ static void attention_is_counted_causally(void **state)
     assert_true(gw_decode_bytes(&gw_7b, 2, 33, 1000.0) == 2 * (4 * 1000.0 + 8.0 * 4096));
 }
 
+static void whole_steps_are_their_parts(void **state)
+{
+    (void)state;
+    double layer = gw_layer_bytes(&gw_1b, FM_BF16, 2), kv = gw_decode_bytes(&gw_1b, 2, 40, 100.0);
+    assert_true(gw_step_bytes(&gw_1b, FM_BF16, 2, 40, 100.0) ==
+                16 * (layer + kv) + 2.0 * 128256 * 2048 + 16.0 * 128256);
+}
+
+static void experts_are_counted_where_rows_go(void **state)
+{
+    (void)state;
+    /* one expert: gate, up and down of 2048 x 768 in bf16 */
+    double one =
+        gw_moe_bytes(&gw_30b_a3b, FM_BF16, 1, 9) - gw_moe_bytes(&gw_30b_a3b, FM_BF16, 1, 8);
+    assert_true(one == 3.0 * 2048 * 768 * 2);
+    /* no expert, one row: the router, x and scores, then 8 rows of x, gate, up, their product, y */
+    assert_true(gw_moe_bytes(&gw_30b_a3b, FM_BF16, 1, 0) ==
+                2.0 * 128 * 2048 + 4.0 * (2048 + 128) + 4.0 * 8 * (2 * 2048 + 3 * 768));
+    assert_true(gw_moe_flops(&gw_30b_a3b, 3) == 6.0 * 2048 * (128 + 3 * 8 * 768));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_have_their_parameters),
         cmocka_unit_test(bytes_are_weights_and_rows),
         cmocka_unit_test(attention_is_counted_causally),
+        cmocka_unit_test(whole_steps_are_their_parts),
+        cmocka_unit_test(experts_are_counted_where_rows_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

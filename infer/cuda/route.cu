@@ -1,0 +1,222 @@
+/* route.cu - which experts the rows go to, and the small operations around it: the CPU's bits and
+ * ties, without the host.
+ *
+ * A warp has a row: its lanes make the exponentials and find the largest score, one lane adds, in
+ * the order of experts (a double add an expert: some 0.6 us for 128). One block makes the list of
+ * numbers by expert, a warp an expert at a time: it reads all choices once for each expert of its
+ * own, from L1. Both are bound by latency, two launches a layer. */
+#include "infer/cuda/detmath.h"
+#include "infer/cuda/rows.h"
+
+#define ROUTE_WARPS 4u
+#define ROUTE_CHOSEN 64u /* the most that a config may ask for */
+#define ROUTE_EXPERTS 1024u
+#define DEAL_THREADS 512u
+#define NOBODY 0xffffffffu
+
+/* ---- the choice ---- */
+
+struct best_of {
+    float score;
+    uint32_t expert;
+};
+
+/* The larger score, of equal ones the lower expert. */
+FMC_DEVICE best_of better(best_of a, best_of b)
+{
+    bool second =
+        a.expert == NOBODY ||
+        (b.expert != NOBODY && (b.score > a.score || (b.score == a.score && b.expert < a.expert)));
+    return second ? b : a;
+}
+
+/* The next choice of a row: the largest score that is not taken. A NaN counts only where it is the
+ * first of those: then nothing is larger. taken: bit i of lane l is expert 32 i + l. */
+FMC_DEVICE uint32_t next_expert(const float *score, uint32_t experts, uint32_t taken)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    best_of best = {0.0f, NOBODY};
+    uint32_t first = NOBODY;
+    for (uint32_t i = 0, e = lane; e < experts; i++, e += 32) {
+        if (taken >> i & 1)
+            continue;
+        first = first < e ? first : e;
+        if (score[e] == score[e])
+            best = better(best, best_of{score[e], e});
+    }
+    for (int by = 16; by > 0; by /= 2) {
+        best_of other = {__shfl_xor_sync(0xffffffffu, best.score, by),
+                         __shfl_xor_sync(0xffffffffu, best.expert, by)};
+        uint32_t f = __shfl_xor_sync(0xffffffffu, first, by);
+        best = better(best, other);
+        first = first < f ? first : f;
+    }
+    return score[first] == score[first] ? best.expert : first;
+}
+
+__global__ void k_route(fm_route r)
+{
+    FMC_SHARED_DYNAMIC(double, shares);
+    FMC_SHARED(uint32_t, picks, [ROUTE_WARPS][ROUTE_CHOSEN]);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.x * ROUTE_WARPS + warp;
+    double *share = shares + (size_t)warp * r.experts;
+    uint32_t *pick = picks[warp], taken = 0;
+    if (row >= r.m)
+        return; /* whole warps; there is no barrier */
+    const float *score = r.score + row * r.ld;
+    double max = (double)score[0], sum = 0.0, kept = 0.0;
+    for (uint32_t e = 1; e < r.experts; e++)
+        max = max > (double)score[e] ? max : (double)score[e];
+    for (uint32_t e = lane; e < r.experts; e += 32)
+        share[e] = fmc_exp_dd((double)score[e] - max, 0.0);
+    for (uint32_t k = 0; k < r.chosen; k++) {
+        uint32_t e = next_expert(score, r.experts, taken);
+        if (e % 32 == lane)
+            taken |= 1u << e / 32;
+        if (lane == 0) {
+            uint32_t at = k;
+            for (; at > 0 && pick[at - 1] > e; at--)
+                pick[at] = pick[at - 1];
+            pick[at] = e;
+        }
+    }
+    __syncwarp();
+    for (uint32_t e = 0; e < r.experts && !r.renormalise; e++)
+        sum += share[e];
+    for (uint32_t k = 0; k < r.chosen; k++)
+        kept += share[pick[k]];
+    for (uint32_t k = lane; k < r.chosen; k += 32) {
+        size_t at = (size_t)row * r.chosen + k;
+        r.expert[at] = (int32_t)pick[k];
+        r.weight[at] = (float)(share[pick[k]] / (r.renormalise ? kept : sum));
+    }
+}
+
+/* ---- numbers by expert ---- */
+
+/* Where expert e's numbers of each part begin: its stretch of the list is ascending. */
+FMC_DEVICE void begin_parts(const fm_route &r, uint32_t e, uint32_t at, uint32_t end)
+{
+    for (uint32_t p = threadIdx.x % 32; p < r.parts; p += 32) {
+        int32_t least = r.bound[p] * (int32_t)r.chosen;
+        uint32_t lo = at, hi = end;
+        while (lo < hi) {
+            uint32_t mid = (lo + hi) / 2;
+            if (r.list[mid] < least)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        r.begin[(size_t)e * r.parts + p] = (int32_t)lo;
+    }
+}
+
+__global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
+{
+    FMC_SHARED(uint32_t, begin, [ROUTE_EXPERTS + 1]);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = DEAL_THREADS / 32;
+    const uint32_t all = r.m * r.chosen, below = (1u << lane) - 1u;
+    for (uint32_t e = warp; e < r.experts; e += warps) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < all; i += 32)
+            n += (uint32_t)__popc(
+                __ballot_sync(0xffffffffu, i + lane < all && r.expert[i + lane] == (int32_t)e));
+        if (lane == 0)
+            begin[e] = n;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        uint32_t at = 0;
+        for (uint32_t e = 0; e < r.experts; e++) {
+            uint32_t n = begin[e];
+            begin[e] = at;
+            at += n;
+        }
+        begin[r.experts] = at;
+        r.begin[(size_t)r.experts * r.parts] = (int32_t)at;
+    }
+    __syncthreads();
+    for (uint32_t e = warp; e < r.experts; e += warps) {
+        uint32_t at = begin[e];
+        for (uint32_t i = 0; i < all && at < begin[e + 1]; i += 32) {
+            bool mine = i + lane < all && r.expert[i + lane] == (int32_t)e;
+            unsigned who = __ballot_sync(0xffffffffu, mine);
+            if (mine)
+                r.list[at + (uint32_t)__popc(who & below)] = (int32_t)(i + lane);
+            at += (uint32_t)__popc(who);
+        }
+        __syncwarp();
+        begin_parts(r, e, begin[e], begin[e + 1]);
+    }
+}
+
+static void route(fm_backend *be, const fm_route *r)
+{
+    fmc_device *d = fmc_of(be);
+    if (r->m == 0)
+        return;
+    if (r->experts > ROUTE_EXPERTS || r->chosen > ROUTE_CHOSEN) {
+        fmc_stick(d, FM_EUNSUPPORTED, "more experts than this device chooses from");
+        return;
+    }
+    FMC_RUN(d, k_route, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
+            ROUTE_WARPS * r->experts * sizeof(double), *r);
+    FMC_RUN(d, k_deal, 1, DEAL_THREADS, 0, *r);
+}
+
+/* ---- scales of stretches; sigmoids ---- */
+
+#define SCALE_BLOCKS 16u /* of one entry: they share its rows */
+
+__global__ void k_scalings(const fm_scaling *list)
+{
+    const fm_scaling s = list[blockIdx.x];
+    const uint32_t from = s.from ? (uint32_t)*s.from : 0, to = s.from ? (uint32_t)*s.to : s.m;
+    for (uint32_t i = from + blockIdx.y; i < to; i += gridDim.y) {
+        float *y = s.y + (size_t)s.rows[i] * s.ldy;
+        for (uint32_t c = threadIdx.x; c < s.n; c += blockDim.x) {
+            float v = y[c];
+            if (s.scale)
+                v = v * s.scale[c];
+            if (s.bias)
+                v = v + s.bias[c];
+            y[c] = v;
+        }
+    }
+}
+
+static void scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+{
+    fmc_device *d = fmc_of(be);
+    const uint32_t most = FMC_ARGS_MAX / sizeof *list;
+    for (uint32_t at = 0, n; at < count; at += n) {
+        uint32_t rows = 1;
+        n = count - at < most ? count - at : most;
+        for (uint32_t i = at; i < at + n; i++)
+            rows = rows > list[i].m ? rows : list[i].m;
+        const fm_scaling *dev = (const fm_scaling *)fmc_args(d, list + at, n * sizeof *list);
+        if (dev)
+            FMC_RUN(d, k_scalings, dim3(n, rows < SCALE_BLOCKS ? rows : SCALE_BLOCKS), FMC_THREADS,
+                    0, dev);
+    }
+}
+
+__global__ void k_sigmoid(float *y, const float *x, uint64_t n)
+{
+    for (uint64_t i = fmc_index(); i < n; i += fmc_stride())
+        y[i] = (float)(1.0 / (1.0 + fmc_exp_dd(-(double)x[i], 0.0)));
+}
+
+static void sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    if (n > 0)
+        FMC_RUN(fmc_of(be), k_sigmoid, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, x, n);
+}
+
+void fmc_route_install(fm_backend *be)
+{
+    be->route = route;
+    be->scalings = scalings;
+    be->sigmoid = sigmoid;
+}

@@ -1,0 +1,530 @@
+/* wide_product.cu - products of many rows on Hopper's tensor cores, where they give mma's own bits.
+ *
+ * The order of a product is fast.h's. Whether wgmma rounds inside of a step of 16 k as mma does is
+ * not written anywhere, so it is tried: before a kernel's first use its sums of rows chosen to tell
+ * (cancelling, subnormal, of one size and of many) are compared with those of fast_product.cu's
+ * kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0 uses none; 64, 128 or
+ * 192: those of so many rows a block alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <new>
+
+#include "infer/cuda/wide_kernels.h"
+
+#define LEAST_ROWS 17u
+#define JOBS_MAX 256u
+#define PARTS_BYTES (64u << 20)
+
+/* ---- the kernels there are ---- */
+
+typedef void (*wide_kernel)(const fmc_job *, uint32_t, uint32_t);
+
+enum { ROWS_64, ROWS_128, ROWS_192, SIZES };
+static const uint32_t rows_of[SIZES] = {64, 128, 192};
+
+typedef struct way {
+    wide_kernel run; /* NULL: none */
+    unsigned shared_bytes;
+} way;
+
+typedef struct way_table {
+    way of[FMC_KINDS][2][SIZES]; /* 1: split */
+} way_table;
+
+template <int kind, int rows, bool split> static way one_way(void)
+{
+    return {k_wide<kind, rows, split>, wide_size<kind, rows, split>::bytes};
+}
+
+template <int kind> static void ways_of(way_table *t)
+{
+    constexpr bool plain = kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR;
+    t->of[kind][0][ROWS_64] = one_way<kind, 64, false>();
+    t->of[kind][0][ROWS_128] = one_way<kind, 128, false>();
+    t->of[kind][0][ROWS_192] = one_way<kind, 192, false>();
+    if constexpr (plain) {
+        t->of[kind][1][ROWS_64] = one_way<kind, 64, true>();
+        t->of[kind][1][ROWS_128] = one_way<kind, 128, true>();
+        t->of[kind][1][ROWS_192] = one_way<kind, 192, true>();
+    }
+}
+
+static const way_table *ways(void)
+{
+    static way_table t;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, [] {
+        ways_of<FMC_BF16>(&t);
+        ways_of<FMC_F16>(&t);
+        ways_of<FMC_PAIR>(&t);
+        ways_of<FMC_Q8_0>(&t);
+        ways_of<FMC_Q4_0>(&t);
+        ways_of<FMC_Q4_1>(&t);
+        ways_of<FMC_Q4_K>(&t);
+        ways_of<FMC_Q6_K>(&t);
+    });
+    return &t;
+}
+
+typedef enum verdict { UNKNOWN, EQUAL, OTHER } verdict;
+
+struct fmc_wide_state {
+    verdict of[FMC_KINDS][2][SIZES];
+    uint32_t only; /* rows of a block; 0: any */
+    bool checking;
+};
+
+fm_status fmc_wide_begin(fmc_device *d)
+{
+    const char *asked = getenv("FMSTORE_CUDA_WIDE");
+    const way_table *t = ways();
+    fmc_fast *f = (fmc_fast *)d->fast;
+    if (d->capability != 90 || d->shared_max < (int)FMC_SHARED_90 ||
+        (asked && strcmp(asked, "0") == 0))
+        return FM_OK;
+    for (unsigned i = 0; i < FMC_KINDS * 2 * SIZES; i++) {
+        const way *w = &t->of[0][0][0] + i;
+        if (w->run)
+            fmc_cluster_of_two(w->run);
+        if (w->run && cudaFuncSetAttribute(w->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           (int)w->shared_bytes) != cudaSuccess) {
+            (void)cudaGetLastError(); /* built for other cards: the other kernels are there */
+            return FM_OK;
+        }
+    }
+    f->wide = new (std::nothrow) fmc_wide_state();
+    if (!f->wide)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    f->wide->only = asked ? (uint32_t)strtoul(asked, NULL, 10) : 0;
+    return FM_OK;
+}
+
+void fmc_wide_end(fmc_device *d)
+{
+    fmc_fast *f = (fmc_fast *)d->fast;
+    delete f->wide;
+    f->wide = NULL;
+}
+
+static bool is_split(const fmc_sum *s)
+{
+    return s->p.split && (s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR);
+}
+
+/* Tiles of y of a product, each a cluster's. */
+static uint64_t items_of(const fmc_sum *s, unsigned size)
+{
+    return (uint64_t)fmc_ceil(fmc_ceil(s->n, FMC_OUTPUTS), WIDE_BLOCKS * WIDE_PANELS) *
+           fmc_ceil(s->p.m, rows_of[size]);
+}
+
+static uint32_t clusters_of(const fmc_device *d)
+{
+    return d->multiprocessors < 2 ? 1 : (uint32_t)d->multiprocessors / WIDE_BLOCKS;
+}
+
+static uint64_t parts_bytes(const fmc_sum *s)
+{
+    return (uint64_t)fmc_splits(s->k) * s->p.m * s->n * sizeof(float);
+}
+
+/* Cycles of a tile of 64 k in a block: 4 steps of rows / 2 for each warpgroup at work and each
+ * product of a step, or the copies at 40 bytes a cycle. */
+static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
+{
+    uint32_t groups = fmc_ceil(s->n, 4 * FMC_OUTPUTS);
+    uint64_t products = 1u + (s->kind == FMC_PAIR) + is_split(s);
+    uint64_t multiply =
+        2ull * rows_of[size] * products * (groups < WIDE_GROUPS ? groups : WIDE_GROUPS);
+    uint64_t bytes = fmc_tiles_bytes(s->kind, FMC_OUTPUTS, 256) / 4 * WIDE_PANELS +
+                     (uint64_t)rows_of[size] / WIDE_BLOCKS * 128 * (is_split(s) ? 2 : 1);
+    return multiply > bytes / 40 ? multiply : bytes / 40;
+}
+
+/* Cycles that a product takes alone, about. In parts: with 2,000 bytes a cycle for their sums, and
+ * one more launch. */
+static uint64_t cycles_of(const fmc_device *d, const fmc_sum *s, unsigned size, bool in_parts)
+{
+    uint64_t items = items_of(s, size), at_once = clusters_of(d), tile = tile_cycles(s, size);
+    uint64_t end = 8ull * rows_of[size]; /* what becomes of a tile's sums */
+    if (!in_parts)
+        return (items + at_once - 1) / at_once * (tile * fmc_ceil(s->k, FMC_TILE_K) + end);
+    items *= fmc_splits(s->k);
+    return (items + at_once - 1) / at_once * (tile * fmc_split_tiles(s->k) + end) +
+           parts_bytes(s) / 1000 + 4000;
+}
+
+static bool may_part(const fmc_sum *s)
+{
+    return fmc_splits(s->k) > 1 && parts_bytes(s) <= PARTS_BYTES;
+}
+
+static unsigned size_of(const fmc_device *d, uint32_t only, const fmc_sum *s)
+{
+    unsigned best = ROWS_64;
+    uint64_t least = UINT64_MAX;
+    for (unsigned size = 0; size < SIZES; size++)
+        for (unsigned parts = 0; parts < 2; parts++) {
+            if (only == rows_of[size])
+                return size;
+            uint64_t cycles =
+                parts && !may_part(s) ? UINT64_MAX : cycles_of(d, s, size, parts != 0);
+            if (cycles < least) {
+                best = size;
+                least = cycles;
+            }
+        }
+    return best;
+}
+
+/* ---- a list at work ---- */
+
+#define NONE UINT32_MAX
+
+typedef struct plan {
+    fmc_device *d;
+    uint32_t count, packs, pack_blocks, pack_tiles;
+    fmc_sum list[JOBS_MAX];
+    unsigned size[JOBS_MAX];
+    fmc_pack pack[JOBS_MAX];
+    uint32_t pack_of[JOBS_MAX];
+    uint64_t to_at[JOBS_MAX], rest_at[JOBS_MAX], scale_at[JOBS_MAX]; /* of packs, in the scratch */
+    uint64_t part_at[JOBS_MAX];                                      /* of products; ~0: none */
+    uint64_t bytes;
+} plan;
+
+static uint64_t take(uint64_t *bytes, uint64_t more)
+{
+    uint64_t at = *bytes;
+    *bytes += (more + 255) / 256 * 256;
+    return at;
+}
+
+static bool packs_alike(const fmc_sum *a, const fmc_sum *b)
+{
+    return a->x == b->x && a->ldx == b->ldx && a->k == b->k && a->turned == b->turned &&
+           a->p.rows == b->p.rows && a->p.m == b->p.m && (a->p.rows || a->p.first == b->p.first) &&
+           (a->kind == FMC_F16) == (b->kind == FMC_F16) && is_split(a) == is_split(b);
+}
+
+static void plan_pack(plan *pl, uint32_t i)
+{
+    const fmc_sum *s = &pl->list[i];
+    uint32_t tiles = fmc_ceil(s->k, FMC_TILE_K), row8s = fmc_ceil(s->p.m, FMC_TILE_ROWS);
+    uint64_t bytes = (uint64_t)tiles * row8s * FMC_TILE_X;
+    for (uint32_t j = i; j-- > 0;)
+        if (packs_alike(s, &pl->list[j])) {
+            pl->pack_of[i] = pl->pack_of[j];
+            return;
+        }
+    uint32_t n = pl->pack_of[i] = pl->packs++;
+    fmc_pack *p = &pl->pack[n];
+    *p = {};
+    p->x = s->x;
+    p->ld = s->ldx;
+    p->rows = s->p.rows;
+    p->first = s->p.rows ? 0 : s->p.first;
+    p->m = s->p.m;
+    p->k = s->k;
+    p->turned = s->turned;
+    p->begin = pl->pack_blocks;
+    pl->to_at[n] = take(&pl->bytes, bytes);
+    pl->rest_at[n] = is_split(s) ? take(&pl->bytes, bytes) : UINT64_MAX;
+    pl->scale_at[n] = s->kind == FMC_F16 ? take(&pl->bytes, s->p.m * sizeof(float)) : UINT64_MAX;
+    pl->pack_blocks += row8s;
+    pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
+}
+
+/* items: of the whole list; parts are for lists that leave multiprocessors idle. */
+static void plan_parts(plan *pl, uint32_t i, uint64_t items)
+{
+    const fmc_sum *s = &pl->list[i];
+    unsigned size = pl->size[i];
+    pl->part_at[i] = UINT64_MAX;
+    if (may_part(s) && items < clusters_of(pl->d) &&
+        cycles_of(pl->d, s, size, true) < cycles_of(pl->d, s, size, false))
+        pl->part_at[i] = take(&pl->bytes, parts_bytes(s));
+}
+
+static void run_packs(plan *pl, unsigned char *scratch)
+{
+    for (uint32_t i = 0; i < pl->packs; i++) {
+        fmc_pack *p = &pl->pack[i];
+        p->to = scratch + pl->to_at[i];
+        if (pl->rest_at[i] != UINT64_MAX)
+            p->rest = scratch + pl->rest_at[i];
+        if (pl->scale_at[i] != UINT64_MAX)
+            p->row_scale = (float *)(void *)(scratch + pl->scale_at[i]);
+    }
+    const fmc_pack *list =
+        (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
+    if (list)
+        FMC_RUN(pl->d, k_wide_pack,
+                dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS, 0,
+                list, pl->packs);
+}
+
+static fmc_job job_for(const plan *pl, uint32_t i, unsigned char *scratch)
+{
+    const fmc_sum *s = &pl->list[i];
+    const fmc_pack *p = &pl->pack[pl->pack_of[i]];
+    fmc_job j = {};
+    j.y = s->p.y;
+    j.ldy = s->p.ldy;
+    j.w = s->tiles;
+    j.x = p->to;
+    j.rest = p->rest;
+    j.row_scale = p->row_scale;
+    j.bias = s->p.bias;
+    j.rows = s->p.rows;
+    j.alpha = s->alpha;
+    j.first = s->p.rows ? 0 : s->p.first;
+    j.m = s->p.m;
+    j.n = s->n;
+    j.k = s->k;
+    j.add = s->add;
+    j.dense = s->dense;
+    if (pl->part_at[i] != UINT64_MAX)
+        j.parts = (float *)(void *)(scratch + pl->part_at[i]);
+    return j;
+}
+
+static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
+{
+    uint32_t n = 0, blocks = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (jobs[i].parts) {
+            jobs[n] = jobs[i];
+            jobs[n++].begin = blocks;
+            blocks += fmc_blocks((uint64_t)jobs[i].m * jobs[i].n, FMC_THREADS);
+        }
+    const fmc_job *list = n ? (const fmc_job *)fmc_args(d, jobs, n * sizeof *jobs) : NULL;
+    if (list)
+        FMC_RUN(d, k_wide_add_parts, blocks, FMC_THREADS, 0, list, n);
+}
+
+/* All of one kernel in a launch. */
+static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
+                    unsigned char *scratch)
+{
+    fmc_job jobs[JOBS_MAX];
+    const way *w = &ways()->of[kind][split][size];
+    uint32_t n = 0;
+    uint64_t items = 0, most = clusters_of(pl->d);
+    for (uint32_t i = 0; i < pl->count; i++) {
+        const fmc_sum *s = &pl->list[i];
+        if (s->kind != kind || is_split(s) != split || pl->size[i] != size)
+            continue;
+        jobs[n] = job_for(pl, i, scratch);
+        jobs[n].begin = (uint32_t)items;
+        items += items_of(s, size) * (jobs[n].parts ? fmc_splits(s->k) : 1);
+        n++;
+    }
+    if (n == 0)
+        return;
+    if (items > 0x7fffffffu) {
+        fmc_stick(pl->d, FM_ELIMIT, "a list of products is too large for one launch");
+        return;
+    }
+    const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
+    if (!list)
+        return;
+    FMC_RUN(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
+            w->shared_bytes, list, n, (uint32_t)items);
+    add_parts(pl->d, jobs, n);
+}
+
+/* pl->list, its sizes and count are there. */
+static void run_plan(plan *pl)
+{
+    pl->packs = pl->pack_blocks = pl->pack_tiles = 0;
+    pl->bytes = 0;
+    uint64_t items = 0;
+    for (uint32_t i = 0; i < pl->count; i++)
+        items += items_of(&pl->list[i], pl->size[i]);
+    for (uint32_t i = 0; i < pl->count; i++) {
+        plan_pack(pl, i);
+        plan_parts(pl, i, items);
+    }
+    unsigned char *scratch =
+        (unsigned char *)fmc_scratch_get(pl->d, FMC_SCRATCH_PRODUCT, pl->bytes);
+    if (!scratch)
+        return;
+    run_packs(pl, scratch);
+    for (unsigned i = 0; i < FMC_KINDS * 2 * SIZES; i++)
+        run_way(pl, (fmc_kind)(i / (2 * SIZES)), i / SIZES % 2, i % SIZES, scratch);
+}
+
+/* ---- the check ---- */
+
+#define CHECK_N 80u
+#define CHECK_K 328u /* three parts */
+
+FMC_DEVICE uint32_t wide_hash(uint32_t a, uint32_t b)
+{
+    uint32_t h = a * 2654435761u ^ b * 2246822519u;
+    h = (h ^ h >> 15) * 2246822519u;
+    h = (h ^ h >> 13) * 3266489917u;
+    return h ^ h >> 16;
+}
+
+/* Bits of a float, alike in 16 k of a row: of one size, of sizes 2^80 apart, in pairs that cancel or
+ * nearly do, so small that products are subnormal or nothing, and powers of two. */
+FMC_DEVICE uint32_t wide_telling(uint32_t row, uint32_t k)
+{
+    uint32_t h = wide_hash(row, k), pair = wide_hash(row, k / 2 + 0x10000u);
+    uint32_t style = row % 8 == 5 ? 3 : wide_hash(row + 77u, k / 16) % 5, sign = h & 0x80000000u;
+    switch (style) {
+    case 0:
+        return sign | (127u - (h >> 23) % 4) << 23 | (h & 0x7fffffu);
+    case 1:
+        return sign | (87u + (h >> 23) % 81) << 23 | (h & 0x7fffffu);
+    case 2:
+        return (k & 1u) << 31 | 127u << 23 | ((pair & 0x7f0000u) + (h % 8 == 0 ? 0x10000u : 0u));
+    case 3:
+        return sign | ((h >> 23) % 3 == 0 ? 0u : 60u + (h >> 25) % 8) << 23 | (h & 0x7fffffu);
+    default:
+        return sign | (127u - (h >> 23) % 2 * 12) << 23;
+    }
+}
+
+__global__ void k_wide_telling_rows(uint32_t *x, uint32_t k, uint64_t all)
+{
+    for (uint64_t i = fmc_index(); i < all; i += fmc_stride())
+        x[i] = wide_telling((uint32_t)(i / k), (uint32_t)(i % k));
+}
+
+/* Tiles of two-byte elements, a word a time. f16: exponents of 5 bits. */
+__global__ void k_wide_telling_tiles(uint32_t *w, bool f16, uint64_t words)
+{
+    for (uint64_t i = fmc_index(); i < words; i += fmc_stride()) {
+        uint32_t row = 1000u + (uint32_t)i % 32, two[2];
+        for (uint32_t e = 0; e < 2; e++) {
+            uint32_t bits = wide_telling(row, 2 * (uint32_t)(i / 32) + e);
+            uint32_t exponent = bits >> 23 & 255u, sign = bits >> 31 << 15;
+            if (exponent != 127u)
+                exponent = exponent % 29;
+            else
+                exponent = 15;
+            two[e] = f16 ? sign | exponent << 10 | (bits >> 13 & 1023u) : bits >> 16;
+        }
+        if (wide_hash((uint32_t)i, 3) % 4 == 0) /* pairs of x cancel */
+            two[1] = two[0];
+        w[i] = two[0] | two[1] << 16;
+    }
+}
+
+__global__ void k_wide_differ(unsigned *differ, const float *a, const float *b, uint64_t all)
+{
+    for (uint64_t i = fmc_index(); i < all; i += fmc_stride())
+        if (__float_as_uint(a[i]) != __float_as_uint(b[i]))
+            (void)atomicOr(differ, 1u);
+}
+
+typedef struct check_room {
+    float *x, *ours, *theirs;
+    unsigned char *tiles;
+    unsigned *differ;
+} check_room;
+
+/* like: of the kind that is asked for. Its own tiles where they are blocks of quants (a tile's
+ * elements are then bf16 once more), else tiles that tell. */
+static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, unsigned size,
+                    uint32_t n, uint32_t k)
+{
+    static thread_local plan pl;
+    fmc_sum s = {};
+    uint64_t y_all = (uint64_t)(rows_of[size] - 3) * n, x_all = (uint64_t)(rows_of[size] - 3) * k;
+    uint64_t words = fmc_tiles_bytes(like->kind, n, k) / 4;
+    unsigned host = 1;
+    s.p.ldy = n;
+    s.p.m = rows_of[size] - 3;
+    s.p.split = like->p.split;
+    s.kind = like->kind;
+    s.tiles = r->tiles ? r->tiles : like->tiles;
+    s.n = n;
+    s.k = k;
+    s.x = r->x;
+    s.ldx = k;
+    s.alpha = 1.0f;
+    FMC_RUN(d, k_wide_telling_rows, fmc_blocks(x_all, FMC_THREADS), FMC_THREADS, 0,
+            (uint32_t *)(void *)r->x, k, x_all);
+    if (r->tiles)
+        FMC_RUN(d, k_wide_telling_tiles, fmc_blocks(words, FMC_THREADS), FMC_THREADS, 0,
+                (uint32_t *)(void *)r->tiles, like->kind == FMC_F16, words);
+    s.p.y = r->ours;
+    fmc_sums(d, &s, 1);
+    s.p.y = r->theirs;
+    pl = {};
+    pl.d = d;
+    pl.count = 1;
+    pl.list[0] = s;
+    pl.size[0] = size;
+    run_plan(&pl);
+    if (d->failed != FM_OK ||
+        cudaMemsetAsync(r->differ, 0, sizeof *r->differ, d->stream) != cudaSuccess)
+        return false;
+    FMC_RUN(d, k_wide_differ, fmc_blocks(y_all, FMC_THREADS), FMC_THREADS, 0, r->differ, r->ours,
+            r->theirs, y_all);
+    return cudaMemcpyAsync(&host, r->differ, sizeof host, cudaMemcpyDeviceToHost, d->stream) ==
+               cudaSuccess &&
+           cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
+}
+
+static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)
+{
+    bool plain = like->kind == FMC_BF16 || like->kind == FMC_F16 || like->kind == FMC_PAIR;
+    uint32_t n = plain || like->n > CHECK_N ? CHECK_N : like->n, k = plain ? CHECK_K : like->k;
+    uint64_t y_bytes = (uint64_t)rows_of[size] * n * 4, at = 256;
+    uint64_t x = take(&at, (uint64_t)rows_of[size] * k * 4), ours = take(&at, y_bytes);
+    uint64_t theirs = take(&at, y_bytes);
+    uint64_t tiles = take(&at, plain ? fmc_tiles_bytes(like->kind, n, k) : 0);
+    unsigned char *room = NULL;
+    if (cudaMalloc((void **)&room, at) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    check_room r = {(float *)(void *)(room + x), (float *)(void *)(room + ours),
+                    (float *)(void *)(room + theirs), plain ? room + tiles : NULL,
+                    (unsigned *)(void *)room};
+    st->checking = true;
+    bool equal = compare(d, like, &r, size, n, k);
+    st->checking = false;
+    (void)cudaFree(room);
+    return equal;
+}
+
+static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsigned size)
+{
+    verdict *v = &st->of[s->kind][is_split(s)][size];
+    if (*v == UNKNOWN) {
+        if (d->arena) /* a check waits, which a recorded step cannot */
+            return false;
+        *v = check(d, st, s, size) ? EQUAL : OTHER;
+    }
+    return *v == EQUAL;
+}
+
+void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
+{
+    fmc_wide_state *st = ((fmc_fast *)d->fast)->wide;
+    static thread_local plan pl;
+    uint32_t n = 0;
+    if (!st || st->checking)
+        return;
+    pl.d = d;
+    for (uint32_t i = 0; i < count && d->failed == FM_OK; i++) {
+        const fmc_sum *s = &list[i];
+        unsigned size = size_of(d, st->only, s);
+        if (s->p.from || s->p.m < LEAST_ROWS || !ways()->of[s->kind][is_split(s)][size].run ||
+            !is_equal(d, st, s, size))
+            continue;
+        taken[i] = true;
+        pl.list[n] = *s;
+        pl.size[n++] = size;
+    }
+    pl.count = n;
+    if (n > 0 && d->failed == FM_OK)
+        run_plan(&pl);
+}
