@@ -755,17 +755,13 @@ fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root)
                    "tell");
     if (rc != FM_OK || c->rank == root)
         return rc == FM_OK ? fm_comm_tell(c, b->data, (size_t)len, root) : rc;
-    fm_buf_clear(b);
-    void *to = fm_malloc(FM_MAX((size_t)len, (size_t)1));
-    if (!to)
-        return leave(c, FM_ENOMEM, "tell");
+    fm_buf_clear(b); /* its memory stays, so mostly there is enough */
+    void *to = fm_buf_extend(b, (size_t)len);
+    if (len > 0 && !to)
+        return leave(c, fm_buf_ok(b), "tell");
     rc = fm_comm_tell(c, to, (size_t)len, root);
-    if (rc == FM_OK) {
-        fm_buf_append(b, to, (size_t)len);
-        rc = fm_buf_ok(b);
-        rc = rc == FM_OK ? rc : leave(c, rc, "tell");
-    }
-    fm_free(to);
+    if (rc != FM_OK)
+        fm_buf_clear(b);
     return rc;
 }
 

@@ -328,8 +328,12 @@ fm_status fmi_kv_take(fmi_kv_pool *p, int32_t *page)
         *page = p->free_page[--p->free_count];
     } else if (growable(p) > 0) {
         fm_status rc = use_new_page(p, page);
-        if (rc != FM_OK)
+        if (rc == FM_ELIMIT && forget_one(p)) { /* the device is full before the budget is */
+            fm_error_clear();
+            *page = p->free_page[--p->free_count];
+        } else if (rc != FM_OK) {
             return rc;
+        }
     } else {
         return fm_fail(FM_ELIMIT, "KV cache: all of its %llu bytes are in use",
                        (unsigned long long)kv->bytes_max);

@@ -21,6 +21,8 @@ enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END };
 #define LOG_MAX ((size_t)512 << 20)
 #define NUMBERS_MAX (1u << 20) /* of models and of sequences */
 #define NO_NUMBER UINT32_MAX
+#define LOG_ROOM                                                                                   \
+    ((size_t)64 << 10) /* of a log from the beginning: what is lost cannot be told again */
 
 struct fmi_mirror {
     fm_buf log;
@@ -88,8 +90,9 @@ static fm_status send_log(fm_engine *e)
 {
     fmi_mirror *r = e->mirror;
     fm_status rc = fm_buf_ok(&r->log);
-    if (rc == FM_OK)
-        rc = fm_comm_tell_buf(e->comm, &r->log, 0);
+    if (rc != FM_OK) /* and so it stays: the others would do something else */
+        return fm_error_prefix(rc, "what the other ranks must know");
+    rc = fm_comm_tell_buf(e->comm, &r->log, 0);
     fm_buf_clear(&r->log);
     return rc;
 }
@@ -328,7 +331,7 @@ static fm_status follow_deed(fm_engine *e, fm_cursor *c)
     uint32_t number = fm_cursor_u32(c);
     fm_seq *s = known(r->seq, r->seqs, number);
     uint32_t deed = fm_cursor_u32(c), a = fm_cursor_u32(c), b = fm_cursor_u32(c);
-    if (c->failed || number >= r->seqs)
+    if (c->failed || number >= NUMBERS_MAX)
         return fm_fail(FM_ECORRUPT, "rank 0 speaks of a sequence that is not there");
     if (!s)
         return FM_OK;
@@ -413,6 +416,8 @@ static fm_status follow_open(fm_engine *e, fm_cursor *c)
     if (c->failed || !m)
         return fm_fail(FM_ECORRUPT, "rank 0 opens a sequence of a model that is not there");
     fm_status rc = room_for(&r->seq, &r->seq_cap, number);
+    if (rc == FM_ENOMEM) /* its steps fail */
+        return meets ? cannot(e, rc) : FM_OK;
     if (rc != FM_OK)
         return rc;
     fm_seq *s = known(r->seq, r->seqs, number);
@@ -538,12 +543,15 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
     if (fm_comm_rank(e->comm) == 0)
         return fm_fail(FM_EINVAL, "rank 0 leads, it does not follow");
     fm_buf_init(&message, LOG_MAX);
-    fm_status rc = FM_OK;
+    fm_status rc = fm_buf_extend(&message, LOG_ROOM) ? FM_OK : FM_ENOMEM;
     while (rc == FM_OK && !ended) {
         fm_cursor c;
         rc = fm_comm_tell_buf(e->comm, &message, 0);
         fm_cursor_init(&c, fm_buf_span(&message));
-        rc = rc == FM_OK ? follow_message(e, p, &c, &ended) : cannot(e, rc);
+        if (rc == FM_OK)
+            rc = follow_message(e, p, &c, &ended);
+        else if (fm_comm_meet(e->comm, rc, 0) != FM_OK) /* lost: it cannot be told again */
+            rc = fm_error_prefix(rc, "what rank 0 said");
     }
     fm_error_state why;
     fm_error_save(&why);
@@ -594,6 +602,9 @@ fm_status fmi_mirror_new(fm_engine *e)
         return FM_ENOMEM;
     e->mirror = r;
     fm_buf_init(&r->log, LOG_MAX);
+    if (!fm_buf_extend(&r->log, LOG_ROOM))
+        return FM_ENOMEM;
+    fm_buf_clear(&r->log);
     uint32_t split = fm_comm_size(e->comm) / e->stages;
     if (split > 1) /* stages cut no sum */
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s/%u ranks", e->be->kernel_class,

@@ -686,8 +686,10 @@ static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
     fm_status rc = fmi_pipe_deliver(s);
-    if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
-        return rc != FM_OK ? rc : be->sync(be); /* rank 0 alone is asked for them */
+    if (rc != FM_OK)
+        return rc;
+    if (be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
+        return be->sync(be); /* rank 0 alone is asked for them */
     rc = be->download(be, s->hidden_host, s->hidden, s->wanted * s->hidden_ld * sizeof(float));
     if (rc != FM_OK || s->ld == 0)
         return rc;

@@ -113,26 +113,11 @@ static fm_status cuda_alloc(fm_backend *be, void **out, size_t bytes)
     return fmc_status(e, "allocation on the device");
 }
 
-/* The card has the memory at once; it is cleared as it comes into use. */
-static fm_status cuda_reserve(fm_backend *be, void **out, size_t bytes)
-{
-    fmc_enter(fmc_of(be));
-    *out = NULL;
-    return fmc_status(cudaMalloc(out, bytes ? bytes : 1), "room on the device");
-}
-
-static fm_status cuda_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
-{
-    fmc_device *d = fmc_of(be);
-    fmc_enter(d);
-    return fmc_status(cudaMemsetAsync((unsigned char *)ptr + at, 0, bytes, d->line),
-                      "clearing memory of the device");
-}
-
 static void cuda_free(fm_backend *be, void *ptr)
 {
     fmc_enter(fmc_of(be));
-    (void)cudaFree(ptr); /* waits for what still uses it */
+    if (!fmc_room_free(fmc_of(be), ptr))
+        (void)cudaFree(ptr); /* waits for what still uses it */
 }
 
 static fm_status cuda_host_alloc(fm_backend *be, void **out, size_t bytes)
@@ -372,8 +357,8 @@ static void install(fmc_device *d)
     be->close = cuda_close;
     be->alloc = cuda_alloc;
     be->free = cuda_free;
-    be->reserve = cuda_reserve;
-    be->commit = cuda_commit;
+    be->reserve = fmc_reserve;
+    be->commit = fmc_commit;
     be->host_alloc = cuda_host_alloc;
     be->host_free = cuda_host_free;
     be->upload = cuda_upload;

@@ -20,7 +20,7 @@ typedef struct fmc_turn {
     uint32_t stage, parity;
 } fmc_turn;
 
-/* By one thread, before a barrier of the block. readers: calls of fmc_ring_release for each stage. */
+/* By one thread, before a barrier of the block. readers: arrivals that release a stage. */
 FMC_DEVICE void fmc_ring_begin(fmc_ring_bars *r, uint32_t stages, uint32_t readers)
 {
     for (uint32_t i = 0; i < stages; i++) {

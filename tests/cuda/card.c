@@ -5,6 +5,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include "infer/kvcache.h"
+
 static fm_backend *card(void)
 {
     fm_backend *be = kk_card("exact");
@@ -78,6 +80,114 @@ static void copies_keep_their_order(void **state)
     be->free(be, x);
     be->free(be, sum);
     fm_free(host);
+    be->close(be);
+}
+
+/* ==== memory as it is used ==== */
+
+#define MIB ((size_t)1 << 20)
+
+static void expect(fm_backend *be, const void *at, size_t n, unsigned char value)
+{
+    unsigned char *host = fm_malloc(n);
+    tk_ok(be->download(be, host, at, n));
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(host[i], value);
+    fm_free(host);
+}
+
+/* Far more than any card has; what is asked for is there and cleared, beside what is written. */
+static void room_is_larger_than_the_card(void **state)
+{
+    fm_backend *be = card();
+    void *room;
+    unsigned char *at, ones[100];
+
+    (void)state;
+    memset(ones, 1, sizeof ones);
+    tk_ok(be->reserve(be, &room, (size_t)1 << 42));
+    at = room;
+    tk_ok(be->commit(be, room, 0, 3000));
+    expect(be, at, 3000, 0);
+    tk_ok(be->upload(be, at + 2900, ones, sizeof ones));
+    tk_ok(be->commit(be, room, 3000, 5 * MIB)); /* the same piece, and others */
+    expect(be, at + 2900, 100, 1);
+    expect(be, at + 3000, 5 * MIB, 0);
+    tk_ok(be->commit(be, room, (size_t)1 << 41, 100));
+    tk_ok(be->upload(be, at + ((size_t)1 << 41), ones, sizeof ones));
+    expect(be, at + ((size_t)1 << 41), 100, 1);
+    be->free(be, room);
+    tk_ok(be->reserve(be, &room, 0));
+    tk_ok(be->commit(be, room, 0, 0));
+    be->free(be, room);
+    be->close(be);
+}
+
+/* Whose memory SIMT_MIB says. */
+static bool emulated(void)
+{
+    const char *path = getenv("FMSTORE_CUDA_MODULE");
+    return path && strstr(path, "emulated");
+}
+
+static void memory_comes_back_with_the_room(void **state)
+{
+    fm_backend *be = card();
+    void *room, *all = NULL;
+
+    (void)state;
+    if (!emulated()) {
+        be->close(be);
+        skip();
+    }
+    (void)setenv("SIMT_MIB", "1000", 1);
+    for (int i = 0; i < 3; i++) {
+        tk_ok(be->reserve(be, &room, (size_t)1 << 40));
+        tk_ok(be->commit(be, room, 0, 600 * MIB));
+        tk_fails(be->commit(be, room, 600 * MIB, 600 * MIB), FM_ELIMIT, "no room for");
+        tk_fails(be->alloc(be, &all, 600 * MIB), FM_ELIMIT, "no room for");
+        be->free(be, room);
+        tk_ok(be->alloc(be, &all, 600 * MIB));
+        be->free(be, all);
+    }
+    (void)unsetenv("SIMT_MIB");
+    be->close(be);
+}
+
+/* A budget beyond what is left on the card: pages that nobody holds make room before a text waits. */
+static void a_cache_outgrows_the_card(void **state)
+{
+    enum { MOST = 400 };
+    fm_backend *be = card();
+    fmi_kv *kv;
+    fmi_kv_pool *pool;
+    int32_t page[MOST], more;
+    uint32_t n = 0;
+
+    (void)state;
+    if (!emulated()) {
+        be->close(be);
+        skip();
+    }
+    (void)setenv("SIMT_MIB", "48", 1);
+    tk_ok(fmi_kv_new(&kv, be, (uint64_t)1 << 30));
+    tk_ok(fmi_kv_pool_of(kv, &pool, 8, 128));
+    fm_status rc = FM_OK;
+    while (n < MOST && (rc = fmi_kv_take(pool, &page[n])) == FM_OK)
+        fmi_kv_keep(pool, page[n++]);
+    assert_int_equal(rc, FM_ELIMIT);
+    assert_true(n >= 32 && n < MOST); /* of 256 KiB each */
+    fmi_kv_give(pool, page[3]);
+    fmi_kv_give(pool, page[5]);
+    tk_ok(fmi_kv_take(pool, &more));
+    assert_int_equal(more, page[3]); /* held longest ago */
+    tk_ok(fmi_kv_take(pool, &page[5]));
+    assert_int_equal(fmi_kv_take(pool, &page[3]), FM_ELIMIT);
+    page[3] = more;
+    for (uint32_t i = 0; i < n; i++)
+        fmi_kv_give(pool, page[i]);
+    fmi_kv_free(kv);
+    (void)unsetenv("SIMT_MIB");
     be->close(be);
 }
 
@@ -195,6 +305,9 @@ int main(void)
         cmocka_unit_test(memory_is_cleared_and_comes_back),
         cmocka_unit_test(a_full_card_says_so),
         cmocka_unit_test(copies_keep_their_order),
+        cmocka_unit_test(room_is_larger_than_the_card),
+        cmocka_unit_test(memory_comes_back_with_the_room),
+        cmocka_unit_test(a_cache_outgrows_the_card),
         cmocka_unit_test(launches_do_not_ask_for_their_card),
         cmocka_unit_test(threads_use_several_cards),
     };

@@ -330,10 +330,11 @@ static std::map<void *, size_t> pinned; /* begin -> bytes */
 static std::map<void *, size_t> device_memory;
 static size_t device_bytes;
 
+static size_t device_total(void);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     guard g(lock);
-    *total = (size_t)4 << 30;
+    *total = device_total();
     *free_bytes = *total > device_bytes ? *total - device_bytes : 0;
     return cudaSuccess;
 }
@@ -346,6 +347,30 @@ static bool inside(const std::map<void *, size_t> &m, const void *p, size_t byte
     --it;
     const char *begin = (const char *)it->first;
     return (const char *)p >= begin && (const char *)p + bytes <= begin + it->second;
+}
+
+static size_t device_total(void)
+{
+    const char *mib = getenv("SIMT_MIB");
+    return mib ? (size_t)atoll(mib) << 20 : (size_t)4 << 30;
+}
+
+bool simt_charge(long long bytes)
+{
+    guard g(lock);
+    if (bytes > 0 && device_bytes + (size_t)bytes > device_total())
+        return false;
+    device_bytes += (size_t)bytes;
+    return true;
+}
+
+void simt_device_range(void *begin, size_t bytes)
+{
+    guard g(lock);
+    if (bytes > 0)
+        device_memory[begin] = bytes;
+    else
+        device_memory.erase(begin);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -386,15 +411,16 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     *out = NULL;
     if (bytes == 0)
         return cudaSuccess;
-    if (fails(0) || device_bytes + bytes > (size_t)4 << 30)
+    if (fails(0) || !simt_charge((long long)bytes))
         return note(cudaErrorMemoryAllocation);
     *out = guarded_map(bytes);
-    if (!*out)
+    if (!*out) {
+        (void)simt_charge(-(long long)bytes);
         return note(cudaErrorMemoryAllocation);
+    }
     if (bytes <= POISON_MAX)
         memset(*out, 0xff, bytes);
     device_memory[*out] = bytes;
-    device_bytes += bytes;
     return cudaSuccess;
 }
 

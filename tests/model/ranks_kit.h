@@ -4,6 +4,7 @@
 #define FM_TESTS_MODEL_RANKS_KIT_H
 
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "infer/comm_wire.h"
 #include "tests/model/infer_kit.h"
@@ -25,6 +26,21 @@ typedef struct rk_ranks {
     rk_rank rank[RK_MOST];
     pthread_t thread[RK_MOST];
 } rk_ranks;
+
+/* With RK_CARDS=1 every rank has a card of its own (NULL: what the program gives). */
+static inline const char *rk_card(uint32_t rank)
+{
+    static const char *const card[RK_MOST] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+    const char *on = getenv("RK_CARDS");
+    return on && *on == '1' ? card[rank] : NULL;
+}
+
+/* On emulated cards a program takes long: this test of it alone. */
+static inline void rk_only(const char *name)
+{
+    if (rk_card(0))
+        cmocka_set_test_filter(name);
+}
 
 static inline void *rk_follow(void *arg)
 {
@@ -54,12 +70,16 @@ static inline void rk_open(rk_ranks *k, uint32_t size, const fm_engine_opts *opt
     for (uint32_t i = 1; i < size; i++) {
         k->rank[i] = (rk_rank){.wire = wire[i], .opts = *opts, .p = *p};
         k->rank[i].opts.threads = 1;
+        k->rank[i].opts.device = rk_card(i);
         assert_int_equal(pthread_create(&k->thread[i], NULL, rk_follow, &k->rank[i]), 0);
     }
     tk_ok(fm_comm_new(&k->comm, wire[0], NULL));
     fm_engine_opts o = *opts;
     o.comm = k->comm;
+    o.device = rk_card(0);
     tk_ok(fm_engine_new(&k->e, &o));
+    if (o.device)
+        assert_string_equal(fm_comm_wire(k->comm), "nccl");
 }
 
 /* Every rank ended as it should. */

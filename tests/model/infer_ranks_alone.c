@@ -1,0 +1,216 @@
+/* infer_ranks_alone.c - one rank fails alone in the middle of a step, at many places of it: the step
+ * fails on all ranks with that rank's text, nobody hangs, and the same engine then gives the bits
+ * that it gave before. On the CPU an allocation of any rank fails; with RK_CARDS=1 an allocation or a
+ * launch of one card, or a group of NCCL's stand-in. */
+#include <dlfcn.h>
+
+#include "tests/model/ranks_kit.h"
+
+#define PROMPT 40u /* more than a page */
+#define DECODED 3u
+
+typedef struct world {
+    fm_source *src;
+    rk_ranks k;
+    fm_model *m;
+    size_t vocab;
+
+} world;
+
+/* The prompt, then tokens one by one; got NULL: what they give is not kept. */
+static fm_status run(world *w, float *got)
+{
+    fm_seq *s = NULL;
+    fm_row row[PROMPT];
+    fm_status rc = fm_seq_open(&s, w->m);
+    for (uint32_t i = 0; i < PROMPT && rc == FM_OK; i++)
+        row[i] = (fm_row){s, (int32_t)(7 + 3 * i % 200), false};
+    if (rc == FM_OK)
+        rc = fm_engine_step(w->k.e, row, PROMPT);
+    for (uint32_t i = 0; i < DECODED && rc == FM_OK; i++) {
+        row[0] = (fm_row){s, (int32_t)(11 + i), true};
+        rc = fm_engine_step(w->k.e, row, 1);
+        if (rc == FM_OK)
+            memcpy(got + i * w->vocab, fm_engine_logits(w->k.e, 0), w->vocab * sizeof(float));
+    }
+    fm_error_state why;
+    fm_error_save(&why);
+    fm_seq_close(s);
+    fm_error_restore(&why);
+    return rc;
+}
+
+static void world_open(world *w, uint32_t ranks)
+{
+    char *path = tk_source("examples/atlas/base");
+    memset(w, 0, sizeof(*w));
+    tk_ok(fm_source_open(&w->src, path));
+    fm_engine_opts o = rk_opts("exact", PROMPT);
+    fm_provider p = fm_source_provider(w->src);
+    rk_open(&w->k, ranks, &o, &p);
+    w->m = ik_model(w->k.e, w->src, "atlas");
+    w->vocab = fm_model_arch(w->m)->vocab;
+    fm_free(path);
+}
+
+static void world_close(world *w)
+{
+    fm_model_close(w->m);
+    rk_close(&w->k); /* every rank ended as it should */
+    fm_source_close(w->src);
+}
+
+/* As before, but that caches may have come apart once: then a step says so, and the next is whole. */
+static void whole_again(world *w, const float *want, float *got, const char *what)
+{
+    fm_status rc = run(w, got);
+    if (rc == FM_ECORRUPT && (strstr(fm_error_text(), "planned another step") ||
+                              strstr(fm_error_text(), "did something else")))
+        rc = run(w, got);
+    if (rc != FM_OK)
+        fail_msg("%s: not whole again: %s; rank 1: %s", what, fm_error_text(), w->k.rank[1].text);
+    if (memcmp(got, want, DECODED * w->vocab * sizeof(float)) != 0)
+        fail_msg("%s: other bits", what);
+}
+
+static float *floats_of(const world *w)
+{
+    float *x = fm_malloc(DECODED * w->vocab * sizeof(float));
+    assert_non_null(x);
+    return x;
+}
+
+/* ==== the CPU: allocations ==== */
+
+/* The nth allocation of all ranks together, in an engine that has run nothing. */
+static bool allocation(uint32_t ranks, uint64_t nth, const float *want)
+{
+    world w;
+    char what[64];
+    world_open(&w, ranks);
+    float *got = floats_of(&w);
+    fm_mem_fail_at(nth, false);
+    fm_status rc = run(&w, got);
+    fm_mem_fail_at(0, false);
+    (void)snprintf(what, sizeof(what), "%u ranks, allocation %u", ranks, (unsigned)nth);
+    if (rc != FM_OK && fm_error_text()[0] == '\0')
+        fail_msg("%s: no text", what);
+    if (rc == FM_OK)
+        assert_memory_equal(got, want, DECODED * w.vocab * sizeof(float));
+    whole_again(&w, want, got, what);
+    fm_free(got);
+    world_close(&w);
+    return rc != FM_OK;
+}
+
+static void allocations(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2) {
+        world w;
+        unsigned failed = 0, clean = 0;
+        world_open(&w, ranks);
+        float *want = floats_of(&w);
+        tk_ok(run(&w, want));
+        world_close(&w);
+        for (uint64_t nth = 1; clean < 8 && nth < 400; nth += ranks) {
+            bool fails = allocation(ranks, nth, want);
+            failed += fails;
+            clean = fails ? 0 : clean + 1;
+        }
+        assert_true(failed >= 10);
+        fm_free(want);
+    }
+}
+
+/* ==== cards ==== */
+
+static void card_fails(int card, int what, unsigned long nth)
+{
+    union {
+        void *object;
+        void (*call)(int, int, unsigned long);
+    } f = {.object =
+               dlsym(dlopen(getenv("FMSTORE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD), "simt_fail")};
+    assert_non_null(f.object);
+    f.call(card, what, nth);
+}
+
+static void fails_with(world *w, const float *want, const char *what, const char *text)
+{
+    float *got = floats_of(w);
+    fm_status rc = run(w, got);
+    if (rc == FM_OK)
+        fail_msg("%s: did not fail", what);
+    if (!strstr(fm_error_text(), text))
+        fail_msg("%s: not '%s' but %s", what, text, fm_error_text());
+    whole_again(w, want, got, what);
+    assert_string_equal(fm_comm_wire(w->k.comm), "nccl");
+    fm_free(got);
+}
+
+/* First, middle and last launches of the prompt's step and of those behind it; the same with groups. */
+static void launches_and_groups(void **state)
+{
+    static const unsigned long launch[] = {1, 9, 60, 130}, group[] = {1, 5, 10, 12, 30};
+    world w;
+    char what[64];
+    (void)state;
+    if (!rk_card(0))
+        skip();
+    world_open(&w, 2);
+    float *want = floats_of(&w);
+    tk_ok(run(&w, want));
+    for (int card = 0; card < 2; card++) {
+        for (size_t i = 0; i < FM_ARRAY_LEN(launch); i++) {
+            (void)snprintf(what, sizeof(what), "card %d, launch %lu", card, launch[i]);
+            card_fails(card, 1, launch[i]);
+            fails_with(&w, want, what, "the kernel was not started");
+        }
+        for (size_t i = 0; i < FM_ARRAY_LEN(group); i++) {
+            (void)snprintf(what, sizeof(what), "%s:%d:%lu", i % 2 ? "async" : "group", card,
+                           group[i]);
+            (void)setenv("SIMT_NCCL_FAULT", what, 1);
+            fails_with(&w, want, what, "NCCL: ");
+        }
+        (void)unsetenv("SIMT_NCCL_FAULT");
+    }
+    world_close(&w);
+    fm_free(want);
+}
+
+static void memory_of_cards(void **state)
+{
+    static const unsigned long place[] = {1, 3, 5, 8};
+    char what[64];
+    (void)state;
+    if (!rk_card(0))
+        skip();
+    for (size_t i = 0; i < FM_ARRAY_LEN(place); i++) {
+        world w;
+        int card = (int)(i % 2);
+        world_open(&w, 2);
+        float *want = floats_of(&w), *got = floats_of(&w);
+        (void)snprintf(what, sizeof(what), "card %d, allocation %lu", card, place[i]);
+        card_fails(card, 0, place[i]);
+        fm_status rc = run(&w, got);
+        card_fails(card, 0, 0);
+        assert_int_not_equal(rc, FM_OK);
+        tk_ok(run(&w, want));
+        whole_again(&w, want, got, what);
+        fm_free(want);
+        fm_free(got);
+        world_close(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations),
+        cmocka_unit_test(launches_and_groups),
+        cmocka_unit_test(memory_of_cards),
+    };
+    rk_only("*s_*"); /* of cards */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
