@@ -238,6 +238,8 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_
     g->qk_norm = a->qk_norm;
     memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
     g->deal = *d;
+    g->begin = d->begin[e->stage];
+    g->here = d->begin[e->stage + 1] - g->begin;
     fm_status rc = open_lanes(e, g);
     if (rc != FM_OK) {
         fm_free(g);

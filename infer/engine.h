@@ -23,6 +23,7 @@ typedef struct fmi_geom {
     bool qk_norm;
     fm_switches sw;
     fmi_deal deal;
+    uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
     uint64_t stamp; /* the step that seqs belongs to */

@@ -341,9 +341,9 @@ static fm_status int_room(fm_engine *e, int32_t **host, int32_t **dev, size_t *h
 
 /* Where each row's keys and values go in each layer, for one pass. */
 static void fill_slots(const fmi_step *s, const fm_row *rows, uint32_t row0, uint32_t m,
-                       uint32_t layers, int32_t *slot)
+                       const fmi_geom *g, int32_t *slot)
 {
-    for (uint32_t l = 0; l < layers; l++)
+    for (uint32_t l = g->begin; l < g->begin + g->here; l++)
         for (uint32_t i = 0; i < m; i++) {
             uint32_t from = s->order[row0 + i], at = s->pos[from];
             const fm_seq *q = rows[from].seq;
@@ -357,7 +357,7 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     size_t ints = (size_t)n * 4, most = 0;
     for (uint32_t i = 0, m; i < s->runs;) {
-        uint32_t layers = geom_of_run(s, i)->layers;
+        uint32_t layers = geom_of_run(s, i)->here;
         most = FM_MAX(most, layers);
         i = pass_end(s, i, &m);
         ints += (size_t)layers * m;
@@ -383,10 +383,11 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
     for (uint32_t i = s->wanted; i < n; i++)
         gather[i] = 0;
     for (uint32_t i = 0, m; i < s->runs;) {
-        uint32_t layers = geom_of_run(s, i)->layers, row0 = s->run[i].row0;
+        const fmi_geom *g = geom_of_run(s, i);
+        uint32_t row0 = s->run[i].row0;
         i = pass_end(s, i, &m);
-        fill_slots(s, rows, row0, m, layers, slot);
-        slot += (size_t)layers * m;
+        fill_slots(s, rows, row0, m, g, slot);
+        slot += (size_t)g->here * m;
     }
     return s->e->be->upload(s->e->be, s->dev, s->host, ints * sizeof(int32_t));
 }
@@ -420,8 +421,8 @@ static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
         const fm_seq *q = s->seq[i];
         if (fmi_priv(q->model)->geom != g)
             continue;
-        for (uint32_t l = 0; l < g->layers; l++) {
-            int32_t *row = table + ((size_t)l * g->seqs + q->number) * stride;
+        for (uint32_t l = g->begin; l < g->begin + g->here; l++) {
+            int32_t *row = table + ((size_t)(l - g->begin) * g->seqs + q->number) * stride;
             memcpy(row, q->page + (size_t)l * q->page_cap, q->page_count * sizeof(int32_t));
             memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
         }
@@ -430,7 +431,7 @@ static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
 
 static size_t table_ints(const fmi_step *s, const fmi_geom *g)
 {
-    return (size_t)g->layers * g->seqs * s->table_stride;
+    return (size_t)g->here * g->seqs * s->table_stride;
 }
 
 /* As large as the tables of these sequences may become, so that growing texts do not come back. */
@@ -438,7 +439,7 @@ static fm_status table_room(fmi_step *s)
 {
     size_t ints = 0;
     for (uint32_t i = 0; i < s->runs; i = class_end(s, i))
-        ints += (size_t)geom_of_run(s, i)->layers * geom_of_run(s, i)->seqs * s->table_cap;
+        ints += (size_t)geom_of_run(s, i)->here * geom_of_run(s, i)->seqs * s->table_cap;
     return int_room(s->e, &s->table_host, &s->table, &s->table_ints, ints);
 }
 
@@ -533,7 +534,7 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
     fmi_carve(&p);
     p.x0 = p.x;
     at->want0 += w;
-    at->slot += (size_t)g->layers * m;
+    at->slot += (size_t)g->here * m;
     at->table += j == class_end(s, i) ? table_ints(s, g) : 0;
     return fmi_forward(&p);
 }
@@ -661,8 +662,8 @@ void fmi_pass_enter(fmi_pass *p, uint32_t l)
     }
     if (l < p->g->layers) {
         p->e->layer_rows += p->m;
-        p->slot = p->slots + (size_t)l * p->rows + r0;
-        p->table = p->tables + (size_t)l * p->seqs * p->table_stride;
+        p->slot = p->slots + (size_t)(l - p->g->begin) * p->rows + r0;
+        p->table = p->tables + (size_t)(l - p->g->begin) * p->seqs * p->table_stride;
     }
     if (p->s->spans)
         exchange(p, l);

@@ -1,0 +1,92 @@
+/* infer_stages_alone.c - a rank of a pipeline that lacks memory fails the step on all ranks, with its
+ * text; what follows has the bits of one rank. Allocations of all ranks, which are threads here,
+ * fail one after another. */
+#include "tests/model/ranks_kit.h"
+
+#define TOKENS 40u
+
+static fm_status run(fm_model *m, const int32_t *ids, float *out)
+{
+    fm_engine *e = fm_model_engine(m);
+    uint32_t vocab = fm_model_arch(m)->vocab;
+    fm_seq *s = NULL;
+    fm_row row[TOKENS];
+    fm_status rc = fm_seq_open(&s, m);
+    for (uint32_t i = 0; i < TOKENS && rc == FM_OK; i++)
+        row[i] = (fm_row){s, ids[i], i % 4 == 3};
+    if (rc == FM_OK)
+        rc = fm_engine_step(e, row, TOKENS);
+    for (uint32_t i = 3; i < TOKENS && rc == FM_OK; i += 4)
+        memcpy(out + (i / 4) * vocab, fm_engine_logits(e, i), vocab * sizeof(float));
+    fm_seq_close(s);
+    return rc;
+}
+
+static void check(uint32_t stages, uint32_t split)
+{
+    char *path = tk_source("examples/atlas/base");
+    fm_source *src = NULL;
+    rk_ranks k[2];
+    fm_model *m[2];
+    int32_t ids[TOKENS];
+    tk_ok(fm_source_open(&src, path));
+    fm_provider p = fm_source_provider(src);
+    for (uint32_t i = 0; i < 2; i++) { /* the reference: split ranks without stages */
+        fm_engine_opts o = rk_opts("exact", 64);
+        o.stages = i ? stages : 1;
+        o.micro_rows = 7;
+        rk_open(&k[i], o.stages * split, &o, &p);
+        m[i] = ik_model(k[i].e, src, "atlas");
+    }
+    size_t floats = TOKENS / 4 * fm_model_arch(m[0])->vocab;
+    float *want = fm_malloc(2 * floats * sizeof(float)), *got = want + floats;
+    uint32_t failed = 0;
+    for (uint32_t nth = 1; nth <= 60; nth++) {
+        for (uint32_t i = 0; i < TOKENS; i++) /* other texts: nothing of them is in the caches */
+            ids[i] = (int32_t)(20 + (i * 7 + nth * (i + 3)) % 900);
+        fm_mem_fail_at(nth, false);
+        fm_status rc = run(m[1], ids, got);
+        fm_mem_fail_at(0, false);
+        if (rc != FM_OK && !strstr(fm_error_text(), "out of memory") &&
+            !strstr(fm_error_text(), "a sequence of the step could not be opened"))
+            fail_msg("allocation %u: %s", nth, fm_error_text());
+        failed += rc != FM_OK;
+        if (rc != FM_OK)
+            tk_ok(run(m[1], ids, got));
+        tk_ok(run(m[0], ids, want));
+        assert_memory_equal(want, got, floats * sizeof(float));
+    }
+    assert_true(failed >= 3);
+    for (uint32_t i = 0; i < 2; i++) {
+        fm_model_close(m[i]);
+        rk_close(&k[i]);
+    }
+    fm_free(want);
+    fm_source_close(src);
+    fm_free(path);
+}
+
+static void two_stages(void **state)
+{
+    (void)state;
+    check(2, 1);
+}
+
+static void three_stages(void **state)
+{
+    (void)state;
+    check(3, 1);
+}
+
+static void two_stages_of_two(void **state)
+{
+    (void)state;
+    check(2, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(two_stages), cmocka_unit_test(three_stages),
+                                       cmocka_unit_test(two_stages_of_two)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
