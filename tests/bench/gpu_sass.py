@@ -13,7 +13,7 @@ are shown with what they have beside them, where that is tensor work or traffic.
 What it cannot know: how often a loop turns, latencies (but for the bytes that are under way), bank
 conflicts, whether lanes read the same address, which loads hit a cache. So every share is an upper
 limit, and shared memory is counted as if each lane read bytes of its own. Of several ways through a
-loop the one with the most tensor work is counted, then with the most 16-byte loads, then the longest;
+loop the one with the most tensor work is counted, then with the most wide loads, then the longest;
 ways through a call (division and roots of odd values) are left out.
 
 Options: --json; --kernel REGEX (of the short name); --dynamic REGEX=BYTES (dynamic shared memory,
@@ -309,7 +309,8 @@ class Flow:
 def weight(code):
     w = len(code)
     for i in code:
-        w += 10000 * (tensor_flops(i.op) > 0) + 500 * (i.base in LOADS and i.width == 16)
+        w += 10000 * (tensor_flops(i.op) > 0)
+        w += {16: 500, 8: 200}.get(i.width, 0) if i.base in LOADS else 0
         w -= 100000 * (i.base == "CALL")
     return w
 
