@@ -332,32 +332,60 @@ typedef struct many_place {
     uint32_t panels, row_tiles, tiles;
 } many_place;
 
+/* `count` pieces of this thread, of panels (tiles of rows) first, first + step, ..: beyond `last` the
+ * last one's, whose sums nobody writes. Beside each tile's mma: no loop, no question for a piece. */
+template <unsigned step, unsigned count>
+FMC_DEVICE void many_pieces(unsigned char *to, const unsigned char *from, size_t stride,
+                            uint32_t first, uint32_t last)
+{
+#pragma unroll
+    for (unsigned q = 0; q < count; q++) {
+        uint32_t j = first + step * q < last ? first + step * q : last;
+        fmc_copy16(to + 16 * FMC_THREADS * q, from + j * stride, true);
+    }
+}
+
+template <int kind>
+FMC_DEVICE void many_copy_w(unsigned char *stage, const fmc_job *p, const many_place *b,
+                            uint32_t tile)
+{
+    constexpr unsigned pieces = fmc_tile<kind>::stage / 16, all = MANY_PANELS * pieces;
+    const unsigned char *unit = fmc_unit<kind>(p->w, b->panel, b->tiles, tile);
+    const size_t panel_bytes = (size_t)(fmc_unit<kind>(p->w, 1, b->tiles, 0) - p->w);
+    const uint32_t last = b->panels - b->panel - 1;
+    if constexpr (FMC_THREADS % pieces == 0) {
+        many_pieces<FMC_THREADS / pieces, all / FMC_THREADS>(
+            stage + 16 * threadIdx.x, fmc_piece<kind>(unit, tile, threadIdx.x % pieces),
+            panel_bytes, threadIdx.x / pieces, last);
+    } else {
+#pragma unroll
+        for (unsigned q = 0; q < (all + FMC_THREADS - 1) / FMC_THREADS; q++) {
+            const unsigned i = threadIdx.x + q * FMC_THREADS;
+            const uint32_t j = i / pieces < last ? i / pieces : last;
+            if (i < all)
+                fmc_copy16(stage + 16 * i,
+                           fmc_piece<kind>(unit + j * panel_bytes, tile, i % pieces), true);
+        }
+    }
+}
+
 template <int kind, int row_tiles, bool split>
 FMC_DEVICE void many_copy(unsigned char *stage, const fmc_job *p, const many_place *b,
                           uint32_t tile, bool valid)
 {
     typedef many<kind, row_tiles, split> size;
-    constexpr unsigned pieces = fmc_tile<kind>::stage / 16, x_pieces = FMC_TILE_X / 16;
+    constexpr unsigned pieces = FMC_TILE_X / 16, step = FMC_THREADS / pieces;
+    constexpr unsigned count = 2 * row_tiles / step;
     if (valid) {
-#pragma unroll 1
-        for (unsigned i = threadIdx.x; i < MANY_PANELS * pieces; i += FMC_THREADS) {
-            unsigned j = i / pieces;
-            bool in = b->panel + j < b->panels;
-            const unsigned char *unit =
-                fmc_unit<kind>(p->w, in ? b->panel + j : b->panel, b->tiles, tile);
-            fmc_copy16(stage + 16 * i, fmc_piece<kind>(unit, tile, i % pieces), in);
-        }
-#pragma unroll 1
-        for (unsigned i = threadIdx.x; i < 2 * row_tiles * x_pieces; i += FMC_THREADS) {
-            unsigned j = i / x_pieces;
-            bool in = b->row_tile + j < b->row_tiles;
-            size_t at =
-                ((size_t)(in ? b->row_tile + j : b->row_tile) * b->tiles + tile) * FMC_TILE_X +
-                16 * (i % x_pieces);
-            fmc_copy16(stage + size::w_bytes + 16 * i, p->x + at, in);
-            if (split)
-                fmc_copy16(stage + size::w_bytes + size::x_bytes + 16 * i, p->rest + at, in);
-        }
+        const size_t stride = (size_t)b->tiles * FMC_TILE_X;
+        const size_t from =
+            b->row_tile * stride + (size_t)tile * FMC_TILE_X + 16 * (threadIdx.x % pieces);
+        unsigned char *to = stage + size::w_bytes + 16 * threadIdx.x;
+        const uint32_t first = threadIdx.x / pieces, last = b->row_tiles - b->row_tile - 1;
+        many_copy_w<kind>(stage, p, b, tile);
+        many_pieces<step, count>(to, p->x + from, stride, first, last);
+        if (split)
+            many_pieces<step, count>(to + size::x_bytes, p->rest + from, stride, first, last);
     }
     fmc_copy_commit();
 }

@@ -13,8 +13,9 @@ are shown with what they have beside them, where that is tensor work or traffic.
 What it cannot know: how often a loop turns, latencies (but for the bytes that are under way), bank
 conflicts, whether lanes read the same address, which loads hit a cache. So every share is an upper
 limit, and shared memory is counted as if each lane read bytes of its own. Of several ways through a
-loop the one with the most tensor work is counted, then with the most 16-byte loads, then the longest;
-ways through a call (division and roots of odd values) are left out.
+loop the one with the most tensor work is counted, then with the most wide loads, then the longest;
+ways through a call (division and roots of odd values) are left out. A turn's own slots only: loops
+inside of a loop are lines of their own, and what they take comes on top.
 
 Options: --json; --kernel REGEX (of the short name); --dynamic REGEX=BYTES (dynamic shared memory,
 which stands in no binary) and --threads REGEX=N (of kernels without launch bounds), both repeatable;
@@ -309,12 +310,17 @@ class Flow:
 def weight(code):
     w = len(code)
     for i in code:
-        w += 10000 * (tensor_flops(i.op) > 0) + 500 * (i.base in LOADS and i.width == 16)
+        w += 10000 * (tensor_flops(i.op) > 0)
+        w += {16: 500, 8: 200}.get(i.width, 0) if i.base in LOADS else 0
         w -= 100000 * (i.base == "CALL")
     return w
 
 
-def way_through(kernel, flow, header, body, inner):
+def least_weight(code):
+    return sum(1e6 * (tensor_flops(i.op) > 0) - 1 for i in code)
+
+
+def way_through(kernel, flow, header, body, inner, weight=weight):
     """The blocks of one turn of a loop; those of inner loops weigh nothing."""
     best = {header: (0, None)}
     for b in sorted(body, key=lambda b: flow.number[b]):
@@ -496,6 +502,12 @@ def study_loop(kernel, flow, header, body, inner, warps):
     out["under_way"] = out["under_way_warp"] * warps
     if peak:
         out["tensor_share"] = round(peak / cycles[limit], 3)
+        least = count(flow.code(kernel, way_through(kernel, flow, header, body, inner,
+                                                    least_weight) - inner))
+        if least["n"] < c["n"]:  # what most turns take, where some end a part of a sum
+            out["least_slots"] = least["n"]
+            least_cycles = max(cycles_of(least)[0].values())
+            out["tensor_share_least"] = round(peak / least_cycles, 3)
         out["slots_per_tensor_cycle"] = round(c["n"] / cycles["tensor"], 2)
         out["shared_per_tensor_cycle"] = round(cycles["shared"] * 128 / cycles["tensor"], 1)
     if moved:
@@ -585,6 +597,9 @@ def say(k, only_flags):
             share.append("tensor peak <= %.0f %% (%.2f slots of 4, %.0f B of 128 shared a cycle)" %
                          (100 * l["tensor_share"], l["slots_per_tensor_cycle"],
                           l["shared_per_tensor_cycle"]))
+            if "least_slots" in l:
+                share.append("the shortest turn %d slots, <= %.0f %%" %
+                             (l["least_slots"], 100 * l["tensor_share_least"]))
         if "bytes_share" in l:
             share.append("memory's rate <= %.0f %%, %.1f KB under way" %
                          (100 * l["bytes_share"], l["under_way"] / 1024))

@@ -32,6 +32,10 @@ def kernel_of(*lines):
     return gpu_sass.parse(text)[0]
 
 
+class Options:
+    threads, dynamic, loops = [], [], "busy"
+
+
 def loops(kernel):
     flow, found = gpu_sass.loops_of(kernel)
     return [(flow.blocks[h][0], sorted({n for b in body for n in range(flow.blocks[b][0],
@@ -127,6 +131,12 @@ class Flow(unittest.TestCase):
         way = gpu_sass.way_through(k, flow, header, body, set())
         self.assertEqual([i.base for i in flow.code(k, way)], ["BRA", "HMMA", "BRA"])
 
+    def test_turns_that_end_a_part_and_turns_that_do_not(self):
+        k = kernel_of("HMMA.16816.F32.BF16 R4, R8, R2, R4", "@P0 BRA 0x40", "FADD R0, R0, R0",
+                      "FADD R1, R1, R1", "@P1 BRA 0x0", "EXIT")
+        (loop,) = gpu_sass.study(k, Options)["loops"]
+        self.assertEqual((loop["counts"]["n"], loop["least_slots"]), (5, 3))
+
 
 class Counting(unittest.TestCase):
     def test_widths(self):
@@ -160,10 +170,7 @@ class Counting(unittest.TestCase):
     def test_spills_and_narrow_loads_are_told(self):
         k = kernel_of("LDL R9, [R1]", "LDG.E R4, [R2.64]", "STG.E [R2.64], R4", "@P0 BRA 0x0", "EXIT")
 
-        class options:
-            threads, dynamic, loops = [], [], "busy"
-
-        (loop,) = gpu_sass.study(k, options)["loops"]
+        (loop,) = gpu_sass.study(k, Options)["loops"]
         self.assertIn("spills: 1", loop["flags"])
         self.assertIn("1 loads below 16 bytes", loop["flags"])
 
