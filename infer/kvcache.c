@@ -32,6 +32,7 @@ struct fmi_kv {
     fm_backend *be;
     uint64_t *bytes, bytes_max; /* [lanes]; of each */
     uint32_t lanes, here;
+    bool at_once;
     fmi_kv_pool *pools;
     uint32_t pool_count;
     fmi_kv_forget forget;
@@ -66,6 +67,12 @@ fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here)
     kv->lanes = lanes;
     kv->here = here;
     return FM_OK;
+}
+
+void fmi_kv_at_once(fmi_kv *kv)
+{
+    fm_assert(!kv->pools);
+    kv->at_once = true;
 }
 
 bool fmi_kv_here(const fmi_kv_pool *p)
@@ -239,18 +246,23 @@ void fmi_kv_drop_idle(fmi_kv *kv)
 
 /* ==== taking ==== */
 
+static bool by_page(const fmi_kv *kv)
+{
+    return kv->be->reserve && kv->be->commit && !kv->at_once;
+}
+
 /* Addresses for all pages. Where the device gives no memory as it is touched, pages get theirs when
  * they are first used (commit_page), or all at once. */
-static fm_status reserve_bytes(fm_backend *be, void **out, uint64_t bytes)
+static fm_status reserve_bytes(const fmi_kv *kv, void **out, uint64_t bytes)
 {
-    return be->reserve && be->commit ? be->reserve(be, out, (size_t)bytes)
-                                     : be->alloc(be, out, (size_t)bytes);
+    fm_backend *be = kv->be;
+    return by_page(kv) ? be->reserve(be, out, (size_t)bytes) : be->alloc(be, out, (size_t)bytes);
 }
 
 static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
 {
     fm_backend *be = p->kv->be;
-    if (!be->reserve || !be->commit || !fmi_kv_here(p))
+    if (!by_page(p->kv) || !fmi_kv_here(p))
         return FM_OK;
     fm_status rc = be->commit(be, p->view.k, (size_t)page * p->k_bytes, p->k_bytes);
     if (rc == FM_OK && p->v_bytes)
@@ -260,7 +272,6 @@ static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
 
 static fm_status reserve_arrays(fmi_kv_pool *p)
 {
-    fm_backend *be = p->kv->be;
     void *k = NULL, *v = NULL;
     fm_status rc = FM_OK;
     p->state = fm_calloc((size_t)p->pages_max, sizeof(*p->state));
@@ -269,10 +280,10 @@ static fm_status reserve_arrays(fmi_kv_pool *p)
         rc = FM_ENOMEM;
     bool here = fmi_kv_here(p);
     if (rc == FM_OK && here)
-        rc = reserve_bytes(be, &k, p->pages_max * p->k_bytes);
+        rc = reserve_bytes(p->kv, &k, p->pages_max * p->k_bytes);
     p->view.k = k;
     if (rc == FM_OK && here && p->v_bytes)
-        rc = reserve_bytes(be, &v, p->pages_max * p->v_bytes);
+        rc = reserve_bytes(p->kv, &v, p->pages_max * p->v_bytes);
     p->view.v = v;
     if (rc != FM_OK)
         release_arrays(p);

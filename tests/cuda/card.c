@@ -171,7 +171,7 @@ static void a_cache_outgrows_the_card(void **state)
     }
     (void)setenv("SIMT_MIB", "48", 1);
     tk_ok(fmi_kv_new(&kv, be, (uint64_t)1 << 30));
-    tk_ok(fmi_kv_pool_of(kv, &pool, 8, 128));
+    tk_ok(fmi_kv_pool_of(kv, &pool, 0, 8, 128));
     fm_status rc = FM_OK;
     while (n < MOST && (rc = fmi_kv_take(pool, &page[n])) == FM_OK)
         fmi_kv_keep(pool, page[n++]);
