@@ -172,7 +172,7 @@ fm_status fmi_ranks_squares(const fmi_params *ps, double *sum)
     size_t own = (size_t)((ps->end - ps->begin + FMI_SLICE_FLOATS - 1) / FMI_SLICE_FLOATS);
     uint32_t ranks = fm_comm_size(ps->comm);
     double *host = fm_calloc(most * (ranks + 1), sizeof(double));
-    double *mine = host ? host + most * ranks : NULL;
+    double *mine = host + most * ranks;
     void *dev = NULL;
     fm_status rc = host ? be->alloc(be, &dev, most * sizeof(double)) : FM_ENOMEM;
 
