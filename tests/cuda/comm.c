@@ -29,14 +29,19 @@ static void do_all_here(node *n)
     leave_comm(n);
 }
 
+/* Ranks of one node find each other on lo, unless somebody says otherwise. */
 static void sums_are_the_sockets(void **state)
 {
     (void)state;
     for (uint32_t size = 2; size <= 4; size++) {
         node n[MOST];
+        const char *set = size == 3 ? "eth7" : NULL;
+        (void)(set ? setenv("NCCL_SOCKET_IFNAME", set, 1) : unsetenv("NCCL_SOCKET_IFNAME"));
         open_nodes(n, size, 30.0);
         run_nodes(n, size, do_all_here);
         check_all(n, size);
+        const char *now = getenv("NCCL_SOCKET_IFNAME"); /* two ranks a node */
+        assert_string_equal(now ? now : "", set ? set : size == 2 ? "lo" : "");
         close_nodes(n, size);
     }
 }
