@@ -1,7 +1,7 @@
 /* infer_stages.c - models whose layers are dealt to stages, on threads over the stand-in: the bits
  * of one rank where a stage is one rank, those of a split model where it is several; whatever the
- * pieces in which rows travel, children in one batch, what the prefix cache has, and how many layers
- * a stage has. The reference is an engine of one rank (or of split ranks without stages). */
+ * pieces in which rows travel, children in one batch, what the prefix cache has, and how many
+ * layers a stage has. The reference is an engine of one rank (or of split ranks without stages). */
 #include "tests/model/ranks_kit.h"
 
 #include "infer/engine.h"
@@ -228,7 +228,7 @@ typedef struct said {
     float score[3][TEXTS][TEXT_TOKENS];
 } said;
 
-/* Answers to prompts that begin alike, then scores: all, again (from the cache), from a position. */
+/* Answers to prompts that begin alike, then scores: all, again (from the cache), from a place. */
 static void speak(fm_model *m, said *out)
 {
     fm_engine *e = fm_model_engine(m);
