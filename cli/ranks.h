@@ -3,8 +3,8 @@
  * Commands that answer split every model over the ranks: rank 0 is the command, the others
  * follow its engine. --stages S deals a model's layers to S stages of N / S neighbouring ranks
  * (mpirun numbers the ranks of a node one after another, so a stage lies inside of a node); vLLM's
- * names are understood, --pipeline-parallel-size for --stages and --tensor-parallel-size for N / S. derive splits each micro-batch: every rank runs the command, rank 0 alone
- * writes. */
+ * names are understood: --pipeline-parallel-size for S, --tensor-parallel-size for N / S. derive
+ * splits each micro-batch: every rank runs the command, rank 0 alone writes. */
 #ifndef FM_CLI_RANKS_H
 #define FM_CLI_RANKS_H
 

@@ -2,8 +2,8 @@
  *
  * Ranks are stages times split: ranks s * split .. s * split + split - 1 are stage s, and share its
  * layers by tensor parallelism (parallel.h). A stage holds a stretch of layers; the first also what
- * comes before them (embedding, positions), the last what comes behind (final norm, head). Stretches
- * are such that the stage with the most work has as little as possible: a layer counts the
+ * comes before them (embedding, positions), the last what comes behind (final norm, head).
+ * Stretches are such that the stage with the most work has as little as possible: a layer counts the
  * parameters that a row meets (of experts the chosen ones), the last stage the head besides. So has
  * the fullest of those before the last, and so on; earlier stages have fewer layers where it is the
  * same, since the first has the embedding's memory. */
@@ -28,7 +28,8 @@ FM_CHECKED fm_status fmi_deal_of(fmi_deal *out, const fm_arch *a, uint32_t stage
 uint32_t fmi_deal_stage(const fmi_deal *d, uint32_t l);
 /* Most layers of a stage. */
 uint32_t fmi_deal_most(const fmi_deal *d);
-/* Products of one row in each stage, in parameters met; the head counts for the last. cost[stages]. */
+/* cost[stages]: products of one row in each stage, in parameters met; the head counts for the
+ * last. */
 FM_CHECKED fm_status fmi_deal_cost(double *cost, const fmi_deal *d, const fm_arch *a);
 
 FM_END_DECLS

@@ -49,8 +49,8 @@ typedef struct fm_engine_opts {
      * until it is freed. Rank 0's engine is used as any other; those of the others, made with the same
      * options at the same time, follow it: fm_engine_follow. NULL: one rank. */
     struct fm_comm *comm;
-    /* Of the ranks: a model's layers are dealt to so many stages of ranks / stages neighbours, which
-     * split the stage's (1). kv_bytes_max and weight_bytes_max are a rank's. A step's rows go
+    /* Of the ranks: a model's layers are dealt to so many stages of ranks / stages neighbours,
+     * which split the stage's (1). kv_bytes_max and weight_bytes_max are a rank's. A step's rows go
      * through the stages in pieces of micro_rows, so that stages work at the same time (0: as suits
      * the device). Bits and kernel class are those of ranks / stages ranks. */
     uint32_t stages, micro_rows;

@@ -5,9 +5,9 @@
  * numbers alone (FMI_ELSEWHERE, lanes of kvcache.h), which take no memory; so all decide alike and
  * nothing of it is sent. Then a rank runs its stage's layers:
  *
- *   - what its rows carry to the next stage is their residual stream, f32 [rows, hidden]; ranks of a
- *     split stage send a part each and gather the whole in their group. Rows that the prefix cache
- *     lets begin above the boundary are not sent.
+ *   - what its rows carry to the next stage is their residual stream, f32 [rows, hidden]; ranks of
+ *     a split stage send a part each and gather the whole in their group. Rows that the prefix
+ *     cache lets begin above the boundary are not sent.
  *   - a pass is cut into micro-batches, so that stages work at the same time: while stage s + 1 has
  *     the first one, stage s computes the second. Rows of a text stay in order, and a row's bits
  *     depend on the row alone, so cuts are invisible in results. With m micro-batches of equal cost

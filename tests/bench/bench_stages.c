@@ -2,7 +2,7 @@
  *
  * usage: bench_stages [stages] [turns] [mode]
  * A model of noise: 8 layers of 512, 100 MB in float32; ranks are threads over sockets. A prompt of
- * 256 rows, and 64 streams that decode, cut into 1, 2, 4, 8 micro-batches; best turns.
+ * 256 rows, and 64 streams that decode, cut into 1, 2, 4, 8, 16 micro-batches; best turns.
  *
  * own   a step where every rank has a processor to itself: each rank's clock is what its thread
  *       computed, and one that receives a message goes on no earlier than it was sent. So other
@@ -260,8 +260,8 @@ static void decode_step(const crew *c, best *b)
         fm_seq_close(s[i]);
 }
 
-#define CUTS 4u
-static const uint32_t cuts[CUTS] = {1, 2, 4, 8};
+#define CUTS 5u
+static const uint32_t cuts[CUTS] = {1, 2, 4, 8, 16};
 
 static void report(const char *what, const best *one, const best *b, uint32_t rows, uint32_t stages)
 {

@@ -1,7 +1,7 @@
 /* infer_stages.c - models whose layers are dealt to stages, on threads over the stand-in: the bits
  * of one rank where a stage is one rank, those of a split model where it is several; whatever the
- * pieces in which rows travel, children in one batch, what the prefix cache has, and how many layers
- * a stage has. The reference is an engine of one rank (or of split ranks without stages). */
+ * pieces in which rows travel, children in one batch, what the prefix cache has, and how many
+ * layers a stage has. The reference is an engine of one rank (or of split ranks without stages). */
 #include "tests/model/ranks_kit.h"
 
 #include "infer/engine.h"
@@ -228,7 +228,7 @@ typedef struct said {
     float score[3][TEXTS][TEXT_TOKENS];
 } said;
 
-/* Answers to prompts that begin alike, then scores: all, again (from the cache), from a position. */
+/* Answers to prompts that begin alike, then scores: all, again (from the cache), from a place. */
 static void speak(fm_model *m, said *out)
 {
     fm_engine *e = fm_model_engine(m);
@@ -359,6 +359,50 @@ static void a_rank_holds_its_layers_alone(void **state)
     fm_free(path);
 }
 
+/* ==== what travels ==== */
+
+/* Bytes that rank 0 sends for a text of n tokens, the logits of the last one wanted. */
+static uint64_t bytes_of_text(rk_ranks *k, fm_model *m, int32_t first, uint32_t n)
+{
+    fm_seq *s = NULL;
+    fm_row row[TOKENS_MAX];
+    uint64_t before = fm_comm_stats_of(k->comm).bytes_sent;
+    tk_ok(fm_seq_open(&s, m));
+    for (uint32_t i = 0; i < n; i++)
+        row[i] = (fm_row){s, first + (int32_t)i, i + 1 == n};
+    tk_ok(fm_engine_step(k->e, row, n));
+    fm_seq_close(s);
+    return fm_comm_stats_of(k->comm).bytes_sent - before;
+}
+
+/* A residual stream of each row, whatever the pieces; none of rows that begin behind the boundary. */
+static void rows_travel_once(void **state)
+{
+    char *path = tk_source("examples/atlas/base");
+    fm_source *src = NULL;
+    (void)state;
+    tk_ok(fm_source_open(&src, path));
+    fm_provider p = fm_source_provider(src);
+    for (uint32_t micro = 4; micro <= 64; micro *= 4) {
+        rk_ranks k;
+        fm_engine_opts o = rk_opts("exact", TOKENS_MAX);
+        o.stages = 2;
+        o.micro_rows = micro;
+        rk_open(&k, 2, &o, &p);
+        fm_model *m = ik_model(k.e, src, "atlas");
+        uint64_t row = 4ull * fm_model_arch(m)->hidden, word = 12; /* sequence, token, wanted */
+        (void)bytes_of_text(&k, m, 10, 1);                         /* tells of the model */
+        uint64_t few = bytes_of_text(&k, m, 100, 8), many = bytes_of_text(&k, m, 300, 31);
+        assert_int_equal(many - few, 23 * (row + word));
+        uint64_t fresh = bytes_of_text(&k, m, 500, 40), again = bytes_of_text(&k, m, 500, 40);
+        assert_int_equal(fresh - again, FM_KV_PAGE * row);
+        fm_model_close(m);
+        rk_close(&k);
+    }
+    fm_source_close(src);
+    fm_free(path);
+}
+
 /* ==== dealing, by hand ==== */
 
 static fm_arch llama(uint32_t layers, uint32_t vocab, bool tied)
@@ -447,6 +491,7 @@ int main(void)
         cmocka_unit_test(adapters_have_the_bits_of_one_rank),
         cmocka_unit_test(answers_and_scores_are_those_of_one_rank),
         cmocka_unit_test(a_rank_holds_its_layers_alone),
+        cmocka_unit_test(rows_travel_once),
         cmocka_unit_test(what_cannot_be_dealt_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

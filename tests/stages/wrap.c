@@ -1,5 +1,5 @@
-/* wrap.c - engines of this program that have a prefix cache are of several stages, the others of one
- * rank, so that a test that compares the two kinds compares stages with one rank. Ranks but the
+/* wrap.c - engines of this program that have a prefix cache are of several stages, the others of
+ * one rank, so that a test that compares the two kinds compares stages with one rank. Ranks but the
  * first are threads, whose models come from the provider that rank 0's model came from.
  *
  * FM_TEST_STAGES: how many (2); FM_TEST_SPLIT: ranks of each (1); FM_TEST_MICRO: rows of a
