@@ -19,45 +19,42 @@ template <int kind, int row_tiles> struct few8 {
     /* Two pairs of floats between rows: without bank conflicts. */
     static constexpr unsigned row_pairs = FMC_OUTPUTS + 2;
     static constexpr unsigned pairs = ROUND_BLOCKS * rows * row_pairs; /* of a round */
-    static constexpr unsigned mins =
-        fmc_has_min<kind>::yes ? ROUND_BLOCKS * (FMC_OUTPUTS + rows) : 0;
-    static constexpr unsigned round_bytes = 8 * pairs + 4 * mins;
+    static constexpr unsigned round_bytes = 8 * pairs;
     /* A round is taken in order beside the next one's mma, if there is room for both. */
     static constexpr unsigned rounds = row_tiles == 1 ? 2 : 1;
     static constexpr unsigned sums =
         row_tiles > 2 ? row_tiles / 2 : 1; /* of a thread, 16 rows on */
 };
 
-/* Where a lane finds x: quants of row g, what rows 2t and 2t + 1 are worth, of the tile that comes
- * next. Rows from m on are not there. */
+/* Where a lane finds x: quants of row g, scales of rows 2t and 2t + 1, of the tile that comes next.
+ * Rows from m on are not there. */
 typedef struct few8_x {
-    const unsigned char *q, *worth;
-    uint32_t q_tile, worth_tile, sums; /* bytes from tile to tile; from scales to sums */
+    const unsigned char *q, *scale;
+    uint32_t q_tile, scale_tile; /* bytes from a tile to the warp's next */
     bool in, first, second;
 } few8_x;
 
-/* q: 64 bytes a row, worth: 8 bytes a row and as many of sums. */
-FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *worth, uint32_t q_tile,
-                          uint32_t worth_tile, uint32_t sums, uint32_t m)
+/* q: 64 bytes a row, scale: 8 bytes a row; q_tile, scale_tile: bytes from tile to tile. */
+FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *scale, uint32_t q_tile,
+                          uint32_t scale_tile, uint32_t m)
 {
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
     few8_x x = {q + (size_t)warp * q_tile + 16 * lane,
-                worth + (size_t)warp * worth_tile + 16 * t,
+                scale + (size_t)warp * scale_tile + 16 * t,
                 8 * q_tile,
-                8 * worth_tile,
-                sums,
+                8 * scale_tile,
                 lane / 4 < m,
                 2 * t < m,
                 2 * t + 1 < m};
     return x;
 }
 
-/* All rows of x into shared memory: of each tile m rows, then of each what they are worth. */
+/* All rows of x into shared memory: of each tile m rows, then of each the scales of m rows. */
 FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t tiles)
 {
     unsigned lane = threadIdx.x % 32, t = lane % 4;
     uint32_t blocks = 2 * tiles, all = p->m * blocks;
-    unsigned char *worth = to + (size_t)64 * p->m * tiles;
+    unsigned char *scales = to + (size_t)64 * p->m * tiles;
     for (uint32_t at = threadIdx.x / 32 * 8; at < all; at += 8 * 8) {
         uint32_t u = at + lane / 4, i = u < all ? u / blocks : 0, b = u - i * blocks, q[2];
         const float *row = p->floats + row_of(p->rows, p->first, i) * p->ldx;
@@ -65,25 +62,22 @@ FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t ti
         float v[8];
         for (uint32_t e = 0; e < 8; e++)
             v[e] = in ? row[32 * b + fmc_k8(t, e)] : 0.0f;
-        float2 w = fmc_quantise(q, v);
-        if (u < all)
-            *(uint2 *)(void *)(to + (b / 2 * p->m + i) * 64 + 16 * t + 8 * (b % 2)) =
-                make_uint2(q[0], q[1]);
-        if (u < all && t == 0) {
-            unsigned char *mine = worth + b / 2 * 16 * p->m + 8 * i + 4 * (b % 2);
-            *(float *)(void *)mine = w.x;
-            *(float *)(void *)(mine + 8 * p->m) = w.y;
+        float scale = fmc_quantise(q, v);
+        if (u < all) {
+            uint32_t of_tile = b / 2 * p->m + i;
+            *(uint2 *)(void *)(to + of_tile * 64 + 16 * t + 8 * (b % 2)) = make_uint2(q[0], q[1]);
+            if (t == 0)
+                *(float *)(void *)(scales + of_tile * 8 + 4 * (b % 2)) = scale;
         }
     }
     __syncthreads();
-    return few8_at(to, worth, 64 * p->m, 16 * p->m, 8 * p->m, p->m);
+    return few8_at(to, scales, 64 * p->m, 8 * p->m, p->m);
 }
 
-/* What a lane needs of a tile of rows: quants of row g; of rows 2t, 2t + 1 both blocks' scales and
- * sums. */
+/* What a lane needs of a tile of rows: quants of row g; of rows 2t, 2t + 1 both blocks' scales. */
 typedef struct few8_rows {
     uint32_t q[4];
-    float2 scale[2], sum[2];
+    float2 scale[2];
 } few8_rows;
 
 FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
@@ -92,25 +86,19 @@ FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
 }
 
 /* Of the tile that comes next, of rows `rows` bytes further on. */
-template <int kind> FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t rows, bool in)
+FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t rows, bool in)
 {
-    const unsigned char *worth = x->worth + rows;
     to->q[0] = to->q[1] = to->q[2] = to->q[3] = 0;
     if (in && x->in)
         fmc_put_words(to->q, fmc_words(x->q + rows));
-    to->scale[0] = pair_at(worth, in && x->first);
-    to->scale[1] = pair_at(worth + 8, in && x->second);
-    if (fmc_has_min<kind>::yes) {
-        to->sum[0] = pair_at(worth + x->sums, in && x->first);
-        to->sum[1] = pair_at(worth + x->sums + 8, in && x->second);
-    }
+    to->scale[0] = pair_at(x->scale + rows, in && x->first);
+    to->scale[1] = pair_at(x->scale + rows + 8, in && x->second);
 }
 
-/* One tile of W against those of m rows: dot products, each with the product of its scales, into
- * `pair`; minima and sums into `mins`. */
+/* One tile of W against those of m rows: dot products, each with the product of its scales. */
 template <int kind, int row_tiles>
-FMC_DEVICE void few8_tile(float2 *pair, float *mins, const unsigned char *stage,
-                          const few8_rows x[row_tiles], uint32_t m)
+FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_rows x[row_tiles],
+                          uint32_t m)
 {
     typedef few8<kind, row_tiles> size;
     unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x / 32 * 2;
@@ -121,13 +109,6 @@ FMC_DEVICE void few8_tile(float2 *pair, float *mins, const unsigned char *stage,
     for (unsigned r = 0; r < row_tiles; r++) {
         if (m <= r * FMC_TILE_ROWS)
             break;
-        if (fmc_has_min<kind>::yes && g == 0)
-#pragma unroll
-            for (unsigned i = 0; i < 2; i++) {
-                float *to = mins + ROUND_BLOCKS * FMC_OUTPUTS + first * size::rows + 8 * r + 2 * t;
-                to[i] = x[r].sum[i].x;
-                to[size::rows + i] = x[r].sum[i].y;
-            }
 #pragma unroll
         for (unsigned b = 0; b < 2; b++) {
             uint32_t a[4];
@@ -142,10 +123,6 @@ FMC_DEVICE void few8_tile(float2 *pair, float *mins, const unsigned char *stage,
             }
         }
     }
-    if (fmc_has_min<kind>::yes && t == 0)
-#pragma unroll
-        for (unsigned i = 0; i < 4; i++)
-            mins[(first + i % 2) * FMC_OUTPUTS + g + 8 * (i / 2)] = l.min[i / 2][i % 2];
 }
 
 /* A warp's tiles: every eighth, so that which of a unit's bodies it is stays the same. */
@@ -171,17 +148,13 @@ template <int kind> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
 
 /* Blocks of a round in order, for one sum. */
 template <int kind, int row_tiles>
-FMC_DEVICE float few8_chain(float sum, const float2 *pair, const float *mins, uint32_t blocks,
-                            uint32_t i, uint32_t n)
+FMC_DEVICE float few8_chain(float sum, const float2 *pair, uint32_t blocks, uint32_t i, uint32_t n)
 {
     typedef few8<kind, row_tiles> size;
 #pragma unroll 8
     for (uint32_t b = 0; b < blocks; b++) {
         float2 d = pair[(b * size::rows + i) * size::row_pairs + n];
         sum = fmaf(d.x, d.y, sum);
-        if (fmc_has_min<kind>::yes)
-            sum = fmaf(mins[b * FMC_OUTPUTS + n],
-                       mins[ROUND_BLOCKS * FMC_OUTPUTS + b * size::rows + i], sum);
     }
     return sum;
 }
@@ -211,35 +184,34 @@ __global__ void __launch_bounds__(256, 2)
         few8_copy<kind>(mine + j * bytes, &w);
     if (p.x) {
         const unsigned char *packed = p.x + row / FMC_TILE_ROWS * rows;
-        x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, 64, FMC_TILE_ROWS);
+        x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, FMC_TILE_ROWS);
     } else {
         x = few8_quantise(round + size::rounds * size::round_bytes, &p, tiles);
     }
     if (row_tiles == 1)
-        few8_fetch<kind>(&next, &x, 0, warp < tiles);
+        few8_fetch(&next, &x, 0, warp < tiles);
     for (uint32_t from = 0; from < tiles; from += 8) {
         float2 *pair = (float2 *)(void *)(round + half * size::round_bytes);
-        float *mins = (float *)(void *)(pair + size::pairs);
 #pragma unroll
         for (int r = 0; r < row_tiles && row_tiles > 1; r++)
-            few8_fetch<kind>(&now[r], &x, r * rows, from + warp < tiles && m > r * FMC_TILE_ROWS);
+            few8_fetch(&now[r], &x, r * rows, from + warp < tiles && m > r * FMC_TILE_ROWS);
         ring_wait<size::stages>(stages);
         __syncwarp();
         few8_copy<kind>(mine + free * bytes, &w);
         x.q += x.q_tile;
-        x.worth += x.worth_tile;
+        x.scale += x.scale_tile;
         if (row_tiles == 1) {
             now[0] = next;
-            few8_fetch<kind>(&next, &x, 0, from + 8 + warp < tiles);
+            few8_fetch(&next, &x, 0, from + 8 + warp < tiles);
         }
         if (from + warp < tiles)
-            few8_tile<kind, row_tiles>(pair, mins, mine + at * bytes, now, m);
+            few8_tile<kind, row_tiles>(pair, mine + at * bytes, now, m);
         __syncthreads();
         uint32_t blocks = 2 * (tiles - from) < ROUND_BLOCKS ? 2 * (tiles - from) : ROUND_BLOCKS;
 #pragma unroll
         for (unsigned j = 0; j < size::sums; j++)
             if (i + 16 * j < m && i < size::rows)
-                sum[j] = few8_chain<kind, row_tiles>(sum[j], pair, mins, blocks, i + 16 * j, n);
+                sum[j] = few8_chain<kind, row_tiles>(sum[j], pair, blocks, i + 16 * j, n);
         if (size::rounds == 1)
             __syncthreads();
         half ^= size::rounds - 1;
@@ -332,10 +304,8 @@ FMC_DEVICE void many8_tile(float sum[panels][row_tiles][4], const unsigned char 
             const unsigned char *rows = x + r * FMC_TILE_X8;
             uint2 q2 = *(const uint2 *)(const void *)(rows + 16 * lane + 8 * b);
             uint32_t q[2] = {q2.x, q2.y};
-            float s[4], least[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* [row 2t, 2t + 1][block] */
+            float s[4]; /* [row 2t, 2t + 1][block] */
             many8_floats(s, rows + 512 + 16 * t);
-            if (fmc_has_min<kind>::yes)
-                many8_floats(least, rows + 576 + 16 * t);
 #pragma unroll
             for (int j = 0; j < panels; j++) {
                 int32_t d[4];
@@ -344,8 +314,6 @@ FMC_DEVICE void many8_tile(float sum[panels][row_tiles][4], const unsigned char 
                 for (unsigned i = 0; i < 4; i++) {
                     float *to = &sum[j][r][i];
                     *to = fmaf(fmc_dot<kind>(d[i]), l[j].scale[i / 2][b] * s[2 * (i % 2) + b], *to);
-                    if (fmc_has_min<kind>::yes)
-                        *to = fmaf(l[j].min[i / 2][b], least[2 * (i % 2) + b], *to);
                 }
             }
         }
@@ -410,7 +378,7 @@ template <int kind, int row_tiles> static fmc_way few_way(bool direct)
     w.stages = size::stages;
     w.stage_bytes = size::stage;
     w.fixed_bytes =
-        size::rounds * size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 80 : 0);
+        size::rounds * size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 72 : 0);
     w.threads = FMC_THREADS;
     w.rows = size::rows;
     w.panels = 1;
@@ -435,8 +403,7 @@ template <int kind> static void ways_of(fmc_way way[FMC_WAYS])
     way[FMC_FEW_DIRECT] = few_way<kind, 1>(true);
     way[FMC_FEW] = few_way<kind, 4>(false);
     way[FMC_MANY_64] = many_way<kind, 2, 4>();
-    /* Minima take the registers of half the sums. */
-    way[FMC_MANY_128] = many_way < kind, fmc_has_min<kind>::yes ? 2 : 4, 8 > ();
+    way[FMC_MANY_128] = many_way<kind, 4, 8>();
 }
 
 void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind)
@@ -445,8 +412,4 @@ void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind)
         ways_of<FMC_Q8_0>(way);
     else if (kind == FMC_Q4_0)
         ways_of<FMC_Q4_0>(way);
-    else if (kind == FMC_Q4_1)
-        ways_of<FMC_Q4_1>(way);
-    else if (kind == FMC_Q4_K)
-        ways_of<FMC_Q4_K>(way);
 }
