@@ -125,24 +125,23 @@ FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_r
     }
 }
 
-/* A warp's tiles: every eighth, so that which of a unit's bodies it is stays the same. */
+/* A warp's tiles of W: every eighth. */
 typedef struct few8_w {
-    const unsigned char *unit; /* of the tile to be copied next */
-    uint32_t tile, tiles, skip;
+    const unsigned char *at; /* of the tile to be copied next */
+    uint32_t tile, tiles;
 } few8_w;
 
 template <int kind> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
 {
-    constexpr unsigned pieces = fmc_tile<kind>::stage / 16, bodies = fmc_tile<kind>::bodies;
-    constexpr size_t bytes = fmc_tile<kind>::head + (size_t)bodies * fmc_tile<kind>::body;
+    constexpr unsigned bytes = fmc_tile<kind>::stage;
     unsigned lane = threadIdx.x % 32;
+    static_assert(fmc_tile<kind>::head == 0, "tiles lie one after another");
     if (w->tile < w->tiles)
 #pragma unroll
-        for (unsigned i = lane; i < pieces; i += 32)
-            fmc_copy16(stage + 16 * i,
-                       w->unit + 16 * i + (16 * i + 1 > fmc_tile<kind>::head ? w->skip : 0), true);
+        for (unsigned i = lane; i < bytes / 16; i += 32)
+            fmc_copy16(stage + 16 * i, w->at + 16 * i, true);
     fmc_copy_commit();
-    w->unit += 8 / bodies * bytes;
+    w->at += 8 * bytes;
     w->tile += 8;
 }
 
@@ -164,7 +163,7 @@ __global__ void __launch_bounds__(256, 2)
     k_int8_few(const fmc_job *list, uint32_t count, unsigned stages)
 {
     typedef few8<kind, row_tiles> size;
-    constexpr unsigned bytes = fmc_tile<kind>::stage, bodies = fmc_tile<kind>::bodies;
+    constexpr unsigned bytes = fmc_tile<kind>::stage;
     FMC_SHARED_DYNAMIC(unsigned char, room);
     const fmc_job p = *job_of(list, count);
     unsigned char *round = room + stages * size::stage; /* `rounds` of them, then x */
@@ -176,8 +175,7 @@ __global__ void __launch_bounds__(256, 2)
     uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS;
     size_t rows = (size_t)tiles * FMC_TILE_X8; /* packed: from a tile of rows to the next */
     few8_x x;
-    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, warp), warp, tiles,
-                warp % bodies * fmc_tile<kind>::body};
+    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, warp), warp, tiles};
     few8_rows now[row_tiles], next;
     float sum[size::sums] = {};
     for (uint32_t j = 0; j + 1 < stages; j++)
