@@ -10,18 +10,17 @@
 
 /* ---- few rows ---- */
 
-#define ROUND_BLOCKS 16u /* of 32 k: two of each warp's tile */
-
+/* A round: each warp has as many tiles, one after another. Few rows leave room for two, which share
+ * what is not mma. */
 template <int kind, int row_tiles> struct few8 {
     static constexpr unsigned rows = FMC_TILE_ROWS * row_tiles;
-    static constexpr unsigned stages = fmc_tile<kind>::stage > 1000 ? 4 : 6;
-    static constexpr unsigned stage = 8 * fmc_tile<kind>::stage; /* of all warps */
+    static constexpr unsigned each = row_tiles == 1 ? 2 : 1;          /* tiles of a warp */
+    static constexpr unsigned tiles = 8 * each, blocks = 2 * tiles;   /* of 64, 32 k */
+    static constexpr unsigned w_bytes = each * fmc_tile<kind>::stage; /* of a warp */
+    static constexpr unsigned stages = w_bytes > 2000 ? 3 : w_bytes > 1000 ? 4 : 6;
     /* Two pairs of floats between rows: without bank conflicts. */
     static constexpr unsigned row_pairs = FMC_OUTPUTS + 2;
-    static constexpr unsigned pairs = ROUND_BLOCKS * rows * row_pairs; /* of a round */
-    static constexpr unsigned round_bytes = 8 * pairs;
-    /* A round is taken in order beside the next one's mma, if there is room for both. */
-    static constexpr unsigned rounds = row_tiles == 1 ? 2 : 1;
+    static constexpr unsigned round_bytes = 8 * blocks * rows * row_pairs;
     static constexpr unsigned sums =
         row_tiles > 2 ? row_tiles / 2 : 1; /* of a thread, 16 rows on */
 };
@@ -30,23 +29,24 @@ template <int kind, int row_tiles> struct few8 {
  * Rows from m on are not there. */
 typedef struct few8_x {
     const unsigned char *q, *scale;
-    uint32_t q_tile, scale_tile; /* bytes from a tile to the warp's next */
+    uint32_t q_tile, scale_tile; /* bytes from tile to tile */
     bool in, first, second;
 } few8_x;
 
-/* q: 64 bytes a row, scale: 8 bytes a row; q_tile, scale_tile: bytes from tile to tile. */
+/* q: 64 bytes a row, scale: 8 bytes a row. At tile 0. */
 FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *scale, uint32_t q_tile,
                           uint32_t scale_tile, uint32_t m)
 {
-    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
-    few8_x x = {q + (size_t)warp * q_tile + 16 * lane,
-                scale + (size_t)warp * scale_tile + 16 * t,
-                8 * q_tile,
-                8 * scale_tile,
-                lane / 4 < m,
-                2 * t < m,
-                2 * t + 1 < m};
+    unsigned lane = threadIdx.x % 32, t = lane % 4;
+    few8_x x = {q + 16 * lane, scale + 16 * t, q_tile,       scale_tile,
+                lane / 4 < m,  2 * t < m,      2 * t + 1 < m};
     return x;
+}
+
+FMC_DEVICE void few8_skip(few8_x *x, uint32_t tiles)
+{
+    x->q += (size_t)tiles * x->q_tile;
+    x->scale += (size_t)tiles * x->scale_tile;
 }
 
 /* All rows of x into shared memory: of each tile m rows, then of each the scales of m rows. */
@@ -85,26 +85,36 @@ FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
     return in ? *(const float2 *)(const void *)at : make_float2(0.0f, 0.0f);
 }
 
-/* Of the tile that comes next, of rows `rows` bytes further on. */
-FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t rows, bool in)
+/* Of the tile that comes next, or `on` bytes further on. */
+FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t on, bool in)
 {
     to->q[0] = to->q[1] = to->q[2] = to->q[3] = 0;
     if (in && x->in)
-        fmc_put_words(to->q, fmc_words(x->q + rows));
-    to->scale[0] = pair_at(x->scale + rows, in && x->first);
-    to->scale[1] = pair_at(x->scale + rows + 8, in && x->second);
+        fmc_put_words(to->q, fmc_words(x->q + on));
+    to->scale[0] = pair_at(x->scale + on, in && x->first);
+    to->scale[1] = pair_at(x->scale + on + 8, in && x->second);
 }
 
-/* One tile of W against those of m rows: dot products, each with the product of its scales. */
+/* Both of a warp's tiles of one tile of rows, of `left` that there are. */
+FMC_DEVICE void few8_fetch_two(few8_rows to[2], const few8_x *x, uint32_t left)
+{
+    few8_x second = *x;
+    few8_skip(&second, 1);
+    few8_fetch(&to[0], x, 0, left > 0);
+    few8_fetch(&to[1], &second, 0, left > 1);
+}
+
+/* One tile of W against those of m rows: dot products, each with the product of its scales, into
+ * those of the round from the tile's first block on. */
 template <int kind, int row_tiles>
 FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_rows x[row_tiles],
                           uint32_t m)
 {
     typedef few8<kind, row_tiles> size;
-    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x / 32 * 2;
+    unsigned lane = threadIdx.x % 32;
     fmc_lane8 l;
     fmc_lane8_load<kind>(&l, stage, stage + fmc_tile<kind>::head, lane);
-    pair += (first * size::rows + 2 * t) * size::row_pairs + g;
+    pair += lane % 4 * 2 * size::row_pairs + lane / 4;
 #pragma unroll
     for (unsigned r = 0; r < row_tiles; r++) {
         if (m <= r * FMC_TILE_ROWS)
@@ -125,24 +135,28 @@ FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_r
     }
 }
 
-/* A warp's tiles of W: every eighth. */
+/* A warp's tiles of W. */
 typedef struct few8_w {
-    const unsigned char *at; /* of the tile to be copied next */
+    const unsigned char *at; /* of those to be copied next */
     uint32_t tile, tiles;
 } few8_w;
 
-template <int kind> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
+template <int kind, int row_tiles> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
 {
+    typedef few8<kind, row_tiles> size;
     constexpr unsigned bytes = fmc_tile<kind>::stage;
     unsigned lane = threadIdx.x % 32;
     static_assert(fmc_tile<kind>::head == 0, "tiles lie one after another");
-    if (w->tile < w->tiles)
+    if (w->tile < w->tiles) { /* behind the last tile: the first of the next panel, or none */
+        uint32_t there = size::each == 1 || w->tile + 1 < w->tiles ? size::w_bytes : bytes;
 #pragma unroll
-        for (unsigned i = lane; i < bytes / 16; i += 32)
-            fmc_copy16(stage + 16 * i, w->at + 16 * i, true);
+        for (unsigned i = lane; i < size::w_bytes / 16; i += 32)
+            if (size::each == 1 || 16 * i < there)
+                fmc_copy16(stage + 16 * i, w->at + 16 * i, true);
+    }
     fmc_copy_commit();
-    w->at += 8 * bytes;
-    w->tile += 8;
+    w->at += size::tiles * bytes;
+    w->tile += size::tiles;
 }
 
 /* Blocks of a round in order, for one sum. */
@@ -163,56 +177,60 @@ __global__ void __launch_bounds__(256, 2)
     k_int8_few(const fmc_job *list, uint32_t count, unsigned stages)
 {
     typedef few8<kind, row_tiles> size;
-    constexpr unsigned bytes = fmc_tile<kind>::stage;
     FMC_SHARED_DYNAMIC(unsigned char, room);
     const fmc_job p = *job_of(list, count);
-    unsigned char *round = room + stages * size::stage; /* `rounds` of them, then x */
+    float2 *round = (float2 *)(void *)(room + 8 * stages * size::w_bytes); /* then x */
     uint32_t index = blockIdx.x - p.begin, groups = (p.m + size::rows - 1) / size::rows;
     uint32_t panel = index / groups, row = index % groups * size::rows, tiles = tiles_of(p.k);
     uint32_t m = p.m - row < size::rows ? p.m - row : size::rows; /* of this block */
-    unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1, half = 0;
-    unsigned char *mine = room + warp * stages * bytes;
-    uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS;
+    unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1;
+    unsigned char *mine = room + warp * stages * size::w_bytes;
+    float2 *pair = round + warp * size::each * 2 * size::rows * size::row_pairs;
+    uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS,
+             first = warp * size::each;
     size_t rows = (size_t)tiles * FMC_TILE_X8; /* packed: from a tile of rows to the next */
     few8_x x;
-    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, warp), warp, tiles};
-    few8_rows now[row_tiles], next;
+    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, first), first, tiles};
+    few8_rows now[row_tiles > 2 ? row_tiles : 2], next[2];
     float sum[size::sums] = {};
     for (uint32_t j = 0; j + 1 < stages; j++)
-        few8_copy<kind>(mine + j * bytes, &w);
+        few8_copy<kind, row_tiles>(mine + j * size::w_bytes, &w);
     if (p.x) {
         const unsigned char *packed = p.x + row / FMC_TILE_ROWS * rows;
         x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, FMC_TILE_ROWS);
     } else {
-        x = few8_quantise(round + size::rounds * size::round_bytes, &p, tiles);
+        x = few8_quantise((unsigned char *)round + size::round_bytes, &p, tiles);
     }
+    few8_skip(&x, first);
     if (row_tiles == 1)
-        few8_fetch(&next, &x, 0, warp < tiles);
-    for (uint32_t from = 0; from < tiles; from += 8) {
-        float2 *pair = (float2 *)(void *)(round + half * size::round_bytes);
+        few8_fetch_two(next, &x, first < tiles ? tiles - first : 0);
+    for (uint32_t from = 0; from < tiles; from += size::tiles) {
+        uint32_t tile = from + first, left = tile < tiles ? tiles - tile : 0; /* of this warp on */
 #pragma unroll
         for (int r = 0; r < row_tiles && row_tiles > 1; r++)
-            few8_fetch(&now[r], &x, r * rows, from + warp < tiles && m > r * FMC_TILE_ROWS);
+            few8_fetch(&now[r], &x, r * rows, left > 0 && m > r * FMC_TILE_ROWS);
         ring_wait<size::stages>(stages);
         __syncwarp();
-        few8_copy<kind>(mine + free * bytes, &w);
-        x.q += x.q_tile;
-        x.scale += x.scale_tile;
+        few8_copy<kind, row_tiles>(mine + free * size::w_bytes, &w);
+        few8_skip(&x, size::tiles);
         if (row_tiles == 1) {
-            now[0] = next;
-            few8_fetch(&next, &x, 0, from + 8 + warp < tiles);
+            now[0] = next[0];
+            now[1] = next[1];
+            few8_fetch_two(next, &x, left > size::tiles ? left - size::tiles : 0);
         }
-        if (from + warp < tiles)
-            few8_tile<kind, row_tiles>(pair, mine + at * bytes, now, m);
+#pragma unroll
+        for (unsigned u = 0; u < size::each; u++)
+            if (u < left)
+                few8_tile<kind, row_tiles>(pair + u * 2 * size::rows * size::row_pairs,
+                                           mine + at * size::w_bytes + u * fmc_tile<kind>::stage,
+                                           now + u, m);
         __syncthreads();
-        uint32_t blocks = 2 * (tiles - from) < ROUND_BLOCKS ? 2 * (tiles - from) : ROUND_BLOCKS;
+        uint32_t blocks = 2 * (tiles - from) < size::blocks ? 2 * (tiles - from) : size::blocks;
 #pragma unroll
         for (unsigned j = 0; j < size::sums; j++)
             if (i + 16 * j < m && i < size::rows)
-                sum[j] = few8_chain<kind, row_tiles>(sum[j], pair, blocks, i + 16 * j, n);
-        if (size::rounds == 1)
-            __syncthreads();
-        half ^= size::rounds - 1;
+                sum[j] = few8_chain<kind, row_tiles>(sum[j], round, blocks, i + 16 * j, n);
+        __syncthreads(); /* the next round comes to the same place */
         at = ring_next(at, stages);
         free = ring_next(free, stages);
     }
@@ -374,9 +392,8 @@ template <int kind, int row_tiles> static fmc_way few_way(bool direct)
     fmc_way w = {};
     w.run = k_int8_few<kind, row_tiles>;
     w.stages = size::stages;
-    w.stage_bytes = size::stage;
-    w.fixed_bytes =
-        size::rounds * size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 72 : 0);
+    w.stage_bytes = 8 * size::w_bytes;
+    w.fixed_bytes = size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 72 : 0);
     w.threads = FMC_THREADS;
     w.rows = size::rows;
     w.panels = 1;
