@@ -2,8 +2,8 @@
  *
  * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the card idle. The
  * eight warps of a block have a panel's tiles in turn, each streams its own through a ring; after a
- * round of eight the dot products of 16 blocks lie in shared memory, and a thread to each sum takes
- * them in order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into
+ * round of them their dot products lie in shared memory, and a thread to each sum takes them in
+ * order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into
  * parts: the sum is one chain. */
 #include "infer/cuda/fast_int8.h"
 #include "infer/cuda/fast_job.h"
