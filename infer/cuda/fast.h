@@ -18,7 +18,7 @@
 #define FMC_TILE_K 64u   /* k of a tile */
 #define FMC_TILE_ROWS 8u /* rows of a tile of x */
 #define FMC_TILE_X 1024u /* bytes of a tile of x */
-#define FMC_TILE_X8 640u /* of one rounded to int8 (fast_int8.h) */
+#define FMC_TILE_X8 576u /* of one rounded to int8 (fast_int8.h) */
 #define FMC_STAGING_BYTES (32u << 20)
 #define FMC_SPLITS_MAX 8u /* parts that k is cut into, and warps of the kernel for few rows */
 
@@ -62,7 +62,7 @@ static inline bool fmc_is_plain(fmc_kind kind)
 /* Kinds whose products take x as int8. */
 static inline bool fmc_is_int8(fmc_kind kind)
 {
-    return kind == FMC_Q8_0 || kind == FMC_Q4_0 || kind == FMC_Q4_1 || kind == FMC_Q4_K;
+    return kind == FMC_Q8_0 || kind == FMC_Q4_0;
 }
 /* Rows of x that FMC_FEW_DIRECT takes of such a kind: as int8 they fit into shared memory. */
 #define FMC_DIRECT8_ELEMENTS 16384u

@@ -2,62 +2,59 @@
  *
  * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the card idle. The
  * eight warps of a block have a panel's tiles in turn, each streams its own through a ring; after a
- * round of eight the dot products of 16 blocks lie in shared memory, and a thread to each sum takes
- * them in order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into
+ * round of them their dot products lie in shared memory, and a thread to each sum takes them in
+ * order. k_int8_many: sums stay with their thread, which walks all k. Neither cuts k into
  * parts: the sum is one chain. */
 #include "infer/cuda/fast_int8.h"
 #include "infer/cuda/fast_job.h"
 
 /* ---- few rows ---- */
 
-#define ROUND_BLOCKS 16u /* of 32 k: two of each warp's tile */
-
+/* A round: each warp has as many tiles, one after another. Few rows leave room for two, which share
+ * what is not mma. */
 template <int kind, int row_tiles> struct few8 {
     static constexpr unsigned rows = FMC_TILE_ROWS * row_tiles;
-    static constexpr unsigned stages = fmc_tile<kind>::stage > 1000 ? 4 : 6;
-    static constexpr unsigned stage = 8 * fmc_tile<kind>::stage; /* of all warps */
+    static constexpr unsigned each = row_tiles == 1 ? 2 : 1;          /* tiles of a warp */
+    static constexpr unsigned tiles = 8 * each, blocks = 2 * tiles;   /* of 64, 32 k */
+    static constexpr unsigned w_bytes = each * fmc_tile<kind>::stage; /* of a warp */
+    static constexpr unsigned stages = w_bytes > 2000 ? 3 : w_bytes > 1000 ? 4 : 6;
     /* Two pairs of floats between rows: without bank conflicts. */
     static constexpr unsigned row_pairs = FMC_OUTPUTS + 2;
-    static constexpr unsigned pairs = ROUND_BLOCKS * rows * row_pairs; /* of a round */
-    static constexpr unsigned mins =
-        fmc_has_min<kind>::yes ? ROUND_BLOCKS * (FMC_OUTPUTS + rows) : 0;
-    static constexpr unsigned round_bytes = 8 * pairs + 4 * mins;
-    /* A round is taken in order beside the next one's mma, if there is room for both. */
-    static constexpr unsigned rounds = row_tiles == 1 ? 2 : 1;
+    static constexpr unsigned round_bytes = 8 * blocks * rows * row_pairs;
     static constexpr unsigned sums =
         row_tiles > 2 ? row_tiles / 2 : 1; /* of a thread, 16 rows on */
 };
 
-/* Where a lane finds x: quants of row g, what rows 2t and 2t + 1 are worth, of the tile that comes
- * next. Rows from m on are not there. */
+/* Where a lane finds x: quants of row g, scales of rows 2t and 2t + 1, of the tile that comes next.
+ * Rows from m on are not there. */
 typedef struct few8_x {
-    const unsigned char *q, *worth;
-    uint32_t q_tile, worth_tile, sums; /* bytes from tile to tile; from scales to sums */
+    const unsigned char *q, *scale;
+    uint32_t q_tile, scale_tile; /* bytes from tile to tile */
     bool in, first, second;
 } few8_x;
 
-/* q: 64 bytes a row, worth: 8 bytes a row and as many of sums. */
-FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *worth, uint32_t q_tile,
-                          uint32_t worth_tile, uint32_t sums, uint32_t m)
+/* q: 64 bytes a row, scale: 8 bytes a row. At tile 0. */
+FMC_DEVICE few8_x few8_at(const unsigned char *q, const unsigned char *scale, uint32_t q_tile,
+                          uint32_t scale_tile, uint32_t m)
 {
-    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
-    few8_x x = {q + (size_t)warp * q_tile + 16 * lane,
-                worth + (size_t)warp * worth_tile + 16 * t,
-                8 * q_tile,
-                8 * worth_tile,
-                sums,
-                lane / 4 < m,
-                2 * t < m,
-                2 * t + 1 < m};
+    unsigned lane = threadIdx.x % 32, t = lane % 4;
+    few8_x x = {q + 16 * lane, scale + 16 * t, q_tile,       scale_tile,
+                lane / 4 < m,  2 * t < m,      2 * t + 1 < m};
     return x;
 }
 
-/* All rows of x into shared memory: of each tile m rows, then of each what they are worth. */
+FMC_DEVICE void few8_skip(few8_x *x, uint32_t tiles)
+{
+    x->q += (size_t)tiles * x->q_tile;
+    x->scale += (size_t)tiles * x->scale_tile;
+}
+
+/* All rows of x into shared memory: of each tile m rows, then of each the scales of m rows. */
 FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t tiles)
 {
     unsigned lane = threadIdx.x % 32, t = lane % 4;
     uint32_t blocks = 2 * tiles, all = p->m * blocks;
-    unsigned char *worth = to + (size_t)64 * p->m * tiles;
+    unsigned char *scales = to + (size_t)64 * p->m * tiles;
     for (uint32_t at = threadIdx.x / 32 * 8; at < all; at += 8 * 8) {
         uint32_t u = at + lane / 4, i = u < all ? u / blocks : 0, b = u - i * blocks, q[2];
         const float *row = p->floats + row_of(p->rows, p->first, i) * p->ldx;
@@ -65,25 +62,22 @@ FMC_DEVICE few8_x few8_quantise(unsigned char *to, const fmc_job *p, uint32_t ti
         float v[8];
         for (uint32_t e = 0; e < 8; e++)
             v[e] = in ? row[32 * b + fmc_k8(t, e)] : 0.0f;
-        float2 w = fmc_quantise(q, v);
-        if (u < all)
-            *(uint2 *)(void *)(to + (b / 2 * p->m + i) * 64 + 16 * t + 8 * (b % 2)) =
-                make_uint2(q[0], q[1]);
-        if (u < all && t == 0) {
-            unsigned char *mine = worth + b / 2 * 16 * p->m + 8 * i + 4 * (b % 2);
-            *(float *)(void *)mine = w.x;
-            *(float *)(void *)(mine + 8 * p->m) = w.y;
+        float scale = fmc_quantise(q, v);
+        if (u < all) {
+            uint32_t of_tile = b / 2 * p->m + i;
+            *(uint2 *)(void *)(to + of_tile * 64 + 16 * t + 8 * (b % 2)) = make_uint2(q[0], q[1]);
+            if (t == 0)
+                *(float *)(void *)(scales + of_tile * 8 + 4 * (b % 2)) = scale;
         }
     }
     __syncthreads();
-    return few8_at(to, worth, 64 * p->m, 16 * p->m, 8 * p->m, p->m);
+    return few8_at(to, scales, 64 * p->m, 8 * p->m, p->m);
 }
 
-/* What a lane needs of a tile of rows: quants of row g; of rows 2t, 2t + 1 both blocks' scales and
- * sums. */
+/* What a lane needs of a tile of rows: quants of row g; of rows 2t, 2t + 1 both blocks' scales. */
 typedef struct few8_rows {
     uint32_t q[4];
-    float2 scale[2], sum[2];
+    float2 scale[2];
 } few8_rows;
 
 FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
@@ -91,43 +85,40 @@ FMC_DEVICE float2 pair_at(const unsigned char *at, bool in)
     return in ? *(const float2 *)(const void *)at : make_float2(0.0f, 0.0f);
 }
 
-/* Of the tile that comes next, of rows `rows` bytes further on. */
-template <int kind> FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t rows, bool in)
+/* Of the tile that comes next, or `on` bytes further on. */
+FMC_DEVICE void few8_fetch(few8_rows *to, const few8_x *x, size_t on, bool in)
 {
-    const unsigned char *worth = x->worth + rows;
     to->q[0] = to->q[1] = to->q[2] = to->q[3] = 0;
     if (in && x->in)
-        fmc_put_words(to->q, fmc_words(x->q + rows));
-    to->scale[0] = pair_at(worth, in && x->first);
-    to->scale[1] = pair_at(worth + 8, in && x->second);
-    if (fmc_has_min<kind>::yes) {
-        to->sum[0] = pair_at(worth + x->sums, in && x->first);
-        to->sum[1] = pair_at(worth + x->sums + 8, in && x->second);
-    }
+        fmc_put_words(to->q, fmc_words(x->q + on));
+    to->scale[0] = pair_at(x->scale + on, in && x->first);
+    to->scale[1] = pair_at(x->scale + on + 8, in && x->second);
+}
+
+/* Both of a warp's tiles of one tile of rows, of `left` that there are. */
+FMC_DEVICE void few8_fetch_two(few8_rows to[2], const few8_x *x, uint32_t left)
+{
+    few8_x second = *x;
+    few8_skip(&second, 1);
+    few8_fetch(&to[0], x, 0, left > 0);
+    few8_fetch(&to[1], &second, 0, left > 1);
 }
 
 /* One tile of W against those of m rows: dot products, each with the product of its scales, into
- * `pair`; minima and sums into `mins`. */
+ * those of the round from the tile's first block on. */
 template <int kind, int row_tiles>
-FMC_DEVICE void few8_tile(float2 *pair, float *mins, const unsigned char *stage,
-                          const few8_rows x[row_tiles], uint32_t m)
+FMC_DEVICE void few8_tile(float2 *pair, const unsigned char *stage, const few8_rows x[row_tiles],
+                          uint32_t m)
 {
     typedef few8<kind, row_tiles> size;
-    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = threadIdx.x / 32 * 2;
+    unsigned lane = threadIdx.x % 32;
     fmc_lane8 l;
     fmc_lane8_load<kind>(&l, stage, stage + fmc_tile<kind>::head, lane);
-    pair += (first * size::rows + 2 * t) * size::row_pairs + g;
+    pair += lane % 4 * 2 * size::row_pairs + lane / 4;
 #pragma unroll
     for (unsigned r = 0; r < row_tiles; r++) {
         if (m <= r * FMC_TILE_ROWS)
             break;
-        if (fmc_has_min<kind>::yes && g == 0)
-#pragma unroll
-            for (unsigned i = 0; i < 2; i++) {
-                float *to = mins + ROUND_BLOCKS * FMC_OUTPUTS + first * size::rows + 8 * r + 2 * t;
-                to[i] = x[r].sum[i].x;
-                to[size::rows + i] = x[r].sum[i].y;
-            }
 #pragma unroll
         for (unsigned b = 0; b < 2; b++) {
             uint32_t a[4];
@@ -142,46 +133,41 @@ FMC_DEVICE void few8_tile(float2 *pair, float *mins, const unsigned char *stage,
             }
         }
     }
-    if (fmc_has_min<kind>::yes && t == 0)
-#pragma unroll
-        for (unsigned i = 0; i < 4; i++)
-            mins[(first + i % 2) * FMC_OUTPUTS + g + 8 * (i / 2)] = l.min[i / 2][i % 2];
 }
 
-/* A warp's tiles: every eighth, so that which of a unit's bodies it is stays the same. */
+/* A warp's tiles of W. */
 typedef struct few8_w {
-    const unsigned char *unit; /* of the tile to be copied next */
-    uint32_t tile, tiles, skip;
+    const unsigned char *at; /* of those to be copied next */
+    uint32_t tile, tiles;
 } few8_w;
 
-template <int kind> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
+template <int kind, int row_tiles> FMC_DEVICE void few8_copy(unsigned char *stage, few8_w *w)
 {
-    constexpr unsigned pieces = fmc_tile<kind>::stage / 16, bodies = fmc_tile<kind>::bodies;
-    constexpr size_t bytes = fmc_tile<kind>::head + (size_t)bodies * fmc_tile<kind>::body;
+    typedef few8<kind, row_tiles> size;
+    constexpr unsigned bytes = fmc_tile<kind>::stage;
     unsigned lane = threadIdx.x % 32;
-    if (w->tile < w->tiles)
+    static_assert(fmc_tile<kind>::head == 0, "tiles lie one after another");
+    if (w->tile < w->tiles) { /* behind the last tile: the first of the next panel, or none */
+        uint32_t there = size::each == 1 || w->tile + 1 < w->tiles ? size::w_bytes : bytes;
 #pragma unroll
-        for (unsigned i = lane; i < pieces; i += 32)
-            fmc_copy16(stage + 16 * i,
-                       w->unit + 16 * i + (16 * i + 1 > fmc_tile<kind>::head ? w->skip : 0), true);
+        for (unsigned i = lane; i < size::w_bytes / 16; i += 32)
+            if (size::each == 1 || 16 * i < there)
+                fmc_copy16(stage + 16 * i, w->at + 16 * i, true);
+    }
     fmc_copy_commit();
-    w->unit += 8 / bodies * bytes;
-    w->tile += 8;
+    w->at += size::tiles * bytes;
+    w->tile += size::tiles;
 }
 
 /* Blocks of a round in order, for one sum. */
 template <int kind, int row_tiles>
-FMC_DEVICE float few8_chain(float sum, const float2 *pair, const float *mins, uint32_t blocks,
-                            uint32_t i, uint32_t n)
+FMC_DEVICE float few8_chain(float sum, const float2 *pair, uint32_t blocks, uint32_t i, uint32_t n)
 {
     typedef few8<kind, row_tiles> size;
 #pragma unroll 8
     for (uint32_t b = 0; b < blocks; b++) {
         float2 d = pair[(b * size::rows + i) * size::row_pairs + n];
         sum = fmaf(d.x, d.y, sum);
-        if (fmc_has_min<kind>::yes)
-            sum = fmaf(mins[b * FMC_OUTPUTS + n],
-                       mins[ROUND_BLOCKS * FMC_OUTPUTS + b * size::rows + i], sum);
     }
     return sum;
 }
@@ -191,60 +177,62 @@ __global__ void __launch_bounds__(256, 2)
     k_int8_few(const fmc_job *list, uint32_t count, unsigned stages)
 {
     typedef few8<kind, row_tiles> size;
-    constexpr unsigned bytes = fmc_tile<kind>::stage, bodies = fmc_tile<kind>::bodies;
     FMC_SHARED_DYNAMIC(unsigned char, room);
     const fmc_job p = *job_of(list, count);
-    unsigned char *round = room + stages * size::stage; /* `rounds` of them, then x */
+    float2 *round = (float2 *)(void *)(room + 8 * stages * size::w_bytes); /* then x */
     uint32_t index = blockIdx.x - p.begin, groups = (p.most + size::rows - 1) / size::rows;
     uint32_t panel = index / groups, row = index % groups * size::rows, tiles = tiles_of(p.k);
     if (row >= p.m)
         return;
     uint32_t m = p.m - row < size::rows ? p.m - row : size::rows; /* of this block */
-    unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1, half = 0;
-    unsigned char *mine = room + warp * stages * bytes;
-    uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS;
+    unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1;
+    unsigned char *mine = room + warp * stages * size::w_bytes;
+    float2 *pair = round + warp * size::each * 2 * size::rows * size::row_pairs;
+    uint32_t i = threadIdx.x / FMC_OUTPUTS, n = threadIdx.x % FMC_OUTPUTS,
+             first = warp * size::each;
     size_t rows = (size_t)tiles * FMC_TILE_X8; /* packed: from a tile of rows to the next */
     few8_x x;
-    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, warp), warp, tiles,
-                warp % bodies * fmc_tile<kind>::body};
-    few8_rows now[row_tiles], next;
+    few8_w w = {fmc_unit<kind>(p.w, panel, tiles, first), first, tiles};
+    few8_rows now[row_tiles > 2 ? row_tiles : 2], next[2];
     float sum[size::sums] = {};
     for (uint32_t j = 0; j + 1 < stages; j++)
-        few8_copy<kind>(mine + j * bytes, &w);
+        few8_copy<kind, row_tiles>(mine + j * size::w_bytes, &w);
     if (p.x) {
         const unsigned char *packed = p.x + row / FMC_TILE_ROWS * rows;
-        x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, 64, FMC_TILE_ROWS);
+        x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, FMC_TILE_ROWS);
     } else {
-        x = few8_quantise(round + size::rounds * size::round_bytes, &p, tiles);
+        x = few8_quantise((unsigned char *)round + size::round_bytes, &p, tiles);
     }
+    few8_skip(&x, first);
     if (row_tiles == 1)
-        few8_fetch<kind>(&next, &x, 0, warp < tiles);
-    for (uint32_t from = 0; from < tiles; from += 8) {
-        float2 *pair = (float2 *)(void *)(round + half * size::round_bytes);
-        float *mins = (float *)(void *)(pair + size::pairs);
+        few8_fetch_two(next, &x, first < tiles ? tiles - first : 0);
+    for (uint32_t from = 0; from < tiles; from += size::tiles) {
+        uint32_t tile = from + first, left = tile < tiles ? tiles - tile : 0; /* of this warp on */
 #pragma unroll
         for (int r = 0; r < row_tiles && row_tiles > 1; r++)
-            few8_fetch<kind>(&now[r], &x, r * rows, from + warp < tiles && m > r * FMC_TILE_ROWS);
+            few8_fetch(&now[r], &x, r * rows, left > 0 && m > r * FMC_TILE_ROWS);
         ring_wait<size::stages>(stages);
         __syncwarp();
-        few8_copy<kind>(mine + free * bytes, &w);
-        x.q += x.q_tile;
-        x.worth += x.worth_tile;
+        few8_copy<kind, row_tiles>(mine + free * size::w_bytes, &w);
+        few8_skip(&x, size::tiles);
         if (row_tiles == 1) {
-            now[0] = next;
-            few8_fetch<kind>(&next, &x, 0, from + 8 + warp < tiles);
+            now[0] = next[0];
+            now[1] = next[1];
+            few8_fetch_two(next, &x, left > size::tiles ? left - size::tiles : 0);
         }
-        if (from + warp < tiles)
-            few8_tile<kind, row_tiles>(pair, mins, mine + at * bytes, now, m);
+#pragma unroll
+        for (unsigned u = 0; u < size::each; u++)
+            if (u < left)
+                few8_tile<kind, row_tiles>(pair + u * 2 * size::rows * size::row_pairs,
+                                           mine + at * size::w_bytes + u * fmc_tile<kind>::stage,
+                                           now + u, m);
         __syncthreads();
-        uint32_t blocks = 2 * (tiles - from) < ROUND_BLOCKS ? 2 * (tiles - from) : ROUND_BLOCKS;
+        uint32_t blocks = 2 * (tiles - from) < size::blocks ? 2 * (tiles - from) : size::blocks;
 #pragma unroll
         for (unsigned j = 0; j < size::sums; j++)
             if (i + 16 * j < m && i < size::rows)
-                sum[j] = few8_chain<kind, row_tiles>(sum[j], pair, mins, blocks, i + 16 * j, n);
-        if (size::rounds == 1)
-            __syncthreads();
-        half ^= size::rounds - 1;
+                sum[j] = few8_chain<kind, row_tiles>(sum[j], round, blocks, i + 16 * j, n);
+        __syncthreads(); /* the next round comes to the same place */
         at = ring_next(at, stages);
         free = ring_next(free, stages);
     }
@@ -334,10 +322,8 @@ FMC_DEVICE void many8_tile(float sum[panels][row_tiles][4], const unsigned char 
             const unsigned char *rows = x + r * FMC_TILE_X8;
             uint2 q2 = *(const uint2 *)(const void *)(rows + 16 * lane + 8 * b);
             uint32_t q[2] = {q2.x, q2.y};
-            float s[4], least[4] = {0.0f, 0.0f, 0.0f, 0.0f}; /* [row 2t, 2t + 1][block] */
+            float s[4]; /* [row 2t, 2t + 1][block] */
             many8_floats(s, rows + 512 + 16 * t);
-            if (fmc_has_min<kind>::yes)
-                many8_floats(least, rows + 576 + 16 * t);
 #pragma unroll
             for (int j = 0; j < panels; j++) {
                 int32_t d[4];
@@ -346,8 +332,6 @@ FMC_DEVICE void many8_tile(float sum[panels][row_tiles][4], const unsigned char 
                 for (unsigned i = 0; i < 4; i++) {
                     float *to = &sum[j][r][i];
                     *to = fmaf(fmc_dot<kind>(d[i]), l[j].scale[i / 2][b] * s[2 * (i % 2) + b], *to);
-                    if (fmc_has_min<kind>::yes)
-                        *to = fmaf(l[j].min[i / 2][b], least[2 * (i % 2) + b], *to);
                 }
             }
         }
@@ -412,9 +396,8 @@ template <int kind, int row_tiles> static fmc_way few_way(bool direct)
     fmc_way w = {};
     w.run = k_int8_few<kind, row_tiles>;
     w.stages = size::stages;
-    w.stage_bytes = size::stage;
-    w.fixed_bytes =
-        size::rounds * size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 80 : 0);
+    w.stage_bytes = 8 * size::w_bytes;
+    w.fixed_bytes = size::round_bytes + (direct ? FMC_DIRECT8_ELEMENTS / 64 * 72 : 0);
     w.threads = FMC_THREADS;
     w.rows = size::rows;
     w.panels = 1;
@@ -439,8 +422,7 @@ template <int kind> static void ways_of(fmc_way way[FMC_WAYS])
     way[FMC_FEW_DIRECT] = few_way<kind, 1>(true);
     way[FMC_FEW] = few_way<kind, 4>(false);
     way[FMC_MANY_64] = many_way<kind, 2, 4>();
-    /* Minima take the registers of half the sums. */
-    way[FMC_MANY_128] = many_way < kind, fmc_has_min<kind>::yes ? 2 : 4, 8 > ();
+    way[FMC_MANY_128] = many_way<kind, 4, 8>();
 }
 
 void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind)
@@ -449,8 +431,4 @@ void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind)
         ways_of<FMC_Q8_0>(way);
     else if (kind == FMC_Q4_0)
         ways_of<FMC_Q4_0>(way);
-    else if (kind == FMC_Q4_1)
-        ways_of<FMC_Q4_1>(way);
-    else if (kind == FMC_Q4_K)
-        ways_of<FMC_Q4_K>(way);
 }

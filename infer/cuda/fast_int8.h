@@ -2,12 +2,12 @@
  * mma out of the tiles of fast_tile.h.
  *
  * The sum is that of mode fast on a CPU (KERNELS.md), bit for bit: per block of 32 k the product of
- * int8 is exact in any order, so mma's own does not matter; then one fmaf for it, and one for the
- * minimum, over all blocks ascending from +0. mma's k is dealt as the tiles have it: a lane
+ * int8 is exact in any order, so mma's own does not matter; then one fmaf for each, over all blocks
+ * ascending from +0. mma's k is dealt as the tiles have it: a lane
  * gives it 2t, 2t + 8, 2t + 1, 2t + 9 of each 16 k of both operands.
  *
  * A tile of x, 8 rows by 64 k: 16 bytes a lane, its four of each step; then for each row the scales
- * of both blocks of 32; then for each row scale * (sum of the quants) of both. */
+ * of both blocks of 32. */
 #ifndef FM_INFER_CUDA_FAST_INT8_H
 #define FM_INFER_CUDA_FAST_INT8_H
 
@@ -35,12 +35,11 @@ FMC_DEVICE uint32_t fmc_k8(unsigned t, unsigned e)
     return 16 * (e / 4) + 2 * t + 8 * (e % 2) + e / 2 % 2;
 }
 
-/* A block of 32 of x, eight by each lane of a quad, as two words; its scale, and the sum of its
- * quants times that. 0 below 2^-100, NaN where an element is no finite number. */
-FMC_DEVICE float2 fmc_quantise(uint32_t q[2], const float v[8])
+/* A block of 32 of x, eight by each lane of a quad, as two words; returns its scale: 0 below 2^-100
+ * or NaN where an element is no finite number. */
+FMC_DEVICE float fmc_quantise(uint32_t q[2], const float v[8])
 {
     uint32_t most = 0;
-    int32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t bits = __float_as_uint(v[i]) & 0x7fffffffu;
@@ -51,32 +50,21 @@ FMC_DEVICE float2 fmc_quantise(uint32_t q[2], const float v[8])
         uint32_t other = __shfl_xor_sync(0xffffffffu, most, by);
         most = other > most ? other : most;
     }
-    float amax = __uint_as_float(most), r = 0.0f, scale = 0.0f;
-    if (most >= 0x7f800000u) {
-        scale = __uint_as_float(0x7fc00000u);
-    } else if (amax >= 0x1p-100f) {
-        r = 127.0f / amax;
-        scale = amax / 127.0f;
-    }
+    float amax = __uint_as_float(most);
     q[0] = q[1] = 0;
+    if (most >= 0x7f800000u)
+        return __uint_as_float(0x7fc00000u);
+    if (amax < 0x1p-100f)
+        return 0.0f;
+    float r = 127.0f / amax;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float t = r == 0.0f ? FMC_WHOLE_ZERO : v[i] * r + FMC_WHOLE_ZERO; /* to nearest even */
-        int32_t n = (int32_t)__float_as_uint(t) - FMC_WHOLE_START;
-        q[i / 4] |= ((uint32_t)n & 255u) << (8 * (i % 4));
-        sum += n;
-    }
-#pragma unroll
-    for (int by = 1; by < 4; by *= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    return make_float2(scale, scale * (float)sum);
+    for (int i = 0; i < 8; i++) /* to nearest even; the low byte of the sum's bits is the quant */
+        q[i / 4] |= (__float_as_uint(v[i] * r + FMC_WHOLE_ZERO) & 255u) << (8 * (i % 4));
+    return amax / 127.0f;
 }
 
-template <int kind> struct fmc_has_min {
-    static constexpr bool yes = kind == FMC_Q4_1 || kind == FMC_Q4_K;
-};
-
-/* What a lane holds of a tile of W: quants, and by block of 32 what they are worth. */
+/* What a lane holds of a tile of W (or 64 k of blocks with minima, to be read back): quants, and by
+ * block of 32 what they are worth. */
 typedef struct fmc_lane8 {
     uint32_t q[8];
     float scale[2][2], min[2][2]; /* [output g, g + 8][block] */
@@ -125,12 +113,9 @@ template <int kind> FMC_DEVICE void fmc_operand8(uint32_t a[4], const fmc_lane8 
         if (kind == FMC_Q8_0) { /* k 2t, 2t + 1, 2t + 8, 2t + 9 */
             a[2 * i] = __byte_perm(q, 0, 0x3120) ^ 0x80808080u;
             a[2 * i + 1] = __byte_perm(l->q[4 + step], 0, 0x3120) ^ 0x80808080u;
-        } else if (kind == FMC_Q4_0) {
+        } else {
             a[2 * i] = (q << 4 & 0xf0f0f0f0u) ^ 0x80808080u;
             a[2 * i + 1] = (q & 0xf0f0f0f0u) ^ 0x80808080u;
-        } else {
-            a[2 * i] = q & 0x0f0f0f0fu;
-            a[2 * i + 1] = q >> 4 & 0x0f0f0f0fu;
         }
     }
 }

@@ -85,7 +85,7 @@ FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
     size_t row = i < p->m ? row_of(p->rows, p->first, i) : 0;
     for (uint32_t j = threadIdx.x / 32; j < PACK_TILES; j += blockDim.x / 32) {
         uint32_t kt = blockIdx.y * PACK_TILES + j, q[4];
-        float2 worth[2];
+        float scale[2];
         if (kt >= tiles)
             break;
         for (uint32_t b = 0; b < 2; b++) {
@@ -94,14 +94,12 @@ FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
                 uint32_t k = kt * FMC_TILE_K + 32 * b + fmc_k8(t, e);
                 v[e] = i < p->m ? pack_value(p, row, k) : 0.0f;
             }
-            worth[b] = fmc_quantise(q + 2 * b, v);
+            scale[b] = fmc_quantise(q + 2 * b, v);
         }
         unsigned char *to = p->to + ((size_t)tile * tiles + kt) * FMC_TILE_X8;
         *(uint4 *)(void *)(to + 16 * lane) = make_uint4(q[0], q[1], q[2], q[3]);
-        if (t == 0) {
-            *(float2 *)(void *)(to + 512 + 8 * g) = make_float2(worth[0].x, worth[1].x);
-            *(float2 *)(void *)(to + 576 + 8 * g) = make_float2(worth[0].y, worth[1].y);
-        }
+        if (t == 0)
+            *(float2 *)(void *)(to + 512 + 8 * g) = make_float2(scale[0], scale[1]);
     }
 }
 

@@ -61,6 +61,8 @@ static const way_table *ways(void)
         ways_of<FMC_BF16>(t.of[FMC_BF16]);
         ways_of<FMC_F16>(t.of[FMC_F16]);
         ways_of<FMC_PAIR>(t.of[FMC_PAIR]);
+        ways_of<FMC_Q4_1>(t.of[FMC_Q4_1]);
+        ways_of<FMC_Q4_K>(t.of[FMC_Q4_K]);
         ways_of<FMC_Q6_K>(t.of[FMC_Q6_K]);
         ways_of<FMC_E4M3>(t.of[FMC_E4M3]);
         ways_of<FMC_E5M2>(t.of[FMC_E5M2]);

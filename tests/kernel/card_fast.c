@@ -30,7 +30,7 @@ static fm_backend *card(void)
 /* Products of whole numbers. */
 static bool is_int8(fm_dtype d)
 {
-    return d == FM_Q8_0 || d == FM_Q4_0 || d == FM_Q4_1 || d == FM_Q4_K;
+    return d == FM_Q8_0 || d == FM_Q4_0;
 }
 
 /* x and W as the product meets them. */
@@ -64,7 +64,7 @@ static float *met_w(const matrix *m)
 /* Types that have a product of their own; the rest of x is for the others. */
 static bool kept_as_blocks(fm_dtype d)
 {
-    return is_int8(d) || d == FM_Q6_K;
+    return is_int8(d) || d == FM_Q4_1 || d == FM_Q4_K || d == FM_Q6_K;
 }
 
 static void check_product(const product_case *c)
@@ -72,7 +72,7 @@ static void check_product(const product_case *c)
     const fm_dtype d = c->w.dtype;
     const char *name = fm_dtype_get(d)->name;
     const uint32_t n = c->w.n, k = c->w.k;
-    const bool minima = d == FM_Q5_1 || d == FM_Q5_K;
+    const bool minima = d == FM_Q4_1 || d == FM_Q4_K || d == FM_Q5_1 || d == FM_Q5_K;
     float *want = random_floats((size_t)c->m * n, 1.0), *got = random_floats((size_t)c->m * n, 1.0);
     float *x = met_x(c->x, c->m + 3, k, d), *w = met_w(&c->w);
 
@@ -107,7 +107,7 @@ static void products_equal_the_reference(void **state)
  * the way and before, blocks of zeros and of values too small to be divided by. */
 static void whole_numbers_have_the_bits_of_the_cpu(void **state)
 {
-    static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q4_K};
+    static const fm_dtype types[] = {FM_Q8_0, FM_Q4_0};
     static const uint32_t dims[][3] = {/* m, n, blocks of 32 */
                                        {1, 20, 129}, {2, 17, 70},   {5, 18, 129},
                                        {8, 33, 8},   {9, 33, 40},   {16, 16, 17},
@@ -489,7 +489,8 @@ static void rows_are_read_back(void **state)
     for (size_t d = 0; d < FM_ARRAY_LEN(dtypes); d++) {
         uint32_t k = fm_dtype_get(dtypes[d])->block_elems == 1 ? 203 : 256;
         matrix m = random_matrix(dtypes[d], N, k);
-        float *met = m.dtype == FM_Q6_K ? fm_memdup(m.f, (size_t)N * k * sizeof *met) : met_w(&m);
+        float *met =
+            kept_as_blocks(m.dtype) ? fm_memdup(m.f, (size_t)N * k * sizeof *met) : met_w(&m);
         float *want = random_floats(k, 1.0);
         uint64_t bytes;
         fm_weight *w = weight(be, FM_ROLE_LINEAR, &m);
