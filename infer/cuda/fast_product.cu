@@ -361,31 +361,17 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
     bool taken[JOBS_MAX]; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
     for (uint32_t i = 0; i < count; i++)
-        taken[i] = fmc_library_sum(d, &list[i]);
+        taken[i] = !list[i].p.from && fmc_library_sum(d, &list[i]);
     for (uint32_t i = 0; i < count; i++)
         if (!taken[i])
             own[n++] = list[i];
     run_slice(d, own, n);
 }
 
-/* Others than k_fast_* want to know how many rows there are. */
-static bool has_stretch(const fmc_sum *list, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (list[i].p.from)
-            return true;
-    return false;
-}
-
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
-    for (uint32_t at = 0; at < count && d->failed == FM_OK; at += JOBS_MAX) {
-        uint32_t n = count - at < JOBS_MAX ? count - at : JOBS_MAX;
-        if (has_stretch(list + at, n))
-            run_slice(d, list + at, n);
-        else
-            run_own(d, list + at, n);
-    }
+    for (uint32_t at = 0; at < count && d->failed == FM_OK; at += JOBS_MAX)
+        run_own(d, list + at, count - at < JOBS_MAX ? count - at : JOBS_MAX);
 }
 
 fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx)
