@@ -1,5 +1,6 @@
 /* virtual.cu - room whose memory comes as it is used: addresses for all of it at once, memory of the
- * card in pieces of its granularity (2 MiB) when they are first asked for, given back with the room.
+ * card in pieces when they are first asked for (2 to 32 MiB, a 64th of the room: creating, mapping and
+ * clearing cost by the piece more than by the byte), given back with the room.
  * So a cache of keys and values takes of the card what texts need, and several budgets may stand
  * beside each other. Where the driver has no virtual memory the room is taken whole.
  *
@@ -29,6 +30,8 @@ struct fmc_room {
     unsigned char *mapped; /* [bytes / piece] */
     fmc_room *next;
 };
+
+#define PIECE_MOST ((size_t)32 << 20)
 
 template <class F> static bool find(F *slot, const char *name)
 {
@@ -69,20 +72,20 @@ static CUmemAllocationProp memory_of(const fmc_device *d)
     return p;
 }
 
-/* Bytes of a piece; 0: the card has no virtual memory. */
-static size_t piece_of(const fmc_device *d)
+/* Bytes of a piece of so large a room; 0: the card has no virtual memory. */
+static size_t piece_of(const fmc_device *d, size_t bytes)
 {
     const driver *v = driver_of();
     CUmemAllocationProp p = memory_of(d);
     CUdevice device;
     int yes = 0;
-    size_t piece = 0;
+    size_t piece = 0, most = bytes / 64 < PIECE_MOST ? bytes / 64 : PIECE_MOST;
     if (!v->there || v->device(&device, (int)d->ordinal) != CUDA_SUCCESS ||
         v->attribute(&yes, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) !=
             CUDA_SUCCESS ||
         !yes || v->granularity(&piece, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
         return 0;
-    return piece;
+    return most > piece ? most / piece * piece : piece;
 }
 
 /* ---- rooms ---- */
@@ -97,7 +100,7 @@ static fmc_room *room_at(fmc_device *d, const void *ptr)
 
 static fmc_room *room_new(fmc_device *d, size_t bytes)
 {
-    const size_t piece = piece_of(d);
+    const size_t piece = piece_of(d, bytes);
     fmc_room *r = piece ? (fmc_room *)fmc_take(sizeof *r) : NULL;
     if (!r)
         return NULL;
@@ -123,7 +126,7 @@ static void room_free(fmc_room *r)
     fmc_release(r);
 }
 
-/* Memory for piece i; its handle is let go of at once, so that it ends with the mapping. */
+/* Cleared memory for piece i; its handle is let go of at once, so that it ends with the mapping. */
 static CUresult map_piece(fmc_device *d, fmc_room *r, size_t i)
 {
     const driver *v = driver_of();
@@ -142,6 +145,11 @@ static CUresult map_piece(fmc_device *d, fmc_room *r, size_t i)
     access.location = p.location;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     e = v->access(at, r->piece, &access, 1);
+    if (e == CUDA_SUCCESS &&
+        cudaMemsetAsync((void *)(uintptr_t)at, 0, r->piece, d->line) != cudaSuccess) {
+        (void)cudaGetLastError();
+        e = CUDA_ERROR_UNKNOWN;
+    }
     if (e != CUDA_SUCCESS)
         (void)v->unmap(at, r->piece);
     r->mapped[i] = e == CUDA_SUCCESS;
@@ -185,6 +193,8 @@ fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
     if (e != CUDA_SUCCESS)
         return fmc_fail(FM_EIO, "cuda:%u: memory cannot be mapped: the driver says %d", d->ordinal,
                         (int)e);
+    if (r) /* nobody has written there: each byte is asked for once */
+        return FM_OK;
     return fmc_status(cudaMemsetAsync((unsigned char *)ptr + at, 0, bytes, d->line),
                       "clearing memory of the device");
 }

@@ -8,7 +8,8 @@
 typedef enum cudaError_enum {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
-    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_UNKNOWN = 999
 } CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;

@@ -11,7 +11,7 @@
 
 #include "cuda.h"
 
-#define PIECE ((size_t)2 << 20)
+#define PIECE ((size_t)2 << 20) /* memory and mappings are whole ones */
 
 struct memory {
     size_t bytes;
@@ -20,7 +20,11 @@ struct memory {
 
 static std::mutex lock;
 static std::map<CUmemGenericAllocationHandle, memory> memories;
-static std::map<CUdeviceptr, CUmemGenericAllocationHandle> mapped;
+struct mapping {
+    CUmemGenericAllocationHandle memory;
+    size_t bytes;
+};
+static std::map<CUdeviceptr, mapping> mapped;
 static std::map<CUdeviceptr, size_t> reserved;
 static CUmemGenericAllocationHandle last;
 
@@ -36,8 +40,14 @@ static void drop(CUmemGenericAllocationHandle h)
 static bool is_piece(CUdeviceptr at, size_t bytes)
 {
     auto it = reserved.upper_bound(at);
-    return bytes == PIECE && at % PIECE == 0 && it != reserved.begin() &&
+    return bytes > 0 && bytes % PIECE == 0 && at % PIECE == 0 && it != reserved.begin() &&
            at + bytes <= std::prev(it)->first + std::prev(it)->second;
+}
+
+static bool is_taken(CUdeviceptr at, size_t bytes)
+{
+    auto it = mapped.lower_bound(at + bytes);
+    return it != mapped.begin() && std::prev(it)->first + std::prev(it)->second.bytes > at;
 }
 
 CUresult cuDeviceGet(CUdevice *out, int ordinal)
@@ -119,17 +129,18 @@ CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAlloc
     std::lock_guard<std::mutex> g(lock);
     auto m = memories.find(h);
     if (m == memories.end() || m->second.bytes != bytes || offset != 0 || flags != 0 ||
-        !is_piece(at, bytes) || mapped.find(at) != mapped.end())
+        !is_piece(at, bytes) || is_taken(at, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     m->second.held++;
-    mapped[at] = h;
+    mapped[at] = {h, bytes};
     return CUDA_SUCCESS;
 }
 CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
     std::lock_guard<std::mutex> g(lock);
     void *p = (void *)(uintptr_t)at;
-    if (mapped.find(at) == mapped.end() || bytes != PIECE || count != 1 ||
+    auto it = mapped.find(at);
+    if (it == mapped.end() || bytes != it->second.bytes || count != 1 ||
         access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
         mprotect(p, bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -141,11 +152,11 @@ CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
     std::lock_guard<std::mutex> g(lock);
     auto it = mapped.find(at);
     void *p = (void *)(uintptr_t)at;
-    if (it == mapped.end() || bytes != PIECE)
+    if (it == mapped.end() || bytes != it->second.bytes)
         return CUDA_ERROR_INVALID_VALUE;
     (void)madvise(p, bytes, MADV_DONTNEED);
     (void)mprotect(p, bytes, PROT_NONE);
-    drop(it->second);
+    drop(it->second.memory);
     mapped.erase(it);
     return CUDA_SUCCESS;
 }

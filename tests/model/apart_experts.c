@@ -164,8 +164,13 @@ static counts counts_of(fm_engine *e)
 }
 #endif
 
+typedef struct lot {
+    const char *mode;
+    uint32_t tokens, only; /* only: this model's stream, MODELS: all */
+} lot;
+
 /* A stream of each model, prompts of several lengths; out: while they ran, NULL: on the CPU. */
-static void answers(answer *a, counts *out)
+static void answers(const lot *l, answer *a, counts *out)
 {
     fm_engine_opts o = fm_engine_defaults();
     fm_engine *e;
@@ -174,6 +179,7 @@ static void answers(answer *a, counts *out)
     bool busy = true;
     o.threads = 2;
     o.max_rows = 40;
+    o.mode = l->mode;
     memset(a, 0, MODELS * sizeof *a);
     o.device = device(out != NULL);
     tk_ok(fm_engine_new(&e, &o));
@@ -187,14 +193,15 @@ static void answers(answer *a, counts *out)
         fm_gen_request q = {.model = m[i],
                             .prompt = prompt,
                             .prompt_len = len,
-                            .max_new = TOKENS,
+                            .max_new = l->tokens,
                             .ignore_eos = true,
                             .on_event = take,
                             .ctx = &a[i]};
         fm_sample_defaults(&q.sampling);
         q.sampling.temperature = i % 2 ? 0.8f : 0.0f;
         q.sampling.seed = i;
-        tk_ok(fm_scheduler_add(s, &q, NULL));
+        if (l->only == MODELS || l->only == i)
+            tk_ok(fm_scheduler_add(s, &q, NULL));
     }
     uint64_t loaded = out ? counts_of(e).downloaded : 0; /* DoRA's norms */
     while (busy)
@@ -214,8 +221,9 @@ static void steps_with_experts_are_ahead_and_come_again(void **state)
     answer want[MODELS], have[MODELS];
     counts run;
     (void)state;
-    answers(want, NULL);
-    answers(have, &run);
+    const lot exact = {"exact", TOKENS, MODELS};
+    answers(&exact, want, NULL);
+    answers(&exact, have, &run);
     for (uint32_t i = 0; i < MODELS; i++) {
         assert_int_equal(want[i].count, TOKENS);
         assert_memory_equal(have[i].token, want[i].token, sizeof have[i].token);
@@ -225,6 +233,21 @@ static void steps_with_experts_are_ahead_and_come_again(void **state)
     assert_int_equal(run.downloaded, 0);
     assert_true(run.waits_ahead >= TOKENS - 2);
     assert_true(run.replayed >= TOKENS / 2);
+}
+
+/* Mode fast rounds, but a row's bits are its own: whoever is beside it, however many go to its expert,
+ * and whatever kernel their number chooses. */
+static void in_mode_fast_a_stream_is_itself_beside_others(void **state)
+{
+    answer all[MODELS], one[MODELS];
+    counts run;
+    (void)state;
+    answers(&(lot){"fast", 12, MODELS}, all, &run);
+    for (uint32_t i = 0; i < MODELS; i++) {
+        answers(&(lot){"fast", 12, i}, one, &run);
+        assert_int_equal(all[i].count, 12);
+        assert_memory_equal(one[i].token, all[i].token, sizeof one[i].token);
+    }
 }
 
 /* ==== adapters against whole weights ==== */
@@ -316,6 +339,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_on_experts_are_the_weights_they_stand_for),
         cmocka_unit_test(steps_with_experts_are_ahead_and_come_again),
+        cmocka_unit_test(in_mode_fast_a_stream_is_itself_beside_others),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }
