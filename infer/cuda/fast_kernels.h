@@ -164,25 +164,18 @@ template <int kind> struct fmc_ring_of {
     static constexpr unsigned bytes = FMC_SPLITS_MAX * stages * fmc_tile<kind>::stage;
 };
 
-/* x [m, k] of the tile as it lies in memory: this lane's row and its four of each step. A row that
- * is not there is the last one, whose sums nobody writes. */
+/* x [m, k] of the tile as it lies in memory: this lane's row and its four of each step. */
 FMC_DEVICE void direct_load(float v[16], const fmc_job *p, uint32_t tile, unsigned lane)
 {
-    const uint32_t g = lane / 4 < p->m ? lane / 4 : p->m - 1, k0 = tile * FMC_TILE_K + lane % 4 * 2;
-    const float *x = p->floats + row_of(p->rows, p->first, g) * p->ldx + k0;
-    if (tile * FMC_TILE_K + FMC_TILE_K <= p->k && ((uintptr_t)x & 7u) == 0) {
+    uint32_t g = lane / 4, t = lane % 4;
+    const float *x = p->floats;
+    if (g < p->m)
+        x += row_of(p->rows, p->first, g) * p->ldx;
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            float2 two = *(const float2 *)(const void *)(x + 8 * i);
-            v[2 * i] = two.x;
-            v[2 * i + 1] = two.y;
-        }
-        return;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 16; i++) {
-        uint32_t at = 8 * (i / 2) + i % 2;
-        v[i] = k0 + at < p->k ? x[at] : 0.0f;
+    for (uint32_t i = 0; i < 8; i++) {
+        uint32_t k = tile * FMC_TILE_K + 8 * i + 2 * t;
+        v[2 * i] = g < p->m && k < p->k ? x[k] : 0.0f;
+        v[2 * i + 1] = g < p->m && k + 1 < p->k ? x[k + 1] : 0.0f;
     }
 }
 
