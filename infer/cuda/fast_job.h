@@ -4,6 +4,7 @@
 #define FM_INFER_CUDA_FAST_JOB_H
 
 #include "infer/cuda/fast_tile.h"
+#include "infer/cuda/find.h"
 
 FMC_DEVICE size_t row_of(const int32_t *rows, uint32_t first, uint32_t i)
 {
@@ -23,15 +24,7 @@ FMC_DEVICE void finish(const fmc_job *p, uint32_t i, uint32_t n, float sum)
 
 FMC_DEVICE const fmc_job *job_of(const fmc_job *list, uint32_t count)
 {
-    uint32_t low = 0, high = count; /* the last that begins at this block or before */
-    while (high - low > 1) {
-        uint32_t mid = (low + high) / 2;
-        if (list[mid].begin <= blockIdx.x)
-            low = mid;
-        else
-            high = mid;
-    }
-    return list + low;
+    return list + fmc_find_begin(list, count);
 }
 
 FMC_DEVICE uint32_t tiles_of(uint32_t k)

@@ -7,6 +7,7 @@
  * way); B's operand stays in registers for r <= 64 while it walks the term's rows. Bound by the
  * bytes of A, B and y. */
 #include "infer/cuda/fast.h"
+#include "infer/cuda/find.h"
 #include "infer/cuda/ptx.h"
 
 #define HELD 4u        /* steps of B in registers: of one panel, or of several of a small rank */
@@ -22,14 +23,9 @@ typedef struct expand_job {
     const int32_t *rows, *from, *to;
     float scale;
     uint32_t first, m, n, r;
-    uint32_t each; /* panels of a warp: HELD / steps at most, 1 at least */
+    uint32_t begin; /* block at which it begins */
+    uint32_t each;  /* panels of a warp: HELD / steps at most, 1 at least */
 } expand_job;
-
-/* The jobs of a launch, and the block at which each begins. */
-typedef struct expand_list {
-    uint32_t begin[TERMS_MAX];
-    expand_job job[TERMS_MAX];
-} expand_list;
 
 /* Row i of u at step s as the second operand: rounded, and the rest. */
 FMC_DEVICE void expand_operand(uint32_t high[2], uint32_t low[2], const expand_job *j, uint32_t i,
@@ -148,26 +144,13 @@ FMC_DEVICE void expand_rows(const expand_job *j, uint32_t panel, uint32_t row, u
     }
 }
 
-/* Which job has this block: the last that begins at it or before. One look at all, by all lanes. */
-FMC_DEVICE uint32_t expand_find(const uint32_t *begin, uint32_t count)
-{
-    uint32_t found = 0;
-#pragma unroll
-    for (uint32_t k = 0; k < TERMS_MAX; k += 32)
-        found += k + threadIdx.x % 32 < count && begin[k + threadIdx.x % 32] <= blockIdx.x;
-    for (int by = 16; by > 0; by /= 2)
-        found += __shfl_xor_sync(0xffffffffu, found, by);
-    return found - 1;
-}
-
 __global__ void __launch_bounds__(FMC_THREADS, 3)
-    k_fast_expand(const expand_list *list, uint32_t count)
+    k_fast_expand(const expand_job *list, uint32_t count)
 {
-    uint32_t at = expand_find(list->begin, count);
-    expand_job j = list->job[at];
+    expand_job j = list[fmc_find_begin(list, count)];
     if (fmc_settle(&j))
         return;
-    uint32_t warp = (blockIdx.x - list->begin[at]) * WARPS + threadIdx.x / 32;
+    uint32_t warp = (blockIdx.x - j.begin) * WARPS + threadIdx.x / 32;
     uint32_t panel = warp * j.each;
     uint32_t row = blockIdx.y * ROWS_BLOCK, end = row + ROWS_BLOCK < j.m ? row + ROWS_BLOCK : j.m;
     if (panel * FMC_OUTPUTS >= j.n || row >= j.m)
@@ -223,29 +206,28 @@ static uint32_t blocks_of(const expand_job *j)
 
 /* Small ranks leave room in a warp's registers for more panels, so that more bytes are under way and
  * u is rounded once for them; not where that leaves multiprocessors without work. */
-static void deal_panels(const fmc_device *d, expand_list *list, uint32_t count)
+static void deal_panels(const fmc_device *d, expand_job *list, uint32_t count)
 {
     uint64_t blocks = 0;
     for (uint32_t i = 0; i < count; i++) {
-        expand_job *j = &list->job[i];
+        expand_job *j = &list[i];
         j->each = j->r <= 16 ? HELD : j->r <= 32 ? HELD / 2 : 1;
         blocks += (uint64_t)blocks_of(j) * fmc_ceil(j->m, ROWS_BLOCK);
     }
     for (uint32_t i = 0; blocks < 2 * (uint64_t)d->multiprocessors && i < count; i++)
-        list->job[i].each = 1;
+        list[i].each = 1;
 }
 
-static void run_expand(fmc_device *d, expand_list *list, uint32_t count)
+static void run_expand(fmc_device *d, expand_job *list, uint32_t count)
 {
     uint32_t blocks = 0, rows = 0;
     deal_panels(d, list, count);
     for (uint32_t i = 0; i < count; i++) {
-        list->begin[i] = blocks;
-        blocks += blocks_of(&list->job[i]);
-        rows = list->job[i].m > rows ? list->job[i].m : rows;
+        list[i].begin = blocks;
+        blocks += blocks_of(&list[i]);
+        rows = list[i].m > rows ? list[i].m : rows;
     }
-    const expand_list *on_card = (const expand_list *)fmc_args(
-        d, list, offsetof(expand_list, job) + count * sizeof list->job[0]);
+    const expand_job *on_card = (const expand_job *)fmc_args(d, list, count * sizeof *list);
     if (on_card)
         FMC_RUN(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0, on_card,
                 count);
@@ -260,7 +242,7 @@ static void run_terms(fmc_device *d, const float *x, size_t ldx, const fm_lora *
                       uint32_t terms)
 {
     static thread_local fmc_sum sums[TERMS_MAX];
-    static thread_local expand_list list;
+    static thread_local expand_job jobs[TERMS_MAX];
     uint64_t floats = 0;
     uint32_t n = 0;
     for (uint32_t i = 0; i < terms; i++)
@@ -274,11 +256,11 @@ static void run_terms(fmc_device *d, const float *x, size_t ldx, const fm_lora *
         if (term[i].m == 0)
             continue;
         sums[n] = shrink_of(&term[i], u, x, ldx);
-        list.job[n++] = expand_of(&term[i], u);
+        jobs[n++] = expand_of(&term[i], u);
         u += floats_of(&term[i]);
     }
     fmc_sums(d, sums, n);
-    run_expand(d, &list, n);
+    run_expand(d, jobs, n);
 }
 
 static void lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,

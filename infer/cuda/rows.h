@@ -188,7 +188,7 @@ FMC_DEVICE void fmc_row_sums(float (&out)[sums], const fmc_group<warp> &g, const
                 g.tile[a * g.room + i] = 0.0f;
         g.sync();
         if (g.rank < FMC_LANES) {
-#pragma unroll 8
+#pragma unroll 32
             for (uint32_t i = g.rank; i < padded; i += FMC_LANES)
                 feed(i, l);
         }
@@ -364,7 +364,7 @@ FMC_DEVICE float fmc_column_sums(float *buf, uint32_t m, uint32_t n, Fetch fetch
             bring(at + FMC_STRIP_ROWS);
         if (chain < (uint32_t)sums && lane < FMC_STRIP) {
             uint32_t rows = m - at < FMC_STRIP_ROWS ? m - at : FMC_STRIP_ROWS;
-#pragma unroll 8
+#pragma unroll 32
             for (uint32_t i = 0; i < rows; i++)
                 l = feed(chain, tile + i * FMC_STRIP + lane, l);
         }

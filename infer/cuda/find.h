@@ -1,0 +1,21 @@
+/* find.h - which part of a grouped launch a block belongs to. */
+#ifndef FM_INFER_CUDA_FIND_H
+#define FM_INFER_CUDA_FIND_H
+
+#include "infer/cuda/device.h"
+
+/* Of list[count], count >= 1, whose `begin` ascend from 0: the last that begins at this block or
+ * before. All lanes of a warp call; each looks at every 32nd, so that what a launch waits for before
+ * its work is one load and not a chain of them (halving 256: eight, some 1.2 us). */
+template <class T> FMC_DEVICE uint32_t fmc_find_begin(const T *list, uint32_t count)
+{
+    uint32_t found = 0;
+#pragma unroll 8
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32)
+        found += list[i].begin <= blockIdx.x;
+    for (int by = 16; by > 0; by /= 2)
+        found += __shfl_xor_sync(0xffffffffu, found, by);
+    return found - 1;
+}
+
+#endif
