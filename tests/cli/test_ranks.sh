@@ -156,6 +156,22 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
     fi
 fi
 
+if [ -e "${FM_CUDA_EMULATED:-}" ] && [ -e "${FM_NCCL_EMULATED:-}" ]; then
+    say "on cards of their own, with what stands in for NCCL between them"
+    export FMSTORE_CUDA_MODULE=$FM_CUDA_EMULATED FMSTORE_NCCL=$FM_NCCL_EMULATED SIMT_DEVICES=2
+    "$fm" "${ask[@]}" >one
+    on_cards() { FMSTORE_DEVICE=cuda timeout 60 "$fm" --ranks 2 "$@"; }
+    on_cards "${ask[@]}" >two || die "2 cards do not answer"
+    cmp one two || die "2 cards answer otherwise"
+    SIMT_NCCL_FAULT=async:1:9 on_cards "${ask[@]}" >two || die "a failed step is not taken again"
+    cmp one two || die "after a failed step 2 cards answer otherwise"
+    code=0
+    SIMT_NCCL_FAULT=init:1:1 on_cards "${ask[@]}" >two 2>err || code=$?
+    [ $code = 128 ] || die "exit code $code without a communicator"
+    grep -q "rank 1: NCCL: no communicator: unhandled system error" err || die "$(cat err)"
+    unset FMSTORE_CUDA_MODULE FMSTORE_NCCL SIMT_DEVICES
+fi
+
 say "plans"
 want 0 --ranks 4 serve atlas --plan --mode exact
 grep -q "^ranks   4 on 1 node; host" out || die "$(cat out)"
