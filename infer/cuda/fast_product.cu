@@ -225,7 +225,7 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
     return j;
 }
 
-static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
+void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
 {
     uint32_t n = 0, blocks = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -265,7 +265,7 @@ static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratc
     if (!list)
         return;
     FMC_RUN(pl->d, w->run, (unsigned)blocks, FMC_THREADS, w->shared_bytes, list, n);
-    add_parts(pl->d, jobs, n);
+    fmc_add_parts(pl->d, jobs, n);
 }
 
 static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
@@ -299,12 +299,13 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that neither Hopper's kernels nor a library take, side by side. */
+/* Those that no other kernels and no library take, side by side. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
     bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
+    fmc_thin_sums(d, list, count, taken);
     fmc_wide_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
         taken[i] = taken[i] || fmc_library_sum(d, &list[i]);
