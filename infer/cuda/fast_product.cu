@@ -225,7 +225,7 @@ static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
     return j;
 }
 
-void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
+static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
 {
     uint32_t n = 0, blocks = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -265,7 +265,7 @@ static void run_way(const plan *pl, fmc_kind kind, unsigned number, void *scratc
     if (!list)
         return;
     FMC_RUN(pl->d, w->run, (unsigned)blocks, FMC_THREADS, w->shared_bytes, list, n);
-    fmc_add_parts(pl->d, jobs, n);
+    add_parts(pl->d, jobs, n);
 }
 
 static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
@@ -313,6 +313,11 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
         if (!taken[i])
             own[n++] = list[i];
     run_slice(d, own, n);
+}
+
+void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
+{
+    add_parts(d, jobs, count);
 }
 
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count)
