@@ -108,6 +108,7 @@ typedef struct fmc_job {
     uint32_t nth;    /* among the stretches that are packed one behind the other */
     bool int8;       /* x's tiles are */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
+    bool across;     /* y is [n, m], and so are sums of parts: fast_thin.cu alone */
 } fmc_job;
 
 /* Bytes of a tile of packed rows. */
@@ -170,6 +171,7 @@ typedef struct fmc_sum {
     bool turned; /* x is stored [k, m] */
     bool add;    /* y += */
     bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
+    bool across; /* y is [n, m]: only where fmc_is_thin; bias NULL, first 0 */
     float alpha;
 } fmc_sum;
 
@@ -200,8 +202,12 @@ bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 /* wide_product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
 fm_status fmc_wide_begin(fmc_device *d);
 void fmc_wide_end(fmc_device *d);
-/* Queues those products of the list that such a kernel takes and marks them in taken [count]. */
+/* Queues those products of the list that such a kernel takes and that are not marked in taken
+ * [count] yet, and marks them. */
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
+/* fast_thin.cu: likewise few outputs of pairs; before the others. */
+bool fmc_is_thin(const fmc_sum *s);
+void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 
 /* Bytes of the tiles of [n, k]. */
 uint64_t fmc_tiles_bytes(fmc_kind kind, uint32_t n, uint32_t k);
@@ -215,6 +221,8 @@ void fmc_fast_weight_install(fm_backend *be);
 
 /* One product of x with the weight of p, times 1. */
 fmc_sum fmc_sum_of(const fm_product *p, const float *x, size_t ldx);
+/* Sums of parts become y, for jobs that have them; changes `begin`. */
+void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count);
 /* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
 void fmc_fast_product_install(fm_backend *be);

@@ -420,12 +420,13 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
                 run_way(&pl, (fmc_kind)kind, i, scratch);
 }
 
-/* Those that neither Hopper's kernels nor a library take, side by side. */
+/* Those that no other kernels and no library take, side by side. */
 static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     static thread_local fmc_sum own[JOBS_MAX];
     bool taken[JOBS_MAX] = {}; /* asking may come back here: own is filled afterwards */
     uint32_t n = 0;
+    fmc_thin_sums(d, list, count, taken);
     fmc_wide_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
         taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
@@ -433,6 +434,11 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
         if (!taken[i])
             own[n++] = list[i];
     run_slice(d, own, n);
+}
+
+void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
+{
+    add_parts(d, jobs, count);
 }
 
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count)

@@ -154,17 +154,29 @@ static void terms(fm_backend *be, const fm_term *list, uint32_t count)
         run_terms(fmc_of(be), list + at, count - at < TERMS_MAX ? count - at : TERMS_MAX);
 }
 
-/* du = scale dy B; db += scale dy^T u; da += du^T x. What they need is in tiles for this term. */
+/* da += du^T x. x is the larger: read once as the rows of a product whose outputs are du's. */
+static fmc_sum grad_of_a(const fm_term *t, operand *o)
+{
+    operand du = {t->du, t->r, t->r, t->m, FMC_PAIR, true};
+    operand x = {t->x, t->ldx, t->in, t->m, FMC_PAIR, true};
+    fmc_sum s = sum_with(&du, NULL, t->da, t->in, t->x, t->ldx, true, t->in, 1.0f);
+    s.across = true;
+    *o = du;
+    if (fmc_is_thin(&s))
+        return s;
+    *o = x;
+    return sum_with(&x, NULL, t->da, t->in, t->du, t->r, true, t->r, 1.0f);
+}
+
+/* du = scale dy B; db += scale dy^T u; then what needs du. */
 static void term_grad(fmc_device *d, const fm_term *t)
 {
-    const operand o[4] = {{t->b, t->r, t->r, t->out, FMC_PAIR, true},
-                          {t->u, t->r, t->r, t->m, FMC_PAIR, true},
-                          {t->x, t->ldx, t->in, t->m, FMC_PAIR, true},
-                          {t->a, t->in, t->in, t->r, FMC_PAIR, true}};
-    unsigned char *tiles[4];
+    operand o[2] = {{t->b, t->r, t->r, t->out, FMC_PAIR, true},
+                    {t->u, t->r, t->r, t->m, FMC_PAIR, true}};
+    unsigned char *tiles[2];
     fmc_sum s[2];
     uint32_t n = 0;
-    if (!make_tiles(d, o, 4, tiles))
+    if (!make_tiles(d, o, 2, tiles))
         return;
     s[n] = sum_with(&o[0], tiles[0], t->du, t->r, t->dy, t->lddy, false, t->m, t->scale);
     s[n++].add = false;
@@ -172,10 +184,19 @@ static void term_grad(fmc_device *d, const fm_term *t)
         s[n++] = sum_with(&o[1], tiles[1], t->db, t->r, t->dy, t->lddy, true, t->out, t->scale);
     fmc_sums(d, s, n);
     n = 0;
-    if (t->da)
-        s[n++] = sum_with(&o[2], tiles[2], t->da, t->in, t->du, t->r, true, t->r, 1.0f);
-    if (t->dx) /* terms may share it: one after another, in the order of the list */
-        s[n++] = sum_with(&o[3], tiles[3], t->dx, t->lddx, t->du, t->r, false, t->m, 1.0f);
+    if (t->da) {
+        s[n] = grad_of_a(t, &o[n]);
+        n++;
+    }
+    if (t->dx) { /* terms may share it: one after another, in the order of the list */
+        o[n] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
+        s[n] = sum_with(&o[n], NULL, t->dx, t->lddx, t->du, t->r, false, t->m, 1.0f);
+        n++;
+    }
+    if (n == 0 || !make_tiles(d, o, n, tiles))
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        s[i].tiles = tiles[i];
     fmc_sums(d, s, n);
 }
 

@@ -418,31 +418,4 @@ __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     fmc_cluster_sync();
 }
 
-/* Parts that blocks of their own have summed, ascending. */
-__global__ void k_wide_add_parts(const fmc_job *list, uint32_t count)
-{
-    uint32_t at = 0;
-    while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
-        at++;
-    const fmc_job p = list[at];
-    uint32_t tiles = (p.k + FMC_TILE_K - 1) / FMC_TILE_K;
-    uint32_t each = (tiles + FMC_SPLITS_MAX - 1) / FMC_SPLITS_MAX;
-    uint64_t i = (uint64_t)(blockIdx.x - p.begin) * FMC_THREADS + threadIdx.x;
-    size_t all = (size_t)p.m * p.n;
-    if (i >= all)
-        return;
-    each = each < 2 ? 2 : each;
-    float v = p.parts[i];
-    for (uint32_t s = 1; s * each < tiles; s++)
-        v = v + p.parts[s * all + i];
-    uint32_t row = (uint32_t)(i / p.n), n = (uint32_t)(i % p.n);
-    float *y = p.y + (p.dense ? row : wide_row(p.rows, p.first, row)) * p.ldy + n;
-    v = v * p.alpha;
-    if (p.row_scale)
-        v = v * p.row_scale[row];
-    if (p.bias)
-        v = v + p.bias[n];
-    *y = p.add ? *y + v : v;
-}
-
 #endif

@@ -58,8 +58,8 @@ static const way_table *ways(void)
         ways_of<FMC_BF16>(&t);
         ways_of<FMC_F16>(&t);
         ways_of<FMC_PAIR>(&t);
-        ways_of<FMC_Q8_0>(&t);
-        ways_of<FMC_Q4_0>(&t);
+        ways_of<FMC_E4M3>(&t);
+        ways_of<FMC_E5M2>(&t);
         ways_of<FMC_Q4_1>(&t);
         ways_of<FMC_Q4_K>(&t);
         ways_of<FMC_Q6_K>(&t);
@@ -297,20 +297,6 @@ static fmc_job job_for(const plan *pl, uint32_t i, unsigned char *scratch)
     return j;
 }
 
-static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
-{
-    uint32_t n = 0, blocks = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (jobs[i].parts) {
-            jobs[n] = jobs[i];
-            jobs[n++].begin = blocks;
-            blocks += fmc_blocks((uint64_t)jobs[i].m * jobs[i].n, FMC_THREADS);
-        }
-    const fmc_job *list = n ? (const fmc_job *)fmc_args(d, jobs, n * sizeof *jobs) : NULL;
-    if (list)
-        FMC_RUN(d, k_wide_add_parts, blocks, FMC_THREADS, 0, list, n);
-}
-
 /* All of one kernel in a launch. */
 static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
                     unsigned char *scratch)
@@ -339,7 +325,7 @@ static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
         return;
     FMC_RUN(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
             w->shared_bytes, list, n, (uint32_t)items);
-    add_parts(pl->d, jobs, n);
+    fmc_add_parts(pl->d, jobs, n);
 }
 
 /* pl->list, its sizes and count are there. */
@@ -537,8 +523,8 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
     for (uint32_t i = 0; i < count && d->failed == FM_OK; i++) {
         const fmc_sum *s = &list[i];
         unsigned size = size_of(d, st->only, s);
-        if (s->p.from || s->p.m < LEAST_ROWS || !ways()->of[s->kind][is_split(s)][size].run ||
-            !is_equal(d, st, s, size))
+        if (taken[i] || s->p.from || s->p.m < LEAST_ROWS ||
+            !ways()->of[s->kind][is_split(s)][size].run || !is_equal(d, st, s, size))
             continue;
         taken[i] = true;
         pl.list[n] = *s;

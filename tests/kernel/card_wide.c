@@ -180,8 +180,8 @@ static void every_type_has_the_bits_of_mma(void **state)
 {
     (void)state;
     NEEDS_CARD();
-    static const fm_dtype dtypes[] = {FM_BF16, FM_F16,  FM_F32,  FM_Q8_0,
-                                      FM_Q4_0, FM_Q4_1, FM_Q4_K, FM_Q6_K};
+    static const fm_dtype dtypes[] = {FM_BF16,    FM_F16,  FM_F32,  FM_F8_E4M3,
+                                      FM_F8_E5M2, FM_Q4_1, FM_Q4_K, FM_Q6_K};
     for (unsigned d = 0; d < FM_ARRAY_LEN(dtypes); d++)
         for (unsigned split = 0; split < (d < 3 ? 2 : 1); split++) {
             shape wide = {70, 150, d < 3 ? 130 : 256, true, true, split, 0};
