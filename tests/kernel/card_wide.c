@@ -185,7 +185,7 @@ static void every_type_has_the_bits_of_mma(void **state)
     for (unsigned d = 0; d < FM_ARRAY_LEN(dtypes); d++)
         for (unsigned split = 0; split < (d < 3 ? 2 : 1); split++) {
             shape wide = {70, 150, d < 3 ? 130 : 256, true, true, split, 0};
-            shape odd = {140, 20, d < 3 ? 203 : 256, false, false, split, 3};
+            shape odd = {140, 66, d < 3 ? 203 : 256, false, false, split, 3};
             check(dtypes[d], &wide, d + split);
             check(dtypes[d], &odd, d + split + 1);
         }
