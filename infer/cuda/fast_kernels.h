@@ -330,8 +330,8 @@ typedef struct many_place {
     uint32_t panels, row_tiles, tiles;
 } many_place;
 
-/* `count` pieces of this thread, of panels (tiles of rows) first, first + step, ..: beyond `last` the
- * last one's, whose sums nobody writes. Beside each tile's mma: no loop, no question for a piece. */
+/* `count` pieces of this thread, of panels (tiles of rows) first, first + step, ..: beyond `last`
+ * the last one's, whose sums nobody writes. Beside each tile's mma: no loop, no questions. */
 template <unsigned step, unsigned count>
 FMC_DEVICE void many_pieces(unsigned char *to, const unsigned char *from, size_t stride,
                             uint32_t first, uint32_t last)

@@ -204,8 +204,8 @@ static uint32_t blocks_of(const expand_job *j)
     return fmc_ceil(fmc_ceil(j->n, FMC_OUTPUTS), WARPS * j->each);
 }
 
-/* Small ranks leave room in a warp's registers for more panels, so that more bytes are under way and
- * u is rounded once for them; not where that leaves multiprocessors without work. */
+/* Small ranks leave room in a warp's registers for more panels, so that more bytes are under way
+ * and u is rounded once for them; not where that leaves multiprocessors without work. */
 static void deal_panels(const fmc_device *d, expand_job *list, uint32_t count)
 {
     uint64_t blocks = 0;

@@ -5,8 +5,8 @@
 #include "infer/cuda/device.h"
 
 /* Of list[count], count >= 1, whose `begin` ascend from 0: the last that begins at this block or
- * before. All lanes of a warp call; each looks at every 32nd, so that what a launch waits for before
- * its work is one load and not a chain of them (halving 256: eight, some 1.2 us). */
+ * before. All lanes of a warp call; each looks at every 32nd, so that what a launch waits for
+ * before its work is one load and not a chain of them (halving 256: eight, some 1.2 us). */
 template <class T> FMC_DEVICE uint32_t fmc_find_begin(const T *list, uint32_t count)
 {
     uint32_t found = 0;
