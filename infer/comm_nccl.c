@@ -5,12 +5,12 @@
  * order depends on sizes, channels and topology. A group returns before its bytes have moved;
  * what follows in the stream waits for it, and the host asks for a failure before each next one.
  *
- * NCCL tells nobody that a peer of the same host is gone or has aborted: a kernel waits for it for
- * ever. So comm.c tells over the host's wire, and then every rank aborts (newer versions want all
- * ranks of a node in an abort before one returns). Abort is the one call that may come from another thread
- * while one is in a group. Destroying waits for what is under way and for the peers, so a
- * communicator with something under way is aborted. Making one waits for all ranks: it has a thread
- * of its own, which is left behind where a peer fails meanwhile. */
+ * NCCL tells nobody that a peer of the same host is gone or has aborted: a kernel waits for it
+ * for ever. So comm.c tells over the host's wire, and then every rank aborts (newer versions
+ * want all ranks of a node in an abort before one returns). Abort is the one call that may come
+ * from another thread while one is in a group. Destroying waits for what is under way and for
+ * the peers, so a communicator with something under way is aborted. Making one waits for all
+ * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile. */
 #include "infer/comm_wire.h"
 
 #include <stdlib.h>

@@ -22,7 +22,7 @@ typedef struct fm_move {
 struct fm_wire {
     const char *name; /* "sockets", "mpi", "nccl" */
     uint32_t rank, size;
-    bool device; /* ptr is device memory, moved in the order of the backend's operations */
+    bool device;       /* ptr is device memory, moved in the order of the backend's operations */
     double patience_s; /* host wires; 0: as long as the peer lives */
     /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
     bool broken;
@@ -90,9 +90,9 @@ struct fmc_nccl {
     int (*abort)(void *comm);
     int (*destroy)(void *comm);
     const char *(*error_string)(int result);
-    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this card. A
-     * mark stands behind all that was queued in the stream when it was set last; marked: 1 when that
-     * is done, 0 not yet, -1 an error. Marks belong to the card of their stream. */
+    /* Of the device, not of NCCL; 0 or an error. enter: the calling thread speaks of this card.
+     * A mark stands behind all that was queued in the stream when it was set last; marked: 1
+     * when that is done, 0 not yet, -1 an error. Marks belong to the card of their stream. */
     int (*enter)(uint32_t card);
     int (*mark_new)(void **mark);
     int (*mark)(void *mark, void *stream);

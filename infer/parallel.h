@@ -13,10 +13,10 @@
  *
  * Rank 0 leads: what its engine is asked (models, sequences, steps) is told to the others, who
  * do the same and so have the same pages, tables and caches; only rank 0 gets logits. It is told
- * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the step
- * on all, and every rank forgets idle blocks, since the caches may differ. So a step costs two small
- * messages; over a device's wire three, since there the plans are compared before anything is
- * queued. */
+ * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the
+ * step on all, and every rank forgets idle blocks, since the caches may differ. So a step costs
+ * two small messages; over a device's wire three, since there the plans are compared before
+ * anything is queued. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 

@@ -5,12 +5,12 @@
  * affair. A message is cut into parts of 1 GiB, because counts are ints. What dies with an error
  * MPI tells by its return value; a peer that is silent for patience_s is an error of ours.
  *
- * A rank that breaks off sends a word with a tag of its own: what it says and how many messages it
- * has sent since the last time. So each side knows which of its receives will be met (they end),
- * which not (they are cancelled) and which messages have no receive (they are thrown away); the
- * messages behind have the other of two tags. After a failure for good, receives are cancelled; sends
- * cannot be (Open MPI does not), so MPI is not entered again, which is when their memory would be
- * read. */
+ * A rank that breaks off sends a word with a tag of its own: what it says and how many messages
+ * it has sent since the last time. So each side knows which of its receives will be met (they
+ * end), which not (they are cancelled) and which messages have no receive (they are thrown
+ * away); the messages behind have the other of two tags. After a failure for good, receives are
+ * cancelled; sends cannot be (Open MPI does not), so MPI is not entered again, which is when
+ * their memory would be read. */
 #include "infer/comm_wire.h"
 
 #include <mpi.h>
@@ -396,6 +396,12 @@ fm_status fm_mpi_wire_1(fm_wire **out, double patience_s, const fm_mpi_host *hos
     if (!begun)
         code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     w->ours = !begun;
+    if (code == MPI_SUCCESS)
+        code = MPI_Query_thread(&level);
+    if (code == MPI_SUCCESS && level < MPI_THREAD_SERIALIZED) {
+        lent->free(w);
+        return lent->fail(FM_EUNSUPPORTED, "MPI: this one takes calls of one thread only");
+    }
     if (code == MPI_SUCCESS)
         code = MPI_Comm_dup(MPI_COMM_WORLD, &w->comm);
     if (code == MPI_SUCCESS)

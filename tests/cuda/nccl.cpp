@@ -1,17 +1,18 @@
-/* nccl.cpp - stands in for NCCL: the ten calls that infer/cuda/comm_nccl.cu looks up, between ranks
- * that are threads of one process or processes of one machine, on the emulated cards' streams.
+/* nccl.cpp - stands in for NCCL: the ten calls that infer/cuda/comm_nccl.cu looks up, between
+ * ranks that are threads of one process or processes of one machine, on the emulated cards'
+ * streams.
  *
- * As NCCL's documentation has it: making a communicator waits for all ranks, each on a card of its
- * own; a group returns when it is queued and its calls go on independently, in the order of the
- * stream; between two ranks messages match in their order and have equal sizes; what no peer matches
- * never ends, and nobody is told, until the communicator is aborted here; destroying waits for what
- * was queued and for the other ranks. What NCCL leaves undefined stops the program: other sizes, a
- * communicator that is gone, memory that is none of a card.
+ * As NCCL's documentation has it: making a communicator waits for all ranks, each on a card of
+ * its own; a group returns when it is queued and its calls go on independently, in the order of
+ * the stream; between two ranks messages match in their order and have equal sizes; what no peer
+ * matches never ends, and nobody is told, until the communicator is aborted here; destroying
+ * waits for what was queued and for the other ranks. What NCCL leaves undefined stops the
+ * program: other sizes, a communicator that is gone, memory that is none of a card.
  *
- * SIMT_NCCL_FAULT=kind:rank:n, once: the nth of that rank. init: ncclCommInitRank fails. group: ncclGroupEnd
- * fails and queues nothing. mute: a group is queued and never moves. async: that, and
- * ncclCommGetAsyncError tells of it. SIMT_NCCL_TOGETHER=1: an abort returns when all ranks of the
- * communicator are in one, as newer versions may. */
+ * SIMT_NCCL_FAULT=kind:rank:n, once: the nth of that rank. init: ncclCommInitRank fails. group:
+ * ncclGroupEnd fails and queues nothing. mute: a group is queued and never moves. async: that,
+ * and ncclCommGetAsyncError tells of it. SIMT_NCCL_TOGETHER=1: an abort returns when all ranks
+ * of the communicator are in one, as newer versions may. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>

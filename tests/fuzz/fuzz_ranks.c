@@ -1,7 +1,7 @@
-/* What rank 0 says to a rank that follows it, any bytes behind a model that is there: refused, or
- * done; nothing crashes, nothing is left open. The wire is this file: what is told comes from the
- * input, what else a peer would send is what this rank sends it. FUZZ_RANKS_SEEDS=FOLDER writes what
- * a real rank 0 says in a few steps. */
+/* What rank 0 says to a rank that follows it, any bytes behind a model that is there: refused,
+ * or done; nothing crashes, nothing is left open. The wire is this file: what is told comes from
+ * the input, what else a peer would send is what this rank sends it. FUZZ_RANKS_SEEDS=FOLDER
+ * writes what a real rank 0 says in a few steps. */
 #include "infer/comm_wire.h"
 #include "store/base/io.h"
 #include "tests/model/variant_kit.h"

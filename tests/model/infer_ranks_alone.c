@@ -1,7 +1,7 @@
-/* infer_ranks_alone.c - one rank fails alone in the middle of a step, at many places of it: the step
- * fails on all ranks with that rank's text, nobody hangs, and the same engine then gives the bits
- * that it gave before. On the CPU an allocation of any rank fails; with RK_CARDS=1 an allocation or a
- * launch of one card, or a group of NCCL's stand-in. */
+/* infer_ranks_alone.c - one rank fails alone in the middle of a step, at many places of it: the
+ * step fails on all ranks with that rank's text, nobody hangs, and the same engine then gives
+ * the bits that it gave before. On the CPU an allocation of any rank fails; with RK_CARDS=1 an
+ * allocation or a launch of one card, or a group of NCCL's stand-in. */
 #include <dlfcn.h>
 
 #include "tests/model/ranks_kit.h"
@@ -60,7 +60,8 @@ static void world_close(world *w)
     fm_source_close(w->src);
 }
 
-/* As before, but that caches may have come apart once: then a step says so, and the next is whole. */
+/* As before, but that caches may have come apart once: then a step says so, and the next is
+ * whole. */
 static void whole_again(world *w, const float *want, float *got, const char *what)
 {
     fm_status rc = run(w, got);
@@ -149,7 +150,8 @@ static void fails_with(world *w, const float *want, const char *what, const char
     fm_free(got);
 }
 
-/* First, middle and last launches of the prompt's step and of those behind it; the same with groups. */
+/* First, middle and last launches of the prompt's step and of those behind it; the same with
+ * groups. */
 static void launches_and_groups(void **state)
 {
     static const unsigned long launch[] = {1, 9, 60, 130}, group[] = {1, 5, 10, 12, 30};
