@@ -347,25 +347,65 @@ static void run_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
         fmi_run(cpu, j.parts, 1, product_worker, &j);
 }
 
+/* Products whose stretches are settled, on their way to run_products. */
+typedef struct settled {
+    fm_backend *be;
+    const float *x;
+    size_t ldx;
+    uint32_t k, count;
+    fm_product some[FMI_SETTLED];
+} settled;
+
+static void run_settled(settled *s)
+{
+    if (s->count > 0)
+        run_products(s->be, s->x, s->ldx, s->k, s->some, s->count);
+    s->count = 0;
+}
+
+static void settle(settled *s, const fm_product *p)
+{
+    fm_product *to = &s->some[s->count];
+    *to = *p;
+    FMI_SETTLE(to);
+    s->count += to->m > 0;
+    if (s->count == FMI_SETTLED)
+        run_settled(s);
+}
+
+#define PAIRED 2048u /* of a list, those of the same stretch are brought together */
+
+/* Gate and up of an expert share the packing of their rows, so they go one behind the other. */
 static void op_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                         const fm_product *list, uint32_t count)
 {
-    fm_product some[FMI_SETTLED];
-    bool settled = true;
+    settled s;
+    uint64_t gone[PAIRED / 64] = {0};
+    bool stretches = false;
 
     for (uint32_t i = 0; i < count; i++)
-        settled = settled && !list[i].from;
-    for (uint32_t i = 0, n = 0; !settled && i < count; i++) {
-        some[n] = list[i];
-        FMI_SETTLE(&some[n]);
-        n += some[n].m > 0;
-        if (n > 0 && (n == FMI_SETTLED || i + 1 == count)) {
-            run_products(be, x, ldx, k, some, n);
-            n = 0;
-        }
-    }
-    if (settled)
+        stretches = stretches || list[i].from;
+    if (!stretches) {
         run_products(be, x, ldx, k, list, count);
+        return;
+    }
+    s.be = be;
+    s.x = x;
+    s.ldx = ldx;
+    s.k = k;
+    s.count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const fm_product *p = &list[i];
+        if ((i < PAIRED && gone[i / 64] >> i % 64 & 1) || (p->from && *p->from == *p->to))
+            continue;
+        settle(&s, p);
+        for (uint32_t j = i + 1; j < FM_MIN(count, PAIRED); j++)
+            if (p->from && list[j].from == p->from && list[j].to == p->to) {
+                settle(&s, &list[j]);
+                gone[j / 64] |= (uint64_t)1 << j % 64;
+            }
+    }
+    run_settled(&s);
 }
 
 static void op_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
