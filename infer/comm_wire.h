@@ -66,7 +66,7 @@ typedef struct fm_mpi_host {
     void *(*calloc)(size_t count, size_t bytes);
     void (*free)(void *ptr);
 } fm_mpi_host;
-#define FM_MPI_SYMBOL "fm_mpi_wire_1"
+#define FM_MPI_SYMBOL "fm_mpi_wire_2"
 typedef fm_status (*fm_mpi_open)(fm_wire **out, double patience_s, const fm_mpi_host *host);
 
 /* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */

@@ -37,6 +37,7 @@ template <int kind, int rows, bool split> static way one_way(void)
     return {k_wide<kind, rows, split>, wide_size<kind, rows, split>::bytes};
 }
 
+/* Split rows of F8 weights are left to the other kernels. */
 template <int kind> static void ways_of(way_table *t)
 {
     constexpr bool plain = kind == FMC_BF16 || kind == FMC_F16 || kind == FMC_PAIR;
@@ -109,7 +110,7 @@ void fmc_wide_end(fmc_device *d)
 
 static bool is_split(const fmc_sum *s)
 {
-    return s->p.split && (s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR);
+    return s->p.split && fmc_is_plain(s->kind);
 }
 
 /* Tiles of y of a product, each a cluster's. */
@@ -133,11 +134,10 @@ static uint64_t parts_bytes(const fmc_sum *s)
  * product of a step, or widening quants (README.md counts it), or the copies at 40 bytes a cycle. */
 static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
 {
-    bool plain = s->kind == FMC_BF16 || s->kind == FMC_F16 || s->kind == FMC_PAIR;
     uint64_t groups = s->n <= 4 * FMC_OUTPUTS ? 1 : WIDE_GROUPS;
     uint64_t products = 1u + (s->kind == FMC_PAIR) + is_split(s);
     uint64_t multiply = groups * 2 * rows_of[size] * products;
-    uint64_t widen = plain ? 0 : groups * (s->kind == FMC_Q6_K ? 340 : 250);
+    uint64_t widen = fmc_is_plain(s->kind) ? 0 : groups * (s->kind == FMC_Q6_K ? 340 : 250);
     uint64_t bytes = fmc_tiles_bytes(s->kind, FMC_OUTPUTS, 256) / 4 * WIDE_PANELS +
                      (uint64_t)rows_of[size] / WIDE_BLOCKS * 128 * (is_split(s) ? 2 : 1);
     uint64_t most = multiply > widen ? multiply : widen;
