@@ -290,8 +290,12 @@ static const fm_module *open_module(void)
     symbol = dlsym(lib, "fm_module_get");
     memcpy(&get, &symbol, sizeof get);
     const fm_module *m = get(&host);
-    if (!m || m->count(&cards) != FM_OK) {
-        fprintf(stderr, "bench_gpu: no card: %s\n", m ? fm_error_text() : "another module's ABI");
+    if (!m) {
+        fprintf(stderr, "bench_gpu: the CUDA module is another version's: build both anew\n");
+        exit(1);
+    }
+    if (m->count(&cards) != FM_OK) {
+        fprintf(stderr, "bench_gpu: no card: %s\n", fm_error_text());
         exit(77);
     }
     return m;
