@@ -1,7 +1,7 @@
 /* simt.h - the CUDA execution model on a CPU, for tests: what the .cu files of infer/cuda see when
  * they are compiled by a C++ compiler instead of nvcc.
  *
- * A launch runs its blocks one after another; the threads of a block are fibers that give way at
+ * A launch runs its blocks (or clusters) one after another; the threads of a block are fibers that give way at
  * barriers and warp operations only, in an order that SIMT_ORDER chooses (forward, reverse, or a
  * number that seeds a shuffle): a result that depends on it lacks a barrier. What a real card would
  * leave undefined or hang on stops the program with the kernel's name: a barrier that not all
