@@ -30,6 +30,20 @@ FMC_DEVICE uint32_t fmc_run_at(const fm_attn *a, uint32_t row, uint32_t most)
     return n;
 }
 
+/* Rows from row on, below end, of one sequence. All lanes of a warp together. */
+FMC_DEVICE uint32_t fmc_run_length(const fm_attn *a, uint32_t row, uint32_t end)
+{
+    uint32_t lane = threadIdx.x % 32;
+    int32_t seq = a->seq[row];
+    for (uint32_t at = row; at < end; at += 32) {
+        bool same = at + lane < end && a->seq[at + lane] == seq;
+        unsigned others = ~__ballot_sync(0xffffffffu, same);
+        if (others)
+            return at - row + (uint32_t)__ffs((int)others) - 1;
+    }
+    return end - row;
+}
+
 /* Query heads of one key/value head that go together, at most `most`, and how many such parts. */
 static inline uint32_t fmc_group_heads(const fm_attn *a, uint32_t most)
 {
@@ -40,5 +54,10 @@ static inline uint32_t fmc_group_parts(const fm_attn *a, uint32_t heads)
 {
     return (a->nh / a->nkv + heads - 1) / heads;
 }
+
+/* attention_train.cu: dvk, dvv of device lists += parts [2][virt][ld] of sequence i at grad + at[i],
+ * ascending; most: floats of the largest half. */
+void fmc_attention_virtual(fmc_device *d, const fm_train_seq *seq, uint32_t seqs, const float *grad,
+                           const uint64_t *at, size_t ld, size_t most);
 
 #endif

@@ -546,19 +546,27 @@ __global__ void __launch_bounds__(256) k_self_attention_dkv(whole_job j)
 }
 
 /* dvk, dvv += each sequence's part, ascending. */
-__global__ void k_attention_virtual(whole_job j, size_t n)
+__global__ void k_attention_virtual(const fm_train_seq *seq, uint32_t seqs, const float *grad,
+                                    const uint64_t *at, size_t ld, size_t n)
 {
-    size_t ld = (size_t)j.a.nkv * j.a.hd;
     for (size_t i = fmc_index(); i < n; i += fmc_stride())
-        for (uint32_t q = 0; q < j.a.seqs; q++) {
-            const fm_train_seq *s = j.seq + q;
-            const float *part = j.virtual_grad + j.virtual_at[q];
+        for (uint32_t q = 0; q < seqs; q++) {
+            const fm_train_seq *s = seq + q;
+            const float *part = grad + at[q];
             size_t some = s->virt * ld;
             if (i < some && s->dvk)
                 s->dvk[i] = s->dvk[i] + part[i];
             if (i < some && s->dvv)
                 s->dvv[i] = s->dvv[i] + part[some + i];
         }
+}
+
+void fmc_attention_virtual(fmc_device *d, const fm_train_seq *seq, uint32_t seqs, const float *grad,
+                           const uint64_t *at, size_t ld, size_t most)
+{
+    if (most > 0)
+        FMC_RUN(d, k_attention_virtual, fmc_blocks(most, FMC_THREADS), FMC_THREADS, 0, seq, seqs,
+                grad, at, ld, most);
 }
 
 /* ---- the call ---- */
@@ -621,9 +629,8 @@ static void run_grad(fmc_device *d, whole_job *j, const lists *l)
     FMC_RUN(d, k_self_attention_dq, (unsigned)(l->rows * j->a.nh * j->slices), 256, 0, *j);
     j->tile += l->rows; /* those of positions */
     FMC_RUN(d, k_self_attention_dkv, (unsigned)(l->positions * j->a.nkv * j->slices), 256, 0, *j);
-    if (l->virtual_most > 0)
-        FMC_RUN(d, k_attention_virtual, fmc_blocks(l->virtual_most, FMC_THREADS), FMC_THREADS, 0,
-                *j, l->virtual_most);
+    fmc_attention_virtual(d, j->seq, j->a.seqs, j->virtual_grad, j->virtual_at,
+                          (size_t)j->a.nkv * j->a.hd, l->virtual_most);
 }
 
 /* Sequences seq .. + n of the call, whose lists fit into one copy of arguments. */

@@ -10,7 +10,7 @@ static const char *class_of(const char *mode, int capability)
 {
     static char text[2][16][32]; /* by tens of capability; the same text each time */
     char *t = text[mode[0] == 'b'][capability / 10 % 16];
-    (void)snprintf(t, sizeof text[0][0], "cuda-%s.sm%d", mode[0] == 'b' ? "bf16-1" : "fast-2",
+    (void)snprintf(t, sizeof text[0][0], "cuda-%s.sm%d", mode[0] == 'b' ? "bf16-2" : "fast-2",
                    capability / 10 * 10);
     return t;
 }
@@ -83,5 +83,6 @@ fm_status fmc_bf16_open(fmc_device *d)
     fmc_fast_weight_install(be);
     fmc_fast_product_install(be);
     fmc_fast_train_install(be);
+    fmc_fast_attention_train_install(be);
     return FM_OK;
 }

@@ -178,6 +178,9 @@ typedef struct fmc_sum {
 typedef struct fmc_library_state fmc_library_state;
 typedef struct fmc_wide_state fmc_wide_state;
 
+/* Of a kernel's bits beside those of the kernel for all cards. */
+typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
+
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
     pthread_mutex_t lock; /* staging, stream */
@@ -186,6 +189,7 @@ typedef struct fmc_fast {
     unsigned *special;          /* device: set by stored F8 that are no finite numbers */
     fmc_library_state *library; /* NULL: not on this machine */
     fmc_wide_state *wide;       /* NULL: not on this card */
+    fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
 } fmc_fast;
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
@@ -236,5 +240,6 @@ void fmc_fast_lora_install(fm_backend *be);
 void fmc_fast_attention_install(fm_backend *be);
 /* Mode bf16: gradients, updates; after the others. */
 void fmc_fast_train_install(fm_backend *be);
+void fmc_fast_attention_train_install(fm_backend *be);
 
 #endif

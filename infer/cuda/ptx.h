@@ -75,6 +75,14 @@ FMC_DEVICE float fmc_from_f16(uint32_t h)
     return r;
 }
 
+/* 2^x within 2 ulp; what is below 2^-126 is 0. One instruction, where exp2f is four. */
+FMC_DEVICE float fmc_exp2(float x)
+{
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
 /* d += a b: a [16, 16] by rows, b [16, 8] by columns, d [16, 8] f32. */
 FMC_DEVICE void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {

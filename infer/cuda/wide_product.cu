@@ -68,10 +68,8 @@ static const way_table *ways(void)
     return &t;
 }
 
-typedef enum verdict { UNKNOWN, EQUAL, OTHER } verdict;
-
 struct fmc_wide_state {
-    verdict of[FMC_KINDS][2][SIZES];
+    fmc_verdict of[FMC_KINDS][2][SIZES];
     uint32_t only; /* rows of a block; 0: any */
     bool checking;
 };
@@ -503,13 +501,13 @@ static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsign
 
 static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsigned size)
 {
-    verdict *v = &st->of[s->kind][is_split(s)][size];
-    if (*v == UNKNOWN) {
+    fmc_verdict *v = &st->of[s->kind][is_split(s)][size];
+    if (*v == FMC_UNKNOWN) {
         if (d->arena) /* a check waits, which a recorded step cannot */
             return false;
-        *v = check(d, st, s, size) ? EQUAL : OTHER;
+        *v = check(d, st, s, size) ? FMC_EQUAL : FMC_OTHER;
     }
-    return *v == EQUAL;
+    return *v == FMC_EQUAL;
 }
 
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)

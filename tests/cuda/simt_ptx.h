@@ -38,6 +38,11 @@ uint32_t fmc_pack_bf16(float low, float high);
 uint32_t fmc_pack_f16(float low, float high);
 uint32_t fmc_times_bf16(uint32_t a, uint32_t b);
 float fmc_from_f16(uint32_t h);
+static inline float fmc_exp2(float x)
+{
+    float r = exp2f(x);
+    return r < 0x1p-126f ? 0.0f : r;
+}
 
 void fmc_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void fmc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2]);

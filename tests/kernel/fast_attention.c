@@ -183,7 +183,8 @@ static void quantised(double *out, const float *x, uint32_t hd)
         out[i] = rint((double)x[i] / (double)max * f) * (double)max / f;
 }
 
-/* ---- the card's pages: rows of 16-bit elements, then scales ---- */
+/* ---- the card's pages: rows of 16-bit elements by eights, in which 16 bytes of a row stand beside
+ * those of the next; then scales ---- */
 
 static uint32_t card_hd(const world *w)
 {
@@ -201,8 +202,9 @@ static const uint8_t *card_page(const world *w, const void *pages, uint32_t t, u
 
 static uint16_t card_element(const world *w, const uint8_t *page, uint32_t t, uint32_t d)
 {
+    const size_t row = t % FM_KV_PAGE;
     uint16_t v;
-    memcpy(&v, page + 2 * ((t % FM_KV_PAGE) * (size_t)card_hd(w) + d), sizeof v);
+    memcpy(&v, page + row / 8 * card_hd(w) * 16 + d / 8 * 128 + row % 8 * 16 + d % 8 * 2, sizeof v);
     return v;
 }
 
