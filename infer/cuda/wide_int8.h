@@ -228,6 +228,7 @@ FMC_DEVICE void wide8_step(wide8_half *low, wide8_half *high, const wide8_block 
     fmc_wide_s8(low->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS));
     fmc_wide_s8(low->dot, next->a, wide8_matrix(next->x, 0));
     fmc_wide_commit();
+    __syncwarp(); /* or ptxas puts the chain before the products that it is to run beside */
     wide8_chain<kind>(high, old->scales + WIDE8_ON, old->w);
     fmc_wide_fence();
     fmc_wide_s8(high->dot, old->a, wide8_matrix(old->x, WIDE8_MINUS + WIDE8_ON));
