@@ -1,4 +1,4 @@
-/* wide_int8.cu - products of whole numbers on Hopper: which ones, packing x for them, and the check.
+/* wide_int8.cu - products of whole numbers on Hopper: which ones, packing x for them, the check.
  *
  * Their bits are fast_int8.cu's whatever the card rounds: products of int8 are exact, and the chain
  * of fmaf is the same. What could differ is where a card looks for an operand; so before a kind's
@@ -268,16 +268,17 @@ static bool is_equal(fmc_device *d, fmc_wide8_state *st, const fmc_sum *s, unsig
 
 /* ---- which products ---- */
 
-/* Slots of a scheduler, about, that either way takes: by README.md's counts a unit of 16 outputs by 8
- * rows by 32 k takes 15.7 here and 19.8 there, a warp of four of a block has them. */
+/* Slots of a scheduler, about, that either way takes: by README.md's counts a unit of 16 outputs by
+ * 8 rows by 32 k takes 15.9 here and 19.8 there (29.0 in its smaller tiles). A tile of 64 k of a
+ * block is 2 x 24 units of two warps for each scheduler here, 2 x 32 or 2 x 8 of one there. */
 static bool pays(const fmc_device *d, const fmc_sum *s)
 {
     uint64_t at_once = clusters_of(d), items = items_of(s), sms = (uint64_t)d->multiprocessors;
     uint64_t panels = fmc_ceil(s->n, FMC_OUTPUTS);
-    uint64_t here = (items + at_once - 1) / at_once * 157 * 2 * 2 * (WIDE8_ROWS / 8);
+    uint64_t here = (items + at_once - 1) / at_once * 159 * 2 * 2 * (WIDE8_ROWS / 8);
     uint64_t large = (uint64_t)fmc_ceil((uint32_t)panels, 8) * fmc_ceil(s->p.m, 128);
     uint64_t small = (uint64_t)fmc_ceil((uint32_t)panels, 4) * fmc_ceil(s->p.m, 64);
-    uint64_t there = (large + sms - 1) / sms * 198 * 2 * 2 * 16;
+    uint64_t there = (large + sms - 1) / sms * 198 * 2 * 32;
     uint64_t less = (small + sms - 1) / sms * 290 * 2 * 8;
     return here < (s->p.m > 64 && large >= sms ? there : less);
 }

@@ -2,14 +2,15 @@
  * (fast_int8.h) by wgmma, 128 outputs by 192 rows a block, in clusters of two as wide_kernels.h has
  * them, with the bits of fast_int8.cu's.
  *
- * A product of wgmma is one block of 32 k. Its sums begin at the whole number whose bits are a float's
- * (fmc_dot_of), and instead of being set to it again - a slot each, where products are free - they
+ * A product of wgmma is one block of 32 k. Its sums begin at the whole number whose bits are a
+ * float's (fmc_dot_of). To set them to it again would be a slot each, and products are free: they
  * come back to it by a product with -x, exactly. So x lies in shared memory with both signs. A
- * warpgroup has 64 outputs by twice 96 rows: float work on one half runs beside products of the other.
+ * warpgroup has 64 outputs by twice 96 rows: float work on one half runs beside products of the
+ * other.
  *
  * x lies by tiles of 64 k, in them by 8 rows, WIDE8_X bytes: four cores of 8 rows by 16 k, the same
- * of -x, then scales: of 16 rows together, the first eight's bytes hold those of block 0, the second
- * eight's of block 1: rows 2t, 2t + 1, 2t + 8, 2t + 9 for each t. */
+ * of -x, then scales: of 16 rows together, the first eight's bytes hold those of block 0, the
+ * second eight's of block 1: rows 2t, 2t + 1, 2t + 8, 2t + 9 for each t. */
 #ifndef FM_INFER_CUDA_WIDE_INT8_H
 #define FM_INFER_CUDA_WIDE_INT8_H
 
