@@ -293,16 +293,31 @@ FMC_DEVICE void wide8_tile_of_y(wide8_half *low, wide8_half *high, fmc_ring_bars
     }
 }
 
+/* finish() of fast_job.h, with what rows share read once. */
 FMC_DEVICE void wide8_finish(const wide8_item *it, uint32_t row8, const float (&sum)[48])
 {
     const fmc_job *p = it->p;
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 - 4;
-    uint32_t n = (it->panel + warp) * FMC_OUTPUTS + lane / 4;
+    uint32_t lane = threadIdx.x % 32;
+    uint32_t n = (it->panel + threadIdx.x / 32 - 4) * FMC_OUTPUTS + lane / 4;
+    uint32_t at = row8 * FMC_TILE_ROWS + lane % 4 * 2, m = p->m;
+    bool low = n < p->n, high = n + 8 < p->n, add = p->add, has_bias = p->bias != NULL;
+    float bias[2] = {has_bias && low ? p->bias[n] : 0.0f, has_bias && high ? p->bias[n + 8] : 0.0f};
+    float *to = p->y + n, alpha = p->alpha;
+    size_t ld = p->ldy;
+    const int32_t *rows = p->dense ? NULL : p->rows;
+    uint32_t first = p->dense ? 0 : p->first;
 #pragma unroll
-    for (uint32_t i = 0; i < 48; i++) {
-        uint32_t row = (row8 + i / 4) * FMC_TILE_ROWS + lane % 4 * 2 + i % 2;
-        if (row < p->m && n + i / 2 % 2 * 8 < p->n)
-            finish(p, row, n + i / 2 % 2 * 8, sum[i]);
+    for (uint32_t i = 0; i < 24; i++) {
+        uint32_t row = at + i / 2 * FMC_TILE_ROWS + i % 2;
+        float *y = to + (row < m ? row_of(rows, first, row) : 0) * ld;
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            float v = sum[i / 2 * 4 + i % 2 + 2 * h] * alpha;
+            if (has_bias)
+                v = v + bias[h];
+            if (row < m && (h ? high : low))
+                y[8 * h] = add ? y[8 * h] + v : v;
+        }
     }
 }
 
