@@ -35,6 +35,8 @@ static fm_status begin(fmc_device *d)
     fm_status rc = fmc_fast_product_open(d);
     if (rc == FM_OK)
         rc = fmc_wide_begin(d);
+    if (rc == FM_OK)
+        rc = fmc_wide8_begin(d);
     return rc == FM_OK ? fmc_library_begin(d) : rc;
 }
 
@@ -60,6 +62,7 @@ void fmc_fast_close(fmc_device *d)
     fmc_fast *f = (fmc_fast *)d->fast;
     if (!f)
         return;
+    fmc_wide8_end(d);
     fmc_wide_end(d);
     fmc_library_end(d);
     if (f->stream)

@@ -177,6 +177,7 @@ typedef struct fmc_sum {
 
 typedef struct fmc_library_state fmc_library_state;
 typedef struct fmc_wide_state fmc_wide_state;
+typedef struct fmc_wide8_state fmc_wide8_state;
 
 /* Of a kernel's bits beside those of the kernel for all cards. */
 typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
@@ -189,6 +190,7 @@ typedef struct fmc_fast {
     unsigned *special;          /* device: set by stored F8 that are no finite numbers */
     fmc_library_state *library; /* NULL: not on this machine */
     fmc_wide_state *wide;       /* NULL: not on this card */
+    fmc_wide8_state *wide8;
     fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
 } fmc_fast;
 
@@ -209,6 +211,10 @@ void fmc_wide_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
  * [count] yet, and marks them. */
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
+/* wide_int8.cu: the same for products of whole numbers. */
+fm_status fmc_wide8_begin(fmc_device *d);
+void fmc_wide8_end(fmc_device *d);
+void fmc_wide8_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 /* fast_thin.cu: likewise few outputs of pairs; before the others. */
 bool fmc_is_thin(const fmc_sum *s);
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);

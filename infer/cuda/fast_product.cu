@@ -428,6 +428,7 @@ static void run_own(fmc_device *d, const fmc_sum *list, uint32_t count)
     uint32_t n = 0;
     fmc_thin_sums(d, list, count, taken);
     fmc_wide_sums(d, list, count, taken);
+    fmc_wide8_sums(d, list, count, taken);
     for (uint32_t i = 0; i < count; i++)
         taken[i] = taken[i] || (!list[i].p.from && fmc_library_sum(d, &list[i]));
     for (uint32_t i = 0; i < count; i++)

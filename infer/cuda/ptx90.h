@@ -158,6 +158,13 @@ template <int count> FMC_DEVICE void fmc_wide_there(float (&d)[count])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
+template <int count> FMC_DEVICE void fmc_wide_there(int32_t (&d)[count])
+{
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        asm volatile("" : "+r"(d[i])::"memory");
+}
+
 #define FMC_D16(d, i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]),           \
@@ -237,6 +244,23 @@ FMC_DEVICE void fmc_wide_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b
         FMC_WIDE_SHARED("m64n192", "f16", 96, "96", "97", "98");
     else
         FMC_WIDE_SHARED("m64n192", "bf16", 96, "96", "97", "98");
+}
+
+#define FMC_I16(d, i)                                                                              \
+    "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]),    \
+        "+r"(d[i + 6]), "+r"(d[i + 7]), "+r"(d[i + 8]), "+r"(d[i + 9]), "+r"(d[i + 10]),           \
+        "+r"(d[i + 11]), "+r"(d[i + 12]), "+r"(d[i + 13]), "+r"(d[i + 14]), "+r"(d[i + 15])
+#define FMC_P48                                                                                    \
+    FMC_P32 ", "                                                                                   \
+            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+
+/* Whole numbers, as fmc_wide: d [64, 96] += a [64, 32] b [32, 96], int8 into int32. b: cores of 8
+ * rows by 16 k, a line of 16 bytes each row. */
+FMC_DEVICE void fmc_wide_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
+{
+    asm volatile(FMC_WIDE_HEAD "m64n96k32.s32.s8.s8 {" FMC_P48 "}, {%48, %49, %50, %51}, %52, p;\n}"
+                 : FMC_I16(d, 0), FMC_I16(d, 16), FMC_I16(d, 32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_matrix));
 }
 #endif
 

@@ -161,11 +161,11 @@ typedef struct seen {
     unsigned char core[128];
 } seen;
 
-/* d while its products are under way. */
+/* d while its products are under way: of floats, or whole numbers. */
 typedef struct kept {
-    float *d;
+    void *d;
     unsigned long group; /* the last that adds to it */
-    std::vector<float> sum;
+    std::vector<uint32_t> sum;
 } kept;
 
 static struct {
@@ -174,8 +174,9 @@ static struct {
     std::vector<std::pair<unsigned long, seen>> operands;
 } mine[1024];
 
-static bool
-    other; /* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits */
+/* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits; halves of an int8
+ * operand lie the other way round. */
+static bool other;
 
 /* Once for each block that multiplies. */
 static void note_block(void)
@@ -239,25 +240,40 @@ static void first_operand(float row[2][16], bool f16, const uint32_t *a, uint64_
         }
 }
 
-static bool is_poison(float f)
+#define POISON 0xffffffffu /* a float that is no number, no sum of whole ones that start as ours */
+
+static uint32_t word_at(const void *d, size_t i)
 {
-    return __float_as_uint(f) == 0xffffffffu;
+    uint32_t word;
+    memcpy(&word, (const char *)d + 4 * i, 4);
+    return word;
 }
 
-static kept &kept_of(float *d, int n)
+static kept &kept_of(void *d, int n)
 {
     auto &m = now();
+    size_t count = (size_t)n / 2;
     for (kept &s : m.sums)
         if (s.d == d) {
-            for (int i = 0; i < n / 2; i++)
-                if (!is_poison(d[i]))
-                    die("d[%d] of a product that is under way was written", i);
+            for (size_t i = 0; i < count; i++)
+                if (word_at(d, i) != POISON)
+                    die("d[%zu] of a product that is under way was written", i);
             return s;
         }
-    m.sums.push_back({d, 0, std::vector<float>(d, d + n / 2)});
-    for (int i = 0; i < n / 2; i++)
-        d[i] = __uint_as_float(0xffffffffu);
+    m.sums.push_back({d, 0, std::vector<uint32_t>(count)});
+    memcpy(m.sums.back().sum.data(), d, 4 * count);
+    memset(d, 0xff, 4 * count);
     return m.sums.back();
+}
+
+static void note_cores(const unsigned char *const core[2])
+{
+    auto &m = now();
+    for (unsigned k8 = 0; simt_lane() == 0 && k8 < 2; k8++) {
+        seen s = {core[k8], {}};
+        memcpy(s.core, core[k8], sizeof s.core);
+        m.operands.push_back({m.group, s});
+    }
 }
 
 void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64_t a_matrix,
@@ -278,21 +294,44 @@ void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64
                 column[k] = turned ? element(core[k / 8], k % 8, at, f16)
                                    : element(core[k / 8], at, k % 8, f16);
             for (unsigned half = 0; half < 2; half++) {
-                float *sum = &sums.sum[(size_t)(4 * n8) + 2 * half + i];
-                double s = (double)*sum;
+                uint32_t *sum = &sums.sum[(size_t)(4 * n8) + 2 * half + i];
+                double s = (double)__uint_as_float(*sum);
                 for (unsigned k = 0; k < 16; k++) {
                     s += (double)row[half][k] * (double)column[k];
                     if (other && k == 7)
                         s = (double)(float)s;
                 }
-                *sum = (float)s;
+                *sum = __float_as_uint((float)s);
             }
         }
-        for (unsigned k8 = 0; simt_lane() == 0 && k8 < 2; k8++) {
-            seen s = {core[k8], {}};
-            memcpy(s.core, core[k8], sizeof s.core);
-            m.operands.push_back({m.group, s});
+        note_cores(core);
+    }
+}
+
+/* Elements of an int8 operand are a warp's words: lane 4 g + t has k 4 t .. of row g. */
+void simt_wide_s8(int32_t *d, int n, const uint32_t *a, uint64_t b_matrix)
+{
+    auto &m = now();
+    int8_t row[2][32];
+    unsigned g = simt_lane() / 4, t = simt_lane() % 4;
+    const unsigned char *all = simt_exchange(0xffffffffu, a, 16);
+    for (unsigned half = 0; half < 2; half++)
+        for (unsigned k = 0; k < 32; k += 4)
+            memcpy(&row[half][k],
+                   all + (4 * g + k % 16 / 4) * SIMT_LANE_BYTES + 4 * (half + k / 16 * 2), 4);
+    kept &sums = kept_of(d, n);
+    sums.group = m.group;
+    for (int n8 = 0; n8 < n / 8; n8++) {
+        const unsigned char *core[2] = {core_of(b_matrix, 0, (unsigned)n8),
+                                        core_of(b_matrix, 1, (unsigned)n8)};
+        for (unsigned i = 0; i < 4; i++) {
+            int32_t dot = 0;
+            for (unsigned k = 0; k < 32; k++)
+                dot +=
+                    row[i / 2][k] * (int8_t)core[(k / 16) ^ other][16 * (2 * t + i % 2) + k % 16];
+            sums.sum[(size_t)(4 * n8) + i] += (uint32_t)dot;
         }
+        note_cores(core);
     }
 }
 
@@ -323,11 +362,10 @@ void simt_wide_wait(int left)
             i++;
             continue;
         }
-        for (size_t e = 0; e < s.sum.size(); e++) {
-            if (!is_poison(s.d[e]))
+        for (size_t e = 0; e < s.sum.size(); e++)
+            if (word_at(s.d, e) != POISON)
                 die("d[%zu] of a product that is under way was written", e);
-            s.d[e] = s.sum[e];
-        }
+        memcpy(s.d, s.sum.data(), 4 * s.sum.size());
         m.sums.erase(m.sums.begin() + (ptrdiff_t)i);
     }
 }

@@ -53,6 +53,10 @@ template <int count> static inline void fmc_wide_there(float (&d)[count])
 {
     (void)d;
 }
+template <int count> static inline void fmc_wide_there(int32_t (&d)[count])
+{
+    (void)d;
+}
 template <int n, bool f16, bool turned>
 static inline void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {
@@ -62,6 +66,11 @@ template <int n, bool f16, bool turned>
 static inline void fmc_wide_shared(float (&d)[n / 2], uint64_t a_matrix, uint64_t b_matrix)
 {
     simt_wide(d, n, f16, turned, NULL, a_matrix, b_matrix);
+}
+void simt_wide_s8(int32_t *d, int n, const uint32_t *a, uint64_t b_matrix);
+static inline void fmc_wide_s8(int32_t (&d)[48], const uint32_t (&a)[4], uint64_t b_matrix)
+{
+    simt_wide_s8(d, 96, a, b_matrix);
 }
 
 #endif
