@@ -11,13 +11,6 @@
 #include "infer/cuda/lanes.h"
 #include "infer/cuda/ptx.h"
 
-/* Whether what one warpgroup gives back (fmc_registers_less) is what `groups` others ask for
- * (fmc_registers_more): else these wait for ever. A block begins with all that it can have. */
-static constexpr bool fmc_registers_fit(unsigned groups, unsigned less, unsigned more)
-{
-    return 65536u / ((groups + 1) * 128) / 8 * 8 * (groups + 1) >= groups * more + less;
-}
-
 #define FMC_LOG2E 0x1.715476p+0f
 #define FMC_WARP_ROWS 16u
 

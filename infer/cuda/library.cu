@@ -302,6 +302,7 @@ static bool check(fmc_device *d, fmc_library_state *st, const fmc_sum *like)
     uint64_t x_all = (uint64_t)CHECK_ROWS * like->k, y_all = (uint64_t)CHECK_ROWS * like->n;
     void *room = NULL;
     bool equal = false;
+    fmc_enter(d);
     if (8 * y_all > CHECK_BYTES || cudaMalloc(&room, padded(4 * x_all) + 8 * y_all + 256)) {
         (void)cudaGetLastError();
         return false;

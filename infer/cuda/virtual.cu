@@ -211,7 +211,9 @@ bool fmc_room_free(fmc_device *d, void *ptr)
     pthread_mutex_unlock(&d->lock);
     if (!r)
         return false;
-    (void)cudaDeviceSynchronize(); /* as cudaFree does */
+    /* As cudaFree does. All that has to do with rooms is in the line; waiting for the whole card
+     * would fail, and spoil the recording, while a step is recorded. */
+    (void)cudaStreamSynchronize(d->line);
     room_free(r);
     return true;
 }

@@ -12,6 +12,13 @@
 #define FMC_RING_STAGES 8u    /* at most */
 #define FMC_SHARED_90 232448u /* bytes that a block may have on these cards */
 
+/* Whether what one warpgroup gives back (fmc_registers_less) is what `groups` others ask for
+ * (fmc_registers_more): else these wait for ever. A block begins with all that it can have. */
+static constexpr bool fmc_registers_fit(unsigned groups, unsigned less, unsigned more)
+{
+    return 65536u / ((groups + 1) * 128) / 8 * 8 * (groups + 1) >= groups * more + less;
+}
+
 typedef struct fmc_ring_bars {
     uint64_t full[FMC_RING_STAGES], empty[FMC_RING_STAGES];
 } fmc_ring_bars; /* in dynamic shared memory */

@@ -498,6 +498,7 @@ template <int HD> static bool check(fmc_device *d)
     const size_t pages = CHECK_PAGES * d->be.kv_page_bytes(&d->be, 1, HD);
     unsigned char *room = NULL, *at;
     check_room r;
+    fmc_enter(d);
     if (cudaMalloc((void **)&room, 3 * of_q + 2 * of_k + 2 * pages + 8192) != cudaSuccess) {
         (void)cudaGetLastError();
         return false;

@@ -550,6 +550,7 @@ static bool check(fmc_device *d, uint32_t hd)
     const size_t floats = (size_t)CHECK_INPUTS * of_array + 2 * results;
     unsigned differ = 1, *differ_at;
     float *room = NULL;
+    fmc_enter(d);
     if (cudaMalloc((void **)&room, floats * sizeof(float) + 256) != cudaSuccess) {
         (void)cudaGetLastError();
         return false;

@@ -22,6 +22,9 @@
 #define WIDE_PACK_TILES 16u                             /* of k, by one block */
 #define WIDE_REST_OF_SHARED (FMC_SHARED_90 - WIDE_BARS) /* for the ring */
 #define WIDE_BARS 128u
+#define WIDE_FILLS 24 /* registers of threads that fill, and that multiply */
+#define WIDE_MULTIPLIES 240
+static_assert(fmc_registers_fit(WIDE_GROUPS, WIDE_FILLS, WIDE_MULTIPLIES), "registers");
 
 /* ---- packing x ---- */
 
@@ -408,11 +411,11 @@ __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
         fmc_ring_begin(bars, size::stages, 4 * WIDE_GROUPS * WIDE_BLOCKS);
     fmc_cluster_sync();
     if (threadIdx.x < 128) {
-        fmc_registers_less<24>();
+        fmc_registers_less<WIDE_FILLS>();
         if (threadIdx.x < 32)
             wide_fill<kind, rows, split>(bars, shared + WIDE_BARS, list, count, items);
     } else {
-        fmc_registers_more<240>();
+        fmc_registers_more<WIDE_MULTIPLIES>();
         wide_multiply<kind, rows, split>(bars, shared + WIDE_BARS, list, count, items);
     }
     fmc_cluster_sync();

@@ -485,6 +485,7 @@ static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsign
     uint64_t theirs = take(&at, y_bytes);
     uint64_t tiles = take(&at, plain ? fmc_tiles_bytes(like->kind, n, k) : 0);
     unsigned char *room = NULL;
+    fmc_enter(d);
     if (cudaMalloc((void **)&room, at) != cudaSuccess) {
         (void)cudaGetLastError();
         return false;

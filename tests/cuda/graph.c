@@ -82,6 +82,27 @@ static void uploads_of_others_are_no_part_of_a_record(void **state)
     be->close(be);
 }
 
+/* A model is closed beside a step that is recorded: what is queued on the room still runs. */
+static void a_room_goes_while_a_step_is_recorded(void **state)
+{
+    fm_backend *be = kk_card("exact");
+    (void)state;
+    float *x = device_floats(be, 2), *y = device_floats(be, 1);
+    void *room;
+    tk_ok(be->reserve(be, &room, N * sizeof(float)));
+    tk_ok(be->commit(be, room, 0, N * sizeof(float)));
+    be->add(be, room, x, N);
+    be->add(be, y, room, N);
+    tk_ok(be->record(be, 3));
+    be->scale(be, y, 2, N);
+    be->free(be, room);
+    tk_ok(be->recorded(be));
+    is(be, y, 6);
+    be->free(be, x);
+    be->free(be, y);
+    be->close(be);
+}
+
 /* What an operation keeps its sums in meanwhile is part of the record, whatever comes later. */
 static void a_record_keeps_its_scratch(void **state)
 {
@@ -195,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_runs_again_on_what_memory_holds_then),
         cmocka_unit_test(uploads_of_others_are_no_part_of_a_record),
+        cmocka_unit_test(a_room_goes_while_a_step_is_recorded),
         cmocka_unit_test(a_record_keeps_its_scratch),
         cmocka_unit_test(a_replay_is_kernels_alone),
         cmocka_unit_test(tickets_come_in_order),

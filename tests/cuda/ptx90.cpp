@@ -85,13 +85,17 @@ static void copy_later(const bulk &c)
     const char *when = getenv("SIMT_BULK");
     if ((uintptr_t)c.to % 16 || (uintptr_t)c.from % 16 || c.bytes % 16 || c.bytes == 0)
         die("a bulk copy of %u bytes from %p to %p: 16 divides all of them", c.bytes, c.from, c.to);
-    if (coming_block != simt_blocks_run)
-        coming.clear();
     coming_block = simt_blocks_run;
     if (when && strcmp(when, "soon") == 0)
         deliver(c);
     else
         coming.push_back(c);
+}
+
+void simt_block_ends(void)
+{
+    if (!coming.empty())
+        die("a block has left while %zu bulk copies to it were on their way", coming.size());
 }
 
 void fmc_bulk_copy(void *shared, const void *global, unsigned bytes, uint64_t *bar)
@@ -170,6 +174,7 @@ typedef struct kept {
 
 static struct {
     unsigned long block, group, done; /* the group that is open; those before this are done */
+    bool fenced;                      /* since the group before was committed */
     std::vector<kept> sums;
     std::vector<std::pair<unsigned long, seen>> operands;
 } mine[1024];
@@ -201,6 +206,7 @@ static decltype(mine[0]) &now(void)
         note_block();
         m.block = simt_blocks_run;
         m.group = m.done = 0;
+        m.fenced = false;
         m.sums.clear();
         m.operands.clear();
     }
@@ -283,6 +289,8 @@ void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64
     float row[2][16], column[16];
     unsigned t = simt_lane() % 4;
     first_operand(row, f16, a, a_matrix);
+    if (!m.fenced)
+        die("no fence between registers that were written and a product of them");
     kept &sums = kept_of(d, n);
     sums.group = m.group;
     for (int n8 = 0; n8 < n / 8; n8++) {
@@ -335,9 +343,14 @@ void simt_wide_s8(int32_t *d, int n, const uint32_t *a, uint64_t b_matrix)
     }
 }
 
+void fmc_wide_fence(void)
+{
+    now().fenced = true;
+}
 void fmc_wide_commit(void)
 {
     now().group++;
+    now().fenced = false;
 }
 
 void simt_wide_wait(int left)

@@ -33,6 +33,7 @@ struct CUstream_st {
     std::deque<work> queue;
     CUgraph_st *capture = NULL;
     bool running = false;
+    bool invalid = false; /* what it captures is lost */
     int device = -1;                                  /* the default stream's: whichever is there */
     unsigned long pushed = 0, popped = 0, shared = 0; /* up to `shared` it goes on by itself */
 };
@@ -430,10 +431,15 @@ extern "C" __attribute__((visibility("default"))) bool simt_is_device(const void
     return inside(device_memory, p, bytes);
 }
 
-/* Of the calling thread's card. */
+/* Of the calling thread's card, of which no stream may be capturing. */
 cudaError_t cudaDeviceSynchronize(void)
 {
     guard g(lock);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i]->device == device && streams[i]->capture) {
+            streams[i]->invalid = true;
+            return note(cudaErrorStreamCaptureInvalidated);
+        }
     for (bool done = false; !done;) {
         done = true;
         for (size_t i = 0; i < streams.size(); i++)
@@ -665,6 +671,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
     if (!s || s->capture)
         return note(cudaErrorInvalidValue);
     s->capture = new CUgraph_st;
+    s->invalid = false;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
@@ -672,6 +679,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
     guard g(lock);
     *out = s->capture;
     s->capture = NULL;
+    if (s->invalid) {
+        delete *out;
+        *out = NULL;
+        return note(cudaErrorStreamCaptureInvalidated);
+    }
     return *out ? cudaSuccess : note(cudaErrorInvalidValue);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)

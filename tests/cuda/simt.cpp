@@ -1,5 +1,5 @@
 /* simt.cpp - see simt.h. Blocks are run by one host thread at a time. */
-#include "simt.h"
+#include "simt_ptx90.h"
 
 #include <sys/mman.h>
 
@@ -277,6 +277,8 @@ void *simt_of_rank(void *p, unsigned rank)
     size_t at = simt_shared_offset(p);
     if (rank >= width)
         die("block %u of a cluster of %u", rank, width);
+    if (blocks[rank].live == 0)
+        die("block %u of the cluster has left", rank);
     return shared[rank] + at;
 }
 
@@ -413,6 +415,7 @@ static void run_block(dim3 grid, dim3 block, uint3 at)
     }
     now = NULL;
     simt_here = NULL;
+    simt_block_ends();
     if (width > 1 && simt_static_bytes > 0)
         die("static shared memory in a cluster");
 }

@@ -1,11 +1,14 @@
 /* simt_ptx90.h - the emulated twins of infer/cuda/ptx90.h. A bulk copy arrives when its barrier is
  * waited for (SIMT_BULK=soon: at once). A product's sums are kept aside until the wait for its group,
- * d is NaN in between; what then stands in d, or a second operand that has changed, stops the
- * program: on a card both are races. */
+ * d is NaN in between. What then stands in d, or a second operand that has changed, stops the
+ * program, and so do a group of products without fmc_wide_fence and a block that leaves before its
+ * copies have come: on a card all are races. */
 #ifndef FM_TESTS_SIMT_PTX90_H
 #define FM_TESTS_SIMT_PTX90_H
 
 #include "simt_ptx.h"
+
+void simt_block_ends(void); /* simt.cpp's call: nothing may be on its way to the block */
 
 void fmc_barrier_init(uint64_t *bar, unsigned count);
 void fmc_barrier_arrive(uint64_t *bar);
@@ -40,11 +43,9 @@ uint64_t fmc_matrix(const void *shared, unsigned along_k, unsigned along_n);
 
 void simt_wide(float *d, int n, bool f16, bool turned, const uint32_t *a, uint64_t a_matrix,
                uint64_t b_matrix);
+void fmc_wide_fence(void);
 void fmc_wide_commit(void);
 void simt_wide_wait(int left);
-static inline void fmc_wide_fence(void)
-{
-}
 template <int left> static inline void fmc_wide_wait(void)
 {
     simt_wide_wait(left);

@@ -3,6 +3,7 @@
  * taken only where a check of bits says so. */
 #include "tests/kernel/matrix_kit.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 /* FMSTORE_CUDA_WIDE: none, and rows of a block. */
@@ -352,6 +353,59 @@ static void other_bits_are_refused(void **state)
     fm_free(want);
 }
 
+/* The nth next allocation of an emulated card fails; 0: none does. */
+static void allocation_fails(int number, unsigned long nth)
+{
+    union {
+        void *object;
+        void (*call)(int, int, unsigned long);
+    } f = {.object =
+               dlsym(dlopen(getenv("FMSTORE_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD), "simt_fail")};
+
+    assert_non_null(f.object);
+    f.call(number, 0, nth);
+}
+
+/* One thread has two cards: the room of a check is the card's whose kernels are checked. */
+static void a_check_is_of_its_own_card(void **state)
+{
+    (void)state;
+    NEEDS_CARD();
+    const shape s = {70, 40, 200, false, false, false, 0};
+    const fm_module *module;
+    fm_backend *second;
+    fm_weight *weight;
+    matrix w = random_matrix(FM_BF16, s.n, s.k);
+    float *x = uneven_floats((size_t)s.m * s.k);
+    size_t before = blocks_so_far();
+
+    if (!is_emulated())
+        skip();
+    emulate(0);
+    setenv("SIMT_DEVICES", "2", 1);
+    setenv("FMSTORE_CUDA_WIDE", "64", 1);
+    tk_ok(fm_module_cuda(&module));
+    tk_ok(module->open(&second, 1, "fast", NULL));
+    float *y = shared(second, x, (size_t)s.m * s.n * sizeof *y);
+    float *sx = shared(second, x, (size_t)s.m * s.k * sizeof *x);
+    tk_ok(second->weight_new(second, &weight, FM_ROLE_LINEAR, w.dtype, w.n, w.k, w.bytes));
+    const fm_product p = {.y = y, .ldy = s.n, .w = weight, .m = s.m};
+    tk_ok(second->sync(second));
+    tk_ok(by_way[NONE]->sync(by_way[NONE])); /* the thread is on the first card */
+    allocation_fails(0, 1);
+    second->products(second, sx, s.k, s.k, &p, 1);
+    tk_ok(second->sync(second));
+    allocation_fails(0, 0);
+    assert_true(blocks_so_far() > before);
+    second->weight_free(second, weight);
+    second->host_free(second, y);
+    second->host_free(second, sx);
+    second->close(second);
+    unsetenv("SIMT_DEVICES");
+    matrix_free(&w);
+    fm_free(x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +414,7 @@ int main(void)
         cmocka_unit_test(lists_have_the_bits_of_mma),
         cmocka_unit_test(training_has_the_bits_of_mma),
         cmocka_unit_test(other_bits_are_refused),
+        cmocka_unit_test(a_check_is_of_its_own_card),
     };
     return cmocka_run_group_tests(tests, open_cards, close_cards);
 }
