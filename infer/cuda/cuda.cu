@@ -283,7 +283,8 @@ static void cuda_close(fm_backend *be)
 {
     fmc_device *d = fmc_of(be);
     fmc_enter(d);
-    (void)cudaDeviceSynchronize();
+    (void)cudaStreamSynchronize(d->line); /* not the card: others may be recording on it */
+    (void)cudaStreamSynchronize(d->copy);
     fmc_fast_close(d);
     fmc_graph_close(d);
     for (unsigned i = 0; i < FMC_SCRATCHES; i++)

@@ -15,6 +15,15 @@ static const char *class_of(const char *mode, int capability)
     return t;
 }
 
+fmc_verdict fmc_found(fmc_device *d, bool equal)
+{
+    if (d->failed == FM_OK)
+        return equal ? FMC_EQUAL : FMC_OTHER;
+    if (cudaStreamSynchronize(d->stream) == cudaSuccess && cudaGetLastError() == cudaSuccess)
+        d->failed = FM_OK;
+    return FMC_OTHER;
+}
+
 static fm_status begin(fmc_device *d)
 {
     fmc_fast *f = new (std::nothrow) fmc_fast();

@@ -182,6 +182,10 @@ typedef struct fmc_wide8_state fmc_wide8_state;
 /* Of a kernel's bits beside those of the kernel for all cards. */
 typedef enum fmc_verdict { FMC_UNKNOWN, FMC_EQUAL, FMC_OTHER } fmc_verdict;
 
+/* What a trial says of a kernel; before it nothing had failed. Where a launch of it was refused the
+ * device goes on as if it had not been tried. */
+fmc_verdict fmc_found(fmc_device *d, bool equal);
+
 typedef struct fmc_fast {
     fm_backend exact;     /* the table of mode exact */
     pthread_mutex_t lock; /* staging, stream */

@@ -492,7 +492,7 @@ static unsigned char *take(unsigned char **at, size_t bytes)
     return p;
 }
 
-template <int HD> static bool check(fmc_device *d)
+template <int HD> static fmc_verdict check(fmc_device *d)
 {
     const size_t of_q = CHECK_ROWS * CHECK_HEADS * HD * 4, of_k = CHECK_POSITIONS * HD * 4;
     const size_t pages = CHECK_PAGES * d->be.kv_page_bytes(&d->be, 1, HD);
@@ -501,7 +501,7 @@ template <int HD> static bool check(fmc_device *d)
     fmc_enter(d);
     if (cudaMalloc((void **)&room, 3 * of_q + 2 * of_k + 2 * pages + 8192) != cudaSuccess) {
         (void)cudaGetLastError();
-        return false;
+        return FMC_UNKNOWN;
     }
     at = room;
     r.q = (float *)(void *)take(&at, of_q);
@@ -515,9 +515,9 @@ template <int HD> static bool check(fmc_device *d)
     r.seq = (int32_t *)(void *)take(&at, CHECK_ROWS * 4);
     r.pos = (int32_t *)(void *)take(&at, CHECK_ROWS * 4);
     r.differ = (unsigned *)(void *)take(&at, 4);
-    bool equal = compare<HD>(d, &r);
+    fmc_verdict found = fmc_found(d, compare<HD>(d, &r));
     (void)cudaFree(room);
-    return equal;
+    return found;
 }
 
 /* Whether this length of heads has a kernel that may be used. */
@@ -530,7 +530,7 @@ static bool may_run(fmc_device *d, bool longer)
     if (*v == FMC_UNKNOWN) {
         if (d->arena) /* a check waits, which a recorded step cannot */
             return false;
-        *v = (longer ? check<128>(d) : check<64>(d)) ? FMC_EQUAL : FMC_OTHER;
+        *v = longer ? check<128>(d) : check<64>(d);
     }
     return *v == FMC_EQUAL;
 }

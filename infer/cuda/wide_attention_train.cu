@@ -543,7 +543,7 @@ static void check_call(fmc_device *d, float *x, float *result, uint32_t of_array
     fmc_whole_attention(d, &a, true, wide);
 }
 
-static bool check(fmc_device *d, uint32_t hd)
+static fmc_verdict check(fmc_device *d, uint32_t hd)
 {
     const uint32_t of_array = CHECK_ROWS * hd;
     const size_t results = (size_t)(ARRAYS - CHECK_INPUTS) * of_array;
@@ -553,7 +553,7 @@ static bool check(fmc_device *d, uint32_t hd)
     fmc_enter(d);
     if (cudaMalloc((void **)&room, floats * sizeof(float) + 256) != cudaSuccess) {
         (void)cudaGetLastError();
-        return false;
+        return FMC_UNKNOWN;
     }
     float *mine = room + CHECK_INPUTS * of_array, *plain = mine + results;
     differ_at = (unsigned *)(void *)(plain + results);
@@ -567,8 +567,9 @@ static bool check(fmc_device *d, uint32_t hd)
                  cudaMemcpyAsync(&differ, differ_at, sizeof differ, cudaMemcpyDeviceToHost,
                                  d->stream) == cudaSuccess &&
                  cudaStreamSynchronize(d->stream) == cudaSuccess && differ == 0;
+    fmc_verdict found = fmc_found(d, equal);
     (void)cudaFree(room);
-    return equal;
+    return found;
 }
 
 bool fmc_wide_whole_may(fmc_device *d, uint32_t hd)
@@ -580,7 +581,7 @@ bool fmc_wide_whole_may(fmc_device *d, uint32_t hd)
     if (*v == FMC_UNKNOWN) {
         if (d->arena) /* a check waits, which a recorded step cannot */
             return false;
-        *v = check(d, hd > 64 ? 128 : 64) ? FMC_EQUAL : FMC_OTHER;
+        *v = check(d, hd > 64 ? 128 : 64);
     }
     return *v == FMC_EQUAL;
 }

@@ -26,10 +26,8 @@ static const wide8_way ways[WAYS] = {
     {k_wide8<FMC_Q4_0>, wide8_size<FMC_Q4_0>::bytes, FMC_Q4_0},
 };
 
-typedef enum verdict { UNKNOWN, EQUAL, OTHER } verdict;
-
 struct fmc_wide8_state {
-    verdict of[WAYS];
+    fmc_verdict of[WAYS];
     bool always, checking;
 };
 
@@ -251,19 +249,20 @@ static bool is_equal(fmc_device *d, fmc_wide8_state *st, const fmc_sum *s, unsig
     uint32_t n = s->n < CHECK_N ? s->n : CHECK_N;
     uint64_t bytes = 256 + (uint64_t)CHECK_M * (2ull * n + s->k) * sizeof(float);
     unsigned char *room = NULL;
-    if (st->of[way] != UNKNOWN)
-        return st->of[way] == EQUAL;
+    if (st->of[way] != FMC_UNKNOWN)
+        return st->of[way] == FMC_EQUAL;
     if (d->arena) /* a check waits, which a recorded step cannot */
         return false;
+    fmc_enter(d);
     if (cudaMalloc((void **)&room, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         return false;
     }
     st->checking = true;
-    st->of[way] = compare(d, s, room, n) ? EQUAL : OTHER;
+    st->of[way] = fmc_found(d, compare(d, s, room, n));
     st->checking = false;
     (void)cudaFree(room);
-    return st->of[way] == EQUAL;
+    return st->of[way] == FMC_EQUAL;
 }
 
 /* ---- which products ---- */

@@ -476,7 +476,7 @@ static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, uns
     return is_same(d, &s, r, size, PARTS_NEVER) && is_same(d, &s, r, size, PARTS_ALWAYS);
 }
 
-static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)
+static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)
 {
     bool plain = like->kind == FMC_BF16 || like->kind == FMC_F16 || like->kind == FMC_PAIR;
     uint32_t n = plain || like->n > CHECK_N ? CHECK_N : like->n, k = plain ? CHECK_K : like->k;
@@ -488,16 +488,16 @@ static bool check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsign
     fmc_enter(d);
     if (cudaMalloc((void **)&room, at) != cudaSuccess) {
         (void)cudaGetLastError();
-        return false;
+        return FMC_UNKNOWN;
     }
     check_room r = {(float *)(void *)(room + x), (float *)(void *)(room + ours),
                     (float *)(void *)(room + theirs), plain ? room + tiles : NULL,
                     (unsigned *)(void *)room};
     st->checking = true;
-    bool equal = compare(d, like, &r, size, n, k);
+    fmc_verdict found = fmc_found(d, compare(d, like, &r, size, n, k));
     st->checking = false;
     (void)cudaFree(room);
-    return equal;
+    return found;
 }
 
 static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsigned size)
@@ -506,7 +506,7 @@ static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsign
     if (*v == FMC_UNKNOWN) {
         if (d->arena) /* a check waits, which a recorded step cannot */
             return false;
-        *v = check(d, st, s, size) ? FMC_EQUAL : FMC_OTHER;
+        *v = check(d, st, s, size);
     }
     return *v == FMC_EQUAL;
 }
