@@ -41,7 +41,7 @@ static void check(uint32_t stages, uint32_t split)
     size_t floats = TOKENS / 4 * fm_model_arch(m[0])->vocab;
     float *want = fm_malloc(2 * floats * sizeof(float)), *got = want + floats;
     uint32_t failed = 0;
-    for (uint32_t nth = 1; nth <= 60; nth++) {
+    for (uint32_t nth = 1; nth <= 60; nth += rk_card(0) ? 5 : 1) {
         for (uint32_t i = 0; i < TOKENS; i++) /* other texts: nothing of them is in the caches */
             ids[i] = (int32_t)(20 + (i * 7 + nth * (i + 3)) % 900);
         fm_mem_fail_at(nth, false);
@@ -129,5 +129,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(two_stages), cmocka_unit_test(three_stages),
                                        cmocka_unit_test(two_stages_of_two),
                                        cmocka_unit_test(an_opening)};
+    rk_only("two_stages_of_two");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
