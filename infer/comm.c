@@ -23,7 +23,7 @@
 typedef struct word {
     int32_t status; /* FM_OK: it heard of it */
     uint32_t device_fails;
-    uint64_t queued;
+    uint64_t unmet;
     char text[TEXT_BYTES];
 } word;
 _Static_assert(sizeof(word) <= FM_WORD_BYTES, "a word to all");
@@ -36,6 +36,7 @@ struct fm_comm {
     pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
     fm_watch *watch;
     uint64_t queued, arrived; /* exchanges of the device's wire */
+    fm_ledger ledger;         /* their messages */
     bool hangs;               /* one of them does not end */
     fm_backend *be;
     uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
@@ -53,12 +54,6 @@ struct fm_comm {
 };
 
 /* ==== life ==== */
-
-const char *fm_link_name(fm_link link)
-{
-    static const char *const name[FM_LINKS] = {"self", "NVLink", "PCIe", "host", "network"};
-    return (unsigned)link < FM_LINKS ? name[link] : "unknown";
-}
 
 /* Ranks of one name are one node. */
 static fm_status find_nodes(fm_comm *c, const char *node)
@@ -177,6 +172,7 @@ static void drop_device(fm_comm *c)
         c->device->close(c->device);
     c->device = NULL;
     c->queued = c->arrived = 0;
+    memset(&c->ledger, 0, sizeof(c->ledger));
     c->hangs = false;
 }
 
@@ -318,24 +314,29 @@ static fm_status hear(const fm_comm *c, fm_status mine)
 }
 
 /* This rank leaves what the ranks do together, with mine, or (FM_OK) since another one has left.
- * The device's wire stays where every exchange that one rank queued was queued by all. */
+ * The device's wire stays where every send that one rank queued has its receive. */
 static fm_status break_off(fm_comm *c, fm_status mine)
 {
     word own, *all = c->said;
     bool done = true;
     say(&own, mine);
-    own.queued = c->queued;
+    own.unmet = c->ledger.unmet;
     own.device_fails = c->device && (c->hangs || c->device->settled(c->device, &done) != FM_OK);
     (void)pthread_mutex_lock(&c->host);
     fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
     (void)pthread_mutex_unlock(&c->host);
     bool keeps = rc == FM_OK;
-    for (uint32_t i = 0; i < c->size && keeps; i++)
-        keeps = all[i].queued == all[0].queued && !all[i].device_fails;
+    uint64_t unmet = 0;
+    for (uint32_t i = 0; i < c->size && keeps; i++) {
+        unmet += all[i].unmet;
+        keeps = !all[i].device_fails;
+    }
     if (rc == FM_OK) {
-        c->anew = c->device && !keeps;
+        c->anew = c->device && (!keeps || unmet != 0);
         if (c->anew)
             drop_device(c);
+        else if (c->device)
+            fm_watch_queued(c->watch, false);
         rc = hear(c, mine);
         if (rc == FM_OK) /* all heard of it, and nobody said it */
             rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");
@@ -507,8 +508,11 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
             *(list[i].send ? &c->stats.bytes_sent : &c->stats.bytes_received) += list[i].bytes;
         fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
-        c->queued += rc == FM_OK;
-        return rc == FM_OK ? rc : device_fails(c, rc, what);
+        if (rc != FM_OK)
+            return device_fails(c, rc, what);
+        fm_ledger_enter(&c->ledger, c->rank, list, n);
+        c->queued++;
+        return FM_OK;
     }
     if (!c->be->host_visible)
         return staged_moves(c, what, list, n);

@@ -111,8 +111,8 @@ FM_CHECKED fm_status fm_comm_agree(fm_comm *c, fm_status mine);
 /* The end of what the ranks did together, of which any rank may have left at any place with an
  * error: every rank calls it, with what became of its part. FM_OK: all did theirs, with the same
  * `same`. Else every rank gets the same failure (the worst, the lowest rank's text), what was under
- * way is gone, and the comm is whole again; a device's wire whose exchanges did not match is made
- * anew. Costs a message of 8 bytes to each rank. */
+ * way is gone, and the comm is whole again; a device's wire whose sends and receives do not match
+ * is made anew. Costs a message of 8 bytes to each rank. */
 FM_CHECKED fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same);
 
 typedef struct fm_comm_stats {

@@ -1,9 +1,17 @@
-/* comm_device.c - which wire carries the buffers of a device: its module's own, or the host's. */
+/* comm_device.c - which wire carries the buffers of a device: its module's own, or the host's; and
+ * which of its messages meet. */
 #include "infer/comm_wire.h"
 
 #include <string.h>
 
 #include "infer/module.h"
+#include "store/base/rng.h"
+
+const char *fm_link_name(fm_link link)
+{
+    static const char *const name[FM_LINKS] = {"self", "NVLink", "PCIe", "host", "network"};
+    return (unsigned)link < FM_LINKS ? name[link] : "unknown";
+}
 
 /* What a rank can do; all must be able to. */
 typedef struct can {
@@ -41,4 +49,16 @@ fm_status fm_comm_attach_device(fm_comm *c, fm_backend *be)
     fm_wire *wire = NULL;
     rc = fm_wire_nccl(&wire, c, &own);
     return rc == FM_OK ? fm_comm_meet(c, fm_comm_attach(c, be, wire, near), 0) : rc;
+}
+
+void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t peer = list[i].peer;
+        bool send = list[i].send;
+        uint64_t from = send ? rank : peer, to = send ? peer : rank;
+        uint64_t number = (send ? l->sent : l->due)[peer]++;
+        uint64_t word = fm_rng_u64(from << 32 | to, number, list[i].bytes);
+        l->unmet += send ? word : 0 - word;
+    }
 }

@@ -113,6 +113,15 @@ FM_CHECKED fm_status fm_wire_nccl(fm_wire **out, fm_comm *c, const fmc_nccl_card
 /* Whether a peer of c is gone or has broken off, without waiting. */
 bool fm_comm_called(fm_comm *c);
 
+/* What a rank queued on a device's wire, begun with zeros. A send and its receive cancel out: over
+ * all ranks the sum of unmet is 0 where every message has both, however many exchanges each rank
+ * had (stages have different numbers of them). */
+typedef struct fm_ledger {
+    uint64_t sent[FM_COMM_MAX_RANKS], due[FM_COMM_MAX_RANKS]; /* messages to and from each rank */
+    uint64_t unmet;
+} fm_ledger;
+void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n);
+
 /* Watches a host wire beside a device's: where exchanges were queued and the host does not come
  * back to see that a peer has broken off (it waits for a card that waits for that peer), the
  * device's wire is given up. lock: held by whoever uses the host wire. */

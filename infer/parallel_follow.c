@@ -227,11 +227,14 @@ fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc)
         (*s)->mirror = NO_NUMBER;
     if (!r)
         return rc;
+    bool computed = r->depth == 1 && r->meets;
     rc = fmi_mirror_end(e, rc);
     if (*s && rc != FM_OK) {
         fm_seq_close(*s);
         *s = NULL;
     }
+    if (computed && rc != FM_OK) /* another rank may not have them: all compute them again */
+        fmi_virtual_drop(m);
     if (!leads(e))
         return rc;
     if (*s) {

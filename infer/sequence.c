@@ -250,21 +250,27 @@ static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
     return FM_OK;
 }
 
-/* Room for the residual streams that others can go on from. There may be none; then they do not. */
-static void take_saves(fm_seq *s, uint32_t b, fmi_block *k)
+/* Room for the residual streams that others can go on from. There may be none; then they do not:
+ * but on ranks only what all of them find, which is that the budget is used up. */
+static fm_status take_saves(fm_seq *s, uint32_t b, fmi_block *k)
 {
     const fmi_model_priv *p = fmi_priv(s->model);
     uint32_t n = 0, layers = s->model->arch.layers;
     if (!caches(s))
-        return;
+        return FM_OK;
     for (uint32_t i = 0; i < p->saves; i++)
         if (p->save[i] > k->first)
             k->save[n++].layer = p->save[i];
     if (k->first < layers && wanted_in(s, b) > 1) /* a text that is scored */
         k->save[n++].layer = layers;
-    for (uint32_t i = 0; i < n; i++)
-        if (fmi_kv_take(rows_of(s, k->save[i].layer), &k->save[i].page) != FM_OK)
+    for (uint32_t i = 0; i < n; i++) {
+        fm_status rc = fmi_kv_take(rows_of(s, k->save[i].layer), &k->save[i].page);
+        if (rc != FM_OK)
             k->save[i].page = -1;
+        if (rc != FM_OK && rc != FM_ELIMIT && s->model->engine->mirror)
+            return rc;
+    }
+    return FM_OK;
 }
 
 static void block_init(fmi_block *k)
@@ -289,9 +295,11 @@ static fm_status begin_block(fm_seq *s)
     if (asked)
         count_hits(s, b, depth);
     s->page_count++;
-    take_saves(s, b, k);
+    fm_status saved = take_saves(s, b, k);
+    if (saved != FM_OK)
+        drop_last(s);
     changed(s);
-    return FM_OK;
+    return saved;
 }
 
 /* Blocks that are begun and will be written become the sequence's own where rows run; one that no

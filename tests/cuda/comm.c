@@ -137,6 +137,37 @@ static void faults_of_one_rank_fail_all(void **state)
     fault("mute:1:3", "an exchange does not end");
 }
 
+/* As many exchanges on each rank, of which one sends what nobody has asked for. */
+static void do_unmet(node *n)
+{
+    make_comm(n);
+    float *x = filled(n, n->be, 100);
+    fm_status rc = n->rc;
+    if (rc == FM_OK && n->rank < 2)
+        rc = fm_comm_send(n->c, x, 200, n->rank + 1);
+    else if (rc == FM_OK)
+        rc = fm_comm_recv(n->c, x, 200, 1);
+    if (rc == FM_OK && n->rank == 1)
+        rc = fm_fail(FM_ELIMIT, "no room here");
+    rc = fm_comm_meet(n->c, rc, 0);
+    bool good = rc == FM_ELIMIT && strstr(fm_error_text(), "no room here");
+    good = good && all_reduced(n, n->be, 100) && fm_comm_settle(n->c) == FM_OK &&
+           strcmp(fm_comm_wire(n->c), "nccl") == 0;
+    keep_text(n, good ? FM_OK : fm_fail(FM_ECORRUPT, "%d, %s", rc, fm_error_text()));
+    n->be->free(n->be, x);
+    leave_comm(n);
+}
+
+static void what_nobody_asked_for_is_gone(void **state)
+{
+    node n[3];
+    (void)state;
+    open_nodes(n, 3, 5.0);
+    run_nodes(n, 3, do_unmet);
+    check_all(n, 3);
+    close_nodes(n, 3);
+}
+
 /* ==== hosts that wait for their card ==== */
 
 static void do_stuck(node *n)
@@ -241,8 +272,11 @@ int main(int argc, char **argv)
         return as_rank(argc > 1 ? argv[1] : "go");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(between_processes), /* first: it begins before there are threads */
-        cmocka_unit_test(sums_are_the_sockets),        cmocka_unit_test(ranks_that_leave),
-        cmocka_unit_test(faults_of_one_rank_fail_all), cmocka_unit_test(hosts_that_wait_are_freed),
+        cmocka_unit_test(sums_are_the_sockets),
+        cmocka_unit_test(ranks_that_leave),
+        cmocka_unit_test(faults_of_one_rank_fail_all),
+        cmocka_unit_test(hosts_that_wait_are_freed),
+        cmocka_unit_test(what_nobody_asked_for_is_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
