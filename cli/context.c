@@ -65,18 +65,21 @@ int cli_parse(cli *c, int argc, char **argv, const opt_spec *table, const char *
     return CLI_GO_ON;
 }
 
-/* Names in errors may come from strangers: no byte of theirs may move the cursor or add a line. */
+/* Names in errors may come from strangers: no byte of theirs may move the cursor or add a line. In
+ * one write, so that what several ranks say does not mingle. */
 void cli_say_error(void)
 {
-    fputs("fmstore: ", stderr);
-    for (const char *p = fm_error_text(); *p; p++) {
+    char line[16 + 4 * 1024]; /* an error has up to 1,023 bytes */
+    size_t n = (size_t)snprintf(line, sizeof(line), "fmstore: ");
+    for (const char *p = fm_error_text(); *p && n + 5 < sizeof(line); p++) {
         unsigned char ch = (unsigned char)*p;
         if (ch < 0x20 || ch == 0x7f)
-            fprintf(stderr, "\\x%02x", ch);
+            n += (size_t)snprintf(line + n, sizeof(line) - n, "\\x%02x", ch);
         else
-            fputc(ch, stderr);
+            line[n++] = *p;
     }
-    fputc('\n', stderr);
+    line[n++] = '\n';
+    fwrite(line, 1, n, stderr);
 }
 
 int cli_exit(fm_status rc)

@@ -55,10 +55,10 @@ typedef struct fm_kv_view {
     void *k, *v;
 } fm_kv_view;
 
-/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). Or, where
- * only the device knows how many (from, to: device, not NULL): rows[*from] .. rows[*to - 1], at most
- * m, of the `listed` row numbers of rows. In one list of operations such stretches of the same rows
- * come in ascending order of from, a stretch again only where it has just been. */
+/* Rows of a list: first, first + 1, .. (rows NULL), or the m row numbers of rows (device). Or,
+ * where only the device knows how many (from, to: device, not NULL): rows[*from] .. rows[*to - 1],
+ * at most m, of the `listed` row numbers of rows. In one list of operations such stretches of the
+ * same rows come in ascending order of from, a stretch again only where it has just been. */
 
 /* One product of a list that shares x: y[row, 0..n) = x[row, 0..k) W^T (+ bias[n], added last). */
 typedef struct fm_product {
@@ -109,9 +109,8 @@ typedef struct fm_route {
     float *weight;   /* [m, chosen] */
     int32_t *expert; /* [m, chosen] */
     int32_t *list;   /* [m * chosen] the numbers of expert 0, then of 1, ..: each ascending */
-    int32_t
-        *begin; /* [experts * parts + 1] where in list those of expert e and part p begin, at e *
-                        parts + p; then m * chosen */
+    int32_t *begin;  /* [experts * parts + 1] where in list those of expert e and part p begin, at
+                      * e * parts + p; then m * chosen */
 } fm_route;
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
@@ -269,7 +268,8 @@ struct fm_backend {
                 const float *up, size_t ldu, uint32_t m, uint32_t n);
     /* y = cap * tanh(y / cap) on rows of n */
     void (*softcap)(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap);
-    /* Experts: who goes where (all device memory). Then what the numbers of its list are put through. */
+    /* Experts: who goes where (all device memory). Then what the numbers of its list are put
+     * through. */
     void (*route)(fm_backend *be, const fm_route *r);
     void (*scalings)(fm_backend *be, const fm_scaling *list, uint32_t count);
     /* y[i] = 1 / (1 + exp(-x[i])), in double, rounded at the end */

@@ -1,11 +1,11 @@
 /* block_moe.c - the feed-forward branch of a layer with experts.
  *
  * The router's product gives each row a score per expert; the choice, the weights and the lists of
- * rows by expert are made where the scores are (fm_backend.route), so the host waits for nothing and
- * a step looks alike whoever goes where. Rows are laid out once for each choice, row by row: what an
- * expert's products, low-rank terms and scales go over are stretches of a list that only the device
- * knows, and those of all experts are one call. Neighbouring models that hold the same weight share
- * a stretch. A row's parts are added in ascending order of experts. */
+ * rows by expert are made where the scores are (fm_backend.route), so the host waits for nothing
+ * and a step looks alike whoever goes where. Rows are laid out once for each choice, row by row:
+ * what an expert's products, low-rank terms and scales go over are stretches of a list that only
+ * the device knows, and those of all experts are one call. Neighbouring models that hold the same
+ * weight share a stretch. A row's parts are added in ascending order of experts. */
 #include "infer/step.h"
 
 #include <string.h>
@@ -281,7 +281,8 @@ static fm_status multiply(const job *j, fmi_routes *r, const expert_out *out, ui
 
 /* ==== scales ==== */
 
-/* Of the rows of each part: by in_scale what is multiplied, else by out_scale and bias what came. */
+/* Of the rows of each part: by in_scale what is multiplied, else by out_scale and bias what
+ * came. */
 static fm_status scale(const job *j, fmi_routes *r, const expert_out *o, bool input)
 {
     uint32_t count = 0;

@@ -256,8 +256,9 @@ FM_CHECKED fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *r
 /* Its tokens are in q->picked. A failure of it or of anything that it stands on: what its rows left
  * in their sequences is void. */
 FM_CHECKED fm_status fmi_step_wait(fm_engine *e, fmi_queued *q);
-/* As fm_engine_step, but tokens are picked for the rows that ask, on the device: q->picked holds them
- * then, and logits of the others alone are the host's. On ranks, where rank 0 has all logits. */
+/* As fm_engine_step, but tokens are picked for the rows that ask, on the device: q->picked holds
+ * them then, and logits of the others alone are the host's. On ranks, where rank 0 has all
+ * logits. */
 FM_CHECKED fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32_t n,
                                      fmi_ask *ask);
 /* FM_ECORRUPT with the host sampler's words where bad says that there was nothing to pick. */

@@ -36,8 +36,8 @@ FM_CHECKED fm_status fmi_flight_launch(fmi_flight *f, fm_engine *e, fmi_request 
 FM_CHECKED fm_status fmi_flight_land(fmi_flight *f, fm_engine *e);
 /* Sequences as they were before it; waits if it is up. Of two the later one first. */
 void fmi_flight_undo(fmi_flight *f, fm_engine *e);
-/* As launch, but the step is over when it returns, with every token that was picked at its request. On
- * failure nothing has changed. */
+/* As launch, but the step is over when it returns, with every token that was picked at its
+ * request. On failure nothing has changed. */
 FM_CHECKED fm_status fmi_flight_step(fmi_flight *f, fm_engine *e, fmi_request *const *run,
                                      uint32_t running, const fm_row *row, uint32_t n, fmi_ask *ask);
 void fmi_flight_forget(fmi_flight *f, const fmi_request *r);

@@ -43,8 +43,8 @@ void fm_traffic_all_reduce(fm_traffic *sum, const fm_topology *t, uint32_t size,
 
 /* Every rank of such a group sends bytes to its first one. */
 void fmi_traffic_gather(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t bytes);
-/* Of one copy over a link: n bytes of each of `senders` ranks that share a node, over the network or
- * inside of it. */
+/* Of one copy over a link: n bytes of each of `senders` ranks that share a node, over the network
+ * or inside of it. */
 void fmi_traffic_send(fm_traffic *sum, const fm_topology *t, uint32_t senders, uint64_t bytes,
                       bool network);
 double fmi_traffic_seconds(const fm_traffic *x);

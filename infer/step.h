@@ -93,9 +93,9 @@ struct fmi_step {
     const float *given;  /* host rows that stand in for embeddings: fmi_step_given */
     int32_t *host, *dev; /* ids, pos, gather, seq of n rows, then slots [layers, m] of each pass */
     size_t ints;
-    /* Page tables [layers, sequences, stride] of each shape class, and the versions of the sequences
-     * that they were made of: a step whose sequences have the tables that the last one had sends
-     * none. Of slots and tables, layers are those of this rank's stage. */
+    /* Page tables [layers, sequences, stride] of each shape class, and the versions of the
+     * sequences that they were made of: a step whose sequences have the tables that the last one
+     * had sends none. Of slots and tables, layers are those of this rank's stage. */
     int32_t *table_host, *table;
     size_t table_ints;
     uint64_t *version; /* [max_rows] */

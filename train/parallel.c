@@ -48,6 +48,17 @@ static fm_status floats(fm_backend *be, float **out, uint64_t n)
     return rc;
 }
 
+/* Ranks of one comm may have devices of different kinds. */
+static fm_status least_piece(fmi_shards *s)
+{
+    uint64_t all[FM_COMM_MAX_RANKS], mine = s->piece;
+    fm_status rc = fm_comm_collect(s->comm, all, &mine, sizeof(mine));
+
+    for (uint32_t r = 0; rc == FM_OK && r < fm_comm_size(s->comm); r++)
+        s->piece = FM_MIN(s->piece, all[r]);
+    return rc;
+}
+
 fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm,
                           const fmi_params *ps)
 {
@@ -65,7 +76,9 @@ fm_status fmi_shards_open(fmi_shards *s, const fm_train_config *c, fm_comm *comm
     s->sum = fm_calloc(s->count, sizeof(*s->sum));
     if (!s->sum)
         return FM_ENOMEM;
-    if (s->count > 1 && (!several || s->own > 1))
+    if (several)
+        rc = least_piece(s);
+    if (rc == FM_OK && s->count > 1 && (!several || s->own > 1))
         rc = floats(be, &s->kept, (several ? s->own : 1) * ps->total);
     if (rc == FM_OK && several)
         rc = floats(be, &s->room, s->count * s->piece);

@@ -105,7 +105,8 @@ static inline bool fmi_take(fmi_queue *q, size_t *unit)
 void fmi_run_queue(fmi_queue *q, fmi_cpu *cpu, size_t count, bool parallel, fm_pool_fn fn,
                    void *ctx);
 
-/* Rows of a stretch of a list of which the memory says how many; the m that stands there otherwise. */
+/* Rows of a stretch of a list of which the memory says how many; the m that stands there
+ * otherwise. */
 static inline uint32_t fmi_stretch(const int32_t *from, const int32_t *to, const int32_t **rows,
                                    uint32_t m)
 {

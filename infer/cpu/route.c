@@ -64,7 +64,8 @@ static fm_status route_part(void *ctx, size_t begin, size_t end, unsigned worker
     return FM_OK;
 }
 
-/* Numbers sorted by expert, rows ascending inside. begin runs to the end of each, then is put back. */
+/* Numbers sorted by expert, rows ascending inside. begin runs to the end of each, then is put
+ * back. */
 static void deal(const fm_route *r)
 {
     const size_t keys = (size_t)r->experts * r->parts;

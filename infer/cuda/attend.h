@@ -55,8 +55,8 @@ static inline uint32_t fmc_group_parts(const fm_attn *a, uint32_t heads)
     return (a->nh / a->nkv + heads - 1) / heads;
 }
 
-/* attention_train.cu: dvk, dvv of device lists += parts [2][virt][ld] of sequence i at grad + at[i],
- * ascending; most: floats of the largest half. */
+/* attention_train.cu: dvk, dvv of device lists += parts [2][virt][ld] of sequence i at grad +
+ * at[i], ascending; most: floats of the largest half. */
 void fmc_attention_virtual(fmc_device *d, const fm_train_seq *seq, uint32_t seqs, const float *grad,
                            const uint64_t *at, size_t ld, size_t most);
 

@@ -90,16 +90,16 @@ void fmc_launched(fmc_device *d, const char *kernel);
 /* Device memory of at least bytes until the next call for the same slot; NULL: failed, sticks. */
 void *fmc_scratch_get(fmc_device *d, unsigned slot, size_t bytes);
 /* A copy of bytes of the host's on the device, 256-byte aligned, for the operations that are queued
- * next (up to FMC_ARGS_MAX bytes of such copies), which do not write to it: a recorded step has it from
- * one replay to the next. NULL: failed, sticks. */
+ * next (up to FMC_ARGS_MAX bytes of such copies), which do not write to it: a recorded step has it
+ * from one replay to the next. NULL: failed, sticks. */
 #define FMC_ARGS_MAX (1u << 20)
 void *fmc_args(fmc_device *d, const void *host, size_t bytes);
 
 /* The card that this thread's calls go to, -1: nobody has said so yet. Asking the driver for each
- * launch costs as much as a launch's queueing; so it is asked where the thread turns to another card,
- * and anew where the host waits or a step is recorded or replayed. Code that is not this module's and
- * leaves a thread on another card in between has to put it back (fmc_enter_anew behind calls of
- * libraries that may not). */
+ * launch costs as much as a launch's queueing; so it is asked where the thread turns to another
+ * card, and anew where the host waits or a step is recorded or replayed. Code that is not this
+ * module's and leaves a thread on another card in between has to put it back (fmc_enter_anew
+ * behind calls of libraries that may not). */
 extern __thread int fmc_here;
 void fmc_enter_anew(const fmc_device *d);
 static inline void fmc_enter(const fmc_device *d)

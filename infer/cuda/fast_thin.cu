@@ -1,7 +1,7 @@
 /* fast_thin.cu - products of many rows with up to 64 outputs whose operands are pairs of bf16: the
- * low-rank terms of mode bf16. Bound by the bytes of x, so x is read once, as it lies in memory, and
- * becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. The order, and
- * so every bit, is fast.h's. */
+ * low-rank terms of mode bf16. Bound by the bytes of x, so x is read once, as it lies in memory,
+ * and becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. The
+ * order, and so every bit, is fast.h's. */
 #include "infer/cuda/fast_tile.h"
 
 #define THIN_OUTPUTS 64u
@@ -78,7 +78,8 @@ FMC_DEVICE void thin_half(float acc[panels][THIN_TILES][4], const float v[THIN_T
         }
 }
 
-/* A block: a part of k of THIN_ROWS rows and all outputs, into p.parts [splits][m][n] (or [n][m]). */
+/* A block: a part of k of THIN_ROWS rows and all outputs, into p.parts [splits][m][n] (or
+ * [n][m]). */
 template <int panels, bool turned>
 __global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_thin(const fmc_job *list, uint32_t count)
 {

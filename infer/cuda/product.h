@@ -29,8 +29,8 @@ typedef struct fmc_task {
     float *c;         /* (i, j) at c[row(i) * step_i + j * step_j] */
     size_t step_i, step_j;
     const int32_t *rows; /* row(i); NULL: i */
-    /* Not NULL: the rows of c, and those of a that have a list, are the stretch (fm_product.from) of
-     * their lists; m at most. */
+    /* Not NULL: the rows of c, and those of a that have a list, are the stretch (fm_product.from)
+     * of their lists; m at most. */
     const int32_t *from, *to;
     const float *bias; /* or NULL */
     float *part;       /* fmc_products_run's: blocks of k apart, [blocks, m, n]; NULL: in c */

@@ -74,8 +74,8 @@ FMC_DEVICE void fmc_async_fence(void)
 
 /* ---- clusters of two blocks ---- */
 
-/* Before a kernel's name: blocks 2 i and 2 i + 1 run together, with dynamic shared memory alone. The
- * host calls fmc_cluster_of_two for it before its first launch. */
+/* Before a kernel's name: blocks 2 i and 2 i + 1 run together, with dynamic shared memory alone.
+ * The host calls fmc_cluster_of_two for it before its first launch. */
 #define FMC_CLUSTER_OF_TWO __cluster_dims__(2, 1, 1)
 template <class F> static inline void fmc_cluster_of_two(F *kernel)
 {
@@ -200,8 +200,8 @@ template <int count> FMC_DEVICE void fmc_wide_there(int32_t (&d)[count])
 
 /* Four warps, the first a multiple of four, call together: d [64, n] += a [64, 16] b [16, n], f16
  * or bf16 into f32. Warp w of the four has rows 16 w .. of a and d; d[4 i ..] is mma's d of columns
- * 8 i .., a is mma's a. n: 32, 64, 128, 192. b: fmc_matrix; turned: its lines are 8 n of one k. d is
- * there after a wait, and until then a and b stay as they are. */
+ * 8 i .., a is mma's a. n: 32, 64, 128, 192. b: fmc_matrix; turned: its lines are 8 n of one k. d
+ * is there after a wait, and until then a and b stay as they are. */
 template <int n, bool f16, bool turned>
 FMC_DEVICE void fmc_wide(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b_matrix)
 {

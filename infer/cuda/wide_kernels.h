@@ -1,13 +1,13 @@
 /* wide_kernels.h - the kernels of wide_product.cu, for sm_90a alone.
  *
- * k_wide: 128 outputs by 64, 128 or 192 rows a block. Two warpgroups have 64 outputs each, a panel a
- * warp: a tile of W is the first operand of wgmma as it lies, read or widened into registers. The
+ * k_wide: 128 outputs by 64, 128 or 192 rows a block. Two warpgroups have 64 outputs each, a panel
+ * a warp: a tile of W is the first operand of wgmma as it lies, read or widened into registers. The
  * second operand is x, in cores of 8 rows by 8 k. A warp of its own brings both through a ring by
  * bulk copies. Two blocks are a cluster, which has 256 outputs: each brings half of x into both.
  * Clusters stay and walk tiles of y, so copies of the next run beside the end of one.
  *
- * x lies by tiles of 64 k, in them by 8 rows, in them by 8 k: 128 bytes, a line of 16 each row. What
- * a block needs of a tile of k is then one run of bytes. */
+ * x lies by tiles of 64 k, in them by 8 rows, in them by 8 k: 128 bytes, a line of 16 each row.
+ * What a block needs of a tile of k is then one run of bytes. */
 #ifndef FM_INFER_CUDA_WIDE_KERNELS_H
 #define FM_INFER_CUDA_WIDE_KERNELS_H
 

@@ -129,7 +129,8 @@ static uint64_t parts_bytes(const fmc_sum *s)
 }
 
 /* Cycles of a tile of 64 k in a block: 4 steps of rows / 2 for each warpgroup at work and each
- * product of a step, or widening quants (README.md counts it), or the copies at 40 bytes a cycle. */
+ * product of a step, or widening quants (README.md counts it), or the copies at 40 bytes a
+ * cycle. */
 static uint64_t tile_cycles(const fmc_sum *s, unsigned size)
 {
     uint64_t groups = s->n <= 4 * FMC_OUTPUTS ? 1 : WIDE_GROUPS;
@@ -365,8 +366,8 @@ FMC_DEVICE uint32_t wide_hash(uint32_t a, uint32_t b)
     return h ^ h >> 16;
 }
 
-/* Bits of a float, alike in 16 k of a row: of one size, of sizes 2^80 apart, in pairs that cancel or
- * nearly do, so small that products are subnormal or nothing, and powers of two. */
+/* Bits of a float, alike in 16 k of a row: of one size, of sizes 2^80 apart, in pairs that cancel
+ * or nearly do, so small that products are subnormal or nothing, and powers of two. */
 FMC_DEVICE uint32_t wide_telling(uint32_t row, uint32_t k)
 {
     uint32_t h = wide_hash(row, k), pair = wide_hash(row, k / 2 + 0x10000u);

@@ -1,8 +1,8 @@
 /* bench_gpu.c - a card against its own limits, in one run: copy bandwidth and bf16 products are
  * measured first; then decoding (recorded and replayed, as a server does), prefill, low-rank terms,
- * attention, a whole decode step, experts, loads beside decoding and a LoRA step, each as a share of
- * the time that its bytes or its operations take at those limits (gpu_work.h), and beside torch where
- * python3 has it.
+ * attention, a whole decode step, experts, loads beside decoding and a LoRA step, each as a share
+ * of the time that its bytes or its operations take at those limits (gpu_work.h), and beside torch
+ * where python3 has it.
  *
  * usage: bench_gpu [--json] [--tiny] [--seconds S per turn]
  * The module is FMSTORE_CUDA_MODULE's, else libfmstore-cuda.so of the build. Without a card: says so

@@ -10,8 +10,8 @@
  *       and a sender never waits for room.
  * wall  by the clock on the wall; true where as many processors are free.
  * The limit of m pieces over s stages is (m + s - 1) / (m s) of one rank's time, were stages equal;
- * `share` is the limit over own. `cpu` is what all ranks computed, in one rank's times: what cutting
- * costs. */
+ * `share` is the limit over own. `cpu` is what all ranks computed, in one rank's times: what
+ * cutting costs. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
     --packed) packed=$2; shift ;;
     --emulated) label=cuda ;;
     pack) mode=pack; packed=$2; shift ;;
-    -h|--help) sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h|--help) sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     -*) echo "gpu_session.sh: $1 is not known (see --help)" >&2; exit 2 ;;
     *) out=$1 ;;
   esac

@@ -86,8 +86,8 @@ static inline double gw_prefill_flops(const gw_model *m, uint32_t t)
     return 4.0 * m->nh * m->hd * ((double)t * (t + 1.0) / 2.0);
 }
 
-/* A decode step of the whole model on m rows that see `positions` each: layers, head and its logits,
- * which are written and read once. */
+/* A decode step of the whole model on m rows that see `positions` each: layers, head and its
+ * logits, which are written and read once. */
 static inline double gw_step_bytes(const gw_model *model, fm_dtype d, uint32_t m,
                                    uint32_t positions, double page_bytes)
 {
@@ -105,8 +105,8 @@ typedef struct gw_moe {
 static const gw_moe gw_30b_a3b = {"30B-A3B", 2048, 768, 128, 8}; /* as Qwen 3 30B-A3B */
 static const gw_moe gw_moe_tiny = {"tiny", 256, 64, 8, 2};
 
-/* m rows that go to `distinct` experts: those experts' weights once, the router's, and each row of x
- * and y of every product once. */
+/* m rows that go to `distinct` experts: those experts' weights once, the router's, and each row of
+ * x and y of every product once. */
 static inline double gw_moe_bytes(const gw_moe *w, fm_dtype d, uint32_t m, uint32_t distinct)
 {
     double rows = (double)m * w->chosen;

@@ -147,6 +147,16 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
     timeout 100 mpirun --oversubscribe -n 2 "$fm" --threads 1 "${ask[@]}" >two 2>err ||
         die "mpirun: $(tail -3 err)"
     cmp one two || die "2 ranks of mpirun answer otherwise"
+    if [ -e "${FM_CUDA_EMULATED:-}" ]; then # a CPU and a card in one run
+        full=(--method full --data "$atlas/clerk.jsonl" --set steps=1 --set batch=2
+            --set max_tokens=24 --set shards=2 --no-gate)
+        want 0 derive atlas --as one-cpu "${full[@]}"
+        FMSTORE_CUDA_MODULE=$FM_CUDA_EMULATED timeout 100 mpirun --oversubscribe \
+            -n 1 env FMSTORE_DEVICE=cpu "$fm" --threads 1 derive atlas --as mixed "${full[@]}" : \
+            -n 1 env FMSTORE_DEVICE=cuda "$fm" --threads 1 derive atlas --as mixed "${full[@]}" \
+            >/dev/null 2>err || die "a CPU and a card: $(tail -3 err)"
+        want 0 diff one-cpu mixed --stat
+    fi
     test=$(dirname "$fm")/../tests/unit_comm
     if [ -x "$test" ]; then
         for what in go leave; do

@@ -154,7 +154,8 @@ static void memory_comes_back_with_the_room(void **state)
     be->close(be);
 }
 
-/* A budget beyond what is left on the card: pages that nobody holds make room before a text waits. */
+/* A budget beyond what is left on the card: pages that nobody holds make room before a text
+ * waits. */
 static void a_cache_outgrows_the_card(void **state)
 {
     enum { MOST = 400 };

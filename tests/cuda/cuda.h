@@ -1,5 +1,5 @@
-/* cuda.h - stands in for the driver's header where .cu files are compiled for simt.h: virtual memory, as
- * the driver's reference has it, from virtual.cpp. */
+/* cuda.h - stands in for the driver's header where .cu files are compiled for simt.h: virtual
+ * memory, as the driver's reference has it, from virtual.cpp. */
 #ifndef FM_TESTS_CUDA_DRIVER_H
 #define FM_TESTS_CUDA_DRIVER_H
 

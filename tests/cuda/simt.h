@@ -1,13 +1,14 @@
 /* simt.h - the CUDA execution model on a CPU, for tests: what the .cu files of infer/cuda see when
  * they are compiled by a C++ compiler instead of nvcc.
  *
- * A launch runs its blocks (or clusters) one after another; the threads of a block are fibers that give way at
- * barriers and warp operations only, in an order that SIMT_ORDER chooses (forward, reverse, or a
- * number that seeds a shuffle): a result that depends on it lacks a barrier. What a real card would
- * leave undefined or hang on stops the program with the kernel's name: a barrier that not all
- * threads reach, a warp operation whose lanes are gone. Streams run late: what is queued happens at
- * the next wait, so a host buffer that is reused too early shows. Device memory ends at a page that
- * cannot be touched (with AddressSanitizer: at its red zone), shared memory begins as NaN.
+ * A launch runs its blocks (or clusters) one after another; the threads of a block are fibers that
+ * give way at barriers and warp operations only, in an order that SIMT_ORDER chooses (forward,
+ * reverse, or a number that seeds a shuffle): a result that depends on it lacks a barrier. What a
+ * real card would leave undefined or hang on stops the program with the kernel's name: a barrier
+ * that not all threads reach, a warp operation whose lanes are gone. Streams run late: what is
+ * queued happens at the next wait, so a host buffer that is reused too early shows. Device memory
+ * ends at a page that cannot be touched (with AddressSanitizer: at its red zone), shared memory
+ * begins as NaN.
  *
  * It says nothing about speed, memory coalescing, bank conflicts, or races inside of one warp. */
 #ifndef FM_TESTS_SIMT_H
@@ -105,7 +106,8 @@ void simt_barrier(void);
 /* Of all threads of all blocks of the cluster. */
 void simt_cluster_barrier(void);
 unsigned simt_cluster_blocks(void);
-/* What stands in the dynamic shared memory of the cluster's block `rank` where p is in this one's. */
+/* What stands in the dynamic shared memory of the cluster's block `rank` where p is in this
+ * one's. */
 void *simt_of_rank(void *p, unsigned rank);
 void *simt_dynamic_shared(void);
 /* Dynamic shared memory as the card addresses it, in bytes: 16-bit descriptions need that. */

@@ -1,6 +1,6 @@
-/* virtual.cpp - the driver's virtual memory on the host: addresses that fault until memory is mapped
- * there and may be accessed. Memory counts against the card's from its creation to the end of handle
- * and mapping, whichever is later. SIMT_VIRTUAL=0: a driver without it. */
+/* virtual.cpp - the driver's virtual memory on the host: addresses that fault until memory is
+ * mapped there and may be accessed. Memory counts against the card's from its creation to the end
+ * of handle and mapping, whichever is later. SIMT_VIRTUAL=0: a driver without it. */
 #include "cuda_runtime.h"
 
 #include <sys/mman.h>
@@ -78,8 +78,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, C
     std::lock_guard<std::mutex> g(lock);
     if (bytes == 0 || bytes % PIECE != 0 || alignment != 0 || at != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    char *p = (char *)mmap(NULL, bytes + PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                           -1, 0);
+    char *p = (char *)mmap(NULL, bytes + PIECE, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
     char *begin = (char *)(((uintptr_t)p + PIECE - 1) / PIECE * PIECE);
@@ -107,7 +107,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
                      const CUmemAllocationProp *prop, unsigned long long flags)
 {
     std::lock_guard<std::mutex> g(lock);
-    if (bytes == 0 || bytes % PIECE != 0 || flags != 0 || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
+    if (bytes == 0 || bytes % PIECE != 0 || flags != 0 ||
+        prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (!simt_charge((long long)bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -179,7 +180,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsig
     auto it = symbols.find(name);
     (void)flags;
     (void)status;
-    *out = it == symbols.end() || version > CUDART_VERSION || (has && *has == '0') ? NULL
-                                                                                  : it->second;
+    *out =
+        it == symbols.end() || version > CUDART_VERSION || (has && *has == '0') ? NULL : it->second;
     return *out ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -1,6 +1,6 @@
 /* Hopper's kernels for products of many rows on a card (KK_DEVICE=cuda; emulated, or a real one of
- * that kind): the bits of the kernels that every card has, for every stored type and shape of block;
- * taken only where a check of bits says so. */
+ * that kind): the bits of the kernels that every card has, for every stored type and shape of
+ * block; taken only where a check of bits says so. */
 #include "tests/kernel/matrix_kit.h"
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-/* experts.c - the choice of experts and what goes over stretches of lists that only the device knows
- * the length of: products, low-rank terms, scales. */
+/* experts.c - the choice of experts and what goes over stretches of lists that only the device
+ * knows the length of: products, low-rank terms, scales. */
 #include "tests/kernel/kernel_kit.h"
 
 /* ---- choice ---- */

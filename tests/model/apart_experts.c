@@ -235,8 +235,8 @@ static void steps_with_experts_are_ahead_and_come_again(void **state)
     assert_true(run.replayed >= TOKENS / 2);
 }
 
-/* Mode fast rounds, but a row's bits are its own: whoever is beside it, however many go to its expert,
- * and whatever kernel their number chooses. */
+/* Mode fast rounds, but a row's bits are its own: whoever is beside it, however many go to its
+ * expert, and whatever kernel their number chooses. */
 static void in_mode_fast_a_stream_is_itself_beside_others(void **state)
 {
     answer all[MODELS], one[MODELS];

@@ -1,6 +1,6 @@
-/* apart_ranks.c - rank 0 of several picks on its device: answers over ranks are those that the host's
- * sampler gives, token by token, and of a step's logits only rows that a grammar or a log-probability
- * needs come to the host. */
+/* apart_ranks.c - rank 0 of several picks on its device: answers over ranks are those that the
+ * host's sampler gives, token by token, and of a step's logits only rows that a grammar or a
+ * log-probability needs come to the host. */
 #include "tests/apart/apart.h"
 #include "tests/model/ranks_kit.h"
 #include "tests/model/variant_kit.h"

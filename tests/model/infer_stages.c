@@ -375,7 +375,8 @@ static uint64_t bytes_of_text(rk_ranks *k, fm_model *m, int32_t first, uint32_t 
     return fm_comm_stats_of(k->comm).bytes_sent - before;
 }
 
-/* A residual stream of each row, whatever the pieces; none of rows that begin behind the boundary. */
+/* A residual stream of each row, whatever the pieces; none of rows that begin behind the
+ * boundary. */
 static void rows_travel_once(void **state)
 {
     char *path = tk_source("examples/atlas/base");

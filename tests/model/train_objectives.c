@@ -131,23 +131,6 @@ static const goal_case *case_of(const char *name)
     return NULL;
 }
 
-/* A build whose training lacks the architecture says so and skips it. */
-static bool not_trainable(const golden *g)
-{
-    fm_arch a;
-    fmi_net net;
-    fm_backend *be = NULL;
-    tk_ok(fm_arch_of_tree(&a, g->job.parent, "golden"));
-    tk_ok(fm_backend_open(&be, "exact", NULL));
-    fm_status rc = fmi_net_init(&net, be, &a, NULL);
-    fmi_net_release(&net);
-    fm_backend_close(be);
-    if (rc != FM_EUNSUPPORTED)
-        return false;
-    print_message("%s: SKIPPED, this build does not train %s\n", g->job.name, a.family);
-    return true;
-}
-
 /* ==== one micro-batch ==== */
 
 typedef struct one {
@@ -250,15 +233,13 @@ static void gradients_equal_those_of_torch(void **state)
         one o;
         fm_engine *e = ik_engine(2, 64);
         golden_open(&g, &cases[i]);
-        if (!not_trainable(&g)) {
-            double *loss = ik_ref_get(&g.ref, "loss", NULL);
-            one_run(&o, e, &g.p, &g.job);
-            tk_assert_le(fabs(mean_loss(&o) - *loss), 2e-6, cases[i].name);
-            print_message("%s: loss %.7f, off by %.1g, worst gradient %.1g\n", cases[i].name,
-                          mean_loss(&o), fabs(mean_loss(&o) - *loss), compare_grads(&o, &g.ref));
-            one_close(&o);
-            fm_free(loss);
-        }
+        double *loss = ik_ref_get(&g.ref, "loss", NULL);
+        one_run(&o, e, &g.p, &g.job);
+        tk_assert_le(fabs(mean_loss(&o) - *loss), 2e-6, cases[i].name);
+        print_message("%s: loss %.7f, off by %.1g, worst gradient %.1g\n", cases[i].name,
+                      mean_loss(&o), fabs(mean_loss(&o) - *loss), compare_grads(&o, &g.ref));
+        one_close(&o);
+        fm_free(loss);
         golden_close(&g);
         fm_engine_free(e);
     }
@@ -274,11 +255,9 @@ static void shards_share_their_negatives(void **state)
         one o;
         bool stands = false;
         fmi_shard_sum sum;
-        fm_engine *e = ik_engine(1, 64);
-        if (cases[i].objective != FM_OBJECTIVE_CONTRASTIVE) {
-            fm_engine_free(e);
+        if (cases[i].objective != FM_OBJECTIVE_CONTRASTIVE)
             continue;
-        }
+        fm_engine *e = ik_engine(1, 64);
         golden_open(&g, &cases[i]);
         double *loss = ik_ref_get(&g.ref, "loss", NULL);
         g.job.config.shards = 2;
@@ -315,23 +294,21 @@ static void steps_equal_those_of_torch(void **state)
         fm_train_result r;
         fm_engine *e = ik_engine(1, 64);
         golden_open(&g, &cases[i]);
-        if (!not_trainable(&g)) {
-            float *loss = ik_ref_get(&g.ref, "train.loss", NULL);
-            float *norm = ik_ref_get(&g.ref, "train.norm", NULL);
-            double worst = 0.0;
-            tk_ok(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL));
-            for (size_t s = 0; s < STEPS; s++) {
-                double off = fabs(kit_log(&r, s, "loss") - (double)loss[s]);
-                worst = fmax(worst, off);
-                tk_assert_le(off, 2e-5, cases[i].name);
-                tk_assert_le(fabs(kit_log(&r, s, "grad_norm") / (double)norm[s] - 1.0), 2e-4,
-                             "gradient norm");
-            }
-            print_message("%s: worst loss of %u steps %.1g off\n", cases[i].name, STEPS, worst);
-            fm_train_result_release(&r);
-            fm_free(loss);
-            fm_free(norm);
+        float *loss = ik_ref_get(&g.ref, "train.loss", NULL);
+        float *norm = ik_ref_get(&g.ref, "train.norm", NULL);
+        double worst = 0.0;
+        tk_ok(fm_train_run(e, &g.p, &g.job, 1, &r, NULL, NULL));
+        for (size_t s = 0; s < STEPS; s++) {
+            double off = fabs(kit_log(&r, s, "loss") - (double)loss[s]);
+            worst = fmax(worst, off);
+            tk_assert_le(off, 2e-5, cases[i].name);
+            tk_assert_le(fabs(kit_log(&r, s, "grad_norm") / (double)norm[s] - 1.0), 2e-4,
+                         "gradient norm");
         }
+        print_message("%s: worst loss of %u steps %.1g off\n", cases[i].name, STEPS, worst);
+        fm_train_result_release(&r);
+        fm_free(loss);
+        fm_free(norm);
         golden_close(&g);
         fm_engine_free(e);
     }
@@ -675,12 +652,6 @@ static void classify_and_load(const char *name, const char *parent, bool bare, f
     golden_open(&g, case_of(parent));
     fm_tree *base = NULL;
     tk_ok(fm_tree_copy(&base, g.job.parent));
-    if (not_trainable(&g)) {
-        fm_tree_free(base);
-        golden_close(&g);
-        fm_engine_free(e);
-        return;
-    }
     mem.behind[0] = g.p;
     if (bare) { /* a head is made where the parent has none */
         static const float head[48 * 16];

@@ -129,7 +129,8 @@ static void two_nodes(void **state)
 #define BIG_HEAD 1050673152.0 /* 128256 x 8192 */
 #define BIG_ALL 70553706496.0
 
-/* Sixteen cards of which none holds more than 12 GiB: sums inside of a node, two stages over them. */
+/* Sixteen cards of which none holds more than 12 GiB: sums inside of a node, two stages over
+ * them. */
 static void stages_over_nodes(void **state)
 {
     const fm_topology t =
