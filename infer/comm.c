@@ -424,19 +424,17 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
 
 /* ==== moving ==== */
 
-/* A group's list, in the numbers of the whole; it is c->move. */
-static void to_whole(fm_comm *c, uint32_t n)
+/* Whose wires carry c->move; a group's is renumbered for the whole. */
+static fm_comm *carrier(fm_comm *c, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; c->of && i < n; i++)
         c->move[i].peer = c->member[c->move[i].peer];
+    return c->of ? c->of : c;
 }
 
 static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    if (c->of) {
-        to_whole(c, n);
-        c = c->of;
-    }
+    c = carrier(c, n);
     fm_status state = state_of(c);
     if (state != FM_OK)
         return state;
@@ -492,10 +490,7 @@ static fm_status staged_moves(fm_comm *c, const char *what, const fm_move *list,
 
 static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
 {
-    if (c->of) {
-        to_whole(c, n);
-        c = c->of;
-    }
+    c = carrier(c, n);
     fm_status state = state_of(c);
     if (state != FM_OK)
         return state;
