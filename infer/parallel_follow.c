@@ -567,31 +567,45 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
 /* ==== life ==== */
 
 /* The ranks' engines answer alike only if they were made alike. */
+/* What ranks that plan alike have alike. */
+typedef struct made {
+    char mode[16], kernel_class[48];
+    uint64_t kv_bytes, weight_bytes;
+    uint32_t max_rows, prefix_cache, stages, micro_rows;
+} made;
+
+static void describe(char *out, size_t room, const made *m)
+{
+    (void)snprintf(out, room,
+                   "mode %s, kernel class %s, %u rows, %u stages, %u rows of a micro-batch, %llu "
+                   "bytes of keys and values, %llu of weights, %s prefix cache",
+                   m->mode, m->kernel_class, m->max_rows, m->stages, m->micro_rows,
+                   (unsigned long long)m->kv_bytes, (unsigned long long)m->weight_bytes,
+                   m->prefix_cache ? "a" : "no");
+}
+
 static fm_status check_alike(fm_engine *e)
 {
-    struct made {
-        char mode[16], kernel_class[48];
-        uint64_t kv_bytes_max, weight_bytes_max;
-        uint32_t max_rows, prefix_cache, stages, micro_rows;
-    } mine = {.kv_bytes_max = e->opts.kv_bytes_max,
-              .weight_bytes_max = e->opts.weight_bytes_max,
-              .max_rows = e->opts.max_rows,
-              .stages = e->stages,
-              .micro_rows = e->opts.micro_rows,
-              .prefix_cache = e->opts.prefix_cache};
+    made mine = {.kv_bytes = e->opts.kv_bytes_max,
+                 .weight_bytes = e->opts.weight_bytes_max,
+                 .max_rows = e->opts.max_rows,
+                 .prefix_cache = e->opts.prefix_cache,
+                 .stages = e->stages,
+                 .micro_rows = e->opts.micro_rows};
     uint32_t size = fm_comm_size(e->comm), i = 0;
+    char his[256], ours[256];
     (void)snprintf(mine.mode, sizeof(mine.mode), "%s", e->be->mode);
     (void)snprintf(mine.kernel_class, sizeof(mine.kernel_class), "%s", e->be->kernel_class);
-    struct made *all = fm_calloc(size, sizeof(*all));
+    made *all = fm_calloc(size, sizeof(*all));
     fm_status rc = all ? fm_comm_collect(e->comm, all, &mine, sizeof(mine)) : FM_ENOMEM;
     while (rc == FM_OK && i < size && memcmp(&all[i], &all[0], sizeof(mine)) == 0)
         i++;
-    if (rc == FM_OK && i < size)
-        rc = fm_fail(FM_EINVAL,
-                     "rank %u has an engine of another kind than rank 0: mode %s, kernel class %s, "
-                     "%u rows; rank 0: %s, %s, %u",
-                     i, all[i].mode, all[i].kernel_class, all[i].max_rows, all[0].mode,
-                     all[0].kernel_class, all[0].max_rows);
+    if (rc == FM_OK && i < size) {
+        describe(his, sizeof(his), &all[i]);
+        describe(ours, sizeof(ours), &all[0]);
+        rc = fm_fail(FM_EINVAL, "rank %u has an engine of another kind than rank 0: %s; rank 0: %s",
+                     i, his, ours);
+    }
     fm_free(all);
     return rc;
 }

@@ -315,23 +315,32 @@ static void *differ(void *arg)
     return NULL;
 }
 
-static void engines_must_be_alike(void **state)
+static void check_differ(const fm_engine_opts *his, const char *needle)
 {
     fm_wire *wire[2];
     fm_comm *comm = NULL;
     fm_engine *e = NULL;
     pthread_t t;
-    (void)state;
     tk_ok(fm_wire_threads(wire, 2, 30.0));
-    rk_rank other = {.wire = wire[1], .opts = rk_opts("fast", 64)};
+    rk_rank other = {.wire = wire[1], .opts = *his};
     assert_int_equal(pthread_create(&t, NULL, differ, &other), 0);
     tk_ok(fm_comm_new(&comm, wire[0], NULL));
     fm_engine_opts o = rk_opts("exact", 64);
     o.comm = comm;
-    tk_fails(fm_engine_new(&e, &o), FM_EINVAL, "mode fast");
+    tk_fails(fm_engine_new(&e, &o), FM_EINVAL, needle);
     assert_int_equal(pthread_join(t, NULL), 0);
     assert_int_equal(other.rc, FM_EINVAL);
     fm_comm_free(comm);
+}
+
+static void engines_must_be_alike(void **state)
+{
+    fm_engine_opts o = rk_opts("fast", 64);
+    (void)state;
+    check_differ(&o, "mode fast");
+    o = rk_opts("exact", 64);
+    o.kv_bytes_max = 12345678;
+    check_differ(&o, "12345678 bytes of keys and values");
 }
 
 static fm_status unreadable(void *ctx, const fm_entry *e, void *dst)
