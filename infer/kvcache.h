@@ -28,9 +28,9 @@ FM_CHECKED fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max
 void fmi_kv_free(fmi_kv *kv); /* asserts that nobody holds a page */
 /* Before the first pool: lanes of bytes_max each, of which `here` has memory (1 and 0 without). */
 FM_CHECKED fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here);
-/* Before the first pool: each pool takes memory for a whole budget at its first page, never page by
- * page (so two pools, keys with values and residual streams, twice the budget). So ranks that plan
- * alike are not told apart by how full their devices are. */
+/* Before the first pool: each pool takes memory for all of its pages at the first, never page by page
+ * (a whole budget for each size of keys and values, an eighth of one for residual streams). So ranks
+ * that plan alike are not told apart by how full their devices are. */
 void fmi_kv_at_once(fmi_kv *kv);
 void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx);
 uint64_t fmi_kv_bytes(const fmi_kv *kv); /* memory that pages have taken */
