@@ -4,7 +4,7 @@
  * interrupted write is nobody's error, nor is any interrupted call of ours; libgit2 and SQLite do
  * not try open and fsync again, which no local file system interrupts: there it may be a clean
  * failure.
- *   FM_FAULT_ALL=1: each call in each way; else one error in turn at each second call, which ones
+ *   FM_FAULT_ALL=1: each call in each way; else one error in turn at each third call, which ones
  *   FM_FAULT_SEED=n says.
  *   FM_FAULT_ONLY=pattern of the tests to run ("*tag*"). */
 #include <errno.h>
@@ -39,7 +39,7 @@ static bool worth(const fk_command *c, uint64_t at)
 {
     bool inside = at > 1 && at < c->calls && c->kind[at - 2] == REC_WRITE &&
                   c->kind[at - 1] == REC_WRITE && c->kind[at] == REC_WRITE;
-    return all || (at + seed) % (inside ? 8 : 2) == 0;
+    return all || (at + seed) % (inside ? 12 : 3) == 0;
 }
 
 /* The command again, undisturbed: exit 0, or 128 where its work has landed already. */
