@@ -342,7 +342,7 @@ static void same_bits(fm_backend *wide, fm_backend *plain, const dims *d)
 static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
 {
     const char *module = getenv("FMSTORE_CUDA_MODULE"), *how[] = {"same", "other"};
-    char *log = fm_path_join(tk_scratch(), "wide.log");
+    char *dir = tk_scratch(), *log = fm_path_join(dir, "wide.log");
     bool emulated = module && strstr(module, "emulated");
 
     (void)state;
@@ -365,6 +365,7 @@ static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
     unsetenv("SIMT_WIDE");
     unsetenv("SIMT_WIDE_LOG");
     fm_free(log);
+    fm_free(dir);
 }
 
 int main(void)

@@ -230,9 +230,9 @@ static void terms_and_their_gradients(void **state)
         float *plain[] = {want[i].y, want[i].u, want[i].du, want[i].da, want[i].db};
         for (size_t f = 0; f < FM_ARRAY_LEN(plain); f++)
             fm_free(plain[f]);
-        void *mine[] = {t[i].y, t[i].u, t[i].du, t[i].da, t[i].db};
+        const float *mine[] = {t[i].a, t[i].b, t[i].y, t[i].u, t[i].dy, t[i].du, t[i].da, t[i].db};
         for (size_t f = 0; f < FM_ARRAY_LEN(mine); f++)
-            be->host_free(be, mine[f]);
+            be->host_free(be, (void *)(uintptr_t)mine[f]);
     }
     fm_free(dx_want);
     be->host_free(be, x);

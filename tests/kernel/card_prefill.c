@@ -185,7 +185,7 @@ static const shape shapes[] = {
 
 static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
 {
-    char *log = fm_path_join(tk_scratch(), "wide.log");
+    char *dir = tk_scratch(), *log = fm_path_join(dir, "wide.log");
 
     (void)state;
     setenv("SIMT_WIDE_LOG", log, 1);
@@ -203,13 +203,14 @@ static void kernels_of_hopper_have_the_bits_of_the_others(void **state)
     fm_backend_close(plain);
     unsetenv("SIMT_WIDE_LOG");
     fm_free(log);
+    fm_free(dir);
 }
 
 /* An emulated card whose warpgroups round otherwise: tried once, never used. */
 static void another_rounding_is_refused(void **state)
 {
     const shape s[] = {{2, 1, 64, 20, 0, {{0, 270}}, 0}, {2, 1, 128, 20, 0, {{0, 270}}, 0}};
-    char *log = fm_path_join(tk_scratch(), "other.log");
+    char *dir = tk_scratch(), *log = fm_path_join(dir, "other.log");
 
     (void)state;
     if (!emulated())
@@ -230,6 +231,7 @@ static void another_rounding_is_refused(void **state)
     unsetenv("SIMT_WIDE");
     unsetenv("SIMT_WIDE_LOG");
     fm_free(log);
+    fm_free(dir);
 }
 
 int main(void)

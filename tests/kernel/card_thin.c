@@ -98,6 +98,8 @@ static void a_row_has_the_bits_that_it_has_among_few(void **state)
         size_t xs = (size_t)s->m * (s->in + s->pad);
         fm_term t = term(s);
         float *y0 = copy(t.y, ys), *dx0 = copy(t.dx, xs);
+        be->host_free(be, t.da);
+        be->host_free(be, t.db);
         t.da = t.db = NULL;
         be->terms(be, &t, 1);
         be->terms_grad(be, &t, 1);
