@@ -175,6 +175,29 @@ typedef struct fmc_sum {
     float alpha;
 } fmc_sum;
 
+/* Where `more` bytes begin in a scratch that has *bytes so far; 256-byte aligned. */
+static inline uint64_t fmc_take(uint64_t *bytes, uint64_t more)
+{
+    uint64_t at = *bytes;
+    *bytes += (more + 255) / 256 * 256;
+    return at;
+}
+
+/* The rows of s as they are to be packed, from block `begin` on; where to is left out. */
+static inline fmc_pack fmc_pack_of(const fmc_sum *s, uint32_t begin)
+{
+    fmc_pack p = {};
+    p.x = s->x;
+    p.ld = s->ldx;
+    p.rows = s->p.rows;
+    p.first = s->p.rows ? 0 : s->p.first;
+    p.m = s->p.m;
+    p.k = s->k;
+    p.turned = s->turned;
+    p.begin = begin;
+    return p;
+}
+
 typedef struct fmc_library_state fmc_library_state;
 typedef struct fmc_wide_state fmc_wide_state;
 typedef struct fmc_wide8_state fmc_wide8_state;

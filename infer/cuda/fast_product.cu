@@ -175,13 +175,6 @@ typedef struct plan {
 
 #define NONE UINT32_MAX
 
-static uint64_t take(uint64_t *bytes, uint64_t more)
-{
-    uint64_t at = *bytes;
-    *bytes += (more + 255) / 256 * 256;
-    return at;
-}
-
 static bool form_alike(const fmc_sum *a, const fmc_sum *b)
 {
     return (a->kind == FMC_F16) == (b->kind == FMC_F16) && is_split(a) == is_split(b) &&
@@ -209,12 +202,12 @@ static unsigned char *address(void *scratch, const void *at)
 static void take_tiles(plan *pl, const fmc_sum *s, uint64_t row_tiles, fmc_pack *p)
 {
     uint64_t bytes = row_tiles * fmc_ceil(s->k, FMC_TILE_K) * fmc_row_tile(fmc_is_int8(s->kind));
-    p->to = offset(take(&pl->bytes, bytes));
+    p->to = offset(fmc_take(&pl->bytes, bytes));
     if (is_split(s))
-        p->rest = offset(take(&pl->bytes, bytes));
+        p->rest = offset(fmc_take(&pl->bytes, bytes));
     if (s->kind == FMC_F16)
-        p->row_scale =
-            (float *)(void *)offset(take(&pl->bytes, row_tiles * FMC_TILE_ROWS * sizeof(float)));
+        p->row_scale = (float *)(void *)offset(
+            fmc_take(&pl->bytes, row_tiles * FMC_TILE_ROWS * sizeof(float)));
 }
 
 /* A stretch goes behind those before it, unless it stands before their end, or they are others. */
@@ -248,16 +241,8 @@ static void plan_pack(plan *pl, uint32_t i)
             return;
         }
     fmc_pack *p = &pl->pack[pl->packs];
-    *p = {};
-    p->x = s->x;
-    p->ld = s->ldx;
-    p->rows = s->p.rows;
-    p->first = s->p.rows ? 0 : s->p.first;
-    p->m = s->p.m;
-    p->k = s->k;
-    p->turned = s->turned;
+    *p = fmc_pack_of(s, pl->pack_blocks);
     p->int8 = fmc_is_int8(s->kind);
-    p->begin = pl->pack_blocks;
     if (s->p.from)
         take_stretch(pl, i, p);
     else
@@ -282,7 +267,7 @@ static void plan_parts(plan *pl, uint32_t i)
     pl->part_at[i] = UINT64_MAX;
     if (w->rows && !s->p.from && !fmc_is_int8(s->kind) && fmc_splits(s->k) > 1 &&
         bytes <= PARTS_BYTES && blocks_of(s, w) < (uint64_t)pl->d->multiprocessors)
-        pl->part_at[i] = take(&pl->bytes, bytes);
+        pl->part_at[i] = fmc_take(&pl->bytes, bytes);
 }
 
 static void run_packs(plan *pl, void *scratch)
@@ -406,7 +391,7 @@ static void run_slice(fmc_device *d, const fmc_sum *list, uint32_t count)
         stretches = stretches || list[i].p.from;
     }
     if (stretches) /* each way's begin at 256 bytes */
-        pl.settled_at = take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * FMC_WAYS);
+        pl.settled_at = fmc_take(&pl.bytes, count * sizeof(fmc_job) + 256 * FMC_KINDS * FMC_WAYS);
     if (pl.bytes > 0) {
         scratch = fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, pl.bytes);
         if (!scratch)

@@ -102,16 +102,8 @@ static void plan_pack(plan *pl, uint32_t i)
         }
     uint32_t n = pl->pack_of[i] = pl->packs++;
     fmc_pack *p = &pl->pack[n];
-    *p = {};
-    p->x = s->x;
-    p->ld = s->ldx;
-    p->rows = s->p.rows;
-    p->first = s->p.rows ? 0 : s->p.first;
-    p->m = s->p.m;
-    p->k = s->k;
-    p->begin = pl->pack_blocks;
-    pl->to_at[n] = pl->bytes;
-    pl->bytes += ((uint64_t)tiles * row8s * WIDE8_X + 255) / 256 * 256;
+    *p = fmc_pack_of(s, pl->pack_blocks);
+    pl->to_at[n] = fmc_take(&pl->bytes, (uint64_t)tiles * row8s * WIDE8_X);
     pl->pack_blocks += row8s;
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
 }

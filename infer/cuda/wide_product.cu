@@ -199,13 +199,6 @@ typedef struct plan {
     uint64_t bytes;
 } plan;
 
-static uint64_t take(uint64_t *bytes, uint64_t more)
-{
-    uint64_t at = *bytes;
-    *bytes += (more + 255) / 256 * 256;
-    return at;
-}
-
 static bool packs_alike(const fmc_sum *a, const fmc_sum *b)
 {
     return a->x == b->x && a->ldx == b->ldx && a->k == b->k && a->turned == b->turned &&
@@ -225,18 +218,11 @@ static void plan_pack(plan *pl, uint32_t i)
         }
     uint32_t n = pl->pack_of[i] = pl->packs++;
     fmc_pack *p = &pl->pack[n];
-    *p = {};
-    p->x = s->x;
-    p->ld = s->ldx;
-    p->rows = s->p.rows;
-    p->first = s->p.rows ? 0 : s->p.first;
-    p->m = s->p.m;
-    p->k = s->k;
-    p->turned = s->turned;
-    p->begin = pl->pack_blocks;
-    pl->to_at[n] = take(&pl->bytes, bytes);
-    pl->rest_at[n] = is_split(s) ? take(&pl->bytes, bytes) : UINT64_MAX;
-    pl->scale_at[n] = s->kind == FMC_F16 ? take(&pl->bytes, s->p.m * sizeof(float)) : UINT64_MAX;
+    *p = fmc_pack_of(s, pl->pack_blocks);
+    pl->to_at[n] = fmc_take(&pl->bytes, bytes);
+    pl->rest_at[n] = is_split(s) ? fmc_take(&pl->bytes, bytes) : UINT64_MAX;
+    pl->scale_at[n] =
+        s->kind == FMC_F16 ? fmc_take(&pl->bytes, s->p.m * sizeof(float)) : UINT64_MAX;
     pl->pack_blocks += row8s;
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
 }
@@ -250,7 +236,7 @@ static void plan_parts(plan *pl, uint32_t i, uint64_t items)
     bool pays = items < clusters_of(pl->d) &&
                 cycles_of(pl->d, s, size, true) < cycles_of(pl->d, s, size, false);
     if (may_part(s) && (pl->parts == PARTS_ALWAYS || (pl->parts != PARTS_NEVER && pays)))
-        pl->part_at[i] = take(&pl->bytes, parts_bytes(s));
+        pl->part_at[i] = fmc_take(&pl->bytes, parts_bytes(s));
 }
 
 static void run_packs(plan *pl, unsigned char *scratch)
@@ -482,9 +468,9 @@ static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like,
     bool plain = like->kind == FMC_BF16 || like->kind == FMC_F16 || like->kind == FMC_PAIR;
     uint32_t n = plain || like->n > CHECK_N ? CHECK_N : like->n, k = plain ? CHECK_K : like->k;
     uint64_t y_bytes = (uint64_t)rows_of[size] * n * 4, at = 256;
-    uint64_t x = take(&at, (uint64_t)rows_of[size] * k * 4), ours = take(&at, y_bytes);
-    uint64_t theirs = take(&at, y_bytes);
-    uint64_t tiles = take(&at, plain ? fmc_tiles_bytes(like->kind, n, k) : 0);
+    uint64_t x = fmc_take(&at, (uint64_t)rows_of[size] * k * 4), ours = fmc_take(&at, y_bytes);
+    uint64_t theirs = fmc_take(&at, y_bytes);
+    uint64_t tiles = fmc_take(&at, plain ? fmc_tiles_bytes(like->kind, n, k) : 0);
     unsigned char *room = NULL;
     fmc_enter(d);
     if (cudaMalloc((void **)&room, at) != cudaSuccess) {
