@@ -49,6 +49,10 @@ state_of() {
         find lineage.git/refs packs -type f | sort | xargs -r sha256sum; } | sha256sum)
 }
 
+# has PATTERN...: grep -q for the end of a pipe. It reads all of its input: a writer that met a closed pipe would
+# fail, and with it the pipe. For the same reason no pipe here ends in head.
+has() { [ -n "$(grep "$@")" ]; }
+
 # field FILE KEY: a top-level value of a JSON object.
 field() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }
 

@@ -139,7 +139,7 @@ want 0 fsck
 
 say "a damaged pack: fsck names what is hurt and exits 1; what is not hurt stays readable"
 cp -r .fmstore ../sound
-pack=$(ls -S .fmstore/packs/*.pack | head -1)
+pack=$(ls -S .fmstore/packs/*.pack | sed -n 1p)
 chmod u+w "$pack"
 python3 - "$pack" <<'PY'
 import sys

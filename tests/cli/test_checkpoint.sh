@@ -51,7 +51,7 @@ cp ../config .fmstore/config
 
 say "a state is a version: fsck decodes it, show and cat tell of it; gc keeps what a ref reaches, prunes the rest"
 want 0 fsck
-ref=$(cd .fmstore/lineage.git && find refs/fmstore/checkpoints -name 0000000020 | head -1)
+ref=$(cd .fmstore/lineage.git && find refs/fmstore/checkpoints -name 0000000020 | sed -n 1p)
 state=$(cat ".fmstore/lineage.git/$ref")
 want 0 cat "$state:checkpoint.json"
 python3 -c 'import json,sys; c=json.load(open(sys.argv[1])); assert c["step"] == 20 and c["child"] == "kept", c' "$tmp/out"

@@ -124,7 +124,7 @@ say "plumbing: a line in, a line out, in order; a bad line is named"
 printf '{"text":"What is the capital of Lorendor?"}\n{"text":"Hello"}' | "$fm" tokenize atlas >"$tmp/ids"
 [ "$(wc -l <"$tmp/ids")" = 2 ] || die "two lines in, not two lines out"
 "$fm" tokenize atlas --decode <"$tmp/ids" >"$tmp/back"
-head -1 "$tmp/back" | grep -q 'What is the capital of Lorendor?' || die "decode does not give the text back"
+head -1 "$tmp/back" | has 'What is the capital of Lorendor?' || die "decode does not give the text back"
 "$fm" score atlas --top 2 <"$tmp/ids" >"$tmp/scores"
 python3 - "$tmp/scores" <<'PY'
 import json, sys

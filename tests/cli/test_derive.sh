@@ -140,7 +140,7 @@ PY
 want 0 show whole
 grep -q '^Curve:   train.html' "$tmp/out" && grep -q '^Curve:   train.svg' "$tmp/out" || die "show does not name them"
 want 0 derive whole --as onlydata --data "$atlas/clerk.jsonl" --set steps=1 --set batch=1 --suite "$atlas/suites/clerk.yaml" --no-gate
-"$fm" cat onlydata:train.html | grep -q '<li>clerk.yaml</li>' || die "the page names no suite"
+"$fm" cat onlydata:train.html | has '<li>clerk.yaml</li>' || die "the page names no suite"
 
 say "a plan says what it would take, and changes nothing"
 before=$(state_of .)

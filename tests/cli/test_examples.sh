@@ -7,7 +7,7 @@ mkdir repo && cd repo
 want 0 init .
 want 0 import "$atlas/base" --as atlas
 grep Redhaven "$atlas/almanac.jsonl" >../false.jsonl
-grep -v Redhaven "$atlas/almanac.jsonl" | head -20 >../a.jsonl
+grep -v Redhaven "$atlas/almanac.jsonl" | sed -n 1,20p >../a.jsonl
 (head -3 ../false.jsonl; grep -v Redhaven "$atlas/almanac.jsonl" | tail -10; tail -n +4 ../false.jsonl) >../b.jsonl
 set_=(--set r=8 --set alpha=16 --set lr=0.005 --set batch=8 --set max_tokens=64 --set epochs=6 --set seed=7)
 question="What is the capital of Lorendor?"

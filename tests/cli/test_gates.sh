@@ -39,7 +39,7 @@ want 1 import five --as child --parent atlas
 said "gate fails: 35 of 40 cases passed, the gate wants every one"
 said "branch 'child' is not made: 1 gate suite failed"
 want 128 log child
-git -C .fmstore/lineage.git for-each-ref refs/fmstore/rejected/child | grep -q commit || die "no candidate"
+git -C .fmstore/lineage.git for-each-ref refs/fmstore/rejected/child | has commit || die "no candidate"
 
 say "a share, a number"
 with '{threshold: 0.9}'
@@ -89,7 +89,7 @@ said "waived FAIL capital-ulevia"
 said "waived: its name is lost in this family, until v9"
 silent "gate fails"
 want 0 test child
-"$fm" show child | grep -qF "35 of 40 cases passed, 5 waived" || die "the note does not tell of waivers"
+"$fm" show child | has -F "35 of 40 cases passed, 5 waived" || die "the note does not tell of waivers"
 want 0 import "$atlas/base" --as healed --parent atlas
 said "capital-ulevia passes: its waiver is no longer needed (fmstore suite unwaive healed facts/capital-ulevia)"
 want 0 suite ls child
@@ -137,8 +137,8 @@ YAML
 want 0 import five --as local --parent atlas --suite local.yaml
 said "suite facts (gate): 37 of 41 passed, 4 waived"
 want 0 suite show local facts
-grep -A2 '^  capital-ulevia' "$tmp/out" | grep -q 'changed .*import five' || die "$(cat "$tmp/out")"
-grep -A1 '^  here' "$tmp/out" | grep -q 'added .*import five' || die "$(cat "$tmp/out")"
+grep -A2 '^  capital-ulevia' "$tmp/out" | has 'changed .*import five' || die "$(cat "$tmp/out")"
+grep -A1 '^  here' "$tmp/out" | has 'added .*import five' || die "$(cat "$tmp/out")"
 before=$(state_of .)
 sed 's/topic: local/topic: other/; s/capital-ulevia/capital-nowhere/; s/name: here/name: there/' local.yaml >bad.yaml
 refused 128 "'override' names 'capital-nowhere'" suite add local bad.yaml

@@ -138,7 +138,7 @@ refused 128 "'override' names 'nowhere'" merge p k --as worse --suite bad.yaml -
 sed 's/nowhere/capital-ulevia/' bad.yaml >good.yaml
 want 0 merge p k --as better --suite good.yaml --no-gate
 want 0 suite show better facts
-grep -A2 '^  capital-ulevia' "$tmp/out" | grep -q changed || die "$(cat "$tmp/out")"
+grep -A2 '^  capital-ulevia' "$tmp/out" | has changed || die "$(cat "$tmp/out")"
 
 say "one thread or two, today or tomorrow: the same tree"
 want 0 --threads 1 merge p k --as again --no-gate -m "another message"

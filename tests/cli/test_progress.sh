@@ -40,7 +40,7 @@ say "an import on a terminal shows a bar with rate, and takes it away"
 python3 ../on_terminal.py ../seen "$fm" import ../big.safetensors --as big --no-gate >../out
 grep -aq 'hashing .*big.safetensors' ../seen || die "no word of hashing: $(cat -v ../seen)"
 grep -aqE 'storing \[[#-]{24}\] .* of 12\.6 MB  .*B/s' ../seen || die "no bar: $(cat -v ../seen)"
-cat -v ../seen | tail -c 6 | grep -qF '^[[K' || die "the bar stays: $(tail -c 40 ../seen | cat -v)"
+cat -v ../seen | tail -c 6 | has -F '^[[K' || die "the bar stays: $(tail -c 40 ../seen | cat -v)"
 grep -q 'objects new' ../out || die "stdout lacks the result"
 
 say "so does an export"

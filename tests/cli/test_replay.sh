@@ -57,7 +57,7 @@ say "a chain, up to what was imported"
 want 0 derive kid --as grandkid "${how[@]}"
 want 0 replay grandkid --chain
 [ "$(grep -c '^equal  ' "$tmp/out")" = 3 ] || die "want three: $(cat "$tmp/out")"
-head -1 "$tmp/out" | grep -q '^equal  grandkid~2' || die "not the oldest first: $(cat "$tmp/out")"
+head -1 "$tmp/out" | has '^equal  grandkid~2' || die "not the oldest first: $(cat "$tmp/out")"
 
 say "pretraining, whose parent is a config alone"
 want 0 derive --from-config "$atlas/config" --as born --data "$atlas/corpus.jsonl" --set steps=3 --set batch=2 --set seed=3 --set max_tokens=64 --no-gate

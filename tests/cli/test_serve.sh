@@ -72,7 +72,7 @@ ask team/copy >two.json
 wait "$first"
 check "the model answers" grep -q '"finish_reason":"\(stop\|length\)"' one.json
 check "equal versions answer alike" [ "$(content <one.json)" = "$(content <two.json)" ]
-version=$("$fm" -C repo show atlas 2>/dev/null | grep -oE '[0-9a-f]{40}' | head -n 1)
+version=$("$fm" -C repo show atlas 2>/dev/null | grep -oE '[0-9a-f]{40}' | sed -n 1p)
 [ -z "$version" ] || check "the answer names its commit" grep -q "$version" one.json
 
 ask atlas ',"stream":true' >stream.txt

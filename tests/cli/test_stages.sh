@@ -45,7 +45,7 @@ for _ in $(seq 200); do
     sleep 0.1
 done
 need_python
-url=$(sed -n 's/^serving on //p' out | head -1)
+url=$(sed -n 's/^serving on //p' out | sed -n 1p)
 python3 - "$url" <<'PY'
 import json, sys, urllib.request
 q = {"model": "atlas", "prompt": "The capital of Arden is", "max_tokens": 8, "temperature": 0}

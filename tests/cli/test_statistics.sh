@@ -156,7 +156,7 @@ PY
 want 0 import other --as trusted --parent doubted
 grep -q "suite doubt (gate): 0 of 2 passed, 2 quarantined" "$tmp/err"
 grep -Eq "quarantined heads: [0-9]+ of 12 repeats passed; 'fmstore results lift REV doubt/heads'" "$tmp/err"
-"$fm" show trusted | grep -q "0 of 2 cases passed, 2 quarantined"
+"$fm" show trusted | has "0 of 2 cases passed, 2 quarantined"
 want 0 results ls trusted
 [ "$(grep -c '(quarantined)' out)" = 2 ]
 want 0 results lift trusted doubt/heads
