@@ -184,6 +184,11 @@ bool fm_comm_device_wire(const fm_comm *c)
     return c && whole(c)->device;
 }
 
+bool fm_comm_compares(const fm_comm *c)
+{
+    return c && (whole(c)->device || (whole(c)->wire && !whole(c)->wire->sized));
+}
+
 uint32_t fm_comm_nodes(const fm_comm *c)
 {
     return c->nodes;
@@ -344,17 +349,24 @@ static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list
     c->stats.waited_s += now_s() - began;
     if (rc == FM_OK)
         return FM_OK;
-    return c->wire->broken ? break_off(c, FM_OK) : stick(c, rc, what);
+    if (c->wire->broken)
+        return break_off(c, FM_OK);
+    return c->wire->differs ? fmi_comm_leave(c, rc, what) : stick(c, rc, what);
 }
 
-static fm_status meet_words(fm_comm *c, uint64_t same)
+/* Where they differ so may what is still on its way: all see it, and all break off. */
+static void meet_words(fm_comm *c, uint64_t same)
 {
     uint64_t all[FM_COMM_MAX_RANKS];
-    fm_status rc = fm_comm_collect(c, all, &same, sizeof(same));
-    for (uint32_t i = 1; rc == FM_OK && i < c->size; i++)
-        if (all[i] != all[0])
-            rc = fm_fail(FM_ECORRUPT, "rank %u did something else than rank 0", i);
-    return rc;
+    uint32_t i = 1;
+    if (fm_comm_collect(c, all, &same, sizeof(same)) != FM_OK)
+        return;
+    while (i < c->size && all[i] == all[0])
+        i++;
+    if (i == c->size)
+        return;
+    fm_status rc = fm_fail(FM_ECORRUPT, "rank %u did something else than rank 0", i);
+    fm_ignore(break_off(c, rc), "it is kept");
 }
 
 fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
@@ -363,10 +375,12 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
         return mine;
     if (c->failed == FM_OK && mine != FM_OK)
         fm_ignore(break_off(c, mine), "it is kept");
-    fm_status rc = c->failed == FM_OK ? meet_words(c, same) : FM_OK;
     if (c->failed == FM_OK)
-        return rc;
+        meet_words(c, same);
+    if (c->failed == FM_OK)
+        return FM_OK;
     if (c->broken) {
+        fm_status rc;
         fm_backend *be = c->be;
         bool anew = c->anew;
         fm_error_state why = c->why;
