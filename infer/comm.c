@@ -288,7 +288,10 @@ static fm_status break_off(fm_comm *c, fm_status mine)
     own.unmet = c->ledger.unmet;
     own.device_fails = c->device && (c->hangs || c->device->settled(c->device, &done) != FM_OK);
     (void)pthread_mutex_lock(&c->host);
+    own.device_fails = own.device_fails || (c->watch && fm_watch_gave_up(c->watch));
     fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
+    if (c->watch) /* what was under way was told of; under the lock, or the watch sees it late */
+        fm_watch_queued(c->watch, false);
     (void)pthread_mutex_unlock(&c->host);
     bool keeps = rc == FM_OK;
     uint64_t unmet = 0;
@@ -300,8 +303,6 @@ static fm_status break_off(fm_comm *c, fm_status mine)
         c->anew = c->device && (!keeps || unmet != 0);
         if (c->anew)
             drop_device(c);
-        else if (c->device)
-            fm_watch_queued(c->watch, false);
         rc = hear(c, mine);
         if (rc == FM_OK) /* all heard of it, and nobody said it */
             rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");

@@ -133,7 +133,9 @@ typedef struct fm_watch fm_watch;
 FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,
                                   pthread_mutex_t *lock);
 void fm_watch_queued(fm_watch *w, bool something); /* is under way on the device */
-void fm_watch_free(fm_watch *w);                   /* before either wire; NULL is fine */
+/* Whether the device's wire was given up, or is just being; with lock held that stays so. */
+bool fm_watch_gave_up(fm_watch *w);
+void fm_watch_free(fm_watch *w); /* before either wire; NULL is fine */
 
 FM_END_DECLS
 #endif

@@ -358,44 +358,6 @@ static bool lots(node *n)
     return good;
 }
 
-/* Rank 1 does something else: other sizes, other kinds of operations, more or fewer of them. */
-static fm_status other_place(node *n, uint32_t how, float *x, float *y)
-{
-    static const uint64_t count[][2] = {{16, 32},     {32, 16},   {16, 300000},
-                                        {300000, 16}, {9, 70000}, {300000, 70000}};
-    uint32_t every[MOST], mine = n->rank;
-    bool other = n->rank == 1;
-    if (how < FM_ARRAY_LEN(count))
-        return fm_comm_all_reduce(n->c, x, count[how][other]);
-    if (how == 6) /* rank 1 has nothing to do, and goes to the meeting */
-        return other ? FM_OK : fm_comm_all_reduce(n->c, x, 70000);
-    if (how == 7)
-        return other ? fm_comm_collect(n->c, every, &mine, sizeof(mine))
-                     : fm_comm_broadcast(n->c, y, 1000, 0);
-    fm_status rc = fm_comm_all_reduce(n->c, x, 5);
-    return rc == FM_OK && other ? fm_comm_all_reduce(n->c, x, 5) : rc;
-}
-#define OTHERS 9u
-
-/* All fail by name, and go on. */
-static bool differ(node *n)
-{
-    float *x = buffer(n->be, 300000), *y = buffer(n->be, 300000);
-    bool good = true;
-    for (uint32_t how = 0; how < OTHERS && good; how++) {
-        fm_status rc = fm_comm_meet(n->c, other_place(n, how, x, y), 7);
-        good = rc == FM_ECORRUPT && (strstr(fm_error_text(), "the ranks do not do the same") ||
-                                     strstr(fm_error_text(), "did something else"));
-        if (good)
-            good = all_reduced(n, n->be, 1000) && fm_comm_meet(n->c, FM_OK, 8) == FM_OK;
-        if (!good)
-            fprintf(stderr, "rank %u, way %u: %d, %s\n", n->rank, how, rc, fm_error_text());
-    }
-    n->be->free(n->be, x);
-    n->be->free(n->be, y);
-    return good;
-}
-
 static void do_leaves(node *n)
 {
     make_comm(n);
