@@ -158,7 +158,7 @@ fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc)
     if (!r || rc != FM_OK)
         return rc;
     r->plan = plan_of(s, n);
-    if (!fm_comm_device_wire(c)) /* the host's sees messages of other sizes */
+    if (!fm_comm_compares(c))
         return FM_OK;
     rc = fm_comm_collect(c, all, &r->plan, sizeof(r->plan));
     for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(c); i++)
