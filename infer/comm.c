@@ -3,7 +3,7 @@
  * Small reductions send whole buffers to all and add them everywhere (one round), large ones send
  * parts to their owners, add there and gather (two rounds, the bytes of a ring). Each element is
  * added in ascending ranks either way. */
-#include "infer/comm_wire.h"
+#include "infer/comm_own.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,42 +16,7 @@
 #define SMALL_BYTES (64u << 10) /* of a buffer that all send to all */
 #define SLICE_FLOATS 16u        /* parts begin on cache lines */
 #define NODE_BYTES 64u
-#define TEXT_BYTES 512u
 #define TELL_MAX (1ull << 30)
-
-/* What a rank tells the others where it breaks off. */
-typedef struct word {
-    int32_t status; /* FM_OK: it heard of it */
-    uint32_t device_fails;
-    uint64_t unmet;
-    char text[TEXT_BYTES];
-} word;
-_Static_assert(sizeof(word) <= FM_WORD_BYTES, "a word to all");
-
-struct fm_comm {
-    fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */
-    uint32_t rank, size, nodes;
-    fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
-    bool direct;
-    pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
-    fm_watch *watch;
-    uint64_t queued, arrived; /* exchanges of the device's wire */
-    fm_ledger ledger;         /* their messages */
-    bool hangs;               /* one of them does not end */
-    fm_backend *be;
-    uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
-    float *room;                                                 /* device: parts of other ranks */
-    uint64_t room_floats;
-    uint8_t *stage; /* host */
-    size_t stage_bytes;
-    fm_move *move;    /* [2 * size] */
-    word *said;       /* [size] */
-    fm_status failed; /* for good, or, where broken says so, until the ranks have met */
-    bool broken;
-    bool anew; /* the device's wire was given up, and is to be made again */
-    fm_error_state why;
-    fm_comm_stats stats;
-};
 
 /* ==== life ==== */
 
@@ -166,10 +131,13 @@ void fm_comm_free(fm_comm *c)
 /* Also where it was given up. */
 static void drop_device(fm_comm *c)
 {
+    if (c->device)
+        c->device->let_go(c->device); /* the watch may be in an abort that waits for it */
     fm_watch_free(c->watch);
     c->watch = NULL;
     if (c->device)
         c->device->close(c->device);
+    c->age++;
     c->device = NULL;
     c->queued = c->arrived = 0;
     memset(&c->ledger, 0, sizeof(c->ledger));
@@ -265,8 +233,10 @@ static fm_status stick(fm_comm *c, fm_status rc, const char *what)
     c->failed = rc;
     c->broken = false;
     fm_error_save(&c->why);
-    if (c->device)
+    if (c->device) {
+        c->device->let_go(c->device);
         c->device->give_up(c->device);
+    }
     return rc;
 }
 
@@ -289,7 +259,7 @@ fm_status fm_comm_state(const fm_comm *c)
 
 /* ==== a failure of one rank alone ==== */
 
-static void say(word *w, fm_status mine)
+static void say(fm_comm_word *w, fm_status mine)
 {
     memset(w, 0, sizeof(*w));
     w->status = mine;
@@ -300,12 +270,12 @@ static void say(word *w, fm_status mine)
 /* Of all ranks' words the worst, the same on each of them. */
 static fm_status hear(const fm_comm *c, fm_status mine)
 {
-    word *all = c->said;
+    fm_comm_word *all = c->said;
     uint32_t worst = 0;
     for (uint32_t i = 1; i < c->size; i++)
         if (all[i].status < all[worst].status)
             worst = i;
-    all[worst].text[TEXT_BYTES - 1] = '\0';
+    all[worst].text[FM_COMM_TEXT_BYTES - 1] = '\0';
     if (all[worst].status == FM_OK)
         return FM_OK;
     if (worst == c->rank)
@@ -317,7 +287,7 @@ static fm_status hear(const fm_comm *c, fm_status mine)
  * The device's wire stays where every send that one rank queued has its receive. */
 static fm_status break_off(fm_comm *c, fm_status mine)
 {
-    word own, *all = c->said;
+    fm_comm_word own, *all = c->said;
     bool done = true;
     say(&own, mine);
     own.unmet = c->ledger.unmet;
@@ -367,7 +337,7 @@ bool fm_comm_called(fm_comm *c)
 }
 
 /* The device's wire fails here, or was given up since a peer had broken off. */
-static fm_status device_fails(fm_comm *c, fm_status mine, const char *what)
+fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what)
 {
     return fm_comm_called(c) ? break_off(c, FM_OK) : leave(c, mine, what);
 }
@@ -497,6 +467,11 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
     if (n == 0)
         return FM_OK;
     fm_assert(c->be);
+    if (c->script) {
+        fm_status rc = c->device->exchange(c->device, list, n);
+        return rc == FM_OK ? fm_script_note(c->script, list, n)
+                           : fmi_comm_device_fails(c, rc, what);
+    }
     if (c->device) {
         c->stats.calls++;
         for (uint32_t i = 0; i < n; i++)
@@ -504,7 +479,7 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
         fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
         if (rc != FM_OK)
-            return device_fails(c, rc, what);
+            return fmi_comm_device_fails(c, rc, what);
         fm_ledger_enter(&c->ledger, c->rank, list, n);
         c->queued++;
         return FM_OK;
@@ -712,7 +687,7 @@ fm_status fm_comm_settle(fm_comm *c)
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
         if (rc != FM_OK)
-            return device_fails(c, rc, "waiting for the device");
+            return fmi_comm_device_fails(c, rc, "waiting for the device");
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
         c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;
@@ -787,7 +762,7 @@ fm_status fm_comm_barrier(fm_comm *c)
 
 fm_status fm_comm_agree(fm_comm *c, fm_status mine)
 {
-    word own;
+    fm_comm_word own;
     say(&own, mine);
     fm_status rc = fm_comm_collect(c, c->said, &own, sizeof(own));
     return rc == FM_OK ? hear(c, mine) : rc;

@@ -685,7 +685,7 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = fmi_pipe_deliver(s);
+    fm_status rc = s->e->mirror ? fm_comm_settle(s->e->comm) : FM_OK;
     if (rc == FM_OK && s->picking)
         return fmi_collect_picks(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
@@ -745,7 +745,7 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
-        rc = fmi_step_passes(s, n);
+        rc = e->mirror ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
     if (s->seqs > 0) /* the other ranks were told of it */

@@ -320,9 +320,10 @@ static int fake_marked(void *mark)
 
 static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,    fake_start,
                                fake_end,   fake_async,    fake_abort, fake_destroy, fake_text,
-                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free};
+                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free,
+                               NULL,       NULL};
 static int fake_stream;
-static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true};
+static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true, NULL};
 
 static bool with_nccl(node *n)
 {
