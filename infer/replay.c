@@ -366,7 +366,7 @@ static fm_status keep_together(fmi_step *s, fmi_replays *all, uint32_t n, bool *
     if (r->key)
         e->be->forget(e->be, r->key);
     r->key = 0;
-    r->refused = true;
+    r->refused = rc == FM_OK; /* a rank that failed is another matter */
     return rc;
 }
 

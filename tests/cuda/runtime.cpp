@@ -68,7 +68,13 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static thread_local cudaError_t last;
 static thread_local int device;
-static std::atomic<unsigned long> device_calls, copies;
+static std::atomic<unsigned long> device_calls, copies, launches;
+
+/* Kernels, graphs and groups of other ranks' that the host queued. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_launches(void)
+{
+    return launches;
+}
 
 /* How often cudaSetDevice was called: it costs as much as a launch. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
@@ -210,6 +216,7 @@ extern "C" __attribute__((visibility("default"))) void simt_share(void *stream,
         void *task = begin(held.get());
         return [=, keeps = held] { return run(task); };
     };
+    launches += !s->capture;
     if (s->capture)
         s->capture->list.push_back({{}, each});
     else
@@ -282,6 +289,7 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorInvalidConfiguration);
         return;
     }
+    launches += !of(stream)->capture;
     push(stream,
          [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, cluster, thread); });
 }
@@ -723,6 +731,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
     guard g(lock);
     if (fails(1))
         return note(cudaErrorUnknown);
+    launches++;
     for (const node &n : exec->list)
         if (n.each)
             push_shared(s, n.each());
