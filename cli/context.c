@@ -181,6 +181,8 @@ fm_status cli_engine(cli *c)
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     opts.stages = takes ? c->stages : 0;
+    if (rc == FM_OK && opts.comm && !c->split_batches) /* one budget, as serve --plan counts it */
+        opts.kv_bytes_max /= fm_comm_size(opts.comm);
     if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);
         folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;

@@ -104,7 +104,7 @@ static void print_best(const fm_serve_plan *p, const fm_serve_ask *ask)
            p->split, ask->arch->heads, p->heads, ask->arch->kv_heads, p->kv_heads, ask->arch->inter,
            p->inter, ask->arch->vocab, p->vocab);
     printf("memory  a rank: weights %s, pages %s for as much text as %s hold whole, exchanges %s\n",
-           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(ask->kv_bytes),
+           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(p->text_bytes),
            out_bytes(p->room_bytes));
     char how[48] = "";
     if (p->stages > 1)

@@ -12,12 +12,13 @@
  * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where
  * the wire reads host memory and the device's is not visible they are staged.
  *
- * Two kinds of failure. A rank that cannot take its part (no memory, its device failed) breaks what
- * the ranks do together: every rank's operation in hand, or its next one, fails with that rank's
- * text, what was under way is thrown away, and every call returns the same until the ranks have met
- * (fm_comm_meet), which makes the comm whole again. A lost peer, one that says nothing for
- * patience_s seconds and ranks that do different things are for good: the failure names this rank,
- * the operation and the peer, and every later call returns it. A peer that dies is told by its
+ * Two kinds of failure. A rank that cannot take its part (no memory, its device failed), and ranks
+ * that do different things (a message of another size than is due), break what the ranks do
+ * together: every rank's operation in hand, or its next one, fails with that rank's text, what was
+ * under way is thrown away, and every call returns the same until the ranks have met
+ * (fm_comm_meet), which makes the comm whole again. A lost peer and one that says nothing for
+ * patience_s seconds are for good: the failure names this rank, the operation and the peer, and
+ * every later call returns it. A peer that dies is told by its
  * connection, at once. Not thread-safe: one thread uses a comm at a time. */
 #ifndef FM_INFER_COMM_H
 #define FM_INFER_COMM_H
@@ -53,6 +54,9 @@ uint32_t fm_comm_rank(const fm_comm *c); /* NULL: 0 */
 uint32_t fm_comm_size(const fm_comm *c); /* NULL: 1 */
 const char *fm_comm_wire(const fm_comm *c);
 bool fm_comm_device_wire(const fm_comm *c); /* buffers go by a wire of the device's own */
+/* Whether ranks that may differ in what comes next compare that first: their wire does not bear
+ * messages of other sizes. */
+bool fm_comm_compares(const fm_comm *c);
 uint32_t fm_comm_nodes(const fm_comm *c);
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
 fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);

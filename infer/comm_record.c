@@ -1,7 +1,7 @@
 /* comm_record.c - exchanges that a backend recorded are run again: the books that comm.c keeps of
  * each exchange are kept of all of them at once. */
 #include "infer/backend.h"
-#include "infer/comm_own.h"
+#include "infer/comm_core.h"
 
 static fm_comm *carrier(fm_comm *c)
 {

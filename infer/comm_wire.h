@@ -26,8 +26,12 @@ struct fm_wire {
     double patience_s; /* host wires; 0: as long as the peer lives */
     /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
     bool broken;
+    /* Host wires: exchange sees that a peer's message is of another size, says so in differs, and
+     * break_off makes the wire whole. Else ranks make sure beforehand that they do the same (MPI
+     * libraries write beyond what is to be received). */
+    bool sized, differs;
     /* All moves of the list at once, in any order between peers; host memory: done when it returns.
-     * A failure names the peer. Not called again after one, unless broken says so. */
+     * A failure names the peer. Not called again after one, unless broken or differs says so. */
     fm_status (*exchange)(fm_wire *w, const fm_move *list, uint32_t n);
     /* Host wires: whether every peer's connection stands, without waiting; an error names the
      * peer. */
@@ -71,7 +75,7 @@ typedef struct fm_mpi_host {
     void *(*calloc)(size_t count, size_t bytes);
     void (*free)(void *ptr);
 } fm_mpi_host;
-#define FM_MPI_SYMBOL "fm_mpi_wire_2"
+#define FM_MPI_SYMBOL "fm_mpi_wire_3"
 typedef fm_status (*fm_mpi_open)(fm_wire **out, double patience_s, const fm_mpi_host *host);
 
 /* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */
@@ -142,7 +146,9 @@ typedef struct fm_watch fm_watch;
 FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,
                                   pthread_mutex_t *lock);
 void fm_watch_queued(fm_watch *w, bool something); /* is under way on the device */
-void fm_watch_free(fm_watch *w);                   /* before either wire; NULL is fine */
+/* Whether the device's wire was given up, or is just being; with lock held that stays so. */
+bool fm_watch_gave_up(fm_watch *w);
+void fm_watch_free(fm_watch *w); /* before either wire; NULL is fine */
 
 FM_END_DECLS
 #endif

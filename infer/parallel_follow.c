@@ -165,7 +165,7 @@ fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc)
     if (!r || rc != FM_OK)
         return rc;
     r->plan = mine.plan = plan_of(s, n);
-    if (!fm_comm_device_wire(c)) /* the host's sees messages of other sizes */
+    if (!fm_comm_compares(c))
         return FM_OK;
     rc = fmi_replay_look(s, n, &mine.way);
     if (rc == FM_OK)

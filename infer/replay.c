@@ -291,7 +291,7 @@ static void grow_older(fmi_step *s, fmi_replays *all)
 
 fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out)
 {
-    bool fits = keeps(s);
+    bool fits = fm_comm_device_wire(s->e->comm) && keeps(s);
     *out = (fmi_way){AS_IT_COMES, 0};
     s->stages = 0;
     fmi_replays *all = fits || s->replays ? replays_of(s) : NULL;

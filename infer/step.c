@@ -485,11 +485,12 @@ static fm_status workspace(fmi_step *s)
     rc = fmi_float_room(e, &s->logits, &s->logits_floats, need);
     if (rc == FM_OK)
         rc = fmi_float_room(e, &s->hidden, &s->hidden_floats, states);
-    if (rc != FM_OK || e->be->host_visible) {
+    if (e->be->host_visible) { /* also where one of them has moved, and the other found no room */
         s->logits_host = s->logits;
         s->hidden_host = s->hidden;
-        return rc;
     }
+    if (rc != FM_OK || e->be->host_visible)
+        return rc;
     rc = fm_grow(&s->logits_host, &s->logits_host_floats, need, sizeof(float));
     return rc == FM_OK ? fm_grow(&s->hidden_host, &s->hidden_host_floats, states, sizeof(float))
                        : rc;

@@ -4,6 +4,7 @@
  * allocation or a launch of one card, or a group of NCCL's stand-in. */
 #include <dlfcn.h>
 
+#include "infer/engine.h"
 #include "tests/model/ranks_kit.h"
 
 #define PROMPT 40u /* more than a page */
@@ -40,17 +41,22 @@ static fm_status run(world *w, float *got)
     return rc;
 }
 
-static void world_open(world *w, uint32_t ranks)
+static void world_open_on(world *w, uint32_t ranks, bool as_mpi)
 {
     char *path = tk_source("examples/atlas/base");
     memset(w, 0, sizeof(*w));
     tk_ok(fm_source_open(&w->src, path));
     fm_engine_opts o = rk_opts("exact", PROMPT);
     fm_provider p = fm_source_provider(w->src);
-    rk_open(&w->k, ranks, &o, &p);
+    rk_open_on(&w->k, ranks, &o, &p, as_mpi);
     w->m = ik_model(w->k.e, w->src, "atlas");
     w->vocab = fm_model_arch(w->m)->vocab;
     fm_free(path);
+}
+
+static void world_open(world *w, uint32_t ranks)
+{
+    world_open_on(w, ranks, false);
 }
 
 static void world_close(world *w)
@@ -122,6 +128,47 @@ static void allocations(void **state)
         assert_true(failed >= 10);
         fm_free(want);
     }
+}
+
+/* What was closed is told with the next step. */
+static void tell_closed(world *w)
+{
+    fm_seq *s = NULL;
+    tk_ok(fm_seq_open(&s, w->m));
+    const fm_row row = {s, 5, false};
+    tk_ok(fm_engine_step(w->k.e, &row, 1));
+    fm_seq_close(s);
+}
+
+/* A rank that has lost what the others found plans another step: that one fails by name on all of
+ * them, and the next one is whole. */
+static void plans_that_differ(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
+        for (int as_mpi = 0; as_mpi < 2; as_mpi++) {
+            world w;
+            world_open_on(&w, ranks, as_mpi);
+            float *want = floats_of(&w), *got = floats_of(&w);
+            tk_ok(run(&w, want));
+            for (int round = 0; round < 3; round++) {
+                tk_ok(run(&w, got));
+                tell_closed(&w);
+                fmi_kv_drop_idle(w.k.rank[1].e->kv);
+                fm_status rc = run(&w, got);
+                const char *text = fm_error_text();
+                bool named = strstr(text, "the ranks do not do the same") ||
+                             strstr(text, "planned another step") ||
+                             strstr(text, "did something else");
+                if (rc != FM_ECORRUPT || !named)
+                    fail_msg("%u ranks: %d, %s", ranks, rc, text);
+                tk_ok(run(&w, got));
+                assert_memory_equal(got, want, DECODED * w.vocab * sizeof(float));
+            }
+            fm_free(want);
+            fm_free(got);
+            world_close(&w);
+        }
 }
 
 /* ==== cards ==== */
@@ -210,6 +257,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations),
+        cmocka_unit_test(plans_that_differ),
         cmocka_unit_test(launches_and_groups),
         cmocka_unit_test(memory_of_cards),
     };
