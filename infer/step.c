@@ -568,16 +568,26 @@ static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
     return true;
 }
 
+/* Whether rows of a model of g go through layer l (layers: the end) on this rank, so that its page
+ * has memory here. */
+static bool passes_here(const fmi_step *s, const fmi_geom *g, uint32_t l)
+{
+    const uint32_t *deal = g->deal.begin + s->e->stage;
+    return l >= deal[0] && (l < deal[1] || deal[1] == g->layers);
+}
+
 fm_status fmi_stage_plan(fmi_step *s, bool *fits)
 {
     *fits = true;
     s->stages = 0;
     for (uint32_t i = 0; i < s->spans && *fits; i++) {
         const fmi_block *k = s->span[i].block;
-        uint32_t row0 = run_of_row(s, s->span[i].row)->row0;
+        const fmi_part *run = run_of_row(s, s->span[i].row);
+        const fmi_geom *g = fmi_priv(run->model)->geom;
         *fits = k->from < 0;
         for (size_t j = 0; j < FMI_SAVES && *fits; j++)
-            *fits = k->save[j].page < 0 || add_stage(s, row0, k->save[j].layer);
+            *fits = k->save[j].page < 0 || !passes_here(s, g, k->save[j].layer) ||
+                    add_stage(s, run->row0, k->save[j].layer);
     }
     fm_status rc = FM_OK;
     if (*fits)
@@ -598,7 +608,7 @@ void fmi_stage_empty(fmi_step *s)
         float *kept = fmi_kv_view(g->rows).k;
         size_t h = g->hidden, row = w->row - run->row0;
         for (size_t j = 0; j < FMI_SAVES; j++)
-            if (w->block->save[j].page >= 0)
+            if (w->block->save[j].page >= 0 && passes_here(s, g, w->block->save[j].layer))
                 be->copy_rows(be, kept + ((size_t)w->block->save[j].page * FM_KV_PAGE + w->off) * h,
                               h, stage_at(s, run->row0, w->block->save[j].layer) + row * h, h, NULL,
                               w->count, g->hidden);

@@ -488,6 +488,11 @@ static void slow_give_up(fm_wire *w)
     atomic_store(&((slow_wire *)(void *)w)->dead, true);
 }
 
+static void slow_let_go(fm_wire *w)
+{
+    (void)w;
+}
+
 static void slow_close(fm_wire *w)
 {
     atomic_store(&((slow_wire *)(void *)w)->closed, true);
@@ -502,6 +507,7 @@ static void do_given_up(node *n)
                                .device = true,
                                .exchange = slow_exchange,
                                .settled = slow_settled,
+                               .let_go = slow_let_go,
                                .give_up = slow_give_up,
                                .close = slow_close}};
     make_comm(n);
