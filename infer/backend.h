@@ -389,11 +389,11 @@ struct fm_backend {
      * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
-    /* Steps that come again. Operations between record and recorded are kept under key, not run;
-     * recorded then runs them. Between the two stand operations alone, and no list of theirs, no
-     * address and no scalar is another one when they come again: what memory holds may be. replay
-     * runs what is kept under key; forget drops it (a key that is not known: nothing).
-     * FM_EUNSUPPORTED of recorded: they cannot be kept, and none of them ran. */
+    /* Steps that come again. Operations between record and recorded are kept under key, not run.
+     * Between the two stand operations alone, and no list of theirs, no address and no scalar is
+     * another one when they come again: what memory holds may be. replay runs what is kept under
+     * key, or fails at once and runs nothing of it; forget drops it (a key that is not known:
+     * nothing). FM_EUNSUPPORTED of recorded: they cannot be kept. */
     fm_status (*record)(fm_backend *be, uint64_t key);
     fm_status (*recorded)(fm_backend *be);
     fm_status (*replay)(fm_backend *be, uint64_t key);

@@ -126,10 +126,13 @@ void fm_comm_free(fm_comm *c)
 /* Also where it was given up. */
 static void drop_device(fm_comm *c)
 {
+    if (c->device)
+        c->device->let_go(c->device); /* the watch may be in an abort that waits for it */
     fm_watch_free(c->watch);
     c->watch = NULL;
     if (c->device)
         c->device->close(c->device);
+    c->age++;
     c->device = NULL;
     c->queued = c->arrived = 0;
     memset(&c->ledger, 0, sizeof(c->ledger));
@@ -230,8 +233,10 @@ static fm_status stick(fm_comm *c, fm_status rc, const char *what)
     c->failed = rc;
     c->broken = false;
     fm_error_save(&c->why);
-    if (c->device)
+    if (c->device) {
+        c->device->let_go(c->device);
         c->device->give_up(c->device);
+    }
     return rc;
 }
 
@@ -335,7 +340,7 @@ bool fm_comm_called(fm_comm *c)
 }
 
 /* The device's wire fails here, or was given up since a peer had broken off. */
-static fm_status device_fails(fm_comm *c, fm_status mine, const char *what)
+fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what)
 {
     return fm_comm_called(c) ? break_off(c, FM_OK) : fmi_comm_leave(c, mine, what);
 }
@@ -475,6 +480,11 @@ fm_status fmi_comm_moves(fm_comm *c, const char *what, uint32_t n)
     if (n == 0)
         return FM_OK;
     fm_assert(c->be);
+    if (c->script) {
+        fm_status rc = c->device->exchange(c->device, list, n);
+        return rc == FM_OK ? fm_script_note(c->script, list, n)
+                           : fmi_comm_device_fails(c, rc, what);
+    }
     if (c->device) {
         c->stats.calls++;
         for (uint32_t i = 0; i < n; i++)
@@ -482,7 +492,7 @@ fm_status fmi_comm_moves(fm_comm *c, const char *what, uint32_t n)
         fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
         if (rc != FM_OK)
-            return device_fails(c, rc, what);
+            return fmi_comm_device_fails(c, rc, what);
         fm_ledger_enter(&c->ledger, c->rank, list, n);
         c->queued++;
         return FM_OK;
@@ -555,7 +565,7 @@ fm_status fm_comm_settle(fm_comm *c)
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
         if (rc != FM_OK)
-            return device_fails(c, rc, "waiting for the device");
+            return fmi_comm_device_fails(c, rc, "waiting for the device");
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
         c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;

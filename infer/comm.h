@@ -96,6 +96,31 @@ FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const
                                       void *const *got, const size_t *got_bytes);
 /* Whether nothing has failed and every peer's connection stands, without waiting. */
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
+
+/* ---- exchanges that come again, of a comm with a device's wire (comm_record.c) ----
+ *
+ * What the backend records (fm_backend.record) may hold exchanges: every rank records the same
+ * ones, and each time all of them run them again, or none does. That is NCCL's rule for graphs: a
+ * message that was recorded meets the one that was recorded with it, never one that is queued as it
+ * comes. So who records or replays agrees on it with all others first. Where the wire is made anew
+ * all recordings are gone: fm_comm_age is another number. */
+
+/* What was recorded, for the books of who sent what. */
+typedef struct fm_script {
+    struct fm_move *list; /* [n] of each peer and way one, whose bytes stand for all */
+    size_t cap;
+    uint32_t n;
+    uint64_t calls, sent_bytes, received_bytes;
+} fm_script;
+/* Between record and recorded of the backend; to: empty, borrowed until NULL is given. */
+void fm_comm_record(fm_comm *c, fm_script *to);
+/* The backend replays key, recorded with s. */
+FM_CHECKED fm_status fm_comm_replay(fm_comm *c, const fm_script *s, uint64_t key);
+void fm_script_release(fm_script *s); /* empty again */
+uint64_t fm_comm_age(const fm_comm *c);
+/* Where parts of other ranks are added: a recording knows the address. */
+const void *fm_comm_room(const fm_comm *c);
+
 /* What every call returns now; FM_OK: nothing has failed. */
 FM_CHECKED fm_status fm_comm_state(const fm_comm *c);
 /* Returns when everything exchanged so far has arrived: before the host waits for the device, which

@@ -1,4 +1,4 @@
-/* comm_core.h - inside of a comm: what comm.c and comm_sums.c share. */
+/* comm_core.h - inside of a comm: what comm.c, comm_sums.c and comm_record.c share. */
 #ifndef FM_INFER_COMM_CORE_H
 #define FM_INFER_COMM_CORE_H
 
@@ -27,6 +27,8 @@ struct fm_comm {
     uint64_t queued, arrived; /* exchanges of the device's wire */
     fm_ledger ledger;         /* their messages */
     bool hangs;               /* one of them does not end */
+    fm_script *script;        /* not NULL: exchanges are recorded, and noted here */
+    uint64_t age;             /* device wires that it has had */
     fm_backend *be;
     uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
     float *room;                                                 /* device: parts of other ranks */
@@ -49,6 +51,8 @@ void fmi_comm_put(fm_comm *c, uint32_t *count, uint32_t peer, bool send, const v
 FM_CHECKED fm_status fmi_comm_moves(fm_comm *c, const char *what, uint32_t n);
 /* This rank cannot take its part: mine has the text. */
 FM_CHECKED fm_status fmi_comm_leave(fm_comm *c, fm_status mine, const char *what);
+/* The device's wire fails here, with mine, or was given up since a peer had broken off. */
+FM_CHECKED fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what);
 
 FM_END_DECLS
 #endif

@@ -45,6 +45,11 @@ struct fm_wire {
     fm_status (*break_off)(fm_wire *w, const void *word, void *all, size_t bytes);
     /* Device wires: whether everything that was exchanged has arrived, without waiting. */
     fm_status (*settled)(fm_wire *w, bool *done);
+    /* Device wires: what the backend had recorded was queued again, and exchanges with it. */
+    fm_status (*launched)(fm_wire *w);
+    /* Device wires, on the backend's thread, before give_up or close there: the backend forgets what
+     * it recorded with exchanges in it, since an end of the wire waits for that. */
+    void (*let_go)(fm_wire *w);
     /* Device wires: frees the device of what has not arrived; nothing can be exchanged any more.
      * Any thread, also while another one is in exchange. */
     void (*give_up)(fm_wire *w);
@@ -102,13 +107,18 @@ struct fmc_nccl {
     int (*mark)(void *mark, void *stream);
     int (*marked)(void *mark);
     void (*mark_free)(void *mark); /* NULL is fine */
+    /* Of a backend: the stream that its operations are recorded on, NULL: none are; and an end to
+     * all that it has recorded, whose memory it keeps until somebody forgets that by its key. */
+    void *(*recording)(fm_backend *be);
+    void (*let_go)(fm_backend *be);
 };
 
 typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
     void *stream;
-    uint32_t card; /* its number on this machine */
-    bool direct;   /* it reaches every other card of the machine without the bus */
+    uint32_t card;  /* its number on this machine */
+    bool direct;    /* it reaches every other card of the machine without the bus */
+    fm_backend *be; /* for recording and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 
 /* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:
@@ -125,6 +135,9 @@ typedef struct fm_ledger {
     uint64_t unmet;
 } fm_ledger;
 void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n);
+
+/* comm_device.c: one more exchange of a script. */
+FM_CHECKED fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n);
 
 /* Watches a host wire beside a device's: where exchanges were queued and the host does not come
  * back to see that a peer has broken off (it waits for a card that waits for that peer), the

@@ -288,5 +288,5 @@ fm_status fmi_pipe_deliver(fmi_step *s)
         if (rc == FM_OK && s->ld)
             rc = deliver_logits(s);
     }
-    return rc == FM_OK ? fm_comm_settle(e->comm) : rc;
+    return rc;
 }

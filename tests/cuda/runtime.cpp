@@ -23,17 +23,21 @@ bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes);
 
 typedef std::function<bool()> work; /* false: it has to wait, and is asked again */
 
+struct node { /* of a graph */
+    work w;
+    std::function<work()> each; /* not empty: w anew for each launch, shared with other ranks */
+};
 struct CUgraph_st {
-    std::vector<work> list;
+    std::vector<node> list;
 };
 struct CUgraphExec_st {
-    std::vector<work> list;
+    std::vector<node> list;
 };
 struct CUstream_st {
     std::deque<work> queue;
     CUgraph_st *capture = NULL;
     bool running = false;
-    bool invalid = false; /* what it captures is lost */
+    bool invalid = false;                             /* what it captures is lost */
     int device = -1;                                  /* the default stream's: whichever is there */
     unsigned long pushed = 0, popped = 0, shared = 0; /* up to `shared` it goes on by itself */
 };
@@ -64,7 +68,13 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static thread_local cudaError_t last;
 static thread_local int device;
-static std::atomic<unsigned long> device_calls, copies;
+static std::atomic<unsigned long> device_calls, copies, launches;
+
+/* Kernels, graphs and groups of other ranks' that the host queued. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_launches(void)
+{
+    return launches;
+}
 
 /* How often cudaSetDevice was called: it costs as much as a launch. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
@@ -132,7 +142,7 @@ static void push_work(cudaStream_t s, work w)
 {
     s = of(s);
     if (s->capture) {
-        s->capture->list.push_back(std::move(w));
+        s->capture->list.push_back({std::move(w), {}});
         return;
     }
     s->queue.push_back(std::move(w));
@@ -182,18 +192,41 @@ static void run_far(void)
     }
 }
 
-extern "C" __attribute__((visibility("default"))) int simt_share(void *stream, bool (*run)(void *),
-                                                                 void *arg)
+static void push_shared(cudaStream_t s, work w)
+{
+    s = of(s);
+    if (!far.thread.joinable())
+        far.thread = std::thread(run_far);
+    push_work(s, std::move(w));
+    s->shared = s->pushed;
+}
+
+/* run(task) until it is true, which ends the task. In a graph each launch has a task of its own:
+ * begin(arg), and drop(arg) when neither the graph nor a launch of it is left. Else the one task is
+ * begin(arg) too, and drop(arg) follows it. */
+extern "C" __attribute__((visibility("default"))) void simt_share(void *stream,
+                                                                  void *(*begin)(void *),
+                                                                  bool (*run)(void *),
+                                                                  void (*drop)(void *), void *arg)
 {
     guard g(lock);
     cudaStream_t s = of((cudaStream_t)stream);
+    std::shared_ptr<void> held(arg, drop);
+    auto each = [=]() -> work {
+        void *task = begin(held.get());
+        return [=, keeps = held] { return run(task); };
+    };
+    launches += !s->capture;
     if (s->capture)
-        return -1;
-    if (!far.thread.joinable())
-        far.thread = std::thread(run_far);
-    push_work(s, [=] { return run(arg); });
-    s->shared = s->pushed;
-    return 0;
+        s->capture->list.push_back({{}, each});
+    else
+        push_shared(s, each());
+}
+
+extern "C" __attribute__((visibility("default"))) bool simt_captures(void *stream)
+{
+    guard g(lock);
+    return of((cudaStream_t)stream)->capture;
 }
 
 extern "C" __attribute__((visibility("default"))) int simt_card(void)
@@ -256,6 +289,7 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorInvalidConfiguration);
         return;
     }
+    launches += !of(stream)->capture;
     push(stream,
          [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, cluster, thread); });
 }
@@ -695,17 +729,25 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     guard g(lock);
-    for (const work &w : exec->list)
-        push_work(s, w);
+    if (fails(1))
+        return note(cudaErrorUnknown);
+    launches++;
+    for (const node &n : exec->list)
+        if (n.each)
+            push_shared(s, n.each());
+        else
+            push_work(s, n.w);
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    guard g(lock); /* what is under way of it ends by itself */
     delete exec;
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    guard g(lock);
     delete graph;
     return cudaSuccess;
 }

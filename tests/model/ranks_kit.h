@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "infer/comm_wire.h"
+#include "infer/engine.h"
 #include "tests/model/infer_kit.h"
 
 #define RK_MOST 4u
@@ -18,6 +19,7 @@ typedef struct rk_rank {
     fm_engine *e; /* its engine */
     fm_status rc;
     char text[1024];
+    uint64_t replayed; /* steps, when it ended */
 } rk_rank;
 
 typedef struct rk_ranks {
@@ -56,6 +58,7 @@ static inline void *rk_follow(void *arg)
     if (r->rc == FM_OK)
         r->rc = fm_engine_follow(e, &r->p);
     (void)snprintf(r->text, sizeof(r->text), "%s", fm_error_text());
+    r->replayed = e ? e->replayed : 0;
     fm_engine_free(e);
     fm_comm_free(comm);
     return NULL;

@@ -363,9 +363,10 @@ static int fake_marked(void *mark)
 
 static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,    fake_start,
                                fake_end,   fake_async,    fake_abort, fake_destroy, fake_text,
-                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free};
+                               fake_enter, fake_mark_new, fake_mark,  fake_marked,  free,
+                               NULL,       NULL};
 static int fake_stream;
-static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true};
+static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true, NULL};
 
 static bool with_nccl(node *n)
 {
@@ -492,6 +493,11 @@ static void slow_give_up(fm_wire *w)
     atomic_store(&((slow_wire *)(void *)w)->dead, true);
 }
 
+static void slow_let_go(fm_wire *w)
+{
+    (void)w;
+}
+
 static void slow_close(fm_wire *w)
 {
     atomic_store(&((slow_wire *)(void *)w)->closed, true);
@@ -506,6 +512,7 @@ static void do_given_up(node *n)
                                .device = true,
                                .exchange = slow_exchange,
                                .settled = slow_settled,
+                               .let_go = slow_let_go,
                                .give_up = slow_give_up,
                                .close = slow_close}};
     make_comm(n);
