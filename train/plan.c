@@ -239,7 +239,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
 
     for (size_t i = 0; i < lanes; i++)
         lane[i]->embed_trains = lane[i]->ps != NULL;
-    pass->arch.layers = FM_MIN(layers, pass->lowest + 1);
+    pass->arch.layers = pass->end = FM_MIN(layers, pass->lowest + 1);
     for (int k = 0; rc == FM_OK && k < PROBE_LOOKS; k++) {
         probe one;
         probe_begin(&one, pass, real);
@@ -256,7 +256,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
         if (k > 0 && now_s() - begun > PROBE_ENOUGH_S)
             break;
     }
-    pass->arch.layers = layers;
+    pass->arch.layers = pass->end = layers;
     return rc;
 }
 
