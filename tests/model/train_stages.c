@@ -144,8 +144,9 @@ static void a_broken_stage_says_where(void **state)
         assert_int_equal(w[i].rc, FM_OK);
         assert_int_equal(w[i].result.failed, FM_EINVAL);
         assert_string_equal(w[i].result.why, w[0].result.why);
-        fm_train_result_release(&w[i].result);
     }
+    for (size_t i = 0; i < 4; i++)
+        fm_train_result_release(&w[i].result);
 }
 
 /* ---- a rank that fails alone ---- */
