@@ -115,7 +115,7 @@ static bool is_behind(uint32_t which)
     return which == FMI_HEAD || which == FMI_DENSE || which == FMI_SCORE;
 }
 
-static void note_all(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
+void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
 {
     uint32_t last = s->stages - 1;
 
@@ -241,17 +241,25 @@ static void leave_all(fmi_net *net)
         leave_norm(&net->outer_norm[FMI_NORM]);
 }
 
+bool fmi_stage_ties(const fmi_net *net)
+{
+    const fmi_linear *head = &net->outer[FMI_HEAD], *embed = &net->outer[FMI_EMBED];
+
+    return net->arch.tied && embed->w_param >= 0 && !net->frozen &&
+           (head->w_param < 0 || head->w_param == embed->w_param);
+}
+
 fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
 {
     fmi_linear *embed = &net->outer[FMI_EMBED], *head = &net->outer[FMI_HEAD];
 
     ps->stage = s;
-    note_all(s, net, ps);
+    fmi_stage_note(s, net, ps);
     net->depth = fmi_net_depth(net);
     net->staged = true;
     /* As fmi_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
      * stem the last stage alone sees the head, so who trains decides, not what is bound. */
-    bool tied = net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !net->frozen;
+    bool tied = fmi_stage_ties(net);
     ps->tied = tied ? embed->w_param : -1;
     if (tied)
         head->w_param = embed->w_param;

@@ -56,6 +56,9 @@ uint32_t fmi_stage_end_rank(const fmi_stage *s); /* first rank of the last stage
 /* Once all that trains is declared, and before memory: modules of other stages leave the net, and
  * the parameters get their places here. */
 FM_CHECKED fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps);
+/* Which stage each parameter belongs to; whether head and embedding train as one. */
+void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps);
+bool fmi_stage_ties(const fmi_net *net);
 /* Of one process's buffers: floats at .. at + n - 1 lie here from `local` on. */
 typedef struct fmi_extent {
     uint64_t at, n, local;
