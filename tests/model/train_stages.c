@@ -85,6 +85,107 @@ static void a_full_child(void **state)
     check_stages(frozen, 2, 2);
 }
 
+/* ---- families: what stands before, in and behind their layers differs ---- */
+
+#define TINY_TOKENS 12u
+#define TINY_ROWS 4u
+
+typedef struct tiny {
+    const char *arch;
+    fm_method method;
+    bool recompute;
+    fm_wire *wire; /* NULL: one process */
+    fm_status rc;
+    fm_train_result result;
+    char text[512];
+} tiny;
+
+static fm_status train_tiny(tiny *t, fm_engine *e, const fm_source *src)
+{
+    int32_t ids[2 * TINY_ROWS * TINY_TOKENS];
+    fm_provider p = fm_source_provider(src);
+    fm_train_job job = {.name = "tiny",
+                        .config = fm_train_defaults(t->method),
+                        .parent = fm_source_tree(src),
+                        .batch_ids = ids,
+                        .batch_labels = ids,
+                        .recompute = t->recompute};
+    for (uint32_t i = 0; i < 2 * TINY_ROWS * TINY_TOKENS; i++)
+        ids[i] = (int32_t)((i * 7 + i / 5) % 23 + 3);
+    job.config.lr = 0.01;
+    job.config.steps = 2;
+    job.config.batch = 2;
+    job.config.accumulate = 2;
+    job.config.max_tokens = TINY_TOKENS;
+    return fm_train_run(e, &p, &job, 1, &t->result, NULL, NULL);
+}
+
+static void *train_tiny_on(void *arg)
+{
+    tiny *t = arg;
+    char path[128];
+    fm_source *src = NULL;
+    fm_comm *comm = NULL;
+    fm_engine *e = NULL;
+    fm_engine_opts o = rk_opts("exact", 64);
+    (void)snprintf(path, sizeof(path), "tests/model/golden/arch/%s", t->arch);
+    char *dir = tk_source(path);
+    t->rc = fm_source_open(&src, dir);
+    if (t->rc == FM_OK && t->wire)
+        t->rc = fm_comm_new(&comm, t->wire, NULL);
+    o.comm = comm;
+    o.comm_splits_batches = true;
+    o.stages = t->wire ? 2 : 0;
+    if (t->rc == FM_OK)
+        t->rc = fm_engine_new(&e, &o);
+    if (t->rc == FM_OK)
+        t->rc = train_tiny(t, e, src);
+    (void)snprintf(t->text, sizeof(t->text), "%.500s", fm_error_text());
+    fm_engine_free(e);
+    fm_comm_free(comm);
+    fm_source_close(src);
+    fm_free(dir);
+    return NULL;
+}
+
+static void check_tiny(tiny t)
+{
+    fm_wire *wire[2];
+    pthread_t thread[2];
+    tiny two[2] = {t, t};
+    (void)train_tiny_on(&t);
+    if (t.rc != FM_OK)
+        fail_msg("%s: %s", t.arch, t.text);
+    tk_ok(fm_wire_threads(wire, 2, 60.0));
+    for (uint32_t i = 0; i < 2; i++) {
+        two[i].wire = wire[i];
+        assert_int_equal(pthread_create(&thread[i], NULL, train_tiny_on, &two[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        if (two[i].rc != FM_OK)
+            fail_msg("%s, rank %u: %s", t.arch, i, two[i].text);
+    assert_int_equal(two[1].result.count, 0); /* rank 0 reads them */
+    kit_same_bits(&t.result, &two[0].result);
+    same_logs(&t.result, &two[0].result);
+    fm_train_result_release(&t.result);
+    fm_train_result_release(&two[0].result);
+    fm_train_result_release(&two[1].result);
+}
+
+static void every_family(void **state)
+{
+    static const char *const arch[] = {"gemma2",  "gemma3-linear", "gpt_neox",  "granite",
+                                       "olmo2",   "phi3",          "qwen2_moe", "qwen3_moe",
+                                       "smollm3", "stablelm",      "starcoder2"};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(arch); i++) {
+        check_tiny((tiny){.arch = arch[i], .method = FM_METHOD_FULL});
+        check_tiny((tiny){.arch = arch[i], .method = FM_METHOD_LORA, .recompute = true});
+    }
+}
+
 static void children_in_one_pass(void **state)
 {
     const task t = {.method = FM_METHOD_LORA,
@@ -368,6 +469,7 @@ int main(void)
         cmocka_unit_test(shards_and_ranks_of_a_stage),
         cmocka_unit_test(every_method),
         cmocka_unit_test(a_full_child),
+        cmocka_unit_test(every_family),
         cmocka_unit_test(children_in_one_pass),
         cmocka_unit_test(a_run_goes_on_with_other_stages),
         cmocka_unit_test(a_broken_stage_says_where),
