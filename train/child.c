@@ -203,7 +203,8 @@ static fm_status build(fmi_child *ch)
     if (rc == FM_OK)
         rc = declare(ch, &m);
     fm_comm *comm = fm_engine_batch_ranks(ch->e);
-    fmi_params_share(&ch->ps, comm);
+    if (rc == FM_OK)
+        rc = fmi_params_share(&ch->ps, ch->c, comm, be);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
     if (rc == FM_OK)

@@ -37,10 +37,10 @@ typedef struct fmi_params {
     float *p, *g, *m, *v;
     float *zero; /* zeros to copy from */
     double *sum; /* device: fmi_params_sums */
-    /* Of several ranks (parallel.h) this one updates floats begin .. end - 1 and has their moments
-     * alone: m, v [end - begin]. comm NULL: all of them. */
+    /* Of several ranks (parallel.h) this one updates its stripes and has their moments alone, one
+     * stripe behind the other: m, v [own]. comm NULL: one stripe, which is all. */
     struct fm_comm *comm;
-    uint64_t begin, end;
+    uint64_t stripe, own;
 } fmi_params;
 
 FM_CHECKED fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name,

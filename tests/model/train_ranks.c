@@ -306,7 +306,7 @@ static void what_is_held_out_is_dealt(void **state)
 
 /* ---- a gradient that is longer than a piece ---- */
 
-#define PIECES_FLOATS (7 * FMI_SLICE_FLOATS + 112)
+#define PIECES_FLOATS (7 * FMI_BLOCK_FLOATS + 112)
 
 typedef struct piece_rank {
     fm_wire *wire;
@@ -332,12 +332,13 @@ static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
     float *host = fm_calloc(PIECES_FLOATS, sizeof(float));
     c.shards = p->shards;
     fm_status rc = host ? fmi_params_add(&ps, &index, "noise", &shape) : FM_ENOMEM;
-    fmi_params_share(&ps, comm);
+    if (rc == FM_OK)
+        rc = fmi_params_share(&ps, &c, comm, be);
+    assert_int_equal(fmi_params_rounds(&ps), 3); /* the last one is of two stripes */
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ps, be, false);
     if (rc == FM_OK)
         rc = fmi_shards_open(&s, &c, comm, &ps);
-    s.piece = FMI_SLICE_FLOATS; /* room is for more */
     for (uint32_t i = 0; rc == FM_OK && i < s.own; i++) {
         for (uint64_t k = 0; k < PIECES_FLOATS; k++)
             host[k] = noise(s.first + i, k);
@@ -348,12 +349,14 @@ static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
         rc = fmi_shards_reduce(&s, &ps);
     if (rc == FM_OK)
         rc = be->download(be, host, ps.g, PIECES_FLOATS * sizeof(float));
-    for (uint64_t k = ps.begin; rc == FM_OK && k < ps.end; k++) {
-        float want = noise(0, k);
-        for (uint32_t i = 1; i < p->shards; i++)
-            want += noise(i, k);
-        p->wrong += memcmp(&want, &host[k], sizeof(want)) != 0;
-    }
+    fmi_stripe mine;
+    for (uint64_t q = 0; rc == FM_OK && fmi_params_stripe(&ps, q, &mine); q++)
+        for (uint64_t k = mine.at; k < mine.at + mine.n; k++) {
+            float want = noise(0, k);
+            for (uint32_t i = 1; i < p->shards; i++)
+                want += noise(i, k);
+            p->wrong += memcmp(&want, &host[k], sizeof(want)) != 0;
+        }
     fmi_shards_release(&s, be);
     fmi_params_release(&ps);
     fm_free(host);
