@@ -389,6 +389,12 @@ struct fm_backend {
      * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
+    /* A second line: what is queued between aside(true) and aside(false) stands in it, behind what
+     * was queued in either line before, and the first one goes on beside it until join. Only
+     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync, download
+     * and record may not come before the join. */
+    void (*aside)(fm_backend *be, bool on);
+    void (*join)(fm_backend *be);
     /* Steps that come again. Operations between record and recorded are kept under key, not run;
      * recorded then runs them. Between the two stand operations alone, and no list of theirs, no
      * address and no scalar is another one when they come again: what memory holds may be. replay

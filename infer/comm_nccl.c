@@ -132,7 +132,7 @@ static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
     for (uint32_t i = 0; i < n && result == FMC_NCCL_SUCCESS; i++) {
         const fm_move *m = &list[i];
         int peer = (int)m->peer;
-        void *stream = w->card.stream;
+        void *stream = *w->card.stream;
         result = m->send ? w->t->send(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream)
                          : w->t->recv(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream);
     }
@@ -153,7 +153,7 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);
     w->queued = true;
-    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
+    return w->t->mark(w->mark, *w->card.stream) == 0 ? look(w) : stream_fails(w);
 }
 
 /* ==== life ==== */

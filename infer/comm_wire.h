@@ -102,9 +102,9 @@ struct fmc_nccl {
 
 typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
-    void *stream;
-    uint32_t card; /* its number on this machine */
-    bool direct;   /* it reaches every other card of the machine without the bus */
+    void *const *stream; /* where its operations are queued at the time of an exchange */
+    uint32_t card;       /* its number on this machine */
+    bool direct;         /* it reaches every other card of the machine without the bus */
 } fmc_nccl_card;
 
 /* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:

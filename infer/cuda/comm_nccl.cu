@@ -137,7 +137,7 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     if (rc != FM_OK)
         return rc;
     out->table = &table;
-    out->stream = d->stream;
+    out->stream = (void *const *)&d->stream;
     out->card = d->ordinal;
     out->direct = reaches_all((int)d->ordinal);
     return FM_OK;

@@ -300,6 +300,44 @@ static void threads_use_several_cards(void **state)
     (void)unsetenv("SIMT_DEVICES");
 }
 
+/* What stands aside sees what was queued before it, and what follows the join sees that. */
+static void a_second_line_keeps_its_turn(void **state)
+{
+    enum { N = 1000 };
+    fm_backend *be = card();
+    float a[N], b[N], got[N];
+    void *mem;
+    (void)state;
+    tk_ok(be->alloc(be, &mem, 4 * N * sizeof(float)));
+    float *x = mem, *y = x + N, *z = y + N, *w = z + N;
+    for (unsigned i = 0; i < N; i++) {
+        a[i] = (float)i;
+        b[i] = 1.0f;
+    }
+    for (unsigned turn = 0; turn < 3; turn++) {
+        tk_ok(be->upload(be, x, a, sizeof a));
+        tk_ok(be->upload(be, y, b, sizeof b));
+        be->add(be, x, y, N); /* a + 1 */
+        be->aside(be, true);
+        be->copy_rows(be, z, N, x, N, NULL, 1, N);
+        be->aside(be, false);
+        be->copy_rows(be, w, N, y, N, NULL, 1, N);
+        be->add(be, w, y, N); /* 2, beside it */
+        be->aside(be, true);
+        be->add(be, z, w, N); /* a + 3 */
+        be->aside(be, false);
+        be->join(be);
+        be->add(be, z, y, N);
+        tk_ok(be->download(be, got, z, sizeof got));
+        for (unsigned i = 0; i < N; i++)
+            assert_true(got[i] == (float)i + 4.0f);
+    }
+    be->join(be); /* nothing stands there */
+    tk_ok(be->sync(be));
+    be->free(be, mem);
+    be->close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +347,7 @@ int main(void)
         cmocka_unit_test(room_is_larger_than_the_card),
         cmocka_unit_test(memory_comes_back_with_the_room),
         cmocka_unit_test(a_cache_outgrows_the_card),
+        cmocka_unit_test(a_second_line_keeps_its_turn),
         cmocka_unit_test(launches_do_not_ask_for_their_card),
         cmocka_unit_test(threads_use_several_cards),
     };

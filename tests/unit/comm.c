@@ -322,7 +322,8 @@ static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,
                                fake_end,   fake_async,    fake_abort, fake_destroy, fake_text,
                                fake_enter, fake_mark_new, fake_mark,  fake_marked,  free};
 static int fake_stream;
-static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true};
+static void *const fake_line = &fake_stream;
+static const fmc_nccl_card fake_card = {&table, &fake_line, 3, true};
 
 static bool with_nccl(node *n)
 {
