@@ -247,7 +247,8 @@ struct fm_backend {
     /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
     void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
-    /* y[i] = row ids[i] of W */
+    /* y[i] = row ids[i] of W. An id outside [0, n) is a mistake of ours, which the CPU asserts; a
+     * device leaves that row of y as it is. */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);
     /* y = x / sqrt(mean(x^2) + eps) * gain, per row of h; rstd_out [m] may be NULL. y may be x. */

@@ -123,6 +123,57 @@ static void room_is_larger_than_the_card(void **state)
     be->close(be);
 }
 
+static void room_has_an_end(void **state)
+{
+    fm_backend *be = card();
+    void *room;
+
+    (void)state;
+    tk_ok(be->reserve(be, &room, 5 * MIB));
+    tk_ok(be->commit(be, room, 5 * MIB - 10, 10));
+    tk_ok(be->commit(be, room, 5 * MIB, 0));
+    tk_fails(be->commit(be, room, 5 * MIB - 10, 11), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, room, 6 * MIB, 1), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, room, 100, SIZE_MAX - 50), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, (char *)room + 1, 0, 1), FM_EINVAL, "of a room of 0");
+    be->free(be, room);
+    be->close(be);
+}
+
+/* In every mode: what no id says stays as it is. */
+static void an_id_beyond_the_table_touches_nothing(void **state)
+{
+    enum { N = 40, K = 70, M = 5 };
+    static const char *const mode[] = {"exact", "fast", "bf16"};
+    const int32_t id[M] = {-1, 3, N, INT32_MAX, N - 1};
+    float table[N * K], got[M][K], before[M][K];
+    (void)state;
+    for (int i = 0; i < N * K; i++)
+        table[i] = (float)(i % 64);
+    for (int i = 0; i < M * K; i++)
+        before[i / K][i % K] = -5.0f;
+    for (size_t i = 0; i < FM_ARRAY_LEN(mode); i++) {
+        fm_backend *be = kk_card(mode[i]);
+        fm_weight *w;
+        void *y, *ids;
+        assert_non_null(be);
+        tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, N, K, table));
+        tk_ok(be->alloc(be, &y, sizeof got));
+        tk_ok(be->alloc(be, &ids, sizeof id));
+        tk_ok(be->upload(be, y, before, sizeof before));
+        tk_ok(be->upload(be, ids, id, sizeof id));
+        be->embed(be, y, K, w, ids, NULL, M);
+        tk_ok(be->download(be, got, y, sizeof got));
+        for (int r = 0; r < M; r++)
+            for (int k = 0; k < K; k++)
+                assert_true(got[r][k] == (id[r] < 0 || id[r] >= N ? -5.0f : table[id[r] * K + k]));
+        be->weight_free(be, w);
+        be->free(be, y);
+        be->free(be, ids);
+        be->close(be);
+    }
+}
+
 /* Whose memory SIMT_MIB says. */
 static bool emulated(void)
 {
@@ -345,6 +396,8 @@ int main(void)
         cmocka_unit_test(a_full_card_says_so),
         cmocka_unit_test(copies_keep_their_order),
         cmocka_unit_test(room_is_larger_than_the_card),
+        cmocka_unit_test(room_has_an_end),
+        cmocka_unit_test(an_id_beyond_the_table_touches_nothing),
         cmocka_unit_test(memory_comes_back_with_the_room),
         cmocka_unit_test(a_cache_outgrows_the_card),
         cmocka_unit_test(a_second_line_keeps_its_turn),
