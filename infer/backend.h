@@ -247,7 +247,8 @@ struct fm_backend {
     /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
     void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
-    /* y[i] = row ids[i] of W */
+    /* y[i] = row ids[i] of W. An id outside [0, n) is a mistake of ours, which the CPU asserts; a
+     * device leaves that row of y as it is. */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);
     /* y = x / sqrt(mean(x^2) + eps) * gain, per row of h; rstd_out [m] may be NULL. y may be x. */
@@ -389,6 +390,13 @@ struct fm_backend {
      * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
+    /* A second line: what is queued between aside(true) and aside(false) stands in it, behind what
+     * was queued in either line before, and the first one goes on beside it until join. Only
+     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync, download,
+     * record and replay may not come before the join. A step that is being recorded has no second
+     * line: recorded then answers FM_EUNSUPPORTED. */
+    void (*aside)(fm_backend *be, bool on);
+    void (*join)(fm_backend *be);
     /* Steps that come again. Operations between record and recorded are kept under key, not run.
      * Between the two stand operations alone, and no list of theirs, no address and no scalar is
      * another one when they come again: what memory holds may be. replay runs what is kept under

@@ -541,7 +541,7 @@ fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from)
     return fmi_comm_moves(c, "recv", moves);
 }
 
-fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+static uint32_t all_to_all(fm_comm *c, const void *const *part, const size_t *bytes,
                            void *const *got, const size_t *got_bytes)
 {
     uint32_t moves = 0;
@@ -549,7 +549,19 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
         fmi_comm_put(c, &moves, i, true, part[i], bytes[i]);
         fmi_comm_put(c, &moves, i, false, got[i], got_bytes[i]);
     }
-    return fmi_comm_moves(c, "exchange", moves);
+    return moves;
+}
+
+fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+                           void *const *got, const size_t *got_bytes)
+{
+    return fmi_comm_moves(c, "exchange", all_to_all(c, part, bytes, got, got_bytes));
+}
+
+fm_status fm_comm_exchange_host(fm_comm *c, const void *const *part, const size_t *bytes,
+                                void *const *got, const size_t *got_bytes)
+{
+    return host_moves(c, "exchange", c->move, all_to_all(c, part, bytes, got, got_bytes));
 }
 
 fm_status fm_comm_settle(fm_comm *c)

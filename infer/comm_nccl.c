@@ -1,7 +1,7 @@
 /* comm_nccl.c - a device wire over NCCL, all of it that is no CUDA.
  *
  * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
- * the backend's stream, which is what NCCL's own all-to-all is. Its reductions are not: their
+ * a stream of the backend's, which is what NCCL's own all-to-all is. Its reductions are not: their
  * order depends on sizes, channels and topology. A group returns before its bytes have moved;
  * what follows in the stream waits for it, and the host asks for a failure before each next one.
  *
@@ -12,7 +12,8 @@
  * the peers, so a communicator with something under way is aborted. Making one waits for all
  * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
  *
- * Where the backend records, groups go to the stream that records and become part of a graph, which
+ * Groups go where the backend's operations are queued at the time: to its line, to the one beside it
+ * (fm_backend.aside) or, where it records, to the stream that records, and become part of a graph, which
  * refers to the communicator: destroying and aborting that wait until no such graph is left, so they
  * are let go of first. The watch's thread cannot do that; its abort ends what is under way, and
  * returns when the backend's thread has come to let go. */
@@ -129,8 +130,9 @@ static void go_out(nccl *w)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-static int group(nccl *w, void *comm, const fm_move *list, uint32_t n, void *stream)
+static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
 {
+    void *stream = *w->card.stream;
     int result = w->t->group_start();
     if (result != FMC_NCCL_SUCCESS)
         return result;
@@ -150,7 +152,7 @@ static fm_status launched(fm_wire *wire)
     nccl *w = (nccl *)(void *)wire;
     (void)w->t->enter(w->card.card);
     w->queued = true;
-    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
+    return w->t->mark(w->mark, *w->card.stream) == 0 ? look(w) : stream_fails(w);
 }
 
 static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
@@ -160,11 +162,11 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (rc != FM_OK)
         return rc;
     (void)w->t->enter(w->card.card);
-    void *records = w->card.be ? w->t->recording(w->card.be) : NULL;
+    bool records = w->card.be && w->t->recording(w->card.be);
     void *comm = come_in(w);
     int result = FMC_NCCL_SUCCESS;
     if (comm)
-        result = group(w, comm, list, n, records ? records : w->card.stream);
+        result = group(w, comm, list, n);
     go_out(w);
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);

@@ -198,6 +198,10 @@ struct fmi_pass {
     fm_term *term;
     size_t term_cap;
     fmi_watch *watch;
+    /* Each time the backward has a layer behind it (arch.layers: the head): what the lanes' gradients
+     * get there, they have, or it is queued. NULL: nobody asks. */
+    fm_status (*left)(void *ctx, const fmi_pass *p, uint32_t layer);
+    void *left_ctx;
     fmi_tally *tally; /* borrowed; NULL: losses are known, and the device has settled, when a run
                          returns */
 };

@@ -76,8 +76,8 @@ size_t fmi_stage_sums(const fmi_params *ps);
 FM_CHECKED fm_status fmi_stage_meet_edges(fmi_params *ps);
 void fmi_stage_squares(const fmi_params *ps, double *sums);
 FM_CHECKED fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum);
-/* host [whole] on rank 0, NULL elsewhere: x of all ranks (p or g, or, sliced, a moment). */
-FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool sliced,
+/* host [whole] on rank 0, NULL elsewhere: x of all ranks (p or g, or a moment). */
+FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment,
                                        float *host);
 /* The tied embedding's values, from the first stage to the last. */
 FM_CHECKED fm_status fmi_stage_tell_tied(fmi_params *ps);

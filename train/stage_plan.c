@@ -67,6 +67,13 @@ static uint64_t layouts_of(const fmi_child *ch, uint32_t stage)
     return floats;
 }
 
+/* Floats of other ranks' shards, of each, that come at once. */
+static uint64_t piece_of(const asked *q, const fmi_child *ch, uint64_t floats)
+{
+    bool host = q->t->inside == FM_LINK_HOST;
+    return q->s.wide > 1 ? fm_train_stripe(floats, q->s.wide, ch->c->shards, host) : 0;
+}
+
 static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, uint64_t *shards)
 {
     fm_status rc = FM_OK;
@@ -75,8 +82,9 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, ui
         fmi_child *ch = &q->child[i];
         uint64_t floats = 0, own = ch->c->shards / q->s.wide;
         rc = floats_of(q, ch, stage, &floats);
-        uint64_t waits = q->s.wide > 1 ? (own > 1 ? own : 0) : ch->c->shards > 1;
+        uint64_t waits = q->s.wide > 1 ? own - 1 : ch->c->shards > 1;
         uint64_t held = 2 * floats + 2 * floats / q->s.wide + waits * floats;
+        held += (ch->c->shards - own) * piece_of(q, ch, floats);
         held += layouts_of(ch, stage);
         if (fmi_stage_ties(&ch->net) && stage + 1 == q->s.stages) /* values, gradient, layout */
             held += 3 * ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n;
