@@ -151,6 +151,9 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
     return t->m == 0;
 }
 
+/* elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false: not so many. */
+bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
+
 /* ---- what each file puts into the table ---- */
 
 void fmc_weight_install(fm_backend *be);
