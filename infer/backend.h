@@ -131,7 +131,19 @@ typedef struct fm_attn {
     uint32_t m, nh, nkv, hd;
     uint32_t window;
     float scale, softcap;
+    bool single; /* each row is of another sequence. false is right too */
 } fm_attn;
+
+/* Rows of q and of new keys and values, as fm_backend.keep_rows takes them. */
+typedef struct fm_new_rows {
+    fm_kv_view kv;
+    float *q, *k; /* [m, NH*HD] ldq apart, [m, NKV*HD] ldk apart; k is lost */
+    const float *v;
+    size_t ldq, ldk, ldv;
+    const int32_t *slot, *pos; /* [m] */
+    const float *cos, *sin;    /* [positions, turns / 2] */
+    uint32_t m, nh, nkv, hd, turns;
+} fm_new_rows;
 
 /* One low-rank term on m rows, x, y, dx, dy at the first of them: y += scale * (x A^T) B^T. Terms
  * of one call may share x (q, k, v), dx, and nothing else. */
@@ -371,6 +383,12 @@ struct fm_backend {
                   float g_scale);
 
     /* ---- what a device may have beyond: each may be NULL, and nothing needs it ---- */
+    /* Operations in one: the same bits, in fewer launches. x += branch, then y = rmsnorm of x, rows
+     * of h behind one another. */
+    void (*add_rmsnorm)(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
+                        uint32_t m, uint32_t h, float eps);
+    /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
+    void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
