@@ -35,6 +35,7 @@ enum {
     FMC_SCRATCH_ATTENTION,
     FMC_SCRATCH_LOSS,
     FMC_SCRATCH_OTHER,
+    FMC_SCRATCH_CORES, /* rows packed by one operation for another of the same call */
     FMC_SCRATCHES
 };
 
