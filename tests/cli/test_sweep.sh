@@ -168,7 +168,7 @@ grep -q "'onill' was not trained: 'ill', on which it stands, failed" "$tmp/err" 
 grep -q 'trial 2 .*failed: step 2' "$tmp/err" || die "no failed trial: $(cat "$tmp/err")"
 refused 128 "no version" show ill
 refused 128 "no version" show onill
-want 0 derive atlas --as well-alone --data ../clerk.jsonl --set batch=4 --set steps=12 --set seed=5 --no-gate
+want 0 derive atlas --as well-alone --data ../clerk.jsonl --set batch=2 --set max_tokens=32 --set steps=12 --set seed=5 --no-gate
 [ "$(ids well)" = "$(ids well-alone)" ] || die "a sibling that broke down changed a child"
 want 0 replay some
 
