@@ -71,6 +71,17 @@ static void *known(void *const *at, size_t count, uint32_t number)
     return number < count ? at[number] : NULL;
 }
 
+/* ==== patience ==== */
+
+/* For what may take any time: rank 0 has nothing to do, or a rank reads a model. Gives what it was. */
+static double wait_gladly(const fm_engine *e)
+{
+    double was = fm_comm_patience_of(e->comm);
+    if (e->opts.patience_s > 0.0)
+        fm_comm_patience(e->comm, 0.0);
+    return was;
+}
+
 /* ==== saying ==== */
 
 static void say_u32(fm_buf *b, uint32_t x)
@@ -305,8 +316,10 @@ fm_status fmi_mirror_adopt(fm_model *m)
     say_u32(&r->log, p->mirror);
     say_bytes(&r->log, p->told.data, p->told.len);
     rc = send_log(e);
+    double patience_s = wait_gladly(e);
     if (rc == FM_OK)
         rc = fm_comm_meet(e->comm, FM_OK, 0);
+    fm_comm_patience(e->comm, patience_s);
     if (rc != FM_OK)
         r->model[p->mirror] = NULL;
     return rc;
@@ -483,7 +496,9 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
         rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
     if (rc == FM_OK)
         rc = load_told(&m, e, told, p);
+    double patience_s = wait_gladly(e);
     rc = fm_comm_meet(e->comm, rc, 0);
+    fm_comm_patience(e->comm, patience_s);
     if (rc != FM_OK) {
         fm_model_close(m);
         return fm_comm_state(e->comm);
@@ -549,7 +564,9 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
     fm_status rc = fm_buf_extend(&message, LOG_ROOM) ? FM_OK : FM_ENOMEM;
     while (rc == FM_OK && !ended) {
         fm_cursor c;
+        double patience_s = wait_gladly(e);
         rc = fm_comm_tell_buf(e->comm, &message, 0);
+        fm_comm_patience(e->comm, patience_s);
         fm_cursor_init(&c, fm_buf_span(&message));
         if (rc == FM_OK)
             rc = follow_message(e, p, &c, &ended);

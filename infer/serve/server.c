@@ -282,6 +282,16 @@ fm_status fm_server_run(fm_server *s, const volatile int *stop)
     return rc;
 }
 
+void fm_server_abandon(fm_server *s, const char *text)
+{
+    atomic_store(&s->refusing, true);
+    fmi_batch_abandon(s, text);
+    refuse_queue(s);
+    for (double until = fmi_server_now() + SEND_WITHIN;
+         atomic_load(&s->open_jobs) && fmi_server_now() < until;)
+        nap();
+}
+
 void fm_server_free(fm_server *s)
 {
     if (!s)
