@@ -194,13 +194,15 @@ void fmi_batch_cancel_all(fm_server *s)
         cancel_all(s, j);
 }
 
-void fmi_batch_abandon(fm_server *s, const char *text)
+void fmi_batch_abandon(fm_server *s, const char *code, const char *text, bool stuck)
 {
     for (fmi_job *j = s->active; j; j = j->next_active) {
         (void)pthread_mutex_lock(&j->lock);
-        fmi_job_fail(j, 503, "device_hangs", NULL, text);
-        j->left = 0;
-        fmi_job_resume_locked(j);
+        fmi_job_fail(j, 503, code, NULL, text);
+        if (stuck) {
+            j->left = 0;
+            fmi_job_resume_locked(j);
+        }
         (void)pthread_mutex_unlock(&j->lock);
     }
 }
