@@ -66,6 +66,8 @@ void fmi_step_free(fmi_step *s)
     fmi_lists_release(e, &s->own);
     fmi_replays_free(s);
     device_free(e, s->stage);
+    device_free(e, s->taken);
+    fm_free(s->taken_host);
     device_free(e, s->picked);
     device_free(e, s->pick);
     fm_free(s->picked_host);
