@@ -87,7 +87,8 @@ int cli_exit(fm_status rc)
     if (rc == FM_OK)
         return EXIT_YES;
     out_progress_end();
-    if (rc == FM_ENOMEM) /* whatever text is there is about something else */
+    /* Text of something else; what names memory names the rank or the operation that lacked it. */
+    if (rc == FM_ENOMEM && !strstr(fm_error_text(), "memory"))
         fm_ignore(fm_fail(rc, "out of memory"), "for cli_say_error");
     else if (rc != FM_EREFUSED && !*fm_error_text())
         fm_ignore(fm_fail(rc, "%s", fm_status_name(rc)), "for cli_say_error");

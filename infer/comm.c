@@ -263,6 +263,8 @@ static void say(fmi_word *w, fm_status mine)
 {
     memset(w, 0, sizeof(*w));
     w->status = mine;
+    if (mine == FM_ENOMEM && !strstr(fm_error_text(), "memory")) /* it is about something else */
+        fm_ignore(fm_fail(mine, "out of memory"), "its text was wanted");
     if (mine != FM_OK)
         (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
 }

@@ -124,6 +124,11 @@ struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
     return e->batch_comm;
 }
 
+uint32_t fm_engine_batch_stages(const fm_engine *e)
+{
+    return e->batch_comm ? e->stages : 1;
+}
+
 const char *fm_engine_mode(const fm_engine *e)
 {
     return e->be->mode;

@@ -141,6 +141,7 @@ typedef struct fmi_pass {
     fmi_part *parts; /* all of them, those that begin at upper layers first */
     uint32_t part_count, rows, step_rows;
     float *x0;                               /* x, if all rows ran */
+    bool normed;                             /* xn is already what the next branch reads */
     const int32_t *ints;                     /* device: ids, pos, .. of the step */
     const int32_t *ids, *pos, *gather, *seq; /* device, of the rows that run */
     const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */

@@ -108,6 +108,7 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
     uint32_t at = 0;
+    fmc_take_turn();
     while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
         at++;
     fmc_pack p = list[at];
@@ -264,6 +265,10 @@ __global__ void __launch_bounds__(256, 2)
     uint32_t from = warp * each, to = from + each < tiles ? from + each : tiles;
     unsigned char *mine = ring + warp * stages * bytes;
     float acc[row_tiles][4], xv[16], next[16];
+    fmc_let_next();
+    for (uint32_t i = 0; i + 1 < stages && from < to && p.m > 0; i++)
+        ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
+    fmc_wait_for_turn();
     if (p.m == 0)
         return;
 #pragma unroll
@@ -273,12 +278,8 @@ __global__ void __launch_bounds__(256, 2)
     const float *x =
         p.floats + row_of(p.rows, p.first, lane / 4 < p.m ? lane / 4 : 0) * p.ldx + lane % 4 * 2;
     bool pairs = p.ldx % 2 == 0 && (uintptr_t)p.floats % 8 == 0;
-    if (from < to) {
-        for (uint32_t i = 0; i + 1 < stages; i++)
-            ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
-        if (direct)
-            direct_load(next, x, from, p.k, pairs);
-    }
+    if (direct && from < to)
+        direct_load(next, x, from, p.k, pairs);
     unsigned at = 0, free = stages - 1;
     for (uint32_t tile = from; tile < to; tile++) {
         uint32_t ahead = tile + stages - 1;
@@ -457,6 +458,7 @@ __global__ void __launch_bounds__(256, 1)
 {
     typedef many<kind, row_tiles, split> size;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
+    fmc_take_turn();
     const fmc_job *p = job_of(list, count); /* read where it lies: registers are short */
     many_place b;
     uint32_t each = split_tiles(p->k), index = blockIdx.x - p->begin, part = 0;
@@ -510,6 +512,7 @@ __global__ void __launch_bounds__(256, 1)
 
 __global__ void k_fast_add_parts(const fmc_job *list, uint32_t count)
 {
+    fmc_take_turn();
     const fmc_job p = *job_of(list, count);
     uint32_t tiles = tiles_of(p.k), each = split_tiles(p.k);
     uint64_t at = (uint64_t)(blockIdx.x - p.begin) * FMC_THREADS + threadIdx.x;

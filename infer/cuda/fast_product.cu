@@ -281,8 +281,9 @@ static void run_packs(plan *pl, void *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list)
-        FMC_RUN(pl->d, k_fast_pack, dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)),
-                FMC_THREADS, 0, list, pl->packs);
+        FMC_RUN_SOON(pl->d, k_fast_pack,
+                     dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)), FMC_THREADS, 0,
+                     list, pl->packs);
 }
 
 static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
@@ -329,7 +330,7 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
         }
     const fmc_job *list = n ? (const fmc_job *)fmc_args(d, jobs, n * sizeof *jobs) : NULL;
     if (list)
-        FMC_RUN(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
+        FMC_RUN_SOON(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
 }
 
 /* All of one kind and way in a launch. */
@@ -366,7 +367,8 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
         list = settled;
     }
-    FMC_RUN(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n, stages);
+    FMC_RUN_SOON(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
+                 stages);
     add_parts(pl->d, jobs, n);
 }
 
