@@ -16,8 +16,8 @@
  * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the
  * step on all, and every rank forgets idle blocks, since the caches may differ. So a step costs
  * two small messages; over a device's wire and over MPI three, since there the plans are compared
- * before anything moves (sockets see a message of another size). Ranks whose plans differ fail the
- * step by name, and go on. */
+ * before anything moves (sockets see a message of another size), and a step that is recorded one
+ * more. Ranks whose plans differ fail the step by name, and go on. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 
