@@ -54,7 +54,7 @@ static void every_method(void **state)
     } of[] = {
         {FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=3 accumulate=2 dora=true"},
         {FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=3 loraplus=4 layers=3-4 targets=q_proj"},
-        {FM_METHOD_LORA, "r=2 steps=2 batch=3 layers=5 targets=q_proj modules_to_save=lm_head"},
+        {FM_METHOD_LORA, "steps=2 batch=3 layers=5 targets=q_proj modules_to_save=lm_head"},
         {FM_METHOD_LORA, "r=2 steps=2 batch=2 targets=q_proj,embed_tokens accumulate=2"},
         {FM_METHOD_IA3, "lr=0.05 steps=2 batch=3 accumulate=2"},
         {FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=3 accumulate=2 virtual_tokens=5"},
