@@ -25,7 +25,7 @@
  * The first stage updates it and sends the new values.
  *
  * Rank 0 gathers results and states (on its host, whole) and reads them; every rank reads states.
- * A rank that fails alone leaves with its error, and fm_comm_meet at the end of the run tells it. */
+ * A rank that fails alone leaves with its error; fm_comm_meet at the end of the run tells it. */
 #ifndef FM_TRAIN_STAGE_H
 #define FM_TRAIN_STAGE_H
 

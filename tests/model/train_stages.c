@@ -67,8 +67,8 @@ static void every_method(void **state)
     }
 }
 
-/* The atlas ties its head to its embedding: the two stages that share it, and blocks of the norm that
- * several ranks have. */
+/* The atlas ties its head to its embedding: the two stages that share it, and blocks of the norm
+ * that several ranks have. */
 static void a_full_child(void **state)
 {
     const task t = {.method = FM_METHOD_FULL,
