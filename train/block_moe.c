@@ -15,7 +15,7 @@
 #include "store/base/mem.h"
 
 /* Of one slot. The device's arrays have rows * chosen entries. */
-struct fmi_choices {
+struct fmi_deal {
     fmi_choice *pick; /* [rows, chosen] experts ascending */
     float *score;     /* [rows, experts] */
     float *gate;      /* [rows] of the shared expert */
@@ -28,7 +28,7 @@ struct fmi_choices {
 };
 
 struct fmi_moe {
-    struct fmi_choices *deal; /* [deals] */
+    struct fmi_deal *deal; /* [deals] */
     uint32_t deals;
     void *ints; /* device */
     fmi_part *part;
@@ -48,7 +48,7 @@ static uint64_t entries(const fmi_pass *p)
 }
 
 /* ---- memory ---- */
-static fm_status new_deal(fmi_pass *p, struct fmi_choices *d, int32_t *ints)
+static fm_status new_deal(fmi_pass *p, struct fmi_deal *d, int32_t *ints)
 {
     size_t rows = p->cap.rows, n = (size_t)entries(p), experts = p->arch.sw.experts;
 
@@ -96,7 +96,7 @@ void fmi_moe_free(fmi_pass *p)
     if (!x)
         return;
     for (uint32_t i = 0; x->deal && i < x->deals; i++) {
-        struct fmi_choices *d = &x->deal[i];
+        struct fmi_deal *d = &x->deal[i];
         fm_free(d->pick);
         fm_free(d->score);
         fm_free(d->gate);
@@ -161,7 +161,7 @@ fm_status fmi_moe_ready(fmi_pass *p)
 /* ---- choosing ---- */
 
 /* Slots sorted by expert, rows ascending inside. */
-static fm_status deal(fmi_pass *p, struct fmi_choices *d, uint32_t rows)
+static fm_status deal(fmi_pass *p, struct fmi_deal *d, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmi_moe *x = p->moe;
@@ -194,7 +194,7 @@ static fm_status deal(fmi_pass *p, struct fmi_choices *d, uint32_t rows)
     return rc == FM_OK ? upload(p, d->slot_weight, x->by_slot, n) : rc;
 }
 
-static fm_status choose(fmi_pass *p, struct fmi_choices *d, uint32_t rows)
+static fm_status choose(fmi_pass *p, struct fmi_deal *d, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
     fm_status rc = p->be->download(p->be, d->score, p->moe->router,
@@ -208,7 +208,7 @@ static fm_status choose(fmi_pass *p, struct fmi_choices *d, uint32_t rows)
 
 /* ---- experts ---- */
 /* The slots of expert e that are of rows of ps, one part a lane. */
-static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_choices *d, uint32_t e)
+static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_deal *d, uint32_t e)
 {
     fmi_parts out = {p->moe->part, 0, 0};
     uint32_t at = d->begin[e], end = d->begin[e + 1];
@@ -256,7 +256,7 @@ static fm_status shared_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_s
                                 const float *x, float *y)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_choices *d = s->deal;
+    struct fmi_deal *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmi_out in[] = {
         {FMI_S_GATE, s->sgate, n}, {FMI_S_UP, s->sup, n}, {FMI_S_SWITCH, s->sswitch, 1}};
@@ -335,7 +335,7 @@ static fm_status weights_grad(fmi_pass *p, fmi_slot *s, uint32_t rows, const flo
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmi_moe *x = p->moe;
-    struct fmi_choices *d = s->deal;
+    struct fmi_deal *d = s->deal;
     uint32_t h = p->arch.hidden;
     double dweight[FM_MAX_EXPERTS];
 
@@ -391,7 +391,7 @@ static fm_status shared_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmi_moe *moe = p->moe;
-    struct fmi_choices *d = s->deal;
+    struct fmi_deal *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmi_out out = {FMI_S_DOWN, moe->shared, h};
     const fmi_out in[] = {
