@@ -374,15 +374,14 @@ static bool back_fits(const fm_back *b, const float *dx, size_t lddx)
                           (!t->dx || (t->dx == dx && t->lddx == lddx))));
 }
 
-/* What of a term is thin, and so goes beside the others. */
+/* Whether what leaves cores and what may make x is thin: of db any kernel will do. */
 static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
 {
     o[BACK_B] = {t->b, t->r, t->r, t->out, FMC_PAIR, true};
     o[BACK_U] = {t->u, t->r, t->r, t->m, FMC_PAIR, true};
     o[BACK_A] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
-    fmc_sum du = du_of(t, &o[BACK_B], NULL), db = db_of(t, &o[BACK_U], NULL);
-    fmc_sum da = grad_of_a(t, &o[BACK_DU]);
-    return fmc_is_thin(&du) && (!t->db || fmc_is_thin(&db)) && (!t->da || da.across);
+    fmc_sum du = du_of(t, &o[BACK_B], NULL), da = grad_of_a(t, &o[BACK_DU]);
+    return fmc_is_thin(&du) && (!t->da || da.across);
 }
 
 static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, const fm_back *list,
