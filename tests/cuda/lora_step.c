@@ -47,6 +47,7 @@ static fm_train_result train(const fm_source *src, const char *wide, uint32_t r)
     j.config.steps = STEPS;
     j.config.batch = BATCH;
     j.config.max_tokens = TOKENS;
+    (void)snprintf(j.config.layers, sizeof(j.config.layers), "2-4");
     setenv("FMSTORE_CUDA_WIDE", wide, 1);
     o.threads = 1;
     o.device = "cuda";
