@@ -36,19 +36,18 @@ typedef struct thin_job {
 } thin_job;
 
 /* 32 k of a warp's rows: row g of each tile, k 2t and 2t + 1 of each eight; zeros outside. */
-template <bool turned>
-FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, const float *from,
-                          uint32_t row, uint32_t k, bool pairs)
+FMC_DEVICE void thin_load_rows(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                               uint32_t row, uint32_t k, bool pairs)
 {
     unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (unsigned r = 0; r < THIN_TILES; r++) {
         uint32_t i = row + 8 * r + g;
-        const float *x = from + (turned ? i + p->first : (size_t)(i + p->first) * p->ldx);
+        const float *x = from + (size_t)(i + p->first) * p->ldx;
 #pragma unroll
         for (unsigned e = 0; e < 4; e++) {
             uint32_t at = k + 8 * e + 2 * t;
-            if (!turned && pairs) {
+            if (pairs) {
                 float2 two = make_float2(0.0f, 0.0f);
                 if (i < p->m && at < p->k)
                     two = *(const float2 *)(const void *)(x + at);
@@ -57,12 +56,43 @@ FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, const float
             } else {
 #pragma unroll
                 for (unsigned o = 0; o < 2; o++)
-                    v[r][2 * e + o] = i < p->m && at + o < p->k
-                                          ? x[turned ? (size_t)(at + o) * p->ldx : at + o]
-                                          : 0.0f;
+                    v[r][2 * e + o] = i < p->m && at + o < p->k ? x[at + o] : 0.0f;
             }
         }
     }
+}
+
+/* The same of x stored [k, m]: an address for each k, at which the tiles' rows are 8 apart. */
+FMC_DEVICE void thin_load_lines(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                                uint32_t row, uint32_t k)
+{
+    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    bool whole = row + 8 * THIN_TILES <= p->m && k + 32 <= p->k;
+    from += row + g + p->first + (size_t)(k + 2 * t) * p->ldx;
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++) {
+        unsigned off = 8 * (i / 2) + i % 2; /* of k + 2t */
+        const float *x = from + off * p->ldx;
+        if (whole) {
+#pragma unroll
+            for (unsigned r = 0; r < THIN_TILES; r++)
+                v[r][i] = x[8 * r];
+        } else {
+#pragma unroll
+            for (unsigned r = 0; r < THIN_TILES; r++)
+                v[r][i] = row + 8 * r + g < p->m && k + 2 * t + off < p->k ? x[8 * r] : 0.0f;
+        }
+    }
+}
+
+template <bool turned>
+FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                          uint32_t row, uint32_t k, bool pairs)
+{
+    if (turned)
+        thin_load_lines(v, p, from, row, k);
+    else
+        thin_load_rows(v, p, from, row, k, pairs);
 }
 
 /* One element of swiglu. */
