@@ -164,6 +164,13 @@ typedef struct fm_term {
     size_t lddx;
 } fm_term;
 
+/* x [n] = silu(gate) * up */
+typedef struct fm_swiglu {
+    float *x;
+    const float *gate, *up;
+    uint64_t n;
+} fm_swiglu;
+
 /* What the gradient of one linear layer's input is made of. No du of a list stands in another. */
 typedef struct fm_back {
     const float *dy; /* [m, out] */
@@ -399,13 +406,15 @@ struct fm_backend {
     /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
     /* Training, the bits of the calls that they stand for at the cost of fewer bytes:
-     * products(list), then terms(term), whose x and y are rows of the products'. */
+     * products(list), then terms(term), whose x and y are rows of the products'. made, not NULL:
+     * swiglu(made) before that, but whether x holds it afterwards is left open. */
     void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
-                           uint32_t terms);
-    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. */
+                           uint32_t terms, const fm_swiglu *made);
+    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. made
+     * likewise of the terms' x. */
     void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
-                       bool accumulate);
+                       bool accumulate, const fm_swiglu *made);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);

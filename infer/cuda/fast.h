@@ -191,6 +191,8 @@ typedef struct fmc_sum {
      * same x, read by one for which fmc_wide_takes. Or NULL. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
+    /* Not NULL: x is silu of what stands there, times what stands here. fast_thin.cu alone. */
+    const float *up;
 } fmc_sum;
 
 /* Bytes of rows in cores of 8 by 8, whole tiles of 64 k. */
