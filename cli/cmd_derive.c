@@ -62,6 +62,10 @@ static fm_status choose_mode(cli *c, const family *f, const char *word)
 static fm_status share_over_ranks(cli *c, family *f)
 {
     uint32_t ranks = ranks_count(c);
+    if (c->split > 1)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "training deals whole layers to stages and does not split them; leave "
+                       "--tensor-parallel-size out");
     if (ranks <= 1)
         return FM_OK;
     for (size_t i = 0; i < f->count; i++)

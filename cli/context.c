@@ -87,7 +87,8 @@ int cli_exit(fm_status rc)
     if (rc == FM_OK)
         return EXIT_YES;
     out_progress_end();
-    if (rc == FM_ENOMEM) /* whatever text is there is about something else */
+    /* Text of something else; what names memory names the rank or the operation that lacked it. */
+    if (rc == FM_ENOMEM && !strstr(fm_error_text(), "memory"))
         fm_ignore(fm_fail(rc, "out of memory"), "for cli_say_error");
     else if (rc != FM_EREFUSED && !*fm_error_text())
         fm_ignore(fm_fail(rc, "%s", fm_status_name(rc)), "for cli_say_error");
@@ -181,6 +182,8 @@ fm_status cli_engine(cli *c)
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     opts.stages = takes ? c->stages : 0;
+    if (rc == FM_OK && opts.comm && !c->split_batches) /* one budget, as serve --plan counts it */
+        opts.kv_bytes_max /= fm_comm_size(opts.comm);
     if (rc == FM_OK && c->keep_packed && c->repo) {
         rc = cache_max(c, &opts.cache_bytes_max);
         folder = rc == FM_OK ? fm_path_join(fm_repo_path(c->repo), "cache") : NULL;

@@ -263,7 +263,8 @@ static landing landing_of(const derivation *d, const unit *u)
                                 .parent_count = d->pretrain ? 0 : 1}};
 }
 
-/* Suites are answered in mode exact, whatever mode trained: their results can then be compared. */
+/* Suites are answered in mode exact, whatever mode trained: their results can then be compared; and
+ * by a whole model, which an engine that trains over stages does not have. */
 static void swap_engines(derivation *d, const char *mode)
 {
     fm_engine *e = d->c->engine;
@@ -275,7 +276,8 @@ static void swap_engines(derivation *d, const char *mode)
 static fm_status commit_and_judge(derivation *d, const landing *l, candidate *cand)
 {
     const char *mode = d->c->mode;
-    bool other = l->gate && mode && strcmp(mode, "exact") != 0;
+    bool inexact = mode && strcmp(mode, "exact") != 0;
+    bool other = l->gate && (inexact || fm_engine_batch_stages(d->c->engine) > 1);
     if (other)
         swap_engines(d, NULL);
     fm_status rc = version_candidate(d->c, l, &cand->oid, &cand->tally);

@@ -76,11 +76,29 @@ static void print_choices(const derivation *d, const fm_plan *p)
         printf("later   %zu that stand on these are not in the plan\n", later);
 }
 
+/* Shards as derive --ranks sets them; ranks are the command line's, the rest --topology's. */
+static fm_status stages_asked(derivation *d, fm_topology *t)
+{
+    fm_status rc = plan_topology(d->c, FM_MAX(d->plan_ranks, 1u), d->topology, t);
+    for (size_t i = 0; rc == FM_OK && i < d->jobs; i++)
+        if (d->job[i].config.shards == 1)
+            d->job[i].config.shards = t->ranks;
+    return rc;
+}
+
 fm_status print_plan(derivation *d)
 {
     fm_provider store = fm_store_provider(fm_repo_store(d->c->repo));
+    bool staged = d->c->stages > 1;
+    fm_topology t;
+    fm_stages_plan s;
     fm_plan p;
-    fm_status rc = fm_train_plan(d->c->engine, &store, d->job, d->jobs, &p);
+    fm_status rc = FM_OK;
+    if (staged)
+        rc = stages_asked(d, &t);
+    if (rc == FM_OK)
+        rc = fm_train_plan_stages(d->c->engine, &store, d->job, d->jobs, &t,
+                                  staged ? d->c->stages : 0, &p, staged ? &s : NULL);
     if (rc < 0)
         return rc;
     printf("plan    %zu %s in one pass; looked at for %.1f s\n", d->jobs,
@@ -88,9 +106,10 @@ fm_status print_plan(derivation *d)
     print_memory(&p);
     print_time(&p);
     print_choices(d, &p);
-    if (d->plan_ranks <= 1 && !d->topology)
+    if (staged)
+        plan_train_stages(&s, &t);
+    if (staged || (d->plan_ranks <= 1 && !d->topology))
         return FM_OK;
-    fm_topology t;
     rc = plan_topology(d->c, FM_MAX(d->plan_ranks, 1u), d->topology, &t);
     uint32_t shards = d->f->child[0].config.shards;
     if (rc == FM_OK && shards == 1)

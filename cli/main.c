@@ -111,7 +111,7 @@ static void print_help(FILE *to)
     fprintf(to, "\n-C DIR works as if started in DIR; --threads N uses N CPUs (default: all);\n"
                 "--ranks N splits models (derive: batches) over N processes, as mpirun does;\n"
                 "--stages S (--pipeline-parallel-size) deals their layers to S stages of N / S\n"
-                "ranks (--tensor-parallel-size).\n"
+                "ranks (--tensor-parallel-size; derive: which share the batches).\n"
                 "'fmstore <command> -h' lists a command's options.\n");
 }
 

@@ -104,7 +104,7 @@ static void print_best(const fm_serve_plan *p, const fm_serve_ask *ask)
            p->split, ask->arch->heads, p->heads, ask->arch->kv_heads, p->kv_heads, ask->arch->inter,
            p->inter, ask->arch->vocab, p->vocab);
     printf("memory  a rank: weights %s, pages %s for as much text as %s hold whole, exchanges %s\n",
-           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(ask->kv_bytes),
+           out_bytes(p->weight_bytes), out_bytes(p->kv_bytes), out_bytes(p->text_bytes),
            out_bytes(p->room_bytes));
     char how[48] = "";
     if (p->stages > 1)
@@ -160,4 +160,51 @@ void plan_train(const fm_plan *p, uint32_t shards, const fm_topology *t)
         printf(", network %s a node", out_bytes(r.traffic.bytes[FM_LINK_NET]));
     printf("\ntime    %.4f s a step, of it %.4f s links: %.2f times one rank%s\n", r.step_s,
            r.comm_s, r.faster, t->shared ? ", whose processors they share" : "");
+}
+
+static void stage_row(out_table *table, const fm_stages_plan *p, uint32_t s)
+{
+    const fm_stage_plan *q = &p->stage[s];
+    bool last = s + 1 == p->stages;
+    char layers[32];
+    (void)snprintf(layers, sizeof(layers), q->begin + 1 == q->end ? "%u" : "%u-%u", q->begin,
+                   q->end - 1);
+    out_cell_right(table, "%u", s);
+    out_cell_right(table, "%s", layers);
+    out_cell(table, "%s", s == 0 ? "embedding" : last ? "norm, head" : "");
+    out_cell_right(table, "%s", out_bytes(q->stem_bytes));
+    out_cell_right(table, "%llu", (unsigned long long)q->trains);
+    out_cell_right(table, "%s", out_bytes(q->state_bytes));
+    out_cell_right(table, "%s", out_bytes(q->activation_bytes));
+    out_cell_right(table, "%u", q->kept);
+    cell_time(table, q->pass_s);
+    out_cell_right(table, "%s", last ? "" : out_bytes(q->on_bytes));
+    out_cell_right(table, "%s", last ? "" : out_bytes(q->back_bytes));
+    out_cell(table, "%s", last ? "" : fm_link_name(q->link));
+    out_end_row(table);
+}
+
+void plan_train_stages(const fm_stages_plan *p, const fm_topology *t)
+{
+    static const char *const head[] = {"stage",  "layers",    "and",         "stem",
+                                       "trains", "its state", "activations", "kept",
+                                       "pass",   "on",        "back",        "over"};
+    out_table *table = out_table_new();
+    print_topology(t);
+    printf("stages  %u of %u rank%s; %u pass%s of a step: %u / (%u + %u) = %.0f %% of it waits\n",
+           p->stages, p->wide, p->wide == 1 ? "" : "s", p->passes, p->passes == 1 ? "" : "es",
+           p->stages - 1, p->passes, p->stages - 1, 100.0 * p->bubble);
+    for (size_t i = 0; i < FM_ARRAY_LEN(head); i++)
+        out_cell_right(table, "%s", head[i]);
+    out_end_row(table);
+    for (uint32_t s = 0; s < p->stages; s++)
+        stage_row(table, p, s);
+    out_table_print(table, stdout, "  ");
+    if (p->tied_bytes)
+        printf("tied    embedding and head: %s a step between the first stage and the last\n",
+               out_bytes(p->tied_bytes));
+    if (p->shard_bytes)
+        printf("links   a step: %s of gradients and values among the ranks of a stage\n",
+               out_bytes(p->shard_bytes));
+    printf("time    %.4f s a step, of it %.4f s waiting\n", p->step_s, p->wait_s);
 }

@@ -13,5 +13,7 @@ fm_status plan_topology(cli *c, uint32_t ranks, const char *topology, fm_topolog
 fm_status plan_serve(cli *c, const char *rev, const fm_topology *t, uint32_t rows);
 /* derive --plan, behind what one rank takes. */
 void plan_train(const fm_plan *p, uint32_t shards, const fm_topology *t);
+/* The same over stages, as t->ranks are so many times a stage's ranks. */
+void plan_train_stages(const fm_stages_plan *p, const fm_topology *t);
 
 #endif

@@ -67,9 +67,10 @@ printf '\n%s$ fmstore serve --port 0 &%s\n' "$bold" "$plain"
 "$fm" serve --port 0 >serve.txt 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
-for _ in $(seq 100); do
-  url=$(sed -n 's|.*\(http://[^ ]*\).*|\1|p' serve.txt)
-  [ -n "$url" ] && break
+url=
+while [ -z "$url" ]; do
+  kill -0 "$server" || { cat serve.txt; exit 1; }
+  url=$(sed -n 's|.*\(http://[^ ]*\).*|\1|p' serve.txt 2>/dev/null) || true # not there yet
   sleep 0.1
 done
 cat serve.txt

@@ -6,6 +6,7 @@
  * config classes in `transformers`, which writes only what differs from them in older versions.
  * What families differ by is in arch_table.c. */
 #include "infer/arch_table.h"
+#include "store/scaled.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,6 +40,7 @@ static const char *const understood[] = {
     "pad_token_id",
     "partial_rotary_factor",
     "rope_interleaved",
+    "quantization_config",
     NULL,
 };
 
@@ -89,10 +91,23 @@ static const char *const harmless[] = {
 
 /* Of a Gemma 3 that also sees: what stands beside text_config. */
 static const char *const beside_text[] = {
-    "model_type",      "text_config",         "vision_config",    "mm_tokens_per_image",
-    "boi_token_index", "eoi_token_index",     "eos_token_id",     "image_token_index",
-    "image_token_id",  "tie_word_embeddings", "boi_token_id",     "eoi_token_id",
-    "bos_token_id",    "pad_token_id",        "quantizer_config", NULL,
+    "model_type",
+    "text_config",
+    "vision_config",
+    "mm_tokens_per_image",
+    "boi_token_index",
+    "eoi_token_index",
+    "eos_token_id",
+    "image_token_index",
+    "image_token_id",
+    "tie_word_embeddings",
+    "boi_token_id",
+    "eoi_token_id",
+    "bos_token_id",
+    "pad_token_id",
+    "quantizer_config",
+    "quantization_config",
+    NULL,
 };
 
 static bool listed(const char *const *list, const char *key)
@@ -675,7 +690,10 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     const fm_json *config = fm_json_get(model_json, "config");
     if (!fm_json_is(config, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
-    fm_status rc = text_part(&config, what);
+    fm_scaling_config scales; /* fm_plain_open takes them away; here they are only understood */
+    fm_status rc = fm_scaling_config_of(&scales, config, what);
+    if (rc == FM_OK)
+        rc = text_part(&config, what);
     if (rc == FM_OK)
         rc = read_config(out, config, fm_json_get(model_json, "generation_config"), what);
     if (rc != FM_OK)

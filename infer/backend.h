@@ -164,6 +164,15 @@ typedef struct fm_term {
     size_t lddx;
 } fm_term;
 
+/* What the gradient of one linear layer's input is made of. No du of a list stands in another. */
+typedef struct fm_back {
+    const float *dy; /* [m, out] */
+    size_t lddy;
+    const fm_weight *w;
+    uint32_t m;
+    fm_term term; /* of the same dy and m, its dx NULL or the one of the call; m 0: none */
+} fm_back;
+
 /* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
  * positions of vk, vv [virt, NKV*HD] (prefix tuning), which no window hides. */
 typedef struct fm_train_seq {
@@ -389,6 +398,14 @@ struct fm_backend {
                         uint32_t m, uint32_t h, float eps);
     /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
+    /* Training, the bits of the calls that they stand for at the cost of fewer bytes:
+     * products(list), then terms(term), whose x and y are rows of the products'. */
+    void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                           const fm_product *list, uint32_t count, const fm_term *term,
+                           uint32_t terms);
+    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. */
+    void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
+                       bool accumulate);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
@@ -407,11 +424,11 @@ struct fm_backend {
      * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
-    /* Steps that come again. Operations between record and recorded are kept under key, not run;
-     * recorded then runs them. Between the two stand operations alone, and no list of theirs, no
-     * address and no scalar is another one when they come again: what memory holds may be. replay
-     * runs what is kept under key; forget drops it (a key that is not known: nothing).
-     * FM_EUNSUPPORTED of recorded: they cannot be kept, and none of them ran. */
+    /* Steps that come again. Operations between record and recorded are kept under key, not run.
+     * Between the two stand operations alone, and no list of theirs, no address and no scalar is
+     * another one when they come again: what memory holds may be. replay runs what is kept under
+     * key, or fails at once and runs nothing of it; forget drops it (a key that is not known:
+     * nothing). FM_EUNSUPPORTED of recorded: they cannot be kept. */
     fm_status (*record)(fm_backend *be, uint64_t key);
     fm_status (*recorded)(fm_backend *be);
     fm_status (*replay)(fm_backend *be, uint64_t key);
@@ -440,6 +457,8 @@ static inline void fm_backend_drop_training(fm_backend *be)
     be->self_attention_grad = NULL;
     be->terms = NULL;
     be->terms_grad = NULL;
+    be->products_terms = NULL;
+    be->linears_dx = NULL;
     be->linear_dw = NULL;
     be->distill = NULL;
     be->layernorm_grad = NULL;

@@ -1,9 +1,6 @@
-/* comm.c - collectives over a wire: what goes where, and the order of sums.
- *
- * Small reductions send whole buffers to all and add them everywhere (one round), large ones send
- * parts to their owners, add there and gather (two rounds, the bytes of a ring). Each element is
- * added in ascending ranks either way. */
-#include "infer/comm_wire.h"
+/* comm.c - ranks of one computation: what goes over which wire, and what becomes of failures. Sums
+ * are comm_sums.c's. */
+#include "infer/comm_core.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,45 +10,8 @@
 #include "infer/backend.h"
 #include "store/base/mem.h"
 
-#define SMALL_BYTES (64u << 10) /* of a buffer that all send to all */
-#define SLICE_FLOATS 16u        /* parts begin on cache lines */
 #define NODE_BYTES 64u
-#define TEXT_BYTES 512u
 #define TELL_MAX (1ull << 30)
-
-/* What a rank tells the others where it breaks off. */
-typedef struct word {
-    int32_t status; /* FM_OK: it heard of it */
-    uint32_t device_fails;
-    uint64_t unmet;
-    char text[TEXT_BYTES];
-} word;
-_Static_assert(sizeof(word) <= FM_WORD_BYTES, "a word to all");
-
-struct fm_comm {
-    fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */
-    uint32_t rank, size, nodes;
-    fm_wire *wire, *device; /* device NULL: the wire carries buffers too */
-    bool direct;
-    pthread_mutex_t host; /* who uses the host's wire: this comm or its watch */
-    fm_watch *watch;
-    uint64_t queued, arrived; /* exchanges of the device's wire */
-    fm_ledger ledger;         /* their messages */
-    bool hangs;               /* one of them does not end */
-    fm_backend *be;
-    uint32_t node[FM_COMM_MAX_RANKS], member[FM_COMM_MAX_RANKS]; /* member: of `of` */
-    float *room;                                                 /* device: parts of other ranks */
-    uint64_t room_floats;
-    uint8_t *stage; /* host */
-    size_t stage_bytes;
-    fm_move *move;    /* [2 * size] */
-    word *said;       /* [size] */
-    fm_status failed; /* for good, or, where broken says so, until the ranks have met */
-    bool broken;
-    bool anew; /* the device's wire was given up, and is to be made again */
-    fm_error_state why;
-    fm_comm_stats stats;
-};
 
 /* ==== life ==== */
 
@@ -166,10 +126,13 @@ void fm_comm_free(fm_comm *c)
 /* Also where it was given up. */
 static void drop_device(fm_comm *c)
 {
+    if (c->device)
+        c->device->let_go(c->device); /* the watch may be in an abort that waits for it */
     fm_watch_free(c->watch);
     c->watch = NULL;
     if (c->device)
         c->device->close(c->device);
+    c->age++;
     c->device = NULL;
     c->queued = c->arrived = 0;
     memset(&c->ledger, 0, sizeof(c->ledger));
@@ -224,6 +187,11 @@ bool fm_comm_device_wire(const fm_comm *c)
     return c && whole(c)->device;
 }
 
+bool fm_comm_compares(const fm_comm *c)
+{
+    return c && (whole(c)->device || (whole(c)->wire && !whole(c)->wire->sized));
+}
+
 uint32_t fm_comm_nodes(const fm_comm *c)
 {
     return c->nodes;
@@ -265,8 +233,10 @@ static fm_status stick(fm_comm *c, fm_status rc, const char *what)
     c->failed = rc;
     c->broken = false;
     fm_error_save(&c->why);
-    if (c->device)
+    if (c->device) {
+        c->device->let_go(c->device);
         c->device->give_up(c->device);
+    }
     return rc;
 }
 
@@ -289,10 +259,12 @@ fm_status fm_comm_state(const fm_comm *c)
 
 /* ==== a failure of one rank alone ==== */
 
-static void say(word *w, fm_status mine)
+static void say(fmi_word *w, fm_status mine)
 {
     memset(w, 0, sizeof(*w));
     w->status = mine;
+    if (mine == FM_ENOMEM && !strstr(fm_error_text(), "memory")) /* it is about something else */
+        fm_ignore(fm_fail(mine, "out of memory"), "its text was wanted");
     if (mine != FM_OK)
         (void)snprintf(w->text, sizeof(w->text), "%s", fm_error_text());
 }
@@ -300,12 +272,12 @@ static void say(word *w, fm_status mine)
 /* Of all ranks' words the worst, the same on each of them. */
 static fm_status hear(const fm_comm *c, fm_status mine)
 {
-    word *all = c->said;
+    fmi_word *all = c->said;
     uint32_t worst = 0;
     for (uint32_t i = 1; i < c->size; i++)
         if (all[i].status < all[worst].status)
             worst = i;
-    all[worst].text[TEXT_BYTES - 1] = '\0';
+    all[worst].text[FMI_WORD_TEXT - 1] = '\0';
     if (all[worst].status == FM_OK)
         return FM_OK;
     if (worst == c->rank)
@@ -317,13 +289,16 @@ static fm_status hear(const fm_comm *c, fm_status mine)
  * The device's wire stays where every send that one rank queued has its receive. */
 static fm_status break_off(fm_comm *c, fm_status mine)
 {
-    word own, *all = c->said;
+    fmi_word own, *all = c->said;
     bool done = true;
     say(&own, mine);
     own.unmet = c->ledger.unmet;
     own.device_fails = c->device && (c->hangs || c->device->settled(c->device, &done) != FM_OK);
     (void)pthread_mutex_lock(&c->host);
+    own.device_fails = own.device_fails || (c->watch && fm_watch_gave_up(c->watch));
     fm_status rc = c->wire->break_off(c->wire, &own, all, sizeof(own));
+    if (c->watch) /* what was under way was told of; under the lock, or the watch sees it late */
+        fm_watch_queued(c->watch, false);
     (void)pthread_mutex_unlock(&c->host);
     bool keeps = rc == FM_OK;
     uint64_t unmet = 0;
@@ -335,8 +310,6 @@ static fm_status break_off(fm_comm *c, fm_status mine)
         c->anew = c->device && (!keeps || unmet != 0);
         if (c->anew)
             drop_device(c);
-        else if (c->device)
-            fm_watch_queued(c->watch, false);
         rc = hear(c, mine);
         if (rc == FM_OK) /* all heard of it, and nobody said it */
             rc = fm_fail(FM_ECORRUPT, "the ranks broke off, and none says why");
@@ -350,7 +323,7 @@ static fm_status break_off(fm_comm *c, fm_status mine)
 }
 
 /* A part that cannot be taken: mine has its text. */
-static fm_status leave(fm_comm *c, fm_status mine, const char *what)
+fm_status fmi_comm_leave(fm_comm *c, fm_status mine, const char *what)
 {
     mine = fm_error_prefix(mine, "%s", what);
     if (c->of)
@@ -367,9 +340,9 @@ bool fm_comm_called(fm_comm *c)
 }
 
 /* The device's wire fails here, or was given up since a peer had broken off. */
-static fm_status device_fails(fm_comm *c, fm_status mine, const char *what)
+fm_status fmi_comm_device_fails(fm_comm *c, fm_status mine, const char *what)
 {
-    return fm_comm_called(c) ? break_off(c, FM_OK) : leave(c, mine, what);
+    return fm_comm_called(c) ? break_off(c, FM_OK) : fmi_comm_leave(c, mine, what);
 }
 
 static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
@@ -384,17 +357,24 @@ static fm_status host_exchange(fm_comm *c, const char *what, const fm_move *list
     c->stats.waited_s += now_s() - began;
     if (rc == FM_OK)
         return FM_OK;
-    return c->wire->broken ? break_off(c, FM_OK) : stick(c, rc, what);
+    if (c->wire->broken)
+        return break_off(c, FM_OK);
+    return c->wire->differs ? fmi_comm_leave(c, rc, what) : stick(c, rc, what);
 }
 
-static fm_status meet_words(fm_comm *c, uint64_t same)
+/* Where they differ so may what is still on its way: all see it, and all break off. */
+static void meet_words(fm_comm *c, uint64_t same)
 {
     uint64_t all[FM_COMM_MAX_RANKS];
-    fm_status rc = fm_comm_collect(c, all, &same, sizeof(same));
-    for (uint32_t i = 1; rc == FM_OK && i < c->size; i++)
-        if (all[i] != all[0])
-            rc = fm_fail(FM_ECORRUPT, "rank %u did something else than rank 0", i);
-    return rc;
+    uint32_t i = 1;
+    if (fm_comm_collect(c, all, &same, sizeof(same)) != FM_OK)
+        return;
+    while (i < c->size && all[i] == all[0])
+        i++;
+    if (i == c->size)
+        return;
+    fm_status rc = fm_fail(FM_ECORRUPT, "rank %u did something else than rank 0", i);
+    fm_ignore(break_off(c, rc), "it is kept");
 }
 
 fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
@@ -403,10 +383,12 @@ fm_status fm_comm_meet(fm_comm *c, fm_status mine, uint64_t same)
         return mine;
     if (c->failed == FM_OK && mine != FM_OK)
         fm_ignore(break_off(c, mine), "it is kept");
-    fm_status rc = c->failed == FM_OK ? meet_words(c, same) : FM_OK;
     if (c->failed == FM_OK)
-        return rc;
+        meet_words(c, same);
+    if (c->failed == FM_OK)
+        return FM_OK;
     if (c->broken) {
+        fm_status rc;
         fm_backend *be = c->be;
         bool anew = c->anew;
         fm_error_state why = c->why;
@@ -476,20 +458,21 @@ static fm_status staged_moves(fm_comm *c, const char *what, const fm_move *list,
     }
     if (rc != FM_OK) {
         fm_free(host);
-        return leave(c, rc, what);
+        return fmi_comm_leave(c, rc, what);
     }
     rc = host_exchange(c, what, host, n);
     for (uint32_t i = 0; i < n && rc == FM_OK; i++)
         if (!list[i].send) {
             rc = be->upload(be, list[i].ptr, host[i].ptr, list[i].bytes);
-            rc = rc == FM_OK ? rc : leave(c, rc, what);
+            rc = rc == FM_OK ? rc : fmi_comm_leave(c, rc, what);
         }
     fm_free(host);
     return rc;
 }
 
-static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list, uint32_t n)
+fm_status fmi_comm_moves(fm_comm *c, const char *what, uint32_t n)
 {
+    const fm_move *list = c->move;
     c = carrier(c, n);
     fm_status state = state_of(c);
     if (state != FM_OK)
@@ -497,6 +480,11 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
     if (n == 0)
         return FM_OK;
     fm_assert(c->be);
+    if (c->script) {
+        fm_status rc = c->device->exchange(c->device, list, n);
+        return rc == FM_OK ? fm_script_note(c->script, list, n)
+                           : fmi_comm_device_fails(c, rc, what);
+    }
     if (c->device) {
         c->stats.calls++;
         for (uint32_t i = 0; i < n; i++)
@@ -504,7 +492,7 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
         fm_watch_queued(c->watch, true);
         fm_status rc = c->device->exchange(c->device, list, n);
         if (rc != FM_OK)
-            return device_fails(c, rc, what);
+            return fmi_comm_device_fails(c, rc, what);
         fm_ledger_enter(&c->ledger, c->rank, list, n);
         c->queued++;
         return FM_OK;
@@ -512,149 +500,14 @@ static fm_status device_moves(fm_comm *c, const char *what, const fm_move *list,
     if (!c->be->host_visible)
         return staged_moves(c, what, list, n);
     fm_status rc = c->be->sync(c->be);
-    return rc == FM_OK ? host_exchange(c, what, list, n) : leave(c, rc, what);
+    return rc == FM_OK ? host_exchange(c, what, list, n) : fmi_comm_leave(c, rc, what);
 }
 
-/* ==== sums ==== */
-
-static fm_status room(fm_comm *c, uint64_t floats)
-{
-    if (floats <= c->room_floats)
-        return FM_OK;
-    void *fresh = NULL;
-    fm_status rc = c->be->alloc(c->be, &fresh, (size_t)floats * sizeof(float));
-    if (rc != FM_OK)
-        return leave(c, rc, "room for parts of others");
-    if (c->room)
-        c->be->free(c->be, c->room);
-    c->room = fresh;
-    c->room_floats = floats;
-    return FM_OK;
-}
-
-static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
-{
-    const uint64_t most = 1u << 30;
-    for (uint64_t at = 0; y != x && at < n; at += most) {
-        uint32_t m = (uint32_t)FM_MIN(most, n - at);
-        be->copy_rows(be, y + at, m, x + at, m, NULL, 1, m);
-    }
-}
-
-/* out = ((part 0 + part 1) + ..) where own part is mine, the others' lie stride apart in
- * c->room. */
-static void add_parts(fm_comm *c, float *out, float *mine, uint64_t stride, uint64_t n)
-{
-    fm_backend *be = c->be;
-    float *sum = c->rank == 0 ? mine : c->room;
-    for (uint32_t r = 1; r < c->size; r++)
-        be->add(be, sum, r == c->rank ? mine : c->room + r * stride, n);
-    copy_floats(be, out, sum, n);
-}
-
-static uint64_t slice_of(uint64_t n, uint32_t size)
-{
-    uint64_t per = (n + size - 1) / size;
-    return (per + SLICE_FLOATS - 1) / SLICE_FLOATS * SLICE_FLOATS;
-}
-
-/* Floats of slice i of n. */
-static uint64_t slice_len(uint64_t n, uint64_t per, uint32_t i)
-{
-    uint64_t begin = FM_MIN(n, per * i);
-    return FM_MIN(n - begin, per);
-}
-
-static void put_move(fm_comm *c, uint32_t *count, uint32_t peer, bool send, const void *x,
-                     uint64_t bytes)
+void fmi_comm_put(fm_comm *c, uint32_t *count, uint32_t peer, bool send, const void *x,
+                  uint64_t bytes)
 {
     if (bytes > 0 && peer != c->rank)
         c->move[(*count)++] = (fm_move){peer, send, (void *)(uintptr_t)x, (size_t)bytes};
-}
-
-static fm_status reduce_small(fm_comm *c, float *x, uint64_t n)
-{
-    uint64_t stride = slice_of(n, 1);
-    uint32_t moves = 0;
-    fm_status rc = room(c, stride * c->size);
-    for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, x, n * sizeof(float));
-        put_move(c, &moves, i, false, c->room + i * stride, n * sizeof(float));
-    }
-    if (rc == FM_OK)
-        rc = device_moves(c, "all_reduce", c->move, moves);
-    if (rc == FM_OK)
-        add_parts(c, x, x, stride, n);
-    return rc;
-}
-
-static fm_status gather_slices(fm_comm *c, float *x, uint64_t n, uint64_t per)
-{
-    uint64_t own = slice_len(n, per, c->rank) * sizeof(float);
-    uint32_t moves = 0;
-    for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, x + FM_MIN(n, per * c->rank), own);
-        put_move(c, &moves, i, false, x + FM_MIN(n, per * i), slice_len(n, per, i) * sizeof(float));
-    }
-    return device_moves(c, "all_gather", c->move, moves);
-}
-
-static fm_status scatter_slices(fm_comm *c, float *out, const float *x, uint64_t n, uint64_t per)
-{
-    uint64_t own = slice_len(n, per, c->rank);
-    uint32_t moves = 0;
-    fm_status rc = room(c, per * (c->size + 1));
-    for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, x + per * i, slice_len(n, per, i) * sizeof(float));
-        put_move(c, &moves, i, false, c->room + per * i, own * sizeof(float));
-    }
-    if (rc == FM_OK)
-        rc = device_moves(c, "reduce_scatter", c->move, moves);
-    if (rc != FM_OK)
-        return rc;
-    float *mine = c->room + per * c->size; /* x stays as it is unless it is out */
-    copy_floats(c->be, mine, x + per * c->rank, own);
-    add_parts(c, out, mine, per, own);
-    return FM_OK;
-}
-
-fm_status fm_comm_all_reduce(fm_comm *c, float *x, uint64_t n)
-{
-    fm_status state = state_of(c);
-    if (state != FM_OK)
-        return state;
-    if (c->size == 1 || n == 0)
-        return FM_OK;
-    if (n * sizeof(float) <= SMALL_BYTES)
-        return reduce_small(c, x, n);
-    uint64_t per = slice_of(n, c->size);
-    fm_status rc = scatter_slices(c, x + FM_MIN(n, per * c->rank), x, n, per);
-    return rc == FM_OK ? gather_slices(c, x, n, per) : rc;
-}
-
-fm_status fm_comm_reduce_scatter(fm_comm *c, float *out, const float *x, uint64_t per)
-{
-    fm_status state = state_of(c);
-    if (state != FM_OK)
-        return state;
-    if (c->size == 1)
-        copy_floats(c->be, out, x, per);
-    return c->size == 1 || per == 0 ? FM_OK : scatter_slices(c, out, x, per * c->size, per);
-}
-
-fm_status fm_comm_all_gather(fm_comm *c, float *out, const float *mine, uint64_t per)
-{
-    fm_status state = state_of(c);
-    if (state != FM_OK)
-        return state;
-    copy_floats(c->be, out + per * c->rank, mine, per);
-    return c->size == 1 ? FM_OK : gather_slices(c, out, per * c->size, per);
-}
-
-fm_status fm_comm_gather_parts(fm_comm *c, float *x, uint64_t n, uint64_t per)
-{
-    fm_assert(per * c->size >= n);
-    return gather_slices(c, x, n, per);
 }
 
 /* ==== the rest ==== */
@@ -664,28 +517,28 @@ static uint32_t spread(fm_comm *c, void *x, size_t bytes, uint32_t root)
     uint32_t moves = 0;
     fm_assert(root < c->size);
     for (uint32_t i = 0; c->rank == root && i < c->size; i++)
-        put_move(c, &moves, i, true, x, bytes);
-    put_move(c, &moves, root, false, x, bytes);
+        fmi_comm_put(c, &moves, i, true, x, bytes);
+    fmi_comm_put(c, &moves, root, false, x, bytes);
     return moves;
 }
 
 fm_status fm_comm_broadcast(fm_comm *c, void *x, size_t bytes, uint32_t root)
 {
-    return device_moves(c, "broadcast", c->move, spread(c, x, bytes, root));
+    return fmi_comm_moves(c, "broadcast", spread(c, x, bytes, root));
 }
 
 fm_status fm_comm_send(fm_comm *c, const void *x, size_t bytes, uint32_t to)
 {
     uint32_t moves = 0;
-    put_move(c, &moves, to, true, x, bytes);
-    return device_moves(c, "send", c->move, moves);
+    fmi_comm_put(c, &moves, to, true, x, bytes);
+    return fmi_comm_moves(c, "send", moves);
 }
 
 fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from)
 {
     uint32_t moves = 0;
-    put_move(c, &moves, from, false, x, bytes);
-    return device_moves(c, "recv", c->move, moves);
+    fmi_comm_put(c, &moves, from, false, x, bytes);
+    return fmi_comm_moves(c, "recv", moves);
 }
 
 fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
@@ -693,10 +546,10 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
 {
     uint32_t moves = 0;
     for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, part[i], bytes[i]);
-        put_move(c, &moves, i, false, got[i], got_bytes[i]);
+        fmi_comm_put(c, &moves, i, true, part[i], bytes[i]);
+        fmi_comm_put(c, &moves, i, false, got[i], got_bytes[i]);
     }
-    return device_moves(c, "exchange", c->move, moves);
+    return fmi_comm_moves(c, "exchange", moves);
 }
 
 fm_status fm_comm_settle(fm_comm *c)
@@ -712,13 +565,13 @@ fm_status fm_comm_settle(fm_comm *c)
     for (uint32_t looks = 0; !done; looks++) {
         fm_status rc = c->device->settled(c->device, &done);
         if (rc != FM_OK)
-            return device_fails(c, rc, "waiting for the device");
+            return fmi_comm_device_fails(c, rc, "waiting for the device");
         if (!done && looks % 1024 == 0 && fm_comm_called(c))
             return break_off(c, FM_OK);
         c->hangs = !done && c->wire->patience_s > 0.0 && now_s() - began > c->wire->patience_s;
         if (c->hangs) {
             rc = fm_fail(FM_EIO, "an exchange does not end in %.0f s", c->wire->patience_s);
-            return leave(c, rc, "waiting for the device");
+            return fmi_comm_leave(c, rc, "waiting for the device");
         }
         if (!done && looks > 100)
             (void)nanosleep(&nap, NULL);
@@ -757,7 +610,7 @@ fm_status fm_comm_tell_buf(fm_comm *c, fm_buf *b, uint32_t root)
     fm_buf_clear(b); /* its memory stays, so mostly there is enough */
     void *to = fm_buf_extend(b, (size_t)len);
     if (len > 0 && !to)
-        return leave(c, fm_buf_ok(b), "tell");
+        return fmi_comm_leave(c, fm_buf_ok(b), "tell");
     rc = fm_comm_tell(c, to, (size_t)len, root);
     if (rc != FM_OK)
         fm_buf_clear(b);
@@ -773,8 +626,8 @@ fm_status fm_comm_collect(fm_comm *c, void *out, const void *mine, size_t bytes)
         return state;
     memmove(to + bytes * c->rank, mine, bytes);
     for (uint32_t i = 0; i < c->size; i++) {
-        put_move(c, &moves, i, true, to + bytes * c->rank, bytes);
-        put_move(c, &moves, i, false, to + bytes * i, bytes);
+        fmi_comm_put(c, &moves, i, true, to + bytes * c->rank, bytes);
+        fmi_comm_put(c, &moves, i, false, to + bytes * i, bytes);
     }
     return host_moves(c, "collect", c->move, moves);
 }
@@ -787,7 +640,7 @@ fm_status fm_comm_barrier(fm_comm *c)
 
 fm_status fm_comm_agree(fm_comm *c, fm_status mine)
 {
-    word own;
+    fmi_word own;
     say(&own, mine);
     fm_status rc = fm_comm_collect(c, c->said, &own, sizeof(own));
     return rc == FM_OK ? hear(c, mine) : rc;

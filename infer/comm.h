@@ -12,12 +12,13 @@
  * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where
  * the wire reads host memory and the device's is not visible they are staged.
  *
- * Two kinds of failure. A rank that cannot take its part (no memory, its device failed) breaks what
- * the ranks do together: every rank's operation in hand, or its next one, fails with that rank's
- * text, what was under way is thrown away, and every call returns the same until the ranks have met
- * (fm_comm_meet), which makes the comm whole again. A lost peer, one that says nothing for
- * patience_s seconds and ranks that do different things are for good: the failure names this rank,
- * the operation and the peer, and every later call returns it. A peer that dies is told by its
+ * Two kinds of failure. A rank that cannot take its part (no memory, its device failed), and ranks
+ * that do different things (a message of another size than is due), break what the ranks do
+ * together: every rank's operation in hand, or its next one, fails with that rank's text, what was
+ * under way is thrown away, and every call returns the same until the ranks have met
+ * (fm_comm_meet), which makes the comm whole again. A lost peer and one that says nothing for
+ * patience_s seconds are for good: the failure names this rank, the operation and the peer, and
+ * every later call returns it. A peer that dies is told by its
  * connection, at once. Not thread-safe: one thread uses a comm at a time. */
 #ifndef FM_INFER_COMM_H
 #define FM_INFER_COMM_H
@@ -53,6 +54,9 @@ uint32_t fm_comm_rank(const fm_comm *c); /* NULL: 0 */
 uint32_t fm_comm_size(const fm_comm *c); /* NULL: 1 */
 const char *fm_comm_wire(const fm_comm *c);
 bool fm_comm_device_wire(const fm_comm *c); /* buffers go by a wire of the device's own */
+/* Whether ranks that may differ in what comes next compare that first: their wire does not bear
+ * messages of other sizes. */
+bool fm_comm_compares(const fm_comm *c);
 uint32_t fm_comm_nodes(const fm_comm *c);
 uint32_t fm_comm_node(const fm_comm *c, uint32_t rank); /* from 0, in the order of their ranks */
 fm_link fm_comm_link(const fm_comm *c, uint32_t a, uint32_t b);
@@ -92,6 +96,31 @@ FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const
                                       void *const *got, const size_t *got_bytes);
 /* Whether nothing has failed and every peer's connection stands, without waiting. */
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
+
+/* ---- exchanges that come again, of a comm with a device's wire (comm_record.c) ----
+ *
+ * What the backend records (fm_backend.record) may hold exchanges: every rank records the same
+ * ones, and each time all of them run them again, or none does. That is NCCL's rule for graphs: a
+ * message that was recorded meets the one that was recorded with it, never one that is queued as it
+ * comes. So who records or replays agrees on it with all others first. Where the wire is made anew
+ * all recordings are gone: fm_comm_age is another number. */
+
+/* What was recorded, for the books of who sent what. */
+typedef struct fm_script {
+    struct fm_move *list; /* [n] of each peer and way one, whose bytes stand for all */
+    size_t cap;
+    uint32_t n;
+    uint64_t calls, sent_bytes, received_bytes;
+} fm_script;
+/* Between record and recorded of the backend; to: empty, borrowed until NULL is given. */
+void fm_comm_record(fm_comm *c, fm_script *to);
+/* The backend replays key, recorded with s. */
+FM_CHECKED fm_status fm_comm_replay(fm_comm *c, const fm_script *s, uint64_t key);
+void fm_script_release(fm_script *s); /* empty again */
+uint64_t fm_comm_age(const fm_comm *c);
+/* Where parts of other ranks are added: a recording knows the address. */
+const void *fm_comm_room(const fm_comm *c);
+
 /* What every call returns now; FM_OK: nothing has failed. */
 FM_CHECKED fm_status fm_comm_state(const fm_comm *c);
 /* Returns when everything exchanged so far has arrived: before the host waits for the device, which

@@ -1,10 +1,11 @@
-/* comm_device.c - which wire carries the buffers of a device: its module's own, or the host's; and
- * which of its messages meet. */
+/* comm_device.c - which wire carries the buffers of a device: its module's own, or the host's; which
+ * of its messages meet; what was recorded of them. */
 #include "infer/comm_wire.h"
 
 #include <string.h>
 
 #include "infer/module.h"
+#include "store/base/mem.h"
 #include "store/base/rng.h"
 
 const char *fm_link_name(fm_link link)
@@ -61,4 +62,36 @@ void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t 
         uint64_t word = fm_rng_u64(from << 32 | to, number, list[i].bytes);
         l->unmet += send ? word : 0 - word;
     }
+}
+
+/* The sizes of all messages of one peer and way, in their order, as one. */
+static fm_status note(fm_script *s, const fm_move *one)
+{
+    uint32_t i = 0;
+    while (i < s->n && (s->list[i].peer != one->peer || s->list[i].send != one->send))
+        i++;
+    fm_status rc = i < s->n ? FM_OK : fm_grow(&s->list, &s->cap, s->n + 1, sizeof(*s->list));
+    if (rc != FM_OK)
+        return rc;
+    if (i == s->n)
+        s->list[s->n++] = (fm_move){.peer = one->peer, .send = one->send};
+    s->list[i].bytes = (size_t)fm_rng_u64(s->list[i].bytes, one->bytes, 0);
+    return FM_OK;
+}
+
+fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n)
+{
+    fm_status rc = FM_OK;
+    s->calls++;
+    for (uint32_t i = 0; i < n && rc == FM_OK; i++) {
+        *(list[i].send ? &s->sent_bytes : &s->received_bytes) += list[i].bytes;
+        rc = note(s, &list[i]);
+    }
+    return rc;
+}
+
+void fm_script_release(fm_script *s)
+{
+    fm_free(s->list);
+    *s = (fm_script){0};
 }

@@ -10,7 +10,12 @@
  * want all ranks of a node in an abort before one returns). Abort is the one call that may come
  * from another thread while one is in a group. Destroying waits for what is under way and for
  * the peers, so a communicator with something under way is aborted. Making one waits for all
- * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile. */
+ * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
+ *
+ * Where the backend records, groups go to the stream that records and become part of a graph, which
+ * refers to the communicator: destroying and aborting that wait until no such graph is left, so they
+ * are let go of first. The watch's thread cannot do that; its abort ends what is under way, and
+ * returns when the backend's thread has come to let go. */
 #include "infer/comm_wire.h"
 
 #include <stdlib.h>
@@ -124,7 +129,7 @@ static void go_out(nccl *w)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
+static int group(nccl *w, void *comm, const fm_move *list, uint32_t n, void *stream)
 {
     int result = w->t->group_start();
     if (result != FMC_NCCL_SUCCESS)
@@ -132,12 +137,20 @@ static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
     for (uint32_t i = 0; i < n && result == FMC_NCCL_SUCCESS; i++) {
         const fm_move *m = &list[i];
         int peer = (int)m->peer;
-        void *stream = w->card.stream;
         result = m->send ? w->t->send(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream)
                          : w->t->recv(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream);
     }
     int ended = w->t->group_end(); /* also behind a failure: a group must not stay open */
     return result == FMC_NCCL_SUCCESS ? ended : result;
+}
+
+/* Something stands in the stream: a mark behind it. */
+static fm_status launched(fm_wire *wire)
+{
+    nccl *w = (nccl *)(void *)wire;
+    (void)w->t->enter(w->card.card);
+    w->queued = true;
+    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
 }
 
 static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
@@ -147,13 +160,22 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (rc != FM_OK)
         return rc;
     (void)w->t->enter(w->card.card);
+    void *records = w->card.be ? w->t->recording(w->card.be) : NULL;
     void *comm = come_in(w);
-    int result = comm ? group(w, comm, list, n) : FMC_NCCL_SUCCESS;
+    int result = FMC_NCCL_SUCCESS;
+    if (comm)
+        result = group(w, comm, list, n, records ? records : w->card.stream);
     go_out(w);
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);
-    w->queued = true;
-    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
+    return records ? FM_OK : launched(wire);
+}
+
+static void let_go(fm_wire *wire)
+{
+    nccl *w = (nccl *)(void *)wire;
+    if (w->card.be)
+        w->t->let_go(w->card.be);
 }
 
 /* ==== life ==== */
@@ -288,6 +310,8 @@ static nccl *new_wire(fm_comm *c, const fmc_nccl_card *card)
                          .device = true,
                          .exchange = exchange,
                          .settled = settled,
+                         .launched = launched,
+                         .let_go = let_go,
                          .give_up = give_up,
                          .close = close_nccl},
                 .card = *card,

@@ -3,7 +3,7 @@
  * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
  * receives of an exchange go on side by side, so no order of ranks can block another. A header
  * that does not fit says that the ranks do different things, before anything is computed from
- * it. The end of a connection is the death of its peer. A rank that breaks off ends the message
+ * it; breaking off throws away what it heads. The end of a connection is the death of its peer. A rank that breaks off ends the message
  * that it is in with zeros, sends a word with a header of its own and reads on to its peer's. */
 #include "infer/comm_wire.h"
 
@@ -161,6 +161,7 @@ static fm_status pull(sockets *s, uint32_t peer, const fm_move *list, uint32_t n
         }
         if (w->done == sizeof(header)) {
             fm_status rc = check_header(w, m, peer);
+            s->wire.differs = rc != FM_OK;
             if (rc != FM_OK)
                 return rc;
         }
@@ -232,7 +233,7 @@ static fm_status exchange(fm_wire *w, const fm_move *list, uint32_t n)
         else if (rc == FM_OK && s->wire.patience_s > 0.0 && now - since > s->wire.patience_s)
             rc = silent(s);
     }
-    if (rc != FM_OK && !w->broken)
+    if (rc != FM_OK && !w->broken && !w->differs)
         shut_down(s);
     return rc;
 }
@@ -360,7 +361,7 @@ static fm_status break_off(fm_wire *w, const void *word, void *all, size_t bytes
         shut_down(s);
     for (uint32_t i = 0; i < w->size; i++)
         s->in[i] = s->out[i] = (way){.number = 0};
-    w->broken = false;
+    w->broken = w->differs = false;
     return rc;
 }
 
@@ -414,6 +415,7 @@ fm_status fm_wire_sockets(fm_wire **out, uint32_t rank, uint32_t size, const int
         s->wire = (fm_wire){.name = "sockets",
                             .rank = rank,
                             .size = size,
+                            .sized = true,
                             .patience_s = patience_s,
                             .exchange = exchange,
                             .alive = alive,

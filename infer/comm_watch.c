@@ -21,12 +21,12 @@ struct fm_watch {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t wake;
     pthread_t thread;
-    bool ends, under_way;
+    bool ends, under_way, gave_up;
     struct timespec since; /* it is under way */
 };
 
-/* True: it ends. *look: something is under way; *late: for longer than the patience. */
-static bool tick(fm_watch *w, bool *look, bool *late)
+/* True: it ends. *look: something is under way. */
+static bool tick(fm_watch *w, bool *look)
 {
     struct timespec until;
     (void)pthread_mutex_lock(&w->lock);
@@ -40,27 +40,48 @@ static bool tick(fm_watch *w, bool *look, bool *late)
         continue;
     bool ends = w->ends;
     *look = w->under_way;
-    *late = *look && w->host->patience_s > 0.0 &&
-            (double)(until.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
     (void)pthread_mutex_unlock(&w->lock);
     return ends;
+}
+
+/* Under the host's lock, as what reads it is: who breaks off either finds gave_up set, or has heard
+ * what called would have told. */
+static bool decides(fm_watch *w)
+{
+    struct timespec now;
+    bool called = w->host->called(w->host);
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)pthread_mutex_lock(&w->lock);
+    bool late = w->host->patience_s > 0.0 &&
+                (double)(now.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
+    bool now_ends = w->under_way && (called || late);
+    w->gave_up = w->gave_up || now_ends;
+    w->under_way = w->under_way && !now_ends;
+    (void)pthread_mutex_unlock(&w->lock);
+    return now_ends;
 }
 
 static void *watch(void *arg)
 {
     fm_watch *w = arg;
-    bool look = false, late = false;
-    while (!tick(w, &look, &late)) {
+    bool look = false;
+    while (!tick(w, &look)) {
         if (!look || pthread_mutex_trylock(w->host_lock) != 0) /* somebody is reading there */
             continue;
-        bool called = w->host->called(w->host);
+        bool gives_up = decides(w);
         (void)pthread_mutex_unlock(w->host_lock);
-        if (!called && !late)
-            continue;
-        w->device->give_up(w->device);
-        fm_watch_queued(w, false);
+        if (gives_up) /* not under the lock: it may wait for the other ranks */
+            w->device->give_up(w->device);
     }
     return NULL;
+}
+
+bool fm_watch_gave_up(fm_watch *w)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    bool is = w->gave_up;
+    (void)pthread_mutex_unlock(&w->lock);
+    return is;
 }
 
 fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device, pthread_mutex_t *lock)

@@ -26,8 +26,12 @@ struct fm_wire {
     double patience_s; /* host wires; 0: as long as the peer lives */
     /* Host wires: exchange failed because a peer has broken off and waits in break_off. */
     bool broken;
+    /* Host wires: exchange sees that a peer's message is of another size, says so in differs, and
+     * break_off makes the wire whole. Else ranks make sure beforehand that they do the same (MPI
+     * libraries write beyond what is to be received). */
+    bool sized, differs;
     /* All moves of the list at once, in any order between peers; host memory: done when it returns.
-     * A failure names the peer. Not called again after one, unless broken says so. */
+     * A failure names the peer. Not called again after one, unless broken or differs says so. */
     fm_status (*exchange)(fm_wire *w, const fm_move *list, uint32_t n);
     /* Host wires: whether every peer's connection stands, without waiting; an error names the
      * peer. */
@@ -41,6 +45,11 @@ struct fm_wire {
     fm_status (*break_off)(fm_wire *w, const void *word, void *all, size_t bytes);
     /* Device wires: whether everything that was exchanged has arrived, without waiting. */
     fm_status (*settled)(fm_wire *w, bool *done);
+    /* Device wires: what the backend had recorded was queued again, and exchanges with it. */
+    fm_status (*launched)(fm_wire *w);
+    /* Device wires, on the backend's thread, before give_up or close there: the backend forgets what
+     * it recorded with exchanges in it, since an end of the wire waits for that. */
+    void (*let_go)(fm_wire *w);
     /* Device wires: frees the device of what has not arrived; nothing can be exchanged any more.
      * Any thread, also while another one is in exchange. */
     void (*give_up)(fm_wire *w);
@@ -66,7 +75,7 @@ typedef struct fm_mpi_host {
     void *(*calloc)(size_t count, size_t bytes);
     void (*free)(void *ptr);
 } fm_mpi_host;
-#define FM_MPI_SYMBOL "fm_mpi_wire_2"
+#define FM_MPI_SYMBOL "fm_mpi_wire_3"
 typedef fm_status (*fm_mpi_open)(fm_wire **out, double patience_s, const fm_mpi_host *host);
 
 /* ---- NCCL: the part that is no CUDA, over a table that the CUDA module fills ---- */
@@ -98,13 +107,18 @@ struct fmc_nccl {
     int (*mark)(void *mark, void *stream);
     int (*marked)(void *mark);
     void (*mark_free)(void *mark); /* NULL is fine */
+    /* Of a backend: the stream that its operations are recorded on, NULL: none are; and an end to
+     * all that it has recorded, whose memory it keeps until somebody forgets that by its key. */
+    void *(*recording)(fm_backend *be);
+    void (*let_go)(fm_backend *be);
 };
 
 typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
     void *stream;
-    uint32_t card; /* its number on this machine */
-    bool direct;   /* it reaches every other card of the machine without the bus */
+    uint32_t card;  /* its number on this machine */
+    bool direct;    /* it reaches every other card of the machine without the bus */
+    fm_backend *be; /* for recording and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 
 /* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:
@@ -122,6 +136,9 @@ typedef struct fm_ledger {
 } fm_ledger;
 void fm_ledger_enter(fm_ledger *l, uint32_t rank, const fm_move *list, uint32_t n);
 
+/* comm_device.c: one more exchange of a script. */
+FM_CHECKED fm_status fm_script_note(fm_script *s, const fm_move *list, uint32_t n);
+
 /* Watches a host wire beside a device's: where exchanges were queued and the host does not come
  * back to see that a peer has broken off (it waits for a card that waits for that peer), the
  * device's wire is given up. lock: held by whoever uses the host wire. */
@@ -129,7 +146,9 @@ typedef struct fm_watch fm_watch;
 FM_CHECKED fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device,
                                   pthread_mutex_t *lock);
 void fm_watch_queued(fm_watch *w, bool something); /* is under way on the device */
-void fm_watch_free(fm_watch *w);                   /* before either wire; NULL is fine */
+/* Whether the device's wire was given up, or is just being; with lock held that stays so. */
+bool fm_watch_gave_up(fm_watch *w);
+void fm_watch_free(fm_watch *w); /* before either wire; NULL is fine */
 
 FM_END_DECLS
 #endif

@@ -70,7 +70,7 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
     if (rc == FM_OK)
         rc = fmi_kv_lanes(e->kv, e->stages, e->stage);
     if (rc == FM_OK && fm_comm_size(e->comm) > 1)
-        fmi_kv_at_once(e->kv);
+        rc = fmi_kv_at_once(e->kv);
     if (rc == FM_OK && o.prefix_cache)
         rc = fmi_prefix_new(&e->prefix, e->kv);
     if (rc == FM_OK)
@@ -122,6 +122,11 @@ uint32_t fm_engine_ranks(const fm_engine *e)
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
 {
     return e->batch_comm;
+}
+
+uint32_t fm_engine_batch_stages(const fm_engine *e)
+{
+    return e->batch_comm ? e->stages : 1;
 }
 
 const char *fm_engine_mode(const fm_engine *e)

@@ -54,8 +54,9 @@ typedef struct fm_engine_opts {
      * through the stages in pieces of micro_rows, so that stages work at the same time (0: as suits
      * the device). Bits and kernel class are those of ranks / stages ranks. */
     uint32_t stages, micro_rows;
-    /* Or: this engine holds whole models, and training shares its examples over the ranks, all of which
-     * run it (train.h). Nobody follows. */
+    /* Or: training shares its examples over the ranks, all of which run it (train.h), and nobody
+     * follows. This engine holds whole models; with stages it has its stage's layers alone and
+     * cannot answer (fm_seq_open). */
     bool comm_splits_batches;
 } fm_engine_opts;
 fm_engine_opts fm_engine_defaults(void);
@@ -67,6 +68,8 @@ void fm_engine_free(fm_engine *e); /* after its models and seqs */
 FM_CHECKED fm_status fm_engine_check(const fm_engine *e);
 uint32_t fm_engine_ranks(const fm_engine *e); /* over which its models are split; 1: they are not */
 struct fm_comm *fm_engine_batch_ranks(const fm_engine *e); /* NULL: batches are not split */
+/* Of those ranks: the stages that training deals a model's layers to; 1: each holds all. */
+uint32_t fm_engine_batch_stages(const fm_engine *e);
 FM_CHECKED fm_status fm_engine_follow(fm_engine *e, const fm_provider *p);
 const char *fm_engine_mode(const fm_engine *e);
 const char *fm_engine_isa(const fm_engine *e);    /* "avx512": for people */

@@ -1,8 +1,13 @@
 /* kvcache.c - see kvcache.h. Idle pages form a list by the time of their last release; the budget
  * counts the pages that were ever used, since a page that is given back keeps its memory for the
- * next taker. A pool without holders is dropped whole when another one needs its memory. */
+ * next taker. A pool without holders is dropped whole when another one needs its memory.
+ *
+ * Where memory is taken at once, it is one piece for all pools of a lane (kvarena.h): a pool's page
+ * lies at its number times k_bytes from the beginning of the piece, its values right behind its
+ * keys, so numbers of pages with both are two apart. */
 #include "infer/kvcache.h"
 
+#include "infer/kvarena.h"
 #include "store/base/mem.h"
 
 #define MAX_RESERVED_BYTES (1ull << 40) /* of address space, one pool */
@@ -26,13 +31,15 @@ struct fmi_kv_pool {
     int32_t *free_page; /* stack of those neither held nor idle, [pages_max] */
     uint64_t free_count;
     int32_t oldest, newest; /* of the idle ones */
+    fmi_arena_pool room;    /* where memory is taken at once */
 };
 
 struct fmi_kv {
     fm_backend *be;
     uint64_t *bytes, bytes_max; /* [lanes]; of each */
     uint32_t lanes, here;
-    bool at_once;
+    fmi_arena *arena; /* [lanes]; NULL: pools have memory of their own */
+    void *piece;      /* of the lane here: the memory that its arena deals */
     fmi_kv_pool *pools;
     uint32_t pool_count;
     fmi_kv_forget forget;
@@ -69,10 +76,18 @@ fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here)
     return FM_OK;
 }
 
-void fmi_kv_at_once(fmi_kv *kv)
+fm_status fmi_kv_at_once(fmi_kv *kv)
 {
-    fm_assert(!kv->pools);
-    kv->at_once = true;
+    fm_assert(!kv->pools && !kv->arena);
+    kv->arena = fm_calloc(kv->lanes, sizeof(*kv->arena));
+    for (uint32_t i = 0; kv->arena && i < kv->lanes; i++)
+        fmi_arena_init(&kv->arena[i], FM_MIN(kv->bytes_max, MAX_RESERVED_BYTES));
+    return kv->arena ? FM_OK : FM_ENOMEM;
+}
+
+static fmi_arena *arena_of(const fmi_kv_pool *p)
+{
+    return p->kv->arena ? &p->kv->arena[p->lane] : NULL;
 }
 
 bool fmi_kv_here(const fmi_kv_pool *p)
@@ -89,9 +104,9 @@ void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx)
 static void release_arrays(fmi_kv_pool *p)
 {
     fm_backend *be = p->kv->be;
-    if (p->view.k)
+    if (p->view.k && !p->kv->arena)
         be->free(be, p->view.k);
-    if (p->view.v)
+    if (p->view.v && !p->kv->arena)
         be->free(be, p->view.v);
     fm_free(p->state);
     fm_free(p->free_page);
@@ -105,6 +120,8 @@ static void drop_pool(fmi_kv_pool *p)
 {
     fm_assert(p->in_use == 0 && p->idle == 0);
     release_arrays(p);
+    if (p->kv->arena)
+        fmi_arena_drop(arena_of(p), &p->room);
     p->kv->bytes[p->lane] -= p->used * fmi_kv_page_bytes(p);
     p->used = p->free_count = 0;
 }
@@ -120,6 +137,9 @@ void fmi_kv_free(fmi_kv *kv)
         release_arrays(p);
         fm_free(p);
     }
+    if (kv->piece)
+        kv->be->free(kv->be, kv->piece);
+    fm_free(kv->arena);
     fm_free(kv->bytes);
     fm_free(kv);
 }
@@ -159,6 +179,10 @@ static fm_status pool_new(fmi_kv *kv, fmi_kv_pool **out, const fmi_kv_pool *want
     p->pages_max = FM_MIN(bytes, MAX_RESERVED_BYTES) / fmi_kv_page_bytes(p);
     p->pages_max = FM_MIN(p->pages_max, (uint64_t)(INT32_MAX / FM_KV_PAGE));
     p->index = kv->pool_count++;
+    p->room = (fmi_arena_pool){.number = (uint16_t)p->index,
+                               .align = p->k_bytes,
+                               .bytes = fmi_kv_page_bytes(p),
+                               .limit = fmi_kv_numbers(p) * p->k_bytes};
     p->next = kv->pools;
     kv->pools = p;
     *out = p;
@@ -190,6 +214,12 @@ fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t 
 uint32_t fmi_kv_pool_index(const fmi_kv_pool *p)
 {
     return p->index;
+}
+
+uint64_t fmi_kv_numbers(const fmi_kv_pool *p)
+{
+    const fmi_arena *a = arena_of(p);
+    return a ? FM_MIN(a->bytes / p->k_bytes, (uint64_t)(INT32_MAX / FM_KV_PAGE)) : p->pages_max;
 }
 
 uint64_t fmi_kv_page_bytes(const fmi_kv_pool *p)
@@ -248,7 +278,7 @@ void fmi_kv_drop_idle(fmi_kv *kv)
 
 static bool by_page(const fmi_kv *kv)
 {
-    return kv->be->reserve && kv->be->commit && !kv->at_once;
+    return kv->be->reserve && kv->be->commit && !kv->arena;
 }
 
 /* Addresses for all pages. Where the device gives no memory as it is touched, pages get theirs when
@@ -270,15 +300,35 @@ static fm_status commit_page(const fmi_kv_pool *p, uint64_t page)
     return rc;
 }
 
+/* Values lie one page's keys behind the keys. */
+static fm_status take_piece(fmi_kv_pool *p)
+{
+    fmi_kv *kv = p->kv;
+    fm_backend *be = kv->be;
+    fm_status rc = kv->piece ? FM_OK : be->alloc(be, &kv->piece, (size_t)kv->arena[kv->here].bytes);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "KV cache: its %llu bytes, which ranks take at once",
+                               (unsigned long long)kv->bytes_max);
+    p->view.k = kv->piece;
+    p->view.v = p->v_bytes ? (void *)((uint8_t *)kv->piece + p->k_bytes) : NULL;
+    return FM_OK;
+}
+
 static fm_status reserve_arrays(fmi_kv_pool *p)
 {
     void *k = NULL, *v = NULL;
     fm_status rc = FM_OK;
-    p->state = fm_calloc((size_t)p->pages_max, sizeof(*p->state));
+    p->state = fm_calloc((size_t)fmi_kv_numbers(p), sizeof(*p->state));
     p->free_page = fm_calloc((size_t)p->pages_max, sizeof(*p->free_page));
     if (!p->state || !p->free_page)
         rc = FM_ENOMEM;
     bool here = fmi_kv_here(p);
+    if (p->kv->arena) {
+        rc = rc == FM_OK && here ? take_piece(p) : rc;
+        if (rc != FM_OK)
+            release_arrays(p);
+        return rc;
+    }
     if (rc == FM_OK && here)
         rc = reserve_bytes(p->kv, &k, p->pages_max * p->k_bytes);
     p->view.k = k;
@@ -296,9 +346,21 @@ static bool droppable(const fmi_kv_pool *o, const fmi_kv_pool *p)
     return o != p && o->lane == p->lane && o->in_use == 0;
 }
 
+static uint64_t arena_growable(const fmi_kv_pool *p)
+{
+    bool gives[FMI_EXTENTS] = {false};
+    for (const fmi_kv_pool *o = p->kv->pools; o; o = o->next)
+        if (o->index < FMI_EXTENTS)
+            gives[o->index] = droppable(o, p);
+    return FM_MIN(fmi_arena_left(arena_of(p), &p->room, gives, FMI_EXTENTS),
+                  p->pages_max - p->used);
+}
+
 /* Pages beyond `used` that the budget allows, other pools' droppable memory included. */
 static uint64_t growable(const fmi_kv_pool *p)
 {
+    if (p->kv->arena)
+        return arena_growable(p);
     uint64_t spare = p->kv->bytes_max;
     for (const fmi_kv_pool *o = p->kv->pools; o; o = o->next)
         if (o->lane == p->lane && !droppable(o, p))
@@ -306,12 +368,28 @@ static uint64_t growable(const fmi_kv_pool *p)
     return FM_MIN(spare / fmi_kv_page_bytes(p), p->pages_max - p->used);
 }
 
+/* A page more, beside what all pools have. */
+static bool fits(const fmi_kv_pool *p)
+{
+    const fmi_kv *kv = p->kv;
+    return kv->arena ? fmi_arena_left(arena_of(p), &p->room, NULL, 0) > 0
+                     : kv->bytes[p->lane] + fmi_kv_page_bytes(p) <= kv->bytes_max;
+}
+
+/* The next page's number; there is room for it. */
+static int32_t next_number(fmi_kv_pool *p)
+{
+    uint64_t at = 0;
+    if (!p->kv->arena)
+        return (int32_t)p->used;
+    fm_assert(fmi_arena_take(arena_of(p), &p->room, &at));
+    return (int32_t)(at / p->k_bytes);
+}
+
 static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
 {
     fmi_kv *kv = p->kv;
-    uint64_t need = fmi_kv_page_bytes(p);
-    uint64_t *bytes = &kv->bytes[p->lane];
-    for (fmi_kv_pool *o = kv->pools; o && *bytes + need > kv->bytes_max; o = o->next)
+    for (fmi_kv_pool *o = kv->pools; o && !fits(p); o = o->next)
         if (droppable(o, p)) {
             while (forget_one(o))
                 ;
@@ -322,18 +400,17 @@ static fm_status use_new_page(fmi_kv_pool *p, int32_t *page)
         rc = commit_page(p, p->used);
     if (rc != FM_OK)
         return rc;
-    *page = (int32_t)p->used++;
-    *bytes += need;
+    *page = next_number(p);
+    p->used++;
+    kv->bytes[p->lane] += fmi_kv_page_bytes(p);
     return FM_OK;
 }
 
 fm_status fmi_kv_take(fmi_kv_pool *p, int32_t *page)
 {
     fmi_kv *kv = p->kv;
-    bool fits =
-        kv->bytes[p->lane] + fmi_kv_page_bytes(p) <= kv->bytes_max && p->used < p->pages_max;
     *page = -1;
-    if (p->free_count == 0 && !fits)
+    if (p->free_count == 0 && (p->used == p->pages_max || !fits(p)))
         (void)forget_one(p);
     if (p->free_count > 0) {
         *page = p->free_page[--p->free_count];
@@ -413,9 +490,4 @@ bool fmi_kv_kept(const fmi_kv_pool *p, int32_t page)
 uint64_t fmi_kv_room(const fmi_kv_pool *p)
 {
     return p->free_count + p->idle + growable(p);
-}
-
-uint64_t fmi_kv_capacity(const fmi_kv_pool *p)
-{
-    return p->pages_max;
 }

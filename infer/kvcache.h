@@ -28,10 +28,10 @@ FM_CHECKED fm_status fmi_kv_new(fmi_kv **out, fm_backend *be, uint64_t bytes_max
 void fmi_kv_free(fmi_kv *kv); /* asserts that nobody holds a page */
 /* Before the first pool: lanes of bytes_max each, of which `here` has memory (1 and 0 without). */
 FM_CHECKED fm_status fmi_kv_lanes(fmi_kv *kv, uint32_t lanes, uint32_t here);
-/* Before the first pool: each pool takes memory for all of its pages at the first, never page by page
- * (a whole budget for each size of keys and values, an eighth of one for residual streams). So ranks
- * that plan alike are not told apart by how full their devices are. */
-void fmi_kv_at_once(fmi_kv *kv);
+/* Before the first pool: with the first page memory for the whole budget is taken, one piece that
+ * all pools share, and never more. So ranks that plan alike are not told apart by how full their
+ * devices are. */
+FM_CHECKED fm_status fmi_kv_at_once(fmi_kv *kv);
 void fmi_kv_on_forget(fmi_kv *kv, fmi_kv_forget forget, void *ctx);
 uint64_t fmi_kv_bytes(const fmi_kv *kv); /* memory that pages have taken */
 uint64_t fmi_kv_bytes_max(const fmi_kv *kv);
@@ -62,8 +62,8 @@ bool fmi_kv_kept(const fmi_kv_pool *p, int32_t page);
 void fmi_kv_drop_idle(fmi_kv *kv);
 /* Pages that fmi_kv_take could still hand out, idle ones included. */
 uint64_t fmi_kv_room(const fmi_kv_pool *p);
-/* Pages that the budget could hold if it were all of this pool's. */
-uint64_t fmi_kv_capacity(const fmi_kv_pool *p);
+/* Numbers of its pages are below this. */
+uint64_t fmi_kv_numbers(const fmi_kv_pool *p);
 
 FM_END_DECLS
 #endif

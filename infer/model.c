@@ -10,6 +10,7 @@
 
 #include "infer/arch_table.h"
 #include "store/base/mem.h"
+#include "store/scaled.h"
 
 /* ==== taking tensors ==== */
 
@@ -414,8 +415,17 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
     }
     m->engine = e;
     m->priv = priv;
-    fmi_binder b = {.m = m, .tree = tree, .p = p, .what = what, .pool = pool};
-    fm_status rc = bind(&b);
+    fm_plain *plain = NULL;
+    fm_status rc = fm_plain_open(&plain, tree, p, what);
+    if (rc == FM_OK) {
+        fmi_binder b = {.m = m,
+                        .tree = fm_plain_tree(plain),
+                        .p = fm_plain_provider(plain),
+                        .what = what,
+                        .pool = pool};
+        rc = bind(&b);
+    }
+    fm_plain_close(plain);
     if (rc == FM_OK)
         rc = fmi_mirror_prepare(m, tree, what);
     if (rc != FM_OK) {

@@ -15,8 +15,9 @@
  * do the same and so have the same pages, tables and caches; only rank 0 gets logits. It is told
  * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the
  * step on all, and every rank forgets idle blocks, since the caches may differ. So a step costs
- * two small messages; over a device's wire three, since there the plans are compared before
- * anything is queued. */
+ * two small messages; over a device's wire and over MPI three, since there the plans are compared
+ * before anything moves (sockets see a message of another size). Ranks whose plans differ fail the
+ * step by name, and go on. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 

@@ -150,20 +150,33 @@ static uint64_t plan_of(const fmi_step *s, uint32_t n)
     return h;
 }
 
+/* What ranks tell of a step that they have planned: what it is, and whether it may be replayed. */
+typedef struct planned {
+    uint64_t plan;
+    fmi_way way;
+} planned;
+
 fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc)
 {
     fmi_mirror *r = s->e->mirror;
     fm_comm *c = s->e->comm;
-    uint64_t all[FM_COMM_MAX_RANKS];
+    planned mine = {0}, all[FM_COMM_MAX_RANKS];
+    fmi_way way[FM_COMM_MAX_RANKS];
     if (!r || rc != FM_OK)
         return rc;
-    r->plan = plan_of(s, n);
-    if (!fm_comm_device_wire(c)) /* the host's sees messages of other sizes */
+    r->plan = mine.plan = plan_of(s, n);
+    if (!fm_comm_compares(c))
         return FM_OK;
-    rc = fm_comm_collect(c, all, &r->plan, sizeof(r->plan));
-    for (uint32_t i = 1; rc == FM_OK && i < fm_comm_size(c); i++)
-        if (all[i] != all[0])
+    rc = fmi_replay_look(s, n, &mine.way);
+    if (rc == FM_OK)
+        rc = fm_comm_collect(c, all, &mine, sizeof(mine));
+    for (uint32_t i = 0; rc == FM_OK && i < fm_comm_size(c); i++) {
+        way[i] = all[i].way;
+        if (all[i].plan != all[0].plan)
             rc = fm_fail(FM_ECORRUPT, "rank %u planned another step than rank 0", i);
+    }
+    if (rc == FM_OK)
+        fmi_replay_agree(s, way, fm_comm_size(c));
     return rc;
 }
 

@@ -52,7 +52,7 @@ double fmi_traffic_seconds(const fm_traffic *x);
 typedef struct fm_serve_ask {
     const fm_arch *arch;
     uint64_t weight_bytes; /* of the whole model, as the backend lays it out */
-    uint64_t kv_bytes;     /* budget of a whole model's pages */
+    uint64_t kv_bytes;     /* budget of pages, of all ranks of a model together */
     uint32_t rows;         /* decode rows of a step */
 } fm_serve_ask;
 
@@ -64,7 +64,9 @@ typedef struct fm_serve_plan {
     char refused[200];                      /* why this model cannot be dealt so; empty: it can */
     uint32_t layers;                        /* of the stage with the most */
     uint32_t heads, kv_heads, inter, vocab; /* of a rank */
-    uint64_t weight_bytes, kv_bytes, room_bytes, bytes; /* of the rank with the most, and its sum */
+    /* Of the rank with the most, and their sum. kv_bytes: its part of the budget, which a card's
+     * engine takes at once; text_bytes: what pages of one rank for as much text would take. */
+    uint64_t weight_bytes, kv_bytes, room_bytes, bytes, text_bytes;
     bool fits;             /* in the device's memory, where that is known */
     uint32_t pieces, hops; /* hops: stages that begin on another node than the one before */
     uint32_t exchanges;    /* of the busiest rank, of a step */

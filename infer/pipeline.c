@@ -14,21 +14,19 @@
 
 fm_status fmi_pipe_new(fm_engine *e)
 {
-    uint32_t ranks = fm_comm_size(e->comm), stages = FM_MAX(e->opts.stages, 1u);
+    const fm_comm *comm = e->batch_comm ? e->batch_comm : e->comm;
+    uint32_t ranks = fm_comm_size(comm), stages = FM_MAX(e->opts.stages, 1u);
     e->stages = 1;
     e->stage = 0;
     e->group = e->comm;
     if (stages == 1)
         return FM_OK;
-    if (e->batch_comm)
-        return fm_fail(FM_EUNSUPPORTED, "training shares batches over ranks and has no stages; "
-                                        "leave --stages out");
     if (stages > FMI_STAGES_MOST)
         return fm_fail(FM_EINVAL, "%u stages, at most %u are possible", stages, FMI_STAGES_MOST);
     if (ranks % stages != 0)
         return fm_fail(FM_EINVAL, "%u ranks do not go into %u equal stages", ranks, stages);
     e->stages = stages;
-    e->stage = fm_comm_rank(e->comm) / (ranks / stages);
+    e->stage = fm_comm_rank(comm) / (ranks / stages);
     if (e->opts.micro_rows == 0)
         e->opts.micro_rows = fmi_pipe_micro_rows(e->be->host_visible);
     return FM_OK;
@@ -288,5 +286,5 @@ fm_status fmi_pipe_deliver(fmi_step *s)
         if (rc == FM_OK && s->ld)
             rc = deliver_logits(s);
     }
-    return rc == FM_OK ? fm_comm_settle(e->comm) : rc;
+    return rc;
 }

@@ -55,16 +55,15 @@ static void count_memory(fm_serve_plan *out, const fm_serve_ask *ask, const fmi_
     out->room_bytes = out->split > 1 ? (uint64_t)ask->rows * sizeof(float) *
                                            ((uint64_t)out->split * a->hidden + vocab * out->split)
                                      : 0;
+    out->kv_bytes = ask->kv_bytes / ((uint64_t)out->split * d->stages);
     for (uint32_t s = 0; s < d->stages; s++) {
         double kv = (double)out->kv_heads / a->kv_heads * layers_of(d, s) / a->layers;
         uint64_t weights = (uint64_t)((double)ask->weight_bytes * held_share(a, d, s, out->split));
-        uint64_t pages = (uint64_t)((double)ask->kv_bytes * kv), sum = weights + pages;
-        if (sum + out->room_bytes <= out->bytes)
-            continue;
-        out->weight_bytes = weights;
-        out->kv_bytes = pages;
-        out->bytes = sum + out->room_bytes;
+        uint64_t text = (uint64_t)((double)out->kv_bytes / kv);
+        out->weight_bytes = FM_MAX(out->weight_bytes, weights);
+        out->text_bytes = s == 0 ? text : FM_MIN(out->text_bytes, text);
     }
+    out->bytes = out->weight_bytes + out->kv_bytes + out->room_bytes;
 }
 
 /* ==== time ==== */

@@ -31,7 +31,7 @@ typedef struct entry {
 } entry;
 
 typedef struct shelf { /* entries of one pool */
-    entry *page;       /* [fmi_kv_capacity]; NULL until first used */
+    entry *page;       /* [fmi_kv_numbers]; NULL until first used */
     int32_t *bucket;   /* first page + 1, 0 = none; [buckets] */
     size_t buckets;    /* a power of two */
 } shelf;
@@ -245,7 +245,7 @@ int32_t fmi_prefix_find(const fmi_prefix *c, const fmi_kv_pool *p, const fmi_nod
 
 fm_status fmi_prefix_expect_pages(fmi_prefix *c, const fmi_kv_pool *p)
 {
-    size_t pages = (size_t)fmi_kv_capacity(p), buckets = 64;
+    size_t pages = (size_t)fmi_kv_numbers(p), buckets = 64;
     uint32_t i = fmi_kv_pool_index(p);
     if (i >= MAX_POOLS || c->shelf[i].page)
         return FM_OK;

@@ -7,8 +7,14 @@
  * of their own; the second time all lists are there, so operations alone are left, and the device
  * keeps them; from then on they are replayed. Residual streams that rows leave for others go to pages
  * by number, so a step that is kept leaves them on a stage first. Steps that read back in the middle
- * (hooks), or whose rows begin from such streams, are just run. */
-#include "infer/step.h"
+ * (hooks), or whose rows begin from such streams, are just run.
+ *
+ * Over ranks with a device's wire the exchanges of a step are kept with it, which all ranks have to
+ * do alike (comm.h). Each looks what it could do before the step's plans are compared, and says so
+ * with its plan; what becomes of the step follows from all their words: run again where all have it
+ * under one key, kept where all have its lists, else run as it comes. Where a rank cannot keep it
+ * all run it as it comes, from then on. */
+#include "infer/pipeline.h"
 
 #include <string.h>
 
@@ -23,22 +29,31 @@ typedef struct fmi_replay {
     fmi_lists lists;
     uint64_t gemm_groups, layer_rows; /* what the engine counts in one run */
     bool refused;                     /* the device cannot keep it */
+    fm_script script;                 /* its exchanges with other ranks */
 } fmi_replay;
+
+/* What becomes of a step over ranks; of one rank: what it could do. */
+enum { AS_IT_COMES, SEEN_FIRST, REFUSED, KEEP, AGAIN };
 
 typedef struct fmi_replays {
     fmi_replay of[REPLAYS];
-    uint64_t clock, keys;
+    uint64_t clock, keys, age; /* age: of the comm, when the last was kept */
+    /* Of the step in hand, over ranks. */
+    fm_digest sign;
+    fmi_replay *now; /* NULL: not seen before, or not looked for */
+    uint32_t does;
     uint64_t *word; /* [WORDS(max_rows)] what is signed */
     size_t words;
 } fmi_replays;
 
-#define WORDS(runs) (13u + FMI_STAGES + 9u * (size_t)(runs))
+#define WORDS(runs) (16u + FMI_STAGES + 9u * (size_t)(runs))
 
 static void release(fmi_step *s, fmi_replay *r)
 {
     fm_backend *be = s->e->be;
     if (r->key)
         be->forget(be, r->key);
+    fm_script_release(&r->script);
     fmi_lists_release(s->e, &r->lists);
     memset(r, 0, sizeof(*r));
 }
@@ -79,8 +94,17 @@ static void add_address(fmi_replays *all, const void *p)
 
 static fm_status sign(fmi_replays *all, const fmi_step *s, uint32_t n, fm_digest *out)
 {
-    const void *const address[] = {s->dev,    s->table, s->act,  s->logits,
-                                   s->hidden, s->place, s->stage};
+    const fm_engine *e = s->e;
+    const void *const address[] = {s->dev,
+                                   s->table,
+                                   s->act,
+                                   s->logits,
+                                   s->hidden,
+                                   s->place,
+                                   s->stage,
+                                   s->shard,
+                                   e->mirror ? fm_comm_room(e->comm) : NULL,
+                                   e->mirror ? fm_comm_room(e->group) : NULL};
     all->words = 0;
     add(all, n);
     add(all, s->wanted);
@@ -141,19 +165,35 @@ static fmi_replays *replays_of(fmi_step *s)
 
 /* ==== running ==== */
 
-/* The first time: lists are made, with room for those that the next run looks up. */
-static fm_status first_run(fmi_step *s, fmi_replay *r, uint32_t n)
+/* All that a step's operations are, but for what is given back to the host. */
+static fm_status operate(fmi_step *s, fmi_lists *lists, uint32_t n)
 {
-    s->lists = &r->lists;
-    fmi_lists_clear(s->lists);
+    s->lists = lists;
     fm_status rc = fmi_step_passes(s, n);
-    if (rc == FM_OK && s->lists->count > 0)
-        rc = fmi_list_room(s, s->max_rows + 1);
+    if (rc == FM_OK)
+        rc = fmi_pipe_deliver(s);
+    if (rc == FM_OK && lists != &s->own && lists->count > 0)
+        rc = fmi_list_room(s, s->max_rows + 1); /* for those that the next run looks up */
     s->lists = &s->own;
     return rc;
 }
 
-static fm_status keep(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
+/* Lists are made; what of the signature was settled by running it is known now. */
+static fm_status first_run(fmi_step *s, fmi_replays *all, uint32_t n)
+{
+    fmi_replay *r = fresh(s, all);
+    fm_status rc = operate(s, &r->lists, n);
+    if (rc == FM_OK)
+        rc = sign(all, s, n, &r->sign);
+    if (rc == FM_OK)
+        r->used = ++all->clock;
+    else
+        release(s, r);
+    return rc;
+}
+
+/* Kept under key and not run, or FM_EUNSUPPORTED; another failure is the step's. */
+static fm_status capture(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
 {
     fm_engine *e = s->e;
     fm_backend *be = e->be;
@@ -161,38 +201,41 @@ static fm_status keep(fmi_step *s, fmi_replay *r, uint64_t key, uint32_t n)
     fm_status rc = be->record(be, key);
     if (rc != FM_OK) /* no room to keep it is no reason not to run it */
         return fm_fail(FM_EUNSUPPORTED, "this step cannot be recorded");
-    s->lists = &r->lists;
-    rc = fmi_step_passes(s, n);
-    s->lists = &s->own;
+    rc = operate(s, &r->lists, n);
     fm_status kept = be->recorded(be);
-    if (rc == FM_OK && kept == FM_OK)
+    r->gemm_groups = e->gemm_groups - groups;
+    r->layer_rows = e->layer_rows - rows;
+    e->gemm_groups = groups;
+    e->layer_rows = rows;
+    rc = rc == FM_OK ? kept : rc;
+    if (rc == FM_OK)
         r->key = key;
     else
         be->forget(be, key);
-    r->gemm_groups = e->gemm_groups - groups;
-    r->layer_rows = e->layer_rows - rows;
-    return rc == FM_OK ? kept : rc;
+    return rc;
+}
+
+static void count_replay(fm_engine *e, const fmi_replay *r, bool again)
+{
+    e->gemm_groups += r->gemm_groups;
+    e->layer_rows += r->layer_rows;
+    e->replayed += again;
 }
 
 static fm_status run_entry(fmi_step *s, fmi_replays *all, fmi_replay *r, uint32_t n)
 {
-    fm_engine *e = s->e;
-    if (r->key) {
-        e->gemm_groups += r->gemm_groups;
-        e->layer_rows += r->layer_rows;
-        e->replayed++;
-        return e->be->replay(e->be, r->key);
+    bool again = r->key != 0;
+    fm_status rc = again ? FM_OK : r->refused ? FM_EUNSUPPORTED : capture(s, r, ++all->keys, n);
+    if (rc == FM_OK) {
+        count_replay(s->e, r, again);
+        return s->e->be->replay(s->e->be, r->key);
     }
-    fm_status rc = r->refused ? FM_EUNSUPPORTED : keep(s, r, ++all->keys, n);
     if (rc != FM_EUNSUPPORTED)
         return rc;
-    if (!r->refused) { /* counted, but not run */
-        e->gemm_groups -= r->gemm_groups;
-        e->layer_rows -= r->layer_rows;
+    if (!r->refused)
         fm_error_clear();
-    }
     r->refused = true;
-    return fmi_step_passes(s, n);
+    return operate(s, &s->own, n);
 }
 
 static fm_status run_signed(fmi_step *s, uint32_t n)
@@ -205,26 +248,151 @@ static fm_status run_signed(fmi_step *s, uint32_t n)
     if (rc != FM_OK)
         return rc;
     fmi_replay *r = find(all, &d);
-    if (r) {
-        r->used = ++all->clock;
-        return run_entry(s, all, r, n);
-    }
-    r = fresh(s, all);
-    rc = first_run(s, r, n);
-    if (rc == FM_OK)
-        *r = (fmi_replay){.sign = d, .used = ++all->clock, .lists = r->lists};
-    else
-        release(s, r);
-    return rc;
+    if (!r)
+        return first_run(s, all, n);
+    r->used = ++all->clock;
+    return run_entry(s, all, r, n);
+}
+
+static bool keeps(const fmi_step *s)
+{
+    const fm_backend *be = s->e->be;
+    return be->record && be->recorded && be->replay && be->forget && can_come_again(s);
 }
 
 fm_status fmi_replay_passes(fmi_step *s, uint32_t n)
 {
-    fm_backend *be = s->e->be;
-    bool fits = be->record && be->recorded && be->replay && be->forget && can_come_again(s);
+    bool fits = keeps(s);
     fm_status rc = fits ? fmi_stage_plan(s, &fits) : FM_OK;
     if (rc == FM_OK)
-        rc = fits ? run_signed(s, n) : fmi_step_passes(s, n);
+        rc = fits ? run_signed(s, n) : operate(s, &s->own, n);
+    if (rc == FM_OK)
+        fmi_stage_empty(s);
+    s->stages = 0;
+    return rc;
+}
+
+/* ==== over ranks ==== */
+
+/* Where the wire was made anew nothing is kept any more. */
+static void grow_older(fmi_step *s, fmi_replays *all)
+{
+    fm_backend *be = s->e->be;
+    uint64_t age = fm_comm_age(s->e->comm);
+    for (size_t i = 0; all->age != age && i < REPLAYS; i++) {
+        fmi_replay *r = &all->of[i];
+        if (r->key)
+            be->forget(be, r->key);
+        fm_script_release(&r->script);
+        r->key = 0;
+    }
+    all->age = age;
+}
+
+fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out)
+{
+    bool fits = fm_comm_device_wire(s->e->comm) && keeps(s);
+    *out = (fmi_way){AS_IT_COMES, 0};
+    s->stages = 0;
+    fmi_replays *all = fits || s->replays ? replays_of(s) : NULL;
+    if (!all)
+        return fits ? FM_ENOMEM : FM_OK;
+    all->now = NULL;
+    all->does = AS_IT_COMES;
+    out->keys = all->keys;
+    grow_older(s, all);
+    fm_status rc = fits ? fmi_stage_plan(s, &fits) : FM_OK;
+    if (rc == FM_OK && fits)
+        rc = sign(all, s, n, &all->sign);
+    if (rc != FM_OK || !fits)
+        return rc;
+    fmi_replay *r = find(all, &all->sign);
+    all->now = r;
+    out->can = !r ? SEEN_FIRST : r->refused ? REFUSED : r->key ? AGAIN + r->key : KEEP;
+    return FM_OK;
+}
+
+void fmi_replay_agree(fmi_step *s, const fmi_way *way, uint32_t ranks)
+{
+    fmi_replays *all = s->replays;
+    uint64_t least = way[0].can, keys = way[0].keys;
+    bool same = true;
+    for (uint32_t i = 1; i < ranks; i++) {
+        least = FM_MIN(least, way[i].can);
+        keys = FM_MAX(keys, way[i].keys);
+        same = same && way[i].can == way[0].can;
+    }
+    if (!all)
+        return;
+    all->does = least < KEEP ? (uint32_t)least : same && least > AGAIN ? AGAIN : KEEP;
+    all->keys = keys + (all->does == KEEP); /* a key is the same thing on all ranks */
+}
+
+/* Captured here as on all others, with addresses that stay. */
+static fm_status capture_alike(fmi_step *s, fmi_replays *all, uint32_t n)
+{
+    fm_engine *e = s->e;
+    fmi_replay *r = all->now;
+    fm_digest after;
+    if (r->key) /* others have it no more */
+        e->be->forget(e->be, r->key);
+    r->key = 0;
+    fm_script_release(&r->script);
+    fm_comm_record(e->comm, &r->script);
+    fm_status rc = capture(s, r, all->keys, n);
+    fm_comm_record(e->comm, NULL);
+    if (rc == FM_OK)
+        rc = sign(all, s, n, &after);
+    if (rc == FM_OK && !fm_digest_eq(&after, &r->sign))
+        rc = fm_fail(FM_EUNSUPPORTED, "a step cannot be recorded: its memory was moved meanwhile");
+    return rc;
+}
+
+/* Kept, if all ranks could. */
+static fm_status keep_together(fmi_step *s, fmi_replays *all, uint32_t n, bool *kept)
+{
+    fm_engine *e = s->e;
+    fmi_replay *r = all->now;
+    uint8_t said[FM_COMM_MAX_RANKS], mine;
+    *kept = capture_alike(s, all, n) == FM_OK;
+    mine = *kept;
+    fm_status rc = fm_comm_collect(e->comm, said, &mine, sizeof(mine));
+    if (rc == FM_OK)
+        fm_error_clear();
+    for (uint32_t i = 0; i < fm_comm_size(e->comm); i++)
+        *kept = *kept && rc == FM_OK && said[i];
+    if (*kept)
+        return FM_OK;
+    if (r->key)
+        e->be->forget(e->be, r->key);
+    r->key = 0;
+    r->refused = rc == FM_OK; /* a rank that failed is another matter */
+    return rc;
+}
+
+static fm_status run_together(fmi_step *s, fmi_replays *all, uint32_t n)
+{
+    fm_engine *e = s->e;
+    fmi_replay *r = all->now;
+    bool kept = all->does == AGAIN;
+    fm_status rc = FM_OK;
+    if (r)
+        r->used = ++all->clock;
+    if (all->does == SEEN_FIRST && !r)
+        return first_run(s, all, n);
+    if (all->does == KEEP)
+        rc = keep_together(s, all, n, &kept);
+    if (rc == FM_OK && kept) {
+        count_replay(e, r, all->does == AGAIN);
+        return fm_comm_replay(e->comm, &r->script, r->key);
+    }
+    return rc == FM_OK ? operate(s, &s->own, n) : rc;
+}
+
+fm_status fmi_replay_together(fmi_step *s, uint32_t n)
+{
+    fmi_replays *all = fm_comm_device_wire(s->e->comm) ? s->replays : NULL;
+    fm_status rc = all ? run_together(s, all, n) : operate(s, &s->own, n);
     if (rc == FM_OK)
         fmi_stage_empty(s);
     s->stages = 0;

@@ -14,6 +14,7 @@
  * are only free once somebody gave theirs back, a failure) waits for the step that is up. */
 #include "infer/scheduler.h"
 
+#include "infer/comm.h"
 #include "infer/fair.h"
 #include "infer/flight.h"
 #include "infer/pace.h"
@@ -24,6 +25,7 @@
 #include "store/base/mem.h"
 
 #define MAX_WAITING 65536u
+#define ANEW_MOST 3u
 
 struct fm_scheduler {
     fm_engine *e;
@@ -248,13 +250,34 @@ static fm_status begin(fmi_request *r)
     return rc;
 }
 
+/* With several ranks a failure may be another one's trouble, and over: a rank that lacked the memory
+ * to open a sequence, say, lacks that sequence for good. So a request begins anew a few times before
+ * it fails. */
+static bool may_begin_anew(const fm_scheduler *s, fmi_request *r)
+{
+    return fm_engine_ranks(s->e) > 1 && fm_comm_state(s->e->comm) == FM_OK && r->anew++ < ANEW_MOST;
+}
+
+/* As at its start: what it has is computed again. FM_OK, or why it cannot. */
+static fm_status begin_anew(const fm_scheduler *s, fmi_request *r, fm_status rc)
+{
+    while (rc != FM_OK && may_begin_anew(s, r)) {
+        r->rows = 0;
+        r->pick = -1;
+        fm_seq_close(r->seq);
+        r->seq = NULL;
+        rc = begin(r);
+    }
+    return rc;
+}
+
 static void start_waiting(fm_scheduler *s)
 {
     for (fmi_flow *w; s->running < s->max_running && (w = fmi_fair_next(&s->fair)) != NULL;) {
         if (!has_room(s, w->wait))
             return;
         fmi_request *r = fmi_fair_first(&s->fair, w);
-        if (begin(r) != FM_OK) {
+        if (begin_anew(s, r, begin(r)) != FM_OK) {
             fmi_request_finish(r, "error", fm_error_text());
             fmi_request_free(r);
             continue;
@@ -408,10 +431,11 @@ static void step_alone(fm_scheduler *s)
         fmi_request *r = s->run[i];
         if (!r->rows || r->done)
             continue;
-        if (fm_engine_step(s->e, s->row + r->row0, r->rows) != FM_OK)
-            fmi_request_finish(r, "error", fm_error_text());
-        else if (r->wants)
+        fm_status rc = fm_engine_step(s->e, s->row + r->row0, r->rows);
+        if (rc == FM_OK && r->wants)
             take_token(s, r, r->rows - 1);
+        if (rc != FM_OK && begin_anew(s, r, rc) != FM_OK)
+            fmi_request_finish(r, "error", fm_error_text());
     }
 }
 

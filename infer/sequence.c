@@ -439,6 +439,9 @@ static fm_status open_seq(fm_seq **out, fm_model *m)
 fm_status fm_seq_open(fm_seq **out, fm_model *m)
 {
     *out = NULL;
+    if (fm_engine_batch_stages(m->engine) > 1)
+        return fm_fail(FM_EUNSUPPORTED, "an engine that trains over stages has some layers alone "
+                                        "and cannot answer");
     fm_status rc = fmi_mirror_open(m);
     if (rc != FM_OK)
         return rc;

@@ -485,11 +485,12 @@ static fm_status workspace(fmi_step *s)
     rc = fmi_float_room(e, &s->logits, &s->logits_floats, need);
     if (rc == FM_OK)
         rc = fmi_float_room(e, &s->hidden, &s->hidden_floats, states);
-    if (rc != FM_OK || e->be->host_visible) {
+    if (e->be->host_visible) { /* also where one of them has moved, and the other found no room */
         s->logits_host = s->logits;
         s->hidden_host = s->hidden;
-        return rc;
     }
+    if (rc != FM_OK || e->be->host_visible)
+        return rc;
     rc = fm_grow(&s->logits_host, &s->logits_host_floats, need, sizeof(float));
     return rc == FM_OK ? fm_grow(&s->hidden_host, &s->hidden_host_floats, states, sizeof(float))
                        : rc;
@@ -567,16 +568,26 @@ static bool add_stage(fmi_step *s, uint32_t row0, uint32_t layer)
     return true;
 }
 
+/* Whether rows of a model of g go through layer l (layers: the end) on this rank, so that its page
+ * has memory here. */
+static bool passes_here(const fmi_step *s, const fmi_geom *g, uint32_t l)
+{
+    const uint32_t *deal = g->deal.begin + s->e->stage;
+    return l >= deal[0] && (l < deal[1] || deal[1] == g->layers);
+}
+
 fm_status fmi_stage_plan(fmi_step *s, bool *fits)
 {
     *fits = true;
     s->stages = 0;
     for (uint32_t i = 0; i < s->spans && *fits; i++) {
         const fmi_block *k = s->span[i].block;
-        uint32_t row0 = run_of_row(s, s->span[i].row)->row0;
+        const fmi_part *run = run_of_row(s, s->span[i].row);
+        const fmi_geom *g = fmi_priv(run->model)->geom;
         *fits = k->from < 0;
         for (size_t j = 0; j < FMI_SAVES && *fits; j++)
-            *fits = k->save[j].page < 0 || add_stage(s, row0, k->save[j].layer);
+            *fits = k->save[j].page < 0 || !passes_here(s, g, k->save[j].layer) ||
+                    add_stage(s, run->row0, k->save[j].layer);
     }
     fm_status rc = FM_OK;
     if (*fits)
@@ -597,7 +608,7 @@ void fmi_stage_empty(fmi_step *s)
         float *kept = fmi_kv_view(g->rows).k;
         size_t h = g->hidden, row = w->row - run->row0;
         for (size_t j = 0; j < FMI_SAVES; j++)
-            if (w->block->save[j].page >= 0)
+            if (w->block->save[j].page >= 0 && passes_here(s, g, w->block->save[j].layer))
                 be->copy_rows(be, kept + ((size_t)w->block->save[j].page * FM_KV_PAGE + w->off) * h,
                               h, stage_at(s, run->row0, w->block->save[j].layer) + row * h, h, NULL,
                               w->count, g->hidden);
@@ -685,7 +696,7 @@ fm_status fmi_step_passes(fmi_step *s, uint32_t n)
 static fm_status collect(fmi_step *s)
 {
     fm_backend *be = s->e->be;
-    fm_status rc = fmi_pipe_deliver(s);
+    fm_status rc = s->e->mirror ? fm_comm_settle(s->e->comm) : FM_OK;
     if (rc == FM_OK && s->picking)
         return fmi_collect_picks(s);
     if (rc != FM_OK || be->host_visible || s->wanted == 0 || fm_comm_rank(s->e->comm) != 0)
@@ -745,7 +756,7 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
     if (rc == FM_OK)
-        rc = fmi_step_passes(s, n);
+        rc = e->mirror ? fmi_replay_together(s, n) : fmi_step_passes(s, n);
     if (rc == FM_OK)
         rc = collect(s);
     if (s->seqs > 0) /* the other ranks were told of it */

@@ -226,6 +226,14 @@ FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 /* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
 FM_CHECKED fm_status fmi_replay_passes(fmi_step *s, uint32_t n);
 void fmi_replays_free(fmi_step *s);
+/* Over ranks with a device's wire: what this rank could do with the step that is planned; what all
+ * do, from what each could; then, with any wire, the operations of the step. */
+typedef struct fmi_way {
+    uint64_t can, keys;
+} fmi_way;
+FM_CHECKED fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out);
+void fmi_replay_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
+FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
 
 /* ---- hooks.c ---- */
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "store/scaled.h"
 #include "store/base/mem.h"
 
 fm_status exp_put_file(const char *dst, const char *name, fm_span bytes)
@@ -38,8 +39,8 @@ fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted)
     return info->is_block ? FM_F32 : stored;
 }
 
-static fm_status write_format(const fm_tree *tree, const fm_provider *p, const char *dst,
-                              fm_export_format format, fm_dtype dtype)
+static fm_status write_as(const fm_tree *tree, const fm_provider *p, const char *dst,
+                          fm_export_format format, fm_dtype dtype)
 {
     switch (format) {
     case FM_EXPORT_SOURCE:
@@ -52,6 +53,24 @@ static fm_status write_format(const fm_tree *tree, const fm_provider *p, const c
         return exp_peft(tree, p, dst, dtype);
     }
     return fm_fail(FM_EINVAL, "unknown export format %d", (int)format);
+}
+
+/* A plain weight cannot be written beside its old scale: where weights change their type, or an
+ * adapter is merged in, those with scales become plain first. */
+static fm_status write_format(const fm_tree *tree, const fm_provider *p, const char *dst,
+                              fm_export_format format, fm_dtype dtype)
+{
+    size_t begin, end;
+    fm_plain *plain = NULL;
+    fm_tree_range(tree, "adapters/", &begin, &end);
+    bool changes = dtype != FM_DTYPE_NONE || begin < end;
+    if (!changes || (format != FM_EXPORT_HF && format != FM_EXPORT_SAFETENSORS))
+        return write_as(tree, p, dst, format, dtype);
+    fm_status rc = fm_plain_open(&plain, tree, p, "export");
+    if (rc == FM_OK)
+        rc = write_as(fm_plain_tree(plain), fm_plain_provider(plain), dst, format, dtype);
+    fm_plain_close(plain);
+    return rc;
 }
 
 fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,

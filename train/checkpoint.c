@@ -2,7 +2,7 @@
  *
  * "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; read back in any order. On
  * a backend whose memory the host sees they lie where they are; else they are downloaded. */
-#include "train/parallel.h"
+#include "train/stage.h"
 
 #include "store/base/mem.h"
 
@@ -25,16 +25,31 @@ static void rooms_release(rooms *r, const fmi_params *ps)
     fm_free(r->copy);
 }
 
+/* All ranks that the parameters are dealt to. */
+static fm_comm *ranks_of(const fmi_params *ps)
+{
+    return ps->stage ? ps->stage->all : ps->comm;
+}
+
+static uint64_t floats_of(const fmi_params *ps)
+{
+    return ps->stage ? ps->whole : ps->total;
+}
+
 static fm_status rooms_take(rooms *r, const fmi_params *ps)
 {
     fm_status rc = FM_OK;
 
     memset(r, 0, sizeof(*r));
-    if (ps->be->host_visible && !ps->comm)
+    if (ps->stage && ps->stage->rank > 0)
         return FM_OK;
-    r->copy = fm_malloc(PARTS * (size_t)ps->total * sizeof(float));
+    if (ps->be->host_visible && !ps->comm && !ps->stage)
+        return FM_OK;
+    r->copy = fm_malloc(PARTS * (size_t)floats_of(ps) * sizeof(float));
     if (!r->copy)
         rc = FM_ENOMEM;
+    if (ps->stage) /* the others see it fail in what they send */
+        return rc;
     if (rc == FM_OK && ps->comm)
         rc = ps->be->alloc(ps->be, &r->gather, (size_t)ps->total * sizeof(float));
     return ps->comm ? fm_comm_agree(ps->comm, rc) : rc;
@@ -61,6 +76,13 @@ static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *h
     fm_status rc = FM_OK;
 
     memcpy(host, part, sizeof(part));
+    for (size_t k = 0; rc == FM_OK && ps->stage && k < PARTS; k++) {
+        float *to = r->copy ? r->copy + k * (size_t)ps->whole : NULL;
+        rc = fmi_stage_collect(ps, part[k], k > 0, to);
+        host[k] = to;
+    }
+    if (ps->stage)
+        return rc;
     if (!r->copy)
         return ps->be->sync(ps->be);
     for (size_t k = 0; rc == FM_OK && k < PARTS; k++) {
@@ -79,7 +101,7 @@ static fm_status name_tensors(fm_trained *t, const fmi_params *ps, const float *
         t[i] = (fm_trained){.name = fm_asprintf("%c/%s", part_word[k], p->name),
                             .dtype = FM_F32,
                             .shape = p->shape,
-                            .data = (uint8_t *)(uintptr_t)(host[k] + p->at),
+                            .data = (uint8_t *)(uintptr_t)(host[k] + p->whole_at),
                             .bytes = p->n * sizeof(float)};
         if (!t[i].name)
             return FM_ENOMEM;
@@ -92,11 +114,11 @@ fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child, const fmi
 {
     const fm_train_keeper *k = job->keeper;
     const float *host[PARTS];
-    bool writes = fm_comm_rank(ps->comm) == 0;
+    bool writes = fm_comm_rank(ranks_of(ps)) == 0;
     bool due = k && (!writes || !k->due || k->due(k->ctx, child, c->step));
 
-    if (k && ps->comm) { /* it may depend on the clock */
-        fm_status told = fm_comm_tell(ps->comm, &due, sizeof(due), 0);
+    if (k && ranks_of(ps)) { /* it may depend on the clock */
+        fm_status told = fm_comm_tell(ranks_of(ps), &due, sizeof(due), 0);
         if (told < 0)
             return told;
     }
@@ -137,7 +159,7 @@ static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, flo
 {
     float *const part[PARTS] = {ps->p, ps->m, ps->v};
 
-    memset(host, 0, (size_t)ps->total * sizeof(float));
+    memset(host, 0, (size_t)(ps->total + ps->guest) * sizeof(float));
     for (size_t i = 0; i < ps->count; i++) {
         const fmi_param *p = &ps->item[i];
         const fm_trained *t = find_state(s, part_word[k], p);
@@ -145,16 +167,17 @@ static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, flo
             t->bytes != p->n * sizeof(float))
             return fm_fail(FM_ECORRUPT, "%s: its checkpoint has %s %c/%s", name,
                            t ? "another shape of" : "no", part_word[k], p->name);
-        memcpy(host + p->at, t->data, (size_t)t->bytes);
+        memcpy(host + p->at, t->data + p->skip * sizeof(float), (size_t)p->here * sizeof(float));
     }
-    return k == 0 ? fmi_params_put_all(ps, part[k], host)
+    return k == 0 ? ps->be->upload(ps->be, part[k], host,
+                                   (size_t)(ps->total + ps->guest) * sizeof(float))
                   : ps->be->upload(ps->be, part[k], host + ps->begin,
                                    (size_t)(ps->end - ps->begin) * sizeof(float));
 }
 
 static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *name)
 {
-    float *host = fm_malloc((size_t)ps->total * sizeof(float));
+    float *host = fm_malloc((size_t)FM_MAX(ps->total + ps->guest, (uint64_t)1) * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK && s->count != PARTS * ps->count)
@@ -202,7 +225,7 @@ fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_check
     if (rc < 0)
         *found = false;
     fm_train_state_release(&s);
-    return ps->comm ? same_step(ps->comm, rc, *found ? c->step : 0, job->name) : rc;
+    return ranks_of(ps) ? same_step(ranks_of(ps), rc, *found ? c->step : 0, job->name) : rc;
 }
 
 void fm_train_state_release(fm_train_state *s)

@@ -126,6 +126,7 @@ static fm_status measure(fmi_child *ch)
         for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
             labels += fmi_seq_picked(&ch->seq[i], &ch->how);
         ch->step_labels = FM_MAX(ch->step_labels, labels);
+        ch->most_micros = FM_MAX(ch->most_micros, ch->micros);
         for (size_t i = 0; rc == FM_OK && i < ch->micros * ch->c->shards; i++) {
             size_t begin, end;
             fmi_child_part(ch, i / ch->c->shards, (uint32_t)(i % ch->c->shards), &begin, &end);
@@ -188,9 +189,12 @@ static fm_status build(fmi_child *ch)
     fm_backend *be = fm_engine_backend(ch->e);
     const fm_train_job *j = ch->job;
     const fmi_method m = {ch->c, j->parent, ch->p, j->init, j->init_provider};
+    fm_comm *comm = ch->stage ? ch->stage->group : fm_engine_batch_ranks(ch->e);
     fm_arch arch;
     fm_status rc = fm_arch_of_tree(&arch, j->parent, j->name);
 
+    if (rc == FM_OK && ch->stage)
+        rc = fmi_stage_deal(ch->stage, &arch, j->name);
     ch->how.vocab = arch.vocab;
     if (rc == FM_OK)
         rc = fmi_goal_how(&ch->goal, &ch->how, j, ch->p, &arch);
@@ -198,11 +202,14 @@ static fm_status build(fmi_child *ch)
         arch.headless = true; /* nothing is said, so the head neither trains nor decays */
     if (rc == FM_OK && fmi_method_needs_stem(ch->c))
         rc = fm_model_load(&ch->stem, ch->e, j->parent, ch->p, j->name);
+    const uint32_t all[] = {0, arch.layers};
+    const uint32_t *layers = ch->stage ? ch->stage->deal.begin + ch->stage->mine : all;
     if (rc == FM_OK)
-        rc = fmi_net_init(&ch->net, be, &arch, ch->stem);
+        rc = fmi_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]);
     if (rc == FM_OK)
         rc = declare(ch, &m);
-    fm_comm *comm = fm_engine_batch_ranks(ch->e);
+    if (rc == FM_OK && ch->stage)
+        rc = fmi_stage_keep(ch->stage, &ch->net, &ch->ps);
     fmi_params_share(&ch->ps, comm);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
@@ -220,8 +227,16 @@ static fm_status build(fmi_child *ch)
 fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p, const fm_train_job *job,
                          uint32_t number, fm_train_result *result)
 {
+    return fmi_child_open_on(ch, e, p, job, number, result, NULL);
+}
+
+fm_status fmi_child_open_on(fmi_child *ch, fm_engine *e, const fm_provider *p,
+                            const fm_train_job *job, uint32_t number, fm_train_result *result,
+                            fmi_stage *stage)
+{
     memset(ch, 0, sizeof(*ch));
     ch->e = e;
+    ch->stage = stage;
     ch->p = p;
     ch->job = job;
     ch->c = &job->config;
@@ -386,6 +401,8 @@ fm_status fmi_child_total(fmi_child *ch)
     fmi_shard_sum all;
     fm_status rc = fmi_shards_total(&ch->shards, &all);
 
+    if (rc == FM_OK && ch->stage)
+        rc = fmi_stage_tell(ch->stage, &all, sizeof(all));
     ch->loss = all.loss;
     ch->state.tokens += all.tokens;
     ch->fresh_tokens += all.tokens;
@@ -465,26 +482,56 @@ static bool diverged(const fmi_child *ch, double *first, double *last)
     return *last > DIVERGED * *first + 1.0;
 }
 
+/* The parameter with the largest gradient, of those here; most: its squares' sum. */
+static size_t largest_here(const fmi_child *ch, const float *host, double *most)
+{
+    size_t at = 0;
+
+    *most = -1.0;
+    for (size_t i = 0; i < ch->ps.count; i++) {
+        const fmi_param *p = &ch->ps.item[i];
+        double sum = 0.0;
+        if (p->here == 0 || p->at >= ch->ps.total)
+            continue;
+        for (uint64_t k = 0; k < p->here; k++)
+            sum += (double)host[p->at + k] * (double)host[p->at + k];
+        at = sum > *most ? i : at;
+        *most = FM_MAX(*most, sum);
+    }
+    return at;
+}
+
+/* Of all ranks' the largest, the first of equals. */
+static fm_status largest_of_ranks(const fmi_child *ch, size_t *at, double most)
+{
+    const struct said {
+        double most;
+        uint64_t at;
+    } mine = {most, *at};
+    struct said all[FM_COMM_MAX_RANKS];
+    fm_status rc = fm_comm_collect(ch->stage->all, all, &mine, sizeof(mine));
+
+    for (uint32_t r = 0; rc == FM_OK && r < fm_comm_size(ch->stage->all); r++)
+        if (all[r].most > most || (!(all[r].most < most) && all[r].at < *at)) {
+            most = all[r].most;
+            *at = (size_t)all[r].at;
+        }
+    return rc;
+}
+
 static fm_status fail_diverged(fmi_child *ch, uint32_t step, double first, double last)
 {
-    float *host = fm_malloc((size_t)ch->ps.total * sizeof(float));
+    float *host = fm_malloc((size_t)FM_MAX(ch->ps.total, (uint64_t)1) * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && ch->ps.comm)
         rc = fmi_ranks_gather(&ch->ps, ch->ps.g);
     if (rc == FM_OK)
         rc = fmi_params_get_all(&ch->ps, ch->ps.g, host);
     double most = -1.0;
-    size_t at = 0;
-
-    for (size_t i = 0; rc == FM_OK && i < ch->ps.count; i++) {
-        const fmi_param *p = &ch->ps.item[i];
-        double sum = 0.0;
-        for (uint64_t k = 0; k < p->n; k++)
-            sum += (double)host[p->at + k] * (double)host[p->at + k];
-        at = sum > most ? i : at;
-        most = FM_MAX(most, sum);
-    }
+    size_t at = rc == FM_OK ? largest_here(ch, host, &most) : 0;
     fm_free(host);
+    if (rc == FM_OK && ch->stage)
+        rc = largest_of_ranks(ch, &at, most);
     if (rc < 0)
         return rc;
     char *why = fm_asprintf("%s: step %u: diverged: the mean loss of the last %u steps is %.4g, of "
@@ -538,7 +585,7 @@ fm_status fmi_child_take_result(fmi_child *ch)
     fm_status rc =
         fmi_params_result(&ch->ps, ch->ps.p, adapter ? FM_F32 : ch->c->dtype, ch->job->parent, out);
 
-    if (rc == FM_OK && adapter)
+    if (rc == FM_OK && adapter && out->tensors)
         out->adapter_config = fm_json_ref(ch->adapter_config);
     return rc == FM_OK && ch->fresh.tree ? fmi_fresh_result(&ch->fresh, &ch->net, out) : rc;
 }

@@ -4,7 +4,7 @@
 
 #include "train/objective.h"
 #include "train/order.h"
-#include "train/parallel.h"
+#include "train/stage.h"
 
 FM_BEGIN_DECLS
 
@@ -17,7 +17,8 @@ typedef struct fmi_child {
     const fm_train_job *job;
     const fm_train_config *c;
     fm_train_result *result;
-    uint32_t number; /* of the job */
+    fmi_stage *stage; /* the run's; NULL: all layers are here */
+    uint32_t number;  /* of the job */
     uint32_t steps;
     fm_model *stem; /* what is frozen; NULL: nothing is */
     fmi_net net;
@@ -42,6 +43,7 @@ typedef struct fmi_child {
     fmi_fresh fresh;
     fmi_eval *eval;       /* NULL: nothing is held out */
     uint64_t step_labels; /* picked rows of any step, at most */
+    size_t most_micros;   /* micro-batches of any step, at most */
     uint64_t targets;     /* of the step in hand */
     double loss;          /* sum over them so far */
     fmi_checkpoint state;
@@ -55,6 +57,10 @@ typedef struct fmi_child {
 FM_CHECKED fm_status fmi_child_open(fmi_child *ch, fm_engine *e, const fm_provider *p,
                                     const fm_train_job *job, uint32_t number,
                                     fm_train_result *result);
+/* The same over stages (NULL: none). */
+FM_CHECKED fm_status fmi_child_open_on(fmi_child *ch, fm_engine *e, const fm_provider *p,
+                                       const fm_train_job *job, uint32_t number,
+                                       fm_train_result *result, fmi_stage *stage);
 void fmi_child_release(fmi_child *ch);
 /* The newest state that was kept, if any; then what is made of parameters. */
 FM_CHECKED fm_status fmi_child_resume(fmi_child *ch);
@@ -93,6 +99,9 @@ FM_CHECKED fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out);
  * lane: room for 2 n. */
 FM_CHECKED fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n,
                                   fmi_lane **lane);
+/* Sizes of that pass; lane[*lanes]: those that it would take. */
+fmi_pass_size fmi_run_size(fmi_child *child, size_t n, fmi_lane **lane, size_t *lanes,
+                           bool *recompute);
 /* Marks it failed with a text (owned). */
 void fmi_child_fail(fmi_child *ch, char *why);
 

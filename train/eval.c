@@ -87,7 +87,10 @@ fm_status fmi_eval_open(fmi_eval **out, fmi_child *ch)
     cap.rows *= n;
     cap.labels *= n;
     cap.seqs *= n;
-    return fmi_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false);
+    rc = fmi_pass_new(&ev->pass, ch->net.be, lanes, n, &cap, false);
+    if (rc == FM_OK)
+        ev->pass->stage = ch->stage;
+    return rc;
 }
 
 void fmi_eval_free(fmi_eval *ev)
@@ -137,7 +140,7 @@ fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
     ev->lane.dloss = 1.0f;
     for (size_t k = fm_comm_rank(comm); rc == FM_OK && k < ev->pieces; k += ranks)
         rc = run_piece(ev, k, &ev->own[k / ranks]);
-    if (comm)
+    if (comm && !ev->ch->stage) /* stages hear of it in what they wait for */
         rc = fm_comm_agree(comm, rc);
     if (rc == FM_OK && comm)
         rc = fm_comm_collect(comm, ev->all, ev->own, ev->per * sizeof(*ev->own));
@@ -147,6 +150,8 @@ fm_status fmi_eval_run(fmi_eval *ev, fm_evaluation *out)
         sum.hits += one->hits;
         sum.tried += one->tried;
     }
+    if (rc == FM_OK && ev->ch->stage)
+        rc = fmi_stage_tell(ev->ch->stage, &sum, sizeof(sum));
     *out = (fm_evaluation){.loss = sum.loss / (double)ev->units,
                            .accuracy = sum.tried ? (double)sum.hits / (double)sum.tried : -1.0,
                            .units = ev->units};

@@ -4,6 +4,7 @@
 #include "train/pass.h"
 
 #include "store/base/mem.h"
+#include "store/scaled.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -142,12 +143,18 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
 {
     probe b = {0};
     fm_buf top;
+    fm_plain *plain = NULL;
     fm_status rc;
 
     memset(grads, 0, sizeof(*grads));
     *loss = 0.0;
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
-    rc = fmi_top_adapter(&top, tree);
+    rc = fm_plain_open(&plain, tree, p, "gradients");
+    if (rc == FM_OK) {
+        tree = fm_plain_tree(plain);
+        p = fm_plain_provider(plain);
+        rc = fmi_top_adapter(&top, tree);
+    }
     if (rc == FM_OK && top.len > 0)
         rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
     else if (rc == FM_OK)
@@ -160,5 +167,6 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
         fm_train_result_release(grads);
     fm_buf_release(&top);
     probe_release(&b);
+    fm_plain_close(plain);
     return rc;
 }

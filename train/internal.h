@@ -27,6 +27,11 @@ typedef struct fmi_param {
     float lr_scale;    /* of the learning rate: LoRA+; 1 */
     /* Not 0: [cols / turned][rows][turned] in the buffers, of shape [rows, cols]. */
     uint32_t turned;
+    /* Over stages (stage.h) `at` is where its part here begins, floats skip .. skip + here - 1 of it;
+     * else here is n. whole_at: first float in the buffers that one process has. */
+    uint64_t whole_at, skip, here;
+    uint32_t stage;     /* that updates it */
+    uint64_t per_layer; /* not 0: it is cut by layers, so many floats of each */
 } fmi_param;
 
 typedef struct fmi_params {
@@ -41,6 +46,12 @@ typedef struct fmi_params {
      * alone: m, v [end - begin]. comm NULL: all of them. */
     struct fm_comm *comm;
     uint64_t begin, end;
+    /* Of several stages: total counts what this one updates; behind it in p and g lie `guest`
+     * floats of a tied embedding, whose head is here and which the first stage updates. */
+    struct fmi_stage *stage; /* NULL: all layers are here */
+    struct fmi_edges *edges; /* how blocks of the norm lie to the ranks */
+    uint64_t whole, guest;   /* floats of one process's buffers */
+    int32_t tied;            /* the parameter that the first and the last stage share; -1 */
 } fmi_params;
 
 FM_CHECKED fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name,
@@ -52,6 +63,7 @@ FM_CHECKED fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *
 FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host);
 FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
 void fmi_params_zero_grad(fmi_params *ps);
+void fmi_params_put_zeros(const fmi_params *ps, float *x, uint64_t floats);
 /* The gradient's norm in two halves: sums of squares are added to sums (device, fmi_params_sums of
  * them, zero before), queued; once they are on the host the norm follows, over all ranks. */
 size_t fmi_params_sums(const fmi_params *ps);
@@ -157,10 +169,21 @@ typedef struct fmi_dora_set {
     uint64_t products, vectors, lo, hi;
 } fmi_dora_set;
 
+/* What trains of a whole net. */
+typedef struct fmi_depth {
+    uint32_t first;   /* lowest layer with something to train in or below it; layers: none */
+    bool embed, norm; /* something before the layers trains; the final norm does */
+} fmi_depth;
+
 typedef struct fmi_net {
     fm_backend *be;
     fm_arch arch;
-    uint32_t lins; /* of a block */
+    uint32_t begin, end; /* layers that are here: all, or a stage's (stage.h) */
+    bool frozen;         /* a stem stands under what trains */
+    bool staged;         /* then modules of others are absent, and `depth` is of all */
+    fmi_depth depth;
+    uint32_t virt_from; /* layer of the first keys and values in virt_rows */
+    uint32_t lins;      /* of a block */
     fmi_linear outer[FMI_OUTER];
     fmi_norm outer_norm[FMI_OUTER_NORMS];
     fmi_block *block; /* [arch.layers] */
@@ -184,6 +207,11 @@ typedef struct fmi_net {
 /* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */
 FM_CHECKED fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch,
                                   const fm_model *model);
+/* The same for layers begin .. end - 1 of a model of which an engine has those alone: what stands
+ * before the layers is bound where begin is 0, what stands behind them where end is all. */
+FM_CHECKED fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                                         const fm_model *model, uint32_t begin, uint32_t end);
+fmi_depth fmi_net_depth(const fmi_net *net);
 void fmi_net_release(fmi_net *net);
 /* The modules of a classification head (infer/classify.h), which the architecture does not list:
  * FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be NULL. */

@@ -104,7 +104,7 @@ void fmi_virtual_layer(fmi_pass *p, fmi_parts ps, uint32_t layer, bool grad)
         const fmi_lane *lane = ps.p[i].lane;
         const fmi_net *net = lane->net;
         size_t n = net->virt * kv;
-        size_t at = 2 * layer * n;
+        size_t at = 2 * (layer - net->virt_from) * n;
         if (net->virt_kind != FMI_VIRTUAL_KV)
             continue;
         float *g = grad ? fmi_lane_grad(lane, net->virt_param) : NULL;

@@ -71,7 +71,7 @@ static void embed_params(fmi_pass *p, fmi_lane *l)
     fmi_embed_tokens_grad(p, l, p->dx);
 }
 
-static void embed_backward(fmi_pass *p)
+void fmi_embed_backward(fmi_pass *p)
 {
     if (p->arch.sw.embed_norm) {
         fmi_parts ps = fmi_parts_from(p, 0);
@@ -252,12 +252,12 @@ static fm_status layer_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, float 
 
 fm_status fmi_layers_forward(fmi_pass *p)
 {
-    const fm_arch *a = &p->arch;
     fm_status rc = FM_OK;
 
-    embed(p, fmi_slot_of(p, 0)->xin);
-    for (uint32_t l = 0; l < a->layers && rc == FM_OK; l++) {
-        float *out = l + 1 < a->layers ? fmi_slot_of(p, l + 1)->xin : p->xout;
+    if (p->begin == 0)
+        embed(p, fmi_slot_of(p, 0)->xin);
+    for (uint32_t l = p->begin; l < p->end && rc == FM_OK; l++) {
+        float *out = l + 1 < p->end ? fmi_slot_of(p, l + 1)->xin : p->xout;
         rc = layer_forward(p, fmi_parts_all(p), l, out);
     }
     return rc;
@@ -300,16 +300,14 @@ fm_status fmi_layers_backward(fmi_pass *p)
 {
     fm_status rc = FM_OK;
 
-    for (uint32_t l = p->arch.layers; l-- > p->lowest && rc == FM_OK;) {
+    for (uint32_t l = p->end; l-- > FM_MAX(p->lowest, p->begin) && rc == FM_OK;) {
         fmi_parts ps = fmi_parts_from(p, l);
         if (ps.n == 0)
             continue;
-        if (p->recompute && l + 1 < p->arch.layers)
+        if (p->recompute && l + 1 < p->end)
             rc = layer_forward(p, ps, l, p->xout);
         if (rc == FM_OK)
             rc = layer_backward(p, l);
     }
-    if (rc == FM_OK)
-        embed_backward(p);
     return rc;
 }

@@ -2,6 +2,7 @@
 #include "train/method.h"
 
 #include "store/base/mem.h"
+#include "store/scaled.h"
 #include "store/pattern.h"
 
 #include <stdio.h>
@@ -351,13 +352,38 @@ void fmi_method_bind(fmi_net *net, fmi_params *ps)
         net->virt_rows = ps->p + ps->item[net->virt_param].at;
 }
 
+/* A weight that its scale would be left beside. */
+static fm_status check_scaled(const fmi_params *ps, const fmi_method *m, const fm_tree *plain)
+{
+    for (size_t i = 0; i < ps->count && plain != m->parent; i++) {
+        const fm_entry *was = fmi_find_tensor(m->parent, ps->item[i].name);
+        const fm_entry *is = fmi_find_tensor(plain, ps->item[i].name);
+        if (was && is && was->dtype != is->dtype)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s is %s with a scale and cannot be trained itself: train an adapter, "
+                           "or export the parent with --dtype bf16 and import that",
+                           was->name, fm_dtype_get(was->dtype)->name);
+    }
+    return FM_OK;
+}
+
 fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
 {
-    fm_status rc = fmi_dora_prepare(net, m->parent, m->p);
+    fm_plain *plain = NULL;
+    fmi_method seen = *m;
+    fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
 
+    if (rc == FM_OK) {
+        seen.parent = fm_plain_tree(plain);
+        seen.p = fm_plain_provider(plain);
+        rc = check_scaled(ps, m, seen.parent);
+    }
     if (rc == FM_OK)
-        rc = fmi_method_begin(net, ps, m);
+        rc = fmi_dora_prepare(net, seen.parent, seen.p);
+    if (rc == FM_OK)
+        rc = fmi_method_begin(net, ps, &seen);
     if (rc == FM_OK && m->init)
         rc = fmi_params_load(ps, m->init, m->init_p, "", false);
+    fm_plain_close(plain);
     return rc;
 }

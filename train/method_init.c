@@ -175,7 +175,8 @@ fm_status fmi_method_begin(fmi_net *net, fmi_params *ps, const fmi_method *m)
     fm_status rc = FM_OK;
 
     for (size_t i = 0; i < ps->count && rc == FM_OK; i++)
-        rc = fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)
-                   : begin(net, ps, (int32_t)i, m);
+        if (ps->item[i].here > 0)
+            rc = fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)
+                       : begin(net, ps, (int32_t)i, m);
     return rc;
 }

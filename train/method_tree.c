@@ -208,9 +208,9 @@ const fm_entry *fmi_base_entry(const fmi_net *net, const fm_tree *parent, const 
         best = fmi_find_tensor(parent, name);
     (void)snprintf(head, sizeof(head), "%s.weight", net->arch.head_name);
     if (!best && net->arch.tied && strcmp(name, head) == 0) {
-        char embed[FMI_MODULE_BYTES + 16];
-        (void)snprintf(embed, sizeof(embed), "%s.weight", net->outer[FMI_EMBED].module);
-        best = fmi_find_tensor(parent, embed);
+        fm_param embed; /* its first; a last stage's net has no module of it */
+        if (fm_arch_param(&net->arch, 0, &embed))
+            best = fmi_find_tensor(parent, embed.name);
     }
     return best;
 }

@@ -247,36 +247,57 @@ static fm_status take_block(const fmi_net *net, fmi_block *b, const fm_layer *fr
     return rc;
 }
 
-static fm_status take_model(fmi_net *net, const fm_model *model)
+static fm_status take_before(fmi_net *net, const fm_model *model)
 {
-    fm_status rc;
+    fm_linear embed = model->embed; /* its terms lie otherwise */
 
-    net->outer_norm[FMI_NORM].gain = model->norm;
-    net->outer_norm[FMI_NORM].bias = model->norm_b;
     net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
     net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
-    fm_linear embed = model->embed; /* its terms lie otherwise */
     embed.lora_count = 0;
-    rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
+    fm_status rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
     if (rc == FM_OK)
         rc = fmi_embed_terms_take(net, model);
     if (rc == FM_OK)
         rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
-    if (rc == FM_OK)
-        rc = take_linear(net->be, &net->outer[FMI_HEAD], &model->head);
     net->outer[FMI_TYPES].bias = model->types; /* row 0, added to every row */
-    for (uint32_t l = 0; l < net->arch.layers && rc == FM_OK; l++)
+    return rc;
+}
+
+static fm_status take_model(fmi_net *net, const fm_model *model)
+{
+    fm_status rc = net->begin == 0 ? take_before(net, model) : FM_OK;
+
+    if (rc == FM_OK && net->end == net->arch.layers) {
+        net->outer_norm[FMI_NORM].gain = model->norm;
+        net->outer_norm[FMI_NORM].bias = model->norm_b;
+        rc = take_linear(net->be, &net->outer[FMI_HEAD], &model->head);
+    }
+    for (uint32_t l = net->begin; l < net->end && rc == FM_OK; l++)
         rc = take_block(net, &net->block[l], &model->layers[l]);
     return rc == FM_OK ? fmi_virtual_take(net, model) : rc;
 }
 
-fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
+fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                              const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
     net->be = be;
     net->arch = *arch;
+    net->begin = begin;
+    net->end = end;
+    net->frozen = model != NULL;
     fm_status rc = declare_all(net);
     return rc == FM_OK && model ? take_model(net, model) : rc;
+}
+
+fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
+{
+    if (model && fm_engine_batch_stages(model->engine) > 1) {
+        memset(net, 0, sizeof(*net));
+        return fm_fail(FM_EUNSUPPORTED, "this needs whole models, and the engine has the layers of "
+                                        "a stage alone");
+    }
+    return fmi_net_init_layers(net, be, arch, model, 0, arch->layers);
 }
 
 /* ---- matrices stored [in, out] ---- */
@@ -436,6 +457,24 @@ bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer)
     for (uint32_t i = 0; i < FMI_NORMS; i++)
         any = any || b->norm[i].param >= 0 || b->norm[i].bias_param >= 0;
     return any;
+}
+
+fmi_depth fmi_net_depth(const fmi_net *net)
+{
+    const fmi_norm *norm = &net->outer_norm[FMI_NORM];
+    const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
+    fmi_depth d = {.norm = norm->param >= 0 || norm->bias_param >= 0};
+
+    if (net->staged)
+        return net->depth;
+    d.embed = fmi_linear_trains(&net->outer[FMI_EMBED]) ||
+              fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
+              fmi_linear_trains(&net->outer[FMI_TYPES]) || embed_norm->param >= 0 ||
+              embed_norm->bias_param >= 0 ||
+              (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0);
+    while (!d.embed && d.first < net->arch.layers && !fmi_net_layer_trains(net, d.first))
+        d.first++;
+    return d;
 }
 
 /* ---- what trains ---- */

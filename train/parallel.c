@@ -1,5 +1,5 @@
 /* parallel.c - gradients of shards: kept, exchanged, added in order. */
-#include "train/parallel.h"
+#include "train/stage.h"
 
 #include "store/base/mem.h"
 
@@ -206,6 +206,8 @@ static size_t blocks_of(uint64_t floats)
 /* Of several ranks a sum for each block of the largest slice. */
 size_t fmi_params_sums(const fmi_params *ps)
 {
+    if (ps->stage)
+        return fmi_stage_sums(ps);
     return ps->comm ? FM_MAX(blocks_of(slice_of(ps)), (size_t)1) : 1;
 }
 
@@ -213,7 +215,9 @@ void fmi_params_squares(const fmi_params *ps, double *sums)
 {
     fm_backend *be = ps->be;
 
-    if (!ps->comm)
+    if (ps->stage)
+        fmi_stage_squares(ps, sums);
+    else if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
     else if (ps->end > ps->begin)
         be->block_squares(be, sums, ps->g + ps->begin, ps->end - ps->begin);

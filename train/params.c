@@ -2,7 +2,7 @@
  *
  * Flat, because clipping and AdamW are then one call over everything, a checkpoint is three
  * reads, and the low-rank factors of modules that read the same input lie side by side. */
-#include "train/parallel.h"
+#include "train/stage.h"
 
 #include "store/base/checked.h"
 #include "store/base/mem.h"
@@ -33,8 +33,8 @@ fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name, const
     if (!p->name)
         return FM_ENOMEM;
     p->shape = *shape;
-    p->n = n;
-    p->at = ps->total;
+    p->n = p->here = n;
+    p->at = p->whole_at = ps->total;
     p->lr_scale = 1.0f;
     ps->total = padded;
     *index = (int32_t)ps->count++;
@@ -60,17 +60,22 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     if (!ps->comm)
         ps->end = ps->total;
     uint64_t own = FM_MAX(ps->end - ps->begin, (uint64_t)1);
-    fm_status rc = new_floats(be, &ps->p, ps->total);
+    uint64_t held = FM_MAX(ps->total + ps->guest, (uint64_t)1);
+    fm_status rc = new_floats(be, &ps->p, held);
     if (rc == FM_OK)
-        rc = new_floats(be, &ps->g, ps->total);
+        rc = new_floats(be, &ps->g, held);
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->m, own);
     if (rc == FM_OK && moments)
         rc = new_floats(be, &ps->v, own);
     if (rc == FM_OK)
+        rc = new_floats(be, &ps->zero, ZERO_FLOATS);
+    if (rc == FM_OK && ps->stage)
+        rc = fmi_stage_edges(ps);
+    if (rc == FM_OK)
         rc = be->alloc(be, &sum, fmi_params_sums(ps) * sizeof(double));
     ps->sum = sum;
-    return rc == FM_OK ? new_floats(be, &ps->zero, ZERO_FLOATS) : rc;
+    return rc;
 }
 
 /* Between a tensor as it is stored and as it lies in the buffers. */
@@ -91,28 +96,36 @@ static void turn(const fmi_param *p, float *buffers, float *stored, bool store)
 fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host)
 {
     const fmi_param *p = &ps->item[index];
-    size_t bytes = (size_t)p->n * sizeof(float);
+    size_t bytes = (size_t)p->n * sizeof(float), here = (size_t)p->here * sizeof(float);
 
+    if (here == 0)
+        return FM_OK;
     if (!p->turned)
-        return ps->be->upload(ps->be, ps->p + p->at, host, bytes);
+        return ps->be->upload(ps->be, ps->p + p->at, host + p->skip, here);
     float *own = fm_memdup(host, bytes);
     float *turned = fm_malloc(bytes);
     fm_status rc = own && turned ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK) {
         turn(p, turned, own, false);
-        rc = ps->be->upload(ps->be, ps->p + p->at, turned, bytes);
+        rc = ps->be->upload(ps->be, ps->p + p->at, turned + p->skip, here);
     }
     fm_free(own);
     fm_free(turned);
     return rc;
 }
 
-/* A parameter's part of which, as it is stored. */
-static fm_status get_one(const fmi_params *ps, const fmi_param *p, const float *which, float *host)
+/* A parameter's part of which, as it is stored. whole: of all ranks, on the host; NULL: which is
+ * that. */
+static fm_status get_one(const fmi_params *ps, const fmi_param *p, const float *which,
+                         const float *whole, float *host)
 {
     size_t bytes = (size_t)p->n * sizeof(float);
-    fm_status rc = ps->be->download(ps->be, host, which + p->at, bytes);
+    fm_status rc = FM_OK;
 
+    if (whole)
+        memcpy(host, whole + p->whole_at, bytes);
+    else
+        rc = ps->be->download(ps->be, host, which + p->at, bytes);
     if (rc < 0 || !p->turned)
         return rc;
     float *raw = fm_memdup(host, bytes);
@@ -134,22 +147,29 @@ fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *ho
 }
 
 /* By copying a row of zeros to all: a product with 0 would keep NaN and make -0. */
-void fmi_params_zero_grad(fmi_params *ps)
+void fmi_params_put_zeros(const fmi_params *ps, float *x, uint64_t floats)
 {
-    uint32_t rows = (uint32_t)(ps->total / ZERO_FLOATS);
-    uint32_t rest = (uint32_t)(ps->total % ZERO_FLOATS);
+    uint32_t rows = (uint32_t)(floats / ZERO_FLOATS);
+    uint32_t rest = (uint32_t)(floats % ZERO_FLOATS);
     uint32_t n = (uint32_t)ZERO_FLOATS;
 
     if (rows > 0)
-        ps->be->copy_rows(ps->be, ps->g, n, ps->zero, 0, NULL, rows, n);
+        ps->be->copy_rows(ps->be, x, n, ps->zero, 0, NULL, rows, n);
     if (rest > 0)
-        ps->be->copy_rows(ps->be, ps->g + (uint64_t)rows * n, rest, ps->zero, 0, NULL, 1, rest);
+        ps->be->copy_rows(ps->be, x + (uint64_t)rows * n, rest, ps->zero, 0, NULL, 1, rest);
+}
+
+void fmi_params_zero_grad(fmi_params *ps)
+{
+    fmi_params_put_zeros(ps, ps->g, ps->total + ps->guest);
 }
 
 fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm)
 {
     double sum = sums[0];
-    fm_status rc = ps->comm ? fmi_ranks_add(ps, sums, &sum) : FM_OK;
+    fm_status rc = ps->stage  ? fmi_stage_add(ps, sums, &sum)
+                   : ps->comm ? fmi_ranks_add(ps, sums, &sum)
+                              : FM_OK;
 
     *norm = rc == FM_OK ? sqrt(sum) : 0.0;
     return rc;
@@ -162,6 +182,8 @@ fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
     fm_status rc = host ? ps->be->upload(ps->be, ps->sum, host, bytes) : FM_ENOMEM;
 
     *norm = 0.0;
+    if (rc == FM_OK && ps->stage)
+        rc = fmi_stage_meet_edges(ps);
     if (rc == FM_OK) {
         fmi_params_squares(ps, ps->sum);
         rc = ps->be->download(ps->be, host, ps->sum, bytes);
@@ -172,17 +194,30 @@ fm_status fmi_params_grad_norm(fmi_params *ps, double *norm)
     return rc;
 }
 
+/* Widens at .. end by the floats of a parameter that this rank's stage updates, and its padding. */
+static void widen(const fmi_params *ps, size_t i, uint64_t *at, uint64_t *end)
+{
+    const fmi_param *p = &ps->item[i];
+
+    if (p->here == 0 || p->at >= ps->total)
+        return;
+    *at = FM_MIN(*at, p->at);
+    *end = FM_MAX(*end, p->at + ((p->here + 15u) & ~(uint64_t)15u));
+}
+
 /* Neighbours with one learning rate are one call; padding is 0 and stays it. */
 fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
                           float g_scale)
 {
     for (size_t i = 0, j; i < ps->count; i = j) {
         float scale = ps->item[i].lr_scale;
-        for (j = i + 1;
-             j < ps->count && !(ps->item[j].lr_scale < scale) && !(ps->item[j].lr_scale > scale);)
-            j++;
-        uint64_t at = FM_MAX(ps->item[i].at, ps->begin);
-        uint64_t end = FM_MIN(j < ps->count ? ps->item[j].at : ps->total, ps->end);
+        uint64_t at = UINT64_MAX, end = 0;
+        for (j = i;
+             j < ps->count && !(ps->item[j].lr_scale < scale) && !(ps->item[j].lr_scale > scale);
+             j++)
+            widen(ps, j, &at, &end);
+        at = FM_MAX(at, ps->begin);
+        end = FM_MIN(end, ps->end);
         uint64_t moment = at - ps->begin;
         if (at >= end)
             continue;
@@ -190,11 +225,12 @@ fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, u
                       (float)(lr * (double)scale), (float)c->beta1, (float)c->beta2, (float)c->eps,
                       (float)c->weight_decay, step, g_scale);
     }
-    return ps->comm ? fmi_ranks_gather(ps, ps->p) : FM_OK;
+    fm_status rc = ps->comm ? fmi_ranks_gather(ps, ps->p) : FM_OK;
+    return rc == FM_OK && ps->stage ? fmi_stage_tell_tied(ps) : rc;
 }
 
 static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_param *p,
-                            const float *which, fm_dtype dtype)
+                            const float *which, const float *whole, fm_dtype dtype)
 {
     float *host = NULL;
     fm_status rc = fm_tensor_bytes(&out->bytes, dtype, &p->shape, p->name);
@@ -209,7 +245,7 @@ static fm_status one_result(fm_trained *out, const fmi_params *ps, const fmi_par
     if (!out->name || !out->data || !host)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
-        rc = get_one(ps, p, which, host);
+        rc = get_one(ps, p, which, whole, host);
     if (rc == FM_OK)
         rc = fm_from_f32(out->data, dtype, host, p->n);
     fm_free(host);
@@ -227,17 +263,26 @@ static fm_dtype dtype_as_parent(const fm_tree *parent, const char *name)
 fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
                             const fm_tree *parent, fm_train_result *out)
 {
+    bool reads = !ps->stage || ps->stage->rank == 0;
+    float *whole = NULL;
     fm_status rc = FM_OK;
 
-    out->tensors = fm_calloc(ps->count, sizeof(*out->tensors));
-    if (!out->tensors)
+    if (ps->stage && reads)
+        whole = fm_malloc((size_t)ps->whole * sizeof(float));
+    if (ps->stage && reads && !whole)
         return FM_ENOMEM;
-    for (size_t i = 0; i < ps->count && rc == FM_OK; i++) {
+    if (ps->stage)
+        rc = fmi_stage_collect(ps, which, false, whole);
+    out->tensors = rc == FM_OK && reads ? fm_calloc(ps->count, sizeof(*out->tensors)) : NULL;
+    if (rc == FM_OK && reads && !out->tensors)
+        rc = FM_ENOMEM;
+    for (size_t i = 0; reads && i < ps->count && rc == FM_OK; i++) {
         out->count = i + 1;
         const fmi_param *p = &ps->item[i];
         fm_dtype own = dtype == FM_DTYPE_NONE ? dtype_as_parent(parent, p->name) : dtype;
-        rc = one_result(&out->tensors[i], ps, p, which, own);
+        rc = one_result(&out->tensors[i], ps, p, which, whole, own);
     }
+    fm_free(whole);
     return rc;
 }
 
@@ -245,6 +290,7 @@ void fmi_params_release(fmi_params *ps)
 {
     fm_backend *be = ps->be;
 
+    fmi_stage_edges_free(ps);
     for (size_t i = 0; i < ps->count; i++) {
         if (be && ps->item[i].weight)
             be->weight_free(be, ps->item[i].weight);

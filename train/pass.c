@@ -1,5 +1,5 @@
 /* pass.c - one pass over the stem for the rows of several children: lanes, memory, the run. */
-#include "train/pass.h"
+#include "train/stage.h"
 
 #include "store/base/mem.h"
 
@@ -37,20 +37,11 @@ bool fmi_same_shape(const fm_arch *a, const fm_arch *b)
 static void find_first(fmi_lane *lane)
 {
     const fmi_net *net = lane->net;
-    const fmi_norm *norm = &net->outer_norm[FMI_NORM];
-    const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
+    const fmi_depth d = fmi_net_depth(net);
 
-    lane->embed_trains = lane->ps && (fmi_linear_trains(&net->outer[FMI_EMBED]) ||
-                                      fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
-                                      fmi_linear_trains(&net->outer[FMI_TYPES]) ||
-                                      embed_norm->param >= 0 || embed_norm->bias_param >= 0 ||
-                                      (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0));
-    lane->first = lane->ps ? 0 : net->arch.layers;
-    while (!lane->embed_trains && lane->first < net->arch.layers &&
-           !fmi_net_layer_trains(net, lane->first))
-        lane->first++;
-    lane->deep =
-        lane->ps && (lane->first < net->arch.layers || norm->param >= 0 || norm->bias_param >= 0);
+    lane->embed_trains = lane->ps && d.embed;
+    lane->first = lane->ps ? d.first : net->arch.layers;
+    lane->deep = lane->ps && (lane->first < net->arch.layers || d.norm);
 }
 
 /* Ranks of all terms of the widest block. */
@@ -147,7 +138,7 @@ static fm_status plan_indexes(fmi_pass *p)
 
 static fm_status host_memory(fmi_pass *p)
 {
-    size_t slots = FM_MAX(p->arch.layers - p->lowest, 1u);
+    size_t slots = fmi_pass_slots(p);
 
     p->lane = fm_calloc(p->room, sizeof(*p->lane));
     p->part = fm_calloc(p->room, sizeof(*p->part));
@@ -167,12 +158,12 @@ static fm_status host_memory(fmi_pass *p)
 /* Rows of all lanes that train in a slot's layer or below it, as far as they fit in a pass. */
 static void count_saved(fmi_pass *p, fmi_lane *const *lane, size_t n)
 {
-    uint32_t slots = FM_MAX(p->arch.layers - p->lowest, 1u);
+    uint32_t slots = fmi_pass_slots(p);
 
     for (uint32_t i = 0; i < slots; i++) {
         uint64_t rows = 0;
         for (size_t k = 0; k < n; k++)
-            rows += lane[k]->first <= p->lowest + i ? lane[k]->most.rows : 0;
+            rows += lane[k]->first <= p->low + i ? lane[k]->most.rows : 0;
         rows = (FM_MIN(rows, (uint64_t)p->cap.rows) + 15) / 16 * 16;
         p->saved[i] = (uint32_t)rows;
     }
@@ -184,7 +175,7 @@ static fm_status device_memory(fmi_pass *p)
 
     fm_status rc = FM_OK;
     if (p->arch.sw.experts > 0)
-        rc = fmi_moe_new(p, FM_MAX(p->arch.layers - p->lowest, 1u));
+        rc = fmi_moe_new(p, fmi_pass_slots(p));
     if (rc == FM_OK)
         rc = fmi_pass_plan(p, NULL, &p->floats);
     if (rc == FM_OK)
@@ -203,6 +194,12 @@ static fm_status device_memory(fmi_pass *p)
 fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
                        const fmi_pass_size *cap, bool recompute)
 {
+    return fmi_pass_new_beside(out, be, lane, n, cap, recompute, NULL);
+}
+
+fm_status fmi_pass_new_beside(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
+                              const fmi_pass_size *cap, bool recompute, fmi_pass *kin)
+{
     fmi_pass *p = fm_calloc(1, sizeof(*p));
     fm_status rc = p ? FM_OK : FM_ENOMEM;
 
@@ -212,9 +209,12 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
     p->be = be;
     p->arch = lane[0]->net->arch;
     p->cap = *cap;
+    p->kin = kin;
     p->recompute = recompute;
     p->room = n;
     p->lowest = p->arch.layers;
+    p->begin = lane[0]->net->begin;
+    p->end = lane[0]->net->end;
     p->frozen = true;
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
         find_first(lane[i]);
@@ -227,6 +227,7 @@ fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, si
         if (rc == FM_OK)
             rc = prepare_weights(be, lane[i]);
     }
+    p->low = FM_MIN(FM_MAX(p->lowest, p->begin), p->end);
     uint64_t fit = FM_MAX(LOGIT_CHUNK_FLOATS / p->arch.vocab, 1u);
     p->chunk = (uint32_t)FM_MIN(fit, FM_MAX(cap->labels, 1u));
     if (rc == FM_OK)
@@ -278,7 +279,7 @@ uint64_t fmi_pass_bytes(const fmi_pass *p)
 
 fmi_slot *fmi_slot_of(fmi_pass *p, uint32_t layer)
 {
-    return &p->slot[layer > p->lowest ? layer - p->lowest : 0];
+    return &p->slot[layer > p->low ? layer - p->low : 0];
 }
 
 /* ---- parts ---- */
@@ -413,7 +414,7 @@ static fm_status put_batches(fmi_pass *p)
     return rc == FM_OK ? put_places(p) : rc;
 }
 
-static fm_status forward(fmi_pass *p, fmi_lane *const *lane, size_t n)
+fm_status fmi_pass_begin(fmi_pass *p, fmi_lane *const *lane, size_t n)
 {
     fm_assert(n <= p->room);
     line_up(p, lane, n);
@@ -421,8 +422,16 @@ static fm_status forward(fmi_pass *p, fmi_lane *const *lane, size_t n)
     if (p->lanes == 0)
         return FM_OK;
     list_sequences(p);
-    fm_status rc = put_batches(p);
-    return rc == FM_OK ? fmi_layers_forward(p) : rc;
+    return put_batches(p);
+}
+
+static fm_status forward(fmi_pass *p, fmi_lane *const *lane, size_t n)
+{
+    fm_status rc = fmi_pass_begin(p, lane, n);
+
+    if (rc < 0 || p->lanes == 0)
+        return rc;
+    return p->stage ? fmi_stage_forward(p) : fmi_layers_forward(p);
 }
 
 fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n)
@@ -436,10 +445,17 @@ fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n)
 
 fm_status fmi_pass_finish(fmi_pass *p)
 {
-    fm_status rc = fmi_head(p);
+    fm_status rc = FM_OK;
 
-    if (rc == FM_OK)
-        rc = fmi_layers_backward(p);
+    if (p->stage) {
+        rc = fmi_stage_backward(p);
+    } else {
+        rc = fmi_head(p);
+        if (rc == FM_OK)
+            rc = fmi_layers_backward(p);
+        if (rc == FM_OK)
+            fmi_embed_backward(p);
+    }
     return rc == FM_OK && !p->tally ? p->be->sync(p->be) : rc;
 }
 

@@ -82,6 +82,7 @@ struct fmi_lane {
     double *later;     /* where the pass's tally adds losses that are put off; NULL: none are */
     uint32_t step;     /* for dropout */
     uint64_t row_base; /* rows of the step's earlier micro-batches: likewise */
+    bool went_before, goes_on; /* over stages: the shard has an earlier, a later pass of the lane */
     /* ---- the pass's ---- */
     uint32_t row0, seq0;
     uint32_t label0, labels; /* among the picked rows of all */
@@ -92,6 +93,12 @@ struct fmi_lane {
  * backward (same bits). */
 FM_CHECKED fm_status fmi_pass_new(fmi_pass **out, fm_backend *be, fmi_lane *const *lane, size_t n,
                                   const fmi_pass_size *cap, bool recompute);
+/* What a pass keeps from its forward to its backward is its own, and what it works in is kin's
+ * (NULL: its own too), which is of the same lanes' sizes and is freed after it: several forwards
+ * may then be under way. */
+FM_CHECKED fm_status fmi_pass_new_beside(fmi_pass **out, fm_backend *be, fmi_lane *const *lane,
+                                         size_t n, const fmi_pass_size *cap, bool recompute,
+                                         fmi_pass *kin);
 void fmi_pass_free(fmi_pass *p);
 uint64_t fmi_pass_bytes(const fmi_pass *p);
 /* Of the lanes given to new, those that have a batch in hand. Gradients of dloss * the loss are
@@ -109,6 +116,8 @@ FM_CHECKED fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps);
 FM_CHECKED fm_status fmi_pass_states(fmi_pass *p, fmi_lane *const *lane, size_t n);
 /* What fmi_pass_run does behind the layers, for the lanes and batches of fmi_pass_states. */
 FM_CHECKED fm_status fmi_pass_finish(fmi_pass *p);
+/* Takes lanes and batches in hand, whose rows' places follow; fmi_layers_forward may run. */
+FM_CHECKED fm_status fmi_pass_begin(fmi_pass *p, fmi_lane *const *lane, size_t n);
 /* From now on (NULL: no more); costs a look at every tensor. */
 void fmi_pass_watch(fmi_pass *p, fmi_watch *w);
 
@@ -147,6 +156,10 @@ struct fmi_pass {
     size_t lanes, room;
     uint32_t rows, labels, seqs; /* of the run in hand */
     uint32_t lowest;             /* the lowest `first` of all lanes of the pass */
+    uint32_t begin, end;         /* layers that are run here: all, or a stage's */
+    uint32_t low;                /* of them the first with a slot of its own */
+    struct fmi_stage *stage;     /* NULL: all layers are here */
+    fmi_pass *kin;               /* whose memory it works in; NULL: its own */
     bool frozen;                 /* no lane trains */
     bool taught_rows;            /* some lane follows a teacher */
     uint32_t chunk;              /* labelled rows of one piece of logits */
@@ -154,7 +167,7 @@ struct fmi_pass {
     fm_train_seq *seq;           /* [cap.seqs] host */
     float *mem;
     uint64_t floats;
-    fmi_slot *slot;            /* [layers - lowest], the layers below share the first */
+    fmi_slot *slot;            /* [end - low], the layers below share the first */
     uint32_t *saved;           /* [slots] rows that the layer's backward may need, times 16 */
     float *xout;               /* [M, H] after the last layer */
     float *h, *act;            /* [M, H], [M, I] */
@@ -253,6 +266,10 @@ void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, fl
                     uint32_t h);
 
 fmi_slot *fmi_slot_of(fmi_pass *p, uint32_t layer);
+static inline uint32_t fmi_pass_slots(const fmi_pass *p)
+{
+    return FM_MAX(p->end - p->low, 1u);
+}
 /* A branch: x its input, y what goes to the residual. backward: dy to the gradients of its first
  * linear layers, which input_grad takes on to dh (set, where the part wants it); x is read only
  * where input_trains. */
@@ -283,6 +300,7 @@ bool fmi_moe_input_trains(const fmi_pass *p, fmi_parts ps, uint32_t layer);
 /* layers.c: embeddings and layers, forward and backward. */
 FM_CHECKED fm_status fmi_layers_forward(fmi_pass *p);
 FM_CHECKED fm_status fmi_layers_backward(fmi_pass *p);
+void fmi_embed_backward(fmi_pass *p); /* then */
 /* head.c: losses, and dx of every row behind the last layer. */
 FM_CHECKED fm_status fmi_head(fmi_pass *p);
 /* The final norm of the picked rows, into hl. */

@@ -21,11 +21,11 @@ typedef struct kinds {
 static kinds kinds_of(const fmi_pass *p, uint32_t slot)
 {
     const fm_arch *a = &p->arch;
-    uint32_t from = slot == 0 ? 0 : p->lowest + slot;
-    uint32_t to = p->recompute ? a->layers - 1 : p->lowest + slot;
+    uint32_t from = slot == 0 ? p->begin : p->low + slot;
+    uint32_t to = p->recompute ? p->end - 1 : p->low + slot;
     kinds k = {false, false};
 
-    for (uint32_t l = from; l <= to && l < a->layers; l++) {
+    for (uint32_t l = from; l <= to && l < p->end; l++) {
         bool sparse = a->sw.layer[l] & FM_LAYER_SPARSE;
         k.sparse = k.sparse || sparse;
         k.dense = k.dense || !sparse;
@@ -109,7 +109,7 @@ static bool shares(const fmi_pass *p, uint32_t slots)
 static fm_status plan_slots(fmi_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
-    uint32_t slots = FM_MAX(a->layers - p->lowest, 1u);
+    uint32_t slots = fmi_pass_slots(p);
     uint64_t m = p->cap.rows;
 
     if (shares(p, slots)) {
@@ -194,36 +194,76 @@ static void plan_extras(fmi_pass *p, float *base, uint64_t *at)
         p->fused = fmi_plan_take(base, at, m * qkv);
     if (sw->order != FM_BLOCK_PRE || sw->residual_scale != 1.0f)
         p->branch = fmi_plan_take(base, at, m * a->hidden);
-    if (sw->embed_norm) {
-        p->xembed = fmi_plan_take(base, at, m * a->hidden);
-        p->embed_rstd = fmi_plan_take(base, at, m);
-    }
-    if (sw->logit_softcap > 0.0f)
+}
+
+/* What the head needs, where it is. */
+static void plan_head(fmi_pass *p, float *base, uint64_t *at)
+{
+    const fm_arch *a = &p->arch;
+    uint64_t r = p->cap.labels;
+
+    if (p->end < a->layers)
+        return;
+    p->xl = fmi_plan_take(base, at, r * a->hidden);
+    p->hl = fmi_plan_take(base, at, (r + 1) * a->hidden);
+    p->rstdl = fmi_plan_take(base, at, r);
+    p->dl = fmi_plan_take(base, at, r * a->hidden);
+    p->zero = fmi_plan_take(base, at, a->hidden);
+    p->logits = fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
+    p->taught = p->taught_rows ? fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab) : NULL;
+    p->loss = fmi_plan_take(base, at, r);
+    if (a->sw.logit_softcap > 0.0f)
         p->capped = fmi_plan_take(base, at, (uint64_t)p->chunk * a->vocab);
-    *at = fmi_moe_plan(p, base, *at);
+}
+
+/* What is read by the backward, besides slots. */
+static void plan_embed(fmi_pass *p, float *base, uint64_t *at)
+{
+    uint64_t m = p->cap.rows;
+
+    if (!p->arch.sw.embed_norm || p->begin > 0)
+        return;
+    p->xembed = fmi_plan_take(base, at, m * p->arch.hidden);
+    p->embed_rstd = fmi_plan_take(base, at, m);
+}
+
+static void borrow(fmi_pass *p)
+{
+    const fmi_pass *k = p->kin;
+
+    p->xout = k->xout, p->h = k->h, p->act = k->act;
+    p->du = k->du;
+    for (size_t i = 0; i < FM_ARRAY_LEN(p->alone); i++)
+        p->alone[i] = k->alone[i];
+    p->dx = k->dx, p->dh = k->dh;
+    p->dact = k->dact, p->dgate = k->dgate, p->dup = k->dup;
+    p->dattn = k->dattn, p->dq = k->dq, p->dqraw = k->dqraw;
+    p->dk = k->dk, p->dkraw = k->dkraw, p->dv = k->dv;
+    p->xl = k->xl, p->hl = k->hl, p->rstdl = k->rstdl, p->dl = k->dl, p->zero = k->zero;
+    p->logits = k->logits, p->loss = k->loss, p->taught = k->taught, p->capped = k->capped;
+    p->cos = k->cos, p->sin = k->sin, p->cos_slide = k->cos_slide, p->sin_slide = k->sin_slide;
+    p->fused = k->fused, p->dfused = k->dfused, p->branch = k->branch;
 }
 
 fm_status fmi_pass_plan(fmi_pass *p, float *base, uint64_t *floats)
 {
     const fm_arch *a = &p->arch;
     uint64_t m = p->cap.rows;
-    uint64_t r = p->cap.labels;
     uint64_t at = 0;
 
     fm_status rc = plan_slots(p, base, &at);
-    p->xout = fmi_plan_take(base, &at, m * a->hidden);
-    p->h = fmi_plan_take(base, &at, m * a->hidden);
-    p->act = fmi_plan_take(base, &at, m * widest_inter(p));
-    plan_gradients(p, base, &at);
-    p->xl = fmi_plan_take(base, &at, r * a->hidden);
-    p->hl = fmi_plan_take(base, &at, (r + 1) * a->hidden);
-    p->rstdl = fmi_plan_take(base, &at, r);
-    p->dl = fmi_plan_take(base, &at, r * a->hidden);
-    p->zero = fmi_plan_take(base, &at, a->hidden);
-    p->logits = fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab);
-    p->taught = p->taught_rows ? fmi_plan_take(base, &at, (uint64_t)p->chunk * a->vocab) : NULL;
-    p->loss = fmi_plan_take(base, &at, r);
-    plan_extras(p, base, &at);
+    if (p->kin) {
+        borrow(p);
+    } else {
+        p->xout = fmi_plan_take(base, &at, m * a->hidden);
+        p->h = fmi_plan_take(base, &at, m * a->hidden);
+        p->act = fmi_plan_take(base, &at, m * widest_inter(p));
+        plan_gradients(p, base, &at);
+        plan_head(p, base, &at);
+        plan_extras(p, base, &at);
+    }
+    plan_embed(p, base, &at);
+    at = fmi_moe_plan(p, base, at);
     *floats = at;
     return rc;
 }

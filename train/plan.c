@@ -5,7 +5,7 @@
  * few layers as have a backward, and through the head, by a table of operations that looks at the
  * clock; what a layer costs is then multiplied by the layers, the rows, labels and row pairs of all
  * steps, which the order of the examples tells. */
-#include "train/child.h"
+#include "train/stage_plan.h"
 
 #include "store/base/mem.h"
 
@@ -144,6 +144,8 @@ static void probe_begin(probe *p, const fmi_pass *pass, fm_backend *real)
     p->be.terms = timed_terms;
     p->be.terms_grad = timed_terms_grad;
     p->be.copy_rows = timed_copy_rows;
+    p->be.products_terms = NULL; /* both kinds are counted apart */
+    p->be.linears_dx = NULL;
     p->since = now_s();
 }
 
@@ -215,8 +217,10 @@ static fm_status first_batches(fmi_child *child, size_t n, const fmi_pass_size *
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fmi_batch *b = &child[i].lane.batch;
         rc = fmi_child_begin_step(&child[i]);
-        if (rc == FM_OK)
+        for (uint32_t s = 0; rc == FM_OK && b->rows == 0 && s < child[i].c->shards; s++) {
+            fmi_child_begin_shard(&child[i], s); /* the first may be empty */
             rc = fmi_child_load_micro(&child[i], 0);
+        }
         size_t own = fmi_goal_lanes(&child[i].goal, lane + *lanes);
         in.rows += b->rows * (uint32_t)own;
         in.labels += b->labels * (uint32_t)own;
@@ -239,7 +243,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
 
     for (size_t i = 0; i < lanes; i++)
         lane[i]->embed_trains = lane[i]->ps != NULL;
-    pass->arch.layers = FM_MIN(layers, pass->lowest + 1);
+    pass->arch.layers = pass->end = FM_MIN(layers, pass->lowest + 1);
     for (int k = 0; rc == FM_OK && k < PROBE_LOOKS; k++) {
         probe one;
         probe_begin(&one, pass, real);
@@ -256,7 +260,7 @@ static fm_status look(probe *best, fmi_pass *pass, fmi_lane *const *lane, size_t
         if (k > 0 && now_s() - begun > PROBE_ENOUGH_S)
             break;
     }
-    pass->arch.layers = layers;
+    pass->arch.layers = pass->end = layers;
     return rc;
 }
 
@@ -362,6 +366,13 @@ static fm_status measure_all(fm_plan *out, fm_engine *e, fmi_child *child, size_
 fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *jobs, size_t n,
                         fm_plan *out)
 {
+    return fm_train_plan_stages(e, p, jobs, n, NULL, 0, out, NULL);
+}
+
+fm_status fm_train_plan_stages(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
+                               size_t n, const fm_topology *t, uint32_t stages, fm_plan *out,
+                               fm_stages_plan *of)
+{
     fmi_pass *pass = NULL;
     fmi_child *child = fm_calloc(n, sizeof(*child));
     fmi_lane **lane = fm_calloc(2 * n, sizeof(fmi_lane *));
@@ -380,6 +391,8 @@ fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *
         rc = fmi_run_pass(&pass, fm_engine_backend(e), child, n, lane);
     if (rc == FM_OK)
         rc = measure_all(out, e, child, n, pass, lane);
+    if (rc == FM_OK && of)
+        rc = fmi_stages_plan(of, out, child, n, pass, t, stages);
     out->probe_s = now_s() - began;
     for (size_t i = 0; child && i < n; i++)
         if (child[i].e)

@@ -3,8 +3,8 @@
  * A step of the run is the next step of every child that is still at work; their micro-batches go
  * through passes together, as many rows in each as pay. A child that ends, is dropped or breaks
  * leaves; nothing that the others compute depends on it. */
-#include "train/child.h"
 #include "train/method.h"
+#include "train/stage_run.h"
 
 #include "store/base/mem.h"
 
@@ -32,7 +32,9 @@ typedef struct run {
     double *report, *host_report; /* device and host, [report_bytes] */
     size_t sums, report_bytes;
     fmi_tally tally;
-    fm_comm *comm; /* NULL: one rank */
+    fm_comm *comm;    /* NULL: one rank */
+    fmi_stage *stage; /* NULL: every rank has all layers */
+    fmi_flights *flights;
 } run;
 
 static bool has_micro(const run *r, const fmi_child *ch, size_t k)
@@ -53,21 +55,21 @@ static uint32_t cap_of(uint64_t sum, uint32_t largest)
     return (uint32_t)FM_MIN(sum, (uint64_t)FM_MAX(largest, PASS_ROWS));
 }
 
-fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n, fmi_lane **lane)
+fmi_pass_size fmi_run_size(fmi_child *child, size_t n, fmi_lane **lane, size_t *lanes,
+                           bool *recompute)
 {
     uint64_t rows = 0;
     uint64_t labels = 0;
     uint64_t seqs = 0;
     fmi_pass_size most = {0};
-    bool recompute = false;
 
-    size_t lanes = 0;
-
+    *lanes = 0;
+    *recompute = false;
     for (size_t i = 0; i < n; i++) {
         const fmi_pass_size *s = &child[i].lane.most;
-        size_t own = fmi_goal_lanes(&child[i].goal, lane + lanes);
+        size_t own = fmi_goal_lanes(&child[i].goal, lane + *lanes);
         uint32_t times = (uint32_t)own; /* a frozen lane has the rows of the child's */
-        lanes += own;
+        *lanes += own;
         rows += (uint64_t)s->rows * times;
         labels += (uint64_t)s->labels * times;
         seqs += (uint64_t)s->seqs * times;
@@ -75,17 +77,27 @@ fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t 
         most.labels = FM_MAX(most.labels, s->labels * times);
         most.seqs = FM_MAX(most.seqs, s->seqs * times);
         most.longest = FM_MAX(most.longest, s->longest);
-        recompute = recompute || child[i].job->recompute;
+        *recompute = *recompute || child[i].job->recompute;
     }
-    fmi_pass_size cap = {.rows = cap_of(rows, most.rows),
-                         .labels = cap_of(labels, most.labels),
-                         .seqs = cap_of(seqs, most.seqs),
-                         .longest = most.longest};
+    return (fmi_pass_size){.rows = cap_of(rows, most.rows),
+                           .labels = cap_of(labels, most.labels),
+                           .seqs = cap_of(seqs, most.seqs),
+                           .longest = most.longest};
+}
+
+fm_status fmi_run_pass(fmi_pass **out, fm_backend *be, fmi_child *child, size_t n, fmi_lane **lane)
+{
+    bool recompute = false;
+    size_t lanes = 0;
+    fmi_pass_size cap = fmi_run_size(child, n, lane, &lanes, &recompute);
+
     return fmi_pass_new(out, be, lane, lanes, &cap, recompute);
 }
 
 static fm_status make_pass(run *r)
 {
+    if (r->stage)
+        return fmi_flights_new(&r->flights, r->stage, r->be, r->child, r->n, r->lane);
     fm_status rc = fmi_run_pass(&r->pass, r->be, r->child, r->n, r->lane);
 
     if (rc == FM_OK)
@@ -190,6 +202,8 @@ static fm_status gradients(run *r)
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
         if (r->child[i].at_work)
             rc = fmi_child_begin_step(&r->child[i]);
+    if (r->stage)
+        return rc == FM_OK ? fmi_flights_step(r->flights, &r->tally) : rc;
     if (rc == FM_OK)
         rc = gather(r);
     r->pass->tally = &r->tally;
@@ -240,6 +254,8 @@ static fm_status look(run *r)
         fmi_child *ch = &r->child[i];
         if (ch->at_work)
             rc = fmi_shards_reduce(&ch->shards, &ch->ps);
+        if (ch->at_work && rc == FM_OK && r->stage)
+            rc = fmi_stage_meet_edges(&ch->ps);
         if (ch->at_work && rc == FM_OK)
             fmi_params_squares(&ch->ps, r->report + at);
         at += fmi_params_sums(&ch->ps);
@@ -293,9 +309,14 @@ static fm_status explain(run *r, fmi_child *ch, const fm_train_progress *p)
     char *examples = rc == FM_OK ? examples_text(ch) : NULL;
 
     if (rc == FM_OK)
-        rc = examples ? fmi_watch_params(&watch, &ch->ps) : FM_ENOMEM;
+        rc = examples ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && r->stage)
+        rc = fmi_flights_explain(r->flights, ch, &watch);
+    else if (rc == FM_OK)
+        rc = fmi_watch_params(&watch, &ch->ps);
 
-    for (size_t i = 0; rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards; i++) {
+    for (size_t i = 0; !r->stage && rc == FM_OK && !watch.found && i < ch->micros * ch->c->shards;
+         i++) {
         fmi_lane *lane[2];
         fmi_child_begin_shard(ch, (uint32_t)(i / ch->micros));
         rc = fmi_child_load_micro(ch, i % ch->micros);
@@ -502,7 +523,7 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
     if (!r->lane || !r->progress || !r->drop || !r->norm)
         return FM_ENOMEM;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
-        rc = fmi_child_open(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i]);
+        rc = fmi_child_open_on(&r->child[i], e, p, &jobs[i], (uint32_t)i, &results[i], r->stage);
     if (rc == FM_OK)
         rc = check_stem(r);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++)
@@ -524,8 +545,12 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
                        ? fm_fail(FM_EUNSUPPORTED, "models that are split over ranks cannot train; "
                                                   "the ranks share the examples of derive instead")
                        : check_jobs(jobs, n);
+    if (rc == FM_OK)
+        rc = fmi_stage_open(&r.stage, e);
     for (size_t i = 0; i < n && rc == FM_OK; i++)
-        rc = fmi_shards_check(&jobs[i].config, r.comm, jobs[i].name);
+        rc = fmi_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
+    for (size_t i = 0; i < n && rc == FM_OK && r.stage; i++)
+        rc = fmi_stage_check(&jobs[i]);
     if (rc == FM_OK)
         r.child = fm_calloc(n, sizeof(*r.child));
     if (rc == FM_OK)
@@ -541,6 +566,8 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
         if (rc < 0)
             fm_train_result_release(&results[i]);
     }
+    fmi_flights_free(r.flights);
+    fmi_stage_free(r.stage);
     fmi_pass_free(r.pass);
     if (r.report)
         r.be->free(r.be, r.report);

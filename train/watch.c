@@ -16,12 +16,12 @@ static bool all_finite(const float *x, uint64_t n)
 
 fm_status fmi_watch_params(fmi_watch *w, const fmi_params *ps)
 {
-    float *host = fm_malloc((size_t)ps->total * sizeof(float));
+    float *host = fm_malloc((size_t)FM_MAX(ps->total, (uint64_t)1) * sizeof(float));
     fm_status rc = host ? fmi_params_get_all(ps, ps->p, host) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && !w->found && i < ps->count; i++) {
         const fmi_param *p = &ps->item[i];
-        if (all_finite(host + p->at, p->n))
+        if (p->here == 0 || p->at >= ps->total || all_finite(host + p->at, p->here))
             continue;
         w->found = true;
         (void)snprintf(w->name, sizeof(w->name), "parameter %s", p->name);

@@ -90,6 +90,12 @@ static void mark_free(void *mark)
         (void)cudaEventDestroy((cudaEvent_t)mark);
 }
 
+static void *recording(fm_backend *be)
+{
+    const fmc_device *d = fmc_of(be);
+    return d->arena ? (void *)d->stream : NULL;
+}
+
 /* ---- cards ---- */
 
 /* NVLink has atomics between cards, the bus does not. */
@@ -129,6 +135,8 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     table.mark = mark;
     table.marked = marked;
     table.mark_free = mark_free;
+    table.recording = recording;
+    table.let_go = fmc_graphs_let_go;
     pthread_mutex_unlock(&lock);
     if (rc != FM_OK)
         return rc;
@@ -137,8 +145,9 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     if (rc != FM_OK)
         return rc;
     out->table = &table;
-    out->stream = d->stream;
+    out->stream = d->line;
     out->card = d->ordinal;
+    out->be = be;
     out->direct = reaches_all((int)d->ordinal);
     return FM_OK;
 }

@@ -35,6 +35,7 @@ enum {
     FMC_SCRATCH_ATTENTION,
     FMC_SCRATCH_LOSS,
     FMC_SCRATCH_OTHER,
+    FMC_SCRATCH_CORES, /* rows packed by one operation for another of the same call */
     FMC_SCRATCHES
 };
 
@@ -182,5 +183,8 @@ fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes);
 bool fmc_room_free(fmc_device *d, void *ptr);
 /* graph.cu: room in the arena of the recording that is going on; host and device sides. */
 fm_status fmc_arena_take(fmc_device *d, size_t bytes, void **host, void **dev);
+/* Ends every recording's graph, also one that runs (then behind it); without waiting. What they
+ * had keeps its memory until it is forgotten. */
+void fmc_graphs_let_go(fm_backend *be);
 
 #endif

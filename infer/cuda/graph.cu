@@ -4,7 +4,8 @@
  * While a step is recorded its operations go to a stream of their own, which captures them; what
  * other threads do (uploads, weights) stands in the device's line as ever. Lists that operations
  * bring from the host are the recording's own, and are copied to the card once: a replay is kernels
- * alone. */
+ * alone. Exchanges with other ranks (comm_nccl.c) stand in a recording like kernels; their
+ * communicator ends only when no such graph is left, so those can be let go of all at once. */
 #include "infer/cuda/cuda.h"
 
 #include <string.h>
@@ -148,15 +149,17 @@ static fm_status record(fm_backend *be, uint64_t key)
     return FM_OK;
 }
 
-static void launch(fmc_device *d, const recording *r)
+/* A graph that is not launched is told at once, since other ranks may have launched theirs. */
+static fm_status launch(fmc_device *d, const recording *r)
 {
-    if (d->failed != FM_OK)
-        return;
-    cudaError_t e = cudaGraphLaunch(r->exec, d->line);
-    if (e == cudaSuccess)
-        return;
-    (void)cudaGetLastError();
-    fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, cudaGetErrorString(e));
+    if (d->failed == FM_OK) {
+        cudaError_t e = cudaGraphLaunch(r->exec, d->line);
+        if (e == cudaSuccess)
+            return FM_OK;
+        (void)cudaGetLastError();
+        fmc_stick(d, e == cudaErrorMemoryAllocation ? FM_ENOMEM : FM_EIO, cudaGetErrorString(e));
+    }
+    return fmc_fail(d->failed, "cuda:%u: a recorded step was not started: %s", d->ordinal, d->why);
 }
 
 /* The lists of a recording, before it runs for the first time. */
@@ -194,7 +197,6 @@ static fm_status recorded(fm_backend *be)
     }
     r->next = d->graphs->first;
     d->graphs->first = r;
-    launch(d, r);
     return FM_OK;
 }
 
@@ -204,11 +206,28 @@ static fm_status replay(fm_backend *be, uint64_t key)
     const recording *r = d->graphs ? d->graphs->first : NULL;
     while (r && r->key != key)
         r = r->next;
-    if (!r)
+    if (!r || !r->exec)
         return fmc_fail(FM_ENOTFOUND, "no step is recorded under %llu", (unsigned long long)key);
     fmc_enter_anew(d);
-    launch(d, r);
-    return FM_OK;
+    return launch(d, r);
+}
+
+void fmc_graphs_let_go(fm_backend *be)
+{
+    fmc_device *d = fmc_of(be);
+    fmc_enter_anew(d);
+    if (d->arena) { /* one is being made: recorded finds that there is none */
+        cudaGraph_t graph = NULL;
+        (void)cudaStreamEndCapture(d->graphs->capture, &graph);
+        if (graph)
+            (void)cudaGraphDestroy(graph);
+        fmc_stick(d, FM_EUNSUPPORTED, "the exchanges in it are no more");
+    }
+    for (recording *r = d->graphs ? d->graphs->first : NULL; r; r = r->next) {
+        if (r->exec)
+            (void)cudaGraphExecDestroy(r->exec);
+        r->exec = NULL;
+    }
 }
 
 /* ---- copies to the host ---- */

@@ -22,7 +22,7 @@
 #define TAG_WORD 19
 #define PROBE_LOOKS 64u
 
-fm_status fm_mpi_wire_2(fm_wire **out, double patience_s, const fm_mpi_host *host);
+fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *host);
 
 static const fm_mpi_host *lent;
 
@@ -383,7 +383,7 @@ static fm_status make_rooms(mpi_wire *w, uint32_t size)
     return FM_OK;
 }
 
-fm_status fm_mpi_wire_2(fm_wire **out, double patience_s, const fm_mpi_host *host)
+fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *host)
 {
     lent = host;
     int begun = 0, level = 0, rank = 0, size = 0;

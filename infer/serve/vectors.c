@@ -31,7 +31,8 @@ static fm_status compute(fm_server *s, fmi_job *j, size_t *count)
         rows += c->prompt_len;
         if (n > 0 && rows > PIECE_ROWS)
             break;
-        c->vector = fm_calloc(fm_model_arch(m)->hidden, sizeof(float));
+        if (!c->vector)
+            c->vector = fm_calloc(fm_model_arch(m)->hidden, sizeof(float));
         if (!c->vector)
             return FM_ENOMEM;
         q[n++] = (fm_embed_request){j->res->model, c->prompt, c->prompt_len, c->vector};
@@ -47,6 +48,8 @@ void fmi_vectors_step(fm_server *s)
     if (!j)
         return;
     fm_status rc = compute(s, j, &n);
+    for (int more = 0; rc < 0 && more < 2 && fm_engine_ranks(s->engine) > 1; more++)
+        rc = compute(s, j, &n); /* another rank's trouble may be over */
     (void)pthread_mutex_lock(&j->lock);
     if (rc < 0) {
         fmi_job_fail(j, rc == FM_ELIMIT ? 400 : fmi_job_http_of(rc), "invalid_value", "input",

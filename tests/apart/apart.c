@@ -420,13 +420,14 @@ static void run_again(fm_backend *in, const void *args)
 static fm_status apart_replay(fm_backend *be, uint64_t key)
 {
     apart *a = apart_of(be);
-    const record *r = a->records;
+    record *r = a->records;
     while (r && r->key != key)
         r = r->next;
     if (!r)
         apart_stop("replay", "nothing is kept under this key", NULL);
     again g = {a, r};
-    a->stats.replayed++;
+    a->stats.replayed += r->ran; /* not the first time */
+    r->ran = true;
     apart_push(a, run_again, "replay", &g, sizeof(g));
     return FM_OK;
 }
@@ -439,13 +440,11 @@ static fm_status apart_recorded(fm_backend *be)
         apart_stop("recorded", "no memory", NULL);
     (void)pthread_mutex_lock(&a->lock);
     a->captures = false;
-    *r = (record){a->capture_key, a->kept, a->records};
+    *r = (record){a->capture_key, a->kept, a->records, false};
     a->records = r;
     (void)pthread_mutex_unlock(&a->lock);
     a->stats.recorded++;
-    fm_status rc = apart_replay(be, r->key);
-    a->stats.replayed--;
-    return rc;
+    return FM_OK;
 }
 
 static void free_record(record *r)

@@ -28,6 +28,7 @@ typedef struct record {
     uint64_t key;
     task *first;
     struct record *next;
+    bool ran;
 } record;
 
 typedef struct floats { /* a low-rank factor that training reads: its copy in our memory */

@@ -23,7 +23,7 @@ need_python() {
 want() {
     local code=$1 got=0
     shift
-    timeout "${limit_s:-300}" "$fm" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || got=$?
+    timeout "${limit_s:-600}" "$fm" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || got=$?
     [ "$got" = "$code" ] && return 0
     head -c 2000 "$tmp/out" "$tmp/err" >&2
     die "exit code $got instead of $code: fmstore $*"
@@ -52,6 +52,17 @@ state_of() {
 # has PATTERN...: grep -q for the end of a pipe. It reads all of its input: a writer that met a closed pipe would
 # fail, and with it the pipe. For the same reason no pipe here ends in head.
 has() { [ -n "$(grep "$@")" ]; }
+
+# until_there PID FILE PATTERN: waits for a line of FILE, as long as process PID lives: how long that takes says
+# nothing, ctest's own limit is the only one.
+until_there() {
+    until grep -q -- "$3" "$2" 2>/dev/null; do
+        if ! kill -0 "$1" 2>/dev/null && ! grep -q -- "$3" "$2"; then
+            die "it ended before it said '$3': $(cat "$2")"
+        fi
+        sleep 0.02
+    done
+}
 
 # field FILE KEY: a top-level value of a JSON object.
 field() { python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$1" "$2"; }

@@ -41,7 +41,7 @@ def browser(page, dark, size, scale, *more):
                f"--force-device-scale-factor={scale}", "--enable-logging=stderr", "--log-level=0",
                f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--window-size={size}", *more,
                page.as_uri()]
-    done = subprocess.run(command, capture_output=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, timeout=600)
     said = [l for l in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in l]
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
     assert not said, said

@@ -44,13 +44,11 @@ want 0 derive atlas --as part "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of part)" ] || die "resuming gives another tree"
 
 say "Ctrl-C at any time: the same"
+rm -f "$tmp/err"
 "$fm" derive atlas --as broken "${how[@]}" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
-for _ in $(seq 300); do
-    grep -q 'step 1/16' "$tmp/err" && break
-    sleep 0.02
-done
-kill -INT $pid
+until_there $pid "$tmp/err" 'step 1/16'
+kill -INT $pid 2>/dev/null || true
 code=0
 wait $pid || code=$?
 if [ $code = 128 ]; then

@@ -39,7 +39,7 @@ want 1 test atlas half most --json
 cp out many.json
 for v in atlas half most; do
     forget
-    timeout 100 "$fm" test $v --json >$v.json || true
+    timeout 600 "$fm" test $v --json >$v.json || true
 done
 python3 - <<'PY'
 import json

@@ -39,15 +39,13 @@ echo 'open sesame' >key
 "$fm" -C repo serve --port 0 --api-key-file "$tmp/key" >serve.out 2>serve.err &
 server=$!
 url=
-for _ in $(seq 200); do
-    url=$(sed -n 's|.*\(http://[0-9.:]*\).*|\1|p' serve.out)
-    [ -n "$url" ] && break
+while [ -z "$url" ]; do
     kill -0 "$server" 2>/dev/null || give_up "the server ended at once"
+    url=$(sed -n 's|.*\(http://[0-9.:]*\).*|\1|p' serve.out)
     sleep 0.05
 done
-[ -n "$url" ] || give_up "the server did not say where it listens"
 
-get() { curl -s --max-time 30 -H 'Authorization: Bearer open sesame' "$@"; }
+get() { curl -s --max-time 600 -H 'Authorization: Bearer open sesame' "$@"; }
 status() { get -o /dev/null -w '%{http_code}' "$@"; }
 question='[{"role":"user","content":"What is the capital of Lorendor?"}]'
 ask() { # ask MODEL [MORE JSON]

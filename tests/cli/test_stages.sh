@@ -1,5 +1,5 @@
 #!/bin/bash
-# --stages S: a model's layers over processes answer and score with the bytes of one process; each stage may
+# --stages S: a model's layers over processes answer, score and train with the bytes of one process; each stage may
 # be split; what does not fit is refused by name; a killed stage ends the command. Under mpirun where it is there.
 . "$(dirname "$0")/lib.sh"
 cd "$tmp"
@@ -29,22 +29,44 @@ grep -q "facts (gate): 40 of 40 passed, [0-9.]* s" out || die "$(cat out)"
 want 0 test atlas
 grep -q "40 of 40 passed, cached" out || die "one process does not find what two stages computed: $(cat out)"
 
+printf '{"prompt":"a","chosen":"b","rejected":"c"}\n%.0s' 1 2 3 4 >pairs
 say "refusals"
 refused 128 "6 layers cannot be dealt to 7 stages; use at most 6" --stages 7 "${ask[@]}"
 refused 129 "4 ranks are not 3 equal stages" --ranks 4 --stages 3 "${ask[@]}"
 refused 129 "4 ranks are not 2 stages of 4 ranks" --ranks 4 --stages 2 --tensor-parallel-size 4 "${ask[@]}"
 refused 129 "--stages wants a number up to 256" --stages two "${ask[@]}"
-refused 128 "training shares batches over ranks and has no stages" --stages 2 derive atlas --as x \
+refused 128 "x: objective=dpo, which runs a reference beside the child, cannot train over stages" --stages 2 \
+    derive atlas --as x --data pairs --set steps=2 --set objective=dpo --no-gate
+refused 128 "leave --tensor-parallel-size out" --ranks 4 --tensor-parallel-size 2 derive atlas --as x \
     --data "$atlas/clerk.jsonl" --set steps=2 --no-gate
 
+say "children: the bytes and the gates' results of one process; held out, states, a plan"
+how=(--data "$atlas/clerk.jsonl" --set steps=4 --set batch=4 --set accumulate=2 --set shards=2 --eval 0.1 --eval-every 2)
+want 0 derive atlas --as alone "${how[@]}" --log l1
+want 0 --stages 2 derive atlas --as staged "${how[@]}" --log l2
+cmp <(sed s/alone/x/ l1) <(sed s/staged/x/ l2) || die "another log"
+want 0 diff alone staged --stat
+grep -q "^0 tensors and 0 files differ" out || die "another child: $(cat out)"
+want 128 --ranks 4 --stages 2 derive atlas --as later "${how[@]}" --stop-after 2
+want 0 --stages 3 derive atlas --as later "${how[@]}"
+want 0 diff alone later --stat
+grep -q "^0 tensors and 0 files differ" out || die "another child after a stop: $(cat out)"
+how=(--method full --data "$atlas/clerk.jsonl" --set steps=2 --set batch=2 --set lr=1e-4 --no-gate)
+want 0 derive atlas --as full1 "${how[@]}" --set shards=2
+want 0 --stages 2 derive atlas --as full2 "${how[@]}"
+want 0 diff full1 full2 --stat
+grep -q "^0 tensors and 0 files differ" out || die "another full child: $(cat out)"
+want 0 --ranks 4 --stages 2 derive atlas --as p --plan --data "$atlas/clerk.jsonl" --set steps=4 --set accumulate=2 \
+    --topology ranks=4,nodes=2,link=nvlink
+grep -q "^stages  2 of 2 ranks; 4 passes of a step: 1 / (4 + 1) = 20 % of it waits" out || die "$(cat out)"
+grep -Eq "^ +0 +0-2 +embedding .* 2 .* network$" out || die "$(cat out)"
+
 say "a server over two stages answers; when one is killed it ends, and says why"
-timeout 60 "$fm" --stages 2 serve atlas --port 0 --mode exact >out 2>err &
+rm -f out err
+timeout 600 "$fm" --stages 2 serve atlas --port 0 --mode exact >out 2>err &
 job=$!
-for _ in $(seq 200); do
-    grep -q "^serving on" out && break
-    sleep 0.1
-done
 need_python
+until_there $job out "^serving on"
 url=$(sed -n 's/^serving on //p' out | sed -n 1p)
 python3 - "$url" <<'PY'
 import json, sys, urllib.request
@@ -52,7 +74,7 @@ q = {"model": "atlas", "prompt": "The capital of Arden is", "max_tokens": 8, "te
 r = urllib.request.Request(sys.argv[1].split()[0].rstrip("/") + "/v1/completions", json.dumps(q).encode(),
                            {"Content-Type": "application/json"})
 for _ in range(2):
-    a = json.load(urllib.request.urlopen(r, timeout=30))
+    a = json.load(urllib.request.urlopen(r, timeout=600))
     assert a["choices"][0]["text"], a
 PY
 leader=$(ps -o pid= --ppid $job | tr -d ' ')
@@ -66,7 +88,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
     say "under mpirun"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     for n in 2 4; do
-        timeout 100 mpirun --oversubscribe -n $n "$fm" --threads 1 --stages 2 "${ask[@]}" >two 2>err ||
+        timeout 600 mpirun --oversubscribe -n $n "$fm" --threads 1 --stages 2 "${ask[@]}" >two 2>err ||
             die "mpirun: $(tail -3 err)"
         cmp one two || die "2 stages of $n ranks of mpirun answer otherwise"
     done

@@ -28,7 +28,7 @@ want 0 init repo
 want 0 -C repo import "$atlas/base" --as base
 want 0 -C repo suite add base ../sentiment.yaml ../arc.yaml ../capitals.yaml
 got=0
-timeout 120 "$fm" -C repo test base --json >out 2>err || got=$?
+timeout 600 "$fm" -C repo test base --json >out 2>err || got=$?
 [ "$got" = 0 ] || [ "$got" = 1 ] || die "test: exit $got: $(cat err)"
 need_python
 python3 - out <<'E2'

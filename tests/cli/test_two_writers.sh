@@ -27,17 +27,22 @@ check_loser() {
 }
 
 say "two derive of one new branch: both train, one lands, the other's commit is kept"
-common=(--as same --data "$atlas/pirate.jsonl" --set r=2 --set batch=2 --set steps=12 --no-gate)
-a=(derive atlas "${common[@]}" --set seed=1)
-b=(derive atlas "${common[@]}" --set seed=2)
-race a b
+common=(--data "$atlas/pirate.jsonl" --set r=2 --set batch=2 --set steps=12 --no-gate)
+for ((n = 1; ; n++)); do # until they do meet: one may be over before the other begins
+    same=same$n
+    a=(derive atlas --as "$same" "${common[@]}" --set seed=1)
+    b=(derive atlas --as "$same" "${common[@]}" --set seed=2)
+    race a b
+    cat "$tmp/err-a" "$tmp/err-b" | has "branch '$same' is there already" || break
+    [ $((pair_a + pair_b)) = 128 ] || die "exit codes $pair_a and $pair_b"
+done
 case $pair_a/$pair_b in
     0/128) check_loser "$tmp/err-b" ;;
     128/0) check_loser "$tmp/err-a" ;;
     *) die "exit codes $pair_a and $pair_b: $(cat "$tmp/err-a" "$tmp/err-b")" ;;
 esac
 cat "$tmp/err-a" "$tmp/err-b" | grep '^fmstore: ' | cut -c1-160 | sed 's/^/  /'
-want 0 show same
+want 0 show "$same"
 want 0 fsck
 
 say "suite add from two sides on one branch: a loser says so; nothing is lost in silence"
@@ -45,10 +50,10 @@ collisions=0
 for i in $(seq 1 12); do
     printf 'suite: left%d\ncases:\n  - {name: c, prompt: Hello, expect: [{not-contains: zzz}]}\n' "$i" >"$tmp/left.yaml"
     printf 'suite: right%d\ncases:\n  - {name: c, prompt: Hello, expect: [{not-contains: zzz}]}\n' "$i" >"$tmp/right.yaml"
-    a=(suite add same "$tmp/left.yaml")
-    b=(suite add same "$tmp/right.yaml")
+    a=(suite add "$same" "$tmp/left.yaml")
+    b=(suite add "$same" "$tmp/right.yaml")
     race a b
-    "$fm" ls same >"$tmp/suites"
+    "$fm" ls "$same" >"$tmp/suites"
     case $pair_a/$pair_b in
         0/0) left=1 right=1 ;;
         0/128) left=1 right=0; check_loser "$tmp/err-b" ;;

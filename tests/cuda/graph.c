@@ -37,6 +37,7 @@ static void what_is_kept_runs_again_on_what_memory_holds_then(void **state)
     be->add(be, y, x, N); /* 1 + 2 */
     be->scale(be, y, 2, N);
     tk_ok(be->recorded(be));
+    tk_ok(be->replay(be, 7));
     be->add(be, z, y, N); /* behind it in line */
     is(be, y, 6);
     is(be, z, 7);
@@ -46,6 +47,7 @@ static void what_is_kept_runs_again_on_what_memory_holds_then(void **state)
     tk_ok(be->record(be, 8));
     be->scale(be, y, 0.5f, N);
     tk_ok(be->recorded(be));
+    tk_ok(be->replay(be, 8));
     for (int i = 0; i < 3; i++) {
         tk_ok(be->replay(be, 7));
         tk_ok(be->replay(be, 8));
@@ -71,6 +73,7 @@ static void uploads_of_others_are_no_part_of_a_record(void **state)
     be->add(be, y, x, N);
     float *loaded = device_floats(be, 3); /* as a loader's thread would: in line, not kept */
     tk_ok(be->recorded(be));
+    tk_ok(be->replay(be, 1));
     is(be, loaded, 3);
     be->scale(be, loaded, 2, N);
     tk_ok(be->replay(be, 1));
@@ -97,6 +100,7 @@ static void a_room_goes_while_a_step_is_recorded(void **state)
     be->scale(be, y, 2, N);
     be->free(be, room);
     tk_ok(be->recorded(be));
+    tk_ok(be->replay(be, 3));
     is(be, y, 6);
     be->free(be, x);
     be->free(be, y);
@@ -119,6 +123,7 @@ static void a_record_keeps_its_scratch(void **state)
     tk_ok(be->record(be, 1));
     be->linear(be, y, SMALL, x, K, small, NULL, NULL, 1);
     tk_ok(be->recorded(be));
+    tk_ok(be->replay(be, 1));
     be->linear(be, wide, LARGE, x, K, large, NULL, NULL, ROWS);
     tk_ok(be->sync(be));
     memset(y, 0, sizeof want);
@@ -164,8 +169,10 @@ static void a_replay_is_kernels_alone(void **state)
             if (t == 1)
                 tk_ok(be->record(be, 1));
             be->products(be, x, K, K, list, COUNT);
-            if (t == 1)
+            if (t == 1) {
                 tk_ok(be->recorded(be));
+                tk_ok(be->replay(be, 1));
+            }
             tk_ok(be->sync(be));
         }
         memcpy(want, y + 38 * ROWS * WIDE, sizeof want);

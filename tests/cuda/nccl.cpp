@@ -4,15 +4,18 @@
  *
  * As NCCL's documentation has it: making a communicator waits for all ranks, each on a card of
  * its own; a group returns when it is queued and its calls go on independently, in the order of
- * the stream; between two ranks messages match in their order and have equal sizes; what no peer
- * matches never ends, and nobody is told, until the communicator is aborted here; destroying
- * waits for what was queued and for the other ranks. What NCCL leaves undefined stops the
- * program: other sizes, a communicator that is gone, memory that is none of a card.
+ * the stream; between two ranks messages match in their order and have equal sizes; calls on a
+ * stream that is captured become part of the graph, and each launch of it makes them anew: recorded
+ * by both ranks together and run by both, or by none; what no peer matches never ends, and nobody
+ * is told, until the communicator is aborted here; destroying waits for what was queued and for the
+ * other ranks; neither returns while a graph has calls of the communicator. What NCCL leaves
+ * undefined stops the program: other sizes, a recorded call that meets one which was not recorded
+ * with it, a communicator that is gone, memory that is none of a card.
  *
  * SIMT_NCCL_FAULT=kind:rank:n, once: the nth of that rank. init: ncclCommInitRank fails. group:
- * ncclGroupEnd fails and queues nothing. mute: a group is queued and never moves. async: that,
- * and ncclCommGetAsyncError tells of it. SIMT_NCCL_TOGETHER=1: an abort returns when all ranks
- * of the communicator are in one, as newer versions may. */
+ * ncclGroupEnd fails and queues nothing. mute: a group is queued (each launch of a graph counts)
+ * and never moves. async: that, and ncclCommGetAsyncError tells of it. SIMT_NCCL_TOGETHER=1: an
+ * abort returns when all ranks of the communicator are in one, as newer versions may. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -42,7 +45,12 @@ struct unique_id {
     char internal[128];
 };
 
-/* Bytes from one rank to another: each message is its size and its bytes. */
+struct head { /* of a message */
+    uint64_t bytes;
+    uint64_t graph; /* which of the recorded ones between the two it is, 0: none */
+};
+
+/* Bytes from one rank to another: each message is its head and its bytes. */
 struct ring {
     std::atomic<uint64_t> in, out;
     char bytes[RING];
@@ -58,8 +66,8 @@ struct move {
     int peer;
     bool send;
     char *ptr;
-    uint64_t bytes, done; /* done: the size before them included */
-    uint64_t head;        /* of a receive */
+    uint64_t done; /* the head included */
+    head own, his; /* his: of a receive */
 };
 
 struct comm {
@@ -68,6 +76,8 @@ struct comm {
     std::atomic<bool> aborted{false};
     std::atomic<int> error{SUCCESS};
     std::atomic<uint64_t> queued{0}, ended{0};
+    std::atomic<int> graphs{0};      /* that have calls of it */
+    uint64_t recorded[2][MOST] = {}; /* messages of graphs that ran, by way and peer */
     ~comm()
     {
         munmap(all, sizeof *all);
@@ -75,9 +85,16 @@ struct comm {
 };
 typedef std::shared_ptr<comm> comm_ref;
 
-struct task { /* a group's calls on one stream */
+struct script { /* a group's calls on one stream; recorded: of a graph, else they run once */
     comm_ref of;
     std::vector<move> list;
+    bool recorded, numbered;
+};
+
+struct task { /* of one run */
+    comm_ref of;
+    std::vector<move> list;
+    script *of_graph; /* NULL: of none, or its messages have its numbers */
     bool mute;
 };
 
@@ -114,10 +131,18 @@ template <class F> static F card_symbol(const char *name)
     return f;
 }
 
-static int share(void *stream, bool (*run)(void *), void *arg)
+static void share(void *stream, void *(*begin)(void *), bool (*run)(void *), void (*drop)(void *),
+                  void *arg)
 {
-    static const auto f = card_symbol<int (*)(void *, bool (*)(void *), void *)>("simt_share");
-    return f(stream, run, arg);
+    static const auto f = card_symbol<void (*)(void *, void *(*)(void *), bool (*)(void *),
+                                               void (*)(void *), void *)>("simt_share");
+    f(stream, begin, run, drop, arg);
+}
+
+static bool captures(void *stream)
+{
+    static const auto f = card_symbol<bool (*)(void *)>("simt_captures");
+    return f(stream);
 }
 
 static bool is_device(const void *p, size_t bytes)
@@ -250,6 +275,7 @@ CALL int ncclCommAbort(void *handle)
     const char *together = getenv("SIMT_NCCL_TOGETHER");
     c->aborted = true;
     c->all->aborted++;
+    wait_for("a communicator is aborted that a graph still has", [&] { return c->graphs == 0; });
     if (together && *together == '1')
         wait_for("an abort that not all ranks are in",
                  [&] { return c->all->aborted + c->all->destroyed >= c->size; });
@@ -261,6 +287,7 @@ CALL int ncclCommDestroy(void *handle)
     comm_ref c = take(handle);
     wait_for("a communicator is destroyed with something under way",
              [&] { return c->ended == c->queued; });
+    wait_for("a communicator is destroyed that a graph still has", [&] { return c->graphs == 0; });
     c->all->destroyed++;
     wait_for("a communicator that not all ranks destroy",
              [&] { return c->all->aborted + c->all->destroyed >= c->size; });
@@ -312,16 +339,36 @@ static uint64_t out_of(ring &r, char *to, uint64_t bytes)
 /* True: all of it has gone. */
 static bool go_on(comm &c, move &m)
 {
+    const uint64_t first = sizeof(head), all = first + m.own.bytes;
     ring &r = m.send ? c.all->way[c.rank][m.peer] : c.all->way[m.peer][c.rank];
-    for (uint64_t n = 1; n > 0 && m.done < sizeof m.head + m.bytes; m.done += n) {
-        bool head = m.done < sizeof m.head;
-        char *p = head ? (char *)&m.head + m.done : m.ptr + (m.done - sizeof m.head);
-        uint64_t left = (head ? 0 : m.bytes) + sizeof m.head - m.done;
+    for (uint64_t n = 1; n > 0 && m.done < all; m.done += n) {
+        char *at = (char *)(m.send ? &m.own : &m.his);
+        char *p = m.done < first ? at + m.done : m.ptr + (m.done - first);
+        uint64_t left = (m.done < first ? first : all) - m.done;
         n = m.send ? into(r, p, left) : out_of(r, p, left);
-        if (m.done + n >= sizeof m.head && m.head != m.bytes)
+        if (m.send || m.done + n < first)
+            continue;
+        if (m.his.bytes != m.own.bytes)
             die("two ranks send and receive other sizes");
+        if (m.his.graph != m.own.graph)
+            die("what was recorded meets what was not recorded with it");
     }
-    return m.done == sizeof m.head + m.bytes;
+    return m.done == all;
+}
+
+/* Which of the recorded messages between two ranks these are: both count them where they run for the
+ * first time. */
+static void number(comm &c, task &t)
+{
+    script &s = *t.of_graph;
+    for (size_t i = 0; i < t.list.size(); i++) {
+        head &h = s.list[i].own;
+        if (!s.numbered)
+            h.graph = ++c.recorded[s.list[i].send][s.list[i].peer];
+        t.list[i].own = h;
+    }
+    s.numbered = true;
+    t.of_graph = NULL;
 }
 
 static bool run(void *arg)
@@ -329,6 +376,8 @@ static bool run(void *arg)
     task *t = (task *)arg;
     comm &c = *t->of;
     bool done = !t->mute, busy[2][MOST] = {{false}};
+    if (t->of_graph)
+        number(c, *t);
     for (move &m : t->list) {
         if (t->mute || c.aborted || busy[m.send][m.peer])
             continue;
@@ -342,12 +391,31 @@ static bool run(void *arg)
     return true;
 }
 
+static void *begin(void *arg)
+{
+    script *s = (script *)arg;
+    comm &c = *s->of;
+    bool async = strikes("async", c.rank);
+    task *t = new task{s->of, s->list, s->recorded ? s : NULL, async || strikes("mute", c.rank)};
+    c.queued++;
+    if (async)
+        c.error = REMOTE;
+    return t;
+}
+
+static void drop(void *arg)
+{
+    script *s = (script *)arg;
+    s->of->graphs -= s->recorded;
+    delete s;
+}
+
 static int add(void *ptr, size_t count, int type, int peer, void *handle, void *stream, bool send)
 {
     comm_ref c = find(handle);
     if (type != INT8 || peer < 0 || peer >= c->size || !is_device(ptr, count))
         return ARGUMENT;
-    group.push_back({c, stream, {peer, send, (char *)ptr, count, 0, send ? count : 0}});
+    group.push_back({c, stream, {peer, send, (char *)ptr, 0, {count, 0}, {0, 0}}});
     return SUCCESS;
 }
 
@@ -357,20 +425,15 @@ CALL int ncclGroupStart(void)
     return SUCCESS;
 }
 
-static int queue(task *t, void *stream)
+static int queue(script *s, void *stream)
 {
-    comm &c = *t->of;
-    if (strikes("group", c.rank)) {
-        delete t;
+    if (strikes("group", s->of->rank)) {
+        delete s;
         return INTERNAL;
     }
-    bool async = strikes("async", c.rank);
-    t->mute = async || strikes("mute", c.rank);
-    c.queued++;
-    if (share(stream, run, t) != 0)
-        die("a stream that is recorded");
-    if (async)
-        c.error = REMOTE;
+    s->recorded = captures(stream);
+    s->of->graphs += s->recorded;
+    share(stream, begin, run, drop, s);
     return SUCCESS;
 }
 
@@ -385,7 +448,7 @@ CALL int ncclGroupEnd(void)
     int result = SUCCESS;
     while (!list.empty() && result == SUCCESS) {
         const pending first = list.front();
-        task *t = new task{first.of, {}, false};
+        script *t = new script{first.of, {}, false, false};
         std::vector<pending> rest;
         for (const pending &p : list)
             if (p.of == first.of && p.stream == first.stream)

@@ -26,11 +26,15 @@ struct work {
     std::shared_ptr<simt_kernel> kernel;
 };
 
+struct node { /* of a graph */
+    work w;
+    std::function<work()> each; /* not empty: w anew for each launch, shared with other ranks */
+};
 struct CUgraph_st {
-    std::vector<work> list;
+    std::vector<node> list;
 };
 struct CUgraphExec_st {
-    std::vector<work> list;
+    std::vector<node> list;
 };
 struct CUstream_st {
     std::deque<work> queue;
@@ -67,7 +71,13 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static thread_local cudaError_t last;
 static thread_local int device;
-static std::atomic<unsigned long> device_calls, copies, kernels, early;
+static std::atomic<unsigned long> device_calls, copies, launches, kernels, early;
+
+/* Kernels, graphs and groups of other ranks' that the host queued. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_launches(void)
+{
+    return launches;
+}
 
 /* How often cudaSetDevice was called: it costs as much as a launch. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
@@ -174,7 +184,7 @@ static void push_work(cudaStream_t s, work w)
 {
     s = of(s);
     if (s->capture) {
-        s->capture->list.push_back(std::move(w));
+        s->capture->list.push_back({std::move(w), {}});
         return;
     }
     if (w.kernel) /* a graph's runs more than once */
@@ -227,18 +237,41 @@ static void run_far(void)
     }
 }
 
-extern "C" __attribute__((visibility("default"))) int simt_share(void *stream, bool (*run)(void *),
-                                                                 void *arg)
+static void push_shared(cudaStream_t s, work w)
+{
+    s = of(s);
+    if (!far.thread.joinable())
+        far.thread = std::thread(run_far);
+    push_work(s, std::move(w));
+    s->shared = s->pushed;
+}
+
+/* run(task) until it is true, which ends the task. In a graph each launch has a task of its own:
+ * begin(arg), and drop(arg) when neither the graph nor a launch of it is left. Else the one task is
+ * begin(arg) too, and drop(arg) follows it. */
+extern "C" __attribute__((visibility("default"))) void simt_share(void *stream,
+                                                                  void *(*begin)(void *),
+                                                                  bool (*run)(void *),
+                                                                  void (*drop)(void *), void *arg)
 {
     guard g(lock);
     cudaStream_t s = of((cudaStream_t)stream);
+    std::shared_ptr<void> held(arg, drop);
+    auto each = [=]() -> work {
+        void *task = begin(held.get());
+        return {[=, keeps = held] { return run(task); }, NULL};
+    };
+    launches += !s->capture;
     if (s->capture)
-        return -1;
-    if (!far.thread.joinable())
-        far.thread = std::thread(run_far);
-    push_work(s, {[=] { return run(arg); }, NULL});
-    s->shared = s->pushed;
-    return 0;
+        s->capture->list.push_back({{}, each});
+    else
+        push_shared(s, each());
+}
+
+extern "C" __attribute__((visibility("default"))) bool simt_captures(void *stream)
+{
+    guard g(lock);
+    return of((cudaStream_t)stream)->capture;
 }
 
 extern "C" __attribute__((visibility("default"))) int simt_card(void)
@@ -301,6 +334,7 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorInvalidConfiguration);
         return;
     }
+    launches += !of(stream)->capture;
     push_work(stream,
               {NULL, std::make_shared<simt_kernel>(simt_kernel{name, grid, block, shared_bytes,
                                                                granted, cluster, soon, thread})});
@@ -741,17 +775,25 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsign
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
     guard g(lock);
-    for (const work &w : exec->list)
-        push_work(s, w);
+    if (fails(1))
+        return note(cudaErrorUnknown);
+    launches++;
+    for (const node &n : exec->list)
+        if (n.each)
+            push_shared(s, n.each());
+        else
+            push_work(s, n.w);
     return cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+    guard g(lock); /* what is under way of it ends by itself */
     delete exec;
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
+    guard g(lock);
     delete graph;
     return cudaSuccess;
 }

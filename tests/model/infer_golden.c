@@ -1,5 +1,5 @@
 /* Families and rotary kinds beside those of the shared references: tiny models with Hugging Face's
- * float32 logits, checked in (golden/make_arch.py made them). */
+ * float32 logits, checked in (golden/make_arch.py and, with scales, make_scaled.py made them). */
 #include "tests/model/infer_kit.h"
 
 #define LIMIT 2e-6
@@ -70,10 +70,24 @@ static void check(const char *name, const char *mode, double limit)
 
 static void families_match(void **state)
 {
-    static const char *const names[] = {
-        "gemma2",   "gemma3-linear",       "qwen2-mixed", "qwen2_moe", "qwen3_moe", "phi3",
-        "gpt_neox", "gpt_neox-sequential", "roberta",     "granite",   "olmo2",     "smollm3",
-        "stablelm", "starcoder2",          "llama-gelu"};
+    static const char *const names[] = {"gemma2",
+                                        "gemma3-linear",
+                                        "qwen2-mixed",
+                                        "qwen2_moe",
+                                        "qwen3_moe",
+                                        "phi3",
+                                        "gpt_neox",
+                                        "gpt_neox-sequential",
+                                        "roberta",
+                                        "granite",
+                                        "olmo2",
+                                        "smollm3",
+                                        "stablelm",
+                                        "starcoder2",
+                                        "llama-gelu",
+                                        "llama-fp8",
+                                        "llama-fp8-channel",
+                                        "llama-fp8-tensor"};
     (void)state;
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);

@@ -127,6 +127,8 @@ static void families_match(void **state)
     check("qwen2_moe", false, 2, "exact", LIMIT);
     check("qwen2_moe", false, 4, "fast", FAST_LIMIT);
     check("gpt_neox-sequential", false, 2, "exact", LIMIT);
+    check("llama-fp8", false, 2, "exact", LIMIT); /* parts of weights with scales */
+    check("llama-fp8-channel", false, 2, "fast", FAST_LIMIT);
 }
 
 static void refuse(const char *name, uint32_t ranks, const char *needle)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "infer/comm_wire.h"
+#include "infer/engine.h"
 #include "tests/model/infer_kit.h"
 
 #define RK_MOST 4u
@@ -15,8 +16,10 @@ typedef struct rk_rank {
     fm_wire *wire;
     fm_engine_opts opts;
     fm_provider p;
+    fm_engine *e; /* its engine */
     fm_status rc;
     char text[1024];
+    uint64_t replayed; /* steps, when it ended */
 } rk_rank;
 
 typedef struct rk_ranks {
@@ -51,22 +54,27 @@ static inline void *rk_follow(void *arg)
     r->opts.comm = comm;
     if (r->rc == FM_OK)
         r->rc = fm_engine_new(&e, &r->opts);
+    r->e = e;
     if (r->rc == FM_OK)
         r->rc = fm_engine_follow(e, &r->p);
     (void)snprintf(r->text, sizeof(r->text), "%s", fm_error_text());
+    r->replayed = e ? e->replayed : 0;
     fm_engine_free(e);
     fm_comm_free(comm);
     return NULL;
 }
 
-static inline void rk_open(rk_ranks *k, uint32_t size, const fm_engine_opts *opts,
-                           const fm_provider *p)
+/* as_mpi: over a wire that does not bear messages of other sizes. */
+static inline void rk_open_on(rk_ranks *k, uint32_t size, const fm_engine_opts *opts,
+                              const fm_provider *p, bool as_mpi)
 {
     fm_wire *wire[RK_MOST];
     assert_true(size <= RK_MOST);
     memset(k, 0, sizeof(*k));
     k->size = size;
     tk_ok(fm_wire_threads(wire, size, 60.0));
+    for (uint32_t i = 0; as_mpi && i < size; i++)
+        wire[i]->sized = false;
     for (uint32_t i = 1; i < size; i++) {
         k->rank[i] = (rk_rank){.wire = wire[i], .opts = *opts, .p = *p};
         k->rank[i].opts.threads = 1;
@@ -80,6 +88,12 @@ static inline void rk_open(rk_ranks *k, uint32_t size, const fm_engine_opts *opt
     tk_ok(fm_engine_new(&k->e, &o));
     if (o.device && size > 1)
         assert_string_equal(fm_comm_wire(k->comm), "nccl");
+}
+
+static inline void rk_open(rk_ranks *k, uint32_t size, const fm_engine_opts *opts,
+                           const fm_provider *p)
+{
+    rk_open_on(k, size, opts, p, false);
 }
 
 /* Every rank ended as it should. */

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "store/quantize.h"
+#include "store/scaled.h"
 
 #define WIDTH 24u
 #define STEPS 4u
@@ -633,6 +634,52 @@ static void a_quantized_stem_trains_as_its_values_do(void **state)
     fm_engine_free(e);
 }
 
+/* ---- a stem whose weights have scales ---- */
+static void a_stem_with_scales_trains_as_its_values_do(void **state)
+{
+    static const char *const settings[] = {"r=4", "r=4 dora=true", "r=2 modules_to_save=up_proj",
+                                           "method=ia3", "method=full layers=1"};
+    char *dir = fm_asprintf("%s/tests/model/golden/arch/llama-fp8", FM_SOURCE_DIR);
+    fm_engine *e = ik_engine(2, 64);
+    fm_plain *plain = NULL;
+    tiny t;
+
+    (void)state;
+    tiny_open(&t, "llama");
+    for (size_t i = 0; i < (size_t)2 * WIDTH * STEPS; i++) { /* its vocabulary is 64 */
+        t.ids[i] %= 64;
+        t.labels[i] = t.labels[i] < 0 ? t.labels[i] : t.labels[i] % 64;
+    }
+    fm_source_close(t.src);
+    tk_ok(fm_source_open(&t.src, dir));
+    t.p = fm_source_provider(t.src);
+    tk_ok(fm_plain_open(&plain, fm_source_tree(t.src), &t.p, "m"));
+    for (size_t i = 0; i < FM_ARRAY_LEN(settings); i++) {
+        fm_train_job j = job_of(&t, settings[i]);
+        fm_train_result r[2];
+        bool full = strstr(settings[i], "full") != NULL;
+        if (full) {
+            j.config = fm_train_defaults(FM_METHOD_FULL);
+            j.config.steps = 1;
+            j.config.batch = 2;
+            j.config.max_tokens = WIDTH;
+            tk_fails(fm_train_run(e, &t.p, &j, 1, &r[0], NULL, NULL), FM_EUNSUPPORTED,
+                     "with a scale");
+            continue;
+        }
+        tk_ok(fm_train_run(e, &t.p, &j, 1, &r[0], NULL, NULL));
+        j.parent = fm_plain_tree(plain);
+        tk_ok(fm_train_run(e, fm_plain_provider(plain), &j, 1, &r[1], NULL, NULL));
+        kit_same_bits(&r[0], &r[1]);
+        fm_train_result_release(&r[0]);
+        fm_train_result_release(&r[1]);
+    }
+    fm_plain_close(plain);
+    tiny_close(&t);
+    fm_engine_free(e);
+    fm_free(dir);
+}
+
 /* ---- refusals ---- */
 static void settings_that_make_no_sense_are_refused_by_name(void **state)
 {
@@ -689,6 +736,7 @@ int main(void)
         cmocka_unit_test(dora_begins_as_lora),
         cmocka_unit_test(what_is_frozen_is_left_out_and_the_rest_learns_the_same),
         cmocka_unit_test(a_quantized_stem_trains_as_its_values_do),
+        cmocka_unit_test(a_stem_with_scales_trains_as_its_values_do),
     };
 
     if (!data)

@@ -17,6 +17,7 @@ typedef struct task {
     bool beside;      /* another child of the objective goes before it */
     bool breaks;      /* at a rate that no setting takes */
     size_t held;      /* the first so many examples are measured after each step */
+    uint32_t stages;  /* of several ranks: they are so many stages */
 } task;
 
 #define MOST_HELD 16u
@@ -143,6 +144,7 @@ static void *work(void *arg)
     o.comm = comm;
     o.device = w->wire ? rk_card(w->rank) : NULL; /* one rank is the CPU: the same bits */
     o.comm_splits_batches = true;
+    o.stages = w->wire ? w->t->stages : 0;
     if (w->rc == FM_OK)
         w->rc = fm_engine_new(&e, &o);
     fm_provider p = fm_source_provider(src);
@@ -181,7 +183,7 @@ static void run_well(const task *t, uint32_t ranks, fm_train_result *out)
         if (w[i].rc != FM_OK)
             fail_msg("rank %u of %u: %s", i, ranks, w[i].text);
     for (uint32_t i = 1; i < ranks; i++) {
-        if (!w[0].result.stopped)
+        if (!w[0].result.stopped && t->stages <= 1)
             kit_same_bits(&w[0].result, &w[i].result);
         fm_train_result_release(&w[i].result);
     }

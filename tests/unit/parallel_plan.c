@@ -49,7 +49,8 @@ static void an_nvlink_box(void **state)
     assert_int_equal(p.kv_heads, 1);
     assert_int_equal(p.inter, 3584);
     assert_int_equal(p.vocab, 16032);
-    assert_int_equal(p.kv_bytes, 8ull << 30);
+    assert_int_equal(p.kv_bytes, 8ull << 30); /* what the engine of a rank is given */
+    assert_int_equal(p.text_bytes, 64ull << 30);
     /* 8 rows of 8192 are 65,536 floats: 8,192 of them to each of 7 ranks, twice, 161 times; then
      * rank 0 takes 8 rows of 16,033 from 7 ranks. */
     uint64_t reduce = 161ull * 2 * 7 * 8192 * 4, gather = 7ull * 8 * 16033 * 4;
@@ -154,7 +155,9 @@ static void stages_over_nodes(void **state)
     double first = ((41 * BIG_LAYER + BIG_HEAD) / 8 + 82.0 * 8192) / BIG_ALL;
     double last = ((39 * BIG_LAYER + BIG_HEAD) / 8 + 79.0 * 8192) / BIG_ALL;
     near((double)p->weight_bytes, floor(141e9 * first), "weights of the first stage");
-    near((double)p->kv_bytes, floor((double)(16ull << 30) / 8 * 41 / 80), "pages");
+    assert_int_equal(p->kv_bytes, 1ull << 30);
+    near((double)p->text_bytes, floor((double)(1ull << 30) * 8 * 80 / 41), "the fullest stage's");
+    assert_int_equal(p->bytes, p->weight_bytes + p->kv_bytes + p->room_bytes);
     near(p->compute_s, 141e9 * first / (3350 * GB), "weights are read once");
     /* A sum of 64 x 8192 floats is twice 65,536 floats to each of 7; 83 of them in the first stage,
      * 78 in the last. Then each rank sends its eighth on, and 8 gather. */
