@@ -160,7 +160,9 @@ enum {
 typedef struct fmc_way {
     /* jobs, their number, stages of the ring */
     void (*run)(const fmc_job *, uint32_t, unsigned);
-    unsigned stages; /* that it is written for; two where the card has no room for them */
+    /* Stages that it is written for; `fewer` (0: as many) where two blocks of them do not fit on a
+     * multiprocessor, two where the card has no room for one. */
+    unsigned stages, fewer;
     unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
     unsigned rows, panels, threads;                  /* of a block; rows 0: all */
 } fmc_way;

@@ -298,9 +298,9 @@ static void run_packs(plan *pl, unsigned char *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list)
-        FMC_RUN(pl->d, k_wide_pack,
-                dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS, 0,
-                list, pl->packs);
+        FMC_RUN_SOON(pl->d, k_wide_pack,
+                     dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS,
+                     0, list, pl->packs);
 }
 
 static fmc_job job_for(const plan *pl, uint32_t i, unsigned char *scratch)
@@ -368,8 +368,8 @@ static void run_way(const plan *pl, unsigned kernel, unsigned char *scratch)
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    FMC_RUN(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
-            w->shared_bytes, list, n, (uint32_t)items);
+    FMC_RUN_SOON(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
+                 w->shared_bytes, list, n, (uint32_t)items);
     fmc_add_parts(pl->d, jobs, n);
 }
 
