@@ -131,7 +131,19 @@ typedef struct fm_attn {
     uint32_t m, nh, nkv, hd;
     uint32_t window;
     float scale, softcap;
+    bool single; /* each row is of another sequence. false is right too */
 } fm_attn;
+
+/* Rows of q and of new keys and values, as fm_backend.keep_rows takes them. */
+typedef struct fm_new_rows {
+    fm_kv_view kv;
+    float *q, *k; /* [m, NH*HD] ldq apart, [m, NKV*HD] ldk apart; k is lost */
+    const float *v;
+    size_t ldq, ldk, ldv;
+    const int32_t *slot, *pos; /* [m] */
+    const float *cos, *sin;    /* [positions, turns / 2] */
+    uint32_t m, nh, nkv, hd, turns;
+} fm_new_rows;
 
 /* One low-rank term on m rows, x, y, dx, dy at the first of them: y += scale * (x A^T) B^T. Terms
  * of one call may share x (q, k, v), dx, and nothing else. */
@@ -151,6 +163,22 @@ typedef struct fm_term {
     float *dx;      /* [m, in] += ; NULL: nobody below needs it */
     size_t lddx;
 } fm_term;
+
+/* x [n] = silu(gate) * up */
+typedef struct fm_swiglu {
+    float *x;
+    const float *gate, *up;
+    uint64_t n;
+} fm_swiglu;
+
+/* What the gradient of one linear layer's input is made of. No du of a list stands in another. */
+typedef struct fm_back {
+    const float *dy; /* [m, out] */
+    size_t lddy;
+    const fm_weight *w;
+    uint32_t m;
+    fm_term term; /* of the same dy and m, its dx NULL or the one of the call; m 0: none */
+} fm_back;
 
 /* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
  * positions of vk, vv [virt, NKV*HD] (prefix tuning), which no window hides. */
@@ -372,6 +400,22 @@ struct fm_backend {
                   float g_scale);
 
     /* ---- what a device may have beyond: each may be NULL, and nothing needs it ---- */
+    /* Operations in one: the same bits, in fewer launches. x += branch, then y = rmsnorm of x, rows
+     * of h behind one another. */
+    void (*add_rmsnorm)(fm_backend *be, float *y, float *x, const float *branch, const float *gain,
+                        uint32_t m, uint32_t h, float eps);
+    /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
+    void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
+    /* Training, the bits of the calls that they stand for at the cost of fewer bytes:
+     * products(list), then terms(term), whose x and y are rows of the products'. made, not NULL:
+     * swiglu(made) before that, but whether x holds it afterwards is left open. */
+    void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                           const fm_product *list, uint32_t count, const fm_term *term,
+                           uint32_t terms, const fm_swiglu *made);
+    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. made
+     * likewise of the terms' x. */
+    void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
+                       bool accumulate, const fm_swiglu *made);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
@@ -430,6 +474,8 @@ static inline void fm_backend_drop_training(fm_backend *be)
     be->self_attention_grad = NULL;
     be->terms = NULL;
     be->terms_grad = NULL;
+    be->products_terms = NULL;
+    be->linears_dx = NULL;
     be->linear_dw = NULL;
     be->distill = NULL;
     be->layernorm_grad = NULL;

@@ -35,28 +35,31 @@ typedef struct qkv {
     size_t ldq, ldk;
 } qkv;
 
+static const fmi_rope *rope_of(const fmi_pass *p, uint32_t l, uint32_t part)
+{
+    const fmi_model_priv *m = fmi_priv(p->all.p[part].model);
+    return p->g->sw.layer[l] & FM_LAYER_SLIDES ? m->rope_slide : m->rope;
+}
+
+/* The part behind those from i on that have i's rotary table; their rows. */
+static uint32_t same_rope(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
+{
+    uint32_t j = i;
+    for (*rows = 0; j < p->all.n && rope_of(p, l, j) == rope_of(p, l, i); j++)
+        *rows += p->all.p[j].count;
+    return j;
+}
+
 /* Rotate `heads` heads of head_dim; where only the first elements turn, head by head. */
 static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
 {
     fm_backend *be = p->e->be;
-    const fm_switches *sw = &p->g->sw;
-    uint32_t hd = p->g->head_dim, turns = sw->rotary_dim;
-    bool slides = sw->layer[l] & FM_LAYER_SLIDES;
-    if (sw->no_rope || (sw->layer[l] & FM_LAYER_NO_ROPE))
-        return;
-    for (uint32_t i = 0, j; i < p->all.n; i = j) {
-        const fmi_part *first = &p->all.p[i];
-        const fmi_model_priv *a = fmi_priv(first->model);
-        const fmi_rope *r = slides ? a->rope_slide : a->rope;
-        uint32_t m = 0;
-        for (j = i; j < p->all.n; j++) {
-            const fmi_model_priv *b = fmi_priv(p->all.p[j].model);
-            if ((slides ? b->rope_slide : b->rope) != r)
-                break;
-            m += p->all.p[j].count;
-        }
-        float *rows = x + first->begin * ld;
-        const int32_t *pos = p->pos + first->begin;
+    uint32_t hd = p->g->head_dim, turns = p->g->sw.rotary_dim;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const fmi_rope *r = rope_of(p, l, i);
+        j = same_rope(p, l, i, &m);
+        float *rows = x + p->all.p[i].begin * ld;
+        const int32_t *pos = p->pos + p->all.p[i].begin;
         if (turns == hd)
             be->rope(be, rows, ld, pos, r->cos, r->sin, m, heads, hd, false);
         for (uint32_t h = 0; turns < hd && h < heads; h++)
@@ -111,6 +114,43 @@ static void norm_heads(fmi_pass *p, uint32_t l, const qkv *t)
     }
 }
 
+/* q and k turned, k and v in their pages. */
+static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
+{
+    fm_backend *be = p->e->be;
+    const fmi_geom *g = p->g;
+    bool turns = !g->sw.no_rope && !(g->sw.layer[l] & FM_LAYER_NO_ROPE);
+    for (uint32_t i = 0, j, m; turns && be->keep_rows && i < p->all.n; i = j) {
+        const fmi_rope *r = rope_of(p, l, i);
+        size_t at = p->all.p[i].begin;
+        j = same_rope(p, l, i, &m);
+        const fm_new_rows rows = {.kv = kv,
+                                  .q = t->q + at * t->ldq,
+                                  .ldq = t->ldq,
+                                  .k = t->k + at * t->ldk,
+                                  .ldk = t->ldk,
+                                  .v = t->v + at * t->ldk,
+                                  .ldv = t->ldk,
+                                  .slot = p->slot + at,
+                                  .pos = p->pos + at,
+                                  .cos = r->cos,
+                                  .sin = r->sin,
+                                  .m = m,
+                                  .nh = g->heads,
+                                  .nkv = g->kv_heads,
+                                  .hd = g->head_dim,
+                                  .turns = g->sw.rotary_dim};
+        be->keep_rows(be, &rows);
+    }
+    if (turns && be->keep_rows)
+        return;
+    if (turns) {
+        rotate(p, l, t->q, t->ldq, g->heads);
+        rotate(p, l, t->k, t->ldk, g->kv_heads);
+    }
+    be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
+}
+
 fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
@@ -121,10 +161,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
     if (rc != FM_OK)
         return rc;
     norm_heads(p, l, &t);
-    rotate(p, l, t.q, t.ldq, g->heads);
-    rotate(p, l, t.k, t.ldk, g->kv_heads);
     fm_kv_view kv = fmi_kv_view(g->pool);
-    be->kv_write(be, kv, t.k, t.ldk, t.v, t.ldk, p->slot, p->m, g->kv_heads, g->head_dim);
+    keep(p, l, &t, kv);
     const fm_attn att = {.out = p->att,
                          .ldo = qd,
                          .q = t.q,
@@ -140,7 +178,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .hd = g->head_dim,
                          .window = g->sw.layer[l] & FM_LAYER_SLIDES ? g->window : 0,
                          .scale = g->sw.attn_scale,
-                         .softcap = g->sw.attn_softcap};
+                         .softcap = g->sw.attn_softcap,
+                         .single = p->s->seqs == p->step_rows};
     be->attention(be, &att);
     const fmi_out o = {pick_o, {y, g->hidden}};
     return fmi_linears(p, p->all, (fmi_matrix){p->att, qd}, l, &o, 1);

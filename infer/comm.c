@@ -252,6 +252,22 @@ static fm_status state_of(const fm_comm *c)
     return c->failed != FM_OK ? stuck(c) : FM_OK;
 }
 
+void fm_comm_patience(fm_comm *c, double seconds)
+{
+    if (c->of)
+        c = c->of;
+    (void)pthread_mutex_lock(&c->host); /* the watch reads it */
+    if (c->wire)
+        c->wire->patience_s = seconds;
+    (void)pthread_mutex_unlock(&c->host);
+}
+
+double fm_comm_patience_of(const fm_comm *c)
+{
+    c = whole(c);
+    return c->wire ? c->wire->patience_s : 0.0;
+}
+
 fm_status fm_comm_state(const fm_comm *c)
 {
     return c ? state_of(c) : FM_OK;

@@ -140,8 +140,44 @@ static fm_status embed(fmi_pass *p)
 
 /* ==== layers ==== */
 
-/* x = x + branch, with what the family does to the branch first or to the sum afterwards. */
-static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post)
+/* Every row of the pass wants its logits, as a step of streams that decode has it. */
+static bool all_wanted(const fmi_pass *p)
+{
+    return p->w == p->rows && p->m == p->rows;
+}
+
+/* Whether xn may be made with x: whoever reads it next finds the same rows, as they are now.
+ * next_layer: layers for the final norm. */
+static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
+{
+    const fm_switches *sw = &p->g->sw;
+    bool here = next_layer < p->g->deal.begin[p->e->stage + 1];
+    if (next_layer == p->g->layers)
+        here = all_wanted(p) && !p->e->tap && !sw->encoder;
+    return here && p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS &&
+           sw->order != FM_BLOCK_AFTER && sw->order != FM_BLOCK_POST && p->s->hooked_count == 0 &&
+           p->m == p->rows;
+}
+
+/* x = x + branch and xn = norm(x), by neighbouring runs with the same gain. */
+static void add_and_norm(fmi_pass *p, float *branch, fmi_gain_fn gain, uint32_t layer)
+{
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const float *g = gain(p->all.p[i].model, layer).gain;
+        size_t at = (size_t)p->all.p[i].begin * h;
+        for (j = i, m = 0; j < p->all.n && gain(p->all.p[j].model, layer).gain == g; j++)
+            m += p->all.p[j].count;
+        be->add_rmsnorm(be, p->xn + at, p->x + at, branch + at, g, m, h, p->g->eps);
+    }
+    p->normed = true;
+}
+
+/* x = x + branch, with what the family does to the branch first or to the sum afterwards. next:
+ * the norm in front of the branch that follows, of next_layer. */
+static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_gain_fn next,
+                 uint32_t next_layer)
 {
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
@@ -151,6 +187,10 @@ static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post)
         fmi_norm(p, p->all, sw->norm, post, l, branch, branch, 1, h);
     if (sw->residual_scale != 1.0f)
         be->scale(be, branch, sw->residual_scale, n);
+    if (norm_follows(p, next_layer)) {
+        add_and_norm(p, branch, next, next_layer);
+        return;
+    }
     be->add(be, p->x, branch, n);
     if (sw->order == FM_BLOCK_POST)
         fmi_norm(p, p->all, sw->norm, post, l, p->x, p->x, 1, h);
@@ -162,7 +202,9 @@ static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
     const fm_switches *sw = &p->g->sw;
     if (sw->order == FM_BLOCK_AFTER || sw->order == FM_BLOCK_POST)
         return p->x;
-    fmi_norm(p, p->all, sw->norm, gain, l, p->xn, p->x, 1, p->g->hidden);
+    if (!p->normed)
+        fmi_norm(p, p->all, sw->norm, gain, l, p->xn, p->x, 1, p->g->hidden);
+    p->normed = false;
     return p->xn;
 }
 
@@ -175,6 +217,7 @@ static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
+    fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
     fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
     if (rc == FM_OK)
         rc = fmi_join_ranks(p, p->o);
@@ -189,15 +232,15 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         if (rc == FM_OK)
             be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
         if (rc == FM_OK)
-            join(p, l, p->o, gain_mlp_post);
+            join(p, l, p->o, gain_mlp_post, after, l + 1);
         return rc;
     }
-    join(p, l, p->o, gain_attn_post);
+    join(p, l, p->o, gain_attn_post, gain_mlp, l);
     rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->o);
     if (rc == FM_OK)
         rc = fmi_hooks(p, FM_SITE_MLP, l, p->o);
     if (rc == FM_OK)
-        join(p, l, p->o, gain_mlp_post);
+        join(p, l, p->o, gain_mlp_post, after, l + 1);
     return rc;
 }
 
@@ -268,10 +311,13 @@ static fm_status logits(fmi_pass *p)
     if (p->w == 0)
         return FM_OK;
     float *states = s->hidden + p->want0 * s->hidden_ld;
-    be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
-    float *normed = p->o;
+    float *normed = all_wanted(p) ? p->x : p->o;
+    if (!all_wanted(p))
+        be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
     if (!sw->encoder) {
-        fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, p->o, 1, h);
+        if (!p->normed)
+            fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, normed, 1, h);
+        p->normed = false;
         normed = p->xn;
     }
     be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);

@@ -7,6 +7,8 @@
 
 #include "store/base/mem.h"
 
+#define OUTS_AT_ONCE 4u
+
 static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
 {
     return fmi_net_at(part->lane->net, layer, which);
@@ -81,37 +83,77 @@ fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t
                      .ldx = ldx};
 }
 
-static fm_status terms_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                               const fmi_out *out, uint32_t outs)
+/* The k-th terms of all linears into p->term; their number. */
+static uint32_t list_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                           const fmi_out *out, uint32_t outs, size_t k)
 {
+    uint32_t n = 0;
+    uint64_t at = 0;
+
+    for (uint32_t o = 0; o < outs; o++) {
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
+                continue;
+            const fmi_term *t = &l->term[k];
+            fm_term *one = &p->term[n++];
+            *one = fmi_term_on(part, l, t, x + part->begin * ldx, ldx);
+            one->y = out[o].y + part->begin * out[o].ldy;
+            one->ldy = out[o].ldy;
+            one->u = fmi_place_u(p, t, part, &at);
+        }
+    }
+    return n;
+}
+
+/* The products and the first terms of all linears, which a device may take at once, then what other
+ * terms there are. */
+static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
+                                    size_t ldx, uint32_t in, const fmi_out *out, uint32_t outs,
+                                    uint32_t products, const fm_swiglu *made)
+{
+    fm_backend *be = p->be;
     size_t most = most_terms(ps, layer, out, outs);
     fm_status rc = most > 0 ? term_room(p, (size_t)ps.n * outs) : FM_OK;
 
-    for (size_t k = 0; k < most && rc == FM_OK; k++) {
-        uint32_t n = 0;
-        uint64_t at = 0;
-        for (uint32_t o = 0; o < outs; o++) {
-            for (uint32_t i = 0; i < ps.n; i++) {
-                const fmi_part *part = &ps.p[i];
-                const fmi_linear *l = lin_of(part, layer, out[o].which);
-                if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
-                    continue;
-                const fmi_term *t = &l->term[k];
-                fm_term *one = &p->term[n++];
-                *one = fmi_term_on(part, l, t, x + part->begin * ldx, ldx);
-                one->y = out[o].y + part->begin * out[o].ldy;
-                one->ldy = out[o].ldy;
-                one->u = fmi_place_u(p, t, part, &at);
-            }
-        }
-        p->be->terms(p->be, p->term, n);
+    if (rc < 0)
+        return rc;
+    uint32_t n = most > 0 ? list_terms(p, ps, layer, x, ldx, out, outs, 0) : 0;
+    if (n > 0 && products > 0 && be->products_terms) {
+        be->products_terms(be, x, ldx, in, p->product, products, p->term, n, made);
+    } else {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
+        if (products > 0)
+            be->products(be, x, ldx, in, p->product, products);
+        if (n > 0)
+            be->terms(be, p->term, n);
     }
-    return rc;
+    for (size_t k = 1; k < most; k++)
+        be->terms(be, p->term, list_terms(p, ps, layer, x, ldx, out, outs, k));
+    return FM_OK;
 }
 
 static float *grad_of(const fmi_part *part, int32_t param)
 {
     return fmi_lane_grad(part->lane, param);
+}
+
+/* A term's gradients over a part's rows; du is the caller's to add. */
+static fm_term back_term(const fmi_part *part, const fmi_linear *l, const fmi_term *t, float *dx,
+                         size_t lddx, const float *x, size_t ldx, const fmi_out *out)
+{
+    fm_term one = fmi_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
+
+    one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
+    one.dy = out->y + part->begin * out->ldy;
+    one.lddy = out->ldy;
+    one.da = grad_of(part, t->a_param);
+    one.db = grad_of(part, t->b_param);
+    one.dx = dx && part->deeper ? dx + part->begin * lddx : NULL;
+    one.lddx = lddx;
+    return one;
 }
 
 static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
@@ -130,15 +172,8 @@ static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float 
                 continue;
             const fmi_term *t = &l->term[k];
             fm_term *one = &p->term[n++];
-            *one = fmi_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
-            one->u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
-            one->dy = out->y + part->begin * out->ldy;
-            one->lddy = out->ldy;
+            *one = back_term(part, l, t, dx, lddx, x, ldx, out);
             one->du = p->du + at;
-            one->da = grad_of(part, t->a_param);
-            one->db = grad_of(part, t->b_param);
-            one->dx = dx && part->deeper ? dx + part->begin * lddx : NULL;
-            one->lddx = lddx;
             at += (uint64_t)part->count * t->r;
             fm_assert(at <= p->du_floats);
         }
@@ -156,8 +191,8 @@ static fm_status watch_out(fmi_pass *p, fmi_parts ps, int32_t layer, const char 
 }
 
 /* ---- forward ---- */
-fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                              const fmi_out *out, uint32_t outs)
+static fm_status forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmi_out *out, uint32_t outs, const fm_swiglu *made)
 {
     uint32_t n = 0;
     uint32_t in = 0;
@@ -180,14 +215,38 @@ fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const fl
                                            .m = rows};
         }
     }
-    if (n > 0)
-        p->be->products(p->be, x, ldx, in, p->product, n);
-    fm_status rc = terms_forward(p, ps, layer, x, ldx, out, outs);
+    fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made);
     for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
         rc = fmi_alone_forward(p, ps, layer, x, ldx, &out[o]);
     for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
         rc = watch_out(p, ps, layer, "the output", &out[o]);
     return rc;
+}
+
+/* Linears of which nothing but their product and first term reads x. */
+static bool reads_once(fmi_parts ps, int32_t layer, const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_linear *l = lin_of(&ps.p[i], layer, out->which);
+        if (l->terms > 1 || fmi_scales_input(l) || (l->terms > 0 && l->term[0].dropout > 0.0f))
+            return false;
+    }
+    return true;
+}
+
+fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x, size_t ldx,
+                           const fmi_out *out)
+{
+    if (reads_once(ps, layer, out))
+        return forward(p, ps, layer, x->x, ldx, out, 1, x);
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return forward(p, ps, layer, x->x, ldx, out, 1, NULL);
+}
+
+fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                              const fmi_out *out, uint32_t outs)
+{
+    return forward(p, ps, layer, x, ldx, out, outs, NULL);
 }
 
 /* ---- backward ---- */
@@ -232,11 +291,60 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
     }
 }
 
+/* Products and terms of all outs at once, where the device has that: rows of one part, whose linears
+ * are plain and have a term or none. A linear without a term is none of a device's gain, unless
+ * another has one. */
+static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const fmi_out *out,
+                         uint32_t outs)
+{
+    bool any = false;
+
+    if (!p->be->linears_dx || ps.n != 1 || !ps.p[0].deeper || p->watch || outs > OUTS_AT_ONCE)
+        return false;
+    for (uint32_t o = 0; o < outs; o++) {
+        const fmi_linear *l = lin_of(&ps.p[0], layer, out[o].which);
+        if (fmi_goes_alone(l) || l->terms > 1)
+            return false;
+        any = any || l->terms > 0;
+    }
+    return any;
+}
+
+static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                         const float *x, size_t ldx, const fmi_out *out, uint32_t outs,
+                         const fm_swiglu *made)
+{
+    const fmi_part *part = &ps.p[0];
+    fm_back list[OUTS_AT_ONCE] = {0};
+    uint64_t at = 0;
+
+    for (uint32_t o = 0; o < outs; o++) {
+        const fmi_linear *l = lin_of(part, layer, out[o].which);
+        list[o] = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
+                            .lddy = out[o].ldy,
+                            .w = l->w,
+                            .m = part->count};
+        if (l->terms == 0)
+            continue;
+        list[o].term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
+        list[o].term.du = p->du + at;
+        at += (uint64_t)part->count * l->term[0].r;
+        fm_assert(at <= p->du_floats);
+    }
+    p->be->linears_dx(p->be, dx + part->begin * lddx, lddx, list, outs, add, made);
+    for (uint32_t o = 0; o < outs; o++)
+        weight_grads(p, ps, layer, x, ldx, &out[o]);
+}
+
 fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
                            bool add, const float *x, size_t ldx, const fmi_out *out, uint32_t outs)
 {
     fm_status rc = FM_OK;
 
+    if (dx && goes_at_once(p, ps, layer, out, outs)) {
+        grad_at_once(p, ps, layer, dx, lddx, add, x, ldx, out, outs, NULL);
+        return FM_OK;
+    }
     for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
         if (p->watch)
             rc = watch_out(p, ps, layer, "the gradient of the output", &out[o]);
@@ -249,6 +357,17 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
             rc = fmi_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
     }
     return rc;
+}
+
+fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const fm_swiglu *x, size_t ldx, const fmi_out *out)
+{
+    if (goes_at_once(p, ps, layer, out, 1) && lin_of(&ps.p[0], layer, out->which)->w_param < 0) {
+        grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);
+        return FM_OK;
+    }
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return fmi_linears_grad(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1);
 }
 
 /* ---- norms ---- */

@@ -231,6 +231,12 @@ FM_CHECKED fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t laye
 FM_CHECKED fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
                                       size_t lddx, bool add, const float *x, size_t ldx,
                                       const fmi_out *out, uint32_t outs);
+/* The same of one out where x is to be made first, and may be made on the way: dx is set. */
+FM_CHECKED fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x,
+                                      size_t ldx, const fmi_out *out);
+FM_CHECKED fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
+                                           size_t lddx, const fm_swiglu *x, size_t ldx,
+                                           const fmi_out *out);
 /* Some lane of the parts trains a linear of these: its input is needed. */
 bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs);
 

@@ -144,6 +144,8 @@ static void probe_begin(probe *p, const fmi_pass *pass, fm_backend *real)
     p->be.terms = timed_terms;
     p->be.terms_grad = timed_terms_grad;
     p->be.copy_rows = timed_copy_rows;
+    p->be.products_terms = NULL; /* both kinds are counted apart */
+    p->be.linears_dx = NULL;
     p->since = now_s();
 }
 

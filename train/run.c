@@ -586,7 +586,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmi_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
     for (size_t i = 0; i < n && rc == FM_OK && r.stage; i++)
-        rc = fmi_stage_check(&jobs[i]);
+        rc = fm_train_check_stages(&jobs[i].config, jobs[i].name);
     if (rc == FM_OK)
         r.child = fm_calloc(n, sizeof(*r.child));
     if (rc == FM_OK)

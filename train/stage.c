@@ -43,25 +43,25 @@ void fmi_stage_free(fmi_stage *s)
     fm_free(s);
 }
 
-static fm_status refuse(const fm_train_job *job, const char *what, const char *instead)
+static fm_status refuse(const char *name, const char *what)
 {
-    return fm_fail(FM_EUNSUPPORTED, "%s: %s cannot train over stages; %s", job->name, what,
-                   instead);
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: %s cannot train over stages; leave --stages out: the ranks then share the "
+                   "examples",
+                   name, what);
 }
 
-fm_status fmi_stage_check(const fm_train_job *job)
+fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
 {
-    static const char whole[] = "leave --stages out: the ranks then share the examples";
-
-    switch (job->config.objective) {
+    switch (c->objective) {
     case FM_OBJECTIVE_CLASSIFY:
-        return refuse(job, "objective=classify", whole);
+        return refuse(name, "objective=classify");
     case FM_OBJECTIVE_CONTRASTIVE:
-        return refuse(job, "objective=contrastive", whole);
+        return refuse(name, "objective=contrastive");
     case FM_OBJECTIVE_DPO:
-        return refuse(job, "objective=dpo, which runs a reference beside the child,", whole);
+        return refuse(name, "objective=dpo, which runs a reference beside the child,");
     case FM_OBJECTIVE_DISTILL:
-        return refuse(job, "objective=distill, which runs a teacher beside the child,", whole);
+        return refuse(name, "objective=distill, which runs a teacher beside the child,");
     case FM_OBJECTIVE_NEXT_TOKEN:
         break;
     }

@@ -25,7 +25,7 @@
  * The first stage updates it and sends the new values.
  *
  * Rank 0 gathers results and states (on its host, whole) and reads them; every rank reads states.
- * A rank that fails alone leaves with its error, and fm_comm_meet at the end of the run tells it. */
+ * A rank that fails alone leaves with its error; fm_comm_meet at the end of the run tells it. */
 #ifndef FM_TRAIN_STAGE_H
 #define FM_TRAIN_STAGE_H
 
@@ -45,8 +45,6 @@ typedef struct fmi_stage {
 /* Of an engine over ranks; *out NULL: it has no stages. Every rank calls it. */
 FM_CHECKED fm_status fmi_stage_open(fmi_stage **out, fm_engine *e);
 void fmi_stage_free(fmi_stage *s); /* NULL is fine */
-/* FM_EUNSUPPORTED: what training over stages cannot do, by the job's setting. */
-FM_CHECKED fm_status fmi_stage_check(const fm_train_job *job);
 /* Deals the layers. */
 FM_CHECKED fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *name);
 bool fmi_stage_is_last(const fmi_stage *s);

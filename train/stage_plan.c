@@ -231,7 +231,7 @@ fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *
     q.s.wide = out->wide = t->ranks / stages;
     fm_status rc = fmi_stage_deal(&q.s, &pass->arch, "the parent");
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        rc = fmi_stage_check(child[i].job);
+        rc = fm_train_check_stages(child[i].c, child[i].job->name);
         if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)
             rc = fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
                          child[i].job->name, child[i].c->shards, q.s.wide);

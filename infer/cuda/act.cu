@@ -7,6 +7,7 @@ __global__ void k_layernorm(fmc_rows r, float *y, const float *x, const float *g
                             const float *bias, size_t ldx, float eps)
 {
     FMC_SHARED_DYNAMIC(float, shared);
+    fmc_take_turn();
     fmc_group<warp> g(shared, r, 1);
     bool whole = r.h <= g.room;
     for (uint32_t row = g.first; row < r.m; row += g.step) {
@@ -36,14 +37,15 @@ __global__ void k_layernorm(fmc_rows r, float *y, const float *x, const float *g
 static void layernorm(fm_backend *be, float *y, const float *x, const float *gain,
                       const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
 {
-    FMC_ROWS(fmc_of(be), k_layernorm,
-             fmc_rows_of(m, h, 1, fmc_wide(y, x, gain, bias) && fmc_wide_ld(ldx)), y, x, gain, bias,
-             ldx, eps);
+    FMC_ROWS_BY(FMC_RUN_SOON, fmc_of(be), k_layernorm,
+                fmc_rows_of(m, h, 1, fmc_wide(y, x, gain, bias) && fmc_wide_ld(ldx)), y, x, gain,
+                bias, ldx, eps);
 }
 
 __global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
                       const float *up, size_t ldu, uint32_t m, uint32_t n, bool wide)
 {
+    fmc_take_turn();
     fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
         float v[w.value], u[w.value];
         fmc_get(v, gate + row * ldg + col);
@@ -63,12 +65,14 @@ static void act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gat
 {
     if (!up)
         ldu = 0;
-    FMC_CELLS(fmc_of(be), k_act, m, n, fmc_wide(y, gate, up) && fmc_wide_ld(ldy, ldg, ldu), f, y,
-              ldy, gate, ldg, up, ldu);
+    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_act, m, n,
+                 fmc_wide(y, gate, up) && fmc_wide_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg, up,
+                 ldu);
 }
 
 __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t n, bool wide)
 {
+    fmc_take_turn();
     fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
         float v[w.value], *at = y + row * ldy + col;
         fmc_get(v, at);
@@ -80,12 +84,14 @@ __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t 
 
 static void softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
 {
-    FMC_CELLS(fmc_of(be), k_softcap, m, n, fmc_wide(y) && fmc_wide_ld(ldy), y, ldy, cap);
+    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_softcap, m, n, fmc_wide(y) && fmc_wide_ld(ldy), y, ldy,
+                 cap);
 }
 
 __global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, const int32_t *from,
                            const float *weight, uint32_t per, uint32_t m, uint32_t n, bool wide)
 {
+    fmc_take_turn();
     fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
         float sum[w.value], v[w.value];
         for (int j = 0; j < w.value; j++)
@@ -104,8 +110,8 @@ __global__ void k_mix_rows(float *y, size_t ldy, const float *x, size_t ldx, con
 static void mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                      const int32_t *row, const float *weight, uint32_t per, uint32_t m, uint32_t n)
 {
-    FMC_CELLS(fmc_of(be), k_mix_rows, m, n, fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x, ldx,
-              row, weight, per);
+    FMC_CELLS_BY(FMC_RUN_SOON, fmc_of(be), k_mix_rows, m, n,
+                 fmc_wide(y, x) && fmc_wide_ld(ldy, ldx), y, ldy, x, ldx, row, weight, per);
 }
 
 void fmc_act_install(fm_backend *be)

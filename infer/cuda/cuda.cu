@@ -10,6 +10,7 @@
 
 #define RING_BYTES (16u << 20)
 #define ALIGN 256u
+#define SOON_CAPABILITY 90 /* griddepcontrol */
 
 static const fm_module_host *host_side;
 
@@ -84,6 +85,37 @@ __thread int fmc_here = -1;
 void fmc_enter_anew(const fmc_device *d)
 {
     fmc_here = cudaSetDevice((int)d->ordinal) == cudaSuccess ? (int)d->ordinal : -1;
+}
+
+/* ---- kernels that begin before their turn ---- */
+
+#define KNOWN_MAX 512u /* a power of two; kernels beyond are launched as ever */
+
+struct fmc_known {
+    const void *kernel[KNOWN_MAX]; /* by address, the next free place behind it */
+    bool soon[KNOWN_MAX];
+};
+
+bool fmc_may_begin_soon(fmc_device *d, const void *kernel)
+{
+    unsigned at = (unsigned)((uintptr_t)kernel >> 4) % KNOWN_MAX;
+    if (d->never_soon)
+        return false;
+    if (!d->known)
+        d->known = (struct fmc_known *)fmc_take(sizeof *d->known);
+    for (unsigned i = 0; d->known && i < KNOWN_MAX; i++, at = (at + 1) % KNOWN_MAX) {
+        if (d->known->kernel[at] == kernel)
+            return d->known->soon[at];
+        if (!d->known->kernel[at]) {
+            cudaFuncAttributes a = {};
+            d->known->kernel[at] = kernel;
+            d->known->soon[at] =
+                cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= SOON_CAPABILITY;
+            (void)cudaGetLastError();
+            return d->known->soon[at];
+        }
+    }
+    return false;
 }
 
 /* ---- memory ---- */
@@ -307,6 +339,7 @@ static void cuda_close(fm_backend *be)
     if (d->line)
         (void)cudaStreamDestroy(d->line);
     pthread_mutex_destroy(&d->lock);
+    fmc_release(d->known);
     delete d;
 }
 
@@ -342,6 +375,8 @@ static cudaError_t ask_device(fmc_device *d)
     if (e == cudaSuccess)
         e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
     d->capability = 10 * major + minor;
+    const char *soon = getenv("FMSTORE_CUDA_SOON");
+    d->never_soon = d->capability < SOON_CAPABILITY || (soon && strcmp(soon, "0") == 0);
     (void)snprintf(d->isa, sizeof d->isa, "sm_%d", d->capability);
     return e;
 }

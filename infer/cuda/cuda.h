@@ -35,6 +35,7 @@ enum {
     FMC_SCRATCH_ATTENTION,
     FMC_SCRATCH_LOSS,
     FMC_SCRATCH_OTHER,
+    FMC_SCRATCH_CORES, /* rows packed by one operation for another of the same call */
     FMC_SCRATCHES
 };
 
@@ -66,6 +67,9 @@ typedef struct fmc_device {
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
     void *fast;       /* fast.cu's state in mode fast */
+    struct fmc_known
+        *known; /* kernels of which fmc_may_begin_soon was asked; of the thread of operations */
+    bool never_soon;
     fm_status failed;
     char why[512];
 } fmc_device;
@@ -109,12 +113,30 @@ static inline void fmc_enter(const fmc_device *d)
         fmc_enter_anew(d);
 }
 
+/* Whether what runs of this kernel on the card is sm_90's code, which waits for its turn: machine
+ * code that was made of older PTX does not. FMSTORE_CUDA_SOON=0: never. */
+bool fmc_may_begin_soon(fmc_device *d, const void *kernel);
+
 /* Launches a kernel of this backend unless something failed before. A template in parentheses. */
 #define FMC_RUN(d, kernel, grid, block, shared_bytes, ...)                                         \
     do {                                                                                           \
         if ((d)->failed == FM_OK) {                                                                \
             fmc_enter(d);                                                                          \
             FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);               \
+            fmc_launched((d), #kernel);                                                            \
+        }                                                                                          \
+    } while (0)
+
+/* Likewise, a kernel that calls fmc_wait_for_turn: it begins before its turn where card and code
+ * can do that. */
+#define FMC_RUN_SOON(d, kernel, grid, block, shared_bytes, ...)                                    \
+    do {                                                                                           \
+        if ((d)->failed == FM_OK) {                                                                \
+            fmc_enter(d);                                                                          \
+            if (fmc_may_begin_soon((d), (const void *)(kernel)))                                   \
+                FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);      \
+            else                                                                                   \
+                FMC_LAUNCH(kernel, grid, block, shared_bytes, (d)->stream, __VA_ARGS__);           \
             fmc_launched((d), #kernel);                                                            \
         }                                                                                          \
     } while (0)
@@ -130,6 +152,9 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
     t->rows += begin;
     return t->m == 0;
 }
+
+/* elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false: not so many. */
+bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 
 /* ---- what each file puts into the table ---- */
 

@@ -17,6 +17,25 @@
 #if defined(__CUDACC__)
 #define FMC_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
     kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+/* May begin before the kernel before it has ended (ptx.h: fmc_let_next, fmc_wait_for_turn). */
+#define FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, stream, ...)                            \
+    fmc_launch_soon((stream), (grid), (block), (shared_bytes), (kernel), __VA_ARGS__)
+template <class... P, class... A>
+static inline void fmc_launch_soon(cudaStream_t stream, dim3 grid, dim3 block, size_t shared_bytes,
+                                   void (*kernel)(P...), A... args)
+{
+    cudaLaunchAttribute soon = {};
+    cudaLaunchConfig_t config = {};
+    soon.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    soon.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &soon;
+    config.numAttrs = 1;
+    (void)cudaLaunchKernelEx(&config, kernel, (P)args...); /* asked for by fmc_launched */
+}
 /* Shared memory of a block: FMC_SHARED(float, tile, [8][33]). At the top of a kernel. */
 #define FMC_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 #define FMC_SHARED_DYNAMIC(type, name)                                                             \
@@ -24,7 +43,11 @@
     type *name = (type *)fmc_dynamic_shared
 #else
 #define FMC_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                 \
-    simt_launch_kernel((stream), #kernel, (grid), (block), (shared_bytes), (kernel), __VA_ARGS__)
+    simt_launch_kernel((stream), #kernel, (grid), (block), (shared_bytes), false, (kernel),        \
+                       __VA_ARGS__)
+#define FMC_LAUNCH_SOON(kernel, grid, block, shared_bytes, stream, ...)                            \
+    simt_launch_kernel((stream), #kernel, (grid), (block), (shared_bytes), true, (kernel),         \
+                       __VA_ARGS__)
 #endif
 
 #define FMC_DEVICE static __device__ __forceinline__

@@ -109,6 +109,11 @@ typedef struct fmc_job {
     bool int8;       /* x's tiles are */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
     bool across;     /* y is [n, m], and so are sums of parts: fast_thin.cu alone */
+    /* y += tail_scale * u B^T behind all that: u as fmc_tail_bytes says, B [n, tail_k] PAIR.
+     * wide_product.cu alone; tail_k 0: none */
+    const unsigned char *tail_x, *tail_w;
+    uint32_t tail_k;
+    float tail_scale;
 } fmc_job;
 
 /* Bytes of a tile of packed rows. */
@@ -155,10 +160,21 @@ enum {
 typedef struct fmc_way {
     /* jobs, their number, stages of the ring */
     void (*run)(const fmc_job *, uint32_t, unsigned);
-    unsigned stages; /* that it is written for; two where the card has no room for them */
+    /* Stages that it is written for; `fewer` (0: as many) where two blocks of them do not fit on a
+     * multiprocessor, two where the card has no room for one. */
+    unsigned stages, fewer;
     unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
     unsigned rows, panels, threads;                  /* of a block; rows 0: all */
 } fmc_way;
+
+/* A low-rank term of the rows of a product, y += scale * u B^T, added once the rest of y is whole:
+ * the bits of a product of its own (PAIR, split) that is added to y. */
+typedef struct fmc_tail {
+    const float *u;             /* [m, r], its rows are those of the product: first .. there is 0 */
+    const unsigned char *tiles; /* B [n, r], PAIR */
+    uint32_t r;                 /* 0: no term */
+    float scale;
+} fmc_tail;
 
 /* What a product on packed operands is made of, on the host. */
 typedef struct fmc_sum {
@@ -173,7 +189,19 @@ typedef struct fmc_sum {
     bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
     bool across; /* y is [n, m]: only where fmc_is_thin; bias NULL, first 0 */
     float alpha;
+    /* Where x lies as wide_kernels.h wants it, in fmc_cores_bytes: written by a thin product of the
+     * same x, read by one for which fmc_wide_takes. Or NULL. */
+    unsigned char *cores;
+    fmc_tail tail; /* likewise */
+    /* Not NULL: x is silu of what stands there, times what stands here. fast_thin.cu alone. */
+    const float *up;
 } fmc_sum;
+
+/* Bytes of rows in cores of 8 by 8, whole tiles of 64 k. */
+static inline uint64_t fmc_cores_bytes(uint32_t m, uint32_t k)
+{
+    return (uint64_t)fmc_ceil(k, FMC_TILE_K) * fmc_ceil(m, FMC_TILE_ROWS) * FMC_TILE_X;
+}
 
 /* Where `more` bytes begin in a scratch that has *bytes so far; 256-byte aligned. */
 static inline uint64_t fmc_take(uint64_t *bytes, uint64_t more)
@@ -238,11 +266,15 @@ void fmc_wide_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
  * [count] yet, and marks them. */
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
+/* Whether such a kernel takes s, whose x may then come in cores and which may have a tail: then
+ * fmc_sums is given it so, alone or among others of which the same is true. */
+bool fmc_wide_takes(fmc_device *d, const fmc_sum *s);
 /* wide_int8.cu: the same for products of whole numbers. */
 fm_status fmc_wide8_begin(fmc_device *d);
 void fmc_wide8_end(fmc_device *d);
 void fmc_wide8_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* fast_thin.cu: likewise few outputs of pairs; before the others. */
+/* fast_thin.cu: likewise few outputs of pairs; before the others. Neighbours of the list that read
+ * the same x read it once. */
 bool fmc_is_thin(const fmc_sum *s);
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
 

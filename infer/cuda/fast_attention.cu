@@ -21,6 +21,7 @@
  */
 #include "infer/cuda/fast.h"
 #include "infer/cuda/fast_paged.h"
+#include "infer/cuda/rows.h"
 
 #define WIDE_WARPS 4u /* of a block for long runs */
 #define RUN_THREADS 1024u
@@ -29,25 +30,36 @@
 
 /* ---- pages ---- */
 
-/* A warp a position and head. */
-__global__ void k_fast_kv_write(fm_kv_view kv, const float *k, size_t ldk, const float *v,
-                                size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv,
-                                uint32_t hd)
+/* A warp a position and head: of keys and values first, then of q, which is turned in place. turns
+ * is 0 where nothing turns. */
+__global__ void k_fast_keep_rows(fm_new_rows r)
 {
-    uint32_t lane = threadIdx.x % 32, hdp = padded_head(hd);
+    fmc_take_turn();
+    const fm_kv_view kv = r.kv;
+    const uint32_t lane = threadIdx.x % 32, hd = r.hd, nkv = r.nkv, hdp = padded_head(hd);
+    const uint64_t keys = (uint64_t)r.m * nkv;
     uint64_t unit = (uint64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (unit >= (uint64_t)m * nkv)
+    if (unit >= keys) {
+        unit -= keys;
+        if (r.turns == 0 || unit >= (uint64_t)r.m * r.nh)
+            return;
+        uint32_t row = (uint32_t)(unit / r.nh), head = (uint32_t)(unit % r.nh);
+        for (uint32_t i = lane; i < r.turns / 2; i += 32)
+            fmc_turn_pair(r.q + row * r.ldq + (size_t)head * hd, i, r, row);
         return;
+    }
     uint32_t row = (uint32_t)(unit / nkv), head = (uint32_t)(unit % nkv);
-    uint32_t page = (uint32_t)slot[row] / FM_KV_PAGE, at = (uint32_t)slot[row] % FM_KV_PAGE;
+    uint32_t page = (uint32_t)r.slot[row] / FM_KV_PAGE, at = (uint32_t)r.slot[row] % FM_KV_PAGE;
     size_t base = ((size_t)page * nkv + head) * head_bytes(hd);
-    const float *kr = k + row * ldk + (size_t)head * hd, *vr = v + row * ldv + (size_t)head * hd;
+    const float *kr = r.k + row * r.ldk + (size_t)head * hd;
+    const float *vr = r.v + row * r.ldv + (size_t)head * hd;
     float size = 0.0f, scale, inverse;
     bool good = true;
     for (uint32_t d = lane; d < hd; d += 32) {
+        float key = fmc_turned(kr, d, r, row);
         uint32_t vb = fmc_pack_bf16(vr[d], 0.0f);
-        size = fmc_max(fabsf(kr[d]), size);
-        good = good && fabsf(kr[d]) < INFINITY && (vb & 0x7f80u) != 0x7f80u;
+        size = fmc_max(fabsf(key), size);
+        good = good && fabsf(key) < INFINITY && (vb & 0x7f80u) != 0x7f80u;
     }
     for (int by = 16; by > 0; by /= 2)
         size = fmc_max(__shfl_xor_sync(0xffffffffu, size, by), size);
@@ -58,7 +70,8 @@ __global__ void k_fast_kv_write(fm_kv_view kv, const float *k, size_t ldk, const
     for (uint32_t i = lane; i < hdp / 2; i += 32) {
         bool low = good && 2 * i < hd, high = good && 2 * i + 1 < hd;
         uint32_t to = line_at(at, i / 4, hdp) / 4 + i % 4;
-        kw[to] = fmc_pack_f16(low ? kr[2 * i] * scale : 0.0f, high ? kr[2 * i + 1] * scale : 0.0f);
+        kw[to] = fmc_pack_f16(low ? fmc_turned(kr, 2 * i, r, row) * scale : 0.0f,
+                              high ? fmc_turned(kr, 2 * i + 1, r, row) * scale : 0.0f);
         vw[to] = fmc_pack_bf16(low ? vr[2 * i] : 0.0f, high ? vr[2 * i + 1] : 0.0f);
     }
     float *scales = (float *)((unsigned char *)kv.k + base + (size_t)hdp * FM_KV_PAGE * 2);
@@ -217,6 +230,7 @@ FMC_DEVICE void put_part(const fast_job *j, query *q, const part<HD> *s, uint32_
 /* Parts of decoding rows, merged as above; a block a row and head. */
 __global__ void k_fast_attention_merge(fast_job j)
 {
+    fmc_take_turn();
     uint32_t row = j.row0 + blockIdx.x / j.a.nh, head = blockIdx.x % j.a.nh, begin = row;
     while (begin > row / j.most * j.most && j.a.seq[begin - 1] == j.a.seq[row])
         begin--;
@@ -308,6 +322,7 @@ FMC_DEVICE void attend_unit(unsigned char *shared, const fast_job &j, const fast
 template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_attention(fast_job j)
 {
     FMC_SHARED_DYNAMIC(unsigned char, shared);
+    fmc_take_turn();
     uint32_t end = j.runs ? j.runs[0] * j.a.nkv * j.group_parts * j.blocks : gridDim.x;
     for (uint32_t at = blockIdx.x; at < end; at += gridDim.x) {
         fast_unit u;
@@ -332,7 +347,7 @@ template <int HD> static void run(fmc_device *d, const fast_job *j, unsigned war
         (void)cudaGetLastError(); /* told here, not again at the next launch */
         fmc_stick(d, FM_EUNSUPPORTED, "attention: the device has too little shared memory");
     }
-    FMC_RUN(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
+    FMC_RUN_SOON(d, (k_fast_attention<HD>), grid, warps * 32, bytes, *j);
 }
 
 static void run_width(fmc_device *d, const fast_job *j, unsigned warps)
@@ -366,7 +381,7 @@ static void decode_part(fmc_device *d, fast_job *j)
     j->below = FMC_WARP_ROWS + 1;
     j->blocks = blocks_for(d, j, units);
     run_width(d, j, 1);
-    if (j->rows * j->heads > FMC_WARP_ROWS) {
+    if (j->rows * j->heads > FMC_WARP_ROWS && !j->a.single) {
         j->at_least = FMC_WARP_ROWS + 1;
         j->below = 0xffffffffu;
         j->blocks = blocks_for(d, j, (units + j->most - 1) / j->most);
@@ -374,7 +389,8 @@ static void decode_part(fmc_device *d, fast_job *j)
     }
     j->at_least = 0;
     j->below = 0xffffffffu;
-    FMC_RUN(d, k_fast_attention_merge, j->rows * j->a.nh, j->a.hd <= 64 ? 64 : 128, 0, *j);
+    if (j->parts)
+        FMC_RUN_SOON(d, k_fast_attention_merge, j->rows * j->a.nh, j->a.hd <= 64 ? 64 : 128, 0, *j);
 }
 
 fast_job fmc_attention_job(const fm_attn *a)
@@ -435,7 +451,8 @@ static void attention(fm_backend *be, const fm_attn *a)
     uint32_t each = fit >= a->m ? a->m : fit / j.most * j.most;
     each = each > 0 ? each : j.most;
     each = each < a->m ? each : a->m;
-    j.parts = (float *)fmc_scratch_get(d, FMC_SCRATCH_ATTENTION, each * row_bytes);
+    if (j.splits > 1) /* one part is the whole */
+        j.parts = (float *)fmc_scratch_get(d, FMC_SCRATCH_ATTENTION, each * row_bytes);
     for (; j.row0 < a->m; j.row0 += each) {
         j.rows = each < a->m - j.row0 ? each : a->m - j.row0;
         decode_part(d, &j);
@@ -448,13 +465,33 @@ static size_t kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
     return nkv * head_bytes(hd);
 }
 
+static void launch_keep_rows(fmc_device *d, const fm_new_rows *r)
+{
+    uint64_t units = (uint64_t)r->m * (r->nkv + (r->turns ? r->nh : 0));
+    if (units > 0)
+        FMC_RUN_SOON(d, k_fast_keep_rows, fmc_blocks(units, FMC_THREADS / 32), FMC_THREADS, 0, *r);
+}
+
 static void kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
                      size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
 {
-    fmc_device *d = fmc_of(be);
-    if (m > 0 && nkv > 0)
-        FMC_RUN(d, k_fast_kv_write, fmc_blocks((uint64_t)m * nkv, FMC_THREADS / 32), FMC_THREADS, 0,
-                kv, k, ldk, v, ldv, slot, m, nkv, hd);
+    fm_new_rows r = {};
+    r.kv = kv;
+    r.k = (float *)(uintptr_t)k; /* is not written to */
+    r.ldk = ldk;
+    r.v = v;
+    r.ldv = ldv;
+    r.slot = slot;
+    r.m = m;
+    r.nkv = nkv;
+    r.hd = hd;
+    launch_keep_rows(fmc_of(be), &r);
+}
+
+static void keep_rows(fm_backend *be, const fm_new_rows *r)
+{
+    if (!fmc_keep_apart(be, r))
+        launch_keep_rows(fmc_of(be), r);
 }
 
 /* kv_copy copies what kv_page_bytes says: mode exact's does. */
@@ -462,5 +499,6 @@ void fmc_fast_attention_install(fm_backend *be)
 {
     be->kv_page_bytes = kv_page_bytes;
     be->kv_write = kv_write;
+    be->keep_rows = keep_rows;
     be->attention = attention;
 }

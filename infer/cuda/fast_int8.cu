@@ -182,8 +182,6 @@ __global__ void __launch_bounds__(256, 2)
     float2 *round = (float2 *)(void *)(room + 8 * stages * size::w_bytes); /* then x */
     uint32_t index = blockIdx.x - p.begin, groups = (p.most + size::rows - 1) / size::rows;
     uint32_t panel = index / groups, row = index % groups * size::rows, tiles = tiles_of(p.k);
-    if (row >= p.m)
-        return;
     uint32_t m = p.m - row < size::rows ? p.m - row : size::rows; /* of this block */
     unsigned warp = threadIdx.x / 32, at = 0, free = stages - 1;
     unsigned char *mine = room + warp * stages * size::w_bytes;
@@ -195,8 +193,12 @@ __global__ void __launch_bounds__(256, 2)
     few8_w w = {fmc_unit<kind>(p.w, panel, tiles, first), first, tiles};
     few8_rows now[row_tiles > 2 ? row_tiles : 2], next[2];
     float sum[size::sums] = {};
-    for (uint32_t j = 0; j + 1 < stages; j++)
+    fmc_let_next();
+    for (uint32_t j = 0; j + 1 < stages && row < p.m; j++)
         few8_copy<kind, row_tiles>(mine + j * size::w_bytes, &w);
+    fmc_wait_for_turn();
+    if (row >= p.m)
+        return;
     if (p.x) {
         const unsigned char *packed = p.x + row / FMC_TILE_ROWS * rows;
         x = few8_at(packed, packed + 512, FMC_TILE_X8, FMC_TILE_X8, FMC_TILE_ROWS);
@@ -344,6 +346,7 @@ __global__ void __launch_bounds__(128, 2)
 {
     typedef many8<kind, panels, row_tiles> size;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
+    fmc_take_turn();
     const fmc_job *p = job_of(list, count);
     many8_place b;
     unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, at = 0, free = stages - 1;

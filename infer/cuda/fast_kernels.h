@@ -108,6 +108,7 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
     uint32_t at = 0;
+    fmc_take_turn();
     while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
         at++;
     fmc_pack p = list[at];
@@ -187,10 +188,11 @@ FMC_DEVICE void step_mma(float acc[4], const uint32_t a[4], const uint32_t a2[4]
 
 /* ---- few rows ---- */
 
+/* Six stages of bf16 are 80 KB of W under way in each of two blocks a multiprocessor: what memory
+ * brings in 4.4 us of an H200, which is asked for before the kernel's turn. */
 template <int kind> struct fmc_ring_of {
-    static constexpr unsigned stages = fmc_tile<kind>::stage > 2048   ? 3
-                                       : fmc_tile<kind>::stage > 1100 ? 4
-                                                                      : 6;
+    static constexpr unsigned stages = fmc_tile<kind>::stage > 2048 ? 3 : 6;
+    static constexpr unsigned fewer = stages == 6 && fmc_tile<kind>::stage > 1100 ? 4 : 0;
     static constexpr unsigned stage = FMC_SPLITS_MAX * fmc_tile<kind>::stage; /* of all warps */
 };
 
@@ -264,6 +266,10 @@ __global__ void __launch_bounds__(256, 2)
     uint32_t from = warp * each, to = from + each < tiles ? from + each : tiles;
     unsigned char *mine = ring + warp * stages * bytes;
     float acc[row_tiles][4], xv[16], next[16];
+    fmc_let_next();
+    for (uint32_t i = 0; i + 1 < stages && from < to && p.m > 0; i++)
+        ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
+    fmc_wait_for_turn();
     if (p.m == 0)
         return;
 #pragma unroll
@@ -273,16 +279,12 @@ __global__ void __launch_bounds__(256, 2)
     const float *x =
         p.floats + row_of(p.rows, p.first, lane / 4 < p.m ? lane / 4 : 0) * p.ldx + lane % 4 * 2;
     bool pairs = p.ldx % 2 == 0 && (uintptr_t)p.floats % 8 == 0;
-    if (from < to) {
-        for (uint32_t i = 0; i + 1 < stages; i++)
-            ring_copy<kind>(mine + i * bytes, &p, panel, tiles, from + i, from + i < to, lane);
-        if (direct)
-            direct_load(next, x, from, p.k, pairs);
-    }
+    if (direct && from < to)
+        direct_load(next, x, from, p.k, pairs);
     unsigned at = 0, free = stages - 1;
     for (uint32_t tile = from; tile < to; tile++) {
         uint32_t ahead = tile + stages - 1;
-        ring_wait<fmc_ring_of<kind>::stages>(stages);
+        ring_wait<fmc_ring_of<kind>::stages, fmc_ring_of<kind>::fewer>(stages);
         __syncwarp();
         ring_copy<kind>(mine + free * bytes, &p, panel, tiles, ahead, ahead < to, lane);
         if (direct) {
@@ -457,6 +459,7 @@ __global__ void __launch_bounds__(256, 1)
 {
     typedef many<kind, row_tiles, split> size;
     FMC_SHARED_DYNAMIC(unsigned char, ring);
+    fmc_take_turn();
     const fmc_job *p = job_of(list, count); /* read where it lies: registers are short */
     many_place b;
     uint32_t each = split_tiles(p->k), index = blockIdx.x - p->begin, part = 0;
@@ -510,6 +513,7 @@ __global__ void __launch_bounds__(256, 1)
 
 __global__ void k_fast_add_parts(const fmc_job *list, uint32_t count)
 {
+    fmc_take_turn();
     const fmc_job p = *job_of(list, count);
     uint32_t tiles = tiles_of(p.k), each = split_tiles(p.k);
     uint64_t at = (uint64_t)(blockIdx.x - p.begin) * FMC_THREADS + threadIdx.x;

@@ -116,6 +116,7 @@ FMC_DEVICE void expand_rows(const expand_job *j, uint32_t panel, uint32_t row, u
             held[p][s][2] = v.z;
             held[p][s][3] = v.w;
         }
+    fmc_wait_for_turn(); /* B is a weight */
     for (; row < end; row += FMC_TILE_ROWS) {
         uint32_t i = row + 2 * (lane % 4), high[STEPS][2], low[STEPS][2];
         const expand_cell c = expand_cell_of(j, panel, i);
@@ -148,13 +149,20 @@ __global__ void __launch_bounds__(FMC_THREADS, 3)
     k_fast_expand(const expand_job *list, uint32_t count)
 {
     expand_job j = list[fmc_find_begin(list, count)];
-    if (fmc_settle(&j))
+    fmc_let_next();
+    if (j.from)
+        fmc_wait_for_turn(); /* the device alone knows how many rows there are */
+    if (fmc_settle(&j)) {
+        fmc_wait_for_turn();
         return;
+    }
     uint32_t warp = (blockIdx.x - j.begin) * WARPS + threadIdx.x / 32;
     uint32_t panel = warp * j.each;
     uint32_t row = blockIdx.y * ROWS_BLOCK, end = row + ROWS_BLOCK < j.m ? row + ROWS_BLOCK : j.m;
-    if (panel * FMC_OUTPUTS >= j.n || row >= j.m)
+    if (panel * FMC_OUTPUTS >= j.n || row >= j.m) {
+        fmc_wait_for_turn();
         return; /* whole warps; there is no barrier */
+    }
     if (j.each == HELD)
         expand_rows<1, HELD>(&j, panel, row, end);
     else if (j.each == HELD / 2)
@@ -229,8 +237,8 @@ static void run_expand(fmc_device *d, expand_job *list, uint32_t count)
     }
     const expand_job *on_card = (const expand_job *)fmc_args(d, list, count * sizeof *list);
     if (on_card)
-        FMC_RUN(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0, on_card,
-                count);
+        FMC_RUN_SOON(d, k_fast_expand, dim3(blocks, fmc_ceil(rows, ROWS_BLOCK)), FMC_THREADS, 0,
+                     on_card, count);
 }
 
 static uint64_t floats_of(const fm_lora *l)

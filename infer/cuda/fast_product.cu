@@ -13,6 +13,7 @@ template <int kind, int row_tiles, bool direct, bool split> static fmc_way few_w
     fmc_way w = {};
     w.run = k_fast_few<kind, row_tiles, direct, split>;
     w.stages = fmc_ring_of<kind>::stages;
+    w.fewer = fmc_ring_of<kind>::fewer;
     w.stage_bytes = fmc_ring_of<kind>::stage;
     w.static_bytes = /* dynamic memory begins at a multiple of 1,024 */
         (FMC_SPLITS_MAX * FMC_TILE_ROWS * row_tiles * (FMC_OUTPUTS + 1) * 4 + 1023) / 1024 * 1024;
@@ -82,9 +83,13 @@ static unsigned shared_of(const fmc_way *w, unsigned stages)
 /* Stages that fit on the card; 0: not even two. */
 static unsigned stages_on(const fmc_device *d, const fmc_way *w)
 {
-    unsigned room = (unsigned)d->shared_max;
-    if (shared_of(w, w->stages) + w->static_bytes <= room)
-        return w->stages;
+    unsigned room = (unsigned)d->shared_max, system = 1024; /* of each block */
+    unsigned most =
+        w->fewer && 2 * (shared_of(w, w->stages) + w->static_bytes + system) > room + system
+            ? w->fewer
+            : w->stages;
+    if (shared_of(w, most) + w->static_bytes <= room)
+        return most;
     return shared_of(w, 2) + w->static_bytes <= room ? 2 : 0;
 }
 
@@ -281,8 +286,9 @@ static void run_packs(plan *pl, void *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list)
-        FMC_RUN(pl->d, k_fast_pack, dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)),
-                FMC_THREADS, 0, list, pl->packs);
+        FMC_RUN_SOON(pl->d, k_fast_pack,
+                     dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)), FMC_THREADS, 0,
+                     list, pl->packs);
 }
 
 static fmc_job job_for(const plan *pl, uint32_t i, void *scratch)
@@ -329,7 +335,7 @@ static void add_parts(fmc_device *d, fmc_job *jobs, uint32_t count)
         }
     const fmc_job *list = n ? (const fmc_job *)fmc_args(d, jobs, n * sizeof *jobs) : NULL;
     if (list)
-        FMC_RUN(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
+        FMC_RUN_SOON(d, k_fast_add_parts, blocks, FMC_THREADS, 0, list, n);
 }
 
 /* All of one kind and way in a launch. */
@@ -366,7 +372,8 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
         list = settled;
     }
-    FMC_RUN(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n, stages);
+    FMC_RUN_SOON(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
+                 stages);
     add_parts(pl->d, jobs, n);
 }
 

@@ -25,8 +25,13 @@ static uint64_t operand_bytes(const operand *o)
     return (fmc_tiles_bytes(o->kind, o->n, o->k) + 255) / 256 * 256;
 }
 
-/* Tiles of all of them, side by side in FMC_SCRATCH_OTHER; false: failed, sticks. */
-static bool make_tiles(fmc_device *d, const operand *list, uint32_t count, unsigned char **tiles)
+static void fill_tiles(fmc_device *d, const operand *o, unsigned char *tiles)
+{
+    fmc_tiles_from_floats(d, o->kind, tiles, o->from, o->ld, o->turned, o->n, o->k);
+}
+
+/* Where tiles of all of them will be, side by side in FMC_SCRATCH_OTHER; false: failed, sticks. */
+static bool place_tiles(fmc_device *d, const operand *list, uint32_t count, unsigned char **tiles)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -35,11 +40,18 @@ static bool make_tiles(fmc_device *d, const operand *list, uint32_t count, unsig
     if (!at)
         return false;
     for (uint32_t i = 0; i < count; i++) {
-        const operand *o = &list[i];
         tiles[i] = at;
-        at += operand_bytes(o);
-        fmc_tiles_from_floats(d, o->kind, tiles[i], o->from, o->ld, o->turned, o->n, o->k);
+        at += operand_bytes(&list[i]);
     }
+    return true;
+}
+
+static bool make_tiles(fmc_device *d, const operand *list, uint32_t count, unsigned char **tiles)
+{
+    if (!place_tiles(d, list, count, tiles))
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        fill_tiles(d, &list[i], tiles[i]);
     return d->failed == FM_OK;
 }
 
@@ -207,6 +219,258 @@ static void terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
             term_grad(fmc_of(be), &list[i]);
 }
 
+/* ---- products and their low-rank terms at once ----
+ *
+ * The term's thin product reads x (backward: dy) and leaves it rounded where the large product
+ * wants it, which then adds the term to its sums: x is read once for both, y once in all. On a
+ * card without such kernels, or where rows or shapes do not fit, it is one call after the other. */
+
+#define AT_ONCE 32u
+
+/* Products of one call with what belongs to them. */
+typedef struct together {
+    fmc_sum sum[AT_ONCE];         /* with cores and tails */
+    const fm_term *term[AT_ONCE]; /* of each; NULL: none */
+    uint32_t cores_of[AT_ONCE];   /* the product whose rows are the same, itself or before */
+    operand o[4 * AT_ONCE];       /* what becomes tiles for terms, by product and use */
+    unsigned char *tiles[4 * AT_ONCE];
+    uint32_t count;
+} together;
+
+static bool place_cores(fmc_device *d, together *g)
+{
+    uint64_t bytes = 0, at[AT_ONCE];
+    for (uint32_t i = 0; i < g->count; i++)
+        at[i] = g->cores_of[i] == i ? fmc_take(&bytes, fmc_cores_bytes(g->sum[i].p.m, g->sum[i].k))
+                                    : at[g->cores_of[i]];
+    unsigned char *cores = (unsigned char *)fmc_scratch_get(d, FMC_SCRATCH_CORES, bytes);
+    for (uint32_t i = 0; cores && i < g->count; i++)
+        g->sum[i].cores = g->term[g->cores_of[i]] ? cores + at[i] : NULL;
+    return cores != NULL;
+}
+
+/* x A^T of a term of those rows. */
+static fmc_sum down_of(const fm_term *t, const operand *a, const unsigned char *tiles)
+{
+    fmc_sum s = sum_with(a, tiles, t->u, t->r, t->x, t->ldx, false, t->m, 1.0f);
+    s.add = false;
+    return s;
+}
+
+static bool belongs(const fm_term *t, const fm_product *p, const float *x, size_t ldx)
+{
+    return t->y == p->y + p->first * p->ldy && t->ldy == p->ldy && t->m == p->m &&
+           t->x == x + p->first * ldx && t->ldx == ldx;
+}
+
+/* made: what stands at x is to be made of other things (x is room that stays as it is). */
+static void make_on_the_way(fmc_sum *s, const fm_swiglu *made)
+{
+    if (!made)
+        return;
+    size_t at = (size_t)(s->x - made->x);
+    s->x = made->gate + at;
+    s->up = made->up + at;
+}
+
+/* The first with these rows that has a term writes their cores. */
+static bool share_cores(together *g)
+{
+    for (uint32_t i = 0; i < g->count; i++) {
+        uint32_t j = 0;
+        while (j < i && (!g->term[j] || g->sum[j].p.first != g->sum[i].p.first ||
+                         g->sum[j].p.m != g->sum[i].p.m))
+            j++;
+        if (!g->term[j])
+            return false;
+        g->cores_of[i] = g->cores_of[j] = j;
+    }
+    return true;
+}
+
+/* False: not all of the products and terms can go so. Those with terms come first. */
+static bool forward_together(fmc_device *d, together *g, const float *x, size_t ldx,
+                             const fm_product *list, uint32_t count, const fm_term *term,
+                             uint32_t terms)
+{
+    uint32_t used = 0;
+    g->count = 0;
+    if (count > AT_ONCE || terms == 0)
+        return false;
+    for (uint32_t has = 2; has-- > 0;)
+        for (uint32_t i = 0; i < count; i++) {
+            const fm_term *t = NULL;
+            for (uint32_t j = 0; !t && j < terms; j++)
+                t = belongs(&term[j], &list[i], x, ldx) ? &term[j] : NULL;
+            if (list[i].rows || list[i].from || list[i].split || (t != NULL) != (has == 1))
+                continue;
+            uint32_t n = g->count++;
+            g->term[n] = t;
+            g->sum[n] = fmc_sum_of(&list[i], x, ldx);
+            g->o[2 * n] = g->o[2 * n + 1] = {};
+            if (t) {
+                g->o[2 * n] = {t->a, t->in, t->r, t->in, FMC_PAIR, false};
+                g->o[2 * n + 1] = {t->b, t->r, t->out, t->r, FMC_PAIR, false};
+                g->sum[n].tail = {t->u, NULL, t->r, t->scale};
+                fmc_sum down = down_of(t, &g->o[2 * n], NULL);
+                used++;
+                if (!fmc_is_thin(&down))
+                    return false;
+            }
+            if (!fmc_wide_takes(d, &g->sum[n]))
+                return false;
+        }
+    return g->count == count && used == terms && share_cores(g);
+}
+
+static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                           const fm_product *list, uint32_t count, const fm_term *term,
+                           uint32_t count_terms, const fm_swiglu *made)
+{
+    static thread_local together g;
+    fmc_device *d = fmc_of(be);
+    fmc_sum down[AT_ONCE];
+    uint32_t n = 0;
+    if (!forward_together(d, &g, x, ldx, list, count, term, count_terms)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
+        be->products(be, x, ldx, k, list, count);
+        be->terms(be, term, count_terms);
+        return;
+    }
+    if (!make_tiles(d, g.o, 2 * count_terms, g.tiles) || !place_cores(d, &g))
+        return;
+    for (uint32_t i = 0; i < g.count && g.term[i]; i++) {
+        g.sum[i].tail.tiles = g.tiles[2 * i + 1];
+        down[n] = down_of(g.term[i], &g.o[2 * i], g.tiles[2 * i]);
+        make_on_the_way(&down[n], made);
+        down[n++].cores = g.cores_of[i] == i ? g.sum[i].cores : NULL;
+    }
+    fmc_sums(d, down, n);
+    fmc_sums(d, g.sum, g.count);
+}
+
+/* What each of a list's terms needs as tiles. */
+enum { BACK_B, BACK_U, BACK_A, BACK_DU, BACK_OPERANDS };
+
+/* scale * dy B */
+static fmc_sum du_of(const fm_term *t, const operand *b, const unsigned char *tiles)
+{
+    fmc_sum s = sum_with(b, tiles, t->du, t->r, t->dy, t->lddy, false, t->m, t->scale);
+    s.add = false;
+    return s;
+}
+
+static fmc_sum db_of(const fm_term *t, const operand *u, const unsigned char *tiles)
+{
+    return sum_with(u, tiles, t->db, t->r, t->dy, t->lddy, true, t->out, t->scale);
+}
+
+static bool back_fits(const fm_back *b, const float *dx, size_t lddx)
+{
+    const fm_term *t = &b->term;
+    return fmc_fast_weight_of(b->w)->turned &&
+           (t->m == 0 || (t->m == b->m && t->dy == b->dy && t->lddy == b->lddy &&
+                          (!t->dx || (t->dx == dx && t->lddx == lddx))));
+}
+
+/* Whether what leaves cores and what may make x is thin: of db any kernel will do. */
+static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
+{
+    o[BACK_B] = {t->b, t->r, t->r, t->out, FMC_PAIR, true};
+    o[BACK_U] = {t->u, t->r, t->r, t->m, FMC_PAIR, true};
+    o[BACK_A] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
+    fmc_sum du = du_of(t, &o[BACK_B], NULL), da = grad_of_a(t, &o[BACK_DU]);
+    return fmc_is_thin(&du) && (!t->da || da.across);
+}
+
+static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, const fm_back *list,
+                          uint32_t count, bool accumulate)
+{
+    g->count = 0;
+    if (count > AT_ONCE)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const fmc_fast_weight *w = fmc_fast_weight_of(list[i].w);
+        const fm_term *t = list[i].term.m > 0 ? &list[i].term : NULL;
+        operand of_w = {NULL, 0, w->k, w->n, FMC_BF16, false}, *o = &g->o[BACK_OPERANDS * i];
+        for (uint32_t use = 0; use < BACK_OPERANDS; use++)
+            o[use] = {};
+        if (!back_fits(&list[i], dx, lddx) || (t && !back_is_thin(t, o)))
+            return false;
+        g->term[i] = t;
+        g->cores_of[i] = i;
+        g->sum[i] =
+            sum_with(&of_w, w->turned, dx, lddx, list[i].dy, list[i].lddy, false, list[i].m, 1.0f);
+        g->sum[i].add = accumulate || i > 0;
+        if (t && t->dx)
+            g->sum[i].tail = {t->du, NULL, t->r, 1.0f};
+        if (!fmc_wide_takes(d, &g->sum[i]))
+            return false;
+    }
+    g->count = count;
+    return count > 0;
+}
+
+/* Sums over rows of those whose operand `use` is there now. */
+static void run_backs(fmc_device *d, together *g, unsigned use, const fm_swiglu *made)
+{
+    fmc_sum sums[2 * AT_ONCE];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        const fm_term *t = g->term[i];
+        operand *o = &g->o[BACK_OPERANDS * i];
+        unsigned char **tiles = &g->tiles[BACK_OPERANDS * i];
+        if (!t)
+            continue;
+        if (use == BACK_DU && t->da) {
+            fill_tiles(d, &o[BACK_DU], tiles[BACK_DU]);
+            sums[n] = grad_of_a(t, &o[BACK_DU]);
+            make_on_the_way(&sums[n], made);
+            sums[n++].tiles = tiles[BACK_DU];
+        }
+        if (use == BACK_DU)
+            continue;
+        fill_tiles(d, &o[BACK_B], tiles[BACK_B]);
+        sums[n] = du_of(t, &o[BACK_B], tiles[BACK_B]);
+        sums[n++].cores = g->sum[i].cores;
+        if (t->db) {
+            fill_tiles(d, &o[BACK_U], tiles[BACK_U]);
+            sums[n++] = db_of(t, &o[BACK_U], tiles[BACK_U]);
+        }
+    }
+    fmc_sums(d, sums, n);
+}
+
+static void linears_dx(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
+                       bool accumulate, const fm_swiglu *made)
+{
+    static thread_local together g;
+    fmc_device *d = fmc_of(be);
+    if (!back_together(d, &g, dx, lddx, list, count, accumulate)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
+        for (uint32_t i = 0; i < count; i++) {
+            be->linear_dx(be, dx, lddx, list[i].dy, list[i].lddy, list[i].w, list[i].m,
+                          accumulate || i > 0);
+            be->terms_grad(be, &list[i].term, 1);
+        }
+        return;
+    }
+    if (!place_tiles(d, g.o, BACK_OPERANDS * count, g.tiles) || !place_cores(d, &g))
+        return;
+    run_backs(d, &g, BACK_B, NULL);
+    run_backs(d, &g, BACK_DU, made);
+    for (uint32_t i = 0; i < count; i++) { /* all add to dx: one after another */
+        unsigned char *a = g.tiles[BACK_OPERANDS * i + BACK_A];
+        if (g.sum[i].tail.r > 0) {
+            fill_tiles(d, &g.o[BACK_OPERANDS * i + BACK_A], a);
+            g.sum[i].tail.tiles = a;
+        }
+        fmc_sums(d, &g.sum[i], 1);
+    }
+}
+
 /* ---- weights ---- */
 
 static void weight_update(fm_backend *be, fm_weight *weight, const float *src)
@@ -269,6 +533,8 @@ void fmc_fast_train_install(fm_backend *be)
     be->gemm = gemm;
     be->terms = terms;
     be->terms_grad = terms_grad;
+    be->products_terms = products_terms;
+    be->linears_dx = linears_dx;
     be->weight_update = weight_update;
     be->weight_floats = exact->weight_floats ? weight_floats : NULL;
     be->weight_for_dx = weight_for_dx;

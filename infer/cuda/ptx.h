@@ -10,6 +10,27 @@
 #include "simt_ptx.h"
 #else
 
+/* Kernels of one stream that overlap (sm_90; elsewhere, and in code that is not made of sm_90's
+ * PTX, both are nothing and no launch may begin before its turn, fmc_may_begin_soon).
+ * fmc_let_next: once all blocks have said so or left, a kernel behind that was launched to begin soon
+ * begins. fmc_wait_for_turn: all kernels before have ended and what they wrote is there. Every
+ * thread of a kernel that is launched so waits, before it leaves, reads what an earlier kernel may
+ * write, or writes what an earlier one may use; since each waits, the end of one is the end of all
+ * before it. What may be read before: lists of operations, and weights, since neither is written
+ * by a kernel that lets the next begin. */
+FMC_DEVICE void fmc_let_next(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+FMC_DEVICE void fmc_wait_for_turn(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* 16 bytes from global to shared memory, later; zeros where !valid. Both 16-byte aligned. */
 FMC_DEVICE void fmc_copy16(void *shared, const void *global, bool valid)
 {
@@ -107,5 +128,12 @@ FMC_DEVICE void fmc_mma_s8(int32_t d[4], const uint32_t a[4], const uint32_t b[2
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(start));
 }
 #endif
+
+/* At the top of a kernel that has nothing to do before its turn. */
+FMC_DEVICE void fmc_take_turn(void)
+{
+    fmc_let_next();
+    fmc_wait_for_turn();
+}
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "infer/cuda/cuda.h"
 #include "infer/cuda/lanes.h"
+#include "infer/cuda/ptx.h"
 
 /* ---- one element or four ---- */
 
@@ -83,22 +84,56 @@ static inline unsigned fmc_cell_blocks(uint32_t m, uint32_t n, bool wide)
 {
     return fmc_blocks((uint64_t)m * (wide ? n / 4 + (n % 4 != 0) : n), FMC_THREADS);
 }
-/* Launches a kernel whose last parameters are m, n, wide and which runs over cells. */
-#define FMC_CELLS(d, kernel, m, n, wide, ...)                                                      \
+/* Launches a kernel whose last parameters are m, n, wide and which runs over cells. By RUN: FMC_RUN,
+ * or FMC_RUN_SOON for a kernel that waits for its turn. */
+#define FMC_CELLS(...) FMC_CELLS_BY(FMC_RUN, __VA_ARGS__)
+#define FMC_CELLS_BY(RUN, d, kernel, m, n, wide, ...)                                              \
     do {                                                                                           \
         bool fmc_w = (wide);                                                                       \
         if ((m) > 0 && (n) > 0)                                                                    \
-            FMC_RUN(d, kernel, fmc_cell_blocks(m, n, fmc_w), FMC_THREADS, 0, __VA_ARGS__, m, n,    \
-                    fmc_w);                                                                        \
+            RUN(d, kernel, fmc_cell_blocks(m, n, fmc_w), FMC_THREADS, 0, __VA_ARGS__, m, n,        \
+                fmc_w);                                                                            \
     } while (0)
 /* Likewise for n elements in a row: n, wide. */
-#define FMC_SPAN(d, kernel, n, wide, ...)                                                          \
+#define FMC_SPAN(...) FMC_SPAN_BY(FMC_RUN, __VA_ARGS__)
+#define FMC_SPAN_BY(RUN, d, kernel, n, wide, ...)                                                  \
     do {                                                                                           \
         bool fmc_w = (wide);                                                                       \
         if ((n) > 0)                                                                               \
-            FMC_RUN(d, kernel, fmc_blocks(fmc_w ? (n) / 4 + 1 : (n), FMC_THREADS), FMC_THREADS, 0, \
-                    __VA_ARGS__, n, fmc_w);                                                        \
+            RUN(d, kernel, fmc_blocks(fmc_w ? (n) / 4 + 1 : (n), FMC_THREADS), FMC_THREADS, 0,     \
+                __VA_ARGS__, n, fmc_w);                                                            \
     } while (0)
+
+/* ---- rotary positions ---- */
+
+/* Elements a, b = i and i + half of a head, turned by row's angle: rope's bits. */
+FMC_DEVICE float fmc_turn_low(float a, float b, float c, float s)
+{
+    return fmaf(b, 0.0f - s, a * c);
+}
+FMC_DEVICE float fmc_turn_high(float a, float b, float c, float s)
+{
+    return fmaf(a, s, b * c);
+}
+/* Element d of a head of row `row`, turned; beyond `turns` as it is. */
+FMC_DEVICE float fmc_turned(const float *head, uint32_t d, const fm_new_rows &r, uint32_t row)
+{
+    uint32_t half = r.turns / 2, i = d < half ? d : d - half;
+    if (d >= r.turns)
+        return head[d];
+    size_t angle = (size_t)r.pos[row] * half + i;
+    float a = head[i], b = head[i + half], c = r.cos[angle], s = r.sin[angle];
+    return d < half ? fmc_turn_low(a, b, c, s) : fmc_turn_high(a, b, c, s);
+}
+/* Pair i of a head, in place. */
+FMC_DEVICE void fmc_turn_pair(float *head, uint32_t i, const fm_new_rows &r, uint32_t row)
+{
+    uint32_t half = r.turns / 2;
+    size_t angle = (size_t)r.pos[row] * half + i;
+    float a = head[i], b = head[i + half], c = r.cos[angle], s = r.sin[angle];
+    head[i] = fmc_turn_low(a, b, c, s);
+    head[i + half] = fmc_turn_high(a, b, c, s);
+}
 
 /* ---- rows: a warp or a block each ---- */
 
@@ -129,15 +164,16 @@ static inline fmc_rows fmc_rows_of(uint32_t m, uint32_t h, uint32_t arrays, bool
     return r;
 }
 /* kernel<warp>(fmc_rows, ...) */
-#define FMC_ROWS(d, kernel, rows, ...)                                                             \
+#define FMC_ROWS(...) FMC_ROWS_BY(FMC_RUN, __VA_ARGS__)
+#define FMC_ROWS_BY(RUN, d, kernel, rows, ...)                                                     \
     do {                                                                                           \
         fmc_rows fmc_r = (rows);                                                                   \
         if (fmc_r.m > 0 && fmc_r.warp)                                                             \
-            FMC_RUN(d, (kernel<true>), fmc_r.grid, FMC_THREADS, fmc_r.shared_bytes, fmc_r,         \
-                    __VA_ARGS__);                                                                  \
+            RUN(d, (kernel<true>), fmc_r.grid, FMC_THREADS, fmc_r.shared_bytes, fmc_r,             \
+                __VA_ARGS__);                                                                      \
         else if (fmc_r.m > 0)                                                                      \
-            FMC_RUN(d, (kernel<false>), fmc_r.grid, FMC_THREADS, fmc_r.shared_bytes, fmc_r,        \
-                    __VA_ARGS__);                                                                  \
+            RUN(d, (kernel<false>), fmc_r.grid, FMC_THREADS, fmc_r.shared_bytes, fmc_r,            \
+                __VA_ARGS__);                                                                      \
     } while (0)
 
 /* The threads that share a row. */

@@ -12,6 +12,7 @@
 #define FM_INFER_CUDA_WIDE_KERNELS_H
 
 #include "infer/cuda/fast_tile.h"
+#include "infer/cuda/find.h"
 #include "infer/cuda/wide.h"
 
 #define WIDE_GROUPS 2u                                  /* warpgroups that multiply */
@@ -89,6 +90,7 @@ __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
     uint32_t at = 0;
+    fmc_take_turn();
     while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
         at++;
     const fmc_pack p = list[at];
@@ -121,6 +123,44 @@ __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
         if (p.rest)
             *(uint4 *)(void *)(p.rest + to) = make_uint4(rest[0], rest[1], rest[2], rest[3]);
     }
+}
+
+/* A tail's stage is as large as a tile's of 64 k: two steps of 16 k of B as pairs (2 KB a panel)
+ * and of u, rounded and the rest (128 bytes a row). */
+#define WIDE_TAIL_STEPS 2u
+#define WIDE_TAIL_ROW8 256u /* bytes of 8 rows by 16 k */
+
+/* Bytes at which step `step` of 16 k of u lies in its pack, the rest behind the rounded one. */
+FMC_DEVICE size_t wide_tail_at(uint32_t row8s, uint32_t step, bool rest)
+{
+    return (2 * (size_t)step + rest) * row8s * WIDE_TAIL_ROW8;
+}
+
+/* u of tails: p->to has 16 k after 16 k, of each the rounded ones and then the rest by 8 rows, in
+ * them two cores. A thread has 8 k of a row. */
+__global__ void k_wide_pack_tail(const fmc_pack *list, uint32_t count)
+{
+    const fmc_pack p = list[fmc_find_begin(list, count)];
+    uint32_t row8s = (p.m + FMC_TILE_ROWS - 1) / FMC_TILE_ROWS, steps = (p.k + 15) / 16;
+    uint64_t at = (uint64_t)(blockIdx.x - p.begin) * FMC_THREADS + threadIdx.x;
+    uint32_t line = (uint32_t)(at % 16), step = (uint32_t)(at / 16 / row8s);
+    uint32_t tile = (uint32_t)(at / 16 % row8s), i = tile * FMC_TILE_ROWS + line % 8;
+    uint32_t r[4], rest[4];
+    float v[8];
+    if (step >= steps)
+        return;
+    wide_load(v, &p, i, 16 * step + line / 8 * 8, i < p.m);
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        r[q] = wide_pair(false, v[2 * q], v[2 * q + 1]);
+        rest[q] = wide_pair(false, wide_rest(false, v[2 * q], r[q]),
+                            wide_rest(false, v[2 * q + 1], r[q] >> 16));
+    }
+    unsigned char *to =
+        p.to + wide_tail_at(row8s, step, false) + (size_t)tile * WIDE_TAIL_ROW8 + line * 16;
+    *(uint4 *)(void *)to = make_uint4(r[0], r[1], r[2], r[3]);
+    *(uint4 *)(void *)(to + (size_t)row8s * WIDE_TAIL_ROW8) =
+        make_uint4(rest[0], rest[1], rest[2], rest[3]);
 }
 
 /* ---- which tile of y, which part of k ---- */
@@ -197,8 +237,44 @@ template <int rows> FMC_DEVICE wide_share wide_share_of(const wide_item *it)
     return s;
 }
 
+/* The stages of an item's tail. */
+template <int rows>
+FMC_DEVICE void wide_fill_tail(const wide_item *it, const wide_share *s, fmc_ring_bars *bars,
+                               unsigned char *ring, fmc_turn *t)
+{
+    typedef wide_size<FMC_BF16, rows, false> size;
+    uint32_t lane = threadIdx.x % 32, steps = (it->p->tail_k + 15) / 16;
+    uint32_t tiles = (it->p->tail_k + FMC_TILE_K - 1) / FMC_TILE_K;
+    for (uint32_t step = 0; step < steps; step += WIDE_TAIL_STEPS) {
+        uint32_t n = steps - step < WIDE_TAIL_STEPS ? steps - step : WIDE_TAIL_STEPS;
+        unsigned char *stage = ring + t->stage * size::stage;
+        uint64_t *full = &bars->full[t->stage];
+        fmc_ring_wait_empty(bars, *t);
+        if (lane == 0)
+            fmc_barrier_expect(full, n * (s->panels * 1024 + s->all8s * 2 * WIDE_TAIL_ROW8));
+        __syncwarp();
+        if (lane < s->panels) {
+            const unsigned char *unit =
+                fmc_unit<FMC_PAIR>(it->p->tail_w, it->panel + lane, tiles, step / 4) +
+                step % 4 * 512;
+            unsigned char *to = stage + lane * size::tile;
+            fmc_bulk_copy(to, unit, n * 512, full);
+            fmc_bulk_copy(to + 1024, unit + 2048, n * 512, full);
+        } else if (lane >= WIDE_PANELS && lane < WIDE_PANELS + 2 * n && s->row8s > 0) {
+            uint32_t nth = lane - WIDE_PANELS; /* step and which half */
+            const unsigned char *from = it->p->tail_x +
+                                        wide_tail_at(it->row8s, step + nth / 2, nth % 2) +
+                                        (size_t)(it->row8 + s->row8) * WIDE_TAIL_ROW8;
+            fmc_bulk_copy_all(stage + size::w_bytes + nth * rows * 32 + s->row8 * WIDE_TAIL_ROW8,
+                              from, s->row8s * WIDE_TAIL_ROW8, full);
+        }
+        __syncwarp();
+        fmc_turn_next(t, size::stages);
+    }
+}
+
 /* By the first warp. */
-template <int kind, int rows, bool split>
+template <int kind, int rows, bool split, bool tail>
 FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_job *list,
                           uint32_t count, uint32_t items)
 {
@@ -237,6 +313,8 @@ FMC_DEVICE void wide_fill(fmc_ring_bars *bars, unsigned char *ring, const fmc_jo
             __syncwarp();
             fmc_turn_next(&t, size::stages);
         }
+        if constexpr (tail)
+            wide_fill_tail<rows>(&it, &s, bars, ring, &t);
     }
 }
 
@@ -275,25 +353,29 @@ FMC_DEVICE wide_end wide_end_of(const wide_item *it, uint32_t n)
 }
 
 /* Sums of a warpgroup become y, or sums of a part. What is added to is read for eight rows at a
- * time, so that a warp waits for memory six times and not for each. */
-template <int sums>
-FMC_DEVICE void wide_finish(const wide_item *it, uint32_t panel, const float (&total)[sums])
+ * time (four beside a tail's sums), so that a warp waits for memory six times and not for each.
+ * What a tail's zeros beyond its rank would have done to its sums is + 0. */
+template <bool tail, int sums>
+FMC_DEVICE void wide_finish(const wide_item *it, uint32_t panel, const float (&total)[sums],
+                            const float (&tails)[sums])
 {
+    constexpr uint32_t batch = tail ? 4 : 8;
+    const float by = tail ? it->p->tail_scale : 0.0f;
     uint32_t lane = threadIdx.x % 32;
     const wide_end e = wide_end_of(it, panel * FMC_OUTPUTS + lane / 4);
     uint32_t at0 = it->row8 * FMC_TILE_ROWS + lane % 4 * 2;
 #pragma unroll
-    for (uint32_t i0 = 0; i0 < sums / 2; i0 += 8) {
-        float *y[8], old[8][2];
+    for (uint32_t i0 = 0; i0 < sums / 2; i0 += batch) {
+        float *y[batch], old[batch][2];
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
+        for (uint32_t i = 0; i < batch; i++) {
             uint32_t at = at0 + (i0 + i) / 2 * FMC_TILE_ROWS + i % 2;
             y[i] = at < e.m ? e.y + wide_row(e.rows, e.first, at) * e.ld : NULL;
             old[i][0] = e.add && y[i] && e.low ? y[i][0] : 0.0f;
             old[i][1] = e.add && y[i] && e.high ? y[i][8] : 0.0f;
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
+        for (uint32_t i = 0; i < batch; i++) {
             uint32_t at = at0 + (i0 + i) / 2 * FMC_TILE_ROWS + i % 2;
             float scale = e.row_scale && y[i] ? e.row_scale[at] : 0.0f;
 #pragma unroll
@@ -305,6 +387,8 @@ FMC_DEVICE void wide_finish(const wide_item *it, uint32_t panel, const float (&t
                     v = e.has_bias ? v + e.bias[h] : v;
                     v = e.add ? old[i][h] + v : v;
                 }
+                if (tail)
+                    v = v + (tails[(i0 + i) / 2 * 4 + i % 2 + 2 * h] + 0.0f) * by;
                 if (y[i] && (h ? e.high : e.low))
                     y[i][8 * h] = v;
             }
@@ -369,7 +453,48 @@ FMC_DEVICE void wide_part(float (&acc)[rows / 2], fmc_ring_bars *bars, const uns
     fmc_ring_release_both(bars, last);
 }
 
-template <int kind, int rows, bool split>
+/* acc = u B^T of the item, in the order of a product of pairs. */
+template <int rows>
+FMC_DEVICE void wide_tail(float (&acc)[rows / 2], const wide_item *it, fmc_ring_bars *bars,
+                          const unsigned char *ring, fmc_turn *t)
+{
+    typedef wide_size<FMC_BF16, rows, false> size;
+    uint32_t panel = threadIdx.x / 32 - 4, steps = (it->p->tail_k + 15) / 16;
+    uint64_t x0 = fmc_matrix(ring + size::w_bytes, 128, WIDE_TAIL_ROW8);
+#pragma unroll
+    for (int i = 0; i < rows / 2; i++)
+        acc[i] = 0.0f;
+#pragma unroll 1
+    for (uint32_t step = 0; step < steps; step++) {
+        uint32_t in = step % WIDE_TAIL_STEPS, a[4], a2[4];
+        const unsigned char *w =
+            ring + t->stage * size::stage + panel * size::tile + 512 * in + 16 * (threadIdx.x % 32);
+        uint64_t x = x0 + t->stage * (size::stage / 16) + in * (rows * 64 / 16);
+        if (in == 0)
+            fmc_ring_wait_full(bars, *t);
+        fmc_put_words(a, fmc_words(w));
+        fmc_put_words(a2, fmc_words(w + 1024));
+        fmc_wide_fence();
+        fmc_wide<rows, false, false>(acc, a, x);
+        fmc_wide<rows, false, false>(acc, a2, x);
+        fmc_wide<rows, false, false>(acc, a, x + rows * 32 / 16);
+        fmc_wide_commit();
+        fmc_wide_wait<0>();
+        if (in + 1 == WIDE_TAIL_STEPS || step + 1 == steps) {
+            fmc_ring_release_both(bars, t->stage);
+            fmc_turn_next(t, size::stages);
+        }
+    }
+    fmc_wide_there(acc);
+}
+
+/* Stages of an item's tail. */
+FMC_DEVICE uint32_t wide_tail_stages(const fmc_job *p)
+{
+    return (p->tail_k + 16 * WIDE_TAIL_STEPS - 1) / (16 * WIDE_TAIL_STEPS);
+}
+
+template <int kind, int rows, bool split, bool tail>
 FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, const fmc_job *list,
                               uint32_t count, uint32_t items)
 {
@@ -381,7 +506,8 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
          number += gridDim.x / WIDE_BLOCKS) {
         wide_item it = wide_item_of<rows>(list, count, number);
         if (it.panel + warp / 4 * 4 >= it.panels) { /* nothing for this warpgroup */
-            for (uint32_t tile = it.from; tile < it.to; tile++) {
+            uint32_t stages = it.to - it.from + (tail ? wide_tail_stages(it.p) : 0);
+            for (uint32_t i = 0; i < stages; i++) {
                 fmc_ring_wait_full(bars, t);
                 fmc_ring_release_both(bars, t.stage);
                 fmc_turn_next(&t, size::stages);
@@ -396,11 +522,14 @@ FMC_DEVICE void wide_multiply(fmc_ring_bars *bars, const unsigned char *ring, co
             for (int i = 0; i < rows / 2; i++)
                 total[i] = first ? acc[i] : total[i] + acc[i];
         }
-        wide_finish(&it, it.panel + warp, total);
+        if constexpr (tail)
+            wide_tail<rows>(acc, &it, bars, ring, &t);
+        wide_finish<tail>(&it, it.panel + warp, total, acc);
     }
 }
 
-template <int kind, int rows, bool split>
+/* tail: jobs may have one (bf16, not split), and none is in parts. */
+template <int kind, int rows, bool split, bool tail = false>
 __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     k_wide(const fmc_job *list, uint32_t count, uint32_t items)
 {
@@ -410,13 +539,14 @@ __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     if (threadIdx.x == 0)
         fmc_ring_begin(bars, size::stages, 4 * WIDE_GROUPS * WIDE_BLOCKS);
     fmc_cluster_sync();
+    fmc_take_turn();
     if (threadIdx.x < 128) {
         fmc_registers_less<WIDE_FILLS>();
         if (threadIdx.x < 32)
-            wide_fill<kind, rows, split>(bars, shared + WIDE_BARS, list, count, items);
+            wide_fill<kind, rows, split, tail>(bars, shared + WIDE_BARS, list, count, items);
     } else {
         fmc_registers_more<WIDE_MULTIPLIES>();
-        wide_multiply<kind, rows, split>(bars, shared + WIDE_BARS, list, count, items);
+        wide_multiply<kind, rows, split, tail>(bars, shared + WIDE_BARS, list, count, items);
     }
     fmc_cluster_sync();
 }

@@ -28,13 +28,21 @@ typedef struct way {
     unsigned shared_bytes;
 } way;
 
+#define KERNELS (FMC_KINDS * 2 * SIZES)
+
 typedef struct way_table {
     way of[FMC_KINDS][2][SIZES]; /* 1: split */
+    way tailed[SIZES];           /* of bf16 that is not split, with tails; behind the others */
 } way_table;
 
 template <int kind, int rows, bool split> static way one_way(void)
 {
     return {k_wide<kind, rows, split>, wide_size<kind, rows, split>::bytes};
+}
+
+template <int rows> static way tailed_way(void)
+{
+    return {k_wide<FMC_BF16, rows, false, true>, wide_size<FMC_BF16, rows, false>::bytes};
 }
 
 /* Split rows of F8 weights are left to the other kernels. */
@@ -64,12 +72,15 @@ static const way_table *ways(void)
         ways_of<FMC_Q4_1>(&t);
         ways_of<FMC_Q4_K>(&t);
         ways_of<FMC_Q6_K>(&t);
+        t.tailed[ROWS_64] = tailed_way<64>();
+        t.tailed[ROWS_128] = tailed_way<128>();
+        t.tailed[ROWS_192] = tailed_way<192>();
     });
     return &t;
 }
 
 struct fmc_wide_state {
-    fmc_verdict of[FMC_KINDS][2][SIZES];
+    fmc_verdict of[FMC_KINDS][2][SIZES], tailed[SIZES];
     uint32_t only; /* rows of a block; 0: any */
     bool checking;
 };
@@ -82,8 +93,8 @@ fm_status fmc_wide_begin(fmc_device *d)
     if (d->capability != 90 || d->shared_max < (int)FMC_SHARED_90 ||
         (asked && strcmp(asked, "0") == 0))
         return FM_OK;
-    for (unsigned i = 0; i < FMC_KINDS * 2 * SIZES; i++) {
-        const way *w = &t->of[0][0][0] + i;
+    for (unsigned i = 0; i < KERNELS + SIZES; i++) {
+        const way *w = i < KERNELS ? &t->of[0][0][0] + i : &t->tailed[i - KERNELS];
         if (w->run)
             fmc_cluster_of_two(w->run);
         if (w->run && cudaFuncSetAttribute(w->run, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -158,7 +169,7 @@ static uint64_t cycles_of(const fmc_device *d, const fmc_sum *s, unsigned size, 
 
 static bool may_part(const fmc_sum *s)
 {
-    return fmc_splits(s->k) > 1 && parts_bytes(s) <= PARTS_BYTES;
+    return s->tail.r == 0 && fmc_splits(s->k) > 1 && parts_bytes(s) <= PARTS_BYTES;
 }
 
 static unsigned size_of(const fmc_device *d, uint32_t only, const fmc_sum *s)
@@ -189,13 +200,15 @@ typedef enum parting { PARTS_AS_COUNTED, PARTS_NEVER, PARTS_ALWAYS } parting;
 typedef struct plan {
     fmc_device *d;
     parting parts;
-    uint32_t count, packs, pack_blocks, pack_tiles;
+    uint32_t count, packs, pack_blocks, pack_tiles, tails, tail_blocks;
     fmc_sum list[JOBS_MAX];
     unsigned size[JOBS_MAX];
     fmc_pack pack[JOBS_MAX];
     uint32_t pack_of[JOBS_MAX];
     uint64_t to_at[JOBS_MAX], rest_at[JOBS_MAX], scale_at[JOBS_MAX]; /* of packs, in the scratch */
     uint64_t part_at[JOBS_MAX];                                      /* of products; ~0: none */
+    fmc_pack tail[JOBS_MAX];                                         /* u of those that have one */
+    uint64_t tail_at[JOBS_MAX];                                      /* of products */
     uint64_t bytes;
 } plan;
 
@@ -210,9 +223,12 @@ static void plan_pack(plan *pl, uint32_t i)
 {
     const fmc_sum *s = &pl->list[i];
     uint32_t tiles = fmc_ceil(s->k, FMC_TILE_K), row8s = fmc_ceil(s->p.m, FMC_TILE_ROWS);
-    uint64_t bytes = (uint64_t)tiles * row8s * FMC_TILE_X;
+    uint64_t bytes = fmc_cores_bytes(s->p.m, s->k);
+    pl->pack_of[i] = NONE;
+    if (s->cores)
+        return;
     for (uint32_t j = i; j-- > 0;)
-        if (packs_alike(s, &pl->list[j])) {
+        if (pl->pack_of[j] != NONE && packs_alike(s, &pl->list[j])) {
             pl->pack_of[i] = pl->pack_of[j];
             return;
         }
@@ -227,6 +243,22 @@ static void plan_pack(plan *pl, uint32_t i)
     pl->pack_tiles = tiles > pl->pack_tiles ? tiles : pl->pack_tiles;
 }
 
+static void plan_tail(plan *pl, uint32_t i)
+{
+    const fmc_sum *s = &pl->list[i];
+    uint64_t units = (uint64_t)fmc_ceil(s->tail.r, 16) * fmc_ceil(s->p.m, FMC_TILE_ROWS);
+    if (s->tail.r == 0)
+        return;
+    fmc_pack *p = &pl->tail[pl->tails++];
+    *p = {};
+    p->x = s->tail.u;
+    p->ld = p->k = s->tail.r;
+    p->m = s->p.m;
+    p->begin = pl->tail_blocks;
+    pl->tail_at[i] = fmc_take(&pl->bytes, 2 * WIDE_TAIL_ROW8 * units);
+    pl->tail_blocks += fmc_blocks(16 * units, FMC_THREADS);
+}
+
 /* items: of the whole list; parts are for lists that leave multiprocessors idle. */
 static void plan_parts(plan *pl, uint32_t i, uint64_t items)
 {
@@ -239,8 +271,22 @@ static void plan_parts(plan *pl, uint32_t i, uint64_t items)
         pl->part_at[i] = fmc_take(&pl->bytes, parts_bytes(s));
 }
 
+static void run_tails(plan *pl, unsigned char *scratch)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < pl->count; i++)
+        if (pl->list[i].tail.r > 0)
+            pl->tail[n++].to = scratch + pl->tail_at[i];
+    const fmc_pack *list =
+        n ? (const fmc_pack *)fmc_args(pl->d, pl->tail, n * sizeof pl->tail[0]) : NULL;
+    if (list)
+        FMC_RUN(pl->d, k_wide_pack_tail, pl->tail_blocks, FMC_THREADS, 0, list, n);
+}
+
 static void run_packs(plan *pl, unsigned char *scratch)
 {
+    if (pl->packs == 0)
+        return;
     for (uint32_t i = 0; i < pl->packs; i++) {
         fmc_pack *p = &pl->pack[i];
         p->to = scratch + pl->to_at[i];
@@ -252,22 +298,31 @@ static void run_packs(plan *pl, unsigned char *scratch)
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
     if (list)
-        FMC_RUN(pl->d, k_wide_pack,
-                dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS, 0,
-                list, pl->packs);
+        FMC_RUN_SOON(pl->d, k_wide_pack,
+                     dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS,
+                     0, list, pl->packs);
 }
 
 static fmc_job job_for(const plan *pl, uint32_t i, unsigned char *scratch)
 {
     const fmc_sum *s = &pl->list[i];
-    const fmc_pack *p = &pl->pack[pl->pack_of[i]];
     fmc_job j = {};
     j.y = s->p.y;
     j.ldy = s->p.ldy;
     j.w = s->tiles;
-    j.x = p->to;
-    j.rest = p->rest;
-    j.row_scale = p->row_scale;
+    j.x = s->cores;
+    if (!s->cores) {
+        const fmc_pack *p = &pl->pack[pl->pack_of[i]];
+        j.x = p->to;
+        j.rest = p->rest;
+        j.row_scale = p->row_scale;
+    }
+    if (s->tail.r > 0) {
+        j.tail_x = scratch + pl->tail_at[i];
+        j.tail_w = s->tail.tiles;
+        j.tail_k = s->tail.r;
+        j.tail_scale = s->tail.scale;
+    }
     j.bias = s->p.bias;
     j.rows = s->p.rows;
     j.alpha = s->alpha;
@@ -282,21 +337,26 @@ static fmc_job job_for(const plan *pl, uint32_t i, unsigned char *scratch)
     return j;
 }
 
+static unsigned kernel_of(const fmc_sum *s, unsigned size)
+{
+    return s->tail.r > 0 ? KERNELS + size : ((unsigned)s->kind * 2 + is_split(s)) * SIZES + size;
+}
+
 /* All of one kernel in a launch. */
-static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
-                    unsigned char *scratch)
+static void run_way(const plan *pl, unsigned kernel, unsigned char *scratch)
 {
     fmc_job jobs[JOBS_MAX];
-    const way *w = &ways()->of[kind][split][size];
+    const way_table *t = ways();
+    const way *w = kernel < KERNELS ? &t->of[0][0][0] + kernel : &t->tailed[kernel - KERNELS];
     uint32_t n = 0;
     uint64_t items = 0, most = clusters_of(pl->d);
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
-        if (s->kind != kind || is_split(s) != split || pl->size[i] != size)
+        if (kernel_of(s, pl->size[i]) != kernel)
             continue;
         jobs[n] = job_for(pl, i, scratch);
         jobs[n].begin = (uint32_t)items;
-        items += items_of(s, size) * (jobs[n].parts ? fmc_splits(s->k) : 1);
+        items += items_of(s, pl->size[i]) * (jobs[n].parts ? fmc_splits(s->k) : 1);
         n++;
     }
     if (n == 0)
@@ -308,25 +368,26 @@ static void run_way(const plan *pl, fmc_kind kind, bool split, unsigned size,
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    FMC_RUN(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
-            w->shared_bytes, list, n, (uint32_t)items);
+    FMC_RUN_SOON(pl->d, w->run, WIDE_BLOCKS * (unsigned)(items < most ? items : most), WIDE_THREADS,
+                 w->shared_bytes, list, n, (uint32_t)items);
     fmc_add_parts(pl->d, jobs, n);
 }
 
 /* pl->list, its sizes and count are there. */
 static void run_plan(plan *pl)
 {
-    pl->packs = pl->pack_blocks = pl->pack_tiles = 0;
+    pl->packs = pl->pack_blocks = pl->pack_tiles = pl->tails = pl->tail_blocks = 0;
     pl->bytes = 0;
-    unsigned char used[FMC_KINDS * 2 * SIZES] = {};
+    unsigned char used[KERNELS + SIZES] = {};
     uint64_t items = 0;
     for (uint32_t i = 0; i < pl->count; i++) {
         const fmc_sum *s = &pl->list[i];
         items += items_of(s, pl->size[i]);
-        used[((unsigned)s->kind * 2 + is_split(s)) * SIZES + pl->size[i]] = 1;
+        used[kernel_of(s, pl->size[i])] = 1;
     }
     for (uint32_t i = 0; i < pl->count; i++) {
         plan_pack(pl, i);
+        plan_tail(pl, i);
         plan_parts(pl, i, items);
     }
     unsigned char *scratch =
@@ -334,15 +395,17 @@ static void run_plan(plan *pl)
     if (!scratch)
         return;
     run_packs(pl, scratch);
-    for (unsigned i = 0; i < FMC_KINDS * 2 * SIZES; i++)
+    run_tails(pl, scratch);
+    for (unsigned i = 0; i < KERNELS + SIZES; i++)
         if (used[i])
-            run_way(pl, (fmc_kind)(i / (2 * SIZES)), i / SIZES % 2, i % SIZES, scratch);
+            run_way(pl, i, scratch);
 }
 
 /* ---- the check ---- */
 
 #define CHECK_N 136u /* both blocks of a cluster */
 #define CHECK_K 328u /* three parts; more tiles than some rings have stages */
+#define CHECK_R 40u  /* two stages of a tail, the second not full */
 
 FMC_DEVICE uint32_t wide_hash(uint32_t a, uint32_t b)
 {
@@ -408,6 +471,8 @@ __global__ void k_wide_differ(unsigned *differ, const float *a, const float *b, 
 typedef struct check_room {
     float *x, *ours, *theirs;
     unsigned char *tiles;
+    float *u;            /* of a tail, or NULL */
+    unsigned char *tail; /* its tiles */
     unsigned *differ;
 } check_room;
 
@@ -435,6 +500,27 @@ static bool is_same(fmc_device *d, const fmc_sum *s, const check_room *r, unsign
            cudaStreamSynchronize(d->stream) == cudaSuccess && host == 0;
 }
 
+/* A tail of telling numbers for s, whose sums without it r->ours are: it is added to them. */
+static void tell_tail(fmc_device *d, fmc_sum *s, const check_room *r)
+{
+    uint64_t u_all = (uint64_t)s->p.m * CHECK_R;
+    uint64_t words = fmc_tiles_bytes(FMC_PAIR, s->n, CHECK_R) / 4;
+    fmc_sum t = *s;
+    FMC_RUN(d, k_wide_telling_rows, fmc_blocks(u_all, FMC_THREADS), FMC_THREADS, 0,
+            (uint32_t *)(void *)r->u, CHECK_R, u_all);
+    FMC_RUN(d, k_wide_telling_tiles, fmc_blocks(words, FMC_THREADS), FMC_THREADS, 0,
+            (uint32_t *)(void *)r->tail, false, words);
+    t.p.split = t.add = true;
+    t.kind = FMC_PAIR;
+    t.tiles = r->tail;
+    t.k = CHECK_R;
+    t.x = r->u;
+    t.ldx = CHECK_R;
+    t.alpha = 0.75f;
+    fmc_sums(d, &t, 1);
+    s->tail = {r->u, r->tail, CHECK_R, t.alpha};
+}
+
 /* like: of the kind that is asked for. Its own tiles where they are blocks of quants (a tile's
  * elements are then bf16 once more), else tiles that tell. */
 static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, unsigned size,
@@ -460,25 +546,34 @@ static bool compare(fmc_device *d, const fmc_sum *like, const check_room *r, uns
         FMC_RUN(d, k_wide_telling_tiles, fmc_blocks(words, FMC_THREADS), FMC_THREADS, 0,
                 (uint32_t *)(void *)r->tiles, like->kind == FMC_F16, words);
     fmc_sums(d, &s, 1);
+    if (r->u)
+        tell_tail(d, &s, r);
     return is_same(d, &s, r, size, PARTS_NEVER) && is_same(d, &s, r, size, PARTS_ALWAYS);
 }
 
 static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like, unsigned size)
 {
+    bool tailed = like->tail.r > 0;
     bool plain = like->kind == FMC_BF16 || like->kind == FMC_F16 || like->kind == FMC_PAIR;
     uint32_t n = plain || like->n > CHECK_N ? CHECK_N : like->n, k = plain ? CHECK_K : like->k;
     uint64_t y_bytes = (uint64_t)rows_of[size] * n * 4, at = 256;
     uint64_t x = fmc_take(&at, (uint64_t)rows_of[size] * k * 4), ours = fmc_take(&at, y_bytes);
     uint64_t theirs = fmc_take(&at, y_bytes);
     uint64_t tiles = fmc_take(&at, plain ? fmc_tiles_bytes(like->kind, n, k) : 0);
+    uint64_t u = fmc_take(&at, tailed ? (uint64_t)rows_of[size] * CHECK_R * 4 : 0);
+    uint64_t tail = fmc_take(&at, tailed ? fmc_tiles_bytes(FMC_PAIR, n, CHECK_R) : 0);
     unsigned char *room = NULL;
     fmc_enter(d);
     if (cudaMalloc((void **)&room, at) != cudaSuccess) {
         (void)cudaGetLastError();
         return FMC_UNKNOWN;
     }
-    check_room r = {(float *)(void *)(room + x), (float *)(void *)(room + ours),
-                    (float *)(void *)(room + theirs), plain ? room + tiles : NULL,
+    check_room r = {(float *)(void *)(room + x),
+                    (float *)(void *)(room + ours),
+                    (float *)(void *)(room + theirs),
+                    plain ? room + tiles : NULL,
+                    tailed ? (float *)(void *)(room + u) : NULL,
+                    room + tail,
                     (unsigned *)(void *)room};
     st->checking = true;
     fmc_verdict found = fmc_found(d, compare(d, like, &r, size, n, k));
@@ -489,7 +584,7 @@ static fmc_verdict check(fmc_device *d, fmc_wide_state *st, const fmc_sum *like,
 
 static bool is_equal(fmc_device *d, fmc_wide_state *st, const fmc_sum *s, unsigned size)
 {
-    fmc_verdict *v = &st->of[s->kind][is_split(s)][size];
+    fmc_verdict *v = s->tail.r > 0 ? &st->tailed[size] : &st->of[s->kind][is_split(s)][size];
     if (*v == FMC_UNKNOWN) {
         if (d->arena) /* a check waits, which a recorded step cannot */
             return false;
@@ -519,4 +614,16 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
     pl.count = n;
     if (n > 0 && d->failed == FM_OK)
         run_plan(&pl);
+}
+
+/* What few blocks share is better cut into parts, which have no tail. */
+bool fmc_wide_takes(fmc_device *d, const fmc_sum *s)
+{
+    fmc_wide_state *st = ((fmc_fast *)d->fast)->wide;
+    if (!st || st->checking || s->kind != FMC_BF16 || is_split(s) || s->turned || s->p.rows ||
+        s->p.from || s->p.m < LEAST_ROWS || d->failed != FM_OK)
+        return false;
+    unsigned size = size_of(d, st->only, s);
+    return ways()->tailed[size].run && is_equal(d, st, s, size) &&
+           (st->only || items_of(s, size) >= clusters_of(d));
 }

@@ -118,4 +118,18 @@ static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attr
     return cudaSuccess;
 }
 
+typedef struct cudaFuncAttributes {
+    int ptxVersion, binaryVersion;
+} cudaFuncAttributes;
+/* SIMT_PTX: what kernels were made of (90). */
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, const void *kernel)
+{
+    const char *ptx = getenv("SIMT_PTX");
+    if (!kernel)
+        return cudaErrorInvalidValue;
+    a->ptxVersion = ptx ? atoi(ptx) : 90;
+    a->binaryVersion = 90;
+    return cudaSuccess;
+}
+
 #endif

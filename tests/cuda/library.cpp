@@ -51,6 +51,6 @@ bool fmc_library_run(fmc_library *l, cudaStream_t stream, const fmc_library_call
         fprintf(f, "%u %u %u\n", c->m, c->n, c->k);
         fclose(f);
     }
-    simt_launch(stream, NULL, "library", dim3(1), dim3(1), 0, [=] { multiply(call, same); });
+    simt_launch(stream, NULL, "library", dim3(1), dim3(1), 0, false, [=] { multiply(call, same); });
     return true;
 }

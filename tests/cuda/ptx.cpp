@@ -18,11 +18,11 @@ typedef struct copy16 {
 static struct {
     std::vector<std::vector<copy16>> groups; /* the last one is open */
     unsigned long block;
-} pending[1024];
+} pending[SIMT_WORLDS][1024];
 
 static std::vector<std::vector<copy16>> &groups_now(void)
 {
-    auto &p = pending[simt_here->fiber];
+    auto &p = pending[simt_world][simt_here->fiber];
     if (p.block != simt_blocks_run) {
         p.block = simt_blocks_run;
         p.groups.assign(1, {});

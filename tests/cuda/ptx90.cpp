@@ -26,8 +26,9 @@ typedef struct bulk {
     uint64_t *bar;
 } bulk;
 
-static std::vector<bulk> coming; /* of the block that runs */
-static unsigned long coming_block;
+/* To the block that runs, and to those that wait for their turn. */
+static std::vector<bulk> coming_to[SIMT_WORLDS];
+#define coming coming_to[simt_world]
 
 static barrier load(const uint64_t *bar)
 {
@@ -85,7 +86,6 @@ static void copy_later(const bulk &c)
     const char *when = getenv("SIMT_BULK");
     if ((uintptr_t)c.to % 16 || (uintptr_t)c.from % 16 || c.bytes % 16 || c.bytes == 0)
         die("a bulk copy of %u bytes from %p to %p: 16 divides all of them", c.bytes, c.from, c.to);
-    coming_block = simt_blocks_run;
     if (when && strcmp(when, "soon") == 0)
         deliver(c);
     else
@@ -131,7 +131,7 @@ typedef struct wait {
 static bool ended(void *arg)
 {
     const wait *w = (const wait *)arg;
-    size_t i = coming_block == simt_blocks_run ? 0 : coming.size();
+    size_t i = 0;
     while (i < coming.size() && load(w->bar).parity == w->parity)
         if (coming[i].bar == w->bar) {
             deliver(coming[i]);
@@ -177,7 +177,7 @@ static struct {
     bool fenced;                      /* since the group before was committed */
     std::vector<kept> sums;
     std::vector<std::pair<unsigned long, seen>> operands;
-} mine[1024];
+} mine[SIMT_WORLDS][1024];
 
 /* SIMT_WIDE=other: sums round after 8 of 16 k too, as on no card of mma's bits; halves of an int8
  * operand lie the other way round. */
@@ -199,9 +199,9 @@ static void note_block(void)
     }
 }
 
-static decltype(mine[0]) &now(void)
+static decltype(mine[0][0]) &now(void)
 {
-    auto &m = mine[simt_here->fiber];
+    auto &m = mine[simt_world][simt_here->fiber];
     if (m.block != simt_blocks_run) {
         note_block();
         m.block = simt_blocks_run;

@@ -14,14 +14,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
-                     unsigned cluster, const std::function<void()> &thread);
 bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes);
 
-typedef std::function<bool()> work; /* false: it has to wait, and is asked again */
+/* What stands in a stream: a kernel, or run(), which is false where it has to wait and is asked
+ * again. */
+struct work {
+    std::function<bool()> run;
+    std::shared_ptr<simt_kernel> kernel;
+};
 
 struct node { /* of a graph */
     work w;
@@ -68,7 +72,7 @@ static CUstream_st default_stream;
 static std::vector<cudaStream_t> streams{&default_stream};
 static thread_local cudaError_t last;
 static thread_local int device;
-static std::atomic<unsigned long> device_calls, copies, launches;
+static std::atomic<unsigned long> device_calls, copies, launches, kernels, early;
 
 /* Kernels, graphs and groups of other ranks' that the host queued. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_launches(void)
@@ -85,6 +89,16 @@ extern "C" __attribute__((visibility("default"))) unsigned long simt_device_call
 extern "C" __attribute__((visibility("default"))) unsigned long simt_copies(void)
 {
     return copies;
+}
+
+/* Kernels that ran, and those of them that began before the one before them had ended. */
+extern "C" __attribute__((visibility("default"))) unsigned long simt_kernels(void)
+{
+    return kernels;
+}
+extern "C" __attribute__((visibility("default"))) unsigned long simt_early(void)
+{
+    return early;
 }
 
 static cudaError_t note(cudaError_t e)
@@ -112,6 +126,33 @@ static void wait_a_moment(void)
     depth = n;
 }
 
+static cudaStream_t at_work; /* whose kernel runs */
+
+static void run_kernel(cudaStream_t s, simt_kernel *k)
+{
+    cudaStream_t before = at_work;
+    at_work = s;
+    kernels++;
+    early += k->begun != NULL;
+    simt_run_kernel(k);
+    at_work = before;
+}
+
+/* The kernels behind the one that runs begin one after another, each when one before lets it. */
+void simt_next_may_begin(void)
+{
+    if (!at_work)
+        return;
+    for (const work &w : at_work->queue) {
+        if (!w.kernel || !w.kernel->soon)
+            return;
+        if (!w.kernel->begun) {
+            simt_begin_kernel(w.kernel.get());
+            return;
+        }
+    }
+}
+
 /* What can run, up to number; true: all of that has run. */
 static bool advance(cudaStream_t s, unsigned long number)
 {
@@ -121,7 +162,9 @@ static bool advance(cudaStream_t s, unsigned long number)
     while (s->popped < number) {
         work w = std::move(s->queue.front());
         s->queue.pop_front();
-        if (!w()) {
+        if (w.kernel) {
+            run_kernel(s, w.kernel.get());
+        } else if (!w.run()) {
             s->queue.push_front(std::move(w));
             break;
         }
@@ -145,6 +188,8 @@ static void push_work(cudaStream_t s, work w)
         s->capture->list.push_back({std::move(w), {}});
         return;
     }
+    if (w.kernel) /* a graph's runs more than once */
+        w.kernel = std::make_shared<simt_kernel>(*w.kernel);
     s->queue.push_back(std::move(w));
     s->pushed++;
     const char *eager = getenv("SIMT_EAGER");
@@ -154,10 +199,11 @@ static void push_work(cudaStream_t s, work w)
 
 static void push(cudaStream_t s, std::function<void()> w)
 {
-    push_work(s, [=] {
-        w();
-        return true;
-    });
+    push_work(s, {[=] {
+                      w();
+                      return true;
+                  },
+                  NULL});
 }
 
 /* ---- for nccl.cpp: work that waits for other ranks ---- */
@@ -214,7 +260,7 @@ extern "C" __attribute__((visibility("default"))) void simt_share(void *stream,
     std::shared_ptr<void> held(arg, drop);
     auto each = [=]() -> work {
         void *task = begin(held.get());
-        return [=, keeps = held] { return run(task); };
+        return {[=, keeps = held] { return run(task); }, NULL};
     };
     launches += !s->capture;
     if (s->capture)
@@ -269,8 +315,29 @@ void simt_cluster(const void *kernel, unsigned blocks)
     clusters[kernel] = blocks;
 }
 
+/* SIMT_FAULT=kind:card:n, of the launches of that card: hang: the nth never ends; starve: from the nth
+ * on there is no memory for them. */
+static bool launch_faulty(const char *kind)
+{
+    static std::string text;
+    static unsigned long launches;
+    const char *now = getenv("SIMT_FAULT");
+    char word[16] = "";
+    int card = -1;
+    unsigned long n = 0;
+    if (!now || text != now) {
+        text = now ? now : "";
+        launches = 0;
+    }
+    if (sscanf(text.c_str(), "%15[^:]:%d:%lu", word, &card, &n) != 3 || card != device ||
+        strcmp(word, kind) != 0)
+        return false;
+    launches++;
+    return strcmp(kind, "hang") == 0 ? launches == n : launches >= n;
+}
+
 void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
-                 size_t shared_bytes, std::function<void()> thread)
+                 size_t shared_bytes, bool soon, std::function<void()> thread)
 {
     guard g(lock);
     auto it = granted_bytes.find(kernel);
@@ -279,6 +346,12 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorUnknown);
         return;
     }
+    if (launch_faulty("starve")) {
+        note(cudaErrorMemoryAllocation);
+        return;
+    }
+    if (launch_faulty("hang"))
+        push_work(stream, [] { return false; });
     if (of(stream)->device >= 0 && of(stream)->device != device) { /* another card's */
         note(cudaErrorInvalidResourceHandle);
         return;
@@ -290,8 +363,9 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         return;
     }
     launches += !of(stream)->capture;
-    push(stream,
-         [=] { simt_run_kernel(name, grid, block, shared_bytes, granted, cluster, thread); });
+    push_work(stream,
+              {NULL, std::make_shared<simt_kernel>(simt_kernel{name, grid, block, shared_bytes,
+                                                               granted, cluster, soon, thread})});
 }
 
 /* ---- devices ---- */
@@ -678,7 +752,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
     (void)flags;
     std::shared_ptr<event_state> state = e->s;
     unsigned long number = state->record;
-    push_work(s, [=] { return reach(state, number); });
+    push_work(s, {[=] { return reach(state, number); }, NULL});
     return cudaSuccess;
 }
 

@@ -54,13 +54,14 @@ static void context_switch(context *save, context *load)
 }
 #endif
 
-enum fiber_state { READY, AT_BARRIER, IN_WARP, WAITING, DONE };
+enum fiber_state { READY, AT_BARRIER, IN_WARP, WAITING, IN_LINE, DONE };
 
 typedef struct fiber {
     context ctx;
     char *stack;
     void *fake_stack; /* AddressSanitizer's */
     fiber_state state;
+    bool in_line;             /* has waited for the kernels before its own */
     bool (*ready)(void *arg); /* WAITING: until this is true of arg */
     void *arg;
     simt_place place;
@@ -83,30 +84,54 @@ typedef struct warp {
 const simt_place *simt_here;
 unsigned long simt_blocks_run;
 size_t simt_static_bytes;
+unsigned simt_world;
 
-static fiber fibers[SIMT_MAX_THREADS];
-static warp warps[SIMT_MAX_THREADS / 32];
-static context scheduler;
+/* FMC_SHARED of a block, while another block runs that may use the same. */
+typedef struct kept_static {
+    void *at;
+    unsigned long *of;
+    std::vector<char> bytes;
+} kept_static;
+
+/* A block (or cluster) that has begun and has not ended. There may be several: one that runs, and
+ * those of kernels that began before the one before them had ended (simt_begin_kernel). */
+typedef struct world {
+    fiber fibers[SIMT_MAX_THREADS];
+    warp warps[SIMT_MAX_THREADS / 32];
+    context scheduler;
 #if defined(__SANITIZE_ADDRESS__)
-static void *scheduler_fake;
-static const void *scheduler_stack;
-static size_t scheduler_bytes;
+    void *scheduler_fake;
+    const void *scheduler_stack;
+    size_t scheduler_bytes;
 #endif
-static fiber *now;
-static unsigned threads; /* of a block */
-static unsigned width;   /* blocks of a cluster */
-static struct {
-    unsigned live, waiting;
-} blocks[SIMT_CLUSTER_MAX];
-static unsigned cluster_waiting, cluster_phase;
-static const std::function<void()> *body;
-static const char *kernel_name;
-static char shared[SIMT_CLUSTER_MAX][SIMT_SHARED_MAX] __attribute__((aligned(1024)));
-static size_t shared_used;
+    fiber *now;
+    unsigned threads; /* of a block */
+    unsigned width;   /* blocks of a cluster */
+    struct {
+        unsigned live, waiting;
+    } blocks[SIMT_CLUSTER_MAX];
+    unsigned cluster_waiting, cluster_phase;
+    const simt_kernel *kernel;
+    const std::function<void()> *body;
+    const char *kernel_name;
+    size_t shared_used;
+    unsigned order[SIMT_MAX_THREADS];
+    uint64_t round;
+    unsigned long number; /* simt_blocks_run, while it runs */
+    size_t static_bytes;
+    std::vector<kept_static> statics;
+    bool early, taken;
+} world;
+
+static world worlds[SIMT_WORLDS];
+static world *u = worlds; /* whose block runs */
+static char shared_of[SIMT_WORLDS][SIMT_CLUSTER_MAX][SIMT_SHARED_MAX]
+    __attribute__((aligned(1024)));
+static unsigned long blocks_made;
 
 void simt_die(const char *fmt, va_list ap)
 {
-    fprintf(stderr, "simt: kernel %s: ", kernel_name ? kernel_name : "none");
+    fprintf(stderr, "simt: kernel %s: ", u->kernel_name ? u->kernel_name : "none");
     vfprintf(stderr, fmt, ap);
     fputc('\n', stderr);
     va_end(ap);
@@ -122,23 +147,23 @@ __attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
 
 static void give_way(void)
 {
-    fiber *f = now;
+    fiber *f = u->now;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(f->state == DONE ? NULL : &f->fake_stack, scheduler_stack,
-                                   scheduler_bytes);
+    __sanitizer_start_switch_fiber(f->state == DONE ? NULL : &f->fake_stack, u->scheduler_stack,
+                                   u->scheduler_bytes);
 #endif
-    context_switch(&f->ctx, &scheduler);
+    context_switch(&f->ctx, &u->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(f->fake_stack, &scheduler_stack, &scheduler_bytes);
+    __sanitizer_finish_switch_fiber(f->fake_stack, &u->scheduler_stack, &u->scheduler_bytes);
 #endif
 }
 
 static void release_block(unsigned rank)
 {
-    blocks[rank].waiting = 0;
-    for (unsigned i = rank * threads; i < (rank + 1) * threads; i++)
-        if (fibers[i].state == AT_BARRIER)
-            fibers[i].state = READY;
+    u->blocks[rank].waiting = 0;
+    for (unsigned i = rank * u->threads; i < (rank + 1) * u->threads; i++)
+        if (u->fibers[i].state == AT_BARRIER)
+            u->fibers[i].state = READY;
 }
 
 static meeting *meeting_of(warp *w, unsigned want)
@@ -161,36 +186,36 @@ static meeting *meeting_of(warp *w, unsigned want)
 
 static void release_warp(meeting *m, unsigned first)
 {
-    for (unsigned i = 0; i < 32 && first + i < width * threads; i++)
-        if ((m->mask >> i & 1u) && fibers[first + i].state == IN_WARP)
-            fibers[first + i].state = READY;
+    for (unsigned i = 0; i < 32 && first + i < u->width * u->threads; i++)
+        if ((m->mask >> i & 1u) && u->fibers[first + i].state == IN_WARP)
+            u->fibers[first + i].state = READY;
     m->mask = 0;
 }
 
 void simt_barrier(void)
 {
-    unsigned rank = now->place.rank, live = blocks[rank].live;
-    if (live != threads)
-        die("__syncthreads after %u of %u threads have left", threads - live, threads);
-    if (++blocks[rank].waiting == live) {
+    unsigned rank = u->now->place.rank, live = u->blocks[rank].live;
+    if (live != u->threads)
+        die("__syncthreads after %u of %u threads have left", u->threads - live, u->threads);
+    if (++u->blocks[rank].waiting == live) {
         release_block(rank);
         return;
     }
-    now->state = AT_BARRIER;
+    u->now->state = AT_BARRIER;
     give_way();
 }
 
 static bool cluster_released(void *arg)
 {
-    return *(unsigned *)arg != cluster_phase;
+    return *(unsigned *)arg != u->cluster_phase;
 }
 
 void simt_cluster_barrier(void)
 {
-    unsigned phase = cluster_phase;
-    if (++cluster_waiting == width * threads) {
-        cluster_waiting = 0;
-        cluster_phase++;
+    unsigned phase = u->cluster_phase;
+    if (++u->cluster_waiting == u->width * u->threads) {
+        u->cluster_waiting = 0;
+        u->cluster_phase++;
         return;
     }
     simt_wait_until(cluster_released, &phase);
@@ -198,20 +223,20 @@ void simt_cluster_barrier(void)
 
 unsigned simt_cluster_blocks(void)
 {
-    return width;
+    return u->width;
 }
 
 unsigned simt_lane(void)
 {
-    return now->place.linear % 32u;
+    return u->now->place.linear % 32u;
 }
 
 const unsigned char *simt_exchange(unsigned mask, const void *bring, size_t bytes)
 {
-    unsigned lane = simt_lane(), first = now->place.fiber - lane;
-    unsigned left = threads - (now->place.linear - lane);
+    unsigned lane = simt_lane(), first = u->now->place.fiber - lane;
+    unsigned left = u->threads - (u->now->place.linear - lane);
     unsigned in_block = left >= 32 ? 0xffffffffu : (1u << left) - 1u;
-    warp *w = &warps[first / 32];
+    warp *w = &u->warps[first / 32];
     unsigned want = mask & in_block;
 
     if (!(want >> lane & 1u))
@@ -229,7 +254,7 @@ const unsigned char *simt_exchange(unsigned mask, const void *bring, size_t byte
         release_warp(m, first);
         return all;
     }
-    now->state = IN_WARP;
+    u->now->state = IN_WARP;
     give_way();
     return all;
 }
@@ -237,9 +262,9 @@ const unsigned char *simt_exchange(unsigned mask, const void *bring, size_t byte
 unsigned simt_ballot(unsigned mask, bool yes)
 {
     unsigned char mine = yes;
-    unsigned first = now->place.linear & ~31u, r = 0;
+    unsigned first = u->now->place.linear & ~31u, r = 0;
     const unsigned char *all = simt_exchange(mask, &mine, 1);
-    for (unsigned i = 0; i < 32 && first + i < threads; i++)
+    for (unsigned i = 0; i < 32 && first + i < u->threads; i++)
         if (mask >> i & 1u)
             r |= (unsigned)all[(size_t)i * SIMT_LANE_BYTES] << i;
     return r;
@@ -247,17 +272,17 @@ unsigned simt_ballot(unsigned mask, bool yes)
 
 static char *dynamic_of(unsigned rank)
 {
-    return shared[rank] + SIMT_SHARED_MAX - (shared_used + 1023) / 1024 * 1024;
+    return shared_of[u - worlds][rank] + SIMT_SHARED_MAX - (u->shared_used + 1023) / 1024 * 1024;
 }
 
 void *simt_dynamic_shared(void)
 {
-    return dynamic_of(now->place.rank);
+    return dynamic_of(u->now->place.rank);
 }
 
 size_t simt_shared_offset(const void *p)
 {
-    const char *mine = shared[now->place.rank];
+    const char *mine = shared_of[u - worlds][u->now->place.rank];
     size_t at = (size_t)((const char *)p - mine);
     if ((const char *)p < mine || at >= SIMT_SHARED_MAX)
         die("%p is not dynamic shared memory of this block", p);
@@ -266,7 +291,7 @@ size_t simt_shared_offset(const void *p)
 
 const unsigned char *simt_shared_at(size_t offset, size_t bytes)
 {
-    const char *p = shared[now->place.rank] + offset;
+    const char *p = shared_of[u - worlds][u->now->place.rank] + offset;
     if (p < (const char *)simt_dynamic_shared() || offset + bytes > SIMT_SHARED_MAX)
         die("%zu bytes at %zu are not the block's dynamic shared memory", bytes, offset);
     return (const unsigned char *)p;
@@ -275,46 +300,48 @@ const unsigned char *simt_shared_at(size_t offset, size_t bytes)
 void *simt_of_rank(void *p, unsigned rank)
 {
     size_t at = simt_shared_offset(p);
-    if (rank >= width)
-        die("block %u of a cluster of %u", rank, width);
-    if (blocks[rank].live == 0)
+    if (rank >= u->width)
+        die("block %u of a cluster of %u", rank, u->width);
+    if (u->blocks[rank].live == 0)
         die("block %u of the cluster has left", rank);
-    return shared[rank] + at;
+    return shared_of[u - worlds][rank] + at;
 }
 
 void simt_wait_until(bool (*ready)(void *arg), void *arg)
 {
     if (ready(arg))
         return;
-    now->ready = ready;
-    now->arg = arg;
-    now->state = WAITING;
+    u->now->ready = ready;
+    u->now->arg = arg;
+    u->now->state = WAITING;
     give_way();
 }
 
 static void fiber_entry(void)
 {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_bytes);
+    __sanitizer_finish_switch_fiber(NULL, &u->scheduler_stack, &u->scheduler_bytes);
 #endif
-    (*body)();
-    now->state = DONE;
-    blocks[now->place.rank].live--;
-    warps[now->place.fiber / 32].live &= ~(1u << simt_lane());
+    (*u->body)();
+    if (u->kernel->soon && !u->now->in_line)
+        die("a thread of a kernel that may begin before its turn left without fmc_wait_for_turn");
+    u->now->state = DONE;
+    u->blocks[u->now->place.rank].live--;
+    u->warps[u->now->place.fiber / 32].live &= ~(1u << simt_lane());
     give_way();
     die("a fiber was resumed after its end");
 }
 
 static void run_fiber(fiber *f)
 {
-    now = f;
+    u->now = f;
     simt_here = &f->place;
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(&scheduler_fake, f->stack, SIMT_STACK);
+    __sanitizer_start_switch_fiber(&u->scheduler_fake, f->stack, SIMT_STACK);
 #endif
-    context_switch(&scheduler, &f->ctx);
+    context_switch(&u->scheduler, &f->ctx);
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(scheduler_fake, NULL, NULL);
+    __sanitizer_finish_switch_fiber(u->scheduler_fake, NULL, NULL);
 #endif
 }
 
@@ -330,16 +357,16 @@ static uint64_t mix(uint64_t x)
 static const char *order_name; /* SIMT_ORDER, NULL: forward */
 
 /* The order in which threads are resumed in this round. */
-static void order_threads(unsigned *order, uint64_t round)
+static void order_threads(void)
 {
     static uint64_t rounds;
     bool reverse = order_name && strcmp(order_name, "reverse") == 0;
-    unsigned all = width * threads;
+    unsigned all = u->width * u->threads, *order = u->order;
     for (unsigned i = 0; i < all; i++)
         order[i] = reverse ? all - 1 - i : i;
     if (!order_name || reverse)
         return;
-    uint64_t seed = strtoull(order_name, NULL, 10) ^ mix(++rounds * 977 + round);
+    uint64_t seed = strtoull(order_name, NULL, 10) ^ mix(++rounds * 977 + u->round);
     for (unsigned i = all; i > 1; i--) {
         unsigned j = (unsigned)(mix(seed + i) % i), t = order[i - 1];
         order[i - 1] = order[j];
@@ -349,11 +376,11 @@ static void order_threads(unsigned *order, uint64_t round)
 
 static void make_block(dim3 grid, dim3 block, uint3 at, unsigned rank)
 {
-    blocks[rank].live = threads;
-    blocks[rank].waiting = 0;
-    memset(dynamic_of(rank), 0xff, shared_used);
-    for (unsigned i = 0; i < threads; i++) {
-        fiber *f = &fibers[rank * threads + i];
+    u->blocks[rank].live = u->threads;
+    u->blocks[rank].waiting = 0;
+    memset(dynamic_of(rank), 0xff, u->shared_used);
+    for (unsigned i = 0; i < u->threads; i++) {
+        fiber *f = &u->fibers[rank * u->threads + i];
         if (!f->stack) {
             f->stack = (char *)mmap(NULL, SIMT_STACK, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -362,6 +389,7 @@ static void make_block(dim3 grid, dim3 block, uint3 at, unsigned rank)
         }
         context_make(&f->ctx, f->stack, SIMT_STACK, fiber_entry);
         f->state = READY;
+        f->in_line = false;
         f->fake_stack = NULL;
         f->place.thread = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
         f->place.block = at;
@@ -369,55 +397,113 @@ static void make_block(dim3 grid, dim3 block, uint3 at, unsigned rank)
         f->place.grid_dim = grid;
         f->place.linear = i;
         f->place.rank = rank;
-        f->place.fiber = rank * threads + i;
+        f->place.fiber = rank * u->threads + i;
     }
-    for (unsigned w = 0; w * 32 < threads; w++) {
-        warp *to = &warps[rank * threads / 32 + w];
+    for (unsigned w = 0; w * 32 < u->threads; w++) {
+        warp *to = &u->warps[rank * u->threads / 32 + w];
         memset(to->meet, 0, sizeof to->meet);
-        to->live = threads - w * 32 >= 32 ? 0xffffffffu : (1u << (threads - w * 32)) - 1u;
+        to->live = u->threads - w * 32 >= 32 ? 0xffffffffu : (1u << (u->threads - w * 32)) - 1u;
     }
 }
 
 static unsigned all_live(void)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < width; i++)
-        n += blocks[i].live;
+    for (unsigned i = 0; i < u->width; i++)
+        n += u->blocks[i].live;
     return n;
 }
 
-/* The block at `at`, or the cluster that it begins. */
-static void run_block(dim3 grid, dim3 block, uint3 at)
+void simt_static_used(void *at, size_t bytes, unsigned long *of)
 {
-    static unsigned order[SIMT_MAX_THREADS];
-    simt_blocks_run++;
+    *of = simt_blocks_run;
+    memset(at, 0xff, bytes);
+    simt_static_bytes += bytes;
+    u->statics.push_back({at, of, {}});
+    u->statics.back().bytes.resize(bytes);
+}
+
+/* Another world's block runs from here on: what both may use is kept, and is there again. */
+static void turn_to(world *other)
+{
+    for (kept_static &k : u->statics)
+        memcpy(k.bytes.data(), k.at, k.bytes.size());
+    u->number = simt_blocks_run;
+    u->static_bytes = simt_static_bytes;
+    u = other;
+    simt_world = (unsigned)(u - worlds);
+    simt_blocks_run = u->number;
+    simt_static_bytes = u->static_bytes;
+    for (kept_static &k : u->statics) {
+        memcpy(k.at, k.bytes.data(), k.bytes.size());
+        *k.of = u->number;
+    }
+    simt_here = u->now ? &u->now->place : NULL;
+}
+
+/* The block at `at` of the world's kernel, or the cluster that it begins; nothing of it runs. */
+static void open_block(uint3 at)
+{
+    const simt_kernel *k = u->kernel;
+    simt_blocks_run = ++blocks_made;
     simt_static_bytes = 0;
-    cluster_waiting = 0;
-    threads = block.x * block.y * block.z;
-    for (unsigned i = 0; i < width; i++)
-        make_block(grid, block, {at.x + i, at.y, at.z}, i);
-    for (uint64_t round = 0; all_live() > 0; round++) {
-        bool moved = false;
-        if (round == 0 || order_name)
-            order_threads(order, round);
-        for (unsigned i = 0; i < width * threads; i++) {
-            fiber *f = &fibers[order[i]];
-            if (f->state == WAITING && f->ready(f->arg))
+    u->statics.clear();
+    u->cluster_waiting = 0;
+    u->round = 0;
+    u->threads = k->block.x * k->block.y * k->block.z;
+    for (unsigned i = 0; i < u->width; i++)
+        make_block(k->grid, k->block, {at.x + i, at.y, at.z}, i);
+}
+
+/* Until all threads have left; while the world is early, until all that go on wait for their turn:
+ * false. */
+static bool run_threads(void)
+{
+    for (; all_live() > 0; u->round++) {
+        bool moved = false, waits = false;
+        if (u->round == 0 || order_name)
+            order_threads();
+        for (unsigned i = 0; i < u->width * u->threads; i++) {
+            fiber *f = &u->fibers[u->order[i]];
+            if ((f->state == WAITING && f->ready(f->arg)) || (f->state == IN_LINE && !u->early))
                 f->state = READY;
+            waits = waits || f->state == IN_LINE;
             if (f->state == READY) {
                 run_fiber(f);
                 moved = true;
             }
         }
+        if (!moved && u->early && waits)
+            return false;
         if (!moved)
-            die("block (%u, %u, %u) stands still: %u of %u threads wait at a barrier, %u have left",
-                at.x, at.y, at.z, blocks[0].waiting, threads, threads - blocks[0].live);
+            die("a block stands still: %u of %u threads wait at a barrier, %u have left",
+                u->blocks[0].waiting, u->threads, u->threads - u->blocks[0].live);
     }
-    now = NULL;
+    return true;
+}
+
+static void close_block(void)
+{
+    u->now = NULL;
     simt_here = NULL;
     simt_block_ends();
-    if (width > 1 && simt_static_bytes > 0)
+    if (u->width > 1 && simt_static_bytes > 0)
         die("static shared memory in a cluster");
+}
+
+void simt_wait_for_turn(void)
+{
+    u->now->in_line = true;
+    if (!u->early)
+        return;
+    u->now->state = IN_LINE;
+    give_way();
+}
+
+void simt_let_next(void)
+{
+    if (u->now->place.linear == 0 && u->now->place.rank == 0)
+        simt_next_may_begin();
 }
 
 unsigned simt_shared_max(void)
@@ -437,27 +523,78 @@ static void check_shared(size_t dynamic, size_t granted)
             fixed + dynamic);
 }
 
-void simt_run_kernel(const char *name, dim3 grid, dim3 block, size_t shared_bytes, size_t granted,
-                     unsigned cluster, const std::function<void()> &thread)
+static world *take_world(const simt_kernel *k)
 {
-    unsigned each = block.x * block.y * block.z;
+    const unsigned each = k->block.x * k->block.y * k->block.z;
+    world *w = worlds;
+    while (w < worlds + SIMT_WORLDS && w->taken)
+        w++;
+    if (w == worlds + SIMT_WORLDS)
+        return NULL;
+    w->taken = true;
+    w->kernel = k;
+    w->kernel_name = k->name;
+    w->body = &k->thread;
+    w->shared_used = k->shared_bytes;
+    w->width = k->cluster;
+    w->early = false;
+    w->now = NULL;
+    w->statics.clear();
+    if (w->width > 1 && (w->width > SIMT_CLUSTER_MAX || w->width * each > SIMT_MAX_THREADS ||
+                         each % 32 || k->grid.x % w->width))
+        die("%u threads, %u blocks in clusters of %u", each, k->grid.x, w->width);
+    return w;
+}
+
+static uint3 place_of(const simt_kernel *k, uint64_t number)
+{
+    const unsigned wide = k->grid.x / k->cluster;
+    return {(unsigned)(number % wide) * k->cluster, (unsigned)(number / wide % k->grid.y),
+            (unsigned)(number / wide / k->grid.y)};
+}
+
+static uint64_t places(const simt_kernel *k)
+{
+    return (uint64_t)(k->grid.x / k->cluster) * k->grid.y * k->grid.z;
+}
+
+void simt_begin_kernel(simt_kernel *k)
+{
+    static uint64_t begun;
+    world *before = u, *w = k->begun ? NULL : take_world(k);
+    if (!w)
+        return;
+    k->begun = w;
+    k->first = mix(++begun) % places(k);
+    w->early = true;
+    turn_to(w);
+    open_block(place_of(k, k->first));
+    (void)run_threads();
+    w->early = false;
+    turn_to(before);
+}
+
+void simt_run_kernel(simt_kernel *k)
+{
     order_name = getenv("SIMT_ORDER");
     if (order_name && strcmp(order_name, "forward") == 0)
         order_name = NULL;
-    kernel_name = name;
-    body = &thread;
-    shared_used = shared_bytes;
-    width = cluster;
-    if (width > 1 && (width > SIMT_CLUSTER_MAX || width * each > SIMT_MAX_THREADS || each % 32 ||
-                      grid.x % width))
-        die("%u threads, %u blocks in clusters of %u", each, grid.x, width);
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x += width) {
-                run_block(grid, block, {x, y, z});
-                check_shared(shared_bytes, granted);
-            }
-    kernel_name = NULL;
+    world *before = u, *begun = (world *)k->begun, *w = begun ? begun : take_world(k);
+    if (!w)
+        die("no room for a block of %s", k->name);
+    turn_to(w);
+    for (uint64_t i = 0, all = places(k); i < all; i++) {
+        uint64_t number = begun ? (i == 0 ? k->first : i <= k->first ? i - 1 : i) : i;
+        if (!begun || i > 0)
+            open_block(place_of(k, number));
+        (void)run_threads();
+        close_block();
+        check_shared(k->shared_bytes, k->granted);
+    }
+    w->statics.clear();
+    w->taken = false;
+    w->kernel_name = NULL;
+    turn_to(before);
 }
 
 bool simt_fits(dim3 grid, dim3 block, size_t shared_bytes)

@@ -95,6 +95,11 @@ typedef struct simt_place {
 extern const simt_place *simt_here;   /* of the thread that runs */
 extern unsigned long simt_blocks_run; /* numbers the block that runs */
 extern size_t simt_static_bytes;      /* of its FMC_SHARED */
+/* Blocks of so many kernels may have begun at a time; the number of the one that runs. */
+#define SIMT_WORLDS 3u
+extern unsigned simt_world;
+/* The first use of FMC_SHARED in a block. */
+void simt_static_used(void *at, size_t bytes, unsigned long *of);
 
 #define threadIdx (simt_here->thread)
 #define blockIdx (simt_here->block)
@@ -120,6 +125,10 @@ void simt_die(const char *fmt, va_list ap);
 
 /* Bytes of shared memory that a block may have: SIMT_SHARED, or 227 KiB. */
 unsigned simt_shared_max(void);
+
+/* ptx.h's fmc_wait_for_turn and fmc_let_next. */
+void simt_wait_for_turn(void);
+void simt_let_next(void);
 
 #define SIMT_LANE_BYTES 64u
 /* Every lane of mask brings bytes <= SIMT_LANE_BYTES; the result is lane i's at i * SIMT_LANE_BYTES.
@@ -179,11 +188,8 @@ static inline int __all_sync(unsigned mask, int yes)
 #define FMC_SHARED(type, name, dims)                                                               \
     static type name dims;                                                                         \
     static unsigned long name##_of;                                                                \
-    if (name##_of != simt_blocks_run) {                                                            \
-        name##_of = simt_blocks_run;                                                               \
-        memset((void *)&name, 0xff, sizeof name);                                                  \
-        simt_static_bytes += sizeof name;                                                          \
-    }
+    if (name##_of != simt_blocks_run)                                                              \
+    simt_static_used((void *)&name, sizeof name, &name##_of)
 #define FMC_SHARED_DYNAMIC(type, name) type *name = (type *)simt_dynamic_shared()
 
 static inline void __threadfence(void)
@@ -277,8 +283,26 @@ template <class T> static inline T __ldg(const T *p)
 /* ---- launches ---- */
 
 typedef struct CUstream_st *cudaStream_t;
+
+typedef struct simt_kernel {
+    const char *name;
+    dim3 grid, block;
+    size_t shared_bytes, granted;
+    unsigned cluster;
+    bool soon; /* may begin before its turn */
+    std::function<void()> thread;
+    void *begun = NULL; /* it did: one of its blocks waits for its turn */
+    uint64_t first = 0; /* that block's number */
+} simt_kernel;
+
 void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
-                 size_t shared_bytes, std::function<void()> thread);
+                 size_t shared_bytes, bool soon, std::function<void()> thread);
+/* A block of a kernel that may begin soon runs up to its wait, while the kernels before it have not
+ * ended. Nothing happens where there is no room for it. */
+void simt_begin_kernel(simt_kernel *k);
+void simt_run_kernel(simt_kernel *k);
+/* runtime.cpp's: a block of the kernel that runs lets the next one of its stream begin. */
+void simt_next_may_begin(void);
 /* cudaFuncAttributeMaxDynamicSharedMemorySize of a kernel: without it a block has 48 KiB in all. */
 void simt_grant(const void *kernel, size_t bytes);
 /* Neighbours in x of this many blocks are a cluster and run together. */
@@ -286,10 +310,10 @@ void simt_cluster(const void *kernel, unsigned blocks);
 
 template <class... P, class... A>
 void simt_launch_kernel(cudaStream_t stream, const char *name, dim3 grid, dim3 block,
-                        size_t shared_bytes, void (*kernel)(P...), A... args)
+                        size_t shared_bytes, bool soon, void (*kernel)(P...), A... args)
 {
     std::tuple<std::decay_t<P>...> held{args...};
-    simt_launch(stream, (const void *)kernel, name, grid, block, shared_bytes,
+    simt_launch(stream, (const void *)kernel, name, grid, block, shared_bytes, soon,
                 [kernel, held] { std::apply(kernel, held); });
 }
 

@@ -23,6 +23,15 @@ template <int left> static inline void fmc_copy_wait(void)
     simt_copy_wait(left);
 }
 
+static inline void fmc_wait_for_turn(void)
+{
+    simt_wait_for_turn();
+}
+static inline void fmc_let_next(void)
+{
+    simt_let_next();
+}
+
 void simt_load_matrix4(uint32_t r[4], const void *row, bool transposed);
 
 static inline void fmc_load_matrix4(uint32_t r[4], const void *row)

@@ -1,0 +1,277 @@
+/* Large products and their low-rank terms in one call, mode bf16 on a card (KK_DEVICE=cuda;
+ * emulated, or a real one of Hopper's kind): products_terms and linears_dx have the bits of the
+ * calls that they stand for on a card that has no such kernels. */
+#include "tests/kernel/matrix_kit.h"
+
+#include <unistd.h>
+
+enum { PRODUCTS = 3, WAYS = 4 };
+static const char *const ways[WAYS] = {"0", "64", "128", "192"}; /* FMSTORE_CUDA_WIDE */
+static char log_path[] = "/tmp/fm_lora_step_XXXXXX";
+
+typedef struct shape {
+    uint32_t m, in, out[PRODUCTS], r[PRODUCTS], first, pad;
+} shape;
+
+/* Ranks of one step of 16 and of up to four, odd ones, none; more outputs of terms of one x than
+ * one thin product has (33 + 64); rows of one block and of several; k of one part and of three. */
+static const shape shapes[] = {{70, 66, {80, 65, 72}, {16, 16, 16}, 0, 0},
+                               {200, 139, {145, 66, 70}, {3, 0, 33}, 5, 1},
+                               {129, 72, {136, 66, 90}, {33, 64, 0}, 16, 3}};
+
+static fm_backend *card(const char *wide)
+{
+    setenv("FMSTORE_CUDA_WIDE", wide, 1);
+    return kk_card("bf16");
+}
+
+static int open_log(void **state)
+{
+    int fd = mkstemp(log_path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    setenv("SIMT_WIDE_LOG", log_path, 1);
+    return 0;
+}
+static int close_log(void **state)
+{
+    (void)state;
+    return remove(log_path);
+}
+
+/* Blocks that have multiplied in Hopper's way so far, on the emulated card. */
+static size_t blocks_so_far(void)
+{
+    FILE *f = fopen(log_path, "r");
+    size_t n = 0;
+
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
+/* ---- what a call reads and writes: one room, the same values for each card ---- */
+
+typedef struct room {
+    fm_backend *be;
+    float *at; /* host_alloc */
+    size_t used, cap;
+} room;
+
+static float *take(room *r, size_t n)
+{
+    float *p = r->at + r->used;
+
+    r->used += (n + 7) / 8 * 8 + 8;
+    assert_true(r->used <= r->cap);
+    return p;
+}
+
+static room new_room(fm_backend *be, const float *values, size_t cap)
+{
+    room r = {be, NULL, 0, cap};
+    void *p;
+
+    tk_ok(be->host_alloc(be, &p, cap * sizeof(float)));
+    memcpy(p, values, cap * sizeof(float));
+    r.at = p;
+    return r;
+}
+
+typedef struct call {
+    room r;
+    fm_weight *w[PRODUCTS];
+    fm_product product[PRODUCTS];
+    fm_back back[PRODUCTS];
+    fm_term term[PRODUCTS];
+    uint32_t terms;
+    const float *x;
+    float *dx;
+    size_t ldx;
+    fm_swiglu made; /* x */
+} call;
+
+/* Everything of a shape; forward: y of products, else dy and what follows. */
+static void lay_out(call *c, const shape *s)
+{
+    uint32_t rows = s->first + s->m;
+    float *x;
+
+    c->ldx = s->in + s->pad;
+    c->x = x = take(&c->r, rows * c->ldx);
+    c->dx = take(&c->r, rows * c->ldx);
+    c->made = (fm_swiglu){.x = x, .n = rows * c->ldx};
+    c->made.gate = take(&c->r, rows * c->ldx);
+    c->made.up = take(&c->r, rows * c->ldx);
+    c->terms = 0;
+    for (uint32_t i = 0; i < PRODUCTS; i++) {
+        size_t ldy = s->out[i] + s->pad;
+        float *y = take(&c->r, rows * ldy), *dy = take(&c->r, rows * ldy);
+        fm_term t = {.a = take(&c->r, (size_t)s->r[i] * s->in),
+                     .b = take(&c->r, (size_t)s->r[i] * s->out[i]),
+                     .in = s->in,
+                     .out = s->out[i],
+                     .r = s->r[i],
+                     .m = s->m,
+                     .scale = 0.75f,
+                     .x = x + s->first * c->ldx,
+                     .ldx = c->ldx,
+                     .y = y + s->first * ldy,
+                     .ldy = ldy,
+                     .u = take(&c->r, (size_t)s->m * s->r[i]),
+                     .dy = dy + s->first * ldy,
+                     .lddy = ldy,
+                     .du = take(&c->r, (size_t)s->m * s->r[i]),
+                     .da = take(&c->r, (size_t)s->r[i] * s->in),
+                     .db = take(&c->r, (size_t)s->r[i] * s->out[i]),
+                     .dx = c->dx + s->first * c->ldx,
+                     .lddx = c->ldx};
+        c->product[i] = (fm_product){.y = y,
+                                     .ldy = ldy,
+                                     .w = c->w[i],
+                                     .bias = i == 0 ? take(&c->r, s->out[i]) : NULL,
+                                     .first = s->first,
+                                     .m = s->m};
+        c->back[i] = (fm_back){.dy = t.dy, .lddy = ldy, .w = c->w[i], .m = s->m};
+        if (s->r[i] > 0) {
+            if (i == 2) { /* frozen, and nobody below */
+                t.da = s->pad ? NULL : t.da;
+                t.dx = s->pad == 1 ? NULL : t.dx;
+            }
+            c->back[i].term = c->term[c->terms++] = t;
+        }
+    }
+}
+
+static void open_call(call *c, fm_backend *be, const shape *s, const matrix *w, const float *values,
+                      size_t cap)
+{
+    for (uint32_t i = 0; i < PRODUCTS; i++) {
+        tk_ok(be->weight_new(be, &c->w[i], FM_ROLE_LINEAR, w[i].dtype, w[i].n, w[i].k, w[i].bytes));
+        tk_ok(be->weight_for_dx(be, c->w[i]));
+    }
+    c->r = new_room(be, values, cap);
+    lay_out(c, s);
+}
+
+static void close_call(call *c)
+{
+    fm_backend *be = c->r.be;
+
+    for (uint32_t i = 0; i < PRODUCTS; i++)
+        be->weight_free(be, c->w[i]);
+    be->host_free(be, c->r.at);
+}
+
+/* Forward, backward, backward on top; at once or one call after another. */
+static void run(call *c, const shape *s, bool at_once, bool make)
+{
+    fm_backend *be = c->r.be;
+    float *dx = c->dx + s->first * c->ldx;
+    const fm_swiglu *made = make ? &c->made : NULL;
+
+    if (make && !at_once)
+        be->swiglu(be, made->x, made->gate, made->up, made->n);
+    if (at_once) {
+        be->products_terms(be, c->x, c->ldx, s->in, c->product, PRODUCTS, c->term, c->terms, made);
+    } else {
+        be->products(be, c->x, c->ldx, s->in, c->product, PRODUCTS);
+        be->terms(be, c->term, c->terms);
+    }
+    for (int add = 0; add < 2; add++) {
+        if (at_once)
+            be->linears_dx(be, dx, c->ldx, c->back, PRODUCTS, add, made);
+        for (uint32_t i = 0; !at_once && i < PRODUCTS; i++) {
+            const fm_back *b = &c->back[i];
+            be->linear_dx(be, dx, c->ldx, b->dy, b->lddy, b->w, b->m, add || i > 0);
+            be->terms_grad(be, &b->term, 1);
+        }
+    }
+    tk_ok(be->sync(be));
+}
+
+static size_t floats_of(const shape *s)
+{
+    size_t rows = s->first + s->m, n = 1000 + 4 * rows * (s->in + s->pad);
+
+    for (uint32_t i = 0; i < PRODUCTS; i++)
+        n += 2 * rows * (s->out[i] + s->pad) + s->out[i] + 2 * (size_t)s->r[i] * s->m +
+             2 * (size_t)s->r[i] * (s->in + s->out[i]);
+    return n;
+}
+
+static size_t rows_of_x(const shape *s)
+{
+    return (s->first + s->m) * (size_t)(s->in + s->pad);
+}
+
+/* Of sizes from 2^-30 to 1, some that cancel; one row is no number. */
+static float *values_of(const shape *s, size_t n)
+{
+    float *v = random_floats(n, 1.0);
+
+    for (size_t i = 0; i < n; i++) {
+        if (i / 16 % 3 == 0)
+            v[i] *= ldexpf(1.0f, -(int)(i * 7 % 31));
+        if (i % 64 == 1)
+            v[i] = -v[i - 1];
+    }
+    v[(s->first + 9) * (s->in + s->pad) + 7] = INFINITY;
+    v[(s->first + 20) * (s->in + s->pad) + 8] = NAN;
+    return v;
+}
+
+static void at_once_has_the_bits_of_one_after_another(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(shapes); i++) {
+        const shape *s = &shapes[i];
+        size_t n = floats_of(s);
+        float *values = values_of(s, n);
+        matrix w[PRODUCTS];
+        call want, got, apart;
+        for (uint32_t k = 0; k < PRODUCTS; k++)
+            w[k] = random_matrix(FM_BF16, s->out[k], s->in);
+        fm_backend *none = card(ways[0]), *wide = card(ways[1 + i % 3]);
+        if (!none || !wide)
+            skip();
+        open_call(&want, none, s, w, values, n);
+        open_call(&got, wide, s, w, values, n);
+        open_call(&apart, wide, s, w, values, n);
+        run(&want, s, false, i == 1);
+        run(&apart, s, false, i == 1);
+        run(&got, s, true, i == 1); /* its checks are done from here on */
+        for (size_t k = i == 1 ? rows_of_x(s) : 0; k < n; k++) /* x made on the way is left open */
+            if (memcmp(&got.r.at[k], &want.r.at[k], sizeof(float)) != 0 &&
+                !(isnan(got.r.at[k]) && isnan(want.r.at[k]))) /* a card has one NaN */
+                fail_msg("shape %zu: %a at %zu, expected %a", i, (double)got.r.at[k], k,
+                         (double)want.r.at[k]);
+        size_t before = blocks_so_far();
+        run(&apart, s, false, i == 1);
+        size_t between = blocks_so_far();
+        run(&got, s, true, i == 1);
+        size_t after = blocks_so_far();
+        if (between > before) /* terms were multiplied in no launch of their own */
+            assert_true(after > between && after - between < between - before);
+        call *all[] = {&want, &got, &apart};
+        for (size_t k = 0; k < FM_ARRAY_LEN(all); k++)
+            close_call(all[k]);
+        none->close(none);
+        wide->close(wide);
+        for (uint32_t k = 0; k < PRODUCTS; k++)
+            matrix_free(&w[k]);
+        fm_free(values);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_once_has_the_bits_of_one_after_another),
+    };
+    return cmocka_run_group_tests(tests, open_log, close_log);
+}
