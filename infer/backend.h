@@ -111,6 +111,7 @@ typedef struct fm_route {
     int32_t *list;   /* [m * chosen] the numbers of expert 0, then of 1, ..: each ascending */
     int32_t *begin;  /* [experts * parts + 1] where in list those of expert e and part p begin, at
                       * e * parts + p; then m * chosen */
+    int32_t *slot;   /* [m, chosen] where in list each number stands; NULL: nobody asks */
 } fm_route;
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
@@ -376,6 +377,13 @@ struct fm_backend {
     /* y[i] = x[i] * w[i] by rows; y may be x. */
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
+    /* Of route, whose score, expert and slot r has (nothing else of it is read but sizes and
+     * renormalise): dscore [m, experts] is set to the gradient of the scores through the weights, given
+     * that of the weights in the order of list, dweight [m * chosen]. In double, rounded at the end;
+     * the choice has none. */
+    void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
+    /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be dy. */
+    void (*sigmoid_grad)(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n);
     /* loss[i] = -log softmax(logits[i])[label[i]], 0 where label < 0; logits become
      * (softmax - onehot) * dloss, 0 where label < 0. */
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
@@ -485,6 +493,8 @@ static inline void fm_backend_drop_training(fm_backend *be)
     be->dropout = NULL;
     be->row_dots = NULL;
     be->scale_rows = NULL;
+    be->route_grad = NULL;
+    be->sigmoid_grad = NULL;
 }
 
 /* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":

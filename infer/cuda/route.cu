@@ -154,8 +154,12 @@ __global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
     for (uint32_t i = from; i < to && same > 0; i += 32) {
         bool mine = i + lane < to && r.expert[i + lane] == (int32_t)e;
         unsigned who = __ballot_sync(0xffffffffu, mine);
-        if (mine)
-            r.list[at + (uint32_t)__popc(who & ((1u << lane) - 1u))] = (int32_t)(i + lane);
+        if (mine) {
+            uint32_t slot = at + (uint32_t)__popc(who & ((1u << lane) - 1u));
+            r.list[slot] = (int32_t)(i + lane);
+            if (r.slot)
+                r.slot[i + lane] = (int32_t)slot;
+        }
         at += (uint32_t)__popc(who);
     }
     __syncthreads();
@@ -176,6 +180,50 @@ static void route(fm_backend *be, const fm_route *r)
     FMC_RUN(d, k_route, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
             ROUTE_WARPS * r->experts * sizeof(double), *r);
     FMC_RUN(d, k_deal, r->experts, DEAL_THREADS, 0, *r);
+}
+
+/* ---- the gradient of a choice's weights ---- */
+
+/* A warp has a row, as in k_route. */
+__global__ void k_route_grad(fm_route r, float *dscore, const float *dweight)
+{
+    FMC_SHARED_DYNAMIC(double, shares);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.x * ROUTE_WARPS + warp;
+    double *share = shares + (size_t)warp * r.experts;
+    if (row >= r.m)
+        return; /* whole warps; there is no barrier */
+    const float *score = r.score + row * r.ld;
+    const int32_t *expert = r.expert + (size_t)row * r.chosen;
+    const int32_t *slot = r.slot + (size_t)row * r.chosen;
+    float *to = dscore + (size_t)row * r.experts;
+    double max = (double)score[0], sum = 0.0, kept = 0.0, mean = 0.0;
+    for (uint32_t e = 1; e < r.experts; e++)
+        max = max > (double)score[e] ? max : (double)score[e];
+    for (uint32_t e = lane; e < r.experts; e += 32)
+        share[e] = fmc_exp_dd((double)score[e] - max, 0.0);
+    __syncwarp();
+    for (uint32_t e = 0; e < r.experts && !r.renormalise; e++)
+        sum += share[e];
+    for (uint32_t k = 0; k < r.chosen; k++)
+        kept += share[expert[k]];
+    const double whole = r.renormalise ? kept : sum;
+    for (uint32_t k = 0; k < r.chosen; k++)
+        mean += share[expert[k]] / whole * (double)dweight[slot[k]];
+    for (uint32_t e = lane; e < r.experts; e += 32)
+        to[e] = r.renormalise ? 0.0f : (float)(-mean * share[e] / whole);
+    __syncwarp();
+    for (uint32_t k = lane; k < r.chosen; k += 32)
+        to[expert[k]] = (float)(share[expert[k]] / whole * ((double)dweight[slot[k]] - mean));
+}
+
+static void route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+{
+    if (r->m > 0 && r->experts <= ROUTE_EXPERTS)
+        FMC_RUN(fmc_of(be), k_route_grad, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
+                ROUTE_WARPS * r->experts * sizeof(double), *r, dscore, dweight);
+    else if (r->m > 0)
+        fmc_stick(fmc_of(be), FM_EUNSUPPORTED, "more experts than this device chooses from");
 }
 
 /* ---- scales of stretches; sigmoids ---- */
@@ -227,9 +275,24 @@ static void sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
         FMC_RUN(fmc_of(be), k_sigmoid, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, x, n);
 }
 
+__global__ void k_sigmoid_grad(float *dx, const float *dy, const float *y, uint64_t n)
+{
+    for (uint64_t i = fmc_index(); i < n; i += fmc_stride())
+        dx[i] = (float)((double)dy[i] * (double)y[i] * (1.0 - (double)y[i]));
+}
+
+static void sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+{
+    if (n > 0)
+        FMC_RUN(fmc_of(be), k_sigmoid_grad, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, dx, dy, y,
+                n);
+}
+
 void fmc_route_install(fm_backend *be)
 {
     be->route = route;
     be->scalings = scalings;
     be->sigmoid = sigmoid;
+    be->route_grad = route_grad;
+    be->sigmoid_grad = sigmoid_grad;
 }

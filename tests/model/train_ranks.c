@@ -296,6 +296,7 @@ static void what_is_held_out_is_dealt(void **state)
         run_well(&t, 4, &four);
         same_logs(&one, &two);
         same_logs(&one, &four);
+        assert_true(kit_log(&one, 1, "eval_loss") > 0.0);
         double want = kit_log(&uncut, 0, "eval_loss");
         assert_true(want > 0.0);
         tk_assert_le(fabs(kit_log(&four, 0, "eval_loss") - want), 1e-6 * want, "held out");
@@ -303,6 +304,32 @@ static void what_is_held_out_is_dealt(void **state)
         fm_train_result_release(&one);
         fm_train_result_release(&two);
         fm_train_result_release(&four);
+    }
+}
+
+/* Pieces that the ranks share unevenly, some of them empty; another loss, with its own weights. */
+static void what_is_held_out_is_the_same_for_any_ranks(void **state)
+{
+    static const struct {
+        const char *set;
+        uint32_t ranks[2];
+    } of[] = {{"r=4 lr=0.01 steps=2 batch=5 accumulate=2 shards=6 max_tokens=48", {2, 3}},
+              {"r=4 lr=0.01 steps=2 batch=3 shards=4 max_tokens=48 loraplus=4", {2, 4}},
+              {"objective=contrastive pooling=mean lr=0.01 steps=2 batch=4 shards=4 max_tokens=48",
+               {2, 4}}};
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(of); i++) {
+        const task t = {.method = FM_METHOD_LORA, .set = of[i].set, .held = 11};
+        fm_train_result one, many;
+        run_well(&t, 1, &one);
+        for (size_t k = 0; k < 2; k++) {
+            run_well(&t, of[i].ranks[k], &many);
+            for (size_t step = 0; step < 2; step++)
+                assert_true(kit_log(&one, step, "eval_loss") == kit_log(&many, step, "eval_loss"));
+            same_logs(&one, &many);
+            fm_train_result_release(&many);
+        }
+        fm_train_result_release(&one);
     }
 }
 
@@ -314,7 +341,18 @@ typedef struct piece_rank {
     fm_wire *wire;
     uint32_t shards, wrong;
     fm_status rc;
+    uint64_t took, moments; /* bytes */
 } piece_rank;
+
+/* Of the thread's backend, while its memory is asked for. */
+static _Thread_local uint64_t asked_bytes;
+static _Thread_local fm_status (*plain_alloc)(fm_backend *be, void **out, size_t bytes);
+
+static fm_status counted_alloc(fm_backend *be, void **out, size_t bytes)
+{
+    asked_bytes += bytes;
+    return plain_alloc(be, out, bytes);
+}
 
 static float noise(uint32_t shard, uint64_t i)
 {
@@ -339,8 +377,14 @@ static fm_status reduce_noise(piece_rank *p, fm_comm *comm, fm_backend *be)
     assert_int_equal(fmi_params_rounds(&ps), 3); /* the last one is of two stripes */
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ps, be, false);
+    asked_bytes = 0;
+    plain_alloc = be->alloc;
+    be->alloc = counted_alloc;
     if (rc == FM_OK)
         rc = fmi_shards_open(&s, &c, comm, &ps);
+    be->alloc = plain_alloc;
+    p->took = asked_bytes;
+    p->moments = 2 * ps.own * sizeof(float);
     for (uint32_t i = 0; rc == FM_OK && i < s.own; i++) {
         for (uint64_t k = 0; k < PIECES_FLOATS; k++)
             host[k] = noise(s.first + i, k);
@@ -390,6 +434,8 @@ static void gradients_come_in_pieces(void **state)
         fm_wire *wire[3];
         pthread_t thread[3];
         piece_rank p[3];
+        fm_train_ranks_plan plan;
+        const fm_topology here = fm_topology_here(3);
         tk_ok(fm_wire_threads(wire, 3, 60.0));
         for (uint32_t i = 0; i < 3; i++) {
             p[i] = (piece_rank){.wire = wire[i], .shards = 3 * own};
@@ -397,10 +443,14 @@ static void gradients_come_in_pieces(void **state)
         }
         for (uint32_t i = 0; i < 3; i++)
             assert_int_equal(pthread_join(thread[i], NULL), 0);
+        fm_train_ranks_plan_of(&plan, PIECES_FLOATS, 3 * own, 1.0, 0.1, &here);
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(p[i].rc, FM_OK);
             assert_int_equal(p[i].wrong, 0);
+            assert_true(p[i].moments <= plan.moment_bytes);
+            assert_int_equal(p[i].took, plan.waiting_bytes);
         }
+        assert_int_equal(p[0].moments, plan.moment_bytes);
     }
 }
 
@@ -525,6 +575,7 @@ int main(void)
         cmocka_unit_test(bits_do_not_depend_on_ranks),
         cmocka_unit_test(negatives_are_those_of_all_ranks),
         cmocka_unit_test(what_is_held_out_is_dealt),
+        cmocka_unit_test(what_is_held_out_is_the_same_for_any_ranks),
         cmocka_unit_test(gradients_come_in_pieces),
         cmocka_unit_test(full_training_too),
         cmocka_unit_test(a_run_sends_beside_its_backward),
