@@ -15,7 +15,7 @@
 
 /* Of one slot; the device's, but for begin. A row's choices are numbers i * chosen + j; slots are
  * the numbers sorted by expert. */
-struct fmi_deal {
+struct fmi_choices {
     int32_t *begin; /* host [experts * parts + 1] slots of expert e and part p, as in fm_route */
     uint32_t parts, slots;
     float *score;                   /* [rows, experts] */
@@ -25,7 +25,7 @@ struct fmi_deal {
 };
 
 struct fmi_moe {
-    struct fmi_deal *deal; /* [deals] */
+    struct fmi_choices *deal; /* [deals] */
     uint32_t deals;
     void *ints;                          /* device */
     int32_t *bound, *begin, *list, *row; /* device: as in fm_route; number -> row */
@@ -149,7 +149,7 @@ fm_status fmi_moe_ready(fmi_pass *p)
 }
 
 /* ---- choosing ---- */
-static fm_route route_of(const fmi_pass *p, const struct fmi_deal *d, uint32_t rows)
+static fm_route route_of(const fmi_pass *p, const struct fmi_choices *d, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
     const struct fmi_moe *x = p->moe;
@@ -170,12 +170,12 @@ static fm_route route_of(const fmi_pass *p, const struct fmi_deal *d, uint32_t r
 }
 
 /* By slot what is by number. An int goes as the 32 bits that it is. */
-static void by_slot(fmi_pass *p, const struct fmi_deal *d, void *out, const void *in)
+static void by_slot(fmi_pass *p, const struct fmi_choices *d, void *out, const void *in)
 {
     p->be->copy_rows(p->be, out, 1, in, 1, p->moe->list, d->slots, 1);
 }
 
-static fm_status choose(fmi_pass *p, fmi_parts ps, struct fmi_deal *d)
+static fm_status choose(fmi_pass *p, fmi_parts ps, struct fmi_choices *d)
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmi_moe *x = p->moe;
@@ -197,13 +197,13 @@ static fm_status choose(fmi_pass *p, fmi_parts ps, struct fmi_deal *d)
 }
 
 /* ---- experts ---- */
-static uint32_t first_slot(const struct fmi_deal *d, uint32_t e)
+static uint32_t first_slot(const struct fmi_choices *d, uint32_t e)
 {
     return (uint32_t)d->begin[(size_t)e * d->parts];
 }
 
 /* The slots of expert e that are of rows of ps, the first parts of the choice. */
-static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_deal *d, uint32_t e)
+static fmi_parts parts_of(fmi_pass *p, fmi_parts ps, const struct fmi_choices *d, uint32_t e)
 {
     fmi_parts out = {p->moe->part, 0, 0};
     const int32_t *begin = d->begin + (size_t)e * d->parts;
@@ -249,7 +249,7 @@ static fm_status shared_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_s
                                 const float *x, float *y)
 {
     const fm_switches *sw = &p->arch.sw;
-    struct fmi_deal *d = s->deal;
+    struct fmi_choices *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmi_out in[] = {
         {FMI_S_GATE, s->sgate, n}, {FMI_S_UP, s->sup, n}, {FMI_S_SWITCH, s->sswitch, 1}};
@@ -296,7 +296,7 @@ fm_status fmi_moe_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float
 static void weights_grad(fmi_pass *p, fmi_slot *s, uint32_t rows, const float *dy)
 {
     struct fmi_moe *x = p->moe;
-    struct fmi_deal *d = s->deal;
+    struct fmi_choices *d = s->deal;
     uint32_t h = p->arch.hidden;
     const fm_route r = route_of(p, d, rows);
 
@@ -343,7 +343,7 @@ static fm_status shared_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, fmi_
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmi_moe *moe = p->moe;
-    struct fmi_deal *d = s->deal;
+    struct fmi_choices *d = s->deal;
     uint32_t n = sw->shared_inter, h = p->arch.hidden;
     const fmi_out out = {FMI_S_DOWN, moe->shared, h};
     const fmi_out in[] = {

@@ -142,7 +142,7 @@ typedef struct fmi_slot { /* one layer's saved activations, [rows of the pass, .
     float *araw, *arstd, *mraw, *mrstd;  /* what the norms behind the branches read */
     float *xgate, *xup, *xout;           /* of experts: [rows * chosen, ..] by slot */
     float *sgate, *sup, *sout, *sswitch; /* of the shared expert */
-    struct fmi_deal *deal;               /* which rows went to which expert (block_moe.c) */
+    struct fmi_choices *deal;            /* which rows went to which expert (block_moe.c) */
 } fmi_slot;
 
 #define FMI_SLOT_FIELDS (offsetof(fmi_slot, deal) / sizeof(float *)) /* its pointers to floats */
