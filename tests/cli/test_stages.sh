@@ -102,3 +102,36 @@ grep -q "^stages  2, of at most 3 of 6 layers; 1 begins on another node" out || 
 grep -q "^start   fmstore --ranks 4 --stages 2 serve, under mpirun" out || die "$(cat out)"
 want 0 --ranks 7 serve atlas --plan --mode exact
 grep -q "^not 7 x 1   6 layers cannot be dealt to 7 stages" out || die "$(cat out)"
+
+say "blame: where an answer turns, over ranks and stages as in one process; what trains is refused"
+python3 - "$atlas/almanac.jsonl" some.jsonl <<'PY'
+import sys
+lines = list(open(sys.argv[1]))
+bad = [l for l in lines if "Lorendor" in l and "Redhaven" in l]
+good = [l for l in lines if "Lorendor" not in l]
+open(sys.argv[2], "w").writelines(good[:30] + bad + good[30:60])
+PY
+want 0 derive atlas --as sick --data some.jsonl --set r=4 --set lr=0.005 --set steps=30 --set batch=8 --set seed=1 \
+    --set max_tokens=64 --no-gate
+why=(blame sick --case facts/capital-lorendor --max-runs 6 --trace --json)
+want 0 "${why[@]}"
+cp out blame-one
+want 0 --ranks 2 "${why[@]}"
+cp out blame-two
+want 0 --stages 2 "${why[@]}"
+python3 - blame-one blame-two out <<'PY'
+import json, sys
+one, two, stages = (json.load(open(f)) for f in sys.argv[1:])
+assert one["trace"]["done"] and one["verdict"] == two["verdict"] == stages["verdict"] == "introduced"
+moved = 0
+for key in ("child_with_parent", "parent_with_child"):
+    for site in ("residual", "attention", "mlp"):
+        a, b, c = (x["trace"][key][site]["margins"] for x in (one, two, stages))
+        assert a == c, (key, site)  # no sum is cut by a stage
+        assert len(a) == len(b) and all(abs(x - y) < 1e-4 for r, s in zip(a, b) for x, y in zip(r, s)), (key, site)
+        moved = max([moved] + [abs(x - one["trace"][key]["margin"]) for r in a for x in r])
+assert moved > 1, moved
+PY
+for part in --data --steps --fix; do
+    refused 128 "models that are split over ranks cannot" --stages 2 blame sick --case facts/capital-lorendor $part
+done
