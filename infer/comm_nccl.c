@@ -129,7 +129,7 @@ static void go_out(nccl *w)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-static int group(nccl *w, void *comm, const fm_move *list, uint32_t n, void *stream)
+static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
 {
     int result = w->t->group_start();
     if (result != FMC_NCCL_SUCCESS)
@@ -137,6 +137,7 @@ static int group(nccl *w, void *comm, const fm_move *list, uint32_t n, void *str
     for (uint32_t i = 0; i < n && result == FMC_NCCL_SUCCESS; i++) {
         const fm_move *m = &list[i];
         int peer = (int)m->peer;
+        void *stream = *w->card.stream;
         result = m->send ? w->t->send(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream)
                          : w->t->recv(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream);
     }
@@ -150,7 +151,7 @@ static fm_status launched(fm_wire *wire)
     nccl *w = (nccl *)(void *)wire;
     (void)w->t->enter(w->card.card);
     w->queued = true;
-    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
+    return w->t->mark(w->mark, *w->card.stream) == 0 ? look(w) : stream_fails(w);
 }
 
 static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
@@ -160,15 +161,12 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (rc != FM_OK)
         return rc;
     (void)w->t->enter(w->card.card);
-    void *records = w->card.be ? w->t->recording(w->card.be) : NULL;
     void *comm = come_in(w);
-    int result = FMC_NCCL_SUCCESS;
-    if (comm)
-        result = group(w, comm, list, n, records ? records : w->card.stream);
+    int result = comm ? group(w, comm, list, n) : FMC_NCCL_SUCCESS;
     go_out(w);
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);
-    return records ? FM_OK : launched(wire);
+    return w->card.be && w->t->records(w->card.be) ? FM_OK : launched(wire);
 }
 
 static void let_go(fm_wire *wire)
