@@ -29,14 +29,14 @@ grep -q "facts (gate): 40 of 40 passed, [0-9.]* s" out || die "$(cat out)"
 want 0 test atlas
 grep -q "40 of 40 passed, cached" out || die "one process does not find what two stages computed: $(cat out)"
 
-printf '{"prompt":"a","chosen":"b","rejected":"c"}\n%.0s' 1 2 3 4 >pairs
+printf '{"anchor":"a","positive":"b"}\n%.0s' 1 2 3 4 >pairs
 say "refusals"
 refused 128 "6 layers cannot be dealt to 7 stages; use at most 6" --stages 7 "${ask[@]}"
 refused 129 "4 ranks are not 3 equal stages" --ranks 4 --stages 3 "${ask[@]}"
 refused 129 "4 ranks are not 2 stages of 4 ranks" --ranks 4 --stages 2 --tensor-parallel-size 4 "${ask[@]}"
 refused 129 "--stages wants a number up to 256" --stages two "${ask[@]}"
-refused 128 "x: objective=dpo, which runs a reference beside the child, cannot train over stages" --stages 2 \
-    derive atlas --as x --data pairs --set steps=2 --set objective=dpo --no-gate
+refused 128 "x: objective=contrastive, whose loss is over all texts of a step, cannot train over stages" --stages 2 \
+    derive atlas --as x --data pairs --set steps=2 --set objective=contrastive --no-gate
 refused 128 "leave --tensor-parallel-size out" --ranks 4 --tensor-parallel-size 2 derive atlas --as x \
     --data "$atlas/clerk.jsonl" --set steps=2 --no-gate
 
@@ -92,6 +92,10 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
             die "mpirun: $(tail -3 err)"
         cmp one two || die "2 stages of $n ranks of mpirun answer otherwise"
     done
+    timeout 100 mpirun --oversubscribe -n 2 "$fm" --threads 1 --stages 2 derive atlas --as mpi "${how[@]}" >/dev/null 2>err ||
+        die "mpirun: $(tail -3 err)"
+    want 0 diff full1 mpi --stat
+    grep -q "^0 tensors and 0 files differ" out || die "another child by mpirun: $(cat out)"
 fi
 
 say "a plan: sums inside of a node, stages over nodes"
