@@ -246,8 +246,12 @@ typedef struct fmc_fast {
     fmc_library_state *library; /* NULL: not on this machine */
     fmc_wide_state *wide;       /* NULL: not on this card */
     fmc_wide8_state *wide8;
+    uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
+                        * that are done; NULL in mode bf16 */
     fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
 } fmc_fast;
+
+#define FMC_ARRIVED 65536u
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
 {
