@@ -162,15 +162,12 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (rc != FM_OK)
         return rc;
     (void)w->t->enter(w->card.card);
-    bool records = w->card.be && w->t->recording(w->card.be);
     void *comm = come_in(w);
-    int result = FMC_NCCL_SUCCESS;
-    if (comm)
-        result = group(w, comm, list, n);
+    int result = comm ? group(w, comm, list, n) : FMC_NCCL_SUCCESS;
     go_out(w);
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);
-    return records ? FM_OK : launched(wire);
+    return w->card.be && w->t->records(w->card.be) ? FM_OK : launched(wire);
 }
 
 static void let_go(fm_wire *wire)

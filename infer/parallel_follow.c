@@ -17,7 +17,7 @@
 #include "store/base/cursor.h"
 #include "store/base/mem.h"
 
-enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_HOOKS, SAY_END };
+enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END, SAY_HOOKS };
 #define LOG_MAX ((size_t)512 << 20)
 #define NUMBERS_MAX (1u << 20) /* of models and of sequences */
 #define NO_NUMBER UINT32_MAX

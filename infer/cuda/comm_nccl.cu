@@ -90,7 +90,7 @@ static void mark_free(void *mark)
         (void)cudaEventDestroy((cudaEvent_t)mark);
 }
 
-static bool recording(fm_backend *be)
+static bool records(fm_backend *be)
 {
     return fmc_of(be)->arena != NULL;
 }
@@ -134,7 +134,7 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     table.mark = mark;
     table.marked = marked;
     table.mark_free = mark_free;
-    table.recording = recording;
+    table.records = records;
     table.let_go = fmc_graphs_let_go;
     pthread_mutex_unlock(&lock);
     if (rc != FM_OK)

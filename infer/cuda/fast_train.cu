@@ -317,10 +317,8 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
                 if (!fmc_is_thin(&down))
                     return false;
             }
-            if (!fmc_wide_takes(d, &g->sum[n]))
-                return false;
         }
-    return g->count == count && used == terms && share_cores(g);
+    return g->count == count && used == terms && share_cores(g) && fmc_wide_takes(d, g->sum, count);
 }
 
 static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k,
@@ -405,7 +403,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
         g->sum[i].add = accumulate || i > 0;
         if (t && t->dx)
             g->sum[i].tail = {t->du, NULL, t->r, 1.0f};
-        if (!fmc_wide_takes(d, &g->sum[i]))
+        if (!fmc_wide_takes(d, &g->sum[i], 1)) /* they add to one dx: one launch after another */
             return false;
     }
     g->count = count;

@@ -17,7 +17,7 @@ export FMSTORE_DEVICE=cuda
 say "the config"
 printf '[compute]\n\tpatience = long\n' >>.fmstore/config
 refused 128 "config compute.patience is 'long', not a number of seconds" "${ask[@]}"
-sed -i 's/patience = long/patience = 1/' .fmstore/config
+sed -i 's/patience = long/patience = 2/' .fmstore/config
 
 # who hangs, what stderr says: within seconds, and not by this test's own limit
 hangs() {
@@ -28,9 +28,8 @@ hangs() {
     grep -q "$text" err || die "$fault: not '$text' but $(cat err)"
 }
 say "a command"
-hangs hang:0:100 "device cuda: a step does not end within 1 s (config compute.patience)"
-hangs hang:1:100 "rank 1 of 2, cuda:1: a step does not end within 2 s" --ranks 2
-hangs hang:0:100 "rank 0 of 2, cuda:0: a step does not end within 2 s" --ranks 2
+hangs hang:0:100 "device cuda: a step does not end within 2 s (config compute.patience)"
+hangs hang:1:100 "rank 1 of 2, cuda:1: a step does not end within 3 s" --ranks 2
 hangs starve:1:100 "^fmstore: rank 1: cuda:1: .*: out of memory$" --ranks 2
 
 say "an exchange that never moves is given up, and the step taken again"
@@ -57,6 +56,6 @@ serve_hangs() {
     grep -q "$word" err || die "$fault: not '$word' but $(cat err)"
 }
 say "a server"
-serve_hangs hang:0:150 1 "device cuda: a step does not end within 1 s" "device cuda: a step does not end"
-serve_hangs hang:0:150 2 "rank 0 of 2, cuda:0: a step does not end within 2 s" "rank 0 of 2, cuda:0: a step does not end"
+serve_hangs hang:0:150 1 "device cuda: a step does not end within 2 s" "device cuda: a step does not end"
+serve_hangs hang:0:150 2 "rank 0 of 2, cuda:0: a step does not end within 3 s" "rank 0 of 2, cuda:0: a step does not end"
 serve_hangs hang:1:150 2 "rank 1" "rank 1 of 2, cuda:1: a step does not end"

@@ -56,19 +56,33 @@ static bool stops(void *ctx, const fm_train_progress *p, size_t n, bool *drop)
 }
 
 /* Records of the objective. */
-static fm_status put_text(fm_buf *text, const fm_train_config *c)
+static void put_record(fm_buf *text, fm_objective objective, size_t i)
 {
     static const char *const of[] = {"amber", "birch", "cedar", "delta", "ember", "fjord", "grove"};
-    char *path = tk_source("examples/atlas/clerk.jsonl");
-    fm_status rc = FM_OK;
-    if (c->objective != FM_OBJECTIVE_CONTRASTIVE)
-        rc = fm_read_file(text, path, 1u << 20);
-    for (size_t i = 0; c->objective == FM_OBJECTIVE_CONTRASTIVE && i < 21; i++)
+    const char *a = of[i % 7], *b = of[(i + 3) % 7];
+    if (objective == FM_OBJECTIVE_CONTRASTIVE)
         fm_buf_printf(
             text,
-            "{\"anchor\": \"the %s of %zu\", \"positive\": \"%zu is where %s stands\"%s%s%s}\n",
-            of[i % 7], i, i, of[i % 7], i % 3 ? "" : ", \"negative\": \"no ",
-            i % 3 ? "" : of[(i + 3) % 7], i % 3 ? "" : "\"");
+            "{\"anchor\": \"the %s of %zu\", \"positive\": \"%zu is where %s stands\"%s%s%s}\n", a,
+            i, i, a, i % 3 ? "" : ", \"negative\": \"no ", i % 3 ? "" : b, i % 3 ? "" : "\"");
+    else if (objective == FM_OBJECTIVE_DPO)
+        fm_buf_printf(text,
+                      "{\"prompt\": \"where is the %s of %zu?\", \"chosen\": \"by the %s\", "
+                      "\"rejected\": \"in no %s at all\"}\n",
+                      a, i, b, a);
+    else
+        fm_buf_printf(text, "{\"text\": \"the %s of %zu\", \"label\": \"%s\"}\n", a, i,
+                      i % 3 ? "tree" : "stone");
+}
+
+static fm_status put_text(fm_buf *text, const fm_train_config *c)
+{
+    char *path = tk_source("examples/atlas/clerk.jsonl");
+    bool made = c->objective == FM_OBJECTIVE_CONTRASTIVE || c->objective == FM_OBJECTIVE_DPO ||
+                c->objective == FM_OBJECTIVE_CLASSIFY;
+    fm_status rc = made ? FM_OK : fm_read_file(text, path, 1u << 20);
+    for (size_t i = 0; made && i < 21; i++)
+        put_record(text, c->objective, i);
     fm_free(path);
     return rc == FM_OK ? fm_buf_ok(text) : rc;
 }
@@ -105,6 +119,10 @@ static fm_status work_on(worker *w, fm_engine *e, const fm_source *src, fm_model
     for (size_t i = 0; rc == FM_OK && i < w->t->held; i++)
         held[i] = fm_dataset_at(data, i);
     job.data = data;
+    if (job.config.objective == FM_OBJECTIVE_DISTILL) { /* from itself, before it learns */
+        job.teacher = job.parent;
+        job.teacher_provider = &p;
+    }
     job.keeper = w->t->keeper;
     job.held_out = held;
     job.held_outs = w->t->held;

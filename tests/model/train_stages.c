@@ -67,6 +67,29 @@ static void every_method(void **state)
     }
 }
 
+/* Frozen rows beside a child's (a reference, a teacher), and a head over states, where nothing is
+ * put off or all of it. */
+static void other_objectives(void **state)
+{
+    static const char *const set[] = {
+        "objective=dpo r=4 lr=0.01 steps=2 batch=3 accumulate=2 clip=0.5 max_tokens=48",
+        "objective=classify r=4 lr=0.01 steps=2 batch=3 accumulate=2 max_tokens=48",
+        "objective=distill r=4 lr=0.01 steps=2 batch=3 accumulate=2 max_tokens=48",
+        "objective=dpo r=4 lr=0.01 steps=2 batch=4 shards=4 max_tokens=48",
+    };
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(set); i++) {
+        task t = {.method = FM_METHOD_LORA, .set = set[i], .held = 3, .beside = i == 0};
+        check_stages(t, i == 3 ? 2 : 3, i == 3 ? 4 : 3);
+    }
+    check_stages((task){.method = FM_METHOD_FULL,
+                        .set = "objective=classify lr=0.001 steps=2 batch=2 accumulate=2"},
+                 2, 2);
+    check_stages((task){.method = FM_METHOD_PREFIX,
+                        .set = "objective=dpo lr=0.01 steps=2 batch=2 accumulate=2"},
+                 2, 2);
+}
+
 /* The atlas ties its head to its embedding: the two stages that share it, and blocks of the norm
  * that several ranks have. */
 static void a_full_child(void **state)
@@ -93,6 +116,7 @@ static void a_full_child(void **state)
 typedef struct tiny {
     const char *arch;
     fm_method method;
+    fm_objective objective;
     bool recompute;
     uint32_t stages;
     fm_wire *wire; /* NULL: one process */
@@ -104,16 +128,21 @@ typedef struct tiny {
 
 static fm_status train_tiny(tiny *t, fm_engine *e, const fm_source *src)
 {
-    int32_t ids[2 * TINY_ROWS * TINY_TOKENS];
+    int32_t ids[2 * TINY_ROWS * TINY_TOKENS], labels[2 * TINY_ROWS * TINY_TOKENS];
+    bool classes = t->objective == FM_OBJECTIVE_CLASSIFY;
     fm_provider p = fm_source_provider(src);
     fm_train_job job = {.name = "tiny",
                         .config = fm_train_defaults(t->method),
                         .parent = fm_source_tree(src),
                         .batch_ids = ids,
-                        .batch_labels = ids,
+                        .batch_labels = labels,
                         .recompute = t->recompute};
     for (uint32_t i = 0; i < 2 * TINY_ROWS * TINY_TOKENS; i++)
-        ids[i] = (int32_t)((i * 7 + i / 5) % 23 + 3);
+        labels[i] = ids[i] = (int32_t)((i * 7 + i / 5) % 23 + 3);
+    for (uint32_t i = 0; classes && i < 2 * TINY_ROWS; i++)
+        labels[i * TINY_TOKENS] = (int32_t)(i * i % 3);
+    job.config.objective = t->objective;
+    job.config.classes = classes ? 3 : 0;
     job.config.lr = 0.01;
     job.config.steps = 2;
     job.config.batch = 2;
@@ -200,6 +229,11 @@ static void every_family(void **state)
         check_tiny(
             (tiny){.arch = arch[i], .method = FM_METHOD_LORA, .recompute = true, .stages = 2});
     }
+    for (uint32_t i = 0; i < 2; i++) /* an encoder has no head of tokens */
+        check_tiny((tiny){.arch = "roberta",
+                          .method = i ? FM_METHOD_FULL : FM_METHOD_LORA,
+                          .objective = FM_OBJECTIVE_CLASSIFY,
+                          .stages = 2});
 }
 
 static void children_in_one_pass(void **state)
@@ -366,8 +400,9 @@ static void refuse_stages(const char *set, uint32_t stages, uint32_t ranks, fm_s
 static void what_stages_cannot_do_is_refused(void **state)
 {
     (void)state;
-    refuse_stages("objective=contrastive pooling=mean steps=1 max_tokens=48", 2, 2, FM_EUNSUPPORTED,
-                  "objective=contrastive cannot train over stages");
+    refuse_stages(
+        "objective=contrastive pooling=mean steps=1 max_tokens=48", 2, 2, FM_EUNSUPPORTED,
+        "objective=contrastive, whose loss is over all texts of a step, cannot train over");
     refuse_stages("steps=1 shards=3", 2, 4, FM_EINVAL, "3 shards cannot be dealt to 2 ranks");
 }
 
@@ -488,6 +523,7 @@ int main(void)
         cmocka_unit_test(a_low_rank_child),
         cmocka_unit_test(shards_and_ranks_of_a_stage),
         cmocka_unit_test(every_method),
+        cmocka_unit_test(other_objectives),
         cmocka_unit_test(a_full_child),
         cmocka_unit_test(a_tiny_child),
         cmocka_unit_test(every_family),
