@@ -282,9 +282,11 @@ void fmi_params_squares(const fmi_params *ps, double *sums)
     fm_backend *be = ps->be;
     fmi_stripe s;
 
-    if (ps->stage)
+    if (ps->stage) {
         fmi_stage_squares(ps, sums);
-    else if (!ps->comm)
+        return;
+    }
+    if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
     for (uint64_t i = 0; ps->comm && fmi_params_stripe(ps, i, &s); i++)
         be->block_squares(be, sums + s.own / FMI_BLOCK_FLOATS, ps->g + s.at, s.n);
