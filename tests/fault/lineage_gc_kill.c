@@ -1,5 +1,6 @@
-/* gc and repack killed, or refused by the system, at every write-side call: the repository opens,
- * fsck is clean, every ref holds what it held, and the same command run again finishes. */
+/* gc and repack killed at each second, or refused by the system at each sixth, write-side call: the
+ * repository opens, fsck is clean, every ref holds what it held, and the same command run again
+ * finishes. FM_FAULT_EACH=n (2): killed at each n-th, refused at each 3n-th. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,8 +127,10 @@ static void at_every_call(bool repack, int err)
 {
     fm_oid oid[BRANCHES];
     char *sound = prepared(oid), *dir = fm_asprintf("%s.work", sound);
+    const char *given = getenv("FM_FAULT_EACH");
+    const uint64_t each = given ? strtoul(given, NULL, 10) : 2, step = err ? 3 * each : each;
     uint64_t nth = 1;
-    for (; nth < MAX_CALLS; nth += err ? 3 : 1) { /* kills at each, refusals at each third */
+    for (; nth < MAX_CALLS; nth += step) {
         int status;
         kit_copy_tree(sound, dir);
         pid_t pid = fork();
