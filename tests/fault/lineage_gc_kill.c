@@ -1,10 +1,11 @@
-/* gc and repack killed at each second, or refused by the system at each sixth, write-side call: the
+/* gc and repack killed, or (at each third) refused by the system, at every write-side call: the
  * repository opens, fsck is clean, every ref holds what it held, and the same command run again
- * finishes. FM_FAULT_EACH=n (2): killed at each n-th, refused at each 3n-th. */
+ * finishes. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/fault/kit/fault_kit.h"
 #include "tests/unit/lineage_kit.h"
 
 enum { MAX_CALLS = 600, BRANCHES = 4 };
@@ -127,10 +128,8 @@ static void at_every_call(bool repack, int err)
 {
     fm_oid oid[BRANCHES];
     char *sound = prepared(oid), *dir = fm_asprintf("%s.work", sound);
-    const char *given = getenv("FM_FAULT_EACH");
-    const uint64_t each = given ? strtoul(given, NULL, 10) : 2, step = err ? 3 * each : each;
     uint64_t nth = 1;
-    for (; nth < MAX_CALLS; nth += step) {
+    for (; nth < MAX_CALLS; nth += err ? 3 : 1) { /* kills at each, refusals at each third */
         int status;
         kit_copy_tree(sound, dir);
         pid_t pid = fork();
@@ -186,5 +185,6 @@ int main(void)
         cmocka_unit_test(gc_on_a_full_disk_loses_nothing),
         cmocka_unit_test(repack_on_a_full_disk_loses_nothing),
     };
+    fk_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
