@@ -101,6 +101,12 @@ static uint64_t default_weights_mib(void)
     return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 2 / MIB : 0;
 }
 
+static void hung(void *server, const char *text)
+{
+    fm_server_abandon(server, text);
+    cli_hung(NULL, text);
+}
+
 static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *opts,
                        const opt_list *pins)
 {
@@ -195,7 +201,9 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (rc == FM_OK) {
         printf("serving on http://%s:%u  (Ctrl-C stops)\n", opts.host, fm_server_port(server));
         fflush(stdout);
+        fm_engine_hung(c->engine, hung, server);
         rc = fm_server_run(server, &cli_interrupted);
+        fm_engine_hung(c->engine, cli_hung, NULL);
     }
     fm_server_free(server);
     fm_repo_close(k.repo);

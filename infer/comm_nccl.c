@@ -1,7 +1,7 @@
 /* comm_nccl.c - a device wire over NCCL, all of it that is no CUDA.
  *
  * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
- * the backend's stream, which is what NCCL's own all-to-all is. Its reductions are not: their
+ * a stream of the backend's, which is what NCCL's own all-to-all is. Its reductions are not: their
  * order depends on sizes, channels and topology. A group returns before its bytes have moved;
  * what follows in the stream waits for it, and the host asks for a failure before each next one.
  *
@@ -12,7 +12,8 @@
  * the peers, so a communicator with something under way is aborted. Making one waits for all
  * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
  *
- * Where the backend records, groups go to the stream that records and become part of a graph, which
+ * Groups go where the backend's operations are queued at the time: to its line, to the one beside it
+ * (fm_backend.aside) or, where it records, to the stream that records, and become part of a graph, which
  * refers to the communicator: destroying and aborting that wait until no such graph is left, so they
  * are let go of first. The watch's thread cannot do that; its abort ends what is under way, and
  * returns when the backend's thread has come to let go. */
@@ -131,13 +132,13 @@ static void go_out(nccl *w)
 
 static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
 {
+    void *stream = *w->card.stream;
     int result = w->t->group_start();
     if (result != FMC_NCCL_SUCCESS)
         return result;
     for (uint32_t i = 0; i < n && result == FMC_NCCL_SUCCESS; i++) {
         const fm_move *m = &list[i];
         int peer = (int)m->peer;
-        void *stream = *w->card.stream;
         result = m->send ? w->t->send(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream)
                          : w->t->recv(m->ptr, m->bytes, FMC_NCCL_INT8, peer, comm, stream);
     }
@@ -244,18 +245,25 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
 {
     const struct timespec nap = {.tv_nsec = 1000000};
     const fmc_nccl *t = m->t;
-    bool called = false, done = false;
+    bool called = false, late = false, done = false;
     int result = FMC_NCCL_SUCCESS;
-    for (uint32_t looks = 0; !done && !called; looks++) {
+    double patience_s = fm_comm_patience_of(c);
+    struct timespec began, now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &began);
+    for (uint32_t looks = 0; !done && !called && !late; looks++) {
         (void)nanosleep(&nap, NULL);
         called = looks % 16 == 0 && fm_comm_called(c);
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        late = patience_s > 0.0 && (double)(now.tv_sec - began.tv_sec) > patience_s + 1.0;
         (void)pthread_mutex_lock(&m->lock);
         done = m->done;
-        m->left = called && !done;
+        m->left = (called || late) && !done;
         result = m->result;
         *comm = m->comm;
         (void)pthread_mutex_unlock(&m->lock);
     }
+    if (!done && !called)
+        return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", patience_s);
     if (!done) {
         fm_status rc = fm_comm_barrier(c); /* hears why */
         return rc != FM_OK ? rc : fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");

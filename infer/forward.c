@@ -140,13 +140,23 @@ static fm_status embed(fmi_pass *p)
 
 /* ==== layers ==== */
 
-/* Whether xn may be made with x: whoever reads it next finds the same rows, as they are now. */
+/* Every row of the pass wants its logits, as a step of streams that decode has it. */
+static bool all_wanted(const fmi_pass *p)
+{
+    return p->w == p->rows && p->m == p->rows;
+}
+
+/* Whether xn may be made with x: whoever reads it next finds the same rows, as they are now.
+ * next_layer: layers for the final norm. */
 static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
 {
     const fm_switches *sw = &p->g->sw;
-    return p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS && sw->order != FM_BLOCK_AFTER &&
-           sw->order != FM_BLOCK_POST && p->s->hooked_count == 0 && p->m == p->rows &&
-           next_layer < p->g->deal.begin[p->e->stage + 1];
+    bool here = next_layer < p->g->deal.begin[p->e->stage + 1];
+    if (next_layer == p->g->layers)
+        here = all_wanted(p) && !p->e->tap && !sw->encoder;
+    return here && p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS &&
+           sw->order != FM_BLOCK_AFTER && sw->order != FM_BLOCK_POST && p->s->hooked_count == 0 &&
+           p->m == p->rows;
 }
 
 /* x = x + branch and xn = norm(x), by neighbouring runs with the same gain. */
@@ -207,6 +217,7 @@ static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
+    fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
     fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
     if (rc == FM_OK)
         rc = fmi_join_ranks(p, p->o);
@@ -221,7 +232,7 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         if (rc == FM_OK)
             be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
         if (rc == FM_OK)
-            join(p, l, p->o, gain_mlp_post, gain_attn, l + 1);
+            join(p, l, p->o, gain_mlp_post, after, l + 1);
         return rc;
     }
     join(p, l, p->o, gain_attn_post, gain_mlp, l);
@@ -229,7 +240,7 @@ static fm_status layer(fmi_pass *p, uint32_t l)
     if (rc == FM_OK)
         rc = fmi_hooks(p, FM_SITE_MLP, l, p->o);
     if (rc == FM_OK)
-        join(p, l, p->o, gain_mlp_post, gain_attn, l + 1);
+        join(p, l, p->o, gain_mlp_post, after, l + 1);
     return rc;
 }
 
@@ -300,10 +311,13 @@ static fm_status logits(fmi_pass *p)
     if (p->w == 0)
         return FM_OK;
     float *states = s->hidden + p->want0 * s->hidden_ld;
-    be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
-    float *normed = p->o;
+    float *normed = all_wanted(p) ? p->x : p->o;
+    if (!all_wanted(p))
+        be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
     if (!sw->encoder) {
-        fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, p->o, 1, h);
+        if (!p->normed)
+            fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, normed, 1, h);
+        p->normed = false;
         normed = p->xn;
     }
     be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);

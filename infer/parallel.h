@@ -126,7 +126,8 @@ typedef enum fmi_deed {
     FMI_DEED_ADOPT,
     FMI_DEED_RESERVE,
     FMI_DEED_REWIND,
-    FMI_DEED_CLOSE
+    FMI_DEED_CLOSE,
+    FMI_DEED_UNCACHE
 } fmi_deed;
 /* What happens to a sequence between steps. */
 void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b);

@@ -52,9 +52,13 @@ static fm_status begin(fmc_device *d)
 fm_status fmc_fast_open(fmc_device *d)
 {
     fm_backend *be = &d->be;
+    void *arrived = NULL;
     fm_status rc = begin(d);
+    if (rc == FM_OK)
+        rc = be->alloc(be, &arrived, FMC_ARRIVED * sizeof(uint32_t));
     if (rc != FM_OK)
         return rc;
+    fmc_fast_of(be)->arrived = (uint32_t *)arrived;
     be->mode = "fast";
     be->kernel_class = class_of("fast", d->capability);
     be->layout = "cuda-tiles-1";
@@ -78,6 +82,7 @@ void fmc_fast_close(fmc_device *d)
         (void)cudaStreamDestroy(f->stream);
     (void)cudaFree(f->staging);
     (void)cudaFree(f->special);
+    (void)cudaFree(f->arrived);
     pthread_mutex_destroy(&f->lock);
     delete f;
     d->fast = NULL;

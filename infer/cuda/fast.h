@@ -160,7 +160,9 @@ enum {
 typedef struct fmc_way {
     /* jobs, their number, stages of the ring */
     void (*run)(const fmc_job *, uint32_t, unsigned);
-    unsigned stages; /* that it is written for; two where the card has no room for them */
+    /* Stages that it is written for; `fewer` (0: as many) where two blocks of them do not fit on a
+     * multiprocessor, two where the card has no room for one. */
+    unsigned stages, fewer;
     unsigned stage_bytes, fixed_bytes, static_bytes; /* of shared memory */
     unsigned rows, panels, threads;                  /* of a block; rows 0: all */
 } fmc_way;
@@ -191,6 +193,8 @@ typedef struct fmc_sum {
      * same x, read by one for which fmc_wide_takes. Or NULL. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
+    /* Not NULL: x is silu of what stands there, times what stands here. fast_thin.cu alone. */
+    const float *up;
 } fmc_sum;
 
 /* Bytes of rows in cores of 8 by 8, whole tiles of 64 k. */
@@ -242,8 +246,12 @@ typedef struct fmc_fast {
     fmc_library_state *library; /* NULL: not on this machine */
     fmc_wide_state *wide;       /* NULL: not on this card */
     fmc_wide8_state *wide8;
+    uint32_t *arrived; /* device [FMC_ARRIVED], zeros between kernels: blocks of a unit of attention
+                        * that are done; NULL in mode bf16 */
     fmc_verdict wide_attention[2], wide_whole[2]; /* heads of up to 64 elements, of up to 128 */
 } fmc_fast;
+
+#define FMC_ARRIVED 65536u
 
 static inline fmc_fast *fmc_fast_of(fm_backend *be)
 {
@@ -262,9 +270,9 @@ void fmc_wide_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
  * [count] yet, and marks them. */
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* Whether such a kernel takes s, whose x may then come in cores and which may have a tail: then
- * fmc_sums is given it so, alone or among others of which the same is true. */
-bool fmc_wide_takes(fmc_device *d, const fmc_sum *s);
+/* Whether such kernels take all of a list, whose x may then come in cores and which may have tails,
+ * and have enough to do with it: parts of k in blocks of their own have no tail. */
+bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
 /* wide_int8.cu: the same for products of whole numbers. */
 fm_status fmc_wide8_begin(fmc_device *d);
 void fmc_wide8_end(fmc_device *d);

@@ -17,7 +17,8 @@
  * 16 query rows: rows of a run of one sequence times query heads of the key/value head. Positions
  * that only others of them see have weight +0 and finite values, and zeros of the result are
  * positive, so a row's bits know neither of its tile nor of who else is in it. Prefill walks the
- * splits and keeps the merged part in `out`; decode deals them over blocks and merges afterwards.
+ * splits and keeps the merged part in `out`; decode deals them over blocks, of which the last to
+ * be done merges (contexts of many splits: a launch of its own).
  */
 #include "infer/cuda/fast.h"
 #include "infer/cuda/fast_paged.h"
@@ -27,6 +28,8 @@
 #define RUN_THREADS 1024u
 #define DECODE_ROWS 256u /* calls of more rows have blocks enough without splits */
 #define PART_BYTES ((size_t)64 << 20)
+#define MERGE_LANES 8u   /* that share a query row where a unit's last block merges it */
+#define MERGE_SPLITS 16u /* more parts are merged by a kernel with a block for each row and head */
 
 /* ---- pages ---- */
 
@@ -250,6 +253,53 @@ __global__ void k_fast_attention_merge(fast_job j)
     }
 }
 
+/* The unit's rows, merged by the block that is the last of it: the operations of the kernel above,
+ * MERGE_LANES lanes a row, so that a warp has four rows' parts on their way at a time. */
+template <int HD> FMC_DEVICE void merge_unit(const fast_job *j, const fast_unit *u)
+{
+    constexpr uint32_t each = (HD + MERGE_LANES - 1) / MERGE_LANES;
+    const uint32_t lane = threadIdx.x % MERGE_LANES, hd = j->a.hd;
+    for (uint32_t r = threadIdx.x / MERGE_LANES; r < u->n; r += blockDim.x / MERGE_LANES) {
+        const query q = query_at(j, u, r);
+        const uint32_t count = q.hi / FMC_SPLIT - q.lo / FMC_SPLIT + 1;
+        const float *p = part_at(j, q.row, q.head, 0);
+        float m = p[0], l = p[1], o[each], f, g;
+#pragma unroll
+        for (uint32_t i = 0; i < each; i++)
+            o[i] = lane + MERGE_LANES * i < hd ? p[2 + lane + MERGE_LANES * i] : 0.0f;
+#pragma unroll 2
+        for (uint32_t s = 1; s < count; s++) {
+            p += part_floats(hd);
+            merge_factors(&m, &l, p[0], p[1], &f, &g);
+#pragma unroll
+            for (uint32_t i = 0; i < each; i++)
+                if (lane + MERGE_LANES * i < hd)
+                    o[i] = fmaf(p[2 + lane + MERGE_LANES * i], g, o[i] * f);
+        }
+        float *out = j->a.out + q.row * j->a.ldo + (size_t)q.head * hd;
+#pragma unroll
+        for (uint32_t i = 0; i < each; i++)
+            if (lane + MERGE_LANES * i < hd)
+                out[lane + MERGE_LANES * i] = fmaf(o[i], 1.0f / l, 0.0f);
+    }
+}
+
+/* Whether this block is the last of its unit to come here; what the others wrote is there then. All
+ * threads; word: of shared memory that nobody uses any more. */
+FMC_DEVICE bool comes_last(uint32_t *arrived, uint32_t blocks, uint32_t *word)
+{
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *word = atomicAdd(arrived, 1u);
+        if (*word + 1 == blocks)
+            *arrived = 0; /* for the next launch */
+    }
+    __syncthreads();
+    __threadfence();
+    return *word + 1 == blocks;
+}
+
 /* ---- the kernel ---- */
 
 /* The tile after `tile` among the splits of this block. */
@@ -326,8 +376,12 @@ template <int HD> __global__ void __launch_bounds__(WIDE_WARPS * 32) k_fast_atte
     uint32_t end = j.runs ? j.runs[0] * j.a.nkv * j.group_parts * j.blocks : gridDim.x;
     for (uint32_t at = blockIdx.x; at < end; at += gridDim.x) {
         fast_unit u;
-        if (open_unit(&u, &j, at))
-            attend_unit<HD>(shared, j, u);
+        if (!open_unit(&u, &j, at))
+            continue;
+        attend_unit<HD>(shared, j, u);
+        if (j.arrived &&
+            comes_last(j.arrived + at / j.blocks, j.blocks, (uint32_t *)(void *)shared))
+            merge_unit<HD>(&j, &u);
     }
 }
 
@@ -377,6 +431,8 @@ static uint32_t blocks_for(const fmc_device *d, const fast_job *j, uint32_t unit
 static void decode_part(fmc_device *d, fast_job *j)
 {
     uint32_t units = j->rows * j->a.nkv * j->group_parts;
+    if (j->parts && j->splits <= MERGE_SPLITS && units <= FMC_ARRIVED)
+        j->arrived = fmc_fast_of(&d->be)->arrived;
     j->at_least = 0;
     j->below = FMC_WARP_ROWS + 1;
     j->blocks = blocks_for(d, j, units);
@@ -389,7 +445,7 @@ static void decode_part(fmc_device *d, fast_job *j)
     }
     j->at_least = 0;
     j->below = 0xffffffffu;
-    if (j->parts)
+    if (j->parts && !j->arrived)
         FMC_RUN_SOON(d, k_fast_attention_merge, j->rows * j->a.nh, j->a.hd <= 64 ? 64 : 128, 0, *j);
 }
 

@@ -34,11 +34,13 @@ FMC_DEVICE uint32_t tiles_of(uint32_t k)
 
 /* ---- rings of stages ---- */
 
-/* Waits for the oldest stage of a ring that has either `most` stages or two. */
-template <unsigned most> FMC_DEVICE void ring_wait(unsigned stages)
+/* Waits for the oldest stage of a ring that has either `most` stages, or `fewer`, or two. */
+template <unsigned most, unsigned fewer = 0> FMC_DEVICE void ring_wait(unsigned stages)
 {
     if (stages == most)
         fmc_copy_wait<(int)most - 2>();
+    else if (fewer > 2 && stages == fewer)
+        fmc_copy_wait<(fewer > 2 ? (int)fewer - 2 : 0)>();
     else
         fmc_copy_wait<0>();
 }

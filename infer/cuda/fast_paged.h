@@ -44,6 +44,7 @@ typedef struct fast_job {
     uint32_t splits;          /* parts of a row, at most */
     uint32_t blocks;          /* that share a unit's splits */
     uint32_t at_least, below; /* query rows of the runs that this launch has */
+    uint32_t *arrived;        /* of each unit; the last block merges. NULL: not here */
     const uint32_t *runs;     /* device: how many, and the first row of each; NULL: any row's */
 } fast_job;
 

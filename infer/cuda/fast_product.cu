@@ -13,6 +13,7 @@ template <int kind, int row_tiles, bool direct, bool split> static fmc_way few_w
     fmc_way w = {};
     w.run = k_fast_few<kind, row_tiles, direct, split>;
     w.stages = fmc_ring_of<kind>::stages;
+    w.fewer = fmc_ring_of<kind>::fewer;
     w.stage_bytes = fmc_ring_of<kind>::stage;
     w.static_bytes = /* dynamic memory begins at a multiple of 1,024 */
         (FMC_SPLITS_MAX * FMC_TILE_ROWS * row_tiles * (FMC_OUTPUTS + 1) * 4 + 1023) / 1024 * 1024;
@@ -82,9 +83,13 @@ static unsigned shared_of(const fmc_way *w, unsigned stages)
 /* Stages that fit on the card; 0: not even two. */
 static unsigned stages_on(const fmc_device *d, const fmc_way *w)
 {
-    unsigned room = (unsigned)d->shared_max;
-    if (shared_of(w, w->stages) + w->static_bytes <= room)
-        return w->stages;
+    unsigned room = (unsigned)d->shared_max, system = 1024; /* of each block */
+    unsigned most =
+        w->fewer && 2 * (shared_of(w, w->stages) + w->static_bytes + system) > room + system
+            ? w->fewer
+            : w->stages;
+    if (shared_of(w, most) + w->static_bytes <= room)
+        return most;
     return shared_of(w, 2) + w->static_bytes <= room ? 2 : 0;
 }
 

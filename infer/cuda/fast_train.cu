@@ -263,6 +263,16 @@ static bool belongs(const fm_term *t, const fm_product *p, const float *x, size_
            t->x == x + p->first * ldx && t->ldx == ldx;
 }
 
+/* made: what stands at x is to be made of other things (x is room that stays as it is). */
+static void make_on_the_way(fmc_sum *s, const fm_swiglu *made)
+{
+    if (!made)
+        return;
+    size_t at = (size_t)(s->x - made->x);
+    s->x = made->gate + at;
+    s->up = made->up + at;
+}
+
 /* The first with these rows that has a term writes their cores. */
 static bool share_cores(together *g)
 {
@@ -307,21 +317,21 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
                 if (!fmc_is_thin(&down))
                     return false;
             }
-            if (!fmc_wide_takes(d, &g->sum[n]))
-                return false;
         }
-    return g->count == count && used == terms && share_cores(g);
+    return g->count == count && used == terms && share_cores(g) && fmc_wide_takes(d, g->sum, count);
 }
 
 static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
-                           uint32_t count_terms)
+                           uint32_t count_terms, const fm_swiglu *made)
 {
     static thread_local together g;
     fmc_device *d = fmc_of(be);
     fmc_sum down[AT_ONCE];
     uint32_t n = 0;
     if (!forward_together(d, &g, x, ldx, list, count, term, count_terms)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
         be->products(be, x, ldx, k, list, count);
         be->terms(be, term, count_terms);
         return;
@@ -331,6 +341,7 @@ static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t 
     for (uint32_t i = 0; i < g.count && g.term[i]; i++) {
         g.sum[i].tail.tiles = g.tiles[2 * i + 1];
         down[n] = down_of(g.term[i], &g.o[2 * i], g.tiles[2 * i]);
+        make_on_the_way(&down[n], made);
         down[n++].cores = g.cores_of[i] == i ? g.sum[i].cores : NULL;
     }
     fmc_sums(d, down, n);
@@ -361,15 +372,14 @@ static bool back_fits(const fm_back *b, const float *dx, size_t lddx)
                           (!t->dx || (t->dx == dx && t->lddx == lddx))));
 }
 
-/* What of a term is thin, and so goes beside the others. */
+/* Whether what leaves cores and what may make x is thin: of db any kernel will do. */
 static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
 {
     o[BACK_B] = {t->b, t->r, t->r, t->out, FMC_PAIR, true};
     o[BACK_U] = {t->u, t->r, t->r, t->m, FMC_PAIR, true};
     o[BACK_A] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
-    fmc_sum du = du_of(t, &o[BACK_B], NULL), db = db_of(t, &o[BACK_U], NULL);
-    fmc_sum da = grad_of_a(t, &o[BACK_DU]);
-    return fmc_is_thin(&du) && (!t->db || fmc_is_thin(&db)) && (!t->da || da.across);
+    fmc_sum du = du_of(t, &o[BACK_B], NULL), da = grad_of_a(t, &o[BACK_DU]);
+    return fmc_is_thin(&du) && (!t->da || da.across);
 }
 
 static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, const fm_back *list,
@@ -393,7 +403,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
         g->sum[i].add = accumulate || i > 0;
         if (t && t->dx)
             g->sum[i].tail = {t->du, NULL, t->r, 1.0f};
-        if (!fmc_wide_takes(d, &g->sum[i]))
+        if (!fmc_wide_takes(d, &g->sum[i], 1)) /* they add to one dx: one launch after another */
             return false;
     }
     g->count = count;
@@ -401,7 +411,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
 }
 
 /* Sums over rows of those whose operand `use` is there now. */
-static void run_backs(fmc_device *d, together *g, unsigned use)
+static void run_backs(fmc_device *d, together *g, unsigned use, const fm_swiglu *made)
 {
     fmc_sum sums[2 * AT_ONCE];
     uint32_t n = 0;
@@ -414,6 +424,7 @@ static void run_backs(fmc_device *d, together *g, unsigned use)
         if (use == BACK_DU && t->da) {
             fill_tiles(d, &o[BACK_DU], tiles[BACK_DU]);
             sums[n] = grad_of_a(t, &o[BACK_DU]);
+            make_on_the_way(&sums[n], made);
             sums[n++].tiles = tiles[BACK_DU];
         }
         if (use == BACK_DU)
@@ -430,11 +441,13 @@ static void run_backs(fmc_device *d, together *g, unsigned use)
 }
 
 static void linears_dx(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
-                       bool accumulate)
+                       bool accumulate, const fm_swiglu *made)
 {
     static thread_local together g;
     fmc_device *d = fmc_of(be);
     if (!back_together(d, &g, dx, lddx, list, count, accumulate)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
         for (uint32_t i = 0; i < count; i++) {
             be->linear_dx(be, dx, lddx, list[i].dy, list[i].lddy, list[i].w, list[i].m,
                           accumulate || i > 0);
@@ -444,8 +457,8 @@ static void linears_dx(fm_backend *be, float *dx, size_t lddx, const fm_back *li
     }
     if (!place_tiles(d, g.o, BACK_OPERANDS * count, g.tiles) || !place_cores(d, &g))
         return;
-    run_backs(d, &g, BACK_B);
-    run_backs(d, &g, BACK_DU);
+    run_backs(d, &g, BACK_B, NULL);
+    run_backs(d, &g, BACK_DU, made);
     for (uint32_t i = 0; i < count; i++) { /* all add to dx: one after another */
         unsigned char *a = g.tiles[BACK_OPERANDS * i + BACK_A];
         if (g.sum[i].tail.r > 0) {

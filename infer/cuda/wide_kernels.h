@@ -90,6 +90,7 @@ __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
 {
     FMC_SHARED(float, power, [FMC_TILE_ROWS]);
     uint32_t at = 0;
+    fmc_take_turn();
     while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
         at++;
     const fmc_pack p = list[at];
@@ -538,6 +539,7 @@ __global__ void FMC_CLUSTER_OF_TWO __launch_bounds__(WIDE_THREADS, 1)
     if (threadIdx.x == 0)
         fmc_ring_begin(bars, size::stages, 4 * WIDE_GROUPS * WIDE_BLOCKS);
     fmc_cluster_sync();
+    fmc_take_turn();
     if (threadIdx.x < 128) {
         fmc_registers_less<WIDE_FILLS>();
         if (threadIdx.x < 32)

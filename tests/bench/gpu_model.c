@@ -27,9 +27,22 @@ static void attend(gb *g, const model *t)
     fm_backend *be = g->be;
     const uint32_t q = m->nh * m->hd, kv = m->nkv * m->hd;
 
-    be->rope(be, t->q, q, t->pos, t->cos, t->sin, t->m, m->nh, m->hd, false);
-    be->rope(be, t->k, kv, t->pos, t->cos, t->sin, t->m, m->nkv, m->hd, false);
-    be->kv_write(be, t->kv, t->k, kv, t->v, kv, t->slot, t->m, m->nkv, m->hd);
+    be->keep_rows(be, &(fm_new_rows){.kv = t->kv,
+                                     .q = t->q,
+                                     .k = t->k,
+                                     .v = t->v,
+                                     .ldq = q,
+                                     .ldk = kv,
+                                     .ldv = kv,
+                                     .slot = t->slot,
+                                     .pos = t->pos,
+                                     .cos = t->cos,
+                                     .sin = t->sin,
+                                     .m = t->m,
+                                     .nh = m->nh,
+                                     .nkv = m->nkv,
+                                     .hd = m->hd,
+                                     .turns = m->hd});
     be->attention(be, &(fm_attn){.out = t->att,
                                  .ldo = q,
                                  .q = t->q,
@@ -43,9 +56,11 @@ static void attend(gb *g, const model *t)
                                  .nh = m->nh,
                                  .nkv = m->nkv,
                                  .hd = m->hd,
-                                 .scale = 0.1f});
+                                 .scale = 0.1f,
+                                 .single = true});
 }
 
+/* xn is what the layer reads, and then what the next one reads. */
 static void run_layer(gb *g, const model *t, fm_weight *const *w)
 {
     const gw_model *m = t->of;
@@ -59,16 +74,14 @@ static void run_layer(gb *g, const model *t, fm_weight *const *w)
                                {.y = t->up, .ldy = m->inter, .w = w[5], .m = rows}};
     const fm_product down = {.y = t->o, .ldy = h, .w = w[6], .m = rows};
 
-    be->rmsnorm(be, t->xn, t->x, t->gain, NULL, rows, h, h, 1e-5f);
     be->products(be, t->xn, h, h, qkv, 3);
     attend(g, t);
     be->products(be, t->att, q, q, &out, 1);
-    be->add(be, t->x, t->o, (uint64_t)rows * h);
-    be->rmsnorm(be, t->xn, t->x, t->gain, NULL, rows, h, h, 1e-5f);
+    be->add_rmsnorm(be, t->xn, t->x, t->o, t->gain, rows, h, 1e-5f);
     be->products(be, t->xn, h, h, both, 2);
     be->swiglu(be, t->gate, t->gate, t->up, (uint64_t)rows * m->inter);
     be->products(be, t->gate, m->inter, m->inter, &down, 1);
-    be->add(be, t->x, t->o, (uint64_t)rows * h);
+    be->add_rmsnorm(be, t->xn, t->x, t->o, t->gain, rows, h, 1e-5f);
 }
 
 static void step(gb *g, void *ctx)
@@ -78,9 +91,9 @@ static void step(gb *g, void *ctx)
     const uint32_t h = t->of->h, vocab = t->of->vocab;
     const fm_product head = {.y = t->logits, .ldy = vocab, .w = t->head, .m = t->m, .split = true};
 
+    be->rmsnorm(be, t->xn, t->x, t->gain, NULL, t->m, h, h, 1e-5f);
     for (uint32_t l = 0; l < t->of->layers; l++)
         run_layer(g, t, t->w[l]);
-    be->rmsnorm(be, t->xn, t->x, t->gain, NULL, t->m, h, h, 1e-5f);
     be->products(be, t->xn, h, h, &head, 1);
     be->sample(be, t->token, t->token + t->m, t->logits, vocab, t->pick, t->m, vocab);
 }
