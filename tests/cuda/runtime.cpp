@@ -351,7 +351,7 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         return;
     }
     if (launch_faulty("hang"))
-        push_work(stream, [] { return false; });
+        push_work(stream, {[] { return false; }, NULL});
     if (of(stream)->device >= 0 && of(stream)->device != device) { /* another card's */
         note(cudaErrorInvalidResourceHandle);
         return;
