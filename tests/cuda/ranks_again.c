@@ -1,7 +1,7 @@
 /* ranks_again.c - steps over ranks that are recorded and replayed, on emulated cards with NCCL's
  * stand-in between them: the answers and log-probabilities that ranks on CPUs with sockets give,
  * where every step is run as it comes; all ranks replay alike; what one rank cannot keep is run as
- * it comes on all; a failure of one rank in a replay, or while a step is recorded, fails the step on
+ * it comes on all; a failure of one rank in a replay, or while a step is recorded, fails it on
  * all, and they go on. */
 #include <dlfcn.h>
 
