@@ -62,8 +62,8 @@ static fm_status check_ranks(const blame_more *m, const blame_opts *o)
                : FM_OK;
 }
 
-/* What was asked for, of a failure that a step made. Tensors and data where nothing is named (tensors
- * alone with several ranks); what a repair is made of comes with it. */
+/* What was asked for, of a failure that a step made. Tensors and data where nothing is named
+ * (tensors alone with several ranks); what a repair is made of comes with it. */
 static parts parts_of(const blame_opts *o, bool step, bool whole)
 {
     bool repairs = o->repairs || o->fix;

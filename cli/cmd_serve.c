@@ -117,6 +117,8 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
                  : fm_fail(FM_EINVAL, "--pin %s: is not among the models to serve", pins->item[i]);
     for (size_t i = 0; rc == FM_OK && i < k->count; i++)
         rc = fm_server_preload(*out, k->only[i]);
+    if (rc == FM_OK) /* no step follows the server's last */
+        fm_engine_hung(k->c->engine, hung, *out);
     return rc;
 }
 
@@ -201,9 +203,7 @@ int cmd_serve(cli *c, int argc, char **argv)
     if (rc == FM_OK) {
         printf("serving on http://%s:%u  (Ctrl-C stops)\n", opts.host, fm_server_port(server));
         fflush(stdout);
-        fm_engine_hung(c->engine, hung, server);
         rc = fm_server_run(server, &cli_interrupted);
-        fm_engine_hung(c->engine, cli_hung, NULL);
     }
     fm_server_free(server);
     fm_repo_close(k.repo);

@@ -172,13 +172,15 @@ typedef struct fm_swiglu {
     uint64_t n;
 } fm_swiglu;
 
-/* What the gradient of one linear layer's input is made of. No du of a list stands in another. */
+/* What the gradient of one linear layer's input is made of, or some rows of it. Rows that are
+ * neighbours of one layer stand one behind the other in a list. No du of a list is another's. */
 typedef struct fm_back {
     const float *dy; /* [m, out] */
     size_t lddy;
     const fm_weight *w;
-    uint32_t m;
-    fm_term term; /* of the same dy and m, its dx NULL or the one of the call; m 0: none */
+    uint32_t first, m; /* rows of the call's dx */
+    bool add;          /* dx += */
+    fm_term term;      /* of the same dy and m, its dx NULL or those rows; m 0: none */
 } fm_back;
 
 /* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
@@ -420,10 +422,10 @@ struct fm_backend {
     void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
                            uint32_t terms, const fm_swiglu *made);
-    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. made
+    /* Of each of the list (on the host): linear_dx into its rows of dx, then terms_grad. made
      * likewise of the terms' x. */
     void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
-                       bool accumulate, const fm_swiglu *made);
+                       const fm_swiglu *made);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);

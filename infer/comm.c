@@ -13,6 +13,8 @@
 #define NODE_BYTES 64u
 #define TELL_MAX (1ull << 30)
 
+_Static_assert(sizeof(fmi_word) <= FM_WORD_BYTES, "a word to all");
+
 /* ==== life ==== */
 
 /* Ranks of one name are one node. */

@@ -101,8 +101,8 @@ FM_CHECKED fm_status fm_comm_exchange_host(fm_comm *c, const void *const *part, 
                                            void *const *got, const size_t *got_bytes);
 /* Whether nothing has failed and every peer's connection stands, without waiting. */
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
-/* How long a peer may say nothing, and an exchange of the device's wire may take, from now on; 0: as
- * long as the peer lives. */
+/* How long a peer may say nothing, and an exchange of the device's wire may take, from now on; 0:
+ * as long as the peer lives. */
 void fm_comm_patience(fm_comm *c, double seconds);
 double fm_comm_patience_of(const fm_comm *c);
 

@@ -58,9 +58,10 @@ typedef struct fm_engine_opts {
      * follows. This engine holds whole models; with stages it has its stage's layers alone and
      * cannot answer (fm_seq_open). */
     bool comm_splits_batches;
-    /* Seconds that a step may take (0: any). With several ranks one that waits longer for another fails
-     * as for a lost rank, and an exchange between cards that takes longer is given up; a device that
-     * hangs while its process lives is told of a little later: fm_engine_hung. Not for training. */
+    /* Seconds that a step may take (0: any). With several ranks one that waits longer for another
+     * fails as for a lost rank, and an exchange between cards that takes longer is given up; a
+     * device that hangs while its process lives is told of a little later: fm_engine_hung. Not for
+     * training. */
     double patience_s;
 } fm_engine_opts;
 /* A step does not end. Called once for that step, on a thread of its own, while the engine's thread

@@ -80,7 +80,8 @@ static void *known(void *const *at, size_t count, uint32_t number)
 
 /* ==== patience ==== */
 
-/* For what may take any time: rank 0 has nothing to do, or a rank reads a model. Gives what it was. */
+/* For what may take any time: rank 0 has nothing to do, or a rank reads a model. Gives what it was.
+ */
 static double wait_gladly(const fm_engine *e)
 {
     double was = fm_comm_patience_of(e->comm);

@@ -1,8 +1,8 @@
 /* patience.h - a device that hangs while its process lives: nobody else would tell.
  *
- * The host waits for its device inside of calls that cannot be ended. A thread looks at how long the
- * engine's thread has been in a step; past the limit it says so, once, while the engine's thread
- * cannot leave the step. */
+ * The host waits for its device inside of calls that cannot be ended. A thread looks at how long
+ * the engine's thread has been in a step; past the limit it says so, once, while the engine's
+ * thread cannot leave the step. */
 #ifndef FM_INFER_PATIENCE_H
 #define FM_INFER_PATIENCE_H
 

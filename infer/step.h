@@ -81,8 +81,8 @@ struct fmi_step {
     fmi_hooked *hooked; /* mostly none */
     uint32_t hooked_count;
     size_t hooked_cap;
-    /* Of stages but the first, whose first rank keeps what hooks read until the passes are done, and
-     * of rank 0, which gets it then: rows of taken_ld floats. */
+    /* Of stages but the first, whose first rank keeps what hooks read until the passes are done,
+     * and of rank 0, which gets it then: rows of taken_ld floats. */
     float *taken, *taken_host;
     size_t taken_floats, taken_host_floats, taken_ld;
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */

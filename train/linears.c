@@ -7,7 +7,7 @@
 
 #include "store/base/mem.h"
 
-#define OUTS_AT_ONCE 4u
+#define BACKS_MAX 64u
 
 static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
 {
@@ -291,22 +291,22 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
     }
 }
 
-/* Products and terms of all outs at once, where the device has that: rows of one part, whose linears
- * are plain and have a term or none. A linear without a term is none of a device's gain, unless
- * another has one. */
+/* Products and terms of all outs at once, where the device has that: linears are plain and have a
+ * term or none. A linear without a term is none of a device's gain, unless another has one. */
 static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const fmi_out *out,
                          uint32_t outs)
 {
     bool any = false;
 
-    if (!p->be->linears_dx || ps.n != 1 || !ps.p[0].deeper || p->watch || outs > OUTS_AT_ONCE)
+    if (!p->be->linears_dx || p->watch || (size_t)ps.n * outs > BACKS_MAX)
         return false;
-    for (uint32_t o = 0; o < outs; o++) {
-        const fmi_linear *l = lin_of(&ps.p[0], layer, out[o].which);
-        if (fmi_goes_alone(l) || l->terms > 1)
-            return false;
-        any = any || l->terms > 0;
-    }
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++) {
+            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            if (!ps.p[i].deeper || fmi_goes_alone(l) || l->terms > 1)
+                return false;
+            any = any || l->terms > 0;
+        }
     return any;
 }
 
@@ -314,24 +314,29 @@ static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, si
                          const float *x, size_t ldx, const fmi_out *out, uint32_t outs,
                          const fm_swiglu *made)
 {
-    const fmi_part *part = &ps.p[0];
-    fm_back list[OUTS_AT_ONCE] = {0};
+    fm_back list[BACKS_MAX] = {0};
     uint64_t at = 0;
+    uint32_t n = 0;
 
-    for (uint32_t o = 0; o < outs; o++) {
-        const fmi_linear *l = lin_of(part, layer, out[o].which);
-        list[o] = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
-                            .lddy = out[o].ldy,
-                            .w = l->w,
-                            .m = part->count};
-        if (l->terms == 0)
-            continue;
-        list[o].term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
-        list[o].term.du = p->du + at;
-        at += (uint64_t)part->count * l->term[0].r;
-        fm_assert(at <= p->du_floats);
-    }
-    p->be->linears_dx(p->be, dx + part->begin * lddx, lddx, list, outs, add, made);
+    for (uint32_t o = 0; o < outs; o++)
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            fm_back *b = &list[n++];
+            *b = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
+                           .lddy = out[o].ldy,
+                           .w = l->w,
+                           .first = part->begin,
+                           .m = part->count,
+                           .add = add || o > 0};
+            if (l->terms == 0)
+                continue;
+            b->term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
+            b->term.du = p->du + at;
+            at += (uint64_t)part->count * l->term[0].r;
+            fm_assert(at <= p->du_floats);
+        }
+    p->be->linears_dx(p->be, dx, lddx, list, n, made);
     for (uint32_t o = 0; o < outs; o++)
         weight_grads(p, ps, layer, x, ldx, &out[o]);
 }
@@ -362,7 +367,11 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
 fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
                                 const fm_swiglu *x, size_t ldx, const fmi_out *out)
 {
-    if (goes_at_once(p, ps, layer, out, 1) && lin_of(&ps.p[0], layer, out->which)->w_param < 0) {
+    bool trains = false;
+
+    for (uint32_t i = 0; i < ps.n; i++)
+        trains = trains || lin_of(&ps.p[i], layer, out->which)->w_param >= 0;
+    if (!trains && goes_at_once(p, ps, layer, out, 1)) {
         grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);
         return FM_OK;
     }

@@ -385,8 +385,8 @@ static fm_status make_rooms(mpi_wire *w, uint32_t size)
     return FM_OK;
 }
 
-/* A failure here leaves MPI begun: to end it waits for the ranks that did begin, and mpirun ends those
- * when this process does. */
+/* A failure here leaves MPI begun: to end it waits for the ranks that did begin, and mpirun ends
+ * those when this process does. */
 fm_status fm_mpi_wire_3(fm_wire **out, double patience_s, const fm_mpi_host *host)
 {
     lent = host;

@@ -306,7 +306,7 @@ static void step_once(gb *g, void *ctx)
         const fm_back b = {
             .dy = s->l.y[i], .lddy = s->l.n[i], .w = s->l.w[i], .m = s->l.m, .term = s->term[i]};
         if (g->be->linears_dx) {
-            g->be->linears_dx(g->be, s->dx[i], s->l.k[i], &b, 1, false, NULL);
+            g->be->linears_dx(g->be, s->dx[i], s->l.k[i], &b, 1, NULL);
         } else {
             g->be->linear_dx(g->be, s->dx[i], s->l.k[i], b.dy, b.lddy, b.w, b.m, false);
             g->be->terms_grad(g->be, &b.term, 1);

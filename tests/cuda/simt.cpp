@@ -120,6 +120,7 @@ typedef struct world {
     unsigned long number; /* simt_blocks_run, while it runs */
     size_t static_bytes;
     std::vector<kept_static> statics;
+    bool let; /* it has let the next kernel begin */
     bool early, taken;
 } world;
 
@@ -450,6 +451,7 @@ static void open_block(uint3 at)
     u->statics.clear();
     u->cluster_waiting = 0;
     u->round = 0;
+    u->let = false;
     u->threads = k->block.x * k->block.y * k->block.z;
     for (unsigned i = 0; i < u->width; i++)
         make_block(k->grid, k->block, {at.x + i, at.y, at.z}, i);
@@ -502,7 +504,9 @@ void simt_wait_for_turn(void)
 
 void simt_let_next(void)
 {
-    if (u->now->place.linear == 0 && u->now->place.rank == 0)
+    bool first = !u->let; /* of the block's threads, whichever it is */
+    u->let = true;
+    if (first)
         simt_next_may_begin();
 }
 

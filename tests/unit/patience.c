@@ -1,5 +1,5 @@
-/* patience.c - a step that does not end is told of once, from another thread, and cannot end meanwhile;
- * one that ends in time is not. */
+/* patience.c - a step that does not end is told of once, from another thread, and cannot end
+ * meanwhile; one that ends in time is not. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
