@@ -198,6 +198,8 @@ static void requests_outlive_anothers_trouble(void **state)
 {
     unsigned clean = 0, own = 0;
     (void)state;
+    if (rk_card(0)) /* many engines: on cards this takes minutes, and asks the same */
+        skip();
     for (uint64_t nth = 1; clean < 4 && nth < 600; nth++) {
         world w;
         uint32_t tokens = 0;
