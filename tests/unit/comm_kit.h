@@ -342,16 +342,18 @@ static const leaving lot[] = {
     {{0, 0, 0}, 300000}, {{6, 5, 2}, 70000},  {{1, 6, 1}, 300000}, {{6, 6, 6}, 9},
 };
 
-/* All lots, one after another. */
+/* All lots, one after another. Sums are read before the next lot begins anywhere: a rank that leaves
+ * it takes the device's wire from those that still wait for their part of the one before. */
 static bool lots(node *n)
 {
     float *x = buffer(n->be, 300000), *y = buffer(n->be, 300000);
     bool good = true;
     for (size_t i = 0; i < FM_ARRAY_LEN(lot) && good; i++) {
-        const char *what = !together(n, &lot[i], x, y)    ? "not together"
-                           : !all_reduced(n, n->be, 1000) ? "other sums"
-                           : fm_comm_check(n->c) != FM_OK ? "the check"
-                                                          : NULL;
+        const char *what = !together(n, &lot[i], x, y)      ? "not together"
+                           : !all_reduced(n, n->be, 1000)   ? "other sums"
+                           : fm_comm_barrier(n->c) != FM_OK ? "no barrier"
+                           : fm_comm_check(n->c) != FM_OK   ? "the check"
+                                                            : NULL;
         if (what)
             fprintf(stderr, "rank %u, lot %zu: %s: %s\n", n->rank, i, what, fm_error_text());
         good = !what;
