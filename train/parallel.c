@@ -288,7 +288,7 @@ void fmi_params_squares(const fmi_params *ps, double *sums)
     }
     if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
-    for (uint64_t i = 0; !ps->stage && ps->comm && fmi_params_stripe(ps, i, &s); i++)
+    for (uint64_t i = 0; ps->comm && fmi_params_stripe(ps, i, &s); i++)
         be->block_squares(be, sums + s.own / FMI_BLOCK_FLOATS, ps->g + s.at, s.n);
 }
 
