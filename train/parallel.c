@@ -288,8 +288,9 @@ void fmi_params_squares(const fmi_params *ps, double *sums)
     }
     if (!ps->comm)
         be->sum_squares(be, sums, ps->g, ps->total);
-    for (uint64_t i = 0; ps->comm && fmi_params_stripe(ps, i, &s); i++)
-        be->block_squares(be, sums + s.own / FMI_BLOCK_FLOATS, ps->g + s.at, s.n);
+    else
+        for (uint64_t i = 0; fmi_params_stripe(ps, i, &s); i++)
+            be->block_squares(be, sums + s.own / FMI_BLOCK_FLOATS, ps->g + s.at, s.n);
 }
 
 /* Block by block, gathered and added from +0 in ascending order: as sum_squares adds them. */

@@ -129,6 +129,7 @@ typedef struct fmc_pack {
     const int32_t *rows;
     unsigned char *to, *rest; /* rest: NULL unless split */
     float *row_scale;         /* not NULL: f16 */
+    bool scaled;              /* row_scale has been found already */
     uint32_t first, m, k;
     uint32_t begin; /* block at which it begins */
     bool turned;    /* x is stored [k, m] */
@@ -136,6 +137,10 @@ typedef struct fmc_pack {
     const int32_t *from, *to_row; /* a stretch; its tiles begin at fmc_stretch_tile */
     uint32_t nth;
 } fmc_pack;
+
+/* Row tiles from which on the rows' powers are found by a launch of their own, once, where packing
+ * takes several blocks for a row: below that each block finds them itself, which costs less. */
+#define FMC_POWERS_LEAST 32u
 
 /* Where in packed rows a stretch begins, the nth of ascending ones: each fills whole tiles, and
  * b / 8 + n tiles are never fewer than those before it take, since b + c rows end in

@@ -51,6 +51,14 @@ FMC_DEVICE void row_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32
     }
 }
 
+/* The same of rows whose scales are there: both are powers of two. */
+FMC_DEVICE void take_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint32_t tile)
+{
+    uint32_t i = tile * FMC_TILE_ROWS + threadIdx.x;
+    if (threadIdx.x < FMC_TILE_ROWS)
+        power[threadIdx.x] = i < p->m ? 1.0f / p->row_scale[i] : 1.0f;
+}
+
 FMC_DEVICE uint32_t pack_pair(bool f16, float a, float b)
 {
     return f16 ? fmc_pack_f16(a, b) : fmc_pack_bf16(a, b);
@@ -103,6 +111,21 @@ FMC_DEVICE void pack_int8(const fmc_pack *p, uint32_t tile, uint32_t tiles)
     }
 }
 
+/* A block: the scales of 8 rows. */
+__global__ void k_fast_powers(const fmc_pack *list, uint32_t count)
+{
+    FMC_SHARED(float, power, [FMC_TILE_ROWS]);
+    uint32_t at = 0;
+    fmc_take_turn();
+    while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
+        at++;
+    fmc_pack p = list[at];
+    uint32_t tile = blockIdx.x - p.begin;
+    settle_pack(&p, (p.k + FMC_TILE_K - 1) / FMC_TILE_K);
+    if (p.scaled && tile * FMC_TILE_ROWS < p.m)
+        row_powers(power, &p, tile);
+}
+
 /* A block: 8 rows, PACK_TILES tiles of k from blockIdx.y's on; a warp to each tile in turn. */
 __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
 {
@@ -122,7 +145,9 @@ __global__ void k_fast_pack(const fmc_pack *list, uint32_t count)
         pack_int8(&p, tile, tiles);
         return;
     }
-    if (f16)
+    if (f16 && p.scaled)
+        take_powers(power, &p, tile);
+    else if (f16)
         row_powers(power, &p, tile);
     __syncthreads();
     float times = f16 ? power[g] : 1.0f;

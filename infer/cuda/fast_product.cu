@@ -277,14 +277,20 @@ static void plan_parts(plan *pl, uint32_t i)
 
 static void run_packs(plan *pl, void *scratch)
 {
+    bool scaled = false;
     for (uint32_t i = 0; i < pl->packs; i++) {
         fmc_pack *p = &pl->pack[i];
         p->to = address(scratch, p->to);
         p->rest = address(scratch, p->rest);
         p->row_scale = (float *)(void *)address(scratch, p->row_scale);
+        p->scaled = p->row_scale && pl->pack_blocks >= FMC_POWERS_LEAST &&
+                    fmc_ceil(p->k, FMC_TILE_K) > PACK_TILES;
+        scaled = scaled || p->scaled;
     }
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
+    if (list && scaled)
+        FMC_RUN_SOON(pl->d, k_fast_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
     if (list)
         FMC_RUN_SOON(pl->d, k_fast_pack,
                      dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, PACK_TILES)), FMC_THREADS, 0,

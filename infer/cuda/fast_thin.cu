@@ -15,6 +15,9 @@
 #define THIN_ROWS (8u * THIN_TILES * FMC_THREADS / 32u) /* of a block */
 #define THIN_JOBS 256u
 #define THIN_PARTS_BYTES (64u << 20)
+#ifndef FMC_THIN_LIST_BYTES /* of parts of a list's products together; tests have less */
+#define FMC_THIN_LIST_BYTES THIN_PARTS_BYTES
+#endif
 #define THIN_PANELS (THIN_OUTPUTS / FMC_OUTPUTS)
 
 /* 16 outputs of a product, those from `at` on. */
@@ -329,20 +332,35 @@ static void plan_list(thin_list *l, const fmc_sum *list, uint32_t count, const b
     }
 }
 
+/* As many of the list, from its beginning, as have room for their parts together: one at least. */
+static uint32_t fitting(const fmc_sum *list, uint32_t count, const bool *taken, uint64_t *bytes)
+{
+    uint32_t n = 0;
+    *bytes = 0;
+    for (; n < count; n++) {
+        uint64_t more = taken[n] ? parts_bytes(&list[n]) : 0;
+        if (*bytes > 0 && *bytes + more > FMC_THIN_LIST_BYTES)
+            break;
+        *bytes += more;
+    }
+    return n;
+}
+
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken)
 {
     static thread_local thin_list l;
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         taken[i] = fmc_is_thin(&list[i]);
-        bytes += taken[i] ? parts_bytes(&list[i]) : 0;
+    for (uint32_t at = 0, n; at < count; at += n) {
+        uint64_t bytes;
+        n = fitting(list + at, count - at, taken + at, &bytes);
+        unsigned char *parts =
+            bytes ? (unsigned char *)fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, bytes) : NULL;
+        if (!parts)
+            continue;
+        plan_list(&l, list + at, n, taken + at, parts);
+        for (unsigned way = 0; way < THIN_WAYS; way++)
+            run_way(d, &l, way);
+        fmc_add_parts(d, l.finish, l.finishes);
     }
-    unsigned char *parts =
-        bytes ? (unsigned char *)fmc_scratch_get(d, FMC_SCRATCH_PRODUCT, bytes) : NULL;
-    if (!parts)
-        return;
-    plan_list(&l, list, count, taken, parts);
-    for (unsigned way = 0; way < THIN_WAYS; way++)
-        run_way(d, &l, way);
-    fmc_add_parts(d, l.finish, l.finishes);
 }

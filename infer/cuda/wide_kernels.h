@@ -73,6 +73,18 @@ FMC_DEVICE void wide_powers(float power[FMC_TILE_ROWS], const fmc_pack *p, uint3
     }
 }
 
+/* A block: the scales of 8 rows, once for all blocks that pack them. */
+__global__ void k_wide_powers(const fmc_pack *list, uint32_t count)
+{
+    FMC_SHARED(float, power, [FMC_TILE_ROWS]);
+    uint32_t at = 0;
+    fmc_take_turn();
+    while (at + 1 < count && list[at + 1].begin <= blockIdx.x)
+        at++;
+    if (list[at].scaled)
+        wide_powers(power, &list[at], blockIdx.x - list[at].begin);
+}
+
 FMC_DEVICE uint32_t wide_pair(bool f16, float a, float b)
 {
     return f16 ? fmc_pack_f16(a, b) : fmc_pack_bf16(a, b);
@@ -100,10 +112,14 @@ __global__ void k_wide_pack(const fmc_pack *list, uint32_t count)
     bool f16 = p.row_scale != NULL, valid = i < p.m;
     if (blockIdx.y * WIDE_PACK_TILES >= tiles)
         return;
-    if (f16)
+    if (f16 && !p.scaled)
         wide_powers(power, &p, tile);
     __syncthreads();
-    float times = f16 ? power[lane % 8] : 1.0f;
+    float times = 1.0f;
+    if (f16 && p.scaled) /* both are powers of two */
+        times = valid ? 1.0f / p.row_scale[i] : 1.0f;
+    else if (f16)
+        times = power[lane % 8];
     size_t row = valid ? wide_row(p.rows, p.first, i) : 0;
     for (uint32_t j = threadIdx.x / 32; j < 2 * WIDE_PACK_TILES; j += blockDim.x / 32) {
         uint32_t kt = blockIdx.y * WIDE_PACK_TILES + j / 2, core = j % 2 * 4 + lane / 8;

@@ -285,6 +285,7 @@ static void run_tails(plan *pl, unsigned char *scratch)
 
 static void run_packs(plan *pl, unsigned char *scratch)
 {
+    bool scaled = false;
     if (pl->packs == 0)
         return;
     for (uint32_t i = 0; i < pl->packs; i++) {
@@ -294,9 +295,13 @@ static void run_packs(plan *pl, unsigned char *scratch)
             p->rest = scratch + pl->rest_at[i];
         if (pl->scale_at[i] != UINT64_MAX)
             p->row_scale = (float *)(void *)(scratch + pl->scale_at[i]);
+        p->scaled = p->row_scale && fmc_ceil(p->k, FMC_TILE_K) > WIDE_PACK_TILES;
+        scaled = scaled || p->scaled;
     }
     const fmc_pack *list =
         (const fmc_pack *)fmc_args(pl->d, pl->pack, pl->packs * sizeof pl->pack[0]);
+    if (list && scaled)
+        FMC_RUN_SOON(pl->d, k_wide_powers, pl->pack_blocks, FMC_THREADS, 0, list, pl->packs);
     if (list)
         FMC_RUN_SOON(pl->d, k_wide_pack,
                      dim3(pl->pack_blocks, fmc_ceil(pl->pack_tiles, WIDE_PACK_TILES)), FMC_THREADS,

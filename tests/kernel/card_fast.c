@@ -237,6 +237,34 @@ static void size_of_x_does_not_matter_to_f16(void **state)
     be->close(be);
 }
 
+/* Rows whose scales a launch of their own finds, since several blocks pack each, have the bits of
+ * few rows, whose blocks look for themselves. */
+static void scales_are_found_once(void **state)
+{
+    enum { M = 264, FEW = 20, N = 16, K = 1100 };
+    fm_backend *be = card();
+    product_case c = {.be = be, .m = M, .x = shared_floats(be, (M + 3) * K, 1.0)};
+    float *all = fm_malloc(sizeof(float) * M * N), few[FEW * N], *x = c.x;
+
+    (void)state;
+    assert_non_null(all);
+    for (int i = 0; i < M * K;
+         i++) /* the largest of a row stands in its last block, or its first */
+        x[i] *= ldexpf(1.0f, i / K % 40 - 20 + (i % K > 1024) * (i / K % 5));
+    c.w = random_matrix(FM_F16, N, K);
+    run_product(&c, be, all);
+    for (int at = 0; at < M; at += 4 * FEW) {
+        c.x = x + (size_t)at * K;
+        c.m = (uint32_t)(at + FEW < M ? FEW : M - at);
+        run_product(&c, be, few);
+        same_floats(all + (size_t)at * N, few, (size_t)c.m * N, "264 rows", "20 rows");
+    }
+    matrix_free(&c.w);
+    fm_free(all);
+    be->host_free(be, x);
+    be->close(be);
+}
+
 /* ---- a row alone and in company ---- */
 
 /* Of k two parts; rows that are looked at: each EVERYth. */
@@ -565,6 +593,7 @@ int main(void)
         cmocka_unit_test(less_shared_memory_gives_the_same_bits),
         cmocka_unit_test(float8_has_the_bits_of_bf16),
         cmocka_unit_test(size_of_x_does_not_matter_to_f16),
+        cmocka_unit_test(scales_are_found_once),
         cmocka_unit_test(a_row_has_its_bits_in_any_company),
         cmocka_unit_test(a_list_gives_each_row_its_own_result),
         cmocka_unit_test(lora_terms_equal_the_reference),

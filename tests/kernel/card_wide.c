@@ -204,6 +204,9 @@ static void every_shape_has_the_bits_of_mma(void **state)
         {193, 257, 129, false, false, true, 2}, {20, 7, 4500, true, true, false, 0}};
     for (unsigned i = 0; i < FM_ARRAY_LEN(shapes); i++)
         check(FM_BF16, &shapes[i], i);
+    for (unsigned i = 1; i < 3;
+         i++) /* scales found once here, by each block of k_fast_pack there */
+        check(FM_F16, &shapes[i], i);
 }
 
 /* ---- lists ---- */
