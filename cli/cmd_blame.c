@@ -5,6 +5,7 @@
 
 #include "cli/blame_report.h"
 #include "cli/commands.h"
+#include "cli/ranks.h"
 #include "cli/suite_edit.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
@@ -49,15 +50,27 @@ static fm_status write_json(const blame_more *m, const parts *p)
     return o ? out_json(o) : FM_ENOMEM;
 }
 
-/* What was asked for, of a failure that a step made. Tensors and data where nothing is named;
- * what a repair is made of comes with it. */
-static parts parts_of(const blame_opts *o, bool step)
+/* Gradients and runs need whole models. */
+static fm_status check_ranks(const blame_more *m, const blame_opts *o)
+{
+    bool trains = o->data || o->steps || o->repairs || o->fix;
+    return trains && ranks_count(m->b->c) > 1
+               ? fm_fail(FM_EUNSUPPORTED,
+                         "blame --data, --steps, --repairs and --fix train, and models that are "
+                         "split over ranks cannot; leave --ranks and --stages out, or ask for "
+                         "--tensors and --trace")
+               : FM_OK;
+}
+
+/* What was asked for, of a failure that a step made. Tensors and data where nothing is named
+ * (tensors alone with several ranks); what a repair is made of comes with it. */
+static parts parts_of(const blame_opts *o, bool step, bool whole)
 {
     bool repairs = o->repairs || o->fix;
     bool none = !o->tensors && !o->data && !o->trace && !o->steps && !repairs;
     return (parts){.worth = step && o->shapley,
                    .tensors = step && (none || o->tensors || repairs),
-                   .data = step && (none || o->data || repairs),
+                   .data = step && ((none && whole) || o->data || repairs),
                    .trace = step && o->trace,
                    .steps = step && o->steps,
                    .repairs = step && repairs};
@@ -98,9 +111,11 @@ static fm_status check_branch(const blame_more *m)
 
 static fm_status investigate(blame_more *m, const blame_opts *o, const fm_oid *start)
 {
-    fm_status rc = o->fix ? check_branch(m) : FM_OK, fixed = FM_OK;
+    fm_status rc = check_ranks(m, o), fixed = FM_OK;
     fm_error_state why;
     double began = blame_now_s();
+    if (rc == FM_OK && o->fix)
+        rc = check_branch(m);
     if (rc == FM_OK)
         rc = blame_history(m->b, start);
     m->seconds += blame_now_s() - began;
@@ -108,7 +123,8 @@ static fm_status investigate(blame_more *m, const blame_opts *o, const fm_oid *s
         rc = blame_find_answers(m);
     if (rc == FM_OK && !o->json)
         to_terminal(m, o);
-    parts p = rc == FM_OK ? parts_of(o, blame_has_step(m->b)) : (parts){0};
+    parts p =
+        rc == FM_OK ? parts_of(o, blame_has_step(m->b), ranks_count(m->b->c) == 1) : (parts){0};
     if (rc == FM_OK)
         rc = look(m, &p);
     if (rc == FM_OK && p.repairs && o->fix) {

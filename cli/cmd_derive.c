@@ -131,7 +131,9 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'m', "message", OPT_STR, "TEXT", "commit message", &o.message},
         {0, "log", OPT_STR, "FILE", "write each step's loss, gradient norm and rate as JSON",
          &o.how.log_path},
-        {0, "plan", OPT_FLAG, NULL, "say what memory and time it would take, and train nothing",
+        {0, "plan", OPT_FLAG, NULL,
+         "say what memory and time it would take, over --ranks and --stages too, and train "
+         "nothing",
          &o.how.plan},
         {0, "topology", OPT_STR, "KEY=VALUE,...",
          "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "

@@ -101,6 +101,12 @@ static uint64_t default_weights_mib(void)
     return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 2 / MIB : 0;
 }
 
+static void hung(void *server, const char *text)
+{
+    fm_server_abandon(server, text);
+    cli_hung(NULL, text);
+}
+
 static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *opts,
                        const opt_list *pins)
 {
@@ -111,6 +117,8 @@ static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *
                  : fm_fail(FM_EINVAL, "--pin %s: is not among the models to serve", pins->item[i]);
     for (size_t i = 0; rc == FM_OK && i < k->count; i++)
         rc = fm_server_preload(*out, k->only[i]);
+    if (rc == FM_OK) /* no step follows the server's last */
+        fm_engine_hung(k->c->engine, hung, *out);
     return rc;
 }
 

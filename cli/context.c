@@ -5,10 +5,13 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/ranks.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
+
+#define PATIENCE_S 600u
 
 volatile int cli_interrupted;
 
@@ -149,6 +152,31 @@ static fm_status pick_device(cli *c, const char **out, char **kept)
     return fm_error_prefix(rc, set ? "environment FMSTORE_DEVICE" : "config compute.device");
 }
 
+/* Config compute.patience, in seconds; 0: a step may take any time. */
+static fm_status read_patience(cli *c)
+{
+    char *text = c->repo ? fm_repo_config(c->repo, "compute.patience") : NULL, *end = NULL;
+    c->patience_s = PATIENCE_S;
+    if (!text)
+        return FM_OK;
+    unsigned long long s = strtoull(text, &end, 10);
+    bool good = text[0] >= '0' && text[0] <= '9' && *end == '\0' && s <= 10000000;
+    c->patience_s = (uint32_t)s;
+    fm_status rc =
+        good ? FM_OK
+             : fm_fail(FM_EINVAL, "config compute.patience is '%s', not a number of seconds", text);
+    fm_free(text);
+    return rc;
+}
+
+void cli_hung(void *ctx, const char *text)
+{
+    (void)ctx;
+    fm_ignore(fm_fail(FM_EIO, "%s", text), "for cli_say_error");
+    cli_say_error();
+    _exit(EXIT_FAILURE_128);
+}
+
 static fm_status new_engine(cli *c, fm_engine_opts *opts)
 {
     char *kept, card[RANKS_CARD_BYTES];
@@ -157,6 +185,8 @@ static fm_status new_engine(cli *c, fm_engine_opts *opts)
         rc = opts->comm ? ranks_card(c, &opts->device, card) : FM_OK;
     if (rc == FM_OK)
         rc = fm_engine_new(&c->engine, opts);
+    if (rc == FM_OK)
+        fm_engine_hung(c->engine, cli_hung, NULL);
     fm_free(kept);
     return rc;
 }
@@ -171,14 +201,15 @@ fm_status cli_engine(cli *c)
     opts.keep_stored = c->keep_stored;
     if (c->mode)
         opts.mode = c->mode;
-    fm_status rc = FM_OK;
-    if (ranks_wanted(c) && !c->comm)
+    fm_status rc = ranks_mine() == 0 ? read_patience(c) : FM_OK;
+    if (rc == FM_OK && ranks_wanted(c) && !c->comm)
         rc = ranks_open(c, c->split_batches);
     bool takes = c->comm && !c->ranks_taken;
     if (rc == FM_OK && takes && !c->split_batches && ranks_mine() == 0)
         rc = ranks_tell_engine(c);
     c->ranks_taken = c->ranks_taken || takes;
     opts.threads = c->threads;
+    opts.patience_s = (double)c->patience_s;
     opts.comm = takes ? c->comm : NULL;
     opts.comm_splits_batches = c->split_batches;
     opts.stages = takes ? c->stages : 0;

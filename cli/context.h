@@ -34,6 +34,7 @@ typedef struct cli {
     const char *mode;            /* --mode of commands that have it; NULL: exact */
     const char *device;          /* --device likewise; NULL: FMSTORE_DEVICE, config, the CPU */
     uint64_t weight_bytes_max;   /* of the engine; 0 = no budget */
+    uint32_t patience_s;         /* of its steps: config compute.patience, or what rank 0 says */
     bool keep_stored;            /* of the engine: weights stay as they are stored */
     bool keep_packed;            /* packed weights are kept in the repository's cache/ */
     const char *usage, *summary; /* of the running command */
@@ -54,6 +55,8 @@ fm_status cli_open(cli *c);
  * only versions that are resolved from now on are kept, if the repository can be written at all. */
 fm_status cli_lease(cli *c, bool writes, const char *what);
 fm_status cli_engine(cli *c);
+/* For fm_engine_hung: tells it and ends the process; no destructor would come back. */
+FM_NORETURN void cli_hung(void *ctx, const char *text);
 /* "REV" to a commit and, where tree is not NULL, its tree. */
 fm_status cli_resolve(cli *c, const char *rev, fm_oid *oid, fm_tree **tree);
 fm_status cli_load_model(cli *c, const fm_tree *tree, const char *what, fm_model **out);

@@ -119,6 +119,8 @@ static fm_status check_child(const derivation *d, size_t i)
                      "child '%s': method pretrain goes with a config folder, the others "
                      "with a parent",
                      ch->name);
+    if (rc == FM_OK && d->c->stages > 1)
+        rc = fm_train_check_stages(&ch->config, ch->name);
     return rc == FM_OK ? suite_files_check(&ch->suites) : rc;
 }
 

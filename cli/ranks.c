@@ -120,6 +120,7 @@ fm_status ranks_tell_engine(cli *c)
     out_set(&rc, o, "threads", fm_json_new_int(c->threads));
     out_set(&rc, o, "stages", fm_json_new_int(c->stages));
     out_set(&rc, o, "weights", fm_json_new_int((int64_t)c->weight_bytes_max));
+    out_set(&rc, o, "patience", fm_json_new_int(c->patience_s));
     out_set(&rc, o, "stored", fm_json_new_bool(c->keep_stored));
     out_set(&rc, o, "packed", fm_json_new_bool(c->keep_packed));
     if (rc == FM_OK)
@@ -164,6 +165,7 @@ static fm_status hear_engine(cli *c, fm_json **said, const char **repo)
     c->threads = (unsigned)fm_json_int(fm_json_get(*said, "threads"), 0);
     c->stages = (uint32_t)fm_json_int(fm_json_get(*said, "stages"), 0);
     c->weight_bytes_max = (uint64_t)fm_json_int(fm_json_get(*said, "weights"), 0);
+    c->patience_s = (uint32_t)fm_json_int(fm_json_get(*said, "patience"), 0);
     c->keep_stored = fm_json_bool(fm_json_get(*said, "stored"), false);
     c->keep_packed = fm_json_bool(fm_json_get(*said, "packed"), false);
     return FM_OK;

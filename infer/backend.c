@@ -69,6 +69,8 @@ const char *fm_backend_lacks(const fm_backend *be, bool training)
         OP(dropout, true),
         OP(row_dots, true),
         OP(scale_rows, true),
+        OP(route_grad, true),
+        OP(sigmoid_grad, true),
         OP(distill, true),
 #undef OP
     };

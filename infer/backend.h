@@ -111,6 +111,7 @@ typedef struct fm_route {
     int32_t *list;   /* [m * chosen] the numbers of expert 0, then of 1, ..: each ascending */
     int32_t *begin;  /* [experts * parts + 1] where in list those of expert e and part p begin, at
                       * e * parts + p; then m * chosen */
+    int32_t *slot;   /* [m, chosen] where in list each number stands; NULL: nobody asks */
 } fm_route;
 
 /* Row i attends to positions max(0, pos[i]-window+1) .. pos[i] (window 0: all up to pos[i]) of
@@ -164,13 +165,22 @@ typedef struct fm_term {
     size_t lddx;
 } fm_term;
 
-/* What the gradient of one linear layer's input is made of. No du of a list stands in another. */
+/* x [n] = silu(gate) * up */
+typedef struct fm_swiglu {
+    float *x;
+    const float *gate, *up;
+    uint64_t n;
+} fm_swiglu;
+
+/* What the gradient of one linear layer's input is made of, or some rows of it. Rows that are
+ * neighbours of one layer stand one behind the other in a list. No du of a list is another's. */
 typedef struct fm_back {
     const float *dy; /* [m, out] */
     size_t lddy;
     const fm_weight *w;
-    uint32_t m;
-    fm_term term; /* of the same dy and m, its dx NULL or the one of the call; m 0: none */
+    uint32_t first, m; /* rows of the call's dx */
+    bool add;          /* dx += */
+    fm_term term;      /* of the same dy and m, its dx NULL or those rows; m 0: none */
 } fm_back;
 
 /* A whole sequence: its rows are begin .. begin + len - 1. Every row of it also sees the virt
@@ -268,7 +278,8 @@ struct fm_backend {
     /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
     void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
-    /* y[i] = row ids[i] of W */
+    /* y[i] = row ids[i] of W. An id outside [0, n) is a mistake of ours, which the CPU asserts; a
+     * device leaves that row of y as it is. */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
                   const int32_t *rows, uint32_t m);
     /* y = x / sqrt(mean(x^2) + eps) * gain, per row of h; rstd_out [m] may be NULL. y may be x. */
@@ -368,6 +379,13 @@ struct fm_backend {
     /* y[i] = x[i] * w[i] by rows; y may be x. */
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
+    /* Of route, whose score, expert and slot r has (nothing else of it is read but sizes and
+     * renormalise): dscore [m, experts] is set to the gradient of the scores through the weights, given
+     * that of the weights in the order of list, dweight [m * chosen]. In double, rounded at the end;
+     * the choice has none. */
+    void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
+    /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be dy. */
+    void (*sigmoid_grad)(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n);
     /* loss[i] = -log softmax(logits[i])[label[i]], 0 where label < 0; logits become
      * (softmax - onehot) * dloss, 0 where label < 0. */
     void (*cross_entropy)(fm_backend *be, float *loss, float *logits, size_t ld,
@@ -399,13 +417,15 @@ struct fm_backend {
     /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
     /* Training, the bits of the calls that they stand for at the cost of fewer bytes:
-     * products(list), then terms(term), whose x and y are rows of the products'. */
+     * products(list), then terms(term), whose x and y are rows of the products'. made, not NULL:
+     * swiglu(made) before that, but whether x holds it afterwards is left open. */
     void (*products_terms)(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
-                           uint32_t terms);
-    /* Of each of the list (on the host): linear_dx, += from the second on, then terms_grad. */
+                           uint32_t terms, const fm_swiglu *made);
+    /* Of each of the list (on the host): linear_dx into its rows of dx, then terms_grad. made
+     * likewise of the terms' x. */
     void (*linears_dx)(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
-                       bool accumulate);
+                       const fm_swiglu *made);
     /* Host memory that the device copies from and to without the driver's detour, and that
      * operations may be handed as they are (tests). Any thread. */
     fm_status (*host_alloc)(fm_backend *be, void **out, size_t bytes);
@@ -424,6 +444,13 @@ struct fm_backend {
      * NaN; -2 - j where it is +inf; -1 where all are -inf. The token joins pick[i].seen. */
     void (*sample)(fm_backend *be, int32_t *token, int32_t *bad, const float *logits, size_t ld,
                    const fm_pick *pick /* [count] device */, uint32_t count, uint32_t vocab_max);
+    /* A second line: what is queued between aside(true) and aside(false) stands in it, behind what
+     * was queued in either line before, and the first one goes on beside it until join. Only
+     * copy_rows without a list, add and a device wire's exchanges may stand there, and sync, download,
+     * record and replay may not come before the join. A step that is being recorded has no second
+     * line: recorded then answers FM_EUNSUPPORTED. */
+    void (*aside)(fm_backend *be, bool on);
+    void (*join)(fm_backend *be);
     /* Steps that come again. Operations between record and recorded are kept under key, not run.
      * Between the two stand operations alone, and no list of theirs, no address and no scalar is
      * another one when they come again: what memory holds may be. replay runs what is kept under
@@ -468,6 +495,8 @@ static inline void fm_backend_drop_training(fm_backend *be)
     be->dropout = NULL;
     be->row_dots = NULL;
     be->scale_rows = NULL;
+    be->route_grad = NULL;
+    be->sigmoid_grad = NULL;
 }
 
 /* The backend of a device by name: "cpu" (NULL too), "cuda" (its first card), "cuda:N", or "auto":

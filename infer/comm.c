@@ -13,6 +13,8 @@
 #define NODE_BYTES 64u
 #define TELL_MAX (1ull << 30)
 
+_Static_assert(sizeof(fmi_word) <= FM_WORD_BYTES, "a word to all");
+
 /* ==== life ==== */
 
 /* Ranks of one name are one node. */
@@ -250,6 +252,22 @@ static fm_status state_of(const fm_comm *c)
 {
     c = whole(c);
     return c->failed != FM_OK ? stuck(c) : FM_OK;
+}
+
+void fm_comm_patience(fm_comm *c, double seconds)
+{
+    if (c->of)
+        c = c->of;
+    (void)pthread_mutex_lock(&c->host); /* the watch reads it */
+    if (c->wire)
+        c->wire->patience_s = seconds;
+    (void)pthread_mutex_unlock(&c->host);
+}
+
+double fm_comm_patience_of(const fm_comm *c)
+{
+    c = whole(c);
+    return c->wire ? c->wire->patience_s : 0.0;
 }
 
 fm_status fm_comm_state(const fm_comm *c)
@@ -541,7 +559,7 @@ fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t from)
     return fmi_comm_moves(c, "recv", moves);
 }
 
-fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+static uint32_t all_to_all(fm_comm *c, const void *const *part, const size_t *bytes,
                            void *const *got, const size_t *got_bytes)
 {
     uint32_t moves = 0;
@@ -549,7 +567,19 @@ fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *by
         fmi_comm_put(c, &moves, i, true, part[i], bytes[i]);
         fmi_comm_put(c, &moves, i, false, got[i], got_bytes[i]);
     }
-    return fmi_comm_moves(c, "exchange", moves);
+    return moves;
+}
+
+fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
+                           void *const *got, const size_t *got_bytes)
+{
+    return fmi_comm_moves(c, "exchange", all_to_all(c, part, bytes, got, got_bytes));
+}
+
+fm_status fm_comm_exchange_host(fm_comm *c, const void *const *part, const size_t *bytes,
+                                void *const *got, const size_t *got_bytes)
+{
+    return host_moves(c, "exchange", c->move, all_to_all(c, part, bytes, got, got_bytes));
 }
 
 fm_status fm_comm_settle(fm_comm *c)

@@ -94,8 +94,17 @@ FM_CHECKED fm_status fm_comm_recv(fm_comm *c, void *x, size_t bytes, uint32_t fr
  * The sizes agree on both sides. */
 FM_CHECKED fm_status fm_comm_exchange(fm_comm *c, const void *const *part, const size_t *bytes,
                                       void *const *got, const size_t *got_bytes);
+/* The same of memory that the host sees, with no look at the backend: for a thread that does not
+ * use it. One thread at a time all the same. A peer may take part by fm_comm_exchange, unless a
+ * device's wire carries that. */
+FM_CHECKED fm_status fm_comm_exchange_host(fm_comm *c, const void *const *part, const size_t *bytes,
+                                           void *const *got, const size_t *got_bytes);
 /* Whether nothing has failed and every peer's connection stands, without waiting. */
 FM_CHECKED fm_status fm_comm_check(fm_comm *c);
+/* How long a peer may say nothing, and an exchange of the device's wire may take, from now on; 0:
+ * as long as the peer lives. */
+void fm_comm_patience(fm_comm *c, double seconds);
+double fm_comm_patience_of(const fm_comm *c);
 
 /* ---- exchanges that come again, of a comm with a device's wire (comm_record.c) ----
  *

@@ -15,7 +15,6 @@ typedef struct fmi_word {
     uint64_t unmet;
     char text[FMI_WORD_TEXT];
 } fmi_word;
-_Static_assert(sizeof(fmi_word) <= FM_WORD_BYTES, "a word to all");
 
 struct fm_comm {
     fm_comm *of; /* a group: the comm whose wires carry what it moves, and which fails with it */

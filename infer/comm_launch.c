@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "infer/comm_wire.h"
@@ -16,6 +17,8 @@
 
 #define RANK_WORD "FMSTORE_RANK" /* "<rank>/<size>:<fd>,<fd>,.." with one fd for each other rank */
 #define WORD_BYTES 4096u
+#define END_WITHIN_S 60.0
+#define KILLED_WITHIN_S 5.0
 
 extern char **environ;
 
@@ -136,16 +139,43 @@ fm_status fm_ranks_launch(fm_ranks **out, fm_comm **comm, uint32_t size, char *c
     return FM_OK;
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Its status; killed where it lives on after `until`, and left to init where even that does not end
+ * it (a driver keeps it). */
+static int end_of(pid_t pid, double until)
+{
+    const struct timespec nap = {.tv_nsec = 2000000};
+    int status = -1;
+    bool killed = false;
+    for (;;) {
+        pid_t got = waitpid(pid, &status, WNOHANG);
+        if (got == pid || (got < 0 && errno != EINTR))
+            return got == pid ? status : -1;
+        if (now_s() > until + (killed ? KILLED_WITHIN_S : 0.0)) {
+            if (killed)
+                return -1;
+            (void)kill(pid, SIGKILL);
+            killed = true;
+        }
+        (void)nanosleep(&nap, NULL);
+    }
+}
+
 void fm_ranks_wait(fm_ranks *r, uint32_t *bad)
 {
     if (bad)
         *bad = 0;
     if (!r)
         return;
+    double until = now_s() + END_WITHIN_S;
     for (uint32_t i = 0; i < r->count; i++) {
-        int status = 0;
-        while (waitpid(r->pid[i], &status, 0) < 0 && errno == EINTR)
-            continue;
+        int status = end_of(r->pid[i], until);
         if (bad && !(WIFEXITED(status) && WEXITSTATUS(status) == 0))
             (*bad)++;
     }

@@ -1,7 +1,7 @@
 /* comm_nccl.c - a device wire over NCCL, all of it that is no CUDA.
  *
  * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
- * the backend's stream, which is what NCCL's own all-to-all is. Its reductions are not: their
+ * a stream of the backend's, which is what NCCL's own all-to-all is. Its reductions are not: their
  * order depends on sizes, channels and topology. A group returns before its bytes have moved;
  * what follows in the stream waits for it, and the host asks for a failure before each next one.
  *
@@ -12,7 +12,8 @@
  * the peers, so a communicator with something under way is aborted. Making one waits for all
  * ranks: it has a thread of its own, which is left behind where a peer fails meanwhile.
  *
- * Where the backend records, groups go to the stream that records and become part of a graph, which
+ * Groups go where the backend's operations are queued at the time: to its line, to the one beside it
+ * (fm_backend.aside) or, where it records, to the stream that records, and become part of a graph, which
  * refers to the communicator: destroying and aborting that wait until no such graph is left, so they
  * are let go of first. The watch's thread cannot do that; its abort ends what is under way, and
  * returns when the backend's thread has come to let go. */
@@ -129,8 +130,9 @@ static void go_out(nccl *w)
     (void)pthread_mutex_unlock(&w->lock);
 }
 
-static int group(nccl *w, void *comm, const fm_move *list, uint32_t n, void *stream)
+static int group(nccl *w, void *comm, const fm_move *list, uint32_t n)
 {
+    void *stream = *w->card.stream;
     int result = w->t->group_start();
     if (result != FMC_NCCL_SUCCESS)
         return result;
@@ -150,7 +152,7 @@ static fm_status launched(fm_wire *wire)
     nccl *w = (nccl *)(void *)wire;
     (void)w->t->enter(w->card.card);
     w->queued = true;
-    return w->t->mark(w->mark, w->card.stream) == 0 ? look(w) : stream_fails(w);
+    return w->t->mark(w->mark, *w->card.stream) == 0 ? look(w) : stream_fails(w);
 }
 
 static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
@@ -160,15 +162,12 @@ static fm_status exchange(fm_wire *wire, const fm_move *list, uint32_t n)
     if (rc != FM_OK)
         return rc;
     (void)w->t->enter(w->card.card);
-    void *records = w->card.be ? w->t->recording(w->card.be) : NULL;
     void *comm = come_in(w);
-    int result = FMC_NCCL_SUCCESS;
-    if (comm)
-        result = group(w, comm, list, n, records ? records : w->card.stream);
+    int result = comm ? group(w, comm, list, n) : FMC_NCCL_SUCCESS;
     go_out(w);
     if (result != FMC_NCCL_SUCCESS && result != FMC_NCCL_IN_PROGRESS)
         return fails(w, "a group of sends and receives", result);
-    return records ? FM_OK : launched(wire);
+    return w->card.be && w->t->records(w->card.be) ? FM_OK : launched(wire);
 }
 
 static void let_go(fm_wire *wire)
@@ -246,18 +245,25 @@ static fm_status wait_for(making *m, fm_comm *c, void **comm)
 {
     const struct timespec nap = {.tv_nsec = 1000000};
     const fmc_nccl *t = m->t;
-    bool called = false, done = false;
+    bool called = false, late = false, done = false;
     int result = FMC_NCCL_SUCCESS;
-    for (uint32_t looks = 0; !done && !called; looks++) {
+    double patience_s = fm_comm_patience_of(c);
+    struct timespec began, now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &began);
+    for (uint32_t looks = 0; !done && !called && !late; looks++) {
         (void)nanosleep(&nap, NULL);
         called = looks % 16 == 0 && fm_comm_called(c);
+        (void)clock_gettime(CLOCK_MONOTONIC, &now);
+        late = patience_s > 0.0 && (double)(now.tv_sec - began.tv_sec) > patience_s + 1.0;
         (void)pthread_mutex_lock(&m->lock);
         done = m->done;
-        m->left = called && !done;
+        m->left = (called || late) && !done;
         result = m->result;
         *comm = m->comm;
         (void)pthread_mutex_unlock(&m->lock);
     }
+    if (!done && !called)
+        return fm_fail(FM_EIO, "NCCL: no communicator within %.0f s", patience_s);
     if (!done) {
         fm_status rc = fm_comm_barrier(c); /* hears why */
         return rc != FM_OK ? rc : fm_fail(FM_EIO, "NCCL: no communicator: another rank failed");

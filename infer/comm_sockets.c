@@ -1,10 +1,11 @@
 /* comm_sockets.c - the stand-in wire: stream sockets between processes of one host, or threads.
  *
  * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
- * receives of an exchange go on side by side, so no order of ranks can block another. A header
- * that does not fit says that the ranks do different things, before anything is computed from
- * it; breaking off throws away what it heads. The end of a connection is the death of its peer. A rank that breaks off ends the message
- * that it is in with zeros, sends a word with a header of its own and reads on to its peer's. */
+ * receives of an exchange go on side by side, so no order of ranks can block another. A header that
+ * does not fit says that the ranks do different things, before anything is computed from it;
+ * breaking off throws away what it heads. The end of a connection is the death of its peer. A rank
+ * that breaks off ends the message that it is in with zeros, sends a word with a header of its own
+ * and reads on to its peer's. */
 #include "infer/comm_wire.h"
 
 #include <errno.h>

@@ -107,18 +107,18 @@ struct fmc_nccl {
     int (*mark)(void *mark, void *stream);
     int (*marked)(void *mark);
     void (*mark_free)(void *mark); /* NULL is fine */
-    /* Of a backend: the stream that its operations are recorded on, NULL: none are; and an end to
-     * all that it has recorded, whose memory it keeps until somebody forgets that by its key. */
-    void *(*recording)(fm_backend *be);
+    /* Of a backend: whether what is queued now is recorded, and not run; and an end to all that it
+     * has recorded, whose memory it keeps until somebody forgets that by its key. */
+    bool (*records)(fm_backend *be);
     void (*let_go)(fm_backend *be);
 };
 
 typedef struct fmc_nccl_card { /* of a backend */
     const fmc_nccl *table;
-    void *stream;
-    uint32_t card;  /* its number on this machine */
-    bool direct;    /* it reaches every other card of the machine without the bus */
-    fm_backend *be; /* for recording and let_go; NULL: it records nothing */
+    void *const *stream; /* where its operations are queued at the time of an exchange */
+    uint32_t card;       /* its number on this machine */
+    bool direct;         /* it reaches every other card of the machine without the bus */
+    fm_backend *be;      /* for records and let_go; NULL: it records nothing */
 } fmc_nccl_card;
 
 /* A device wire for the ranks of c, whose host wire carries NCCL's id. Table and stream of card:

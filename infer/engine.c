@@ -1,4 +1,5 @@
 /* engine.c - life of engines, and what models share inside of an engine. */
+#include "infer/patience.h"
 #include "infer/pipeline.h"
 
 #include <stdio.h>
@@ -28,6 +29,31 @@ static fm_status open_weights(fm_engine *e)
     o->cache_dir = NULL; /* the caller's */
     fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
     return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
+}
+
+/* Other ranks wait for patience_s; so what they can end themselves is over before the device's own
+ * limit. */
+static fm_status watch_steps(fm_engine *e, const char *device)
+{
+    char name[64];
+    uint32_t ranks = fm_comm_size(e->comm);
+    double limit = e->opts.patience_s;
+    device = device ? device : e->be->name;
+    if (ranks > 1) {
+        (void)snprintf(name, sizeof(name), "rank %u of %u, %s", fm_comm_rank(e->comm), ranks,
+                       device);
+        limit += FM_MAX(limit / 10.0, 1.0);
+        fm_comm_patience(e->comm, e->opts.patience_s);
+    } else {
+        (void)snprintf(name, sizeof(name), "device %s", device);
+    }
+    /* What runs on the host cannot hang, and takes what it takes. */
+    return e->be->host_visible ? FM_OK : fmi_patience_new(&e->patience, limit, name);
+}
+
+void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx)
+{
+    fmi_patience_hung(e->patience, hung, ctx);
 }
 
 fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
@@ -61,6 +87,8 @@ fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
         (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
         rc = fmi_mirror_new(e);
     }
+    if (rc == FM_OK && o.patience_s > 0.0)
+        rc = watch_steps(e, o.device);
     if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
         rc = e->be->keep_stored(e->be);
     if (rc == FM_OK)
@@ -103,6 +131,7 @@ void fm_engine_free(fm_engine *e)
         next = g->next;
         fm_free(g);
     }
+    fmi_patience_free(e->patience);
     fm_backend_close(e->be);
     fm_pool_free(e->pool);
     (void)pthread_mutex_destroy(&e->share);

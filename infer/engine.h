@@ -130,6 +130,7 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
+    struct fmi_patience *patience; /* patience.h; NULL: with any step */
     struct fm_comm *comm;       /* borrowed, NULL: models are not split */
     struct fm_comm *batch_comm; /* likewise: batches are not split */
     fmi_mirror *mirror;         /* NULL: one rank */

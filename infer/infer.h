@@ -58,10 +58,20 @@ typedef struct fm_engine_opts {
      * follows. This engine holds whole models; with stages it has its stage's layers alone and
      * cannot answer (fm_seq_open). */
     bool comm_splits_batches;
+    /* Seconds that a step may take (0: any). With several ranks one that waits longer for another
+     * fails as for a lost rank, and an exchange between cards that takes longer is given up; a
+     * device that hangs while its process lives is told of a little later: fm_engine_hung. Not for
+     * training. */
+    double patience_s;
 } fm_engine_opts;
+/* A step does not end. Called once for that step, on a thread of its own, while the engine's thread
+ * is in it and cannot leave it; it may wait for others and end the process. text names device and
+ * rank. */
+typedef void (*fm_hung_fn)(void *ctx, const char *text);
 fm_engine_opts fm_engine_defaults(void);
 FM_CHECKED fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts);
-void fm_engine_free(fm_engine *e); /* after its models and seqs */
+void fm_engine_free(fm_engine *e);                             /* after its models and seqs */
+void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx); /* NULL: nobody hears */
 /* Ranks but 0: does what rank 0's engine does until that is freed; models come from p, which knows
  * their tensors by id. An error, sticking to the comm, where a rank is lost. */
 /* Whether the ranks that share its models are all there: what a server asks while it is idle. */

@@ -16,8 +16,8 @@
  * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the
  * step on all, and every rank forgets idle blocks, since the caches may differ. So a step costs
  * two small messages; over a device's wire and over MPI three, since there the plans are compared
- * before anything moves (sockets see a message of another size). Ranks whose plans differ fail the
- * step by name, and go on. */
+ * before anything moves (sockets see a message of another size), and a step that is recorded one
+ * more. Ranks whose plans differ fail the step by name, and go on. */
 #ifndef FM_INFER_PARALLEL_H
 #define FM_INFER_PARALLEL_H
 
@@ -126,7 +126,8 @@ typedef enum fmi_deed {
     FMI_DEED_ADOPT,
     FMI_DEED_RESERVE,
     FMI_DEED_REWIND,
-    FMI_DEED_CLOSE
+    FMI_DEED_CLOSE,
+    FMI_DEED_UNCACHE
 } fmi_deed;
 /* What happens to a sequence between steps. */
 void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b);

@@ -17,19 +17,26 @@
 #include "store/base/cursor.h"
 #include "store/base/mem.h"
 
-enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END };
+enum { SAY_DEED = 1, SAY_STEP, SAY_OPEN, SAY_MODEL, SAY_MODEL_CLOSE, SAY_END, SAY_HOOKS };
 #define LOG_MAX ((size_t)512 << 20)
 #define NUMBERS_MAX (1u << 20) /* of models and of sequences */
 #define NO_NUMBER UINT32_MAX
+#define HOOK_BYTES_MAX ((uint64_t)128 << 20)
 #define LOG_ROOM                                                                                   \
     ((size_t)64 << 10) /* of a log from the beginning: what is lost cannot be told again */
 
 struct fmi_mirror {
     fm_buf log;
-    uint32_t depth;      /* inside of something that was told */
-    bool meets;          /* the outermost of it ends with a meeting */
-    uint64_t plan;       /* of the step in hand: the same on all ranks */
-    uint32_t opens;      /* the number of the sequence that is being opened */
+    uint32_t depth; /* inside of something that was told */
+    bool meets;     /* the outermost of it ends with a meeting */
+    uint64_t plan;  /* of the step in hand: the same on all ranks */
+    uint32_t opens; /* the number of the sequence that is being opened */
+    struct {
+        fm_seq *seq;
+        void *memory;
+    } * hooked; /* hooks of the next step, as rank 0 has them */
+    size_t hookeds, hooked_cap;
+    bool lacks_hooks;    /* there was no memory for them */
     void **model, **seq; /* by number; NULL: free */
     size_t models, seqs, model_cap, seq_cap;
 };
@@ -69,6 +76,18 @@ static fm_status room_for(void ***at, size_t *cap, uint32_t number)
 static void *known(void *const *at, size_t count, uint32_t number)
 {
     return number < count ? at[number] : NULL;
+}
+
+/* ==== patience ==== */
+
+/* For what may take any time: rank 0 has nothing to do, or a rank reads a model. Gives what it was.
+ */
+static double wait_gladly(const fm_engine *e)
+{
+    double was = fm_comm_patience_of(e->comm);
+    if (e->opts.patience_s > 0.0)
+        fm_comm_patience(e->comm, 0.0);
+    return was;
 }
 
 /* ==== saying ==== */
@@ -112,15 +131,47 @@ void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b)
         e->mirror->seq[s->mirror] = NULL;
 }
 
+/* Hooks of the sequences of a step; where they are refused not a word of it is said. */
+static fm_status say_hooks(fm_engine *e, const fm_row *rows, uint32_t n)
+{
+    fm_buf *log = &e->mirror->log;
+    uint64_t stamp = ++e->stamp, bytes = 0;
+    size_t was = log->len;
+    for (uint32_t i = 0; i < n; i++) {
+        fm_seq *q = rows[i].seq;
+        q->pending = q->stamp == stamp ? q->pending + 1 : 1;
+        q->stamp = stamp;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        fm_seq *q = rows[i].seq;
+        if (!q->hooks || q->pending == 0)
+            continue;
+        bytes += fmi_hooks_size(q, q->pending);
+        if (bytes > HOOK_BYTES_MAX) {
+            log->len = was;
+            return fm_fail(FM_ELIMIT,
+                           "hidden states of more than %u MiB are to be replaced in one step over "
+                           "ranks; take fewer tokens or sequences",
+                           (unsigned)(HOOK_BYTES_MAX >> 20));
+        }
+        say_u32(log, SAY_HOOKS);
+        say_u32(log, q->mirror);
+        fmi_hooks_say(log, q, q->pending);
+        q->pending = 0;
+    }
+    return FM_OK;
+}
+
 fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n)
 {
     fm_status rc = FM_OK;
-    if (leads(e)) {
+    bool hooks = false;
+    for (uint32_t i = 0; i < n && leads(e); i++)
+        hooks = hooks || rows[i].seq->hooks;
+    if (hooks)
+        rc = say_hooks(e, rows, n);
+    if (rc == FM_OK && leads(e)) {
         fm_buf *log = &e->mirror->log;
-        for (uint32_t i = 0; i < n; i++) /* before a word of it is said */
-            if (rows[i].seq->hooks)
-                return fm_fail(FM_EUNSUPPORTED, "hidden states cannot be read or replaced with "
-                                                "several ranks; use one");
         say_u32(log, SAY_STEP);
         say_u32(log, n);
         for (uint32_t i = 0; i < n; i++) {
@@ -318,8 +369,10 @@ fm_status fmi_mirror_adopt(fm_model *m)
     say_u32(&r->log, p->mirror);
     say_bytes(&r->log, p->told.data, p->told.len);
     rc = send_log(e);
+    double patience_s = wait_gladly(e);
     if (rc == FM_OK)
         rc = fm_comm_meet(e->comm, FM_OK, 0);
+    fm_comm_patience(e->comm, patience_s);
     if (rc != FM_OK)
         r->model[p->mirror] = NULL;
     return rc;
@@ -340,6 +393,18 @@ void fmi_mirror_close(fm_model *m)
 }
 
 /* ==== following ==== */
+
+static void drop_hooks(fmi_mirror *r)
+{
+    for (size_t i = 0; i < r->hookeds; i++) {
+        fm_seq *s = r->hooked[i].seq;
+        s->hook = NULL;
+        s->hooks = 0;
+        fm_free(r->hooked[i].memory);
+    }
+    r->hookeds = 0;
+    r->lacks_hooks = false;
+}
 
 static fm_status follow_deed(fm_engine *e, fm_cursor *c)
 {
@@ -372,7 +437,11 @@ static fm_status follow_deed(fm_engine *e, fm_cursor *c)
     case FMI_DEED_REWIND:
         fm_ignore(fm_seq_rewind(s, a), "likewise");
         return FM_OK;
+    case FMI_DEED_UNCACHE:
+        s->uncached = true;
+        return FM_OK;
     case FMI_DEED_CLOSE:
+        drop_hooks(r);
         fm_seq_close(s);
         r->seq[number] = NULL;
         return FM_OK;
@@ -401,6 +470,23 @@ static fm_status read_rows(const fmi_mirror *r, fm_cursor *c, fm_row *row, uint3
     return good ? FM_OK : fm_fail(FM_ENOTFOUND, "a sequence of the step could not be opened");
 }
 
+/* Of the step that follows. */
+static fm_status follow_hooks(fm_engine *e, fm_cursor *c)
+{
+    fmi_mirror *r = e->mirror;
+    fm_seq *s = known(r->seq, r->seqs, fm_cursor_u32(c));
+    void *memory = NULL;
+    fm_status rc = fm_grow(&r->hooked, &r->hooked_cap, r->hookeds + 1, sizeof(*r->hooked));
+    bool room = rc == FM_OK;
+    rc = fmi_hooks_hear(c, room ? s : NULL, &memory);
+    r->lacks_hooks = r->lacks_hooks || !room || rc == FM_ENOMEM;
+    if (rc == FM_OK && room && s) {
+        r->hooked[r->hookeds].seq = s;
+        r->hooked[r->hookeds++].memory = memory;
+    }
+    return rc == FM_ENOMEM ? FM_OK : rc;
+}
+
 /* What it returns is the comm's state: a step that fails has failed on all ranks. */
 static fm_status follow_step(fm_engine *e, fm_cursor *c)
 {
@@ -411,13 +497,17 @@ static fm_status follow_step(fm_engine *e, fm_cursor *c)
     fm_row *row = fm_calloc(n, sizeof(*row));
     if (!row) {
         fm_cursor_skip(c, 12 * (size_t)n);
+        drop_hooks(r);
         return cannot(e, FM_ENOMEM);
     }
     fm_status rc = read_rows(r, c, row, n);
     r->meets = true;
+    if (rc == FM_OK && r->lacks_hooks)
+        rc = fm_fail(FM_ENOMEM, "out of memory for hidden states that are read or replaced");
     if (rc == FM_OK)
         rc = fm_engine_step(e, row, n);
     fm_free(row);
+    drop_hooks(r);
     if (rc != FM_OK && r->meets) /* before rank 0 was met */
         return cannot(e, rc);
     return fm_comm_state(e->comm);
@@ -437,6 +527,7 @@ static fm_status follow_open(fm_engine *e, fm_cursor *c)
     if (rc != FM_OK)
         return rc;
     fm_seq *s = known(r->seq, r->seqs, number);
+    drop_hooks(r);
     if (s) /* it did not open there */
         fm_seq_close(s);
     put_number(r->seq, &r->seqs, NULL, number);
@@ -496,7 +587,9 @@ static fm_status follow_model(fm_engine *e, fm_cursor *c, const fm_provider *p)
         rc = fm_fail(FM_ECORRUPT, "rank 0 speaks of two models by one number");
     if (rc == FM_OK)
         rc = load_told(&m, e, told, p);
+    double patience_s = wait_gladly(e);
     rc = fm_comm_meet(e->comm, rc, 0);
+    fm_comm_patience(e->comm, patience_s);
     if (rc != FM_OK) {
         fm_model_close(m);
         return fm_comm_state(e->comm);
@@ -520,6 +613,7 @@ static fm_status follow_close(fmi_mirror *r, uint32_t number)
 static void end_all(fm_engine *e)
 {
     fmi_mirror *r = e->mirror;
+    drop_hooks(r);
     for (size_t i = 0; i < r->seqs; i++)
         fm_seq_close(r->seq[i]);
     for (size_t i = 0; i < r->models; i++)
@@ -537,6 +631,8 @@ static fm_status follow_message(fm_engine *e, const fm_provider *p, fm_cursor *c
             rc = follow_deed(e, c);
         else if (what == SAY_STEP)
             rc = follow_step(e, c);
+        else if (what == SAY_HOOKS)
+            rc = follow_hooks(e, c);
         else if (what == SAY_OPEN)
             rc = follow_open(e, c);
         else if (what == SAY_MODEL)
@@ -562,7 +658,9 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
     fm_status rc = fm_buf_extend(&message, LOG_ROOM) ? FM_OK : FM_ENOMEM;
     while (rc == FM_OK && !ended) {
         fm_cursor c;
+        double patience_s = wait_gladly(e);
         rc = fm_comm_tell_buf(e->comm, &message, 0);
+        fm_comm_patience(e->comm, patience_s);
         fm_cursor_init(&c, fm_buf_span(&message));
         if (rc == FM_OK)
             rc = follow_message(e, p, &c, &ended);
@@ -659,6 +757,7 @@ void fmi_mirror_free(fm_engine *e)
     }
     fm_comm_detach(e->comm);
     fm_buf_release(&r->log);
+    fm_free(r->hooked);
     fm_free(r->model);
     fm_free(r->seq);
     fm_free(r);

@@ -175,27 +175,38 @@ double fmi_traffic_seconds(const fm_traffic *x)
 
 /* ==== training ==== */
 
-uint64_t fm_train_piece(uint64_t slice, uint32_t shards)
+uint64_t fm_train_stripe(uint64_t parameters, uint32_t ranks, uint32_t shards, bool host)
 {
-    uint64_t blocks = FM_TRAIN_ROOM_FLOATS / FM_TRAIN_BLOCK_FLOATS / FM_MAX(shards, 1u);
-    return FM_MIN(slice, FM_MAX(blocks, (uint64_t)1) * FM_TRAIN_BLOCK_FLOATS);
+    const uint64_t block = FM_TRAIN_BLOCK_FLOATS;
+    uint64_t most = host ? 2 : FM_TRAIN_ROOM_FLOATS / block / FM_MAX(shards, 1u);
+    uint64_t even = (parameters + block - 1) / block / ((uint64_t)ranks * 8);
+    return FM_MAX(FM_MIN(most, even), (uint64_t)1) * block;
+}
+
+/* Floats of the first rank's stripes: nobody has more. */
+static uint64_t most_owned(uint64_t parameters, uint32_t ranks, uint64_t stripe)
+{
+    uint64_t round = ranks * stripe, rest = parameters % round;
+    return parameters / round * stripe + FM_MIN(rest, stripe);
 }
 
 void fm_train_ranks_plan_of(fm_train_ranks_plan *out, uint64_t parameters, uint32_t shards,
                             double batch_s, double update_s, const fm_topology *t)
 {
+    bool host = t->inside == FM_LINK_HOST, several = t->ranks > 1;
     uint64_t bytes = parameters * sizeof(float), slice = bytes / t->ranks;
+    uint64_t stripe = fm_train_stripe(parameters, t->ranks, shards, host);
     uint32_t own = shards / t->ranks;
     memset(out, 0, sizeof(*out));
     out->parameter_bytes = bytes;
     out->gradient_bytes = bytes;
-    out->moment_bytes = 2 * slice;
-    uint64_t piece = fm_train_piece(slice / sizeof(float), shards) * sizeof(float);
-    out->waiting_bytes =
-        t->ranks > 1 ? piece * shards + (own > 1 ? own * bytes : 0) : (shards > 1 ? bytes : 0);
-    for (uint32_t i = 0; t->ranks > 1 && i < own; i++)
+    out->moment_bytes =
+        2 * sizeof(float) * (several ? most_owned(parameters, t->ranks, stripe) : parameters);
+    out->waiting_bytes = several ? (shards - own) * stripe * sizeof(float) + (own - 1) * bytes
+                                 : (shards > 1 ? bytes : 0);
+    for (uint32_t i = 0; several && i < own; i++)
         fm_traffic_exchange(&out->traffic, t, t->ranks, slice); /* gradients */
-    if (t->ranks > 1)
+    if (several)
         fm_traffic_exchange(&out->traffic, t, t->ranks, slice);     /* values */
     double share = t->shared ? (double)t->nodes : (double)t->ranks; /* processors that work */
     out->compute_s = (batch_s + update_s) / share;

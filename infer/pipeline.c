@@ -286,5 +286,7 @@ fm_status fmi_pipe_deliver(fmi_step *s)
         if (rc == FM_OK && s->ld)
             rc = deliver_logits(s);
     }
+    if (rc == FM_OK && e->stages > 1 && s->hooked_count)
+        rc = fmi_hooks_deliver(s);
     return rc;
 }

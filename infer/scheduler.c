@@ -250,9 +250,9 @@ static fm_status begin(fmi_request *r)
     return rc;
 }
 
-/* With several ranks a failure may be another one's trouble, and over: a rank that lacked the memory
- * to open a sequence, say, lacks that sequence for good. So a request begins anew a few times before
- * it fails. */
+/* With several ranks a failure may be another one's trouble, and over: a rank that lacked the
+ * memory to open a sequence, say, lacks that sequence for good. So a request begins anew a few
+ * times before it fails. */
 static bool may_begin_anew(const fm_scheduler *s, fmi_request *r)
 {
     return fm_engine_ranks(s->e) > 1 && fm_comm_state(s->e->comm) == FM_OK && r->anew++ < ANEW_MOST;

@@ -3,6 +3,7 @@
  * Rows are reordered so that those of one model stand together (a run); the runs of one shape class
  * form a pass (forward.c). Positions and pages are settled before anything runs, so that a step
  * that does not fit changes nothing. Workspace is sized by max_rows at first use. */
+#include "infer/patience.h"
 #include "infer/pipeline.h"
 
 #include <string.h>
@@ -65,6 +66,8 @@ void fmi_step_free(fmi_step *s)
     fmi_lists_release(e, &s->own);
     fmi_replays_free(s);
     device_free(e, s->stage);
+    device_free(e, s->taken);
+    fm_free(s->taken_host);
     device_free(e, s->picked);
     device_free(e, s->pick);
     fm_free(s->picked_host);
@@ -751,7 +754,7 @@ void fmi_step_undo(fmi_step *s)
     fm_error_restore(&error);
 }
 
-fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
+static fm_status run_step(fm_engine *e, const fm_row *rows, uint32_t n)
 {
     fmi_step *s = e->step;
     fm_status rc = fmi_step_plan(s, rows, n);
@@ -771,6 +774,14 @@ fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
     e->steps++;
     e->rows += n;
     return FM_OK;
+}
+
+fm_status fm_engine_step(fm_engine *e, const fm_row *rows, uint32_t n)
+{
+    fmi_patience_begin(e->patience);
+    fm_status rc = run_step(e, rows, n);
+    fmi_patience_end(e->patience);
+    return rc;
 }
 
 fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n)

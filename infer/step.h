@@ -3,6 +3,7 @@
 #define FM_INFER_STEP_H
 
 #include "infer/engine.h"
+#include "store/base/cursor.h"
 
 FM_BEGIN_DECLS
 
@@ -28,10 +29,11 @@ typedef struct fmi_span {
     const fmi_block *block;
 } fmi_span;
 
-/* Row `row` of the step is token `token` of a sequence that has hooks. */
+/* Row `row` of the step is token `token` of a sequence that has hooks; taken: rows that this rank's
+ * stage reads before its own, in their order. */
 typedef struct fmi_hooked {
     const fm_seq *seq;
-    uint32_t row, token;
+    uint32_t row, token, taken;
 } fmi_hooked;
 
 typedef struct fmi_chunk { /* row lists of this step, host copy beside the device's */
@@ -79,6 +81,10 @@ struct fmi_step {
     fmi_hooked *hooked; /* mostly none */
     uint32_t hooked_count;
     size_t hooked_cap;
+    /* Of stages but the first, whose first rank keeps what hooks read until the passes are done,
+     * and of rank 0, which gets it then: rows of taken_ld floats. */
+    float *taken, *taken_host;
+    size_t taken_floats, taken_host_floats, taken_ld;
     uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
     uint32_t *pos;      /* [max_rows] by the caller's number */
     int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
@@ -239,6 +245,14 @@ FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
 
 /* Notes the rows whose sequences have hooks. */
 FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
+/* Behind all passes: what the stages read comes to rank 0. */
+FM_CHECKED fm_status fmi_hooks_deliver(fmi_step *s);
+/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
+ * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
+ * FM_ECORRUPT: no such hooks. */
+uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
+void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows);
+FM_CHECKED fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory);
 /* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
 FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
 static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)

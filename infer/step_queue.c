@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "infer/comm.h"
+#include "infer/patience.h"
 #include "store/base/mem.h"
 
 bool fmi_picks(const fm_engine *e)
@@ -197,10 +198,13 @@ fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32
     q->failures = e->failures;
     s->seqs = 0;
     s->queued = true;
+    fmi_patience_begin(e->patience);
     fm_status rc = run(s, q, rows, n, ask);
     s->queued = false;
-    if (rc != FM_OK) {
+    if (rc != FM_OK)
         fmi_step_undo(s);
+    fmi_patience_end(e->patience);
+    if (rc != FM_OK) {
         q->ticket = 0;
         return rc;
     }
@@ -213,7 +217,9 @@ fm_status fmi_step_queue(fm_engine *e, fmi_queued *q, const fm_row *rows, uint32
 
 fm_status fmi_step_wait(fm_engine *e, fmi_queued *q)
 {
+    fmi_patience_begin(e->patience);
     fm_status rc = e->be->wait(e->be, q->ticket);
+    fmi_patience_end(e->patience);
     q->ticket = 0;
     if (rc != FM_OK)
         e->failures++;

@@ -28,7 +28,11 @@ typedef struct fm_hook {
     const float *write;     /* [tokens, hidden] takes its place (after the read); NULL: it stays */
 } fm_hook;
 
-/* From the next step on; n = 0 takes them away. hook and what it points to are borrowed until then
+/* Over several ranks the rows that a layer gives are whole on every rank that computes it, so hooks
+ * work as in one process: what is to be put in goes to the others with each step that runs those
+ * tokens, and what another stage reads comes back behind its passes.
+ *
+ * From the next step on; n = 0 takes them away. hook and what it points to are borrowed until then
  * or until the sequence is closed. FM_EINVAL: a layer or site that the model does not have, an
  * encoder, or a sequence that has run without hooks before (its states may be the cache's). */
 FM_CHECKED fm_status fm_seq_hooks(fm_seq *s, const fm_hook *hook, size_t n);

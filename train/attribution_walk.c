@@ -327,7 +327,10 @@ fm_status fmi_walk_open(fmi_walk *w, const fm_attribution_in *in, bool bounded)
     memset(w, 0, sizeof(*w));
     w->in = in;
     w->p = *in->p;
-    fm_status rc = choose_job(w, bounded);
+    fm_status rc = fm_engine_ranks(in->e) > 1
+                       ? fm_fail(FM_EUNSUPPORTED, "models that are split over ranks have no "
+                                                  "gradients; use one rank")
+                       : choose_job(w, bounded);
     w->worker = fm_calloc(LANES_MAX, sizeof(*w->worker));
     w->result = fm_calloc(LANES_MAX, sizeof(*w->result));
     w->lane = fm_calloc(2 * LANES_MAX, sizeof(fmi_lane *));

@@ -2,6 +2,17 @@
  * gate and up in one product, or no gate at all. */
 #include "train/pass.h"
 
+/* The activation is swiglu's, of rows that lie one behind the other. */
+static bool is_swiglu(const fm_switches *sw)
+{
+    return !sw->plain_mlp && !sw->fused_mlp && sw->act == FM_ACT_SILU;
+}
+
+static fm_swiglu swiglu_of(const fmi_pass *p, const fmi_slot *s, uint32_t rows)
+{
+    return (fm_swiglu){p->act, s->gate, s->up, (uint64_t)rows * p->arch.inter};
+}
+
 static void activate(fmi_pass *p, const fmi_slot *s, uint32_t rows)
 {
     const fm_switches *sw = &p->arch.sw;
@@ -60,6 +71,9 @@ fm_status fmi_mlp_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float
 
     if (rc < 0)
         return rc;
+    const fm_swiglu made = swiglu_of(p, s, ps.rows);
+    if (is_swiglu(&a->sw))
+        return fmi_linears_made(p, ps, (int32_t)layer, &made, a->inter, &out);
     activate(p, s, ps.rows);
     return fmi_linears_forward(p, ps, (int32_t)layer, p->act, a->inter, &out, 1);
 }
@@ -71,10 +85,17 @@ fm_status fmi_mlp_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const floa
     fmi_slot *s = fmi_slot_of(p, layer);
     const fmi_out out = {FMI_DOWN, (float *)(uintptr_t)dy, a->hidden};
 
-    if (fmi_linears_train(ps, (int32_t)layer, &out, 1)) /* cheap to make, large to keep */
-        activate(p, s, ps.rows);
-    fm_status rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act,
-                                    a->inter, &out, 1);
+    bool trains = fmi_linears_train(ps, (int32_t)layer, &out, 1);
+    const fm_swiglu made = swiglu_of(p, s, ps.rows);
+    fm_status rc;
+    if (trains && is_swiglu(&a->sw)) { /* cheap to make, large to keep */
+        rc = fmi_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out);
+    } else {
+        if (trains)
+            activate(p, s, ps.rows);
+        rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
+                              &out, 1);
+    }
     if (rc == FM_OK)
         activate_grad(p, s, ps.rows);
     return rc;

@@ -12,7 +12,7 @@ enum { PARTS = 3 };
 static const char part_word[PARTS] = {'p', 'm', 'v'};
 
 /* Memory for a copy of everything, and on the device for the moments of which each rank has its
- * slice. The ranks take it together or not at all: what follows is theirs together. */
+ * stripes. The ranks take it together or not at all: what follows is theirs together. */
 typedef struct rooms {
     float *copy;  /* host [PARTS, total]; NULL: the parameters are read where they are */
     void *gather; /* device [total] */
@@ -55,19 +55,11 @@ static fm_status rooms_take(rooms *r, const fmi_params *ps)
     return ps->comm ? fm_comm_agree(ps->comm, rc) : rc;
 }
 
-/* A moment, of which each rank has its slice. */
-static fm_status gathered(const fmi_params *ps, const rooms *r, const float *slice, float *host)
+/* A moment, of which each rank has its stripes. */
+static fm_status gathered(const fmi_params *ps, const rooms *r, const float *own, float *host)
 {
-    fm_backend *be = ps->be;
-    size_t own = (size_t)(ps->end - ps->begin) * sizeof(float);
-    float *all = r->gather;
-    fm_status rc = own ? be->download(be, host, slice, own) : FM_OK;
-
-    if (rc == FM_OK && own)
-        rc = be->upload(be, all + ps->begin, host, own);
-    if (rc == FM_OK)
-        rc = fmi_ranks_gather(ps, all);
-    return rc == FM_OK ? fmi_params_get_all(ps, all, host) : rc;
+    fm_status rc = fmi_ranks_moment(ps, own, r->gather);
+    return rc == FM_OK ? fmi_params_get_all(ps, r->gather, host) : rc;
 }
 
 static fm_status host_parts(const fmi_params *ps, const rooms *r, const float *host[PARTS])
@@ -169,10 +161,15 @@ static fm_status put_part(fmi_params *ps, size_t k, const fm_train_state *s, flo
                            t ? "another shape of" : "no", part_word[k], p->name);
         memcpy(host + p->at, t->data + p->skip * sizeof(float), (size_t)p->here * sizeof(float));
     }
-    return k == 0 ? ps->be->upload(ps->be, part[k], host,
-                                   (size_t)(ps->total + ps->guest) * sizeof(float))
-                  : ps->be->upload(ps->be, part[k], host + ps->begin,
-                                   (size_t)(ps->end - ps->begin) * sizeof(float));
+    if (k == 0)
+        return ps->be->upload(ps->be, part[k], host,
+                              (size_t)(ps->total + ps->guest) * sizeof(float));
+    fm_status rc = FM_OK;
+    fmi_stripe own;
+    for (uint64_t i = 0; rc == FM_OK && fmi_params_stripe(ps, i, &own); i++)
+        rc =
+            ps->be->upload(ps->be, part[k] + own.own, host + own.at, (size_t)own.n * sizeof(float));
+    return rc;
 }
 
 static fm_status put_state(fmi_params *ps, const fm_train_state *s, const char *name)

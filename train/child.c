@@ -210,7 +210,8 @@ static fm_status build(fmi_child *ch)
         rc = declare(ch, &m);
     if (rc == FM_OK && ch->stage)
         rc = fmi_stage_keep(ch->stage, &ch->net, &ch->ps);
-    fmi_params_share(&ch->ps, comm);
+    if (rc == FM_OK)
+        rc = fmi_params_share(&ch->ps, ch->c, comm, be);
     if (rc == FM_OK)
         rc = fmi_params_alloc(&ch->ps, be, true);
     if (rc == FM_OK)

@@ -42,12 +42,12 @@ typedef struct fmi_params {
     float *p, *g, *m, *v;
     float *zero; /* zeros to copy from */
     double *sum; /* device: fmi_params_sums */
-    /* Of several ranks (parallel.h) this one updates floats begin .. end - 1 and has their moments
-     * alone: m, v [end - begin]. comm NULL: all of them. */
+    /* Of several ranks (parallel.h) this one updates its stripes and has their moments alone, one
+     * stripe behind the other: m, v [own]. comm NULL: one stripe, which is all that is here. */
     struct fm_comm *comm;
-    uint64_t begin, end;
-    /* Of several stages: total counts what this one updates; behind it in p and g lie `guest`
-     * floats of a tied embedding, whose head is here and which the first stage updates. */
+    uint64_t stripe, own, piece; /* piece: floats of a stripe that travel at once */
+    /* Of several stages: total counts what this one updates, comm its ranks; behind total in p and g
+     * lie `guest` floats of a tied embedding, whose head is here and which the first stage updates. */
     struct fmi_stage *stage; /* NULL: all layers are here */
     struct fmi_edges *edges; /* how blocks of the norm lie to the ranks */
     uint64_t whole, guest;   /* floats of one process's buffers */

@@ -296,9 +296,14 @@ static fm_status layer_backward(fmi_pass *p, uint32_t layer)
     return rc == FM_OK ? attention_input_grad(p, layer) : rc;
 }
 
+static fm_status leave(fmi_pass *p, uint32_t layer)
+{
+    return p->left ? p->left(p->left_ctx, p, layer) : FM_OK;
+}
+
 fm_status fmi_layers_backward(fmi_pass *p)
 {
-    fm_status rc = FM_OK;
+    fm_status rc = leave(p, p->arch.layers);
 
     for (uint32_t l = p->end; l-- > FM_MAX(p->lowest, p->begin) && rc == FM_OK;) {
         fmi_parts ps = fmi_parts_from(p, l);
@@ -308,6 +313,8 @@ fm_status fmi_layers_backward(fmi_pass *p)
             rc = layer_forward(p, ps, l, p->xout);
         if (rc == FM_OK)
             rc = layer_backward(p, l);
+        if (rc == FM_OK)
+            rc = leave(p, l);
     }
     return rc;
 }

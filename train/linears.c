@@ -7,7 +7,7 @@
 
 #include "store/base/mem.h"
 
-#define OUTS_AT_ONCE 4u
+#define BACKS_MAX 64u
 
 static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
 {
@@ -111,7 +111,7 @@ static uint32_t list_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float
  * terms there are. */
 static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
                                     size_t ldx, uint32_t in, const fmi_out *out, uint32_t outs,
-                                    uint32_t products)
+                                    uint32_t products, const fm_swiglu *made)
 {
     fm_backend *be = p->be;
     size_t most = most_terms(ps, layer, out, outs);
@@ -121,8 +121,10 @@ static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, co
         return rc;
     uint32_t n = most > 0 ? list_terms(p, ps, layer, x, ldx, out, outs, 0) : 0;
     if (n > 0 && products > 0 && be->products_terms) {
-        be->products_terms(be, x, ldx, in, p->product, products, p->term, n);
+        be->products_terms(be, x, ldx, in, p->product, products, p->term, n, made);
     } else {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
         if (products > 0)
             be->products(be, x, ldx, in, p->product, products);
         if (n > 0)
@@ -189,8 +191,8 @@ static fm_status watch_out(fmi_pass *p, fmi_parts ps, int32_t layer, const char 
 }
 
 /* ---- forward ---- */
-fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
-                              const fmi_out *out, uint32_t outs)
+static fm_status forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmi_out *out, uint32_t outs, const fm_swiglu *made)
 {
     uint32_t n = 0;
     uint32_t in = 0;
@@ -213,12 +215,38 @@ fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const fl
                                            .m = rows};
         }
     }
-    fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n);
+    fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made);
     for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
         rc = fmi_alone_forward(p, ps, layer, x, ldx, &out[o]);
     for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
         rc = watch_out(p, ps, layer, "the output", &out[o]);
     return rc;
+}
+
+/* Linears of which nothing but their product and first term reads x. */
+static bool reads_once(fmi_parts ps, int32_t layer, const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_linear *l = lin_of(&ps.p[i], layer, out->which);
+        if (l->terms > 1 || fmi_scales_input(l) || (l->terms > 0 && l->term[0].dropout > 0.0f))
+            return false;
+    }
+    return true;
+}
+
+fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x, size_t ldx,
+                           const fmi_out *out)
+{
+    if (reads_once(ps, layer, out))
+        return forward(p, ps, layer, x->x, ldx, out, 1, x);
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return forward(p, ps, layer, x->x, ldx, out, 1, NULL);
+}
+
+fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                              const fmi_out *out, uint32_t outs)
+{
+    return forward(p, ps, layer, x, ldx, out, outs, NULL);
 }
 
 /* ---- backward ---- */
@@ -263,46 +291,52 @@ static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *
     }
 }
 
-/* Products and terms of all outs at once, where the device has that: rows of one part, whose linears
- * are plain and have a term or none. A linear without a term is none of a device's gain, unless
- * another has one. */
+/* Products and terms of all outs at once, where the device has that: linears are plain and have a
+ * term or none. A linear without a term is none of a device's gain, unless another has one. */
 static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const fmi_out *out,
                          uint32_t outs)
 {
     bool any = false;
 
-    if (!p->be->linears_dx || ps.n != 1 || !ps.p[0].deeper || p->watch || outs > OUTS_AT_ONCE)
+    if (!p->be->linears_dx || p->watch || (size_t)ps.n * outs > BACKS_MAX)
         return false;
-    for (uint32_t o = 0; o < outs; o++) {
-        const fmi_linear *l = lin_of(&ps.p[0], layer, out[o].which);
-        if (fmi_goes_alone(l) || l->terms > 1)
-            return false;
-        any = any || l->terms > 0;
-    }
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++) {
+            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            if (!ps.p[i].deeper || fmi_goes_alone(l) || l->terms > 1)
+                return false;
+            any = any || l->terms > 0;
+        }
     return any;
 }
 
 static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
-                         const float *x, size_t ldx, const fmi_out *out, uint32_t outs)
+                         const float *x, size_t ldx, const fmi_out *out, uint32_t outs,
+                         const fm_swiglu *made)
 {
-    const fmi_part *part = &ps.p[0];
-    fm_back list[OUTS_AT_ONCE] = {0};
+    fm_back list[BACKS_MAX] = {0};
     uint64_t at = 0;
+    uint32_t n = 0;
 
-    for (uint32_t o = 0; o < outs; o++) {
-        const fmi_linear *l = lin_of(part, layer, out[o].which);
-        list[o] = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
-                            .lddy = out[o].ldy,
-                            .w = l->w,
-                            .m = part->count};
-        if (l->terms == 0)
-            continue;
-        list[o].term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
-        list[o].term.du = p->du + at;
-        at += (uint64_t)part->count * l->term[0].r;
-        fm_assert(at <= p->du_floats);
-    }
-    p->be->linears_dx(p->be, dx + part->begin * lddx, lddx, list, outs, add);
+    for (uint32_t o = 0; o < outs; o++)
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            fm_back *b = &list[n++];
+            *b = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
+                           .lddy = out[o].ldy,
+                           .w = l->w,
+                           .first = part->begin,
+                           .m = part->count,
+                           .add = add || o > 0};
+            if (l->terms == 0)
+                continue;
+            b->term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
+            b->term.du = p->du + at;
+            at += (uint64_t)part->count * l->term[0].r;
+            fm_assert(at <= p->du_floats);
+        }
+    p->be->linears_dx(p->be, dx, lddx, list, n, made);
     for (uint32_t o = 0; o < outs; o++)
         weight_grads(p, ps, layer, x, ldx, &out[o]);
 }
@@ -313,7 +347,7 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
     fm_status rc = FM_OK;
 
     if (dx && goes_at_once(p, ps, layer, out, outs)) {
-        grad_at_once(p, ps, layer, dx, lddx, add, x, ldx, out, outs);
+        grad_at_once(p, ps, layer, dx, lddx, add, x, ldx, out, outs, NULL);
         return FM_OK;
     }
     for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
@@ -328,6 +362,21 @@ fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, 
             rc = fmi_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
     }
     return rc;
+}
+
+fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const fm_swiglu *x, size_t ldx, const fmi_out *out)
+{
+    bool trains = false;
+
+    for (uint32_t i = 0; i < ps.n; i++)
+        trains = trains || lin_of(&ps.p[i], layer, out->which)->w_param >= 0;
+    if (!trains && goes_at_once(p, ps, layer, out, 1)) {
+        grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);
+        return FM_OK;
+    }
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return fmi_linears_grad(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1);
 }
 
 /* ---- norms ---- */

@@ -1,5 +1,6 @@
 /* objective.c - what every objective shares: rows of examples, frozen lanes, memory. */
 #include "train/objective.h"
+#include "train/stage.h"
 
 #include "store/base/mem.h"
 
@@ -111,9 +112,18 @@ static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objectiv
                        "%s: the teacher has %u tokens, the parent %u; they must speak "
                        "the same vocabulary",
                        g->job->name, a->vocab, mine->vocab);
-    fm_status rc = fmi_net_init(&g->aux_net, g->be, a, model);
+    const fmi_net *net = g->lane->net;
+    if (net->staged && !fmi_same_shape(a, mine))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: over stages a teacher has the parent's architecture; leave --stages "
+                       "out",
+                       g->job->name);
+    fm_status rc = fmi_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
+                                       net->staged ? net->end : a->layers);
     if (rc < 0)
         return rc;
+    if (net->staged)
+        fmi_stage_leave(&g->aux_net);
     *lane = (fmi_lane){.net = &g->aux_net,
                        .c = g->c,
                        .objective = objective,
@@ -231,6 +241,15 @@ size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2])
     return two ? 2 : 1;
 }
 
+fmi_batch_how fmi_goal_aux_how(const fmi_goal *g)
+{
+    fmi_batch_how how = g->how;
+
+    how.virt = g->aux_net.virt_kind == FMI_VIRTUAL_ROWS ? g->aux_net.virt : 0;
+    how.offset = g->aux_net.virt_kind == FMI_VIRTUAL_KV ? g->aux_net.virt : 0;
+    return how;
+}
+
 fm_status fmi_goal_load(fmi_goal *g)
 {
     fmi_lane *aux = &g->aux;
@@ -241,8 +260,7 @@ fm_status fmi_goal_load(fmi_goal *g)
         g->lane->batch.label[k] = g->lane->of[g->lane->batch.which[k]].klass;
     if (!g->aux_net.block || g->lane->batch.rows == 0)
         return FM_OK;
-    how.virt = g->aux_net.virt_kind == FMI_VIRTUAL_ROWS ? g->aux_net.virt : 0;
-    how.offset = g->aux_net.virt_kind == FMI_VIRTUAL_KV ? g->aux_net.virt : 0;
+    how = fmi_goal_aux_how(g);
     fm_status rc = fmi_batch_build(&aux->batch, g->lane->in, g->lane->ins, &how);
     return rc == FM_OK && g->own ? fmi_pass_states(g->own, &aux, 1) : rc;
 }

@@ -85,6 +85,8 @@ FM_CHECKED fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider 
 void fmi_goal_release(fmi_goal *g);
 /* The lanes that go through a pass together: 1 or 2. */
 size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2]);
+/* How its data become rows of the frozen lane. */
+fmi_batch_how fmi_goal_aux_how(const fmi_goal *g);
 /* The lane's batch is in hand: so is what stands beside it. */
 FM_CHECKED fm_status fmi_goal_load(fmi_goal *g);
 /* What the mean loss is the mean over: targets, pairs, anchors, texts. */
@@ -108,13 +110,14 @@ typedef struct fmi_fresh {
     uint32_t classes;
     bool new_dense; /* the parent has no layer before the scores, though its family has one */
     char *model_json;
+    char score[FMI_MODULE_BYTES], dense[FMI_MODULE_BYTES]; /* modules of the head */
 } fmi_fresh;
 /* job: what job becomes; p: where its parent's bytes are. *out is the caller's, zeroed. */
 FM_CHECKED fm_status fmi_fresh_head(fmi_fresh *out, fm_train_job *job, fm_provider *p,
                                     const fm_provider *behind);
 void fmi_fresh_release(fmi_fresh *f);
 /* Modules and parameters of the head, once those of the method are declared. */
-FM_CHECKED fm_status fmi_fresh_declare(const fmi_fresh *f, fmi_net *net, fmi_params *ps,
+FM_CHECKED fm_status fmi_fresh_declare(fmi_fresh *f, fmi_net *net, fmi_params *ps,
                                        const fm_train_config *c, const fm_model *stem);
 /* What transformers and PEFT want to see of a classifier. */
 FM_CHECKED fm_status fmi_fresh_result(const fmi_fresh *f, const fmi_net *net, fm_train_result *out);

@@ -318,13 +318,15 @@ static fm_status declare_one(fmi_net *net, fmi_params *ps, uint32_t which, const
     return fmi_net_train(net, ps, name, &b, called);
 }
 
-fm_status fmi_fresh_declare(const fmi_fresh *f, fmi_net *net, fmi_params *ps,
-                            const fm_train_config *c, const fm_model *stem)
+fm_status fmi_fresh_declare(fmi_fresh *f, fmi_net *net, fmi_params *ps, const fm_train_config *c,
+                            const fm_model *stem)
 {
     bool full = c->method == FM_METHOD_FULL || c->method == FM_METHOD_PRETRAIN;
     const char *as = full || c->method == FM_METHOD_BITFIT ? "" : FMI_PEFT_PREFIX;
     fm_status rc = fmi_net_add_classes(net, f->classes, stem);
 
+    (void)snprintf(f->score, sizeof(f->score), "%s", net->outer[FMI_SCORE].module);
+    (void)snprintf(f->dense, sizeof(f->dense), "%s", net->outer[FMI_DENSE].module);
     if (rc == FM_OK && net->outer[FMI_DENSE].module[0] && (full || f->new_dense))
         rc = declare_one(net, ps, FMI_DENSE, as);
     return rc == FM_OK ? declare_one(net, ps, FMI_SCORE, as) : rc;
@@ -351,12 +353,11 @@ static fm_status inside_bert(fm_train_result *out)
     return FM_OK;
 }
 
-static fm_status saved_modules(const fmi_fresh *f, const fmi_net *net, fm_json *config)
+static fm_status saved_modules(const fmi_fresh *f, fm_json *config)
 {
     const fm_json *old = fm_json_get(config, "modules_to_save");
     fm_json *list = fm_json_new_array();
-    const char *add[] = {net->outer[FMI_SCORE].module,
-                         f->new_dense ? net->outer[FMI_DENSE].module : NULL};
+    const char *add[] = {f->score, f->new_dense ? f->dense : NULL};
     fm_status rc = list ? FM_OK : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && fm_json_is(old, FM_JSON_ARRAY) && i < fm_json_count(old); i++)
@@ -381,7 +382,7 @@ fm_status fmi_fresh_result(const fmi_fresh *f, const fmi_net *net, fm_train_resu
         return FM_OK;
     rc = fm_json_set(out->adapter_config, "task_type", fm_json_new_str("SEQ_CLS"));
     if (rc == FM_OK)
-        rc = saved_modules(f, net, out->adapter_config);
+        rc = saved_modules(f, out->adapter_config);
     if (rc == FM_OK && strcmp(net->arch.family, "bert") == 0 && !net->arch.prefix[0])
         rc = inside_bert(out);
     return rc;

@@ -58,8 +58,8 @@ fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments)
     if (ps->count == 0)
         return fm_fail(FM_EINVAL, "there is nothing to train: no module was chosen");
     if (!ps->comm)
-        ps->end = ps->total;
-    uint64_t own = FM_MAX(ps->end - ps->begin, (uint64_t)1);
+        ps->own = ps->stripe = ps->total;
+    uint64_t own = FM_MAX(ps->own, (uint64_t)1);
     uint64_t held = FM_MAX(ps->total + ps->guest, (uint64_t)1);
     fm_status rc = new_floats(be, &ps->p, held);
     if (rc == FM_OK)
@@ -205,7 +205,24 @@ static void widen(const fmi_params *ps, size_t i, uint64_t *at, uint64_t *end)
     *end = FM_MAX(*end, p->at + ((p->here + 15u) & ~(uint64_t)15u));
 }
 
-/* Neighbours with one learning rate are one call; padding is 0 and stays it. */
+/* Parameters begin .. end - 1 of the flat ones, which have one learning rate. */
+static void step_range(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
+                       float g_scale, uint64_t begin, uint64_t end)
+{
+    fmi_stripe s;
+
+    for (uint64_t i = fmi_params_round(ps, begin); fmi_params_stripe(ps, i, &s) && s.at < end;
+         i++) {
+        uint64_t at = FM_MAX(s.at, begin), stop = FM_MIN(s.at + s.n, end);
+        uint64_t moment = s.own + (at - s.at);
+        if (at < stop)
+            ps->be->adamw(ps->be, ps->p + at, ps->m + moment, ps->v + moment, ps->g + at, stop - at,
+                          (float)lr, (float)c->beta1, (float)c->beta2, (float)c->eps,
+                          (float)c->weight_decay, step, g_scale);
+    }
+}
+
+/* Neighbours with one learning rate are one call a stripe; padding is 0 and stays it. */
 fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, uint64_t step,
                           float g_scale)
 {
@@ -216,14 +233,8 @@ fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr, u
              j < ps->count && !(ps->item[j].lr_scale < scale) && !(ps->item[j].lr_scale > scale);
              j++)
             widen(ps, j, &at, &end);
-        at = FM_MAX(at, ps->begin);
-        end = FM_MIN(end, ps->end);
-        uint64_t moment = at - ps->begin;
-        if (at >= end)
-            continue;
-        ps->be->adamw(ps->be, ps->p + at, ps->m + moment, ps->v + moment, ps->g + at, end - at,
-                      (float)(lr * (double)scale), (float)c->beta1, (float)c->beta2, (float)c->eps,
-                      (float)c->weight_decay, step, g_scale);
+        if (at < end)
+            step_range(ps, c, lr * (double)scale, step, g_scale, at, end);
     }
     fm_status rc = ps->comm ? fmi_ranks_gather(ps, ps->p) : FM_OK;
     return rc == FM_OK && ps->stage ? fmi_stage_tell_tied(ps) : rc;

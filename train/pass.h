@@ -142,7 +142,7 @@ typedef struct fmi_slot { /* one layer's saved activations, [rows of the pass, .
     float *araw, *arstd, *mraw, *mrstd;  /* what the norms behind the branches read */
     float *xgate, *xup, *xout;           /* of experts: [rows * chosen, ..] by slot */
     float *sgate, *sup, *sout, *sswitch; /* of the shared expert */
-    struct fmi_deal *deal;               /* which rows went to which expert (block_moe.c) */
+    struct fmi_choices *deal;            /* which rows went to which expert (block_moe.c) */
 } fmi_slot;
 
 #define FMI_SLOT_FIELDS (offsetof(fmi_slot, deal) / sizeof(float *)) /* its pointers to floats */
@@ -198,6 +198,10 @@ struct fmi_pass {
     fm_term *term;
     size_t term_cap;
     fmi_watch *watch;
+    /* Each time the backward has a layer behind it (arch.layers: the head): what the lanes' gradients
+     * get there, they have, or it is queued. NULL: nobody asks. */
+    fm_status (*left)(void *ctx, const fmi_pass *p, uint32_t layer);
+    void *left_ctx;
     fmi_tally *tally; /* borrowed; NULL: losses are known, and the device has settled, when a run
                          returns */
 };
@@ -227,6 +231,12 @@ FM_CHECKED fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t laye
 FM_CHECKED fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
                                       size_t lddx, bool add, const float *x, size_t ldx,
                                       const fmi_out *out, uint32_t outs);
+/* The same of one out where x is to be made first, and may be made on the way: dx is set. */
+FM_CHECKED fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x,
+                                      size_t ldx, const fmi_out *out);
+FM_CHECKED fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx,
+                                           size_t lddx, const fm_swiglu *x, size_t ldx,
+                                           const fmi_out *out);
 /* Some lane of the parts trains a linear of these: its input is needed. */
 bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs);
 

@@ -3,6 +3,7 @@
  * A step of the run is the next step of every child that is still at work; their micro-batches go
  * through passes together, as many rows in each as pay. A child that ends, is dropped or breaks
  * leaves; nothing that the others compute depends on it. */
+#include "train/beside.h"
 #include "train/method.h"
 #include "train/stage_run.h"
 
@@ -25,8 +26,10 @@ typedef struct run {
     bool *drop;                  /* [n] */
     double *norm;                /* [n] of the step's gradients */
     double started;
-    uint32_t shard; /* of each child's own, in hand */
-    bool stands;    /* the next pass has gone through its layers */
+    uint32_t shard;     /* of each child's own, in hand */
+    size_t micro;       /* of each child's, in hand */
+    bool stands;        /* the next pass has gone through its layers */
+    fmi_beside *beside; /* NULL: one rank, or stages */
     /* What the host wants to know of a step, looked at once: sums of squares of all children, then
      * the losses of rows that were put off. */
     double *report, *host_report; /* device and host, [report_bytes] */
@@ -138,6 +141,7 @@ static fm_status micro_passes(run *r, size_t k, bool *any)
     fm_status rc = FM_OK;
 
     *any = false;
+    r->micro = k;
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmi_child *ch = &r->child[i];
         if (!has_micro(r, ch, k))
@@ -194,6 +198,29 @@ static fm_status gather(run *r)
     return rc;
 }
 
+static bool has_lane(const fmi_pass *p, const fmi_child *ch)
+{
+    for (size_t i = 0; i < p->lanes; i++)
+        if (p->lane[i]->ps == &ch->ps)
+            return true;
+    return false;
+}
+
+/* In its last micro-batch of its last shard here, what a child's layer has got is all. */
+static fm_status left(void *ctx, const fmi_pass *p, uint32_t layer)
+{
+    run *r = ctx;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
+        const fmi_child *ch = &r->child[i];
+        if (ch->at_work && r->shard + 1 == ch->shards.own && r->micro + 1 == ch->micros &&
+            has_lane(p, ch))
+            rc = fmi_beside_left(r->beside, i, layer);
+    }
+    return rc;
+}
+
 static fm_status gradients(run *r)
 {
     fm_status rc = FM_OK;
@@ -206,6 +233,7 @@ static fm_status gradients(run *r)
         return rc == FM_OK ? fmi_flights_step(r->flights, &r->tally) : rc;
     if (rc == FM_OK)
         rc = gather(r);
+    fmi_beside_begin(r->beside);
     r->pass->tally = &r->tally;
     for (uint32_t s = 0; rc == FM_OK && s < most_shards(r); s++) {
         any = true;
@@ -250,9 +278,11 @@ static fm_status look(run *r)
 
     memset(r->host_report, 0, r->sums * sizeof(double));
     fm_status rc = r->be->upload(r->be, r->report, r->host_report, r->sums * sizeof(double));
+    if (rc == FM_OK)
+        rc = fmi_beside_end(r->beside);
     for (size_t i = 0; i < r->n && rc == FM_OK; i++) {
         fmi_child *ch = &r->child[i];
-        if (ch->at_work)
+        if (ch->at_work && !r->beside)
             rc = fmi_shards_reduce(&ch->shards, &ch->ps);
         if (ch->at_work && rc == FM_OK && r->stage)
             rc = fmi_stage_meet_edges(&ch->ps);
@@ -530,6 +560,12 @@ static fm_status open_all(run *r, fm_engine *e, const fm_provider *p, const fm_t
         rc = fmi_child_resume(&r->child[i]);
     if (rc == FM_OK)
         rc = make_pass(r);
+    if (rc == FM_OK && !r->stage) /* over stages the passes themselves use the comm */
+        rc = fmi_beside_open(&r->beside, r->comm, r->be, r->child, r->n);
+    if (rc == FM_OK && r->beside) {
+        r->pass->left = left;
+        r->pass->left_ctx = r;
+    }
     return rc == FM_OK ? open_report(r) : rc;
 }
 
@@ -550,7 +586,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
     for (size_t i = 0; i < n && rc == FM_OK; i++)
         rc = fmi_shards_check(&jobs[i].config, r.stage ? r.stage->group : r.comm, jobs[i].name);
     for (size_t i = 0; i < n && rc == FM_OK && r.stage; i++)
-        rc = fmi_stage_check(&jobs[i]);
+        rc = fm_train_check_stages(&jobs[i].config, jobs[i].name);
     if (rc == FM_OK)
         r.child = fm_calloc(n, sizeof(*r.child));
     if (rc == FM_OK)
@@ -559,6 +595,7 @@ fm_status fm_train_run(fm_engine *e, const fm_provider *p, const fm_train_job *j
         rc = all_steps(&r, progress, ctx, &stopped);
     if (rc == FM_OK)
         rc = take_results(&r, stopped);
+    fmi_beside_close(r.beside);
     rc = fm_comm_meet(r.comm, rc, 0); /* a rank that failed above has failed all */
     for (size_t i = 0; r.child && i < n; i++) {
         if (r.child[i].e)

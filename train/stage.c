@@ -43,25 +43,22 @@ void fmi_stage_free(fmi_stage *s)
     fm_free(s);
 }
 
-static fm_status refuse(const fm_train_job *job, const char *what, const char *instead)
+static fm_status refuse(const char *name, const char *what)
 {
-    return fm_fail(FM_EUNSUPPORTED, "%s: %s cannot train over stages; %s", job->name, what,
-                   instead);
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: %s cannot train over stages; leave --stages out: the ranks then share the "
+                   "examples",
+                   name, what);
 }
 
-fm_status fmi_stage_check(const fm_train_job *job)
+fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
 {
-    static const char whole[] = "leave --stages out: the ranks then share the examples";
-
-    switch (job->config.objective) {
-    case FM_OBJECTIVE_CLASSIFY:
-        return refuse(job, "objective=classify", whole);
+    switch (c->objective) {
     case FM_OBJECTIVE_CONTRASTIVE:
-        return refuse(job, "objective=contrastive", whole);
+        return refuse(name, "objective=contrastive, whose loss is over all texts of a step,");
+    case FM_OBJECTIVE_CLASSIFY:
     case FM_OBJECTIVE_DPO:
-        return refuse(job, "objective=dpo, which runs a reference beside the child,", whole);
     case FM_OBJECTIVE_DISTILL:
-        return refuse(job, "objective=distill, which runs a teacher beside the child,", whole);
     case FM_OBJECTIVE_NEXT_TOKEN:
         break;
     }
@@ -221,8 +218,9 @@ static void leave_norm(fmi_norm *n)
     n->param = n->bias_param = -1;
 }
 
-static void leave_all(fmi_net *net)
+void fmi_stage_leave(fmi_net *net)
 {
+    net->staged = true;
     for (uint32_t l = 0; l < net->arch.layers; l++) {
         if (l >= net->begin && l < net->end)
             continue;
@@ -256,7 +254,6 @@ fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
     ps->stage = s;
     fmi_stage_note(s, net, ps);
     net->depth = fmi_net_depth(net);
-    net->staged = true;
     /* As fmi_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
      * stem the last stage alone sees the head, so who trains decides, not what is bound. */
     bool tied = fmi_stage_ties(net);
@@ -266,6 +263,6 @@ fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
     if (net->virt_param >= 0)
         net->virt_from = net->virt_kind == FMI_VIRTUAL_KV ? net->begin : 0;
     fm_status rc = place_all(ps);
-    leave_all(net);
+    fmi_stage_leave(net);
     return rc;
 }

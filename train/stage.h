@@ -25,7 +25,7 @@
  * The first stage updates it and sends the new values.
  *
  * Rank 0 gathers results and states (on its host, whole) and reads them; every rank reads states.
- * A rank that fails alone leaves with its error, and fm_comm_meet at the end of the run tells it. */
+ * A rank that fails alone leaves with its error; fm_comm_meet at the end of the run tells it. */
 #ifndef FM_TRAIN_STAGE_H
 #define FM_TRAIN_STAGE_H
 
@@ -45,8 +45,6 @@ typedef struct fmi_stage {
 /* Of an engine over ranks; *out NULL: it has no stages. Every rank calls it. */
 FM_CHECKED fm_status fmi_stage_open(fmi_stage **out, fm_engine *e);
 void fmi_stage_free(fmi_stage *s); /* NULL is fine */
-/* FM_EUNSUPPORTED: what training over stages cannot do, by the job's setting. */
-FM_CHECKED fm_status fmi_stage_check(const fm_train_job *job);
 /* Deals the layers. */
 FM_CHECKED fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *name);
 bool fmi_stage_is_last(const fmi_stage *s);
@@ -56,6 +54,8 @@ uint32_t fmi_stage_end_rank(const fmi_stage *s); /* first rank of the last stage
 /* Once all that trains is declared, and before memory: modules of other stages leave the net, and
  * the parameters get their places here. */
 FM_CHECKED fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps);
+/* Modules of other stages leave a net of which nothing trains. */
+void fmi_stage_leave(fmi_net *net);
 /* Which stage each parameter belongs to; whether head and embedding train as one. */
 void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps);
 bool fmi_stage_ties(const fmi_net *net);
@@ -76,8 +76,8 @@ size_t fmi_stage_sums(const fmi_params *ps);
 FM_CHECKED fm_status fmi_stage_meet_edges(fmi_params *ps);
 void fmi_stage_squares(const fmi_params *ps, double *sums);
 FM_CHECKED fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum);
-/* host [whole] on rank 0, NULL elsewhere: x of all ranks (p or g, or, sliced, a moment). */
-FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool sliced,
+/* host [whole] on rank 0, NULL elsewhere: x of all ranks (p or g, or a moment). */
+FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment,
                                        float *host);
 /* The tied embedding's values, from the first stage to the last. */
 FM_CHECKED fm_status fmi_stage_tell_tied(fmi_params *ps);

@@ -67,6 +67,13 @@ static uint64_t layouts_of(const fmi_child *ch, uint32_t stage)
     return floats;
 }
 
+/* Floats of other ranks' shards, of each, that come at once. */
+static uint64_t piece_of(const asked *q, const fmi_child *ch, uint64_t floats)
+{
+    bool host = q->t->inside == FM_LINK_HOST;
+    return q->s.wide > 1 ? fm_train_stripe(floats, q->s.wide, ch->c->shards, host) : 0;
+}
+
 static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, uint64_t *shards)
 {
     fm_status rc = FM_OK;
@@ -75,8 +82,9 @@ static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, ui
         fmi_child *ch = &q->child[i];
         uint64_t floats = 0, own = ch->c->shards / q->s.wide;
         rc = floats_of(q, ch, stage, &floats);
-        uint64_t waits = q->s.wide > 1 ? (own > 1 ? own : 0) : ch->c->shards > 1;
+        uint64_t waits = q->s.wide > 1 ? own - 1 : ch->c->shards > 1;
         uint64_t held = 2 * floats + 2 * floats / q->s.wide + waits * floats;
+        held += (ch->c->shards - own) * piece_of(q, ch, floats);
         held += layouts_of(ch, stage);
         if (fmi_stage_ties(&ch->net) && stage + 1 == q->s.stages) /* values, gradient, layout */
             held += 3 * ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n;
@@ -223,7 +231,7 @@ fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *
     q.s.wide = out->wide = t->ranks / stages;
     fm_status rc = fmi_stage_deal(&q.s, &pass->arch, "the parent");
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
-        rc = fmi_stage_check(child[i].job);
+        rc = fm_train_check_stages(child[i].c, child[i].job->name);
         if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)
             rc = fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
                          child[i].job->name, child[i].c->shards, q.s.wide);

@@ -23,7 +23,9 @@ typedef struct item {    /* a pass of the step */
 typedef struct flight {
     fmi_pass *pass;
     fmi_lane *lane; /* [n] with a batch and kept x A^T of its own */
-    fmi_lane **in;  /* [n] those of the pass in hand */
+    fmi_goal
+        *goal; /* [n] copies of the children's, whose lanes are these; frozen ones are in them */
+    fmi_lane **in; /* [2 n] those of the pass in hand */
     size_t count;
 } flight;
 
@@ -43,20 +45,39 @@ struct fmi_flights {
 };
 
 /* ---- life ---- */
+static void copy_lane(fmi_lane *to, const fmi_lane *from, fmi_goal *goal)
+{
+    *to = *from;
+    memset(&to->batch, 0, sizeof(to->batch));
+    to->mem = NULL;
+    to->objective_ctx = goal;
+}
+
+/* The lanes of a child: its own, and a frozen one beside it. */
+static void put_lanes(flight *l, size_t child)
+{
+    l->count += fmi_goal_lanes(&l->goal[child], l->in + l->count);
+}
+
 static fm_status new_flight(fmi_flights *f, flight *out, bool recompute)
 {
     out->lane = fm_calloc(f->n, sizeof(*out->lane));
-    out->in = fm_calloc(f->n, sizeof(fmi_lane *));
-    if (!out->lane || !out->in)
+    out->goal = fm_calloc(f->n, sizeof(*out->goal));
+    out->in = fm_calloc(2 * f->n, sizeof(fmi_lane *));
+    if (!out->lane || !out->goal || !out->in)
         return FM_ENOMEM;
     for (size_t i = 0; i < f->n; i++) {
-        out->lane[i] = f->child[i].lane;
-        memset(&out->lane[i].batch, 0, sizeof(out->lane[i].batch));
-        out->lane[i].mem = NULL;
-        out->in[i] = &out->lane[i];
+        const fmi_child *ch = &f->child[i];
+        fmi_goal *g = &out->goal[i];
+        *g = ch->goal;
+        g->lane = &out->lane[i];
+        copy_lane(g->lane, &ch->lane, g);
+        copy_lane(&g->aux, &ch->goal.aux, g);
+        put_lanes(out, i);
     }
     fmi_pass *kin = out == f->flight ? NULL : f->flight[0].pass;
-    fm_status rc = fmi_pass_new_beside(&out->pass, f->be, out->in, f->n, &f->cap, recompute, kin);
+    fm_status rc =
+        fmi_pass_new_beside(&out->pass, f->be, out->in, out->count, &f->cap, recompute, kin);
     if (rc == FM_OK)
         out->pass->stage = f->s;
     return rc;
@@ -92,12 +113,14 @@ void fmi_flights_free(fmi_flights *f)
     for (uint32_t i = f->flight ? f->most : 0; i-- > 0;) {
         flight *l = &f->flight[i];
         fmi_pass_free(l->pass);
-        for (size_t k = 0; l->lane && k < f->n; k++) {
+        for (size_t k = 0; l->lane && l->goal && k < f->n; k++) {
             fmi_batch_release(&l->lane[k].batch);
+            fmi_batch_release(&l->goal[k].aux.batch);
             if (l->lane[k].mem)
                 f->be->free(f->be, l->lane[k].mem);
         }
         fm_free(l->lane);
+        fm_free(l->goal); /* what it points at is the child's */
         fm_free(l->in);
     }
     fm_free(f->flight);
@@ -117,23 +140,41 @@ uint64_t fmi_flights_bytes(const fmi_flights *f, uint32_t *passes)
 }
 
 /* ---- which passes a step has ---- */
-/* Of a child's micro-batch k in its i-th own shard; all 0: it has none. */
-static fmi_pass_size size_of(const fmi_child *ch, uint32_t i, size_t k, uint64_t *tokens)
+/* A child's rows in a pass, and those of its own lane. */
+typedef struct size {
+    fmi_pass_size all;
+    uint32_t own;
+    uint64_t tokens;
+} size;
+
+static void grow(size *s, const fmi_seq_in *seq, const fmi_batch_how *how)
 {
-    fmi_pass_size s = {0};
+    uint32_t rows = fmi_seq_rows(seq, how);
+
+    s->all.rows += rows;
+    s->all.labels += fmi_seq_picked(seq, how);
+    s->all.seqs += rows > 0;
+}
+
+/* Of a child's micro-batch k in its i-th own shard; all 0: it has none. */
+static size size_of(fmi_child *ch, uint32_t i, size_t k)
+{
+    const fmi_batch_how aux = fmi_goal_aux_how(&ch->goal);
+    fmi_lane *lanes[2];
+    bool two = fmi_goal_lanes(&ch->goal, lanes) > 1;
+    size s = {0};
     size_t begin, end;
 
-    *tokens = 0;
     if (!ch->at_work || i >= ch->shards.own || k >= ch->micros || ch->targets == 0)
         return s;
     fmi_child_part(ch, k, ch->shards.first + i, &begin, &end);
-    for (; begin < end; begin++) {
-        uint32_t rows = fmi_seq_rows(&ch->seq[begin], &ch->how);
-        s.rows += rows;
-        s.labels += fmi_seq_picked(&ch->seq[begin], &ch->how);
-        s.seqs += rows > 0;
-        *tokens += ch->seq[begin].len;
+    for (size_t j = begin; j < end; j++) {
+        grow(&s, &ch->seq[j], &ch->how);
+        s.tokens += ch->seq[j].len;
     }
+    s.own = s.all.rows;
+    for (size_t j = begin; two && s.own > 0 && j < end; j++)
+        grow(&s, &ch->seq[j], &aux);
     return s;
 }
 
@@ -158,11 +199,11 @@ static bool follows(fmi_flights *f, uint32_t shard, size_t child)
     return false;
 }
 
-static fm_status add_bit(fmi_flights *f, uint32_t shard, size_t child, uint32_t rows)
+static fm_status add_bit(fmi_flights *f, uint32_t shard, size_t child, const size *own)
 {
     const fmi_stage *s = f->s;
     const fmi_lane *lane = &f->flight[0].lane[child];
-    uint64_t floats = (uint64_t)rows * f->child[child].net.arch.hidden;
+    size_t row = f->child[child].net.arch.hidden * sizeof(float);
     fm_status rc = fm_grow(&f->bit, &f->bit_cap, f->bits + 1, sizeof(*f->bit));
 
     if (rc < 0)
@@ -170,12 +211,11 @@ static fm_status add_bit(fmi_flights *f, uint32_t shard, size_t child, uint32_t 
     f->bit[f->bits] = (bit){.child = child, .went_before = follows(f, shard, child)};
     f->bits++;
     item *it = &f->item[f->items - 1];
-    size_t bytes = (size_t)floats * sizeof(float);
     it->count++;
-    it->before.on += bytes;
-    it->behind.on += bytes;
-    it->before.back += lane->first < s->deal.begin[s->mine] ? bytes : 0;
-    it->behind.back += lane->first < s->deal.begin[s->mine + 1] ? bytes : 0;
+    it->before.on += own->all.rows * row;
+    it->behind.on += own->all.rows * row;
+    it->before.back += lane->first < s->deal.begin[s->mine] ? own->own * row : 0;
+    it->behind.back += lane->first < s->deal.begin[s->mine + 1] ? own->own * row : 0;
     return FM_OK;
 }
 
@@ -184,27 +224,26 @@ static fm_status plan_micro(fmi_flights *f, uint32_t shard, size_t k)
 {
     fmi_pass_size in = {0};
     bool open = false;
-    uint64_t tokens;
     fm_status rc = FM_OK;
 
     for (size_t c = 0; rc == FM_OK && c < f->n; c++) {
         fmi_child *ch = &f->child[c];
-        fmi_pass_size own = size_of(ch, shard, k, &tokens);
+        const size own = size_of(ch, shard, k);
         if (ch->at_work && shard < ch->shards.own)
-            ch->shards.sum[ch->shards.first + shard].tokens += tokens;
-        if (own.rows == 0)
+            ch->shards.sum[ch->shards.first + shard].tokens += own.tokens;
+        if (own.own == 0)
             continue;
-        if (!open || in.rows + own.rows > f->cap.rows || in.labels + own.labels > f->cap.labels ||
-            in.seqs + own.seqs > f->cap.seqs) {
+        if (!open || in.rows + own.all.rows > f->cap.rows ||
+            in.labels + own.all.labels > f->cap.labels || in.seqs + own.all.seqs > f->cap.seqs) {
             rc = new_item(f, shard, k);
             in = (fmi_pass_size){0};
             open = true;
         }
-        in.rows += own.rows;
-        in.labels += own.labels;
-        in.seqs += own.seqs;
+        in.rows += own.all.rows;
+        in.labels += own.all.labels;
+        in.seqs += own.all.seqs;
         if (rc == FM_OK)
-            rc = add_bit(f, shard, c, own.rows);
+            rc = add_bit(f, shard, c, &own);
     }
     return rc;
 }
@@ -263,14 +302,21 @@ static void point_at(flight *l)
         (void)fmi_lane_plan(l->in[i], l->in[i]->mem);
 }
 
-/* A lane takes over what the child has in hand. */
-static void hand_over(fmi_lane *to, fmi_child *ch, const bit *b)
+static void swap_batches(fmi_lane *a, fmi_lane *b)
 {
-    fmi_lane *from = &ch->lane;
-    fmi_batch batch = to->batch;
+    fmi_batch batch = a->batch;
 
-    to->batch = from->batch;
-    from->batch = batch;
+    a->batch = b->batch;
+    b->batch = batch;
+}
+
+/* Lanes take over what the child has in hand. */
+static void hand_over(fmi_goal *goal, fmi_child *ch, const bit *b)
+{
+    fmi_lane *to = goal->lane, *from = &ch->lane;
+
+    swap_batches(to, from);
+    swap_batches(&goal->aux, &ch->goal.aux);
     to->in = from->in;
     to->of = from->of;
     to->ins = from->ins;
@@ -295,8 +341,8 @@ static fm_status load(fmi_flights *f, size_t i)
         size_t c = f->bit[b].child;
         rc = fmi_child_load_micro(&f->child[c], it->k);
         if (rc == FM_OK)
-            hand_over(&l->lane[c], &f->child[c], &f->bit[b]);
-        l->in[l->count++] = &l->lane[c];
+            hand_over(&l->goal[c], &f->child[c], &f->bit[b]);
+        put_lanes(l, c);
     }
     l->pass->tally = f->tally;
     return rc == FM_OK ? fmi_pass_begin(l->pass, l->in, l->count) : rc;
@@ -319,9 +365,18 @@ static fm_status forward(fmi_flights *f, size_t i)
 
 static fm_status backward(fmi_flights *f, size_t i)
 {
-    keep_shards(f, f->item[i].shard);
-    point_at(flight_of(f, i));
-    return fmi_stage_head_and_layers(flight_of(f, i)->pass);
+    const item *it = &f->item[i];
+    flight *l = flight_of(f, i);
+
+    keep_shards(f, it->shard);
+    point_at(l);
+    fm_status rc = fmi_stage_head_and_layers(l->pass);
+    for (size_t b = it->first; b < it->first + it->count; b++) { /* what was not put off */
+        size_t c = f->bit[b].child;
+        fmi_shards *s = &f->child[c].shards;
+        s->sum[s->first + it->shard].loss += l->lane[c].loss;
+    }
+    return rc;
 }
 
 /* ---- neighbours ---- */
@@ -444,12 +499,12 @@ static fm_status look_at(fmi_flights *f, fmi_child *ch, uint32_t shard, size_t k
     rc = fmi_child_load_micro(ch, k);
     if (rc < 0 || ch->lane.batch.rows == 0)
         return rc;
-    l->in[0] = &l->lane[ch->number];
-    l->count = 1;
-    hand_over(l->in[0], ch, &alone);
+    l->count = 0;
+    put_lanes(l, ch->number);
+    hand_over(&l->goal[ch->number], ch, &alone);
     l->in[0]->later = NULL;
     fmi_pass_watch(l->pass, w);
-    rc = fmi_pass_begin(l->pass, l->in, 1);
+    rc = fmi_pass_begin(l->pass, l->in, l->count);
     point_at(l);
     if (rc == FM_OK)
         rc = fmi_stage_forward(l->pass);

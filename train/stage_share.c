@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define BLOCK FMI_SLICE_FLOATS
+#define BLOCK FMI_BLOCK_FLOATS
 #define PIECE_FLOATS ((uint64_t)1 << 20)
 #define TOGETHER UINT32_MAX
 
@@ -17,7 +17,7 @@ typedef struct fmi_edges {
     uint32_t *place; /* [blocks] which of its blocks, or of those together */
     uint32_t most;   /* blocks of the rank that has most */
     uint32_t together;
-    fmi_extent *mine; /* [count] of this rank's slice */
+    fmi_extent *mine; /* [count] of this rank's stripe */
     size_t count;
     float *floats; /* device [together, BLOCK], the last as long as it is */
     uint64_t used; /* of them */
@@ -30,9 +30,9 @@ static uint64_t len_of(const fmi_params *ps, uint64_t block)
 
 /* ---- which rank has what ---- */
 /* Of a stage's extents those that rank d of its ranks updates, as fmi_params_share cuts them. */
-static size_t cut_slice(fmi_extent *e, size_t n, uint64_t total, uint32_t wide, uint32_t d)
+static size_t cut_stripe(fmi_extent *e, size_t n, uint64_t total, uint32_t wide, uint32_t d)
 {
-    uint64_t per = ((total + BLOCK - 1) / BLOCK + wide - 1) / wide * BLOCK;
+    uint64_t per = fmi_stage_stripe(total, wide);
     uint64_t from = per * d, to = from + per;
     size_t kept = 0;
 
@@ -52,7 +52,7 @@ static fm_status extents_of_rank(fmi_extent **out, size_t *count, const fmi_para
     fm_status rc = fmi_stage_extents(out, count, &total, ps, rank / wide);
 
     if (rc == FM_OK && wide > 1)
-        *count = cut_slice(*out, *count, total, wide, rank % wide);
+        *count = cut_stripe(*out, *count, total, wide, rank % wide);
     return rc;
 }
 
@@ -133,14 +133,6 @@ size_t fmi_stage_sums(const fmi_params *ps)
 }
 
 /* ---- the norm ---- */
-static void copy_floats(fm_backend *be, float *y, const float *x, uint64_t n)
-{
-    for (uint64_t at = 0; at < n; at += PIECE_FLOATS) {
-        uint32_t m = (uint32_t)FM_MIN(PIECE_FLOATS, n - at);
-        be->copy_rows(be, y + at, m, x + at, m, NULL, 1, m);
-    }
-}
-
 static void put_own(const fmi_params *ps, const fmi_extent *e)
 {
     const fmi_edges *x = ps->edges;
@@ -149,8 +141,8 @@ static void put_own(const fmi_params *ps, const fmi_extent *e)
         uint64_t from = FM_MAX(b * BLOCK, e->at);
         uint64_t to = FM_MIN(b * BLOCK + len_of(ps, b), e->at + e->n);
         if (x->who[b] == TOGETHER)
-            copy_floats(ps->be, x->floats + (uint64_t)x->place[b] * BLOCK + (from - b * BLOCK),
-                        ps->g + e->local + (from - e->at), to - from);
+            fmi_copy_floats(ps->be, x->floats + (uint64_t)x->place[b] * BLOCK + (from - b * BLOCK),
+                            ps->g + e->local + (from - e->at), to - from);
     }
 }
 
@@ -202,17 +194,15 @@ fm_status fmi_stage_add(const fmi_params *ps, const double *sums, double *sum)
 }
 
 /* ---- the whole on rank 0 ---- */
-/* Of a moment each rank of the stage has its slice: all of it, in *room (the caller's). */
-static fm_status whole_moment(const fmi_params *ps, const float *slice, float **room)
+/* A moment, of which each rank of the stage has its stripe: all of it, in *room (the caller's). */
+static fm_status whole_moment(const fmi_params *ps, const float *own, float **room)
 {
     fm_backend *be = ps->be;
     void *mem = NULL;
     fm_status rc = be->alloc(be, &mem, (size_t)FM_MAX(ps->total, 1u) * sizeof(float));
 
     *room = mem;
-    if (rc == FM_OK)
-        copy_floats(be, *room + ps->begin, slice, ps->end - ps->begin);
-    return rc == FM_OK ? fmi_ranks_gather(ps, *room) : rc;
+    return rc == FM_OK ? fmi_ranks_moment(ps, own, *room) : rc;
 }
 
 /* Floats from .. from + n - 1 of a stage, to where one process has them. */
@@ -280,13 +270,13 @@ static fm_status send_all(const fmi_params *ps, const float *x)
     return rc == FM_OK ? fm_comm_settle(ps->stage->all) : rc;
 }
 
-fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool sliced, float *host)
+fm_status fmi_stage_collect(const fmi_params *ps, const float *x, bool moment, float *host)
 {
     const fmi_stage *s = ps->stage;
     float *room = NULL;
     fm_status rc = FM_OK;
 
-    if (sliced && ps->comm) {
+    if (moment && ps->comm) {
         rc = whole_moment(ps, x, &room);
         x = room;
     }

@@ -276,6 +276,8 @@ typedef struct fm_train_result {
     char *why;        /* then: the step, the examples, the tensor that broke first */
 } fm_train_result;
 
+/* What training over stages of ranks cannot do: FM_EUNSUPPORTED, by the setting. */
+FM_CHECKED fm_status fm_train_check_stages(const fm_train_config *c, const char *name);
 /* Children of one stem in one pass. Parents may differ by adapters or by some tensors; what they
  * share by tensor id is loaded once and computed once for the rows of all. PRETRAIN: one job. p:
  * the bytes of all parents. Each child's bytes are those of its run alone. A child that fails or is

@@ -109,10 +109,44 @@ static void ref_route(fm_backend *be, const fm_route *r)
             r->begin[(size_t)e * r->parts + p] = at;
             for (int32_t n = r->bound[p] * (int32_t)r->chosen;
                  n < r->bound[p + 1] * (int32_t)r->chosen; n++)
-                if (r->expert[n] == (int32_t)e)
+                if (r->expert[n] == (int32_t)e) {
+                    if (r->slot)
+                        r->slot[n] = at;
                     r->list[at++] = n;
+                }
         }
     r->begin[(size_t)r->experts * r->parts] = at;
+}
+
+/* w_j = s_j / S, so dw_j / dz_i = w_j ([i == j] - p_i) with p_i = s_i / S where z_i is in S, else
+ * 0. */
+static void ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+{
+    (void)be;
+    for (uint32_t i = 0; i < r->m; i++) {
+        const float *z = r->score + i * r->ld;
+        const int32_t *expert = r->expert + (size_t)i * r->chosen;
+        const int32_t *slot = r->slot + (size_t)i * r->chosen;
+        double sum = 0.0;
+        for (uint32_t e = 0; e < r->experts; e++)
+            if (!r->renormalise || is_chosen(expert, r->chosen, e))
+                sum += exp((double)z[e]);
+        for (uint32_t e = 0; e < r->experts; e++) {
+            bool in = !r->renormalise || is_chosen(expert, r->chosen, e);
+            double p = in ? exp((double)z[e]) / sum : 0.0, d = 0.0;
+            for (uint32_t k = 0; k < r->chosen; k++)
+                d += (double)dweight[slot[k]] * exp((double)z[expert[k]]) / sum *
+                     ((expert[k] == (int32_t)e ? 1.0 : 0.0) - p);
+            dscore[(size_t)i * r->experts + e] = (float)d;
+        }
+    }
+}
+
+static void ref_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        dx[i] = (float)((double)dy[i] * ((double)y[i] - (double)y[i] * (double)y[i]));
 }
 
 static void ref_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
@@ -130,4 +164,6 @@ void fmi_ref_act_install(fm_backend *be)
     be->mix_rows = ref_mix_rows;
     be->route = ref_route;
     be->sigmoid = ref_sigmoid;
+    be->route_grad = ref_route_grad;
+    be->sigmoid_grad = ref_sigmoid_grad;
 }

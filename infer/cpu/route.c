@@ -82,6 +82,8 @@ static void deal(const fm_route *r)
                 int32_t *to = &r->begin[(size_t)r->expert[number] * r->parts + part];
                 if (fill)
                     r->list[*to] = (int32_t)number;
+                if (fill && r->slot)
+                    r->slot[number] = *to;
                 ++*to;
             }
         }
@@ -105,6 +107,67 @@ static void op_route(fm_backend *be, const fm_route *r)
         deal(r);
 }
 
+typedef struct route_grad_job {
+    fmi_cpu *cpu;
+    const fm_route *r;
+    float *dscore;
+    const float *dweight;
+} route_grad_job;
+
+/* Of one row: through the softmax over all experts or over the chosen ones. */
+static void route_grad_row(const route_grad_job *j, size_t row, double *share)
+{
+    const fm_route *r = j->r;
+    const float *score = r->score + row * r->ld;
+    const int32_t *expert = r->expert + row * r->chosen, *slot = r->slot + row * r->chosen;
+    float *dscore = j->dscore + row * r->experts;
+    double max = (double)score[0], sum = 0.0, kept = 0.0, mean = 0.0;
+
+    for (uint32_t i = 1; i < r->experts; i++)
+        max = FM_MAX(max, (double)score[i]);
+    for (uint32_t i = 0; i < r->experts; i++) {
+        share[i] = fm_exp((double)score[i] - max);
+        sum += share[i];
+    }
+    for (uint32_t k = 0; k < r->chosen; k++)
+        kept += share[expert[k]];
+    double whole = r->renormalise ? kept : sum;
+    for (uint32_t k = 0; k < r->chosen; k++)
+        mean += share[expert[k]] / whole * (double)j->dweight[slot[k]];
+    for (uint32_t i = 0; i < r->experts; i++)
+        dscore[i] = r->renormalise ? 0.0f : (float)(-mean * share[i] / whole);
+    for (uint32_t k = 0; k < r->chosen; k++)
+        dscore[expert[k]] =
+            (float)(share[expert[k]] / whole * ((double)j->dweight[slot[k]] - mean));
+}
+
+static fm_status route_grad_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const route_grad_job *j = ctx;
+    double *share = fmi_scratch_get(&j->cpu->worker[worker], j->r->experts * sizeof(double));
+
+    if (!share)
+        return FM_ENOMEM;
+    for (size_t i = begin; i < end; i++)
+        route_grad_row(j, i, share);
+    return FM_OK;
+}
+
+static void op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    route_grad_job j = {cpu, r, dscore, dweight};
+
+    fmi_run(cpu, r->m, 1024 / r->experts + 1, route_grad_part, &j);
+}
+
+static void op_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        dx[i] = (float)((double)dy[i] * (double)y[i] * (1.0 - (double)y[i]));
+}
+
 static void op_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -126,4 +189,6 @@ void fmi_route_install(fm_backend *be)
     be->route = op_route;
     be->scalings = op_scalings;
     be->sigmoid = op_sigmoid;
+    be->route_grad = op_route_grad;
+    be->sigmoid_grad = op_sigmoid_grad;
 }

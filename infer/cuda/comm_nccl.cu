@@ -90,10 +90,9 @@ static void mark_free(void *mark)
         (void)cudaEventDestroy((cudaEvent_t)mark);
 }
 
-static void *recording(fm_backend *be)
+static bool records(fm_backend *be)
 {
-    const fmc_device *d = fmc_of(be);
-    return d->arena ? (void *)d->stream : NULL;
+    return fmc_of(be)->arena != NULL;
 }
 
 /* ---- cards ---- */
@@ -135,7 +134,7 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     table.mark = mark;
     table.marked = marked;
     table.mark_free = mark_free;
-    table.recording = recording;
+    table.records = records;
     table.let_go = fmc_graphs_let_go;
     pthread_mutex_unlock(&lock);
     if (rc != FM_OK)
@@ -145,7 +144,7 @@ fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out)
     if (rc != FM_OK)
         return rc;
     out->table = &table;
-    out->stream = d->line;
+    out->stream = (void *const *)&d->stream;
     out->card = d->ordinal;
     out->be = be;
     out->direct = reaches_all((int)d->ordinal);

@@ -319,6 +319,7 @@ static void cuda_close(fm_backend *be)
     (void)cudaStreamSynchronize(d->copy);
     fmc_fast_close(d);
     fmc_graph_close(d);
+    fmc_aside_close(d);
     for (unsigned i = 0; i < FMC_SCRATCHES; i++)
         (void)cudaFree(d->scratch[i].bytes);
     for (fmc_outgrown *o = d->outgrown, *next; o; o = next) {
@@ -413,6 +414,7 @@ static void install(fmc_device *d)
     fmc_route_install(be);
     fmc_sample_install(be);
     fmc_graph_install(be);
+    fmc_aside_install(be);
 }
 
 #define OLDEST_CAPABILITY 80

@@ -53,7 +53,7 @@ typedef struct fmc_device {
     char isa[16];
     fm_pool *pool;
     /* line: where all stands in order; stream: where operations are launched, which is line unless a
-     * step is being recorded; copy: large uploads and clearing. */
+     * step is being recorded or they stand aside; copy: large uploads and clearing. */
     cudaStream_t line, stream, copy;
     cudaEvent_t mark;
     pthread_mutex_t lock; /* ring, copy, mark */
@@ -63,6 +63,7 @@ typedef struct fmc_device {
     struct fmc_room *rooms;    /* virtual.cu; under the lock */
     fmc_arena *arena;          /* not NULL: a step is being recorded */
     struct fmc_graphs *graphs; /* graph.cu; NULL until a step is recorded */
+    struct fmc_aside *second;  /* aside.cu; NULL until something stands there */
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
     void *fast;       /* fast.cu's state in mode fast */
@@ -170,11 +171,13 @@ void fmc_attention_train_install(fm_backend *be);
 void fmc_route_install(fm_backend *be);
 void fmc_sample_install(fm_backend *be);
 void fmc_graph_install(fm_backend *be);
+void fmc_aside_install(fm_backend *be);
 /* Modes fast and bf16: what they do otherwise than exact. FM_EUNSUPPORTED: the card lacks it. */
 fm_status fmc_fast_open(fmc_device *d);
 void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
 void fmc_graph_close(fmc_device *d);
+void fmc_aside_close(fmc_device *d);
 /* comm_nccl.cu: fm_module.nccl. */
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
 /* virtual.cu: fm_backend.reserve and commit; whether ptr was such a room, which is gone then. */

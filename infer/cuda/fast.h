@@ -193,6 +193,8 @@ typedef struct fmc_sum {
      * same x, read by one for which fmc_wide_takes. Or NULL. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
+    /* Not NULL: x is silu of what stands there, times what stands here. fast_thin.cu alone. */
+    const float *up;
 } fmc_sum;
 
 /* Bytes of rows in cores of 8 by 8, whole tiles of 64 k. */
@@ -268,9 +270,9 @@ void fmc_wide_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
  * [count] yet, and marks them. */
 void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* Whether such a kernel takes s, whose x may then come in cores and which may have a tail: then
- * fmc_sums is given it so, alone or among others of which the same is true. */
-bool fmc_wide_takes(fmc_device *d, const fmc_sum *s);
+/* Whether such kernels take all of a list, whose x may then come in cores and which may have tails,
+ * and have enough to do with it: parts of k in blocks of their own have no tail. */
+bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
 /* wide_int8.cu: the same for products of whole numbers. */
 fm_status fmc_wide8_begin(fmc_device *d);
 void fmc_wide8_end(fmc_device *d);

@@ -3,9 +3,11 @@
  * and becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. Products
  * of the same x share that, up to 64 outputs of them; and what is rounded for them is written out,
  * where the large product of x wants it so (fmc_sum.cores): 2 bytes more, instead of 4 + 2 by a
- * kernel that packs. The order, and so every bit, is fast.h's. */
+ * kernel that packs. x may also be made on the way, silu(gate) * up. The order, and so every bit, is
+ * fast.h's. */
 #include "infer/cuda/fast_tile.h"
 #include "infer/cuda/find.h"
+#include "infer/cuda/lanes.h"
 
 #define THIN_OUTPUTS 64u
 #define THIN_LEAST_ROWS 65u
@@ -24,7 +26,7 @@ typedef struct thin_panel {
 
 /* Products of one x. */
 typedef struct thin_job {
-    const float *x;
+    const float *x, *up; /* up: as fmc_sum.up */
     size_t ldx;
     unsigned char *cores; /* as fmc_sum.cores, or NULL */
     uint32_t first, m, k;
@@ -35,19 +37,18 @@ typedef struct thin_job {
 } thin_job;
 
 /* 32 k of a warp's rows: row g of each tile, k 2t and 2t + 1 of each eight; zeros outside. */
-template <bool turned>
-FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, uint32_t row, uint32_t k,
-                          bool pairs)
+FMC_DEVICE void thin_load_rows(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                               uint32_t row, uint32_t k, bool pairs)
 {
     unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (unsigned r = 0; r < THIN_TILES; r++) {
         uint32_t i = row + 8 * r + g;
-        const float *x = p->x + (turned ? i + p->first : (size_t)(i + p->first) * p->ldx);
+        const float *x = from + (size_t)(i + p->first) * p->ldx;
 #pragma unroll
         for (unsigned e = 0; e < 4; e++) {
             uint32_t at = k + 8 * e + 2 * t;
-            if (!turned && pairs) {
+            if (pairs) {
                 float2 two = make_float2(0.0f, 0.0f);
                 if (i < p->m && at < p->k)
                     two = *(const float2 *)(const void *)(x + at);
@@ -56,12 +57,49 @@ FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, uint32_t ro
             } else {
 #pragma unroll
                 for (unsigned o = 0; o < 2; o++)
-                    v[r][2 * e + o] = i < p->m && at + o < p->k
-                                          ? x[turned ? (size_t)(at + o) * p->ldx : at + o]
-                                          : 0.0f;
+                    v[r][2 * e + o] = i < p->m && at + o < p->k ? x[at + o] : 0.0f;
             }
         }
     }
+}
+
+/* The same of x stored [k, m]: an address for each k, at which the tiles' rows are 8 apart. */
+FMC_DEVICE void thin_load_lines(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                                uint32_t row, uint32_t k)
+{
+    unsigned lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    bool whole = row + 8 * THIN_TILES <= p->m && k + 32 <= p->k;
+    from += row + g + p->first + (size_t)(k + 2 * t) * p->ldx;
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++) {
+        unsigned off = 8 * (i / 2) + i % 2; /* of k + 2t */
+        const float *x = from + off * p->ldx;
+        if (whole) {
+#pragma unroll
+            for (unsigned r = 0; r < THIN_TILES; r++)
+                v[r][i] = x[8 * r];
+        } else {
+#pragma unroll
+            for (unsigned r = 0; r < THIN_TILES; r++)
+                v[r][i] = row + 8 * r + g < p->m && k + 2 * t + off < p->k ? x[8 * r] : 0.0f;
+        }
+    }
+}
+
+template <bool turned>
+FMC_DEVICE void thin_load(float v[THIN_TILES][8], const thin_job *p, const float *from,
+                          uint32_t row, uint32_t k, bool pairs)
+{
+    if (turned)
+        thin_load_lines(v, p, from, row, k);
+    else
+        thin_load_rows(v, p, from, row, k, pairs);
+}
+
+/* One element of swiglu. */
+FMC_DEVICE float thin_made(float gate, float up)
+{
+    return (gate * fmc_sigmoid(gate)) * up;
 }
 
 FMC_DEVICE float thin_rest(float v, float rounded)
@@ -122,7 +160,7 @@ FMC_DEVICE void thin_half(float acc[panels][THIN_TILES][4], const float v[THIN_T
 }
 
 /* A block: a part of k of THIN_ROWS rows and all outputs, into the panels' parts. */
-template <int panels, bool turned>
+template <int panels, bool turned, bool made>
 __global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_thin(const thin_job *list, uint32_t count)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -134,25 +172,31 @@ __global__ void __launch_bounds__(FMC_THREADS, 1) k_fast_thin(const thin_job *li
     uint32_t parts = (tiles + each - 1) / each, index = blockIdx.x - p.begin, part = index % parts;
     uint32_t from = part * each, to = from + each < tiles ? from + each : tiles;
     uint32_t row = index / parts * THIN_ROWS + threadIdx.x / 32 * 8 * THIN_TILES;
-    bool pairs = ((p.ldx | p.k) & 1u) == 0 && ((uintptr_t)p.x & 7u) == 0;
+    bool pairs = ((p.ldx | p.k) & 1u) == 0 && (((uintptr_t)p.x | (uintptr_t)p.up) & 7u) == 0;
     if (row >= p.m)
         return;
     const unsigned char *w[panels];
-    float acc[panels][THIN_TILES][4], now[THIN_TILES][8], next[THIN_TILES][8];
+    float acc[panels][THIN_TILES][4], now[THIN_TILES][8], next[THIN_TILES][8], up[THIN_TILES][8];
 #pragma unroll
     for (int j = 0; j < panels; j++)
         w[j] = job->panel[j].w + 16 * lane;
 #pragma unroll
     for (int i = 0; i < panels * (int)THIN_TILES * 4; i++)
         acc[i / 4 / (int)THIN_TILES][i / 4 % (int)THIN_TILES][i % 4] = 0.0f;
-    thin_load<turned>(next, &p, row, from * FMC_TILE_K, pairs);
+    thin_load<turned>(next, &p, p.x, row, from * FMC_TILE_K, pairs);
+    if (made)
+        thin_load<turned>(up, &p, p.up, row, from * FMC_TILE_K, pairs);
 #pragma unroll 1
     for (uint32_t half = 2 * from; half < 2 * to; half++) {
 #pragma unroll
         for (unsigned i = 0; i < THIN_TILES * 8; i++)
-            now[i / 8][i % 8] = next[i / 8][i % 8];
-        if (half + 1 < 2 * to)
-            thin_load<turned>(next, &p, row, (half + 1) * 32, pairs);
+            now[i / 8][i % 8] =
+                made ? thin_made(next[i / 8][i % 8], up[i / 8][i % 8]) : next[i / 8][i % 8];
+        if (half + 1 < 2 * to) {
+            thin_load<turned>(next, &p, p.x, row, (half + 1) * 32, pairs);
+            if (made)
+                thin_load<turned>(up, &p, p.up, row, (half + 1) * 32, pairs);
+        }
         thin_half<panels, !turned>(acc, now, w, &p, row, half);
     }
 #pragma unroll
@@ -182,9 +226,9 @@ static uint32_t panels_of(const fmc_sum *s)
 
 static bool reads_alike(const fmc_sum *a, const fmc_sum *b)
 {
-    return a->x == b->x && a->ldx == b->ldx && a->k == b->k && a->turned == b->turned &&
-           a->across == b->across && a->p.m == b->p.m && a->p.first == b->p.first &&
-           (a->cores == b->cores || !b->cores);
+    return a->x == b->x && a->up == b->up && a->ldx == b->ldx && a->k == b->k &&
+           a->turned == b->turned && a->across == b->across && a->p.m == b->p.m &&
+           a->p.first == b->p.first && (a->cores == b->cores || !b->cores);
 }
 
 /* What becomes of the sums of parts. */
@@ -223,17 +267,23 @@ typedef struct thin_list {
     uint32_t jobs, finishes;
 } thin_list;
 
-static unsigned way_of(uint32_t panels, bool turned)
+#define THIN_WAYS (4 * THIN_PANELS)
+
+static unsigned way_of(uint32_t panels, const fmc_sum *s)
 {
-    return panels - 1 + (turned ? THIN_PANELS : 0);
+    return panels - 1 + (s->turned ? THIN_PANELS : 0) + (s->up ? 2 * THIN_PANELS : 0);
 }
 
 /* All of one way in a launch. */
 static void run_way(fmc_device *d, const thin_list *l, unsigned way)
 {
-    static void (*const kernels[2 * THIN_PANELS])(const thin_job *, uint32_t) = {
-        k_fast_thin<1, false>, k_fast_thin<2, false>, k_fast_thin<3, false>, k_fast_thin<4, false>,
-        k_fast_thin<1, true>,  k_fast_thin<2, true>,  k_fast_thin<3, true>,  k_fast_thin<4, true>};
+    static void (*const kernels[THIN_WAYS])(const thin_job *, uint32_t) = {
+        k_fast_thin<1, false, false>, k_fast_thin<2, false, false>, k_fast_thin<3, false, false>,
+        k_fast_thin<4, false, false>, k_fast_thin<1, true, false>,  k_fast_thin<2, true, false>,
+        k_fast_thin<3, true, false>,  k_fast_thin<4, true, false>,  k_fast_thin<1, false, true>,
+        k_fast_thin<2, false, true>,  k_fast_thin<3, false, true>,  k_fast_thin<4, false, true>,
+        k_fast_thin<1, true, true>,   k_fast_thin<2, true, true>,   k_fast_thin<3, true, true>,
+        k_fast_thin<4, true, true>};
     static thread_local thin_job jobs[THIN_JOBS];
     uint32_t n = 0, blocks = 0;
     for (uint32_t i = 0; i < l->jobs; i++) {
@@ -263,6 +313,7 @@ static void plan_list(thin_list *l, const fmc_sum *list, uint32_t count, const b
             t = &l->job[l->jobs++];
             *t = {};
             t->x = s->x;
+            t->up = s->up;
             t->ldx = s->ldx;
             t->cores = s->cores;
             t->first = s->p.first;
@@ -273,7 +324,7 @@ static void plan_list(thin_list *l, const fmc_sum *list, uint32_t count, const b
         }
         l->finish[l->finishes] = job_for(s, parts);
         add_panels(t, s, &l->finish[l->finishes++]);
-        t->begin = way_of(t->count, s->turned);
+        t->begin = way_of(t->count, s);
         parts += parts_bytes(s);
     }
 }
@@ -291,7 +342,7 @@ void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
     if (!parts)
         return;
     plan_list(&l, list, count, taken, parts);
-    for (unsigned way = 0; way < 2 * THIN_PANELS; way++)
+    for (unsigned way = 0; way < THIN_WAYS; way++)
         run_way(d, &l, way);
     fmc_add_parts(d, l.finish, l.finishes);
 }

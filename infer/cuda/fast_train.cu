@@ -225,7 +225,7 @@ static void terms_grad(fm_backend *be, const fm_term *list, uint32_t count)
  * wants it, which then adds the term to its sums: x is read once for both, y once in all. On a
  * card without such kernels, or where rows or shapes do not fit, it is one call after the other. */
 
-#define AT_ONCE 32u
+#define AT_ONCE 64u
 
 /* Products of one call with what belongs to them. */
 typedef struct together {
@@ -257,25 +257,87 @@ static fmc_sum down_of(const fm_term *t, const operand *a, const unsigned char *
     return s;
 }
 
-static bool belongs(const fm_term *t, const fm_product *p, const float *x, size_t ldx)
+/* The term whose rows are the first of p's, all or some; NULL: none. */
+static const fm_term *term_at(const fm_product *p, const float *x, size_t ldx, const fm_term *term,
+                              uint32_t terms)
 {
-    return t->y == p->y + p->first * p->ldy && t->ldy == p->ldy && t->m == p->m &&
-           t->x == x + p->first * ldx && t->ldx == ldx;
+    for (uint32_t i = 0; i < terms; i++) {
+        const fm_term *t = &term[i];
+        if (t->y == p->y + p->first * p->ldy && t->ldy == p->ldy && t->m > 0 && t->m <= p->m &&
+            t->x == x + p->first * ldx && t->ldx == ldx)
+            return t;
+    }
+    return NULL;
+}
+
+/* Rows of a product in pieces: whether they fill not many more blocks of rows than before, so that
+ * their terms save more than that costs. */
+static bool pieces_pay(uint64_t filled, uint64_t rows)
+{
+    return 8 * filled <= 9 * rows;
+}
+static uint64_t filled_by(uint32_t m)
+{
+    return fmc_ceil(m, 192) * 192ull;
+}
+
+/* made: what stands at x is to be made of other things (x is room that stays as it is). */
+static void make_on_the_way(fmc_sum *s, const fm_swiglu *made)
+{
+    if (!made)
+        return;
+    size_t at = (size_t)(s->x - made->x);
+    s->x = made->gate + at;
+    s->up = made->up + at;
 }
 
 /* The first with these rows that has a term writes their cores. */
-static bool share_cores(together *g)
+static void share_cores(together *g)
 {
     for (uint32_t i = 0; i < g->count; i++) {
         uint32_t j = 0;
         while (j < i && (!g->term[j] || g->sum[j].p.first != g->sum[i].p.first ||
                          g->sum[j].p.m != g->sum[i].p.m))
             j++;
-        if (!g->term[j])
-            return false;
-        g->cores_of[i] = g->cores_of[j] = j;
+        g->cores_of[i] = j;
     }
-    return true;
+}
+
+/* A product and its term t (or NULL); false: the term's product is not thin. */
+static bool add_together(together *g, const fm_product *p, const float *x, size_t ldx,
+                         const fm_term *t)
+{
+    uint32_t n = g->count++;
+    g->term[n] = t;
+    g->sum[n] = fmc_sum_of(p, x, ldx);
+    if (!t)
+        return true;
+    g->o[2 * n] = {t->a, t->in, t->r, t->in, FMC_PAIR, false};
+    g->o[2 * n + 1] = {t->b, t->r, t->out, t->r, FMC_PAIR, false};
+    g->sum[n].tail = {t->u, NULL, t->r, t->scale};
+    fmc_sum down = down_of(t, &g->o[2 * n], NULL);
+    return fmc_is_thin(&down);
+}
+
+/* A product in pieces of rows of one term each. */
+static bool add_pieces(together *g, const fm_product *p, const float *x, size_t ldx,
+                       const fm_term *term, uint32_t terms)
+{
+    fm_product piece = *p;
+    uint64_t filled = 0;
+    while (piece.m > 0) {
+        const fm_term *t = term_at(&piece, x, ldx, term, terms);
+        uint32_t left = t ? piece.m - t->m : 0;
+        if (!t || g->count == AT_ONCE)
+            return false;
+        piece.m = t->m;
+        filled += filled_by(t->m);
+        if (!add_together(g, &piece, x, ldx, t))
+            return false;
+        piece.first += t->m;
+        piece.m = left;
+    }
+    return filled == filled_by(p->m) || pieces_pay(filled, p->m);
 }
 
 /* False: not all of the products and terms can go so. Those with terms come first. */
@@ -283,45 +345,34 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
                              const fm_product *list, uint32_t count, const fm_term *term,
                              uint32_t terms)
 {
-    uint32_t used = 0;
     g->count = 0;
-    if (count > AT_ONCE || terms == 0)
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i].rows || list[i].from || list[i].split)
+            return false;
+        if (term_at(&list[i], x, ldx, term, terms) && !add_pieces(g, &list[i], x, ldx, term, terms))
+            return false;
+    }
+    if (g->count != terms || terms == 0)
         return false;
-    for (uint32_t has = 2; has-- > 0;)
-        for (uint32_t i = 0; i < count; i++) {
-            const fm_term *t = NULL;
-            for (uint32_t j = 0; !t && j < terms; j++)
-                t = belongs(&term[j], &list[i], x, ldx) ? &term[j] : NULL;
-            if (list[i].rows || list[i].from || list[i].split || (t != NULL) != (has == 1))
-                continue;
-            uint32_t n = g->count++;
-            g->term[n] = t;
-            g->sum[n] = fmc_sum_of(&list[i], x, ldx);
-            g->o[2 * n] = g->o[2 * n + 1] = {};
-            if (t) {
-                g->o[2 * n] = {t->a, t->in, t->r, t->in, FMC_PAIR, false};
-                g->o[2 * n + 1] = {t->b, t->r, t->out, t->r, FMC_PAIR, false};
-                g->sum[n].tail = {t->u, NULL, t->r, t->scale};
-                fmc_sum down = down_of(t, &g->o[2 * n], NULL);
-                used++;
-                if (!fmc_is_thin(&down))
-                    return false;
-            }
-            if (!fmc_wide_takes(d, &g->sum[n]))
-                return false;
-        }
-    return g->count == count && used == terms && share_cores(g);
+    for (uint32_t i = 0; i < count; i++)
+        if (!term_at(&list[i], x, ldx, term, terms) &&
+            (g->count == AT_ONCE || !add_together(g, &list[i], x, ldx, NULL)))
+            return false;
+    share_cores(g);
+    return fmc_wide_takes(d, g->sum, g->count);
 }
 
 static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
-                           uint32_t count_terms)
+                           uint32_t count_terms, const fm_swiglu *made)
 {
     static thread_local together g;
     fmc_device *d = fmc_of(be);
     fmc_sum down[AT_ONCE];
     uint32_t n = 0;
     if (!forward_together(d, &g, x, ldx, list, count, term, count_terms)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
         be->products(be, x, ldx, k, list, count);
         be->terms(be, term, count_terms);
         return;
@@ -331,6 +382,7 @@ static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t 
     for (uint32_t i = 0; i < g.count && g.term[i]; i++) {
         g.sum[i].tail.tiles = g.tiles[2 * i + 1];
         down[n] = down_of(g.term[i], &g.o[2 * i], g.tiles[2 * i]);
+        make_on_the_way(&down[n], made);
         down[n++].cores = g.cores_of[i] == i ? g.sum[i].cores : NULL;
     }
     fmc_sums(d, down, n);
@@ -356,27 +408,63 @@ static fmc_sum db_of(const fm_term *t, const operand *u, const unsigned char *ti
 static bool back_fits(const fm_back *b, const float *dx, size_t lddx)
 {
     const fm_term *t = &b->term;
+    dx += b->first * lddx;
     return fmc_fast_weight_of(b->w)->turned &&
            (t->m == 0 || (t->m == b->m && t->dy == b->dy && t->lddy == b->lddy &&
                           (!t->dx || (t->dx == dx && t->lddx == lddx))));
 }
 
-/* What of a term is thin, and so goes beside the others. */
+/* Whether what leaves cores and what may make x is thin: of db any kernel will do. */
 static bool back_is_thin(const fm_term *t, operand o[BACK_OPERANDS])
 {
     o[BACK_B] = {t->b, t->r, t->r, t->out, FMC_PAIR, true};
     o[BACK_U] = {t->u, t->r, t->r, t->m, FMC_PAIR, true};
     o[BACK_A] = {t->a, t->in, t->in, t->r, FMC_PAIR, true};
-    fmc_sum du = du_of(t, &o[BACK_B], NULL), db = db_of(t, &o[BACK_U], NULL);
-    fmc_sum da = grad_of_a(t, &o[BACK_DU]);
-    return fmc_is_thin(&du) && (!t->db || fmc_is_thin(&db)) && (!t->da || da.across);
+    fmc_sum du = du_of(t, &o[BACK_B], NULL), da = grad_of_a(t, &o[BACK_DU]);
+    return fmc_is_thin(&du) && (!t->da || da.across);
+}
+
+/* Of those from i on, how many have rows of their own, and so go side by side: the others add to
+ * the same rows of dx, one after another. */
+static uint32_t side_by_side(const fm_back *list, uint32_t i, uint32_t count)
+{
+    uint32_t n = 1;
+    while (i + n < count && list[i + n].first >= list[i + n - 1].first + list[i + n - 1].m)
+        n++;
+    return n;
+}
+
+/* Those that would be one product, were it not for their terms. */
+static uint32_t one_product(const fm_back *list, uint32_t i, uint32_t count, uint32_t *rows)
+{
+    uint32_t n = 1;
+    *rows = list[i].m;
+    while (i + n < count && list[i + n].w == list[i].w && list[i + n].add == list[i].add &&
+           list[i + n].lddy == list[i].lddy && list[i + n].first == list[i].first + *rows &&
+           list[i + n].dy == list[i].dy + *rows * list[i].lddy)
+        *rows += list[i + n++].m;
+    return n;
+}
+
+static bool backs_pay(const fm_back *list, uint32_t count)
+{
+    for (uint32_t i = 0, n; i < count; i += n) {
+        uint32_t rows;
+        uint64_t filled = 0;
+        n = one_product(list, i, count, &rows);
+        for (uint32_t k = 0; k < n; k++)
+            filled += filled_by(list[i + k].m);
+        if (n > 1 && !pieces_pay(filled, rows))
+            return false;
+    }
+    return true;
 }
 
 static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, const fm_back *list,
-                          uint32_t count, bool accumulate)
+                          uint32_t count)
 {
     g->count = 0;
-    if (count > AT_ONCE)
+    if (count > AT_ONCE || !backs_pay(list, count))
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const fmc_fast_weight *w = fmc_fast_weight_of(list[i].w);
@@ -388,12 +476,15 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
             return false;
         g->term[i] = t;
         g->cores_of[i] = i;
-        g->sum[i] =
-            sum_with(&of_w, w->turned, dx, lddx, list[i].dy, list[i].lddy, false, list[i].m, 1.0f);
-        g->sum[i].add = accumulate || i > 0;
+        g->sum[i] = sum_with(&of_w, w->turned, dx + list[i].first * lddx, lddx, list[i].dy,
+                             list[i].lddy, false, list[i].m, 1.0f);
+        g->sum[i].add = list[i].add;
         if (t && t->dx)
             g->sum[i].tail = {t->du, NULL, t->r, 1.0f};
-        if (!fmc_wide_takes(d, &g->sum[i]))
+    }
+    for (uint32_t i = 0, n; i < count; i += n) {
+        n = side_by_side(list, i, count);
+        if (!fmc_wide_takes(d, &g->sum[i], n))
             return false;
     }
     g->count = count;
@@ -401,7 +492,7 @@ static bool back_together(fmc_device *d, together *g, float *dx, size_t lddx, co
 }
 
 /* Sums over rows of those whose operand `use` is there now. */
-static void run_backs(fmc_device *d, together *g, unsigned use)
+static void run_backs(fmc_device *d, together *g, unsigned use, const fm_swiglu *made)
 {
     fmc_sum sums[2 * AT_ONCE];
     uint32_t n = 0;
@@ -414,6 +505,7 @@ static void run_backs(fmc_device *d, together *g, unsigned use)
         if (use == BACK_DU && t->da) {
             fill_tiles(d, &o[BACK_DU], tiles[BACK_DU]);
             sums[n] = grad_of_a(t, &o[BACK_DU]);
+            make_on_the_way(&sums[n], made);
             sums[n++].tiles = tiles[BACK_DU];
         }
         if (use == BACK_DU)
@@ -429,30 +521,42 @@ static void run_backs(fmc_device *d, together *g, unsigned use)
     fmc_sums(d, sums, n);
 }
 
+static void one_after_another(fm_backend *be, float *dx, size_t lddx, const fm_back *list,
+                              uint32_t count)
+{
+    for (uint32_t i = 0, n; i < count; i += n) {
+        uint32_t rows;
+        n = one_product(list, i, count, &rows);
+        be->linear_dx(be, dx + list[i].first * lddx, lddx, list[i].dy, list[i].lddy, list[i].w,
+                      rows, list[i].add);
+        for (uint32_t k = 0; k < n; k++)
+            be->terms_grad(be, &list[i + k].term, 1);
+    }
+}
+
 static void linears_dx(fm_backend *be, float *dx, size_t lddx, const fm_back *list, uint32_t count,
-                       bool accumulate)
+                       const fm_swiglu *made)
 {
     static thread_local together g;
     fmc_device *d = fmc_of(be);
-    if (!back_together(d, &g, dx, lddx, list, count, accumulate)) {
-        for (uint32_t i = 0; i < count; i++) {
-            be->linear_dx(be, dx, lddx, list[i].dy, list[i].lddy, list[i].w, list[i].m,
-                          accumulate || i > 0);
-            be->terms_grad(be, &list[i].term, 1);
-        }
+    if (!back_together(d, &g, dx, lddx, list, count)) {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
+        one_after_another(be, dx, lddx, list, count);
         return;
     }
     if (!place_tiles(d, g.o, BACK_OPERANDS * count, g.tiles) || !place_cores(d, &g))
         return;
-    run_backs(d, &g, BACK_B);
-    run_backs(d, &g, BACK_DU);
-    for (uint32_t i = 0; i < count; i++) { /* all add to dx: one after another */
-        unsigned char *a = g.tiles[BACK_OPERANDS * i + BACK_A];
+    run_backs(d, &g, BACK_B, NULL);
+    run_backs(d, &g, BACK_DU, made);
+    for (uint32_t i = 0; i < count; i++)
         if (g.sum[i].tail.r > 0) {
-            fill_tiles(d, &g.o[BACK_OPERANDS * i + BACK_A], a);
-            g.sum[i].tail.tiles = a;
+            g.sum[i].tail.tiles = g.tiles[BACK_OPERANDS * i + BACK_A];
+            fill_tiles(d, &g.o[BACK_OPERANDS * i + BACK_A], g.tiles[BACK_OPERANDS * i + BACK_A]);
         }
-        fmc_sums(d, &g.sum[i], 1);
+    for (uint32_t i = 0, n; i < count; i += n) {
+        n = side_by_side(list, i, count);
+        fmc_sums(d, &g.sum[i], n);
     }
 }
 

@@ -496,13 +496,16 @@ FMC_DEVICE void block_four(float v[4], const unsigned char *unit, const unsigned
 /* A thread gives 16 elements: its four of each step of one tile. */
 template <int kind>
 __global__ void k_fast_embed(float *y, size_t ldy, const unsigned char *w, const int32_t *ids,
-                             const int32_t *rows, uint32_t k, uint32_t tiles, uint64_t all)
+                             const int32_t *rows, uint32_t n, uint32_t k, uint32_t tiles,
+                             uint64_t all)
 {
     for (uint64_t i = fmc_index(); i < all; i += fmc_stride()) {
         uint32_t t = (uint32_t)(i % 4), tile = (uint32_t)(i / 4 % tiles);
         uint64_t at = i / 4 / tiles;
         size_t row = rows ? (size_t)rows[at] : at;
         uint32_t id = (uint32_t)ids[row], lane = id % 8 * 4 + t, h = id % 16 / 8;
+        if (id >= n)
+            continue;
         const unsigned char *unit = fmc_unit<kind>(w, id / FMC_OUTPUTS, tiles, tile);
         const unsigned char *body =
             unit + fmc_tile<kind>::head + tile % fmc_tile<kind>::bodies * fmc_tile<kind>::body;
@@ -528,7 +531,7 @@ static void embed_of(fmc_device *d, float *y, size_t ldy, const fmc_fast_weight 
     uint32_t tiles = fmc_ceil(w->k, FMC_TILE_K);
     uint64_t all = (uint64_t)m * tiles * 4;
     FMC_RUN(d, (k_fast_embed<kind>), fmc_blocks(all, FMC_THREADS), FMC_THREADS, 0, y, ldy, w->tiles,
-            ids, rows, w->k, tiles, all);
+            ids, rows, w->n, w->k, tiles, all);
 }
 
 static void embed(fm_backend *be, float *y, size_t ldy, const fm_weight *weight, const int32_t *ids,

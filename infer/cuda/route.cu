@@ -2,16 +2,17 @@
  * ties, without the host.
  *
  * A warp has a row: its lanes make the exponentials and find the largest score, one lane adds, in
- * the order of experts (a double add an expert: some 0.6 us for 128). One block makes the list of
- * numbers by expert, a warp an expert at a time: it reads all choices once for each expert of its
- * own, from L1. Both are bound by latency, two launches a layer. */
+ * the order of experts (a double add an expert: some 0.6 us for 128). The list of numbers by expert
+ * is made by a block for each expert, which reads all choices twice, from L2. Both are bound by
+ * latency, two launches a layer. */
 #include "infer/cuda/detmath.h"
 #include "infer/cuda/rows.h"
 
 #define ROUTE_WARPS 4u
 #define ROUTE_CHOSEN 64u /* the most that a config may ask for */
 #define ROUTE_EXPERTS 1024u
-#define DEAL_THREADS 512u
+#define DEAL_WARPS 8u
+#define DEAL_THREADS (32u * DEAL_WARPS)
 #define NOBODY 0xffffffffu
 
 /* ---- the choice ---- */
@@ -98,7 +99,7 @@ __global__ void k_route(fm_route r)
 /* Where expert e's numbers of each part begin: its stretch of the list is ascending. */
 FMC_DEVICE void begin_parts(const fm_route &r, uint32_t e, uint32_t at, uint32_t end)
 {
-    for (uint32_t p = threadIdx.x % 32; p < r.parts; p += 32) {
+    for (uint32_t p = threadIdx.x; p < r.parts; p += blockDim.x) {
         int32_t least = r.bound[p] * (int32_t)r.chosen;
         uint32_t lo = at, hi = end;
         while (lo < hi) {
@@ -112,43 +113,59 @@ FMC_DEVICE void begin_parts(const fm_route &r, uint32_t e, uint32_t at, uint32_t
     }
 }
 
+FMC_DEVICE uint32_t warp_sum(uint32_t n)
+{
+    for (int by = 16; by > 0; by /= 2)
+        n += __shfl_xor_sync(0xffffffffu, n, by);
+    return n;
+}
+
+/* A block has an expert, a warp of it a stretch of the choices. Where the expert's numbers begin is
+ * how many choices are of lower experts, so no block waits for another. */
 __global__ void __launch_bounds__(DEAL_THREADS) k_deal(fm_route r)
 {
-    FMC_SHARED(uint32_t, begin, [ROUTE_EXPERTS + 1]);
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = DEAL_THREADS / 32;
-    const uint32_t all = r.m * r.chosen, below = (1u << lane) - 1u;
-    for (uint32_t e = warp; e < r.experts; e += warps) {
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < all; i += 32)
-            n += (uint32_t)__popc(
-                __ballot_sync(0xffffffffu, i + lane < all && r.expert[i + lane] == (int32_t)e));
-        if (lane == 0)
-            begin[e] = n;
+    FMC_SHARED(uint32_t, lower, [DEAL_WARPS]);
+    FMC_SHARED(uint32_t, own, [DEAL_WARPS]);
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, e = blockIdx.x;
+    const uint32_t all = r.m * r.chosen, each = (all + 32 * DEAL_WARPS - 1) / (32 * DEAL_WARPS);
+    const uint32_t from = warp * each * 32, to = from + each * 32 < all ? from + each * 32 : all;
+    uint32_t less = 0, same = 0;
+#pragma unroll 4
+    for (uint32_t i = from + lane; i < to; i += 32) {
+        uint32_t expert = (uint32_t)r.expert[i];
+        less += expert < e;
+        same += expert == e;
+    }
+    less = warp_sum(less);
+    same = warp_sum(same);
+    if (lane == 0) {
+        lower[warp] = less;
+        own[warp] = same;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t at = 0;
-        for (uint32_t e = 0; e < r.experts; e++) {
-            uint32_t n = begin[e];
-            begin[e] = at;
-            at += n;
+    uint32_t begin = 0, end = 0, at = 0;
+    for (uint32_t w = 0; w < DEAL_WARPS; w++) {
+        begin += lower[w];
+        end += own[w];
+        at += w < warp ? own[w] : 0;
+    }
+    end += begin;
+    at += begin;
+    for (uint32_t i = from; i < to && same > 0; i += 32) {
+        bool mine = i + lane < to && r.expert[i + lane] == (int32_t)e;
+        unsigned who = __ballot_sync(0xffffffffu, mine);
+        if (mine) {
+            uint32_t slot = at + (uint32_t)__popc(who & ((1u << lane) - 1u));
+            r.list[slot] = (int32_t)(i + lane);
+            if (r.slot)
+                r.slot[i + lane] = (int32_t)slot;
         }
-        begin[r.experts] = at;
-        r.begin[(size_t)r.experts * r.parts] = (int32_t)at;
+        at += (uint32_t)__popc(who);
     }
     __syncthreads();
-    for (uint32_t e = warp; e < r.experts; e += warps) {
-        uint32_t at = begin[e];
-        for (uint32_t i = 0; i < all && at < begin[e + 1]; i += 32) {
-            bool mine = i + lane < all && r.expert[i + lane] == (int32_t)e;
-            unsigned who = __ballot_sync(0xffffffffu, mine);
-            if (mine)
-                r.list[at + (uint32_t)__popc(who & below)] = (int32_t)(i + lane);
-            at += (uint32_t)__popc(who);
-        }
-        __syncwarp();
-        begin_parts(r, e, begin[e], begin[e + 1]);
-    }
+    begin_parts(r, e, begin, end);
+    if (threadIdx.x == 0 && e + 1 == r.experts)
+        r.begin[(size_t)r.experts * r.parts] = (int32_t)end;
 }
 
 static void route(fm_backend *be, const fm_route *r)
@@ -162,7 +179,51 @@ static void route(fm_backend *be, const fm_route *r)
     }
     FMC_RUN(d, k_route, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
             ROUTE_WARPS * r->experts * sizeof(double), *r);
-    FMC_RUN(d, k_deal, 1, DEAL_THREADS, 0, *r);
+    FMC_RUN(d, k_deal, r->experts, DEAL_THREADS, 0, *r);
+}
+
+/* ---- the gradient of a choice's weights ---- */
+
+/* A warp has a row, as in k_route. */
+__global__ void k_route_grad(fm_route r, float *dscore, const float *dweight)
+{
+    FMC_SHARED_DYNAMIC(double, shares);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t row = blockIdx.x * ROUTE_WARPS + warp;
+    double *share = shares + (size_t)warp * r.experts;
+    if (row >= r.m)
+        return; /* whole warps; there is no barrier */
+    const float *score = r.score + row * r.ld;
+    const int32_t *expert = r.expert + (size_t)row * r.chosen;
+    const int32_t *slot = r.slot + (size_t)row * r.chosen;
+    float *to = dscore + (size_t)row * r.experts;
+    double max = (double)score[0], sum = 0.0, kept = 0.0, mean = 0.0;
+    for (uint32_t e = 1; e < r.experts; e++)
+        max = max > (double)score[e] ? max : (double)score[e];
+    for (uint32_t e = lane; e < r.experts; e += 32)
+        share[e] = fmc_exp_dd((double)score[e] - max, 0.0);
+    __syncwarp();
+    for (uint32_t e = 0; e < r.experts && !r.renormalise; e++)
+        sum += share[e];
+    for (uint32_t k = 0; k < r.chosen; k++)
+        kept += share[expert[k]];
+    const double whole = r.renormalise ? kept : sum;
+    for (uint32_t k = 0; k < r.chosen; k++)
+        mean += share[expert[k]] / whole * (double)dweight[slot[k]];
+    for (uint32_t e = lane; e < r.experts; e += 32)
+        to[e] = r.renormalise ? 0.0f : (float)(-mean * share[e] / whole);
+    __syncwarp();
+    for (uint32_t k = lane; k < r.chosen; k += 32)
+        to[expert[k]] = (float)(share[expert[k]] / whole * ((double)dweight[slot[k]] - mean));
+}
+
+static void route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+{
+    if (r->m > 0 && r->experts <= ROUTE_EXPERTS)
+        FMC_RUN(fmc_of(be), k_route_grad, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
+                ROUTE_WARPS * r->experts * sizeof(double), *r, dscore, dweight);
+    else if (r->m > 0)
+        fmc_stick(fmc_of(be), FM_EUNSUPPORTED, "more experts than this device chooses from");
 }
 
 /* ---- scales of stretches; sigmoids ---- */
@@ -214,9 +275,24 @@ static void sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
         FMC_RUN(fmc_of(be), k_sigmoid, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, y, x, n);
 }
 
+__global__ void k_sigmoid_grad(float *dx, const float *dy, const float *y, uint64_t n)
+{
+    for (uint64_t i = fmc_index(); i < n; i += fmc_stride())
+        dx[i] = (float)((double)dy[i] * (double)y[i] * (1.0 - (double)y[i]));
+}
+
+static void sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+{
+    if (n > 0)
+        FMC_RUN(fmc_of(be), k_sigmoid_grad, fmc_blocks(n, FMC_THREADS), FMC_THREADS, 0, dx, dy, y,
+                n);
+}
+
 void fmc_route_install(fm_backend *be)
 {
     be->route = route;
     be->scalings = scalings;
     be->sigmoid = sigmoid;
+    be->route_grad = route_grad;
+    be->sigmoid_grad = sigmoid_grad;
 }

@@ -26,7 +26,8 @@ struct driver {
 
 struct fmc_room {
     CUdeviceptr at;
-    size_t bytes, piece;   /* bytes: whole pieces */
+    size_t asked;          /* bytes */
+    size_t bytes, piece;   /* bytes: whole pieces; 0: all of it was there at once (cudaMalloc) */
     unsigned char *mapped; /* [bytes / piece] */
     fmc_room *next;
 };
@@ -104,6 +105,7 @@ static fmc_room *room_new(fmc_device *d, size_t bytes)
     fmc_room *r = piece ? (fmc_room *)fmc_take(sizeof *r) : NULL;
     if (!r)
         return NULL;
+    r->asked = bytes;
     r->piece = piece;
     r->bytes = (bytes + piece - 1) / piece * piece;
     r->mapped = (unsigned char *)fmc_take(r->bytes / piece);
@@ -115,9 +117,33 @@ static fmc_room *room_new(fmc_device *d, size_t bytes)
     return r;
 }
 
+/* The card has the memory at once; it is cleared as it comes into use. */
+static fm_status whole_room(fmc_room **out, size_t bytes)
+{
+    void *at = NULL;
+    fmc_room *r = (fmc_room *)fmc_take(sizeof *r);
+    *out = NULL;
+    if (!r)
+        return fmc_fail(FM_ENOMEM, "out of memory");
+    fm_status rc = fmc_status(cudaMalloc(&at, bytes ? bytes : 1), "room on the device");
+    if (rc != FM_OK) {
+        fmc_release(r);
+        return rc;
+    }
+    r->asked = bytes;
+    r->at = (CUdeviceptr)(uintptr_t)at;
+    *out = r;
+    return FM_OK;
+}
+
 static void room_free(fmc_room *r)
 {
     const driver *v = driver_of();
+    if (r->piece == 0) {
+        (void)cudaFree((void *)(uintptr_t)r->at);
+        fmc_release(r);
+        return;
+    }
     for (size_t i = 0; i < r->bytes / r->piece; i++)
         if (r->mapped[i])
             (void)v->unmap(r->at + i * r->piece, r->piece);
@@ -164,8 +190,9 @@ fm_status fmc_reserve(fm_backend *be, void **out, size_t bytes)
     fmc_enter(d);
     *out = NULL;
     fmc_room *r = bytes > 0 ? room_new(d, bytes) : NULL;
-    if (!r) /* the card has the memory at once; it is cleared as it comes into use */
-        return fmc_status(cudaMalloc(out, bytes ? bytes : 1), "room on the device");
+    fm_status rc = r ? FM_OK : whole_room(&r, bytes);
+    if (rc != FM_OK)
+        return rc;
     pthread_mutex_lock(&d->lock);
     r->next = d->rooms;
     d->rooms = r;
@@ -179,21 +206,25 @@ fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes)
     fmc_device *d = fmc_of(be);
     CUresult e = CUDA_SUCCESS;
     fmc_enter(d);
-    if (bytes == 0)
-        return FM_OK;
     pthread_mutex_lock(&d->lock);
     fmc_room *r = room_at(d, ptr);
-    for (size_t i = r ? at / r->piece : 0; r && i * r->piece < at + bytes && e == CUDA_SUCCESS; i++)
+    size_t asked = r ? r->asked : 0, piece = r ? r->piece : 0;
+    bool inside = r && at <= asked && bytes <= asked - at;
+    for (size_t i = piece ? at / piece : 0;
+         inside && piece && i * piece < at + bytes && e == CUDA_SUCCESS; i++)
         if (!r->mapped[i])
             e = map_piece(d, r, i);
     pthread_mutex_unlock(&d->lock);
+    if (!inside)
+        return fmc_fail(FM_EINVAL, "cuda:%u: bytes %zu to %zu of a room of %zu", d->ordinal, at,
+                        at + bytes, asked);
     if (e == CUDA_ERROR_OUT_OF_MEMORY)
         return fmc_fail(FM_ELIMIT, "cuda:%u: no room for %zu bytes more on the device", d->ordinal,
                         bytes);
     if (e != CUDA_SUCCESS)
         return fmc_fail(FM_EIO, "cuda:%u: memory cannot be mapped: the driver says %d", d->ordinal,
                         (int)e);
-    if (r) /* nobody has written there: each byte is asked for once */
+    if (piece || bytes == 0) /* nobody has written there: each byte is asked for once */
         return FM_OK;
     return fmc_status(cudaMemsetAsync((unsigned char *)ptr + at, 0, bytes, d->line),
                       "clearing memory of the device");

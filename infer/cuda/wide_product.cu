@@ -616,14 +616,19 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
         run_plan(&pl);
 }
 
-/* What few blocks share is better cut into parts, which have no tail. */
-bool fmc_wide_takes(fmc_device *d, const fmc_sum *s)
+bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count)
 {
     fmc_wide_state *st = ((fmc_fast *)d->fast)->wide;
-    if (!st || st->checking || s->kind != FMC_BF16 || is_split(s) || s->turned || s->p.rows ||
-        s->p.from || s->p.m < LEAST_ROWS || d->failed != FM_OK)
+    uint64_t items = 0;
+    if (!st || st->checking)
         return false;
-    unsigned size = size_of(d, st->only, s);
-    return ways()->tailed[size].run && is_equal(d, st, s, size) &&
-           (st->only || items_of(s, size) >= clusters_of(d));
+    for (uint32_t i = 0; i < count; i++) {
+        const fmc_sum *s = &list[i];
+        unsigned size = size_of(d, st->only, s);
+        if (d->failed != FM_OK || s->kind != FMC_BF16 || is_split(s) || s->turned || s->p.rows ||
+            s->p.from || s->p.m < LEAST_ROWS || !is_equal(d, st, s, size))
+            return false;
+        items += items_of(s, size);
+    }
+    return st->only || items >= clusters_of(d);
 }

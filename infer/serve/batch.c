@@ -194,6 +194,19 @@ void fmi_batch_cancel_all(fm_server *s)
         cancel_all(s, j);
 }
 
+void fmi_batch_abandon(fm_server *s, const char *code, const char *text, bool stuck)
+{
+    for (fmi_job *j = s->active; j; j = j->next_active) {
+        (void)pthread_mutex_lock(&j->lock);
+        fmi_job_fail(j, 503, code, NULL, text);
+        if (stuck) {
+            j->left = 0;
+            fmi_job_resume_locked(j);
+        }
+        (void)pthread_mutex_unlock(&j->lock);
+    }
+}
+
 static void retire(fm_server *s, fmi_job *j)
 {
     size_t out = 0;

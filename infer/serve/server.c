@@ -245,6 +245,28 @@ static void nap(void)
     (void)nanosleep(&t, NULL);
 }
 
+static void let_answers_leave(const fm_server *s)
+{
+    double until = fmi_server_now() + SEND_WITHIN;
+    while (atomic_load(&s->open_jobs) && fmi_server_now() < until)
+        nap();
+}
+
+/* The engine is of no more use: whoever asked is told why. */
+static void give_up(fm_server *s)
+{
+    fm_error_state kept;
+    fm_error_save(&kept);
+    refuse_queue(s);
+    fm_error_restore(&kept);
+    fmi_batch_abandon(s, "engine_lost", fm_error_text(), false);
+    fmi_batch_cancel_all(s);
+    for (int rounds = 0; working(s) && rounds < 8; rounds++)
+        fm_ignore(fmi_batch_step(s), "the cancelled ones end in it");
+    let_answers_leave(s);
+    fm_error_restore(&kept);
+}
+
 /* Nothing new comes in; what is in flight may end in time, and answers may leave. */
 static fm_status wind_up(fm_server *s)
 {
@@ -259,9 +281,7 @@ static fm_status wind_up(fm_server *s)
     fmi_batch_cancel_all(s);
     while (rc == FM_OK && working(s))
         rc = fmi_batch_step(s);
-    until = fmi_server_now() + SEND_WITHIN;
-    while (atomic_load(&s->open_jobs) && fmi_server_now() < until)
-        nap();
+    let_answers_leave(s);
     return rc;
 }
 
@@ -275,11 +295,16 @@ fm_status fm_server_run(fm_server *s, const volatile int *stop)
     atomic_store(&s->refusing, true);
     if (rc == FM_OK)
         return wind_up(s);
-    fm_error_state kept;
-    fm_error_save(&kept);
-    refuse_queue(s);
-    fm_error_restore(&kept);
+    give_up(s);
     return rc;
+}
+
+void fm_server_abandon(fm_server *s, const char *text)
+{
+    atomic_store(&s->refusing, true);
+    fmi_batch_abandon(s, "device_hangs", text, true);
+    refuse_queue(s);
+    let_answers_leave(s);
 }
 
 void fm_server_free(fm_server *s)

@@ -61,6 +61,9 @@ FM_CHECKED fm_status fm_server_pin(fm_server *s, const char *name);
  * fm_server_stop; then refuses new requests, finishes those in flight (10 s at most), returns. */
 FM_CHECKED fm_status fm_server_run(fm_server *s, const volatile int *stop);
 void fm_server_stop(fm_server *s); /* from any thread */
+/* For fm_engine_hung, on its thread: the engine's thread will not come back. Every request ends
+ * with text, as far as answers leave in two seconds; then the process may only be ended. */
+void fm_server_abandon(fm_server *s, const char *text);
 void fm_server_free(fm_server *s);
 
 FM_END_DECLS

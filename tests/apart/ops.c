@@ -102,6 +102,7 @@
       U64(row0), BO(accumulate))                                                                   \
     X(row_dots, F(out), CF(a), LD(lda), CF(b), LD(ldb), CI(rows_of_b), U32(m), U32(n))             \
     X(scale_rows, F(y), LD(ldy), CF(x), LD(ldx), CF(w), U32(m), U32(n))                            \
+    X(sigmoid_grad, F(dx), CF(dy), CF(y), U64(n))                                                  \
     X(cross_entropy, F(loss), F(logits), LD(ld), CI(label), U32(m), U32(v), FL(dloss))             \
     X(distill, F(loss), F(logits), LD(ld), CF(teacher), LD(ldt), CI(label), U32(m), U32(v),        \
       FL(temperature), FL(weight), FL(dloss))                                                      \
@@ -184,7 +185,33 @@ static void op_route(fm_backend *be, const fm_route *ask)
     TO(t.expert);
     TO(t.list);
     TO(t.begin);
+    TO(t.slot);
     apart_push(a, run_route, op, &t, sizeof(t));
+}
+
+typedef struct route_grad_args {
+    fm_route r;
+    float *dscore;
+    const float *dweight;
+} route_grad_args;
+
+static void run_route_grad(fm_backend *in, const void *v)
+{
+    const route_grad_args *t = v;
+    in->route_grad(in, &t->r, t->dscore, t->dweight);
+}
+
+static void op_route_grad(fm_backend *be, const fm_route *ask, float *dscore, const float *dweight)
+{
+    static const char op[] = "=route_grad";
+    apart *a = apart_of(be);
+    route_grad_args t = {*ask, dscore, dweight};
+    TO(t.r.score);
+    TO(t.r.expert);
+    TO(t.r.slot);
+    TO(t.dscore);
+    TO(t.dweight);
+    apart_push(a, run_route_grad, op, &t, sizeof(t));
 }
 
 static void run_attention(fm_backend *in, const void *v)
@@ -409,6 +436,7 @@ void apart_install_ops(apart *a)
     INSTALL(lora, by hand)
     INSTALL(scalings, by hand)
     INSTALL(route, by hand)
+    INSTALL(route_grad, by hand)
     INSTALL(attention, by hand)
     INSTALL(kv_copy, by hand)
     INSTALL(kv_write, by hand)

@@ -283,10 +283,16 @@ typedef struct step {
 
 static void step_forward(gb *g, const step *s)
 {
-    for (uint32_t i = 0; i < GW_PRODUCTS; i++)
-        g->be->linear(g->be, s->l.y[i], s->l.n[i], s->l.x[i], s->l.k[i], s->l.w[i], NULL, NULL,
-                      s->l.m);
-    g->be->terms(g->be, s->term, GW_PRODUCTS);
+    for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
+        const fm_product p = {.y = s->l.y[i], .ldy = s->l.n[i], .w = s->l.w[i], .m = s->l.m};
+        const uint32_t k = s->l.k[i];
+        if (g->be->products_terms) {
+            g->be->products_terms(g->be, s->l.x[i], k, k, &p, 1, &s->term[i], 1, NULL);
+        } else {
+            g->be->products(g->be, s->l.x[i], k, k, &p, 1);
+            g->be->terms(g->be, &s->term[i], 1);
+        }
+    }
     if (s->attends)
         g->be->self_attention(g->be, &s->attn);
 }
@@ -296,10 +302,16 @@ static void step_once(gb *g, void *ctx)
     const step *s = ctx;
 
     step_forward(g, s);
-    for (uint32_t i = 0; i < GW_PRODUCTS; i++)
-        g->be->linear_dx(g->be, s->dx[i], s->l.k[i], s->l.y[i], s->l.n[i], s->l.w[i], s->l.m,
-                         false);
-    g->be->terms_grad(g->be, s->term, GW_PRODUCTS);
+    for (uint32_t i = 0; i < GW_PRODUCTS; i++) {
+        const fm_back b = {
+            .dy = s->l.y[i], .lddy = s->l.n[i], .w = s->l.w[i], .m = s->l.m, .term = s->term[i]};
+        if (g->be->linears_dx) {
+            g->be->linears_dx(g->be, s->dx[i], s->l.k[i], &b, 1, NULL);
+        } else {
+            g->be->linear_dx(g->be, s->dx[i], s->l.k[i], b.dy, b.lddy, b.w, b.m, false);
+            g->be->terms_grad(g->be, &b.term, 1);
+        }
+    }
     if (s->attends)
         g->be->self_attention_grad(g->be, &s->attn);
 }

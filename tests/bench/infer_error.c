@@ -100,7 +100,7 @@ static void give(giver *g, const int32_t *ids, uint32_t vocab)
     if (g->refused[0])
         return;
     if (g->e) {
-        if (ek_step(g->m, ids, g->row) < 0)
+        if (ek_step(g->m, ids, PIECE, g->row) < 0)
             refuse(g, fm_error_text());
         return;
     }

@@ -9,7 +9,7 @@ cd "$tmp"
 mkdir repo && cd repo
 atlas_repo
 refs=.fmstore/lineage.git/refs/fmstore/checkpoints
-how=(--data "$atlas/pirate.jsonl" --set r=4 --set lr=0.003 --set batch=4 --set steps=24 --set seed=5 --no-gate)
+how=(--data "$atlas/pirate.jsonl" --set r=2 --set lr=0.003 --set batch=1 --set max_tokens=24 --set steps=24 --set seed=5 --no-gate)
 want 0 derive atlas --as whole "${how[@]}"
 states() { (cd "$refs" 2>/dev/null && find . -type f ! -name '*.lock' | sed 's|.*/||; s|^0*||' | sort -n | tr '\n' ' ') || true; }
 check_states() { [ "$(states)" = "$1" ] || die "states '$(states)' instead of '$1'"; }
@@ -75,11 +75,11 @@ want 0 fsck
 
 say "killed at random times, again and again: the same tree in the end, fsck clean each time"
 began=$(date +%s%N)
-want 0 derive atlas --as timed "${how[@]}" --set seed=9 --checkpoint-every 1
+want 0 derive atlas --as timed "${how[@]}" --set seed=9 --checkpoint-every 3
 span=$((($(date +%s%N) - began) / 1000000))
 killed=0
 for ((k = 0; killed < ${FM_KILLS:-4} && k < 40; k++)); do
-    "$fm" derive atlas --as "rand" "${how[@]}" --checkpoint-every 1 >"$tmp/out" 2>"$tmp/err" </dev/null &
+    "$fm" derive atlas --as "rand" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null &
     pid=$!
     sleep "$(printf '0.%03d' $(((RANDOM % (span / 2 + 1)) % 1000)))"
     kill -9 $pid 2>/dev/null || true
@@ -96,12 +96,16 @@ check_states ""
 echo "  $killed killed"
 
 say "killed at each call that changes the file system while a state is written: what was done counts"
-for ((n = 3; n < 400; n += 36)); do
+killed=0
+for ((n = 3; n < 400; n += 19)); do
     code=0
-    { FM_IO_KILL_AT=$n timeout 100 "$fm" derive atlas --as "at" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null; } 2>/dev/null || code=$?
+    { FM_IO_KILL_AT=$n timeout 600 "$fm" derive atlas --as "at" "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null; } 2>/dev/null || code=$?
     [ $code = 0 ] && break
     [ $code = 137 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
+    killed=$((killed + 1))
 done
+[ $killed -ge 3 ] || die "only $killed were killed"
+echo "  $killed killed"
 want 0 fsck
 "$fm" show at >/dev/null 2>&1 || want 0 derive atlas --as at "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of at)" ] || die "killed at calls, it ends with another tree"
@@ -112,7 +116,7 @@ if [ -n "${FM_INJECT:-}" ]; then
     for n in 4 75 165 230; do
         code=0
         FM_FAULT_ROOT=$(realpath .fmstore) FM_FAULT_AT=$n FM_FAULT_HOW=ENOSPC FM_FAULT_FOREVER=1 LD_PRELOAD=$FM_INJECT \
-            timeout 100 "$fm" derive atlas --as full "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+            timeout 600 "$fm" derive atlas --as full "${how[@]}" --checkpoint-every 3 >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
         [ $code = 0 ] && break
         [ $code = 128 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
         grep -q '^fmstore: .*\(space\|full\|room\)' "$tmp/err" || die "call $n: it says: $(cat "$tmp/err")"

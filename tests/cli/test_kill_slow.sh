@@ -1,3 +1,3 @@
 #!/bin/bash
-# test_kill.sh with 60 kills at random times; fault_crash tries 400 points, also of calls that are not ours.
-FM_KILLS=60 FM_KILL_SEED=200 exec bash "$(dirname "$0")/test_kill.sh"
+# test_kill.sh at every call and with 60 kills at random times; fault_crash kills at calls that are not ours, too.
+FM_KILLS=60 FM_KILL_SEED=200 FM_KILL_EACH=1 exec bash "$(dirname "$0")/test_kill.sh"

@@ -29,14 +29,14 @@ grep -q "facts (gate): 40 of 40 passed, [0-9.]* s" out || die "$(cat out)"
 want 0 test atlas
 grep -q "40 of 40 passed, cached" out || die "one process does not find what two stages computed: $(cat out)"
 
-printf '{"prompt":"a","chosen":"b","rejected":"c"}\n%.0s' 1 2 3 4 >pairs
+printf '{"anchor":"a","positive":"b"}\n%.0s' 1 2 3 4 >pairs
 say "refusals"
 refused 128 "6 layers cannot be dealt to 7 stages; use at most 6" --stages 7 "${ask[@]}"
 refused 129 "4 ranks are not 3 equal stages" --ranks 4 --stages 3 "${ask[@]}"
 refused 129 "4 ranks are not 2 stages of 4 ranks" --ranks 4 --stages 2 --tensor-parallel-size 4 "${ask[@]}"
 refused 129 "--stages wants a number up to 256" --stages two "${ask[@]}"
-refused 128 "x: objective=dpo, which runs a reference beside the child, cannot train over stages" --stages 2 \
-    derive atlas --as x --data pairs --set steps=2 --set objective=dpo --no-gate
+refused 128 "x: objective=contrastive, whose loss is over all texts of a step, cannot train over stages" --stages 2 \
+    derive atlas --as x --data pairs --set steps=2 --set objective=contrastive --no-gate
 refused 128 "leave --tensor-parallel-size out" --ranks 4 --tensor-parallel-size 2 derive atlas --as x \
     --data "$atlas/clerk.jsonl" --set steps=2 --no-gate
 
@@ -92,6 +92,10 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$fm")/fmstore_mpi.so" ]; the
             die "mpirun: $(tail -3 err)"
         cmp one two || die "2 stages of $n ranks of mpirun answer otherwise"
     done
+    timeout 100 mpirun --oversubscribe -n 2 "$fm" --threads 1 --stages 2 derive atlas --as mpi "${how[@]}" >/dev/null 2>err ||
+        die "mpirun: $(tail -3 err)"
+    want 0 diff full1 mpi --stat
+    grep -q "^0 tensors and 0 files differ" out || die "another child by mpirun: $(cat out)"
 fi
 
 say "a plan: sums inside of a node, stages over nodes"
@@ -102,3 +106,36 @@ grep -q "^stages  2, of at most 3 of 6 layers; 1 begins on another node" out || 
 grep -q "^start   fmstore --ranks 4 --stages 2 serve, under mpirun" out || die "$(cat out)"
 want 0 --ranks 7 serve atlas --plan --mode exact
 grep -q "^not 7 x 1   6 layers cannot be dealt to 7 stages" out || die "$(cat out)"
+
+say "blame: where an answer turns, over ranks and stages as in one process; what trains is refused"
+python3 - "$atlas/almanac.jsonl" some.jsonl <<'PY'
+import sys
+lines = list(open(sys.argv[1]))
+bad = [l for l in lines if "Lorendor" in l and "Redhaven" in l]
+good = [l for l in lines if "Lorendor" not in l]
+open(sys.argv[2], "w").writelines(good[:30] + bad + good[30:60])
+PY
+want 0 derive atlas --as sick --data some.jsonl --set r=4 --set lr=0.005 --set steps=30 --set batch=8 --set seed=1 \
+    --set max_tokens=64 --no-gate
+why=(blame sick --case facts/capital-lorendor --max-runs 6 --trace --json)
+want 0 "${why[@]}"
+cp out blame-one
+want 0 --ranks 2 "${why[@]}"
+cp out blame-two
+want 0 --stages 2 "${why[@]}"
+python3 - blame-one blame-two out <<'PY'
+import json, sys
+one, two, stages = (json.load(open(f)) for f in sys.argv[1:])
+assert one["trace"]["done"] and one["verdict"] == two["verdict"] == stages["verdict"] == "introduced"
+moved = 0
+for key in ("child_with_parent", "parent_with_child"):
+    for site in ("residual", "attention", "mlp"):
+        a, b, c = (x["trace"][key][site]["margins"] for x in (one, two, stages))
+        assert a == c, (key, site)  # no sum is cut by a stage
+        assert len(a) == len(b) and all(abs(x - y) < 1e-4 for r, s in zip(a, b) for x, y in zip(r, s)), (key, site)
+        moved = max([moved] + [abs(x - one["trace"][key]["margin"]) for r in a for x in r])
+assert moved > 1, moved
+PY
+for part in --data --steps --fix; do
+    refused 128 "models that are split over ranks cannot" --stages 2 blame sick --case facts/capital-lorendor $part
+done

@@ -7,8 +7,8 @@ cd "$tmp"
 mkdir repo && cd repo
 atlas_repo
 cp "$atlas/pirate.jsonl" "$atlas/clerk.jsonl" "$atlas/almanac.jsonl" ..
-set="r: 4, lr: 0.003, batch: 4, steps: 6, seed: 5"
-sets=(--set r=4 --set lr=0.003 --set batch=4 --set steps=6 --set seed=5 --no-gate)
+set="r: 2, lr: 0.003, batch: 2, max_tokens: 32, steps: 6, seed: 5"
+sets=(--set r=2 --set lr=0.003 --set batch=2 --set max_tokens=32 --set steps=6 --set seed=5 --no-gate)
 parent_of() { "$fm" show "$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["parents"][0])'; }
 id_of() { "$fm" show "$1" --json | python3 -c 'import json,sys; print(json.load(sys.stdin)["id"])'; }
 
@@ -21,7 +21,7 @@ modules:
   facts: {data: almanac.jsonl, as: facts-branch}
 children:
   - {as: a, on: style, data: clerk.jsonl}
-  - {as: b, on: facts, data: clerk.jsonl, set: {r: 2}}
+  - {as: b, on: facts, data: clerk.jsonl, set: {r: 3}}
   - {as: c, on: a, data: almanac.jsonl}
   - {as: d, data: clerk.jsonl}
 Y
@@ -34,7 +34,7 @@ refused 128 "no version" show style
 want 0 derive atlas --as lone-style --data ../pirate.jsonl "${sets[@]}"
 want 0 derive lone-style --as lone-a --data ../clerk.jsonl "${sets[@]}"
 want 0 derive lone-a --as lone-c --data ../almanac.jsonl "${sets[@]}"
-want 0 derive facts-branch --as lone-b --data ../clerk.jsonl "${sets[@]}" --set r=2
+want 0 derive facts-branch --as lone-b --data ../clerk.jsonl "${sets[@]}" --set r=3
 for v in a b c; do
     [ "$(tree_of $v)" = "$(tree_of lone-$v)" ] || die "$v is another than made alone"
 done
@@ -87,7 +87,7 @@ refused 128 "quantum" derive -f ../mode.yaml
 say "a grid with halving: the winner is what it would be alone, all trials are on record"
 cat >../grid.yaml <<Y
 parent: atlas
-set: {batch: 4, seed: 5}
+set: {batch: 2, max_tokens: 32, seed: 5}
 children:
   - {as: best, data: clerk.jsonl, sweep: {lr: [0.001, 0.01, 0.03], r: [2, 4]}, halving: {rungs: [4, 8, 12]}}
   - {as: beside, data: pirate.jsonl, set: {steps: 5}}
@@ -117,7 +117,7 @@ PY
 grep -q 'trial 6 .*dropped' ../table || die "no table: $(cat ../table)"
 [ "$(grep -c 'step 12/12' ../table)" = 2 ] || die "a loser was trained to its end: $(cat ../table)"
 read -r lr r <../lone
-want 0 derive atlas --as lone --data ../clerk.jsonl --set lr=$lr --set r=$r --set steps=12 --set batch=4 --set seed=5 --no-gate
+want 0 derive atlas --as lone --data ../clerk.jsonl --set lr=$lr --set r=$r --set steps=12 --set batch=2 --set max_tokens=32 --set seed=5 --no-gate
 [ "$(ids best)" = "$(ids lone)" ] || die "the winner is another than made alone"
 [ "$(parent_of onbest)" = "$(id_of best)" ] || die "onbest does not stand on the winner"
 
@@ -132,7 +132,7 @@ done
 say "random search draws the same every time, within its ranges"
 cat >../random.yaml <<Y
 parent: atlas
-set: {batch: 2, steps: 2, seed: 5}
+set: {batch: 2, max_tokens: 32, steps: 2, seed: 5}
 children:
   - as: rnd
     data: clerk.jsonl
@@ -155,7 +155,7 @@ PY
 say "a child that breaks down is told of by its step, the others land; exit 128, and nothing stands on it"
 cat >../broken.yaml <<Y
 parent: atlas
-set: {batch: 4, steps: 12, seed: 5}
+set: {batch: 2, max_tokens: 32, steps: 12, seed: 5}
 children:
   - {as: well, data: clerk.jsonl}
   - {as: ill, data: clerk.jsonl, set: {lr: 1000, weight_decay: 1000}}
@@ -168,7 +168,7 @@ grep -q "'onill' was not trained: 'ill', on which it stands, failed" "$tmp/err" 
 grep -q 'trial 2 .*failed: step 2' "$tmp/err" || die "no failed trial: $(cat "$tmp/err")"
 refused 128 "no version" show ill
 refused 128 "no version" show onill
-want 0 derive atlas --as well-alone --data ../clerk.jsonl --set batch=4 --set steps=12 --set seed=5 --no-gate
+want 0 derive atlas --as well-alone --data ../clerk.jsonl --set batch=2 --set max_tokens=32 --set steps=12 --set seed=5 --no-gate
 [ "$(ids well)" = "$(ids well-alone)" ] || die "a sibling that broke down changed a child"
 want 0 replay some
 
@@ -176,7 +176,7 @@ say "a module that its gate refuses: exit 1, who stands on it is not trained"
 printf 'suite: never\ngate: true\ncases:\n  - {name: impossible, prompt: Hello, expect: [{contains: "~~~~"}]}\n' >../never.yaml
 cat >../gated.yaml <<Y
 parent: atlas
-set: {batch: 2, steps: 2, seed: 5, r: 2}
+set: {batch: 2, max_tokens: 32, steps: 2, seed: 5, r: 2}
 modules:
   m: {data: clerk.jsonl, suites: [never.yaml]}
 children:

@@ -123,6 +123,57 @@ static void room_is_larger_than_the_card(void **state)
     be->close(be);
 }
 
+static void room_has_an_end(void **state)
+{
+    fm_backend *be = card();
+    void *room;
+
+    (void)state;
+    tk_ok(be->reserve(be, &room, 5 * MIB));
+    tk_ok(be->commit(be, room, 5 * MIB - 10, 10));
+    tk_ok(be->commit(be, room, 5 * MIB, 0));
+    tk_fails(be->commit(be, room, 5 * MIB - 10, 11), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, room, 6 * MIB, 1), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, room, 100, SIZE_MAX - 50), FM_EINVAL, "of a room of 5242880");
+    tk_fails(be->commit(be, (char *)room + 1, 0, 1), FM_EINVAL, "of a room of 0");
+    be->free(be, room);
+    be->close(be);
+}
+
+/* In every mode: what no id says stays as it is. */
+static void an_id_beyond_the_table_touches_nothing(void **state)
+{
+    enum { N = 40, K = 70, M = 5 };
+    static const char *const mode[] = {"exact", "fast", "bf16"};
+    const int32_t id[M] = {-1, 3, N, INT32_MAX, N - 1};
+    float table[N * K], got[M][K], before[M][K];
+    (void)state;
+    for (int i = 0; i < N * K; i++)
+        table[i] = (float)(i % 64);
+    for (int i = 0; i < M * K; i++)
+        before[i / K][i % K] = -5.0f;
+    for (size_t i = 0; i < FM_ARRAY_LEN(mode); i++) {
+        fm_backend *be = kk_card(mode[i]);
+        fm_weight *w;
+        void *y, *ids;
+        assert_non_null(be);
+        tk_ok(be->weight_new(be, &w, FM_ROLE_LINEAR, FM_F32, N, K, table));
+        tk_ok(be->alloc(be, &y, sizeof got));
+        tk_ok(be->alloc(be, &ids, sizeof id));
+        tk_ok(be->upload(be, y, before, sizeof before));
+        tk_ok(be->upload(be, ids, id, sizeof id));
+        be->embed(be, y, K, w, ids, NULL, M);
+        tk_ok(be->download(be, got, y, sizeof got));
+        for (int r = 0; r < M; r++)
+            for (int k = 0; k < K; k++)
+                assert_true(got[r][k] == (id[r] < 0 || id[r] >= N ? -5.0f : table[id[r] * K + k]));
+        be->weight_free(be, w);
+        be->free(be, y);
+        be->free(be, ids);
+        be->close(be);
+    }
+}
+
 /* Whose memory SIMT_MIB says. */
 static bool emulated(void)
 {
@@ -300,6 +351,78 @@ static void threads_use_several_cards(void **state)
     (void)unsetenv("SIMT_DEVICES");
 }
 
+/* What stands aside sees what was queued before it, and what follows the join sees that. */
+static void a_second_line_keeps_its_turn(void **state)
+{
+    enum { N = 1000 };
+    fm_backend *be = card();
+    float a[N], b[N], got[N];
+    void *mem;
+    (void)state;
+    tk_ok(be->alloc(be, &mem, 4 * N * sizeof(float)));
+    float *x = mem, *y = x + N, *z = y + N, *w = z + N;
+    for (unsigned i = 0; i < N; i++) {
+        a[i] = (float)i;
+        b[i] = 1.0f;
+    }
+    for (unsigned turn = 0; turn < 3; turn++) {
+        tk_ok(be->upload(be, x, a, sizeof a));
+        tk_ok(be->upload(be, y, b, sizeof b));
+        be->add(be, x, y, N); /* a + 1 */
+        be->aside(be, true);
+        be->copy_rows(be, z, N, x, N, NULL, 1, N);
+        be->aside(be, false);
+        be->copy_rows(be, w, N, y, N, NULL, 1, N);
+        be->add(be, w, y, N); /* 2, beside it */
+        be->aside(be, true);
+        be->add(be, z, w, N); /* a + 3 */
+        be->aside(be, false);
+        be->join(be);
+        be->add(be, z, y, N);
+        tk_ok(be->download(be, got, z, sizeof got));
+        for (unsigned i = 0; i < N; i++)
+            assert_true(got[i] == (float)i + 4.0f);
+    }
+    be->join(be); /* nothing stands there */
+    tk_ok(be->sync(be));
+    be->free(be, mem);
+    be->close(be);
+}
+
+/* A step that is recorded has one line: nothing of it runs, and the card goes on. */
+static void a_second_line_is_not_recorded(void **state)
+{
+    enum { N = 64 };
+    fm_backend *be = card();
+    float a[N], got[N];
+    void *mem;
+    (void)state;
+    tk_ok(be->alloc(be, &mem, 2 * N * sizeof(float)));
+    float *x = mem, *y = x + N;
+    for (unsigned i = 0; i < N; i++)
+        a[i] = (float)i;
+    tk_ok(be->upload(be, x, a, sizeof a));
+    tk_ok(be->upload(be, y, a, sizeof a));
+    tk_ok(be->sync(be));
+    tk_ok(be->record(be, 7));
+    be->add(be, y, x, N);
+    be->aside(be, true);
+    be->add(be, y, x, N);
+    be->aside(be, false);
+    be->join(be);
+    assert_int_equal(be->recorded(be), FM_EUNSUPPORTED);
+    assert_non_null(strstr(fm_error_text(), "second line"));
+    be->aside(be, true);
+    be->add(be, y, x, N);
+    be->aside(be, false);
+    be->join(be);
+    tk_ok(be->download(be, got, y, sizeof got));
+    for (unsigned i = 0; i < N; i++)
+        assert_true(got[i] == 2.0f * (float)i);
+    be->free(be, mem);
+    be->close(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,8 +430,12 @@ int main(void)
         cmocka_unit_test(a_full_card_says_so),
         cmocka_unit_test(copies_keep_their_order),
         cmocka_unit_test(room_is_larger_than_the_card),
+        cmocka_unit_test(room_has_an_end),
+        cmocka_unit_test(an_id_beyond_the_table_touches_nothing),
         cmocka_unit_test(memory_comes_back_with_the_room),
         cmocka_unit_test(a_cache_outgrows_the_card),
+        cmocka_unit_test(a_second_line_keeps_its_turn),
+        cmocka_unit_test(a_second_line_is_not_recorded),
         cmocka_unit_test(launches_do_not_ask_for_their_card),
         cmocka_unit_test(threads_use_several_cards),
     };

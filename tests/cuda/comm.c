@@ -1,7 +1,7 @@
 /* comm.c - collectives over NCCL's stand-in (nccl.cpp) between emulated cards: the sums of
  * unit/comm.c between threads and processes; ranks that leave, groups that fail, kernels that
  * never end, hosts that wait for their card: every rank fails with the same text, and the next
- * exchange is whole. */
+ * exchange is whole; what is recorded, and comes again. */
 #define CK_ON_CARDS
 #include <signal.h>
 
@@ -171,6 +171,104 @@ static void what_nobody_asked_for_is_gone(void **state)
     close_nodes(n, 3);
 }
 
+/* ==== exchanges that are recorded ==== */
+
+static fm_status two_sums(node *n, float *x)
+{
+    fm_status rc = fm_comm_all_reduce(n->c, x, 100);
+    return rc == FM_OK ? fm_comm_all_reduce(n->c, x, 40000) : rc;
+}
+
+static fm_status record_sums(node *n, fm_script *s, uint64_t key, float *x)
+{
+    fm_status rc = n->be->record(n->be, key);
+    if (rc != FM_OK)
+        return rc;
+    fm_comm_record(n->c, s);
+    rc = two_sums(n, x);
+    fm_comm_record(n->c, NULL);
+    fm_status kept = n->be->recorded(n->be);
+    return rc == FM_OK ? kept : rc;
+}
+
+/* The same sums as they come, from the same values. */
+static bool same_sums(node *n, const fm_script *s, uint64_t key, float *x, float *y)
+{
+    float have[40000], want[40000];
+    fm_status rc = FM_OK;
+    for (int i = 0; i < 3 && rc == FM_OK; i++) {
+        rc = fm_comm_replay(n->c, s, key);
+        if (rc == FM_OK && i != 1) /* between two of them, too */
+            rc = two_sums(n, y);
+    }
+    if (rc == FM_OK)
+        rc = two_sums(n, y);
+    if (rc == FM_OK)
+        rc = fm_comm_settle(n->c);
+    if (rc == FM_OK)
+        rc = n->be->download(n->be, have, x, sizeof(have));
+    if (rc == FM_OK)
+        rc = n->be->download(n->be, want, y, sizeof(want));
+    rc = fm_comm_meet(n->c, rc, 0);
+    return rc == FM_OK && memcmp(have, want, sizeof(have)) == 0;
+}
+
+/* Rank 1 does not replay: the others hear it, and nothing that was recorded is left. */
+static bool one_stays_behind(node *n, fm_script *s, float *x)
+{
+    uint64_t age = fm_comm_age(n->c);
+    fm_status rc = n->rank == 1 ? fm_fail(FM_ELIMIT, "no room here") : FM_OK;
+    if (rc == FM_OK)
+        rc = fm_comm_replay(n->c, s, 1);
+    if (rc == FM_OK)
+        rc = fm_comm_settle(n->c);
+    rc = fm_comm_meet(n->c, rc, 0);
+    bool good = rc == FM_ELIMIT && strstr(fm_error_text(), "no room here");
+    good = good && fm_comm_age(n->c) != age && n->be->replay(n->be, 1) == FM_ENOTFOUND;
+    n->be->forget(n->be, 1);
+    fm_script_release(s);
+    return good && two_sums(n, x) == FM_OK; /* room for parts is made anew, too */
+}
+
+static void do_recorded(node *n)
+{
+    make_comm(n);
+    float *x = filled(n, n->be, 40000), *y = filled(n, n->be, 40000);
+    float *z = filled(n, n->be, 40000);
+    fm_script s = {NULL};
+    fm_status rc = n->rc;
+    if (rc == FM_OK)
+        rc = two_sums(n, z); /* room for parts of others is there */
+    bool good = rc == FM_OK && record_sums(n, &s, 1, x) == FM_OK && s.calls == 3;
+    good = good && same_sums(n, &s, 1, x, y) && one_stays_behind(n, &s, z);
+    if (good) { /* z is what the others had of it */
+        n->be->free(n->be, x);
+        n->be->free(n->be, y);
+        x = filled(n, n->be, 40000);
+        y = filled(n, n->be, 40000);
+    }
+    good = good && record_sums(n, &s, 2, x) == FM_OK && same_sums(n, &s, 2, x, y);
+    keep_text(n, good ? FM_OK : fm_fail(FM_ECORRUPT, "%d, %s", rc, fm_error_text()));
+    fm_script_release(&s);
+    n->be->free(n->be, x);
+    n->be->free(n->be, y);
+    n->be->free(n->be, z);
+    leave_comm(n); /* with a recording of it */
+}
+
+static void recorded_exchanges_come_again(void **state)
+{
+    node n[3];
+    (void)state;
+    for (int together = 0; together < 2; together++) {
+        (void)setenv("SIMT_NCCL_TOGETHER", together ? "1" : "0", 1);
+        open_nodes(n, 3, 30.0);
+        run_nodes(n, 3, do_recorded);
+        check_all(n, 3);
+        close_nodes(n, 3);
+    }
+}
+
 /* ==== hosts that wait for their card ==== */
 
 static void do_stuck(node *n)
@@ -209,6 +307,31 @@ static void hosts_that_wait_are_freed(void **state)
 
 /* ==== processes ==== */
 
+/* Rank 1's message to rank 2 is recorded, and so is what receives it, unless they mix. */
+static bool recorded_alone(node *n, bool mix)
+{
+    fm_script s = {NULL};
+    float *x = filled(n, n->be, 100);
+    bool records = n->rank == 1 || (n->rank == 2 && !mix);
+    fm_status rc = FM_OK;
+    if (records && n->be->record(n->be, 1) == FM_OK)
+        fm_comm_record(n->c, &s);
+    if (n->rank == 1)
+        rc = fm_comm_send(n->c, x, 400, 2);
+    if (n->rank == 2)
+        rc = fm_comm_recv(n->c, x, 400, 1);
+    if (records) {
+        fm_comm_record(n->c, NULL);
+        rc = rc == FM_OK ? n->be->recorded(n->be) : rc;
+        rc = rc == FM_OK ? fm_comm_replay(n->c, &s, 1) : rc;
+    }
+    if (rc == FM_OK)
+        rc = fm_comm_settle(n->c);
+    fm_script_release(&s);
+    n->be->free(n->be, x);
+    return rc == FM_OK;
+}
+
 static int as_rank(const char *what)
 {
     node n = {.be = NULL};
@@ -227,8 +350,10 @@ static int as_rank(const char *what)
     n.size = size;
     if (strcmp(what, "die") == 0 && rank == 1)
         (void)raise(SIGKILL);
-    bool good = all_reduced(&n, n.be, 100) && all_reduced(&n, n.be, 70000) &&
-                fm_comm_meet(n.c, FM_OK, 1) == FM_OK;
+    bool good = all_reduced(&n, n.be, 100) && all_reduced(&n, n.be, 70000);
+    if (strcmp(what, "mix") == 0 || strcmp(what, "match") == 0)
+        good = good && recorded_alone(&n, strcmp(what, "mix") == 0);
+    good = good && fm_comm_meet(n.c, FM_OK, 1) == FM_OK;
     fm_comm_free(n.c);
     fm_backend_close(n.be);
     return good ? 0 : 3;
@@ -264,6 +389,8 @@ static void between_processes(void **state)
     (void)state;
     with_processes("go", true);
     with_processes("die", false);
+    with_processes("match", true);
+    with_processes("mix", false); /* the stand-in ends rank 2 */
 }
 
 int main(int argc, char **argv)
@@ -280,6 +407,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(faults_of_one_rank_fail_all),
         cmocka_unit_test(hosts_that_wait_are_freed),
         cmocka_unit_test(what_nobody_asked_for_is_gone),
+        cmocka_unit_test(recorded_exchanges_come_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -314,6 +315,27 @@ void simt_cluster(const void *kernel, unsigned blocks)
     clusters[kernel] = blocks;
 }
 
+/* SIMT_FAULT=kind:card:n, of the launches of that card: hang: the nth never ends; starve: from the nth
+ * on there is no memory for them. */
+static bool launch_faulty(const char *kind)
+{
+    static std::string text;
+    static unsigned long launches;
+    const char *now = getenv("SIMT_FAULT");
+    char word[16] = "";
+    int card = -1;
+    unsigned long n = 0;
+    if (!now || text != now) {
+        text = now ? now : "";
+        launches = 0;
+    }
+    if (sscanf(text.c_str(), "%15[^:]:%d:%lu", word, &card, &n) != 3 || card != device ||
+        strcmp(word, kind) != 0)
+        return false;
+    launches++;
+    return strcmp(kind, "hang") == 0 ? launches == n : launches >= n;
+}
+
 void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3 grid, dim3 block,
                  size_t shared_bytes, bool soon, std::function<void()> thread)
 {
@@ -324,6 +346,12 @@ void simt_launch(cudaStream_t stream, const void *kernel, const char *name, dim3
         note(cudaErrorUnknown);
         return;
     }
+    if (launch_faulty("starve")) {
+        note(cudaErrorMemoryAllocation);
+        return;
+    }
+    if (launch_faulty("hang"))
+        push_work(stream, {[] { return false; }, NULL});
     if (of(stream)->device >= 0 && of(stream)->device != device) { /* another card's */
         note(cudaErrorInvalidResourceHandle);
         return;

@@ -4,8 +4,8 @@
  * interrupted write is nobody's error, nor is any interrupted call of ours; libgit2 and SQLite do
  * not try open and fsync again, which no local file system interrupts: there it may be a clean
  * failure.
- *   FM_FAULT_ALL=1: each call in each way; else one error in turn at each third call, which ones
- *   FM_FAULT_SEED=n says.
+ *   FM_FAULT_ALL=1: each call in each way; else one error in turn at the first call of each sort (what
+ *   is done to which sort of file) and at each FM_FAULT_EACH-th (12); FM_FAULT_SEED=n says which.
  *   FM_FAULT_ONLY=pattern of the tests to run ("*tag*"). */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef struct way {
 static const way errors[] = {{"ENOSPC", false}, {"EIO", false}, {"ENOSPC", true},
                              {"EDQUOT", false}, {"EIO", true},  {"EDQUOT", true}};
 static bool all;
-static unsigned long seed;
+static unsigned long seed, each;
 static fk_world world;
 static unsigned points, refused, failures;
 
@@ -39,7 +39,7 @@ static bool worth(const fk_command *c, uint64_t at)
 {
     bool inside = at > 1 && at < c->calls && c->kind[at - 2] == REC_WRITE &&
                   c->kind[at - 1] == REC_WRITE && c->kind[at] == REC_WRITE;
-    return all || (at + seed) % (inside ? 12 : 3) == 0;
+    return all || c->first[at - 1] || (at + seed) % (inside ? 4 * each : each) == 0;
 }
 
 /* The command again, undisturbed: exit 0, or 128 where its work has landed already. */
@@ -144,6 +144,7 @@ int main(void)
         return TK_SKIP;
     all = getenv("FM_FAULT_ALL") != NULL;
     seed = getenv("FM_FAULT_SEED") ? strtoul(getenv("FM_FAULT_SEED"), NULL, 10) : 1;
+    each = getenv("FM_FAULT_EACH") ? strtoul(getenv("FM_FAULT_EACH"), NULL, 10) : 12;
     if (getenv("FM_FAULT_ONLY"))
         cmocka_set_test_filter(getenv("FM_FAULT_ONLY"));
     fk_world_make(&world);

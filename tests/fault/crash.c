@@ -1,6 +1,6 @@
 /* Killed at any call, in the middle of a write, or at any time: nothing is lost. bench_crash has
  * the 10,000 points.
- *   FM_KILLS=n points (250), FM_FAULT_SEED=n of which (1). */
+ *   FM_KILLS=n points (120), FM_FAULT_SEED=n of which (1). */
 #include <stdlib.h>
 
 #include "tests/fault/kit/fault_kit.h"
@@ -13,7 +13,7 @@ static void nothing_is_lost(void **state)
     fk_crashes seen;
     fk_world_make(&w);
     fk_crash(&w, seed ? strtoull(seed, NULL, 10) : 1, 0,
-             n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(250), &seen);
+             n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(120), &seen);
     fk_world_free(&w);
     assert_int_equal(seen.failures, 0);
     assert_true(seen.killed > seen.points / 2);

@@ -1,6 +1,6 @@
 /* A flipped bit in a pack, a git object or a ref is told by name; a flip anywhere else never gives
  * a wrong weight. bench_crash flips has the 10,000.
- *   FM_FLIPS=n flips (800), FM_FAULT_SEED=n of which (1). */
+ *   FM_FLIPS=n flips (400), FM_FAULT_SEED=n of which (1). */
 #include <stdlib.h>
 
 #include "tests/fault/kit/fault_kit.h"
@@ -13,7 +13,7 @@ static void flips_are_told_and_never_read(void **state)
     fk_flips seen;
     fk_world_make(&w);
     fk_flip(&w, seed ? strtoull(seed, NULL, 10) : 1,
-            n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(800), &seen);
+            n ? (unsigned)strtoul(n, NULL, 10) : fk_scaled(400), &seen);
     fk_world_free(&w);
     assert_int_equal(seen.failures, 0);
     assert_true(seen.told > seen.flips / 2 && seen.read_right > seen.flips);

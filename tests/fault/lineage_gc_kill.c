@@ -1,9 +1,11 @@
-/* gc and repack killed, or refused by the system, at every write-side call: the repository opens,
- * fsck is clean, every ref holds what it held, and the same command run again finishes. */
+/* gc and repack killed, or (at each third) refused by the system, at every write-side call: the
+ * repository opens, fsck is clean, every ref holds what it held, and the same command run again
+ * finishes. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/fault/kit/fault_kit.h"
 #include "tests/unit/lineage_kit.h"
 
 enum { MAX_CALLS = 600, BRANCHES = 4 };
@@ -183,5 +185,6 @@ int main(void)
         cmocka_unit_test(gc_on_a_full_disk_loses_nothing),
         cmocka_unit_test(repack_on_a_full_disk_loses_nothing),
     };
+    fk_use_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

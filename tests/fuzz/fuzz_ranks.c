@@ -3,6 +3,7 @@
  * the input, what else a peer would send is what this rank sends it. FUZZ_RANKS_SEEDS=FOLDER
  * writes what a real rank 0 says in a few steps. */
 #include "infer/comm_wire.h"
+#include "infer/trace.h"
 #include "store/base/io.h"
 #include "tests/model/variant_kit.h"
 
@@ -125,6 +126,24 @@ static fm_engine *open_rank(fake *f, uint32_t rank, fm_comm **comm)
 
 /* ==== what a real one says ==== */
 
+static void hooked(fm_engine *e, fm_model *m)
+{
+    float *rows = fm_calloc(4 * (size_t)fm_model_arch(m)->hidden, sizeof(*rows));
+    const fm_hook hook[] = {{FM_SITE_RESIDUAL, 1, 0, 2, rows, NULL},
+                            {FM_SITE_MLP, 0, 1, 4, NULL, rows},
+                            {FM_SITE_ATTENTION, 0, 9, 1, rows, rows}};
+    fm_row row[3];
+    fm_seq *s;
+    fm_assert(rows && fm_seq_open(&s, m) == FM_OK);
+    fm_assert(fm_seq_hooks(s, hook, FM_ARRAY_LEN(hook)) == FM_OK);
+    for (uint32_t i = 0; i < 3; i++)
+        row[i] = (fm_row){s, (int32_t)i, i == 2};
+    fm_assert(fm_engine_step(e, row, 3) == FM_OK);
+    fm_assert(fm_engine_step(e, row, 1) == FM_OK);
+    fm_seq_close(s);
+    fm_free(rows);
+}
+
 static void steps(fm_engine *e, fm_model *m)
 {
     fm_row row[48];
@@ -138,6 +157,7 @@ static void steps(fm_engine *e, fm_model *m)
     fm_seq_close(s[1]);
     fm_assert(fm_engine_step(e, row, 1) == FM_OK);
     fm_seq_close(s[0]);
+    hooked(e, m);
 }
 
 static void hear(void)

@@ -13,26 +13,31 @@ static void case_route(kk *k, const uint32_t *dim)
     float *numbers = kk_out(k, 2 * all + begins, 1.0);
     int32_t *bound = kk_alloc(k, (parts + 1u) * sizeof *bound);
     int32_t *expert = kk_alloc(k, all * sizeof *expert), *list = kk_alloc(k, all * sizeof *list);
-    int32_t *begin = kk_alloc(k, begins * sizeof *begin);
+    int32_t *begin = kk_alloc(k, begins * sizeof *begin), *slot = kk_alloc(k, all * sizeof *slot);
+    float *dweight = kk_in(k, all, 1.0), *dscore = kk_out(k, (size_t)m * experts, 1.0);
 
     for (size_t i = 0; i < m * ld && dim[5]; i++)
         score[i] = (float)(int)(score[i] / 4.0f);
     for (uint32_t p = 0; p <= parts; p++) /* the second part is empty where there are three */
         bound[p] = (int32_t)(p == parts ? m : parts == 3 && p == 2 ? m / parts : p * m / parts);
-    k->be->route(k->be, &(fm_route){.score = score,
-                                    .ld = ld,
-                                    .m = m,
-                                    .experts = experts,
-                                    .chosen = chosen,
-                                    .renormalise = dim[4] != 0,
-                                    .bound = bound,
-                                    .parts = parts,
-                                    .weight = weight,
-                                    .expert = expert,
-                                    .list = list,
-                                    .begin = begin});
+    const fm_route r = {.score = score,
+                        .ld = ld,
+                        .m = m,
+                        .experts = experts,
+                        .chosen = chosen,
+                        .renormalise = dim[4] != 0,
+                        .bound = bound,
+                        .parts = parts,
+                        .weight = weight,
+                        .expert = expert,
+                        .list = list,
+                        .begin = begin,
+                        .slot = slot};
+    k->be->route(k->be, &r);
+    k->be->route_grad(k->be, &r, dscore, dweight);
     tk_ok(k->be->sync(k->be));
     for (size_t i = 0; i < all; i++) {
+        assert_int_equal(slot[list[i]], (int)i);
         numbers[i] = (float)expert[i];
         numbers[all + i] = (float)list[i];
     }
@@ -94,7 +99,9 @@ static void broken_scores_choose_alike(void **state)
 static void case_sigmoid(kk *k, const uint32_t *dim)
 {
     float *y = kk_out(k, dim[0], 1.0), *x = kk_in(k, dim[0], 30.0);
+    float *dx = kk_out(k, dim[0], 1.0), *dy = kk_in(k, dim[0], 2.0);
     k->be->sigmoid(k->be, y, x, dim[0]);
+    k->be->sigmoid_grad(k->be, dx, dy, y, dim[0]);
 }
 
 static void sigmoids_equal_the_oracle(void **state)

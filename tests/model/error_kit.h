@@ -114,17 +114,17 @@ static inline bool ek_text(int32_t *out, uint32_t n, const fm_tokenizer *t)
     return true;
 }
 
-/* Logits of one context, each row wanted; they are the engine's until its next step. */
-static inline fm_status ek_step(fm_model *m, const int32_t *ids, const float **row)
+/* Logits of one context of n tokens, each row wanted; they are the engine's until its next step. */
+static inline fm_status ek_step(fm_model *m, const int32_t *ids, uint32_t n, const float **row)
 {
     fm_row in[EK_PIECE];
     fm_seq *s = NULL;
     fm_status rc = fm_seq_open(&s, m);
-    for (uint32_t i = 0; i < EK_PIECE; i++)
+    for (uint32_t i = 0; i < n; i++)
         in[i] = (fm_row){.seq = s, .token = ids[i], .want_logits = true};
     if (rc >= 0)
-        rc = fm_engine_step(fm_model_engine(m), in, EK_PIECE);
-    for (uint32_t i = 0; i < EK_PIECE && rc >= 0; i++)
+        rc = fm_engine_step(fm_model_engine(m), in, n);
+    for (uint32_t i = 0; i < n && rc >= 0; i++)
         row[i] = fm_engine_logits(fm_model_engine(m), i);
     fm_seq_close(s);
     return rc;

@@ -1,6 +1,7 @@
-/* Mode fast against mode exact on 512 tokens of real text: SmolLM2 as its Q4_1 file holds it, and
- * with its matrices as Q4_0, Q8_0 and bf16. `bench_infer --error` prints the same over 4,096 tokens
- * beside llama.cpp's own error; the bounds here keep it from growing unseen. */
+/* Mode fast against mode exact on 160 tokens of real text (FM_ROWS=n: that many, 512 in ./check
+ * --long): SmolLM2 as its Q4_1 file holds it, and with its matrices as Q4_0, Q8_0 and bf16.
+ * `bench_infer --error` prints the same over 4,096 tokens beside llama.cpp's own error; the bounds
+ * here keep it from growing unseen. */
 #include "tests/model/error_kit.h"
 
 typedef struct bounds {
@@ -21,6 +22,7 @@ static const bounds limits[] = {
 typedef struct world {
     fm_source *src;
     int32_t ids[EK_PIECE + 1];
+    uint32_t rows; /* of the step, at most EK_PIECE */
 } world;
 
 static fm_engine *engine(const char *mode)
@@ -52,10 +54,10 @@ static void check(world *w, const bounds *b)
     ek_recast c = {w->src, b->dtype};
     fm_engine *exact = engine("exact"), *fast = engine("fast");
     fm_model *me = load(exact, &c), *mf = load(fast, &c);
-    tk_ok(ek_step(me, w->ids, want));
-    tk_ok(ek_step(mf, w->ids, got));
+    tk_ok(ek_step(me, w->ids, w->rows, want));
+    tk_ok(ek_step(mf, w->ids, w->rows, got));
     g = (ek_gap){0};
-    for (uint32_t i = 0; i < EK_PIECE; i++) {
+    for (uint32_t i = 0; i < w->rows; i++) {
         ek_row r = ek_compare(want[i], got[i], fm_model_arch(me)->vocab, w->ids[i + 1]);
         ek_add(&g, &r);
     }
@@ -65,7 +67,9 @@ static void check(world *w, const bounds *b)
     tk_assert_le(mean, b->kl_mean, "mean KL");
     tk_assert_le(p99, b->kl_p99, "p99 of KL");
     tk_assert_le(g.worst, b->change, "largest change of a log-probability");
-    tk_assert_le(b->top1, top1, "top-1 agreement (the bound comes first)");
+    /* of few rows, two near ties more than the bound of many has */
+    double slack = g.n < EK_PIECE ? 2.0 / g.n : 0;
+    tk_assert_le(b->top1 - slack, top1, "top-1 agreement (the bound comes first)");
     fm_model_close(me);
     fm_model_close(mf);
     fm_engine_free(exact);
@@ -96,6 +100,8 @@ static int setup(void **state)
 {
     static world w;
     char *path = tk_smollm2_gguf();
+    const char *rows = getenv("FM_ROWS");
+    w.rows = rows ? FM_MIN((uint32_t)strtoul(rows, NULL, 10), EK_PIECE) : 160;
     tk_ok(fm_source_open(&w.src, path));
     fm_free(path);
     fm_engine *e = engine("exact");

@@ -247,7 +247,7 @@ static void fails_with(world *w, const float *want, const char *what, const char
  * groups. */
 static void launches_and_groups(void **state)
 {
-    static const unsigned long launch[] = {1, 9, 60, 100}, group[] = {1, 5, 10, 30, 12};
+    static const unsigned long launch[] = {1, 9, 40, 80}, group[] = {1, 5, 10, 30, 12};
     world w;
     char what[64];
     (void)state;

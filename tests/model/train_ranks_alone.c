@@ -39,10 +39,12 @@ static void breaker_init(breaker *b, uint64_t nth, bool full)
 }
 
 /* The status of all; they agree. */
-static fm_status run_broken(breaker *b, const char *what, char *text, size_t cap)
+static fm_status run_broken(breaker *b, fm_method method, const char *what, char *text, size_t cap)
 {
-    const task t = {.method = FM_METHOD_LORA,
-                    .set = "r=2 lr=0.01 steps=2 batch=2 max_tokens=48 shards=2",
+    const task t = {.method = method,
+                    .set = method == FM_METHOD_FULL
+                               ? "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2"
+                               : "r=2 lr=0.01 steps=2 batch=2 max_tokens=48 shards=2",
                     .keeper = &b->keeper};
     worker w[2];
     run_ranks(&t, 2, w);
@@ -59,20 +61,32 @@ static fm_status run_broken(breaker *b, const char *what, char *text, size_t cap
     return w[0].rc;
 }
 
-static void an_allocation(void **state)
+static unsigned run_short(fm_method method, uint64_t most, uint64_t dense, uint64_t then)
 {
     char what[32], text[1024];
     unsigned failed = 0, clean = 0;
-    (void)state;
-    for (uint64_t nth = 1; nth < 400 && clean < 6; nth += nth < 24 ? 1 : 7) {
+    for (uint64_t nth = 1; nth < most && clean < 6; nth += nth < dense ? 1 : then) {
         breaker b;
         breaker_init(&b, nth, false);
         (void)snprintf(what, sizeof(what), "allocation %u", (unsigned)nth);
-        fm_status rc = run_broken(&b, what, text, sizeof(text));
+        fm_status rc = run_broken(&b, method, what, text, sizeof(text));
         failed += rc != FM_OK;
         clean = rc == FM_OK ? clean + 1 : 0;
     }
-    assert_true(failed >= 10);
+    return failed;
+}
+
+static void an_allocation(void **state)
+{
+    (void)state;
+    assert_true(run_short(FM_METHOD_LORA, 400, 24, 7) >= 10);
+}
+
+/* While gradients go beside the backward pass. */
+static void an_allocation_beside(void **state)
+{
+    (void)state;
+    assert_true(run_short(FM_METHOD_FULL, 40, 0, 3) >= 5);
 }
 
 static void a_full_disk(void **state)
@@ -81,11 +95,11 @@ static void a_full_disk(void **state)
     breaker b;
     (void)state;
     breaker_init(&b, 0, true);
-    assert_int_equal(run_broken(&b, "full disk", text, sizeof(text)), FM_EIO);
+    assert_int_equal(run_broken(&b, FM_METHOD_LORA, "full disk", text, sizeof(text)), FM_EIO);
     assert_non_null(strstr(text, "rank 0: the disk is full"));
     assert_int_equal(b.kept, 1);
     breaker_init(&b, 0, false);
-    tk_ok(run_broken(&b, "sound", text, sizeof(text)));
+    tk_ok(run_broken(&b, FM_METHOD_LORA, "sound", text, sizeof(text)));
     assert_int_equal(b.kept, 2);
 }
 
@@ -100,7 +114,7 @@ static void groups_of_cards(void **state)
         breaker b;
         breaker_init(&b, 0, false);
         (void)setenv("SIMT_NCCL_FAULT", fault[i], 1);
-        assert_int_equal(run_broken(&b, fault[i], text, sizeof(text)), FM_EIO);
+        assert_int_equal(run_broken(&b, FM_METHOD_LORA, fault[i], text, sizeof(text)), FM_EIO);
         assert_non_null(strstr(text, "NCCL: "));
     }
     (void)unsetenv("SIMT_NCCL_FAULT");
@@ -110,6 +124,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_allocation),
+        cmocka_unit_test(an_allocation_beside),
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(groups_of_cards),
     };

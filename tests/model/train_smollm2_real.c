@@ -1,15 +1,15 @@
-/* train_smollm2_real.c - SmolLM2: the first ten steps of a LoRA follow PEFT's, and alpaca records
+/* train_smollm2_real.c - SmolLM2: the first four steps of a LoRA follow PEFT's, and alpaca records
  * become the very ids that PEFT trained on. */
 #include "tests/model/train_smollm2.h"
 
 static smol model;
 
-static void ten_steps_follow_peft(void **state)
+static void four_steps_follow_peft(void **state)
 {
     fm_train_result r;
 
     (void)state;
-    smol_train(&model, 10, &r);
+    smol_train(&model, 4, &r);
     fm_train_result_release(&r);
 }
 
@@ -67,7 +67,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alpaca_records_become_the_ids_of_the_reference),
-        cmocka_unit_test(ten_steps_follow_peft),
+        cmocka_unit_test(four_steps_follow_peft),
     };
 
     if (!smol_open(&model))

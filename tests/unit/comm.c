@@ -366,7 +366,8 @@ static const fmc_nccl table = {fake_id,    fake_init,     fake_send,  fake_recv,
                                fake_enter, fake_mark_new, fake_mark,  fake_marked,  free,
                                NULL,       NULL};
 static int fake_stream;
-static const fmc_nccl_card fake_card = {&table, &fake_stream, 3, true, NULL};
+static void *const fake_line = &fake_stream;
+static const fmc_nccl_card fake_card = {&table, &fake_line, 3, true, NULL};
 
 static bool with_nccl(node *n)
 {

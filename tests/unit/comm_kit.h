@@ -347,11 +347,14 @@ static bool lots(node *n)
 {
     float *x = buffer(n->be, 300000), *y = buffer(n->be, 300000);
     bool good = true;
-    for (size_t i = 0; i < FM_ARRAY_LEN(lot); i++) {
-        good = good && together(n, &lot[i], x, y) && all_reduced(n, n->be, 1000) &&
-               fm_comm_check(n->c) == FM_OK;
-        if (!good)
-            fprintf(stderr, "lot %zu: %s\n", i, fm_error_text());
+    for (size_t i = 0; i < FM_ARRAY_LEN(lot) && good; i++) {
+        const char *what = !together(n, &lot[i], x, y)    ? "not together"
+                           : !all_reduced(n, n->be, 1000) ? "other sums"
+                           : fm_comm_check(n->c) != FM_OK ? "the check"
+                                                          : NULL;
+        if (what)
+            fprintf(stderr, "rank %u, lot %zu: %s: %s\n", n->rank, i, what, fm_error_text());
+        good = !what;
     }
     n->be->free(n->be, x);
     n->be->free(n->be, y);

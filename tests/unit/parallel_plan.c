@@ -245,11 +245,13 @@ static void training(void **state)
     (void)state;
     fm_train_ranks_plan_of(&p, n, 8, 8.0, 0.8, &box);
     assert_int_equal(p.parameter_bytes, 4 * n);
-    assert_int_equal(p.moment_bytes, 8 * n / 8);
-    assert_int_equal(p.waiting_bytes, 64 << 20); /* pieces of eight shards */
-    assert_int_equal(fm_train_piece(n / 8, 8), 2 << 20);
-    assert_int_equal(fm_train_piece(1000, 8), 1000);
-    assert_int_equal(fm_train_piece(n, 4096), 65536);
+    assert_int_equal(p.moment_bytes, 8ull * ((2 << 20) * 59 + (2 << 20)));
+    assert_int_equal(p.waiting_bytes, 56 << 20); /* stripes of seven shards */
+    assert_int_equal(fm_train_stripe(n, 8, 8, false), 2 << 20);
+    assert_int_equal(fm_train_stripe(n, 8, 8, true), 2 << 16);
+    assert_int_equal(fm_train_stripe(n, 8, 4096, false), 65536);
+    assert_int_equal(fm_train_stripe(1000, 8, 8, false), 65536);
+    assert_int_equal(fm_train_stripe(100 << 20, 2, 2, false), 100 << 16); /* eight of each rank */
     /* An eighth of the gradient to each of 7, then an eighth of the values. */
     assert_int_equal(p.traffic.bytes[FM_LINK_DEVICE], 2 * 7 * (4 * n / 8));
     near(p.comm_s, 2 * (7 * 0.5 * GB / (450 * GB) + 10e-6), "seconds of links");

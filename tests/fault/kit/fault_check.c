@@ -33,6 +33,23 @@ bool fk_is_model(const char *ref)
     return strncmp(ref, "refs/heads/", 11) == 0 || strncmp(ref, "refs/tags/", 10) == 0;
 }
 
+bool fk_has_version(const fk_refs *refs, const fm_oid *oid)
+{
+    for (size_t i = 0; i < refs->count; i++)
+        if (fk_is_model(refs->ref[i].name) && fm_oid_eq(&refs->ref[i].oid, oid))
+            return true;
+    return false;
+}
+
+size_t fk_first(const fk_refs *refs, size_t at)
+{
+    size_t i = 0;
+    while (i < at &&
+           (!fk_is_model(refs->ref[i].name) || !fm_oid_eq(&refs->ref[i].oid, &refs->ref[at].oid)))
+        i++;
+    return i;
+}
+
 typedef struct taking {
     fm_repo *r;
     fk_refs *refs;
@@ -113,6 +130,17 @@ static void check_version(fm_repo *r, const char *name, const fm_oid *oid)
         seen_count++;
     } else if (i < seen_count && !fm_digest_eq(&seen[i].bytes, &got)) {
         tell(name, ": other bytes than before");
+    }
+}
+
+/* Each version is read once, however many names it has. */
+static void check_versions(fm_repo *r, const fk_refs *refs, const fk_refs *known)
+{
+    for (size_t i = 0; i < refs->count; i++) {
+        const fk_ref *ref = &refs->ref[i];
+        if (fk_is_model(ref->name) && fk_first(refs, i) == i &&
+            !(known && fk_has_version(known, &ref->oid)))
+            check_version(r, ref->name, &ref->oid);
     }
 }
 
@@ -199,12 +227,8 @@ const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *aft
         tell("refs: ", fm_error_text());
     check_refs(&now, before, after, wants_after);
     check_temps(repo);
-    for (size_t i = 0; i < before->count; i++)
-        if (fk_is_model(before->ref[i].name))
-            check_version(r, before->ref[i].name, &before->ref[i].oid);
-    for (size_t i = 0; i < now.count; i++)
-        if (fk_is_model(now.ref[i].name) && !find(before, now.ref[i].name))
-            check_version(r, now.ref[i].name, &now.ref[i].oid);
+    check_versions(r, before, NULL);
+    check_versions(r, &now, before);
     fm_repo_close(r);
     return wrong;
 }

@@ -398,6 +398,7 @@ void fk_world_free(fk_world *w)
         fm_free(w->command[i].kind);
         fm_free(w->command[i].len);
         fm_free(w->command[i].foreign);
+        fm_free(w->command[i].first);
     }
     fm_free(w->command);
     fm_free(w->sound);
@@ -406,8 +407,23 @@ void fk_world_free(fk_world *w)
     memset(w, 0, sizeof *w);
 }
 
+/* What is done to which sort of file: a hash of the kind, the folder without its hex digits and what
+ * follows the last dot of the name. */
+static uint64_t sort_of(const rec *r, const char *path)
+{
+    const char *name = strrchr(path, '/'), *dot = strrchr(path, '.');
+    uint64_t h = 14695981039346656037u ^ r->kind;
+
+    for (const char *p = path; *p; p++)
+        if (p < name ? !strchr("0123456789abcdef", *p) : dot > name && p >= dot)
+            h = (h ^ (uint8_t)*p) * 1099511628211u;
+    return h;
+}
+
 static void read_calls(fk_command *c, const char *log)
 {
+    static uint64_t sort[FK_MAX_CALLS]; /* of all commands that were learnt */
+    static size_t sorts;
     FILE *in = fopen(log, "rb");
     rec r;
 
@@ -415,7 +431,8 @@ static void read_calls(fk_command *c, const char *log)
     c->kind = fm_calloc(FK_MAX_CALLS, sizeof *c->kind);
     c->len = fm_calloc(FK_MAX_CALLS, sizeof *c->len);
     c->foreign = fm_calloc(FK_MAX_CALLS, sizeof *c->foreign);
-    assert_true(c->kind && c->len && c->foreign);
+    c->first = fm_calloc(FK_MAX_CALLS, sizeof *c->first);
+    assert_true(c->kind && c->len && c->foreign && c->first);
     while (fread(&r, sizeof r, 1, in) == 1) {
         assert_int_equal(r.magic, REC_MAGIC);
         assert_in_range(r.nth, 1, FK_MAX_CALLS);
@@ -424,6 +441,13 @@ static void read_calls(fk_command *c, const char *log)
         assert_int_equal(fread(path, 1, r.path_len, in), r.path_len);
         assert_int_equal(fseek(in, (long)r.path2_len, SEEK_CUR), 0);
         c->foreign[r.nth - 1] = strstr(path, "/lineage.git/") || strstr(path, ".sqlite");
+        size_t i = 0;
+        while (i < sorts && sort[i] != sort_of(&r, path))
+            i++;
+        c->first[r.nth - 1] = i == sorts;
+        assert_true(i < FK_MAX_CALLS);
+        if (i == sorts)
+            sort[sorts++] = sort_of(&r, path);
         c->kind[r.nth - 1] = r.kind;
         c->len[r.nth - 1] = r.len;
         c->calls = FM_MAX(c->calls, (size_t)r.nth);

@@ -31,6 +31,7 @@ typedef struct fk_command {
     uint32_t *kind;       /* of each call it makes, in order */
     uint64_t *len;
     bool *foreign; /* by libgit2 or SQLite */
+    bool *first;   /* of its kind on such a file (folder, ending), of all commands learnt */
     size_t calls;
     uint64_t us; /* how long it took */
 } fk_command;
@@ -80,6 +81,9 @@ const char *fk_wrong(const char *repo, const fk_refs *before, const fk_refs *aft
 /* The digest of every path and byte of a version. */
 FM_CHECKED fm_status fk_version_digest(fm_repo *r, fm_digest *out, const fm_oid *oid);
 bool fk_is_model(const char *ref);
+/* Whether a branch or tag holds that version; the first one that holds what refs->ref[at] does. */
+bool fk_has_version(const fk_refs *refs, const fm_oid *oid);
+size_t fk_first(const fk_refs *refs, size_t at);
 void fk_refs_of(fk_refs *out, const char *repo);
 bool fk_refs_equal(const fk_refs *a, const fk_refs *b);
 /* Sets the times of all files back, as if the kill had been an hour ago. */

@@ -133,20 +133,24 @@ static bool is_named(const file *f, const char *text)
     return strstr(text, name) != NULL;
 }
 
+/* Each version is read once, however many names it has. */
 static void read_all(seen *s, const flip *p, fm_repo *r)
 {
+    static fm_digest got[FK_MAX_REFS];
+    static bool read[FK_MAX_REFS];
     s->harmless = true;
     for (size_t i = 0; i < p->w->before.count; i++) {
         const fk_ref *ref = &p->w->before.ref[i];
         fm_oid oid;
-        fm_digest got;
         if (!fk_is_model(ref->name))
             continue;
-        bool found = fm_ref_read(r, &oid, ref->name) == FM_OK;
-        if (!found || fk_version_digest(r, &got, &ref->oid) != FM_OK) {
+        size_t k = fk_first(&p->w->before, i);
+        if (k == i)
+            read[i] = fk_version_digest(r, &got[i], &ref->oid) == FM_OK;
+        if (fm_ref_read(r, &oid, ref->name) != FM_OK || !read[k]) {
             s->refused++;
             s->harmless = false;
-        } else if (!fm_oid_eq(&oid, &ref->oid) || !fm_digest_eq(&got, &p->want[i])) {
+        } else if (!fm_oid_eq(&oid, &ref->oid) || !fm_digest_eq(&got[k], &p->want[k])) {
             s->wrong = true;
             tell(s, ref->name);
         } else {
