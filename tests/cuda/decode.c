@@ -1,5 +1,5 @@
 /* decode.c - what a step of few rows is made of on a card (KK_DEVICE=cuda; emulated or real):
- * operations in one launch, kernels that begin before their turn, and how many launches there are. */
+ * operations in one launch, kernels that begin before their turn, and how many launches. */
 #include "tests/kernel/kernel_kit.h"
 #include "tests/kernel/matrix_kit.h"
 
@@ -263,8 +263,7 @@ static void kernels_that_begin_early_leave_no_trace(void **state)
     static const struct {
         fm_dtype type;
         uint32_t m;
-    } cases[] = {{FM_BF16, 1}, {FM_BF16, 8},  {FM_BF16, 12}, {FM_BF16, 40}, {FM_F16, 3},
-                 {FM_Q8_0, 2}, {FM_Q8_0, 12}, {FM_Q4_0, 40}, {FM_Q4_K, 1},  {FM_Q4_K, 20}};
+    } cases[] = {{FM_BF16, 1}, {FM_BF16, 12}, {FM_BF16, 20}, {FM_Q8_0, 12}, {FM_Q4_K, 1}};
     (void)state;
     if (!getenv("KK_DEVICE"))
         skip();
@@ -328,8 +327,8 @@ static unsigned long launches(uint32_t asks, uint32_t tokens)
  * twice, swiglu. */
 #define OF_A_LAYER 9u
 #define ATLAS_LAYERS 6u
-/* Ids of tokens that were picked, embedding, first norm, a copy of final states, head (which keeps what
- * rounding takes of its rows, so they are packed: two), choice of the token. */
+/* Ids of tokens that were picked, embedding, first norm, a copy of final states, head (which keeps
+ * what rounding takes of its rows, so they are packed: two), choice of the token. */
 #define OF_THE_ENDS 7u
 
 static void a_step_has_so_many_launches(void **state)
@@ -337,8 +336,8 @@ static void a_step_has_so_many_launches(void **state)
     (void)state;
     if (!getenv("KK_DEVICE") || !count_of("simt_kernels"))
         skip();
-    for (uint32_t asks = 1; asks <= 7; asks += 6) {
-        unsigned long few = launches(asks, 6), more = launches(asks, 8);
+    for (uint32_t asks = 1; asks <= 5; asks += 4) {
+        unsigned long few = launches(asks, 4), more = launches(asks, 6);
         print_message("%u streams: %lu launches a step\n", asks, (more - few) / 2);
         assert_int_equal(more - few, 2 * (ATLAS_LAYERS * OF_A_LAYER + OF_THE_ENDS));
     }

@@ -381,11 +381,6 @@ cudaError_t cudaGetDeviceCount(int *count)
     *count = devices();
     return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
 cudaError_t cudaSetDevice(int d)
 {
     device_calls++;
@@ -399,40 +394,6 @@ cudaError_t cudaGetDevice(int *d)
     *d = device;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int d)
-{
-    if (d < 0 || d >= devices())
-        return note(cudaErrorInvalidDevice);
-    switch (attr) {
-    case cudaDevAttrMultiProcessorCount:
-        *value = 4;
-        break;
-    case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
-        break;
-    case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
-        break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = (int)simt_shared_max();
-        break;
-    default:
-        return note(cudaErrorInvalidValue);
-    }
-    return cudaSuccess;
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
-{
-    if (d < 0 || d >= devices())
-        return note(cudaErrorInvalidDevice);
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated device");
-    p->totalGlobalMem = (size_t)4 << 30;
-    p->major = 9;
-    p->multiProcessorCount = 4;
-    return cudaSuccess;
-}
-
 /* ---- memory ---- */
 
 static std::map<void *, size_t> pinned; /* begin -> bytes */
@@ -828,31 +789,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 /* ---- errors ---- */
 
-const char *cudaGetErrorString(cudaError_t e)
-{
-    switch (e) {
-    case cudaSuccess:
-        return "no error";
-    case cudaErrorMemoryAllocation:
-        return "out of memory";
-    case cudaErrorInvalidConfiguration:
-        return "invalid configuration argument";
-    case cudaErrorNoDevice:
-        return "no CUDA-capable device is detected";
-    case cudaErrorInvalidResourceHandle:
-        return "invalid resource handle";
-    case cudaErrorInvalidDevice:
-        return "invalid device ordinal";
-    case cudaErrorInvalidValue:
-        return "invalid argument";
-    default:
-        return "unknown error";
-    }
-}
-const char *cudaGetErrorName(cudaError_t e)
-{
-    return cudaGetErrorString(e);
-}
 cudaError_t cudaPeekAtLastError(void)
 {
     return last;

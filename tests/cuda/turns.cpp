@@ -1,6 +1,6 @@
-/* turns.cpp - kernels that begin before the one before them has ended, on the emulator: that a block
- * of theirs does, what a kernel that does not wait for its turn reads, and that one which reads what
- * never changes is right. */
+/* turns.cpp - kernels that begin before the one before them has ended, on the emulator: that a
+ * block of theirs does, what a kernel that does not wait for its turn reads, and that one which
+ * reads what never changes is right. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
