@@ -3,8 +3,8 @@
  * and becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. Products
  * of the same x share that, up to 64 outputs of them; and what is rounded for them is written out,
  * where the large product of x wants it so (fmc_sum.cores): 2 bytes more, instead of 4 + 2 by a
- * kernel that packs. x may also be made on the way, silu(gate) * up. The order, and so every bit, is
- * fast.h's. */
+ * kernel that packs. x may also be made on the way, silu(gate) * up. The order, and so every bit,
+ * is fast.h's. */
 #include "infer/cuda/fast_tile.h"
 #include "infer/cuda/find.h"
 #include "infer/cuda/lanes.h"
