@@ -106,7 +106,8 @@ struct pending {
 
 static std::mutex lock; /* of what follows */
 static std::map<void *, comm_ref> comms;
-static std::string fault, newest; /* newest: the id that was made last, if by this process */
+static std::string fault;
+static std::string newest, newest_fault; /* the id that was made last, if by this process, and under which */
 static unsigned long seen;
 static thread_local int depth;
 static thread_local std::vector<pending> group;
@@ -158,6 +159,12 @@ static int this_card(void)
 }
 
 /* ==== faults ==== */
+
+static const char *fault_now(void)
+{
+    const char *text = getenv("SIMT_NCCL_FAULT");
+    return text ? text : "";
+}
 
 /* Counts from when the variable was set. */
 static bool strikes(const char *kind, int rank)
@@ -213,6 +220,7 @@ CALL int ncclGetUniqueId(unique_id *id)
     snprintf(id->internal, sizeof id->internal, "%d %d", (int)getpid(), fd);
     std::lock_guard<std::mutex> g(lock);
     newest = id->internal;
+    newest_fault = fault_now();
     return SUCCESS;
 }
 
@@ -236,7 +244,7 @@ static shared *map_id(const unique_id &id, int *own)
 static bool is_late(const unique_id &id)
 {
     std::lock_guard<std::mutex> g(lock);
-    return !newest.empty() && newest != id.internal;
+    return !newest.empty() && (newest != id.internal || newest_fault != fault_now());
 }
 
 CALL int ncclCommInitRank(void **out, int size, unique_id id, int rank)
