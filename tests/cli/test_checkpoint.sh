@@ -89,6 +89,7 @@ for ((k = 0; killed < ${FM_KILLS:-4} && k < 40; k++)); do
     [ $code = 137 ] || die "exit code $code: $(cat "$tmp/err")"
     killed=$((killed + 1))
     want 0 fsck --quick
+    "$fm" show rand >/dev/null 2>&1 && break # killed when all was done
 done
 "$fm" show rand >/dev/null 2>&1 || want 0 derive atlas --as rand "${how[@]}"
 [ "$(tree_of whole)" = "$(tree_of rand)" ] || die "killed $killed times, it ends with another tree"
@@ -103,6 +104,7 @@ for ((n = 3; n < 400; n += 19)); do
     [ $code = 0 ] && break
     [ $code = 137 ] || die "exit code $code at call $n: $(cat "$tmp/err")"
     killed=$((killed + 1))
+    "$fm" show at >/dev/null 2>&1 && break
 done
 [ $killed -ge 3 ] || die "only $killed were killed"
 echo "  $killed killed"
