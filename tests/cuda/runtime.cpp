@@ -79,7 +79,6 @@ extern "C" __attribute__((visibility("default"))) unsigned long simt_launches(vo
 {
     return launches;
 }
-
 /* How often cudaSetDevice was called: it costs as much as a launch. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_device_calls(void)
 {
@@ -90,7 +89,6 @@ extern "C" __attribute__((visibility("default"))) unsigned long simt_copies(void
 {
     return copies;
 }
-
 /* Kernels that ran, and those of them that began before the one before them had ended. */
 extern "C" __attribute__((visibility("default"))) unsigned long simt_kernels(void)
 {
