@@ -172,6 +172,7 @@ static void encoder_pass(fmi_lane *lane, const int32_t *ids, size_t n, double *l
     fm_free(dx);
     fm_free(x);
     tk_ok(fmi_layers_backward(pass));
+    fmi_embed_backward(pass);
     tk_ok(net->be->sync(net->be));
     fmi_batch_release(&lane->batch);
     net->be->free(net->be, lane->mem);
