@@ -189,11 +189,11 @@ static fm_status ask(world *w, int32_t *tokens, size_t *count)
         q[i].sampling.temperature = 0.0f;
     }
     fm_status rc = fm_generate(w->k.e, q, 2, r);
-    for (size_t i = 0; i < 2 && rc == FM_OK; i++) {
+    for (size_t i = 0, n = rc == FM_OK ? 2 : 0; i < n; i++) {
         for (size_t t = 0; t < r[i].count && t < ASKED; t++)
             tokens[i * ASKED + t] = r[i].tokens[t];
         *count += r[i].count;
-        if (strcmp(r[i].finish, "error") == 0)
+        if (strcmp(r[i].finish, "error") == 0 && rc == FM_OK)
             rc = fm_fail(FM_EIO, "%s", fm_buf_cstr(&r[i].text));
         fm_gen_result_release(&r[i]);
     }
