@@ -50,7 +50,7 @@ static bool decides(fm_watch *w)
 {
     struct timespec now;
     bool called = w->host->called(w->host);
-    (void)clock_gettime(CLOCK_REALTIME, &now);
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* one that is set back or forth is no delay */
     (void)pthread_mutex_lock(&w->lock);
     bool late = w->host->patience_s > 0.0 &&
                 (double)(now.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
@@ -111,7 +111,7 @@ void fm_watch_queued(fm_watch *w, bool something)
     if (something && !w->under_way)
         (void)pthread_cond_signal(&w->wake);
     if (something && !w->under_way)
-        (void)clock_gettime(CLOCK_REALTIME, &w->since);
+        (void)clock_gettime(CLOCK_MONOTONIC, &w->since);
     w->under_way = something;
     (void)pthread_mutex_unlock(&w->lock);
 }

@@ -63,6 +63,15 @@ static uint32_t count_reads(const fmi_hooked *w, uint32_t stage)
     return n;
 }
 
+/* Whether any stage reads the row. What else rank 0 hangs on a sequence the others need not know. */
+static bool is_read(const fmi_hooked *w)
+{
+    bool is = false;
+    for (size_t j = 0; j < w->seq->hooks; j++)
+        is = is || (w->seq->hook[j].read && covers(&w->seq->hook[j], w->token));
+    return is;
+}
+
 /* The rank whose rows are told on: every rank of a stage has them whole. */
 static bool speaks(const fm_engine *e)
 {
@@ -87,7 +96,8 @@ fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n)
         fmi_hooked *w = &s->hooked[s->hooked_count++];
         *w = (fmi_hooked){q, i, s->pos[s->order[i]] - q->base, taken};
         taken += count_reads(w, s->e->stage);
-        s->taken_ld = FM_MAX(s->taken_ld, (size_t)q->model->arch.hidden);
+        if (is_read(w))
+            s->taken_ld = FM_MAX(s->taken_ld, (size_t)q->model->arch.hidden);
     }
     if (rc == FM_OK && s->e->stage > 0 && speaks(s->e))
         rc = fmi_float_room(s->e, &s->taken, &s->taken_floats, taken * s->taken_ld);

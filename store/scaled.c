@@ -148,10 +148,14 @@ static bool of_activations(const char *name)
     return false;
 }
 
+static bool is_f8(const fm_entry *e)
+{
+    return e->kind == FM_ENTRY_TENSOR && (e->dtype == FM_F8_E4M3 || e->dtype == FM_F8_E5M2);
+}
+
 static bool is_weight(const fm_entry *e)
 {
-    return e->kind == FM_ENTRY_TENSOR && (e->dtype == FM_F8_E4M3 || e->dtype == FM_F8_E5M2) &&
-           e->shape.rank == 2 && ends_with(e->name, WEIGHT);
+    return is_f8(e) && e->shape.rank == 2 && ends_with(e->name, WEIGHT);
 }
 
 static fm_status scale_beside(const fm_entry **out, const fm_tree *tree, const fm_entry *w,
@@ -287,7 +291,13 @@ static fm_status put_all(fm_plain *v, const fm_tree *tree, const fm_json *model,
             rc = put_model(v, model);
         else if (tensor && is_weight(e))
             rc = put_scaled(v, tree, e, c);
-        else if (!tensor || (!ends_with(e->name, c->suffix) && !of_activations(e->name)))
+        else if (tensor && (ends_with(e->name, c->suffix) || of_activations(e->name)))
+            continue;
+        else if (tensor && is_f8(e)) /* by itself it would be taken for what it is a part of */
+            rc = fm_fail(FM_EUNSUPPORTED,
+                         "tensor '%s' is %s and no matrix 'X%s': where its scale is, is not known",
+                         e->name, fm_dtype_get(e->dtype)->name, WEIGHT);
+        else
             rc = fm_tree_put_entry(v->own, e);
     }
     return rc;

@@ -40,7 +40,7 @@ FM_CHECKED fm_status fm_scaling_config_of(fm_scaling_config *out, const fm_json 
 typedef struct fm_plain fm_plain;
 
 /* tree and p are borrowed until fm_plain_close. FM_EBASE names a weight without a scale, or a scale
- * that does not fit. */
+ * that does not fit; FM_EUNSUPPORTED an 8-bit float tensor that is no matrix "X.weight". */
 FM_CHECKED fm_status fm_plain_open(fm_plain **out, const fm_tree *tree, const fm_provider *p,
                                    const char *what);
 void fm_plain_close(fm_plain *v); /* NULL is fine */

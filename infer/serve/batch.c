@@ -198,7 +198,8 @@ void fmi_batch_abandon(fm_server *s, const char *code, const char *text, bool st
 {
     for (fmi_job *j = s->active; j; j = j->next_active) {
         (void)pthread_mutex_lock(&j->lock);
-        fmi_job_fail(j, 503, code, NULL, text);
+        if (j->left > 0) /* else its answer is whole, and only not sent yet */
+            fmi_job_fail(j, 503, code, NULL, text);
         if (stuck) {
             j->left = 0;
             fmi_job_resume_locked(j);

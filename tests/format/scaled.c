@@ -225,6 +225,27 @@ static void what_does_not_fit_is_refused_by_name(void **state)
     }
 }
 
+/* Experts in one tensor, say: their scales are not looked for, so they are not taken as they are. */
+static void other_tensors_of_8_bits_are_refused(void **state)
+{
+    static const struct {
+        const char *name;
+        fm_shape shape;
+    } bad[] = {{"experts.gate_up_proj", {2, {N, K}}}, {"experts.weight", {3, {1, N, K}}}};
+    uint8_t w[N * K];
+    float s[N * K];
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        model m;
+        fm_plain *v = NULL;
+        make(&m, FP8, ".weight_scale_inv", (fm_shape){2, {5, 5}}, w, s);
+        put(&m, bad[i].name, FM_F8_E4M3, bad[i].shape, w);
+        tk_fails(fm_plain_open(&v, m.tree, &m.p, "m"), FM_EUNSUPPORTED, bad[i].name);
+        assert_null(v);
+        drop(&m);
+    }
+}
+
 static char *golden(const char *name)
 {
     return fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, name);
@@ -282,6 +303,7 @@ int main(void)
         cmocka_unit_test(values_are_those_of_the_formula),
         cmocka_unit_test(ids_tell_weights_apart),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(other_tensors_of_8_bits_are_refused),
         cmocka_unit_test(exports_keep_scales_or_apply_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

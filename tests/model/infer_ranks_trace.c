@@ -2,6 +2,7 @@
  * stages, and both: the grids of PyTorch's hooks, and of one rank's states and logits. */
 #include "tests/model/ranks_kit.h"
 #include "tests/model/trace_kit.h"
+#include "tests/model/variant_kit.h"
 
 enum { TOKENS = 40, VOCAB = 48, HIDDEN = 32, PLACES = 16 };
 
@@ -220,6 +221,71 @@ static void too_much_is_refused(void **state)
     rk_close(&k);
 }
 
+/* A Llama of noise with rows of `hidden` floats. */
+static fm_tree *noise(ik_mem *mem, uint32_t hidden)
+{
+    fm_tree *t = NULL;
+    fm_arch a;
+    fm_param p;
+    char *text = fm_asprintf(
+        "{\"format\":1,\"config\":{\"model_type\":\"llama\",\"vocab_size\":48,\"hidden_size\":%u,"
+        "\"intermediate_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"head_dim\":8,\"max_position_embeddings\":64,"
+        "\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"tie_word_embeddings\":false}}",
+        hidden);
+    tk_ok(fm_tree_new(&t));
+    tk_ok(fm_tree_put_file(t, "model.json", fm_span_str(text)));
+    tk_ok(fm_arch_of_tree(&a, t, "noise"));
+    for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
+        vk_put(mem, t, "tensors", p.name, hidden + i, p.shape.rank, p.shape.dim[0],
+               p.shape.rank == 2 ? p.shape.dim[1] : 1, 0.1, 0.2);
+    fm_free(text);
+    return t;
+}
+
+/* Behind the layers of models of two widths in one step: the wider text's hook is at no token of
+ * it. */
+static void read_two_widths(fm_engine *e, ik_mem *mem, fm_tree *const *tree, float *got)
+{
+    const fm_hook hook[] = {{FM_SITE_RESIDUAL, 2, 0, 3, got, NULL}, {.site = FM_SITE_RESIDUAL}};
+    fm_model *m[2];
+    fm_row row[6];
+    fm_seq *s[2];
+    for (int i = 0; i < 2; i++) {
+        m[i] = vk_load(e, mem, tree[i]);
+        tk_ok(fm_seq_open(&s[i], m[i]));
+        tk_ok(fm_seq_hooks(s[i], &hook[i], 1));
+    }
+    for (uint32_t i = 0; i < 6; i++)
+        row[i] = (fm_row){s[i / 3], (int32_t)(7 + i), true};
+    tk_ok(fm_engine_step(e, row, 6));
+    for (int i = 0; i < 2; i++) {
+        fm_seq_close(s[i]);
+        fm_model_close(m[i]);
+    }
+}
+
+static void models_of_two_widths(void **state)
+{
+    static float got[2][3 * HIDDEN];
+    static ik_mem mem;
+    fm_tree *tree[] = {noise(&mem, HIDDEN), noise(&mem, 2 * HIDDEN)};
+    const fm_provider p = ik_provider(&mem);
+    const fm_engine_opts o = opts_of(1, 16);
+    fm_engine *e = ik_engine(1, 16);
+    rk_ranks k;
+    (void)state;
+    read_two_widths(e, &mem, tree, got[0]);
+    fm_engine_free(e);
+    rk_open(&k, way[1].ranks, &o, &p);
+    read_two_widths(k.e, &mem, tree, got[1]);
+    rk_close(&k);
+    same(got[1], got[0], 3 * HIDDEN, true, "beside a wider model");
+    for (int i = 0; i < 2; i++)
+        fm_tree_free(tree[i]);
+    ik_mem_free(&mem);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -227,6 +293,7 @@ int main(void)
         cmocka_unit_test(grids_are_those_of_pytorch_hooks),
         cmocka_unit_test(a_rank_without_memory_fails_the_step),
         cmocka_unit_test(too_much_is_refused),
+        cmocka_unit_test(models_of_two_widths),
     };
     rk_only("states_are_those_of_one_rank");
     return cmocka_run_group_tests(tests, NULL, NULL);
