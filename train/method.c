@@ -311,6 +311,25 @@ static fm_status from_init(fmi_net *net, fmi_params *ps, const fmi_method *m, fm
     return rc;
 }
 
+/* A weight that its scale would be left beside; before anything takes memory for it. */
+static fm_status check_scaled(const fmi_params *ps, const fmi_method *m)
+{
+    fm_plain *plain = NULL;
+    fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
+
+    for (size_t i = 0; rc == FM_OK && fm_plain_scales(plain) && i < ps->count; i++) {
+        const fm_entry *was = fmi_find_tensor(m->parent, ps->item[i].name);
+        const fm_entry *is = fmi_find_tensor(fm_plain_tree(plain), ps->item[i].name);
+        if (was && is && was->dtype != is->dtype)
+            rc = fm_fail(FM_EUNSUPPORTED,
+                         "%s is %s with a scale and cannot be trained itself: train an adapter, "
+                         "or export the parent with --dtype bf16 and import that",
+                         was->name, fm_dtype_get(was->dtype)->name);
+    }
+    fm_plain_close(plain);
+    return rc;
+}
+
 fm_status fmi_method_declare(fmi_net *net, fmi_params *ps, const fmi_method *m, fm_json **config)
 {
     const fm_train_config *c = m->c;
@@ -318,10 +337,11 @@ fm_status fmi_method_declare(fmi_net *net, fmi_params *ps, const fmi_method *m, 
     fm_status rc = FM_OK;
 
     *config = NULL;
-    if (c->method == FM_METHOD_BITFIT)
-        return fmi_bitfit_declare(net, ps, c);
-    if (!fmi_method_is_adapter(c->method))
-        return fmi_full_declare(net, ps, c);
+    if (!fmi_method_is_adapter(c->method)) {
+        rc = c->method == FM_METHOD_BITFIT ? fmi_bitfit_declare(net, ps, c)
+                                           : fmi_full_declare(net, ps, c);
+        return rc == FM_OK ? check_scaled(ps, m) : rc;
+    }
     if (m->init)
         rc = from_init(net, ps, m, config, &done);
     if (rc < 0 || done)
@@ -352,21 +372,6 @@ void fmi_method_bind(fmi_net *net, fmi_params *ps)
         net->virt_rows = ps->p + ps->item[net->virt_param].at;
 }
 
-/* A weight that its scale would be left beside. */
-static fm_status check_scaled(const fmi_params *ps, const fmi_method *m, const fm_tree *plain)
-{
-    for (size_t i = 0; i < ps->count && plain != m->parent; i++) {
-        const fm_entry *was = fmi_find_tensor(m->parent, ps->item[i].name);
-        const fm_entry *is = fmi_find_tensor(plain, ps->item[i].name);
-        if (was && is && was->dtype != is->dtype)
-            return fm_fail(FM_EUNSUPPORTED,
-                           "%s is %s with a scale and cannot be trained itself: train an adapter, "
-                           "or export the parent with --dtype bf16 and import that",
-                           was->name, fm_dtype_get(was->dtype)->name);
-    }
-    return FM_OK;
-}
-
 fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
 {
     fm_plain *plain = NULL;
@@ -376,7 +381,6 @@ fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
     if (rc == FM_OK) {
         seen.parent = fm_plain_tree(plain);
         seen.p = fm_plain_provider(plain);
-        rc = check_scaled(ps, m, seen.parent);
     }
     if (rc == FM_OK)
         rc = fmi_dora_prepare(net, seen.parent, seen.p);

@@ -7,6 +7,7 @@
 #include "train/parallel.h"
 
 #include <math.h>
+#include <stdatomic.h>
 
 typedef struct task {
     fm_method method;
@@ -544,6 +545,66 @@ static void a_lost_rank_ends_the_run(void **state)
     fm_train_result_release(&w[1].result);
 }
 
+/* ---- a rank that fails while its gradients are under way ---- */
+
+static _Thread_local bool computes; /* a rank's own thread, which its passes run on */
+static atomic_uint under_way;       /* exchanges of others until memory runs out */
+static uint64_t lacking;            /* the allocation that fails then */
+static fm_status (*plain_exchange)(fm_wire *w, const fm_move *list, uint32_t n);
+
+static fm_status runs_out(fm_wire *w, const fm_move *list, uint32_t n)
+{
+    if (!computes && atomic_fetch_sub(&under_way, 1) == 1) {
+        const struct timespec nap = {.tv_nsec = 3000000};
+        fm_mem_fail_at(lacking, false);
+        (void)nanosleep(&nap, NULL); /* whoever computes comes to it */
+    }
+    return plain_exchange(w, list, n);
+}
+
+static void *compute(void *arg)
+{
+    computes = true;
+    return work(arg);
+}
+
+/* All end with one rank's text, and none waits for the other. */
+static void fail_beside(const task *t, unsigned exchange, uint64_t allocation)
+{
+    fm_wire *wire[2];
+    pthread_t thread[2];
+    worker w[2];
+    lacking = allocation;
+    atomic_store(&under_way, exchange);
+    tk_ok(fm_wire_threads(wire, 2, 60.0));
+    plain_exchange = wire[0]->exchange;
+    for (uint32_t i = 0; i < 2; i++) {
+        wire[i]->exchange = runs_out;
+        w[i] = (worker){.t = t, .wire = wire[i], .rank = i};
+        assert_int_equal(pthread_create(&thread[i], NULL, compute, &w[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    fm_mem_fail_at(0, false);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(w[i].rc, FM_ENOMEM);
+        assert_non_null(strstr(w[i].text, "out of memory"));
+    }
+    assert_int_not_equal(strstr(w[0].text, "rank 1: ") != NULL,
+                         strstr(w[1].text, "rank 0: ") != NULL);
+}
+
+static void a_rank_fails_beside_its_exchange(void **state)
+{
+    const task t = {.method = FM_METHOD_FULL,
+                    .set = "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2"};
+    (void)state;
+    if (rk_card(0)) /* there its passes take no memory of this process */
+        return;
+    for (unsigned exchange = 1; exchange <= 5; exchange += 2)
+        fail_beside(&t, exchange, 1 + exchange / 2);
+}
+
 /* A step that breaks names its own records, not those of the step that is in hand already. */
 static void a_broken_step_names_its_records(void **state)
 {
@@ -600,6 +661,7 @@ int main(void)
         cmocka_unit_test(shards_compute_what_the_whole_does),
         cmocka_unit_test(a_run_goes_on_with_other_ranks),
         cmocka_unit_test(a_lost_rank_ends_the_run),
+        cmocka_unit_test(a_rank_fails_beside_its_exchange),
         cmocka_unit_test(a_broken_step_names_its_records),
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
