@@ -372,14 +372,16 @@ static void run_way(plan *pl, fmc_kind kind, unsigned number, void *scratch)
     const fmc_job *list = (const fmc_job *)fmc_args(pl->d, jobs, n * sizeof jobs[0]);
     if (!list)
         return;
-    if (stretches) {
+    if (stretches) { /* in its turn: jobs are read before a turn, and these are just being made */
         fmc_job *settled = (fmc_job *)((unsigned char *)scratch + pl->settled_at);
         pl->settled_at += (n * sizeof jobs[0] + 255) / 256 * 256;
         FMC_RUN(pl->d, k_fast_settle, 1, FMC_THREADS, 0, settled, list, n);
-        list = settled;
+        FMC_RUN(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages),
+                (const fmc_job *)settled, n, stages);
+    } else {
+        FMC_RUN_SOON(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
+                     stages);
     }
-    FMC_RUN_SOON(pl->d, w->run, (unsigned)blocks, w->threads, shared_of(w, stages), list, n,
-                 stages);
     add_parts(pl->d, jobs, n);
 }
 

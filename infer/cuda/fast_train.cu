@@ -362,6 +362,15 @@ static bool forward_together(fmc_device *d, together *g, const float *x, size_t 
     return fmc_wide_takes(d, g->sum, g->count);
 }
 
+/* What has no cores of a term's is packed from x, which has to be there then. */
+static bool all_have_cores(const together *g)
+{
+    for (uint32_t i = 0; i < g->count; i++)
+        if (!g->term[g->cores_of[i]])
+            return false;
+    return true;
+}
+
 static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k,
                            const fm_product *list, uint32_t count, const fm_term *term,
                            uint32_t count_terms, const fm_swiglu *made)
@@ -370,7 +379,8 @@ static void products_terms(fm_backend *be, const float *x, size_t ldx, uint32_t 
     fmc_device *d = fmc_of(be);
     fmc_sum down[AT_ONCE];
     uint32_t n = 0;
-    if (!forward_together(d, &g, x, ldx, list, count, term, count_terms)) {
+    if (!forward_together(d, &g, x, ldx, list, count, term, count_terms) ||
+        (made && !all_have_cores(&g))) {
         if (made)
             be->swiglu(be, made->x, made->gate, made->up, made->n);
         be->products(be, x, ldx, k, list, count);

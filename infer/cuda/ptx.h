@@ -16,8 +16,10 @@
  * begins. fmc_wait_for_turn: all kernels before have ended and what they wrote is there. Every
  * thread of a kernel that is launched so waits, before it leaves, reads what an earlier kernel may
  * write, or writes what an earlier one may use; since each waits, the end of one is the end of all
- * before it. What may be read before: lists of operations, and weights, since neither is written
- * by a kernel that lets the next begin. */
+ * before it. A kernel that never says so lets the next begin by ending, but what it wrote need not
+ * be there before the wait either. What may be read before: lists of operations and weights, as
+ * between a kernel that writes one and a kernel that reads it early there is a copy or a kernel
+ * that is launched in its turn: those wait for all that was written. */
 FMC_DEVICE void fmc_let_next(void)
 {
 #if __CUDA_ARCH__ >= 900

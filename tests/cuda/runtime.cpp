@@ -136,7 +136,9 @@ static void run_kernel(cudaStream_t s, simt_kernel *k)
     at_work = before;
 }
 
-/* The kernels behind the one that runs begin one after another, each when one before lets it. */
+/* The kernels behind the one that runs begin one after another, each when one before lets it, the
+ * first in any case: a kernel that never lets it does so by ending, when what it wrote need not be
+ * there yet. */
 void simt_next_may_begin(void)
 {
     if (!at_work)

@@ -16,7 +16,7 @@ typedef struct shape {
 
 /* Ranks of one step of 16 and of up to four, odd ones, none; more outputs of terms of one x than
  * one thin product has (33 + 64); rows of one block and of several, of one child and of two; k of
- * one part and of two. */
+ * one part and of two; a product without a term whose rows are not those of the others (pad 1). */
 static const shape shapes[] = {{70, 66, {80, 65, 72}, {16, 16, 16}, 0, 0, {70, 0}},
                                {200, 139, {145, 66, 70}, {3, 0, 33}, 5, 1, {200, 0}},
                                {129, 72, {136, 66, 90}, {33, 64, 0}, 16, 3, {129, 0}},
@@ -146,7 +146,7 @@ static void lay_out(call *c, const shape *s)
                                      .w = c->w[i],
                                      .bias = i == 0 ? take(&c->r, s->out[i]) : NULL,
                                      .first = s->first,
-                                     .m = s->m};
+                                     .m = s->m - (s->pad == 1 && s->r[i] == 0)};
         y += s->first * ldy;
         dy += s->first * ldy;
         for (uint32_t child = 0, at = 0; child < 2; at += s->children[child++]) {
