@@ -136,9 +136,7 @@ static void run_kernel(cudaStream_t s, simt_kernel *k)
     at_work = before;
 }
 
-/* The kernels behind the one that runs begin one after another, each when one before lets it, the
- * first in any case: a kernel that never lets it does so by ending, when what it wrote need not be
- * there yet. */
+/* The next kernel that may: at the beginning of one, and each time that one lets it. */
 void simt_next_may_begin(void)
 {
     if (!at_work)

@@ -586,7 +586,7 @@ void simt_run_kernel(simt_kernel *k)
     world *before = u, *begun = (world *)k->begun, *w = begun ? begun : take_world(k);
     if (!w)
         die("no room for a block of %s", k->name);
-    simt_next_may_begin(); /* also where this one never says so */
+    simt_next_may_begin(); /* by ending, a kernel lets it too; what it wrote may come later */
     turn_to(w);
     for (uint64_t i = 0, all = places(k); i < all; i++) {
         uint64_t number = begun ? (i == 0 ? k->first : i <= k->first ? i - 1 : i) : i;
