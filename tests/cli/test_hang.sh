@@ -29,7 +29,8 @@ hangs() {
 }
 say "a command"
 hangs hang:0:100 "device cuda: a step does not end within 2 s (config compute.patience)"
-hangs hang:1:100 "rank 1 of 2, cuda:1: a step does not end within 3 s" --ranks 2
+# with ranks, the one whose card hangs or the one that waits for it: whoever lost patience first
+hangs hang:1:100 "rank \([01]\) of 2, cuda:\1: a step does not end within 3 s" --ranks 2
 hangs starve:1:100 "^fmstore: rank 1: cuda:1: .*: out of memory$" --ranks 2
 
 say "an exchange that never moves is given up, and the step taken again"
@@ -57,5 +58,5 @@ serve_hangs() {
 }
 say "a server"
 serve_hangs hang:0:150 1 "device cuda: a step does not end within 2 s" "device cuda: a step does not end"
-serve_hangs hang:0:150 2 "rank 0 of 2, cuda:0: a step does not end within 3 s" "rank 0 of 2, cuda:0: a step does not end"
-serve_hangs hang:1:150 2 "rank 1" "rank 1 of 2, cuda:1: a step does not end"
+serve_hangs hang:0:150 2 "rank [01]" "rank \([01]\) of 2, cuda:\1: a step does not end"
+serve_hangs hang:1:150 2 "rank [01]" "rank \([01]\) of 2, cuda:\1: a step does not end"
