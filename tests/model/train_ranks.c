@@ -549,11 +549,14 @@ static void a_lost_rank_ends_the_run(void **state)
 
 static _Thread_local bool computes; /* a rank's own thread, which its passes run on */
 static atomic_uint under_way;       /* exchanges of others until memory runs out */
+static atomic_bool beside;          /* there was one */
 static uint64_t lacking;            /* the allocation that fails then */
 static fm_status (*plain_exchange)(fm_wire *w, const fm_move *list, uint32_t n);
 
 static fm_status runs_out(fm_wire *w, const fm_move *list, uint32_t n)
 {
+    if (!computes)
+        atomic_store(&beside, true);
     if (!computes && atomic_fetch_sub(&under_way, 1) == 1) {
         const struct timespec nap = {.tv_nsec = 3000000};
         fm_mem_fail_at(lacking, false);
@@ -568,8 +571,9 @@ static void *compute(void *arg)
     return work(arg);
 }
 
-/* All end with one rank's text, and none waits for the other. */
-static void fail_beside(const task *t, unsigned exchange, uint64_t allocation)
+/* All end with one rank's text, and none waits for the other. False: the allocation that failed was
+ * one that is done without, and all ended well. */
+static bool fail_beside(const task *t, unsigned exchange, uint64_t allocation)
 {
     fm_wire *wire[2];
     pthread_t thread[2];
@@ -586,23 +590,31 @@ static void fail_beside(const task *t, unsigned exchange, uint64_t allocation)
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     fm_mem_fail_at(0, false);
-    for (uint32_t i = 0; i < 2; i++) {
-        assert_int_equal(w[i].rc, FM_ENOMEM);
-        assert_non_null(strstr(w[i].text, "out of memory"));
+    assert_int_equal(w[0].rc, w[1].rc);
+    if (w[0].rc == FM_OK) {
+        for (uint32_t i = 0; i < 2; i++)
+            fm_train_result_release(&w[i].result);
+        return false;
     }
     assert_int_not_equal(strstr(w[0].text, "rank 1: ") != NULL,
                          strstr(w[1].text, "rank 0: ") != NULL);
+    return true;
 }
 
 static void a_rank_fails_beside_its_exchange(void **state)
 {
     const task t = {.method = FM_METHOD_FULL,
                     .set = "lr=0.001 steps=2 batch=2 max_tokens=16 shards=2"};
+    unsigned failed = 0;
     (void)state;
     if (rk_card(0)) /* there its passes take no memory of this process */
         return;
-    for (unsigned exchange = 1; exchange <= 5; exchange += 2)
-        fail_beside(&t, exchange, 1 + exchange / 2);
+    for (unsigned n = 0; failed < 3 && n < 24; n++) {
+        failed += fail_beside(&t, 1 + 2 * (n % 3), 1 + n / 3);
+        if (!beside) /* a device whose bytes pass through the host exchanges afterwards */
+            return;
+    }
+    assert_int_equal(failed, 3);
 }
 
 /* A step that breaks names its own records, not those of the step that is in hand already. */
