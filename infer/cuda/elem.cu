@@ -140,6 +140,21 @@ static void rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos, const
                  cos_table, sin_table, half, inverse ? -1.0f : 1.0f);
 }
 
+/* y = x rstd gain of a row. */
+template <class G>
+FMC_DEVICE void put_normed(const G &g, const fmc_rows &r, float *y, const float *x,
+                           const float *gain, float rstd)
+{
+    fmc_span(g.rank, g.size, r.h, r.wide, [&](auto w, uint32_t i) {
+        float v[w.value], by[w.value];
+        fmc_get(v, x + i);
+        fmc_get(by, gain + i);
+        for (int j = 0; j < w.value; j++)
+            v[j] = (v[j] * rstd) * by[j];
+        fmc_put(y + i, v);
+    });
+}
+
 template <bool warp>
 __global__ void k_rmsnorm(fmc_rows r, float *y, const float *x, const float *gain, float *rstd_out,
                           size_t ldx, float eps)
@@ -159,15 +174,7 @@ __global__ void k_rmsnorm(fmc_rows r, float *y, const float *x, const float *gai
             },
             [&](uint32_t at, float(&l)[1]) { l[0] = fmaf(g.tile[at], g.tile[at], l[0]); });
         float rstd = 1.0f / sqrtf(sum[0] / (float)r.h + eps);
-        const float *from = r.h <= g.room ? g.tile : xr;
-        fmc_span(g.rank, g.size, r.h, r.wide, [&](auto w, uint32_t i) {
-            float v[w.value], by[w.value];
-            fmc_get(v, from + i);
-            fmc_get(by, gain + i);
-            for (int j = 0; j < w.value; j++)
-                v[j] = (v[j] * rstd) * by[j];
-            fmc_put(y + row * ldx + i, v);
-        });
+        put_normed(g, r, y + row * ldx, r.h <= g.room ? g.tile : xr, gain, rstd);
         if (rstd_out && g.rank == 0)
             rstd_out[row] = rstd;
     }
@@ -206,15 +213,7 @@ __global__ void k_add_rmsnorm(fmc_rows r, float *y, float *x, const float *branc
             },
             [&](uint32_t at, float(&l)[1]) { l[0] = fmaf(g.tile[at], g.tile[at], l[0]); });
         float rstd = 1.0f / sqrtf(sum[0] / (float)r.h + eps);
-        const float *from = r.h <= g.room ? g.tile : xr;
-        fmc_span(g.rank, g.size, r.h, r.wide, [&](auto w, uint32_t i) {
-            float v[w.value], by[w.value];
-            fmc_get(v, from + i);
-            fmc_get(by, gain + i);
-            for (int j = 0; j < w.value; j++)
-                v[j] = (v[j] * rstd) * by[j];
-            fmc_put(y + (size_t)row * r.h + i, v);
-        });
+        put_normed(g, r, y + (size_t)row * r.h, r.h <= g.room ? g.tile : xr, gain, rstd);
     }
 }
 

@@ -402,6 +402,7 @@ void fmc_tiles_from_floats(fmc_device *d, fmc_kind kind, unsigned char *tiles, c
     plain_source s = {NULL, 0, src, ld, FM_F32, turned};
     if (d->failed != FM_OK)
         return;
+    fmc_enter(d);
     store_plain(d->stream, kind, tiles, &s, n, k, 4 * fmc_ceil(k, FMC_TILE_K));
     fmc_launched(d, "k_fast_store_plain");
 }
