@@ -222,6 +222,7 @@ void fmi_request_token(fmi_request *r, int32_t token, float logprob, uint32_t to
     if (r->count == r->prompt_len && r->seq)
         r->cached = r->seq->skipped;
     r->token[r->count++] = token;
+    r->anew = 0;
     fm_status rc = FM_OK;
     if (r->form && !eos)
         rc = fm_grammar_accept(r->form, token);

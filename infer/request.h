@@ -32,7 +32,7 @@ typedef struct fmi_request {
     bool cancelled, done;
     bool stopped;    /* by a stop string: no text follows */
     bool charged;    /* for its prompt */
-    uint32_t anew;   /* times that it began anew, of ANEW_MOST (scheduler.c) */
+    uint32_t anew;   /* times that it began anew since its last token, of ANEW_MOST (scheduler.c) */
     uint32_t cached; /* tokens of the prompt that were not computed: final with its first token */
     struct fmi_flow *flow;
     struct fmi_request *next; /* of those that wait */
