@@ -53,6 +53,8 @@ static fm_status print_place(void *ctx, const char *rev, const char *path, const
 static fm_status print_repair(const fsck_run *s)
 {
     const fm_repair_report *r = &s->repaired;
+    if (r->packs)
+        printf("repaired: %llu packs from their own records\n", (unsigned long long)r->packs);
     printf("repaired: %llu of %llu objects, %llu git objects, from %s%s\n",
            (unsigned long long)r->objects, (unsigned long long)r->wanted,
            (unsigned long long)r->git_objects, s->repair,
@@ -81,6 +83,7 @@ static fm_status print_report(const fm_fsck_report *r, const fsck_run *s)
     if (s->repair) {
         out_set(&rc, o, "objects_wanted", fm_json_new_int((int64_t)s->repaired.wanted));
         out_set(&rc, o, "objects_repaired", fm_json_new_int((int64_t)s->repaired.objects));
+        out_set(&rc, o, "packs_repaired", fm_json_new_int((int64_t)s->repaired.packs));
         out_set(&rc, o, "git_objects_repaired", fm_json_new_int((int64_t)s->repaired.git_objects));
     }
     if (rc == FM_OK)
@@ -149,9 +152,9 @@ int cmd_fsck(cli *c, int argc, char **argv)
         {0, "rebuild-index", OPT_FLAG, NULL, "make the indexes anew from packs and git first",
          &s.rebuild},
         {0, "repair", OPT_STR, "FROM",
-         "take sound copies of what is damaged or missing from another repository, or from the "
-         "file "
-         "or folder that was imported",
+         "mend packs from their own records, and take sound copies of what is damaged or missing "
+         "from another repository, or from the file or folder that was imported; FROM may be this "
+         "repository itself, where the first is enough",
          &s.repair},
         {0, "json", OPT_FLAG, NULL, "as JSON", &s.json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},

@@ -420,7 +420,11 @@ static fm_status fsck(fm_repo *r, bool full, unsigned percent, fm_fsck_report *o
         return fm_fail(FM_EINVAL, "fsck: no repository");
     rc = percent ? fm_store_fsck_oldest(r->store, percent, out, fault, ctx)
                  : fm_store_fsck(r->store, full, out, fault, ctx);
-    return rc == FM_OK ? check_git(&c) : rc;
+    if (rc == FM_OK)
+        rc = check_git(&c);
+    if (rc == FM_OK && full && out->faults == 0)
+        rc = fm_store_forget_missing(r->store);
+    return rc;
 }
 
 fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)

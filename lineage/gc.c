@@ -195,17 +195,19 @@ static fm_status refuse_damage(void *ctx, const char *rev, const char *path, con
 static fm_status run(gc_run *g, fm_gc_report *out)
 {
     fm_status rc = g->opts->quarantine ? fm_repo_damage(g->r, refuse_damage, NULL) : FM_OK;
-    if (rc == FM_OK)
-        rc = expire_reflogs(g, &out->reflog_entries);
 
     if (rc == FM_OK)
         rc = open_store(g);
+    if (rc == FM_OK && !g->opts->dry_run)
+        rc = fmi_results_sweep(g->r);
     if (rc == FM_OK)
         rc = fmi_reach_init(&g->reach, g->r, g->gc, g->reflog);
     if (rc == FM_OK)
         rc = mark(g);
     if (rc == FM_OK)
         rc = fmi_gc_condemn(g->gc, g->garbage_count ? g->garbage[0].id : NULL, g->garbage_count);
+    if (rc == FM_OK) /* not before all that is reached was found */
+        rc = expire_reflogs(g, &out->reflog_entries);
     if (rc == FM_OK)
         rc = reach_grace(g);
     if (rc == FM_OK)
@@ -230,8 +232,6 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     rc = time_of(&g, &g.prune, opts->prune, "gc.pruneExpire", "2.weeks.ago");
     if (rc == FM_OK)
         rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
-    if (rc == FM_OK && !opts->dry_run)
-        rc = fmi_results_sweep(r);
     if (rc == FM_OK)
         rc = run(&g, out);
     fmi_reach_release(&g.reach);

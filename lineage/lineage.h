@@ -160,11 +160,13 @@ typedef fm_status (*fm_damage_fn)(void *ctx, const char *rev, const char *path, 
 FM_CHECKED fm_status fm_repo_damage(fm_repo *r, fm_damage_fn fn, void *ctx);
 /* from: another repository, or a file or folder as import takes it. Sound copies of what is damaged
  * or missing are taken from there, by id; git's objects only from a repository. Run a full fsck
- * before, so that the damage is known. What the source lacks stays as it is. */
+ * before, so that the damage is known. What the source lacks stays as it is. from may be r itself:
+ * then only packs are mended that can be from their own records, which is done first anyway. */
 typedef struct fm_repair_report {
     uint64_t wanted;      /* objects of the store that were damaged or missing */
     uint64_t objects;     /* of them, stored anew */
     uint64_t git_objects; /* git's, taken over */
+    uint64_t packs;       /* damaged ones, whose sound records were taken */
 } fm_repair_report;
 FM_CHECKED fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out);
 FM_CHECKED fm_status fm_repo_rebuild_index(fm_repo *r); /* store's and lineage's, from the truth */

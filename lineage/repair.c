@@ -266,13 +266,14 @@ fm_status fm_repo_repair(fm_repo *r, const char *from, fm_repair_report *out)
         return fm_fail(FM_EINVAL, "repair: a repository, a source and a report are needed");
     memset(out, 0, sizeof *out);
     rc = open_from(&p, from);
-    if (rc == FM_OK && p.other && strcmp(p.other->path, r->path) == 0)
-        rc = fm_fail(FM_EINVAL, "repair: '%s' is this repository; name another one", from);
+    const bool self = rc == FM_OK && p.other && strcmp(p.other->path, r->path) == 0;
     if (rc == FM_OK)
         rc = fm_store_lease(r->store, true, "repair");
-    if (rc == FM_OK && p.other)
-        rc = repair_git(&p);
     if (rc == FM_OK)
+        rc = fm_store_salvage(r->store, &out->packs);
+    if (rc == FM_OK && p.other && !self)
+        rc = repair_git(&p);
+    if (rc == FM_OK && !self)
         rc = repair_store(&p);
     fm_tree_free(p.wanted);
     fm_map_free(p.known);

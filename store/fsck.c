@@ -317,6 +317,16 @@ fm_status fm_store_rebuild_index(fm_store *s)
 {
     pthread_mutex_lock(&s->mutex);
     fm_status rc = fmi_store_rescan(s, false);
+    if (rc == FM_OK)
+        rc = fmi_index_forget_missing(s->index);
     pthread_mutex_unlock(&s->mutex);
     return rc;
+}
+
+fm_status fm_store_forget_missing(fm_store *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    fm_status rc = fmi_index_forget_missing(s->index);
+    pthread_mutex_unlock(&s->mutex);
+    return rc == FM_EIO ? FM_OK : rc; /* a repository that cannot be written */
 }

@@ -36,6 +36,8 @@ fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts)
         rc = rc == FM_ECORRUPT ? FM_OK : rc; /* begin anew */
     }
     if (rc == FM_OK)
+        rc = fm_map_new(&g->by_id);
+    if (rc == FM_OK)
         rc = fmi_gc_look(g);
     if (rc == FM_OK)
         rc = first_leases(g);
@@ -84,7 +86,7 @@ static fm_status reach_held(fmi_gc *g)
     fm_digest id;
     for (size_t at = 0; rc == FM_OK && at < objects->len; at += FM_DIGEST_BYTES) {
         memcpy(id.b, objects->data + at, FM_DIGEST_BYTES);
-        rc = fmi_gc_reach(g, &id, FMI_KEEPER_SHARED);
+        rc = fmi_gc_reach_held(g, &id);
     }
     for (size_t at = 0; rc == FM_OK && at < packs->len; at += FM_DIGEST_BYTES) {
         char name[FM_HEX_CHARS + 1];
@@ -97,8 +99,7 @@ static fm_status reach_held(fmi_gc *g)
             p->fate = FMI_FATE_KEEP;
             p->held = true;
             for (uint32_t k = 0; rc == FM_OK && k < p->count; k++)
-                rc = fmi_gc_reach(g, &g->object[g->record[p->first + k].object].id,
-                                  FMI_KEEPER_SHARED);
+                rc = fmi_gc_reach_held(g, &g->object[g->record[p->first + k].object].id);
         }
     }
     return rc;
@@ -171,7 +172,7 @@ static fm_status next_list(fmi_gc *g, const uint8_t *git_ids, size_t count, fmi_
         rc = fm_map_put(git, git_ids + i * FMI_GIT_ID_BYTES, FMI_GIT_ID_BYTES, g, NULL);
     if (rc == FM_OK)
         rc = carry_over(g, *out, git);
-    if (rc == FM_OK)
+    if (rc == FM_OK && !g->opts.quarantine)
         rc = add_new(g, *out, git);
     fm_map_free(git);
     return rc;
@@ -221,6 +222,8 @@ fm_status fmi_gc_enter(fmi_gc *g)
         rc = fm_fail(FM_ECONFLICT,
                      "%s/condemned was changed while gc ran; nothing was deleted: run gc again",
                      g->s->root);
+    if (rc == FM_OK) /* what came since must be readable too, and keeps what it stands on */
+        rc = fmi_gc_look(g);
     return rc == FM_OK ? read_leases(g) : rc;
 }
 
@@ -318,6 +321,7 @@ static fm_status remove_packs(fmi_gc *g)
     if (rc != FM_OK)
         return rc;
     pthread_mutex_lock(&s->mutex);
+    rc = fmi_index_durable(s->index, true);
     for (int pass = 0; rc == FM_OK && pass < 2; pass++) {
         rc = fmi_index_begin(s->index);
         if (rc != FM_OK)
@@ -327,6 +331,7 @@ static fm_status remove_packs(fmi_gc *g)
             rc = remove_files(g);
         rc = fmi_index_end(s->index, rc);
     }
+    fm_ignore(fmi_index_durable(s->index, false), "more is synced than need be");
     pthread_mutex_unlock(&s->mutex);
     fm_lock_drop(lock);
     return rc;

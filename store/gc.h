@@ -2,8 +2,8 @@
  * gc.c) says what refs, reflogs and leases reach, and deletes git's objects.
  *
  * Order of a run; README.md has the argument:
- *   open       the one gc of the repository; the packs as they are now
- *   reach      what is reached, with all that its deltas need
+ *   open       the one gc of the repository; the packs as they are now. All of them must be readable
+ *   reach      what is reached, with all that its deltas need; each of it must be there, whole
  *   condemn    gate closed for a moment: what is not reached is listed durably, with the leases of
  *              that moment; what is reached again is taken off
  *   rewrite    new packs with what stays of the packs that are mostly dead, or that are folded;
@@ -12,6 +12,12 @@
  *   remove     packs of which nothing is needed any more: index rows, then files
  *   leave      the list without what is gone; gate open
  * Killed anywhere it leaves too much, never too little, and the next run finishes.
+ *
+ * A pack that cannot be read hides what its records stand on, so nothing is condemned or deleted
+ * while there is one: a damaged pack, one of a newer fmstore, one that the index knows and packs/
+ * lacks, an object that is reached and lies nowhere. FM_ECORRUPT, or FM_EVERSION where a newer
+ * fmstore would do, names the pack or the object and says what to do. With `quarantine` damaged
+ * packs are let pass, and then nothing is condemned.
  * For one thread. */
 #ifndef FM_STORE_GC_H
 #define FM_STORE_GC_H
@@ -57,8 +63,8 @@ typedef struct fmi_gc_report {
 FM_CHECKED fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts);
 void fmi_gc_close(fmi_gc *g); /* NULL is fine */
 
-/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMI_KEEPER_SHARED. An
- * id that no pack holds is passed over: what is missing is fsck's. */
+/* keeper: 1 + number of whoever reaches it; an object that two reach becomes FMI_KEEPER_SHARED.
+ * FM_ECORRUPT: no pack holds it with all that it needs, also after a look at packs that came since. */
 FM_CHECKED fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper);
 /* Not reached, but needed by something unreached that stays: not deleted by this run. */
 FM_CHECKED fm_status fmi_gc_stay(fmi_gc *g, const fm_digest *id);

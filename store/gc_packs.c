@@ -1,5 +1,5 @@
-/* gc_packs.c - the packs as they lie when gc begins, and what is reached of them. The heads of the
- * records are read, not the index: the packs are the truth. */
+/* gc_packs.c - the packs as they lie, and what is reached of them. The heads of the records are
+ * read, not the index: the packs are the truth. The index only tells which packs are missing. */
 #include <stdio.h>
 #include <string.h>
 
@@ -75,9 +75,38 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
 static fm_status on_fault(void *ctx, const char *text)
 {
     fmi_gc *g = ctx;
-    (void)text;
+    if (!g->pack[g->packs - 1].faulty)
+        snprintf(g->fault, sizeof g->fault, "%s", text);
     g->pack[g->packs - 1].faulty = true;
     return FM_OK;
+}
+
+/* The name is the SHA-256 of the bytes: where they agree, nothing is damaged, and a newer fmstore
+ * wrote what this one cannot read. */
+static fm_status is_intact(const fmi_gc_pack *p, bool *yes)
+{
+    fm_digest sum;
+    char hex[FM_HEX_CHARS + 1];
+    fm_status rc = fm_sha256(&sum, p->map.data, p->map.len);
+    fm_digest_hex(&sum, hex);
+    *yes = rc == FM_OK && strcmp(hex, p->name) == 0;
+    return rc;
+}
+
+/* g->fault says what is wrong with it. */
+static fm_status note_unreadable(fmi_gc *g, const fmi_gc_pack *p)
+{
+    bool newer = false;
+    fm_status rc = is_intact(p, &newer);
+    if (g->unreadable++ == 0)
+        snprintf(g->trouble, sizeof g->trouble,
+                 newer ? "pack %s. Upgrade this fmstore"
+                       : "pack %s, and its bytes do not have the SHA-256 of its name. Mend it with "
+                         "'fmstore fsck --repair FROM': FROM is this repository itself, another "
+                         "one with its versions, or what was imported",
+                 g->fault);
+    g->upgrade = newer && (g->upgrade || g->unreadable == 1);
+    return rc;
 }
 
 static fm_status look_at(fmi_gc *g, const char *path, const char *name)
@@ -93,14 +122,21 @@ static fm_status look_at(fmi_gc *g, const char *path, const char *name)
     if (rc == FM_OK)
         rc = fm_map_file(&p->map, path);
     if (rc == FM_ENOTFOUND)
-        return FM_OK;
+        return fm_fail(FM_ECONFLICT, "pack %s went away while gc looked: run it again", name);
     if (rc != FM_OK)
         return rc;
     g->packs++;
     fmi_pack_visitor v = {g, on_record, on_fault};
     rc = fmi_pack_walk(fm_span_of(p->map.data, p->map.len), name, &v);
-    g->pack[g->packs - 1].sound = rc == FM_OK;
-    return rc == FM_ECORRUPT || rc == FM_EVERSION ? FM_OK : rc;
+    p = &g->pack[g->packs - 1];
+    p->sound = rc == FM_OK;
+    if (rc != FM_OK && rc != FM_ECORRUPT && rc != FM_EVERSION)
+        return rc;
+    if (p->sound && !p->faulty)
+        return FM_OK;
+    if (!p->sound)
+        snprintf(g->fault, sizeof g->fault, "%s", fm_error_text());
+    return note_unreadable(g, p);
 }
 
 /* ==== damage =============================================================================== */
@@ -171,22 +207,99 @@ static fm_status look_for_damage(fmi_gc *g)
     return rc;
 }
 
+static bool is_known(const fmi_gc *g, const char *name)
+{
+    for (size_t i = 0; i < g->packs; i++)
+        if (strcmp(g->pack[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Which packs the index knows and packs/ lacks. */
+static fm_status look_for_missing(fmi_gc *g)
+{
+    char name[FM_HEX_CHARS + 1];
+    uint64_t count = 0;
+    pthread_mutex_lock(&g->s->mutex);
+    fm_status rc = fmi_store_refresh(g->s);
+    if (rc == FM_OK)
+        rc = fmi_index_missing(g->s->index, name, &count);
+    pthread_mutex_unlock(&g->s->mutex);
+    g->missing = (size_t)count;
+    if (rc == FM_OK && count && g->unreadable == 0)
+        snprintf(g->trouble, sizeof g->trouble,
+                 "pack %s is missing from packs/. Put it back; or let 'fmstore fsck' find that no "
+                 "version needs it, with --repair FROM where one does",
+                 name);
+    return rc;
+}
+
+/* A record that needs nothing, or only what is whole. Chains are short, so a few rounds do. */
+static bool has_whole_record(const fmi_gc *g, const fmi_gc_object *o)
+{
+    for (uint32_t k = o->first; k != FMI_GC_NONE; k = g->record[k].next) {
+        const fmi_gc_record *rec = &g->record[k];
+        bool whole = !(rec->bad && g->opts.quarantine);
+        for (uint32_t n = 0; whole && n < rec->parent_count; n++) {
+            uint32_t p = fmi_gc_find(g, &g->parent[rec->parent_at + n]);
+            whole = p != FMI_GC_NONE && g->object[p].whole;
+        }
+        if (whole)
+            return true;
+    }
+    return false;
+}
+
+static void find_whole(fmi_gc *g)
+{
+    bool more = true;
+    for (size_t i = 0; i < g->objects; i++)
+        g->object[i].whole = false;
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < g->objects; i++) {
+            fmi_gc_object *o = &g->object[i];
+            if (o->whole || !has_whole_record(g, o))
+                continue;
+            o->whole = more = true;
+        }
+    }
+}
+
+/* Damaged packs are what a quarantine is for; it takes none that is only newer. */
+static fm_status refuse(const fmi_gc *g)
+{
+    size_t others = g->unreadable + g->missing - 1;
+    char more[48] = "";
+    if (g->unreadable + g->missing == 0 || (g->opts.quarantine && !g->upgrade))
+        return FM_OK;
+    if (others)
+        snprintf(more, sizeof more, "; and %zu more such packs", others);
+    return fm_fail(g->upgrade && g->missing == 0 ? FM_EVERSION : FM_ECORRUPT,
+                   "nothing was deleted: what the records of this pack need cannot be known: %s%s",
+                   g->trouble, more);
+}
+
 fm_status fmi_gc_look(fmi_gc *g)
 {
     fm_names files = {NULL, 0};
-    fm_status rc = fm_map_new(&g->by_id);
-    if (rc == FM_OK)
-        rc = fm_list_dir(&files, g->s->packs_dir);
+    fm_status rc = fm_list_dir(&files, g->s->packs_dir);
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
-        if (!fmi_is_pack_name(files.name[i], name))
+        if (!fmi_is_pack_name(files.name[i], name) || is_known(g, name))
             continue;
         char *path = fmi_store_pack_path(g->s, name);
         rc = path ? look_at(g, path, name) : FM_ENOMEM;
         fm_free(path);
     }
     fm_names_release(&files);
-    return rc == FM_OK ? look_for_damage(g) : rc;
+    if (rc == FM_OK)
+        rc = look_for_missing(g);
+    if (rc == FM_OK)
+        rc = look_for_damage(g);
+    if (rc == FM_OK)
+        find_whole(g);
+    return rc == FM_OK ? refuse(g) : rc;
 }
 
 void fmi_gc_forget(fmi_gc *g)
@@ -235,11 +348,10 @@ static fm_status each_parent(fmi_gc *g, uint32_t object, size_t *depth)
     return rc;
 }
 
-fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper)
+static fm_status reach_from(fmi_gc *g, uint32_t at, uint32_t keeper)
 {
     size_t depth = 0;
-    uint32_t at = fmi_gc_find(g, id);
-    fm_status rc = at == FMI_GC_NONE ? FM_OK : push(g, &depth, at);
+    fm_status rc = push(g, &depth, at);
     while (rc == FM_OK && depth > 0) {
         uint32_t i = g->stack[--depth];
         fmi_gc_object *o = &g->object[i];
@@ -249,6 +361,36 @@ fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper)
         rc = each_parent(g, i, &depth);
     }
     return rc;
+}
+
+static bool is_whole(const fmi_gc *g, const fm_digest *id, uint32_t *at)
+{
+    *at = fmi_gc_find(g, id);
+    return *at != FMI_GC_NONE && g->object[*at].whole;
+}
+
+fm_status fmi_gc_reach(fmi_gc *g, const fm_digest *id, uint32_t keeper)
+{
+    uint32_t at;
+    char hex[FM_HEX_CHARS + 1];
+    if (!is_whole(g, id, &at)) { /* in a pack that was written since gc looked, or nowhere */
+        fm_status rc = fmi_gc_look(g);
+        if (rc != FM_OK)
+            return rc;
+    }
+    if (is_whole(g, id, &at))
+        return reach_from(g, at, keeper);
+    fm_digest_hex(id, hex);
+    return fm_fail(FM_ECORRUPT,
+                   "no pack holds object %s with all that it is coded against: 'fmstore fsck "
+                   "--repair FROM' brings it back; or delete all versions that need it",
+                   hex);
+}
+
+fm_status fmi_gc_reach_held(fmi_gc *g, const fm_digest *id)
+{
+    uint32_t at = fmi_gc_find(g, id);
+    return at == FMI_GC_NONE ? FM_OK : reach_from(g, at, FMI_KEEPER_SHARED);
 }
 
 fm_status fmi_gc_stay(fmi_gc *g, const fm_digest *id)

@@ -9,6 +9,7 @@
 FM_BEGIN_DECLS
 
 #define FMI_GC_NONE UINT32_MAX
+#define FMI_GC_TROUBLE_BYTES 512
 
 typedef enum fmi_fate {
     FMI_FATE_KEEP,
@@ -49,6 +50,7 @@ typedef struct fmi_gc_object {
     bool safe;             /* lies, decoded and compared, where this run removes nothing */
     bool stay;             /* fmi_gc_stay */
     bool pending;          /* in the pack that is being written */
+    bool whole;            /* some record of it needs nothing that is not there */
 } fmi_gc_object;
 
 struct fmi_gc {
@@ -71,11 +73,19 @@ struct fmi_gc {
     bool written;  /* the file is as `sum` says */
     fmi_leases leases;
     fm_map *git_gone;
+    char fault[FMI_GC_TROUBLE_BYTES / 2]; /* the last pack's that cannot be read */
+    char trouble[FMI_GC_TROUBLE_BYTES];   /* the first one's, with what to do */
+    bool upgrade;                       /* all of them are a newer fmstore's */
+    size_t unreadable, missing;         /* packs */
     fmi_gc_report report;
 };
 
 /* ---- gc_packs.c ---- */
-FM_CHECKED fm_status fmi_gc_look(fmi_gc *g); /* fills packs, records, objects */
+/* Fills packs, records, objects with the packs that are not in g yet. FM_ECORRUPT, FM_EVERSION: one
+ * cannot be read, so that nothing may be condemned or deleted. */
+FM_CHECKED fm_status fmi_gc_look(fmi_gc *g);
+/* What a lease holds: it may be anywhere, or not there yet. */
+FM_CHECKED fm_status fmi_gc_reach_held(fmi_gc *g, const fm_digest *id);
 void fmi_gc_forget(fmi_gc *g);
 uint32_t fmi_gc_find(const fmi_gc *g, const fm_digest *id); /* object, FMI_GC_NONE */
 /* Says of each object whether it goes: condemned, its batch over, not reached, and nothing that

@@ -22,6 +22,9 @@ enum {
     Q_EDGES_DROP,
     Q_PACK_DROP,
     Q_OBJECTS_DROP,
+    Q_MISS,
+    Q_FOUND,
+    Q_MISSING,
     Q_PACKS,
     Q_PACK_AT,
     Q_PACK_COUNT,
@@ -48,6 +51,9 @@ static const char *const query_text[Q_COUNT] = {
     [Q_EDGES_DROP] = "DELETE FROM edge WHERE pack = ?1",
     [Q_PACK_DROP] = "DELETE FROM pack WHERE pack = ?1",
     [Q_OBJECTS_DROP] = "DELETE FROM object WHERE pack = ?1",
+    [Q_MISS] = "INSERT OR REPLACE INTO missing SELECT name FROM pack WHERE pack = ?1",
+    [Q_FOUND] = "DELETE FROM missing WHERE name = ?1",
+    [Q_MISSING] = "SELECT MIN(name), COUNT(*) FROM missing",
     [Q_PACKS] = "SELECT pack, name, bytes, sound FROM pack ORDER BY pack",
     [Q_PACK_AT] = "SELECT name, bytes FROM pack WHERE pack = ?1",
     [Q_VERIFIED] = "UPDATE pack SET verified = ?2 WHERE name = ?1",
@@ -142,6 +148,8 @@ static fm_status connect(fmi_index *ix, const char *path)
         rc = fm_fail(FM_EIO, "%s: cannot be written", ix->path);
     if (rc == FM_OK)
         rc = make_schema(ix);
+    if (rc == FM_OK) /* apart from the schema: older builds share the file */
+        rc = run(ix, "CREATE TABLE IF NOT EXISTS missing (name TEXT PRIMARY KEY) WITHOUT ROWID");
     for (int q = 0; rc == FM_OK && q < Q_COUNT; q++)
         if (sqlite3_prepare_v3(ix->db, query_text[q], -1, SQLITE_PREPARE_PERSISTENT, &ix->query[q],
                                NULL) != SQLITE_OK)
@@ -383,6 +391,11 @@ fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_t bytes, bo
     sqlite3_bind_int64(st, 3, sound);
     rc = step_done(ix, st);
     *pack = sqlite3_last_insert_rowid(ix->db);
+    if (rc == FM_OK) {
+        st = fresh(ix, Q_FOUND);
+        sqlite3_bind_text(st, 1, name, -1, SQLITE_TRANSIENT);
+        rc = step_done(ix, st);
+    }
     return rc;
 }
 
@@ -421,6 +434,24 @@ fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack)
     return rc;
 }
 
+fm_status fmi_index_miss_pack(fmi_index *ix, int64_t pack)
+{
+    sqlite3_stmt *st = fresh(ix, Q_MISS);
+    sqlite3_bind_int64(st, 1, pack);
+    fm_status rc = step_done(ix, st);
+    return rc == FM_OK ? fmi_index_drop_pack(ix, pack) : rc;
+}
+
+fm_status fmi_index_forget_missing(fmi_index *ix)
+{
+    return run(ix, "DELETE FROM missing");
+}
+
+fm_status fmi_index_durable(fmi_index *ix, bool yes)
+{
+    return run(ix, yes ? "PRAGMA synchronous = FULL" : "PRAGMA synchronous = NORMAL");
+}
+
 fm_status fmi_index_drop_all(fmi_index *ix)
 {
     return run(ix, "DELETE FROM edge; DELETE FROM object; DELETE FROM pack;"
@@ -431,6 +462,16 @@ static const char *column_name(sqlite3_stmt *st, int at)
 {
     const unsigned char *text = sqlite3_column_text(st, at);
     return text ? (const char *)text : "";
+}
+
+fm_status fmi_index_missing(fmi_index *ix, char name[FM_HEX_CHARS + 1], uint64_t *count)
+{
+    sqlite3_stmt *st = fresh(ix, Q_MISSING);
+    fm_status rc = sqlite3_step(st) == SQLITE_ROW ? FM_OK : sql_fail(ix, "cannot be read");
+    *count = rc == FM_OK ? (uint64_t)sqlite3_column_int64(st, 1) : 0;
+    snprintf(name, FM_HEX_CHARS + 1, "%s", rc == FM_OK ? column_name(st, 0) : "");
+    sqlite3_reset(st);
+    return rc;
 }
 
 static fm_status each_pack(fmi_index *ix, int query, fmi_pack_row_fn fn, void *ctx)

@@ -60,7 +60,17 @@ FM_CHECKED fm_status fmi_index_put_pack(fmi_index *ix, const char *name, uint64_
 FM_CHECKED fm_status fmi_index_put_object(fmi_index *ix, int64_t pack, uint64_t offset,
                                           const fmi_record *r);
 FM_CHECKED fm_status fmi_index_drop_pack(fmi_index *ix, int64_t pack);
-FM_CHECKED fm_status fmi_index_drop_all(fmi_index *ix);
+FM_CHECKED fm_status fmi_index_drop_all(fmi_index *ix); /* missing packs stay noted */
+
+/* Drops the rows of a pack whose file nobody of ours removed, and notes its name: gc deletes nothing
+ * while a pack is missing. A pack that is put in again, or forgotten, is missing no more. */
+FM_CHECKED fm_status fmi_index_miss_pack(fmi_index *ix, int64_t pack);
+FM_CHECKED fm_status fmi_index_missing(fmi_index *ix, char name[FM_HEX_CHARS + 1], uint64_t *count);
+FM_CHECKED fm_status fmi_index_forget_missing(fmi_index *ix);
+
+/* true: each change is on the disk when fmi_index_end returns, as deleting needs it: after a power
+ * cut no row may name a pack that was removed. No change may be open. */
+FM_CHECKED fm_status fmi_index_durable(fmi_index *ix, bool yes);
 
 /* Every pack, by row. The callback must not change the index. */
 typedef fm_status (*fmi_pack_row_fn)(void *ctx, int64_t pack, const char *name, uint64_t bytes,

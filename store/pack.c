@@ -328,7 +328,7 @@ static fm_status check_frame(fm_span pack, const char *what)
         return fm_fail(FM_ECORRUPT, "%s: not a pack (its first bytes are wrong)", what);
     uint32_t version = fm_get_u32(pack.data + 8);
     uint32_t features = fm_get_u32(pack.data + 12);
-    if (version != FMI_PACK_VERSION || (features & ~FMI_PACK_RECIPES))
+    if (version < 1 || version > FMI_PACK_VERSION || (features & ~FMI_PACK_RECIPES))
         return fm_fail(FM_EVERSION,
                        "%s: pack version %u, features 0x%x: written by a newer fmstore", what,
                        version, features);
@@ -361,6 +361,8 @@ static void where_at(char *out, size_t out_bytes, const char *what, uint64_t off
 #define RESYNC_FREE_BYTES (64ull << 20)
 
 typedef struct walk_state {
+    uint64_t end; /* of the records */
+    bool recipes; /* records may carry them */
     uint64_t records;
     uint64_t wasted_bytes; /* claimed by damaged heads */
     bool bad;
@@ -382,15 +384,14 @@ static fm_status give_up(const fmi_pack_visitor *v, const char *place)
 static fm_status walk_records(fm_span pack, const char *what, const fmi_pack_visitor *v,
                               walk_state *st)
 {
-    uint64_t end = pack.len - FMI_PACK_FOOTER_BYTES;
+    const uint64_t end = st->end;
     bool lost = false; /* between a bad record and the next sound one: one report is enough */
     for (uint64_t at = FMI_PACK_HEADER_BYTES; at < end;) {
         char place[160];
         where_at(place, sizeof place, what, at);
         fmi_record r;
         fm_status rc = fmi_record_parse(&r, fm_span_of(pack.data + at, (size_t)(end - at)), place);
-        if (rc == FM_OK && r.recipe.op != FMI_OP_NONE &&
-            !(fm_get_u32(pack.data + 12) & FMI_PACK_RECIPES))
+        if (rc == FM_OK && r.recipe.op != FMI_OP_NONE && !st->recipes)
             rc = fm_fail(FM_ECORRUPT, "%s: a recipe, which the pack's header does not announce",
                          place);
         if (rc == FM_ECORRUPT || rc == FM_EVERSION) {
@@ -424,7 +425,8 @@ fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *
     fm_status rc = check_frame(pack, what);
     if (rc != FM_OK)
         return rc;
-    walk_state st = {0, 0, false, NULL};
+    walk_state st = {.end = pack.len - FMI_PACK_FOOTER_BYTES,
+                     .recipes = fm_get_u32(pack.data + 12) & FMI_PACK_RECIPES};
     rc = fm_hasher_new(&st.heads);
     if (rc == FM_OK)
         rc = walk_records(pack, what, v, &st);
@@ -441,6 +443,19 @@ fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *
             rc = report(v, fm_error_text());
         }
     }
+    fm_hasher_free(st.heads);
+    return rc;
+}
+
+fm_status fmi_pack_salvage(fm_span pack, const char *what, const fmi_pack_visitor *v)
+{
+    walk_state st = {.end = pack.len, .recipes = true};
+    if (pack.len >= FMI_PACK_FOOTER_BYTES &&
+        memcmp(pack.data + pack.len - FMI_PACK_FOOTER_BYTES, footer_magic, 8) == 0)
+        st.end = pack.len - FMI_PACK_FOOTER_BYTES;
+    fm_status rc = fm_hasher_new(&st.heads);
+    if (rc == FM_OK)
+        rc = walk_records(pack, what, v, &st);
     fm_hasher_free(st.heads);
     return rc;
 }

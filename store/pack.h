@@ -12,7 +12,9 @@
 
 FM_BEGIN_DECLS
 
-#define FMI_PACK_VERSION 1u
+#ifndef FMI_PACK_VERSION
+#define FMI_PACK_VERSION 1u /* the newest that is read, and the one that is written */
+#endif
 #define FMI_PACK_ALIGN 64u /* records and their payloads begin at multiples of this */
 #define FMI_PACK_HEADER_BYTES 64u
 #define FMI_PACK_FOOTER_BYTES 64u
@@ -76,6 +78,9 @@ typedef struct fmi_pack_visitor {
     fm_status (*on_fault)(void *ctx, const char *text); /* may be NULL */
 } fmi_pack_visitor;
 FM_CHECKED fm_status fmi_pack_walk(fm_span pack, const char *what, const fmi_pack_visitor *v);
+/* The same walk over the records of a pack whose header or footer is damaged or cut off: neither is
+ * looked at, and each sound record that lies where records begin is found. */
+FM_CHECKED fm_status fmi_pack_salvage(fm_span pack, const char *what, const fmi_pack_visitor *v);
 
 FM_END_DECLS
 #endif

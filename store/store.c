@@ -131,6 +131,23 @@ static bool has_grown(const fm_store *s, const pack_row *p)
     return grown;
 }
 
+/* A row whose file is gone: gc drops rows before it removes files, so where the row is still there
+ * inside of a change, the file was lost or moved away, and the index remembers that. */
+static fm_status drop_row(fm_store *s, const pack_row *p)
+{
+    char name[FM_HEX_CHARS + 1] = "";
+    uint64_t bytes;
+    fm_status rc = fmi_index_pack_at(s->index, p->row, name, &bytes);
+    if (rc != FM_OK || strcmp(name, p->name) != 0)
+        return rc == FM_ENOTFOUND ? FM_OK : rc;
+    char *path = fmi_store_pack_path(s, p->name);
+    if (!path)
+        return FM_ENOMEM;
+    rc = fm_path_exists(path) ? FM_OK : fmi_index_miss_pack(s->index, p->row);
+    fm_free(path);
+    return rc;
+}
+
 /* Adds packs that the index lacks and drops rows whose pack is gone. */
 static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
 {
@@ -155,7 +172,7 @@ static fm_status reconcile(fm_store *s, const fm_names *files, row_list *rows)
             continue;
         rc = begin_once(s, rows);
         if (rc == FM_OK)
-            rc = fmi_index_drop_pack(s->index, p->row);
+            rc = drop_row(s, p);
         rows->unsound -= !p->sound;
     }
     return rc;
@@ -267,6 +284,7 @@ fm_status fmi_store_rescan(fm_store *s, bool fresh)
     forget_rows(s);
     fm_status rc = fm_list_dir(&files, s->packs_dir);
     if (rc == FM_OK && !fresh) {
+        fm_ignore(refresh_rows(s), "it notes what is missing; the scan reads the rest");
         rc = scan_all(s, &files);
         fresh = rc == FM_ECORRUPT; /* of the index: a pack's damage is no failure of a scan */
         rc = fresh ? FM_OK : rc;

@@ -125,7 +125,13 @@ FM_CHECKED fm_status fm_store_fsck(fm_store *s, bool full, fm_fsck_report *out, 
  * least: a share each night goes round. */
 FM_CHECKED fm_status fm_store_fsck_oldest(fm_store *s, unsigned percent, fm_fsck_report *out,
                                           fm_fault_fn fault, void *ctx);
+/* From the packs as they are; what is missing is missing no more. */
 FM_CHECKED fm_status fm_store_rebuild_index(fm_store *s);
+/* Packs that are damaged or were cut off: what is sound of them goes into packs that can be read;
+ * *packs says how many were. A writer's lease must be held. */
+FM_CHECKED fm_status fm_store_salvage(fm_store *s, uint64_t *packs);
+/* A full check found every version whole: gc need not wait for packs that are missing. */
+FM_CHECKED fm_status fm_store_forget_missing(fm_store *s);
 
 typedef struct fm_store_totals {
     uint64_t objects, packs;

@@ -69,11 +69,26 @@ import json, sys
 r = json.load(open(sys.argv[1]))
 assert r["faults"] and {"version", "path", "id"} == set(r["damaged"][0]), r
 P
-refused 128 'is this repository' fsck --repair .
+want 1 fsck --repair . # its own records cannot help here
 want 0 fsck --repair ../repo
 grep -q '^repaired: ' "$tmp/out" || die "$(cat "$tmp/out")"
 [ "$(find .fmstore/quarantine -name '*.pack' | wc -l)" = 1 ] || die "the damaged pack is not set aside"
 want 0 fsck
+[ "$trees" = "$(tree_of atlas && tree_of child)" ] || die "other trees"
+
+say "a pack that cannot be read stops gc and repack, and is mended from its own records"
+cd "$tmp"
+rm -rf hurt && cp -r repo hurt && cd hurt
+before=$(state_of .)
+flip .fmstore/packs/*.pack 0
+for command in "gc --prune now" "gc --dry-run" "repack --all"; do
+    # shellcheck disable=SC2086
+    refused 128 "Mend it with 'fmstore fsck --repair FROM'" $command
+done
+want 0 fsck --repair .
+grep -q '^repaired: 1 packs from their own records' "$tmp/out" || die "$(cat "$tmp/out")"
+[ "$before" = "$(state_of .)" ] || die "the mended pack is another one"
+want 0 gc --prune now
 [ "$trees" = "$(tree_of atlas && tree_of child)" ] || die "other trees"
 
 say "from the file that was imported, and of a pack that is lost"
