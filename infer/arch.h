@@ -7,7 +7,7 @@
 #define FM_INFER_ARCH_H
 
 #include "infer/act.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS

@@ -26,7 +26,7 @@
 #define FM_INFER_BACKEND_H
 
 #include "infer/act.h"
-#include "store/base/pool.h"
+#include "store/base/os/pool.h"
 #include "store/tensor.h"
 
 FM_BEGIN_DECLS

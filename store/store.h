@@ -7,7 +7,7 @@
 #ifndef FM_STORE_STORE_H
 #define FM_STORE_STORE_H
 
-#include "store/base/pool.h"
+#include "store/base/os/pool.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS

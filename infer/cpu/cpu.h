@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "infer/backend.h"
-#include "infer/cpu/kern.h"
+#include "infer/cpu/kern/kern.h"
 
 /* Memory that one worker reuses from call to call; grows, never shrinks, dies with the backend. */
 typedef struct fmi_scratch {

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include "infer/cuda/device.h"
-#include "infer/module.h"
+#include "infer/device/module.h"
 
 /* Host memory on its way to the card: two halves, each free again when its event has passed. */
 typedef struct fmc_ring {

@@ -8,9 +8,9 @@
 #ifndef FM_INFER_SERVE_OPENAI_H
 #define FM_INFER_SERVE_OPENAI_H
 
-#include "infer/grammar.h"
+#include "infer/grammar/grammar.h"
 #include "infer/sampler.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 FM_BEGIN_DECLS
 
