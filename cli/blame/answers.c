@@ -1,4 +1,4 @@
-/* blame_answers.c - the wrong answer and the right one, and how likely a model finds each. */
+/* answers.c - the wrong answer and the right one, and how likely a model finds each. */
 #include "cli/blame/blame_more.h"
 
 #include <math.h>

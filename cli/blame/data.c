@@ -1,4 +1,4 @@
-/* blame_data.c - which examples of the guilty step's data pull towards the wrong answer: the
+/* data.c - which examples of the guilty step's data pull towards the wrong answer: the
  * step as its recipe has it, the case as texts, scores of every method asked for. */
 #include "cli/blame/blame_more.h"
 

@@ -1,4 +1,4 @@
-/* blame_data.h - the ranking of the guilty step's training examples, and how true it is. */
+/* data.h - the ranking of the guilty step's training examples, and how true it is. */
 #ifndef FM_CLI_BLAME_DATA_H
 #define FM_CLI_BLAME_DATA_H
 

@@ -1,4 +1,4 @@
-/* blame_fidelity.c - are the rankings true? The step is trained again without groups of
+/* fidelity.c - are the rankings true? The step is trained again without groups of
  * examples, and the change of the case's margin is what the group did.
  *
  * In this order, as far as the budget goes: each method's first group, one random group, each

@@ -1,4 +1,4 @@
-/* blame_forms.c - other forms of the case, asked of older versions: is the fault older than the
+/* forms.c - other forms of the case, asked of older versions: is the fault older than the
  * step that shows it? */
 #include <string.h>
 

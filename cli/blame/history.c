@@ -1,4 +1,4 @@
-/* blame_history.c - where in history: versions as nodes of the search in testing. */
+/* history.c - where in history: versions as nodes of the search in testing. */
 #include "cli/blame/blame.h"
 
 #include <math.h>

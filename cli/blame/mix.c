@@ -1,4 +1,4 @@
-/* blame_mix.c - trees that no version has: a base with the changes of some steps, an adapter
+/* mix.c - trees that no version has: a base with the changes of some steps, an adapter
  * without some of its ranks. Tensors that have to be computed live in memory and are served
  * beside the store. */
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* blame_ranks.c - inside the units: how large a change is, and an adapter's module taken apart
+/* ranks.c - inside the units: how large a change is, and an adapter's module taken apart
  * into its rank-one parts, column r of B with row r of A. */
 #include <math.h>
 #include <string.h>

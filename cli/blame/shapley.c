@@ -1,4 +1,4 @@
-/* blame_worth.c - answers as numbers: how much more a model likes the right answer than the
+/* shapley.c - answers as numbers: how much more a model likes the right answer than the
  * wrong one, and what each unit of a found set adds to that. */
 #include <math.h>
 #include <string.h>

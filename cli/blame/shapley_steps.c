@@ -1,4 +1,4 @@
-/* blame_worth_steps.c - what each step of the history adds to the failure: the base with every
+/* shapley_steps.c - what each step of the history adds to the failure: the base with every
  * choice of the steps since, run for real. */
 #include <math.h>
 #include <string.h>

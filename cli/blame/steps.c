@@ -1,4 +1,4 @@
-/* blame_steps.c - at which step of the guilty run the case began to fail.
+/* steps.c - at which step of the guilty run the case began to fail.
  *
  * Points are states of the run at which the case is asked: the parent (it passes), checkpoints that
  * the repository keeps, the version (it fails). The first pair of neighbours of which one passes

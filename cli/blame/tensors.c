@@ -1,4 +1,4 @@
-/* blame_tensors.c - which tensors: mixtures of the guilty step's parent and child, run for real. */
+/* tensors.c - which tensors: mixtures of the guilty step's parent and child, run for real. */
 #include "cli/blame/blame.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* blame_trace.c - at which layer and token the answer turns: the child with the parent's states and
+/* trace.c - at which layer and token the answer turns: the child with the parent's states and
  * the other way round (infer/trace.h). */
 #include "cli/blame/blame_more.h"
 

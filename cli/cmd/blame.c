@@ -1,4 +1,4 @@
-/* cmd_blame.c - fmstore blame: a readable account of where a failure came from, with the evidence.
+/* blame.c - fmstore blame: a readable account of where a failure came from, with the evidence.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cmd_derive.c - fmstore derive: options to a family of one or many children. */
+/* derive.c - fmstore derive: options to a family of one or many children. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_devices.c - fmstore devices: what --device can name on this machine. */
+/* devices.c - fmstore devices: what --device can name on this machine. */
 #include <stdlib.h>
 #include <string.h>
 

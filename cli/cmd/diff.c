@@ -1,4 +1,4 @@
-/* cmd_diff.c - fmstore diff A B: which tensors and files changed, and by how much; what changed in
+/* diff.c - fmstore diff A B: which tensors and files changed, and by how much; what changed in
  * the recipe; what the tests last said of each. */
 #include <inttypes.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-/* cmd_export.c - fmstore export: a version as files that other tools read. */
+/* export.c - fmstore export: a version as files that other tools read. */
 #include <pthread.h>
 #include <string.h>
 

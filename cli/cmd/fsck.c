@@ -1,4 +1,4 @@
-/* cmd_fsck.c - fmstore fsck: every byte, every pointer, every ref; what damage touches; mending
+/* fsck.c - fmstore fsck: every byte, every pointer, every ref; what damage touches; mending
  * it. */
 #include <string.h>
 

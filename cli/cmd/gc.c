@@ -1,4 +1,4 @@
-/* cmd_gc.c - fmstore gc: one run of the collector, told in words or JSON. */
+/* gc.c - fmstore gc: one run of the collector, told in words or JSON. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_graph.c - fmstore graph: the family tree of all branches, oldest at the top. A version with
+/* graph.c - fmstore graph: the family tree of all branches, oldest at the top. A version with
  * several parents stands under its first and names the others. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* cmd_import.c - fmstore import: a foreign model becomes a version, its suites run as gates. */
+/* import.c - fmstore import: a foreign model becomes a version, its suites run as gates. */
 #include <string.h>
 
 #include "cli/commands.h"

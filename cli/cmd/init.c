@@ -1,4 +1,4 @@
-/* cmd_init.c - fmstore init: an empty repository. */
+/* init.c - fmstore init: an empty repository. */
 #include "cli/commands.h"
 #include "store/base/os/io.h"
 

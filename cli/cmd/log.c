@@ -1,4 +1,4 @@
-/* cmd_log.c - fmstore log: versions newest first, streamed. */
+/* log.c - fmstore log: versions newest first, streamed. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_ls.c - fmstore ls and fmstore cat: look inside a version. */
+/* ls.c - fmstore ls and fmstore cat: look inside a version. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cmd_merge.c - fmstore merge: one version out of several, by weighted average or task arithmetic.
+/* merge.c - fmstore merge: one version out of several, by weighted average or task arithmetic.
  *
  * The weights are store's work (store/merge.h); here: which parents, over which base, do they agree
  * on what is no weight, and the version with its recipe. */

@@ -1,4 +1,4 @@
-/* cmd_plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out,
+/* plumbing.c - tokenize, score, embed and classify: one JSON object a line in, one a line out,
  * in order, so that any script can hold the engine against another. */
 #include <string.h>
 

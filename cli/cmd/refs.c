@@ -1,4 +1,4 @@
-/* cmd_refs.c - fmstore branch and fmstore tag: names of versions. */
+/* refs.c - fmstore branch and fmstore tag: names of versions. */
 #include <string.h>
 
 #include "cli/commands.h"

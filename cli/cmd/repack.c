@@ -1,4 +1,4 @@
-/* cmd_repack.c - fmstore repack: many packs into few, long delta chains shortened, bytes coded anew. */
+/* repack.c - fmstore repack: many packs into few, long delta chains shortened, bytes coded anew. */
 #include <string.h>
 
 #include "cli/commands.h"

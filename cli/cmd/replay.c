@@ -1,4 +1,4 @@
-/* cmd_replay.c - fmstore replay: trained again, is it the same? */
+/* replay.c - fmstore replay: trained again, is it the same? */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_results.c - fmstore results: what is kept of tests, and another clone's joined to it. */
+/* results.c - fmstore results: what is kept of tests, and another clone's joined to it. */
 #include <string.h>
 
 #include "cli/commands.h"

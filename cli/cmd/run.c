@@ -1,4 +1,4 @@
-/* cmd_run.c - fmstore run: one answer, or a conversation line by line. */
+/* run.c - fmstore run: one answer, or a conversation line by line. */
 #include <string.h>
 #include <unistd.h>
 

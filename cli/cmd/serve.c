@@ -1,4 +1,4 @@
-/* cmd_serve.c - fmstore serve: branches, tags and ids as models of an OpenAI-compatible server. */
+/* serve.c - fmstore serve: branches, tags and ids as models of an OpenAI-compatible server. */
 #include <string.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* cmd_show.c - fmstore show: one version for a person: what, from what, how, how large. */
+/* show.c - fmstore show: one version for a person: what, from what, how, how large. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_stats.c - fmstore stats: users disbelieve sharing that they cannot see. */
+/* stats.c - fmstore stats: users disbelieve sharing that they cannot see. */
 #include "cli/commands.h"
 #include "cli/cmd/stats_codecs.h"
 

@@ -1,4 +1,4 @@
-/* cmd_suite.c - fmstore suite: what a branch and its descendants are held to. */
+/* suite.c - fmstore suite: what a branch and its descendants are held to. */
 #include <string.h>
 
 #include "cli/commands.h"

@@ -1,4 +1,4 @@
-/* cmd_test.c - fmstore test: suites of versions, alone, together, or one against another. */
+/* test.c - fmstore test: suites of versions, alone, together, or one against another. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* keeper.c - one commit per state, one ref per commit, one lock per run. */
+/* checkpoints.c - one commit per state, one ref per commit, one lock per run. */
 #include "cli/derive/checkpoints.h"
 #include "cli/base/ranks.h"
 

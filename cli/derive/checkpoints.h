@@ -1,5 +1,5 @@
-/* keeper.h - states of training as commits of the repository: kept by policy, found again by what
- * the run's bits depend on, pruned by gc once their refs are gone.
+/* checkpoints.h - states of training as commits of the repository: kept by policy, found again by
+ * what the run's bits depend on, pruned by gc once their refs are gone.
  *
  * refs/fmstore/checkpoints/<run, 20 hex>/<step, 10 digits> names a commit without parents whose
  * tree is: checkpoint.json {"format","run","child","step","tokens"}, train_log.json, and p/, m/,

@@ -1,4 +1,4 @@
-/* goal.c - a job's classes, held-out examples and teacher. */
+/* objective_setup.c - a job's classes, held-out examples and teacher. */
 #include "cli/derive/objective_setup.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* goal.h - what a training objective needs beside its examples: names of the classes, what is held
- * out, the teacher. Kept in the recipe, so that a replay finds it. */
+/* objective_setup.h - what a training objective needs beside its examples: names of the classes,
+ * what is held out, the teacher. Kept in the recipe, so that a replay finds it. */
 #ifndef FM_CLI_GOAL_H
 #define FM_CLI_GOAL_H
 

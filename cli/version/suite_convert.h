@@ -1,4 +1,4 @@
-/* suite_convert.h - `suite convert`, for cmd_suite.c. */
+/* suite_convert.h - `suite convert`, for cmd/suite.c. */
 #ifndef FM_CLI_SUITE_CONVERT_H
 #define FM_CLI_SUITE_CONVERT_H
 

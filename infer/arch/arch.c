@@ -4,7 +4,7 @@
  * cannot change a forward pass is refused by name. A wrong guess would give plausible, wrong text;
  * a refusal costs one line here once the field is understood. Absent keys get the defaults of the
  * config classes in `transformers`, which writes only what differs from them in older versions.
- * What families differ by is in arch_table.c. */
+ * What families differ by is in table.c. */
 #include "infer/arch/table.h"
 #include "store/scaled.h"
 

@@ -1,4 +1,4 @@
-/* arch_params.c - what an architecture is made of: its parameters in a fixed order. */
+/* params.c - what an architecture is made of: its parameters in a fixed order. */
 #include "infer/arch/table.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* arch_rope.c - rotary positions: the settings in every spelling, and the tables they give.
+/* rope.c - rotary positions: the settings in every spelling, and the tables they give.
  *
  * Kinds (names as in transformers' modeling_rope_utils): default, linear (Kaiokendev), llama3, yarn
  * (Peng et al. 2023), dynamic (NTK) and longrope (Ding et al. 2024). The last two change the

@@ -1,4 +1,4 @@
-/* arch_table.c - the architectures: names, shapes and switches of each family, one row each.
+/* table.c - the architectures: names, shapes and switches of each family, one row each.
  *
  * Sources: the modeling and configuration classes of `transformers` 5 (and what 4 wrote); the
  * names are those of its files. A row says how a family differs from Llama, which is all zeros. */

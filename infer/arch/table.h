@@ -1,4 +1,4 @@
-/* arch_table.h - the table of architectures: what arch_table.c says and arch*.c read. */
+/* table.h - the table of architectures: what table.c says and this folder reads. */
 #ifndef FM_INFER_ARCH_TABLE_H
 #define FM_INFER_ARCH_TABLE_H
 
@@ -91,7 +91,7 @@ void fmi_family_names(char *out, size_t cap);
 /* Tensors that the family's files may hold and that change nothing. */
 bool fmi_family_ignores(const fm_arch *a, const char *tensor);
 
-/* ---- what arch.c and arch_rope.c share: settings of a config by name ---- */
+/* ---- what arch.c and rope.c share: settings of a config by name ---- */
 bool fmi_absent(const fm_json *v);
 /* An integer in [low, high]; dflt where absent or null; dflt < 0: required. */
 FM_CHECKED fm_status fmi_take_u32(uint32_t *out, const fm_json *c, const char *key, int64_t dflt,

@@ -1,5 +1,5 @@
 /* comm.c - ranks of one computation: what goes over which wire, and what becomes of failures. Sums
- * are comm_sums.c's. */
+ * are sums.c's. */
 #include "infer/comm/comm_core.h"
 
 #include <stdio.h>
@@ -440,7 +440,7 @@ static fm_status host_moves(fm_comm *c, const char *what, const fm_move *list, u
         return state;
     if (n == 0)
         return FM_OK;
-    fm_status rc = fm_comm_settle(c); /* comm_watch.c counts on it */
+    fm_status rc = fm_comm_settle(c); /* watch.c counts on it */
     return rc == FM_OK ? host_exchange(c, what, list, n) : rc;
 }
 

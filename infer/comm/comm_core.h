@@ -1,4 +1,4 @@
-/* comm_core.h - inside of a comm: what comm.c, comm_sums.c and comm_record.c share. */
+/* comm_core.h - inside of a comm: what comm.c, sums.c and record.c share. */
 #ifndef FM_INFER_COMM_CORE_H
 #define FM_INFER_COMM_CORE_H
 

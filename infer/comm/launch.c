@@ -1,4 +1,4 @@
-/* comm_launch.c - begins the ranks of one host: this program again, with sockets in its hands. */
+/* launch.c - begins the ranks of one host: this program again, with sockets in its hands. */
 #include "infer/comm_launch.h"
 
 #include <errno.h>

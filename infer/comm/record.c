@@ -1,4 +1,4 @@
-/* comm_record.c - exchanges that a backend recorded are run again: the books that comm.c keeps of
+/* record.c - exchanges that a backend recorded are run again: the books that comm.c keeps of
  * each exchange are kept of all of them at once. */
 #include "infer/backend.h"
 #include "infer/comm/comm_core.h"

@@ -1,4 +1,4 @@
-/* comm_sums.c - sums over ranks, and gathering: in ascending ranks, whatever the size.
+/* sums.c - sums over ranks, and gathering: in ascending ranks, whatever the size.
  *
  * Small reductions send whole buffers to all and add them everywhere (one round), large ones send
  * parts to their owners, add there and gather (two rounds, the bytes of a ring). */

@@ -1,4 +1,4 @@
-/* comm_watch.c - the second pair of eyes of a rank whose buffers a device's wire carries.
+/* watch.c - the second pair of eyes of a rank whose buffers a device's wire carries.
  *
  * The host may wait for its card at many places (a full queue of launches, a free, a copy), and the
  * card for a peer that will never send. Then nobody reads what that peer says over the host's wire.

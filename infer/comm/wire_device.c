@@ -1,5 +1,5 @@
-/* comm_device.c - which wire carries the buffers of a device: its module's own, or the host's; which
- * of its messages meet; what was recorded of them. */
+/* wire_device.c - which wire carries the buffers of a device: its module's own, or the host's;
+ * which of its messages meet; what was recorded of them. */
 #include "infer/comm/wire.h"
 
 #include <string.h>

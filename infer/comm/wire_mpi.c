@@ -1,4 +1,4 @@
-/* comm_mpi.c - opens the module that holds MPI (mpi/module.c), so that a program without it
+/* wire_mpi.c - opens the module that holds MPI (mpi/module.c), so that a program without it
  * runs. */
 #include "infer/comm/wire.h"
 

@@ -1,4 +1,4 @@
-/* comm_nccl.c - a device wire over NCCL, all of it that is no CUDA.
+/* wire_nccl.c - a device wire over NCCL, all of it that is no CUDA.
  *
  * Only point-to-point calls are used: every exchange is one group of ncclSend and ncclRecv on
  * a stream of the backend's, which is what NCCL's own all-to-all is. Its reductions are not: their

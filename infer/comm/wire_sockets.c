@@ -1,4 +1,4 @@
-/* comm_sockets.c - the stand-in wire: stream sockets between processes of one host, or threads.
+/* wire_sockets.c - the stand-in wire: stream sockets between processes of one host, or threads.
  *
  * Each message is a header (its bytes, its number on this connection) and its bytes. Sends and
  * receives of an exchange go on side by side, so no order of ranks can block another. A header that

@@ -1,7 +1,7 @@
-/* comm_nccl.cu - NCCL's calls for comm_nccl.c, which holds all that is no CUDA.
+/* nccl.cu - NCCL's calls for comm/wire_nccl.c, which holds all that is no CUDA.
  *
  * The library is opened at run time (libnccl.so.2, or what FMSTORE_NCCL names): the module runs on
- * machines without it. Types are those of comm_wire.h; where nccl.h is there, the compiler compares
+ * machines without it. Types are those of comm/wire.h; where nccl.h is there, the compiler compares
  * them. Limits: an exchange moves its bytes once over each link, nothing is computed. */
 #include "infer/cuda/cuda.h"
 

@@ -1,5 +1,5 @@
-/* sample.cu - choice of tokens on the card: the token that infer/text/sampler.c picks, from the same sums
- * in the same order, so that it is the same one.
+/* sample.cu - choice of tokens on the card: the token that infer/text/sampler.c picks, from the
+ * same sums in the same order, so that it is the same one.
  *
  * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
  * candidates at most, found by a radix select over (logit, lowest id first) as one 64-bit number

@@ -1,5 +1,5 @@
-/* aside.cu - a second line of operations beside the first, for exchanges of gradients that the
- * backward pass does not wait for.
+/* side_stream.cu - a second line of operations beside the first, for exchanges of gradients that
+ * the backward pass does not wait for.
  *
  * An event at each turn: aside(true) lets the second line wait for what the first one has by then,
  * join the first one for the second. The ring and scratch belong to the first line, so only

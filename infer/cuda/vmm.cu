@@ -1,4 +1,4 @@
-/* virtual.cu - room whose memory comes as it is used: addresses for all of it at once, memory of
+/* vmm.cu - room whose memory comes as it is used: addresses for all of it at once, memory of
  * the card in pieces when they are first asked for (2 to 32 MiB, a 64th of the room: creating,
  * mapping and clearing cost by the piece more than by the byte), given back with the room.
  * So a cache of keys and values takes of the card what texts need, and several budgets may stand

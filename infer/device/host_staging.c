@@ -1,4 +1,4 @@
-/* staging.c - see staging.h. */
+/* host_staging.c - see host_staging.h. */
 #include "infer/device/host_staging.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* staging.h - host memory that bytes are read into on their way to the device: a few pieces that the
- * device copies from without a detour (fm_backend.host_alloc), kept from tensor to tensor since
- * making one costs more than filling it. Any thread. */
+/* host_staging.h - host memory that bytes are read into on their way to the device: a few pieces
+ * that the device copies from without a detour (fm_backend.host_alloc), kept from tensor to tensor
+ * since making one costs more than filling it. Any thread. */
 #ifndef FM_INFER_STAGING_H
 #define FM_INFER_STAGING_H
 

@@ -14,7 +14,7 @@ FM_BEGIN_DECLS
 
 struct fmc_nccl_card;
 
-/* Raised with each change of what follows, of struct fm_backend or of fmc_nccl (comm_wire.h). */
+/* Raised with each change of what follows, of struct fm_backend or of fmc_nccl (comm/wire.h). */
 #define FM_MODULE_ABI 4
 
 typedef struct fm_module_host {
@@ -34,8 +34,9 @@ typedef struct fm_module {
     /* As fm_backend_open: FM_EUNSUPPORTED names a mode that the device lacks. pool is borrowed and
      * must outlive the backend; NULL: the calling thread. */
     fm_status (*open)(fm_backend **out, uint32_t device, const char *mode, fm_pool *pool);
-    /* Between devices: what a wire over NCCL needs of a backend of this module (comm_wire.h). NULL: the
-     * module has none. FM_EUNSUPPORTED: the library is not installed. On the backend's thread. */
+    /* Between devices: what a wire over NCCL needs of a backend of this module (comm/wire.h). NULL:
+     * the module has none. FM_EUNSUPPORTED: the library is not installed. On the backend's
+     * thread. */
     fm_status (*nccl)(fm_backend *be, struct fmc_nccl_card *out);
 } fm_module;
 

@@ -52,7 +52,7 @@ static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
 
 #define FMI_SAVES 4u /* residual streams kept of a block */
 
-typedef struct fmi_mirror fmi_mirror; /* parallel_follow.c */
+typedef struct fmi_mirror fmi_mirror; /* ranks_leader.c */
 typedef struct fmi_text fmi_text;     /* a tokenizer and its template, shared by id: text.c */
 
 /* fm_model.priv */
@@ -130,7 +130,7 @@ struct fm_engine {
     fm_engine_opts opts;
     fm_pool *pool;
     fm_backend *be;
-    struct fmi_patience *patience; /* patience.h; NULL: with any step */
+    struct fmi_patience *patience; /* watchdog.h; NULL: with any step */
     struct fm_comm *comm;       /* borrowed, NULL: models are not split */
     struct fm_comm *batch_comm; /* likewise: batches are not split */
     fmi_mirror *mirror;         /* NULL: one rank */
@@ -217,7 +217,7 @@ void fmi_layer_keys_drop(fm_model *m);
  * residual stream is kept. */
 bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 
-/* ---- virtual.c ---- */
+/* ---- virtual_tokens.c ---- */
 
 /* Keys and values of the model's virtual positions, computed once, held until the model closes. */
 FM_CHECKED fm_status fmi_virtual_ready(fm_model *m);
@@ -267,7 +267,7 @@ FM_CHECKED fm_status fmi_pick_status(int32_t bad);
 
 /* ---- step.c ---- */
 
-/* A step of n rows of s whose embeddings are given: host [n, hidden]. For virtual.c. */
+/* A step of n rows of s whose embeddings are given: host [n, hidden]. For virtual_tokens.c. */
 FM_CHECKED fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n);
 
 FM_END_DECLS

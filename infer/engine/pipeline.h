@@ -1,9 +1,9 @@
 /* pipeline.h - a model's layers over stages: what a rank holds of them, and what travels.
  *
- * Ranks are stages times split (deal.h). Every rank plans every step, for all layers: positions,
- * page numbers, what the prefix cache has. Of tensors and pages of other stages it has names and
- * numbers alone (FMI_ELSEWHERE, lanes of kvcache.h), which take no memory; so all decide alike and
- * nothing of it is sent. Then a rank runs its stage's layers:
+ * Ranks are stages times split (model/stage_split.h). Every rank plans every step, for all layers:
+ * positions, page numbers, what the prefix cache has. Of tensors and pages of other stages it has
+ * names and numbers alone (FMI_ELSEWHERE, lanes of kvcache.h), which take no memory; so all decide
+ * alike and nothing of it is sent. Then a rank runs its stage's layers:
  *
  *   - what its rows carry to the next stage is their residual stream, f32 [rows, hidden]; ranks of
  *     a split stage send a part each and gather the whole in their group. Rows that the prefix

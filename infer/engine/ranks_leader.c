@@ -1,4 +1,4 @@
-/* parallel_follow.c - rank 0 tells what its engine is asked, the others do the same.
+/* ranks_leader.c - rank 0 tells what its engine is asked, the others do the same.
  *
  * Deeds between steps go into a log that travels with the next step (or model, or sequence whose
  * opening computes something). What an engine does is a function of what it was asked, never of

@@ -1,7 +1,7 @@
-/* virtual.c - positions that a model puts before every text: prefix tuning gives their keys and
- * values, prompt tuning what stands in the place of their embeddings. Either way their pages are
- * made once, when the model's first sequence opens, and held by the model; every sequence shares
- * them (Li and Liang 2021, Lester et al. 2021, as PEFT computes them). */
+/* virtual_tokens.c - positions that a model puts before every text: prefix tuning gives their keys
+ * and values, prompt tuning what stands in the place of their embeddings. Either way their pages
+ * are made once, when the model's first sequence opens, and held by the model; every sequence
+ * shares them (Li and Liang 2021, Lester et al. 2021, as PEFT computes them). */
 #include "infer/engine/engine.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* patience.c - see patience.h. */
+/* watchdog.c - see watchdog.h. */
 #include "infer/engine/watchdog.h"
 
 #include <pthread.h>

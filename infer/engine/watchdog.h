@@ -1,4 +1,4 @@
-/* patience.h - a device that hangs while its process lives: nobody else would tell.
+/* watchdog.h - a device that hangs while its process lives: nobody else would tell.
  *
  * The host waits for its device inside of calls that cannot be ended. A thread looks at how long
  * the engine's thread has been in a step; past the limit it says so, once, while the engine's

@@ -1,4 +1,4 @@
-/* grammar_chars.c - sets of code points, and how a character stands inside a JSON string: as itself
+/* chars.c - sets of code points, and how a character stands inside a JSON string: as itself
  * in UTF-8, or with the shortest escape where it must have one. */
 #include "infer/grammar/internal.h"
 

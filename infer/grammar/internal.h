@@ -1,4 +1,4 @@
-/* grammar_internal.h - what the files of the grammar share. Not for others.
+/* internal.h - what the files of the grammar share. Not for others.
  *
  * Compiling: each rule (a subschema that is reached by a call) is written as a nondeterministic
  * automaton by the emit functions (in state, out state), made deterministic, and appended
@@ -15,7 +15,7 @@
 #define GR_DIGITS 15          /* decimal digits that a double always tells apart */
 #define GR_NONE UINT32_MAX
 
-/* ---- the automaton (grammar_nfa.c) ---- */
+/* ---- the automaton (nfa.c) ---- */
 typedef struct gr_edge {
     uint32_t to;
     uint8_t lo, hi;
@@ -36,7 +36,7 @@ struct fm_grammar {
     gr_call *call;
     uint32_t *start; /* [rules] */
     size_t states, states_cap, edges, edges_cap, calls, calls_cap, rules, rules_cap;
-    /* masks kept per state, for one trie (grammar_mask.c) */
+    /* masks kept per state, for one trie (mask.c) */
     const fm_token_trie *trie;
     gr_cached **cached; /* [states] */
     size_t cached_bytes;
@@ -100,7 +100,7 @@ fm_status gr_determinize(gr_builder *b, uint32_t rule, uint32_t in, uint32_t out
 /* Take out whatever cannot end. FM_EINVAL: nothing satisfies rule 0. */
 fm_status gr_trim(gr_builder *b);
 
-/* ---- characters of JSON strings, patterns (grammar_chars.c, grammar_regex.c) ---- */
+/* ---- characters of JSON strings, patterns (chars.c, regex.c) ---- */
 fm_status gr_set_add(gr_set *s, uint32_t lo, uint32_t hi);
 fm_status gr_set_invert(gr_set *s); /* within all code points */
 bool gr_set_has(const gr_set *s, uint32_t cp);
@@ -114,10 +114,10 @@ fm_status gr_pattern(gr_builder *b, uint32_t in, uint32_t out, fm_span pattern);
 /* The name of an undeclared property, with its quotes: any but those of `names` (an object). */
 fm_status gr_other_name(gr_builder *b, uint32_t in, uint32_t out, const fm_json *names);
 
-/* ---- numbers (grammar_number.c) ---- */
+/* ---- numbers (number.c) ---- */
 fm_status gr_number(gr_builder *b, uint32_t in, uint32_t out, const fm_json *schema, bool integer);
 
-/* ---- parts of values (grammar_value.c) ---- */
+/* ---- parts of values (value.c) ---- */
 fm_status gr_new_rule(gr_builder *b, gr_rule r, const char *where, uint32_t *out);
 fm_status gr_built_in(gr_builder *b, gr_rule_kind kind, int depth, uint32_t *out);
 fm_status gr_str(gr_builder *b, uint32_t in, uint32_t out, const char *s);
@@ -135,7 +135,7 @@ fm_status gr_any_value(gr_builder *b, uint32_t in, uint32_t out, int depth);
 /* {...} (braces) or [...] of values of the depth below; depth 0: empty ones only. */
 fm_status gr_any_container(gr_builder *b, uint32_t in, uint32_t out, bool braces, int depth);
 
-/* ---- schemas (grammar_schema.c, grammar_merge.c) ---- */
+/* ---- schemas (schema.c, merge.c) ---- */
 fm_status gr_refuse(const gr_builder *b, const char *key);
 bool gr_is_annotation(const char *key);
 /* *out is owned by b: what satisfies both. */

@@ -1,4 +1,4 @@
-/* grammar_mask.c - running a grammar over bytes and tokens.
+/* mask.c - running a grammar over bytes and tokens.
  *
  * A configuration is (state, stack); stacks are shared lists of return states, each distinct one
  * numbered once, so that equal stacks are equal numbers. A set of configurations is kept closed:

@@ -1,4 +1,4 @@
-/* grammar_mask.h - the trie of a vocabulary and the running state of a grammar. Not for others. */
+/* mask.h - the trie of a vocabulary and the running state of a grammar. Not for others. */
 #ifndef FM_INFER_GRAMMAR_MASK_H
 #define FM_INFER_GRAMMAR_MASK_H
 

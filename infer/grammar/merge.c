@@ -1,4 +1,4 @@
-/* grammar_merge.c - $ref and allOf: one schema out of several that must all hold. */
+/* merge.c - $ref and allOf: one schema out of several that must all hold. */
 #include "infer/grammar/internal.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* grammar_nfa.c - automata: written with empty moves, made deterministic by subsets, trimmed. */
+/* nfa.c - automata: written with empty moves, made deterministic by subsets, trimmed. */
 #include "infer/grammar/internal.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* grammar_number.c - numbers as decimal text. A number with bounds is compared with them digit by
+/* number.c - numbers as decimal text. A number with bounds is compared with them digit by
  * digit: the states remember whether the digits so far are those of the lower or upper bound. At
  * most 15 digits, since distinct decimals of so few digits stay distinct as doubles. */
 #include "infer/grammar/internal.h"

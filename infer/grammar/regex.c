@@ -1,4 +1,4 @@
-/* grammar_regex.c - 'pattern': the part of ECMA regular expressions that is regular and means the
+/* regex.c - 'pattern': the part of ECMA regular expressions that is regular and means the
  * same in every engine. Literals, escapes, classes, groups, alternatives, quantifiers, ^ and $ at
  * the ends. Written out while it is read; a repeated part is read again. \d \w \s are their ASCII
  * sets, \D \W \S and negated classes that hold such a set ASCII too, so that no engine

@@ -1,4 +1,4 @@
-/* grammar_schema.c - a JSON schema as automata: objects, arrays, strings, unions, references. */
+/* schema.c - a JSON schema as automata: objects, arrays, strings, unions, references. */
 #include "infer/grammar/internal.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* grammar_trie.c - the byte strings of a vocabulary, sorted, as a trie in preorder: a subtree is a
+/* trie.c - the byte strings of a vocabulary, sorted, as a trie in preorder: a subtree is a
  * run of nodes, so walking it is a loop and leaving out a subtree is a jump. */
 #include "infer/grammar/mask.h"
 

@@ -1,4 +1,4 @@
-/* grammar_value.c - what schemas are made of: blanks, texts, strings, and values that nothing
+/* value.c - what schemas are made of: blanks, texts, strings, and values that nothing
  * describes. */
 #include "infer/grammar/internal.h"
 

@@ -1,4 +1,4 @@
-/* jinja_arith.c - operators on two values, as Python has them: / is always a float, // and % round
+/* arith.c - operators on two values, as Python has them: / is always a float, // and % round
  * toward minus infinity, and an integer that leaves 64 bits is an error. */
 #include "infer/jinja/jinja.h"
 

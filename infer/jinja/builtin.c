@@ -1,4 +1,4 @@
-/* jinja_builtin.c - the functions that every template sees. */
+/* builtin.c - the functions that every template sees. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* jinja_call.c - arguments, macros, and everything that can be called. */
+/* call.c - arguments, macros, and everything that can be called. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* jinja_case.c - upper, lower, title and folded characters as Python maps them: utf8proc has the
+/* case.c - upper, lower, title and folded characters as Python maps them: utf8proc has the
  * mappings to one character, the table those to several (SpecialCasing.txt, CaseFolding.txt of
  * Unicode). */
 #include <utf8proc.h>

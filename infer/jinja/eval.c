@@ -1,4 +1,4 @@
-/* jinja_eval.c - expressions of the tree to values. Undefined values may be tested, printed (as
+/* eval.c - expressions of the tree to values. Undefined values may be tested, printed (as
  * nothing) and iterated (as empty); anything else with them is an error. */
 #include "infer/jinja/jinja.h"
 

@@ -1,4 +1,4 @@
-/* jinja_exec.c - statements: they write text, set names, and repeat.
+/* exec.c - statements: they write text, set names, and repeat.
  *
  * Scopes are jinja2's: bodies of loops, macros, with, and blocks whose text is caught have their
  * own, `if` has not; what a loop sets is gone after each pass, which is why templates use

@@ -1,4 +1,4 @@
-/* jinja_expr.c - expressions of a template. Precedence and quirks are jinja2's: tests and filters
+/* expr.c - expressions of a template. Precedence and quirks are jinja2's: tests and filters
  * bind tighter than arithmetic, `is` takes one bare argument, `~` stands between + and *. */
 #include "infer/jinja/jinja.h"
 

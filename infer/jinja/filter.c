@@ -1,4 +1,4 @@
-/* jinja_filter.c - filters, in a table that the parser checks names against. */
+/* filter.c - filters, in a table that the parser checks names against. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* jinja_filter_text.c - filters of text and of numbers. Those of text mostly take any value and
+/* filter_text.c - filters of text and of numbers. Those of text mostly take any value and
  * work on its str(). */
 #include "infer/jinja/jinja.h"
 

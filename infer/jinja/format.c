@@ -1,4 +1,4 @@
-/* jinja_format.c - text from values by a format: Python's '%' on strings and str.format. */
+/* format.c - text from values by a format: Python's '%' on strings and str.format. */
 #include "infer/jinja/jinja.h"
 
 #include <math.h>

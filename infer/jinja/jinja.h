@@ -17,7 +17,7 @@
 #define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
 #define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
 
-/* ---- tokens (jinja_lex.c) ---- */
+/* ---- tokens (lex.c) ---- */
 typedef enum jj_tok_kind {
     JJ_T_EOF,
     JJ_T_TEXT,
@@ -47,7 +47,7 @@ typedef struct jj_lexed {
 } jj_lexed;
 fm_status jj_lex(jj_lexed *out, fm_arena *arena, fm_span source);
 
-/* ---- values (jinja_value.c) ---- */
+/* ---- values (value.c) ---- */
 typedef enum jj_type {
     JJ_UNDEFINED,
     JJ_NONE,
@@ -185,7 +185,7 @@ void jj_lower(fm_buf *out, jj_val str);
 void jj_upper(fm_buf *out, jj_val str);
 void jj_float_text(fm_buf *out, double f); /* Python's repr */
 
-/* ---- tree (jinja_parse.c) ---- */
+/* ---- tree (parse.c) ---- */
 typedef enum jj_kind {
     /* statements */
     JJ_N_TEXT,
@@ -285,7 +285,7 @@ fm_status jj_p_postfix(jj_parser *p, jj_node **out);           /* a primary with
 /* On failure the text has "line N: ...". */
 fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
 
-/* ---- filters and tests (jinja_filter.c), methods (jinja_method.c), evaluation (jinja_eval.c) ----
+/* ---- filters and tests (filter.c), methods (method.c), evaluation (eval.c) ----
  */
 typedef struct jj_args {
     jj_val *pos;
@@ -313,13 +313,13 @@ fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, boo
 fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, jj_val count);
 fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole);
 
-/* Operators (jinja_arith.c). */
+/* Operators (arith.c). */
 int64_t jj_whole(jj_val v); /* BOOL or INT */
 fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b);
 fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b);
 fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 
-/* ---- evaluation (jinja_eval.c), calls (jinja_call.c), statements (jinja_exec.c) ---- */
+/* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
 typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
 bool jj_lookup(const jj_ctx *c, const char *name, jj_val *out);
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
@@ -337,11 +337,11 @@ fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a);
 fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, jj_flow *f);
 fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
 
-/* ---- formatting (jinja_format.c) ---- */
+/* ---- formatting (format.c) ---- */
 fm_status jj_percent(jj_ctx *c, jj_val *out, jj_val format, jj_val args);
 fm_status jj_format(jj_ctx *c, jj_val *out, jj_val format, const jj_args *a); /* str.format */
 
-/* ---- case (jinja_case.c) ---- */
+/* ---- case (case.c) ---- */
 typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE, JJ_FOLD } jj_case;
 /* One code point as Python maps it: up to three. */
 size_t jj_map_case(uint32_t out[3], uint32_t cp, jj_case to);
@@ -351,7 +351,7 @@ size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to);
 bool jj_is_printable(uint32_t cp);
 bool jj_is_cased(uint32_t cp);
 
-/* ---- methods of strings (jinja_str.c) ---- */
+/* ---- methods of strings (str.c) ---- */
 fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a);
 bool jj_is_str_method(const char *name);
 fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep_ends);
@@ -359,7 +359,7 @@ fm_status jj_center(jj_ctx *c, jj_val *out, jj_val s, jj_val width);
 bool jj_all_case(jj_val s, bool upper);
 bool jj_is_word(uint32_t cp); /* \w of Python's re */
 
-/* ---- filters of text (jinja_filter_text.c) ---- */
+/* ---- filters of text (filter_text.c) ---- */
 typedef fm_status (*jj_filter_fn)(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a);
 typedef struct jj_filter {
     const char *name;

@@ -1,4 +1,4 @@
-/* jinja_json.c - the tojson filter as transformers defines it: Python's json.dumps with
+/* json.c - the tojson filter as transformers defines it: Python's json.dumps with
  * ensure_ascii, indent, separators and sort_keys. */
 #include "infer/jinja/jinja.h"
 

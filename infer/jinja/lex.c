@@ -1,4 +1,4 @@
-/* jinja_lex.c - template source to tokens, with jinja2's whitespace rules: trim_blocks (a newline
+/* lex.c - template source to tokens, with jinja2's whitespace rules: trim_blocks (a newline
  * behind a block or comment goes), lstrip_blocks (blanks before one at the start of a line go),
  * '-' strips all, '+' keeps all; one newline at the very end of the template goes. */
 #include "infer/jinja/jinja.h"

@@ -1,4 +1,4 @@
-/* jinja_method.c - attributes, items, methods of strings and mappings, and global functions.
+/* method.c - attributes, items, methods of strings and mappings, and global functions.
  * Methods that would change a list or a mapping are refused, as in transformers' sandbox. */
 #include "infer/jinja/jinja.h"
 

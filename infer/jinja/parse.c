@@ -1,4 +1,4 @@
-/* jinja_parse.c - tokens to tree: statements and bodies. */
+/* parse.c - tokens to tree: statements and bodies. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

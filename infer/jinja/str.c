@@ -1,4 +1,4 @@
-/* jinja_str.c - methods of strings, as Python has them. */
+/* str.c - methods of strings, as Python has them. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* jinja_test.c - tests (`x is defined`), in a table that the parser checks names against. */
+/* test.c - tests (`x is defined`), in a table that the parser checks names against. */
 #include "infer/jinja/jinja.h"
 
 #include <string.h>

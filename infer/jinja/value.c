@@ -1,4 +1,4 @@
-/* jinja_value.c - values of a rendering: Python's notions of truth, equality, order and text. */
+/* value.c - values of a rendering: Python's notions of truth, equality, order and text. */
 #include "infer/jinja/jinja.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* prefix.c - see prefix.h. Nodes come from slabs and entries live in an array beside their pool's
- * pages, so that a step that completes a block allocates nothing. */
+/* prefix_cache.c - see prefix_cache.h. Nodes come from slabs and entries live in an array beside
+ * their pool's pages, so that a step that completes a block allocates nothing. */
 #include "infer/kv/prefix_cache.h"
 
 #include <string.h>

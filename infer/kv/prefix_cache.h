@@ -1,4 +1,5 @@
-/* prefix.h - the cache of blocks: keys, values and residual streams of texts that were seen before.
+/* prefix_cache.h - the cache of blocks: keys, values and residual streams of texts that were seen
+ * before.
  *
  * A block is FM_KV_PAGE positions that begin at a page. Blocks form a tree by their tokens: a node
  * stands for all tokens from the beginning of a text, compared as they are, so no two texts meet by

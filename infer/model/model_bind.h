@@ -43,7 +43,7 @@ typedef struct fmi_binder {
 
 /* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
-/* Of a slice of e's tensor (parallel.h). */
+/* Of a slice of e's tensor (shard.h). */
 struct fmi_slice;
 FM_CHECKED fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e,
                                     fmi_form form, const struct fmi_slice *slice);

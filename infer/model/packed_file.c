@@ -1,4 +1,4 @@
-/* artefact.c - see artefact.h. The folder's size is looked up when a process first writes and
+/* packed_file.c - see packed_file.h. The folder's size is looked up when a process first writes and
  * followed by addition from there; several writers may overshoot the bound by what each wrote since,
  * until the next one looks. One process writes half of the bound at most: a model larger than the
  * folder would else push out its own first half while it writes the second, at every load. */

@@ -1,4 +1,4 @@
-/* artefact.h - images of weights (fm_backend.weight_image) kept in files and mapped.
+/* packed_file.h - images of weights (fm_backend.weight_image) kept in files and mapped.
  *
  * An image follows from a tensor's id and the backend's layout, so its file is named by both:
  *

@@ -1,4 +1,4 @@
-/* parallel.c - which part of a model a rank holds, and the tensors of that part. */
+/* shard.c - which part of a model a rank holds, and the tensors of that part. */
 #include "infer/engine/pipeline.h"
 
 #include <stdio.h>

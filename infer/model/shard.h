@@ -1,4 +1,4 @@
-/* parallel.h - one model over the ranks of a comm: what each holds, and how they keep in step.
+/* shard.h - one model over the ranks of a comm: what each holds, and how they keep in step.
  *
  * A rank holds a shard of every model: its query heads with their keys and values, its columns of
  * the feed-forward branch (of each expert, too), its rows of the vocabulary; norms, routers,
@@ -99,7 +99,7 @@ void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count,
 /* What a family does to them then: a divisor, a cap. */
 void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count);
 
-/* ---- keeping in step (parallel_follow.c); all of them cost nothing with one rank ---- */
+/* ---- keeping in step (engine/ranks_leader.c); all of them cost nothing with one rank ---- */
 
 /* After be, opts and comm are set: checks that the ranks were made alike. */
 FM_CHECKED fm_status fmi_mirror_new(fm_engine *e);

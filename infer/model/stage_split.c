@@ -1,5 +1,6 @@
-/* deal.c - see deal.h. The smallest possible maximum is found by halves: a limit is possible if,
- * filling stages from the last one, every layer finds a place. Then the same for what is left. */
+/* stage_split.c - see stage_split.h. The smallest possible maximum is found by halves: a limit is
+ * possible if, filling stages from the last one, every layer finds a place. Then the same for what
+ * is left. */
 #include "infer/model/stage_split.h"
 
 #include <string.h>

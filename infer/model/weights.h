@@ -27,8 +27,9 @@ typedef enum fmi_form {
     FMI_VECTOR,                  /* float32 as stored, row-major: gains, biases */
     FMI_VECTOR_PLUS1,            /* likewise, 1 added to each: Gemma's gains */
     FMI_MATRIX_T,                /* FMI_MATRIX of a tensor that is stored [k, n] */
-    /* Added to a form: the tensor is another stage's (deal.h). An id and an address that no other
-     * entry has, so that models are told apart as where it is; no bytes, and nobody reads it. */
+    /* Added to a form: the tensor is another stage's (stage_split.h). An id and an address that no
+     * other entry has, so that models are told apart as where it is; no bytes, and nobody reads
+     * it. */
     FMI_ELSEWHERE = 64,
 } fmi_form;
 

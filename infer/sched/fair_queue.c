@@ -1,5 +1,5 @@
-/* fair.c - see fair.h. Flows stay when they are empty, with their counters; a list is searched once
- * a request, which is nothing beside running it. */
+/* fair_queue.c - see fair_queue.h. Flows stay when they are empty, with their counters; a list is
+ * searched once a request, which is nothing beside running it. */
 #include "infer/sched/fair_queue.h"
 
 #include "store/base/mem.h"

@@ -1,4 +1,5 @@
-/* fair.h - who starts next: waiting requests by model, the model with the least service first.
+/* fair_queue.h - who starts next: waiting requests by model, the model with the least service
+ * first.
  *
  * Each model has a counter of what it was served: a token of a prompt counts 1, one of an answer 2.
  * A model that comes back from having nothing to do begins at the least counter of those that have,

@@ -1,4 +1,4 @@
-/* flight.c - see flight.h. */
+/* inflight.c - see inflight.h. */
 #include "infer/sched/inflight.h"
 
 #include <string.h>

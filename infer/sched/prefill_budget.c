@@ -1,6 +1,7 @@
-/* pace.c - see pace.h. What a row costs is not known beforehand (it depends on the model, on how long
- * its context is, on what else is in the step) and changes slowly: few rows may cost nothing where
- * weights are waited for anyway, and more of them may. So the number moves by steps. */
+/* prefill_budget.c - see prefill_budget.h. What a row costs is not known beforehand (it depends on
+ * the model, on how long its context is, on what else is in the step) and changes slowly: few rows
+ * may cost nothing where weights are waited for anyway, and more of them may. So the number moves
+ * by steps. */
 #include "infer/sched/prefill_budget.h"
 
 #define PACE_FACTOR 1.6   /* of the time without prompts; twice that time is what must not happen */

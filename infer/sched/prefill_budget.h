@@ -1,4 +1,4 @@
-/* pace.h - how many rows of prompts a step may take beside decoding streams.
+/* prefill_budget.h - how many rows of prompts a step may take beside decoding streams.
  *
  * A step without prompts takes some time; a stream waits that long for its next token. Rows of
  * prompts make it longer. The pace lets them make it PACE_FACTOR times as long and no more, by what

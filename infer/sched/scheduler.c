@@ -1,9 +1,9 @@
 /* scheduler.c - continuous batching: one step over whatever runs.
  *
  * Decode rows come first, then prompts in the order of their start, as many rows as the pace allows
- * beside decoding streams (pace.h). Who starts is a matter of fairness over models (fair.h). A
- * prompt that goes through the same blocks as one before it in the step waits for those blocks and
- * finds them in the cache. When KV pages run out, the request that began
+ * beside decoding streams (prefill_budget.h). Who starts is a matter of fairness over models
+ * (fair_queue.h). A prompt that goes through the same blocks as one before it in the step waits for
+ * those blocks and finds them in the cache. When KV pages run out, the request that began
  * last gives its pages back and waits; it is computed again later, and since bits do not depend on
  * how a prompt was cut, its answer goes on as if nothing had happened. A failing request ends
  * alone.

@@ -1,4 +1,4 @@
-/* tok_added.c - added tokens: texts that are one token wherever they stand, found before anything
+/* added.c - added tokens: texts that are one token wherever they stand, found before anything
  * else looks at the text; leftmost first, of several at one place the longest. */
 #include "infer/tokenizer/internal.h"
 

@@ -1,4 +1,4 @@
-/* tok_bpe.c - byte-pair encoding: a word's characters are merged, lowest rank first, leftmost
+/* bpe.c - byte-pair encoding: a word's characters are merged, lowest rank first, leftmost
  * first among equals, until no neighbouring pair has a rank.
  *
  * Short words (nearly all) are merged by scanning; long ones through a heap, so that a megabyte

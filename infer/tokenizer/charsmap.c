@@ -1,4 +1,4 @@
-/* tok_charsmap.c - the precompiled character map of SentencePiece models: which texts a normalizer
+/* charsmap.c - the precompiled character map of SentencePiece models: which texts a normalizer
  * replaces, and by what. The bytes are
  *
  *   u32 bytes of the array, little-endian

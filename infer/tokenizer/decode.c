@@ -1,4 +1,4 @@
-/* tok_decode.c - decoders: tokens back to text.
+/* decode.c - decoders: tokens back to text.
  *
  * A decoder is a list of steps. Those before the tokens are joined act on one token at a time, and
  * ask at most whether it is the first or the last one, so each token's bytes are computed at open,

@@ -1,4 +1,4 @@
-/* tok_grapheme.c - extended grapheme clusters (UAX 29), as the Rust crate unicode-segmentation cuts
+/* grapheme.c - extended grapheme clusters (UAX 29), as the Rust crate unicode-segmentation cuts
  * them. Classes are utf8proc's (Unicode 15) with what came later, and the conjuncts of Indic scripts
  * (rule GB9c), which it does not know. */
 #include "infer/tokenizer/internal.h"

@@ -1,4 +1,4 @@
-/* tok_internal.h - what the tokenizer's files share. Not for others.
+/* internal.h - what the tokenizer's files share. Not for others.
  *
  * Encoding runs over a list of pieces: spans of one text buffer. Splitting steps only make the
  * spans smaller; steps that change the text (normalizers, ByteLevel) write a new buffer. */
@@ -15,7 +15,7 @@
 #define FMI_TOK_PIECE_MAX 1024    /* bytes of a token in a prefix tree: bounds the work per byte */
 #define FMI_TOK_PTREE_MAX ((size_t)1 << 27) /* bytes of all of them */
 
-/* ---- regular expressions (tok_regex.c) ---- */
+/* ---- regular expressions (regex.c) ---- */
 typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
 typedef struct fmi_regex_run fmi_regex_run; /* one caller's match state */
 /* literal: the pattern is plain text. `field` names it in errors. */
@@ -29,7 +29,7 @@ fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subjec
 /* Rewrite an Oniguruma class shorthand pattern so that PCRE2 gives the same classes. */
 fm_status fmi_regex_rewrite(fm_buf *out, fm_span pattern, const char *field);
 
-/* ---- Unicode facts beyond the libraries' tables (tok_unicode.c) ---- */
+/* ---- Unicode facts beyond the libraries' tables (unicode.c) ---- */
 typedef struct fmi_unicode_range {
     uint32_t lo, hi;
     char category[3]; /* general category, two letters */
@@ -39,14 +39,14 @@ extern const size_t fmi_unicode_extra_count;
 bool fmi_is_numeric(uint32_t cp); /* Rust's char::is_numeric: N*, Unicode 17 */
 bool fmi_is_space(uint32_t cp);   /* White_Space */
 bool fmi_is_word(uint32_t cp);    /* Rust regex \w: Alphabetic, M, Nd, Pc, Join_Control */
-/* Of the Unicode that `tokenizers` knows there (tok_unicode_old.c). */
+/* Of the Unicode that `tokenizers` knows there (unicode_old.c). */
 bool fmi_is_nonspacing(uint32_t cp);  /* Mn, for BertNormalizer */
 bool fmi_is_mark(uint32_t cp);        /* M*, for StripAccents */
 bool fmi_is_punctuation(uint32_t cp); /* P* and ASCII's symbols */
 bool fmi_is_other(uint32_t cp);       /* Cc, Cf, Co */
 bool fmi_is_inert(uint32_t cp);       /* its normal forms leave this one as it is, where it is */
 uint32_t fmi_lower(uint32_t cp);      /* but U+0130, which becomes two code points */
-int fmi_script(uint32_t cp);          /* tok_script.c; -1: of any script */
+int fmi_script(uint32_t cp);          /* script.c; -1: of any script */
 /* Decode one code point of valid UTF-8; returns its length. */
 size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp);
 size_t fmi_utf8_put(uint8_t out[4], uint32_t cp);
@@ -99,9 +99,9 @@ typedef struct fmi_scratch {
     size_t spm_pair_cap;
 } fmi_scratch;
 
-/* ---- normalizers (tok_norm.c) ---- */
+/* ---- normalizers (normalize.c) ---- */
 /* A table of replacements compiled by SentencePiece: a double array over texts, and the replacements
- * (tok_charsmap.c). */
+ * (charsmap.c). */
 typedef struct fmi_charsmap fmi_charsmap;
 fm_status fmi_charsmap_new(fmi_charsmap **out, fm_span bytes, const char *field);
 fm_status fmi_charsmap_new_base64(fmi_charsmap **out, fm_span text, const char *field);
@@ -110,7 +110,7 @@ void fmi_charsmap_free(fmi_charsmap *m);
 fm_status fmi_charsmap_normalize(const fmi_charsmap *m, fm_span in, fm_buf *out);
 /* As SentencePiece does it: the longest entry that begins text; its length in bytes (0 = none). */
 size_t fmi_charsmap_longest(const fmi_charsmap *m, fm_span text, fm_span *replacement);
-/* Bytes of the extended grapheme cluster that begins text (tok_grapheme.c). */
+/* Bytes of the extended grapheme cluster that begins text (grapheme.c). */
 size_t fmi_grapheme_next(fm_span text);
 
 typedef enum fmi_norm_kind {
@@ -151,12 +151,12 @@ typedef struct fmi_norms {
 } fmi_norms;
 fm_status fmi_norms_parse(fmi_norms *out, const fm_json *v);
 void fmi_norms_release(fmi_norms *ns);
-/* One segment by a SentencePiece model's rules (tok_spm.c); first: it begins the text. */
+/* One segment by a SentencePiece model's rules (sentencepiece.c); first: it begins the text. */
 fm_status fmi_spm_normalize(const fmi_norm *n, bool first, fm_span in, fm_buf *out);
 /* Normalise in; the result lies in one of s->norm or is `in` itself. */
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out);
 
-/* ---- pre-tokenizers (tok_pre.c) ---- */
+/* ---- pre-tokenizers (pre_tokenize.c) ---- */
 typedef enum fmi_pre_kind {
     FMI_PRE_SPLIT,
     FMI_PRE_DIGITS,
@@ -205,7 +205,7 @@ fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first);
 uint32_t fmi_byte_to_char(uint8_t b); /* GPT-2's printable character for a byte */
 int fmi_char_to_byte(uint32_t cp);    /* -1: not one of them */
 
-/* ---- vocabulary and prefix tree (tok_vocab.c) ---- */
+/* ---- vocabulary and prefix tree (vocab.c) ---- */
 /* Hash of token text to id, with the texts in one arena; ids are dense up to `size`. */
 typedef struct fmi_vocab {
     uint8_t *bytes;
@@ -236,7 +236,7 @@ int32_t fmi_ptree_token(const fmi_ptree *t, uint32_t node); /* that ends here; -
 /* Bytes of the longest key that begins text (0 = none). */
 size_t fmi_ptree_longest(const fmi_ptree *t, fm_span text, int32_t *token);
 
-/* ---- models: BPE (tok_bpe.c), WordPiece and WordLevel (tok_wordpiece.c) ---- */
+/* ---- models: BPE (bpe.c), WordPiece and WordLevel (wordpiece.c) ---- */
 typedef struct fmi_bpe fmi_bpe;
 fm_status fmi_bpe_new(fmi_bpe **out, const fm_json *model);
 void fmi_bpe_free(fmi_bpe *m);
@@ -250,7 +250,7 @@ void fmi_wordpiece_free(fmi_wordpiece *m);
 fm_status fmi_wordpiece_encode(const fmi_wordpiece *m, fm_span word, fm_ids *out);
 const fmi_vocab *fmi_wordpiece_vocab(const fmi_wordpiece *m);
 
-/* What a SentencePiece model file holds (tok_spm.c). */
+/* What a SentencePiece model file holds (sentencepiece.c). */
 typedef enum fmi_piece_type {
     FMI_PIECE_NORMAL = 1,
     FMI_PIECE_UNKNOWN = 2,
@@ -273,20 +273,20 @@ typedef struct fmi_pieces_model {
     bool byte_fallback;
 } fmi_pieces_model;
 
-typedef struct fmi_unigram fmi_unigram; /* tok_unigram.c */
+typedef struct fmi_unigram fmi_unigram; /* unigram.c */
 fm_status fmi_unigram_new(fmi_unigram **out, const fm_json *model);
 fm_status fmi_unigram_of_pieces(fmi_unigram **out, const fmi_pieces_model *p);
 void fmi_unigram_free(fmi_unigram *m);
 fm_status fmi_unigram_encode(const fmi_unigram *m, fmi_scratch *s, fm_span word, fm_ids *out);
 const fmi_vocab *fmi_unigram_vocab(const fmi_unigram *m);
 
-typedef struct fmi_spm_bpe fmi_spm_bpe; /* tok_spm_bpe.c */
+typedef struct fmi_spm_bpe fmi_spm_bpe; /* sentencepiece_bpe.c */
 fm_status fmi_spm_bpe_new(fmi_spm_bpe **out, const fmi_pieces_model *p);
 void fmi_spm_bpe_free(fmi_spm_bpe *m);
 fm_status fmi_spm_bpe_encode(const fmi_spm_bpe *m, fmi_scratch *s, fm_span text, fm_ids *out);
 const fmi_vocab *fmi_spm_bpe_vocab(const fmi_spm_bpe *m);
 
-/* One of them (tok_model.c). */
+/* One of them (vocab_model.c). */
 typedef struct fmi_model {
     fmi_bpe *bpe;
     fmi_wordpiece *wordpiece;
@@ -298,7 +298,7 @@ void fmi_model_release(fmi_model *m);
 const fmi_vocab *fmi_model_vocab(const fmi_model *m);
 fm_status fmi_model_encode(const fmi_model *m, fmi_scratch *s, fm_span word, fm_ids *out);
 
-/* ---- added tokens (tok_added.c) ---- */
+/* ---- added tokens (added.c) ---- */
 typedef struct fmi_added_token {
     int32_t id;
     char *text;
@@ -339,7 +339,7 @@ bool fmi_added_next(fmi_added_scan *scan, fmi_segment *out);
 /* Does a mark lie inside: begin < mark < end? */
 bool fmi_added_marked(const fmi_added_scan *scan, size_t begin, size_t end);
 
-/* ---- decoders (tok_decode.c) ---- */
+/* ---- decoders (decode.c) ---- */
 typedef enum fmi_decode_kind {
     FMI_DECODE_REPLACE,
     FMI_DECODE_STRIP,
@@ -406,8 +406,8 @@ struct fm_tokenizer {
     size_t chat_template_len;
 };
 
-/* Norms, decoder, added tokens and model out of a SentencePiece model file (tok_spm.c); config is
- * tokenizer_config.json or NULL. */
+/* Norms, decoder, added tokens and model out of a SentencePiece model file (sentencepiece.c);
+ * config is tokenizer_config.json or NULL. */
 fm_status fmi_spm_open(fm_tokenizer *t, fm_span file, const fm_json *config);
 
 /* Tables of code points: ascending ranges, both ends in. */

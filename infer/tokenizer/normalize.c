@@ -1,4 +1,4 @@
-/* tok_norm.c - normalizers: what happens to a text before it is split. */
+/* normalize.c - normalizers: what happens to a text before it is split. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>

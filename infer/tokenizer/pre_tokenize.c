@@ -1,4 +1,4 @@
-/* tok_pre.c - pre-tokenizers: cut a normalised segment into the words that the model sees.
+/* pre_tokenize.c - pre-tokenizers: cut a normalised segment into the words that the model sees.
  *
  * Each step maps every piece to pieces. ByteLevel and Metaspace write new text; the others only
  * choose new borders, so no byte is copied for them. */

@@ -1,4 +1,4 @@
-/* tok_regex.c - the regular expressions of tokenizer.json on PCRE2.
+/* regex.c - the regular expressions of tokenizer.json on PCRE2.
  *
  * The files are written for Oniguruma. Most of its syntax means the same in PCRE2; what does not is
  * rewritten here (\s \d \w \p{..} \v \u: newer Unicode, other sets) or refused by name (anchors,

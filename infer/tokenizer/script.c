@@ -1,4 +1,4 @@
-/* tok_script.c - the script of a code point as UnicodeScripts of Hugging Face's tokenizers has it:
+/* script.c - the script of a code point as UnicodeScripts of Hugging Face's tokenizers has it:
  * Hiragana and Katakana count as Han; spaces and code points without a script belong to any. The
  * numbers have no meaning but to be equal or not (tests/peer/tok_tables.py prints the table). */
 #include "infer/tokenizer/internal.h"

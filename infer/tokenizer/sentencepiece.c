@@ -1,5 +1,5 @@
-/* tok_spm.c - SentencePiece model files (tokenizer.model, spiece.model): a protobuf message that holds
- * pieces with scores and how texts are normalised.
+/* sentencepiece.c - SentencePiece model files (tokenizer.model, spiece.model): a protobuf message
+ * that holds pieces with scores and how texts are normalised.
  *
  *   ModelProto      1 pieces (SentencePiece)*   2 trainer_spec   3 normalizer_spec   5 denormalizer_spec
  *   SentencePiece   1 piece (text)   2 score (float)   3 type (1 normal .. 6 byte)

@@ -1,6 +1,6 @@
-/* tok_spm_bpe.c - SentencePiece's byte-pair encoding: of all neighbours that together are a piece,
- * the pair whose piece has the largest score is joined, leftmost first among equals. User-defined
- * symbols are one symbol from the start and are never joined.
+/* sentencepiece_bpe.c - SentencePiece's byte-pair encoding: of all neighbours that together are a
+ * piece, the pair whose piece has the largest score is joined, leftmost first among equals.
+ * User-defined symbols are one symbol from the start and are never joined.
  *
  * A heap holds the candidates; stale ones are known by their length. */
 #include "infer/tokenizer/internal.h"

@@ -1,4 +1,4 @@
-/* tok_unicode.c - UTF-8, and what newer Unicode versions added to the classes of the libraries.
+/* unicode.c - UTF-8, and what newer Unicode versions added to the classes of the libraries.
  *
  * PCRE2 10.42 knows Unicode 14 and utf8proc 2.8 Unicode 15; Hugging Face's tokenizers matches with
  * Unicode 16 tables (its is_numeric with 17). The table lists every code point that has a

@@ -1,4 +1,4 @@
-/* tok_unicode_old.c - where Hugging Face's tokenizers knows an older Unicode than utf8proc, and where
+/* unicode_old.c - where Hugging Face's tokenizers knows an older Unicode than utf8proc, and where
  * a newer one.
  *
  * Its classes of BertNormalizer, StripAccents and punctuation are Unicode 8's to 9's, its normal

@@ -1,4 +1,4 @@
-/* tok_unigram.c - Unigram: of all ways to cut a word into tokens the one with the largest sum of
+/* unigram.c - Unigram: of all ways to cut a word into tokens the one with the largest sum of
  * scores (Viterbi over the bytes; at equal sums the one found first stays).
  *
  * tokenizer.json's models add in double precision, SentencePiece's own in single: near ties fall

@@ -1,4 +1,4 @@
-/* tok_vocab.c - what the kinds of models share: the vocabulary, a hash from text to id with the texts
+/* vocab.c - what the kinds of models share: the vocabulary, a hash from text to id with the texts
  * in one arena; and a prefix tree over token texts for the kinds that look for the tokens that
  * begin at a place. */
 #include "infer/tokenizer/internal.h"

@@ -1,4 +1,4 @@
-/* tok_model.c - the kinds of models behind one name: a word in, ids out. */
+/* vocab_model.c - the kinds of models behind one name: a word in, ids out. */
 #include "infer/tokenizer/internal.h"
 
 #include <string.h>

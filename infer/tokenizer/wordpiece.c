@@ -1,4 +1,4 @@
-/* tok_wordpiece.c - WordPiece: the longest token that begins the word, then the longest continuation
+/* wordpiece.c - WordPiece: the longest token that begins the word, then the longest continuation
  * behind it, and so on; a word that cannot be covered so is the unknown token as a whole. And
  * WordLevel, where a word is a token or unknown. */
 #include "infer/tokenizer/internal.h"

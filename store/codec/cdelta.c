@@ -1,4 +1,4 @@
-/* codec_cdelta.c - see codec_cdelta.h.
+/* cdelta.c - see cdelta.h.
  *
  * z = zigzag of the change. Symbols: z itself below 16, else 16 + 4 * (log2 z - 4) + the two bits
  * after the leading one; the bits after those are noise and stand apart as they are ("tails").

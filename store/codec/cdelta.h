@@ -1,4 +1,4 @@
-/* codec_cdelta.h - codec 8: a child's floats given the parent's, with contexts by exponent and row.
+/* cdelta.h - codec 8: a child's floats given the parent's, with contexts by exponent and row.
  *
  * A step of training moves the elements of a row by a like absolute amount, so in units of the last
  * place an element's change is as large as (row's mean change) / (ulp at the parent's exponent).

@@ -1,5 +1,5 @@
-/* codec_cdelta_kern.h - loops of codec_cdelta.c, here so that they can also be compiled for wider
- * vectors; included by codec_cdelta.c and codec_cdelta_simd.c alone. */
+/* cdelta_kern.h - loops of cdelta.c, here so that they can also be compiled for wider
+ * vectors; included by cdelta.c and cdelta_simd.c alone. */
 #ifndef FM_STORE_CODEC_CDELTA_KERN_H
 #define FM_STORE_CODEC_CDELTA_KERN_H
 

@@ -1,4 +1,4 @@
-/* codec_cdelta_simd.c - codec_cdelta.c's loops with AVX-512: the same bytes. */
+/* cdelta_simd.c - cdelta.c's loops with AVX-512: the same bytes. */
 #include "store/codec/cdelta_kern.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -1,4 +1,4 @@
-/* codec_exps.c - see codec_exps.h. Elements are rotated left by one bit: the top byte (the
+/* exponents.c - see exponents.h. Elements are rotated left by one bit: the top byte (the
  * exponent; of F16 with three bits of mantissa) is coded, the others stand as planes. */
 #include "store/codec/exponents.h"
 

@@ -1,4 +1,4 @@
-/* codec_exps.h - codec 7: floats alone. Exponents by rANS with contexts, the rest as it is.
+/* exponents.h - codec 7: floats alone. Exponents by rANS with contexts, the rest as it is.
  *
  * Sign and mantissa of trained weights are noise; exponents cost about 2.6 bits, fewer where the
  * rows and columns of a matrix have scales of their own. The mean exponent of each row and column

@@ -1,4 +1,4 @@
-/* codec_exps_kern.h - loops of codec_exps.c, here so that they can also be compiled for wider
+/* exponents_kern.h - loops of exponents.c, here so that they can also be compiled for wider
  * vectors. The _wide forms give the same results; call them where fmi_simd_level() is
  * FMI_SIMD_AVX512. */
 #ifndef FM_STORE_CODEC_EXPS_KERN_H

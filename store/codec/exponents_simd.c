@@ -1,4 +1,4 @@
-/* codec_exps_simd.c - codec_exps.c's loops with AVX-512: the same results. */
+/* exponents_simd.c - exponents.c's loops with AVX-512: the same results. */
 #include "store/codec/exponents_kern.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)

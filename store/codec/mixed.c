@@ -1,4 +1,4 @@
-/* codec_mixed.c - see codec_mixed.h. One walk over the elements serves both directions: a bit is
+/* mixed.c - see mixed.h. One walk over the elements serves both directions: a bit is
  * either given and coded or decoded and returned. */
 #include "store/codec/mixed.h"
 

@@ -1,4 +1,4 @@
-/* codec_mixed.h - codec 13, the slow level of a child's floats: the changes of codec 8, bit by bit,
+/* mixed.h - codec 13, the slow level of a child's floats: the changes of codec 8, bit by bit,
  * each bit's probability mixed from six adaptive predictions.
  *
  * Beside codec 8's context (exponent and row) the predictions know the neighbours to the left and

@@ -1,4 +1,4 @@
-/* codec_narrow.c - see codec_narrow.h. */
+/* narrow.c - see narrow.h. */
 #include "store/codec/narrow.h"
 
 #include <string.h>

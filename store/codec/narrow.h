@@ -1,4 +1,4 @@
-/* codec_narrow.h - F32 leaves that hold values of a narrower type, and that type's bytes: a model
+/* narrow.h - F32 leaves that hold values of a narrower type, and that type's bytes: a model
  * saved wider than it was trained costs what it would cost unwidened. */
 #ifndef FM_STORE_CODEC_NARROW_H
 #define FM_STORE_CODEC_NARROW_H

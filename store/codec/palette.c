@@ -1,4 +1,4 @@
-/* codec_palette.c - see codec_palette.h. An open-addressed table of the values, at most a quarter
+/* palette.c - see palette.h. An open-addressed table of the values, at most a quarter
  * full; values are put in order before they are numbered. */
 #include "store/codec/palette.h"
 

@@ -1,4 +1,4 @@
-/* codec_palette.h - leaves of few different values: the values, and an index an element.
+/* palette.h - leaves of few different values: the values, and an index an element.
  *
  * At most 256 values of two bytes or 4096 of four: weights that were rounded to a grid of their
  * tensor, masks, tables. Dense weights show more than that within their first thousand elements. */

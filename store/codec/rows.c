@@ -1,4 +1,4 @@
-/* codec_rows.c - see codec_rows.h. */
+/* rows.c - see rows.h. */
 #include "store/codec/rows.h"
 
 #include <string.h>

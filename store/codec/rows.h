@@ -1,4 +1,4 @@
-/* codec_rows.h - rows of a leaf, and a byte of side information for each: what the codecs with
+/* rows.h - rows of a leaf, and a byte of side information for each: what the codecs with
  * contexts share. */
 #ifndef FM_STORE_CODEC_ROWS_H
 #define FM_STORE_CODEC_ROWS_H

@@ -1,5 +1,5 @@
-/* delta.c - see delta.h. Loads go through the little-endian helpers, so alignment and the byte
- * order of the machine do not matter. */
+/* sorted_delta.c - see sorted_delta.h. Loads go through the little-endian helpers, so alignment and
+ * the byte order of the machine do not matter. */
 #include "store/codec/sorted_delta.h"
 
 #include "store/base/cursor.h"

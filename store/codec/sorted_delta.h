@@ -1,4 +1,4 @@
-/* delta.h - the conditional integer delta: a child's floats as small numbers, sorted so that
+/* sorted_delta.h - the conditional integer delta: a child's floats as small numbers, sorted so that
  * numbers of like size stand together.
  *
  * A float's bits are mapped to an ordered integer (a bijection: NaN, Inf and -0.0 survive), the

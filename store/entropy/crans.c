@@ -1,4 +1,4 @@
-/* codec_crans.c - see codec_crans.h. Symbol i belongs to state i mod 32; the encoder runs
+/* crans.c - see crans.h. Symbol i belongs to state i mod 32; the encoder runs
  * backwards so that the decoder runs forwards; words are read in the order of the symbols. */
 #include "store/entropy/crans.h"
 

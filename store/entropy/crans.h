@@ -1,4 +1,4 @@
-/* codec_crans.h - rANS with a table per context: symbols below 128, up to 64 tables of 11-bit
+/* crans.h - rANS with a table per context: symbols below 128, up to 64 tables of 11-bit
  * frequencies, 32 interleaved 32-bit states, 16-bit words.
  *
  * Which table codes symbol i is known to both sides (table[i]), so contexts cost no sorting. 32

@@ -1,4 +1,4 @@
-/* codec_crans_simd.c - 32 states in two AVX-512 registers, or four of AVX2. A lane that runs low
+/* crans_simd.c - 32 states in two AVX-512 registers, or four of AVX2. A lane that runs low
  * takes the next word: expanding a mask's worth of consecutive words into lanes is one
  * instruction (VBMI2). */
 #include "store/entropy/crans_simd.h"

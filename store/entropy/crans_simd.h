@@ -1,4 +1,4 @@
-/* codec_crans_simd.h - between codec_crans.c and its vector form: the same bytes, sooner. */
+/* crans_simd.h - between crans.c and its vector form: the same bytes, sooner. */
 #ifndef FM_STORE_CODEC_CRANS_SIMD_H
 #define FM_STORE_CODEC_CRANS_SIMD_H
 

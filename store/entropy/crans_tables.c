@@ -1,4 +1,4 @@
-/* codec_crans_tables.c - frequencies of codec_crans.h: from histograms, to bytes and back, and
+/* crans_tables.c - frequencies of crans.h: from histograms, to bytes and back, and
  * which contexts share a table. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* codec_rans.c - see codec_rans.h. Layout:
+/* rans.c - see rans.h. Layout:
  *   u8 symbols-1 | symbols x (u8 symbol, u8 or u8+u8 frequency) | 4 x u32 state | u16 words
  * Symbol i belongs to state i mod 4. The encoder runs backwards, so that the decoder runs forwards.
  */

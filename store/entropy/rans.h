@@ -1,4 +1,4 @@
-/* codec_rans.h - order-0 entropy coder of bytes: static rANS, 12-bit frequencies, four
+/* rans.h - order-0 entropy coder of bytes: static rANS, 12-bit frequencies, four
  * interleaved 32-bit states, 16-bit words. A range coder rather than Huffman because a plane that
  * is 95 % zeros is worth 0.3 bits a symbol, which no prefix code can reach. Integers only. */
 #ifndef FM_STORE_CODEC_RANS_H

@@ -1,4 +1,4 @@
-/* codec_stream.c - see codec_stream.h. */
+/* stream.c - see stream.h. */
 #include "store/entropy/stream.h"
 
 #include <string.h>

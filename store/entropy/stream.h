@@ -1,4 +1,4 @@
-/* codec_stream.h - entropy streams: bytes by the best of raw, one byte repeated, rANS and zstd-1;
+/* stream.h - entropy streams: bytes by the best of raw, one byte repeated, rANS and zstd-1;
  * the one place that knows zstd. A stream is u8 mode | u32 coded bytes | bytes, its decoded length
  * known from outside. */
 #ifndef FM_STORE_CODEC_STREAM_H

@@ -1,4 +1,4 @@
-/* export_hf.c - Hugging Face folders and single safetensors files, adapters merged in. */
+/* hf.c - Hugging Face folders and single safetensors files, adapters merged in. */
 #include "store/export/export_impl.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* export_peft.c - the topmost adapter as a folder that PEFT loads.
+/* peft.c - the topmost adapter as a folder that PEFT loads.
  *
  * A config that PEFT wrote goes out as it came in. One that a derivation here wrote holds what it
  * needs; the fields that PEFT's own file always has are filled in, keys sorted as PEFT sorts. */

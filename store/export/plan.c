@@ -1,4 +1,4 @@
-/* export_plan.c - which weights an export writes and how each is made: the base's tensor, replaced
+/* plan.c - which weights an export writes and how each is made: the base's tensor, replaced
  * by what an adapter saved whole, plus its low-rank terms. */
 #include "store/export/export_impl.h"
 

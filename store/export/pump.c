@@ -1,4 +1,4 @@
-/* export_pump.c - the bytes of entries, read in parts by several threads and handed on in order, so
+/* pump.c - the bytes of entries, read in parts by several threads and handed on in order, so
  * that an export holds a few megabytes whatever the tensors' sizes. */
 #include "store/export/export_impl.h"
 

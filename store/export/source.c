@@ -1,4 +1,4 @@
-/* export_source.c - the very bytes that came in, put together from source.json's pieces.
+/* source.c - the very bytes that came in, put together from source.json's pieces.
  *
  * The list came from a repository that may be a stranger's: names stay inside dst, ranges inside
  * their literals, and a file is committed only when its SHA-256 is the recorded one. */

@@ -1,4 +1,4 @@
-/* export_weights.c - the bytes of planned weights, a stretch of rows at a time: as they are
+/* weights.c - the bytes of planned weights, a stretch of rows at a time: as they are
  * stored, or widened, merged and rounded again. */
 #include "store/export/export_impl.h"
 

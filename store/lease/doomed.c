@@ -1,4 +1,4 @@
-/* condemn.c - reading and writing the list of the condemned. FORMAT.md has the text's grammar. */
+/* doomed.c - reading and writing the list of the condemned. FORMAT.md has the text's grammar. */
 #include "store/lease/doomed.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* condemn.h - the list of what gc found unreached and will delete when its time is over.
+/* doomed.h - the list of what gc found unreached and will delete when its time is over.
  *
  * To a reader condemned objects are there as before. To a writer whose lease began after they were
  * condemned they are not, so it stores them again. The file is replaced whole and durably; when it

@@ -9,7 +9,7 @@
  *               gc wrote.
  *   lease       leases/<32 hex>, its flock held by the owner: a dead owner's lock is free, whatever
  *               its pid. Text, FORMAT.md section "Leases".
- *   condemned   (condemn.h) what gc found unreached. To a lease that began later these objects are
+ *   condemned   (doomed.h) what gc found unreached. To a lease that began later these objects are
  *               not stored; for a lease that was there before, gc does not delete them until it
  *               has ended.
  *
@@ -45,7 +45,7 @@ FM_CHECKED fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *
 /* Takes over what another lease of the same handle holds. */
 FM_CHECKED fm_status fmi_lease_inherit(fmi_lease *l, const fmi_lease *from);
 
-/* ==== of an open store (hold.c) ============================================================ */
+/* ==== of an open store (pack/store_lease.c) =================================================== */
 
 /* gc found it unreached before this handle's lease began: not to be counted on, store it again. */
 bool fmi_store_condemned(const fm_store *s, const fm_digest *id);

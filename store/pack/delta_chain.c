@@ -1,5 +1,5 @@
-/* chain.c - what an object is made from: its delta parents and recipes' inputs, opened at once
- * and judged (forms, depths, cost), then leaves and ranges out of them.
+/* delta_chain.c - what an object is made from: its delta parents and recipes' inputs, opened at
+ * once and judged (forms, depths, cost), then leaves and ranges out of them.
  *
  * A plain delta chain needs no memory but the coder's two scratch leaves. A recipe's leaf is made
  * in memory of its own before any scratch leaf is in use, so that what its inputs need (chains and

@@ -1,4 +1,5 @@
-/* packer.c - writing a pack: bytes, fsync, rename, fsync of the folder, index, in this order. */
+/* pack_writer.c - writing a pack: bytes, fsync, rename, fsync of the folder, index, in this
+ * order. */
 #include "store/pack/pack_writer.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* packer.h - one new pack, record by record: what transactions, gc and repack write.
+/* pack_writer.h - one new pack, record by record: what transactions, gc and repack write.
  *
  * Bytes go to a temporary and are hashed on the way; sealing ends the pack and gives it its name, placing makes
  * it durable under that and enters it into the index. Same records in the same order: same pack. */

@@ -1,4 +1,4 @@
-/* hold.c - an open store's lease: taken once, kept until the handle is closed. */
+/* store_lease.c - an open store's lease: taken once, kept until the handle is closed. */
 #include "store/pack/store_priv.h"
 
 fm_status fm_store_lease(fm_store *s, bool writes, const char *what)

@@ -41,7 +41,7 @@ struct fm_store {
     bool rescanned;       /* all packs were scanned anew because of a read: once a handle */
 };
 
-/* ---- hold.c ---- */
+/* ---- store_lease.c ---- */
 /* A writer's lease is held on FM_OK. */
 FM_CHECKED fm_status fmi_store_lease_need(fm_store *s);
 FM_CHECKED fm_status fmi_store_coder(fm_store *s, fmi_coder **out); /* borrow a coder */

@@ -1,4 +1,5 @@
-/* origin.c - the 32-element block types out of their floats, the choice of a type, and the bytes. */
+/* dequantized.c - the 32-element block types out of their floats, the choice of a type, and the
+ * bytes. */
 #include "store/quant/dequantized_impl.h"
 
 #include <float.h>

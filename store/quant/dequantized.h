@@ -1,4 +1,4 @@
-/* origin.h - floats that were dequantized from a GGUF block type, told by their values alone.
+/* dequantized.h - floats that were dequantized from a GGUF block type, told by their values alone.
  *
  * A dequantized block of 32 or 256 floats has a scale with 11 significant bits and small integers, so
  * the block can be had back: some code of the extreme value gives a float16 scale, and with it

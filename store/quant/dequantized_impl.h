@@ -1,4 +1,5 @@
-/* origin_impl.h - solvers of one block, shared by origin.c and origin_k.c; inside store only. */
+/* dequantized_impl.h - solvers of one block, shared by dequantized.c and dequantized_k.c; inside
+ * store only. */
 #ifndef FM_STORE_ORIGIN_IMPL_H
 #define FM_STORE_ORIGIN_IMPL_H
 

@@ -1,4 +1,4 @@
-/* origin_k.c - the 256-element "K" types out of their floats.
+/* dequantized_k.c - the 256-element "K" types out of their floats.
  *
  * A block has one float16 super-scale d, and each sub-block the product of d with a small integer; the
  * quantizers give the sub-block of the largest scale the largest integer (63, -128), which is where

@@ -1,4 +1,4 @@
-/* recipe_adamw.c - the second moment and the weights of a checkpoint from those a step before. */
+/* adamw_op.c - the second moment and the weights of a checkpoint from those a step before. */
 #include <string.h>
 
 #include "store/recipe/adamw.h"

@@ -1,4 +1,4 @@
-/* recipe_linear.c - element by element: casts, sums of several tensors.
+/* linear.c - element by element: casts, sums of several tensors.
  *
  * Sums are computed in double and rounded after each operation: for +, -, *, / of float32 that
  * gives the correctly rounded float32 (53 >= 2 * 24 + 2 bits), so one piece of code serves every
@@ -69,7 +69,7 @@ static fm_status cast_tile(const fmi_inputs *in, cast_work *w, uint64_t first, u
         store_f64(dst, w->f64, n);
     else if (from64)
         rcp_store(dst, in->child.dtype, w->wide, n);
-    else /* payloads of NaN go on as half.c's integer arithmetic takes them */
+    else /* payloads of NaN go on as tensor/float16.c's integer arithmetic takes them */
         rc = fm_from_f32(dst, in->child.dtype, w->wide, n);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* recipe_lora.c - W + scale (B A), as PEFT merges an adapter.
+/* lora.c - W + scale (B A), as PEFT merges an adapter.
  *
  * Per element: a chain of fused multiply-adds over ascending rank from zero, one product with
  * scale, one addition, as lora_merge.c has it for whole tensors. A tile of rows by columns is made

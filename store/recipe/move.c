@@ -1,4 +1,4 @@
-/* recipe_move.c - bytes of other tensors in other places: rows added, removed, fused, split, in
+/* move.c - bytes of other tensors in other places: rows added, removed, fused, split, in
  * GGUF's rotary order, and transposed matrices. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* recipe_quant.c - a block-quantized copy of a float tensor. */
+/* quant.c - a block-quantized copy of a float tensor. */
 #include <string.h>
 
 #include "store/base/mem.h"

@@ -1,4 +1,4 @@
-/* recipe_impl.h - what the operations of a recipe share; inside recipe*.c only. */
+/* recipe_impl.h - what the operations of a recipe share; inside this folder only. */
 #ifndef FM_STORE_RECIPE_IMPL_H
 #define FM_STORE_RECIPE_IMPL_H
 

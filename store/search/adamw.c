@@ -1,4 +1,4 @@
-/* search_adamw.c - is the tensor AdamW's second moment, or a weight, one step after an offered tree?
+/* adamw.c - is the tensor AdamW's second moment, or a weight, one step after an offered tree?
  *
  * The first moment of the same checkpoint has to be stored before, and for a weight the second: that is
  * why put_entries asks for the role of an entry and writes the tree in that order. */

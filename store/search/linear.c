@@ -1,4 +1,4 @@
-/* search_linear.c - is the tensor a sum of those at its path? Averages, SLERP, task arithmetic.
+/* linear.c - is the tensor a sum of those at its path? Averages, SLERP, task arithmetic.
  *
  * Coefficients come from least squares over the windows, in differences from the first tensor (a
  * family's members are nearly parallel, their differences are not), by a modified Gram-Schmidt in

@@ -1,4 +1,4 @@
-/* search_lora.c - is the tensor a weight of the path merged with an adapter that is stored? */
+/* lora.c - is the tensor a weight of the path merged with an adapter that is stored? */
 #include <stdio.h>
 #include <string.h>
 

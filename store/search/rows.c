@@ -1,4 +1,4 @@
-/* search_rows.c - does the tensor consist of other tensors' rows? Vocabularies that grew or shrank,
+/* rows.c - does the tensor consist of other tensors' rows? Vocabularies that grew or shrank,
  * fused and split projections, GGUF's rotary order, other shapes of the same bytes, transposes.
  *
  * Rows are compared by a 64-bit hash; a collision would cost bytes and nothing else. */

@@ -1,4 +1,4 @@
-/* search_impl.h - what the parts of the search share; inside search*.c only. */
+/* search_impl.h - what the parts of the search share; inside this folder only. */
 #ifndef FM_STORE_SEARCH_IMPL_H
 #define FM_STORE_SEARCH_IMPL_H
 
@@ -72,15 +72,15 @@ FM_CHECKED fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t 
 FM_CHECKED fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, void *dst,
                               size_t bytes);
 
-/* ---- search_adamw.c ---- */
+/* ---- adamw.c ---- */
 FM_CHECKED fm_status src_adamw(fmi_search *s);
 /* *out: the subject is a weight or a moment of the tree that is put. */
 FM_CHECKED fm_status src_of_checkpoint(const fmi_search *s, bool *out);
-/* ---- search_linear.c ---- */
+/* ---- linear.c ---- */
 FM_CHECKED fm_status src_linear(fmi_search *s);
-/* ---- search_lora.c ---- */
+/* ---- lora.c ---- */
 FM_CHECKED fm_status src_lora(fmi_search *s);
-/* ---- search_rows.c ---- */
+/* ---- rows.c ---- */
 FM_CHECKED fm_status src_same_bytes(fmi_search *s, const fm_entry *e); /* reshaped, turned */
 FM_CHECKED fm_status src_rows(fmi_search *s);
 

@@ -1,10 +1,10 @@
 /* assert.h - assertions on an answer, between assert.c (how they are written and weighed) and the
- * families of them (assert_*.c).
+ * families of them, a file each.
  *
  * A family is a table of words. An assertion is read once, when the suite is parsed: what could not
  * fail, or would not mean what it says, is refused there. It is graded per answer: does it hold,
  * and a score in [0, 1]. What another model must say of the answer first is asked for all answers
- * of a run together (help.c). */
+ * of a run together (run/aux_models.c). */
 #ifndef FM_TESTING_ASSERT_H
 #define FM_TESTING_ASSERT_H
 
@@ -14,7 +14,8 @@
 #define FMI_SETS_DEEP_MAX 4
 #define FMI_JUDGE_VERSION 1 /* of the judges' prompts and of how their answers are read */
 
-/* What another model said of one answer. Filled by ask (texts), help.c (ids, out, gen). */
+/* What another model said of one answer. Filled by ask (texts), run/aux_models.c (ids, out,
+ * gen). */
 typedef enum fmi_helper_role {
     FMI_NO_HELPER,
     FMI_JUDGE,
@@ -101,7 +102,7 @@ void fmi_set_grade(fmi_grade *out, bool holds);
 /* Holds where score >= bound; the note says how far it is. */
 void fmi_grade_at_least(fmi_grade *out, double score, double bound);
 
-/* assert_schema.c: JSON Schema, draft 2020-12 without its dynamic parts. */
+/* schema.c: JSON Schema, draft 2020-12 without its dynamic parts. */
 typedef struct fmi_schema fmi_schema;
 fm_status fmi_schema_new(fmi_schema **out, const fm_json *doc, const char *where);
 void fmi_schema_free(fmi_schema *s);

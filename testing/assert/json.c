@@ -1,4 +1,4 @@
-/* assert_json.c - answers that are JSON, or hold it. */
+/* json.c - answers that are JSON, or hold it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* assert_markup.c - answers that are XML or HTML, or hold some.
+/* markup.c - answers that are XML or HTML, or hold some.
  *
  * XML: well-formed as the standard says, without a document type (so no entity is ever expanded):
  * declaration, comments, instructions, CDATA, elements with quoted attributes of different names,

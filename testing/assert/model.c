@@ -1,4 +1,4 @@
-/* assert_model.c - assertions that ask a model: how sure the answer's own was, and what an
+/* model.c - assertions that ask a model: how sure the answer's own was, and what an
  * embedder, a classifier or a judge of the repository says of it.
  *
  * A judge's prompt and the form of its reply are fixed (FMI_JUDGE_VERSION) and in SUITES.md. It

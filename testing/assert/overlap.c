@@ -1,4 +1,4 @@
-/* assert_overlap.c - how much of a text an answer repeats.
+/* overlap.c - how much of a text an answer repeats.
  *
  * levenshtein: edits between code points. rouge-n, rouge-l (Lin 2004): F1 over words as rouge_score
  * makes them without its stemmer: letters a-z without case, and digits. bleu (Papineni 2002): of

@@ -1,4 +1,4 @@
-/* assert_schema.c - JSON Schema, draft 2020-12, without what needs other documents or dynamic
+/* schema.c - JSON Schema, draft 2020-12, without what needs other documents or dynamic
  * scopes: a keyword that is not understood and would change a verdict is refused when the suite is
  * read. The schema is walked as it lies; only its patterns are compiled.
  *

@@ -1,4 +1,4 @@
-/* assert_text.c - assertions on the letters of an answer, its length and its end. */
+/* text.c - assertions on the letters of an answer, its length and its end. */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* foreign_checklist.c - tests of CheckList (Ribeiro et al. 2020), exported as JSON with their
+/* checklist.c - tests of CheckList (Ribeiro et al. 2020), exported as JSON with their
  * templates expanded: {"tests": [...]} or, as a TestSuite keeps them, {"tests": {"name": {...}}}.
  *
  *   {"name", "type": "MFT|INV|DIR", "capability", "description", "data", "labels",

@@ -1,4 +1,4 @@
-/* foreign_csv.c - a table of cases (RFC 4180; commas, or tabs in a .tsv): one case a row.
+/* csv.c - a table of cases (RFC 4180; commas, or tabs in a .tsv): one case a row.
  *
  *   prompt (or chat), name, capability, tags.KEY, choices ("a|b|c"), answer, max-tokens,
  *   expected (promptfoo: __expected, __expected1, ...; __description is name)

@@ -35,15 +35,15 @@ fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name);
 void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v);
 void fmi_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text);
 
-/* foreign_text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars, where a name that
+/* text.c: tmpl with {{ name }}, {{ name.field }}, {{ name[0] }} of vars, where a name that
  * vars lacks is FM_EINVAL; whatever else Jinja has (loops left out) goes through the engine of chat
  * templates, where an undefined name prints nothing. */
 fm_status fmi_foreign_render(fm_buf *out, const char *tmpl, const fm_json *vars, const char *where);
 /* The value that tmpl names when it is one {{ path }} alone, else NULL. */
 const fm_json *fmi_foreign_value(const char *tmpl, const fm_json *vars);
-/* foreign_yaml.c */
+/* yaml.c */
 fm_status fmi_yaml_write(fm_buf *out, const fm_json *v);
-/* foreign_promptfoo.c: one assertion {type, value, threshold, weight, metric} as an entry of
+/* promptfoo.c: one assertion {type, value, threshold, weight, metric} as an entry of
  * `expect`, pushed. */
 fm_status fmi_foreign_assert(fm_json *expect, const fm_json *a, const fm_json *vars,
                              const char *where);

@@ -1,4 +1,4 @@
-/* foreign_lm_eval.c - a task of lm-evaluation-harness: one YAML file that says how an example is
+/* lm_eval.c - a task of lm-evaluation-harness: one YAML file that says how an example is
  * asked, and the examples as JSON Lines.
  *
  * multiple_choice becomes `choices`, generate_until an answer that must be equal, loglikelihood a

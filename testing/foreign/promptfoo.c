@@ -1,4 +1,4 @@
-/* foreign_promptfoo.c - a promptfooconfig.yaml: each prompt with each test (and each combination of
+/* promptfoo.c - a promptfooconfig.yaml: each prompt with each test (and each combination of
  * variables that are lists) is a case.
  *
  * Which provider answers is the version's matter here, and how a run is shown the command's: such

@@ -1,4 +1,4 @@
-/* foreign_text.c - the templates of other tools: {{ name }} by hand, since a name without a value
+/* text.c - the templates of other tools: {{ name }} by hand, since a name without a value
  * must be an error; all else by the engine of chat templates, which has Jinja's semantics. */
 #include <string.h>
 

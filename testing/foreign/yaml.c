@@ -1,4 +1,4 @@
-/* foreign_yaml.c - a value tree as YAML in blocks, for people to read and go on from. */
+/* yaml.c - a value tree as YAML in blocks, for people to read and go on from. */
 #include <string.h>
 
 #include "testing/foreign/foreign.h"

@@ -1,4 +1,4 @@
-/* report_charts.c - the pictures of the HTML report. Every figure that a picture shows stands in
+/* charts.c - the pictures of the HTML report. Every figure that a picture shows stands in
  * it as text or in the table beside it; colour alone says nothing. */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* report_html.c - the report as one HTML file: pictures, and a table with the same figures beside
+/* html.c - the report as one HTML file: pictures, and a table with the same figures beside
  * each. No script, no link, no font from elsewhere; the reader's colour scheme decides. */
 #include <math.h>
 #include <string.h>

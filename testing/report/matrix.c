@@ -1,4 +1,4 @@
-/* report_matrix.c - capability by kind by version, and which cases to look at first. */
+/* matrix.c - capability by kind by version, and which cases to look at first. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* report_page.h - the HTML report in its parts: report_html.c (page, tables), report_charts.c
+/* page.h - the HTML report in its parts: html.c (page, tables), charts.c
  * (pictures). */
 #ifndef FM_TESTING_REPORT_PAGE_H
 #define FM_TESTING_REPORT_PAGE_H

@@ -1,4 +1,4 @@
-/* report_sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure,
+/* sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure,
  * so that what shows findings of linters shows those of models. */
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* help.c - models of the repository that are asked about answers: opened once for a run, asked for
- * all answers together. */
+/* aux_models.c - models of the repository that are asked about answers: opened once for a run,
+ * asked for all answers together. */
 #include "testing/run/aux_models.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* help.h - models of the repository that are asked about answers. */
+/* aux_models.h - models of the repository that are asked about answers. */
 #ifndef FM_TESTING_HELP_H
 #define FM_TESTING_HELP_H
 

@@ -1,6 +1,6 @@
 /* run.h - a run of suites, between runner.c (jobs and batches), ask.c (what a model is asked),
- * answers.c (what it said, filtered), help.c (what others say of that) and judge.c (what it is
- * worth). */
+ * answers.c (what it said, filtered), aux_models.c (what others say of that) and judge.c (what it
+ * is worth). */
 #ifndef FM_TESTING_RUN_H
 #define FM_TESTING_RUN_H
 
@@ -55,14 +55,15 @@ bool fmi_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *fro
 /* How many tokens a model reads at once for the case. */
 size_t fmi_reach(const fmi_job *j);
 
-/* looks.c: what scores texts: rolling log-probabilities, classes, states. */
+/* score_batch.c: what scores texts: rolling log-probabilities, classes, states. */
 fm_status fmi_look_all(fm_engine *e, fmi_job *job, size_t jobs);
 
 /* answers.c: said, from the generations; an error is the case's. */
 fm_status fmi_answers(fmi_job *j);
 void fmi_answers_release(fmi_job *j);
 
-/* help.c: asks the helpers of all jobs, together. *out stays open until the jobs are judged. */
+/* aux_models.c: asks the helpers of all jobs, together. *out stays open until the jobs are
+ * judged. */
 fm_status fmi_help_all(fmi_helpers **out, fm_engine *e, const fm_result_cache *env, fmi_job *job,
                        size_t jobs);
 void fmi_helps_release(fmi_job *j);
@@ -75,7 +76,7 @@ double fmi_score_of(const fmi_job *j, size_t work);
 /* pairs.c: the pairs of the case; fills score, of scorings verdict and answer too. *ok false: some
  * pair does not hold, detail says which. */
 fm_status fmi_judge_pairs(fmi_job *j, fm_buf *output, fm_buf *detail, bool *ok);
-/* numbers.c: the result's numbers, of scorings. */
+/* measure_values.c: the result's numbers, of scorings. */
 fm_status fmi_note_numbers(fmi_job *j);
 void fmi_softmax(double *x, size_t n); /* in place, of log-probabilities */
 fm_status fmi_judge_rolling(fmi_job *j, fm_buf *output, fm_buf *detail);

@@ -1,5 +1,5 @@
-/* looks.c - what scores whole texts, all jobs together: log-probabilities over windows, classes,
- * and states as vectors. */
+/* score_batch.c - what scores whole texts, all jobs together: log-probabilities over windows,
+ * classes, and states as vectors. */
 #include <string.h>
 
 #include "store/base/mem.h"

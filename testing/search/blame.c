@@ -1,6 +1,6 @@
 /* blame.c - where in history a case began to fail: a noisy search on the graph of versions.
  *
- * Rounds of asks, each chosen for what it is expected to tell about the verdict (blame_world.c),
+ * Rounds of asks, each chosen for what it is expected to tell about the verdict (hypotheses.c),
  * until one verdict has the wanted posterior, the runs are used up, or nothing more can be
  * learnt. */
 #include <math.h>

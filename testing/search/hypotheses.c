@@ -1,4 +1,4 @@
-/* blame_world.c - the posterior over what every version of a history would truly say.
+/* hypotheses.c - the posterior over what every version of a history would truly say.
  *
  * A world is one outcome per version. It comes from events: a root that fails, a step that
  * breaks, a step that mends; at most three in one history. Without an event a version says what

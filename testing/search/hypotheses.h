@@ -1,4 +1,4 @@
-/* blame_world.h - between the files of the search through history: worlds (blame_world.c), the
+/* hypotheses.h - between the files of the search through history: worlds (hypotheses.c), the
  * search (blame.c), what kind of failure it is (blame_kind.c). */
 #ifndef FM_TESTING_BLAME_WORLD_H
 #define FM_TESTING_BLAME_WORLD_H

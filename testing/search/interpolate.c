@@ -1,4 +1,4 @@
-/* alpha.c - bisection on the share of a change that is kept. */
+/* interpolate.c - bisection on the share of a change that is kept. */
 #include "testing/alpha.h"
 
 static fm_status ask(fm_alpha *out, double alpha, fm_alpha_fn passes, void *ctx, bool *yes)

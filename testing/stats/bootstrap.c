@@ -1,4 +1,4 @@
-/* stats_bootstrap.c - intervals of any statistic of cases, by drawing cases anew. */
+/* bootstrap.c - intervals of any statistic of cases, by drawing cases anew. */
 #include "testing/stats.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats_calibration.c - is a model as often right as it is sure? */
+/* calibration.c - is a model as often right as it is sure? */
 #include "testing/stats.h"
 
 #include <math.h>

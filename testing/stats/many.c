@@ -1,4 +1,4 @@
-/* stats_many.c - p-values of many tests, adjusted. */
+/* many.c - p-values of many tests, adjusted. */
 #include "testing/stats.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats_paired.c - the same cases on two models. */
+/* paired.c - the same cases on two models. */
 #include "testing/stats.h"
 
 #include <math.h>

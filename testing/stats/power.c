@@ -1,4 +1,4 @@
-/* stats_power.c - what a number of cases can show, by the exact distributions of the tests. */
+/* power.c - what a number of cases can show, by the exact distributions of the tests. */
 #include "testing/stats.h"
 
 #include <math.h>

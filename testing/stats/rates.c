@@ -1,4 +1,4 @@
-/* stats_rates.c - one pass rate, and two of different cases. */
+/* rates.c - one pass rate, and two of different cases. */
 #include "testing/stats.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats_sequential.c - looking at a pass rate while it is measured, without fooling oneself. */
+/* sequential.c - looking at a pass rate while it is measured, without fooling oneself. */
 #include "testing/stats.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* stats_special.c - gamma, beta, normal and binomial functions.
+/* special.c - gamma, beta, normal and binomial functions.
  *
  * Masses of binomials are computed by the saddle-point form (Loader 2000): differences of large
  * log-gammas would cost ten digits at 100,000 cases. The incomplete beta is its continued fraction

@@ -247,7 +247,7 @@ bool fmi_is_blank(uint32_t point); /* Unicode's white space, as Python's split()
 size_t fmi_count_points(fm_span s);
 size_t fmi_count_words(fm_span s);
 
-/* case_form.c: "MFT", "INV" or "DIR". report_matrix.c: what a case is counted under. */
+/* case_form.c: "MFT", "INV" or "DIR". report/matrix.c: what a case is counted under. */
 const char *fmi_case_kind_name(const fm_suite *s, size_t i);
 const char *fmi_case_capability(const fm_suite *s, size_t i);
 

@@ -1,4 +1,4 @@
-/* attribution_text.c - BM25 over token ids: the plain rival, which needs no model. */
+/* bm25.c - BM25 over token ids: the plain rival, which needs no model. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"

@@ -1,4 +1,4 @@
-/* attribution_eigen.c - eigenvectors of small symmetric matrices in double, one thread, fixed
+/* eigen.c - eigenvectors of small symmetric matrices in double, one thread, fixed
  * order. */
 #include "train/attribution/walk.h"
 

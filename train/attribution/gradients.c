@@ -1,4 +1,4 @@
-/* attribution_gradients.c - the methods that multiply an example's gradient with the target's. */
+/* gradients.c - the methods that multiply an example's gradient with the target's. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"

@@ -1,4 +1,4 @@
-/* attribution_kron.c - a damped Gauss-Newton matrix for influence, one block a parameter.
+/* kron.c - a damped Gauss-Newton matrix for influence, one block a parameter.
  *
  * The block of a matrix [out, in] is taken as a Kronecker product whose factors' eigenvectors
  * are those of E[G G^T] and E[G^T G], G the gradient of one example: the sum over its tokens of

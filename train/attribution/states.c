@@ -1,4 +1,4 @@
-/* attribution_states.c - how alike an example's hidden states are to those of the wrong answer.
+/* states.c - how alike an example's hidden states are to those of the wrong answer.
  *
  * A text's vector at a layer is the mean of the residual stream over the tokens of its answer
  * and the one before (texts without an answer: all tokens). The score is the mean over three

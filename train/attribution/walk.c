@@ -1,4 +1,4 @@
-/* attribution_walk.c - see attribution_walk.h. */
+/* walk.c - see walk.h. */
 #include "train/attribution/walk.h"
 
 #include "store/base/mem.h"

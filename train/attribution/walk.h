@@ -1,5 +1,5 @@
-/* attribution_walk.h - a run's parameters at its points, and the gradient of each example there.
- * Inner header of attribution*.c. */
+/* walk.h - a run's parameters at its points, and the gradient of each example there.
+ * Inner header of this folder. */
 #ifndef FM_TRAIN_ATTRIBUTION_WALK_H
 #define FM_TRAIN_ATTRIBUTION_WALK_H
 
@@ -48,7 +48,7 @@ typedef fm_status (*fmi_gradient_fn)(void *ctx, size_t k, const float *g);
 FM_CHECKED fm_status fmi_walk_each(fmi_walk *w, const size_t *which, size_t n, fmi_gradient_fn take,
                                    void *ctx);
 
-/* attribution_kron.c: a damped Gauss-Newton matrix, block by parameter, in the eigenbasis of its
+/* kron.c: a damped Gauss-Newton matrix, block by parameter, in the eigenbasis of its
  * Kronecker factors. */
 typedef struct fmi_kron fmi_kron;
 /* At the walk's point, from the gradients of at most FMI_KRON_SAMPLE examples. */
@@ -65,14 +65,14 @@ double fmi_kron_size(const fmi_kron *k, const float *x);
  * FM_EINVAL: no convergence, which finite values do not give. */
 FM_CHECKED fm_status fmi_eigen(double *a, double *qt, double *d, double *work, size_t n);
 
-/* attribution_text.c. query and documents: ids; k1 1.5, b 0.75, idf = ln((N - df + .5) / (df + .5))
+/* bm25.c. query and documents: ids; k1 1.5, b 0.75, idf = ln((N - df + .5) / (df + .5))
  * with negative ones at a quarter of the mean idf, as rank_bm25's BM25Okapi. score [n]. */
 FM_CHECKED fm_status fmi_bm25(double *score, const int32_t *query, size_t query_len,
                               const int32_t *const *doc, const uint32_t *len, size_t n);
 FM_CHECKED fm_status fmi_attribution_bm25(const fm_attribution_in *in, double *score);
-/* attribution_states.c */
+/* states.c */
 FM_CHECKED fm_status fmi_attribution_states(const fm_attribution_in *in, double *score);
-/* attribution_gradients.c: what of score is a gradient method. */
+/* gradients.c: what of score is a gradient method. */
 FM_CHECKED fm_status fmi_attribution_gradients(const fm_attribution_in *in,
                                                double *const score[FM_ATTRIBUTIONS]);
 

@@ -1,4 +1,4 @@
-/* dataset_class.c - labels of records to numbered classes.
+/* classes.c - labels of records to numbered classes.
  *
  * Whole numbers are their own classes. Words are sorted by their bytes, so that the same records in
  * another order, or with some left out, give the same numbers. */

@@ -1,4 +1,4 @@
-/* dataset_csv.c - tables (RFC 4180, any separator) to records: the header row names the fields. */
+/* csv.c - tables (RFC 4180, any separator) to records: the header row names the fields. */
 #include "train/data/dataset.h"
 
 #include "store/base/mem.h"

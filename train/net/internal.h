@@ -42,8 +42,8 @@ typedef struct fmi_params {
     float *p, *g, *m, *v;
     float *zero; /* zeros to copy from */
     double *sum; /* device: fmi_params_sums */
-    /* Of several ranks (parallel.h) this one updates its stripes and has their moments alone, one
-     * stripe behind the other: m, v [own]. comm NULL: one stripe, which is all that is here. */
+    /* Of several ranks (params/zero.h) this one updates its stripes and has their moments alone,
+     * one stripe behind the other: m, v [own]. comm NULL: one stripe, which is all that is here. */
     struct fm_comm *comm;
     uint64_t stripe, own, piece; /* piece: floats of a stripe that travel at once */
     /* Of several stages: total counts what this one updates, comm its ranks; behind total in p and g
@@ -213,8 +213,9 @@ FM_CHECKED fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_
                                          const fm_model *model, uint32_t begin, uint32_t end);
 fmi_depth fmi_net_depth(const fmi_net *net);
 void fmi_net_release(fmi_net *net);
-/* The modules of a classification head (infer/tasks/classify.h), which the architecture does not list:
- * FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be NULL. */
+/* The modules of a classification head (infer/tasks/classify.h), which the architecture does not
+ * list: FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be
+ * NULL. */
 FM_CHECKED fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model);
 fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which);
 fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which);

@@ -1,4 +1,4 @@
-/* objective_classify.c - classes of whole texts: the head over the picked states, and the parent
+/* classify.c - classes of whole texts: the head over the picked states, and the parent
  * with a head that its data need. */
 #include "train/objective/objective.h"
 

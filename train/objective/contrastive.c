@@ -1,4 +1,4 @@
-/* objective_contrastive.c - texts that belong together, told from the others of the micro-batch. Of
+/* contrastive.c - texts that belong together, told from the others of the micro-batch. Of
  * several shards the vectors' gradients are given (child_gather.c). */
 #include "train/objective/objective.h"
 

@@ -1,4 +1,4 @@
-/* objective_distill.c - towards a teacher's next-token distribution. A teacher of the child's shape
+/* distill.c - towards a teacher's next-token distribution. A teacher of the child's shape
  * is a frozen lane of the same pass, any other has run a pass of its own; both leave the states of
  * the same labelled rows, from which logits are made for the chunk in hand. */
 #include "train/objective/objective.h"

@@ -1,4 +1,4 @@
-/* objective_dpo.c - preferences (Rafailov et al. 2023): the policy's rows and those of the frozen
+/* dpo.c - preferences (Rafailov et al. 2023): the policy's rows and those of the frozen
  * reference go through one pass; pairs are neighbouring sequences of one example. */
 #include "train/objective/objective.h"
 

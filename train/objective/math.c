@@ -1,4 +1,4 @@
-/* objective_math.c - pooling, InfoNCE, DPO: plain loops in double over ascending indexes. */
+/* math.c - pooling, InfoNCE, DPO: plain loops in double over ascending indexes. */
 #include "train/objective/objective.h"
 
 #include "store/base/math/detmath.h"

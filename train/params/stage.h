@@ -1,20 +1,20 @@
 /* stage.h - training over the stages of a pipeline.
  *
  * Ranks are stages times `wide`: ranks t * wide .. t * wide + wide - 1 are stage t, which holds the
- * stem's weights, what trains, its gradient and its moments of a stretch of layers (infer/model/stage_split.h);
- * the first also what stands before the layers, the last the final norm and the head. Ranks of a
- * stage share a step's shards (parallel.h), so rank t * wide + d works with ranks d, wide + d, ..:
- * they are a pipeline. Every rank reads all data and knows every pass of a step by itself; between
- * neighbours go rows alone, f32 [rows, hidden]: forward the stream behind a stage's last layer,
- * back the gradient of it for the rows of lanes that train below.
+ * stem's weights, what trains, its gradient and its moments of a stretch of layers
+ * (infer/model/stage_split.h); the first also what stands before the layers, the last the final
+ * norm and the head. Ranks of a stage share a step's shards (zero.h), so rank t * wide + d works
+ * with ranks d, wide + d, ..: they are a pipeline. Every rank reads all data and knows every pass
+ * of a step by itself; between neighbours go rows alone, f32 [rows, hidden]: forward the stream
+ * behind a stage's last layer, back the gradient of it for the rows of lanes that train below.
  *
- * Schedule (stage_run.c): one forward, one backward (1F1B, Narayanan et al. 2021). A step is a list
- * of passes, one for each micro-batch of each shard, run forward and backward in the order in which
- * one process runs them, since a later one's sums go on from an earlier one's. Stage t of S begins
- * with S - 1 - t forwards and then alternates, so it keeps the activations of S - t passes at most,
- * however many there are, and nothing is computed twice. (GPipe keeps those of all passes, or their
- * inputs and a third more work.) With m passes of equal cost (S - 1) / (m + S - 1) of a step is
- * waiting: m = accumulate * shards / wide.
+ * Schedule (run/pipeline_1f1b.c): one forward, one backward (1F1B, Narayanan et al. 2021). A step
+ * is a list of passes, one for each micro-batch of each shard, run forward and backward in the
+ * order in which one process runs them, since a later one's sums go on from an earlier one's. Stage
+ * t of S begins with S - 1 - t forwards and then alternates, so it keeps the activations of S - t
+ * passes at most, however many there are, and nothing is computed twice. (GPipe keeps those of all
+ * passes, or their inputs and a third more work.) With m passes of equal cost (S - 1) / (m + S - 1)
+ * of a step is waiting: m = accumulate * shards / wide.
  *
  * Bits are one process's. Sums over rows are a layer's own, on one stage. The gradient's norm is
  * the sum of blocks of 65,536 floats of the flat parameters, as one process has them; a block that

@@ -1,4 +1,4 @@
-/* parallel.c - gradients of shards: kept, exchanged, added in order. */
+/* zero.c - gradients of shards: kept, exchanged, added in order. */
 #include "train/params/stage.h"
 
 #include "store/base/mem.h"

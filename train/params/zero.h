@@ -1,4 +1,4 @@
-/* parallel.h - shards of a step's gradient, and the ranks that compute them.
+/* zero.h - shards of a step's gradient, and the ranks that compute them.
  *
  * A micro-batch is cut into `shards` parts of whole examples (a setting, so it is in the recipe).
  * The gradient of each part is summed on its own, over the micro-batches of a step, as a run of one

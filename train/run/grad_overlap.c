@@ -1,4 +1,4 @@
-/* beside.c - which rounds wait for which layer, and who exchanges them. */
+/* grad_overlap.c - which rounds wait for which layer, and who exchanges them. */
 #include "train/run/grad_overlap.h"
 
 #include <pthread.h>

@@ -1,10 +1,10 @@
-/* beside.h - gradients of several ranks, exchanged beside the backward pass.
+/* grad_overlap.h - gradients of several ranks, exchanged beside the backward pass.
  *
- * A round of stripes (parallel.h) goes as soon as the backward has left every layer that it covers.
- * All ranks take the rounds of all children in one order, found beforehand: by the layer that a
- * round waits for, the highest first, then by child, then the last round first. So it is no matter
- * which children a rank's passes hold and in what order they come; what a round costs is time until
- * it is ready on every rank, never its bits.
+ * A round of stripes (params/zero.h) goes as soon as the backward has left every layer that it
+ * covers. All ranks take the rounds of all children in one order, found beforehand: by the layer
+ * that a round waits for, the highest first, then by child, then the last round first. So it is no
+ * matter which children a rank's passes hold and in what order they come; what a round costs is
+ * time until it is ready on every rank, never its bits.
  *
  * Where the comm moves the host's memory a thread of this file's own exchanges and adds, and nobody
  * else uses the comm until fmi_beside_end. Where the device has a wire of its own and a second line

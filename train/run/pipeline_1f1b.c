@@ -1,6 +1,6 @@
-/* stage_run.c - see stage_run.h. A step is planned first: which micro-batches of which shards share
- * a pass, and how many rows of it travel; every rank finds the same by itself. Then passes go
- * through, their forwards ahead of their backwards by as many stages as follow. */
+/* pipeline_1f1b.c - see pipeline_1f1b.h. A step is planned first: which micro-batches of which
+ * shards share a pass, and how many rows of it travel; every rank finds the same by itself. Then
+ * passes go through, their forwards ahead of their backwards by as many stages as follow. */
 #include "train/run/pipeline_1f1b.h"
 
 #include "store/base/mem.h"

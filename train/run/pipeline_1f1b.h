@@ -1,4 +1,5 @@
-/* stage_run.h - a step's passes over a stage, one forward and one backward in turn (stage.h). */
+/* pipeline_1f1b.h - a step's passes over a stage, one forward and one backward in turn
+ * (stage.h). */
 #ifndef FM_TRAIN_STAGE_RUN_H
 #define FM_TRAIN_STAGE_RUN_H
 

@@ -1,4 +1,4 @@
-/* blame_ablate.c - recipe ablation: the guilty step trained again without a file, with one setting
+/* ablate.c - recipe ablation: the guilty step trained again without a file, with one setting
  * as the parent or the defaults have it, with half the steps, with another seed. */
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* blame_commit.c - the best repair as a child of the version: tensors stored, recipe, gates,
+/* commit.c - the best repair as a child of the version: tensors stored, recipe, gates,
  * then the branch by compare-and-swap. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* blame_fix.c - what would repair the version: candidates made, each run against all suites of the
+/* fix.c - what would repair the version: candidates made, each run against all suites of the
  * version, ranked; the best committed. */
 #include "cli/blame/repair/fix.h"
 

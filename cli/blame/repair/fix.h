@@ -1,4 +1,4 @@
-/* blame_fix.h - between blame_fix.c (candidates, suites, the commit) and blame_graft.c
+/* fix.h - between fix.c (candidates, suites, the commit) and graft.c
  * (tensors). */
 #ifndef FM_CLI_BLAME_FIX_H
 #define FM_CLI_BLAME_FIX_H

@@ -1,4 +1,4 @@
-/* blame_graft.c - candidates for a repair that take or mix tensors of the guilty step's parent. */
+/* graft.c - candidates for a repair that take or mix tensors of the guilty step's parent. */
 #include "cli/blame/repair/fix.h"
 
 #include <math.h>

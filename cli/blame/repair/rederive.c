@@ -1,4 +1,4 @@
-/* blame_rederive.c - the guilty step trained again, with something left out or set otherwise. */
+/* rederive.c - the guilty step trained again, with something left out or set otherwise. */
 #include "cli/blame/repair/rederive.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* blame_rederive.h - the guilty step trained again: with another recipe, or as far as a step. */
+/* rederive.h - the guilty step trained again: with another recipe, or as far as a step. */
 #ifndef FM_CLI_BLAME_REDERIVE_H
 #define FM_CLI_BLAME_REDERIVE_H
 

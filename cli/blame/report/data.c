@@ -1,4 +1,4 @@
-/* blame_data_report.c - the ranking of examples for people and as JSON. */
+/* data.c - the ranking of examples for people and as JSON. */
 #include <math.h>
 #include <string.h>
 

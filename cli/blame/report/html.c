@@ -1,4 +1,4 @@
-/* blame_report_html.c - a blame as one page: no script, no font, no link. Every picture has a table
+/* html.c - a blame as one page: no script, no font, no link. Every picture has a table
  * with the same numbers beside it; colours follow the reader's scheme, and nothing is said by colour
  * alone. Texts of models and data are strangers': they go through fm_markup_text. */
 #include "cli/blame/report/text.h"

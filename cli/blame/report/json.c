@@ -1,4 +1,4 @@
-/* blame_report_json.c - a blame for scripts. Keys are only ever added. */
+/* json.c - a blame for scripts. Keys are only ever added. */
 #include "cli/blame/report/text.h"
 
 static fm_json *history_json(const blame_more *m)

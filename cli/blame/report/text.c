@@ -1,4 +1,4 @@
-/* blame_report.c - a blame for a terminal. */
+/* text.c - a blame for a terminal. */
 #include "cli/blame/report/text.h"
 
 #include <math.h>

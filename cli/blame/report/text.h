@@ -1,4 +1,4 @@
-/* blame_report.h - words that the three reports of a blame share. */
+/* text.h - words that the three reports of a blame share. */
 #ifndef FM_CLI_BLAME_REPORT_H
 #define FM_CLI_BLAME_REPORT_H
 

@@ -1,4 +1,4 @@
-/* fast_attention.c - the paged cache and attention of mode fast, dealt to threads.
+/* attention.c - the paged cache and attention of mode fast, dealt to threads.
  *
  * A tile is a few rows of one sequence that stand one after another; a tile and a key/value head,
  * with its group of query heads, is a unit, which walks the chunks of its positions in order. Where

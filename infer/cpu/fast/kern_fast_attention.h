@@ -1,7 +1,7 @@
 /* kern_fast_attention.h - attention of mode fast in one instruction set: kernels, no threads.
  *
  * kern_fast_attention.c is compiled once per instruction set and fills one table;
- * fast_attention.c chooses. Of one key/value head a page holds
+ * attention.c chooses. Of one key/value head a page holds
  *   keys    int16 [hd/2][32 positions][2], then f32 scale[32]: k = int16 * scale of the position
  *   values  bf16 [16 pairs of positions][hdv][2], hdv = hd rounded up to 16
  * and both take FMI_FA_HEAD_BYTES(hd) bytes. A key's int16 are as large as the norm allows: two

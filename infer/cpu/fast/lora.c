@@ -1,4 +1,4 @@
-/* fast_lora.c - low-rank terms of mode fast.
+/* lora.c - low-rank terms of mode fast.
  *
  * A unit of work is some rows of one term, and where a list has too few of them for the threads, a
  * share of its outputs: t = x A^T is then computed by each thread that has a share, which costs

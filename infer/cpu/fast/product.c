@@ -1,4 +1,4 @@
-/* fast_product.c - linear and lists of products in mode fast.
+/* product.c - linear and lists of products in mode fast.
  *
  * A list is cut into groups of neighbours that have the same rows. Where a group has many rows,
  * each thread takes a share of them and walks all panels; the panels of all other groups form one

@@ -1,4 +1,4 @@
-/* fast_weight.c - weights of mode fast: layouts, images, and rows read back out of them.
+/* weight.c - weights of mode fast: layouts, images, and rows read back out of them.
  *
  * Block types keep their bytes' values and their size; only the order changes, so that one 64-byte
  * line holds four k of sixteen outputs. Scales stand apart, after all lines of the image. */
@@ -149,7 +149,8 @@ static void elements_32(const block_info *info, uint8_t *v, const uint8_t *src)
     }
 }
 
-/* Element e of a block of 256, unsigned; GGUF's order of bits is told in store/quant/dequant_k.c. */
+/* Element e of a block of 256, unsigned; GGUF's order of bits is told in
+ * store/quant/dequant_k.c. */
 static uint8_t element_256(const block_info *info, const uint8_t *src, uint32_t e)
 {
     const uint32_t sub = e / 32, i = e % 32;

@@ -1,4 +1,4 @@
-/* kern_act.h - layer norm, activations, softcaps and mixtures of rows; part of kern.c. */
+/* act.h - layer norm, activations, softcaps and mixtures of rows; part of kern.c. */
 
 /* Sums in the lane order: of x, or of (x - mean)^2. Lanes beyond h add +0. */
 FMI_INLINE float lane_mean(const float *x, uint32_t h)

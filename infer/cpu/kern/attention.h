@@ -1,4 +1,4 @@
-/* kern_attention.h - softmax attention over pages of 32 positions and its gradient; part of kern.c.
+/* attention.h - softmax attention over pages of 32 positions and its gradient; part of kern.c.
  *
  * Vectors run over positions for scores (keys lie transposed in their page) and over the head's
  * elements for sums over positions, so every sum is a chain of fmaf in ascending order. Two passes

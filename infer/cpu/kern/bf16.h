@@ -1,4 +1,4 @@
-/* kern_bf16.h - float32 rows to pairs of bf16; part of kern_train.c. Products of pairs are mode
+/* bf16.h - float32 rows to pairs of bf16; part of train.c. Products of pairs are mode
  * fast's (kern_fast.h). */
 
 /* Rounded to nearest even; NaN stays NaN. */

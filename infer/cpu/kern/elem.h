@@ -1,4 +1,4 @@
-/* kern_elem.h - element-wise operations, norms, losses and the optimizer; part of kern.c.
+/* elem.h - element-wise operations, norms, losses and the optimizer; part of kern.c.
  * Reductions keep sixteen sums, element i in lane i % 16, ascending, and fold them by halves. */
 
 static void k_swiglu(float *y, const float *gate, const float *up, size_t n)

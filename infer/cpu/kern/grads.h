@@ -1,4 +1,4 @@
-/* kern_grads.h - gradients of layer norm, activations and softcaps, sums over columns, dropout;
+/* grads.h - gradients of layer norm, activations and softcaps, sums over columns, dropout;
  * part of kern.c. */
 
 /* ---- layer norm ---- */

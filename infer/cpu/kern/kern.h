@@ -1,6 +1,6 @@
 /* kern.h - what one instruction set offers: kernels on plain ranges, without threads or checks.
  *
- * The kern_*.c sources are compiled once per instruction set and fill one fmi_kern each; cpu.c
+ * kern.c and train.c are compiled once per instruction set and fill one fmi_kern each; cpu.c
  * chooses among them, in one place. Shapes as in infer/backend.h; "panel" is 32 outputs x k:
  * element (k, j) at [k * FMI_PANEL + j]. */
 #ifndef FM_INFER_CPU_KERN_H

@@ -1,4 +1,4 @@
-/* kern_loss.h - distillation: a row of logits towards a teacher's; part of kern.c. */
+/* loss.h - distillation: a row of logits towards a teacher's; part of kern.c. */
 
 /* Sum of e^((x - max) * by) in the lane order; lanes beyond n add +0. */
 static float scaled_exp_sum(const float *x, uint32_t n, float max, float by)

@@ -1,4 +1,4 @@
-/* kern_product.h - packing and the register tile of every matrix product; part of kern.c.
+/* product.h - packing and the register tile of every matrix product; part of kern.c.
  *
  * A tile keeps up to FMI_TILE_ROWS x (FMI_TILE_VF * 16) sums in registers and walks k upwards: one
  * fmaf per sum and k, started at +0, so that a sum's bits depend on its row and its column alone.

@@ -1,4 +1,4 @@
-/* kern_train.c - the kernels of training's products, compiled once per instruction set (FMI_ISA_*);
+/* train.c - the kernels of training's products, compiled once per instruction set (FMI_ISA_*);
  * see kern.c for why. */
 #include "infer/cpu/kern/train.h"
 #include "infer/cpu/kern/vec.h"

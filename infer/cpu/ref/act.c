@@ -1,4 +1,4 @@
-/* ref_act.c - the oracle's layer norm, activations, softcaps, mixtures of rows. See ref.c. */
+/* act.c - the oracle's layer norm, activations, softcaps, mixtures of rows. See ref.c. */
 #include "infer/cpu/ref/ref.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* ref_grad.c - the oracle's training half: losses, gradients, optimizer, naive and in double. */
+/* grad.c - the oracle's training half: losses, gradients, optimizer, naive and in double. */
 #include "infer/cpu/ref/ref.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* ref_loss.c - the oracle's losses over two rows of logits, naive and in double. */
+/* loss.c - the oracle's losses over two rows of logits, naive and in double. */
 #include "infer/cpu/ref/ref.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* ref_train.c - the oracle's self-attention of whole sequences, and the gradients of layer norm,
+/* train.c - the oracle's self-attention of whole sequences, and the gradients of layer norm,
  * activations, softcaps, scales; dropout by the generator itself. Naive, in double. See ref.c. */
 #include "infer/cpu/ref/ref.h"
 

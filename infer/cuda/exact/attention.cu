@@ -1,4 +1,4 @@
-/* attention.cu - attention over pages of keys and values, the bits of cpu/kern_attention.h.
+/* attention.cu - attention over pages of keys and values, the bits of cpu/kern/attention.h.
  *
  * Two kernels. Scores: a lane is a position, so that a page's keys [hd, 32] are read coalesced, and
  * a thread has up to 16 query rows of one key/value head; positions are dealt over blocks. They go

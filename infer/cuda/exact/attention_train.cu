@@ -1,5 +1,5 @@
 /* attention_train.cu - self-attention of whole sequences and its gradient, the bits of
- * cpu/kern_attention.h.
+ * cpu/kern/attention.h.
  *
  * No matrix of scores is kept: tiles of 64 rows x 64 positions are computed again where they are
  * needed (the forward twice, for the true maximum and for the sums; the gradient once for dq and
@@ -20,7 +20,7 @@
 #define SLICE 128u          /* elements of the head of one block */
 #define SLICE_LD (SLICE + 4u)
 #define STAGE_FLOATS (2u * STEP * TILE_LD)
-#define GRAD_BLOCK 8u /* FMI_GRAD_ROWS of cpu/kern.h: rows whose zeros meet */
+#define GRAD_BLOCK 8u /* FMI_GRAD_ROWS of cpu/kern/kern.h: rows whose zeros meet */
 
 /* A tile of rows or of positions of one sequence. */
 typedef struct seq_tile {

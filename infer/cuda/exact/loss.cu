@@ -101,7 +101,7 @@ static void cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
                 label, m, v, dloss, fmc_wide(logits) && fmc_wide_ld(ld));
 }
 
-/* ---- distillation: cpu/kern_loss.h ---- */
+/* ---- distillation: cpu/kern/loss.h ---- */
 
 typedef struct distill_scalars {
     float inv_t, own, taught;

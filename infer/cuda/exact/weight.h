@@ -15,8 +15,8 @@
  * | Q4_K, Q5_K | as stored: the scales' 16 bytes, (fifth bits,) quants |
  * | Q6_K | as stored: quants, bit pairs, scales; the super-scale's 2 bytes |
  *
- * Widening follows store/dequant*.c and store/tensor/float16.c operation for operation; small integers become
- * floats by the magic number 2^23, which is exact and as fast as an addition. */
+ * Widening follows store/quant/dequant*.c and store/tensor/float16.c operation for operation; small
+ * integers become floats by the magic number 2^23, which is exact and as fast as an addition. */
 #ifndef FM_INFER_CUDA_WEIGHT_H
 #define FM_INFER_CUDA_WEIGHT_H
 

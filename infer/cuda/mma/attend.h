@@ -1,4 +1,4 @@
-/* fast_attend.h - what attention on tensor cores is made of: a warp has 16 rows of queries (or of
+/* attend.h - what attention on tensor cores is made of: a warp has 16 rows of queries (or of
  * positions), tiles of the other side lie in shared memory by lines of 16-bit elements.
  *
  * Fragments are mma's: of 16 rows by 8 columns a thread has rows g, g + 8 (g = lane / 4), columns

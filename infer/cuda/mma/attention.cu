@@ -1,4 +1,4 @@
-/* fast_attention.cu - attention of mode fast: tensor cores, online softmax, pages of 16 bits.
+/* attention.cu - attention of mode fast: tensor cores, online softmax, pages of 16 bits.
  *
  * A page holds of each key/value head 32 rows of HDP = hd rounded up to 8 elements and 32 floats;
  * rows lie by eights, of which 16 bytes of one stand beside 16 of the next (line_at), so that

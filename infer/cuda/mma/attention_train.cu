@@ -1,4 +1,4 @@
-/* fast_attention_train.cu - self-attention of whole sequences and its gradient in mode bf16.
+/* attention_train.cu - self-attention of whole sequences and its gradient in mode bf16.
  *
  * q, k, v and dout are rounded to bf16, and so are weights p and their gradients ds on their way
  * into a product; sums, maxima and exponentials are f32. The forward walks positions once, with

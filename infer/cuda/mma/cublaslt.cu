@@ -1,4 +1,4 @@
-/* library.cu - cuBLASLt for many rows of bf16, where it gives our own bits.
+/* cublaslt.cu - cuBLASLt for many rows of bf16, where it gives our own bits.
  *
  * A product is cut into the same parts of k as ours, each one call that adds to the sums before
  * (beta 1), with one algorithm for each (n, k) and no split of k inside. Whether its sums are ours

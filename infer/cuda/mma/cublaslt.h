@@ -1,5 +1,5 @@
-/* library.h - a library's matrix product behind a door of two calls, so that tests can stand in for
- * it (tests/cuda/library.cpp). */
+/* cublaslt.h - a library's matrix product behind a door of two calls, so that tests can stand in
+ * for it (tests/cuda/library.cpp). */
 #ifndef FM_INFER_CUDA_LIBRARY_H
 #define FM_INFER_CUDA_LIBRARY_H
 

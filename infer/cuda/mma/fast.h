@@ -7,7 +7,7 @@
  * are nor on which kernel, block or warp has it.
  *
  * W lies as mma reads it: panels of 16 outputs, in them tiles of 64 k, in a tile each lane's bytes
- * one after another (fast_tile.h). x is rounded to bf16 (f16 weights: to f16, after a power of two
+ * one after another (tile.h). x is rounded to bf16 (f16 weights: to f16, after a power of two
  * that brings the row's largest value to 2^14) and lies likewise in tiles of 8 rows by 64 k. */
 #ifndef FM_INFER_CUDA_FAST_H
 #define FM_INFER_CUDA_FAST_H
@@ -18,7 +18,7 @@
 #define FMC_TILE_K 64u   /* k of a tile */
 #define FMC_TILE_ROWS 8u /* rows of a tile of x */
 #define FMC_TILE_X 1024u /* bytes of a tile of x */
-#define FMC_TILE_X8 576u /* of one rounded to int8 (fast_int8.h) */
+#define FMC_TILE_X8 576u /* of one rounded to int8 (int8.h) */
 #define FMC_STAGING_BYTES (32u << 20)
 #define FMC_SPLITS_MAX 8u /* parts that k is cut into, and warps of the kernel for few rows */
 
@@ -108,9 +108,9 @@ typedef struct fmc_job {
     uint32_t nth;    /* among the stretches that are packed one behind the other */
     bool int8;       /* x's tiles are */
     bool add, dense; /* dense: rows of y are 0, 1, .. */
-    bool across;     /* y is [n, m], and so are sums of parts: fast_thin.cu alone */
+    bool across;     /* y is [n, m], and so are sums of parts: skinny.cu alone */
     /* y += tail_scale * u B^T behind all that: u as fmc_tail_bytes says, B [n, tail_k] PAIR.
-     * wide_product.cu alone; tail_k 0: none */
+     * cuda/sm90/product.cu alone; tail_k 0: none */
     const unsigned char *tail_x, *tail_w;
     uint32_t tail_k;
     float tail_scale;
@@ -194,11 +194,11 @@ typedef struct fmc_sum {
     bool dense;  /* first and rows are x's alone; y has rows 0, 1, .. */
     bool across; /* y is [n, m]: only where fmc_is_thin; bias NULL, first 0 */
     float alpha;
-    /* Where x lies as wide_kernels.h wants it, in fmc_cores_bytes: written by a thin product of the
-     * same x, read by one for which fmc_wide_takes. Or NULL. */
+    /* Where x lies as cuda/sm90/kernels.h wants it, in fmc_cores_bytes: written by a thin product
+     * of the same x, read by one for which fmc_wide_takes. Or NULL. */
     unsigned char *cores;
     fmc_tail tail; /* likewise */
-    /* Not NULL: x is silu of what stands there, times what stands here. fast_thin.cu alone. */
+    /* Not NULL: x is silu of what stands there, times what stands here. skinny.cu alone. */
     const float *up;
 } fmc_sum;
 
@@ -263,13 +263,13 @@ static inline fmc_fast *fmc_fast_of(fm_backend *be)
     return (fmc_fast *)fmc_of(be)->fast;
 }
 
-/* library.cu: opens what is there; nothing is FM_OK too. */
+/* cublaslt.cu: opens what is there; nothing is FM_OK too. */
 fm_status fmc_library_begin(fmc_device *d);
 void fmc_library_end(fmc_device *d);
 /* true: the product is queued with a library, in our bits. */
 bool fmc_library_sum(fmc_device *d, const fmc_sum *s);
 
-/* wide_product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
+/* cuda/sm90/product.cu: Hopper's kernels, for cards of that kind; none is FM_OK too. */
 fm_status fmc_wide_begin(fmc_device *d);
 void fmc_wide_end(fmc_device *d);
 /* Queues those products of the list that such a kernel takes and that are not marked in taken
@@ -278,11 +278,11 @@ void fmc_wide_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *tak
 /* Whether such kernels take all of a list, whose x may then come in cores and which may have tails,
  * and have enough to do with it: parts of k in blocks of their own have no tail. */
 bool fmc_wide_takes(fmc_device *d, const fmc_sum *list, uint32_t count);
-/* wide_int8.cu: the same for products of whole numbers. */
+/* cuda/sm90/int8.cu: the same for products of whole numbers. */
 fm_status fmc_wide8_begin(fmc_device *d);
 void fmc_wide8_end(fmc_device *d);
 void fmc_wide8_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
-/* fast_thin.cu: likewise few outputs of pairs; before the others. Neighbours of the list that read
+/* skinny.cu: likewise few outputs of pairs; before the others. Neighbours of the list that read
  * the same x read it once. */
 bool fmc_is_thin(const fmc_sum *s);
 void fmc_thin_sums(fmc_device *d, const fmc_sum *list, uint32_t count, bool *taken);
@@ -304,7 +304,7 @@ void fmc_add_parts(fmc_device *d, fmc_job *jobs, uint32_t count);
 /* Queues a list of products in few launches. Uses FMC_SCRATCH_PRODUCT. */
 void fmc_sums(fmc_device *d, const fmc_sum *list, uint32_t count);
 void fmc_fast_product_install(fm_backend *be);
-/* fast_int8.cu: the ways of a kind that fmc_is_int8. */
+/* int8.cu: the ways of a kind that fmc_is_int8. */
 void fmc_int8_ways(fmc_way way[FMC_WAYS], fmc_kind kind);
 /* Lets the kernels of this mode have the shared memory that they need. */
 fm_status fmc_fast_product_open(fmc_device *d);

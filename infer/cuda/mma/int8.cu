@@ -1,4 +1,4 @@
-/* fast_int8.cu - kernels of products of whole numbers (fast_int8.h).
+/* int8.cu - kernels of products of whole numbers (int8.h).
  *
  * k_int8_few, 8 or 32 rows a block: for few rows, and where larger tiles leave the card idle. The
  * eight warps of a block have a panel's tiles in turn, each streams its own through a ring; after a

@@ -1,5 +1,5 @@
-/* fast_int8.h - products of whole numbers in mode fast: x rounded to int8, and the first operand of
- * mma out of the tiles of fast_tile.h.
+/* int8.h - products of whole numbers in mode fast: x rounded to int8, and the first operand of
+ * mma out of the tiles of tile.h.
  *
  * The sum is that of mode fast on a CPU (KERNELS.md), bit for bit: per block of 32 k the product of
  * int8 is exact in any order, so mma's own does not matter; then one fmaf for each, over all blocks

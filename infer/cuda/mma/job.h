@@ -1,4 +1,4 @@
-/* fast_job.h - what the kernels of products of modes fast and bf16 share: which job a block has,
+/* job.h - what the kernels of products of modes fast and bf16 share: which job a block has,
  * what its sum becomes, and the ring in which a warp brings W to itself. */
 #ifndef FM_INFER_CUDA_FAST_JOB_H
 #define FM_INFER_CUDA_FAST_JOB_H

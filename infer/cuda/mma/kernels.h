@@ -1,4 +1,4 @@
-/* fast_kernels.h - the kernels of fast_product.cu.
+/* kernels.h - the kernels of product.cu.
  *
  * k_fast_few, up to 16 rows: bound by the bytes of W, which each warp streams straight to itself
  * through a ring of cp.async (a lane reads what it copied, and its scales); the eight warps of a

@@ -1,4 +1,4 @@
-/* fast_lora.cu - low-rank terms of mixed ranks: every term of a list in two launches, by segments;
+/* lora.cu - low-rank terms of mixed ranks: every term of a list in two launches, by segments;
  * no rank is filled up to another's (each to a multiple of 16, which is what mma takes).
  *
  * u = x A^T is a list of products as any other (f32). y += (scale u) B^T: scale * u is taken as two

@@ -1,4 +1,4 @@
-/* fast_product.cu - products on tensor cores in the one order that fast.h states: which kernel a
+/* product.cu - products on tensor cores in the one order that fast.h states: which kernel a
  * product gets, and lists of them in few launches. */
 #include "infer/cuda/mma/kernels.h"
 

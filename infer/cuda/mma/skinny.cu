@@ -1,4 +1,4 @@
-/* fast_thin.cu - products of many rows with up to 64 outputs whose operands are pairs of bf16: the
+/* skinny.cu - products of many rows with up to 64 outputs whose operands are pairs of bf16: the
  * low-rank terms of mode bf16. Bound by the bytes of x, so x is read once, as it lies in memory,
  * and becomes two bf16 in registers: 4 bytes an element, where packing first is 4 + 4 + 4. Products
  * of the same x share that, up to 64 outputs of them; and what is rounded for them is written out,

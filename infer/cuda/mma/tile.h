@@ -1,4 +1,4 @@
-/* fast_tile.h - tiles of weights of modes fast and bf16: where bytes lie, and how a warp makes the
+/* tile.h - tiles of weights of modes fast and bf16: where bytes lie, and how a warp makes the
  * first operand of mma of them.
  *
  * A unit is 16 outputs by 64 k, or by 256 k for the types that have such blocks: a head (of a block

@@ -1,4 +1,4 @@
-/* fast_train.cu - mode bf16: training whose products run on tensor cores, sums and masters in f32.
+/* train.cu - mode bf16: training whose products run on tensor cores, sums and masters in f32.
  *
  * Weights of role LINEAR are bf16 in tiles, whatever they were; operands of linear, products,
  * linear_dx and linear_dw are rounded to bf16. Low-rank terms and gemm keep both operands as two

@@ -1,4 +1,4 @@
-/* fast_weight.cu - weights of modes fast and bf16: stored bytes become tiles (fast_tile.h) on the
+/* weight.cu - weights of modes fast and bf16: stored bytes become tiles (tile.h) on the
  * card, some rows at a time through a staging buffer, on a stream of their own: a model can be
  * loaded beside one that decodes. */
 #include "infer/cuda/mma/int8.h"

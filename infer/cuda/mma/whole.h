@@ -1,4 +1,4 @@
-/* fast_whole.h - self-attention of whole sequences in mode bf16 (fast_attention_train.cu has the
+/* whole.h - self-attention of whole sequences in mode bf16 (attention_train.cu has the
  * order of its sums): what the kernels for all cards and those of Hopper share. */
 #ifndef FM_INFER_CUDA_FAST_WHOLE_H
 #define FM_INFER_CUDA_FAST_WHOLE_H
@@ -338,10 +338,10 @@ FMC_DEVICE uint32_t row_tile(place *w, const soft_job *j, const row_walk *k, uin
 
 /* ---- what the two files ask of each other ---- */
 
-/* fast_attention_train.cu: a call, by Hopper's kernels or by those for all cards. */
+/* attention_train.cu: a call, by Hopper's kernels or by those for all cards. */
 void fmc_whole_attention(fmc_device *d, const fm_attn_train *a, bool grad, bool wide);
-/* wide_attention_train.cu: whether heads of this length may be Hopper's; positions of a tile of the
- * list of positions are then FMC_WIDE_KEYS. */
+/* cuda/sm90/attention_train.cu: whether heads of this length may be Hopper's; positions of a tile
+ * of the list of positions are then FMC_WIDE_KEYS. */
 bool fmc_wide_whole_may(fmc_device *d, uint32_t hd);
 #define FMC_WIDE_KEYS 128u
 void fmc_wide_whole_forward(fmc_device *d, const soft_job *j, unsigned blocks);

@@ -1,4 +1,4 @@
-/* wide_attention.cu - prefill of mode fast on Hopper: fast_attention.cu's order of every sum, on
+/* attention.cu - prefill of mode fast on Hopper: cuda/mma/attention.cu's order of every sum, on
  * products of warpgroups whose second operands are pages as bulk copies bring them.
  *
  * A block has the query rows of one aligned window of rows and a group's heads, run by run: 64 to

@@ -1,11 +1,11 @@
-/* wide_attention_train.cu - attention of training in mode bf16 on Hopper: the order of every sum is
- * fast_attention_train.cu's, on products of warpgroups whose second operands are packs as bulk
+/* attention_train.cu - attention of training in mode bf16 on Hopper: the order of every sum is
+ * cuda/mma/attention_train.cu's, on products of warpgroups whose second operands are packs as bulk
  * copies bring them.
  *
  * A block has 128 query rows of a head (forward, dq) or 128 positions (dk, dv), 64 to each of two
  * warpgroups; one warp more brings tiles of 64 of the other side. While one warpgroup weighs, the
  * other multiplies; the forward asks for the next tile's scores before it adds this one's values.
- * As in wide_attention.cu, a kernel is used only where it has the bits of those for all cards. */
+ * As in attention.cu, a kernel is used only where it has the bits of those for all cards. */
 #include "infer/cuda/mma/whole.h"
 #include "infer/cuda/sm90/wide.h"
 

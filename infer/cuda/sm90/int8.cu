@@ -1,9 +1,9 @@
-/* wide_int8.cu - products of whole numbers on Hopper: which ones, packing x for them, the check.
+/* int8.cu - products of whole numbers on Hopper: which ones, packing x for them, the check.
  *
- * Their bits are fast_int8.cu's whatever the card rounds: products of int8 are exact, and the chain
- * of fmaf is the same. What could differ is where a card looks for an operand; so before a kind's
- * first use its sums are compared with those of fast_int8.cu's kernels, and a kind whose differ is
- * never used. FMSTORE_CUDA_WIDE=0 uses none, 192 always this one, 64 and 128 never. */
+ * Their bits are cuda/mma/int8.cu's whatever the card rounds: products of int8 are exact, and the
+ * chain of fmaf is the same. What could differ is where a card looks for an operand; so before a
+ * kind's first use its sums are compared with those of cuda/mma/int8.cu's kernels, and a kind whose
+ * differ is never used. FMSTORE_CUDA_WIDE=0 uses none, 192 always this one, 64 and 128 never. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* wide_int8.h - the kernels of wide_int8.cu, for sm_90a alone: products of whole numbers
- * (fast_int8.h) by wgmma, 128 outputs by 192 rows a block, in clusters of two as wide_kernels.h has
- * them, with the bits of fast_int8.cu's.
+/* int8.h - the kernels of int8.cu, for sm_90a alone: products of whole numbers
+ * (cuda/mma/int8.h) by wgmma, 128 outputs by 192 rows a block, in clusters of two as kernels.h has
+ * them, with the bits of cuda/mma/int8.cu's.
  *
  * A product of wgmma is one block of 32 k. Its sums begin at the whole number whose bits are a
  * float's (fmc_dot_of). To set them to it again would be a slot each, and products are free: they
@@ -293,7 +293,7 @@ FMC_DEVICE void wide8_tile_of_y(wide8_half *low, wide8_half *high, fmc_ring_bars
     }
 }
 
-/* finish() of fast_job.h, with what rows share read once. */
+/* finish() of cuda/mma/job.h, with what rows share read once. */
 FMC_DEVICE void wide8_finish(const wide8_item *it, uint32_t row8, const float (&sum)[48])
 {
     const fmc_job *p = it->p;

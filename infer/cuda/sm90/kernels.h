@@ -1,4 +1,4 @@
-/* wide_kernels.h - the kernels of wide_product.cu, for sm_90a alone.
+/* kernels.h - the kernels of product.cu, for sm_90a alone.
  *
  * k_wide: 128 outputs by 64, 128 or 192 rows a block. Two warpgroups have 64 outputs each, a panel
  * a warp: a tile of W is the first operand of wgmma as it lies, read or widened into registers. The

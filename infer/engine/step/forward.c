@@ -1,6 +1,6 @@
 /* forward.c - one pass: rows of one shape class through a model's layers.
  *
- * Families differ by switches (arch_table.c), not by code paths of their own: where norms stand,
+ * Families differ by switches (arch/table.c), not by code paths of their own: where norms stand,
  * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
  * rows by weight. Norms, rotary tables and embeddings go by neighbouring runs with the same
  * pointer, since splitting them costs nothing. */
@@ -107,7 +107,8 @@ static void embed_terms(fmi_pass *p)
     }
 }
 
-/* Rows that are given (one sequence in its order, virtual.c) stand for scaled embeddings. */
+/* Rows that are given (one sequence in its order, engine/virtual_tokens.c) stand for scaled
+ * embeddings. */
 static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
