@@ -2,9 +2,9 @@
  *
  * The bits do not depend on the CPU's conversion instructions. Widening is exact and keeps NaN
  * payloads; narrowing rounds to nearest, ties to even, and makes a signalling NaN quiet. */
-#include <string.h>
+#include "store/tensor/float16.h"
 
-#include "store/quant/dequant.h"
+#include <string.h>
 
 static float from_bits(uint32_t u)
 {
@@ -89,17 +89,7 @@ static float e4m3_to_f32(uint8_t v)
     return from_bits(sign | to_bits((float)frac * 0x1p-9f));
 }
 
-static fm_dequant_fn *dequant_of(fm_dtype dtype)
-{
-    static fm_dequant_fn *const table[FM_DTYPE_COUNT] = {
-        [FM_Q8_0] = fm_dequant_q8_0, [FM_Q4_0] = fm_dequant_q4_0, [FM_Q4_1] = fm_dequant_q4_1,
-        [FM_Q5_0] = fm_dequant_q5_0, [FM_Q5_1] = fm_dequant_q5_1, [FM_Q4_K] = fm_dequant_q4_k,
-        [FM_Q5_K] = fm_dequant_q5_k, [FM_Q6_K] = fm_dequant_q6_k, [FM_IQ4_NL] = fm_dequant_iq4_nl,
-    };
-    return table[dtype];
-}
-
-static fm_status widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n)
+fm_status fmi_widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uint64_t n)
 {
     if (dtype == FM_F32) {
         memcpy(dst, src, n * sizeof *dst);
@@ -119,21 +109,6 @@ static fm_status widen_plain(float *dst, fm_dtype dtype, const uint8_t *src, uin
         return fm_fail(FM_EUNSUPPORTED, "%s values cannot be widened to float32",
                        fm_dtype_get(dtype)->name);
     }
-    return FM_OK;
-}
-
-fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n)
-{
-    const fm_dtype_info *info = fm_dtype_get(dtype);
-
-    if (n == 0)
-        return FM_OK;
-    if (!info->is_block)
-        return widen_plain(dst, dtype, src, n);
-    if (n % info->block_elems != 0)
-        return fm_fail(FM_EINVAL, "%llu elements are no whole number of %s blocks",
-                       (unsigned long long)n, info->name);
-    dequant_of(dtype)(dst, src, n / info->block_elems);
     return FM_OK;
 }
 
