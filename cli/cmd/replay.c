@@ -1,6 +1,7 @@
 /* replay.c - fmstore replay: trained again, is it the same? */
 #include <string.h>
 
+#include "cli/blame/repair/fix.h"
 #include "cli/commands.h"
 #include "cli/derive/replay.h"
 #include "store/base/mem.h"
@@ -71,6 +72,31 @@ static fm_json *report_json(const char *label, const fm_oid *oid, const replay_r
         return o;
     fm_json_free(o);
     return NULL;
+}
+
+/* *yes: the version is a graft, and it was made again. */
+static fm_status try_graft(cli *c, const fm_oid *oid, const char *label, replay_report *out,
+                           bool *yes)
+{
+    fm_tree *tree = NULL;
+    fm_json *recipe = NULL;
+    fm_status rc = fm_version_tree(c->repo, &tree, oid);
+    if (rc == FM_OK)
+        rc = tree_recipe(c, tree, &recipe);
+    *yes = rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(recipe, "operation"), ""), "graft") == 0;
+    if (*yes)
+        rc = replay_graft(c, tree, recipe, label, out);
+    fm_json_free(recipe);
+    fm_tree_free(tree);
+    return rc;
+}
+
+static fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_report *out)
+{
+    bool graft = false;
+    memset(out, 0, sizeof *out);
+    fm_status rc = try_graft(c, oid, label, out, &graft);
+    return rc < 0 || graft ? rc : replay_training(c, oid, label, out);
 }
 
 /* Oldest first: what a version was trained on is told before it. */

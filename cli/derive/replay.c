@@ -286,32 +286,11 @@ void replay_close(replay *r)
     memset(r, 0, sizeof *r);
 }
 
-/* *yes: the version is a graft, and it was made again. */
-static fm_status try_graft(cli *c, const fm_oid *oid, const char *label, replay_report *out,
-                           bool *yes)
-{
-    fm_tree *tree = NULL;
-    fm_json *recipe = NULL;
-    fm_status rc = fm_version_tree(c->repo, &tree, oid);
-    if (rc == FM_OK)
-        rc = tree_recipe(c, tree, &recipe);
-    *yes = rc == FM_OK && strcmp(fm_json_cstr(fm_json_get(recipe, "operation"), ""), "graft") == 0;
-    if (*yes)
-        rc = replay_graft(c, tree, recipe, label, out);
-    fm_json_free(recipe);
-    fm_tree_free(tree);
-    return rc;
-}
-
-fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_report *out)
+fm_status replay_training(cli *c, const fm_oid *oid, const char *label, replay_report *out)
 {
     replay r;
-    bool graft = false;
     memset(out, 0, sizeof *out);
-    fm_status rc = try_graft(c, oid, label, out, &graft);
-    if (rc < 0 || graft)
-        return rc;
-    rc = replay_open(&r, c, oid, label);
+    fm_status rc = replay_open(&r, c, oid, label);
     if (rc == FM_OK)
         rc = train_again(&r);
     if (rc == FM_OK)

@@ -30,16 +30,13 @@ typedef struct replay {
     fm_train_result result;
 } replay;
 /* Opens parent, data and goal by the recipe; the engine computes in the recipe's mode from then on.
- * label is borrowed. Errors as of replay_version; close also after a failure. */
+ * label is borrowed. Errors as of replay_training; close also after a failure. */
 fm_status replay_open(replay *r, cli *c, const fm_oid *oid, const char *label);
 void replay_close(replay *r);
 
 /* label: for progress and errors. FM_EUNSUPPORTED: it has no recipe of a training, or this machine
  * computes in another kernel class; FM_ECORRUPT: data or parent are not those of the recipe. */
-fm_status replay_version(cli *c, const fm_oid *oid, const char *label, replay_report *out);
-/* Of a version whose recipe's operation is "graft" (blame --fix); replay_version calls it. */
-fm_status replay_graft(cli *c, const fm_tree *stored, const fm_json *recipe, const char *label,
-                       replay_report *out);
+fm_status replay_training(cli *c, const fm_oid *oid, const char *label, replay_report *out);
 void replay_report_release(replay_report *r);
 bool replay_equal(const replay_report *r);
 /* *yes: the version says by its recipe that a training made it. */

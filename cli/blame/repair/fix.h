@@ -18,6 +18,9 @@ fm_status blame_graft(blame_more *m, blame_candidate *k, double alpha);
 fm_status blame_reweight(blame_more *m, blame_candidate *k);
 /* Owned; NULL = ENOMEM. */
 fm_json *blame_graft_recipe(const blame_more *m, const blame_candidate *k);
+/* A version whose recipe's operation is "graft", made again and compared (as replay_training). */
+fm_status replay_graft(cli *c, const fm_tree *stored, const fm_json *recipe, const char *label,
+                       replay_report *out);
 fm_status blame_candidate_clear(blame_more *m, blame_candidate *k);
 
 #endif
