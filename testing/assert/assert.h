@@ -8,7 +8,8 @@
 #ifndef FM_TESTING_ASSERT_H
 #define FM_TESTING_ASSERT_H
 
-#include "testing/suite/internal.h"
+#include "testing/assert/parsed.h"
+#include "testing/assert/text_match.h"
 
 #define FMI_ASSERTIONS_MAX 10000u /* of a case, sets counted whole */
 #define FMI_SETS_DEEP_MAX 4
@@ -101,6 +102,23 @@ bool fmi_is_number(const fm_json *v);
 void fmi_set_grade(fmi_grade *out, bool holds);
 /* Holds where score >= bound; the note says how far it is. */
 void fmi_grade_at_least(fmi_grade *out, double score, double bound);
+
+/* `expect` of a case. */
+fm_status fmi_expect_read(fmi_case *c, const char *where);
+void fmi_expect_release(fmi_case *c);
+/* Does the text satisfy the assertion (one that asks no other model)? detail gets the reason when
+ * not. */
+fm_status fmi_assert_check(const fmi_assertion *a, fm_span text, bool *holds, fm_buf *detail);
+
+/* helped.c: adds one text that the helper is to read. */
+fm_status fmi_help_text(fmi_help *h, fm_span text);
+/* FM_EUNSUPPORTED: not finite. */
+fm_status fmi_cosine(double *out, const float *a, const float *b, size_t n);
+/* The class of that label; FM_EINVAL lists those there are. */
+fm_status fmi_class_of(uint32_t *out, const fm_model *m, const char *label);
+/* The JSON Schema of the replies to a judge's assertion; what a reply says. */
+const char *fmi_judge_form(const fmi_assertion *a);
+fm_status fmi_judge_reply(const fmi_assertion *a, fm_span text, fmi_grade *out);
 
 /* schema.c: JSON Schema, draft 2020-12 without its dynamic parts. */
 typedef struct fmi_schema fmi_schema;

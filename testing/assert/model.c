@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/run/aux_models.h"
+#include "testing/assert/assert.h"
 
 #define TEXTS_MAX 16u
 

@@ -1,4 +1,4 @@
-/* score.c - texts, and regular expressions by PCRE2 with match limits: a suite is a file from a
+/* text_match.c - texts, and regular expressions by PCRE2 with match limits: a suite is a file from a
  * stranger too. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -6,7 +6,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "testing/suite/internal.h"
+#include "testing/assert/text_match.h"
 
 #define MATCH_LIMIT 1000000u
 #define HEAP_LIMIT_KIB 65536u

@@ -7,7 +7,7 @@
 #ifndef FM_TESTING_PERTURB_H
 #define FM_TESTING_PERTURB_H
 
-#include "testing/suite/internal.h"
+#include "testing/cases/expansion.h"
 #include "testing/cases/lexicon.h"
 
 typedef enum fmi_perturb_kind {
@@ -78,5 +78,7 @@ fm_status fmi_perturb_negation(fm_buf *out, const fmi_perturbation *p, fm_span t
  * (a case), else those that do not are left out and, when none does, *doc is NULL with FM_OK (a
  * filling of a template). */
 fm_status fmi_perturb_case(fm_json **doc, fmi_expansion_room *room, bool every, const char *what);
+/* Up to n cases pushed to the array cases: c as it is but for its prompt, perturbed, and its name. */
+fm_status fmi_perturbed_forms(fm_json *cases, const fmi_case *c, uint64_t seed, size_t n);
 
 #endif

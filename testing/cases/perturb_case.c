@@ -1,4 +1,4 @@
-/* perturb_case.c - `perturb` in a case, and perturbed forms of a case as a suite.
+/* perturb_case.c - `perturb` in a case, and perturbed forms of a case.
  *
  * What a case becomes is an ordinary INV or DIR case: the digest, the runner and the reports know
  * nothing of perturbations. */
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
+#include "testing/assert/text_match.h"
 #include "testing/cases/perturb.h"
 
 #define ENTRIES_MAX 32
@@ -401,7 +402,7 @@ static fm_status push_form(fm_json *cases, const fmi_case *c, const char *key, f
     return rc;
 }
 
-static fm_status gather_forms(fm_json *cases, const fmi_case *c, uint64_t seed, size_t n)
+fm_status fmi_perturbed_forms(fm_json *cases, const fmi_case *c, uint64_t seed, size_t n)
 {
     static const char *const keys[] = {"prompt", "chat", "messages"};
     fm_status rc = FM_OK;
@@ -415,30 +416,5 @@ static fm_status gather_forms(fm_json *cases, const fmi_case *c, uint64_t seed, 
             if (fm_json_count(cases) < n && !(gentle[k].chat_only && c->form == FMI_PROMPT_TEXT))
                 rc = push_form(cases, c, keys[c->form], &p, round + 1);
         }
-    return rc;
-}
-
-fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed, size_t n)
-{
-    fm_json *doc = fm_json_new_object(), *cases = fm_json_new_array();
-    const fm_json *generate = fm_json_get(s->doc, "generate");
-    fm_status rc = doc && cases ? FM_OK : FM_ENOMEM;
-    fm_assert(i < s->count && n > 0 && n <= FM_PERTURBED_MAX);
-    *out = NULL;
-    if (rc == FM_OK)
-        rc = gather_forms(cases, &s->cases[i], seed, n);
-    if (rc == FM_OK && fm_json_count(cases) == 0)
-        rc = fm_fail(FM_ENOTFOUND, "case '%s': no perturbation changes its prompt",
-                     s->cases[i].name);
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "suite", fm_json_new_str(s->name));
-    if (rc == FM_OK && generate)
-        rc = fm_json_set(doc, "generate", fm_json_ref(generate));
-    if (rc == FM_OK)
-        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
-    fm_json_free(cases);
-    if (rc == FM_OK)
-        return fmi_suite_of_doc(out, doc, NULL, s->name);
-    fm_json_free(doc);
     return rc;
 }

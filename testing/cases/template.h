@@ -3,7 +3,7 @@
 #ifndef FM_TESTING_TEMPLATE_H
 #define FM_TESTING_TEMPLATE_H
 
-#include "testing/suite/internal.h"
+#include "testing/cases/expansion.h"
 #include "testing/cases/lexicon.h"
 
 #define FMI_VARIABLES_MAX 32u

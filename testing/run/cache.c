@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/assert/assert.h"
+#include "testing/suite/internal.h"
 
 static fm_json *digest_json(fm_digest d)
 {

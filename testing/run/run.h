@@ -5,6 +5,7 @@
 #define FM_TESTING_RUN_H
 
 #include "testing/run/aux_models.h"
+#include "testing/suite/internal.h"
 
 /* One request of a case to its model. */
 typedef struct fmi_work {

@@ -5,6 +5,7 @@
 #include "store/base/mem.h"
 #include "store/base/text/yaml.h"
 #include "testing/cases/perturb.h"
+#include "testing/suite/internal.h"
 
 typedef struct builder {
     fm_suite *suite;
@@ -311,5 +312,30 @@ fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
         rc = text(ctx, fm_span_str(c->continuation));
     if (rc == FM_OK && c->near_text)
         rc = text(ctx, fm_span_str(c->near_text));
+    return rc;
+}
+
+fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed, size_t n)
+{
+    fm_json *doc = fm_json_new_object(), *cases = fm_json_new_array();
+    const fm_json *generate = fm_json_get(s->doc, "generate");
+    fm_status rc = doc && cases ? FM_OK : FM_ENOMEM;
+    fm_assert(i < s->count && n > 0 && n <= FM_PERTURBED_MAX);
+    *out = NULL;
+    if (rc == FM_OK)
+        rc = fmi_perturbed_forms(cases, &s->cases[i], seed, n);
+    if (rc == FM_OK && fm_json_count(cases) == 0)
+        rc = fm_fail(FM_ENOTFOUND, "case '%s': no perturbation changes its prompt",
+                     s->cases[i].name);
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "suite", fm_json_new_str(s->name));
+    if (rc == FM_OK && generate)
+        rc = fm_json_set(doc, "generate", fm_json_ref(generate));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    fm_json_free(cases);
+    if (rc == FM_OK)
+        return fmi_suite_of_doc(out, doc, NULL, s->name);
+    fm_json_free(doc);
     return rc;
 }
