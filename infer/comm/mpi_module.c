@@ -1,4 +1,4 @@
-/* module.c - the wire over MPI, a module of its own: the only file that includes mpi.h.
+/* mpi_module.c - the wire over MPI, a module of its own: the only file that includes mpi.h.
  *
  * MPI gives the ranks of mpirun (rendezvous) and carries host memory between nodes. Only
  * point-to-point calls are used, since the order of MPI's own reductions is the library's

@@ -66,7 +66,7 @@ typedef struct fmc_device {
     struct fmc_aside *second;  /* side_stream.cu; NULL until something stands there */
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
-    void *fast;       /* fast.cu's state in mode fast */
+    void *fast;       /* cuda/mma/fast.cu's state in mode fast */
     struct fmc_known
         *known; /* kernels of which fmc_may_begin_soon was asked; of the thread of operations */
     bool never_soon;
@@ -153,7 +153,8 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
     return t->m == 0;
 }
 
-/* elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false: not so many. */
+/* cuda/exact/elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false:
+ * not so many. */
 bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 
 /* ---- what each file puts into the table ---- */

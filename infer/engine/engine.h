@@ -1,4 +1,4 @@
-/* engine.h - inside of the engine: what model.c, engine.c, scheduler.c and score.c share. */
+/* engine.h - inside of the engine: what its own files, sched/ and tasks/ share. */
 #ifndef FM_INFER_ENGINE_H
 #define FM_INFER_ENGINE_H
 
@@ -53,7 +53,7 @@ static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
 #define FMI_SAVES 4u /* residual streams kept of a block */
 
 typedef struct fmi_mirror fmi_mirror; /* ranks_leader.c */
-typedef struct fmi_text fmi_text;     /* a tokenizer and its template, shared by id: text.c */
+typedef struct fmi_text fmi_text;     /* a tokenizer and its template: model/text_cache.c */
 
 /* fm_model.priv */
 typedef struct fmi_model_priv {
@@ -76,7 +76,7 @@ typedef struct fmi_model_priv {
     bool adopted;          /* counted by the engine, geom is set */
     uint32_t seqs;         /* open sequences */
     int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
-    fm_digest *kv_key, *stream_key; /* [layers], [layers + 1]: layer_key.c; one allocation */
+    fm_digest *kv_key, *stream_key; /* [layers], [layers + 1]: model/layer_key.c; one allocation */
     uint32_t *parts;                /* [layers]: other models that part from this one there */
     uint32_t save[FMI_SAVES - 1];   /* layers before which the residual stream is of use to them */
     uint32_t saves;
@@ -124,7 +124,7 @@ struct fm_seq {
     uint32_t mirror;               /* its number among the ranks */
 };
 
-typedef struct fmi_step fmi_step; /* workspace of steps: step.c */
+typedef struct fmi_step fmi_step; /* workspace of steps: engine/step/step.c */
 
 struct fm_engine {
     fm_engine_opts opts;
@@ -208,7 +208,7 @@ void fmi_seq_confirm(fm_seq *s, uint32_t len);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
 
-/* ---- layer_key.c ---- */
+/* ---- model/layer_key.c ---- */
 
 /* kv_key and stream_key of m, and who parts from whom; the engine's thread. */
 FM_CHECKED fm_status fmi_layer_keys(fm_model *m);
@@ -223,7 +223,7 @@ bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 FM_CHECKED fm_status fmi_virtual_ready(fm_model *m);
 void fmi_virtual_drop(fm_model *m);
 
-/* ---- step_queue.c: steps that are queued and collected later ---- */
+/* ---- engine/step/step_queue.c: steps that are queued and collected later ---- */
 
 /* Whether the device picks tokens: not beside a tap. */
 bool fmi_picks(const fm_engine *e);
@@ -265,7 +265,7 @@ FM_CHECKED fm_status fmi_step_picked(fm_engine *e, fmi_queued *q, const fm_row *
 /* FM_ECORRUPT with the host sampler's words where bad says that there was nothing to pick. */
 FM_CHECKED fm_status fmi_pick_status(int32_t bad);
 
-/* ---- step.c ---- */
+/* ---- engine/step/step.c ---- */
 
 /* A step of n rows of s whose embeddings are given: host [n, hidden]. For virtual_tokens.c. */
 FM_CHECKED fm_status fmi_step_given(fm_seq *s, const float *rows, uint32_t n);

@@ -1,8 +1,8 @@
-/* model.c - binds a tree to an engine: architecture, weights by name, adapters, tokenizer.
+/* models.c - binds a tree to an engine: architecture, weights by name, adapters, tokenizer.
  *
  * Every parameter that the architecture names must be there with its shape, and every tensor of the
  * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
- * something else than the model's author did. Adapter parsing is in adapter.c. */
+ * something else than the model's author did. Adapter parsing is in model/adapter.c. */
 #include "infer/engine/pipeline.h"
 
 #include <stdio.h>

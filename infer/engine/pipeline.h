@@ -2,8 +2,8 @@
  *
  * Ranks are stages times split (model/stage_split.h). Every rank plans every step, for all layers:
  * positions, page numbers, what the prefix cache has. Of tensors and pages of other stages it has
- * names and numbers alone (FMI_ELSEWHERE, lanes of kvcache.h), which take no memory; so all decide
- * alike and nothing of it is sent. Then a rank runs its stage's layers:
+ * names and numbers alone (FMI_ELSEWHERE, lanes of kv/kvcache.h), which take no memory; so all
+ * decide alike and nothing of it is sent. Then a rank runs its stage's layers:
  *
  *   - what its rows carry to the next stage is their residual stream, f32 [rows, hidden]; ranks of
  *     a split stage send a part each and gather the whole in their group. Rows that the prefix
@@ -50,7 +50,7 @@ FM_CHECKED fm_status fmi_pipe_receive(fmi_pass *p, uint32_t l);
 FM_CHECKED fm_status fmi_pipe_send(fmi_pass *p, uint32_t l);
 /* Rows of the pass in layers of other stages, for fm_engine_stats.layer_rows. */
 uint64_t fmi_pipe_rows_elsewhere(const fmi_pass *p);
-/* Floats of a row of logits in the step's shard (step.h), one layout for all passes. */
+/* Floats of a row of logits in the step's shard (engine/step/step.h), one layout for all passes. */
 size_t fmi_pipe_shard_ld(const fmi_step *s);
 /* Whether rows of whole logits are ever here: rank 0, and a last stage of one rank. */
 bool fmi_pipe_has_logits(const fm_engine *e);

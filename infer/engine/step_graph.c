@@ -1,5 +1,5 @@
-/* replay.c - steps that come again: the passes of a step are kept by the device (a CUDA graph) and
- * run again where nothing but the contents of memory is different.
+/* step_graph.c - steps that come again: the passes of a step are kept by the device (a CUDA graph)
+ * and run again where nothing but the contents of memory is different.
  *
  * What a step's operations are given is settled by the runs of rows (models, counts, places), the
  * stride of page tables and the addresses of workspace and caches; those numbers are its signature.

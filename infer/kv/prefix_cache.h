@@ -3,9 +3,10 @@
  *
  * A block is FM_KV_PAGE positions that begin at a page. Blocks form a tree by their tokens: a node
  * stands for all tokens from the beginning of a text, compared as they are, so no two texts meet by
- * a hash. At a node hang pages, each under the key of what it was computed from (layer_key.c): one
- * page of K and V for each layer and each kind of model, and rows of the residual stream where
- * models part. Two models share a page exactly where their keys are equal, whatever their names.
+ * a hash. At a node hang pages, each under the key of what it was computed from
+ * (model/layer_key.c): one page of K and V for each layer and each kind of model, and rows of the
+ * residual stream where models part. Two models share a page exactly where their keys are equal,
+ * whatever their names.
  *
  * The cache holds no pages: it keeps them (kvcache.h), so they leave when their room is needed,
  * those of texts not used for longest first and of one text the deepest first. */

@@ -4,8 +4,8 @@
  * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
  * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter that
  * it replaces (modules_to_save, trained biases). A setting that would change the result and is not
- * computed here is refused by name, as in arch.c; null, false and empty values mean "off" in PEFT's
- * configs. */
+ * computed here is refused by name, as in arch/arch.c; null, false and empty values mean "off" in
+ * PEFT's configs. */
 #include "infer/model/model_bind.h"
 
 #include <stdio.h>

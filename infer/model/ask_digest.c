@@ -2,7 +2,7 @@
  *
  * The digest of a whole model would make a child whose only change is a head that a question
  * never reads ask everything again. Text depends on all that is bound before the classification
- * head (model.c takes it there). Embeddings and classes end at the final norm: sizes, every
+ * head (engine/models.c takes it there). Embeddings and classes end at the final norm: sizes, every
  * parameter but the head of tokens, every file of every adapter, then what comes after. Too much
  * in it costs a run that was not needed; too little would serve a wrong answer, so what is in
  * doubt is in. */

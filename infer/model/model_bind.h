@@ -1,4 +1,4 @@
-/* model_bind.h - what model.c and adapter.c share while a tree is bound.
+/* model_bind.h - what engine/models.c and adapter.c share while a tree is bound.
  *
  * Binding may run beside a stepping engine, on another thread: it uses the weights cache, rotary
  * tables and texts (which lock), and of the backend what may be called from any thread; never an
@@ -61,15 +61,15 @@ void fmi_read_ahead(fmi_binder *b);
 /* The form in which the cache holds a parameter's tensor. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 
-/* embed.c: reads how states are pooled; what is not understood is refused when one asks. */
+/* tasks/embed.c: reads how states are pooled; what is not understood is refused when one asks. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
-/* model.c: what the sizes and settings of an architecture say. */
+/* engine/models.c: what the sizes and settings of an architecture say. */
 FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
 /* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
 FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
 
-/* classify.c: binds a classification head where the tree or an adapter has one. */
+/* tasks/classify.c: binds a classification head where the tree or an adapter has one. */
 FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
 /* Whether a tensor of this name is of such a head. */
 bool fmi_class_tensor(const fm_arch *a, const char *tensor);

@@ -87,7 +87,7 @@ int32_t fmi_token_here(const fm_model *m, int32_t token);
 /* x [m, hidden] summed over the ranks. */
 FM_CHECKED fm_status fmi_join_ranks(fmi_pass *p, float *x);
 /* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they
- * belong. With stages: pipeline.h. */
+ * belong. With stages: engine/pipeline.h. */
 size_t fmi_logits_here(const fmi_pass *p);
 FM_CHECKED fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld);
 /* Those of a model with a vocabulary of so many tokens: see fmi_logits_here. */

@@ -1,4 +1,4 @@
-/* text.c - tokenizers and chat templates, shared by the models of an engine.
+/* text_cache.c - tokenizers and chat templates, shared by the models of an engine.
  *
  * Both are immutable and are made from the files under tokenizer/ alone, so those files' ids name
  * them. Parsing a large tokenizer.json takes longer than loading a small model, and a search for

@@ -1,8 +1,8 @@
 /* parallel_plan.c - bytes, memory and time of a model over ranks.
  *
- * Bytes are counted as comm.c sends them: an exchange is all to all, so between nodes each pair of
- * ranks sends its part, and a node's way out carries those of all its ranks. Links work at the same
- * time; an exchange takes as long as the slowest. */
+ * Bytes are counted as comm/comm.c sends them: an exchange is all to all, so between nodes each
+ * pair of ranks sends its part, and a node's way out carries those of all its ranks. Links work at
+ * the same time; an exchange takes as long as the slowest. */
 #include "infer/parallel_plan.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "infer/model/shard.h"
 #include "store/base/mem.h"
 
-#define SMALL_BYTES (64u << 10) /* comm.c: an all_reduce below this is one exchange */
+#define SMALL_BYTES (64u << 10) /* comm/comm.c: an all_reduce below this is one exchange */
 #define SLICE_FLOATS 16u
 
 /* ==== topologies ==== */

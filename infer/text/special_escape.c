@@ -1,4 +1,4 @@
-/* guard.c - see guard.h. */
+/* special_escape.c - see special_escape.h. */
 #include "infer/text/special_escape.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* guard.h - strangers' text that cannot speak special tokens through a chat template.
+/* special_escape.h - strangers' text that cannot speak special tokens through a chat template.
  *
  * A template joins its own special tokens and what people wrote into one text. Where a string of
  * the messages holds the text of a special token (or an end or beginning of one that could become

@@ -1,4 +1,4 @@
-/* cache.c - decoded leaves kept for a while, least recently used out first.
+/* leaf_cache.c - decoded leaves kept for a while, least recently used out first.
  *
  * A recipe asks for its inputs in pieces (a row of each, a column's element of every row), and
  * several threads ask for the same leaf of an adapter: each is decoded once. Two threads that miss

@@ -1,4 +1,4 @@
-/* store_priv.h - what store.c, txn.c and fsck.c share: the open store, its mapped packs, and
+/* store_priv.h - what store.c, txn/txn.c and fsck.c share: the open store, its mapped packs, and
  * delta chains. Not for other folders. */
 #ifndef FM_STORE_STORE_PRIV_H
 #define FM_STORE_STORE_PRIV_H
@@ -128,7 +128,7 @@ FM_CHECKED fm_status fmi_chain_range(const fmi_chain *ch, fmi_coder *c, uint64_t
 /* Keeps up to `leaves` decoded leaves from now on, for who reads many small ranges. */
 FM_CHECKED fm_status fmi_chain_keep(fmi_chain *ch, size_t leaves);
 
-/* ---- cache.c ---- */
+/* ---- leaf_cache.c ---- */
 FM_CHECKED fm_status fmi_cache_new(fmi_leaf_cache **out, size_t leaves);
 void fmi_cache_free(fmi_leaf_cache *k);
 /* A leaf that is kept is held until it is returned; out->data NULL: it is not kept. */

@@ -28,7 +28,7 @@ typedef enum fmi_op {
     FMI_OP_LORA = 3,      /* W + scale (B A); inputs W, A, B */
     FMI_OP_GATHER = 4,    /* pieces of the inputs' bytes, one after the other */
     FMI_OP_TRANSPOSE = 5, /* the last two dimensions changed places */
-    FMI_OP_QUANT = 6,     /* quantize.h */
+    FMI_OP_QUANT = 6,     /* quant/quantize.h */
     FMI_OP_ADAMW = 7,     /* adamw.h */
     FMI_OP_COUNT
 } fmi_op;

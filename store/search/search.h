@@ -1,5 +1,5 @@
 /* search.h - finds by itself what a new tensor is best coded against: a stored tensor, or a recipe
- * over stored tensors (recipe.h).
+ * over stored tensors (recipe/recipe.h).
  *
  * Only trees that were offered are looked at. Where one candidate alone is at hand it is taken if it
  * is a relation at all. Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the

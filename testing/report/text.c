@@ -1,4 +1,4 @@
-/* report_text.c - Markdown for a comment on a change, TAP 14 for test harnesses. */
+/* text.c - Markdown for a comment on a change, TAP 14 for test harnesses. */
 #include <math.h>
 #include <string.h>
 

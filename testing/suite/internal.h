@@ -34,7 +34,7 @@ void fmi_measures_release(fm_suite *s);
 /* Is the case among those that m is taken over? Its group (m->by); NULL: none. */
 bool fmi_measure_covers(const fmi_measure *m, const fm_suite *s, size_t i);
 const char *fmi_group_of(const fmi_measure *m, const fm_suite *s, size_t i);
-/* measure.c: fills run->measure anew; there are none unless all cases were run. */
+/* run/measure.c: fills run->measure anew; there are none unless all cases were run. */
 fm_status fmi_measures_take(fm_suite_run *run);
 void fmi_measures_drop(fm_suite_run *run);
 
@@ -49,12 +49,12 @@ fm_status fmi_scoring_read(fmi_case *c, const char *where);
 const char *fmi_case_kind_name(const fm_suite *s, size_t i);
 const char *fmi_case_capability(const fm_suite *s, size_t i);
 
-/* repeat.c: the counts of a run, from its results. */
+/* run/repeat.c: the counts of a run, from its results. */
 void fmi_run_count(fm_suite_run *run);
-/* compare.c: at[i] = where the i-th result of b stands in a, SIZE_MAX = nowhere; by name. */
+/* run/compare.c: at[i] = where the i-th result of b stands in a, SIZE_MAX = nowhere; by name. */
 fm_status fmi_run_pairs(size_t *at, const fm_suite_run *a, const fm_suite_run *b);
 
-/* cache.c: does the answer depend on a seed? */
+/* run/cache.c: does the answer depend on a seed? */
 bool fmi_case_samples(const fmi_case *c);
 /* One case's result as JSON and back; key in testing.h. */
 fm_status fmi_result_encode(fm_buf *out, const fm_case_result *r);

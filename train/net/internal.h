@@ -3,7 +3,7 @@
  * A net mirrors fm_model: the same modules by name, each with the places of its trainable
  * parameters. Frozen weights are the model's (shared through the engine's cache, so that equal
  * pointers are equal values); weights that train have a product layout of their own, refreshed from
- * the flat parameters after each step. pass.h runs the nets of several children together. */
+ * the flat parameters after each step. pass/pass.h runs the nets of several children together. */
 #ifndef FM_TRAIN_INTERNAL_H
 #define FM_TRAIN_INTERNAL_H
 
@@ -27,8 +27,8 @@ typedef struct fmi_param {
     float lr_scale;    /* of the learning rate: LoRA+; 1 */
     /* Not 0: [cols / turned][rows][turned] in the buffers, of shape [rows, cols]. */
     uint32_t turned;
-    /* Over stages (stage.h) `at` is where its part here begins, floats skip .. skip + here - 1 of it;
-     * else here is n. whole_at: first float in the buffers that one process has. */
+    /* Over stages (params/stage.h) `at` is where its part here begins, floats skip .. skip + here -
+     * 1 of it; else here is n. whole_at: first float in the buffers that one process has. */
     uint64_t whole_at, skip, here;
     uint32_t stage;     /* that updates it */
     uint64_t per_layer; /* not 0: it is cut by layers, so many floats of each */
@@ -178,7 +178,7 @@ typedef struct fmi_depth {
 typedef struct fmi_net {
     fm_backend *be;
     fm_arch arch;
-    uint32_t begin, end; /* layers that are here: all, or a stage's (stage.h) */
+    uint32_t begin, end; /* layers that are here: all, or a stage's (params/stage.h) */
     bool frozen;         /* a stem stands under what trains */
     bool staged;         /* then modules of others are absent, and `depth` is of all */
     fmi_depth depth;

@@ -1,5 +1,5 @@
 /* contrastive.c - texts that belong together, told from the others of the micro-batch. Of
- * several shards the vectors' gradients are given (child_gather.c). */
+ * several shards the vectors' gradients are given (run/child_gather.c). */
 #include "train/objective/objective.h"
 
 #include "store/base/mem.h"

@@ -42,7 +42,7 @@ double fmi_dpo_loss(double margin, double beta, double *slope);
 extern const fmi_objective fmi_classify, fmi_contrastive, fmi_dpo, fmi_reference, fmi_distill,
     fmi_teacher;
 
-/* Contrastive over several shards (child_gather.c): host, [sequences of the step, H]. */
+/* Contrastive over several shards (run/child_gather.c): host, [sequences of the step, H]. */
 typedef struct fmi_gathered {
     bool given; /* dvec is that of the step in hand, and *loss of a lane stays 0 */
     double *vec, *dvec;

@@ -84,7 +84,7 @@ FM_CHECKED fm_status fmi_stage_tell_tied(fmi_params *ps);
 /* What the last stage said of the last ones: of all ranks. */
 FM_CHECKED fm_status fmi_stage_tell(const fmi_stage *s, void *x, size_t bytes);
 
-/* ---- a pass (stage_pass.c) ---- */
+/* ---- a pass (pass/stage_pass.c) ---- */
 /* Bytes of a pass's rows that go to a neighbour: forward of all rows, back of those of lanes with
  * something to train below the layer that the neighbours meet at. */
 typedef struct fmi_rows_to {

@@ -1,4 +1,4 @@
-/* watch.c - finds the first tensor of a step that is no finite number. */
+/* nan_watch.c - finds the first tensor of a step that is no finite number. */
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"

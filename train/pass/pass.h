@@ -105,8 +105,8 @@ uint64_t fmi_pass_bytes(const fmi_pass *p);
  * added to each lane's g, lane->loss is set. */
 FM_CHECKED fm_status fmi_pass_run(fmi_pass *p, fmi_lane *const *lane, size_t n);
 
-/* The first tensor of a pass that is no finite number (watch.c): forward in the order in which they
- * are computed, then backward. */
+/* The first tensor of a pass that is no finite number (nan_watch.c): forward in the order in which
+ * they are computed, then backward. */
 typedef struct fmi_watch {
     bool found;
     char name[FMI_MODULE_BYTES + 64];

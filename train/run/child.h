@@ -8,7 +8,8 @@
 
 FM_BEGIN_DECLS
 
-/* eval.c: examples held out, as frozen rows of a pass of their own over the child's net. */
+/* objective/eval.c: examples held out, as frozen rows of a pass of their own over the child's
+ * net. */
 typedef struct fmi_eval fmi_eval;
 
 typedef struct fmi_child {

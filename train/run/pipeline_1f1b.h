@@ -1,5 +1,5 @@
 /* pipeline_1f1b.h - a step's passes over a stage, one forward and one backward in turn
- * (stage.h). */
+ * (params/stage.h). */
 #ifndef FM_TRAIN_STAGE_RUN_H
 #define FM_TRAIN_STAGE_RUN_H
 

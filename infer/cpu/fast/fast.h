@@ -58,7 +58,7 @@ void fmi_fast_elem_install(fm_backend *be);
 
 /* Mode exact with room for mode fast's part and its kernels chosen. */
 FM_CHECKED fm_status fmi_fast_begin(fm_backend **out, fm_pool *pool, const char *isa);
-/* Mode bf16 (bf16.c); isa as below. */
+/* Mode bf16 (cpu/exact/bf16.c); isa as below. */
 FM_CHECKED fm_status fmi_cpu_open_bf16(fm_backend **out, fm_pool *pool, const char *isa);
 /* The backend in mode fast; isa is a kernel table's name ("generic", "avx2", "avx512",
  * "avx512vnni", "avx512bf16"), NULL picks the best. FM_EUNSUPPORTED as fmi_cpu_open_isa. */

@@ -1,6 +1,6 @@
 /* kern_fast.c - kernels of mode fast, compiled once per instruction set (FMI_ISA_*, and with it
- * FMI_FAST_VNNI, FMI_FAST_BF16 where the set has those). As in kern.c nothing but the table has
- * external linkage. */
+ * FMI_FAST_VNNI, FMI_FAST_BF16 where the set has those). As in cpu/kern/kern.c nothing but the
+ * table has external linkage. */
 #include "infer/cpu/fast/kern_fast.h"
 #include "infer/cpu/fast/kern_fast_line.h"
 

@@ -1,4 +1,5 @@
-/* kern_fast_line.h - vec.h's sixteen lanes for mode fast: 64-byte lines, int8 and bf16 dot products.
+/* kern_fast_line.h - cpu/kern/vec.h's sixteen lanes for mode fast: 64-byte lines, int8 and bf16 dot
+ * products.
  *
  * The int8 dot product is exact on every instruction set: unsigned bytes times signed bytes, sums
  * of four into int32. The bf16 one is fmaf of the odd element, then of the even one; VDPBF16PS is the

@@ -1,5 +1,5 @@
 /* bf16.h - float32 rows to pairs of bf16; part of train.c. Products of pairs are mode
- * fast's (kern_fast.h). */
+ * fast's (cpu/fast/kern_fast.h). */
 
 /* Rounded to nearest even; NaN stays NaN. */
 FMI_INLINE uint32_t bits_of_bf16(float v)

@@ -1,6 +1,6 @@
 /* train.h - kernels of training's products: one table for each instruction set, as kern.h.
  *
- * train.c is compiled once per instruction set and fills one table; terms.c chooses among
+ * train.c is compiled once per instruction set and fills one table; cpu/exact/terms.c chooses among
  * them by the name of the exact kernels' one. */
 #ifndef FM_INFER_CPU_KERN_TRAIN_H
 #define FM_INFER_CPU_KERN_TRAIN_H

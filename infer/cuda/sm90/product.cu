@@ -1,10 +1,10 @@
 /* product.cu - products of many rows on Hopper's tensor cores, where they give mma's own bits.
  *
- * The order of a product is fast.h's. Whether wgmma rounds inside of a step of 16 k as mma does is
- * not written anywhere, so it is tried: before a kernel's first use its sums of rows chosen to tell
- * (cancelling, subnormal, of one size and of many) are compared with those of cuda/mma/product.cu's
- * kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0 uses none; 64, 128 or
- * 192: those of so many rows a block alone. */
+ * The order of a product is cuda/mma/fast.h's. Whether wgmma rounds inside of a step of 16 k as mma
+ * does is not written anywhere, so it is tried: before a kernel's first use its sums of rows chosen
+ * to tell (cancelling, subnormal, of one size and of many) are compared with those of
+ * cuda/mma/product.cu's kernels, and one that differs in a bit is never used. FMSTORE_CUDA_WIDE=0
+ * uses none; 64, 128 or 192: those of so many rows a block alone. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -121,7 +121,7 @@ struct fmi_step {
     int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
     fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
     fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
-    struct fmi_replays *replays; /* replay.c; NULL where the device keeps no steps */
+    struct fmi_replays *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
     /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
      * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
     fmi_stage stage_of[FMI_STAGES];
@@ -227,7 +227,7 @@ void fmi_stage_empty(fmi_step *s);
 /* The rows' tokens, picked and here, and logits of those that have no pick. */
 FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
 
-/* ---- replay.c ---- */
+/* ---- engine/step_graph.c ---- */
 
 /* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
 FM_CHECKED fm_status fmi_replay_passes(fmi_step *s, uint32_t n);
@@ -241,7 +241,7 @@ FM_CHECKED fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out);
 void fmi_replay_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
 FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
 
-/* ---- hooks.c ---- */
+/* ---- engine/hooks.c ---- */
 
 /* Notes the rows whose sequences have hooks. */
 FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
