@@ -13,7 +13,7 @@
 
 #include "infer/arch.h"
 #include "infer/chat.h"
-#include "infer/grammar/grammar.h"
+#include "infer/grammar.h"
 #include "infer/sampler.h"
 #include "infer/tokenizer.h"
 #include "store/tree.h"

@@ -6,7 +6,7 @@
 #ifndef FM_INFER_GRAMMAR_INTERNAL_H
 #define FM_INFER_GRAMMAR_INTERNAL_H
 
-#include "infer/grammar/grammar.h"
+#include "infer/grammar.h"
 #include "store/base/mem.h"
 
 #define GR_NFA_MAX 400000u    /* states of one rule before it is made deterministic */

@@ -8,7 +8,7 @@
 #ifndef FM_INFER_SERVE_OPENAI_H
 #define FM_INFER_SERVE_OPENAI_H
 
-#include "infer/grammar/grammar.h"
+#include "infer/grammar.h"
 #include "infer/sampler.h"
 #include "store/base/text/json.h"
 

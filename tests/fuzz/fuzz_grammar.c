@@ -1,7 +1,7 @@
 /* A hostile schema, then bytes that walk through its grammar: the first half as they are, then as
  * choices among the tokens that the mask allows. What is accepted as a whole parses as JSON; every
  * token of a mask can be read. */
-#include "infer/grammar/grammar.h"
+#include "infer/grammar.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Schemas against texts that python's jsonschema judged (grammar_cases.json: all of `accept` is
  * valid; `reject` is not, or is not written by choice, see grammar.h), masks against reading
  * each token byte by byte, and random answers against a validator of this file's own. */
-#include "infer/grammar/grammar.h"
+#include "infer/grammar.h"
 
 #include <stdio.h>
 #include <string.h>
