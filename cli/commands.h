@@ -3,7 +3,7 @@
 #ifndef FM_CLI_COMMANDS_H
 #define FM_CLI_COMMANDS_H
 
-#include "cli/context.h"
+#include "cli/base/context.h"
 
 int cmd_init(cli *c, int argc, char **argv);
 int cmd_import(cli *c, int argc, char **argv);

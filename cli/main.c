@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/ranks.h"
+#include "cli/base/ranks.h"
 #include "infer/comm_launch.h"
 
 typedef struct command {

@@ -2,12 +2,12 @@
  *
  * Read from HF config.json (transformers 4's rope_theta/rope_scaling/torch_dtype and 5's
  * rope_parameters/dtype). A field that changes the result and is not understood is an error.
- * Families differ by sizes, switches and names; arch_table.c holds one row for each. */
+ * Families differ by sizes, switches and names; arch/table.c holds one row for each. */
 #ifndef FM_INFER_ARCH_H
 #define FM_INFER_ARCH_H
 
 #include "infer/act.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS
@@ -88,7 +88,7 @@ typedef struct fm_arch {
     char family[24];    /* model_type: "llama", "gemma3_text", "bert", ... */
     char prefix[24];    /* before every name but the head's: "model.", "transformer.", "" */
     char head_name[24]; /* "lm_head", "embed_out" */
-    uint8_t row;        /* of the family in arch_table.c */
+    uint8_t row;        /* of the family in arch/table.c */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim;
     uint32_t max_positions; /* longest sequence that is computed as it was trained */
     uint32_t window;        /* of the layers that slide, 0 = none do */

@@ -17,8 +17,8 @@
  * (the first block's sum is the start, not 0 + sum); vectors run over outputs. Other reductions run
  * over FM_LANES lanes (element i into lane i % FM_LANES, ascending), then lanes are folded by
  * halves (l += l + 8, 4, 2, 1). So a row's result depends on nothing but that row: not on M,
- * neighbours, threads, CPU. cpu/ref.c states each operation naively; KERNELS.md has the contracts
- * and tolerances.
+ * neighbours, threads, CPU. cpu/ref/ref.c states each operation naively; KERNELS.md has the
+ * contracts and tolerances.
  *
  * Dims: M rows of a step, H hidden, I intermediate, V vocabulary, NH query heads, NKV key/value
  * heads, HD head size, B batch, T sequence length. Matrices are row-major; ld* count floats. */
@@ -26,7 +26,7 @@
 #define FM_INFER_BACKEND_H
 
 #include "infer/act.h"
-#include "store/base/pool.h"
+#include "store/base/os/pool.h"
 #include "store/tensor.h"
 
 FM_BEGIN_DECLS

@@ -8,7 +8,7 @@
  * own reduction has an order of its own). What moves is what a ring moves: 2 (size - 1) / size of
  * the buffer, to and from each rank.
  *
- * A wire (comm_wire.h) is sockets between processes of one host or threads of one process, MPI, or
+ * A wire (comm/wire.h) is sockets between processes of one host or threads of one process, MPI, or
  * NCCL on device memory. Buffers are device memory of the backend given to fm_comm_attach; where
  * the wire reads host memory and the device's is not visible they are staged.
  *
@@ -106,7 +106,7 @@ FM_CHECKED fm_status fm_comm_check(fm_comm *c);
 void fm_comm_patience(fm_comm *c, double seconds);
 double fm_comm_patience_of(const fm_comm *c);
 
-/* ---- exchanges that come again, of a comm with a device's wire (comm_record.c) ----
+/* ---- exchanges that come again, of a comm with a device's wire (comm/record.c) ----
  *
  * What the backend records (fm_backend.record) may hold exchanges: every rank records the same
  * ones, and each time all of them run them again, or none does. That is NCCL's rule for graphs: a

@@ -45,9 +45,9 @@ typedef struct fm_engine_opts {
     const char *cache_dir;
     uint64_t cache_bytes_max; /* of those files; the longest unused go (4 GiB; 0 = no bound) */
     uint64_t cache_min_bytes; /* smaller ones are not worth a file (256 KiB) */
-    /* Ranks over which every model is split (comm.h, parallel.h); borrowed, used by this engine alone
-     * until it is freed. Rank 0's engine is used as any other; those of the others, made with the same
-     * options at the same time, follow it: fm_engine_follow. NULL: one rank. */
+    /* Ranks over which every model is split (comm.h, model/shard.h); borrowed, used by this engine
+     * alone until it is freed. Rank 0's engine is used as any other; those of the others, made with
+     * the same options at the same time, follow it: fm_engine_follow. NULL: one rank. */
     struct fm_comm *comm;
     /* Of the ranks: a model's layers are dealt to so many stages of ranks / stages neighbours,
      * which split the stage's (1). kv_bytes_max and weight_bytes_max are a rank's. A step's rows go

@@ -38,7 +38,7 @@ typedef struct fm_traffic {
     double seconds[FM_LINKS];
 } fm_traffic;
 void fm_traffic_exchange(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t bytes);
-/* comm.c's all_reduce of n floats over such a group. */
+/* comm/comm.c's all_reduce of n floats over such a group. */
 void fm_traffic_all_reduce(fm_traffic *sum, const fm_topology *t, uint32_t size, uint64_t n);
 
 /* Every rank of such a group sends bytes to its first one. */
@@ -56,9 +56,10 @@ typedef struct fm_serve_ask {
     uint32_t rows;         /* decode rows of a step */
 } fm_serve_ask;
 
-/* Every replica is stages of `split` neighbours each (pipeline.h); ranks / (stages split) of them
- * answer side by side. Rows of a step pass in `pieces`, as the engine cuts them: with c the time of
- * a piece in the busiest stage and equal stages, pieces c is work and (stages - 1) c waiting. */
+/* Every replica is stages of `split` neighbours each (engine/pipeline.h); ranks / (stages split) of
+ * them answer side by side. Rows of a step pass in `pieces`, as the engine cuts them: with c the
+ * time of a piece in the busiest stage and equal stages, pieces c is work and (stages - 1) c
+ * waiting. */
 typedef struct fm_serve_plan {
     uint32_t stages, split, replicas;
     char refused[200];                      /* why this model cannot be dealt so; empty: it can */

@@ -3,7 +3,7 @@
  * Order of operations, as Hugging Face's generate: repetition penalty, temperature, top-k, top-p,
  * min-p, then one draw. Candidates are ordered by logit, equal logits by id (lowest first), so
  * every cut and every draw is one exact answer: the same bits on any machine, since
- * exponentials and sums are in double by store/base/detmath.h, in that order. Greedy is the
+ * exponentials and sums are in double by store/base/math/detmath.h, in that order. Greedy is the
  * first candidate. The draw is a pure function of (seed, index). */
 #ifndef FM_INFER_SAMPLER_H
 #define FM_INFER_SAMPLER_H

@@ -9,7 +9,7 @@
 #define FM_INFER_TOKENIZER_H
 
 #include "store/base/buf.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 FM_BEGIN_DECLS
 

@@ -7,10 +7,10 @@
 #include <git2.h>
 
 #include "lineage/lineage.h"
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
-#include "store/lease.h"
+#include "store/lease/lease.h"
 
 #define FMI_FORMAT 1   /* repository format; SCHEMA.md */
 #define FMI_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */

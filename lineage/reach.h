@@ -7,7 +7,7 @@
 #define FM_LINEAGE_REACH_H
 
 #include "lineage/internal.h"
-#include "store/gc.h"
+#include "store/gc/gc.h"
 
 #define FMI_KEEPER_GRACE (UINT32_MAX - 1) /* not reached, but not deleted yet either */
 

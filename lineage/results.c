@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 bool fmi_result_key_ok(const char *key)
 {

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 typedef struct join {
     fm_repo *r;

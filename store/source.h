@@ -6,7 +6,7 @@
  * GGUF interleaves for rotary order are put back as whole rows. source/source.json holds what
  * undoes it: for each original file its name, size, whole-file SHA-256 and the list of pieces
  * (literal bytes, or a tree entry with the row permutation) that give the file back byte for
- * byte. Checkpoints of torch.save are read by torch.h: nothing in them is executed. */
+ * byte. Checkpoints of torch.save are read by formats/torch.h: nothing in them is executed. */
 #ifndef FM_STORE_SOURCE_H
 #define FM_STORE_SOURCE_H
 

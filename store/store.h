@@ -7,7 +7,7 @@
 #ifndef FM_STORE_STORE_H
 #define FM_STORE_STORE_H
 
-#include "store/base/pool.h"
+#include "store/base/os/pool.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS
@@ -96,8 +96,8 @@ FM_CHECKED fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_pr
                                      const fm_tree *parent_tree, fm_progress_fn progress,
                                      void *ctx);
 /* Trees whose stored tensors may be what later tensors of put_tree are coded against, or made from by
- * a recipe (search.h): the parent's first, then those of other branches. Copied; at most 64, more are
- * passed over. put_tree offers its parent_tree itself. */
+ * a recipe (search/search.h): the parent's first, then those of other branches. Copied; at most 64,
+ * more are passed over. put_tree offers its parent_tree itself. */
 FM_CHECKED fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree);
 /* Store bytes as an inline file if they fit, as a blob else, and put it at path. */
 FM_CHECKED fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span bytes);

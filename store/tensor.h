@@ -5,7 +5,7 @@
 #ifndef FM_STORE_TENSOR_H
 #define FM_STORE_TENSOR_H
 
-#include "store/base/hash.h"
+#include "store/base/math/hash.h"
 
 FM_BEGIN_DECLS
 

@@ -24,7 +24,7 @@
 #define FM_STORE_TREE_H
 
 #include "store/base/buf.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 #include "store/tensor.h"
 
 FM_BEGIN_DECLS

@@ -6,8 +6,8 @@
 #ifndef FM_TESTING_POLICY_H
 #define FM_TESTING_POLICY_H
 
-#include "store/base/hash.h"
-#include "store/base/json.h"
+#include "store/base/math/hash.h"
+#include "store/base/text/json.h"
 #include "testing/testing.h"
 
 FM_BEGIN_DECLS

@@ -13,7 +13,7 @@
 
 FM_BEGIN_DECLS
 
-/* ---- two runs of one suite (compare.c) ---- */
+/* ---- two runs of one suite (run/compare.c) ---- */
 typedef struct fm_flip {
     const fm_case_result *before, *now; /* one passed, the other did not */
 } fm_flip;

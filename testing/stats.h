@@ -19,7 +19,7 @@ typedef struct fm_estimate {
     double value, low, high;
 } fm_estimate;
 
-/* ---- functions that the rest is made of (stats_special.c) ---- */
+/* ---- functions that the rest is made of (stats/special.c) ---- */
 double fm_log_gamma(double x);                         /* x > 0 */
 double fm_beta_cdf(double x, double a, double b);      /* regularised incomplete; a, b > 0 */
 double fm_beta_quantile(double p, double a, double b); /* least x whose cdf reaches p */
@@ -35,17 +35,17 @@ double fm_hypergeom_pmf(int64_t k, int64_t population, int64_t marked, int64_t n
 typedef double (*fm_root_fn)(const void *ctx, double x);
 double fm_root(fm_root_fn f, const void *ctx, double low, double high);
 
-/* ---- one rate (stats_rates.c): k of n ---- */
+/* ---- one rate (stats/rates.c): k of n ---- */
 /* Wilson 1927, without continuity correction: what reports print. [0, 1] for n = 0. */
 fm_interval fm_wilson(size_t k, size_t n, double confidence);
 
-/* ---- two rates (stats_rates.c): a = k1/n1, b = k2/n2, independent; all are of b over a ---- */
+/* ---- two rates (stats/rates.c): a = k1/n1, b = k2/n2, independent; all are of b over a ---- */
 /* b - a, Newcombe 1998 method 10: the Wilson limits of both, combined. */
 fm_estimate fm_rate_difference(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
 /* b / a, the score interval of Koopman 1984; value NaN and high inf where k1 = 0. */
 fm_estimate fm_rate_ratio(size_t k1, size_t n1, size_t k2, size_t n2, double confidence);
 
-/* ---- the same cases on two models (stats_paired.c) ---- */
+/* ---- the same cases on two models (stats/paired.c) ---- */
 /* Exact two-sided McNemar test: under no difference the b + c flips are fair coins. */
 double fm_mcnemar(size_t b, size_t c);
 /* The difference of two pass rates over the same cases, later minus earlier: fixed, broken, both
@@ -58,7 +58,7 @@ fm_estimate fm_paired_difference(size_t fixed, size_t broken, size_t both_pass, 
  * the p-value counts the sample itself: never 0). */
 double fm_permutation_paired(const double *difference, size_t n, uint32_t resamples, uint64_t seed);
 
-/* ---- bootstrap (stats_bootstrap.c) ---- */
+/* ---- bootstrap (stats/bootstrap.c) ---- */
 #define FM_BOOTSTRAP_RESAMPLES 2000u
 typedef struct fm_bootstrap {
     uint32_t resamples;
@@ -78,13 +78,13 @@ FM_CHECKED fm_status fm_bootstrap_of(fm_estimate *out, fm_statistic_fn f, const 
 FM_CHECKED fm_status fm_bootstrap_mean(fm_estimate *out, const double *x, size_t n,
                                        const fm_bootstrap *how);
 
-/* ---- many tests at once (stats_many.c): out[n] adjusted p-values, may be p itself ---- */
+/* ---- many tests at once (stats/many.c): out[n] adjusted p-values, may be p itself ---- */
 /* Holm 1979: some false alarm among all with probability <= alpha, whatever depends on what. */
 FM_CHECKED fm_status fm_adjust_holm(double *out, const double *p, size_t n);
 /* Benjamini & Hochberg 1995: of what is reported, at most a share alpha is expected to be false. */
 FM_CHECKED fm_status fm_adjust_bh(double *out, const double *p, size_t n);
 
-/* ---- stopping early (stats_sequential.c) ----
+/* ---- stopping early (stats/sequential.c) ----
  * Does the pass rate of `population` cases (0: of an endless supply) reach a threshold? Cases are
  * asked in random order, without repeats, and the answer may be looked at after any of them.
  * The evidence against a rate is the e-value prior / posterior of that rate under a uniform prior
@@ -103,7 +103,7 @@ fm_decision fm_sequential_look(const fm_sequential *s, size_t k, size_t n);
 /* Rates that the evidence has not ruled out: valid at every look together. */
 fm_interval fm_confidence_sequence(const fm_sequential *s, size_t k, size_t n);
 
-/* ---- what n cases can show (stats_power.c) ---- */
+/* ---- what n cases can show (stats/power.c) ---- */
 /* The least drop of a pass rate from `rate` that n cases show with this power by the exact
  * one-sided binomial test; NaN: not even a drop to 0. */
 double fm_detectable_drop(size_t n, double rate, double alpha, double power);
@@ -114,7 +114,7 @@ double fm_detectable_flips(size_t n, double churn, double alpha, double power);
 /* The power of that test when shares `fixed` and `broken` flip. */
 double fm_mcnemar_power(size_t n, double fixed, double broken, double alpha);
 
-/* ---- calibration (stats_calibration.c): confidence[i] in [0, 1] that case i is right ---- */
+/* ---- calibration (stats/calibration.c): confidence[i] in [0, 1] that case i is right ---- */
 /* Sum over `bins` equal-width bins of |share right - mean confidence|, weighted by cases (Naeini
  * 2015). A confidence on a boundary belongs to the bin below. */
 FM_CHECKED fm_status fm_expected_calibration_error(fm_estimate *out, const double *confidence,

@@ -10,8 +10,8 @@
 
 #include "store/base/buf.h"
 #include "store/base/error.h"
-#include "store/base/io.h"
-#include "store/base/json.h"
+#include "store/base/os/io.h"
+#include "store/base/text/json.h"
 #include "store/base/mem.h"
 
 #define TK_SKIP 77

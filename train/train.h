@@ -314,7 +314,8 @@ typedef struct fm_plan {
 FM_CHECKED fm_status fm_train_plan(fm_engine *e, const fm_provider *p, const fm_train_job *jobs,
                                    size_t n, fm_plan *out);
 
-/* The same training over stages of a pipeline (stage.h): what a rank of each holds and sends. */
+/* The same training over stages of a pipeline (params/stage.h): what a rank of each holds and
+ * sends. */
 typedef struct fm_stage_plan {
     uint32_t begin, end;              /* layers begin .. end - 1 */
     uint64_t stem_bytes, state_bytes; /* state: values, gradients, moments, layouts, shards */

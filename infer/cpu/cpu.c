@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "infer/cpu/fast.h"
+#include "infer/cpu/fast/fast.h"
 #include "store/base/mem.h"
 
 void *fmi_scratch_get(fmi_scratch *s, size_t bytes)

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "infer/backend.h"
-#include "infer/cpu/kern.h"
+#include "infer/cpu/kern/kern.h"
 
 /* Memory that one worker reuses from call to call; grows, never shrinks, dies with the backend. */
 typedef struct fmi_scratch {
@@ -24,7 +24,7 @@ typedef struct fmi_cpu {
     fm_status failed;    /* the first failure since the last sync, with its text */
     fm_error_state error;
     bool keep_stored;      /* weights stay in the type that they are stored in */
-    struct fmi_fast *fast; /* mode fast's part (fast.h), NULL in mode exact */
+    struct fmi_fast *fast; /* mode fast's part (cpu/fast/fast.h), NULL in mode exact */
 } fmi_cpu;
 
 /* Mode exact, role LINEAR: [n, k] as panels of 32 outputs x k, k-major inside a panel; a partial

@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include "infer/cuda/device.h"
-#include "infer/module.h"
+#include "infer/device/module.h"
 
 /* Host memory on its way to the card: two halves, each free again when its event has passed. */
 typedef struct fmc_ring {
@@ -60,13 +60,13 @@ typedef struct fmc_device {
     fmc_ring ring;
     fmc_scratch scratch[FMC_SCRATCHES]; /* of the thread of operations */
     fmc_outgrown *outgrown;
-    struct fmc_room *rooms;    /* virtual.cu; under the lock */
+    struct fmc_room *rooms;    /* vmm.cu; under the lock */
     fmc_arena *arena;          /* not NULL: a step is being recorded */
     struct fmc_graphs *graphs; /* graph.cu; NULL until a step is recorded */
-    struct fmc_aside *second;  /* aside.cu; NULL until something stands there */
+    struct fmc_aside *second;  /* side_stream.cu; NULL until something stands there */
     cudaEvent_t ticket[FMC_TICKETS];
     uint64_t tickets; /* ever given */
-    void *fast;       /* fast.cu's state in mode fast */
+    void *fast;       /* cuda/mma/fast.cu's state in mode fast */
     struct fmc_known
         *known; /* kernels of which fmc_may_begin_soon was asked; of the thread of operations */
     bool never_soon;
@@ -153,7 +153,8 @@ template <class Task> static __device__ __forceinline__ bool fmc_settle(Task *t)
     return t->m == 0;
 }
 
-/* elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false: not so many. */
+/* cuda/exact/elem.cu: keep_rows of more rows than its kernel is for, by rope and kv_write; false:
+ * not so many. */
 bool fmc_keep_apart(fm_backend *be, const fm_new_rows *r);
 
 /* ---- what each file puts into the table ---- */
@@ -178,9 +179,9 @@ void fmc_fast_close(fmc_device *d);
 fm_status fmc_bf16_open(fmc_device *d);
 void fmc_graph_close(fmc_device *d);
 void fmc_aside_close(fmc_device *d);
-/* comm_nccl.cu: fm_module.nccl. */
+/* nccl.cu: fm_module.nccl. */
 fm_status fmc_nccl_open(fm_backend *be, struct fmc_nccl_card *out);
-/* virtual.cu: fm_backend.reserve and commit; whether ptr was such a room, which is gone then. */
+/* vmm.cu: fm_backend.reserve and commit; whether ptr was such a room, which is gone then. */
 fm_status fmc_reserve(fm_backend *be, void **out, size_t bytes);
 fm_status fmc_commit(fm_backend *be, void *ptr, size_t at, size_t bytes);
 bool fmc_room_free(fmc_device *d, void *ptr);

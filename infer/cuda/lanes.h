@@ -1,4 +1,4 @@
-/* lanes.h - the arithmetic of mode exact on a card: the same bits as infer/cpu/vec.h gives.
+/* lanes.h - the arithmetic of mode exact on a card: the same bits as infer/cpu/kern/vec.h gives.
  *
  * A reduction runs over FM_LANES = 16 lanes (element i in lane i % 16, ascending) and folds them by
  * halves. Here a lane is a thread of a half warp: both halves of a warp work on rows of their own.
@@ -88,7 +88,7 @@ FMC_DEVICE float fmc_normal_tail(float x)
     return e * (p * s);
 }
 
-/* act_of of cpu/kern_act.h */
+/* act_of of cpu/kern/act.h */
 FMC_DEVICE float fmc_act(fm_act f, float x)
 {
     if (f == FM_ACT_GELU) {
@@ -103,7 +103,7 @@ FMC_DEVICE float fmc_act(fm_act f, float x)
     return x * fmc_sigmoid(u);
 }
 
-/* f(x) and f'(x): slope_of of cpu/kern_grads.h */
+/* f(x) and f'(x): slope_of of cpu/kern/grads.h */
 struct fmc_slope {
     float y, slope;
 };

@@ -1,5 +1,5 @@
-/* sample.cu - choice of tokens on the card: the token that infer/sampler.c picks, from the same sums
- * in the same order, so that it is the same one.
+/* sample.cu - choice of tokens on the card: the token that infer/text/sampler.c picks, from the
+ * same sums in the same order, so that it is the same one.
  *
  * A block to a row. What the host's heap pops one by one comes here in chunks: the next CHUNK
  * candidates at most, found by a radix select over (logit, lowest id first) as one 64-bit number
@@ -20,7 +20,7 @@
 #define PIECES (THREADS / 32) /* of a chunk in a sum by id: a warp's, 32 * EACH */
 #define SAMPLER_STREAM 0x73616d706c657231u
 
-/* ---- store/base/rng.c, operation for operation ---- */
+/* ---- store/base/math/rng.c, operation for operation ---- */
 
 FMC_DEVICE double uniform(uint64_t seed, uint64_t index)
 {

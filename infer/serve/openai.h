@@ -10,7 +10,7 @@
 
 #include "infer/grammar.h"
 #include "infer/sampler.h"
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 FM_BEGIN_DECLS
 

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "tests/bench/bench_kit.h"
 
 extern char **environ;

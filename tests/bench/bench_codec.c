@@ -10,10 +10,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "store/base/mem.h"
-#include "store/codec.h"
-#include "store/safetensors.h"
+#include "store/codec/codec.h"
+#include "store/formats/safetensors.h"
 
 #define TURNS 3
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "infer/cpu/cpu.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/bench/bench_kit.h"
 
 static void must(int rc, const char *what)

@@ -9,8 +9,8 @@
 
 #include "infer/infer.h"
 #include "lineage/lineage.h"
-#include "store/base/hash.h"
-#include "store/base/io.h"
+#include "store/base/math/hash.h"
+#include "store/base/os/io.h"
 #include "store/base/mem.h"
 #include "store/store.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "infer/cpu/cpu.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/bench/bench_kit.h"
 
 typedef struct shape {

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "testing/blame.h"
 
 #define MOST 64

@@ -18,10 +18,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "infer/comm_wire.h"
-#include "infer/pipeline.h"
+#include "infer/comm/wire.h"
+#include "infer/engine/pipeline.h"
 #include "store/base/mem.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define MOST 8u
 #define LAYERS 8u

@@ -9,10 +9,10 @@
 #ifndef FM_TESTS_BLAME_BENCH_H
 #define FM_TESTS_BLAME_BENCH_H
 
-#include "cli/blame.h"
+#include "cli/blame/blame.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 /* ---- blame_damage.c: what the planter cannot do with the program alone ---- */
 /* --damage REPO PARENT RAW NAME MODULE KIND AMOUNT SEED: version NAME on PARENT, which is RAW but

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "tests/bench/bench_kit.h"
 
 typedef struct ranked {

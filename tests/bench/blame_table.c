@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 
 /* ==== versions ============================================================================= */
 

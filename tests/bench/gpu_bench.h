@@ -2,7 +2,7 @@
 #ifndef FM_TESTS_BENCH_GPU_BENCH_H
 #define FM_TESTS_BENCH_GPU_BENCH_H
 
-#include "infer/module.h"
+#include "infer/device/module.h"
 #include "tests/bench/gpu_work.h"
 
 typedef struct gb {

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "infer/scheduler.h"
+#include "infer/sched/scheduler.h"
 #include "tests/bench/infer_bench.h"
 
 /* Texts begin differently in each turn, so that the prefix cache knows none of them. */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/safetensors.h"
+#include "store/base/math/rng.h"
+#include "store/formats/safetensors.h"
 #include "store/source.h"
 #include "tests/bench/store_kit.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "infer/cpu/kern.h"
+#include "infer/cpu/kern/kern.h"
 
 #if defined(__aarch64__)
 #define VECTOR fmi_kern_neon

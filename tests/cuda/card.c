@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "infer/kvcache.h"
+#include "infer/kv/kvcache.h"
 
 static fm_backend *card(void)
 {

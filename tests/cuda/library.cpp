@@ -1,7 +1,7 @@
-/* library.cpp - stands in for cuBLASLt behind infer/cuda/library.h: SIMT_LIBRARY=same sums as the
- * emulated mma does, =other in another order (the check must find that), else there is none.
+/* library.cpp - stands in for cuBLASLt behind infer/cuda/mma/cublaslt.h: SIMT_LIBRARY=same sums as
+ * the emulated mma does, =other in another order (the check must find that), else there is none.
  * SIMT_LIBRARY_LOG names a file that gets a line for each call of 512 rows and more. */
-#include "infer/cuda/library.h"
+#include "infer/cuda/mma/cublaslt.h"
 
 struct fmc_library {
     bool same;

@@ -2,7 +2,7 @@
  * (Hopper's kernels) train the bits of one call after another. */
 #include <unistd.h>
 
-#include "infer/module.h"
+#include "infer/device/module.h"
 #include "tests/model/infer_kit.h"
 #include "train/train.h"
 

@@ -1,4 +1,4 @@
-/* nccl.cpp - stands in for NCCL: the ten calls that infer/cuda/comm_nccl.cu looks up, between
+/* nccl.cpp - stands in for NCCL: the ten calls that infer/cuda/nccl.cu looks up, between
  * ranks that are threads of one process or processes of one machine, on the emulated cards'
  * streams.
  *

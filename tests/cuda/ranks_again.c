@@ -8,8 +8,8 @@
 #include "tests/model/ranks_kit.h"
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
-#include "infer/scheduler.h"
+#include "infer/engine/engine.h"
+#include "infer/sched/scheduler.h"
 
 #define MODELS 4u
 #define ASKS 6u

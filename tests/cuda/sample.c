@@ -3,7 +3,7 @@
 #include "tests/kernel/kernel_kit.h"
 
 #include "infer/sampler.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define PICKS_MAX 40u
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "infer/module.h"
+#include "infer/device/module.h"
 
 fm_status __real_fm_backend_open_on(fm_backend **out, const char *device, const char *mode,
                                     fm_pool *pool);

@@ -2,10 +2,10 @@
  * the right answer, never a wrong one; leaks are for the address sanitizer to find. */
 #include "tests/fault/kit/alloc_kit.h"
 
-#include "store/base/hash.h"
+#include "store/base/math/hash.h"
 #include "store/base/map.h"
-#include "store/base/pool.h"
-#include "store/base/yaml.h"
+#include "store/base/os/pool.h"
+#include "store/base/text/yaml.h"
 
 static fm_status expect_json(const fm_json *v, const char *want)
 {

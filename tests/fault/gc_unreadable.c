@@ -7,9 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
-#include "store/gc.h"
-#include "store/pack.h"
+#include "store/base/math/rng.h"
+#include "store/gc/gc.h"
+#include "store/pack/pack.h"
 #include "tests/unit/lineage_kit.h"
 
 enum { ELEMS = 3000, BYTES = 2 * ELEMS };

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "infer/artefact.h"
+#include "infer/model/packed_file.h"
 #include "tests/model/serve_kit.h"
 
 enum { N = 40, K = 24, IMAGE = 64 * 24 * 4 + 12, HEAD = FMI_ARTEFACT_HEADER_BYTES };

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/unit/lineage_kit.h"
 
 #define WRITERS 4

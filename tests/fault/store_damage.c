@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
-#include "store/pack.h"
+#include "store/base/math/rng.h"
+#include "store/pack/pack.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

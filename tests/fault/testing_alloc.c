@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "testing/assert.h"
+#include "testing/assert/assert.h"
 #include "testing/blame.h"
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/fault/kit/alloc_kit.h"
 
 static const char yaml[] =

@@ -2,7 +2,7 @@
  * for ever after: FM_ENOMEM or the whole, never a part; leaks are for the address sanitizer. */
 #include <math.h>
 
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/fault/kit/alloc_kit.h"
 
 static const char yaml[] =

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "infer/cpu/cpu.h"
-#include "store/adamw.h"
-#include "store/base/rng.h"
+#include "store/recipe/adamw.h"
+#include "store/base/math/rng.h"
 
 enum { W0, M0, V0, W1, M1, V1, ARRAYS };
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "store/export_impl.h"
+#include "store/export/export_impl.h"
 
 typedef struct pair {
     fm_source *base, *adapter;

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "infer/cpu/cpu.h"
-#include "store/adamw.h"
-#include "store/base/rng.h"
-#include "store/recipe.h"
+#include "store/recipe/adamw.h"
+#include "store/base/math/rng.h"
+#include "store/recipe/recipe.h"
 #include "store/store.h"
 
 enum { ROWS = 64, COLS = 160, N = ROWS * COLS, TENSORS = 2, STEPS = 13 };

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/codec.h"
-#include "store/quantize.h"
+#include "store/base/math/rng.h"
+#include "store/codec/codec.h"
+#include "store/quant/quantize.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

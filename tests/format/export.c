@@ -1,7 +1,7 @@
 /* Exports: files that Hugging Face's own writers would have written; honest refusals. */
 #include "tests/format/fixtures.h"
 
-#include "store/export_impl.h"
+#include "store/export/export_impl.h"
 
 static char *root;
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 #include "store/source.h"
 
 /* ---- GGUF ---- */

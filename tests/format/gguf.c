@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "store/gguf.h"
+#include "store/formats/gguf.h"
 
 static fm_buf file;
 

@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/origin.h"
-#include "store/quantize.h"
+#include "store/base/math/rng.h"
+#include "store/quant/dequantized.h"
+#include "store/quant/quantize.h"
 
 enum { N = 256 * 96 };
 static const fm_dtype TYPE[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q5_0,  FM_Q5_1,

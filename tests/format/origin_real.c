@@ -7,8 +7,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "store/origin.h"
-#include "store/quantize.h"
+#include "store/quant/dequantized.h"
+#include "store/quant/quantize.h"
 #include "store/source.h"
 
 static const char *const KIND[] = {"Q8_0",   "Q4_0",   "Q4_1",   "Q5_0", "Q5_1",

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/quantize_impl.h"
+#include "store/base/math/rng.h"
+#include "store/quant/quantize_impl.h"
 
 static const fm_dtype TYPE[] = {FM_Q8_0, FM_Q4_0, FM_Q4_1, FM_Q5_0,  FM_Q5_1,
                                 FM_Q4_K, FM_Q5_K, FM_Q6_K, FM_IQ4_NL};

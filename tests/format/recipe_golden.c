@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/codec.h"
-#include "store/pack.h"
+#include "store/base/math/rng.h"
+#include "store/codec/codec.h"
+#include "store/pack/pack.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

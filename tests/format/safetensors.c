@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 static void put_file(fm_buf *b, const char *header, size_t body)
 {

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "store/gguf.h"
+#include "store/formats/gguf.h"
 
 static char *dir_in(const char *name)
 {

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "store/torch.h"
+#include "store/formats/torch.h"
 
 static char *golden(const char *name, const char *end)
 {

@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "testing/assert.h"
+#include "testing/assert/assert.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

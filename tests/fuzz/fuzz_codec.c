@@ -2,7 +2,7 @@
  * (its parent being a fixed pattern), and then, as a leaf, must round-trip. */
 #include <string.h>
 
-#include "store/codec.h"
+#include "store/codec/codec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,6 +1,6 @@
 /* The list of what gc condemned: any bytes; a list that was read is written and read as itself. */
 #include "store/base/buf.h"
-#include "store/condemn.h"
+#include "store/lease/doomed.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "train/order.h"
+#include "train/data/order.h"
 #include "train/train.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,5 @@
 /* Any bytes as a GGUF: the reader, and all that gives its metadata a meaning. */
-#include "store/gguf_canon.h"
+#include "store/import/gguf_canon.h"
 
 #include <string.h>
 

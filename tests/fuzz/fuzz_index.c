@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/pack.h"
+#include "store/pack/pack.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

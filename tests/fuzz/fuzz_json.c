@@ -1,5 +1,5 @@
 /* JSON: no input crashes; what parses is written, parsed again and is the same value and bytes. */
-#include "store/base/json.h"
+#include "store/base/text/json.h"
 
 #include <stddef.h>
 

@@ -2,8 +2,8 @@
  * recipe whose forms fit those of the records before it can be evaluated. */
 #include <string.h>
 
-#include "store/codec.h"
-#include "store/pack.h"
+#include "store/codec/codec.h"
+#include "store/pack/pack.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

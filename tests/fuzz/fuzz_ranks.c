@@ -2,9 +2,9 @@
  * or done; nothing crashes, nothing is left open. The wire is this file: what is told comes from
  * the input, what else a peer would send is what this rank sends it. FUZZ_RANKS_SEEDS=FOLDER
  * writes what a real rank 0 says in a few steps. */
-#include "infer/comm_wire.h"
+#include "infer/comm/wire.h"
 #include "infer/trace.h"
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "tests/model/variant_kit.h"
 
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "store/recipe.h"
+#include "store/recipe/recipe.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,8 +2,8 @@
  * would guess: so what lies behind them (shapes, leaf tables, recipes, codecs) meets the input. */
 #include <string.h>
 
-#include "store/codec.h"
-#include "store/pack.h"
+#include "store/codec/codec.h"
+#include "store/pack/pack.h"
 
 #define MAX_INPUT_BYTES ((size_t)1 << 20)
 #define MAX_LEAVES 4u

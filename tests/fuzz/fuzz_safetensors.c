@@ -1,5 +1,5 @@
 /* Any bytes as a safetensors file: refused, or read within bounds and written back to the same. */
-#include "store/safetensors.h"
+#include "store/formats/safetensors.h"
 
 #include <string.h>
 

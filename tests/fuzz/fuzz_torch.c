@@ -1,6 +1,6 @@
 /* Any bytes as a PyTorch checkpoint, or (where they do not begin as one) as the pickle in one:
  * refused with a text, or read within bounds. */
-#include "store/torch.h"
+#include "store/formats/torch.h"
 
 #include "store/base/mem.h"
 #include "tests/format/torch_kit.h"

@@ -1,5 +1,5 @@
 /* YAML: no input crashes or expands without bound; what parses can be written as JSON and read. */
-#include "store/base/yaml.h"
+#include "store/base/text/yaml.h"
 
 #include <stddef.h>
 

@@ -2,7 +2,7 @@
  * there is no fuzzing engine. Arguments are files or folders of files. An empty corpus is a visible
  * skip (77): a target without inputs tests nothing. */
 #include "store/base/error.h"
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "store/base/mem.h"
 
 #include <stdio.h>

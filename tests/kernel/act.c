@@ -3,7 +3,7 @@
 #include "tests/kernel/kernel_kit.h"
 
 #define FMI_ISA_GENERIC
-#include "infer/cpu/vec.h"
+#include "infer/cpu/kern/vec.h"
 
 #define TOL_ELEM 1e-6
 #define TOL_SUM 3e-6

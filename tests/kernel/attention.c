@@ -2,9 +2,9 @@
  * that do not know their neighbours, windows, padding, and gradients. */
 #include "tests/kernel/kernel_kit.h"
 
-#include "store/base/detmath.h"
+#include "store/base/math/detmath.h"
 #define FMI_ISA_GENERIC
-#include "infer/cpu/vec.h"
+#include "infer/cpu/kern/vec.h"
 
 /* Scores are sums of hd products, weights are exponentials of them: an error of 4 half-ulps in a
  * score of size 8 moves its weight by 2e-6. */

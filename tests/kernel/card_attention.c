@@ -2,7 +2,7 @@
  * oracle over the same rounded operands, finite differences, sequences alone and in company. */
 #include "tests/kernel/kernel_kit.h"
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 
 /* Weights are rounded to bf16 on their way into the product with the values: 2^-9 / sqrt(3) each,
  * 1.1e-3, of terms whose signs differ; the sum of the same rounded weights divides. */

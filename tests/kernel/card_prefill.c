@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 
 /* Rows of one sequence in the call: at positions first .. first + rows - 1. */
 typedef struct piece {

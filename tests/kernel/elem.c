@@ -2,9 +2,9 @@
  * (infinities, NaN, masked labels). */
 #include "tests/kernel/kernel_kit.h"
 
-#include "store/base/detmath.h"
+#include "store/base/math/detmath.h"
 #define FMI_ISA_GENERIC
-#include "infer/cpu/vec.h"
+#include "infer/cpu/kern/vec.h"
 
 /* One to a few roundings per element, against the exact value. */
 #define TOL_ELEM 1e-6

@@ -1,11 +1,11 @@
 /* Attention of mode fast: double precision over the same stored keys and values and over unrounded
  * ones, rows that know nothing of tiles, chunks, neighbours, pages and threads, and every
  * instruction set with the same bits. On a card (KK_DEVICE=cuda) likewise, with the card's pages
- * and chunks (infer/cuda/fast_attention.cu). */
+ * and chunks (infer/cuda/mma/attention.cu). */
 #include "tests/kernel/kernel_kit.h"
 
-#include "infer/cpu/fast.h"
-#include "infer/cpu/kern_fast_attention.h"
+#include "infer/cpu/fast/fast.h"
+#include "infer/cpu/fast/kern_fast_attention.h"
 
 /* Over stored values only float rounding is left, and weights that this rounding pushes to the
  * other side of a bf16: one in a thousand, each by 2^-8. */

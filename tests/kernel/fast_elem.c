@@ -2,7 +2,7 @@
  * number of threads with the same bits. */
 #include "tests/kernel/kernel_kit.h"
 
-#include "infer/cpu/fast.h"
+#include "infer/cpu/fast/fast.h"
 
 enum { N = 30011 };
 

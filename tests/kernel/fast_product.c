@@ -6,7 +6,7 @@
  * bits are asked of every instruction set, number of threads, batch and list. */
 #include "tests/kernel/product_kit.h"
 
-#include "infer/cpu/fast.h"
+#include "infer/cpu/fast/fast.h"
 
 #define TOL_SUM 3e-6    /* roundings of a float32 chain, as in kernel/product.c */
 #define TOL_INT8 1.2e-2 /* x rounded to amax / 127: 0.4 % of uniform x; with outliers more */

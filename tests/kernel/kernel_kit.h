@@ -16,8 +16,8 @@
 #include <string.h>
 
 #include "infer/cpu/cpu.h"
-#include "infer/module.h"
-#include "store/base/rng.h"
+#include "infer/device/module.h"
+#include "store/base/math/rng.h"
 
 #define KK_GUARD 64u
 #define KK_GUARD_VALUE 12345.678f

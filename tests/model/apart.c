@@ -4,7 +4,7 @@
 #include "tests/apart/apart.h"
 #include "tests/model/train_kit.h"
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define TOKENS 45u /* a block of the cache and a part of the next */
 

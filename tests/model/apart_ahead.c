@@ -4,7 +4,7 @@
 #include "tests/apart/apart.h"
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #define ASKS 14u
 #define ROOM 90u

@@ -4,7 +4,7 @@
  * they stand for. */
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #ifndef FM_ON_CARD /* tests/cuda/moe.c: on a card beside the CPU */
 #include "tests/apart/apart.h"

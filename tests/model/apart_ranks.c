@@ -5,7 +5,7 @@
 #include "tests/model/ranks_kit.h"
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #define ASKS 6u
 #define TOKENS 24u

@@ -7,8 +7,8 @@
 #include "tests/model/train_kit.h"
 #include "tests/model/variant_kit.h"
 
-#include "store/base/io.h"
-#include "store/base/rng.h"
+#include "store/base/os/io.h"
+#include "store/base/math/rng.h"
 
 #define TOKENS 40u /* more than a page of keys and values */
 

@@ -1,6 +1,6 @@
 /* A real model's chat template and tokenizer, together, against Hugging Face's text and ids. */
 #include "infer/chat.h"
-#include "infer/guard.h"
+#include "infer/text/special_escape.h"
 #include "tests/testkit.h"
 
 static size_t guarded_same; /* cases without marks */

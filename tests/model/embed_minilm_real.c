@@ -2,7 +2,7 @@
  * of a dozen texts: tokens, cut to 256, mean, norm. */
 #include "tests/model/infer_kit.h"
 
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 
 static void one(fm_model *m, const fm_json *want)
 {

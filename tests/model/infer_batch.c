@@ -3,7 +3,7 @@
 #include "tests/model/infer_kit.h"
 
 #include "infer/backend.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define VOCAB 160u
 #define TOKENS 45u /* crosses a page of the KV cache */

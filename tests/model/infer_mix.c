@@ -2,7 +2,7 @@
  * alone, whatever the neighbours, order, cut, threads, rewinds and state of the prefix cache. */
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #define TOKENS 90u
 #define TEXTS 5u

@@ -4,9 +4,9 @@
 
 #include <stdlib.h>
 
-#include "infer/engine.h"
-#include "infer/pace.h"
-#include "infer/scheduler.h"
+#include "infer/engine/engine.h"
+#include "infer/sched/prefill_budget.h"
+#include "infer/sched/scheduler.h"
 
 typedef struct world {
     ik_mem mem;

@@ -2,7 +2,7 @@
  * the same, and nothing anybody finds in the cache changes a bit of an answer. */
 #include "tests/model/variant_kit.h"
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #define TOKENS 71u /* two blocks and a part of one */
 #define BLOCKS 2u

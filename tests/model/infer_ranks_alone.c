@@ -4,7 +4,7 @@
  * allocation or a launch of one card, or a group of NCCL's stand-in. */
 #include <dlfcn.h>
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 #include "tests/model/ranks_kit.h"
 
 #define PROMPT 40u /* more than a page */

@@ -1,7 +1,7 @@
 /* infer_shapes.c - sizes that no reference model has: odd head counts and vocabularies, heads of
  * one group, windows and positions that end inside of a text. Two independent paths must agree:
  * inference over pages, and training over whole sequences. */
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/model/infer_kit.h"
 #include "train/train.h"
 

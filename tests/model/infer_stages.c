@@ -4,8 +4,8 @@
  * layers a stage has. The reference is an engine of one rank (or of split ranks without stages). */
 #include "tests/model/ranks_kit.h"
 
-#include "infer/engine.h"
-#include "infer/pipeline.h"
+#include "infer/engine/engine.h"
+#include "infer/engine/pipeline.h"
 
 #define TOKENS_MAX 64u
 

@@ -4,7 +4,7 @@
 
 #include "infer/backend.h"
 #include "infer/model.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define VOCAB 160u
 #define LIMIT 1e-5

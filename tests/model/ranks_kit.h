@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "infer/comm_wire.h"
+#include "infer/comm/wire.h"
 #include "tests/model/infer_kit.h"
 
 #define RK_MOST 4u

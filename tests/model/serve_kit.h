@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "infer/serve/server.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/model/infer_kit.h"
 
 #define SK_CHILDREN 4

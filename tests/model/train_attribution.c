@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "train/attribution_walk.h"
+#include "train/attribution/walk.h"
 
 enum { N = 6, LEN = 12 };
 

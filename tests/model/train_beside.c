@@ -7,7 +7,7 @@
 #include "store/source.h"
 #include "tests/model/ranks_kit.h"
 #include "tests/model/train_kit.h"
-#include "train/beside.h"
+#include "train/run/grad_overlap.h"
 
 #define RANKS 2u
 #define CHILDREN 2u

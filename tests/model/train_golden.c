@@ -1,7 +1,7 @@
 /* Gradients of the families that the shared references lack, against sketches of Hugging Face's
  * (golden/make_grads.py); and that threads, recomputation and other children change no bit. */
 #include "tests/model/infer_kit.h"
-#include "train/pass.h"
+#include "train/pass/pass.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "infer/model.h"
-#include "store/quantize.h"
+#include "store/quant/quantize.h"
 #include "store/scaled.h"
 
 #define WIDTH 24u

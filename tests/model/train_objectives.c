@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "infer/classify.h"
-#include "train/child.h"
+#include "infer/tasks/classify.h"
+#include "train/run/child.h"
 
 #define T 12u /* tokens of a row of the references */
 #define STEPS 5u

@@ -1,7 +1,7 @@
 /* train_objectives_real.c - MiniLM learns to find answers, SmolLM2 to tell kinds of texts apart. */
 #include "tests/model/train_kit.h"
 
-#include "train/internal.h"
+#include "train/net/internal.h"
 
 static fm_json *alpaca;
 static fm_buf shakespeare;

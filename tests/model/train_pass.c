@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #define CHILDREN 7u
 #define VOCAB 160u

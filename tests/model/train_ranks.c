@@ -4,7 +4,7 @@
 #include "tests/model/keeper_kit.h"
 #include "tests/model/ranks_kit.h"
 #include "tests/model/train_kit.h"
-#include "train/parallel.h"
+#include "train/params/zero.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@ int train_ranks_main(void);
 #include "tests/model/train_ranks.c"
 #undef main
 
-#include "train/stage_run.h"
+#include "train/run/pipeline_1f1b.h"
 
 /* The same recipe by one process and by ranks that are stages; the log is part of it. */
 static void check_stages(task t, uint32_t stages, uint32_t ranks)

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/model/infer_kit.h"
 
 #define VK_VOCAB 96u

@@ -2,7 +2,7 @@
  * sound one with two cards (FAKE_CARDS of the environment: another number, -1: no driver), or one of
  * another version. */
 #define FM_MODULE_BUILD
-#include "infer/module.h"
+#include "infer/device/module.h"
 
 #include <stdio.h>
 #include <stdlib.h>

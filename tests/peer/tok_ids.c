@@ -3,7 +3,7 @@
  * tokenizer.json, a tokenizer.model or a GGUF. --plain: special tokens in the text are text; --bare: nothing
  * is put around it. */
 #include "infer/tokenizer.h"
-#include "store/base/io.h"
+#include "store/base/os/io.h"
 #include "store/base/mem.h"
 #include "store/source.h"
 

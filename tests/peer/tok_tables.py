@@ -1,4 +1,4 @@
-"""Print the C tables of infer/tok_unicode_old.c, tok_script.c and tok_grapheme.c: where the tokenizers package's idea of
+"""Print the C tables of unicode_old.c, script.c and grapheme.c of infer/tokenizer: where the tokenizers package's idea of
 Unicode differs from utf8proc's, found by asking the package about every code point.
 
     VENV/bin/python tests/peer/tok_tables.py old | script | grapheme

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "infer/comm_wire.h"
-#include "infer/engine.h"
+#include "infer/comm/wire.h"
+#include "infer/engine/engine.h"
 #include "store/base/mem.h"
 
 #define MOST_RANKS 8u

@@ -2,9 +2,9 @@
  * must hold for every compiler, option and CPU, or recorded recipes no longer replay. */
 #include "tests/testkit.h"
 
-#include "store/base/detmath.h"
-#include "store/base/hash.h"
-#include "store/base/rng.h"
+#include "store/base/math/detmath.h"
+#include "store/base/math/hash.h"
+#include "store/base/math/rng.h"
 
 #include <math.h>
 #include <stdio.h>

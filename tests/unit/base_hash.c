@@ -1,7 +1,7 @@
 /* SHA-256 against the vectors of FIPS 180-4, and digests as text. */
 #include "tests/testkit.h"
 
-#include "store/base/hash.h"
+#include "store/base/math/hash.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The pool: every index once, parts fixed by count and threads, the lowest failure wins. */
 #include "tests/testkit.h"
 
-#include "store/base/pool.h"
+#include "store/base/os/pool.h"
 
 #include <stdatomic.h>
 #include <time.h>

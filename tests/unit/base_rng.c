@@ -1,7 +1,7 @@
 /* Philox against the known answers of the Random123 library, and what is drawn from it. */
 #include "tests/testkit.h"
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 #include <math.h>
 

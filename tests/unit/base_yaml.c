@@ -1,7 +1,7 @@
 /* YAML: the core schema's scalars, and everything that is refused, by line. */
 #include "tests/testkit.h"
 
-#include "store/base/yaml.h"
+#include "store/base/text/yaml.h"
 
 static void assert_reads(const char *yaml, const char *want)
 {

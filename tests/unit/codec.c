@@ -2,12 +2,12 @@
  */
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/codec.h"
-#include "store/codec_crans.h"
-#include "store/codec_rans.h"
-#include "store/delta.h"
-#include "store/quantize.h"
+#include "store/base/math/rng.h"
+#include "store/codec/codec.h"
+#include "store/entropy/crans.h"
+#include "store/entropy/rans.h"
+#include "store/codec/sorted_delta.h"
+#include "store/quant/quantize.h"
 #include "tests/testkit.h"
 
 static fmi_coder *coder;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "infer/backend.h"
-#include "infer/comm_wire.h"
+#include "infer/comm/wire.h"
 #include "store/base/mem.h"
 #include "tests/testkit.h"
 

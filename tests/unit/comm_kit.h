@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "infer/backend.h"
-#include "infer/comm_wire.h"
+#include "infer/comm/wire.h"
 #include "tests/testkit.h"
 
 static pthread_barrier_t left;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/testkit.h"
 #include "tests/unit/grammar_kit.h"
 

@@ -1,5 +1,5 @@
 /* Marks around special tokens in what people wrote. */
-#include "infer/guard.h"
+#include "infer/text/special_escape.h"
 
 #include <string.h>
 

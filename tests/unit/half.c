@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "store/tensor.h"
 
 /* Value of a small float format: sign, exp bits, fraction bits, bias; NaN and inf apart. */

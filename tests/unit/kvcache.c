@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "infer/kvarena.h"
-#include "infer/kvcache.h"
+#include "infer/kv/kvarena.h"
+#include "infer/kv/kvcache.h"
 #include "tests/testkit.h"
 
 #define BUDGET (1u << 20)

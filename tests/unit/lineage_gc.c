@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "store/condemn.h"
-#include "store/lease.h"
+#include "store/lease/doomed.h"
+#include "store/lease/lease.h"
 #include "tests/unit/lineage_kit.h"
 
 static fm_gc_report collect(fm_repo *r, const char *prune, bool dry)

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "infer/infer.h"
-#include "infer/module.h"
+#include "infer/device/module.h"
 #include "tests/testkit.h"
 
 /* What a try gave. */

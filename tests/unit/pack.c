@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/pack.h"
+#include "store/base/math/rng.h"
+#include "store/pack/pack.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "infer/patience.h"
+#include "infer/engine/watchdog.h"
 #include "tests/testkit.h"
 
 static atomic_int told, inside;

@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/quantize.h"
-#include "store/recipe.h"
+#include "store/base/math/rng.h"
+#include "store/quant/quantize.h"
+#include "store/recipe/recipe.h"
 #include "store/source.h"
 #include "tests/testkit.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/testkit.h"
 
 static int32_t pick(const float *l, uint32_t n, const fm_sample_params *p, const int32_t *hist,

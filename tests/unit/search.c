@@ -2,7 +2,7 @@
  * what it is made of. */
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "store/store.h"
 #include "tests/testkit.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/store_priv.h"
+#include "store/pack/store_priv.h"
 
 static fm_digest put(fm_store *s, unsigned seed)
 {

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/gc.h"
-#include "store/pack.h"
+#include "store/base/math/rng.h"
+#include "store/gc/gc.h"
+#include "store/pack/pack.h"
 #include "tests/testkit.h"
 
 enum { BYTES = 60000 };

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "store/pack.h"
-#include "store/put.h"
-#include "store/safetensors.h"
+#include "store/base/math/rng.h"
+#include "store/pack/pack.h"
+#include "store/txn/put.h"
+#include "store/formats/safetensors.h"
 #include "store/source.h"
 #include "store/store.h"
 #include "tests/testkit.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "testing/help.h"
-#include "testing/run.h"
+#include "testing/run/aux_models.h"
+#include "testing/run/run.h"
 #include "tests/testkit.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "testing/blame.h"
 #include "tests/testkit.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/testkit.h"
 
 #define BASE                                                                                       \

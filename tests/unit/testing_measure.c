@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/testkit.h"
 
 static void refused(const char *measure, const char *needle)

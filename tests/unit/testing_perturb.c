@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "store/base/mem.h"
-#include "testing/perturb.h"
+#include "testing/cases/perturb.h"
 #include "tests/testkit.h"
 
 /* The perturbed text, "-" when it does not apply. Static: one at a time. */

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/markup.h"
-#include "testing/internal.h"
+#include "store/base/text/markup.h"
+#include "testing/suite/internal.h"
 #include "testing/report.h"
 #include "tests/testkit.h"
 

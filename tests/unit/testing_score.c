@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "testing/report.h"
 #include "tests/testkit.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "testing/stats.h"
 #include "tests/testkit.h"
 

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/testkit.h"
 
 #define HEAD "suite: s\ncases:\n"

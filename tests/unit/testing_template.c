@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "testing/internal.h"
+#include "testing/suite/internal.h"
 #include "tests/testkit.h"
 
 static fm_suite *parsed(const char *yaml)

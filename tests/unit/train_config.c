@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/internal.h"
+#include "train/net/internal.h"
 
 static void an_unknown_key_names_what_there_is(void **state)
 {

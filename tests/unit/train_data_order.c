@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/base/hash.h"
-#include "store/base/rng.h"
-#include "train/order.h"
+#include "store/base/math/hash.h"
+#include "store/base/math/rng.h"
+#include "train/data/order.h"
 
 #define MAX_SEEN 100000
 

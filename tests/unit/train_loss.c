@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/base/rng.h"
-#include "train/objective.h"
+#include "store/base/math/rng.h"
+#include "train/objective/objective.h"
 
 static double uniform(uint64_t stream, uint64_t i)
 {

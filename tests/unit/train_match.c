@@ -1,6 +1,6 @@
 /* How lists of a training's settings name modules. */
 #include "tests/testkit.h"
-#include "train/method.h"
+#include "train/net/method.h"
 
 /* PEFT's modules_to_save (0.21, peft/utils/other.py): a module whose name ends so, with all in it. */
 static void saved_modules_are_named_by_their_ends(void **state)

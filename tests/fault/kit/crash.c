@@ -2,7 +2,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/fault/kit/fault_kit.h"
 
 typedef struct point {

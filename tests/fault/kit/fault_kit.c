@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 
 enum { LIMIT_SECONDS = 120, HIDDEN = 64, VOCAB = 1024, LAYERS = 1, SAID_BYTES = 2000 };
 

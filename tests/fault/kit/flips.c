@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/fault/kit/fault_kit.h"
 
 enum { MAX_FILES = 256, TOLD_BYTES = 20000, PATH_BYTES = 512 };

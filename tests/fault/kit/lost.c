@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "store/base/rng.h"
+#include "store/base/math/rng.h"
 #include "tests/fault/kit/fault_kit.h"
 
 enum { MAX_RECORDS = 8192, MAX_OBJECTS = 1024, MAX_NAMES = 1024, MAX_OPS = 2048, ABSENT = -1 };

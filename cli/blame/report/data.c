@@ -1,0 +1,157 @@
+/* data.c - the ranking of examples for people and as JSON. */
+#include <math.h>
+#include <string.h>
+
+#include "cli/blame/blame.h"
+
+static const char *measured(double v)
+{
+    static char ring[4][32];
+    static unsigned next;
+    char *s = ring[next++ % 4];
+    if (isnan(v))
+        return "-";
+    snprintf(s, sizeof ring[0], "%+.2f", v);
+    return s;
+}
+
+static void print_fidelity(const blame_data_section *d)
+{
+    if (d->trainings == 0)
+        return;
+    printf("  measured by training again %u times without groups of %zu; the margin falls by "
+           "(a random group: %s)\n",
+           d->trainings, d->group, measured(d->random));
+    out_table *t = out_table_new();
+    out_cell(t, "%s", "method");
+    out_cell_right(t, "%s", "without its first");
+    out_cell_right(t, "%s", "its last");
+    out_cell_right(t, "%s", "LDS");
+    out_end_row(t);
+    for (size_t i = 0; i < d->rankings; i++) {
+        const blame_fidelity *f = &d->ranking[i].fidelity;
+        out_cell(t, "%s", fm_attribution_methods[d->ranking[i].kind].name);
+        out_cell_right(t, "%s", measured(f->top));
+        out_cell_right(t, "%s", measured(f->bottom));
+        out_cell_right(t, "%s", measured(f->lds));
+        out_end_row(t);
+    }
+    out_table_print(t, stdout, "    ");
+}
+
+static void print_advice(const blame *b)
+{
+    if (!b->outstanding)
+        return;
+    printf("  %zu stand%s out (*); to derive without them: --skip ", b->outstanding,
+           b->outstanding == 1 ? "s" : "");
+    for (size_t i = 0; i < b->outstanding; i++) {
+        const blame_example *e = &b->example[i];
+        printf("%s%s%s%u", i ? "," : "", e->file ? e->file : "", e->file ? ":" : "", e->index);
+    }
+    putchar('\n');
+}
+
+void blame_data_print(const blame *b, uint64_t top)
+{
+    const blame_data_section *d = &b->data;
+    if (!b->example_count) {
+        printf("\ndata     this version carries no training examples\n");
+        return;
+    }
+    printf("\ndata     %s: %zu examples by %s\n", b->data_name, b->example_count,
+           fm_attribution_methods[d->ranking[0].kind].says);
+    printf("         towards %s%s\n",
+           d->right_known ? "the wrong answer and away from the parent's" : "the wrong answer",
+           d->checkpoints ? ", at the run's kept checkpoints" : "");
+    print_fidelity(d);
+    size_t shown = FM_MIN((size_t)top, b->example_count);
+    shown = FM_MAX(shown, FM_MIN(b->outstanding, (size_t)64));
+    out_table *t = out_table_new();
+    for (size_t i = 0; i < shown; i++) {
+        const blame_example *e = &b->example[i];
+        out_cell(t, "%s", i < b->outstanding ? "*" : " ");
+        if (e->file)
+            out_cell(t, "%s", e->file);
+        out_cell_right(t, "%u", e->index);
+        out_cell_right(t, "%+.3g", e->score);
+        out_cell(t, "%s", out_text(e->preview, 90));
+        out_end_row(t);
+    }
+    out_table_print(t, stdout, "  ");
+    print_advice(b);
+}
+
+static void set_measured(fm_status *rc, fm_json *o, const char *key, double v)
+{
+    if (!isnan(v))
+        out_set(rc, o, key, fm_json_new_real(v));
+}
+
+static fm_json *ranking_json(const blame_data_section *d, const blame_ranking *r)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *scores = fm_json_new_array(), *ranks = fm_json_new_array();
+    const fm_attribution_method *m = &fm_attribution_methods[r->kind];
+    for (size_t i = 0; i < d->count; i++) {
+        out_push(&rc, scores, fm_json_new_real(r->score[i]));
+        out_push(&rc, ranks, fm_json_new_int(r->rank[i]));
+    }
+    out_set(&rc, o, "method", fm_json_new_str(m->name));
+    out_set(&rc, o, "says", fm_json_new_str(m->says));
+    out_set(&rc, o, "scores", scores);
+    out_set(&rc, o, "ranks", ranks);
+    if (d->trainings > 0) {
+        fm_json *f = fm_json_new_object();
+        set_measured(&rc, f, "without_first", r->fidelity.top);
+        set_measured(&rc, f, "without_last", r->fidelity.bottom);
+        set_measured(&rc, f, "lds", r->fidelity.lds);
+        out_set(&rc, o, "fidelity", f);
+    }
+    return o;
+}
+
+static fm_json *examples_json(const blame *b)
+{
+    fm_status rc = FM_OK;
+    fm_json *list = fm_json_new_array();
+    for (size_t i = 0; i < b->example_count; i++) {
+        fm_json *e = fm_json_new_object();
+        if (b->example[i].file)
+            out_set(&rc, e, "file", fm_json_new_str(b->example[i].file));
+        out_set(&rc, e, "record", fm_json_new_int(b->example[i].index));
+        out_set(&rc, e, "rank", fm_json_new_int((int64_t)i));
+        out_set(&rc, e, "score", fm_json_new_real(b->example[i].score));
+        out_set(&rc, e, "stands_out", fm_json_new_bool(i < b->outstanding));
+        out_set(&rc, e, "preview", fm_json_new_str(b->example[i].preview));
+        out_push(&rc, list, e);
+    }
+    return list;
+}
+
+fm_json *blame_data_json(const blame *b)
+{
+    const blame_data_section *d = &b->data;
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *rankings = fm_json_new_array();
+    out_set(&rc, o, "name", fm_json_new_str(b->data_name));
+    if (d->rankings > 0) {
+        out_set(&rc, o, "method", fm_json_new_str(fm_attribution_methods[d->ranking[0].kind].name));
+        out_set(&rc, o, "target", fm_json_new_str(d->right_known ? "margin" : "wrong answer"));
+        out_set(&rc, o, "checkpoints", fm_json_new_bool(d->checkpoints));
+        out_set(&rc, o, "evaluations", fm_json_new_int((int64_t)d->evaluations));
+        out_set(&rc, o, "seconds", fm_json_new_real(d->seconds));
+    }
+    if (d->trainings > 0) {
+        out_set(&rc, o, "trainings", fm_json_new_int(d->trainings));
+        out_set(&rc, o, "group", fm_json_new_int((int64_t)d->group));
+        out_set(&rc, o, "halves", fm_json_new_int((int64_t)d->halves));
+        out_set(&rc, o, "margin", fm_json_new_real(d->margin));
+        set_measured(&rc, o, "without_random", d->random);
+    }
+    out_set(&rc, o, "examples", examples_json(b));
+    for (size_t i = 0; i < d->rankings; i++)
+        out_push(&rc, rankings, ranking_json(d, &d->ranking[i]));
+    out_set(&rc, o, "rankings", rankings);
+    return o;
+}

@@ -1,0 +1,107 @@
+/* export.c - fmstore export: a version as files that other tools read. */
+#include <pthread.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "store/source.h"
+
+/* The store's provider, with an eye on what is read. Threads read at once. */
+typedef struct watched {
+    fm_provider from;
+    pthread_mutex_t mutex;
+    out_bar bar;
+    uint64_t done, total;
+} watched;
+
+static fm_status watch(watched *w, fm_status rc, uint64_t bytes)
+{
+    if (rc != FM_OK)
+        return rc;
+    if (cli_interrupted)
+        return fm_fail(FM_ECANCELLED, "stopped; nothing was left behind");
+    pthread_mutex_lock(&w->mutex);
+    w->done += bytes;
+    out_bar_at(&w->bar, w->done, w->total);
+    pthread_mutex_unlock(&w->mutex);
+    return FM_OK;
+}
+
+static fm_status watched_read(void *ctx, const fm_entry *e, void *dst)
+{
+    watched *w = ctx;
+    return watch(w, w->from.read(w->from.ctx, e, dst), e->bytes);
+}
+
+static fm_status watched_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                               void *dst, unsigned flags)
+{
+    watched *w = ctx;
+    return watch(w, w->from.range(w->from.ctx, e, offset, bytes, dst, flags), bytes);
+}
+
+static fm_status watched_place(void *ctx, const fm_entry *e, fm_file_part *out)
+{
+    watched *w = ctx;
+    return watch(w, w->from.place(w->from.ctx, e, out), out->path ? e->bytes : 0);
+}
+
+static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
+                                fm_export_format format, fm_dtype dtype)
+{
+    watched w = {.from = fm_store_provider(fm_repo_store(c->repo))};
+    fm_provider p = {
+        .ctx = &w, .read = watched_read, .range = watched_range, .place = watched_place};
+    for (size_t i = 0; i < fm_tree_count(tree); i++)
+        if (fm_tree_at(tree, i)->kind != FM_ENTRY_FILE)
+            w.total += fm_tree_at(tree, i)->bytes;
+    pthread_mutex_init(&w.mutex, NULL);
+    out_bar_begin(&w.bar, "writing");
+    cli_catch_interrupts();
+    fm_status rc = fm_export(tree, &p, dst, format, dtype);
+    out_progress_end();
+    pthread_mutex_destroy(&w.mutex);
+    return rc;
+}
+
+int cmd_export(cli *c, int argc, char **argv)
+{
+    static const char *const names[] = {"source", "hf", "safetensors", "peft"};
+    static const fm_export_format formats[] = {FM_EXPORT_SOURCE, FM_EXPORT_HF,
+                                               FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT};
+    const char *args[2], *format = "hf", *dtype_name = NULL;
+    size_t n, f;
+    const opt_spec table[] = {
+        {0, "format", OPT_STR, "F",
+         "hf (default), safetensors, peft, or source: the bytes that came in", &format},
+        {0, "dtype", OPT_STR, "D", "f32, bf16 or f16; default: as stored", &dtype_name},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    for (f = 0; f < FM_ARRAY_LEN(names) && strcmp(format, names[f]) != 0; f++)
+        ;
+    if (f == FM_ARRAY_LEN(names))
+        return cli_usage_error(c, "--format wants hf, safetensors, peft or source, got '%s'",
+                               format);
+    fm_dtype dtype = FM_DTYPE_NONE;
+    if (dtype_name) {
+        char upper[8] = {0};
+        for (size_t i = 0; dtype_name[i] && i < sizeof upper - 1; i++)
+            upper[i] = (char)(dtype_name[i] >= 'a' ? dtype_name[i] - 32 : dtype_name[i]);
+        dtype = fm_dtype_parse(upper, strlen(upper));
+        if (dtype != FM_F32 && dtype != FM_BF16 && dtype != FM_F16)
+            return cli_usage_error(c, "--dtype wants f32, bf16 or f16, got '%s'", dtype_name);
+    }
+    fm_oid oid;
+    fm_tree *tree = NULL;
+    fm_status rc = cli_lease(c, false, "export");
+    if (rc == FM_OK)
+        rc = cli_resolve(c, args[0], &oid, &tree);
+    if (rc == FM_OK)
+        rc = export_watched(c, tree, args[1], formats[f], dtype);
+    if (rc == FM_OK)
+        printf("%s written to %s (%s)\n", args[0], args[1], format);
+    fm_tree_free(tree);
+    return cli_exit(rc);
+}

@@ -1,0 +1,167 @@
+/* gc_words.c - a collector's run, and its report as text and JSON. */
+#include "cli/cmd/gc_words.h"
+
+#include <string.h>
+
+typedef unsigned long long ull;
+
+static void line(const char *what, uint64_t objects, uint64_t bytes, const char *why)
+{
+    if (objects)
+        printf("%-12s %llu objects, %s%s\n", what, (ull)objects, out_bytes(bytes), why);
+}
+
+static void print_packs(const fm_gc_report *r)
+{
+    printf("%-12s %llu -> %llu, %s -> %s\n", "packs", (ull)r->packs_before, (ull)r->packs_after,
+           out_bytes(r->pack_bytes_before), out_bytes(r->pack_bytes_after));
+}
+
+static void print_rest(const fm_gc_report *r)
+{
+    if (r->git_new || r->git_gone)
+        printf("%-12s %llu condemned, %llu deleted\n", "git objects", (ull)r->git_new,
+               (ull)r->git_gone);
+    if (r->reflog_entries)
+        printf("%-12s %llu entries dropped\n", "reflogs", (ull)r->reflog_entries);
+    if (r->bad_objects)
+        printf("%-12s %llu objects do not decode; their packs were left alone: run fsck\n",
+               "damaged", (ull)r->bad_objects);
+}
+
+static const char *short_name(const char *name)
+{
+    static const char *const head[] = {"refs/heads/", "refs/"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(head); i++)
+        if (strncmp(name, head[i], strlen(head[i])) == 0)
+            return name + strlen(head[i]);
+    return name;
+}
+
+static fm_status print_keepers(const fm_gc_report *r)
+{
+    out_table *t = out_table_new();
+    if (!t)
+        return FM_ENOMEM;
+    puts("only reached by");
+    for (size_t i = 0; i < r->keepers; i++) {
+        const fm_gc_keeper *k = &r->keeper[i];
+        if (!k->objects)
+            continue;
+        out_cell(t, "%s", out_text(short_name(k->name), 60));
+        out_cell_right(t, "%llu objects", (ull)k->objects);
+        out_cell_right(t, "%s", out_bytes(k->bytes));
+        out_end_row(t);
+    }
+    out_cell(t, "several of them");
+    out_cell_right(t, "%llu objects", (ull)r->shared_objects);
+    out_cell_right(t, "%s", out_bytes(r->shared_bytes));
+    out_end_row(t);
+    out_table_print(t, stdout, "  ");
+    return FM_OK;
+}
+
+fm_status gc_print(const fm_gc_report *r, bool dry_run)
+{
+    printf("%-12s %llu versions, %llu objects, %s\n", "reached", (ull)r->versions,
+           (ull)r->live_objects, out_bytes(r->live_bytes));
+    line(dry_run ? "unreached" : "condemned", r->new_objects, r->new_bytes,
+         dry_run ? ", would be condemned" : " (new)");
+    line("waiting", r->waiting_objects, r->waiting_bytes,
+         " until their grace is over (gc.pruneExpire)");
+    line("held", r->held_objects, r->held_bytes,
+         " that a running import or derivation may be using: run gc again when it has ended");
+    line("stuck", r->stuck_objects, r->stuck_bytes,
+         " in packs that are mostly reached: fmstore repack --all frees them");
+    line(dry_run ? "would go" : "deleted", r->gone_objects, r->gone_bytes, "");
+    print_rest(r);
+    print_packs(r);
+    return dry_run ? print_keepers(r) : FM_OK;
+}
+
+fm_status repack_print(const fm_gc_report *r, bool dry_run)
+{
+    if (r->packs_written || r->recoded_objects)
+        printf("%-12s %llu packs, %llu objects coded anew\n", "written", (ull)r->packs_written,
+               (ull)r->recoded_objects);
+    line(dry_run ? "would go" : "deleted", r->gone_objects, r->gone_bytes, "");
+    print_rest(r);
+    print_packs(r);
+    return FM_OK;
+}
+
+static void set_int(fm_status *rc, fm_json *o, const char *key, uint64_t v)
+{
+    out_set(rc, o, key, fm_json_new_int((int64_t)v));
+}
+
+static void set_pair(fm_status *rc, fm_json *o, const char *key, uint64_t objects, uint64_t bytes)
+{
+    fm_json *p = fm_json_new_object();
+    set_int(rc, p, "objects", objects);
+    set_int(rc, p, "bytes", bytes);
+    out_set(rc, o, key, p);
+}
+
+fm_status gc_json(const fm_gc_report *r, bool dry_run)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object(), *keepers = fm_json_new_array();
+    out_set(&rc, o, "dry_run", fm_json_new_bool(dry_run));
+    set_int(&rc, o, "versions", r->versions);
+    set_pair(&rc, o, "all", r->objects, r->bytes);
+    set_pair(&rc, o, "reached", r->live_objects, r->live_bytes);
+    set_pair(&rc, o, "condemned", r->new_objects, r->new_bytes);
+    set_pair(&rc, o, "waiting", r->waiting_objects, r->waiting_bytes);
+    set_pair(&rc, o, "held", r->held_objects, r->held_bytes);
+    set_pair(&rc, o, "stuck", r->stuck_objects, r->stuck_bytes);
+    set_pair(&rc, o, "deleted", r->gone_objects, r->gone_bytes);
+    set_int(&rc, o, "packs_before", r->packs_before);
+    set_int(&rc, o, "packs_after", r->packs_after);
+    set_int(&rc, o, "pack_bytes_before", r->pack_bytes_before);
+    set_int(&rc, o, "pack_bytes_after", r->pack_bytes_after);
+    set_int(&rc, o, "packs_written", r->packs_written);
+    set_int(&rc, o, "objects_recoded", r->recoded_objects);
+    set_int(&rc, o, "objects_damaged", r->bad_objects);
+    set_int(&rc, o, "git_condemned", r->git_new);
+    set_int(&rc, o, "git_deleted", r->git_gone);
+    set_int(&rc, o, "reflog_entries_dropped", r->reflog_entries);
+    set_int(&rc, o, "writers", r->writers);
+    for (size_t i = 0; i < r->keepers; i++) {
+        fm_json *k = fm_json_new_object();
+        out_set(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
+        set_int(&rc, k, "objects", r->keeper[i].objects);
+        set_int(&rc, k, "bytes", r->keeper[i].bytes);
+        out_push(&rc, keepers, k);
+    }
+    set_pair(&rc, o, "shared", r->shared_objects, r->shared_bytes);
+    out_set(&rc, o, "only_reached_by", keepers);
+    if (rc == FM_OK)
+        return out_json(o);
+    fm_json_free(o);
+    return rc;
+}
+
+static bool show_progress(void *ctx, uint64_t done, uint64_t total)
+{
+    out_progress("%s %s of %s", (const char *)ctx, out_bytes(done), out_bytes(total));
+    return cli_interrupted != 0;
+}
+
+int gc_run(cli *c, fm_gc_opts *opts, const char *doing, bool json,
+           fm_status (*print)(const fm_gc_report *r, bool dry_run))
+{
+    fm_gc_report report;
+    cli_catch_interrupts();
+    opts->progress = show_progress;
+    opts->ctx = (void *)(uintptr_t)doing;
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = fm_repo_gc(c->repo, opts, &report);
+    out_progress_end();
+    if (rc != FM_OK)
+        return cli_exit(rc);
+    rc = json ? gc_json(&report, opts->dry_run) : print(&report, opts->dry_run);
+    fm_gc_report_release(&report);
+    return cli_exit(rc);
+}

@@ -1,0 +1,21 @@
+/* init.c - fmstore init: an empty repository. */
+#include "cli/commands.h"
+#include "store/base/os/io.h"
+
+int cmd_init(cli *c, int argc, char **argv)
+{
+    bool bare = false;
+    const char *args[1] = {c->dir};
+    size_t n;
+    const opt_spec table[] = {
+        {0, "bare", OPT_FLAG, NULL, "the folder is the repository itself, not DIR/.fmstore", &bare},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, args, 0, 1, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    fm_status rc = fm_repo_init(args[0], bare);
+    if (rc == FM_OK)
+        printf("empty fmstore repository in %s%s\n", args[0], bare ? "" : "/.fmstore");
+    return cli_exit(rc);
+}

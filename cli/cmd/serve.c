@@ -1,0 +1,212 @@
+/* serve.c - fmstore serve: branches, tags and ids as models of an OpenAI-compatible server. */
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/base/plan_ranks.h"
+#include "infer/serve/server.h"
+#include "store/base/os/io.h"
+#include "store/base/mem.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+typedef struct catalog {
+    cli *c;
+    fm_repo *repo;     /* a handle of the loading thread's own: one serves one thread at a time */
+    const char **only; /* names that may be asked for; count 0: every revision */
+    size_t count;
+} catalog;
+
+static bool allowed(const catalog *k, const char *name)
+{
+    if (k->count == 0)
+        return true;
+    for (size_t i = 0; i < k->count; i++)
+        if (strcmp(k->only[i], name) == 0)
+            return true;
+    return false;
+}
+
+static fm_status resolve(void *ctx, const char *name, char version[65])
+{
+    catalog *k = ctx;
+    fm_oid oid;
+    if (!allowed(k, name))
+        return fm_fail(FM_ENOTFOUND, "model '%s' is not served here", name);
+    fm_status rc = fm_rev_resolve(k->c->repo, &oid, name);
+    if (rc == FM_OK)
+        fm_oid_hex(&oid, version);
+    return rc;
+}
+
+static fm_status tree_of(void *ctx, const char *version, fm_tree **out)
+{
+    catalog *k = ctx;
+    fm_oid oid;
+    fm_status rc = fm_rev_resolve(k->repo, &oid, version);
+    return rc == FM_OK ? fm_version_tree(k->repo, out, &oid) : rc;
+}
+
+typedef struct list_state {
+    catalog *k;
+    fm_status (*each)(void *ctx, const char *name, const char *version, int64_t created);
+    void *ctx;
+} list_state;
+
+static fm_status list_one(void *ctx, const char *ref, const fm_oid *oid)
+{
+    list_state *s = ctx;
+    fm_version v;
+    char hex[41];
+    const char *name = strchr(ref + 5, '/') + 1;
+    if (!allowed(s->k, name))
+        return FM_OK;
+    fm_status rc = fm_version_read(s->k->c->repo, &v, oid);
+    if (rc < 0)
+        return rc;
+    fm_oid_hex(oid, hex);
+    rc = s->each(s->ctx, name, hex, v.time);
+    fm_version_release(&v);
+    return rc;
+}
+
+static fm_status list_all(void *ctx,
+                          fm_status (*each)(void *each_ctx, const char *name, const char *version,
+                                            int64_t created),
+                          void *each_ctx)
+{
+    catalog *k = ctx;
+    list_state s = {k, each, each_ctx};
+    fm_status rc = fm_ref_each(k->c->repo, "refs/heads/", list_one, &s);
+    return rc == FM_OK ? fm_ref_each(k->c->repo, "refs/tags/", list_one, &s) : rc;
+}
+
+/* The key is the file's first line: command lines are seen by everybody on the machine. */
+static fm_status read_key(const char *path, fm_buf *key)
+{
+    fm_status rc = fm_read_file(key, path, 4096);
+    if (rc < 0)
+        return rc;
+    key->len = strcspn(fm_buf_cstr(key), "\r\n");
+    if (key->len == 0)
+        return fm_fail(FM_EINVAL, "%s: holds no key on its first line", path);
+    key->data[key->len] = 0;
+    return FM_OK;
+}
+
+/* Half of this machine's memory: the rest is for pages of keys and values, and for others. */
+static uint64_t default_weights_mib(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes / 2 / MIB : 0;
+}
+
+static void hung(void *server, const char *text)
+{
+    fm_server_abandon(server, text);
+    cli_hung(NULL, text);
+}
+
+static fm_status begin(fm_server **out, const catalog *k, const fm_server_opts *opts,
+                       const opt_list *pins)
+{
+    fm_status rc = fm_server_new(out, k->c->engine, opts);
+    for (size_t i = 0; rc == FM_OK && i < pins->count; i++)
+        rc = allowed(k, pins->item[i])
+                 ? fm_server_pin(*out, pins->item[i])
+                 : fm_fail(FM_EINVAL, "--pin %s: is not among the models to serve", pins->item[i]);
+    for (size_t i = 0; rc == FM_OK && i < k->count; i++)
+        rc = fm_server_preload(*out, k->only[i]);
+    if (rc == FM_OK) /* no step follows the server's last */
+        fm_engine_hung(k->c->engine, hung, *out);
+    return rc;
+}
+
+static fm_status plan_all(cli *c, const char *rev, const char *topology, uint32_t rows)
+{
+    fm_topology t;
+    uint32_t ranks = FM_MAX(c->ranks, 1u);
+    c->ranks = 0; /* one looks */
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = cli_engine(c);
+    if (rc == FM_OK)
+        rc = plan_topology(c, ranks, topology, &t);
+    return rc == FM_OK ? plan_serve(c, rev, &t, rows) : rc;
+}
+
+int cmd_serve(cli *c, int argc, char **argv)
+{
+    fm_server_opts opts = fm_server_defaults();
+    const char *args[OPT_LIST_MAX], *key_file = NULL;
+    uint64_t port = 8080, max_running = opts.max_running, weights = default_weights_mib();
+    opt_list pins = {.count = 0};
+    size_t n;
+    fm_buf key;
+    bool plan = false;
+    const char *topology = NULL;
+    fm_server *server = NULL;
+    const opt_spec table[] = {
+        {0, "port", OPT_UINT, "N", "0 = any free one (8080)", &port},
+        {0, "host", OPT_STR, "H", "address to bind to (127.0.0.1)", &opts.host},
+        {0, "api-key-file", OPT_STR, "FILE", "ask clients for the key on its first line",
+         &key_file},
+        {0, "max-running", OPT_UINT, "N", "answers in one batch (32)", &max_running},
+        {0, "weights-memory", OPT_UINT, "MIB",
+         "most memory for weights, 0 = no bound (half of the machine's)", &weights},
+        {0, "pin", OPT_LIST, "REV", "keep this version in memory; may be given again", &pins},
+        {0, "plan", OPT_FLAG, NULL,
+         "say how the model would be split over --ranks, what that takes, and serve nothing",
+         &plan},
+        {0, "topology", OPT_STR, "KEY=VALUE,...",
+         "of --plan: ranks, nodes, link (nvlink, pcie, host), link-gb, net-gb, memory-gib, "
+         "memory-gb, tflops",
+         &topology},
+        CLI_MODE_OPTION(c),
+        CLI_DEVICE_OPTION(c),
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    c->mode = CLI_ANSWER_MODE;
+    c->keep_packed = true;
+    int code = cli_parse(c, argc, argv, table, args, 0, OPT_LIST_MAX, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    if (port > 65535 || max_running == 0 || max_running > 4096)
+        return cli_usage_error(c, "--port wants 0 to 65535, --max-running 1 to 4096");
+    if (weights > UINT64_MAX / MIB)
+        return cli_usage_error(c, "--weights-memory wants MiB, fewer");
+    c->weight_bytes_max = weights * MIB;
+    if (plan && n != 1)
+        return cli_usage_error(c, "--plan wants one REV");
+    if (plan)
+        return cli_exit(plan_all(c, args[0], topology, (uint32_t)max_running));
+    catalog k = {.c = c, .only = args, .count = n};
+    fm_buf_init(&key, 8192);
+    cli_catch_interrupts();
+    fm_status rc = cli_open(c);
+    if (rc == FM_OK)
+        rc = fm_repo_open(&k.repo, c->dir);
+    if (rc == FM_OK && fm_store_lease(fm_repo_store(k.repo), false, "serve") != FM_OK)
+        fm_error_clear(); /* a repository that cannot be written: no gc runs there either */
+    if (rc == FM_OK)
+        rc = cli_engine(c);
+    if (rc == FM_OK && key_file)
+        rc = read_key(key_file, &key);
+    if (rc == FM_OK) {
+        opts.port = (uint16_t)port;
+        opts.max_running = (uint32_t)max_running;
+        opts.api_key = key_file ? fm_buf_cstr(&key) : NULL;
+        opts.catalog = (fm_server_catalog){&k, resolve, tree_of, list_all,
+                                           fm_store_provider(fm_repo_store(k.repo))};
+        rc = begin(&server, &k, &opts, &pins);
+    }
+    if (rc == FM_OK) {
+        printf("serving on http://%s:%u  (Ctrl-C stops)\n", opts.host, fm_server_port(server));
+        fflush(stdout);
+        rc = fm_server_run(server, &cli_interrupted);
+    }
+    fm_server_free(server);
+    fm_repo_close(k.repo);
+    fm_buf_release(&key);
+    return cli_exit(rc);
+}

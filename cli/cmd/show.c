@@ -1,0 +1,194 @@
+/* show.c - fmstore show: one version for a person: what, from what, how, how large. */
+#include <string.h>
+
+#include "cli/commands.h"
+#include "cli/version/version_tree.h"
+#include "infer/arch.h"
+#include "store/base/mem.h"
+
+typedef struct summary {
+    uint64_t tensors, tensor_bytes, elems;
+    uint64_t by_dtype[FM_DTYPE_COUNT];
+    uint64_t changed, unchanged; /* tensors against the first parent */
+    bool has_parent;
+} summary;
+
+static fm_status count_change(void *ctx, const fm_change *ch)
+{
+    summary *s = ctx;
+    const fm_entry *e = ch->b ? ch->b : ch->a;
+    if (e->kind == FM_ENTRY_TENSOR)
+        s->changed++;
+    return FM_OK;
+}
+
+static fm_status summarize(cli *c, const fm_version *v, const fm_tree *tree, summary *s)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        uint64_t n = 0;
+        if (e->kind != FM_ENTRY_TENSOR)
+            continue;
+        fm_ignore(fm_shape_elems(&n, &e->shape), "checked when the tree was read");
+        s->tensors++;
+        s->elems += n;
+        s->tensor_bytes += e->bytes;
+        s->by_dtype[e->dtype]++;
+    }
+    if (v->parent_count) {
+        fm_tree *parent = NULL;
+        s->has_parent = true;
+        rc = fm_version_tree(c->repo, &parent, &v->parent[0]);
+        if (rc == FM_OK)
+            rc = fm_diff_trees(parent, tree, count_change, s);
+        fm_tree_free(parent);
+    }
+    s->unchanged = s->tensors > s->changed ? s->tensors - s->changed : 0;
+    return rc;
+}
+
+static void print_arch(const fm_tree *tree)
+{
+    fm_arch a;
+    if (fm_arch_of_tree(&a, tree, "model.json") == FM_OK)
+        printf("Model:   %s, %u layers, hidden %u, %u/%u heads, %u tokens\n", a.family, a.layers,
+               a.hidden, a.heads, a.kv_heads, a.vocab);
+    fm_error_clear(); /* a version that this build cannot run can be shown all the same */
+}
+
+static void print_summary(const summary *s)
+{
+    printf("Tensors: %llu, %.2f M values, %s (", (unsigned long long)s->tensors,
+           (double)s->elems / 1e6, out_bytes(s->tensor_bytes));
+    const char *sep = "";
+    for (int d = 1; d < FM_DTYPE_COUNT; d++)
+        if (s->by_dtype[d]) {
+            printf("%s%llu %s", sep, (unsigned long long)s->by_dtype[d],
+                   fm_dtype_get((fm_dtype)d)->name);
+            sep = ", ";
+        }
+    printf(")\n");
+    if (s->has_parent)
+        printf("Changed: %llu of them differ from the first parent\n",
+               (unsigned long long)s->changed);
+}
+
+/* Where the number of steps is given, epochs decide nothing; steps=0 is "not given". */
+static bool counts(const fm_json *cfg, const char *key)
+{
+    bool by_steps = fm_json_int(fm_json_get(cfg, "steps"), 0) > 0;
+    return strcmp(key, by_steps ? "epochs" : "steps") != 0;
+}
+
+static void print_recipe(const fm_json *recipe)
+{
+    if (!recipe)
+        return;
+    const fm_json *data = fm_json_get(recipe, "data");
+    printf("Recipe:  %s", fm_json_cstr(fm_json_get(recipe, "operation"), "?"));
+    const fm_json *cfg = fm_json_get(recipe, "config");
+    for (void *it = fm_json_iter(cfg); it; it = fm_json_next(cfg, it)) {
+        static const char *const shown[] = {"r", "alpha", "lr", "steps", "epochs", "batch", "seed"};
+        const fm_json *v = fm_json_iter_value(it);
+        for (size_t i = 0; i < FM_ARRAY_LEN(shown); i++)
+            if (strcmp(shown[i], fm_json_iter_key(it)) == 0 && counts(cfg, shown[i]))
+                printf(" %s=%g", shown[i], fm_json_real(v, 0));
+    }
+    putchar('\n');
+    for (size_t i = 0; i < fm_json_count(data); i++) {
+        const fm_json *d = fm_json_at(data, i);
+        printf("Data:    %s, %lld of %lld records, sha256 %.16s\n",
+               fm_json_cstr(fm_json_get(d, "name"), "?"),
+               (long long)fm_json_int(fm_json_get(d, "used"), 0),
+               (long long)fm_json_int(fm_json_get(d, "records"), 0),
+               fm_json_cstr(fm_json_get(d, "sha256"), ""));
+    }
+}
+
+static void print_paths(const fm_tree *tree, const char *prefix, const char *label)
+{
+    size_t begin, end;
+    fm_tree_range(tree, prefix, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        printf("%s%s\n", label, fm_tree_at(tree, i)->path);
+}
+
+static fm_status show_json(const fm_version *v, const fm_tree *tree, const summary *s,
+                           const fm_json *recipe)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = version_json(v), *files = fm_json_new_array();
+    out_set(&rc, o, "tensors", fm_json_new_int((int64_t)s->tensors));
+    out_set(&rc, o, "values", fm_json_new_int((int64_t)s->elems));
+    out_set(&rc, o, "bytes", fm_json_new_int((int64_t)s->tensor_bytes));
+    if (s->has_parent)
+        out_set(&rc, o, "tensors_changed", fm_json_new_int((int64_t)s->changed));
+    for (size_t i = 0; i < fm_tree_count(tree); i++)
+        if (fm_tree_at(tree, i)->kind != FM_ENTRY_TENSOR)
+            out_push(&rc, files, fm_json_new_str(fm_tree_at(tree, i)->path));
+    out_set(&rc, o, "files", files);
+    if (recipe)
+        out_set(&rc, o, "recipe_json", fm_json_copy(recipe));
+    if (rc < 0) {
+        fm_json_free(o);
+        return rc;
+    }
+    return out_json(o);
+}
+
+static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const summary *s,
+                      const fm_json *recipe)
+{
+    char hex[41];
+    fm_oid_hex(&v->oid, hex);
+    printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
+    printf("Kind:    %s\n", v->kind);
+    for (uint32_t i = 0; i < v->parent_count; i++)
+        printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
+    printf("Author:  %s\nDate:    %s\n\n    %s\n\n", v->author, out_date(v->time), v->subject);
+    print_arch(tree);
+    print_summary(s);
+    print_recipe(recipe);
+    print_paths(tree, "suites/", "Suite:   ");
+    print_paths(tree, "train.", "Curve:   "); /* train.svg, train.html */
+    print_paths(tree, "sweep.json", "Sweep:   ");
+    char *note = tests_note(c, &v->oid);
+    if (note)
+        printf("Note:    %s\n", note);
+    fm_free(note);
+}
+
+int cmd_show(cli *c, int argc, char **argv)
+{
+    bool json = false;
+    const char *rev;
+    size_t n;
+    const opt_spec table[] = {
+        {0, "json", OPT_FLAG, NULL, "as a JSON object", &json},
+        {0, NULL, OPT_FLAG, NULL, NULL, NULL},
+    };
+    int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
+    if (code != CLI_GO_ON)
+        return code;
+    fm_oid oid;
+    fm_tree *tree = NULL;
+    fm_json *recipe = NULL;
+    fm_version v = {0};
+    summary s = {0};
+    fm_status rc = cli_resolve(c, rev, &oid, &tree);
+    if (rc == FM_OK)
+        rc = fm_version_read(c->repo, &v, &oid);
+    if (rc == FM_OK)
+        rc = summarize(c, &v, tree, &s);
+    if (rc == FM_OK)
+        rc = tree_recipe(c, tree, &recipe);
+    if (rc == FM_OK && json)
+        rc = show_json(&v, tree, &s, recipe);
+    else if (rc == FM_OK)
+        show_text(c, &v, tree, &s, recipe);
+    fm_version_release(&v);
+    fm_json_free(recipe);
+    fm_tree_free(tree);
+    return cli_exit(rc);
+}

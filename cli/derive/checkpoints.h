@@ -1,0 +1,49 @@
+/* checkpoints.h - states of training as commits of the repository: kept by policy, found again by
+ * what the run's bits depend on, pruned by gc once their refs are gone.
+ *
+ * refs/fmstore/checkpoints/<run, 20 hex>/<step, 10 digits> names a commit without parents whose
+ * tree is: checkpoint.json {"format","run","child","step","tokens"}, train_log.json, and p/, m/,
+ * v/ with the tensors, each coded against the one before. One process at a time trains a run: a
+ * lock per run. */
+#ifndef FM_CLI_KEEPER_H
+#define FM_CLI_KEEPER_H
+
+#include "cli/base/context.h"
+#include "train/train.h"
+
+typedef struct keeper_policy {
+    uint64_t every; /* steps; 0: by time, at most about one a minute and 2 % of the time */
+    uint64_t last;  /* the newest so many stay; at least 1 */
+    uint64_t each;  /* besides them those whose step is a multiple; 0 = none */
+    bool after;     /* also when the child has landed */
+} keeper_policy;
+
+/* What the options leave open (every, last, each = 0) is taken from the repository's config:
+ * fmstore.checkpointevery, .checkpointlast, .checkpointeach. FM_EINVAL names the value. */
+fm_status keeper_policy_fill(keeper_policy *p, cli *c);
+
+typedef struct keeper keeper;
+fm_status keeper_new(keeper **out, cli *c, const keeper_policy *policy, size_t children);
+/* States of this run that are kept, ascending steps, evenly chosen: at most `most`, and no more
+ * than max_bytes hold. Owned: fm_train_state_release each, then fm_free. *count 0: none are
+ * kept. */
+fm_status keeper_states(cli *c, const fm_digest *run, size_t most, uint64_t max_bytes,
+                        fm_train_state **out, size_t *count);
+void keeper_free(keeper *k); /* lets go of the runs; NULL is a no-op */
+const fm_train_keeper *keeper_train(keeper *k);
+/* For messages; borrowed. */
+void keeper_name(keeper *k, size_t child, const char *name);
+/* Job j of the next call of fm_train_run is child[j]; borrowed. The other functions speak of
+ * children. */
+void keeper_jobs(keeper *k, const size_t *child);
+/* From the progress callback: how far a child has come, and whether all stop now. */
+void keeper_step(keeper *k, size_t child, uint32_t step, uint32_t steps);
+void keeper_stopping(keeper *k);
+/* The end of each child is kept too: other children are trained after these. */
+void keeper_at_ends(keeper *k, bool on);
+/* The log of the state that a child was resumed from; NULL: it began anew. Borrowed. */
+const fm_json *keeper_log(const keeper *k, size_t child);
+/* There is a commit of the child: its states are not needed any more. */
+void keeper_landed(keeper *k, size_t child);
+
+#endif

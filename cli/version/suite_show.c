@@ -1,0 +1,333 @@
+/* suite_show.c - one suite as a version has it, and which version made each case what it is.
+ *
+ * For each case three things are followed back through history by themselves: that it is there,
+ * what it says (its digest), and its waiver. As long as a parent has the same, that parent is
+ * asked next; the version without such a parent made it. */
+#include <string.h>
+
+#include "cli/version/suite_edit.h"
+#include "store/base/map.h"
+#include "store/base/mem.h"
+#include "testing/policy.h"
+
+/* The suite as one version has it. */
+typedef struct stage {
+    fm_version version;
+    fm_digest files; /* of its files: versions with the same have the same suite */
+    fm_suite *suite; /* NULL: the version has none of that name; shared by equal files */
+    fm_map *place;   /* case name -> its waiver's or its own address in `at` */
+    size_t *at;      /* [count] 0, 1, 2 ...: what place points to */
+    bool shares;     /* suite, place and at are another stage's */
+} stage;
+
+typedef struct history {
+    cli *c;
+    const char *name;
+    stage **stage; /* pointers stay while the list grows */
+    size_t count, cap;
+    fm_map *by_oid;
+} history;
+
+static void history_release(history *h)
+{
+    for (size_t i = 0; i < h->count; i++) {
+        stage *s = h->stage[i];
+        if (!s->shares) {
+            fm_suite_free(s->suite);
+            fm_map_free(s->place);
+            fm_free(s->at);
+        }
+        fm_version_release(&s->version);
+        fm_free(s);
+    }
+    fm_free(h->stage);
+    fm_map_free(h->by_oid);
+}
+
+static fm_status digest_files(const suite_files *f, fm_digest *out)
+{
+    fm_buf all;
+    fm_buf_init(&all, 0);
+    for (size_t i = 0; i < f->count; i++) {
+        fm_buf_append(&all, f->file[i].path, strlen(f->file[i].path) + 1);
+        fm_buf_u64(&all, f->file[i].text.len);
+        fm_buf_append(&all, f->file[i].text.data, f->file[i].text.len);
+    }
+    fm_status rc = fm_buf_ok(&all);
+    if (rc == FM_OK)
+        rc = fm_sha256(out, all.data, all.len);
+    fm_buf_release(&all);
+    return rc;
+}
+
+/* Only the files of this suite. */
+static fm_status read_files(history *h, const fm_oid *oid, suite_files *out)
+{
+    fm_tree *tree = NULL, *own = NULL;
+    size_t begin = 0, end = 0, n = strlen(h->name);
+    *out = (suite_files){0};
+    fm_status rc = fm_version_tree(h->c->repo, &tree, oid);
+    if (rc == FM_OK)
+        rc = fm_tree_new(&own);
+    if (rc == FM_OK)
+        fm_tree_range(tree, "suites/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        const char *base = e->path + strlen("suites/");
+        if (strncmp(base, h->name, n) == 0 && base[n] == '.')
+            rc = fm_tree_put_entry(own, e);
+    }
+    if (rc == FM_OK)
+        rc = suite_files_of(h->c, own, out);
+    fm_tree_free(own);
+    fm_tree_free(tree);
+    return rc;
+}
+
+static fm_status index_cases(stage *s)
+{
+    size_t n = s->suite ? fm_suite_count(s->suite) : 0;
+    s->at = fm_calloc(n, sizeof *s->at);
+    fm_status rc = s->at ? fm_map_new(&s->place) : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        const char *name = fm_suite_case_name(s->suite, i);
+        s->at[i] = i;
+        rc = fm_map_put(s->place, name, strlen(name), &s->at[i], NULL);
+    }
+    return rc;
+}
+
+static fm_status fill_stage(history *h, stage *s, const suite_files *files)
+{
+    suite_set set = {0};
+    for (size_t i = 0; i < h->count; i++)
+        if (h->stage[i] != s && !h->stage[i]->shares &&
+            fm_digest_eq(&h->stage[i]->files, &s->files)) {
+            s->suite = h->stage[i]->suite;
+            s->place = h->stage[i]->place;
+            s->at = h->stage[i]->at;
+            s->shares = true;
+            return FM_OK;
+        }
+    fm_status rc = suite_files_parse(files, &set);
+    if (rc == FM_OK && set.count) {
+        s->suite = set.suite[0];
+        set.count = 0;
+    }
+    suites_free(&set);
+    return rc == FM_OK ? index_cases(s) : rc;
+}
+
+static fm_status stage_of(history *h, const fm_oid *oid, const stage **out)
+{
+    suite_files files = {0};
+    stage *s = fm_map_get(h->by_oid, oid->b, sizeof oid->b);
+    *out = s;
+    if (s)
+        return FM_OK;
+    fm_status rc = fm_grow(&h->stage, &h->cap, h->count + 1, sizeof(stage *));
+    if (rc == FM_OK)
+        rc = (s = fm_calloc(1, sizeof *s)) ? FM_OK : FM_ENOMEM;
+    if (rc < 0)
+        return rc;
+    h->stage[h->count++] = s;
+    rc = fm_version_read(h->c->repo, &s->version, oid);
+    if (rc == FM_OK)
+        rc = read_files(h, oid, &files);
+    if (rc == FM_OK)
+        rc = digest_files(&files, &s->files);
+    if (rc == FM_OK)
+        rc = fill_stage(h, s, &files);
+    if (rc == FM_OK)
+        rc = fm_map_put(h->by_oid, oid->b, sizeof oid->b, s, NULL);
+    suite_files_release(&files);
+    *out = s;
+    return rc;
+}
+
+/* ---- who made it ---- */
+
+typedef enum trait { IS_THERE, SAYS, IS_WAIVED } trait;
+
+static bool text_eq(const char *a, const char *b)
+{
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+static bool same_trait(trait t, const stage *a, const stage *b, const char *name)
+{
+    const size_t *i = fm_map_get(a->place, name, strlen(name));
+    const size_t *k = fm_map_get(b->place, name, strlen(name));
+    if (!i || !k)
+        return i == k;
+    if (a->suite == b->suite || t == IS_THERE)
+        return true;
+    if (t == SAYS) {
+        fm_digest x = fm_suite_case_digest(a->suite, *i), y = fm_suite_case_digest(b->suite, *k);
+        return fm_digest_eq(&x, &y);
+    }
+    const fm_waiver *x = fm_suite_waiver(a->suite, *i), *y = fm_suite_waiver(b->suite, *k);
+    if (!x || !y)
+        return x == y;
+    return text_eq(x->reason, y->reason) && text_eq(x->until, y->until) &&
+           text_eq(x->owner, y->owner);
+}
+
+static fm_status trace(history *h, trait t, const stage *from, const char *name, const stage **out)
+{
+    fm_status rc = FM_OK;
+    for (bool more = true; rc == FM_OK && more;) {
+        more = false;
+        for (uint32_t p = 0; rc == FM_OK && !more && p < from->version.parent_count; p++) {
+            const stage *up;
+            rc = stage_of(h, &from->version.parent[p], &up);
+            if (rc == FM_OK && same_trait(t, from, up, name)) {
+                from = up;
+                more = true;
+            }
+        }
+    }
+    *out = from;
+    return rc;
+}
+
+typedef struct origin {
+    const char *name;
+    const stage *added, *changed, *waived; /* changed, waived: NULL = it is not */
+    const fm_waiver *waiver;
+} origin;
+
+static fm_status origin_of(history *h, const stage *top, size_t i, origin *out)
+{
+    const char *name = fm_suite_case_name(top->suite, i);
+    *out = (origin){.name = name, .waiver = fm_suite_waiver(top->suite, i)};
+    fm_status rc = trace(h, IS_THERE, top, name, &out->added);
+    if (rc == FM_OK)
+        rc = trace(h, SAYS, top, name, &out->changed);
+    if (rc == FM_OK && out->changed == out->added)
+        out->changed = NULL;
+    if (rc == FM_OK && out->waiver)
+        rc = trace(h, IS_WAIVED, top, name, &out->waived);
+    return rc;
+}
+
+/* ---- shown ---- */
+
+static void print_stage(const char *word, const stage *s)
+{
+    printf("    %-10s %s  %s\n", word, cli_short_oid(&s->version.oid),
+           out_text(s->version.subject, 80));
+}
+
+static void print_origin(const origin *o)
+{
+    printf("  %s%s%s\n", out_c(OUT_BOLD), o->name, out_c(OUT_PLAIN));
+    print_stage("added", o->added);
+    if (o->changed)
+        print_stage("changed", o->changed);
+    if (!o->waiver)
+        return;
+    print_stage("waived", o->waived);
+    printf("               %s%s", o->waiver->over ? "(over) " : "",
+           out_text(o->waiver->reason, 400));
+    if (o->waiver->until)
+        printf("; until %s", o->waiver->until);
+    if (o->waiver->owner)
+        printf("; %s", out_text(o->waiver->owner, 80));
+    putchar('\n');
+}
+
+static fm_json *stage_json(const stage *s)
+{
+    char hex[41];
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
+    fm_oid_hex(&s->version.oid, hex);
+    out_set(&rc, o, "id", fm_json_new_str(hex));
+    out_set(&rc, o, "subject", fm_json_new_str(s->version.subject));
+    return o;
+}
+
+static fm_json *origin_json(const origin *g)
+{
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
+    out_set(&rc, o, "name", fm_json_new_str(g->name));
+    out_set(&rc, o, "added", stage_json(g->added));
+    if (g->changed)
+        out_set(&rc, o, "changed", stage_json(g->changed));
+    if (g->waiver) {
+        fm_json *w = stage_json(g->waived);
+        out_set(&rc, w, "reason", fm_json_new_str(g->waiver->reason));
+        out_set(&rc, w, "until", fm_json_new_str(g->waiver->until));
+        out_set(&rc, w, "owner", fm_json_new_str(g->waiver->owner));
+        out_set(&rc, w, "over", fm_json_new_bool(g->waiver->over));
+        out_set(&rc, o, "waived", w);
+    }
+    return o;
+}
+
+static fm_status show_cases(history *h, const stage *top, fm_json *cases)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < fm_suite_count(top->suite); i++) {
+        origin o;
+        rc = origin_of(h, top, i, &o);
+        if (rc == FM_OK && cases)
+            out_push(&rc, cases, origin_json(&o));
+        else if (rc == FM_OK)
+            print_origin(&o);
+    }
+    return rc;
+}
+
+static fm_status show(history *h, const stage *top, bool json)
+{
+    fm_buf words;
+    fm_buf_init(&words, 0);
+    fm_status rc = fm_policy_words(&words, fm_suite_policy(top->suite));
+    fm_json *o = json ? fm_json_new_object() : NULL, *cases = json ? fm_json_new_array() : NULL;
+    if (json) {
+        out_set(&rc, o, "suite", fm_json_new_str(h->name));
+        out_set(&rc, o, "gate", fm_json_new_bool(fm_suite_is_gate(top->suite)));
+        out_set(&rc, o, "gate_asks", fm_json_new_str(fm_buf_cstr(&words)));
+    } else if (rc == FM_OK) {
+        printf("%s%s%s  %zu cases%s%s\n", out_c(OUT_BOLD), h->name, out_c(OUT_PLAIN),
+               fm_suite_count(top->suite), fm_suite_is_gate(top->suite) ? ", a gate: " : "",
+               fm_suite_is_gate(top->suite) ? fm_buf_cstr(&words) : "");
+    }
+    fm_buf_release(&words);
+    if (rc == FM_OK)
+        rc = show_cases(h, top, cases);
+    if (json)
+        out_set(&rc, o, "cases", cases);
+    if (json && rc == FM_OK)
+        return out_json(o);
+    fm_json_free(o);
+    return rc;
+}
+
+fm_status suite_show(cli *c, const char *rev, const char *suite, bool json)
+{
+    history h = {.c = c, .name = suite};
+    const stage *top = NULL;
+    fm_oid oid;
+    fm_status rc = cli_resolve(c, rev, &oid, NULL);
+    if (rc == FM_OK)
+        rc = fm_map_new(&h.by_oid);
+    if (rc == FM_OK)
+        rc = stage_of(&h, &oid, &top);
+    if (rc == FM_OK && !top->suite)
+        rc = fm_fail(FM_ENOTFOUND, "%s has no suite '%s'; 'fmstore suite ls %s' lists them", rev,
+                     suite, rev);
+    if (rc == FM_OK) {
+        const suite_set one = {&h.stage[0]->suite, 1};
+        rc = suites_end_waivers(c, &one, NULL);
+        if (rc == FM_OK)
+            rc = suites_end_waivers(c, &one, &oid);
+    }
+    if (rc == FM_OK)
+        rc = show(&h, top, json);
+    history_release(&h);
+    return rc;
+}

@@ -1,0 +1,787 @@
+/* arch.c - HF config.json to fm_arch.
+ *
+ * A config is read by exclusion: a key that is neither understood here nor on the list of keys that
+ * cannot change a forward pass is refused by name. A wrong guess would give plausible, wrong text;
+ * a refusal costs one line here once the field is understood. Absent keys get the defaults of the
+ * config classes in `transformers`, which writes only what differs from them in older versions.
+ * What families differ by is in table.c. */
+#include "infer/arch/table.h"
+#include "store/scaled.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Read below, or checked to have the only value that we compute; of every rotary decoder. */
+static const char *const understood[] = {
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "max_position_embeddings",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "hidden_act",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "partial_rotary_factor",
+    "rope_interleaved",
+    "quantization_config",
+    NULL,
+};
+
+/* Cannot change what a forward pass at inference gives (pretraining_tp splits a product and sums
+ * the parts: the same value in exact arithmetic). */
+static const char *const harmless[] = {
+    "architectures",
+    "attention_dropout",
+    "hidden_dropout",
+    "initializer_range",
+    "pretraining_tp",
+    "transformers_version",
+    "torch_dtype",
+    "dtype",
+    "use_cache",
+    "_name_or_path",
+    "name_or_path",
+    "auto_map",
+    "is_llama_config",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "transformers.js_config",
+    "unsloth_version",
+    "unsloth_fixed",
+    "chunk_size_feed_forward",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "task_specific_params",
+    "tokenizer_class",
+    "unk_token_id",
+    "_attn_implementation_autoset",
+    "attn_implementation",
+    "_attn_implementation",
+    "resid_pdrop",
+    "embd_pdrop",
+    "max_length",
+    "temperature",
+    "top_p",
+    "top_k",
+    "do_sample",
+    "repetition_penalty",
+    "_commit_hash",
+    NULL,
+};
+
+/* Of a Gemma 3 that also sees: what stands beside text_config. */
+static const char *const beside_text[] = {
+    "model_type",
+    "text_config",
+    "vision_config",
+    "mm_tokens_per_image",
+    "boi_token_index",
+    "eoi_token_index",
+    "eos_token_id",
+    "image_token_index",
+    "image_token_id",
+    "tie_word_embeddings",
+    "boi_token_id",
+    "eoi_token_id",
+    "bos_token_id",
+    "pad_token_id",
+    "quantizer_config",
+    "quantization_config",
+    NULL,
+};
+
+static bool listed(const char *const *list, const char *key)
+{
+    for (; list && *list; list++)
+        if (strcmp(*list, key) == 0)
+            return true;
+    return false;
+}
+
+bool fmi_absent(const fm_json *v)
+{
+    return fm_json_typeof(v) == FM_JSON_NULL;
+}
+
+fm_status fmi_take_u32(uint32_t *out, const fm_json *c, const char *key, int64_t dflt, int64_t low,
+                       int64_t high, const char *what)
+{
+    const fm_json *v = fm_json_get(c, key);
+    int64_t n = dflt;
+    if (!fmi_absent(v)) {
+        if (!fm_json_is(v, FM_JSON_INT))
+            return fm_fail(FM_EINVAL, "%s: config field '%s' must be an integer", what, key);
+        n = fm_json_int(v, 0);
+    } else if (dflt < 0) {
+        return fm_fail(FM_EINVAL, "%s: config field '%s' is missing", what, key);
+    }
+    if (n < low || n > high)
+        return fm_fail(FM_EINVAL, "%s: config field '%s' is %lld, allowed are %lld to %lld", what,
+                       key, (long long)n, (long long)low, (long long)high);
+    *out = (uint32_t)n;
+    return FM_OK;
+}
+
+fm_status fmi_take_positive(double *out, const fm_json *c, const char *key, double dflt,
+                            const char *what)
+{
+    const fm_json *v = fm_json_get(c, key);
+    double x = dflt;
+    if (!fmi_absent(v)) {
+        if (!fm_json_is(v, FM_JSON_INT) && !fm_json_is(v, FM_JSON_REAL))
+            return fm_fail(FM_EINVAL, "%s: config field '%s' must be a number", what, key);
+        x = fm_json_real(v, 0);
+    }
+    if (!(x > 0.0 && x <= 1e12))
+        return fm_fail(FM_EINVAL, "%s: config field '%s' must be a positive number", what, key);
+    *out = x;
+    return FM_OK;
+}
+
+fm_status fmi_take_bool(bool *out, const fm_json *c, const char *key, bool dflt, const char *what)
+{
+    const fm_json *v = fm_json_get(c, key);
+    if (!fmi_absent(v) && !fm_json_is(v, FM_JSON_BOOL))
+        return fm_fail(FM_EINVAL, "%s: config field '%s' must be true or false", what, key);
+    *out = fm_json_bool(v, dflt);
+    return FM_OK;
+}
+
+static fm_status check_keys(const fm_json *c, const fmi_family *f, const char *what)
+{
+    for (void *it = fm_json_iter(c); it; it = fm_json_next(c, it)) {
+        const char *key = fm_json_iter_key(it);
+        if (fmi_absent(fm_json_iter_value(it)) || (!f->alone && listed(understood, key)) ||
+            listed(f->keys, key) || listed(harmless, key) || listed(f->harmless, key))
+            continue;
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: config field '%s' is not understood and may change the result", what,
+                       key);
+    }
+    return FM_OK;
+}
+
+/* Settings of which only one value is computed. */
+static fm_status check_fixed(const fm_json *c, const char *what)
+{
+    static const struct {
+        const char *key;
+        bool want;
+    } fixed[] = {{"rope_interleaved", false},    {"is_decoder", false},
+                 {"add_cross_attention", false}, {"use_bidirectional_attention", false},
+                 {"scale_attn_weights", true},   {"scale_attn_by_inverse_layer_idx", false},
+                 {"qk_layernorm", false}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
+        const fm_json *v = fm_json_get(c, fixed[i].key);
+        if (!fmi_absent(v) &&
+            (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
+            return fm_fail(FM_EUNSUPPORTED, "%s: %s other than %s is not supported", what,
+                           fixed[i].key, fixed[i].want ? "true" : "false");
+    }
+    static const struct {
+        const char *key, *want;
+    } words[] = {{"position_embedding_type", "absolute"},
+                 {"mlp_type", "default"},
+                 {"norm_type", "layer_norm"}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(words); i++) {
+        const char *v = fm_json_cstr(fm_json_get(c, words[i].key), words[i].want);
+        if (strcmp(v, words[i].want) != 0)
+            return fm_fail(FM_EUNSUPPORTED, "%s: %s '%s' is not supported, %s is", what,
+                           words[i].key, v, words[i].want);
+    }
+    return FM_OK;
+}
+
+/* ==== token ids ==== */
+
+static fm_status take_id(int32_t *out, const fm_json *v, const fm_arch *a, const char *key,
+                         const char *what)
+{
+    int64_t n = fm_json_int(v, -2);
+    if (!fm_json_is(v, FM_JSON_INT) || n < -1 || n >= a->vocab)
+        return fm_fail(FM_EINVAL, "%s: '%s' is no token of this vocabulary (%u)", what, key,
+                       a->vocab);
+    *out = (int32_t)n;
+    return FM_OK;
+}
+
+/* generation_config says what ends a text; config is asked where it is silent. */
+static fm_status read_ids(fm_arch *a, const fm_json *c, const fm_json *g, const char *what)
+{
+    fm_status rc;
+    a->bos = a->pad = -1;
+    const fm_json *v = fm_json_get(c, "bos_token_id");
+    if (!fmi_absent(v) && (rc = take_id(&a->bos, v, a, "bos_token_id", what)) != FM_OK)
+        return rc;
+    v = fm_json_get(c, "pad_token_id");
+    if (!fmi_absent(v) && (rc = take_id(&a->pad, v, a, "pad_token_id", what)) != FM_OK)
+        return rc;
+    v = fm_json_get(g, "eos_token_id");
+    if (fmi_absent(v))
+        v = fm_json_get(c, "eos_token_id");
+    if (fmi_absent(v))
+        return FM_OK;
+    bool list = fm_json_is(v, FM_JSON_ARRAY);
+    size_t n = list ? fm_json_count(v) : 1;
+    if (n > FM_ARRAY_LEN(a->eos))
+        return fm_fail(FM_ELIMIT, "%s: eos_token_id lists %zu tokens, at most %zu are supported",
+                       what, n, FM_ARRAY_LEN(a->eos));
+    for (size_t i = 0; i < n; i++) {
+        const fm_json *id = list ? fm_json_at(v, i) : v;
+        if ((rc = take_id(&a->eos[a->eos_count], id, a, "eos_token_id", what)) != FM_OK)
+            return rc;
+        if (a->eos[a->eos_count] >= 0)
+            a->eos_count++;
+    }
+    return FM_OK;
+}
+
+/* ==== sizes ==== */
+
+static fm_status find_family(fm_arch *a, const fm_json *c, const char *what)
+{
+    const char *type = fm_json_cstr(fm_json_get(c, "model_type"), NULL);
+    if (!type)
+        return fm_fail(FM_EINVAL, "%s: config field 'model_type' is missing", what);
+    for (size_t i = 0; fmi_family_at(i); i++)
+        if (strcmp(fmi_family_at(i)->name, type) == 0) {
+            a->row = (uint8_t)i;
+            return FM_OK;
+        }
+    char names[512];
+    fmi_family_names(names, sizeof(names));
+    return fm_fail(FM_EUNSUPPORTED, "%s: model_type '%.40s' is not supported; %s are", what, type,
+                   names);
+}
+
+static const char *key_or(const char *own, const char *usual)
+{
+    return own ? own : usual;
+}
+
+static int64_t or_required(uint32_t dflt)
+{
+    return dflt ? (int64_t)dflt : -1;
+}
+
+static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_status rc;
+    /* A family that shares no key/value heads has no key for it. */
+    bool shares = !f->alone;
+    bool null_kv = fm_json_get(c, "num_key_value_heads") != NULL; /* null: as many as heads */
+    int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
+    int64_t hd = f->head_dim && !fm_json_get(c, "head_dim") ? f->head_dim : a->hidden / a->heads;
+    if (!shares) {
+        a->kv_heads = a->heads;
+        a->head_dim = (uint32_t)hd;
+    } else if ((rc = fmi_take_u32(&a->kv_heads, c, "num_key_value_heads", kv, 1, 4096, what)) !=
+                   FM_OK ||
+               (rc = fmi_take_u32(&a->head_dim, c, "head_dim", hd, 2, FM_MAX_HEAD_DIM, what)) !=
+                   FM_OK) {
+        return rc;
+    }
+    if (a->head_dim < 2 || a->head_dim > FM_MAX_HEAD_DIM || (!shares && a->hidden % a->heads != 0))
+        return fm_fail(FM_EINVAL, "%s: %u elements cannot be dealt to %u attention heads", what,
+                       a->hidden, a->heads);
+    if (a->heads % a->kv_heads != 0)
+        return fm_fail(FM_EINVAL, "%s: %u attention heads cannot share %u key/value heads", what,
+                       a->heads, a->kv_heads);
+    if (f->sw.fused == FM_FUSED_QKV_HEADS && a->kv_heads != a->heads)
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s shares no key/value heads", what, f->name);
+    return FM_OK;
+}
+
+static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_status rc;
+    const int64_t wide = 1 << 20;
+    const char *inter = key_or(f->k_inter, "intermediate_size");
+    if ((rc = fmi_take_u32(&a->vocab, c, "vocab_size", or_required(f->vocab), 1, FM_MAX_VOCAB,
+                           what)) != FM_OK ||
+        (rc = fmi_take_u32(&a->hidden, c, key_or(f->k_hidden, "hidden_size"), -1, 1, wide, what)) !=
+            FM_OK)
+        return rc;
+    int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* GPT-2 alone may be silent */
+    if ((rc = fmi_take_u32(&a->inter, c, inter, inter_dflt, 1, 4 * wide, what)) != FM_OK ||
+        (rc = fmi_take_u32(&a->layers, c, key_or(f->k_layers, "num_hidden_layers"), -1, 1,
+                           FM_MAX_LAYERS, what)) != FM_OK ||
+        (rc = fmi_take_u32(&a->heads, c, key_or(f->k_heads, "num_attention_heads"),
+                           or_required(f->heads), 1, 4096, what)) != FM_OK ||
+        (rc = fmi_take_u32(&a->max_positions, c, key_or(f->k_positions, "max_position_embeddings"),
+                           f->max_positions, 1, 1 << 28, what)) != FM_OK ||
+        (rc = read_heads(a, f, c, what)) != FM_OK)
+        return rc;
+    a->position_rows = f->sw.positions ? a->max_positions : 0;
+    if (f->sw.types)
+        rc = fmi_take_u32(&a->type_vocab, c, "type_vocab_size", 2, 1, 1 << 16, what);
+    return rc;
+}
+
+/* ==== sliding window ==== */
+
+static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *what)
+{
+    if (!fm_json_is(types, FM_JSON_ARRAY) || fm_json_count(types) != a->layers)
+        return fm_fail(FM_EINVAL, "%s: layer_types must list %u layers", what, a->layers);
+    for (size_t i = 0; i < a->layers; i++) {
+        const char *t = fm_json_cstr(fm_json_at(types, i), "");
+        if (strcmp(t, "sliding_attention") == 0)
+            a->sw.layer[i] |= FM_LAYER_SLIDES;
+        else if (strcmp(t, "full_attention") != 0)
+            return fm_fail(FM_EUNSUPPORTED, "%s: layer type '%.40s' is not supported", what, t);
+    }
+    return FM_OK;
+}
+
+/* Which layers slide where the config does not list them. */
+static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    uint32_t from = 0, pattern = f->slide_pattern;
+    fm_status rc = FM_OK;
+    if (f->has & F_WINDOW_SWITCH) /* layers below it attend to everything */
+        rc = fmi_take_u32(&from, c, "max_window_layers", 28, 0, 1 << 20, what);
+    if (rc == FM_OK && (f->has & F_ROPE_BY_TYPE)) {
+        const char *key = fmi_absent(fm_json_get(c, "sliding_window_pattern"))
+                              ? "_sliding_window_pattern"
+                              : "sliding_window_pattern";
+        rc = fmi_take_u32(&pattern, c, key, pattern, 1, FM_MAX_LAYERS + 1, what);
+    }
+    for (uint32_t i = from; rc == FM_OK && i < a->layers; i++)
+        if (!pattern || (i + 1) % pattern != 0)
+            a->sw.layer[i] |= FM_LAYER_SLIDES;
+    return rc;
+}
+
+static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    if (f->alone)
+        return FM_OK;
+    const fm_json *v = fm_json_get(c, "sliding_window");
+    bool use = true, written = v != NULL;
+    fm_status rc = fmi_take_bool(&use, c, "use_sliding_window", false, what);
+    if (rc != FM_OK)
+        return rc;
+    if (use && (f->has & F_NO_WINDOW))
+        return fm_fail(FM_EUNSUPPORTED, "%s: use_sliding_window is not supported for %s", what,
+                       f->name);
+    if (!(f->has & (F_WINDOW_SWITCH | F_NO_WINDOW)))
+        use = f->window > 0 || !fmi_absent(v);
+    uint32_t window = written ? 0 : f->window;
+    if (!fmi_absent(v) &&
+        (rc = fmi_take_u32(&window, c, "sliding_window", -1, use ? 1 : 0, 1 << 28, what)) != FM_OK)
+        return rc;
+    const fm_json *types = fm_json_get(c, "layer_types");
+    if (!fmi_absent(types))
+        rc = window_by_types(a, types, what);
+    else if (use && window > 0)
+        rc = window_by_rule(a, f, c, what);
+    bool any = false;
+    for (uint32_t i = 0; i < a->layers; i++)
+        any = any || (a->sw.layer[i] & FM_LAYER_SLIDES);
+    if (rc == FM_OK && any && !window)
+        return fm_fail(FM_EINVAL, "%s: layer_types slide but sliding_window is missing", what);
+    a->window = any ? window : 0;
+    return rc;
+}
+
+/* ==== experts ==== */
+
+static fm_status sparse_layers(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t step = 1;
+    fm_status rc = fmi_take_u32(&step, c, "decoder_sparse_step", 1, 1, 1 << 20, what);
+    for (uint32_t i = 0; rc == FM_OK && i < a->layers; i++)
+        if ((i + 1) % step == 0)
+            a->sw.layer[i] |= FM_LAYER_SPARSE;
+    const fm_json *only = fm_json_get(c, "mlp_only_layers");
+    if (rc != FM_OK || fmi_absent(only))
+        return rc;
+    if (!fm_json_is(only, FM_JSON_ARRAY) || fm_json_count(only) > FM_MAX_LAYERS)
+        return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
+    for (size_t i = 0; i < fm_json_count(only); i++) {
+        int64_t l = fm_json_int(fm_json_at(only, i), -1);
+        if (l < 0)
+            return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
+        if (l < a->layers)
+            a->sw.layer[l] &= (uint8_t)~FM_LAYER_SPARSE;
+    }
+    return FM_OK;
+}
+
+static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    bool qwen = f->has & F_QWEN_EXPERTS;
+    bool old = qwen && !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
+    const char *count = old ? "num_experts" : "num_local_experts";
+    fm_status rc;
+    if (!(f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS)))
+        return FM_OK;
+    if ((rc = fmi_take_u32(&s->experts, c, count, -1, 1, FM_MAX_EXPERTS, what)) != FM_OK ||
+        (rc = fmi_take_u32(&s->chosen, c, "num_experts_per_tok", -1, 1, 64, what)) != FM_OK)
+        return rc;
+    if (s->chosen > s->experts)
+        return fm_fail(FM_EINVAL, "%s: num_experts_per_tok is %u of %u experts", what, s->chosen,
+                       s->experts);
+    if (s->experts * a->layers > FM_MAX_EXPERT_PARTS)
+        return fm_fail(FM_ELIMIT, "%s: %u experts in each of %u layers, at most %u together", what,
+                       s->experts, a->layers, FM_MAX_EXPERT_PARTS);
+    s->expert_inter = a->inter;
+    s->renormalise = true;
+    if (!qwen) {
+        for (uint32_t i = 0; i < a->layers; i++)
+            s->layer[i] |= FM_LAYER_SPARSE;
+        return FM_OK;
+    }
+    if ((rc = fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what)) !=
+            FM_OK ||
+        (rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", false, what)) != FM_OK)
+        return rc;
+    if (s->shared_expert &&
+        (rc = fmi_take_u32(&s->shared_inter, c, "shared_expert_intermediate_size", -1, 1, 1 << 20,
+                           what)) != FM_OK)
+        return rc;
+    return sparse_layers(a, c, what);
+}
+
+/* ==== switches ==== */
+
+static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    static const struct {
+        const char *name;
+        fm_act act;
+    } known[] = {{"silu", FM_ACT_SILU},
+                 {"swish", FM_ACT_SILU},
+                 {"gelu", FM_ACT_GELU},
+                 {"gelu_new", FM_ACT_GELU_TANH},
+                 {"gelu_fast", FM_ACT_GELU_TANH},
+                 {"gelu_pytorch_tanh", FM_ACT_GELU_TANH},
+                 {"relu", FM_ACT_RELU}};
+    const char *key = key_or(f->k_act, "hidden_act");
+    const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        if (strcmp(known[i].name, act) == 0) {
+            a->sw.act = known[i].act;
+            return FM_OK;
+        }
+    return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported; silu, gelu, relu are", what,
+                   key, act);
+}
+
+static fm_status read_biases(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    bool bias = false, mlp = false, all = true, qkv = true;
+    fm_status rc;
+    a->qkv_bias = f->qkv_bias;
+    a->o_bias = f->o_bias;
+    a->mlp_bias = f->mlp_bias;
+    if ((rc = fmi_take_bool(&bias, c, "attention_bias", f->o_bias, what)) != FM_OK ||
+        (rc = fmi_take_bool(&mlp, c, "mlp_bias", f->mlp_bias, what)) != FM_OK ||
+        (rc = fmi_take_bool(&all, c, "use_bias", true, what)) != FM_OK)
+        return rc;
+    if ((bias != f->o_bias && !(f->has & F_BIAS_KEY)) ||
+        (mlp != f->mlp_bias && !(f->has & F_MLP_BIAS_KEY)))
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s has no biases that a config could switch on", what,
+                       f->name);
+    if (f->has & F_BIAS_KEY)
+        a->qkv_bias = a->o_bias = bias;
+    if (f->has & F_MLP_BIAS_KEY)
+        a->mlp_bias = mlp;
+    if (f->has & F_USE_BIAS)
+        a->qkv_bias = a->o_bias = a->mlp_bias = all;
+    if (f->has & (F_USE_QKV_BIAS | F_QKV_BIAS_KEY)) {
+        bool old = f->has & F_USE_QKV_BIAS;
+        rc = fmi_take_bool(&qkv, c, old ? "use_qkv_bias" : "qkv_bias", !old, what);
+        a->qkv_bias = qkv;
+    }
+    return rc;
+}
+
+/* A softcap: absent means the family's, null none. */
+static fm_status take_cap(float *out, const fm_json *c, const char *key, const char *what)
+{
+    double cap = 0;
+    if (fm_json_get(c, key) && fmi_absent(fm_json_get(c, key))) {
+        *out = 0;
+        return FM_OK;
+    }
+    if (!fm_json_get(c, key))
+        return FM_OK;
+    fm_status rc = fmi_take_positive(&cap, c, key, 1, what);
+    *out = (float)cap;
+    return rc;
+}
+
+/* Gemma multiplies its embedding by sqrt(hidden) rounded to the weights' type, which is the
+ * config's dtype. bfloat16: the upper half of a float32, rounded to nearest even. */
+static float rounded_to_dtype(float x, const fm_json *c)
+{
+    const char *dtype = fm_json_cstr(fm_json_get(c, "dtype"), NULL);
+    if (!dtype)
+        dtype = fm_json_cstr(fm_json_get(c, "torch_dtype"), "float32");
+    int drop = strcmp(dtype, "bfloat16") == 0 ? 16 : strcmp(dtype, "float16") == 0 ? 13 : 0;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    if (drop) {
+        uint32_t half = 1u << (drop - 1);
+        bits += half - 1 + ((bits >> drop) & 1u);
+        bits &= ~((1u << drop) - 1u);
+    }
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static fm_status read_gemma(fm_arch *a, const fm_json *c, const char *what)
+{
+    double scalar = 256;
+    fm_status rc;
+    if ((rc = fmi_take_positive(&scalar, c, "query_pre_attn_scalar", 256, what)) != FM_OK ||
+        (rc = take_cap(&a->sw.attn_softcap, c, "attn_logit_softcapping", what)) != FM_OK ||
+        (rc = take_cap(&a->sw.logit_softcap, c, "final_logit_softcapping", what)) != FM_OK)
+        return rc;
+    a->sw.attn_scale = (float)(1.0 / sqrt(scalar));
+    a->sw.embed_scale = rounded_to_dtype((float)sqrt((double)a->hidden), c);
+    return FM_OK;
+}
+
+static fm_status read_granite(fm_arch *a, const fm_json *c, const char *what)
+{
+    double embed = 1, residual = 1, attn = 1, logits = 1;
+    fm_status rc;
+    if ((rc = fmi_take_positive(&embed, c, "embedding_multiplier", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&residual, c, "residual_multiplier", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&attn, c, "attention_multiplier", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&logits, c, "logits_scaling", 1, what)) != FM_OK)
+        return rc;
+    a->sw.embed_scale = (float)embed;
+    a->sw.residual_scale = (float)residual;
+    a->sw.attn_scale = (float)attn;
+    a->sw.logit_divisor = (float)logits;
+    return FM_OK;
+}
+
+static fm_status read_no_rope(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t interval = 4;
+    fm_status rc = fmi_take_u32(&interval, c, "no_rope_layer_interval", 4, 1, 1 << 20, what);
+    const fm_json *list = fm_json_get(c, "no_rope_layers");
+    if (rc != FM_OK)
+        return rc;
+    if (!fmi_absent(list) && (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) < a->layers))
+        return fm_fail(FM_EINVAL, "%s: no_rope_layers must list %u layers", what, a->layers);
+    for (uint32_t i = 0; i < a->layers; i++) {
+        bool turns =
+            fmi_absent(list) ? (i + 1) % interval != 0 : fm_json_int(fm_json_at(list, i), 0) != 0;
+        if (!turns)
+            a->sw.layer[i] |= FM_LAYER_NO_ROPE;
+    }
+    return FM_OK;
+}
+
+static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_status rc = read_act(a, f, c, what);
+    bool parallel = f->has & F_PARALLEL_KEY;
+    a->sw.embed_scale = a->sw.residual_scale = a->sw.logit_divisor = 1.0f;
+    a->sw.attn_scale = (float)(1.0 / sqrt((double)a->head_dim));
+    if (rc == FM_OK)
+        rc = fmi_take_bool(&parallel, c, "use_parallel_residual", parallel, what);
+    if (rc == FM_OK && parallel && !(f->has & F_PARALLEL_KEY))
+        return fm_fail(FM_EUNSUPPORTED, "%s: use_parallel_residual is not supported for %s", what,
+                       f->name);
+    if (f->has & F_PARALLEL_KEY)
+        a->sw.order = parallel ? FM_BLOCK_PARALLEL : FM_BLOCK_PRE;
+    if (rc == FM_OK && (f->has & F_GEMMA))
+        rc = read_gemma(a, c, what);
+    if (rc == FM_OK && (f->has & F_GRANITE))
+        rc = read_granite(a, c, what);
+    if (rc == FM_OK && (f->has & F_NO_ROPE_LAYERS))
+        rc = read_no_rope(a, c, what);
+    return rc == FM_OK ? read_experts(a, f, c, what) : rc;
+}
+
+/* The positions of RoBERTa begin behind the padding's. */
+static fm_status offset_positions(fm_arch *a, const char *what)
+{
+    uint32_t pad = a->pad >= 0 ? (uint32_t)a->pad : 1;
+    if (a->position_rows <= pad + 1)
+        return fm_fail(FM_EINVAL, "%s: max_position_embeddings is %u, pad_token_id %u", what,
+                       a->position_rows, pad);
+    a->sw.position_offset = pad + 1;
+    a->max_positions = a->position_rows - pad - 1;
+    return FM_OK;
+}
+
+/* ==== the whole ==== */
+
+static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, const char *what)
+{
+    double eps = 0;
+    fm_status rc = find_family(a, c, what);
+    if (rc != FM_OK)
+        return rc;
+    const fmi_family *f = fmi_family_of(a);
+    a->sw = f->sw;
+    if ((rc = check_keys(c, f, what)) != FM_OK || (rc = check_fixed(c, what)) != FM_OK ||
+        (rc = read_sizes(a, f, c, what)) != FM_OK ||
+        (rc = fmi_take_positive(&eps, c, key_or(f->k_eps, "rms_norm_eps"),
+                                f->eps > 0 ? f->eps : 1e-6, what)) != FM_OK ||
+        (rc = read_biases(a, f, c, what)) != FM_OK ||
+        (rc = read_switches(a, f, c, what)) != FM_OK ||
+        (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
+        (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
+        return rc;
+    if (!f->sw.encoder)
+        rc = fmi_take_bool(&a->tied, c, "tie_word_embeddings", f->tied, what);
+    if (rc == FM_OK && (f->has & F_PAD_OFFSET))
+        rc = offset_positions(a, what);
+    memcpy(a->family, f->name, strlen(f->name) + 1);
+    memcpy(a->prefix, f->prefix[0], strlen(f->prefix[0]) + 1);
+    memcpy(a->head_name, f->head_name, strlen(f->head_name) + 1);
+    a->eps = (float)eps;
+    a->qk_norm = a->sw.qk != FM_QK_NONE;
+    return rc;
+}
+
+/* A Gemma 3 that also sees is its text part: pictures are refused by having no tokens. */
+static fm_status text_part(const fm_json **config, const char *what)
+{
+    const fm_json *text = fm_json_get(*config, "text_config");
+    if (strcmp(fm_json_cstr(fm_json_get(*config, "model_type"), ""), "gemma3") != 0)
+        return FM_OK;
+    if (!fm_json_is(text, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: config field 'text_config' is missing", what);
+    for (void *it = fm_json_iter(*config); it; it = fm_json_next(*config, it)) {
+        const char *key = fm_json_iter_key(it);
+        if (!listed(beside_text, key) && !listed(harmless, key))
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: config field '%s' is not understood and may change the result",
+                           what, key);
+    }
+    *config = text;
+    return FM_OK;
+}
+
+fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char *what)
+{
+    memset(out, 0, sizeof(*out));
+    const fm_json *config = fm_json_get(model_json, "config");
+    if (!fm_json_is(config, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
+    fm_scaling_config scales; /* fm_plain_open takes them away; here they are only understood */
+    fm_status rc = fm_scaling_config_of(&scales, config, what);
+    if (rc == FM_OK)
+        rc = text_part(&config, what);
+    if (rc == FM_OK)
+        rc = read_config(out, config, fm_json_get(model_json, "generation_config"), what);
+    if (rc != FM_OK)
+        memset(out, 0, sizeof(*out));
+    return rc;
+}
+
+static fm_status has_tensor(bool *there, const fm_tree *tree, const char *name)
+{
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    *there = rc == FM_OK && fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    return rc;
+}
+
+/* transformers' ...ForSequenceClassification has a score where the language model has its head. */
+static fm_status find_head(fm_arch *a, const fm_tree *tree)
+{
+    char name[sizeof(a->head_name) + 8];
+    bool head = true, score = false;
+    (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
+    fm_status rc = a->sw.encoder || a->tied ? FM_OK : has_tensor(&head, tree, name);
+    if (rc == FM_OK && !head)
+        rc = has_tensor(&score, tree, "score.weight");
+    a->headless = score;
+    return rc;
+}
+
+/* The prefix under which the tree has the embedding; the default where none does. */
+static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
+{
+    const fmi_family *f = fmi_family_of(a);
+    for (size_t i = 0; i < FM_ARRAY_LEN(f->prefix) && f->prefix[i]; i++) {
+        char name[128];
+        bool there = false;
+        (void)snprintf(name, sizeof(name), "%s%s", f->prefix[i], f->first[0].name);
+        fm_status rc = has_tensor(&there, tree, name);
+        if (rc != FM_OK)
+            return rc;
+        if (there) {
+            memcpy(a->prefix, f->prefix[i], strlen(f->prefix[i]) + 1);
+            return FM_OK;
+        }
+    }
+    return FM_OK;
+}
+
+fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const char *what)
+{
+    memset(out, 0, sizeof(*out));
+    const fm_entry *e = fm_tree_find(tree, "model.json");
+    if (!e)
+        return fm_fail(FM_ENOTFOUND,
+                       "%s: no model.json in the tree; import a folder with config.json", what);
+    if (e->kind != FM_ENTRY_FILE)
+        return fm_fail(FM_ECORRUPT, "%s: model.json is not a plain file", what);
+    fm_json *v = NULL;
+    fm_status rc = fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json");
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", what);
+    rc = fm_arch_from_json(out, v, what);
+    fm_json_free(v);
+    if (rc == FM_OK)
+        rc = choose_prefix(out, tree);
+    return rc == FM_OK ? find_head(out, tree) : rc;
+}
+
+const char *fm_arch_beyond_llama(const fm_arch *a)
+{
+    const fm_switches *s = &a->sw;
+    if (a->rope[0].kind != FM_ROPE_DEFAULT && a->rope[0].kind != FM_ROPE_LLAMA3)
+        return "this rope scaling";
+    for (uint32_t i = 0; i < a->layers; i++)
+        if (s->layer[i] != s->layer[0] || (s->layer[i] & ~FM_LAYER_SLIDES))
+            return "layers that differ";
+    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL)
+        return "this family's norms";
+    if (s->act != FM_ACT_SILU || s->plain_mlp)
+        return "this activation";
+    if (s->fused != FM_FUSED_NONE || s->fused_mlp)
+        return "fused projections";
+    if (s->no_rope || s->positions || s->encoder || s->rotary_dim != a->head_dim)
+        return "this kind of positions";
+    if (s->embed_scale != 1.0f || s->residual_scale != 1.0f || s->logit_divisor != 1.0f ||
+        s->attn_softcap > 0 || s->logit_softcap > 0 ||
+        s->attn_scale != (float)(1.0 / sqrt((double)a->head_dim)))
+        return "multipliers and softcaps";
+    return NULL;
+}

@@ -1,0 +1,204 @@
+/* params.c - what an architecture is made of: its parameters in a fixed order. */
+#include "infer/arch/table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
+{
+    bool sparse = layer & FM_LAYER_SPARSE;
+    switch (p->when) {
+    case W_QKV_BIAS:
+        return a->qkv_bias;
+    case W_O_BIAS:
+        return a->o_bias;
+    case W_MLP_BIAS:
+        return a->mlp_bias && !sparse;
+    case W_QK_NORM:
+        return a->qk_norm;
+    case W_DENSE:
+        return !sparse;
+    case W_SPARSE:
+    case W_EXPERT:
+        return sparse;
+    case W_SHARED:
+        return sparse && a->sw.shared_expert;
+    case W_HEAD:
+        return !a->tied && !a->headless;
+    case W_ALWAYS:
+        break;
+    }
+    return true;
+}
+
+static uint64_t size_of(const fm_arch *a, fmi_dim d)
+{
+    uint64_t q = (uint64_t)a->heads * a->head_dim, kv = (uint64_t)a->kv_heads * a->head_dim;
+    switch (d) {
+    case D_HIDDEN:
+        return a->hidden;
+    case D_INTER:
+        return a->inter;
+    case D_INTER_2:
+        return 2 * (uint64_t)a->inter;
+    case D_Q:
+        return q;
+    case D_KV:
+        return kv;
+    case D_QKV:
+        return q + 2 * kv;
+    case D_HEAD:
+        return a->head_dim;
+    case D_EXPERTS:
+        return a->sw.experts;
+    case D_X_INTER:
+        return a->sw.expert_inter;
+    case D_S_INTER:
+        return a->sw.shared_inter;
+    case D_VOCAB:
+        return a->vocab;
+    case D_POSITIONS:
+        return a->position_rows;
+    case D_TYPES:
+        return a->type_vocab;
+    case D_ONE:
+    case D_1:
+        break;
+    }
+    return 1;
+}
+
+static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part *part, fm_param *p)
+{
+    char own[96];
+    if (part->when == W_EXPERT) { /* one %u, the expert's number */
+        const char *u = strstr(part->name, "%u");
+        (void)snprintf(own, sizeof(own), "%.*s%u%s", (int)(u - part->name), part->name, p->expert,
+                       u + 2);
+    } else {
+        (void)snprintf(own, sizeof(own), "%s", part->name);
+    }
+    if (part->when == W_HEAD)
+        (void)snprintf(p->name, sizeof(p->name), "%s.%s", a->head_name, own);
+    else if (p->layer < 0)
+        (void)snprintf(p->name, sizeof(p->name), "%s%s", a->prefix, own);
+    else
+        (void)snprintf(p->name, sizeof(p->name), "%s%s%d.%s", a->prefix, f->layers, (int)p->layer,
+                       own);
+}
+
+static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uint32_t expert,
+                 fm_param *p)
+{
+    const fmi_family *f = fmi_family_of(a);
+    uint64_t rows = size_of(a, part->rows), cols = size_of(a, part->cols);
+    memset(p, 0, sizeof(*p));
+    p->layer = layer;
+    p->expert = expert;
+    p->place = part->place;
+    p->is_matrix = part->cols != D_1;
+    p->transposed = p->is_matrix && layer >= 0 && (f->has & F_CONV1D);
+    p->shape.rank = p->is_matrix ? 2 : 1;
+    p->shape.dim[0] = p->transposed ? cols : rows;
+    p->shape.dim[1] = !p->is_matrix ? 0 : p->transposed ? rows : cols;
+    set_name(a, f, part, p);
+}
+
+/* The i-th parameter of a list, `left` what remains of i behind the list. */
+static bool of_list(const fm_arch *a, const fmi_arch_part *list, int32_t layer, uint32_t i,
+                    uint32_t *left, fm_param *out)
+{
+    uint8_t bits = layer < 0 ? 0 : a->sw.layer[layer];
+    for (; list->name; list++) {
+        uint32_t n = is_there(a, list, bits) ? 1 : 0;
+        n = list->when == W_EXPERT ? n * a->sw.experts : n;
+        if (i < n) {
+            fill(a, list, layer, i, out);
+            if (list->when != W_EXPERT)
+                out->expert = 0;
+            return true;
+        }
+        i -= n;
+    }
+    *left = i;
+    return false;
+}
+
+static uint32_t count_of(const fm_arch *a, const fmi_arch_part *list, uint8_t bits)
+{
+    uint32_t count = 0;
+    for (; list->name; list++)
+        if (is_there(a, list, bits))
+            count += list->when == W_EXPERT ? a->sw.experts : 1;
+    return count;
+}
+
+bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
+{
+    const fmi_family *f = fmi_family_of(a);
+    uint32_t dense = count_of(a, f->layer, 0), sparse = count_of(a, f->layer, FM_LAYER_SPARSE);
+    if (of_list(a, f->first, -1, i, &i, out))
+        return true;
+    for (uint32_t l = 0; l < a->layers; l++) {
+        uint32_t n = a->sw.layer[l] & FM_LAYER_SPARSE ? sparse : dense;
+        if (i < n)
+            return of_list(a, f->layer, (int32_t)l, i, &i, out);
+        i -= n;
+    }
+    return of_list(a, f->last, -1, i, &i, out);
+}
+
+/* Digits without a leading zero; the text behind them. */
+static const char *number(const char *s, uint32_t *out)
+{
+    uint64_t n = 0;
+    if (*s < '0' || *s > '9' || (s[0] == '0' && s[1] >= '0' && s[1] <= '9'))
+        return NULL;
+    for (; *s >= '0' && *s <= '9' && n < UINT32_MAX; s++)
+        n = n * 10 + (uint64_t)(*s - '0');
+    *out = (uint32_t)FM_MIN(n, (uint64_t)UINT32_MAX);
+    return s;
+}
+
+static bool named_in(const fm_arch *a, const fmi_arch_part *list, int32_t layer, const char *name,
+                     fm_param *out)
+{
+    uint8_t bits = layer < 0 ? 0 : a->sw.layer[layer];
+    for (; list->name; list++) {
+        uint32_t expert = 0;
+        if (list->when == W_HEAD || !is_there(a, list, bits))
+            continue;
+        if (list->when == W_EXPERT) {
+            size_t n = (size_t)(strstr(list->name, "%u") - list->name);
+            const char *rest = strncmp(name, list->name, n) == 0 ? number(name + n, &expert) : NULL;
+            if (!rest || expert >= a->sw.experts || strcmp(rest, list->name + n + 2) != 0)
+                continue;
+        } else if (strcmp(name, list->name) != 0) {
+            continue;
+        }
+        fill(a, list, layer, expert, out);
+        return true;
+    }
+    return false;
+}
+
+bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
+{
+    const fmi_family *f = fmi_family_of(a);
+    size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
+    for (const fmi_arch_part *p = f->last; p->name; p++)
+        if (p->when == W_HEAD && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
+            name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
+            fill(a, p, -1, 0, out);
+            return true;
+        }
+    if (strncmp(name, a->prefix, prefix) != 0)
+        return false;
+    name += prefix;
+    uint32_t layer = 0;
+    const char *rest = strncmp(name, f->layers, layers) == 0 ? number(name + layers, &layer) : NULL;
+    if (rest)
+        return *rest == '.' && layer < a->layers &&
+               named_in(a, f->layer, (int32_t)layer, rest + 1, out);
+    return named_in(a, f->first, -1, name, out) || named_in(a, f->last, -1, name, out);
+}

@@ -1,0 +1,363 @@
+/* rope.c - rotary positions: the settings in every spelling, and the tables they give.
+ *
+ * Kinds (names as in transformers' modeling_rope_utils): default, linear (Kaiokendev), llama3, yarn
+ * (Peng et al. 2023), dynamic (NTK) and longrope (Ding et al. 2024). The last two change the
+ * frequencies with the length of the text, and Hugging Face computes them anew as a text grows:
+ * then a row's bits would depend on rows behind it. Here a text never grows past the length at
+ * which they would change: up to it, dynamic is default and longrope has its short factors, and
+ * that length is the model's max_positions. */
+#include "infer/arch/table.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "store/base/math/detmath.h"
+
+#define PI 3.14159265358979323846
+#define TWO_PI 6.283185307179586476925286766559
+
+static bool in(const char *const *list, size_t n, const char *key)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], key) == 0)
+            return true;
+    return false;
+}
+
+static fm_status check_fields(const fm_json *r, const char *what)
+{
+    static const char *const known[] = {"rope_type",
+                                        "type",
+                                        "rope_theta",
+                                        "factor",
+                                        "low_freq_factor",
+                                        "high_freq_factor",
+                                        "original_max_position_embeddings",
+                                        "partial_rotary_factor",
+                                        "attention_factor",
+                                        "beta_fast",
+                                        "beta_slow",
+                                        "mscale",
+                                        "mscale_all_dim",
+                                        "truncate",
+                                        "short_factor",
+                                        "long_factor"};
+    if (!fm_json_is(r, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: the config's rope settings must be an object", what);
+    for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
+        if (!fmi_absent(fm_json_iter_value(it)) &&
+            !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)))
+            return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
+                           fm_json_iter_key(it));
+    return FM_OK;
+}
+
+/* ==== kinds ==== */
+
+static fm_status rope_llama3(fm_rope *o, const fm_json *r, const char *what)
+{
+    fm_status rc;
+    static const char *const need[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                       "original_max_position_embeddings"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(need); i++)
+        if (fmi_absent(fm_json_get(r, need[i])))
+            return fm_fail(FM_EINVAL, "%s: rope type llama3 lacks '%s'", what, need[i]);
+    if ((rc = fmi_take_positive(&o->factor, r, need[0], 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&o->low, r, need[1], 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&o->high, r, need[2], 1, what)) != FM_OK ||
+        (rc = fmi_take_u32(&o->original, r, need[3], -1, 1, 1 << 28, what)) != FM_OK)
+        return rc;
+    if (!(o->high > o->low))
+        return fm_fail(FM_EINVAL, "%s: rope high_freq_factor must be above low_freq_factor", what);
+    o->kind = FM_ROPE_LLAMA3;
+    return FM_OK;
+}
+
+/* The dimension that turns `turns` times over the original length. */
+static double correction_dim(double turns, double dim, double base, double original)
+{
+    return dim * fm_log(original / (turns * 2.0 * PI)) / (2.0 * fm_log(base));
+}
+
+static double yarn_mscale(double scale, double m)
+{
+    return scale <= 1.0 ? 1.0 : 0.1 * m * fm_log(scale) + 1.0;
+}
+
+static fm_status yarn_attention(fm_rope *o, const fm_json *r, const char *what)
+{
+    double m = 0, all = 0;
+    fm_status rc;
+    if (!fmi_absent(fm_json_get(r, "attention_factor")))
+        return fmi_take_positive(&o->attention, r, "attention_factor", 1, what);
+    bool both = fm_json_real(fm_json_get(r, "mscale"), 0) != 0 &&
+                fm_json_real(fm_json_get(r, "mscale_all_dim"), 0) != 0;
+    if (!both) {
+        o->attention = yarn_mscale(o->factor, 1.0);
+        return FM_OK;
+    }
+    if ((rc = fmi_take_positive(&m, r, "mscale", 1, what)) != FM_OK ||
+        (rc = fmi_take_positive(&all, r, "mscale_all_dim", 1, what)) != FM_OK)
+        return rc;
+    o->attention = yarn_mscale(o->factor, m) / yarn_mscale(o->factor, all);
+    return FM_OK;
+}
+
+static fm_status rope_yarn(fm_rope *o, fm_arch *a, const fm_json *r, const char *what)
+{
+    double fast = 32, slow = 1, dim = a->sw.rotary_dim;
+    bool truncate = true;
+    fm_status rc;
+    if ((rc = fmi_take_u32(&o->original, r, "original_max_position_embeddings", a->max_positions, 1,
+                           1 << 28, what)) != FM_OK ||
+        (rc = fmi_take_positive(&o->factor, r, "factor",
+                                (double)a->max_positions / (double)o->original, what)) != FM_OK ||
+        (rc = fmi_take_positive(&fast, r, "beta_fast", 32, what)) != FM_OK ||
+        (rc = fmi_take_positive(&slow, r, "beta_slow", 1, what)) != FM_OK ||
+        (rc = fmi_take_bool(&truncate, r, "truncate", true, what)) != FM_OK ||
+        (rc = yarn_attention(o, r, what)) != FM_OK)
+        return rc;
+    if (!(o->theta > 1.0) || !(o->factor >= 1.0 && o->factor <= 65536.0) || fast < slow)
+        return fm_fail(FM_EINVAL,
+                       "%s: rope type yarn wants rope_theta > 1, factor from 1 to 65536 and "
+                       "beta_fast >= beta_slow",
+                       what);
+    double low = correction_dim(fast, dim, o->theta, (double)o->original);
+    double high = correction_dim(slow, dim, o->theta, (double)o->original);
+    if (truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    o->low = FM_MAX(low, 0.0);
+    o->high = FM_MIN(high, dim - 1.0);
+    if (o->low == o->high)
+        o->high += 0.001; /* as Hugging Face, against a division by zero */
+    double reach = FM_MIN((double)o->original * o->factor, (double)(1 << 28));
+    a->max_positions = FM_MAX(a->max_positions, (uint32_t)reach); /* what the scaling is for */
+    o->kind = FM_ROPE_YARN;
+    return FM_OK;
+}
+
+static fm_status rope_long(fm_rope *o, fm_arch *a, const fm_json *c, const fm_json *r,
+                           const char *what)
+{
+    const fm_json *list = fm_json_get(r, "short_factor");
+    const fm_json *beside = fm_json_get(c, "original_max_position_embeddings");
+    uint32_t half = a->sw.rotary_dim / 2;
+    fm_status rc;
+    rc = fmi_take_u32(&o->original, fmi_absent(beside) ? r : c, "original_max_position_embeddings",
+                      a->max_positions, 1, 1 << 28, what);
+    if (rc != FM_OK)
+        return rc;
+    if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) != half)
+        return fm_fail(FM_EINVAL, "%s: rope short_factor must list %u numbers", what, half);
+    for (uint32_t i = 0; i < half; i++) {
+        double x = fm_json_real(fm_json_at(list, i), 0);
+        if (!(x > 0 && x <= 1e12))
+            return fm_fail(FM_EINVAL, "%s: rope short_factor[%u] must be a positive number", what,
+                           i);
+        o->divisor[i] = (float)x;
+    }
+    double factor = (double)a->max_positions / (double)o->original;
+    if ((rc = fmi_take_positive(&factor, r, "factor", factor, what)) != FM_OK)
+        return rc;
+    o->attention = factor <= 1.0 || o->original < 2
+                       ? 1.0
+                       : sqrt(1.0 + fm_log(factor) / fm_log((double)o->original));
+    if (!fmi_absent(fm_json_get(r, "attention_factor")))
+        rc = fmi_take_positive(&o->attention, r, "attention_factor", 1, what);
+    a->max_positions = FM_MIN(a->max_positions, o->original);
+    o->kind = FM_ROPE_LONG;
+    return rc;
+}
+
+static fm_status rope_linear(fm_rope *o, const fm_json *r, const char *what)
+{
+    if (fmi_absent(fm_json_get(r, "factor")))
+        return fm_fail(FM_EINVAL, "%s: rope type linear lacks 'factor'", what);
+    o->kind = FM_ROPE_LINEAR;
+    return fmi_take_positive(&o->factor, r, "factor", 1, what);
+}
+
+/* Default up to the length that it was trained with; see the head of this file. */
+static fm_status rope_dynamic(fm_arch *a, const fm_json *r, const char *what)
+{
+    uint32_t original = 0;
+    fm_status rc = fmi_take_u32(&original, r, "original_max_position_embeddings", a->max_positions,
+                                1, 1 << 28, what);
+    a->max_positions = FM_MIN(a->max_positions, original);
+    return rc;
+}
+
+/* ==== settings ==== */
+
+static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const fm_json *c,
+                             const fm_json *r, const char *what)
+{
+    fm_status rc = check_fields(r, what);
+    if (rc == FM_OK)
+        rc = fmi_take_positive(&o->theta, r, "rope_theta", o->theta, what);
+    if (rc != FM_OK)
+        return rc;
+    const char *type = fm_json_cstr(fm_json_get(r, "rope_type"), NULL);
+    if (!type)
+        type = fm_json_cstr(fm_json_get(r, "type"), "default");
+    bool old_phi =
+        (f->has & F_ORIGINAL_KEY) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
+    if (strcmp(type, "default") == 0)
+        return FM_OK;
+    if (strcmp(type, "linear") == 0)
+        return rope_linear(o, r, what);
+    if (strcmp(type, "llama3") == 0)
+        return rope_llama3(o, r, what);
+    if (strcmp(type, "dynamic") == 0)
+        return rope_dynamic(a, r, what);
+    if (strcmp(type, "longrope") == 0 || old_phi)
+        return rope_long(o, a, c, r, what);
+    if (strcmp(type, "yarn") == 0)
+        return rope_yarn(o, a, r, what);
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: rope type '%.40s' is not supported; default, linear, dynamic, yarn, "
+                   "longrope and llama3 are",
+                   what, type);
+}
+
+/* How many leading elements of a head turn. */
+static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
+                            const char *what)
+{
+    static const char *const keys[] = {"rotary_pct", "partial_rotary_factor"};
+    double part = f->partial > 0 ? f->partial : 1.0;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(keys); i++)
+        rc = fmi_take_positive(&part, c, keys[i], part, what);
+    if (rc == FM_OK && fm_json_is(r, FM_JSON_OBJECT))
+        rc = fmi_take_positive(&part, r, keys[1], part, what);
+    if (rc != FM_OK)
+        return rc;
+    if (part > 1.0)
+        return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
+    a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
+    if (a->sw.rotary_dim < 2 || a->sw.rotary_dim % 2 != 0)
+        return fm_fail(FM_EINVAL,
+                       "%s: %u elements of a head_dim of %u turn, rotary positions need pairs",
+                       what, a->sw.rotary_dim, a->head_dim);
+    return FM_OK;
+}
+
+/* Gemma 3: settings of full layers and of sliding ones. */
+static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
+                         const char *what)
+{
+    const fm_json *full = fm_json_get(r, "full_attention");
+    const fm_json *slide = fm_json_get(r, "sliding_attention");
+    fm_status rc = FM_OK;
+    a->rope[1] = (fm_rope){.theta = f->local_theta, .attention = 1.0};
+    if (rc == FM_OK)
+        rc = fmi_take_positive(&a->rope[1].theta, c, "rope_local_base_freq", f->local_theta, what);
+    if (fmi_absent(r) || rc != FM_OK)
+        return rc;
+    if (fmi_absent(full) && fmi_absent(slide))
+        return rope_fields(&a->rope[0], a, f, c, r, what);
+    for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
+        if (strcmp(fm_json_iter_key(it), "full_attention") != 0 &&
+            strcmp(fm_json_iter_key(it), "sliding_attention") != 0)
+            return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
+                           fm_json_iter_key(it));
+    if (!fmi_absent(full))
+        rc = rope_fields(&a->rope[0], a, f, c, full, what);
+    if (rc == FM_OK && !fmi_absent(slide))
+        rc = rope_fields(&a->rope[1], a, f, c, slide, what);
+    return rc;
+}
+
+fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    a->rope[0] = (fm_rope){.theta = f->theta > 0 ? f->theta : 10000.0, .attention = 1.0};
+    if (f->sw.no_rope) {
+        a->sw.rotary_dim = a->head_dim;
+        a->rope[1] = a->rope[0];
+        return FM_OK;
+    }
+    const fm_json *r = fm_json_get(c, "rope_parameters");
+    if (fmi_absent(r))
+        r = fm_json_get(c, "rope_scaling");
+    const char *theta =
+        fmi_absent(fm_json_get(c, "rotary_emb_base")) ? "rope_theta" : "rotary_emb_base";
+    fm_status rc = fmi_take_positive(&a->rope[0].theta, c, theta, a->rope[0].theta, what);
+    if (rc == FM_OK)
+        rc = rotary_dim(a, f, c, r, what);
+    if (rc == FM_OK && (f->has & F_ROPE_BY_TYPE))
+        return by_type(a, f, c, r, what);
+    if (rc == FM_OK && !fmi_absent(r))
+        rc = rope_fields(&a->rope[0], a, f, c, r, what);
+    a->rope[1] = a->rope[0];
+    return rc;
+}
+
+/* ==== tables ==== */
+
+static float llama3_freq(const fm_rope *r, float inv)
+{
+    float factor = (float)r->factor, low = (float)r->low, high = (float)r->high;
+    float old_len = (float)r->original;
+    float wavelen = (float)TWO_PI / inv;
+    if (wavelen > (float)(r->original / r->low))
+        return inv / factor;
+    if (wavelen < (float)(r->original / r->high))
+        return inv;
+    float smooth = (old_len / wavelen - low) / (high - low);
+    return (1.0f - smooth) * inv / factor + smooth * inv;
+}
+
+static float yarn_freq(const fm_rope *r, float pos_freq, uint32_t i)
+{
+    float ramp = ((float)i - (float)r->low) / (float)(r->high - r->low);
+    ramp = ramp < 0.0f ? 0.0f : ramp > 1.0f ? 1.0f : ramp;
+    float keep = 1.0f - ramp;
+    float inter = 1.0f / ((float)r->factor * pos_freq), extra = 1.0f / pos_freq;
+    return inter * (1.0f - keep) + extra * keep;
+}
+
+/* One inverse frequency. Hugging Face computes each operation on float32 tensors; the roundings
+ * between them are kept, only pow is taken in double and rounded once. */
+static float inv_freq(const fm_rope *r, uint32_t dim, uint32_t i)
+{
+    float exponent = (float)(2 * i) / (float)dim;
+    float pos_freq = (float)fm_pow(r->theta, (double)exponent);
+    float inv = 1.0f / pos_freq;
+    switch (r->kind) {
+    case FM_ROPE_LINEAR:
+        return inv / (float)r->factor;
+    case FM_ROPE_LLAMA3:
+        return llama3_freq(r, inv);
+    case FM_ROPE_YARN:
+        return yarn_freq(r, pos_freq, i);
+    case FM_ROPE_LONG:
+        return 1.0f / (r->divisor[i] * pos_freq);
+    case FM_ROPE_DEFAULT:
+        break;
+    }
+    return inv;
+}
+
+fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos, float *sin)
+{
+    const fm_rope *r = &a->rope[which];
+    uint32_t half = a->sw.rotary_dim / 2;
+    float scale = (float)r->attention;
+    if (positions > a->max_positions)
+        return fm_fail(FM_ELIMIT, "rope: %u positions asked for, the model has %u", positions,
+                       a->max_positions);
+    for (uint32_t i = 0; i < half; i++) {
+        float f = inv_freq(r, a->sw.rotary_dim, i);
+        for (uint32_t p = 0; p < positions; p++) {
+            float angle = (float)p * f;
+            double s = 0, c = 0;
+            fm_sincos(&s, &c, (double)angle);
+            cos[(size_t)p * half + i] = (float)c * scale;
+            sin[(size_t)p * half + i] = (float)s * scale;
+        }
+    }
+    return FM_OK;
+}

@@ -1,0 +1,503 @@
+/* table.c - the architectures: names, shapes and switches of each family, one row each.
+ *
+ * Sources: the modeling and configuration classes of `transformers` 5 (and what 4 wrote); the
+ * names are those of its files. A row says how a family differs from Llama, which is all zeros. */
+#include "infer/arch/table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ==== parameters ==== */
+
+static const fmi_arch_part llama_first[] = {
+    {"embed_tokens.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
+static const fmi_arch_part llama_last[] = {{"norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                           {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                           {.name = NULL}};
+static const fmi_arch_part layernorm_last[] = {{"norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                               {"norm.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+                                               {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                               {.name = NULL}};
+
+#define QKV                                                                                        \
+    {"self_attn.q_proj.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},                                  \
+        {"self_attn.q_proj.bias", FM_P_Q_B, W_QKV_BIAS, D_Q, D_1},                                 \
+        {"self_attn.k_proj.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},                             \
+        {"self_attn.k_proj.bias", FM_P_K_B, W_QKV_BIAS, D_KV, D_1},                                \
+        {"self_attn.v_proj.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},                             \
+    {                                                                                              \
+        "self_attn.v_proj.bias", FM_P_V_B, W_QKV_BIAS, D_KV, D_1                                   \
+    }
+#define HEAD_NORMS                                                                                 \
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_QK_NORM, D_HEAD, D_1},                              \
+    {                                                                                              \
+        "self_attn.k_norm.weight", FM_P_K_NORM, W_QK_NORM, D_HEAD, D_1                             \
+    }
+#define O_PROJ                                                                                     \
+    {"self_attn.o_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},                                  \
+    {                                                                                              \
+        "self_attn.o_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1                                 \
+    }
+#define MLP(when)                                                                                  \
+    {"mlp.gate_proj.weight", FM_P_GATE, when, D_INTER, D_HIDDEN},                                  \
+        {"mlp.gate_proj.bias", FM_P_GATE_B, W_MLP_BIAS, D_INTER, D_1},                             \
+        {"mlp.up_proj.weight", FM_P_UP, when, D_INTER, D_HIDDEN},                                  \
+        {"mlp.up_proj.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},                                 \
+        {"mlp.down_proj.weight", FM_P_DOWN, when, D_HIDDEN, D_INTER},                              \
+    {                                                                                              \
+        "mlp.down_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1                               \
+    }
+#define TWO_NORMS_1                                                                                \
+    {                                                                                              \
+        "input_layernorm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1                          \
+    }
+#define TWO_NORMS_2                                                                                \
+    {                                                                                              \
+        "post_attention_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1                  \
+    }
+
+static const fmi_arch_part llama_layer[] = {TWO_NORMS_1, QKV,          HEAD_NORMS,    O_PROJ,
+                                            TWO_NORMS_2, MLP(W_DENSE), {.name = NULL}};
+
+static const fmi_arch_part gemma_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    HEAD_NORMS,
+    O_PROJ,
+    {"post_attention_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE),
+    {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part olmo2_layer[] = {
+    QKV,
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
+    {"self_attn.k_norm.weight", FM_P_K_NORM, W_ALWAYS, D_KV, D_1},
+    O_PROJ,
+    {"post_attention_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_DENSE),
+    {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part phi3_layer[] = {
+    TWO_NORMS_1,
+    {"self_attn.qkv_proj.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    O_PROJ,
+    TWO_NORMS_2,
+    {"mlp.gate_up_proj.weight", FM_P_GATE, W_ALWAYS, D_INTER_2, D_HIDDEN},
+    {"mlp.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {.name = NULL}};
+
+static const fmi_arch_part mixtral_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    TWO_NORMS_2,
+    {"block_sparse_moe.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w1.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w3.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w2.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {.name = NULL}};
+
+static const fmi_arch_part qwen_moe_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    HEAD_NORMS,
+    O_PROJ,
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    {"mlp.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {"mlp.shared_expert.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},
+    {"mlp.shared_expert.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},
+    {"mlp.shared_expert.down_proj.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},
+    {"mlp.shared_expert_gate.weight", FM_P_S_SWITCH, W_SHARED, D_ONE, D_HIDDEN},
+    {.name = NULL}};
+
+#define LAYERNORMS_1                                                                               \
+    TWO_NORMS_1,                                                                                   \
+    {                                                                                              \
+        "input_layernorm.bias", FM_P_ATTN_NORM_B, W_ALWAYS, D_HIDDEN, D_1                          \
+    }
+#define LAYERNORMS_2                                                                               \
+    TWO_NORMS_2,                                                                                   \
+    {                                                                                              \
+        "post_attention_layernorm.bias", FM_P_MLP_NORM_B, W_ALWAYS, D_HIDDEN, D_1                  \
+    }
+
+static const fmi_arch_part stablelm_layer[] = {LAYERNORMS_1, QKV,          O_PROJ,
+                                               LAYERNORMS_2, MLP(W_DENSE), {.name = NULL}};
+
+static const fmi_arch_part starcoder2_layer[] = {
+    LAYERNORMS_1,
+    QKV,
+    O_PROJ,
+    LAYERNORMS_2,
+    {"mlp.c_fc.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.c_fc.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},
+    {"mlp.c_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"mlp.c_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part gpt2_first[] = {
+    {"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"wpe.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {.name = NULL}};
+static const fmi_arch_part gpt2_layer[] = {
+    {"ln_1.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"ln_1.bias", FM_P_ATTN_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"attn.c_attn.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attn.c_attn.bias", FM_P_Q_B, W_ALWAYS, D_QKV, D_1},
+    {"attn.c_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attn.c_proj.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"ln_2.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"ln_2.bias", FM_P_MLP_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"mlp.c_fc.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.c_fc.bias", FM_P_UP_B, W_ALWAYS, D_INTER, D_1},
+    {"mlp.c_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"mlp.c_proj.bias", FM_P_DOWN_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part gpt2_last[] = {{"ln_f.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                          {"ln_f.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+                                          {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                          {.name = NULL}};
+
+static const fmi_arch_part neox_first[] = {
+    {"embed_in.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
+static const fmi_arch_part neox_layer[] = {
+    LAYERNORMS_1,
+    {"attention.query_key_value.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attention.query_key_value.bias", FM_P_Q_B, W_QKV_BIAS, D_QKV, D_1},
+    {"attention.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.dense.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},
+    LAYERNORMS_2,
+    {"mlp.dense_h_to_4h.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.dense_h_to_4h.bias", FM_P_UP_B, W_ALWAYS, D_INTER, D_1},
+    {"mlp.dense_4h_to_h.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"mlp.dense_4h_to_h.bias", FM_P_DOWN_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part neox_last[] = {
+    {"final_layer_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"final_layer_norm.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {.name = NULL}};
+
+static const fmi_arch_part bert_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {"embeddings.token_type_embeddings.weight", FM_P_TYPES, W_ALWAYS, D_TYPES, D_HIDDEN},
+    {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part bert_layer[] = {
+    {"attention.self.query.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attention.self.query.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
+    {"attention.self.key.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.self.key.bias", FM_P_K_B, W_ALWAYS, D_KV, D_1},
+    {"attention.self.value.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.self.value.bias", FM_P_V_B, W_ALWAYS, D_KV, D_1},
+    {"attention.output.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.output.dense.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.output.LayerNorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.output.LayerNorm.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"intermediate.dense.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"intermediate.dense.bias", FM_P_UP_B, W_ALWAYS, D_INTER, D_1},
+    {"output.dense.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"output.dense.bias", FM_P_DOWN_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"output.LayerNorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"output.LayerNorm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part bert_last[] = {{.name = NULL}};
+
+/* ==== settings beside the usual ones ==== */
+
+#define LIST(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
+
+LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
+     "final_logit_softcapping", "use_bidirectional_attention", "rope_local_base_freq",
+     "sliding_window_pattern", "_sliding_window_pattern");
+LIST(gemma_harmless, "hidden_act", "cache_implementation");
+LIST(gemma_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
+     "model.multi_modal_projector.*");
+LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
+     "attention_multiplier");
+LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
+LIST(phi3_keys, "original_max_position_embeddings");
+LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
+LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
+LIST(qwen_moe_keys, "num_experts", "num_local_experts", "num_experts_per_tok",
+     "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+     "decoder_sparse_step", "mlp_only_layers", "qkv_bias");
+LIST(stablelm_keys, "layer_norm_eps", "use_qkv_bias", "qk_layernorm", "use_parallel_residual");
+LIST(starcoder2_keys, "norm_epsilon", "use_bias", "mlp_type", "norm_type");
+LIST(starcoder2_harmless, "residual_dropout", "embedding_dropout", "activation_function");
+LIST(gpt2_keys, "model_type", "vocab_size", "n_embd", "n_layer", "n_head", "n_positions", "n_inner",
+     "activation_function", "layer_norm_epsilon", "tie_word_embeddings", "bos_token_id",
+     "eos_token_id", "pad_token_id", "scale_attn_weights", "scale_attn_by_inverse_layer_idx",
+     "add_cross_attention", "is_decoder");
+LIST(gpt2_harmless, "attn_pdrop", "summary_activation", "summary_first_dropout",
+     "summary_proj_to_labels", "summary_type", "summary_use_proj", "reorder_and_upcast_attn",
+     "n_ctx");
+LIST(gpt2_ignored, "*.attn.bias", "*.attn.masked_bias");
+LIST(neox_keys, "layer_norm_eps", "rotary_pct", "rotary_emb_base", "use_parallel_residual",
+     "is_decoder");
+LIST(neox_harmless, "classifier_dropout");
+LIST(neox_ignored, "*.attention.bias", "*.attention.masked_bias");
+LIST(bert_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+     "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
+     "type_vocab_size", "layer_norm_eps", "pad_token_id", "bos_token_id", "eos_token_id",
+     "is_decoder", "add_cross_attention", "position_embedding_type");
+LIST(bert_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+     "gradient_checkpointing", "tie_word_embeddings", "output_past", "num_labels");
+LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*", "bert.pooler.*",
+     "roberta.pooler.*");
+
+#define NAMES(parts, end)                                                                          \
+    .prefix = {"model."}, .layers = "layers.", .head_name = "lm_head", .first = llama_first,       \
+    .layer = parts, .last = end
+#define GEMMA                                                                                      \
+    .prefix = {"model.", "language_model.model.", "model.language_model.", ""},                    \
+    .layers = "layers.", .head_name = "lm_head", .first = llama_first, .layer = gemma_layer,       \
+    .last = llama_last, .k_act = "hidden_activation", .act = "gelu_pytorch_tanh", .tied = true,    \
+    .keys = gemma_keys, .harmless = gemma_harmless, .ignored = gemma_ignored
+#define BERT                                                                                       \
+    .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
+    .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
+    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .keys = bert_keys,          \
+    .harmless = bert_harmless, .ignored = bert_ignored, .alone = true,                             \
+    .sw = {.norm = FM_NORM_LAYER,                                                                  \
+           .order = FM_BLOCK_POST,                                                                 \
+           .plain_mlp = true,                                                                      \
+           .no_rope = true,                                                                        \
+           .positions = true,                                                                      \
+           .types = true,                                                                          \
+           .embed_norm = true,                                                                     \
+           .encoder = true}
+
+/* ==== families ==== */
+
+static const fmi_family families[] = {
+    {.name = "llama",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .max_positions = 2048},
+    {.name = "mistral",
+     NAMES(llama_layer, llama_last),
+     .kv_heads = 8,
+     .max_positions = 131072,
+     .window = 4096},
+    {.name = "qwen2",
+     NAMES(llama_layer, llama_last),
+     .has = F_WINDOW_SWITCH,
+     .kv_heads = 32,
+     .max_positions = 32768,
+     .window = 4096,
+     .qkv_bias = true},
+    {.name = "qwen3",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_WINDOW_SWITCH,
+     .kv_heads = 32,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .window = 4096,
+     .sw = {.qk = FM_QK_HEAD}},
+    {.name = "gemma2",
+     GEMMA,
+     .has = F_BIAS_KEY | F_GEMMA,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .max_positions = 8192,
+     .window = 4096,
+     .slide_pattern = 2,
+     .sw = {.norm = FM_NORM_RMS_PLUS1,
+            .order = FM_BLOCK_SANDWICH,
+            .attn_softcap = 50.0f,
+            .logit_softcap = 30.0f}},
+    {.name = "gemma3_text",
+     GEMMA,
+     .has = F_BIAS_KEY | F_GEMMA | F_ROPE_BY_TYPE,
+     .kv_heads = 4,
+     .head_dim = 256,
+     .heads = 8,
+     .vocab = 262208,
+     .max_positions = 131072,
+     .window = 4096,
+     .slide_pattern = 6,
+     .theta = 1e6,
+     .local_theta = 1e4,
+     .sw = {.norm = FM_NORM_RMS_PLUS1, .order = FM_BLOCK_SANDWICH, .qk = FM_QK_HEAD}},
+    {.name = "phi3",
+     NAMES(phi3_layer, llama_last),
+     .has = F_ORIGINAL_KEY,
+     .max_positions = 4096,
+     .eps = 1e-5,
+     .keys = phi3_keys,
+     .sw = {.fused = FM_FUSED_QKV, .fused_mlp = true}},
+    {.name = "mixtral",
+     NAMES(mixtral_layer, llama_last),
+     .has = F_MIXTRAL_EXPERTS,
+     .kv_heads = 8,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .theta = 1e6,
+     .keys = mixtral_keys,
+     .harmless = moe_harmless},
+    {.name = "qwen2_moe",
+     NAMES(qwen_moe_layer, llama_last),
+     .has = F_QWEN_EXPERTS | F_NO_WINDOW | F_QKV_BIAS_KEY,
+     .kv_heads = 16,
+     .max_positions = 32768,
+     .keys = qwen_moe_keys,
+     .harmless = moe_harmless,
+     .sw = {.shared_expert = true}},
+    {.name = "qwen3_moe",
+     NAMES(qwen_moe_layer, llama_last),
+     .has = F_BIAS_KEY | F_QWEN_EXPERTS | F_NO_WINDOW,
+     .kv_heads = 4,
+     .head_dim = 128,
+     .max_positions = 32768,
+     .keys = qwen_moe_keys,
+     .harmless = moe_harmless,
+     .sw = {.qk = FM_QK_HEAD}},
+    {.name = "gpt2",
+     .has = F_CONV1D,
+     .prefix = {"transformer.", ""},
+     .layers = "h.",
+     .head_name = "lm_head",
+     .first = gpt2_first,
+     .layer = gpt2_layer,
+     .last = gpt2_last,
+     .k_hidden = "n_embd",
+     .k_inter = "n_inner",
+     .k_layers = "n_layer",
+     .k_heads = "n_head",
+     .k_positions = "n_positions",
+     .k_eps = "layer_norm_epsilon",
+     .k_act = "activation_function",
+     .max_positions = 1024,
+     .eps = 1e-5,
+     .act = "gelu_new",
+     .tied = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = gpt2_keys,
+     .harmless = gpt2_harmless,
+     .ignored = gpt2_ignored,
+     .alone = true,
+     .sw = {.norm = FM_NORM_LAYER,
+            .fused = FM_FUSED_QKV,
+            .plain_mlp = true,
+            .no_rope = true,
+            .positions = true}},
+    {.name = "gpt_neox",
+     .has = F_BIAS_KEY | F_PARALLEL_KEY,
+     .prefix = {"gpt_neox.", ""},
+     .layers = "layers.",
+     .head_name = "embed_out",
+     .first = neox_first,
+     .layer = neox_layer,
+     .last = neox_last,
+     .k_eps = "layer_norm_eps",
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .partial = 0.25,
+     .act = "gelu",
+     .mlp_bias = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .keys = neox_keys,
+     .harmless = neox_harmless,
+     .ignored = neox_ignored,
+     .sw = {.norm = FM_NORM_LAYER,
+            .order = FM_BLOCK_PARALLEL,
+            .fused = FM_FUSED_QKV_HEADS,
+            .plain_mlp = true}},
+    {.name = "bert", BERT, .prefix = {"", "bert."}},
+    {.name = "roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
+    {.name = "xlm-roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
+    {.name = "granite",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_GRANITE,
+     .max_positions = 2048,
+     .keys = granite_keys},
+    {.name = "olmo2",
+     NAMES(olmo2_layer, llama_last),
+     .has = F_BIAS_KEY,
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .sw = {.order = FM_BLOCK_AFTER, .qk = FM_QK_ALL}},
+    {.name = "smollm3",
+     NAMES(llama_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_NO_ROPE_LAYERS | F_NO_WINDOW,
+     .kv_heads = 4,
+     .max_positions = 32768,
+     .theta = 2e6,
+     .tied = true,
+     .keys = smollm3_keys},
+    {.name = "stablelm",
+     NAMES(stablelm_layer, layernorm_last),
+     .has = F_USE_QKV_BIAS,
+     .kv_heads = 32,
+     .max_positions = 4096,
+     .k_eps = "layer_norm_eps",
+     .eps = 1e-5,
+     .partial = 0.25,
+     .keys = stablelm_keys,
+     .sw = {.norm = FM_NORM_LAYER}},
+    {.name = "starcoder2",
+     NAMES(starcoder2_layer, layernorm_last),
+     .has = F_USE_BIAS,
+     .kv_heads = 2,
+     .max_positions = 4096,
+     .k_eps = "norm_epsilon",
+     .eps = 1e-5,
+     .act = "gelu_pytorch_tanh",
+     .tied = true,
+     .keys = starcoder2_keys,
+     .harmless = starcoder2_harmless,
+     .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
+};
+
+const fmi_family *fmi_family_at(size_t i)
+{
+    return i < FM_ARRAY_LEN(families) ? &families[i] : NULL;
+}
+
+const fmi_family *fmi_family_of(const fm_arch *a)
+{
+    fm_assert(a->row < FM_ARRAY_LEN(families));
+    return &families[a->row];
+}
+
+void fmi_family_names(char *out, size_t cap)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < FM_ARRAY_LEN(families) && at < cap; i++) {
+        int n = snprintf(out + at, cap - at, "%s%s", i ? ", " : "", families[i].name);
+        at += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static bool matches(const char *pattern, const char *name)
+{
+    size_t n = strlen(pattern), k = strlen(name);
+    if (pattern[0] == '*')
+        return k >= n - 1 && strcmp(name + k - (n - 1), pattern + 1) == 0;
+    return strncmp(name, pattern, n - 1) == 0;
+}
+
+bool fmi_family_ignores(const fm_arch *a, const char *tensor)
+{
+    if (matches("*.rotary_emb.inv_freq", tensor))
+        return true;
+    const char *const *list = fmi_family_of(a)->ignored;
+    for (; list && *list; list++)
+        if (matches(*list, tensor))
+            return true;
+    return false;
+}

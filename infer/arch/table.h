@@ -1,0 +1,107 @@
+/* table.h - the table of architectures: what table.c says and this folder reads. */
+#ifndef FM_INFER_ARCH_TABLE_H
+#define FM_INFER_ARCH_TABLE_H
+
+#include "infer/arch.h"
+
+/* When a parameter is there. */
+typedef enum fmi_when {
+    W_ALWAYS,
+    W_QKV_BIAS,
+    W_O_BIAS,
+    W_MLP_BIAS,
+    W_QK_NORM,
+    W_DENSE,  /* in layers without experts */
+    W_SPARSE, /* in layers with experts */
+    W_EXPERT, /* likewise, one for each expert: %u in the name */
+    W_SHARED, /* likewise, where there is a shared expert */
+    W_HEAD,   /* unless the head is the embedding */
+} fmi_when;
+
+typedef enum fmi_dim {
+    D_1, /* as columns: a vector */
+    D_ONE,
+    D_HIDDEN,
+    D_INTER,
+    D_INTER_2,
+    D_Q,
+    D_KV,
+    D_QKV,
+    D_HEAD,
+    D_EXPERTS,
+    D_X_INTER,
+    D_S_INTER,
+    D_VOCAB,
+    D_POSITIONS,
+    D_TYPES,
+} fmi_dim;
+
+typedef struct fmi_arch_part {
+    const char *name; /* after the family's prefix and, in a layer, its number */
+    fm_place place;
+    fmi_when when;
+    fmi_dim rows, cols; /* out, in */
+} fmi_arch_part;
+
+/* Bits of fmi_family.has: settings that this family's config may hold. */
+#define F_BIAS_KEY 1u      /* attention_bias */
+#define F_MLP_BIAS_KEY 2u  /* mlp_bias */
+#define F_WINDOW_SWITCH 4u /* sliding_window counts only with use_sliding_window */
+#define F_NO_WINDOW 8u     /* use_sliding_window must be off */
+#define F_GEMMA 16u        /* query_pre_attn_scalar, softcaps, scaled embedding */
+#define F_ROPE_BY_TYPE 32u /* rope_parameters by layer type, rope_local_base_freq */
+#define F_GRANITE 64u      /* four multipliers */
+#define F_NO_ROPE_LAYERS 128u
+#define F_QWEN_EXPERTS 256u
+#define F_MIXTRAL_EXPERTS 512u
+#define F_PAD_OFFSET 1024u    /* positions are counted from pad_token_id + 1 */
+#define F_USE_BIAS 2048u      /* use_bias: all linear layers */
+#define F_USE_QKV_BIAS 4096u  /* use_qkv_bias */
+#define F_CONV1D 8192u        /* matrices of layers are stored [in, out] */
+#define F_ORIGINAL_KEY 16384u /* original_max_position_embeddings beside the rope settings */
+#define F_PARALLEL_KEY 32768u /* use_parallel_residual, true where silent */
+#define F_QKV_BIAS_KEY 65536u /* qkv_bias, true where silent */
+
+typedef struct fmi_family {
+    const char *name;
+    uint32_t has;
+    const char *prefix[4]; /* the first is the default; the others are tried on a tree */
+    const char *layers;    /* "layers." */
+    const char *head_name;
+    const fmi_arch_part *first, *layer, *last; /* each ends with a name of NULL */
+    /* Names of settings; NULL: the usual one. */
+    const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_positions, *k_eps, *k_act;
+    /* What silence means; 0 (NULL): the usual. */
+    uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;
+    uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
+    double eps, theta, local_theta, partial;
+    const char *act;
+    bool tied, qkv_bias, o_bias, mlp_bias;
+    fm_switches sw;              /* but for what the config says */
+    const char *const *keys;     /* settings beside the usual ones that are read or checked */
+    const char *const *harmless; /* settings beside the usual ones without effect */
+    const char *const *ignored;  /* tensors without effect: "*end" or "begin*" */
+    bool alone;                  /* the usual keys of rotary decoders are not this family's */
+} fmi_family;
+
+const fmi_family *fmi_family_at(size_t i); /* NULL at the end */
+const fmi_family *fmi_family_of(const fm_arch *a);
+/* "llama, mistral, ...": for messages. */
+void fmi_family_names(char *out, size_t cap);
+/* Tensors that the family's files may hold and that change nothing. */
+bool fmi_family_ignores(const fm_arch *a, const char *tensor);
+
+/* ---- what arch.c and rope.c share: settings of a config by name ---- */
+bool fmi_absent(const fm_json *v);
+/* An integer in [low, high]; dflt where absent or null; dflt < 0: required. */
+FM_CHECKED fm_status fmi_take_u32(uint32_t *out, const fm_json *c, const char *key, int64_t dflt,
+                                  int64_t low, int64_t high, const char *what);
+/* A finite number in (0, 1e12]. */
+FM_CHECKED fm_status fmi_take_positive(double *out, const fm_json *c, const char *key, double dflt,
+                                       const char *what);
+FM_CHECKED fm_status fmi_take_bool(bool *out, const fm_json *c, const char *key, bool dflt,
+                                   const char *what);
+FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
+                                   const char *what);
+
+#endif

@@ -1,0 +1,49 @@
+/* record.c - exchanges that a backend recorded are run again: the books that comm.c keeps of
+ * each exchange are kept of all of them at once. */
+#include "infer/backend.h"
+#include "infer/comm/comm_core.h"
+
+static fm_comm *carrier(fm_comm *c)
+{
+    return c->of ? c->of : c;
+}
+
+void fm_comm_record(fm_comm *c, fm_script *to)
+{
+    fm_assert(!to || carrier(c)->device);
+    carrier(c)->script = to;
+}
+
+fm_status fm_comm_replay(fm_comm *c, const fm_script *s, uint64_t key)
+{
+    bool done;
+    c = carrier(c);
+    fm_status rc = fm_comm_state(c);
+    if (rc != FM_OK)
+        return rc;
+    fm_assert(c->device);
+    rc = c->device->settled(c->device, &done); /* whether it still stands */
+    if (rc != FM_OK)
+        return fmi_comm_device_fails(c, rc, "a recorded step");
+    fm_watch_queued(c->watch, true); /* the host may wait in what follows */
+    rc = c->be->replay(c->be, key);
+    if (rc != FM_OK) /* none of it was queued here; the others hear so where they meet */
+        return rc;
+    c->stats.calls += s->calls;
+    c->stats.bytes_sent += s->sent_bytes;
+    c->stats.bytes_received += s->received_bytes;
+    fm_ledger_enter(&c->ledger, c->rank, s->list, s->n);
+    c->queued++;
+    rc = c->device->launched(c->device);
+    return rc == FM_OK ? FM_OK : fmi_comm_device_fails(c, rc, "a recorded step");
+}
+
+uint64_t fm_comm_age(const fm_comm *c)
+{
+    return c->of ? c->of->age : c->age;
+}
+
+const void *fm_comm_room(const fm_comm *c)
+{
+    return c->room;
+}

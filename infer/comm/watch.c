@@ -1,0 +1,131 @@
+/* watch.c - the second pair of eyes of a rank whose buffers a device's wire carries.
+ *
+ * The host may wait for its card at many places (a full queue of launches, a free, a copy), and the
+ * card for a peer that will never send. Then nobody reads what that peer says over the host's wire.
+ * This thread looks there now and then while something is under way. It sees the first message of
+ * each connection only, which is enough: a rank that has gone on over the host's wire had all its
+ * exchanges behind it (comm.c settles first), so whoever a card still waits for has said nothing
+ * else. */
+#include "infer/comm/wire.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "store/base/mem.h"
+
+#define TICK_NS 20000000L
+
+struct fm_watch {
+    fm_wire *host, *device;
+    pthread_mutex_t *host_lock;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    pthread_t thread;
+    bool ends, under_way, gave_up;
+    struct timespec since; /* it is under way */
+};
+
+/* True: it ends. *look: something is under way. */
+static bool tick(fm_watch *w, bool *look)
+{
+    struct timespec until;
+    (void)pthread_mutex_lock(&w->lock);
+    while (!w->ends && !w->under_way)
+        (void)pthread_cond_wait(&w->wake, &w->lock);
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += TICK_NS;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    while (!w->ends && pthread_cond_timedwait(&w->wake, &w->lock, &until) != ETIMEDOUT)
+        continue;
+    bool ends = w->ends;
+    *look = w->under_way;
+    (void)pthread_mutex_unlock(&w->lock);
+    return ends;
+}
+
+/* Under the host's lock, as what reads it is: who breaks off either finds gave_up set, or has heard
+ * what called would have told. */
+static bool decides(fm_watch *w)
+{
+    struct timespec now;
+    bool called = w->host->called(w->host);
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* one that is set back or forth is no delay */
+    (void)pthread_mutex_lock(&w->lock);
+    bool late = w->host->patience_s > 0.0 &&
+                (double)(now.tv_sec - w->since.tv_sec) > w->host->patience_s + 1.0;
+    bool now_ends = w->under_way && (called || late);
+    w->gave_up = w->gave_up || now_ends;
+    w->under_way = w->under_way && !now_ends;
+    (void)pthread_mutex_unlock(&w->lock);
+    return now_ends;
+}
+
+static void *watch(void *arg)
+{
+    fm_watch *w = arg;
+    bool look = false;
+    while (!tick(w, &look)) {
+        if (!look || pthread_mutex_trylock(w->host_lock) != 0) /* somebody is reading there */
+            continue;
+        bool gives_up = decides(w);
+        (void)pthread_mutex_unlock(w->host_lock);
+        if (gives_up) /* not under the lock: it may wait for the other ranks */
+            w->device->give_up(w->device);
+    }
+    return NULL;
+}
+
+bool fm_watch_gave_up(fm_watch *w)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    bool is = w->gave_up;
+    (void)pthread_mutex_unlock(&w->lock);
+    return is;
+}
+
+fm_status fm_watch_new(fm_watch **out, fm_wire *host, fm_wire *device, pthread_mutex_t *lock)
+{
+    fm_watch *w = fm_calloc(1, sizeof(*w));
+    *out = NULL;
+    if (!w)
+        return FM_ENOMEM;
+    w->host = host;
+    w->device = device;
+    w->host_lock = lock;
+    (void)pthread_mutex_init(&w->lock, NULL);
+    (void)pthread_cond_init(&w->wake, NULL);
+    if (pthread_create(&w->thread, NULL, watch, w) != 0) {
+        (void)pthread_cond_destroy(&w->wake);
+        (void)pthread_mutex_destroy(&w->lock);
+        fm_free(w);
+        return fm_fail(FM_ELIMIT, "no thread to watch the other ranks");
+    }
+    *out = w;
+    return FM_OK;
+}
+
+void fm_watch_queued(fm_watch *w, bool something)
+{
+    (void)pthread_mutex_lock(&w->lock);
+    if (something && !w->under_way)
+        (void)pthread_cond_signal(&w->wake);
+    if (something && !w->under_way)
+        (void)clock_gettime(CLOCK_MONOTONIC, &w->since);
+    w->under_way = something;
+    (void)pthread_mutex_unlock(&w->lock);
+}
+
+void fm_watch_free(fm_watch *w)
+{
+    if (!w)
+        return;
+    (void)pthread_mutex_lock(&w->lock);
+    w->ends = true;
+    (void)pthread_cond_signal(&w->wake);
+    (void)pthread_mutex_unlock(&w->lock);
+    (void)pthread_join(w->thread, NULL);
+    (void)pthread_cond_destroy(&w->wake);
+    (void)pthread_mutex_destroy(&w->lock);
+    fm_free(w);
+}

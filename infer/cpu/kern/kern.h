@@ -1,0 +1,181 @@
+/* kern.h - what one instruction set offers: kernels on plain ranges, without threads or checks.
+ *
+ * kern.c and train.c are compiled once per instruction set and fill one fmi_kern each; cpu.c
+ * chooses among them, in one place. Shapes as in infer/backend.h; "panel" is 32 outputs x k:
+ * element (k, j) at [k * FMI_PANEL + j]. */
+#ifndef FM_INFER_CPU_KERN_H
+#define FM_INFER_CPU_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "infer/act.h"
+
+#define FMI_PANEL 32u
+
+/* What happens to a block's sum s: s *= alpha; if add: s = c + s; if bias: s += bias. */
+typedef struct fmi_epilogue {
+    float alpha;
+    bool add;
+    const float *bias; /* of the panel's first output, or NULL */
+    const float *next; /* the panel that is read after this one, fetched meanwhile; or NULL */
+} fmi_epilogue;
+
+/* g query rows against the same keys: positions first..last (both in), pages of 32 positions. */
+typedef struct fmi_attn {
+    float *out; /* g rows, out_stride apart, hd each */
+    const float *q;
+    size_t out_stride, q_stride;
+    float *lse; /* g values, lse_stride apart, or NULL */
+    size_t lse_stride;
+    const float *const *kpage; /* [position / 32] -> [hd, 32] */
+    const float *const *vpage; /* [position / 32] -> rows of hd, ldv apart */
+    size_t ldv;
+    float *score; /* scratch: g rows of fmi_attn_score_ld(first, last) */
+    uint32_t g, first, last, hd;
+    float scale, softcap; /* softcap 0: none */
+} fmi_attn;
+
+/* One (sequence, key/value head) of training, with its group of g query heads. */
+typedef struct fmi_attn_seq {
+    const float *q, *k, *v; /* of the group's first query head; rows ldq, ldk, ldk apart */
+    size_t ldq, ldk;
+    const float *vk, *vv; /* virtual positions, ldvirt apart */
+    size_t ldvirt;
+    float *out; /* rows ldo apart, as dout */
+    const float *dout;
+    size_t ldo;
+    float *lse;          /* [g, len] */
+    float *dq, *dk, *dv; /* as q, k, v */
+    float *dvk, *dvv;    /* [virt, hd] dense; NULL: not wanted */
+    /* Keys (the gradient: values too) in pages of [hd, 32], the virtual ones' first. */
+    const float *const *kpage, *const *vpage;
+    uint32_t g, len, virt, hd, window;
+    bool encoder;
+    float scale, softcap;
+} fmi_attn_seq;
+
+typedef struct fmi_adamw {
+    float decay, one_less_beta1, beta2, one_less_beta2, step_size, bias2_sqrt, eps, g_scale;
+} fmi_adamw;
+
+/* Scalars of distill: 1 / T; what the label's and the teacher's gradients are multiplied by; the
+ * shares of the two losses. */
+typedef struct fmi_distill {
+    float inv_t, own, taught;
+    double own_loss, taught_loss;
+} fmi_distill;
+typedef struct fmi_dropout {
+    uint64_t seed, stream;
+    uint32_t drop; /* of 65,536 */
+    float scale;
+    bool accumulate;
+} fmi_dropout;
+
+typedef struct fmi_kern {
+    const char *isa;
+    uint32_t tile_rows; /* rows of a register tile */
+
+    /* ---- products ---- */
+    /* Rows of a as tiles of [kc, rows of tile]. Element (i, k) of a lies at
+     * a[(rows ? rows[i] : i) * lda + k], or if ta at a[k * lda + i]. */
+    void (*pack_a)(float *dst, const float *a, size_t lda, const int32_t *rows, bool ta, uint32_t m,
+                   uint32_t kc);
+    /* c[m, n] from a packed block and one panel, n <= 32. rows as in pack_a. */
+    void (*product)(float *c, size_t ldc, const int32_t *rows, const float *apack, uint32_t m,
+                    const float *panel, uint32_t n, uint32_t kc, const fmi_epilogue *epi);
+    /* c[j] from one row a and rows of b, ldb apart: nothing is packed. j < n */
+    void (*row_product)(float *c, const float *a, const float *b, size_t ldb, uint32_t n,
+                        uint32_t kc, const fmi_epilogue *epi);
+    /* dst[k * ld_dst + i] = src[i * ld_src + k] for i < n, k < kc. */
+    void (*transpose)(float *dst, size_t ld_dst, const float *src, size_t ld_src, uint32_t n,
+                      uint32_t kc);
+    /* dst[k * FMI_PANEL + j] = src[k * ld_src + j] for j < n <= 32 */
+    void (*copy_panel)(float *dst, const float *src, size_t ld_src, uint32_t n, uint32_t kc);
+
+    /* ---- elements, norms, losses ---- */
+    void (*swiglu)(float *y, const float *gate, const float *up, size_t n);
+    void (*swiglu_grad)(float *dgate, float *dup, const float *dy, const float *gate,
+                        const float *up, size_t n);
+    void (*add)(float *y, const float *x, size_t n);
+    void (*scale)(float *y, float s, size_t n);
+    void (*layernorm)(float *y, const float *x, const float *gain, const float *bias, uint32_t m,
+                      uint32_t h, size_t ldx, float eps);
+    /* stat[2 i], stat[2 i + 1] = mean and 1 / deviation of row i, as layernorm has them. */
+    void (*layernorm_stats)(float *stat, const float *x, uint32_t m, uint32_t h, size_t ldx,
+                            float eps);
+    void (*layernorm_dx)(float *dx, const float *dy, const float *x, const float *gain,
+                         const float *stat, uint32_t m, uint32_t h, size_t ldx, bool accumulate);
+    /* dgain[j] += sum over rows ascending of dy * xhat, dbias[j] += of dy; either NULL; j < n */
+    void (*layernorm_columns)(float *dgain, float *dbias, const float *dy, const float *x,
+                              const float *stat, uint32_t m, uint32_t n, size_t ldx);
+    /* dst[j] += sum over rows ascending of dy * x, j < n */
+    void (*column_dots)(float *dst, const float *dy, size_t lddy, const float *x, size_t ldx,
+                        uint32_t m, uint32_t n);
+    void (*act_grad)(fm_act f, float *dgate, float *dup, const float *dy, const float *gate,
+                     const float *up, size_t n);
+    void (*softcap_grad)(float *dy, const float *y, size_t n, float cap);
+    void (*multiply)(float *y, const float *x, const float *w, size_t n); /* y = x * w */
+    void (*scale_to)(float *y, const float *x, float s, size_t n);        /* y = x * s */
+    float (*dot)(const float *a, const float *b, uint32_t n);
+    /* One row: y = (or +=) x * s where its random number is not below `drop` of 65,536, else 0. */
+    void (*dropout)(float *y, const float *x, size_t n, const fmi_dropout *d, uint64_t row);
+    void (*act)(fm_act f, float *y, const float *gate, const float *up, size_t n);
+    void (*softcap)(float *y, size_t n, float cap);
+    /* One row: y = sum over j < per of weight[j] * x[row[j]] */
+    void (*mix_rows)(float *y, const float *x, size_t ldx, const int32_t *row, const float *weight,
+                     uint32_t per, uint32_t n);
+    void (*rope)(float *x, size_t ldx, const int32_t *pos, const float *cos, const float *sin,
+                 uint32_t m, uint32_t heads, uint32_t hd, bool inverse);
+    void (*rmsnorm)(float *y, const float *x, const float *gain, float *rstd, uint32_t m,
+                    uint32_t h, size_t ldx, float eps);
+    void (*rmsnorm_dx)(float *dx, const float *dy, const float *x, const float *gain,
+                       const float *rstd, uint32_t m, uint32_t h, size_t ldx, bool accumulate);
+    /* dst[j] += sum over rows ascending of dy (* (x * rstd) if x), j < n */
+    void (*column_sum)(float *dst, const float *dy, const float *x, const float *rstd, uint32_t m,
+                       uint32_t n, size_t ld);
+    void (*logsumexp)(float *lse, const float *logits, size_t ld, uint32_t m, uint32_t v);
+    void (*cross_entropy)(float *loss, float *logits, size_t ld, const int32_t *label, uint32_t m,
+                          uint32_t v, float dloss);
+    void (*distill)(float *loss, float *logits, size_t ld, const float *teacher, size_t ldt,
+                    const int32_t *label, uint32_t m, uint32_t v, const fmi_distill *d);
+    double (*sum_squares)(const float *x, size_t n);
+    void (*adamw)(float *p, float *m, float *v, const float *g, size_t n, const fmi_adamw *o);
+
+    /* ---- attention ---- */
+    void (*attention)(const fmi_attn *job);
+    /* Rows row .. row + rows - 1 (4 at most) of one head: out, lse. score: [4, ld] scratch with ld =
+     * the padded virtual and own positions. */
+    void (*attn_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                      float *score);
+    /* Up to FMI_GRAD_ROWS rows: dq is set; p and ds [rows, ld] are left for attn_spread, which adds
+     * what the padded positions from .. to - 1 get of these rows to dk, dv, dvk, dvv. */
+    void (*attn_grad_rows)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                           float *p, float *ds);
+    void (*attn_spread)(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint32_t rows,
+                        const float *p, const float *ds, uint32_t from, uint32_t to);
+    void (*attn_pages)(float *dst, const float *src, size_t ld, uint32_t n, uint32_t hd);
+} fmi_kern;
+
+extern const fmi_kern fmi_kern_generic;
+#if defined(__x86_64__)
+extern const fmi_kern fmi_kern_avx2;
+extern const fmi_kern fmi_kern_avx512;
+#elif defined(__aarch64__)
+extern const fmi_kern fmi_kern_neon;
+#endif
+
+/* Scores of the pages that hold first..last. */
+static inline size_t fmi_attn_score_ld(uint32_t first, uint32_t last)
+{
+    return (size_t)(last / FMI_PANEL - first / FMI_PANEL + 1) * FMI_PANEL;
+}
+#define FMI_GRAD_ROWS 8u /* rows of the backward pass that go through the keys together */
+/* Positions in whole pages. */
+static inline size_t fmi_attn_padded(uint32_t n)
+{
+    return ((size_t)n + FMI_PANEL - 1) / FMI_PANEL * FMI_PANEL;
+}
+
+#endif

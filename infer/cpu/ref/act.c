@@ -1,0 +1,169 @@
+/* act.c - the oracle's layer norm, activations, softcaps, mixtures of rows. See ref.c. */
+#include "infer/cpu/ref/ref.h"
+
+#include <math.h>
+
+static void ref_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
+                          const float *bias, uint32_t m, uint32_t h, size_t ldx, float eps)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        const float *xr = x + i * ldx;
+        double mean = 0.0, var = 0.0;
+        for (uint32_t j = 0; j < h; j++)
+            mean += (double)xr[j] / h;
+        for (uint32_t j = 0; j < h; j++)
+            var += ((double)xr[j] - mean) * ((double)xr[j] - mean) / h;
+        double rstd = 1.0 / sqrt(var + (double)eps);
+        for (uint32_t j = 0; j < h; j++)
+            y[i * ldx + j] =
+                (float)(((double)xr[j] - mean) * rstd * (gain ? (double)gain[j] : 1.0) +
+                        (bias ? (double)bias[j] : 0.0));
+    }
+}
+
+static double ref_f(fm_act f, double x)
+{
+    switch (f) {
+    case FM_ACT_GELU_TANH:
+        return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    case FM_ACT_GELU:
+        return 0.5 * x * erfc(-x / 1.4142135623730950488);
+    case FM_ACT_RELU:
+        return x > 0.0 ? x : 0.0;
+    case FM_ACT_SILU:
+        break;
+    }
+    return x / (1.0 + exp(-x));
+}
+
+static void ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
+                    const float *up, size_t ldu, uint32_t m, uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] =
+                (float)(ref_f(f, (double)gate[i * ldg + j]) * (up ? (double)up[i * ldu + j] : 1.0));
+}
+
+static void ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] = (float)((double)cap * tanh((double)y[i * ldy + j] / (double)cap));
+}
+
+static void ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                         const int32_t *row, const float *weight, uint32_t per, uint32_t m,
+                         uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t c = 0; c < n; c++) {
+            double sum = 0.0;
+            for (uint32_t j = 0; j < per; j++)
+                sum += (double)weight[i * per + j] * (double)x[(size_t)row[i * per + j] * ldx + c];
+            y[i * ldy + c] = (float)sum;
+        }
+}
+
+static bool is_chosen(const int32_t *expert, uint32_t n, uint32_t e)
+{
+    for (uint32_t j = 0; j < n; j++)
+        if (expert[j] == (int32_t)e)
+            return true;
+    return false;
+}
+
+/* Row i's experts are those that fewer than `chosen` others beat. */
+static void ref_choose(const fm_route *r, uint32_t i)
+{
+    const float *score = r->score + i * r->ld;
+    int32_t *expert = r->expert + (size_t)i * r->chosen;
+    double sum = 0.0;
+    uint32_t n = 0;
+    for (uint32_t e = 0; e < r->experts; e++) {
+        uint32_t better = 0;
+        for (uint32_t o = 0; o < r->experts; o++)
+            better += score[o] > score[e] || (score[o] == score[e] && o < e);
+        if (better < r->chosen)
+            expert[n++] = (int32_t)e;
+    }
+    for (uint32_t e = 0; e < r->experts; e++)
+        if (!r->renormalise || is_chosen(expert, n, e))
+            sum += exp((double)score[e]);
+    for (uint32_t j = 0; j < n; j++)
+        r->weight[(size_t)i * r->chosen + j] = (float)(exp((double)score[expert[j]]) / sum);
+}
+
+static void ref_route(fm_backend *be, const fm_route *r)
+{
+    int32_t at = 0;
+    (void)be;
+    for (uint32_t i = 0; i < r->m; i++)
+        ref_choose(r, i);
+    for (uint32_t e = 0; e < r->experts; e++)
+        for (uint32_t p = 0; p < r->parts; p++) {
+            r->begin[(size_t)e * r->parts + p] = at;
+            for (int32_t n = r->bound[p] * (int32_t)r->chosen;
+                 n < r->bound[p + 1] * (int32_t)r->chosen; n++)
+                if (r->expert[n] == (int32_t)e) {
+                    if (r->slot)
+                        r->slot[n] = at;
+                    r->list[at++] = n;
+                }
+        }
+    r->begin[(size_t)r->experts * r->parts] = at;
+}
+
+/* w_j = s_j / S, so dw_j / dz_i = w_j ([i == j] - p_i) with p_i = s_i / S where z_i is in S, else
+ * 0. */
+static void ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
+{
+    (void)be;
+    for (uint32_t i = 0; i < r->m; i++) {
+        const float *z = r->score + i * r->ld;
+        const int32_t *expert = r->expert + (size_t)i * r->chosen;
+        const int32_t *slot = r->slot + (size_t)i * r->chosen;
+        double sum = 0.0;
+        for (uint32_t e = 0; e < r->experts; e++)
+            if (!r->renormalise || is_chosen(expert, r->chosen, e))
+                sum += exp((double)z[e]);
+        for (uint32_t e = 0; e < r->experts; e++) {
+            bool in = !r->renormalise || is_chosen(expert, r->chosen, e);
+            double p = in ? exp((double)z[e]) / sum : 0.0, d = 0.0;
+            for (uint32_t k = 0; k < r->chosen; k++)
+                d += (double)dweight[slot[k]] * exp((double)z[expert[k]]) / sum *
+                     ((expert[k] == (int32_t)e ? 1.0 : 0.0) - p);
+            dscore[(size_t)i * r->experts + e] = (float)d;
+        }
+    }
+}
+
+static void ref_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        dx[i] = (float)((double)dy[i] * ((double)y[i] - (double)y[i] * (double)y[i]));
+}
+
+static void ref_sigmoid(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] = (float)(1.0 / (1.0 + exp(-(double)x[i])));
+}
+
+void fmi_ref_act_install(fm_backend *be)
+{
+    be->layernorm = ref_layernorm;
+    be->act = ref_act;
+    be->softcap = ref_softcap;
+    be->mix_rows = ref_mix_rows;
+    be->route = ref_route;
+    be->sigmoid = ref_sigmoid;
+    be->route_grad = ref_route_grad;
+    be->sigmoid_grad = ref_sigmoid_grad;
+}

@@ -1,0 +1,155 @@
+/* grad.c - the oracle's training half: losses, gradients, optimizer, naive and in double. */
+#include "infer/cpu/ref/ref.h"
+
+#include <math.h>
+
+static void ref_gemm(fm_backend *be, float *c, size_t ldc, const float *a, size_t lda, bool ta,
+                     const float *b, size_t ldb, bool tb, uint32_t m, uint32_t n, uint32_t k,
+                     float alpha, bool accumulate)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (uint32_t l = 0; l < k; l++)
+                sum += (double)(ta ? a[l * lda + i] : a[i * lda + l]) *
+                       (double)(tb ? b[j * ldb + l] : b[l * ldb + j]);
+            sum *= (double)alpha;
+            c[i * ldc + j] = (float)(accumulate ? (double)c[i * ldc + j] + sum : sum);
+        }
+}
+
+static void ref_linear_dx(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                          const fm_weight *w, uint32_t m, bool accumulate)
+{
+    uint32_t n, k;
+    const float *rows = fmi_ref_weight(w, &n, &k);
+
+    ref_gemm(be, dx, lddx, dy, lddy, false, rows, k, false, m, k, n, 1.0f, accumulate);
+}
+
+static void ref_bias_grad(fm_backend *be, float *db, const float *dy, size_t lddy, uint32_t m,
+                          uint32_t n)
+{
+    (void)be;
+    for (uint32_t j = 0; j < n; j++) {
+        double sum = (double)db[j];
+        for (uint32_t i = 0; i < m; i++)
+            sum += (double)dy[i * lddy + j];
+        db[j] = (float)sum;
+    }
+}
+
+static void ref_embed_grad(fm_backend *be, float *dw, const float *dy, size_t lddy,
+                           const int32_t *ids, uint32_t m, uint32_t h)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < h; j++)
+            dw[(size_t)ids[i] * h + j] += dy[i * lddy + j];
+}
+
+static void ref_rmsnorm_grad(fm_backend *be, float *dx, float *dgain, const float *dy,
+                             const float *x, const float *gain, const float *rstd, uint32_t m,
+                             uint32_t h, size_t ldx, bool accumulate_dx)
+{
+    (void)be;
+    for (uint32_t j = 0; dgain && j < h; j++) {
+        double sum = (double)dgain[j];
+        for (uint32_t i = 0; i < m; i++)
+            sum += (double)dy[i * ldx + j] * (double)x[i * ldx + j] * (double)rstd[i];
+        dgain[j] = (float)sum;
+    }
+    for (uint32_t i = 0; i < m; i++) {
+        const float *xr = x + i * ldx, *dyr = dy + i * ldx;
+        double mean = 0.0, r = (double)rstd[i];
+        for (uint32_t j = 0; j < h; j++)
+            mean += (double)dyr[j] * (double)gain[j] * (double)xr[j] * r / h;
+        for (uint32_t j = 0; j < h; j++) {
+            double d = r * ((double)dyr[j] * (double)gain[j] - (double)xr[j] * r * mean);
+            dx[i * ldx + j] = (float)(accumulate_dx ? (double)dx[i * ldx + j] + d : d);
+        }
+    }
+}
+
+static void ref_swiglu_grad(fm_backend *be, float *dgate, float *dup, const float *dy,
+                            const float *gate, const float *up, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++) {
+        double g = (double)gate[i], s = 1.0 / (1.0 + exp(-g)), d = (double)dy[i];
+        double u = (double)up[i];
+        dup[i] = (float)(d * g * s);
+        dgate[i] = (float)(d * u * (s + g * s * (1.0 - s)));
+    }
+}
+
+static void ref_cross_entropy(fm_backend *be, float *loss, float *logits, size_t ld,
+                              const int32_t *label, uint32_t m, uint32_t v, float dloss)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        float *x = logits + i * ld;
+        double max = (double)-INFINITY, sum = 0.0;
+        for (uint32_t j = 0; j < v; j++)
+            max = fmax(max, (double)x[j]);
+        for (uint32_t j = 0; j < v; j++)
+            sum += exp((double)x[j] - max);
+        loss[i] = label[i] < 0 ? 0.0f : (float)(max + log(sum) - (double)x[label[i]]);
+        for (uint32_t j = 0; j < v; j++) {
+            double p = exp((double)x[j] - max) / sum - (j == (uint32_t)label[i] ? 1.0 : 0.0);
+            x[j] = label[i] < 0 ? 0.0f : (float)(p * (double)dloss);
+        }
+    }
+}
+
+static void ref_sum_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        *out += (double)x[i] * (double)x[i];
+}
+
+static void ref_block_squares(fm_backend *be, double *out, const float *x, uint64_t n)
+{
+    const uint64_t block = 65536;
+
+    for (uint64_t at = 0; at < n; at += block, out++) {
+        *out = 0.0;
+        ref_sum_squares(be, out, x + at, n - at < block ? n - at : block);
+    }
+}
+
+static void ref_adamw(fm_backend *be, float *p, float *m, float *v, const float *g, uint64_t n,
+                      float lr, float beta1, float beta2, float eps, float weight_decay,
+                      uint64_t step, float g_scale)
+{
+    double bias1 = 1.0 - pow((double)beta1, (double)step);
+    double bias2 = 1.0 - pow((double)beta2, (double)step);
+
+    (void)be;
+    for (uint64_t i = 0; i < n; i++) {
+        double grad = (double)g[i] * (double)g_scale, w = (double)p[i];
+        double m1 = (double)beta1 * (double)m[i] + (1.0 - (double)beta1) * grad;
+        double v1 = (double)beta2 * (double)v[i] + (1.0 - (double)beta2) * grad * grad;
+        w -= (double)lr * (double)weight_decay * w;
+        w -= (double)lr / bias1 * m1 / (sqrt(v1) / sqrt(bias2) + (double)eps);
+        p[i] = (float)w;
+        m[i] = (float)m1;
+        v[i] = (float)v1;
+    }
+}
+
+void fmi_ref_train_install(fm_backend *be)
+{
+    be->gemm = ref_gemm;
+    be->linear_dx = ref_linear_dx;
+    be->bias_grad = ref_bias_grad;
+    be->embed_grad = ref_embed_grad;
+    be->rmsnorm_grad = ref_rmsnorm_grad;
+    be->swiglu_grad = ref_swiglu_grad;
+    be->cross_entropy = ref_cross_entropy;
+    be->sum_squares = ref_sum_squares;
+    be->block_squares = ref_block_squares;
+    be->adamw = ref_adamw;
+}

@@ -1,0 +1,412 @@
+/* ref.c - the oracle: every operation as its formula reads, sums in double, libm for functions.
+ *
+ * It shares nothing with the kernels but the seam, so that an error has to be made twice to pass.
+ * Results are rounded to float once, at the end; tests compare within tolerances (KERNELS.md), and
+ * state bit-equality against scalar chains of fmaf of their own. Slow on purpose. */
+#include "infer/cpu/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+struct fm_weight {
+    uint32_t n, k;
+    float *w; /* [n, k] */
+};
+
+float *fmi_ref_weight(const fm_weight *w, uint32_t *n, uint32_t *k)
+{
+    *n = w->n;
+    *k = w->k;
+    return w->w;
+}
+
+static fm_status ref_alloc(fm_backend *be, void **out, size_t bytes)
+{
+    (void)be;
+    *out = fm_aligned_alloc(64, bytes);
+    if (!*out)
+        return FM_ENOMEM;
+    memset(*out, 0, bytes);
+    return FM_OK;
+}
+
+static void ref_free(fm_backend *be, void *ptr)
+{
+    (void)be;
+    fm_free(ptr);
+}
+
+static fm_status ref_copy(fm_backend *be, void *dst, const void *src, size_t bytes)
+{
+    (void)be;
+    memcpy(dst, src, bytes);
+    return FM_OK;
+}
+
+static fm_status ref_sync(fm_backend *be)
+{
+    (void)be;
+    return FM_OK;
+}
+
+static void ref_close(fm_backend *be)
+{
+    fm_free(be);
+}
+
+static fm_status ref_weight_new(fm_backend *be, fm_weight **out, fm_role role, fm_dtype dtype,
+                                uint32_t n, uint32_t k, const void *host_bytes)
+{
+    fm_weight *w = fm_calloc(1, sizeof *w);
+    fm_status rc = FM_ENOMEM;
+
+    (void)be;
+    (void)role;
+    *out = NULL;
+    if (!w)
+        return FM_ENOMEM;
+    *w = (fm_weight){n, k, fm_calloc((size_t)n * k, sizeof(float))};
+    if (w->w)
+        rc = fm_to_f32(w->w, dtype, host_bytes, (uint64_t)n * k);
+    if (rc < 0) {
+        fm_free(w->w);
+        fm_free(w);
+        return rc;
+    }
+    *out = w;
+    return FM_OK;
+}
+
+static void ref_weight_free(fm_backend *be, fm_weight *w)
+{
+    (void)be;
+    if (w)
+        fm_free(w->w);
+    fm_free(w);
+}
+
+static uint64_t ref_weight_bytes(const fm_weight *w)
+{
+    return (uint64_t)w->n * w->k * sizeof(float);
+}
+
+static void ref_weight_update(fm_backend *be, fm_weight *w, const float *src)
+{
+    (void)be;
+    memcpy(w->w, src, (size_t)w->n * w->k * sizeof *src);
+}
+
+static const int32_t *stretch(const int32_t *rows, const int32_t *from, const int32_t *to,
+                              uint32_t *m)
+{
+    if (!from)
+        return rows;
+    *m = (uint32_t)(*to - *from);
+    return rows + *from;
+}
+
+static size_t row_of(const int32_t *rows, uint32_t i)
+{
+    return rows ? (size_t)rows[i] : i;
+}
+
+static double dot(const float *a, const float *b, uint32_t n)
+{
+    double sum = 0.0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void ref_linear(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                       const fm_weight *w, const float *bias, const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t n = 0; n < w->n; n++) {
+            size_t row = row_of(rows, i);
+            double sum = dot(x + row * ldx, w->w + (size_t)n * w->k, w->k);
+            y[row * ldy + n] = (float)(sum + (bias ? (double)bias[n] : 0.0));
+        }
+}
+
+static void ref_products(fm_backend *be, const float *x, size_t ldx, uint32_t k,
+                         const fm_product *list, uint32_t count)
+{
+    (void)k;
+    for (uint32_t i = 0; i < count; i++) {
+        fm_product p = list[i];
+        p.rows = stretch(p.rows, p.from, p.to, &p.m);
+        size_t first = p.rows ? 0 : p.first;
+        ref_linear(be, p.y + first * p.ldy, p.ldy, x + first * ldx, ldx, p.w, p.bias, p.rows, p.m);
+    }
+}
+
+static void ref_lora(fm_backend *be, const float *x, size_t ldx, uint32_t k, const fm_lora *term,
+                     uint32_t terms)
+{
+    (void)be;
+    for (uint32_t at = 0; at < terms; at++) {
+        fm_lora t = term[at];
+        t.rows = stretch(t.rows, t.from, t.to, &t.m);
+        for (uint32_t i = 0; i < t.m; i++) {
+            size_t row = t.rows ? (size_t)t.rows[i] : t.first + i;
+            for (uint32_t j = 0; j < t.b->n; j++) {
+                double sum = 0.0;
+                for (uint32_t l = 0; l < t.a->n; l++)
+                    sum += dot(x + row * ldx, t.a->w + (size_t)l * k, k) *
+                           (double)t.b->w[(size_t)j * t.a->n + l];
+                float *y = t.y + row * t.ldy + j;
+                *y = (float)((double)*y + (double)t.scale * sum);
+            }
+        }
+    }
+}
+
+static void ref_affine(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
+                       const float *bias, uint32_t first, uint32_t m, const int32_t *rows)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++) {
+            float *at = y + (rows ? (size_t)rows[i] : first + i) * ldy + j;
+            *at = (float)((double)*at * (scale ? (double)scale[j] : 1.0) +
+                          (bias ? (double)bias[j] : 0.0));
+        }
+}
+
+static void ref_scalings(fm_backend *be, const fm_scaling *list, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        fm_scaling s = list[i];
+        s.rows = stretch(s.rows, s.from, s.to, &s.m);
+        ref_affine(be, s.y, s.ldy, s.n, s.scale, s.bias, 0, s.m, s.rows);
+    }
+}
+
+static void ref_embed(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
+                      const int32_t *rows, uint32_t m)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        size_t row = row_of(rows, i);
+        memcpy(y + row * ldy, w->w + (size_t)ids[row] * w->k, w->k * sizeof *y);
+    }
+}
+
+static void ref_rmsnorm(fm_backend *be, float *y, const float *x, const float *gain,
+                        float *rstd_out, uint32_t m, uint32_t h, size_t ldx, float eps)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        const float *xr = x + i * ldx;
+        double rstd = 1.0 / sqrt(dot(xr, xr, h) / h + (double)eps);
+        for (uint32_t j = 0; j < h; j++)
+            y[i * ldx + j] = (float)((double)xr[j] * rstd * (double)gain[j]);
+        if (rstd_out)
+            rstd_out[i] = (float)rstd;
+    }
+}
+
+static void ref_rope(fm_backend *be, float *x, size_t ldx, const int32_t *pos,
+                     const float *cos_table, const float *sin_table, uint32_t m, uint32_t heads,
+                     uint32_t hd, bool inverse)
+{
+    uint32_t half = hd / 2;
+
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < heads * half; j++) {
+            float *p = x + i * ldx + (size_t)(j / half) * hd + j % half;
+            double c = (double)cos_table[(size_t)pos[i] * half + j % half];
+            double s = (double)sin_table[(size_t)pos[i] * half + j % half];
+            double a = (double)p[0], b = (double)p[half];
+            s = inverse ? -s : s;
+            p[0] = (float)(a * c - b * s);
+            p[half] = (float)(b * c + a * s);
+        }
+}
+
+static void ref_swiglu(fm_backend *be, float *y, const float *gate, const float *up, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++) {
+        double g = (double)gate[i];
+        y[i] = (float)(g / (1.0 + exp(-g)) * (double)up[i]);
+    }
+}
+
+static void ref_add(fm_backend *be, float *y, const float *x, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void ref_scale(fm_backend *be, float *y, float s, uint64_t n)
+{
+    (void)be;
+    for (uint64_t i = 0; i < n; i++)
+        y[i] *= s;
+}
+
+static void ref_copy_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                          const int32_t *rows_of_x, uint32_t m, uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < n; j++)
+            y[i * ldy + j] = x[row_of(rows_of_x, i) * ldx + j];
+}
+
+static size_t kv_base(uint32_t page, uint32_t head, uint32_t nkv, uint32_t hd)
+{
+    return ((size_t)page * nkv + head) * hd * FM_KV_PAGE;
+}
+
+static void ref_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ldk, const float *v,
+                         size_t ldv, const int32_t *slot, uint32_t m, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t j = 0; j < nkv * hd; j++) {
+            uint32_t page = (uint32_t)slot[i] / FM_KV_PAGE, at = (uint32_t)slot[i] % FM_KV_PAGE;
+            size_t base = kv_base(page, j / hd, nkv, hd);
+            ((float *)kv.k)[base + (size_t)(j % hd) * FM_KV_PAGE + at] = k[i * ldk + j];
+            ((float *)kv.v)[base + (size_t)at * hd + j % hd] = v[i * ldv + j];
+        }
+}
+
+static size_t ref_kv_page_bytes(const fm_backend *be, uint32_t nkv, uint32_t hd)
+{
+    (void)be;
+    return (size_t)nkv * hd * FM_KV_PAGE * sizeof(float);
+}
+
+static void ref_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, uint32_t nkv,
+                        uint32_t hd)
+{
+    size_t n = (size_t)nkv * hd * FM_KV_PAGE;
+    float *all[] = {kv.k, kv.v};
+
+    (void)be;
+    for (size_t i = 0; i < 2 * n; i++)
+        all[i / n][(size_t)dst * n + i % n] = all[i / n][(size_t)src * n + i % n];
+}
+
+/* The cache entry of one position: its page's place and its offset in the page. */
+static size_t kv_at(const int32_t *table, uint32_t pos, uint32_t head, uint32_t nkv, uint32_t hd,
+                    uint32_t *offset)
+{
+    *offset = pos % FM_KV_PAGE;
+    return kv_base((uint32_t)table[pos / FM_KV_PAGE], head, nkv, hd);
+}
+
+static double paged_score(const float *q, fm_kv_view kv, const int32_t *table, uint32_t pos,
+                          uint32_t head, uint32_t nkv, uint32_t hd)
+{
+    uint32_t at;
+    size_t base = kv_at(table, pos, head, nkv, hd, &at);
+    double sum = 0.0;
+
+    for (uint32_t d = 0; d < hd; d++)
+        sum += (double)q[d] * (double)((float *)kv.k)[base + (size_t)d * FM_KV_PAGE + at];
+    return sum;
+}
+
+static double ref_score(const fm_attn *a, const int32_t *table, const float *q, uint32_t pos,
+                        uint32_t head)
+{
+    double s = (double)a->scale * paged_score(q, a->kv, table, pos, head, a->nkv, a->hd);
+    double cap = (double)a->softcap;
+    return cap > 0.0 ? cap * tanh(s / cap) : s;
+}
+
+static void ref_attention(fm_backend *be, const fm_attn *a)
+{
+    (void)be;
+    for (uint32_t u = 0; u < a->m * a->nh; u++) {
+        uint32_t i = u / a->nh, h = u % a->nh, kvh = h / (a->nh / a->nkv);
+        uint32_t last = (uint32_t)a->pos[i];
+        uint32_t first = a->window && last + 1 > a->window ? last + 1 - a->window : 0;
+        const int32_t *t = a->table + (size_t)a->seq[i] * a->table_stride;
+        const float *qh = a->q + i * a->ldq + (size_t)h * a->hd;
+        double max = (double)-INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
+        for (uint32_t p = first; p <= last; p++)
+            max = fmax(max, ref_score(a, t, qh, p, kvh));
+        for (uint32_t p = first; p <= last; p++) {
+            uint32_t at;
+            size_t base = kv_at(t, p, kvh, a->nkv, a->hd, &at);
+            double e = exp(ref_score(a, t, qh, p, kvh) - max);
+            total += e;
+            for (uint32_t d = 0; d < a->hd; d++)
+                sum[d] += e * (double)((float *)a->kv.v)[base + (size_t)at * a->hd + d];
+        }
+        for (uint32_t d = 0; d < a->hd; d++)
+            a->out[i * a->ldo + (size_t)h * a->hd + d] = (float)(sum[d] / total);
+    }
+}
+
+static void ref_logsumexp(fm_backend *be, float *lse, const float *logits, size_t ld, uint32_t m,
+                          uint32_t v)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        double max = (double)-INFINITY, sum = 0.0;
+        for (uint32_t j = 0; j < v; j++)
+            max = fmax(max, (double)logits[i * ld + j]);
+        for (uint32_t j = 0; j < v; j++)
+            sum += exp((double)logits[i * ld + j] - max);
+        lse[i] = (float)(max + log(sum));
+    }
+}
+
+fm_status fm_backend_cpu_ref(fm_backend **out)
+{
+    fm_backend *be = fm_calloc(1, sizeof *be);
+
+    *out = be;
+    if (!be)
+        return FM_ENOMEM;
+    *be = (fm_backend){.name = "cpu-ref",
+                       .mode = "oracle",
+                       .kernel_class = "oracle-f64",
+                       .isa = "plain",
+                       .host_visible = true,
+                       .close = ref_close,
+                       .alloc = ref_alloc,
+                       .free = ref_free,
+                       .upload = ref_copy,
+                       .download = ref_copy,
+                       .sync = ref_sync,
+                       .weight_new = ref_weight_new,
+                       .weight_free = ref_weight_free,
+                       .weight_bytes = ref_weight_bytes,
+                       .weight_update = ref_weight_update,
+                       .linear = ref_linear,
+                       .products = ref_products,
+                       .affine = ref_affine,
+                       .scalings = ref_scalings,
+                       .kv_page_bytes = ref_kv_page_bytes,
+                       .kv_copy = ref_kv_copy,
+                       .lora = ref_lora,
+                       .embed = ref_embed,
+                       .rmsnorm = ref_rmsnorm,
+                       .rope = ref_rope,
+                       .swiglu = ref_swiglu,
+                       .add = ref_add,
+                       .scale = ref_scale,
+                       .copy_rows = ref_copy_rows,
+                       .kv_write = ref_kv_write,
+                       .attention = ref_attention,
+                       .logsumexp = ref_logsumexp};
+    fmi_ref_train_install(be);
+    fmi_train_install(be);
+    fmi_ref_loss_install(be);
+    fmi_ref_act_install(be);
+    fmi_ref_backward_install(be);
+    return FM_OK;
+}

@@ -1,0 +1,384 @@
+/* engine.c - life of engines, and what models share inside of an engine. */
+#include "infer/engine/watchdog.h"
+#include "infer/engine/pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define MAX_ROWS_LIMIT 65536u
+
+fm_engine_opts fm_engine_defaults(void)
+{
+    return (fm_engine_opts){.threads = 0,
+                            .mode = "exact",
+                            .max_rows = 512,
+                            .kv_bytes_max = 1ull << 30,
+                            .prefix_cache = true,
+                            .cache_bytes_max = 4ull << 30,
+                            .cache_min_bytes = 256u << 10};
+}
+
+static fm_status open_weights(fm_engine *e)
+{
+    fm_engine_opts *o = &e->opts;
+    fm_status rc = FM_OK;
+    if (o->cache_dir && e->be->weight_image) /* a device's own layout is made by the device */
+        rc = fmi_artefacts_new(&e->artefacts, o->cache_dir, e->be->layout, o->cache_bytes_max);
+    o->cache_dir = NULL; /* the caller's */
+    fmi_weights_opts w = {o->weight_bytes_max, e->artefacts, o->cache_min_bytes};
+    return rc == FM_OK ? fmi_weights_new(&e->weights, e->be, &w) : rc;
+}
+
+/* Other ranks wait for patience_s; so what they can end themselves is over before the device's own
+ * limit. */
+static fm_status watch_steps(fm_engine *e, const char *device)
+{
+    char name[64];
+    uint32_t ranks = fm_comm_size(e->comm);
+    double limit = e->opts.patience_s;
+    device = device ? device : e->be->name;
+    if (ranks > 1) {
+        (void)snprintf(name, sizeof(name), "rank %u of %u, %s", fm_comm_rank(e->comm), ranks,
+                       device);
+        limit += FM_MAX(limit / 10.0, 1.0);
+        fm_comm_patience(e->comm, e->opts.patience_s);
+    } else {
+        (void)snprintf(name, sizeof(name), "device %s", device);
+    }
+    /* What runs on the host cannot hang, and takes what it takes. */
+    return e->be->host_visible ? FM_OK : fmi_patience_new(&e->patience, limit, name);
+}
+
+void fm_engine_hung(fm_engine *e, fm_hung_fn hung, void *ctx)
+{
+    fmi_patience_hung(e->patience, hung, ctx);
+}
+
+fm_status fm_engine_new(fm_engine **out, const fm_engine_opts *opts)
+{
+    *out = NULL;
+    fm_engine_opts o = opts ? *opts : fm_engine_defaults();
+    if (o.max_rows < 1 || o.max_rows > MAX_ROWS_LIMIT)
+        return fm_fail(FM_EINVAL, "max_rows is %u, allowed are 1 to %u", o.max_rows,
+                       MAX_ROWS_LIMIT);
+    fm_engine *e = fm_calloc(1, sizeof(*e));
+    if (!e)
+        return FM_ENOMEM;
+    if (!o.mode)
+        o.mode = "exact";
+    e->opts = o;
+    e->opts.device = NULL; /* the caller's */
+    (void)pthread_mutex_init(&e->share, NULL);
+    fm_status rc = fm_pool_new(&e->pool, o.threads);
+    if (rc == FM_OK)
+        rc = fm_backend_open_on(&e->be, o.device, o.mode, e->pool);
+    if (rc == FM_OK && fm_backend_lacks(e->be, false))
+        rc = fm_fail(FM_EUNSUPPORTED, "backend %s lacks the operation '%s'", e->be->name,
+                     fm_backend_lacks(e->be, false));
+    e->comm = o.comm_splits_batches ? NULL : o.comm;
+    e->batch_comm = o.comm_splits_batches ? o.comm : NULL;
+    if (rc == FM_OK && e->batch_comm)
+        rc = fm_comm_attach_device(e->batch_comm, e->be);
+    if (rc == FM_OK)
+        rc = fmi_pipe_new(e);
+    if (rc == FM_OK) {
+        (void)snprintf(e->kernel_class, sizeof(e->kernel_class), "%s", e->be->kernel_class);
+        rc = fmi_mirror_new(e);
+    }
+    if (rc == FM_OK && o.patience_s > 0.0)
+        rc = watch_steps(e, o.device);
+    if (rc == FM_OK && o.keep_stored && e->be->keep_stored)
+        rc = e->be->keep_stored(e->be);
+    if (rc == FM_OK)
+        rc = open_weights(e);
+    if (rc == FM_OK)
+        rc = fmi_kv_new(&e->kv, e->be, o.kv_bytes_max);
+    if (rc == FM_OK)
+        rc = fmi_kv_lanes(e->kv, e->stages, e->stage);
+    if (rc == FM_OK && fm_comm_size(e->comm) > 1)
+        rc = fmi_kv_at_once(e->kv);
+    if (rc == FM_OK && o.prefix_cache)
+        rc = fmi_prefix_new(&e->prefix, e->kv);
+    if (rc == FM_OK)
+        rc = fmi_step_new(&e->step, e);
+    if (rc != FM_OK) {
+        fm_engine_free(e);
+        return rc;
+    }
+    *out = e;
+    return FM_OK;
+}
+
+void fm_engine_free(fm_engine *e)
+{
+    if (!e)
+        return;
+    fm_assert(e->models == 0 && e->seqs == 0);
+    fmi_mirror_free(e);
+    fmi_pipe_free(e);
+    if (e->batch_comm)
+        fm_comm_detach(e->batch_comm);
+    fmi_texts_free(e);
+    fmi_step_free(e->step);
+    fmi_prefix_free(e->prefix);
+    fmi_kv_free(e->kv);
+    fmi_weights_free(e->weights);
+    fmi_artefacts_free(e->artefacts);
+    fmi_geom *next;
+    for (fmi_geom *g = e->geoms; g; g = next) {
+        next = g->next;
+        fm_free(g);
+    }
+    fmi_patience_free(e->patience);
+    fm_backend_close(e->be);
+    fm_pool_free(e->pool);
+    (void)pthread_mutex_destroy(&e->share);
+    fm_free(e);
+}
+
+fm_status fm_engine_check(const fm_engine *e)
+{
+    return e->comm ? fm_comm_check(e->comm) : FM_OK;
+}
+
+uint32_t fm_engine_ranks(const fm_engine *e)
+{
+    return fm_comm_size(e->comm);
+}
+
+struct fm_comm *fm_engine_batch_ranks(const fm_engine *e)
+{
+    return e->batch_comm;
+}
+
+uint32_t fm_engine_batch_stages(const fm_engine *e)
+{
+    return e->batch_comm ? e->stages : 1;
+}
+
+const char *fm_engine_mode(const fm_engine *e)
+{
+    return e->be->mode;
+}
+
+const char *fm_engine_isa(const fm_engine *e)
+{
+    return e->be->isa;
+}
+
+const char *fm_engine_device(const fm_engine *e)
+{
+    return e->be->name;
+}
+
+unsigned fm_engine_threads(const fm_engine *e)
+{
+    return fm_pool_threads(e->pool);
+}
+
+const char *fm_engine_kernel_class(const fm_engine *e)
+{
+    return e->kernel_class;
+}
+
+fm_backend *fm_engine_backend(fm_engine *e)
+{
+    return e->be;
+}
+
+void fm_engine_tap(fm_engine *e, fm_tap_fn tap, void *ctx)
+{
+    e->tap = tap;
+    e->tap_ctx = ctx;
+}
+
+fm_engine_stats fm_engine_stats_of(const fm_engine *e)
+{
+    fmi_weights_stats w = fmi_weights_stats_of(e->weights);
+    fmi_artefact_stats f = {0, 0, 0};
+    if (e->artefacts)
+        f = fmi_artefact_stats_of(e->artefacts);
+    return (fm_engine_stats){
+        .weights = w.count - w.elsewhere,
+        .weight_bytes = w.bytes,
+        .weight_bytes_unshared = e->bytes_unshared,
+        .weight_bytes_shared = w.shared_bytes,
+        .weight_bytes_idle = w.idle_bytes,
+        .weight_bytes_mapped = w.mapped_bytes,
+        .weight_bytes_max = w.bytes_max,
+        .weight_hits = w.hits,
+        .weight_misses = w.misses,
+        .weight_evictions = w.evictions,
+        .packed_mapped = f.mapped,
+        .packed_written = f.written,
+        .packed_refused = f.refused,
+        .kv_bytes = fmi_kv_bytes(e->kv),
+        .prefix_queries = e->prefix_queries,
+        .prefix_hits = e->prefix_hits,
+        .prefix_bytes = fmi_kv_bytes_kept(e->kv),
+        .prefix_evictions = e->prefix ? fmi_prefix_evictions(e->prefix) : 0,
+        .steps = e->steps,
+        .rows = e->rows,
+        .models = e->models,
+        .gemm_groups = e->gemm_groups,
+        .layer_rows = e->layer_rows,
+    };
+}
+
+uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer)
+{
+    return layer < FM_MAX_LAYERS ? e->layer_hits[layer] : 0;
+}
+
+/* ==== what models share ==== */
+
+/* Pools of every stage's layers. */
+static fm_status open_lanes(fm_engine *e, fmi_geom *g)
+{
+    fm_status rc = FM_OK;
+    for (uint32_t s = 0; rc == FM_OK && s < e->stages; s++) {
+        rc = fmi_kv_pool_of(e->kv, &g->lane[s], s, g->kv_heads, g->head_dim);
+        if (rc == FM_OK)
+            rc = fmi_kv_rows_of(e->kv, &g->row_lane[s], s, g->hidden);
+    }
+    g->pool = g->lane[e->stage];
+    g->rows = g->row_lane[e->stage];
+    return rc;
+}
+
+fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d)
+{
+    *out = NULL;
+    for (fmi_geom *g = e->geoms; g; g = g->next)
+        if (g->hidden == a->hidden && g->inter == a->inter && g->layers == a->layers &&
+            g->heads == a->heads && g->kv_heads == a->kv_heads && g->head_dim == a->head_dim &&
+            g->window == a->window && memcmp(&g->eps, &a->eps, sizeof(float)) == 0 &&
+            g->qk_norm == a->qk_norm && memcmp(&g->sw, &a->sw, sizeof(a->sw)) == 0 &&
+            memcmp(&g->deal, d, sizeof(*d)) == 0) {
+            *out = g;
+            return FM_OK;
+        }
+    fmi_geom *g = fm_calloc(1, sizeof(*g));
+    if (!g)
+        return FM_ENOMEM;
+    g->hidden = a->hidden;
+    g->inter = a->inter;
+    g->layers = a->layers;
+    g->heads = a->heads;
+    g->kv_heads = a->kv_heads;
+    g->head_dim = a->head_dim;
+    g->window = a->window;
+    g->eps = a->eps;
+    g->qk_norm = a->qk_norm;
+    memcpy(&g->sw, &a->sw, sizeof(a->sw)); /* padding too: the comparison above sees it */
+    g->deal = *d;
+    g->begin = d->begin[e->stage];
+    g->here = d->begin[e->stage + 1] - g->begin;
+    fm_status rc = open_lanes(e, g);
+    if (rc != FM_OK) {
+        fm_free(g);
+        return rc;
+    }
+    g->next = e->geoms;
+    e->geoms = g;
+    *out = g;
+    return FM_OK;
+}
+
+static void rope_free(fm_engine *e, fmi_rope *r)
+{
+    if (r->cos)
+        e->be->free(e->be, r->cos);
+    if (r->sin)
+        e->be->free(e->be, r->sin);
+    fm_free(r);
+}
+
+static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t which)
+{
+    size_t bytes = (size_t)r->positions * (r->dim / 2) * sizeof(float);
+    float *host = fm_malloc(2 * bytes);
+    if (!host)
+        return FM_ENOMEM;
+    float *sin = host + bytes / sizeof(float);
+    void *c = NULL, *s = NULL;
+    fm_status rc = fm_arch_rope(a, which, r->positions, host, sin);
+    if (rc == FM_OK)
+        rc = e->be->alloc(e->be, &c, bytes);
+    r->cos = c;
+    if (rc == FM_OK)
+        rc = e->be->alloc(e->be, &s, bytes);
+    r->sin = s;
+    if (rc == FM_OK)
+        rc = e->be->upload(e->be, r->cos, host, bytes);
+    if (rc == FM_OK)
+        rc = e->be->upload(e->be, r->sin, sin, bytes);
+    fm_free(host);
+    return rc;
+}
+
+/* No sequence can be longer than the KV budget of a stage, so a table need not be either. */
+static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t layers)
+{
+    uint64_t page = 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
+    uint64_t fit = fmi_kv_bytes_max(e->kv) / page * FM_KV_PAGE;
+    return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
+}
+
+/* One more reference to the table with these settings; fresh takes its place where there is none
+ * (by now). Tables are computed without the lock. */
+static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
+{
+    (void)pthread_mutex_lock(&e->share);
+    fmi_rope *r = e->ropes;
+    while (r && (memcmp(&r->of, &want->of, sizeof(want->of)) != 0 || r->dim != want->dim ||
+                 r->positions != want->positions))
+        r = r->next;
+    if (!r && fresh) {
+        r = fresh;
+        r->next = e->ropes;
+        e->ropes = r;
+    }
+    if (r)
+        r->refs++;
+    (void)pthread_mutex_unlock(&e->share);
+    return r;
+}
+
+fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
+                      uint32_t layers)
+{
+    *out = NULL;
+    fmi_rope want = {
+        .of = a->rope[which], .dim = a->sw.rotary_dim, .positions = rope_positions(e, a, layers)};
+    *out = rope_share(e, &want, NULL);
+    if (*out)
+        return FM_OK;
+    fmi_rope *r = fm_memdup(&want, sizeof(want));
+    if (!r)
+        return FM_ENOMEM;
+    fm_status rc = rope_fill(e, r, a, which);
+    if (rc == FM_OK)
+        *out = rope_share(e, &want, r);
+    if (*out != r)
+        rope_free(e, r);
+    return rc;
+}
+
+void fmi_rope_drop(fm_engine *e, fmi_rope *r)
+{
+    if (!r)
+        return;
+    (void)pthread_mutex_lock(&e->share);
+    bool last = --r->refs == 0;
+    fmi_rope **at = &e->ropes;
+    while (last && *at != r)
+        at = &(*at)->next;
+    if (last)
+        *at = r->next;
+    (void)pthread_mutex_unlock(&e->share);
+    if (last)
+        rope_free(e, r);
+}

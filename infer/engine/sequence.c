@@ -1,0 +1,605 @@
+/* sequence.c - timelines: their length, their page tables, one per layer, and what they take from
+ * the prefix cache and leave in it.
+ *
+ * Tables are [layers, page_cap]: layers differ in their pages, since a layer may be shared with
+ * another model while the one above it is not. Positions count the model's virtual ones, whose
+ * pages the model holds; a sequence begins by holding the full ones too and copies the last, partly
+ * filled one.
+ *
+ * A block is begun before its first row is computed. If all its tokens are known by then, the cache
+ * is asked: pages of the lower layers that it has are taken over, and the block's rows begin at the
+ * layer above, where the residual stream was kept; where all layers are there, they need not run at
+ * all. A block whose last row is done is put into the cache. Within a step a block never begins
+ * higher than the one before it, so that rows can be sorted by their first layer and those of one
+ * sequence still stand by position. */
+#include "infer/model/shard.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+static uint32_t pages_of(const fm_seq *s, uint32_t len)
+{
+    return len ? (s->base + len + FM_KV_PAGE - 1) / FM_KV_PAGE : s->base / FM_KV_PAGE;
+}
+
+/* Tokens [block_begin, block_end) stand in block b. */
+static uint32_t block_begin(const fm_seq *s, uint32_t b)
+{
+    return b * FM_KV_PAGE > s->base ? b * FM_KV_PAGE - s->base : 0;
+}
+
+static uint32_t block_end(const fm_seq *s, uint32_t b)
+{
+    return (b + 1) * FM_KV_PAGE - s->base;
+}
+
+static fmi_kv_pool *pool_of(const fm_seq *s, uint32_t layer)
+{
+    return fmi_pool_at(fmi_priv(s->model)->geom, layer);
+}
+
+/* Of the residual streams before the layer. */
+static fmi_kv_pool *rows_of(const fm_seq *s, uint32_t layer)
+{
+    return fmi_rows_at(fmi_priv(s->model)->geom, layer);
+}
+
+static int32_t *page_at(const fm_seq *s, uint32_t layer, uint32_t b)
+{
+    return &s->page[(size_t)layer * s->page_cap + b];
+}
+
+static void changed(fm_seq *s)
+{
+    s->version = ++s->model->engine->table_clock;
+}
+
+static bool caches(const fm_seq *s)
+{
+    return s->model->engine->prefix && !s->uncached && !s->model->engine->tap &&
+           !s->model->arch.sw.encoder; /* its keys depend on what stands behind them */
+}
+
+fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token)
+{
+    return &s->block[(s->base + token) / FM_KV_PAGE];
+}
+
+/* ==== tables ==== */
+
+static fm_status table_room(fm_seq *s, uint32_t pages)
+{
+    uint32_t layers = s->model->arch.layers;
+    if (pages <= s->page_cap)
+        return FM_OK;
+    uint32_t cap = FM_MAX(pages, s->page_cap * 2);
+    int32_t *page = fm_malloc((size_t)layers * cap * sizeof(int32_t));
+    fmi_block *block = page ? fm_realloc(s->block, cap * sizeof(*block)) : NULL;
+    if (block)
+        s->block = block;
+    int32_t *token = block ? fm_realloc(s->token, (size_t)cap * FM_KV_PAGE * sizeof(*token)) : NULL;
+    if (token)
+        s->token = token;
+    fmi_prefix *c = s->model->engine->prefix;
+    fm_status rc = token ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && c)
+        rc = fmi_prefix_expect(c, cap);
+    const fmi_geom *g = fmi_priv(s->model)->geom;
+    for (uint32_t i = 0; rc == FM_OK && c && i < g->deal.stages; i++) {
+        rc = fmi_prefix_expect_pages(c, g->lane[i]);
+        if (rc == FM_OK)
+            rc = fmi_prefix_expect_pages(c, g->row_lane[i]);
+    }
+    if (rc != FM_OK) {
+        fm_free(page);
+        return rc;
+    }
+    for (uint32_t l = 0; l < layers && s->page_count; l++)
+        memcpy(page + (size_t)l * cap, s->page + (size_t)l * s->page_cap,
+               s->page_count * sizeof(int32_t));
+    fm_free(s->page);
+    s->page = page;
+    s->page_cap = cap;
+    return FM_OK;
+}
+
+fm_status fmi_seq_expect(fm_seq *s, uint32_t len)
+{
+    fmi_mirror_deed(s, FMI_DEED_EXPECT, len, 0);
+    return table_room(s, pages_of(s, len));
+}
+
+/* ==== blocks ==== */
+
+/* What a block holds for the time that it is incomplete. */
+static void settle(fm_seq *s, fmi_block *k)
+{
+    if (k->from >= 0)
+        fmi_kv_give(rows_of(s, k->first), k->from);
+    for (size_t i = 0; i < FMI_SAVES; i++) {
+        if (k->save[i].page >= 0)
+            fmi_kv_give(rows_of(s, k->save[i].layer), k->save[i].page);
+        k->save[i].page = -1;
+    }
+    if (k->node)
+        fmi_node_drop(s->model->engine->prefix, k->node);
+    k->first = 0;
+    k->from = -1;
+    k->node = NULL;
+}
+
+/* The last block goes, its topmost page first. */
+static void drop_last(fm_seq *s)
+{
+    uint32_t b = --s->page_count;
+    settle(s, &s->block[b]);
+    for (uint32_t l = s->model->arch.layers; l-- > 0;)
+        fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
+    changed(s);
+}
+
+/* Rows of the block that the step in hand, or what was told of later ones, want logits of. */
+static uint32_t wanted_in(const fm_seq *s, uint32_t b)
+{
+    uint32_t begin = FM_MAX(block_begin(s, b), s->want_begin);
+    uint32_t end = FM_MIN(block_end(s, b), s->want_end);
+    return end > begin ? end - begin : 0;
+}
+
+/* The node before block b, if the cache has one. */
+static bool parent_of(const fm_seq *s, uint32_t b, fmi_node **out)
+{
+    if (block_begin(s, b) == s->whole) {
+        *out = s->node;
+        return s->whole == 0 || s->node;
+    }
+    *out = s->block[b - 1].node;
+    return *out != NULL;
+}
+
+/* How many layers from below have their page in the cache. */
+static uint32_t depth_of(const fm_seq *s, const fmi_node *n)
+{
+    const fmi_prefix *c = s->model->engine->prefix;
+    const fmi_model_priv *p = fmi_priv(s->model);
+    uint32_t l = 0;
+    while (l < s->model->arch.layers && fmi_prefix_find(c, pool_of(s, l), n, &p->kv_key[l]) >= 0)
+        l++;
+    return l;
+}
+
+/* Asks the cache for block b: what it is there, and from which layer its rows have to run. False
+ * where there was nothing to ask for; *depth: layers found. */
+static bool look_up(fm_seq *s, uint32_t b, fmi_block *k, uint32_t *depth)
+{
+    const fmi_prefix *c = s->model->engine->prefix;
+    const fmi_model_priv *p = fmi_priv(s->model);
+    uint32_t begin = block_begin(s, b), end = block_end(s, b), layers = s->model->arch.layers;
+    fmi_node *parent = NULL;
+    *depth = 0;
+    if (!caches(s) || s->known < end)
+        return false;
+    if (!parent_of(s, b, &parent))
+        return true;
+    k->node = fmi_prefix_child(c, parent, s->token + begin, end - begin);
+    if (!k->node)
+        return true;
+    fmi_node_hold(k->node);
+    uint32_t limit = *depth = depth_of(s, k->node);
+    if (begin > s->len) /* the block before it is not done */
+        limit = FM_MIN(limit, s->block[b - 1].first);
+    if (limit == layers && wanted_in(s, b) == 0) {
+        k->first = layers;
+        return true;
+    }
+    for (uint32_t l = limit; l > 0 && k->from < 0; l--) {
+        k->from = fmi_prefix_find(c, rows_of(s, l), k->node, &p->stream_key[l]);
+        k->first = k->from >= 0 ? l : 0;
+    }
+    if (k->from >= 0)
+        fmi_kv_hold(rows_of(s, k->first), k->from);
+    return true;
+}
+
+static void count_hits(const fm_seq *s, uint32_t b, uint32_t depth)
+{
+    fm_engine *e = s->model->engine;
+    e->prefix_queries += block_end(s, b) - block_begin(s, b);
+    for (uint32_t l = 0; l < depth; l++)
+        e->layer_hits[l]++;
+}
+
+/* The part of the page that the model's last virtual positions fill. */
+static void copy_virtual(fm_seq *s, uint32_t layer, uint32_t b)
+{
+    const fm_model *m = s->model;
+    const fmi_model_priv *p = fmi_priv(m);
+    uint32_t pages = (m->virtual_len + FM_KV_PAGE - 1) / FM_KV_PAGE;
+    const fmi_kv_pool *pool = pool_of(s, layer);
+    fm_backend *be = m->engine->be;
+    if (fmi_kv_here(pool))
+        be->kv_copy(be, fmi_kv_view(pool), *page_at(s, layer, b),
+                    p->virtual_page[(size_t)layer * pages + b], p->local.kv_heads,
+                    p->local.head_dim);
+}
+
+/* Pages of block b: those below its first layer from the cache, the others fresh. Those of the
+ * cache are held before any is taken, since taking makes room. */
+static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
+{
+    const fmi_model_priv *p = fmi_priv(s->model);
+    uint32_t layers = s->model->arch.layers;
+    for (uint32_t l = 0; l < k->first; l++) {
+        fmi_kv_pool *pool = pool_of(s, l);
+        int32_t page = fmi_prefix_find(s->model->engine->prefix, pool, k->node, &p->kv_key[l]);
+        fm_assert(page >= 0);
+        fmi_kv_hold(pool, page);
+        *page_at(s, l, b) = page;
+    }
+    for (uint32_t l = k->first; l < layers; l++) {
+        fm_status rc = fmi_kv_take(pool_of(s, l), page_at(s, l, b));
+        if (rc != FM_OK) {
+            while (l-- > 0)
+                fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
+            return rc;
+        }
+        if (b * FM_KV_PAGE < s->base)
+            copy_virtual(s, l, b);
+    }
+    return FM_OK;
+}
+
+/* Room for the residual streams that others can go on from. There may be none; then they do not:
+ * but on ranks only what all of them find, which is that the budget is used up. */
+static fm_status take_saves(fm_seq *s, uint32_t b, fmi_block *k)
+{
+    const fmi_model_priv *p = fmi_priv(s->model);
+    uint32_t n = 0, layers = s->model->arch.layers;
+    if (!caches(s))
+        return FM_OK;
+    for (uint32_t i = 0; i < p->saves; i++)
+        if (p->save[i] > k->first)
+            k->save[n++].layer = p->save[i];
+    if (k->first < layers && wanted_in(s, b) > 1) /* a text that is scored */
+        k->save[n++].layer = layers;
+    for (uint32_t i = 0; i < n; i++) {
+        fm_status rc = fmi_kv_take(rows_of(s, k->save[i].layer), &k->save[i].page);
+        if (rc != FM_OK)
+            k->save[i].page = -1;
+        if (rc != FM_OK && rc != FM_ELIMIT && s->model->engine->mirror)
+            return rc;
+    }
+    return FM_OK;
+}
+
+static void block_init(fmi_block *k)
+{
+    memset(k, 0, sizeof(*k));
+    k->from = -1;
+    for (size_t i = 0; i < FMI_SAVES; i++)
+        k->save[i].page = -1;
+}
+
+static fm_status begin_block(fm_seq *s)
+{
+    uint32_t b = s->page_count, depth = 0;
+    fmi_block *k = &s->block[b];
+    block_init(k);
+    bool asked = look_up(s, b, k, &depth);
+    fm_status rc = take_pages(s, b, k);
+    if (rc != FM_OK) {
+        settle(s, k);
+        return rc;
+    }
+    if (asked)
+        count_hits(s, b, depth);
+    s->page_count++;
+    fm_status saved = take_saves(s, b, k);
+    if (saved != FM_OK)
+        drop_last(s);
+    changed(s);
+    return saved;
+}
+
+/* Blocks that are begun and will be written become the sequence's own where rows run; one that no
+ * longer can begin where it was to runs from the beginning. */
+static fm_status own_blocks(fm_seq *s, uint32_t len)
+{
+    uint32_t layers = s->model->arch.layers, limit = layers;
+    uint32_t end = FM_MIN(s->page_count, pages_of(s, len));
+    for (uint32_t b = (s->base + s->len) / FM_KV_PAGE; b < end; b++) {
+        fmi_block *k = &s->block[b];
+        bool silent = k->first == layers && k->from < 0;
+        if (k->first > limit || (silent && wanted_in(s, b)) || (k->first && !caches(s)))
+            settle(s, k);
+        limit = k->first;
+        for (uint32_t l = k->first; l < layers; l++) {
+            int32_t *page = page_at(s, l, b), was = *page;
+            fm_status rc = fmi_kv_writable(pool_of(s, l), page);
+            if (rc != FM_OK)
+                return rc;
+            if (*page != was)
+                changed(s);
+        }
+    }
+    return FM_OK;
+}
+
+/* The saved rows of a complete block become the cache's. */
+static void put_saves(fm_seq *s, const fmi_block *k)
+{
+    fmi_prefix *c = s->model->engine->prefix;
+    for (size_t i = 0; i < FMI_SAVES; i++) {
+        fmi_kv_pool *rows = rows_of(s, k->save[i].layer);
+        const fm_digest *key = &fmi_priv(s->model)->stream_key[k->save[i].layer];
+        if (k->save[i].page >= 0 && fmi_prefix_find(c, rows, s->node, key) < 0)
+            fmi_prefix_put(c, rows, s->node, key, k->save[i].page);
+    }
+}
+
+/* Every page of the complete block b goes into the cache, or the one that is there takes its
+ * place: the same bits, held once. */
+static void put_pages(fm_seq *s, uint32_t b)
+{
+    fmi_prefix *c = s->model->engine->prefix;
+    for (uint32_t l = 0; l < s->model->arch.layers; l++) {
+        fmi_kv_pool *pool = pool_of(s, l);
+        const fm_digest *key = &fmi_priv(s->model)->kv_key[l];
+        int32_t *page = page_at(s, l, b);
+        if (fmi_kv_kept(pool, *page))
+            continue;
+        int32_t there = fmi_prefix_find(c, pool, s->node, key);
+        if (there < 0) {
+            fmi_prefix_put(c, pool, s->node, key, *page);
+            continue;
+        }
+        fmi_kv_hold(pool, there);
+        fmi_kv_give(pool, *page);
+        *page = there;
+        changed(s);
+    }
+}
+
+static void complete_block(fm_seq *s, uint32_t b)
+{
+    fmi_prefix *c = s->model->engine->prefix;
+    uint32_t begin = block_begin(s, b), end = block_end(s, b);
+    fmi_block *k = &s->block[b];
+    fmi_node *n = NULL;
+    if (c && !s->uncached &&
+        fmi_prefix_grow(c, &n, s->node, s->token + begin, end - begin) != FM_OK)
+        s->uncached = true; /* no memory: it goes on without */
+    if (c)
+        fmi_node_drop(c, s->node);
+    s->node = NULL;
+    if (n) {
+        s->node = n;
+        put_pages(s, b);
+        put_saves(s, k);
+    }
+    if (k->first == s->model->arch.layers) {
+        s->skipped += end - begin;
+        s->model->engine->prefix_hits += end - begin;
+    }
+    settle(s, k);
+    s->whole = end;
+}
+
+/* ==== life ==== */
+
+uint32_t fmi_positions(const fm_model *m)
+{
+    uint32_t positions = fmi_priv(m)->rope->positions;
+    return positions > m->virtual_len ? positions - m->virtual_len : 0;
+}
+
+/* Holds the full pages of the model's virtual positions. */
+static fm_status begin(fm_seq *s)
+{
+    const fm_model *m = s->model;
+    const fmi_model_priv *p = fmi_priv(m);
+    uint32_t pages = (m->virtual_len + FM_KV_PAGE - 1) / FM_KV_PAGE;
+    fm_status rc = table_room(s, pages);
+    if (rc != FM_OK)
+        return rc;
+    s->base = m->virtual_len;
+    s->page_count = m->virtual_len / FM_KV_PAGE;
+    for (uint32_t i = 0; i < s->page_count; i++)
+        block_init(&s->block[i]);
+    for (uint32_t l = 0; l < m->arch.layers; l++)
+        for (uint32_t i = 0; i < s->page_count; i++) {
+            *page_at(s, l, i) = p->virtual_page[(size_t)l * pages + i];
+            fmi_kv_hold(pool_of(s, l), *page_at(s, l, i));
+        }
+    return FM_OK;
+}
+
+static fm_status open_seq(fm_seq **out, fm_model *m)
+{
+    fm_status rc = m->virtual_len ? fmi_virtual_ready(m) : FM_OK;
+    fm_seq *s = rc == FM_OK ? fm_calloc(1, sizeof(*s)) : NULL;
+    if (!s)
+        return rc == FM_OK ? FM_ENOMEM : rc;
+    s->model = m;
+    changed(s);
+    if (m->virtual_len && (rc = begin(s)) != FM_OK) {
+        fm_free(s->page);
+        fm_free(s->block);
+        fm_free(s->token);
+        fm_free(s);
+        return rc;
+    }
+    fmi_priv(m)->seqs++;
+    m->engine->seqs++;
+    *out = s;
+    return FM_OK;
+}
+
+fm_status fm_seq_open(fm_seq **out, fm_model *m)
+{
+    *out = NULL;
+    if (fm_engine_batch_stages(m->engine) > 1)
+        return fm_fail(FM_EUNSUPPORTED, "an engine that trains over stages has some layers alone "
+                                        "and cannot answer");
+    fm_status rc = fmi_mirror_open(m);
+    if (rc != FM_OK)
+        return rc;
+    rc = open_seq(out, m);
+    return fmi_mirror_opened(m, out, rc);
+}
+
+void fm_seq_close(fm_seq *s)
+{
+    if (!s)
+        return;
+    fmi_mirror_deed(s, FMI_DEED_CLOSE, 0, 0);
+    while (s->page_count)
+        drop_last(s);
+    if (s->node)
+        fmi_node_drop(s->model->engine->prefix, s->node);
+    fmi_priv(s->model)->seqs--;
+    s->model->engine->seqs--;
+    fm_free(s->page);
+    fm_free(s->block);
+    fm_free(s->token);
+    fm_free(s);
+}
+
+uint32_t fm_seq_len(const fm_seq *s)
+{
+    return s->len;
+}
+
+/* What is behind len is not known any more, nor what the block of len was to be. */
+static void forget_from(fm_seq *s, uint32_t at)
+{
+    s->known = FM_MIN(at, s->known);
+    fmi_seq_trim(s);
+    if (s->page_count > pages_of(s, 0) && block_end(s, s->page_count - 1) > s->len)
+        settle(s, &s->block[s->page_count - 1]);
+}
+
+fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
+{
+    if (len > s->len)
+        return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
+    fmi_mirror_deed(s, FMI_DEED_REWIND, len, 0);
+    s->len = len;
+    while (s->whole > len) {
+        fmi_node *n = s->node;
+        uint32_t b = (s->base + s->whole) / FM_KV_PAGE - 1;
+        s->whole = block_begin(s, b);
+        if (!n)
+            continue;
+        s->node = fmi_node_parent(n);
+        fmi_node_hold(s->node);
+        fmi_node_drop(s->model->engine->prefix, n);
+    }
+    forget_from(s, len);
+    return FM_OK;
+}
+
+void fmi_seq_trim(fm_seq *s)
+{
+    uint32_t keep = pages_of(s, s->len);
+    while (s->page_count > keep)
+        drop_last(s);
+}
+
+/* ==== going on ==== */
+
+void fmi_seq_tell(fm_seq *s, uint32_t at, int32_t token)
+{
+    fm_assert(at >= s->len && at <= s->known && at < s->page_cap * FM_KV_PAGE);
+    if (at < s->known && s->token[at] == token)
+        return;
+    fmi_mirror_deed(s, FMI_DEED_TELL, at, token);
+    if (at < s->known)
+        forget_from(s, at);
+    s->token[at] = token;
+    s->known = at + 1;
+}
+
+void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
+{
+    if (s->want_begin == begin && s->want_end == end)
+        return;
+    fmi_mirror_deed(s, FMI_DEED_WANT, begin, (int32_t)end);
+    s->want_begin = begin;
+    s->want_end = end;
+}
+
+void fmi_seq_adopt(fm_seq *s)
+{
+    uint32_t layers = s->model->arch.layers;
+    fmi_mirror_deed(s, FMI_DEED_ADOPT, 0, 0);
+    for (;;) {
+        uint32_t b = s->page_count, end = block_end(s, b), depth = 0;
+        if (s->len != s->whole || (s->base + s->len) / FM_KV_PAGE != b || end >= s->known ||
+            end > s->page_cap * FM_KV_PAGE - s->base)
+            return;
+        fmi_block *k = &s->block[b];
+        block_init(k);
+        bool all = look_up(s, b, k, &depth) && k->first == layers && k->from < 0 &&
+                   take_pages(s, b, k) == FM_OK;
+        if (!all) {
+            settle(s, k);
+            return;
+        }
+        s->page_count++;
+        s->len = end;
+        changed(s);
+        count_hits(s, b, depth);
+        complete_block(s, b);
+    }
+}
+
+fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
+{
+    uint32_t positions = fmi_priv(s->model)->rope->positions;
+    fmi_mirror_deed(s, FMI_DEED_RESERVE, len, 0);
+    if (len > positions - s->base)
+        return fm_fail(FM_ELIMIT, "sequence of %u tokens: %s at most %u", len,
+                       positions < s->model->arch.max_positions
+                           ? "the engine's KV memory (kv_bytes_max) holds"
+                           : "the model takes",
+                       positions - s->base);
+    fm_status rc = table_room(s, pages_of(s, len));
+    if (rc == FM_OK && len > s->len)
+        rc = own_blocks(s, len);
+    uint32_t need = pages_of(s, len);
+    while (rc == FM_OK && s->page_count < need)
+        rc = begin_block(s);
+    if (rc != FM_OK)
+        fmi_seq_trim(s);
+    return rc;
+}
+
+void fmi_seq_confirm(fm_seq *s, uint32_t len)
+{
+    uint32_t sure = FM_MIN(FM_MIN(len, s->len), s->known);
+    for (uint32_t b = (s->base + s->whole) / FM_KV_PAGE; b < s->page_count; b++) {
+        if (block_end(s, b) > sure)
+            break;
+        complete_block(s, b);
+    }
+}
+
+void fmi_seq_queue(fm_seq *s, uint32_t rows)
+{
+    s->len += rows;
+}
+
+void fmi_seq_learn(fm_seq *s, uint32_t at, int32_t token)
+{
+    fm_assert(at == s->known && at < s->page_cap * FM_KV_PAGE);
+    s->token[at] = token;
+    s->known = at + 1;
+}
+
+void fmi_seq_advance(fm_seq *s, uint32_t rows)
+{
+    s->len += rows;
+    fmi_seq_confirm(s, s->len);
+}

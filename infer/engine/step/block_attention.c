@@ -1,0 +1,186 @@
+/* block_attention.c - the attention branch of a layer: products, head norms, rotary positions, the
+ * cache, attention, the output product. */
+#include "infer/engine/step/step.h"
+
+#include <string.h>
+
+static const fm_linear *pick_q(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].q;
+}
+static const fm_linear *pick_k(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].k;
+}
+static const fm_linear *pick_v(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].v;
+}
+static const fm_linear *pick_o(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].o;
+}
+static fmi_gain gain_q(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].q_norm, NULL};
+}
+static fmi_gain gain_k(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].k_norm, NULL};
+}
+
+/* q, k and v of all rows; where they lie. */
+typedef struct qkv {
+    float *q, *k, *v;
+    size_t ldq, ldk;
+} qkv;
+
+static const fmi_rope *rope_of(const fmi_pass *p, uint32_t l, uint32_t part)
+{
+    const fmi_model_priv *m = fmi_priv(p->all.p[part].model);
+    return p->g->sw.layer[l] & FM_LAYER_SLIDES ? m->rope_slide : m->rope;
+}
+
+/* The part behind those from i on that have i's rotary table; their rows. */
+static uint32_t same_rope(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
+{
+    uint32_t j = i;
+    for (*rows = 0; j < p->all.n && rope_of(p, l, j) == rope_of(p, l, i); j++)
+        *rows += p->all.p[j].count;
+    return j;
+}
+
+/* Rotate `heads` heads of head_dim; where only the first elements turn, head by head. */
+static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
+{
+    fm_backend *be = p->e->be;
+    uint32_t hd = p->g->head_dim, turns = p->g->sw.rotary_dim;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const fmi_rope *r = rope_of(p, l, i);
+        j = same_rope(p, l, i, &m);
+        float *rows = x + p->all.p[i].begin * ld;
+        const int32_t *pos = p->pos + p->all.p[i].begin;
+        if (turns == hd)
+            be->rope(be, rows, ld, pos, r->cos, r->sin, m, heads, hd, false);
+        for (uint32_t h = 0; turns < hd && h < heads; h++)
+            be->rope(be, rows + (size_t)h * hd, ld, pos, r->cos, r->sin, m, 1, turns, false);
+    }
+}
+
+/* GPT-NeoX's product gives (q, k, v) of one head after another. */
+static void deal_heads(fmi_pass *p, const qkv *t)
+{
+    fm_backend *be = p->e->be;
+    uint32_t hd = p->g->head_dim;
+    size_t ld = 3 * t->ldq;
+    for (uint32_t h = 0; h < p->g->heads; h++) {
+        size_t from = (size_t)h * 3 * hd, to = (size_t)h * hd;
+        be->copy_rows(be, t->q + to, t->ldq, p->fused + from, ld, NULL, p->m, hd);
+        be->copy_rows(be, t->k + to, t->ldk, p->fused + from + hd, ld, NULL, p->m, hd);
+        be->copy_rows(be, t->v + to, t->ldk, p->fused + from + 2 * (size_t)hd, ld, NULL, p->m, hd);
+    }
+}
+
+static fm_status project(fmi_pass *p, uint32_t l, float *x, qkv *t)
+{
+    const fmi_geom *g = p->g;
+    size_t qd = (size_t)g->heads * g->head_dim, kvd = (size_t)g->kv_heads * g->head_dim;
+    fm_fused fused = g->sw.fused;
+    *t = (qkv){p->q, p->k, p->v, qd, kvd};
+    if (fused == FM_FUSED_NONE) {
+        const fmi_out all[] = {{pick_q, {t->q, qd}}, {pick_k, {t->k, kvd}}, {pick_v, {t->v, kvd}}};
+        return fmi_linears(p, p->all, (fmi_matrix){x, g->hidden}, l, all, 3);
+    }
+    size_t ld = qd + 2 * kvd;
+    const fmi_out one = {pick_q, {p->fused, ld}};
+    fm_status rc = fmi_linears(p, p->all, (fmi_matrix){x, g->hidden}, l, &one, 1);
+    if (fused == FM_FUSED_QKV)
+        *t = (qkv){p->fused, p->fused + qd, p->fused + qd + kvd, ld, ld};
+    else if (rc == FM_OK)
+        deal_heads(p, t);
+    return rc;
+}
+
+static void norm_heads(fmi_pass *p, uint32_t l, const qkv *t)
+{
+    const fmi_geom *g = p->g;
+    uint32_t hd = g->head_dim, q = g->heads, k = g->kv_heads;
+    if (g->sw.qk == FM_QK_HEAD) {
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_q, l, t->q, t->q, q, hd);
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_k, l, t->k, t->k, k, hd);
+    } else if (g->sw.qk == FM_QK_ALL) {
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_q, l, t->q, t->q, 1, q * hd);
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_k, l, t->k, t->k, 1, k * hd);
+    }
+}
+
+/* q and k turned, k and v in their pages. */
+static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
+{
+    fm_backend *be = p->e->be;
+    const fmi_geom *g = p->g;
+    bool turns = !g->sw.no_rope && !(g->sw.layer[l] & FM_LAYER_NO_ROPE);
+    for (uint32_t i = 0, j, m; turns && be->keep_rows && i < p->all.n; i = j) {
+        const fmi_rope *r = rope_of(p, l, i);
+        size_t at = p->all.p[i].begin;
+        j = same_rope(p, l, i, &m);
+        const fm_new_rows rows = {.kv = kv,
+                                  .q = t->q + at * t->ldq,
+                                  .ldq = t->ldq,
+                                  .k = t->k + at * t->ldk,
+                                  .ldk = t->ldk,
+                                  .v = t->v + at * t->ldk,
+                                  .ldv = t->ldk,
+                                  .slot = p->slot + at,
+                                  .pos = p->pos + at,
+                                  .cos = r->cos,
+                                  .sin = r->sin,
+                                  .m = m,
+                                  .nh = g->heads,
+                                  .nkv = g->kv_heads,
+                                  .hd = g->head_dim,
+                                  .turns = g->sw.rotary_dim};
+        be->keep_rows(be, &rows);
+    }
+    if (turns && be->keep_rows)
+        return;
+    if (turns) {
+        rotate(p, l, t->q, t->ldq, g->heads);
+        rotate(p, l, t->k, t->ldk, g->kv_heads);
+    }
+    be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
+}
+
+fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    fm_backend *be = p->e->be;
+    const fmi_geom *g = p->g;
+    size_t qd = (size_t)g->heads * g->head_dim;
+    qkv t;
+    fm_status rc = project(p, l, x, &t);
+    if (rc != FM_OK)
+        return rc;
+    norm_heads(p, l, &t);
+    fm_kv_view kv = fmi_kv_view(g->pool);
+    keep(p, l, &t, kv);
+    const fm_attn att = {.out = p->att,
+                         .ldo = qd,
+                         .q = t.q,
+                         .ldq = t.ldq,
+                         .kv = kv,
+                         .table = p->table,
+                         .table_stride = p->table_stride,
+                         .seq = p->seq,
+                         .pos = g->sw.encoder ? p->seen : p->pos,
+                         .m = p->m,
+                         .nh = g->heads,
+                         .nkv = g->kv_heads,
+                         .hd = g->head_dim,
+                         .window = g->sw.layer[l] & FM_LAYER_SLIDES ? g->window : 0,
+                         .scale = g->sw.attn_scale,
+                         .softcap = g->sw.attn_softcap,
+                         .single = p->s->seqs == p->step_rows};
+    be->attention(be, &att);
+    const fmi_out o = {pick_o, {y, g->hidden}};
+    return fmi_linears(p, p->all, (fmi_matrix){p->att, qd}, l, &o, 1);
+}

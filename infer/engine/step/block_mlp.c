@@ -1,0 +1,44 @@
+/* block_mlp.c - the feed-forward branch of a layer. */
+#include "infer/engine/step/step.h"
+
+static const fm_linear *pick_gate(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].gate;
+}
+static const fm_linear *pick_up(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].up;
+}
+static const fm_linear *pick_down(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].down;
+}
+
+/* down(f(gate x) * up x); gate and up may be one product, or there is no gate. */
+fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    fm_backend *be = p->e->be;
+    const fmi_geom *g = p->g;
+    const fm_switches *sw = &g->sw;
+    fmi_matrix in = {x, g->hidden}, mid = {p->gate, g->inter};
+    const fmi_out both[] = {{pick_gate, {p->gate, g->inter}}, {pick_up, {p->up, g->inter}}};
+    const fmi_out fused = {pick_gate, {p->gate, 2 * (size_t)g->inter}};
+    const fmi_out down = {pick_down, {y, g->hidden}};
+    fm_status rc = sw->plain_mlp   ? fmi_linears(p, p->all, in, l, &both[1], 1)
+                   : sw->fused_mlp ? fmi_linears(p, p->all, in, l, &fused, 1)
+                                   : fmi_linears(p, p->all, in, l, both, 2);
+    if (rc != FM_OK)
+        return rc;
+    if (sw->plain_mlp) {
+        be->act(be, sw->act, p->gate, g->inter, p->up, g->inter, NULL, 0, p->m, g->inter);
+    } else if (sw->fused_mlp) {
+        be->act(be, sw->act, p->up, g->inter, p->gate, 2 * (size_t)g->inter, p->gate + g->inter,
+                2 * (size_t)g->inter, p->m, g->inter);
+        mid.p = p->up;
+    } else if (sw->act == FM_ACT_SILU) {
+        be->swiglu(be, p->gate, p->gate, p->up, (uint64_t)p->m * g->inter);
+    } else {
+        be->act(be, sw->act, p->gate, g->inter, p->gate, g->inter, p->up, g->inter, p->m, g->inter);
+    }
+    return fmi_linears(p, p->all, mid, l, &down, 1);
+}

@@ -1,0 +1,376 @@
+/* forward.c - one pass: rows of one shape class through a model's layers.
+ *
+ * Families differ by switches (arch/table.c), not by code paths of their own: where norms stand,
+ * how positions enter, what a branch computes. Linear layers go through linears.c, which groups
+ * rows by weight. Norms, rotary tables and embeddings go by neighbouring runs with the same
+ * pointer, since splitting them costs nothing. */
+#include "infer/engine/pipeline.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
+              float *y, const float *x, uint32_t per_row, uint32_t h)
+{
+    fm_backend *be = p->e->be;
+    for (uint32_t i = 0, j; i < ps.n; i = j) {
+        fmi_gain g = gain(ps.p[i].model, layer);
+        uint32_t m = 0;
+        for (j = i; j < ps.n; j++) {
+            fmi_gain other = gain(ps.p[j].model, layer);
+            if (other.gain != g.gain || other.bias != g.bias)
+                break;
+            m += ps.p[j].count;
+        }
+        size_t at = (size_t)ps.p[i].begin * per_row * h;
+        if (kind == FM_NORM_LAYER)
+            be->layernorm(be, y + at, x + at, g.gain, g.bias, m * per_row, h, h, p->g->eps);
+        else
+            be->rmsnorm(be, y + at, x + at, g.gain, NULL, m * per_row, h, h, p->g->eps);
+    }
+}
+
+static const fm_linear *pick_head(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return m->head.w ? &m->head : NULL;
+}
+static fmi_gain gain_attn(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].attn_norm, m->layers[l].attn_norm_b};
+}
+static fmi_gain gain_mlp(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].mlp_norm, m->layers[l].mlp_norm_b};
+}
+static fmi_gain gain_attn_post(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].attn_post, m->layers[l].attn_post_b};
+}
+static fmi_gain gain_mlp_post(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].mlp_post, m->layers[l].mlp_post_b};
+}
+static fmi_gain gain_final(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return (fmi_gain){m->norm, m->norm_b};
+}
+static fmi_gain gain_embed(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return (fmi_gain){m->embed_norm, m->embed_norm_b};
+}
+
+/* ==== embedding ==== */
+
+/* Rows of a table by number: ids into the embedding, places into the positions. */
+static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
+{
+    fm_backend *be = p->e->be;
+    size_t h = p->g->hidden;
+    for (uint32_t i = 0, j; i < p->all.n; i = j) {
+        const fmi_part *first = &p->all.p[i];
+        const fm_model *a = first->model;
+        const fm_weight *w = positions ? a->positions.w : a->embed.w;
+        uint32_t m = 0;
+        for (j = i; j < p->all.n; j++) {
+            const fm_model *b = p->all.p[j].model;
+            if ((positions ? b->positions.w : b->embed.w) != w)
+                break;
+            m += p->all.p[j].count;
+        }
+        be->embed(be, y + first->begin * h, h, w, ids + first->begin, NULL, m);
+    }
+}
+
+/* Low-rank terms of the embedding, one after another; xn and o are free yet. */
+static void embed_terms(fmi_pass *p)
+{
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    for (uint32_t i = 0; i < p->all.n; i++) {
+        const fmi_part *part = &p->all.p[i];
+        const fm_linear *lin = &part->model->embed;
+        size_t at = (size_t)part->begin * h;
+        uint64_t n = (uint64_t)part->count * h;
+        for (uint32_t t = 0; t < lin->lora_count; t++) {
+            const fm_lora_term *term = &lin->lora[t];
+            const fm_product one = {
+                .y = p->o, .ldy = h, .w = term->b, .first = part->begin, .m = part->count};
+            be->embed(be, p->xn + at, h, term->a, p->ids + part->begin, NULL, part->count);
+            be->products(be, p->xn, h, term->r, &one, 1);
+            be->scale(be, p->o + at, term->scale, n);
+            be->add(be, p->x + at, p->o + at, n);
+        }
+    }
+}
+
+/* Rows that are given (one sequence in its order, engine/virtual_tokens.c) stand for scaled
+ * embeddings. */
+static fm_status embed(fmi_pass *p)
+{
+    fm_backend *be = p->e->be;
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden;
+    fm_status rc = FM_OK;
+    if (p->s->given)
+        rc = be->upload(be, p->x, p->s->given + (size_t)p->row0 * h,
+                        (size_t)p->m * h * sizeof(float));
+    else
+        look_up(p, false, p->ids, p->x);
+    if (!p->s->given)
+        embed_terms(p);
+    if (rc == FM_OK && !p->s->given)
+        rc = fmi_join_ranks(p, p->x);
+    if (!p->s->given && sw->embed_scale != 1.0f)
+        be->scale(be, p->x, sw->embed_scale, (uint64_t)p->m * h);
+    for (uint32_t i = 0; sw->types && i < p->all.n; i++) {
+        const fmi_part *part = &p->all.p[i];
+        be->affine(be, p->x, h, h, NULL, part->model->types, part->begin, part->count, NULL);
+    }
+    if (sw->positions) {
+        look_up(p, true, p->place, p->o);
+        be->add(be, p->x, p->o, (uint64_t)p->m * h);
+    }
+    if (sw->embed_norm)
+        fmi_norm(p, p->all, sw->norm, gain_embed, 0, p->x, p->x, 1, h);
+    return rc;
+}
+
+/* ==== layers ==== */
+
+/* Every row of the pass wants its logits, as a step of streams that decode has it. */
+static bool all_wanted(const fmi_pass *p)
+{
+    return p->w == p->rows && p->m == p->rows;
+}
+
+/* Whether xn may be made with x: whoever reads it next finds the same rows, as they are now.
+ * next_layer: layers for the final norm. */
+static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
+{
+    const fm_switches *sw = &p->g->sw;
+    bool here = next_layer < p->g->deal.begin[p->e->stage + 1];
+    if (next_layer == p->g->layers)
+        here = all_wanted(p) && !p->e->tap && !sw->encoder;
+    return here && p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS &&
+           sw->order != FM_BLOCK_AFTER && sw->order != FM_BLOCK_POST && p->s->hooked_count == 0 &&
+           p->m == p->rows;
+}
+
+/* x = x + branch and xn = norm(x), by neighbouring runs with the same gain. */
+static void add_and_norm(fmi_pass *p, float *branch, fmi_gain_fn gain, uint32_t layer)
+{
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const float *g = gain(p->all.p[i].model, layer).gain;
+        size_t at = (size_t)p->all.p[i].begin * h;
+        for (j = i, m = 0; j < p->all.n && gain(p->all.p[j].model, layer).gain == g; j++)
+            m += p->all.p[j].count;
+        be->add_rmsnorm(be, p->xn + at, p->x + at, branch + at, g, m, h, p->g->eps);
+    }
+    p->normed = true;
+}
+
+/* x = x + branch, with what the family does to the branch first or to the sum afterwards. next:
+ * the norm in front of the branch that follows, of next_layer. */
+static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_gain_fn next,
+                 uint32_t next_layer)
+{
+    fm_backend *be = p->e->be;
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden;
+    uint64_t n = (uint64_t)p->m * h;
+    if (sw->order == FM_BLOCK_SANDWICH || sw->order == FM_BLOCK_AFTER)
+        fmi_norm(p, p->all, sw->norm, post, l, branch, branch, 1, h);
+    if (sw->residual_scale != 1.0f)
+        be->scale(be, branch, sw->residual_scale, n);
+    if (norm_follows(p, next_layer)) {
+        add_and_norm(p, branch, next, next_layer);
+        return;
+    }
+    be->add(be, p->x, branch, n);
+    if (sw->order == FM_BLOCK_POST)
+        fmi_norm(p, p->all, sw->norm, post, l, p->x, p->x, 1, h);
+}
+
+/* What a branch reads: x, or its norm in xn. */
+static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
+{
+    const fm_switches *sw = &p->g->sw;
+    if (sw->order == FM_BLOCK_AFTER || sw->order == FM_BLOCK_POST)
+        return p->x;
+    if (!p->normed)
+        fmi_norm(p, p->all, sw->norm, gain, l, p->xn, p->x, 1, p->g->hidden);
+    p->normed = false;
+    return p->xn;
+}
+
+static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    fm_status rc = p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y);
+    return rc == FM_OK ? fmi_join_ranks(p, y) : rc;
+}
+
+static fm_status layer(fmi_pass *p, uint32_t l)
+{
+    fm_backend *be = p->e->be;
+    fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
+    fm_status rc = fmi_attention(p, l, input_of(p, l, gain_attn), p->o);
+    if (rc == FM_OK)
+        rc = fmi_join_ranks(p, p->o);
+    if (rc == FM_OK)
+        rc = fmi_hooks(p, FM_SITE_ATTENTION, l, p->o);
+    if (rc != FM_OK)
+        return rc;
+    if (p->g->sw.order == FM_BLOCK_PARALLEL) {
+        rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->other);
+        if (rc == FM_OK)
+            rc = fmi_hooks(p, FM_SITE_MLP, l, p->other);
+        if (rc == FM_OK)
+            be->add(be, p->o, p->other, (uint64_t)p->m * p->g->hidden);
+        if (rc == FM_OK)
+            join(p, l, p->o, gain_mlp_post, after, l + 1);
+        return rc;
+    }
+    join(p, l, p->o, gain_attn_post, gain_mlp, l);
+    rc = feed_forward(p, l, input_of(p, l, gain_mlp), p->o);
+    if (rc == FM_OK)
+        rc = fmi_hooks(p, FM_SITE_MLP, l, p->o);
+    if (rc == FM_OK)
+        join(p, l, p->o, gain_mlp_post, after, l + 1);
+    return rc;
+}
+
+/* ==== the ends ==== */
+
+/* Rows of x in the caller's order to whoever listens. */
+static fm_status tap(fmi_pass *p, uint32_t layer_number, const float *x)
+{
+    fmi_step *s = p->s;
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    if (!p->e->tap)
+        return FM_OK;
+    size_t floats = (size_t)p->m * h;
+    fm_status rc = fm_grow(&s->tap_host, &s->tap_floats, 2 * floats, sizeof(float));
+    if (rc == FM_OK)
+        rc = be->download(be, s->tap_host, x, floats * sizeof(float));
+    if (rc != FM_OK)
+        return rc;
+    float *sorted = s->tap_host + floats;
+    const uint32_t *order = s->order + p->row0;
+    for (uint32_t i = 0; i < p->m; i++) {
+        uint32_t rank = 0; /* of row i among the caller's rows of this fmi_pass */
+        for (uint32_t j = 0; j < p->m; j++)
+            rank += order[j] < order[i];
+        memcpy(sorted + (size_t)rank * h, s->tap_host + (size_t)i * h, h * sizeof(float));
+    }
+    p->e->tap(p->e->tap_ctx, layer_number, sorted, p->m, h);
+    return FM_OK;
+}
+
+/* Each rank has its rows of the vocabulary; rank 0 gets all of their logits. */
+static fm_status head_of_ranks(fmi_pass *p, float *states)
+{
+    fmi_step *s = p->s;
+    bool later = p->e->stages > 1; /* all passes at once: fmi_pipe_deliver */
+    size_t ld = later ? fmi_pipe_shard_ld(s) : fmi_logits_here(p);
+    size_t rooms = fm_comm_rank(p->e->group) ? 1 : fm_comm_size(p->e->group);
+    if (ld == 0)
+        return FM_OK;
+    fm_status rc =
+        fmi_float_room(p->e, &s->shard, &s->shard_floats, (later ? s->wanted : rooms * p->w) * ld);
+    const fmi_out head = {pick_head, {s->shard + (later ? p->want0 * ld : 0), ld}};
+    if (rc == FM_OK)
+        rc = fmi_linears(p, p->want, (fmi_matrix){states, p->g->hidden}, 0, &head, 1);
+    return rc == FM_OK && !later ? fmi_gather_logits(p, s->shard, ld) : rc;
+}
+
+void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count)
+{
+    fm_backend *be = s->e->be;
+    const fm_switches *sw = &m->arch.sw;
+    float *rows = s->logits + at * s->ld;
+    if (sw->logit_divisor != 1.0f)
+        for (uint32_t r = 0; r < count; r++)
+            be->scale(be, rows + r * s->ld, 1.0f / sw->logit_divisor, m->arch.vocab);
+    if (sw->logit_softcap > 0.0f)
+        be->softcap(be, rows, s->ld, count, m->arch.vocab, sw->logit_softcap);
+}
+
+/* Final states of the rows that want them into the step's hidden, then their logits. */
+static fm_status logits(fmi_pass *p)
+{
+    fm_backend *be = p->e->be;
+    fmi_step *s = p->s;
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden;
+    if (p->w == 0)
+        return FM_OK;
+    float *states = s->hidden + p->want0 * s->hidden_ld;
+    float *normed = all_wanted(p) ? p->x : p->o;
+    if (!all_wanted(p))
+        be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
+    if (!sw->encoder) {
+        if (!p->normed)
+            fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, normed, 1, h);
+        p->normed = false;
+        normed = p->xn;
+    }
+    be->copy_rows(be, states, s->hidden_ld, normed, h, NULL, p->w, h);
+    fm_status rc = FM_OK;
+    bool cut = fm_comm_size(p->e->group) > 1;
+    if (cut) {
+        rc = head_of_ranks(p, normed);
+    } else {
+        const fmi_out head = {pick_head, {s->logits + p->want0 * s->ld, s->ld}};
+        rc = fmi_linears(p, p->want, (fmi_matrix){normed, h}, 0, &head, 1);
+    }
+    for (uint32_t i = 0; rc == FM_OK && i < p->want.n && !(cut && p->e->stages > 1); i++)
+        fmi_finish_logits(s, p->want.p[i].model, p->want0 + (size_t)p->want.p[i].begin,
+                          p->want.p[i].count);
+    return rc;
+}
+
+/* What this rank's first layer begins with. */
+static fm_status beginning(fmi_pass *p, uint32_t begin)
+{
+    if (begin > 0)
+        return fmi_pipe_receive(p, begin);
+    fmi_pass_enter(p, 0);
+    fm_status rc = embed(p);
+    if (rc == FM_OK)
+        rc = tap(p, 0, p->x);
+    return rc == FM_OK ? fmi_hooks(p, FM_SITE_RESIDUAL, 0, p->x) : rc;
+}
+
+fm_status fmi_forward(fmi_pass *p)
+{
+    const uint32_t *deal = p->g->deal.begin + p->e->stage;
+    uint32_t layers = p->g->layers, end = deal[1];
+    fm_status rc = beginning(p, deal[0]);
+    p->e->layer_rows += fmi_pipe_rows_elsewhere(p);
+    for (uint32_t l = deal[0]; l < end && rc == FM_OK; l++) {
+        if (l > 0)
+            fmi_pass_enter(p, l);
+        if (p->m == 0)
+            continue;
+        rc = layer(p, l);
+        if (rc == FM_OK)
+            rc = fmi_hooks(p, FM_SITE_RESIDUAL, l + 1, p->x);
+        if (rc == FM_OK && l + 1 < layers)
+            rc = tap(p, l + 1, p->x);
+    }
+    if (end < layers)
+        return rc == FM_OK ? fmi_pipe_send(p, end) : rc;
+    fmi_pass_enter(p, layers);
+    if (rc == FM_OK && p->e->tap && !p->g->sw.encoder)
+        fmi_norm(p, p->all, p->g->sw.norm, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
+    if (rc == FM_OK && p->e->tap)
+        rc = tap(p, layers, p->g->sw.encoder ? p->x : p->xn);
+    return rc == FM_OK ? logits(p) : rc;
+}

@@ -1,0 +1,286 @@
+/* step.h - what the planning of a step (step.c) and its passes (forward.c) share. */
+#ifndef FM_INFER_STEP_H
+#define FM_INFER_STEP_H
+
+#include "infer/engine/engine.h"
+#include "store/base/cursor.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_part { /* rows [begin, begin + count) of one model; numbers inside of its
+                             fmi_pass */
+    fm_model *model;
+    uint32_t begin, count;
+    uint32_t wanted; /* of them want logits */
+    uint32_t row0;   /* rows of the step before its fmi_pass */
+    uint32_t first;  /* its rows begin at this layer */
+    uint32_t at;     /* begin, if all rows of the fmi_pass ran */
+} fmi_part;
+
+typedef struct fmi_parts {
+    const fmi_part *p;
+    uint32_t n;
+} fmi_parts;
+
+/* Rows [row, row + count) of the step are those of one block from its row `off`, and take or leave
+ * a residual stream. */
+typedef struct fmi_span {
+    uint32_t row, count, off;
+    const fmi_block *block;
+} fmi_span;
+
+/* Row `row` of the step is token `token` of a sequence that has hooks; taken: rows that this rank's
+ * stage reads before its own, in their order. */
+typedef struct fmi_hooked {
+    const fm_seq *seq;
+    uint32_t row, token, taken;
+} fmi_hooked;
+
+typedef struct fmi_chunk { /* row lists of this step, host copy beside the device's */
+    int32_t *host, *dev;
+    uint32_t used;
+    struct fmi_chunk *next;
+} fmi_chunk;
+
+typedef struct fmi_list {
+    const fmi_chunk *c;
+    uint32_t at, count;
+} fmi_list;
+
+typedef struct fmi_lists { /* row lists that are on the device */
+    fmi_chunk *chunks, *now;
+    fmi_list *list;
+    size_t count, cap;
+} fmi_lists;
+
+typedef struct fmi_routes fmi_routes;
+
+/* Residual streams that rows of the pass at row0 leave before a layer, on their way to pages: a step
+ * that comes again puts them at an address that stays. */
+#define FMI_STAGES 8u
+typedef struct fmi_stage {
+    uint32_t row0, layer;
+} fmi_stage;
+
+/* What a step that is collected by its picks is asked for: fmi_step_picked. */
+typedef struct fmi_picking {
+    fmi_queued *q;
+    const fm_row *rows;
+    uint32_t n;
+    fmi_ask *ask;
+} fmi_picking;
+
+struct fmi_step {
+    fm_engine *e;
+    uint32_t max_rows;
+    fmi_part *run, *want; /* [max_rows] all rows, and those with logits, by model and first layer */
+    uint32_t runs;
+    uint32_t *run_of; /* [max_rows] by the caller's number */
+    fmi_span *span;   /* [max_rows] */
+    uint32_t spans;
+    fmi_hooked *hooked; /* mostly none */
+    uint32_t hooked_count;
+    size_t hooked_cap;
+    /* Of stages but the first, whose first rank keeps what hooks read until the passes are done,
+     * and of rank 0, which gets it then: rows of taken_ld floats. */
+    float *taken, *taken_host;
+    size_t taken_floats, taken_host_floats, taken_ld;
+    uint32_t *order;    /* [max_rows] the caller's number of each row, passes one after another */
+    uint32_t *pos;      /* [max_rows] by the caller's number */
+    int32_t *logit_row; /* [max_rows] by the caller's number: row of logits or -1 */
+    bool *headless;     /* [max_rows] likewise: the row's model has no head */
+    uint32_t *member;   /* [max_rows] scratch of grouping */
+    const fm_linear **lin; /* [max_rows] likewise */
+    fm_product *product;   /* [FMI_OUTS * max_rows] likewise */
+    fm_lora *lora;         /* [FMI_OUTS * max_rows] likewise */
+    fm_seq **seq;          /* [max_rows] the sequences of the step */
+    uint32_t seqs;
+    uint32_t last_n;
+    const float *given;  /* host rows that stand in for embeddings: fmi_step_given */
+    int32_t *host, *dev; /* ids, pos, gather, seq of n rows, then slots [layers, m] of each pass */
+    size_t ints;
+    /* Page tables [layers, sequences, stride] of each shape class, and the versions of the
+     * sequences that they were made of: a step whose sequences have the tables that the last one
+     * had sends none. Of slots and tables, layers are those of this rank's stage. */
+    int32_t *table_host, *table;
+    size_t table_ints;
+    uint64_t *version; /* [max_rows] */
+    uint32_t versions, table_stride, table_cap;
+    float *act; /* device activations */
+    size_t act_floats;
+    float *logits, *logits_host; /* [wanted, ld]; host: the same where the device is visible */
+    size_t logits_floats, logits_host_floats, ld;
+    uint32_t wanted;
+    float *shard; /* of several ranks: logits of this one, rank 0: of all, one after another */
+    size_t shard_floats;
+    float *lse, *lse_host; /* [max_rows] */
+    float *tap_host;
+    size_t tap_floats;
+    float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
+    size_t hidden_floats, hidden_host_floats, hidden_ld;
+    int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
+    fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
+    fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a replay */
+    struct fmi_replays *replays; /* engine/step_graph.c; NULL where the device keeps no steps */
+    /* Steps that are queued (step_queue.c): the tokens that the last one picked, whether each is
+     * bad, then ids and places that ids are gathered from; all device, [4 * max_rows]. */
+    fmi_stage stage_of[FMI_STAGES];
+    uint32_t stages; /* of this step; 0: streams go to their pages at once */
+    float *stage;    /* [stages, max_rows, hidden_ld] device */
+    size_t stage_floats;
+    int32_t *picked, *picked_host;
+    uint32_t picks;
+    fm_pick *pick_host, *pick;  /* [max_rows] */
+    const fmi_picking *picking; /* NULL: logits are the host's */
+    bool queued;                /* the step in hand may have rows of tokens that only picked has */
+};
+
+/* One pass: the runs of one shape class. */
+typedef struct fmi_pass {
+    fmi_step *s;
+    fm_engine *e;
+    const fmi_geom *g;
+    fmi_parts all, want; /* all: of the layer that was entered */
+    uint32_t row0, m;    /* first row in step order; rows of the layer that was entered */
+    uint32_t want0, w;   /* first row of logits, rows of them */
+    uint32_t table_stride;
+    fmi_part *parts; /* all of them, those that begin at upper layers first */
+    uint32_t part_count, rows, step_rows;
+    float *x0;                               /* x, if all rows ran */
+    bool normed;                             /* xn is already what the next branch reads */
+    const int32_t *ints;                     /* device: ids, pos, .. of the step */
+    const int32_t *ids, *pos, *gather, *seq; /* device, of the rows that run */
+    const int32_t *slots, *tables;           /* device, [layers, m], [layers, seqs, stride] */
+    uint32_t seqs;
+    const int32_t *slot, *table; /* device, of the layer that was entered: [m], [seqs, stride] */
+    const int32_t *place, *seen; /* device: row of the position table, last position seen */
+    /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
+    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router;
+} fmi_pass;
+#define FMI_ACTIVATIONS 15u
+
+/* ---- linears.c ---- */
+
+#define FMI_OUTS 4u /* linears that may share one x */
+
+typedef struct fmi_rows { /* begin, begin + 1, .. (list NULL), or the listed ones */
+    uint32_t begin, count;
+    const int32_t *list; /* device; valid for this step */
+} fmi_rows;
+
+/* Room for count more numbers without a new piece of memory. */
+FM_CHECKED fm_status fmi_list_room(fmi_step *s, uint32_t count);
+void fmi_lists_clear(fmi_lists *l); /* no list; the memory stays */
+void fmi_lists_release(fm_engine *e, fmi_lists *l);
+/* count row numbers (host, of this pass) as a list on the device; equal lists are made once. */
+FM_CHECKED fm_status fmi_row_list(fmi_step *s, fmi_rows *out, const int32_t *rows, uint32_t count);
+
+typedef struct fmi_matrix { /* rows of activations, device */
+    float *p;
+    size_t ld;
+} fmi_matrix;
+
+/* The linear of a layer; NULL: this model has none there. */
+typedef const fm_linear *(*fmi_pick)(const fm_model *m, uint32_t layer);
+
+typedef struct fmi_out {
+    fmi_pick pick;
+    fmi_matrix y;
+} fmi_out;
+
+/* Up to FMI_OUTS linears of one layer on the same x, for all rows of ps: rows of the same weight go
+ * through one product, whoever's model they are of; then low-rank terms, then scales. */
+FM_CHECKED fm_status fmi_linears(fmi_pass *p, fmi_parts ps, fmi_matrix x, uint32_t layer,
+                                 const fmi_out *out, uint32_t outs);
+
+/* The rows that run in layer l, their slots and page tables become the pass's; rows that begin here
+ * get their residual stream, rows that others may begin from leave theirs. forward.c calls it
+ * before each layer, with l = layers before the final norm. A layer may have no rows. */
+void fmi_pass_enter(fmi_pass *p, uint32_t l);
+
+/* A device buffer of at least so many floats; what was in it is lost. */
+FM_CHECKED fm_status fmi_float_room(fm_engine *e, float **buf, size_t *have, size_t floats);
+
+/* ---- step_layout.c ---- */
+
+/* Floats of a pass's activations; then where each of them begins in s->act. */
+size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
+void fmi_carve(fmi_pass *p);
+/* Where learned positions are looked up, and what each row of an encoder sees: its whole text. */
+FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
+
+/* ---- step.c ---- */
+
+/* Everything that comes before the passes: positions, pages, what is uploaded, workspace. */
+FM_CHECKED fm_status fmi_step_plan(fmi_step *s, const fm_row *rows, uint32_t n);
+FM_CHECKED fm_status fmi_step_passes(fmi_step *s, uint32_t n);
+/* After a failure: sequences as before, and nothing of it left in the device's queue. */
+void fmi_step_undo(fmi_step *s);
+
+/* Streams that the step's rows leave get a place by pass and layer. False: rows take some too, or
+ * the places do not suffice. Behind the passes: on to their pages. */
+FM_CHECKED fm_status fmi_stage_plan(fmi_step *s, bool *fits);
+void fmi_stage_empty(fmi_step *s);
+
+/* ---- step_queue.c ---- */
+
+/* The rows' tokens, picked and here, and logits of those that have no pick. */
+FM_CHECKED fm_status fmi_collect_picks(fmi_step *s);
+
+/* ---- engine/step_graph.c ---- */
+
+/* The passes of a step that is queued: run, or kept and run, or run again from what was kept. */
+FM_CHECKED fm_status fmi_replay_passes(fmi_step *s, uint32_t n);
+void fmi_replays_free(fmi_step *s);
+/* Over ranks with a device's wire: what this rank could do with the step that is planned; what all
+ * do, from what each could; then, with any wire, the operations of the step. */
+typedef struct fmi_way {
+    uint64_t can, keys;
+} fmi_way;
+FM_CHECKED fm_status fmi_replay_look(fmi_step *s, uint32_t n, fmi_way *out);
+void fmi_replay_agree(fmi_step *s, const fmi_way *way /* [ranks] */, uint32_t ranks);
+FM_CHECKED fm_status fmi_replay_together(fmi_step *s, uint32_t n);
+
+/* ---- engine/hooks.c ---- */
+
+/* Notes the rows whose sequences have hooks. */
+FM_CHECKED fm_status fmi_find_hooked(fmi_step *s, const fm_row *rows, uint32_t n);
+/* Behind all passes: what the stages read comes to rank 0. */
+FM_CHECKED fm_status fmi_hooks_deliver(fmi_step *s);
+/* What of s's hooks concerns its `rows` next tokens, for the other ranks: bytes of it; into a log;
+ * out of one, as hooks of s (NULL: skipped) that lie in *memory, fm_free'd by the caller.
+ * FM_ECORRUPT: no such hooks. */
+uint64_t fmi_hooks_size(const fm_seq *s, uint32_t rows);
+void fmi_hooks_say(fm_buf *log, const fm_seq *s, uint32_t rows);
+FM_CHECKED fm_status fmi_hooks_hear(fm_cursor *c, fm_seq *s, void **memory);
+/* Reads and replaces rows of x [m, hidden], which is what the site of the layer has computed. */
+FM_CHECKED fm_status fmi_run_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x);
+static inline fm_status fmi_hooks(fmi_pass *p, fm_site site, uint32_t layer, float *x)
+{
+    return p->s->hooked_count ? fmi_run_hooks(p, site, layer, x) : FM_OK;
+}
+
+/* ---- forward.c ---- */
+
+/* A norm's gain and bias in a model; gain NULL: this model has none there. */
+typedef struct fmi_gain {
+    const float *gain, *bias;
+} fmi_gain;
+typedef fmi_gain (*fmi_gain_fn)(const fm_model *m, uint32_t layer);
+
+/* y = norm(x), each row with its own model's gain; per_row vectors of h to a row. */
+void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
+              float *y, const float *x, uint32_t per_row, uint32_t h);
+
+/* ---- block_attention.c, block_mlp.c, block_moe.c: a branch of layer l from p->xn (or x) ---- */
+
+FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
+FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
+FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
+void fmi_routes_free(fmi_step *s);
+
+/* Runs a planned pass; what it computed last is s->logits rows [want0, want0 + w). */
+FM_CHECKED fm_status fmi_forward(fmi_pass *p);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,88 @@
+/* step_layout.c - the activations of a pass and where they lie; places of rows beside positions. */
+#include "infer/engine/step/step.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
+{
+    fm_backend *be = s->e->be;
+    size_t bytes = 2 * (size_t)s->max_rows * sizeof(int32_t);
+    bool needed = false;
+    for (uint32_t i = 0; i < s->runs; i++) {
+        const fm_switches *sw = &s->run[i].model->arch.sw;
+        needed = needed || sw->positions || sw->encoder;
+    }
+    if (!needed)
+        return FM_OK;
+    if (!s->place) {
+        void *dev = NULL;
+        s->place_host = s->place_host ? s->place_host : fm_malloc(bytes);
+        fm_status rc = s->place_host ? be->alloc(be, &dev, bytes) : FM_ENOMEM;
+        if (rc != FM_OK)
+            return rc;
+        s->place = dev;
+    }
+    memset(s->place_host, 0, bytes);
+    for (uint32_t i = 0; i < n; i++) {
+        const fm_seq *q = rows[s->order[i]].seq;
+        const fm_switches *sw = &q->model->arch.sw;
+        uint32_t pos = s->pos[s->order[i]], last = q->len + q->pending - 1;
+        s->place_host[i] = (int32_t)(pos + sw->position_offset);
+        s->place_host[s->max_rows + i] = (int32_t)(sw->encoder ? last : pos);
+    }
+    return be->upload(be, s->place, s->place_host, bytes);
+}
+
+/* Floats of each activation of a pass, in the order of fmi_pass. */
+static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
+{
+    const fm_switches *s = &g->sw;
+    size_t h = g->hidden, q = (size_t)g->heads * g->head_dim;
+    size_t kv = (size_t)g->kv_heads * g->head_dim, inter = g->inter;
+    size_t qkv = s->fused ? q + 2 * kv : 0, up = FM_MAX(inter, (size_t)s->shared_inter);
+    size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
+    size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
+    size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* q, k, v are parts of fused then */
+    const size_t all[FMI_ACTIVATIONS] = {h,
+                                         h,
+                                         q * one,
+                                         kv * one,
+                                         kv * one,
+                                         q,
+                                         h,
+                                         FM_MAX(gate, s->expert_inter * chosen),
+                                         FM_MAX(up, s->expert_inter * chosen),
+                                         FM_MAX(FM_MAX(FM_MAX(h, q), up), expert),
+                                         qkv,
+                                         s->order == FM_BLOCK_PARALLEL ? h : 0,
+                                         h * chosen,
+                                         h * chosen,
+                                         (size_t)s->experts + (s->shared_expert ? 1 : 0)};
+    for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
+        size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
+}
+
+size_t fmi_act_floats(const fmi_geom *g, uint32_t rows)
+{
+    size_t size[FMI_ACTIVATIONS], sum = 0;
+    layout(g, rows, size);
+    for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
+        sum += size[i];
+    return sum;
+}
+
+void fmi_carve(fmi_pass *p)
+{
+    size_t size[FMI_ACTIVATIONS];
+    float **fields[FMI_ACTIVATIONS] = {&p->x,     &p->xn,    &p->q,    &p->k,  &p->v,
+                                       &p->att,   &p->o,     &p->gate, &p->up, &p->scaled,
+                                       &p->fused, &p->other, &p->xr,   &p->yr, &p->router};
+    float *at = p->s->act;
+    layout(p->g, p->s->max_rows, size);
+    for (size_t f = 0; f < FMI_ACTIVATIONS; f++) {
+        *fields[f] = at;
+        at += size[f];
+    }
+}

@@ -1,0 +1,232 @@
+/* arith.c - operators on two values, as Python has them: / is always a float, // and % round
+ * toward minus infinity, and an integer that leaves 64 bits is an error. */
+#include "infer/jinja/jinja.h"
+
+#include <math.h>
+
+fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b)
+{
+    jj_val u = a.type == JJ_UNDEFINED ? a : b;
+
+    if (u.type == JJ_UNDEFINED)
+        return jj_error(c, FM_EINVAL, "'%s' is undefined", u.u.s.p ? u.u.s.p : "a value");
+    return jj_error(c, FM_EINVAL, "cannot %s %s and %s", what, jj_type_name(a), jj_type_name(b));
+}
+
+static fm_status concat_text(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
+{
+    fm_buf t;
+    fm_status rc;
+
+    fm_buf_init(&t, FM_CHAT_OUTPUT_MAX);
+    rc = jj_to_text(c, &t, a);
+    if (rc == FM_OK)
+        rc = jj_to_text(c, &t, b);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &t);
+    fm_buf_release(&t);
+    return rc;
+}
+
+static fm_status concat_lists(jj_ctx *c, jj_val *out, jj_val a, jj_val b)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    out->type = a.type;
+    for (size_t i = 0; rc == FM_OK && i < a.u.list->count; i++)
+        rc = jj_list_push(c, out->u.list, a.u.list->v[i]);
+    for (size_t i = 0; rc == FM_OK && i < b.u.list->count; i++)
+        rc = jj_list_push(c, out->u.list, b.u.list->v[i]);
+    return rc;
+}
+
+static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
+{
+    fm_buf b;
+
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
+    for (int64_t i = 0; i < times && s.u.s.n > 0 && b.failed == FM_OK; i++)
+        fm_buf_append(&b, s.u.s.p, s.u.s.n);
+    return jj_buf_str(c, out, &b);
+}
+
+static fm_status repeat_list(jj_ctx *c, jj_val *out, jj_val list, int64_t times)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    out->type = list.type;
+    for (int64_t k = 0; rc == FM_OK && k < times && list.u.list->count > 0; k++) {
+        rc = jj_step(c);
+        for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++)
+            rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
+    }
+    return rc;
+}
+
+static fm_status int_power(jj_ctx *c, jj_val *out, int64_t a, int64_t e)
+{
+    int64_t r = 1;
+
+    if (e < 0 && a == 0)
+        return jj_error(c, FM_EINVAL, "zero to a negative power");
+    if (e < 0) {
+        *out = jj_float(pow((double)a, (double)e));
+        return FM_OK;
+    }
+    if (e > 64 && a != 0 && a != 1 && a != -1)
+        return jj_error(c, FM_ELIMIT, "integer overflow");
+    if (e > 64)
+        e = 64 + (e & 1);
+    for (; e > 0; e--)
+        if (__builtin_mul_overflow(r, a, &r))
+            return jj_error(c, FM_ELIMIT, "integer overflow");
+    *out = jj_int(r);
+    return FM_OK;
+}
+
+static fm_status int_op(jj_ctx *c, jj_val *out, jj_op op, int64_t a, int64_t b)
+{
+    int64_t r = 0;
+    bool overflow = false;
+
+    if (op == JJ_POW)
+        return int_power(c, out, a, b);
+    if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0)
+        return jj_error(c, FM_EINVAL, "division by zero");
+    if (op == JJ_DIV) {
+        *out = jj_float((double)a / (double)b);
+        return FM_OK;
+    }
+    if (op == JJ_ADD)
+        overflow = __builtin_add_overflow(a, b, &r);
+    else if (op == JJ_SUB)
+        overflow = __builtin_sub_overflow(a, b, &r);
+    else if (op == JJ_MUL)
+        overflow = __builtin_mul_overflow(a, b, &r);
+    else if (b == -1)
+        overflow = op == JJ_FLOORDIV && __builtin_sub_overflow((int64_t)0, a, &r);
+    else if (op == JJ_FLOORDIV)
+        r = a / b - (a % b != 0 && (a < 0) != (b < 0));
+    else
+        r = a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+    if (overflow)
+        return jj_error(c, FM_ELIMIT, "integer overflow");
+    *out = jj_int(r);
+    return FM_OK;
+}
+
+/* Floor division and modulo, rounded as CPython does. */
+static void float_divmod(double a, double b, double *quotient, double *rest)
+{
+    double mod = fmod(a, b), div = (a - mod) / b;
+
+    if (mod != 0.0 && (b < 0) != (mod < 0)) {
+        mod += b;
+        div -= 1.0;
+    } else if (mod == 0.0) {
+        mod = copysign(0.0, b);
+    }
+    *rest = mod;
+    *quotient = floor(div);
+    if (div - *quotient > 0.5)
+        *quotient += 1.0;
+    if (div == 0.0)
+        *quotient = copysign(0.0, a / b);
+}
+
+static fm_status float_power(jj_ctx *c, jj_val *out, double a, double b)
+{
+    double r = pow(a, b);
+
+    if (a == 0.0 && b < 0)
+        return jj_error(c, FM_EINVAL, "zero to a negative power");
+    if (isnan(r) && !isnan(a) && !isnan(b))
+        return jj_error(c, FM_EUNSUPPORTED, "complex numbers are not implemented");
+    if (isinf(r) && !isinf(a) && !isinf(b))
+        return jj_error(c, FM_EINVAL, "result of ** is too large");
+    *out = jj_float(r);
+    return FM_OK;
+}
+
+static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
+{
+    double r = a, rest = 0;
+
+    if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
+        return jj_error(c, FM_EINVAL, "division by zero");
+    if (op == JJ_ADD)
+        r = a + b;
+    else if (op == JJ_SUB)
+        r = a - b;
+    else if (op == JJ_MUL)
+        r = a * b;
+    else if (op == JJ_DIV)
+        r = a / b;
+    else if (op == JJ_FLOORDIV)
+        float_divmod(a, b, &r, &rest);
+    else if (op == JJ_MOD)
+        float_divmod(a, b, &rest, &r);
+    else
+        return float_power(c, out, a, b);
+    *out = jj_float(r);
+    return FM_OK;
+}
+
+int64_t jj_whole(jj_val v)
+{
+    return v.type == JJ_BOOL ? v.u.b : v.u.i;
+}
+
+fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b)
+{
+    bool lists = (a.type == JJ_LIST || a.type == JJ_TUPLE) && a.type == b.type;
+
+    if (op == JJ_CONCAT)
+        return concat_text(c, out, a, b);
+    if (jj_is_number(a) && jj_is_number(b)) {
+        if (a.type == JJ_FLOAT || b.type == JJ_FLOAT)
+            return float_op(c, out, op, jj_number(a), jj_number(b));
+        return int_op(c, out, op, jj_whole(a), jj_whole(b));
+    }
+    if (op == JJ_ADD && a.type == JJ_STRING && b.type == JJ_STRING)
+        return concat_text(c, out, a, b);
+    if (op == JJ_ADD && lists)
+        return concat_lists(c, out, a, b);
+    bool a_whole = a.type == JJ_INT || a.type == JJ_BOOL;
+    bool b_whole = b.type == JJ_INT || b.type == JJ_BOOL;
+    if (op == JJ_MUL && a.type == JJ_STRING && b_whole)
+        return repeat(c, out, a, jj_whole(b));
+    if (op == JJ_MUL && a_whole && b.type == JJ_STRING)
+        return repeat(c, out, b, jj_whole(a));
+    if (op == JJ_MUL && (a.type == JJ_LIST || a.type == JJ_TUPLE) && b_whole)
+        return repeat_list(c, out, a, jj_whole(b));
+    if (op == JJ_MUL && a_whole && (b.type == JJ_LIST || b.type == JJ_TUPLE))
+        return repeat_list(c, out, b, jj_whole(a));
+    if (op == JJ_MOD && a.type == JJ_STRING)
+        return jj_percent(c, out, a, b);
+    return jj_bad_operands(c, op == JJ_ADD ? "add" : "combine", a, b);
+}
+
+fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b)
+{
+    int order = 0;
+    fm_status rc;
+
+    if (op == JJ_EQ || op == JJ_NE) {
+        *out = jj_equal(a, b, 0) == (op == JJ_EQ);
+        return jj_step(c);
+    }
+    if (op == JJ_IN || op == JJ_NOT_IN) {
+        rc = jj_contains(c, out, a, b);
+        *out = *out == (op == JJ_IN);
+        return rc;
+    }
+    if (a.type == JJ_UNDEFINED || b.type == JJ_UNDEFINED)
+        return jj_bad_operands(c, "order", a, b);
+    rc = jj_compare(c, &order, a, b, false);
+    *out = op == JJ_LT   ? order < 0
+           : op == JJ_LE ? order <= 0
+           : op == JJ_GT ? order > 0
+                         : order >= 0;
+    return rc;
+}

@@ -1,0 +1,379 @@
+/* jinja.h - the Jinja2 subset that chat templates use. Private to the chat template code.
+ *
+ * Source -> tokens -> tree (all in the template's arena, immutable) -> evaluation (all values in
+ * an arena of one rendering). A filter, test, method or statement that is not known is an error
+ * with its line; nothing is skipped. Semantics are those of jinja2 with transformers' settings:
+ * trim_blocks, lstrip_blocks, no autoescape, loop controls, sandbox (no mutating methods). */
+#ifndef FM_INFER_JINJA_H
+#define FM_INFER_JINJA_H
+
+#include "infer/chat.h"
+#include "store/base/mem.h"
+
+#define JJ_PARSE_DEPTH 100                /* nesting of expressions and statements */
+#define JJ_EVAL_DEPTH 1000                /* nested evaluations, macro calls included */
+#define JJ_VALUE_DEPTH 100                /* nesting of a value that is printed or compared */
+#define JJ_TOKENS_MAX 1000000             /* of one template */
+#define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
+#define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
+
+/* ---- tokens (lex.c) ---- */
+typedef enum jj_tok_kind {
+    JJ_T_EOF,
+    JJ_T_TEXT,
+    JJ_T_VAR_BEGIN,
+    JJ_T_VAR_END,
+    JJ_T_BLOCK_BEGIN,
+    JJ_T_BLOCK_END,
+    JJ_T_NAME,
+    JJ_T_STRING,
+    JJ_T_INT,
+    JJ_T_FLOAT,
+    JJ_T_OP
+} jj_tok_kind;
+
+typedef struct jj_tok {
+    jj_tok_kind kind;
+    uint32_t line;
+    const char *s; /* text, name, string value, operator; NUL-terminated but for TEXT */
+    size_t len;
+    int64_t i;
+    double f;
+} jj_tok;
+
+typedef struct jj_lexed {
+    jj_tok *tok; /* fm_free */
+    size_t count, cap;
+} jj_lexed;
+fm_status jj_lex(jj_lexed *out, fm_arena *arena, fm_span source);
+
+/* ---- values (value.c) ---- */
+typedef enum jj_type {
+    JJ_UNDEFINED,
+    JJ_NONE,
+    JJ_BOOL,
+    JJ_INT,
+    JJ_FLOAT,
+    JJ_STRING,
+    JJ_LIST,
+    JJ_TUPLE,
+    JJ_RANGE, /* a list that remembers its range */
+    JJ_VIEW,  /* what a mapping's keys, values, items give */
+    JJ_GEN,   /* a generator, as map and select give: true, without length, used up once */
+    JJ_DICT,
+    JJ_NAMESPACE,
+    JJ_LOOP,
+    JJ_MACRO,
+    JJ_BUILTIN,
+    JJ_CYCLER,
+    JJ_JOINER
+} jj_type;
+
+typedef struct jj_list jj_list;
+typedef struct jj_dict jj_dict;
+typedef struct jj_loop jj_loop;
+typedef struct jj_macro jj_macro;
+typedef struct jj_node jj_node;
+struct jj_args;
+
+typedef struct jj_val {
+    jj_type type;
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        struct {
+            const char *p;
+            size_t n;
+        } s; /* JJ_STRING; JJ_UNDEFINED: p names what was not found (or NULL) */
+        jj_list
+            *list; /* LIST, TUPLE, RANGE, VIEW, GEN, CYCLER (at: next), JOINER (one separator) */
+        jj_dict *dict; /* DICT, NAMESPACE */
+        jj_loop *loop;
+        jj_macro *macro;
+        int builtin;
+    } u;
+} jj_val;
+
+struct jj_list {
+    jj_val *v;
+    size_t count, cap;
+    size_t at;         /* GEN: items used up; CYCLER, JOINER: calls */
+    const char *label; /* VIEW: "dict_keys"; TUPLE: "group" of groupby, else NULL */
+    int64_t range[3];  /* RANGE: start, stop, step */
+};
+typedef struct jj_pair {
+    jj_val key, value;
+} jj_pair;
+struct jj_dict {
+    jj_pair *p;
+    size_t count, cap;
+};
+struct jj_loop {
+    const jj_list *items;
+    size_t index;           /* from 0 */
+    int depth;              /* from 0, of recursive loops */
+    const jj_node *node;    /* of a recursive loop, else NULL */
+    struct jj_scope *scope; /* around it */
+    jj_val changed;         /* what loop.changed saw last; UNDEFINED with u.s.p NULL: nothing */
+    bool any_changed;
+};
+
+/* One rendering. */
+typedef struct jj_var {
+    const char *name;
+    jj_val value;
+} jj_var;
+typedef struct jj_scope {
+    struct jj_scope *parent;
+    jj_var *var;
+    size_t count, cap;
+    bool captured; /* a macro was defined in it or below: it stays as it is */
+} jj_scope;
+struct jj_macro {
+    const jj_node *node;
+    jj_scope *scope; /* where it was defined */
+};
+enum { JJ_USES_CALLER = 1, JJ_USES_VARARGS = 2, JJ_USES_KWARGS = 4 };
+typedef struct jj_ctx {
+    fm_arena *arena;
+    size_t bytes; /* taken from arena */
+    uint64_t steps;
+    int depth, loop_depth;
+    uint32_t line; /* of the node being evaluated */
+    fm_buf *out;
+    jj_scope *scope;
+    bool have_now;
+    int64_t now;
+} jj_ctx;
+
+fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
+fm_status jj_step(jj_ctx *c);            /* counts one unit of work */
+void *jj_alloc(jj_ctx *c, size_t bytes); /* NULL with the error set: ENOMEM or ELIMIT */
+fm_status jj_alloc_status(const jj_ctx *c);
+
+jj_val jj_none(void);
+jj_val jj_undefined(const char *name);
+jj_val jj_bool(bool b);
+jj_val jj_int(int64_t i);
+jj_val jj_float(double f);
+jj_val jj_str(const char *p, size_t n); /* borrows */
+fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n);
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b); /* copies and releases b */
+fm_status jj_list_new(jj_ctx *c, jj_val *out);
+fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
+fm_status jj_dict_new(jj_ctx *c, jj_val *out);
+fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v);
+const jj_val *jj_dict_get(const jj_dict *d, const char *key, size_t n); /* NULL: absent */
+fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v);
+
+const char *jj_type_name(jj_val v);
+bool jj_truth(jj_val v);
+bool jj_is_number(jj_val v); /* BOOL, INT, FLOAT */
+double jj_number(jj_val v);
+bool jj_equal(jj_val a, jj_val b, int depth);
+/* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
+fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case);
+fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);         /* str() */
+fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
+fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const struct jj_args *a);
+fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
+size_t jj_chars(jj_val str);                            /* code points */
+size_t jj_char_offset(jj_val str, size_t index);        /* byte offset of code point index */
+void jj_lower(fm_buf *out, jj_val str);
+void jj_upper(fm_buf *out, jj_val str);
+void jj_float_text(fm_buf *out, double f); /* Python's repr */
+
+/* ---- tree (parse.c) ---- */
+typedef enum jj_kind {
+    /* statements */
+    JJ_N_TEXT,
+    JJ_N_OUTPUT,     /* a */
+    JJ_N_BODY,       /* kid[] */
+    JJ_N_IF,         /* a ? b : c */
+    JJ_N_FOR,        /* kid[0] target; a iterable, b body, c else, d condition, scoped: recursive */
+    JJ_N_SET,        /* kid[0] target (NAME, TUPLE of targets, ATTR of a namespace), a value */
+    JJ_N_SET_BLOCK,  /* kid[0] target, b body, a filter chain over JJ_N_CAPTURED or NULL */
+    JJ_N_MACRO,      /* name, parameters kid[] (name, a default), b body, fn: what it uses */
+    JJ_N_CALL_BLOCK, /* a call, c the MACRO of its body */
+    JJ_N_FILTER_BLOCK, /* a filter chain over JJ_N_CAPTURED, b body */
+    JJ_N_WITH,         /* kid[] targets (NAME or TUPLE) with a value, b body */
+    JJ_N_BREAK,
+    JJ_N_CONTINUE,
+    /* expressions */
+    JJ_N_CONST,
+    JJ_N_NAME,
+    JJ_N_LIST,
+    JJ_N_TUPLE,
+    JJ_N_DICT,   /* kid[] alternating key, value */
+    JJ_N_ATTR,   /* a.name */
+    JJ_N_ITEM,   /* a[b] */
+    JJ_N_SLICE,  /* a[b:c:d] */
+    JJ_N_CALL,   /* a(args) */
+    JJ_N_FILTER, /* a | fn(args) */
+    JJ_N_TEST,   /* a is fn(args) */
+    JJ_N_COND,   /* b if a else c */
+    JJ_N_AND,
+    JJ_N_OR,
+    JJ_N_NOT,
+    JJ_N_NEG,
+    JJ_N_POS,
+    JJ_N_BINARY,  /* op */
+    JJ_N_COMPARE, /* a, then kid[] with their op */
+    JJ_N_CAPTURED /* the text of a set block */
+} jj_kind;
+
+typedef enum jj_op {
+    JJ_ADD,
+    JJ_SUB,
+    JJ_MUL,
+    JJ_DIV,
+    JJ_FLOORDIV,
+    JJ_MOD,
+    JJ_POW,
+    JJ_CONCAT,
+    JJ_EQ,
+    JJ_NE,
+    JJ_LT,
+    JJ_LE,
+    JJ_GT,
+    JJ_GE,
+    JJ_IN,
+    JJ_NOT_IN
+} jj_op;
+
+struct jj_node {
+    jj_kind kind;
+    jj_op op;
+    uint32_t line;
+    bool scoped;      /* TEST: negated; FOR: recursive */
+    const char *name; /* NAME, ATTR, MACRO, SET_BLOCK; TEXT: bytes */
+    size_t len;       /* TEXT */
+    jj_node *a, *b, *c, *d;
+    jj_node **kid; /* list items; positional arguments */
+    size_t kid_count;
+    const char **kw; /* names of keyword arguments */
+    jj_node **kw_value;
+    size_t kw_count;
+    jj_node *star, *star2; /* CALL, FILTER, TEST: *args, **kwargs */
+    int fn;                /* FILTER, TEST: index into their table */
+    jj_val value;
+};
+typedef struct jj_parser {
+    fm_arena *arena;
+    const jj_tok *t; /* the next token; the last one is JJ_T_EOF */
+    int depth;
+    int loops; /* for bodies around this place, for break and continue */
+    int uses;  /* JJ_USES_*: names seen in the macro around this place */
+} jj_parser;
+fm_status jj_p_fail(const jj_parser *p, const char *why);
+jj_node *jj_p_new_node(jj_parser *p, jj_kind kind); /* NULL = ENOMEM */
+bool jj_p_is_op(const jj_parser *p, const char *op);
+bool jj_p_is_word(const jj_parser *p, const char *w);
+bool jj_p_take_op(jj_parser *p, const char *op);
+bool jj_p_take_word(jj_parser *p, const char *w);
+fm_status jj_p_need_op(jj_parser *p, const char *op);
+fm_status jj_p_need_name(jj_parser *p, const char **out);
+fm_status jj_p_add_kid(jj_parser *p, jj_node *n, jj_node *kid);
+fm_status jj_p_enter(jj_parser *p); /* depth + 1; the caller takes it back */
+fm_status jj_p_expression(jj_parser *p, jj_node **out);
+fm_status jj_p_tuple_expression(jj_parser *p, jj_node **out);  /* commas without parentheses */
+fm_status jj_p_logic(jj_parser *p, jj_node **out, bool is_or); /* without inline if */
+fm_status jj_p_filter(jj_parser *p, jj_node **io);             /* at the filter's name */
+fm_status jj_p_postfix(jj_parser *p, jj_node **out);           /* a primary with . [] () */
+/* On failure the text has "line N: ...". */
+fm_status jj_parse(jj_node **out, fm_arena *arena, fm_span source);
+
+/* ---- filters and tests (filter.c), methods (method.c), evaluation (eval.c) ----
+ */
+typedef struct jj_args {
+    jj_val *pos;
+    size_t count;
+    const char *const *kw;
+    jj_val *kw_value;
+    size_t kw_count;
+} jj_args;
+/* Argument by position or keyword; undefined if neither. */
+jj_val jj_arg(const jj_args *a, size_t index, const char *name);
+/* Every argument must be one of names[0..n) by keyword or a position below n. */
+fm_status jj_args_check(jj_ctx *c, const jj_args *a, const char *what, const char *const *names,
+                        size_t n);
+fm_status jj_need_str(jj_ctx *c, jj_val v, const char *what);
+int jj_filter_find(const char *name); /* -1: unknown */
+fm_status jj_filter_run(jj_ctx *c, jj_val *out, int fn, jj_val in, const jj_args *a);
+int jj_test_find(const char *name);
+fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a);
+/* Attribute path "a.b" or index of v; undefined where absent. */
+fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path);
+fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name);
+fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key);
+fm_status jj_method(jj_ctx *c, jj_val *out, jj_val self, const char *name, const jj_args *a);
+fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, bool right);
+fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, jj_val count);
+fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole);
+
+/* Operators (arith.c). */
+int64_t jj_whole(jj_val v); /* BOOL or INT */
+fm_status jj_bad_operands(const jj_ctx *c, const char *what, jj_val a, jj_val b);
+fm_status jj_binary(jj_ctx *c, jj_val *out, jj_op op, jj_val a, jj_val b);
+fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
+
+/* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
+typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
+bool jj_lookup(const jj_ctx *c, const char *name, jj_val *out);
+fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
+fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller takes it back */
+fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
+fm_status jj_run(jj_ctx *c, const jj_node *n, jj_flow *f);
+/* A scope below the present one becomes the present one; jj_leave takes the outer one back. */
+fm_status jj_scope_enter(jj_ctx *c, jj_scope *parent);
+/* A body with its text caught, in a scope of its own. */
+fm_status jj_capture(jj_ctx *c, jj_val *out, const jj_node *body);
+fm_status jj_eval_args(jj_ctx *c, jj_args *a, const jj_node *n);
+fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *caller);
+fm_status jj_call_value(jj_ctx *c, jj_val *out, jj_val f, const jj_args *a);
+/* A loop's body over items, from `scope`; depth of a recursive one. */
+fm_status jj_run_loop(jj_ctx *c, const jj_node *n, jj_val iterable, int depth, jj_flow *f);
+fm_status jj_new_macro(jj_ctx *c, jj_val *out, const jj_node *n);
+
+/* ---- formatting (format.c) ---- */
+fm_status jj_percent(jj_ctx *c, jj_val *out, jj_val format, jj_val args);
+fm_status jj_format(jj_ctx *c, jj_val *out, jj_val format, const jj_args *a); /* str.format */
+
+/* ---- case (case.c) ---- */
+typedef enum jj_case { JJ_LOWER, JJ_UPPER, JJ_TITLE, JJ_FOLD } jj_case;
+/* One code point as Python maps it: up to three. */
+size_t jj_map_case(uint32_t out[3], uint32_t cp, jj_case to);
+/* The code point at byte `at` of str in its place (a small sigma depends on its neighbours); its
+ * bytes. */
+size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to);
+bool jj_is_printable(uint32_t cp);
+bool jj_is_cased(uint32_t cp);
+
+/* ---- methods of strings (str.c) ---- */
+fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a);
+bool jj_is_str_method(const char *name);
+fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep_ends);
+fm_status jj_center(jj_ctx *c, jj_val *out, jj_val s, jj_val width);
+bool jj_all_case(jj_val s, bool upper);
+bool jj_is_word(uint32_t cp); /* \w of Python's re */
+
+/* ---- filters of text (filter_text.c) ---- */
+typedef fm_status (*jj_filter_fn)(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a);
+typedef struct jj_filter {
+    const char *name;
+    jj_filter_fn fn;
+} jj_filter;
+extern const jj_filter jj_text_filters[];
+extern const size_t jj_text_filter_count;
+fm_status jj_as_text(jj_ctx *c, jj_val *out, jj_val in); /* str() */
+
+fm_status jj_gen_new(jj_ctx *c, jj_val *out); /* a generator to push to */
+bool jj_is_seq(jj_val v);                     /* LIST, TUPLE, RANGE */
+bool jj_builtin_find(const jj_ctx *c, const char *name, jj_val *out);
+fm_status jj_builtin_call(jj_ctx *c, jj_val *out, int fn, const jj_args *a);
+fm_status jj_set_global(jj_ctx *c, const char *name, jj_val v);
+fm_status jj_exec(jj_ctx *c, const jj_node *n);
+
+#endif

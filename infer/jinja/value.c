@@ -1,0 +1,748 @@
+/* value.c - values of a rendering: Python's notions of truth, equality, order and text. */
+#include "infer/jinja/jinja.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "infer/tokenizer/internal.h"
+
+fm_status jj_step(jj_ctx *c)
+{
+    if (++c->steps > FM_CHAT_STEPS_MAX)
+        return jj_error(c, FM_ELIMIT, "template runs longer than %u steps", FM_CHAT_STEPS_MAX);
+    return FM_OK;
+}
+
+void *jj_alloc(jj_ctx *c, size_t bytes)
+{
+    c->bytes += bytes;
+    return c->bytes > JJ_MEMORY_MAX ? NULL : fm_arena_alloc(c->arena, bytes);
+}
+
+fm_status jj_alloc_status(const jj_ctx *c)
+{
+    if (c->bytes > JJ_MEMORY_MAX)
+        return jj_error(c, FM_ELIMIT, "template needs more than %zu bytes", JJ_MEMORY_MAX);
+    return FM_ENOMEM;
+}
+
+jj_val jj_none(void)
+{
+    jj_val v = {.type = JJ_NONE};
+    return v;
+}
+
+jj_val jj_undefined(const char *name)
+{
+    jj_val v = {.type = JJ_UNDEFINED};
+    v.u.s.p = name;
+    return v;
+}
+
+jj_val jj_bool(bool b)
+{
+    jj_val v = {.type = JJ_BOOL};
+    v.u.b = b;
+    return v;
+}
+
+jj_val jj_int(int64_t i)
+{
+    jj_val v = {.type = JJ_INT};
+    v.u.i = i;
+    return v;
+}
+
+jj_val jj_float(double f)
+{
+    jj_val v = {.type = JJ_FLOAT};
+    v.u.f = f;
+    return v;
+}
+
+jj_val jj_str(const char *p, size_t n)
+{
+    jj_val v = {.type = JJ_STRING};
+    v.u.s.p = n > 0 ? p : "";
+    v.u.s.n = n;
+    return v;
+}
+
+fm_status jj_str_copy(jj_ctx *c, jj_val *out, const void *p, size_t n)
+{
+    char *s = jj_alloc(c, n + 1);
+
+    if (!s)
+        return jj_alloc_status(c);
+    if (n > 0)
+        memcpy(s, p, n);
+    *out = jj_str(s, n);
+    return FM_OK;
+}
+
+fm_status jj_buf_str(jj_ctx *c, jj_val *out, fm_buf *b)
+{
+    fm_status rc = fm_buf_ok(b);
+
+    if (rc == FM_OK)
+        rc = jj_str_copy(c, out, b->data, b->len);
+    fm_buf_release(b);
+    return rc;
+}
+
+/* Arrays double inside the arena; what they leave behind is less than what they hold. */
+static fm_status grow(jj_ctx *c, void *array_ptr, size_t *cap, size_t count, size_t elem)
+{
+    void **array = array_ptr;
+
+    if (count < *cap)
+        return FM_OK;
+    size_t n = *cap ? 2 * *cap : 4;
+    void *bigger = jj_alloc(c, n * elem);
+    if (!bigger)
+        return jj_alloc_status(c);
+    if (count)
+        memcpy(bigger, *array, count * elem);
+    *array = bigger;
+    *cap = n;
+    return FM_OK;
+}
+
+fm_status jj_list_new(jj_ctx *c, jj_val *out)
+{
+    memset(out, 0, sizeof *out);
+    out->type = JJ_LIST;
+    out->u.list = jj_alloc(c, sizeof *out->u.list);
+    return out->u.list ? FM_OK : jj_alloc_status(c);
+}
+
+fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v)
+{
+    fm_status rc = grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
+
+    if (rc == FM_OK)
+        l->v[l->count++] = v;
+    return rc;
+}
+
+fm_status jj_dict_new(jj_ctx *c, jj_val *out)
+{
+    memset(out, 0, sizeof *out);
+    out->type = JJ_DICT;
+    out->u.dict = jj_alloc(c, sizeof *out->u.dict);
+    return out->u.dict ? FM_OK : jj_alloc_status(c);
+}
+
+fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
+{
+    if (key.type == JJ_LIST || key.type == JJ_DICT)
+        return jj_error(c, FM_EINVAL, "%s cannot be a key", jj_type_name(key));
+    for (size_t i = 0; i < d->count; i++) {
+        if (!jj_equal(d->p[i].key, key, 0))
+            continue;
+        d->p[i].value = v;
+        return FM_OK;
+    }
+    fm_status rc = grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
+    if (rc < 0)
+        return rc;
+    d->p[d->count].key = key;
+    d->p[d->count++].value = v;
+    return jj_step(c);
+}
+
+const jj_val *jj_dict_get(const jj_dict *d, const char *key, size_t n)
+{
+    for (size_t i = 0; i < d->count; i++) {
+        const jj_val *k = &d->p[i].key;
+        if (k->type == JJ_STRING && k->u.s.n == n && memcmp(k->u.s.p, key, n) == 0)
+            return &d->p[i].value;
+    }
+    return NULL;
+}
+
+static fm_status from_array(jj_ctx *c, jj_val *out, const fm_json *v)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    for (size_t i = 0; i < fm_json_count(v) && rc == FM_OK; i++) {
+        jj_val item = jj_none();
+        rc = jj_from_json(c, &item, fm_json_at(v, i));
+        if (rc == FM_OK)
+            rc = jj_list_push(c, out->u.list, item);
+    }
+    return rc;
+}
+
+/* Keys of parsed JSON are unique: they are appended without a search. */
+static fm_status from_object(jj_ctx *c, jj_val *out, const fm_json *v)
+{
+    fm_status rc = jj_dict_new(c, out);
+
+    for (void *it = fm_json_iter(v); it && rc == FM_OK; it = fm_json_next(v, it)) {
+        const char *key = fm_json_iter_key(it);
+        jj_dict *d = out->u.dict;
+        jj_val k = jj_none(), item = jj_none();
+        rc = jj_str_copy(c, &k, key, strlen(key));
+        if (rc == FM_OK)
+            rc = jj_from_json(c, &item, fm_json_iter_value(it));
+        if (rc == FM_OK)
+            rc = grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
+        if (rc < 0)
+            return rc;
+        d->p[d->count].key = k;
+        d->p[d->count++].value = item;
+    }
+    return rc;
+}
+
+fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v)
+{
+    fm_span s;
+
+    *out = jj_none();
+    switch (fm_json_typeof(v)) {
+    case FM_JSON_NULL:
+        return FM_OK;
+    case FM_JSON_BOOL:
+        *out = jj_bool(fm_json_bool(v, false));
+        return FM_OK;
+    case FM_JSON_INT:
+        *out = jj_int(fm_json_int(v, 0));
+        return FM_OK;
+    case FM_JSON_REAL:
+        *out = jj_float(fm_json_real(v, 0));
+        return FM_OK;
+    case FM_JSON_STRING:
+        s = fm_json_str(v);
+        return jj_str_copy(c, out, s.data, s.len);
+    case FM_JSON_ARRAY:
+        return from_array(c, out, v);
+    case FM_JSON_OBJECT:
+        return from_object(c, out, v);
+    }
+    return FM_OK;
+}
+
+const char *jj_type_name(jj_val v)
+{
+    static const char *const name[] = {
+        "undefined", "none",     "a boolean", "an integer",       "a float",     "a string",
+        "a list",    "a tuple",  "a range",   "a mapping's view", "a generator", "a mapping",
+        "namespace", "the loop", "a macro",   "a function",       "a cycler",    "a joiner"};
+    return name[v.type];
+}
+
+bool jj_is_number(jj_val v)
+{
+    return v.type == JJ_BOOL || v.type == JJ_INT || v.type == JJ_FLOAT;
+}
+
+double jj_number(jj_val v)
+{
+    if (v.type == JJ_FLOAT)
+        return v.u.f;
+    return v.type == JJ_BOOL ? (double)v.u.b : (double)v.u.i;
+}
+
+bool jj_truth(jj_val v)
+{
+    switch (v.type) {
+    case JJ_UNDEFINED:
+    case JJ_NONE:
+        return false;
+    case JJ_BOOL:
+        return v.u.b;
+    case JJ_INT:
+        return v.u.i != 0;
+    case JJ_FLOAT:
+        return v.u.f != 0.0;
+    case JJ_STRING:
+        return v.u.s.n > 0;
+    case JJ_LIST:
+    case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
+        return v.u.list->count > 0;
+    case JJ_DICT:
+        return v.u.dict->count > 0;
+    case JJ_LOOP: /* it has a length, that of its items */
+    case JJ_GEN:
+    case JJ_NAMESPACE:
+    case JJ_MACRO:
+    case JJ_BUILTIN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
+        break;
+    }
+    return true;
+}
+
+static int64_t as_int(jj_val v)
+{
+    return v.type == JJ_BOOL ? v.u.b : v.u.i;
+}
+
+static bool dicts_equal(const jj_dict *a, const jj_dict *b, int depth)
+{
+    if (a->count != b->count)
+        return false;
+    for (size_t i = 0; i < a->count; i++) {
+        size_t k = 0;
+        while (k < b->count && !jj_equal(a->p[i].key, b->p[k].key, depth + 1))
+            k++;
+        if (k == b->count || !jj_equal(a->p[i].value, b->p[k].value, depth + 1))
+            return false;
+    }
+    return true;
+}
+
+bool jj_equal(jj_val a, jj_val b, int depth)
+{
+    if (depth > JJ_VALUE_DEPTH)
+        return false;
+    if (jj_is_number(a) && jj_is_number(b)) {
+        if (a.type != JJ_FLOAT && b.type != JJ_FLOAT)
+            return as_int(a) == as_int(b);
+        return jj_number(a) == jj_number(b);
+    }
+    if (a.type != b.type)
+        return false;
+    switch (a.type) {
+    case JJ_STRING:
+        return a.u.s.n == b.u.s.n && memcmp(a.u.s.p, b.u.s.p, a.u.s.n) == 0;
+    case JJ_LIST:
+    case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
+        if (a.u.list->count != b.u.list->count)
+            return false;
+        for (size_t i = 0; i < a.u.list->count; i++)
+            if (!jj_equal(a.u.list->v[i], b.u.list->v[i], depth + 1))
+                return false;
+        return true;
+    case JJ_DICT:
+        return dicts_equal(a.u.dict, b.u.dict, depth);
+    case JJ_NAMESPACE:
+        return a.u.dict == b.u.dict;
+    case JJ_MACRO:
+        return a.u.macro == b.u.macro;
+    case JJ_LOOP:
+        return a.u.loop == b.u.loop;
+    case JJ_BUILTIN:
+        return a.u.builtin == b.u.builtin;
+    case JJ_GEN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
+        return a.u.list == b.u.list;
+    case JJ_UNDEFINED:
+    case JJ_NONE:
+    case JJ_BOOL:
+    case JJ_INT:
+    case JJ_FLOAT:
+        break;
+    }
+    return true;
+}
+
+static int sign(double d)
+{
+    return (d > 0) - (d < 0);
+}
+
+/* UTF-8 bytes sort as code points do. */
+static int compare_bytes(const char *a, size_t an, const char *b, size_t bn)
+{
+    int r = memcmp(a, b, FM_MIN(an, bn));
+
+    return r ? r : (an > bn) - (an < bn);
+}
+
+static fm_status compare_folded(jj_ctx *c, int *order, jj_val a, jj_val b)
+{
+    fm_buf x, y;
+
+    fm_buf_init(&x, FM_CHAT_OUTPUT_MAX);
+    fm_buf_init(&y, FM_CHAT_OUTPUT_MAX);
+    jj_lower(&x, a);
+    jj_lower(&y, b);
+    fm_status rc = fm_buf_ok(&x);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&y);
+    if (rc == FM_OK)
+        *order = compare_bytes(fm_buf_cstr(&x), x.len, fm_buf_cstr(&y), y.len);
+    fm_buf_release(&x);
+    fm_buf_release(&y);
+    return rc < 0 ? rc : jj_step(c);
+}
+
+static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case, int depth)
+{
+    fm_status rc = jj_step(c);
+
+    *order = 0;
+    if (rc < 0)
+        return rc;
+    if (depth > JJ_VALUE_DEPTH)
+        return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
+    if (jj_is_number(a) && jj_is_number(b)) {
+        if (a.type != JJ_FLOAT && b.type != JJ_FLOAT)
+            *order = (as_int(a) > as_int(b)) - (as_int(a) < as_int(b));
+        else
+            *order = sign(jj_number(a) - jj_number(b));
+        return FM_OK;
+    }
+    if (a.type == JJ_STRING && b.type == JJ_STRING) {
+        if (fold_case)
+            return compare_folded(c, order, a, b);
+        *order = compare_bytes(a.u.s.p, a.u.s.n, b.u.s.p, b.u.s.n);
+        return FM_OK;
+    }
+    if (a.type != b.type || (a.type != JJ_LIST && a.type != JJ_TUPLE))
+        return jj_error(c, FM_EINVAL, "cannot order %s and %s", jj_type_name(a), jj_type_name(b));
+    size_t an = a.u.list->count, bn = b.u.list->count;
+    for (size_t i = 0; i < an && i < bn; i++) { /* the first pair that differs decides */
+        if (jj_equal(a.u.list->v[i], b.u.list->v[i], depth + 1))
+            continue;
+        return compare_at(c, order, a.u.list->v[i], b.u.list->v[i], false, depth + 1);
+    }
+    *order = (an > bn) - (an < bn);
+    return FM_OK;
+}
+
+fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case)
+{
+    return compare_at(c, order, a, b, fold_case, 0);
+}
+
+fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
+{
+    *out = false;
+    if (hay.type == JJ_STRING) {
+        if (needle.type != JJ_STRING)
+            return jj_error(c, FM_EINVAL, "'in <string>' needs a string, not %s",
+                            jj_type_name(needle));
+        *out =
+            needle.u.s.n == 0 || (hay.u.s.n >= needle.u.s.n &&
+                                  memmem(hay.u.s.p, hay.u.s.n, needle.u.s.p, needle.u.s.n) != NULL);
+        return FM_OK;
+    }
+    if (hay.type == JJ_UNDEFINED)
+        return FM_OK;
+    if (hay.type == JJ_GEN) { /* used up as far as it is looked at */
+        while (hay.u.list->at < hay.u.list->count && !*out)
+            *out = jj_equal(needle, hay.u.list->v[hay.u.list->at++], 0);
+        return FM_OK;
+    }
+    if (jj_is_seq(hay) || hay.type == JJ_VIEW) {
+        for (size_t i = 0; i < hay.u.list->count && !*out; i++)
+            *out = jj_equal(needle, hay.u.list->v[i], 0);
+        return FM_OK;
+    }
+    if (hay.type != JJ_DICT)
+        return jj_error(c, FM_EINVAL, "%s cannot contain anything", jj_type_name(hay));
+    for (size_t i = 0; i < hay.u.dict->count && !*out; i++)
+        *out = jj_equal(needle, hay.u.dict->p[i].key, 0);
+    return FM_OK;
+}
+
+/* ---- text ---- */
+
+/* Shortest digits that read back as the same double, laid out as Python's repr does. */
+void jj_float_text(fm_buf *out, double f)
+{
+    fm_buf d;
+    int precision = 0;
+
+    if (isnan(f)) {
+        fm_buf_str(out, "nan");
+        return;
+    }
+    if (isinf(f)) {
+        fm_buf_str(out, f < 0 ? "-inf" : "inf");
+        return;
+    }
+    fm_buf_init(&d, 64);
+    do {
+        fm_buf_clear(&d);
+        fm_buf_printf(&d, "%.*e", precision, f);
+    } while (strtod(fm_buf_cstr(&d), NULL) != f && ++precision < 17);
+    int exponent = (int)strtol(strchr(fm_buf_cstr(&d), 'e') + 1, NULL, 10);
+    fm_buf_clear(&d);
+    if (exponent >= -4 && exponent < 16)
+        fm_buf_printf(out, "%.*f", FM_MAX(precision - exponent, 1), f);
+    else
+        fm_buf_printf(out, "%.*e", precision, f);
+    fm_buf_release(&d);
+}
+
+static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
+{
+    switch (v.type) {
+    case JJ_UNDEFINED:
+        return FM_OK;
+    case JJ_NONE:
+        fm_buf_str(out, "None");
+        break;
+    case JJ_BOOL:
+        fm_buf_str(out, v.u.b ? "True" : "False");
+        break;
+    case JJ_INT:
+        fm_buf_printf(out, "%lld", (long long)v.u.i);
+        break;
+    case JJ_FLOAT:
+        jj_float_text(out, v.u.f);
+        break;
+    case JJ_STRING:
+        fm_buf_append(out, v.u.s.p, v.u.s.n);
+        break;
+    case JJ_LOOP:
+        fm_buf_printf(out, "<LoopContext %zu/%zu>", v.u.loop->index + 1, v.u.loop->items->count);
+        break;
+    case JJ_MACRO:
+        fm_buf_printf(out, "<Macro '%s'>", v.u.macro->node->name);
+        break;
+    case JJ_LIST:
+    case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
+    case JJ_GEN:
+    case JJ_DICT:
+    case JJ_NAMESPACE:
+    case JJ_BUILTIN:
+    case JJ_CYCLER:
+    case JJ_JOINER:
+        return jj_error(c, FM_EUNSUPPORTED, "%s cannot be printed", jj_type_name(v));
+    }
+    return fm_buf_ok(out);
+}
+
+fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
+{
+    if (jj_is_seq(v) || v.type == JJ_VIEW || v.type == JJ_DICT || v.type == JJ_NAMESPACE)
+        return jj_repr(c, out, v, 0);
+    return scalar_text(c, out, v);
+}
+
+static void repr_string(fm_buf *out, jj_val v)
+{
+    bool dq = memchr(v.u.s.p, '\'', v.u.s.n) && !memchr(v.u.s.p, '"', v.u.s.n);
+    uint32_t quote = dq ? '"' : '\'', cp;
+
+    fm_buf_char(out, (char)quote);
+    for (size_t i = 0; i < v.u.s.n;) {
+        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        if (cp == '\\' || cp == quote)
+            fm_buf_printf(out, "\\%c", (char)cp);
+        else if (cp == '\n' || cp == '\t' || cp == '\r')
+            fm_buf_str(out, cp == '\n' ? "\\n" : cp == '\t' ? "\\t" : "\\r");
+        else if (jj_is_printable(cp))
+            fm_buf_append(out, v.u.s.p + i, n);
+        else
+            fm_buf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+        i += n;
+    }
+    fm_buf_char(out, (char)quote);
+}
+
+static void repr_range(fm_buf *out, const int64_t r[3])
+{
+    fm_buf_printf(out, "range(%lld, %lld", (long long)r[0], (long long)r[1]);
+    if (r[2] != 1)
+        fm_buf_printf(out, ", %lld", (long long)r[2]);
+    fm_buf_char(out, ')');
+}
+
+static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
+{
+    bool dict = v.type == JJ_DICT;
+    size_t n = dict ? v.u.dict->count : v.u.list->count;
+    fm_status rc = FM_OK;
+
+    fm_buf_char(out, dict ? '{' : v.type == JJ_TUPLE ? '(' : '[');
+    for (size_t i = 0; i < n && rc == FM_OK; i++) {
+        if (i > 0)
+            fm_buf_str(out, ", ");
+        if (dict) {
+            rc = jj_repr(c, out, v.u.dict->p[i].key, depth + 1);
+            fm_buf_str(out, ": ");
+        }
+        if (rc == FM_OK)
+            rc = jj_repr(c, out, dict ? v.u.dict->p[i].value : v.u.list->v[i], depth + 1);
+    }
+    fm_buf_str(out, dict ? "}" : v.type != JJ_TUPLE ? "]" : n == 1 ? ",)" : ")");
+    return rc;
+}
+
+fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
+{
+    fm_status rc = jj_step(c);
+
+    if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
+        return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
+    if (rc < 0)
+        return rc;
+    if (v.type == JJ_STRING) {
+        repr_string(out, v);
+    } else if (v.type == JJ_UNDEFINED) {
+        fm_buf_str(out, "Undefined");
+    } else if (v.type == JJ_RANGE) {
+        repr_range(out, v.u.list->range);
+    } else if (v.type == JJ_VIEW || v.type == JJ_NAMESPACE) {
+        fm_buf_str(out, v.type == JJ_VIEW ? v.u.list->label : "<Namespace ");
+        fm_buf_str(out, v.type == JJ_VIEW ? "(" : "");
+        if (v.type == JJ_NAMESPACE)
+            v.type = JJ_DICT;
+        rc = repr_items(c, out, v, depth);
+        fm_buf_char(out, v.type == JJ_VIEW ? ')' : '>');
+    } else if (v.type == JJ_DICT || v.type == JJ_LIST || v.type == JJ_TUPLE) {
+        rc = repr_items(c, out, v, depth);
+    } else {
+        rc = scalar_text(c, out, v);
+    }
+    return rc < 0 ? rc : fm_buf_ok(out);
+}
+
+/* ---- strings and iteration ---- */
+
+size_t jj_chars(jj_val str)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < str.u.s.n; i++)
+        n += (str.u.s.p[i] & 0xc0) != 0x80;
+    return n;
+}
+
+size_t jj_char_offset(jj_val str, size_t index)
+{
+    size_t i = 0;
+
+    for (; i < str.u.s.n; i++)
+        if ((str.u.s.p[i] & 0xc0) != 0x80 && index-- == 0)
+            break;
+    return i;
+}
+
+static void put(fm_buf *out, const uint32_t *cp, size_t n)
+{
+    uint8_t b[4];
+
+    for (size_t i = 0; i < n; i++)
+        fm_buf_append(out, b, fmi_utf8_put(b, cp[i]));
+}
+
+bool jj_is_cased(uint32_t cp)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+
+    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
+}
+
+static bool is_ignorable(uint32_t cp)
+{
+    utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)cp);
+
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019 ||
+           k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK;
+}
+
+/* A capital sigma at the end of a word has a small form of its own. */
+static bool final_sigma(const uint8_t *p, size_t at, size_t len)
+{
+    uint32_t cp = 0;
+    bool before = false;
+
+    for (size_t i = at; i > 0;) {
+        i--;
+        while (i > 0 && (p[i] & 0xc0) == 0x80)
+            i--;
+        fmi_utf8_next(p + i, &cp);
+        if (is_ignorable(cp))
+            continue;
+        before = jj_is_cased(cp);
+        break;
+    }
+    for (size_t i = at + 2; before && i < len;) {
+        i += fmi_utf8_next(p + i, &cp);
+        if (!is_ignorable(cp))
+            return !jj_is_cased(cp);
+    }
+    return before;
+}
+
+size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
+{
+    const uint8_t *p = (const uint8_t *)str.u.s.p;
+    uint32_t cp, mapped[3];
+    size_t n = fmi_utf8_next(p + at, &cp), count = 1;
+
+    if (to == JJ_LOWER && cp == 0x3a3)
+        mapped[0] = final_sigma(p, at, str.u.s.n) ? 0x3c2 : 0x3c3;
+    else
+        count = jj_map_case(mapped, cp, to);
+    put(out, mapped, count);
+    return n;
+}
+
+static void map_case(fm_buf *out, jj_val str, jj_case to)
+{
+    for (size_t i = 0; i < str.u.s.n;)
+        i += jj_put_case(out, str, i, to);
+}
+
+void jj_lower(fm_buf *out, jj_val str)
+{
+    map_case(out, str, JJ_LOWER);
+}
+
+void jj_upper(fm_buf *out, jj_val str)
+{
+    map_case(out, str, JJ_UPPER);
+}
+
+bool jj_is_seq(jj_val v)
+{
+    return v.type == JJ_LIST || v.type == JJ_TUPLE || v.type == JJ_RANGE;
+}
+
+fm_status jj_gen_new(jj_ctx *c, jj_val *out)
+{
+    fm_status rc = jj_list_new(c, out);
+
+    out->type = JJ_GEN;
+    return rc;
+}
+
+fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v)
+{
+    fm_status rc = FM_OK;
+
+    if (jj_is_seq(v) || v.type == JJ_VIEW) {
+        *out = v;
+        out->type = JJ_LIST;
+        return FM_OK;
+    }
+    rc = jj_list_new(c, out);
+    for (; rc == FM_OK && v.type == JJ_GEN && v.u.list->at < v.u.list->count; v.u.list->at++)
+        rc = jj_list_push(c, out->u.list, v.u.list->v[v.u.list->at]);
+    if (rc < 0 || v.type == JJ_GEN || v.type == JJ_UNDEFINED)
+        return rc;
+    if (v.type == JJ_DICT) {
+        for (size_t i = 0; i < v.u.dict->count && rc == FM_OK; i++)
+            rc = jj_list_push(c, out->u.list, v.u.dict->p[i].key);
+        return rc;
+    }
+    if (v.type != JJ_STRING)
+        return jj_error(c, FM_EINVAL, "%s cannot be iterated", jj_type_name(v));
+    for (size_t i = 0; i < v.u.s.n && rc == FM_OK;) {
+        uint32_t cp;
+        size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
+        rc = jj_list_push(c, out->u.list, jj_str(v.u.s.p + i, n));
+        i += n;
+    }
+    return rc;
+}

@@ -1,0 +1,306 @@
+/* adapter.c - adapters/<n>-<kind>/ as PEFT writes them: finding them, their configs, which tensor
+ * means what. What a tensor does to the model is in adapter_kinds.c.
+ *
+ * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
+ * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter that
+ * it replaces (modules_to_save, trained biases). A setting that would change the result and is not
+ * computed here is refused by name, as in arch/arch.c; null, false and empty values mean "off" in
+ * PEFT's configs. */
+#include "infer/model/model_bind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "store/source.h"
+
+#define PEFT_PREFIX "base_model.model."
+
+/* Understood below or in adapter_kinds.c, or without effect on a forward pass. */
+static const char *const common_keys[] = {
+    "peft_type",      "target_modules",  "modules_to_save", "base_model_name_or_path",
+    "inference_mode", "peft_version",    "revision",        "task_type",
+    "auto_mapping",   "exclude_modules", "layers_pattern",  "layers_to_transform",
+    "fan_in_fan_out", /* how matrices are stored, which the architecture tells */
+};
+
+static const char *const lora_keys[] = {
+    "r",          "lora_alpha",   "rank_pattern",      "alpha_pattern", "use_rslora",
+    "bias",       "lora_dropout", "init_lora_weights", "megatron_core", "qalora_group_size",
+    "eva_config", "corda_config", "lora_ga_config",    "loftq_config",  "ensure_weight_tying",
+};
+static const char *const dora_keys[] = {"use_dora"};
+static const char *const ia3_keys[] = {"feedforward_modules", "init_ia3_weights"};
+static const char *const virtual_keys[] = {
+    "num_virtual_tokens", "num_transformer_submodules", "num_layers",       "num_attention_heads",
+    "token_dim",          "encoder_hidden_size",        "prefix_projection"};
+static const char *const prompt_keys[] = {"prompt_tuning_init", "prompt_tuning_init_text",
+                                          "tokenizer_kwargs", "tokenizer_name_or_path"};
+
+typedef struct key_set {
+    const char *const *key;
+    size_t count;
+} key_set;
+#define KEYS(array)                                                                                \
+    {                                                                                              \
+        array, FM_ARRAY_LEN(array)                                                                 \
+    }
+
+static const struct kind {
+    const char *name; /* of the folder */
+    const char *peft_type;
+    key_set keys[2]; /* beside common_keys */
+} kinds[FMI_ADAPTER_KINDS] = {
+    [FMI_LORA] = {"lora", "LORA", {KEYS(lora_keys)}},
+    [FMI_DORA] = {"dora", "LORA", {KEYS(lora_keys), KEYS(dora_keys)}},
+    [FMI_IA3] = {"ia3", "IA3", {KEYS(ia3_keys)}},
+    [FMI_PREFIX] = {"prefix", "PREFIX_TUNING", {KEYS(virtual_keys)}},
+    [FMI_PROMPT] = {"prompt", "PROMPT_TUNING", {KEYS(virtual_keys), KEYS(prompt_keys)}},
+};
+
+static bool is_off(const fm_json *v)
+{
+    switch (fm_json_typeof(v)) {
+    case FM_JSON_NULL:
+        return true;
+    case FM_JSON_BOOL:
+        return !fm_json_bool(v, true);
+    case FM_JSON_ARRAY:
+    case FM_JSON_OBJECT:
+        return fm_json_count(v) == 0;
+    case FM_JSON_STRING:
+        return fm_json_str(v).len == 0;
+    case FM_JSON_INT:
+    case FM_JSON_REAL:
+        break;
+    }
+    return false;
+}
+
+static bool in_set(key_set s, const char *key)
+{
+    for (size_t i = 0; i < s.count; i++)
+        if (strcmp(s.key[i], key) == 0)
+            return true;
+    return false;
+}
+
+static bool is_known(const struct kind *k, const char *key)
+{
+    return in_set((key_set)KEYS(common_keys), key) || in_set(k->keys[0], key) ||
+           in_set(k->keys[1], key);
+}
+
+static fm_status check_config(const fmi_binder *b, const fmi_adapter *a)
+{
+    const struct kind *k = &kinds[a->kind];
+    const char *type = fm_json_cstr(fm_json_get(a->config, "peft_type"), "");
+    if (strcmp(type, k->peft_type) != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: peft_type '%s' in a folder of kind %s, which wants %s",
+                       a->what, type, k->name, k->peft_type);
+    for (void *it = fm_json_iter(a->config); it; it = fm_json_next(a->config, it))
+        if (!is_known(k, fm_json_iter_key(it)) && !is_off(fm_json_iter_value(it)))
+            return fm_fail(FM_EUNSUPPORTED, "%s: adapter setting '%s' is not supported", a->what,
+                           fm_json_iter_key(it));
+    const char *bias = fm_json_cstr(fm_json_get(a->config, "bias"), "none");
+    if (strcmp(bias, "none") != 0 && strcmp(bias, "all") != 0 && strcmp(bias, "lora_only") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: bias '%s' is not supported; none, all, lora_only are",
+                       a->what, bias);
+    if (b->m->arch.tied && fm_json_bool(fm_json_get(a->config, "ensure_weight_tying"), false) &&
+        !is_off(fm_json_get(a->config, "modules_to_save")))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: ensure_weight_tying with modules_to_save is not supported", a->what);
+    return FM_OK;
+}
+
+/* ==== finding ==== */
+
+/* folder: "lora/...". */
+static fm_status find_kind(fmi_adapter *a, const char *folder)
+{
+    size_t len = strcspn(folder, "/");
+    for (int k = 0; k < FMI_ADAPTER_KINDS; k++)
+        if (strlen(kinds[k].name) == len && memcmp(folder, kinds[k].name, len) == 0) {
+            a->kind = (fmi_adapter_kind)k;
+            return FM_OK;
+        }
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: kind '%.*s' is not supported; lora, dora, ia3, prefix, prompt are", a->what,
+                   (int)FM_MIN(len, (size_t)64), folder);
+}
+
+/* Adapter n's entries are those under "adapters/<n>-"; all of one kind. */
+static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
+{
+    char prefix[64];
+    size_t begin = 0, end = 0;
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-", n);
+    fm_tree_range(b->tree, prefix, &begin, &end);
+    *there = begin < end;
+    *seen += end - begin;
+    if (!*there)
+        return FM_OK;
+    if (n >= FMI_MAX_ADAPTERS)
+        return fm_fail(FM_ELIMIT, "%s: more than %u adapters", b->what, FMI_MAX_ADAPTERS);
+    fmi_adapter *a = &b->adapter[n];
+    b->adapters = n + 1;
+    (void)snprintf(a->what, sizeof(a->what), "%.200s: adapter %u", b->what, n);
+    fm_status rc = find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix));
+    if (rc != FM_OK)
+        return rc;
+    const char *kind = kinds[a->kind].name;
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors/", n, kind);
+    fm_tree_range(b->tree, prefix, &a->begin, &a->end);
+    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/adapter_config.json", n, kind);
+    const fm_entry *e = fm_tree_find(b->tree, prefix);
+    if (!e)
+        return fm_fail(FM_ENOTFOUND, "%s: adapter_config.json is missing", a->what);
+    fm_buf text;
+    fm_buf_init(&text, 16u << 20);
+    rc = fm_entry_read(&text, b->p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&a->config, fm_buf_span(&text), a->what);
+    fm_buf_release(&text);
+    return rc == FM_OK ? check_config(b, a) : rc;
+}
+
+const char *fmi_module_of(const char *key)
+{
+    size_t n = sizeof(PEFT_PREFIX) - 1;
+    return strncmp(key, PEFT_PREFIX, n) == 0 ? key + n : NULL;
+}
+
+typedef enum key_kind {
+    KEY_UNKNOWN,
+    KEY_A,
+    KEY_B,
+    KEY_EMBED_A,
+    KEY_EMBED_B,
+    KEY_MAGNITUDE,
+    KEY_IA3,
+    KEY_VIRTUAL,
+    KEY_REPLACES
+} key_kind;
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* KEY_UNKNOWN: not in an adapter of this kind. */
+static key_kind kind_of(const fmi_adapter *a, const char *key)
+{
+    bool lora = a->kind == FMI_LORA || a->kind == FMI_DORA;
+    if (a->kind == FMI_PREFIX || a->kind == FMI_PROMPT)
+        return strcmp(key, "prompt_embeddings") == 0 ? KEY_VIRTUAL : KEY_UNKNOWN;
+    if (!fmi_module_of(key))
+        return KEY_UNKNOWN;
+    if (ends_with(key, ".lora_A.weight"))
+        return lora ? KEY_A : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_B.weight"))
+        return lora ? KEY_B : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_embedding_A"))
+        return a->kind == FMI_LORA ? KEY_EMBED_A : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_embedding_B"))
+        return a->kind == FMI_LORA ? KEY_EMBED_B : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_magnitude_vector") || ends_with(key, ".lora_magnitude_vector.weight"))
+        return a->kind == FMI_DORA ? KEY_MAGNITUDE : KEY_UNKNOWN;
+    if (ends_with(key, ".ia3_l"))
+        return a->kind == FMI_IA3 ? KEY_IA3 : KEY_UNKNOWN;
+    return strstr(key, ".lora_") ? KEY_UNKNOWN : KEY_REPLACES;
+}
+
+/* PEFT wraps what it adapts: "lm_head.base_layer.weight" stands for "lm_head.weight". */
+static void unwrap(char *name)
+{
+    static const char wrapped[] = ".base_layer.";
+    char *p = strstr(name, wrapped);
+    if (p)
+        memmove(p, p + sizeof(wrapped) - 2, strlen(p + sizeof(wrapped) - 2) + 1);
+}
+
+static fm_status find_replaced(fmi_binder *b, const fmi_adapter *a)
+{
+    for (size_t i = a->begin; i < a->end; i++) {
+        const fm_entry *e = fm_tree_at(b->tree, i);
+        if (e->kind != FM_ENTRY_TENSOR)
+            return fm_fail(FM_ECORRUPT, "%s: %s is no tensor", a->what, e->path);
+        key_kind kind = kind_of(a, e->name);
+        if (kind == KEY_UNKNOWN)
+            return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' is not understood", a->what, e->name);
+        if (kind != KEY_REPLACES)
+            continue;
+        char name[FM_MAX_NAME_BYTES + 1];
+        (void)snprintf(name, sizeof(name), "%s", fmi_module_of(e->name));
+        unwrap(name);
+        union { /* the map holds plain pointers; entries are only read */
+            const fm_entry *in;
+            void *out;
+        } value = {.in = e};
+        fm_status rc = fm_map_put(b->replaced, name, strlen(name), value.out, NULL);
+        if (rc != FM_OK)
+            return rc;
+    }
+    return FM_OK;
+}
+
+fm_status fmi_adapters_find(fmi_binder *b)
+{
+    size_t begin = 0, end = 0, seen = 0;
+    fm_tree_range(b->tree, "adapters/", &begin, &end);
+    bool there = begin < end;
+    for (uint32_t n = 0; there; n++) {
+        fm_status rc = find_one(b, n, &there, &seen);
+        if (rc == FM_OK && there)
+            rc = find_replaced(b, &b->adapter[n]);
+        if (rc != FM_OK)
+            return rc;
+    }
+    if (seen != end - begin)
+        return fm_fail(FM_ECORRUPT, "%s: adapters are not numbered 0, 1, ...", b->what);
+    return FM_OK;
+}
+
+void fmi_adapters_release(fmi_binder *b)
+{
+    for (uint32_t i = 0; i < b->adapters; i++)
+        fm_json_free(b->adapter[i].config);
+}
+
+/* ==== binding ==== */
+
+/* Factors first: a magnitude is of the matrix that they make. */
+fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
+{
+    static fm_status (*const bind[])(fmi_binder *, uint32_t, const fm_entry *, fm_hasher *) = {
+        [KEY_A] = fmi_bind_lora,
+        [KEY_EMBED_A] = fmi_bind_embedding,
+        [KEY_MAGNITUDE] = fmi_bind_magnitude,
+        [KEY_IA3] = fmi_bind_ia3,
+        [KEY_VIRTUAL] = fmi_bind_virtual,
+        [KEY_REPLACES] = NULL,
+    };
+    static const key_kind order[] = {KEY_A, KEY_EMBED_A, KEY_MAGNITUDE, KEY_IA3, KEY_VIRTUAL};
+    for (uint32_t n = 0; n < b->adapters; n++) {
+        const fmi_adapter *a = &b->adapter[n];
+        size_t count[KEY_REPLACES + 1] = {0};
+        for (size_t i = a->begin; i < a->end; i++)
+            count[kind_of(a, fm_tree_at(b->tree, i)->name)]++;
+        for (size_t k = 0; k < FM_ARRAY_LEN(order); k++)
+            for (size_t i = a->begin; i < a->end; i++) {
+                const fm_entry *e = fm_tree_at(b->tree, i);
+                if (kind_of(a, e->name) != order[k])
+                    continue;
+                fm_status rc = bind[order[k]](b, n, e, digest);
+                if (rc != FM_OK)
+                    return rc;
+            }
+        if (count[KEY_A] != count[KEY_B] || count[KEY_EMBED_A] != count[KEY_EMBED_B])
+            return fm_fail(FM_ECORRUPT, "%s: a lora_B without its lora_A", a->what);
+        if (a->kind == FMI_DORA && count[KEY_A] != count[KEY_MAGNITUDE])
+            return fm_fail(FM_ECORRUPT, "%s: %zu lora_A but %zu lora_magnitude_vector", a->what,
+                           count[KEY_A], count[KEY_MAGNITUDE]);
+    }
+    return FM_OK;
+}

@@ -1,0 +1,111 @@
+/* ask_digest.c - what one kind of question depends on, as a digest.
+ *
+ * The digest of a whole model would make a child whose only change is a head that a question
+ * never reads ask everything again. Text depends on all that is bound before the classification
+ * head (engine/models.c takes it there). Embeddings and classes end at the final norm: sizes, every
+ * parameter but the head of tokens, every file of every adapter, then what comes after. Too much
+ * in it costs a run that was not needed; too little would serve a wrong answer, so what is in
+ * doubt is in. */
+#include <stdio.h>
+#include <string.h>
+
+#include "infer/model/model_bind.h"
+
+static fm_status add_params(fmi_binder *b, fm_hasher *h)
+{
+    fm_param p;
+    fm_status rc = FM_OK;
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++) {
+        const fm_entry *e = NULL;
+        if (p.place == FM_P_HEAD)
+            continue;
+        rc = fmi_find_entry(b, &e, p.name);
+        if (rc == FM_OK)
+            rc = fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+    }
+    return rc;
+}
+
+static fm_status add_entry(fm_hasher *h, const fm_entry *e)
+{
+    fm_status rc = fm_hasher_update(h, e->path, strlen(e->path) + 1);
+    return rc == FM_OK ? fm_hasher_update(h, e->id.b, sizeof(e->id.b)) : rc;
+}
+
+/* All that lies under adapters/: terms, replaced tensors, virtual tokens, and their settings. */
+static fm_status add_adapters(const fmi_binder *b, fm_hasher *h)
+{
+    size_t begin, end;
+    fm_status rc = FM_OK;
+    fm_tree_range(b->tree, "adapters/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++)
+        rc = add_entry(h, fm_tree_at(b->tree, i));
+    return rc;
+}
+
+static fm_status add_states(fmi_binder *b, fm_hasher *h, const char *kind)
+{
+    fm_status rc = fm_hasher_update(h, kind, strlen(kind) + 1);
+    if (rc == FM_OK)
+        rc = fmi_digest_arch(h, &b->m->arch);
+    if (rc == FM_OK)
+        rc = add_params(b, h);
+    return rc == FM_OK ? add_adapters(b, h) : rc;
+}
+
+static fm_status add_pooling(const fmi_binder *b, fm_hasher *h)
+{
+    const fmi_pooling *p = &fmi_priv(b->m)->pooling;
+    char text[300];
+    int n = snprintf(text, sizeof(text), "pool %d %d %u %s", (int)p->mode, p->normalise,
+                     p->tokens_max, p->refused);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    return fm_hasher_update(h, text, (size_t)n + 1);
+}
+
+/* The head's tensors in the tree (an adapter's own are in its folder), its classes and their
+ * names. */
+static fm_status add_classes(const fmi_binder *b, fm_hasher *h)
+{
+    const fmi_class_head *head = &fmi_priv(b->m)->classifier;
+    size_t begin, end;
+    fm_status rc = fm_hasher_update(h, head->refused, strlen(head->refused) + 1);
+    fm_tree_range(b->tree, "tensors/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(b->tree, i);
+        if (e->kind == FM_ENTRY_TENSOR && fmi_class_tensor(&b->m->arch, e->name))
+            rc = add_entry(h, e);
+    }
+    for (uint32_t i = 0; rc == FM_OK && i < head->classes; i++)
+        rc = fm_hasher_update(h, head->label[i], strlen(head->label[i]) + 1);
+    return rc;
+}
+
+fm_status fmi_ask_digests(fmi_binder *b)
+{
+    fm_digest *asked = fmi_priv(b->m)->asked;
+    fm_hasher *h = NULL;
+    fm_status rc = fm_hasher_new(&h);
+    if (rc == FM_OK)
+        rc = add_states(b, h, "embed");
+    if (rc == FM_OK)
+        rc = add_pooling(b, h);
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, &asked[FM_ASK_EMBED]);
+    if (rc == FM_OK)
+        rc = add_states(b, h, "class");
+    if (rc == FM_OK)
+        rc = add_pooling(b, h); /* where a text is cut */
+    if (rc == FM_OK)
+        rc = add_classes(b, h);
+    if (rc == FM_OK)
+        rc = fm_hasher_final(h, &asked[FM_ASK_CLASS]);
+    fm_hasher_free(h);
+    return rc;
+}
+
+fm_digest fm_model_digest_for(const fm_model *m, fm_ask_kind kind)
+{
+    fm_assert(kind < FM_ASK_KINDS);
+    return fmi_priv(m)->asked[kind];
+}

@@ -1,0 +1,116 @@
+/* model_bind.h - what engine/models.c and adapter.c share while a tree is bound.
+ *
+ * Binding may run beside a stepping engine, on another thread: it uses the weights cache, rotary
+ * tables and texts (which lock), and of the backend what may be called from any thread; never an
+ * operation, the engine's pool or its counters. What must is in fm_model_adopt. */
+#ifndef FM_INFER_MODEL_BIND_H
+#define FM_INFER_MODEL_BIND_H
+
+#include "infer/engine/engine.h"
+#include "store/base/map.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_MAX_ADAPTERS 64u
+
+typedef enum fmi_adapter_kind {
+    FMI_LORA, /* rsLoRA too: only its scale differs */
+    FMI_DORA,
+    FMI_IA3,
+    FMI_PREFIX,
+    FMI_PROMPT,
+    FMI_ADAPTER_KINDS
+} fmi_adapter_kind;
+
+/* adapters/<n>-<kind>/ of a tree: its config and its entries. */
+typedef struct fmi_adapter {
+    fmi_adapter_kind kind;
+    fm_json *config;
+    size_t begin, end; /* entries of its tensors in the tree */
+    char what[256];    /* "<model>: adapter 0" */
+} fmi_adapter;
+
+typedef struct fmi_binder {
+    fm_model *m;
+    const fm_tree *tree;
+    const fm_provider *p;
+    const char *what;
+    fm_pool *pool;    /* threads that may read for this model alone; NULL: the caller's */
+    fm_map *replaced; /* parameter name -> const fm_entry * of the adapter that replaces it */
+    fmi_adapter adapter[FMI_MAX_ADAPTERS];
+    uint32_t adapters;
+} fmi_binder;
+
+/* e's tensor, held until the model closes. */
+FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
+/* Of a slice of e's tensor (shard.h). */
+struct fmi_slice;
+FM_CHECKED fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e,
+                                    fmi_form form, const struct fmi_slice *slice);
+/* Hands a reference to w over to the model, which keeps one of each. */
+FM_CHECKED fm_status fmi_held(fm_model *m, fmi_cached *w);
+/* The entry that holds parameter `name`: an adapter's replacement, else the base tensor. */
+FM_CHECKED fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name);
+/* e's elements as f32 [n], the caller's to fm_free. */
+FM_CHECKED fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e);
+/* A device vector that the model owns: what is computed from tensors, not held as one. */
+FM_CHECKED fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n);
+/* prefetch.c: reads the parameters' tensors on the pool's threads and holds them. What it cannot
+ * read is left to binding, which reports it. */
+void fmi_read_ahead(fmi_binder *b);
+/* The form in which the cache holds a parameter's tensor. */
+fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
+
+/* tasks/embed.c: reads how states are pooled; what is not understood is refused when one asks. */
+FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
+
+/* engine/models.c: what the sizes and settings of an architecture say. */
+FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
+/* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
+FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
+
+/* tasks/classify.c: binds a classification head where the tree or an adapter has one. */
+FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
+/* Whether a tensor of this name is of such a head. */
+bool fmi_class_tensor(const fm_arch *a, const char *tensor);
+
+/* ---- model_places.c ---- */
+
+/* The linear layer whose weight or bias p is; NULL: p is a norm's or a table of the embedding. */
+fm_linear *fmi_linear_at(fm_model *m, const fm_param *p);
+/* Where a vector of a norm or of the embedding is kept. */
+const float **fmi_vector_at(fm_model *m, const fm_param *p);
+/* The linear layer that PEFT's module name means ("model.layers.1.self_attn.q_proj", "lm_head");
+ * NULL: there is none that takes a LoRA. */
+fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
+/* That name means the embedding of tokens. */
+bool fmi_is_embedding(const fm_model *m, const char *module);
+/* Room for the experts of sparse layers. */
+FM_CHECKED fm_status fmi_layers_new(fm_model *m);
+void fmi_layers_free(fm_model *m);
+
+/* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
+FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
+/* The trie of the model's vocabulary, made at the first call. FM_EINVAL: no tokenizer. */
+FM_CHECKED fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m);
+
+/* adapter.c: reads the configs, fills `replaced`; then, once the base is bound, hangs terms, scales
+ * and virtual positions on. */
+FM_CHECKED fm_status fmi_adapters_find(fmi_binder *b);
+FM_CHECKED fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest);
+void fmi_adapters_release(fmi_binder *b);
+
+/* adapter_kinds.c: each binds what `e` of adapter n stands for and tells digest what it read. */
+FM_CHECKED fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea,
+                                        fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e,
+                                        fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e,
+                                      fm_hasher *digest);
+/* PEFT's "base_model.model.X": X, else NULL. */
+const char *fmi_module_of(const char *key);
+
+FM_END_DECLS
+#endif

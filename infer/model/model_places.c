@@ -1,0 +1,133 @@
+/* model_places.c - where the parameters of an architecture are kept in a model. */
+#include "infer/model/model_bind.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "infer/arch/table.h"
+#include "store/base/mem.h"
+
+fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
+{
+    if (p->layer < 0)
+        return p->place == FM_P_EMBED       ? &m->embed
+               : p->place == FM_P_HEAD      ? &m->head
+               : p->place == FM_P_POSITIONS ? &m->positions
+                                            : NULL;
+    fm_layer *l = &m->layers[p->layer];
+    fm_experts *x = l->experts;
+    fm_linear *place[] = {
+        [FM_P_Q] = &l->q,       [FM_P_Q_B] = &l->q,       [FM_P_K] = &l->k,   [FM_P_K_B] = &l->k,
+        [FM_P_V] = &l->v,       [FM_P_V_B] = &l->v,       [FM_P_O] = &l->o,   [FM_P_O_B] = &l->o,
+        [FM_P_GATE] = &l->gate, [FM_P_GATE_B] = &l->gate, [FM_P_UP] = &l->up, [FM_P_UP_B] = &l->up,
+        [FM_P_DOWN] = &l->down, [FM_P_DOWN_B] = &l->down,
+    };
+    if (p->place < FM_ARRAY_LEN(place))
+        return place[p->place];
+    fm_linear *expert[] = {&x->router,          &x->gate[p->expert], &x->up[p->expert],
+                           &x->down[p->expert], &x->s_gate,          &x->s_up,
+                           &x->s_down,          &x->s_switch};
+    return expert[p->place - FM_P_ROUTER];
+}
+
+const float **fmi_vector_at(fm_model *m, const fm_param *p)
+{
+    if (p->layer < 0) {
+        const float **place[] = {[FM_P_TYPES] = &m->types,
+                                 [FM_P_EMBED_NORM] = &m->embed_norm,
+                                 [FM_P_EMBED_NORM_B] = &m->embed_norm_b,
+                                 [FM_P_NORM] = &m->norm,
+                                 [FM_P_NORM_B] = &m->norm_b};
+        return place[p->place];
+    }
+    fm_layer *l = &m->layers[p->layer];
+    const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
+                             &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
+                             &l->q_norm,    &l->k_norm};
+    return place[p->place - FM_P_ATTN_NORM];
+}
+
+fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
+{
+    const fm_arch *a = &m->arch;
+    const char *const *prefix = fmi_family_of(a)->prefix;
+    const char *usual = prefix[0];
+    char name[FM_MAX_NAME_BYTES + 16];
+    fm_param p;
+    if (strcmp(module, a->head_name) == 0)
+        return m->head.w ? &m->head : NULL;
+    /* PEFT names modules as the class does, whatever the file left out; a class with a head may
+     * call the model inside of it otherwise ("bert.encoder"). */
+    for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
+        if (strncmp(module, prefix[i], strlen(prefix[i])) == 0)
+            usual = prefix[i];
+    if (strncmp(module, usual, strlen(usual)) == 0)
+        (void)snprintf(name, sizeof(name), "%s%s.weight", a->prefix, module + strlen(usual));
+    else
+        (void)snprintf(name, sizeof(name), "%s.weight", module);
+    if (!fm_arch_param_named(a, name, &p) || p.layer < 0 || !p.is_matrix)
+        return NULL;
+    return fmi_linear_at(m, &p);
+}
+
+bool fmi_is_embedding(const fm_model *m, const char *module)
+{
+    const char *usual = fmi_family_of(&m->arch)->prefix[0];
+    const char *own = m->arch.prefix;
+    fm_param p;
+    for (uint32_t i = 0; fm_arch_param(&m->arch, i, &p) && p.layer < 0; i++) {
+        size_t n = strlen(p.name) - strlen(".weight");
+        if (p.place != FM_P_EMBED)
+            continue;
+        if (strncmp(module, usual, strlen(usual)) == 0 && strcmp(usual, own) != 0) {
+            module += strlen(usual);
+            size_t skip = strlen(own);
+            return strncmp(module, p.name + skip, n - skip) == 0 && module[n - skip] == '\0';
+        }
+        return strncmp(module, p.name, n) == 0 && module[n] == '\0';
+    }
+    return false;
+}
+
+fm_status fmi_layers_new(fm_model *m)
+{
+    const fm_arch *a = &m->arch;
+    uint32_t n = a->sw.experts;
+    m->layers = fm_calloc(a->layers, sizeof(fm_layer));
+    if (!m->layers)
+        return FM_ENOMEM;
+    for (uint32_t l = 0; l < a->layers; l++) {
+        if (!(a->sw.layer[l] & FM_LAYER_SPARSE))
+            continue;
+        fm_experts *x = fm_calloc(1, sizeof(*x));
+        m->layers[l].experts = x;
+        if (x)
+            x->gate = fm_calloc(3 * (size_t)n, sizeof(fm_linear));
+        if (!x || !x->gate)
+            return FM_ENOMEM;
+        x->up = x->gate + n;
+        x->down = x->up + n;
+    }
+    return FM_OK;
+}
+
+void fmi_layers_free(fm_model *m)
+{
+    for (uint32_t l = 0; m->layers && l < m->arch.layers; l++) {
+        fm_layer *y = &m->layers[l];
+        fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+        for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
+            fm_free(all[i]->lora);
+        fm_experts *x = y->experts;
+        if (!x)
+            continue;
+        fm_linear *more[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+        for (size_t i = 0; i < FM_ARRAY_LEN(more); i++)
+            fm_free(more[i]->lora);
+        for (size_t i = 0; x->gate && i < 3 * (size_t)m->arch.sw.experts; i++)
+            fm_free(x->gate[i].lora);
+        fm_free(x->gate);
+        fm_free(x);
+    }
+    fm_free(m->layers);
+}

@@ -1,0 +1,297 @@
+/* packed_file.c - see packed_file.h. The folder's size is looked up when a process first writes and
+ * followed by addition from there; several writers may overshoot the bound by what each wrote since,
+ * until the next one looks. One process writes half of the bound at most: a model larger than the
+ * folder would else push out its own first half while it writes the second, at every load. */
+#include "infer/model/packed_file.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/cursor.h"
+#include "store/base/mem.h"
+
+#define MAGIC "FMPACKED"
+#define VERSION 1u
+#define LAYOUT_BYTES 64u
+#define FIELDS_BYTES 168u /* what the header's own digest covers */
+#define KEEP_AFTER_PRUNE(max) ((max) / 10 * 9)
+
+struct fmi_artefacts {
+    char *packed; /* <cache_dir>/packed */
+    char layout[LAYOUT_BYTES];
+    uint64_t bytes_max;
+    atomic_bool off; /* a write failed: no more are tried */
+    atomic_uint_fast64_t mapped, written, refused;
+    pthread_mutex_t lock; /* the two below, and pruning */
+    bool counted;
+    uint64_t bytes; /* of the folder */
+    uint64_t own;   /* written by us */
+};
+
+fm_status fmi_artefacts_new(fmi_artefacts **out, const char *cache_dir, const char *layout,
+                            uint64_t bytes_max)
+{
+    *out = NULL;
+    if (strlen(layout) >= LAYOUT_BYTES)
+        return fm_fail(FM_EINVAL, "layout '%s' has too long a name", layout);
+    fmi_artefacts *a = fm_calloc(1, sizeof(*a));
+    if (!a)
+        return FM_ENOMEM;
+    a->packed = fm_path_join(cache_dir, "packed");
+    if (!a->packed) {
+        fm_free(a);
+        return FM_ENOMEM;
+    }
+    memcpy(a->layout, layout, strlen(layout));
+    a->bytes_max = bytes_max;
+    (void)pthread_mutex_init(&a->lock, NULL);
+    *out = a;
+    return FM_OK;
+}
+
+void fmi_artefacts_free(fmi_artefacts *a)
+{
+    if (!a)
+        return;
+    (void)pthread_mutex_destroy(&a->lock);
+    fm_free(a->packed);
+    fm_free(a);
+}
+
+static char *folder_of(const fmi_artefacts *a, const char hex[FM_HEX_CHARS + 1])
+{
+    return fm_asprintf("%s/%s/%.2s", a->packed, a->layout, hex);
+}
+
+static char *path_of(const fmi_artefacts *a, const fmi_artefact_key *key)
+{
+    static const char *const role[] = {
+        [FM_ROLE_LINEAR] = "linear", [FM_ROLE_LORA_A] = "lora_a", [FM_ROLE_LORA_B] = "lora_b"};
+    char hex[FM_HEX_CHARS + 1];
+    fm_digest_hex(&key->id, hex);
+    return fm_asprintf("%s/%s/%.2s/%s.%s", a->packed, a->layout, hex, hex, role[key->role]);
+}
+
+/* Everything but the sums; head is zero. */
+static void put_fields(uint8_t *head, const fmi_artefacts *a, const fmi_artefact_key *key)
+{
+    const char *dtype = fm_dtype_get(key->dtype)->name;
+    memcpy(head, MAGIC, 8);
+    fm_put_u32(head + 8, VERSION);
+    fm_put_u32(head + 12, (uint32_t)key->role);
+    memcpy(head + 16, dtype, FM_MIN(strlen(dtype), (size_t)8));
+    fm_put_u32(head + 24, key->n);
+    fm_put_u32(head + 28, key->k);
+    memcpy(head + 32, key->id.b, sizeof(key->id.b));
+    memcpy(head + 64, a->layout, LAYOUT_BYTES);
+    fm_put_u64(head + 128, key->bytes);
+}
+
+static fm_status sum_of(fm_digest *out, const void *image, uint64_t bytes)
+{
+    uint64_t lane[8], word[8];
+    const uint8_t *p = image;
+    for (unsigned i = 0; i < 8; i++)
+        lane[i] = i + 1;
+    for (uint64_t at = 0; at < bytes; at += sizeof(word)) {
+        if (bytes - at < sizeof(word))
+            memset(word, 0, sizeof(word));
+        memcpy(word, p + at, (size_t)FM_MIN(bytes - at, (uint64_t)sizeof(word)));
+        for (unsigned i = 0; i < 8; i++) {
+            uint64_t x = (lane[i] ^ word[i]) * 0x9E3779B97F4A7C15u;
+            lane[i] = x << 29 | x >> 35;
+        }
+    }
+    return fm_sha256(out, lane, sizeof(lane));
+}
+
+static fm_status put_head(uint8_t *head, const fmi_artefacts *a, const fmi_artefact_key *key,
+                          const void *image)
+{
+    fm_digest d;
+    memset(head, 0, FMI_ARTEFACT_HEADER_BYTES);
+    put_fields(head, a, key);
+    fm_status rc = sum_of(&d, image, key->bytes);
+    if (rc != FM_OK)
+        return rc;
+    memcpy(head + 136, d.b, sizeof(d.b));
+    rc = fm_sha256(&d, head, FIELDS_BYTES);
+    memcpy(head + 168, d.b, sizeof(d.b));
+    return rc;
+}
+
+/* ==== reading ==== */
+
+/* The whole header is what we would write for this image: no field goes unlooked at. */
+static bool fits(const fmi_artefacts *a, const fm_file_map *map, const fmi_artefact_key *key)
+{
+    uint8_t want[FMI_ARTEFACT_HEADER_BYTES] = {0};
+    if (map->len < FMI_ARTEFACT_HEADER_BYTES || map->len - FMI_ARTEFACT_HEADER_BYTES != key->bytes)
+        return false;
+    put_fields(want, a, key);
+    if (memcmp(map->data, want, 136) != 0) /* another's, before its image is hashed */
+        return false;
+    return put_head(want, a, key, map->data + FMI_ARTEFACT_HEADER_BYTES) == FM_OK &&
+           memcmp(map->data, want, sizeof(want)) == 0;
+}
+
+bool fmi_artefact_map(fmi_artefacts *a, fm_file_map *map, const fmi_artefact_key *key)
+{
+    fm_error_state kept;
+    *map = (fm_file_map){NULL, 0};
+    fm_error_save(&kept);
+    char *path = path_of(a, key);
+    bool there = path && fm_map_file(map, path) == FM_OK;
+    bool good = there && fits(a, map, key);
+    if (there && !good) {
+        atomic_fetch_add(&a->refused, 1);
+        fm_unmap_file(map);
+    }
+    if (good) {
+        atomic_fetch_add(&a->mapped, 1);
+        fm_ignore(fm_touch_file(path), "its age is only for the choice of what to delete");
+    }
+    fm_free(path);
+    fm_error_restore(&kept);
+    return good;
+}
+
+/* ==== the bound ==== */
+
+typedef struct aged {
+    char *path;
+    int64_t time;
+    uint64_t bytes;
+} aged;
+
+typedef struct survey {
+    aged *file;
+    size_t count, cap;
+    uint64_t bytes;
+} survey;
+
+static int by_age(const void *x, const void *y)
+{
+    const aged *a = x, *b = y;
+    return a->time < b->time ? -1 : a->time > b->time;
+}
+
+/* Files three folders below; what cannot be looked at is passed over. */
+static void look(survey *s, const char *dir, unsigned depth)
+{
+    fm_names names = {NULL, 0};
+    if (fm_list_dir(&names, dir) != FM_OK)
+        return;
+    for (size_t i = 0; i < names.count; i++) {
+        aged f = {.path = fm_path_join(dir, names.name[i])};
+        if (f.path && depth > 0 && fm_path_is_dir(f.path)) {
+            look(s, f.path, depth - 1);
+        } else if (f.path && fm_file_bytes(&f.bytes, f.path) == FM_OK &&
+                   fm_file_time(&f.time, f.path) == FM_OK &&
+                   fm_grow(&s->file, &s->cap, s->count + 1, sizeof(aged)) == FM_OK) {
+            s->bytes += f.bytes;
+            s->file[s->count++] = f;
+            continue;
+        }
+        fm_free(f.path);
+    }
+    fm_names_release(&names);
+}
+
+/* Counts the folder anew and deletes the oldest beyond the bound. The lock is held. */
+static void prune(fmi_artefacts *a, uint64_t coming)
+{
+    survey s = {NULL, 0, 0, 0};
+    look(&s, a->packed, 2);
+    a->counted = true;
+    if (s.count > 0 && s.bytes + coming > a->bytes_max)
+        qsort(s.file, s.count, sizeof(aged), by_age);
+    bool over = s.bytes + coming > a->bytes_max;
+    for (size_t i = 0; i < s.count; i++) {
+        if (over && s.bytes + coming > KEEP_AFTER_PRUNE(a->bytes_max) &&
+            fm_remove_file(s.file[i].path) == FM_OK)
+            s.bytes -= s.file[i].bytes;
+        fm_free(s.file[i].path);
+    }
+    fm_free(s.file);
+    a->bytes = s.bytes;
+}
+
+static bool make_room(fmi_artefacts *a, uint64_t coming)
+{
+    if (a->bytes_max == 0)
+        return true;
+    if (coming > KEEP_AFTER_PRUNE(a->bytes_max))
+        return false;
+    (void)pthread_mutex_lock(&a->lock);
+    if (a->own + coming > FM_MAX(a->bytes_max / 2, coming)) {
+        (void)pthread_mutex_unlock(&a->lock);
+        return false;
+    }
+    if (!a->counted || a->bytes + coming > a->bytes_max)
+        prune(a, coming);
+    bool room = a->bytes + coming <= a->bytes_max;
+    if (room) {
+        a->bytes += coming;
+        a->own += coming;
+    }
+    (void)pthread_mutex_unlock(&a->lock);
+    return room;
+}
+
+/* ==== writing ==== */
+
+static fm_status write_file(fmi_artefacts *a, const fmi_artefact_key *key, const void *image,
+                            const char *path)
+{
+    uint8_t head[FMI_ARTEFACT_HEADER_BYTES];
+    fm_writer *w = NULL;
+    fm_status rc = put_head(head, a, key, image);
+    if (rc == FM_OK)
+        rc = fm_writer_open(&w, path, NULL);
+    if (rc == FM_OK)
+        rc = fm_writer_write(w, head, sizeof(head));
+    if (rc == FM_OK)
+        rc = fm_writer_write(w, image, (size_t)key->bytes);
+    if (rc == FM_OK)
+        rc = fm_writer_place(w, path);
+    fm_writer_close(w);
+    return rc;
+}
+
+bool fmi_artefact_write(fmi_artefacts *a, const fmi_artefact_key *key, const void *image)
+{
+    char hex[FM_HEX_CHARS + 1];
+    fm_error_state kept;
+    if (atomic_load(&a->off))
+        return false;
+    fm_error_save(&kept);
+    bool done = false;
+    if (make_room(a, key->bytes + FMI_ARTEFACT_HEADER_BYTES)) {
+        fm_digest_hex(&key->id, hex);
+        char *folder = folder_of(a, hex), *path = path_of(a, key);
+        fm_status rc = folder && path ? fm_make_dirs(folder) : FM_ENOMEM;
+        if (rc == FM_OK) {
+            fm_remove_dead_temps(folder);
+            rc = write_file(a, key, image, path);
+        }
+        done = rc == FM_OK;
+        if (rc == FM_EIO || rc == FM_ENOTFOUND) /* read-only, full, or gone: not once a tensor */
+            atomic_store(&a->off, true);
+        fm_free(folder);
+        fm_free(path);
+    }
+    if (done)
+        atomic_fetch_add(&a->written, 1);
+    fm_error_restore(&kept);
+    return done;
+}
+
+fmi_artefact_stats fmi_artefact_stats_of(fmi_artefacts *a)
+{
+    return (fmi_artefact_stats){.mapped = atomic_load(&a->mapped),
+                                .written = atomic_load(&a->written),
+                                .refused = atomic_load(&a->refused)};
+}

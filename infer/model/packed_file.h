@@ -1,0 +1,68 @@
+/* packed_file.h - images of weights (fm_backend.weight_image) kept in files and mapped.
+ *
+ * An image follows from a tensor's id and the backend's layout, so its file is named by both:
+ *
+ *   <cache_dir>/packed/<layout>/<first 2 hex of id>/<id>.<role>
+ *
+ *   OFFSET SIZE  FIELD (little-endian)
+ *   0      8     "FMPACKED"
+ *   8      4     version, 1
+ *   12     4     role: 0 linear, 1 lora_a, 2 lora_b
+ *   16     8     dtype, NUL-padded name
+ *   24     4+4   n, k
+ *   32     32    tensor id
+ *   64     64    layout, NUL-padded
+ *   128    8     bytes of the image
+ *   136    32    sum of the image: SHA-256 of eight 64-bit lanes. Word i (zeros fill the last 64
+ *                bytes) goes to lane i % 8: lane = rotate_left((lane ^ word) * 0x9E3779B97F4A7C15, 29),
+ *                from i + 1
+ *   168    32    SHA-256 of bytes 0..167
+ *   200    3896  zero
+ *   4096   ...   the image, to the end of the file
+ *
+ * A file is written beside its place and renamed, never changed: processes map and share it, and it
+ * may be deleted at any time, also while it is mapped. It is a cache, not made durable: every map
+ * compares header and sum, and what does not fit (damaged, cut, another's) is as if it were not
+ * there, counted, and written anew. Where nothing can be written (read-only, full), nothing is, and
+ * loading goes on without. Any thread may call.
+ *
+ * The sum finds accidents, at the speed of memory: each step is a bijection of lane and of word, so
+ * no change of one word goes unseen. SHA-256 over all would cost as much as packing anew, and would
+ * not stop who can write here: he can write its digest too. */
+#ifndef FM_INFER_ARTEFACT_H
+#define FM_INFER_ARTEFACT_H
+
+#include "infer/backend.h"
+#include "store/base/math/hash.h"
+#include "store/base/os/io.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_ARTEFACT_HEADER_BYTES 4096u
+
+typedef struct fmi_artefact_key {
+    fm_digest id;
+    fm_role role;
+    fm_dtype dtype;
+    uint32_t n, k;
+    uint64_t bytes; /* of the image */
+} fmi_artefact_key;
+
+typedef struct fmi_artefacts fmi_artefacts;
+/* bytes_max: of all files of all layouts; what was used longest ago goes first. 0: no bound. */
+FM_CHECKED fm_status fmi_artefacts_new(fmi_artefacts **out, const char *cache_dir,
+                                       const char *layout, uint64_t bytes_max);
+void fmi_artefacts_free(fmi_artefacts *a); /* NULL is fine; mappings stay valid */
+
+/* true: *map is the file (fm_unmap_file), its image at FMI_ARTEFACT_HEADER_BYTES. */
+bool fmi_artefact_map(fmi_artefacts *a, fm_file_map *map, const fmi_artefact_key *key);
+/* true: it is there now. */
+bool fmi_artefact_write(fmi_artefacts *a, const fmi_artefact_key *key, const void *image);
+
+typedef struct fmi_artefact_stats {
+    uint64_t mapped, written, refused; /* files; refused: there, but not what they should be */
+} fmi_artefact_stats;
+fmi_artefact_stats fmi_artefact_stats_of(fmi_artefacts *a);
+
+FM_END_DECLS
+#endif

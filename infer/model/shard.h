@@ -1,0 +1,136 @@
+/* shard.h - one model over the ranks of a comm: what each holds, and how they keep in step.
+ *
+ * A rank holds a shard of every model: its query heads with their keys and values, its columns of
+ * the feed-forward branch (of each expert, too), its rows of the vocabulary; norms, routers,
+ * positions and classification heads whole. So its model is a smaller one of the same kind:
+ * fm_model.arch is the whole, fmi_model_priv.local the shard, from which shapes, pages and
+ * activations are made. The products of o and down give parts of a sum over k: they are added over
+ * ranks (comm.h fixes the order), biases are rank 0's. Low-rank terms follow their module: B is cut
+ * by its outputs or A by its inputs, so they cost no message of their own. Where a rank has fewer
+ * than one head of keys and values, neighbours hold the same one.
+ *
+ * Since k is cut where the ranks meet, the kernel class names their number: "exact-f32-1/2 ranks".
+ *
+ * Rank 0 leads: what its engine is asked (models, sequences, steps) is told to the others, who
+ * do the same and so have the same pages, tables and caches; only rank 0 gets logits. It is told
+ * with the next step, and all meet behind it (fm_comm_meet): a rank that failed alone fails the
+ * step on all, and every rank forgets idle blocks, since the caches may differ. So a step costs
+ * two small messages; over a device's wire and over MPI three, since there the plans are compared
+ * before anything moves (sockets see a message of another size), and a step that is recorded one
+ * more. Ranks whose plans differ fail the step by name, and go on. */
+#ifndef FM_INFER_PARALLEL_H
+#define FM_INFER_PARALLEL_H
+
+#include "infer/comm.h"
+#include "infer/model/model_bind.h"
+#include "infer/engine/step/step.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_CUTS 3u
+
+/* The outputs (rows of W) or inputs (columns) of a linear that a rank holds. parts 0: all. */
+typedef struct fmi_cut {
+    bool of_inputs;
+    uint32_t parts;
+    uint64_t begin[FMI_CUTS], count[FMI_CUTS];
+    uint64_t zeros; /* outputs of 0 behind them */
+    bool elsewhere; /* of a linear: another stage has it */
+} fmi_cut;
+
+/* A cut along one dimension of a tensor as it is stored. parts 0: all of it. */
+typedef struct fmi_slice {
+    uint32_t axis, parts;
+    uint64_t begin[FMI_CUTS], count[FMI_CUTS];
+    uint64_t zeros;
+    bool elsewhere; /* another stage has it: of it an id alone is held (FMI_ELSEWHERE) */
+} fmi_slice;
+static inline fmi_form fmi_form_here(fmi_form form, const fmi_slice *s)
+{
+    return s->elsewhere ? form | FMI_ELSEWHERE : form;
+}
+
+/* The shard's sizes. FM_EUNSUPPORTED: what does not go into as many parts, by name. */
+FM_CHECKED fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks,
+                                    const char *what);
+/* Of the module that p is weight or bias of. */
+fmi_cut fmi_cut_of(const fm_arch *whole, fm_place place, uint32_t rank, uint32_t ranks);
+fmi_cut fmi_cut_of_linear(const fm_model *m, const fm_linear *lin);
+uint64_t fmi_cut_total(const fmi_cut *c); /* zeros included */
+/* Whether lin is one of the layer's. */
+bool fmi_layer_has(const fm_layer *l, uint32_t experts, const fm_linear *lin);
+/* Inputs or outputs of a linear before the cut. */
+uint32_t fmi_whole_in(const fm_model *m, const fm_linear *lin);
+uint32_t fmi_whole_out(const fm_model *m, const fm_linear *lin);
+/* What of a tensor's axis belongs to inputs (outputs) that are cut so. */
+fmi_slice fmi_slice_of(const fmi_cut *c, bool inputs, uint32_t axis);
+fmi_slice fmi_slice_of_param(const fm_model *m, const fm_param *p);
+/* The bias of a module whose inputs are cut is rank 0's. */
+bool fmi_param_is_here(const fm_model *m, const fm_param *p);
+fm_shape fmi_slice_shape(const fm_shape *s, const fmi_slice *c);
+
+/* As fmi_weights_take, of a slice of e's tensor: an entry of the cache with an id of its own. */
+FM_CHECKED fm_status fmi_take_slice(fmi_weights *c, fmi_cached **out, const fm_entry *e,
+                                    fmi_form form, const fm_provider *p, const fmi_slice *slice);
+/* The id that it has there. */
+FM_CHECKED fm_status fmi_slice_id(fm_digest *out, const fm_entry *e, const fmi_slice *slice);
+/* Host values by outputs, cut; the caller's to fm_free. */
+FM_CHECKED fm_status fmi_cut_floats(float **out, const float *whole, const fmi_cut *c, uint64_t n);
+/* Rows [len, layers, 2, kv heads * head size] of all heads to those of the shard, in place. */
+void fmi_cut_virtual(const fm_model *m, float *rows, uint32_t len);
+
+/* The row of this rank's embedding that stands for a token: zeros where another rank has it. */
+int32_t fmi_token_here(const fm_model *m, int32_t token);
+
+/* ---- in a pass ---- */
+
+/* x [m, hidden] summed over the ranks. */
+FM_CHECKED fm_status fmi_join_ranks(fmi_pass *p, float *x);
+/* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they
+ * belong. With stages: engine/pipeline.h. */
+size_t fmi_logits_here(const fmi_pass *p);
+FM_CHECKED fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld);
+/* Those of a model with a vocabulary of so many tokens: see fmi_logits_here. */
+size_t fmi_vocab_here(const fm_engine *e, uint32_t vocab);
+/* Columns of rank r of the group, for rows [at, at + count) of the step's logits, all of model m:
+ * from [count, ld]. */
+void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count, const float *from,
+                      size_t ld, uint32_t r);
+/* What a family does to them then: a divisor, a cap. */
+void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count);
+
+/* ---- keeping in step (engine/ranks_leader.c); all of them cost nothing with one rank ---- */
+
+/* After be, opts and comm are set: checks that the ranks were made alike. */
+FM_CHECKED fm_status fmi_mirror_new(fm_engine *e);
+void fmi_mirror_free(fm_engine *e); /* the leader's: the others end */
+/* Remembers what the others need to make this model. */
+FM_CHECKED fm_status fmi_mirror_prepare(fm_model *m, const fm_tree *tree, const char *what);
+/* The leader's model is adopted: all make it; rc is the worst of all. */
+FM_CHECKED fm_status fmi_mirror_adopt(fm_model *m);
+void fmi_mirror_close(fm_model *m);
+/* Before a step, when it is planned (rc: how that went) and, where the first was FM_OK, behind it
+ * with what became of it here: returns what became of it on all. */
+FM_CHECKED fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n);
+FM_CHECKED fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc);
+FM_CHECKED fm_status fmi_mirror_end(fm_engine *e, fm_status rc);
+void fmi_mirror_undone(fm_engine *e); /* behind a step that failed */
+/* Before a sequence opens and, where that was FM_OK, behind it: *s is closed and NULL where it
+ * failed elsewhere. */
+FM_CHECKED fm_status fmi_mirror_open(fm_model *m);
+FM_CHECKED fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc);
+typedef enum fmi_deed {
+    FMI_DEED_EXPECT,
+    FMI_DEED_TELL,
+    FMI_DEED_WANT,
+    FMI_DEED_ADOPT,
+    FMI_DEED_RESERVE,
+    FMI_DEED_REWIND,
+    FMI_DEED_CLOSE,
+    FMI_DEED_UNCACHE
+} fmi_deed;
+/* What happens to a sequence between steps. */
+void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,36 @@
+/* stage_split.h - the layers of a model, dealt to the stages of a pipeline.
+ *
+ * Ranks are stages times split: ranks s * split .. s * split + split - 1 are stage s, and share its
+ * layers by tensor parallelism (shard.h). A stage holds a stretch of layers; the first also what
+ * comes before them (embedding, positions), the last what comes behind (final norm, head).
+ * Stretches are such that the stage with the most work has as little as possible: a layer counts
+ * the parameters that a row meets (of experts the chosen ones), the last stage the head besides.
+ * So has the fullest of those before the last, and so on; earlier stages have fewer layers where
+ * it is the same, since the first has the embedding's memory. */
+#ifndef FM_INFER_DEAL_H
+#define FM_INFER_DEAL_H
+
+#include "infer/arch.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_STAGES_MOST 64u
+
+typedef struct fmi_deal {
+    uint32_t stages;
+    uint32_t begin[FMI_STAGES_MOST + 1]; /* stage s has layers begin[s] .. begin[s + 1] - 1 */
+} fmi_deal;
+
+/* FM_EUNSUPPORTED, naming `what`: fewer layers than stages, or more stages than are possible. */
+FM_CHECKED fm_status fmi_deal_of(fmi_deal *out, const fm_arch *a, uint32_t stages,
+                                 const char *what);
+/* The stage that computes layer l; of l = layers, what is behind the last one: the last stage. */
+uint32_t fmi_deal_stage(const fmi_deal *d, uint32_t l);
+/* Most layers of a stage. */
+uint32_t fmi_deal_most(const fmi_deal *d);
+/* cost[stages]: products of one row in each stage, in parameters met; the head counts for the
+ * last. */
+FM_CHECKED fm_status fmi_deal_cost(double *cost, const fmi_deal *d, const fm_arch *a);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,43 @@
+/* fair_queue.h - who starts next: waiting requests by model, the model with the least service
+ * first.
+ *
+ * Each model has a counter of what it was served: a token of a prompt counts 1, one of an answer 2.
+ * A model that comes back from having nothing to do begins at the least counter of those that have,
+ * so that idleness earns nothing (virtual token counters: Sheng et al., "Fairness in Serving Large
+ * Language Models", OSDI 2024). Inside a model requests start in order of arrival. */
+#ifndef FM_INFER_FAIR_H
+#define FM_INFER_FAIR_H
+
+#include "infer/sched/request.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_PROMPT_COST 1u
+#define FMI_ANSWER_COST 2u
+
+typedef struct fmi_flow {
+    fm_digest id; /* of the model: two names of one are one */
+    uint64_t served;
+    fmi_request *wait, **wait_end;
+    uint32_t waiting, running;
+    struct fmi_flow *next;
+} fmi_flow;
+
+typedef struct fmi_fair {
+    fmi_flow *flows;
+    uint32_t waiting; /* in all of them */
+} fmi_fair;
+
+void fmi_fair_release(fmi_fair *f); /* nothing waits any more */
+/* The flow of this model, made if need be; NULL: no memory. */
+fmi_flow *fmi_fair_flow(fmi_fair *f, const fm_model *m);
+/* r->flow is set. front: it had started and lost its pages. */
+void fmi_fair_wait(fmi_fair *f, fmi_request *r, bool front);
+/* The flow whose first request is next, NULL: nothing waits. */
+fmi_flow *fmi_fair_next(const fmi_fair *f);
+fmi_request *fmi_fair_first(fmi_fair *f, fmi_flow *w); /* taken out */
+/* Takes out the first waiting request that is cancelled, NULL: none. */
+fmi_request *fmi_fair_cancelled(fmi_fair *f);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,16 @@
+/* scheduler.h - inside of the scheduler, for its tests. */
+#ifndef FM_INFER_SCHEDULER_H
+#define FM_INFER_SCHEDULER_H
+
+#include "infer/infer.h"
+
+FM_BEGIN_DECLS
+
+/* The clock that the pace of prompts goes by, in seconds; NULL: the system's. */
+typedef double (*fmi_clock)(void *ctx);
+void fmi_scheduler_clock(fm_scheduler *s, fmi_clock now, void *ctx);
+/* What a model was served so far: fair_queue.h. */
+uint64_t fmi_scheduler_served(const fm_scheduler *s, const fm_model *m);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,244 @@
+/* score.c - log-probabilities of given texts. Many sequences share the steps. Rows before the first
+ * position of interest have no logits, so whole blocks of them come from the prefix cache; those
+ * behind are limited by the memory that logits take, not by max_rows alone. */
+#include "infer/engine/engine.h"
+
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define LOGIT_FLOATS (16u << 20) /* of one step: 64 MiB */
+
+typedef struct job {
+    const fm_score_request *q;
+    fm_logprob *top;
+    uint32_t top_k;
+    fm_seq *seq;
+    size_t feed;  /* tokens to run: the last one's successor is only asked for with top */
+    size_t first; /* row that has logits */
+    size_t done;
+    uint32_t rows, row0; /* in this step */
+} job;
+
+static fm_status check(const job *j)
+{
+    const fm_score_request *q = j->q;
+    const fm_arch *a = fm_model_arch(q->model);
+    if (a->sw.encoder)
+        return fm_fail(FM_EUNSUPPORTED, "score: %s is an encoder; it gives embeddings, no text",
+                       a->family);
+    if (a->headless)
+        return fm_fail(FM_EUNSUPPORTED, "score: this version is a classifier, it has no language "
+                                        "head; classify gives its classes");
+    for (size_t i = 0; i < q->n; i++)
+        if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
+            return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],
+                           a->vocab);
+    if (j->feed > fmi_positions(q->model))
+        return fm_fail(FM_EINVAL, "score: %zu tokens, the model takes at most %u", q->n,
+                       fmi_positions(q->model));
+    return j->top_k > a->vocab
+               ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u", j->top_k, a->vocab)
+               : FM_OK;
+}
+
+#define LOOK_BACK 16u /* jobs of a step that others may wait for */
+
+/* The next block of j[i] goes through this step as part of a job before it: it waits, and finds it
+ * in the cache. */
+static bool is_underway(const job *j, size_t i)
+{
+    const fm_score_request *q = j[i].q;
+    size_t at = j[i].seq ? j[i].seq->whole : 0, end = at + FM_KV_PAGE, seen = 0;
+    if (end >= j[i].feed || at != j[i].done)
+        return false;
+    for (size_t k = 0; k < i && seen < LOOK_BACK; k++) {
+        const fm_score_request *o = j[k].q;
+        if (!j[k].rows)
+            continue;
+        seen++;
+        if (j[k].feed >= end && j[k].done < end && fmi_leaves_for(o->model, q->model) &&
+            memcmp(o->ids, q->ids, end * sizeof(int32_t)) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Its sequence, with what the cache has of it before the first row that has logits. */
+static fm_status begin(job *j)
+{
+    fm_status rc = fm_seq_open(&j->seq, j->q->model);
+    if (rc == FM_OK)
+        rc = fmi_seq_expect(j->seq, (uint32_t)j->feed);
+    for (uint32_t i = 0; i < j->feed && rc == FM_OK; i++)
+        fmi_seq_tell(j->seq, i, j->q->ids[i]);
+    return rc;
+}
+
+static void adopt(job *j)
+{
+    fmi_seq_want(j->seq, (uint32_t)j->first, (uint32_t)j->feed);
+    fmi_seq_adopt(j->seq);
+    j->done = fm_seq_len(j->seq);
+}
+
+typedef struct room { /* of a step */
+    uint32_t rows, logits;
+} room;
+
+/* Rows of the next step that are j's: all that there is room for. */
+static uint32_t rows_of(const job *j, room left)
+{
+    size_t silent = j->first > j->done ? j->first - j->done : 0;
+    size_t most = FM_MIN(j->feed - j->done, silent + left.logits);
+    return (uint32_t)FM_MIN(most, (size_t)left.rows);
+}
+
+/* Rows of unfinished jobs, in order, up to the room; at most `jobs` of them begin or go on. */
+static fm_status gather(fm_row *row, room left, job *j, size_t n, size_t jobs, uint32_t *out)
+{
+    uint32_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        j[i].rows = 0;
+        if (j[i].done == j[i].feed || left.rows == 0 || jobs == 0 || is_underway(j, i))
+            continue;
+        fm_status rc = j[i].seq ? FM_OK : begin(&j[i]);
+        if (rc != FM_OK)
+            return rc;
+        adopt(&j[i]);
+        if (is_underway(j, i))
+            continue;
+        jobs--;
+        j[i].row0 = at;
+        j[i].rows = rows_of(&j[i], left);
+        left.rows -= j[i].rows;
+        for (uint32_t r = 0; r < j[i].rows; r++, at++) {
+            bool wants = j[i].done + r >= j[i].first;
+            row[at] = (fm_row){
+                .seq = j[i].seq, .token = j[i].q->ids[j[i].done + r], .want_logits = wants};
+            left.logits -= wants;
+        }
+    }
+    *out = at;
+    return FM_OK;
+}
+
+static fm_status take(fm_engine *e, job *j)
+{
+    const fm_score_request *q = j->q;
+    uint32_t vocab = fm_model_arch(q->model)->vocab;
+    for (uint32_t r = 0; r < j->rows; r++) {
+        size_t at = j->done + r;
+        if (at < j->first)
+            continue;
+        const float *logits = fm_engine_logits(e, j->row0 + r);
+        float lse = fmi_engine_lse_of(e, j->row0 + r);
+        if (at + 1 < q->n)
+            q->logprobs[at + 1] = (float)((double)logits[q->ids[at + 1]] - (double)lse);
+        if (j->top_k) {
+            fm_status rc =
+                fm_logprobs(NULL, j->top + at * j->top_k, j->top_k, logits, vocab, q->ids[at]);
+            if (rc != FM_OK)
+                return rc;
+        }
+    }
+    j->done += j->rows;
+    if (j->done == j->feed) {
+        fm_seq_close(j->seq);
+        j->seq = NULL;
+    }
+    return FM_OK;
+}
+
+/* KV pages did not suffice for all: give those of later jobs back and run the first alone. */
+static void first_only(job *j, size_t n)
+{
+    bool first = true;
+    for (size_t i = 0; i < n; i++) {
+        if (j[i].done == j[i].feed)
+            continue;
+        if (!first) {
+            fm_seq_close(j[i].seq);
+            j[i].seq = NULL;
+            j[i].done = 0;
+        }
+        first = false;
+    }
+}
+
+static fm_status run(fm_engine *e, fm_row *row, room all, job *j, size_t n)
+{
+    for (;;) {
+        uint32_t rows = 0;
+        fm_status rc = gather(row, all, j, n, SIZE_MAX, &rows);
+        if (rc != FM_OK || rows == 0)
+            return rc;
+        rc = fm_engine_step(e, row, rows);
+        if (rc == FM_ELIMIT) {
+            first_only(j, n);
+            rc = gather(row, all, j, n, 1, &rows);
+            if (rc == FM_OK)
+                rc = fm_engine_step(e, row, rows);
+        }
+        if (rc == FM_OK)
+            rc = fmi_engine_lse(e);
+        for (size_t i = 0; i < n && rc == FM_OK; i++)
+            if (j[i].rows)
+                rc = take(e, &j[i]);
+        if (rc != FM_OK)
+            return rc;
+    }
+}
+
+static fm_status score(fm_engine *e, job *j, size_t n)
+{
+    uint32_t vocab = 1;
+    for (size_t i = 0; i < n; i++) {
+        fm_status rc = check(&j[i]);
+        if (rc != FM_OK)
+            return n > 1 ? fm_error_prefix(rc, "request %zu", i) : rc;
+        vocab = FM_MAX(vocab, fm_model_arch(j[i].q->model)->vocab);
+        if (j[i].q->n)
+            j[i].q->logprobs[0] = 0.0f;
+    }
+    room all = {.rows = e->opts.max_rows,
+                .logits = FM_MIN(e->opts.max_rows, FM_MAX(LOGIT_FLOATS / vocab, 1u))};
+    fm_row *row = fm_calloc(all.rows, sizeof(*row));
+    if (!row)
+        return FM_ENOMEM;
+    fm_status rc = run(e, row, all, j, n);
+    for (size_t i = 0; i < n; i++)
+        fm_seq_close(j[i].seq);
+    fm_free(row);
+    return rc;
+}
+
+fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs, fm_logprob *top,
+                   uint32_t top_k)
+{
+    fm_score_request q = {.model = m, .ids = ids, .n = n, .logprobs = logprobs};
+    bool wants_top = top && top_k;
+    job j = {
+        .q = &q, .top = top, .top_k = wants_top ? top_k : 0, .feed = n && !wants_top ? n - 1 : n};
+    return score(m->engine, &j, 1);
+}
+
+fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n)
+{
+    job *j = fm_calloc(FM_MAX(n, (size_t)1), sizeof(*j));
+    if (!j)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        j[i].q = &req[i];
+        j[i].feed = req[i].n > FM_MAX(req[i].from, (size_t)1) ? req[i].n - 1 : 0;
+        j[i].first = req[i].from ? req[i].from - 1 : 0;
+    }
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < n && rc == FM_OK; i++)
+        if (!req[i].model || req[i].model->engine != e)
+            rc = fm_fail(FM_EINVAL, "request %zu: the model belongs to another engine", i);
+    if (rc == FM_OK)
+        rc = score(e, j, n);
+    fm_free(j);
+    return rc;
+}

@@ -1,0 +1,150 @@
+/* chat.c - open and render a chat template: the door between JSON and the Jinja interpreter. */
+#include "infer/chat.h"
+
+#include <string.h>
+
+#include "infer/jinja/jinja.h"
+#include "infer/tokenizer/internal.h"
+
+struct fm_chat_template {
+    fm_arena *arena; /* tree and literals */
+    jj_node *root;
+    char *what;
+};
+
+fm_status fm_chat_template_open(fm_chat_template **out, fm_span source, const char *what)
+{
+    fm_chat_template *t = fm_calloc(1, sizeof *t);
+    fm_status rc = t ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc < 0)
+        return rc;
+    t->what = fm_strdup(what ? what : "chat template");
+    if (!t->what) {
+        rc = FM_ENOMEM;
+        goto fail;
+    }
+    if (source.len > FM_CHAT_SOURCE_MAX)
+        rc = fm_fail(FM_ELIMIT, "%s: %zu bytes (at most %zu)", t->what, source.len,
+                     FM_CHAT_SOURCE_MAX);
+    else if (source.len > 0 && fmi_utf8_valid(source.data, source.len) != source.len)
+        rc = fm_fail(FM_EINVAL, "%s: not UTF-8", t->what);
+    else
+        rc = fm_arena_new(&t->arena);
+    if (rc < 0)
+        goto fail;
+    rc = jj_parse(&t->root, t->arena, source);
+    if (rc < 0) {
+        rc = rc == FM_ENOMEM ? rc : fm_error_prefix(rc, "%s", t->what);
+        goto fail;
+    }
+    *out = t;
+    return FM_OK;
+fail:
+    fm_chat_template_close(t);
+    return rc;
+}
+
+void fm_chat_template_close(fm_chat_template *t)
+{
+    if (!t)
+        return;
+    fm_arena_free(t->arena);
+    fm_free(t->what);
+    fm_free(t);
+}
+
+static fm_status set_json(jj_ctx *c, const char *name, const fm_json *v)
+{
+    jj_val value = jj_none();
+    fm_status rc = v ? jj_from_json(c, &value, v) : FM_OK;
+
+    return rc < 0 ? rc : jj_set_global(c, name, value);
+}
+
+/* The variables that transformers gives every template, then the caller's. */
+static fm_status globals(jj_ctx *c, const fm_json *messages, const fm_json *tools, bool add_prompt,
+                         const fm_json *extra)
+{
+    const fm_json *now = fm_json_get(extra, "strftime_now");
+    fm_status rc = set_json(c, "messages", messages);
+
+    if (rc == FM_OK)
+        rc = set_json(c, "tools", tools);
+    if (rc == FM_OK)
+        rc = set_json(c, "documents", NULL);
+    if (rc == FM_OK)
+        rc = jj_set_global(c, "add_generation_prompt", jj_bool(add_prompt));
+    c->have_now = fm_json_is(now, FM_JSON_INT);
+    c->now = fm_json_int(now, 0);
+    if (rc == FM_OK && c->have_now && (c->now < -62135596800 || c->now > 253402300799))
+        return fm_fail(FM_EINVAL, "strftime_now: %lld is outside years 1 to 9999",
+                       (long long)c->now);
+    for (void *it = fm_json_is(extra, FM_JSON_OBJECT) ? fm_json_iter(extra) : NULL;
+         it && rc == FM_OK; it = fm_json_next(extra, it)) {
+        if (strcmp(fm_json_iter_key(it), "strftime_now") != 0)
+            rc = set_json(c, fm_json_iter_key(it), fm_json_iter_value(it));
+    }
+    return rc;
+}
+
+fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *messages,
+                         const fm_json *tools_or_null, bool add_generation_prompt,
+                         const fm_json *extra_or_null)
+{
+    jj_scope scope = {.parent = NULL};
+    fm_buf text;
+    jj_ctx c = {.scope = &scope, .out = &text};
+    fm_status rc;
+
+    if (!fm_json_is(messages, FM_JSON_ARRAY))
+        return fm_fail(FM_EINVAL, "%s: messages must be a list", t->what);
+    rc = fm_arena_new(&c.arena);
+    if (rc < 0)
+        return rc;
+    fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
+    rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
+    if (rc == FM_OK)
+        rc = jj_exec(&c, t->root);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK) {
+        fm_buf_append(out, text.data, text.len);
+        rc = fm_buf_ok(out);
+    } else if (rc != FM_ENOMEM) {
+        rc = fm_error_prefix(rc, "%s", t->what);
+    }
+    fm_buf_release(&text);
+    fm_arena_free(c.arena);
+    return rc;
+}
+
+static fm_status add_special(fm_json *extra, const fm_tokenizer *t, const char *key, int32_t id)
+{
+    fm_span s = fm_tokenizer_token_text(t, id);
+
+    return s.data ? fm_json_set(extra, key, fm_json_new_strn((const char *)s.data, s.len)) : FM_OK;
+}
+
+fm_status fm_chat_extra_new(fm_json **out, const fm_tokenizer *t)
+{
+    fm_json *extra = fm_json_new_object();
+    fm_status rc = extra ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK)
+        rc = add_special(extra, t, "bos_token", fm_tokenizer_bos(t));
+    if (rc == FM_OK)
+        rc = add_special(extra, t, "eos_token", fm_tokenizer_eos(t));
+    if (rc == FM_OK)
+        rc = add_special(extra, t, "pad_token", fm_tokenizer_pad(t));
+    if (rc == FM_OK)
+        rc = add_special(extra, t, "unk_token", fm_tokenizer_unk(t));
+    if (rc < 0) {
+        fm_json_free(extra);
+        return rc;
+    }
+    *out = extra;
+    return FM_OK;
+}

@@ -1,0 +1,258 @@
+/* unicode.c - UTF-8, and what newer Unicode versions added to the classes of the libraries.
+ *
+ * PCRE2 10.42 knows Unicode 14 and utf8proc 2.8 Unicode 15; Hugging Face's tokenizers matches with
+ * Unicode 16 tables (its is_numeric with 17). The table lists every code point that has a
+ * letter, mark, number, punctuation or symbol category there and none in Unicode 14, found by
+ * matching all code points with both. Only U+1171E changed category (Mn to Mc); classes of the
+ * pattern language that tell those two apart are refused elsewhere. */
+#include "infer/tokenizer/internal.h"
+
+#include <utf8proc.h>
+
+const fmi_unicode_range fmi_unicode_extra[] = {
+    {0x897, 0x897, "Mn"},     {0xcf3, 0xcf3, "Mc"},     {0xece, 0xece, "Mn"},
+    {0x1b4e, 0x1b4f, "Po"},   {0x1b7f, 0x1b7f, "Po"},   {0x1c89, 0x1c89, "Lu"},
+    {0x1c8a, 0x1c8a, "Ll"},   {0x2427, 0x2429, "So"},   {0x2ffc, 0x2fff, "So"},
+    {0x31e4, 0x31e5, "So"},   {0x31ef, 0x31ef, "So"},   {0xa7cb, 0xa7cc, "Lu"},
+    {0xa7cd, 0xa7cd, "Ll"},   {0xa7da, 0xa7da, "Lu"},   {0xa7db, 0xa7db, "Ll"},
+    {0xa7dc, 0xa7dc, "Lu"},   {0x105c0, 0x105f3, "Lo"}, {0x10d40, 0x10d49, "Nd"},
+    {0x10d4a, 0x10d4d, "Lo"}, {0x10d4e, 0x10d4e, "Lm"}, {0x10d4f, 0x10d4f, "Lo"},
+    {0x10d50, 0x10d65, "Lu"}, {0x10d69, 0x10d6d, "Mn"}, {0x10d6e, 0x10d6e, "Pd"},
+    {0x10d6f, 0x10d6f, "Lm"}, {0x10d70, 0x10d85, "Ll"}, {0x10d8e, 0x10d8f, "Sm"},
+    {0x10ec2, 0x10ec4, "Lo"}, {0x10efc, 0x10eff, "Mn"}, {0x1123f, 0x11240, "Lo"},
+    {0x11241, 0x11241, "Mn"}, {0x11380, 0x11389, "Lo"}, {0x1138b, 0x1138b, "Lo"},
+    {0x1138e, 0x1138e, "Lo"}, {0x11390, 0x113b5, "Lo"}, {0x113b7, 0x113b7, "Lo"},
+    {0x113b8, 0x113ba, "Mc"}, {0x113bb, 0x113c0, "Mn"}, {0x113c2, 0x113c2, "Mc"},
+    {0x113c5, 0x113c5, "Mc"}, {0x113c7, 0x113ca, "Mc"}, {0x113cc, 0x113cd, "Mc"},
+    {0x113ce, 0x113ce, "Mn"}, {0x113cf, 0x113cf, "Mc"}, {0x113d0, 0x113d0, "Mn"},
+    {0x113d1, 0x113d1, "Lo"}, {0x113d2, 0x113d2, "Mn"}, {0x113d3, 0x113d3, "Lo"},
+    {0x113d4, 0x113d5, "Po"}, {0x113d7, 0x113d8, "Po"}, {0x113e1, 0x113e2, "Mn"},
+    {0x116d0, 0x116e3, "Nd"}, {0x11b00, 0x11b09, "Po"}, {0x11bc0, 0x11be0, "Lo"},
+    {0x11be1, 0x11be1, "Po"}, {0x11bf0, 0x11bf9, "Nd"}, {0x11f00, 0x11f01, "Mn"},
+    {0x11f02, 0x11f02, "Lo"}, {0x11f03, 0x11f03, "Mc"}, {0x11f04, 0x11f10, "Lo"},
+    {0x11f12, 0x11f33, "Lo"}, {0x11f34, 0x11f35, "Mc"}, {0x11f36, 0x11f3a, "Mn"},
+    {0x11f3e, 0x11f3f, "Mc"}, {0x11f40, 0x11f40, "Mn"}, {0x11f41, 0x11f41, "Mc"},
+    {0x11f42, 0x11f42, "Mn"}, {0x11f43, 0x11f4f, "Po"}, {0x11f50, 0x11f59, "Nd"},
+    {0x11f5a, 0x11f5a, "Mn"}, {0x1342f, 0x1342f, "Lo"}, {0x13440, 0x13440, "Mn"},
+    {0x13441, 0x13446, "Lo"}, {0x13447, 0x13455, "Mn"}, {0x13460, 0x143fa, "Lo"},
+    {0x16100, 0x1611d, "Lo"}, {0x1611e, 0x16129, "Mn"}, {0x1612a, 0x1612c, "Mc"},
+    {0x1612d, 0x1612f, "Mn"}, {0x16130, 0x16139, "Nd"}, {0x16d40, 0x16d42, "Lm"},
+    {0x16d43, 0x16d6a, "Lo"}, {0x16d6b, 0x16d6c, "Lm"}, {0x16d6d, 0x16d6f, "Po"},
+    {0x16d70, 0x16d79, "Nd"}, {0x18cff, 0x18cff, "Lo"}, {0x1b132, 0x1b132, "Lo"},
+    {0x1b155, 0x1b155, "Lo"}, {0x1cc00, 0x1ccef, "So"}, {0x1ccf0, 0x1ccf9, "Nd"},
+    {0x1cd00, 0x1ceb3, "So"}, {0x1d2c0, 0x1d2d3, "No"}, {0x1df25, 0x1df2a, "Ll"},
+    {0x1e030, 0x1e06d, "Lm"}, {0x1e08f, 0x1e08f, "Mn"}, {0x1e4d0, 0x1e4ea, "Lo"},
+    {0x1e4eb, 0x1e4eb, "Lm"}, {0x1e4ec, 0x1e4ef, "Mn"}, {0x1e4f0, 0x1e4f9, "Nd"},
+    {0x1e5d0, 0x1e5ed, "Lo"}, {0x1e5ee, 0x1e5ef, "Mn"}, {0x1e5f0, 0x1e5f0, "Lo"},
+    {0x1e5f1, 0x1e5fa, "Nd"}, {0x1e5ff, 0x1e5ff, "Po"}, {0x1f6dc, 0x1f6dc, "So"},
+    {0x1f774, 0x1f776, "So"}, {0x1f77b, 0x1f77f, "So"}, {0x1f7d9, 0x1f7d9, "So"},
+    {0x1f8b2, 0x1f8bb, "So"}, {0x1f8c0, 0x1f8c1, "So"}, {0x1fa75, 0x1fa77, "So"},
+    {0x1fa87, 0x1fa89, "So"}, {0x1fa8f, 0x1fa8f, "So"}, {0x1faad, 0x1faaf, "So"},
+    {0x1fabb, 0x1fabf, "So"}, {0x1fac6, 0x1fac6, "So"}, {0x1face, 0x1facf, "So"},
+    {0x1fada, 0x1fadc, "So"}, {0x1fadf, 0x1fadf, "So"}, {0x1fae8, 0x1fae9, "So"},
+    {0x1faf7, 0x1faf8, "So"}, {0x1fbcb, 0x1fbef, "So"}, {0x2b739, 0x2b739, "Lo"},
+    {0x2ebf0, 0x2ee5d, "Lo"}, {0x31350, 0x323af, "Lo"},
+};
+const size_t fmi_unicode_extra_count = FM_ARRAY_LEN(fmi_unicode_extra);
+
+static const char *extra_category(uint32_t cp)
+{
+    size_t lo = 0, hi = fmi_unicode_extra_count;
+
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (cp > fmi_unicode_extra[mid].hi)
+            lo = mid + 1;
+        else if (cp < fmi_unicode_extra[mid].lo)
+            hi = mid;
+        else
+            return fmi_unicode_extra[mid].category;
+    }
+    return "";
+}
+
+bool fmi_is_numeric(uint32_t cp)
+{
+    if (cp < 128)
+        return cp >= '0' && cp <= '9';
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    if (c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO)
+        return true;
+    /* Unicode 17's numbers */
+    if ((cp >= 0x11de0 && cp <= 0x11de9) || (cp >= 0x16ff4 && cp <= 0x16ff6))
+        return true;
+    return extra_category(cp)[0] == 'N';
+}
+
+bool fmi_is_space(uint32_t cp)
+{
+    if (cp < 128)
+        return cp == ' ' || (cp >= 9 && cp <= 13);
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) ||
+           cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+}
+
+static bool is_word_category(utf8proc_category_t c)
+{
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_ND) || c == UTF8PROC_CATEGORY_NL ||
+           c == UTF8PROC_CATEGORY_PC;
+}
+
+bool fmi_is_word(uint32_t cp)
+{
+    if (cp < 128)
+        return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') ||
+               cp == '_';
+    if (is_word_category(utf8proc_category((utf8proc_int32_t)cp)))
+        return true;
+    /* Other_Alphabetic symbols (circled and squared letters), Join_Control */
+    if ((cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
+        (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189) || cp == 0x200c ||
+        cp == 0x200d)
+        return true;
+    const char *e = extra_category(cp);
+    return e[0] == 'L' || e[0] == 'M' || (e[0] == 'N' && e[1] != 'o') ||
+           (e[0] == 'P' && e[1] == 'c');
+}
+
+size_t fmi_utf8_next(const uint8_t *s, uint32_t *cp)
+{
+    if (s[0] < 0x80) {
+        *cp = s[0];
+        return 1;
+    }
+    if (s[0] < 0xe0) {
+        *cp = (uint32_t)(s[0] & 0x1f) << 6 | (s[1] & 0x3fu);
+        return 2;
+    }
+    if (s[0] < 0xf0) {
+        *cp = (uint32_t)(s[0] & 0x0f) << 12 | (uint32_t)(s[1] & 0x3f) << 6 | (s[2] & 0x3fu);
+        return 3;
+    }
+    *cp = (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3f) << 12 |
+          (uint32_t)(s[2] & 0x3f) << 6 | (s[3] & 0x3fu);
+    return 4;
+}
+
+size_t fmi_utf8_put(uint8_t out[4], uint32_t cp)
+{
+    if (cp < 0x80) {
+        out[0] = (uint8_t)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (uint8_t)(0xc0 | cp >> 6);
+        out[1] = (uint8_t)(0x80 | (cp & 0x3f));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (uint8_t)(0xe0 | cp >> 12);
+        out[1] = (uint8_t)(0x80 | (cp >> 6 & 0x3f));
+        out[2] = (uint8_t)(0x80 | (cp & 0x3f));
+        return 3;
+    }
+    out[0] = (uint8_t)(0xf0 | cp >> 18);
+    out[1] = (uint8_t)(0x80 | (cp >> 12 & 0x3f));
+    out[2] = (uint8_t)(0x80 | (cp >> 6 & 0x3f));
+    out[3] = (uint8_t)(0x80 | (cp & 0x3f));
+    return 4;
+}
+
+/* What a first byte asks for: length of the sequence and the range of its second byte
+ * (Unicode table 3-7); 0 = no sequence starts so. */
+static size_t lead(uint8_t b, uint8_t *lo, uint8_t *hi)
+{
+    *lo = 0x80;
+    *hi = 0xbf;
+    if (b < 0x80)
+        return 1;
+    if (b < 0xc2 || b > 0xf4)
+        return 0;
+    if (b < 0xe0)
+        return 2;
+    if (b == 0xe0)
+        *lo = 0xa0;
+    if (b == 0xed)
+        *hi = 0x9f;
+    if (b == 0xf0)
+        *lo = 0x90;
+    if (b == 0xf4)
+        *hi = 0x8f;
+    return b < 0xf0 ? 3 : 4;
+}
+
+/* Bytes of the well-formed code point at s, or -n where the maximal ill-formed subpart has n
+ * bytes; *cut: the end of s came first. */
+static int scan_one(const uint8_t *s, size_t len, bool *cut)
+{
+    uint8_t lo, hi;
+    size_t need = lead(s[0], &lo, &hi);
+
+    *cut = false;
+    if (need <= 1)
+        return need == 1 ? 1 : -1;
+    for (size_t i = 1; i < need; i++) {
+        if (i == len) {
+            *cut = true;
+            return -(int)i;
+        }
+        if (s[i] < lo || s[i] > hi)
+            return -(int)i;
+        lo = 0x80;
+        hi = 0xbf;
+    }
+    return (int)need;
+}
+
+size_t fmi_utf8_valid(const uint8_t *s, size_t len)
+{
+    size_t i = 0;
+
+    while (i < len) {
+        bool cut;
+        if (s[i] < 0x80) {
+            i++;
+            continue;
+        }
+        int n = scan_one(s + i, len - i, &cut);
+        if (n < 0)
+            return i;
+        i += (size_t)n;
+    }
+    return i;
+}
+
+void fmi_utf8_lossy(fm_buf *out, const uint8_t *s, size_t len)
+{
+    while (len > 0) {
+        size_t good = fmi_utf8_valid(s, len);
+        bool cut;
+        if (good > 0)
+            fm_buf_append(out, s, good);
+        s += good;
+        len -= good;
+        if (len == 0)
+            return;
+        size_t bad = (size_t)-scan_one(s, len, &cut);
+        fm_buf_append(out, "\xef\xbf\xbd", 3);
+        s += bad;
+        len -= bad;
+    }
+}
+
+size_t fmi_utf8_cut(const uint8_t *s, size_t len)
+{
+    size_t back = FM_MIN(len, (size_t)3);
+
+    for (size_t n = 1; n <= back; n++) {
+        const uint8_t *p = s + len - n;
+        bool cut;
+        if ((*p & 0xc0) == 0x80)
+            continue;
+        if (*p < 0x80)
+            return 0;
+        int got = scan_one(p, n, &cut);
+        return got < 0 && cut ? n : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,303 @@
+/* io_path.c - paths and folders: names, times, making, removing, listing. */
+#include "store/base/os/io_impl.h"
+
+#include "store/base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TREE_MAX_DEPTH 256
+
+const char *fm_path_base(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+char *fm_path_join(const char *a, const char *b)
+{
+    size_t len = strlen(a);
+
+    if (len == 0)
+        return fm_strdup(b);
+    return fm_asprintf("%s%s%s", a, a[len - 1] == '/' ? "" : "/", b);
+}
+
+/* The folder that holds path: "a/b" -> "a", "b" -> ".", "/b" -> "/". */
+char *fmi_io_folder(const char *path)
+{
+    const char *base = fm_path_base(path);
+
+    if (base == path)
+        return fm_strdup(".");
+    size_t len = (size_t)(base - path);
+    while (len > 1 && path[len - 1] == '/')
+        len--;
+    return fm_strndup(path, len);
+}
+
+bool fm_path_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+bool fm_path_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool fm_path_holds(const char *dir, const char *name)
+{
+    char path[PATH_MAX]; /* the kernel takes no longer ones */
+    int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return n > 0 && (size_t)n < sizeof(path) && fm_path_exists(path);
+}
+
+fm_status fm_file_bytes(uint64_t *out, const char *path)
+{
+    struct stat st;
+
+    *out = 0;
+    if (stat(path, &st) < 0)
+        return fmi_io_fail("stat", path);
+    if (!S_ISREG(st.st_mode))
+        return fm_fail(FM_EIO, "%s: not a regular file", path);
+    *out = (uint64_t)st.st_size;
+    return FM_OK;
+}
+
+fm_status fm_file_time(int64_t *out, const char *path)
+{
+    struct stat st;
+
+    *out = 0;
+    if (stat(path, &st) < 0)
+        return fmi_io_fail("stat", path);
+    *out = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    return FM_OK;
+}
+
+fm_status fm_touch_file(const char *path)
+{
+    if (fmi_io_gate() || utimensat(AT_FDCWD, path, NULL, 0) < 0)
+        return fmi_io_fail("set the time of", path);
+    return FM_OK;
+}
+
+fm_status fm_mark_time(int64_t *out, const char *path)
+{
+    struct timespec t[2] = {{0, UTIME_OMIT}, {0, 0}};
+    fm_status rc;
+
+    *out = 0;
+    if (clock_gettime(CLOCK_REALTIME, &t[1]) < 0)
+        return fmi_io_fail("read the clock for", path);
+    t[1].tv_nsec |= 1; /* a tick's end is even */
+    if (fmi_io_gate() || utimensat(AT_FDCWD, path, t, 0) < 0)
+        return fmi_io_fail("set the time of", path);
+    rc = fm_file_time(out, path);
+    if (rc == FM_OK && *out != (int64_t)t[1].tv_sec * 1000000000 + t[1].tv_nsec) {
+        *out = 0;
+        rc = fm_fail(FM_EUNSUPPORTED, "%s: its file system keeps no exact times", path);
+    }
+    return rc;
+}
+
+static fm_status fsync_path(const char *path, int flags)
+{
+    fm_status rc = FM_OK;
+    int fd = fmi_io_open_read(path, flags);
+
+    if (fd < 0)
+        return fmi_io_fail("open", path);
+    /* EINVAL: a file system that has nothing to sync for a folder. */
+    if (fmi_io_fsync(fd) < 0 && errno != EINVAL)
+        rc = fmi_io_fail("fsync", path);
+    close(fd);
+    return rc;
+}
+
+fm_status fm_fsync_dir(const char *path)
+{
+    return fsync_path(path, O_DIRECTORY);
+}
+
+fm_status fmi_io_fsync_folder(const char *path)
+{
+    char *folder = fmi_io_folder(path);
+    fm_status rc = folder ? fm_fsync_dir(folder) : FM_ENOMEM;
+
+    fm_free(folder);
+    return rc;
+}
+
+static fm_status make_dir(const char *path)
+{
+    if (!fmi_io_gate() && mkdir(path, 0777) == 0)
+        return fmi_io_fsync_folder(path);
+    if (errno == EEXIST && fm_path_is_dir(path))
+        return FM_OK;
+    return fmi_io_fail("create folder", path);
+}
+
+fm_status fm_make_dirs(const char *path)
+{
+    fm_status rc = FM_OK;
+
+    if (fm_path_is_dir(path))
+        return FM_OK;
+    char *part = fm_strdup(path);
+    if (!part)
+        return FM_ENOMEM;
+    for (char *p = part; *p && rc >= 0; p++) {
+        if (*p != '/' || p == part)
+            continue;
+        *p = '\0';
+        if (!fm_path_is_dir(part))
+            rc = make_dir(part);
+        *p = '/';
+    }
+    fm_free(part);
+    return rc < 0 || fm_path_is_dir(path) ? rc : make_dir(path);
+}
+
+fm_status fm_remove_file(const char *path)
+{
+    if (!fmi_io_gate() && unlink(path) == 0)
+        return FM_OK;
+    return errno == ENOENT ? FM_OK : fmi_io_fail("remove", path);
+}
+
+fm_status fm_move_file(const char *from, const char *to)
+{
+    if (fmi_io_gate() || rename(from, to) < 0)
+        return fmi_io_fail("move", from);
+    fm_status rc = fmi_io_fsync_folder(to);
+    return rc < 0 ? rc : fmi_io_fsync_folder(from);
+}
+
+static fm_status remove_children(const char *path, int depth);
+
+static fm_status remove_at(const char *path, int depth)
+{
+    struct stat st;
+
+    if (lstat(path, &st) < 0)
+        return errno == ENOENT ? FM_OK : fmi_io_fail("stat", path);
+    if (!S_ISDIR(st.st_mode))
+        return fm_remove_file(path);
+    if (depth >= TREE_MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
+    fm_status rc = remove_children(path, depth);
+    if (rc < 0)
+        return rc;
+    if (!fmi_io_gate() && rmdir(path) == 0)
+        return FM_OK;
+    return errno == ENOENT ? FM_OK : fmi_io_fail("remove", path);
+}
+
+static fm_status remove_children(const char *path, int depth)
+{
+    fm_names names;
+    fm_status rc = fm_list_dir(&names, path);
+
+    for (size_t i = 0; i < names.count && rc >= 0; i++) {
+        char *child = fm_path_join(path, names.name[i]);
+        rc = child ? remove_at(child, depth + 1) : FM_ENOMEM;
+        fm_free(child);
+    }
+    fm_names_release(&names);
+    return rc;
+}
+
+fm_status fm_remove_tree(const char *path)
+{
+    return remove_at(path, 0);
+}
+
+static fm_status fsync_at(const char *path, int depth)
+{
+    fm_names names = {NULL, 0};
+    fm_status rc = FM_OK;
+
+    if (depth >= TREE_MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "%s: deeper than %d folders", path, TREE_MAX_DEPTH);
+    if (fm_path_is_dir(path))
+        rc = fm_list_dir(&names, path);
+    for (size_t i = 0; i < names.count && rc >= 0; i++) {
+        char *child = fm_path_join(path, names.name[i]);
+        rc = child ? fsync_at(child, depth + 1) : FM_ENOMEM;
+        fm_free(child);
+    }
+    fm_names_release(&names);
+    return rc < 0 ? rc : fsync_path(path, 0);
+}
+
+fm_status fm_fsync_tree(const char *path)
+{
+    return fsync_at(path, 0);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    char *const *x = a;
+    char *const *y = b;
+    return strcmp(*x, *y);
+}
+
+static fm_status add_name(fm_names *names, size_t *cap, const char *name)
+{
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return FM_OK;
+    fm_status rc = fm_grow(&names->name, cap, names->count + 1, sizeof(*names->name));
+    if (rc < 0)
+        return rc;
+    char *copy = fm_strdup(name);
+    if (!copy)
+        return FM_ENOMEM;
+    names->name[names->count++] = copy;
+    return FM_OK;
+}
+
+fm_status fm_list_dir(fm_names *out, const char *path)
+{
+    size_t cap = 0;
+    fm_status rc = FM_OK;
+
+    *out = (fm_names){NULL, 0};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return fmi_io_fail("open folder", path);
+    while (rc >= 0) {
+        errno = 0;
+        const struct dirent *e = readdir(dir);
+        if (!e) {
+            rc = errno ? fmi_io_fail("read folder", path) : FM_OK;
+            break;
+        }
+        rc = add_name(out, &cap, e->d_name);
+    }
+    closedir(dir);
+    if (rc < 0)
+        fm_names_release(out);
+    else if (out->count > 1)
+        qsort(out->name, out->count, sizeof(*out->name), by_bytes);
+    return rc;
+}
+
+void fm_names_release(fm_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        fm_free(names->name[i]);
+    fm_free(names->name);
+    *names = (fm_names){NULL, 0};
+}

@@ -1,0 +1,32 @@
+/* cdelta.h - codec 8: a child's floats given the parent's, with contexts by exponent and row.
+ *
+ * A step of training moves the elements of a row by a like absolute amount, so in units of the last
+ * place an element's change is as large as (row's mean change) / (ulp at the parent's exponent).
+ * That ratio, in half octaves, is the context of a static rANS; the rows' means are sent, the
+ * exponents are the parent's. Rows that moved by one ulp at most (tokens that training never saw:
+ * weight decay alone) have contexts of their own. Changes are counted away from zero, so that decay
+ * has one sign. FORMAT.md "Contexts" is the byte level. */
+#ifndef FM_STORE_CODEC_CDELTA_H
+#define FM_STORE_CODEC_CDELTA_H
+
+#include "store/codec/codec.h"
+#include "store/entropy/crans.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_cdelta fmi_cdelta; /* work memory of one thread, about 3 MiB */
+FM_CHECKED fm_status fmi_cdelta_new(fmi_cdelta **out);
+void fmi_cdelta_free(fmi_cdelta *w);
+
+/* F32, BF16, F16 of at least this many elements; fewer do not earn the 32 states. */
+#define FMI_CDELTA_MIN 4096u
+bool fmi_cdelta_applies(const fmi_leaf_at *at, size_t bytes);
+/* Appends the coded leaf; parent has leaf.len bytes. */
+void fmi_cdelta_encode(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                       const uint8_t *parent);
+/* dst may not be parent. FM_ECORRUPT: malformed. */
+FM_CHECKED fm_status fmi_cdelta_decode(fmi_cdelta *w, uint8_t *dst, size_t bytes, fm_dtype dtype,
+                                       fm_span coded, const uint8_t *parent);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,201 @@
+/* cdelta_kern.h - loops of cdelta.c, here so that they can also be compiled for wider
+ * vectors; included by cdelta.c and cdelta_simd.c alone. */
+#ifndef FM_STORE_CODEC_CDELTA_KERN_H
+#define FM_STORE_CODEC_CDELTA_KERN_H
+
+#include "store/base/mem.h"
+#include "store/codec/cdelta.h"
+#include "store/codec/rows.h"
+
+enum { DIRECT = 16, CONTEXTS = 256, MOVING = 128, QUIET = 255, BIAS = 24, SLICE = 320 };
+
+struct fmi_cdelta {
+    fmi_crans model;
+    /* Two, for neighbours are often equal; the spare keeps the same counter of each off the same
+     * line of a page, which a CPU would take for the same address. */
+    uint32_t histogram[2][CONTEXTS * FMI_CRANS_SYMBOLS + 176];
+    uint8_t table_of[CONTEXTS];
+    uint8_t table[FM_LEAF_BYTES / 2];
+    uint8_t symbol[FM_LEAF_BYTES / 2];
+    uint8_t z[FM_LEAF_BYTES];    /* u16 or u32 each */
+    int32_t scale[FMI_ROWS_MAX]; /* s + base; INT32_MIN: quiet */
+    uint8_t coded_scale[FMI_ROWS_MAX];
+    /* Tables by exponent e of a row with s + base + BIAS = 2 h + b: slice[b][SLICE - h + e], and of
+     * a quiet row. */
+    uint8_t slice[2][SLICE + 320], quiet[256];
+};
+
+typedef struct layout {
+    size_t width;
+    unsigned exp_shift;
+    uint32_t exp_mask, sign, ones;
+} layout;
+
+static inline layout layout_of(fm_dtype dtype)
+{
+    if (dtype == FM_F32)
+        return (layout){4, 23, 255, 0x80000000u, 0xffffffffu};
+    if (dtype == FM_BF16)
+        return (layout){2, 7, 255, 0x8000u, 0xffffu};
+    fm_assert(dtype == FM_F16);
+    return (layout){2, 10, 31, 0x8000u, 0xffffu};
+}
+
+static inline uint32_t load(const uint8_t *p, size_t i, size_t width)
+{
+    return width == 2 ? fm_get_u16(p + 2 * i) : fm_get_u32(p + 4 * i);
+}
+
+static inline uint32_t exponent_of(uint32_t v, layout l)
+{
+    uint32_t e = v >> l.exp_shift & l.exp_mask;
+    return FM_MAX(e, 1u); /* subnormals have the ulp of exponent 1 */
+}
+
+/* v ^ (its sign ? all lower bits : 0): its own inverse, and with it the change away from zero of
+ * ordered integers is a plain difference: child = fold(|parent| + u) ^ parent's sign. */
+static inline uint32_t fold(uint32_t v, layout l)
+{
+    return v ^ (v & l.sign ? l.ones ^ l.sign : 0u);
+}
+
+static inline void put_z(void *z, size_t i, layout l, uint32_t v)
+{
+    if (l.width == 2)
+        ((uint16_t *)z)[i] = (uint16_t)v;
+    else
+        ((uint32_t *)z)[i] = v;
+}
+
+static inline uint32_t get_z(const void *z, size_t i, layout l)
+{
+    return l.width == 2 ? ((const uint16_t *)z)[i] : ((const uint32_t *)z)[i];
+}
+
+/* Zigzagged changes of elements [from, to), counted away from zero. Returns the largest. */
+static inline __attribute__((always_inline)) uint32_t
+changes(void *z, layout l, const uint8_t *child, const uint8_t *parent, size_t from, size_t to)
+{
+    uint32_t most = 0;
+    for (size_t i = from; i < to; i++) {
+        uint32_t p = load(parent, i, l.width), c = load(child, i, l.width) ^ (p & l.sign);
+        uint32_t u = (fold(c, l) - (p & ~l.sign)) & l.ones;
+        uint32_t v = (u << 1 & l.ones) ^ (u & l.sign ? l.ones : 0u);
+        put_z(z, i, l, v);
+        most = FM_MAX(most, v);
+    }
+    return most;
+}
+
+static inline int32_t half_octaves(uint64_t sum, size_t n, unsigned fraction, uint32_t top)
+{
+    uint64_t mean = FM_MAX(sum / n, 1u);
+    int32_t whole = 63 - __builtin_clzll(mean);
+    uint64_t x = mean << (63 - whole) >> 33; /* 1.30 */
+    int32_t half = (x * x >> 60) >= 2;       /* the square reaches 2: above the half octave */
+    return 2 * (whole - (int32_t)fraction + (int32_t)top) + half;
+}
+
+/* Two times log2 of the mean |change| in units of 2^(exponent of ulp), rounded down. */
+static inline __attribute__((always_inline)) int32_t
+row_scale(const void *z, layout l, const uint8_t *parent, size_t from, size_t to)
+{
+    uint32_t top = 1;
+    for (size_t i = from; i < to; i++) {
+        uint32_t e = load(parent, i, l.width) >> l.exp_shift & l.exp_mask;
+        top = FM_MAX(top, e == l.exp_mask ? 1u : e);
+    }
+    const unsigned fraction = l.width == 2 ? 16 : 24; /* below the highest exponent's ulp */
+    uint64_t sum = 0;                                 /* at most 2^15 elements of at most 2^48 */
+    for (size_t i = from; i < to; i++) {
+        uint32_t e = exponent_of(load(parent, i, l.width), l);
+        uint32_t v = get_z(z, i, l), d = (v >> 1) + (v & 1),
+                 gap = FM_MIN(top - e, 31u); /* NaN: 31 */
+        if (l.width == 2)
+            sum += d << 16 >> gap;
+        else
+            sum += (uint64_t)FM_MIN(d, 1u << 24) << 24 >> gap;
+    }
+    return half_octaves(sum, to - from, fraction, top);
+}
+
+/* Tables of the row of this coded scale, by exponent. */
+static inline const uint8_t *row_tables(const fmi_cdelta *w, uint8_t coded, int32_t base)
+{
+    if (coded == QUIET)
+        return w->quiet;
+    int32_t s = coded + base + BIAS;
+    s = FM_MIN(FM_MAX(s, 0), 2 * (SLICE - 1) + 1);
+    return w->slice[s & 1] + SLICE - (s >> 1);
+}
+
+static inline unsigned tail_bits(uint8_t symbol)
+{
+    return symbol < DIRECT ? 0 : (unsigned)(symbol - DIRECT) / 4 + 2;
+}
+
+static inline uint8_t symbol_of(uint32_t z)
+{
+    if (z < DIRECT)
+        return (uint8_t)z;
+    unsigned k = 31u - (unsigned)__builtin_clz(z);
+    return (uint8_t)(DIRECT + 4 * (k - 4) + (z >> (k - 2) & 3));
+}
+
+/* Bits, lowest first; flush by whole u32. */
+typedef struct tail_writer {
+    uint8_t *p;
+    uint64_t held;
+    unsigned count;
+} tail_writer;
+
+static inline void put_tail(tail_writer *t, uint32_t z, uint8_t symbol)
+{
+    unsigned bits = tail_bits(symbol);
+    t->held |= (uint64_t)(z & ((1u << bits) - 1)) << t->count;
+    t->count += bits;
+    if (t->count >= 32) {
+        fm_put_u32(t->p, (uint32_t)t->held);
+        t->p += 4;
+        t->held >>= 32;
+        t->count -= 32;
+    }
+}
+
+/* z of a symbol that has a tail. Tails beyond the end read as zeros; the caller compares how many
+ * bits were asked for. */
+static inline uint32_t take_tail(uint8_t symbol, fm_span tails, uint64_t *at)
+{
+    unsigned bits = tail_bits(symbol);
+    uint64_t held = 0;
+    size_t byte = (size_t)(*at >> 3);
+    if (byte + 8 <= tails.len)
+        held = fm_get_u64(tails.data + byte);
+    else
+        for (size_t b = byte; b < tails.len; b++)
+            held |= (uint64_t)tails.data[b] << (8 * (b - byte));
+    held >>= *at & 7;
+    *at += bits;
+    return (4u + ((symbol - (unsigned)DIRECT) & 3)) << bits | ((uint32_t)held & ((1u << bits) - 1));
+}
+
+/* For the codecs that share rows and contexts. begin: measures, appends rows, base and scales, and
+ * leaves z and, in table, the contexts; open reads the head back; then contexts. */
+fmi_rows fmi_cdelta_begin(fmi_cdelta *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf,
+                          const uint8_t *parent, int32_t *base);
+FM_CHECKED fm_status fmi_cdelta_open(fmi_cdelta *w, fmi_rows *g, int32_t *base, fm_cursor *cur,
+                                     size_t n);
+void fmi_cdelta_contexts(fmi_cdelta *w, int32_t base, fm_dtype dtype, const uint8_t *parent,
+                         const fmi_rows *g, size_t n);
+
+/* The vector forms; elements are of two bytes but for measure. Same results. */
+void fmi_cdelta_measure_wide(fmi_cdelta *w, fm_dtype dtype, fm_span leaf, const uint8_t *parent,
+                             const fmi_rows *g, size_t n);
+void fmi_cdelta_contexts_wide(fmi_cdelta *w, int32_t base, layout l, const uint8_t *parent,
+                              const fmi_rows *g, size_t n);
+size_t fmi_cdelta_symbols_wide(fmi_cdelta *w, tail_writer *t, size_t n);
+/* Both return how many elements they did; the rest is the caller's. */
+size_t fmi_cdelta_apply_wide(uint8_t *dst, const uint8_t *symbol, fm_span tails, uint64_t *at,
+                             const uint8_t *parent, size_t n);
+
+#endif

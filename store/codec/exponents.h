@@ -1,0 +1,25 @@
+/* exponents.h - codec 7: floats alone. Exponents by rANS with contexts, the rest as it is.
+ *
+ * Sign and mantissa of trained weights are noise; exponents cost about 2.6 bits, fewer where the
+ * rows and columns of a matrix have scales of their own. The mean exponent of each row and column
+ * is sent (a byte, entropy-coded), their sum names an element's context. FORMAT.md "Exponents" is
+ * the byte level. */
+#ifndef FM_STORE_CODEC_EXPS_H
+#define FM_STORE_CODEC_EXPS_H
+
+#include "store/codec/codec.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_exps fmi_exps; /* work memory of one thread, about 2 MiB */
+FM_CHECKED fm_status fmi_exps_new(fmi_exps **out);
+void fmi_exps_free(fmi_exps *w);
+
+/* Appends the coded leaf. False, and nothing appended: not F32, BF16 or F16, too short, a mantissa
+ * that is no noise (by a sample), or exponents of more than 127 values. */
+bool fmi_exps_encode(fmi_exps *w, fm_buf *out, const fmi_leaf_at *at, fm_span leaf);
+/* FM_ECORRUPT: malformed. */
+FM_CHECKED fm_status fmi_exps_decode(fmi_exps *w, uint8_t *dst, size_t bytes, fm_span coded);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,85 @@
+/* exponents_kern.h - loops of exponents.c, here so that they can also be compiled for wider
+ * vectors. The _wide forms give the same results; call them where fmi_simd_level() is
+ * FMI_SIMD_AVX512. */
+#ifndef FM_STORE_CODEC_EXPS_KERN_H
+#define FM_STORE_CODEC_EXPS_KERN_H
+
+#include "store/base/cursor.h"
+
+/* Rotated left by one bit, the top byte of each element apart, the others as planes. */
+static inline __attribute__((always_inline)) void
+fmi_exps_split(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n)
+{
+    if (width == 2) {
+        for (size_t i = 0; i < n; i++) {
+            uint32_t v = fm_get_u16(src + 2 * i);
+            top[i] = (uint8_t)(v >> 7);
+            rest[i] = (uint8_t)(v << 1 | v >> 15);
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint32_t v = fm_get_u32(src + 4 * i);
+        top[i] = (uint8_t)(v >> 23);
+        rest[i] = (uint8_t)(v << 1 | v >> 31);
+        rest[n + i] = (uint8_t)(v >> 7);
+        rest[2 * n + i] = (uint8_t)(v >> 15);
+    }
+}
+
+static inline __attribute__((always_inline)) void fmi_exps_join(uint8_t *dst, const uint8_t *symbol,
+                                                                const uint8_t *rest, size_t width,
+                                                                size_t n, uint8_t lowest)
+{
+    const uint8_t add = (uint8_t)(lowest - 1);
+    if (width == 2) {
+        for (size_t i = 0; i < n; i++) {
+            uint8_t t = (uint8_t)(symbol[i] ? symbol[i] + add : 0);
+            fm_put_u16(dst + 2 * i,
+                       (uint16_t)((uint32_t)t << 7 | rest[i] >> 1u | (rest[i] & 1u) << 15));
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint8_t t = (uint8_t)(symbol[i] ? symbol[i] + add : 0);
+        fm_put_u32(dst + 4 * i, (uint32_t)t << 23 | (uint32_t)rest[2 * n + i] << 15 |
+                                    (uint32_t)rest[n + i] << 7 | rest[i] >> 1u |
+                                    (rest[i] & 1u) << 31);
+    }
+}
+
+static inline __attribute__((always_inline)) uint32_t fmi_exps_sum(const uint8_t *s, size_t n)
+{
+    uint32_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += s[i];
+    return sum;
+}
+
+static inline __attribute__((always_inline)) void fmi_exps_add(uint32_t *sum, const uint8_t *s,
+                                                               size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sum[i] += s[i];
+}
+
+/* Elements of one row: of[row class + column class]. */
+static inline void fmi_exps_contexts(uint8_t *table, const uint8_t *column, uint8_t row,
+                                     const uint8_t of[256], size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        table[i] = of[(uint8_t)(column[i] + row)];
+}
+
+void fmi_exps_split_wide(uint8_t *top, uint8_t *rest, const uint8_t *src, size_t width, size_t n);
+void fmi_exps_join_wide(uint8_t *dst, const uint8_t *symbol, const uint8_t *rest, size_t width,
+                        size_t n, uint8_t lowest);
+uint32_t fmi_exps_sum_wide(const uint8_t *s, size_t n);
+void fmi_exps_add_wide(uint32_t *sum, const uint8_t *s, size_t n);
+void fmi_exps_contexts_wide(uint8_t *table, const uint8_t *column, uint8_t row,
+                            const uint8_t of[256], size_t n);
+/* Counts (table, symbol) into four histograms, `each` counters apart; returns how many elements. */
+size_t fmi_exps_count_wide(uint32_t *counts, size_t each, const uint8_t *table,
+                           const uint8_t *symbol, size_t n);
+
+#endif

@@ -1,0 +1,22 @@
+/* stream.h - entropy streams: bytes by the best of raw, one byte repeated, rANS and zstd-1;
+ * the one place that knows zstd. A stream is u8 mode | u32 coded bytes | bytes, its decoded length
+ * known from outside. */
+#ifndef FM_STORE_CODEC_STREAM_H
+#define FM_STORE_CODEC_STREAM_H
+
+#include "store/base/buf.h"
+#include "store/tensor.h"
+
+FM_BEGIN_DECLS
+
+typedef struct fmi_streams fmi_streams; /* zstd's contexts and room for two codings; one thread */
+FM_CHECKED fm_status fmi_streams_new(fmi_streams **out);
+void fmi_streams_free(fmi_streams *c);
+
+/* Appends src[0..n), n <= FM_LEAF_BYTES. */
+void fmi_stream_encode(fmi_streams *c, fm_buf *out, const uint8_t *src, size_t n);
+/* The next stream of cur, which must give n bytes: FM_ECORRUPT. */
+FM_CHECKED fm_status fmi_stream_decode(fmi_streams *c, uint8_t *dst, size_t n, fm_cursor *cur);
+
+FM_END_DECLS
+#endif

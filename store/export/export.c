@@ -1,0 +1,96 @@
+/* export.c - one door for all formats: the target must be new, and a failure leaves none behind. */
+#include "store/export/export_impl.h"
+
+#include <string.h>
+
+#include "store/scaled.h"
+#include "store/base/mem.h"
+
+fm_status exp_put_file(const char *dst, const char *name, fm_span bytes)
+{
+    char *path = fm_path_join(dst, name);
+    fm_status rc = path ? fm_write_file(path, bytes.data, bytes.len) : FM_ENOMEM;
+
+    fm_free(path);
+    return rc;
+}
+
+fm_status exp_put_entry(const char *dst, const char *name, const fm_provider *p, const fm_entry *e)
+{
+    fm_buf bytes;
+    fm_status rc;
+
+    fm_buf_init(&bytes, 0);
+    rc = fm_entry_read(&bytes, p, e);
+    if (rc == FM_OK)
+        rc = exp_put_file(dst, name, fm_buf_span(&bytes));
+    fm_buf_release(&bytes);
+    return rc;
+}
+
+fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted)
+{
+    const fm_dtype_info *info = fm_dtype_get(stored);
+
+    if (!info->is_float)
+        return stored;
+    if (wanted != FM_DTYPE_NONE)
+        return wanted;
+    return info->is_block ? FM_F32 : stored;
+}
+
+static fm_status write_as(const fm_tree *tree, const fm_provider *p, const char *dst,
+                          fm_export_format format, fm_dtype dtype)
+{
+    switch (format) {
+    case FM_EXPORT_SOURCE:
+        return exp_source(tree, p, dst);
+    case FM_EXPORT_HF:
+        return exp_hf(tree, p, dst, dtype, FM_EXPORT_SHARD_BYTES);
+    case FM_EXPORT_SAFETENSORS:
+        return exp_safetensors(tree, p, dst, dtype);
+    case FM_EXPORT_PEFT:
+        return exp_peft(tree, p, dst, dtype);
+    }
+    return fm_fail(FM_EINVAL, "unknown export format %d", (int)format);
+}
+
+/* A plain weight cannot be written beside its old scale: where weights change their type, or an
+ * adapter is merged in, those with scales become plain first. */
+static fm_status write_format(const fm_tree *tree, const fm_provider *p, const char *dst,
+                              fm_export_format format, fm_dtype dtype)
+{
+    size_t begin, end;
+    fm_plain *plain = NULL;
+    fm_tree_range(tree, "adapters/", &begin, &end);
+    bool changes = dtype != FM_DTYPE_NONE || begin < end;
+    if (!changes || (format != FM_EXPORT_HF && format != FM_EXPORT_SAFETENSORS))
+        return write_as(tree, p, dst, format, dtype);
+    fm_status rc = fm_plain_open(&plain, tree, p, "export");
+    if (rc == FM_OK)
+        rc = write_as(fm_plain_tree(plain), fm_plain_provider(plain), dst, format, dtype);
+    fm_plain_close(plain);
+    return rc;
+}
+
+fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
+                    fm_export_format format, fm_dtype dtype)
+{
+    fm_error_state why;
+    fm_status rc;
+
+    if (dtype != FM_DTYPE_NONE && dtype != FM_F32 && dtype != FM_F16 && dtype != FM_BF16)
+        return fm_fail(FM_EINVAL, "cannot export as %s; use F32, F16 or BF16",
+                       fm_dtype_get(dtype)->name);
+    if (format == FM_EXPORT_SOURCE && dtype != FM_DTYPE_NONE)
+        return fm_fail(FM_EINVAL, "the bytes that came in have their own dtype; choose a format");
+    if (fm_path_exists(dst))
+        return fm_fail(FM_EEXISTS, "%s: is there already; export to a new path", dst);
+    rc = write_format(tree, p, dst, format, dtype);
+    if (rc < 0 && fm_path_exists(dst)) {
+        fm_error_save(&why);
+        fm_ignore(fm_remove_tree(dst), "the first error is the one to tell");
+        fm_error_restore(&why);
+    }
+    return rc;
+}

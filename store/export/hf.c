@@ -1,0 +1,223 @@
+/* hf.c - Hugging Face folders and single safetensors files, adapters merged in. */
+#include "store/export/export_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+static fm_status put_json(const char *dst, const char *name, const fm_json *v)
+{
+    fm_buf text;
+    fm_status rc;
+
+    fm_buf_init(&text, 0);
+    rc = fm_json_write(&text, v, FM_JSON_PRETTY);
+    fm_buf_char(&text, '\n');
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = exp_put_file(dst, name, fm_buf_span(&text));
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* The one dtype that all weights of floats are written in; FM_DTYPE_NONE where they differ. */
+static fm_dtype common_dtype(const exp_plan *plan)
+{
+    fm_dtype all = FM_DTYPE_NONE;
+
+    for (size_t i = 0; i < plan->count; i++) {
+        fm_dtype d = plan->weight[i].dtype;
+        if (!fm_dtype_get(d)->is_float)
+            continue;
+        if (all != FM_DTYPE_NONE && d != all)
+            return FM_DTYPE_NONE;
+        all = d;
+    }
+    return all;
+}
+
+/* As transformers spells it, or NULL. */
+static const char *dtype_word(fm_dtype d)
+{
+    return d == FM_F32 ? "float32" : d == FM_F16 ? "float16" : d == FM_BF16 ? "bfloat16" : NULL;
+}
+
+/* The config names the dtype of the weights and whether the head is the embedding. A float32
+ * fine-tune of a bfloat16 parent that went on saying bfloat16 would be rounded by whoever loads
+ * it. Where weights differ, what the config said stays: its author chose it. */
+static fm_status adjust_config(fm_json *config, const exp_plan *plan, fm_dtype dtype)
+{
+    const char *key = fm_json_get(config, "torch_dtype") ? "torch_dtype" : "dtype";
+    const char *name = dtype_word(common_dtype(plan));
+    fm_status rc = FM_OK;
+
+    if (name && (dtype != FM_DTYPE_NONE || fm_json_get(config, key)))
+        rc = fm_json_set(config, key, fm_json_new_str(name));
+    if (rc == FM_OK && plan->unties)
+        rc = fm_json_set(config, "tie_word_embeddings", fm_json_new_bool(false));
+    return rc;
+}
+
+static fm_status put_config(const fm_tree *tree, const fm_provider *p, const char *dst,
+                            const exp_plan *plan, fm_dtype dtype)
+{
+    const fm_entry *e = fm_tree_find(tree, "model.json");
+    fm_json *model = NULL, *config = NULL;
+    const fm_json *gen;
+    fm_buf text;
+    fm_status rc;
+
+    if (!e)
+        return fm_fail(FM_EUNSUPPORTED, "this version has no model.json (it came as bare tensors); "
+                                        "export it with --format safetensors");
+    fm_buf_init(&text, 0);
+    rc = fm_entry_read(&text, p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&model, fm_buf_span(&text), "model.json");
+    if (rc == FM_OK && !fm_json_is(fm_json_get(model, "config"), FM_JSON_OBJECT))
+        rc = fm_fail(FM_ECORRUPT, "model.json: field 'config' must be an object");
+    if (rc == FM_OK) {
+        config = fm_json_copy(fm_json_get(model, "config"));
+        rc = config ? adjust_config(config, plan, dtype) : FM_ENOMEM;
+    }
+    if (rc == FM_OK)
+        rc = put_json(dst, "config.json", config);
+    gen = fm_json_get(model, "generation_config");
+    if (rc == FM_OK && fm_json_is(gen, FM_JSON_OBJECT))
+        rc = put_json(dst, "generation_config.json", gen);
+    fm_json_free(config);
+    fm_json_free(model);
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* tokenizer/x becomes x; a path with more parts would need folders and is none of ours. */
+static fm_status put_tokenizer(const fm_tree *tree, const fm_provider *p, const char *dst)
+{
+    const fm_entry *card = fm_tree_find(tree, "README.md");
+    size_t begin, end;
+    fm_status rc = card ? exp_put_entry(dst, "README.md", p, card) : FM_OK;
+
+    fm_tree_range(tree, "tokenizer/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        const char *name = e->path + strlen("tokenizer/");
+        if (!strchr(name, '/') && strcmp(name, "config.json") != 0)
+            rc = exp_put_entry(dst, name, p, e);
+    }
+    return rc;
+}
+
+/* ---- shards ---- */
+
+static size_t shard_end(const exp_plan *plan, size_t begin, uint64_t shard_bytes)
+{
+    uint64_t sum = 0;
+    size_t i = begin;
+
+    while (i < plan->count && (i == begin || sum + plan->weight[i].bytes <= shard_bytes))
+        sum += plan->weight[i++].bytes;
+    return i;
+}
+
+static void shard_name(char out[64], size_t i, size_t count)
+{
+    if (count == 1)
+        snprintf(out, 64, "model.safetensors");
+    else
+        snprintf(out, 64, "model-%05zu-of-%05zu.safetensors", i + 1, count);
+}
+
+static fm_status map_shard(fm_json *map, const exp_plan *plan, size_t begin, size_t end,
+                           const char *file)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = begin; rc == FM_OK && i < end; i++)
+        rc = fm_json_set(map, plan->weight[i].name, fm_json_new_str(file));
+    return rc;
+}
+
+static fm_status put_index(const char *dst, const exp_plan *plan, const fm_json *map)
+{
+    fm_json *index = fm_json_new_object(), *meta = fm_json_new_object();
+    uint64_t total = 0;
+    fm_status rc = index && meta ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; i < plan->count; i++)
+        total += plan->weight[i].bytes;
+    if (rc == FM_OK)
+        rc = fm_json_set(meta, "total_size", fm_json_new_int((int64_t)total));
+    if (rc == FM_OK)
+        rc = fm_json_set(index, "metadata", fm_json_ref(meta));
+    if (rc == FM_OK)
+        rc = fm_json_set(index, "weight_map", fm_json_ref(map));
+    if (rc == FM_OK)
+        rc = put_json(dst, "model.safetensors.index.json", index);
+    fm_json_free(meta);
+    fm_json_free(index);
+    return rc;
+}
+
+static fm_status put_shards(const exp_plan *plan, const fm_provider *p, const char *dst,
+                            uint64_t shard_bytes)
+{
+    fm_json *map = fm_json_new_object();
+    size_t shards = 0, at = 0;
+    fm_status rc = map ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; i < plan->count; i = shard_end(plan, i, shard_bytes))
+        shards++;
+    for (size_t i = 0; rc == FM_OK && i < shards; i++) {
+        size_t end = shard_end(plan, at, shard_bytes);
+        char name[64];
+        char *path;
+        shard_name(name, i, shards);
+        path = fm_path_join(dst, name);
+        rc = path ? exp_write_weights(path, plan->weight + at, end - at, p) : FM_ENOMEM;
+        fm_free(path);
+        if (rc == FM_OK)
+            rc = map_shard(map, plan, at, end, name);
+        at = end;
+    }
+    if (rc == FM_OK && shards > 1)
+        rc = put_index(dst, plan, map);
+    fm_json_free(map);
+    return rc;
+}
+
+fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype,
+                 uint64_t shard_bytes)
+{
+    exp_plan plan;
+    fm_status rc = exp_plan_make(&plan, tree, p, dtype);
+
+    if (rc < 0)
+        return rc;
+    rc = fm_make_dirs(dst);
+    if (rc == FM_OK)
+        rc = put_config(tree, p, dst, &plan, dtype);
+    if (rc == FM_OK)
+        rc = put_tokenizer(tree, p, dst);
+    if (rc == FM_OK)
+        rc = put_shards(&plan, p, dst, shard_bytes);
+    exp_plan_free(&plan);
+    return rc;
+}
+
+fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char *dst,
+                          fm_dtype dtype)
+{
+    exp_plan plan;
+    fm_status rc = exp_plan_make(&plan, tree, p, dtype);
+
+    if (rc < 0)
+        return rc;
+    rc = exp_write_weights(dst, plan.weight, plan.count, p);
+    exp_plan_free(&plan);
+    return rc;
+}

@@ -1,0 +1,275 @@
+/* source.c - the very bytes that came in, put together from source.json's pieces.
+ *
+ * The list came from a repository that may be a stranger's: names stay inside dst, ranges inside
+ * their literals, and a file is committed only when its SHA-256 is the recorded one. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/checked.h"
+#include "store/export/export_impl.h"
+#include "store/import/source_impl.h"
+
+typedef struct rebuild {
+    const fm_tree *tree;
+    const fm_provider *p;
+    const char *root;
+    fm_writer *file;
+    fm_hasher *hash;
+    exp_pump *pump;
+    uint64_t left; /* bytes that the file may still take */
+} rebuild;
+
+static fm_status bad(const char *what, const char *why)
+{
+    return fm_fail(FM_ECORRUPT, "source/source.json: %s %s", what, why);
+}
+
+static fm_status emit(void *ctx, const uint8_t *data, size_t len)
+{
+    rebuild *r = ctx;
+    fm_status rc = fm_hasher_update(r->hash, data, len);
+
+    return rc == FM_OK ? fm_writer_write(r->file, data, len) : rc;
+}
+
+/* Hashed where they are mapped, copied by the kernel. */
+static fm_status emit_place(void *ctx, const fm_file_part *place, uint64_t offset, uint64_t len)
+{
+    enum { PIECE = 1 << 20 };
+    rebuild *r = ctx;
+    const fm_file_map map = {place->data.data, place->data.len};
+    fm_status rc = FM_OK;
+
+    for (uint64_t at = 0; rc == FM_OK && at < len; at += PIECE) {
+        const size_t n = (size_t)FM_MIN(len - at, (uint64_t)PIECE);
+        rc = fm_hasher_update(r->hash, map.data + offset + at, n);
+        fm_map_forget(&map, (size_t)(offset + at), n);
+    }
+    return rc == FM_OK ? fm_writer_copy(r->file, place->path, place->offset + offset, len) : rc;
+}
+
+static fm_status spend(rebuild *r, uint64_t bytes)
+{
+    if (bytes > r->left)
+        return bad("field 'pieces'", "gives more bytes than the file has");
+    r->left -= bytes;
+    return FM_OK;
+}
+
+static bool get_u64(const fm_json *v, uint64_t *out)
+{
+    int64_t i = fm_json_int(v, -1);
+
+    *out = (uint64_t)i;
+    return fm_json_is(v, FM_JSON_INT) && i >= 0;
+}
+
+static fm_status emit_literal(rebuild *r, const fm_json *piece, const char *path)
+{
+    const fm_entry *e = fm_tree_find(r->tree, path);
+    uint64_t at = 0, bytes;
+    fm_status rc;
+
+    if (!e || e->kind == FM_ENTRY_TENSOR)
+        return fm_fail(FM_ENOTFOUND, "source/source.json: the tree has no file '%s'", path);
+    bytes = e->bytes;
+    if (fm_json_get(piece, "at") &&
+        (!get_u64(fm_json_get(piece, "at"), &at) || !get_u64(fm_json_get(piece, "bytes"), &bytes)))
+        return bad("fields 'at' and 'bytes'", "must be integers from 0");
+    if (at > e->bytes || bytes > e->bytes - at)
+        return bad("fields 'at' and 'bytes'", "reach past the literal");
+    rc = spend(r, bytes);
+    return rc == FM_OK ? exp_pump_entry(r->pump, e, at, bytes) : rc;
+}
+
+static fm_status emit_rows(rebuild *r, const fm_entry *e, uint64_t heads)
+{
+    uint64_t rows = e->kind == FM_ENTRY_TENSOR && e->shape.rank > 0 ? e->shape.dim[0] : 0;
+
+    if (heads > UINT32_MAX / 2 || rows == 0 || rows % (2 * heads) != 0 || e->bytes % rows != 0)
+        return bad("field 'rotary_heads'", "does not fit the tensor's rows");
+    return exp_pump_rotary(r->pump, e, heads);
+}
+
+static fm_status emit_entry(rebuild *r, const fm_json *piece, const char *name)
+{
+    char *path = r->root[0] ? fm_asprintf("%s/%s", r->root, name) : fm_strdup(name);
+    const fm_entry *e = path ? fm_tree_find(r->tree, path) : NULL;
+    uint64_t heads = 0;
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && !e)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "'%s' is no longer in this version, so the bytes that came "
+                     "in cannot be made; export it with --format hf",
+                     path);
+    fm_free(path);
+    if (rc < 0)
+        return rc;
+    if (fm_json_get(piece, "rotary_heads") && !get_u64(fm_json_get(piece, "rotary_heads"), &heads))
+        return bad("field 'rotary_heads'", "must be an integer from 0");
+    rc = spend(r, e->bytes);
+    if (rc < 0)
+        return rc;
+    return heads > 0 ? emit_rows(r, e, heads) : exp_pump_entry(r->pump, e, 0, e->bytes);
+}
+
+static fm_status emit_pieces(rebuild *r, const fm_json *pieces)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(pieces); i++) {
+        const fm_json *piece = fm_json_at(pieces, i);
+        const char *entry = fm_json_cstr(fm_json_get(piece, "entry"), NULL);
+        const char *literal = fm_json_cstr(fm_json_get(piece, "literal"), NULL);
+        if (entry)
+            rc = emit_entry(r, piece, entry);
+        else if (literal)
+            rc = emit_literal(r, piece, literal);
+        else
+            rc = bad("a piece", "is neither 'entry' nor 'literal'");
+    }
+    return rc == FM_OK ? exp_pump_flush(r->pump) : rc;
+}
+
+static fm_status check_file(rebuild *r, const char *name, const char *sha)
+{
+    fm_digest got, want;
+    fm_status rc = fm_hasher_final(r->hash, &got);
+
+    if (rc < 0)
+        return rc;
+    if (!fm_digest_parse(&want, sha, strlen(sha)))
+        return bad("field 'sha256'", "is no digest");
+    if (r->left != 0 || !fm_digest_eq(&got, &want))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: this version was changed since it was imported, so "
+                       "the bytes that came in cannot be made; export it with --format hf",
+                       name);
+    return FM_OK;
+}
+
+/* One file, written and judged. Its own digest is over all of its bytes, so the leaves' digests
+ * need not be compared beside it. */
+static fm_status write_file(rebuild *r, const fm_json *file, const char *name, const char *path,
+                            unsigned flags)
+{
+    const fm_json *pieces = fm_json_get(file, "pieces");
+    const char *sha = fm_json_cstr(fm_json_get(file, "sha256"), "");
+    fm_digest unfinished;
+    fm_status rc;
+
+    if (!fm_json_is(pieces, FM_JSON_ARRAY) || !get_u64(fm_json_get(file, "bytes"), &r->left))
+        return bad(name, "has no 'pieces' or no 'bytes'");
+    exp_pump_flags(r->pump, flags);
+    exp_pump_places(r->pump, flags & FM_RANGE_UNCHECKED ? emit_place : NULL);
+    rc = fm_writer_open(&r->file, path, NULL);
+    if (rc == FM_OK)
+        rc = fm_writer_reserve(r->file, r->left);
+    if (rc == FM_OK)
+        rc = emit_pieces(r, pieces);
+    if (rc == FM_OK)
+        rc = check_file(r, name, sha);
+    else
+        fm_ignore(fm_hasher_final(r->hash, &unfinished), "it starts afresh");
+    if (rc == FM_OK)
+        rc = fm_writer_commit(r->file, NULL);
+    fm_writer_close(r->file);
+    r->file = NULL;
+    exp_pump_drop(r->pump);
+    return rc;
+}
+
+/* What does not come out right is made again with every leaf compared: damage is then named, and
+ * where another place has the bytes, that is read. */
+static fm_status rebuild_file(rebuild *r, const fm_json *file, const char *name, const char *path)
+{
+    fm_status rc = write_file(r, file, name, path, FM_RANGE_UNCHECKED);
+
+    if (rc == FM_ECORRUPT || rc == FM_EUNSUPPORTED || rc == FM_EBASE)
+        rc = write_file(r, file, name, path, 0);
+    return rc;
+}
+
+/* "a" or "a/b", no part empty, "." or "..". */
+static bool is_safe_name(const char *name)
+{
+    for (;;) {
+        size_t n = strcspn(name, "/");
+        if (n == 0 || n > 255 || (n <= 2 && strncmp(name, "..", n) == 0))
+            return false;
+        if (name[n] == '\0')
+            return true;
+        name += n + 1;
+    }
+}
+
+static fm_status make_folder_of(const char *path)
+{
+    const char *base = fm_path_base(path);
+    char *dir = fm_strndup(path, (size_t)(base - path));
+    fm_status rc = dir ? fm_make_dirs(dir) : FM_ENOMEM;
+
+    fm_free(dir);
+    return rc;
+}
+
+static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
+{
+    const fm_json *files = fm_json_get(spec, "files");
+    bool single = fm_json_bool(fm_json_get(spec, "single"), false);
+    fm_status rc = single ? FM_OK : fm_make_dirs(dst);
+
+    if (!fm_json_is(files, FM_JSON_ARRAY) || fm_json_count(files) > FM_SOURCE_MAX_FILES ||
+        (single && fm_json_count(files) != 1))
+        return bad("field 'files'", "must be a list (of one where 'single' is set)");
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
+        const fm_json *file = fm_json_at(files, i);
+        const char *name = fm_json_cstr(fm_json_get(file, "name"), "");
+        char *path;
+        if (!is_safe_name(name))
+            return bad("field 'name'", "must be a path inside the folder");
+        path = single ? fm_strdup(dst) : fm_path_join(dst, name);
+        rc = path ? FM_OK : FM_ENOMEM;
+        if (rc == FM_OK && !single && strchr(name, '/'))
+            rc = make_folder_of(path);
+        if (rc == FM_OK)
+            rc = rebuild_file(r, file, name, path);
+        fm_free(path);
+    }
+    return rc;
+}
+
+fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
+{
+    const fm_entry *e = fm_tree_find(tree, FM_SOURCE_JSON);
+    const fm_entry *root = fm_tree_find(tree, FM_SOURCE_ROOT);
+    rebuild r = {.tree = tree, .p = p, .root = ""};
+    fm_json *spec = NULL;
+    fm_buf text;
+    fm_status rc;
+
+    if (!e)
+        return fm_fail(FM_EUNSUPPORTED, "this version was made here, no file came in; export it "
+                                        "with --format hf or peft");
+    if (root && root->kind == FM_ENTRY_FILE)
+        r.root = (const char *)root->data;
+    fm_buf_init(&text, 0);
+    rc = fm_hasher_new(&r.hash);
+    if (rc == FM_OK)
+        rc = exp_pump_new(&r.pump, p, emit, &r);
+    if (rc == FM_OK)
+        rc = fm_entry_read(&text, p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(&spec, fm_buf_span(&text), FM_SOURCE_JSON);
+    if (rc == FM_OK && fm_json_int(fm_json_get(spec, "format"), 0) != 1)
+        rc = fm_fail(FM_EVERSION, "source/source.json: an unknown format; use a newer fmstore");
+    if (rc == FM_OK)
+        rc = rebuild_all(&r, spec, dst);
+    fm_json_free(spec);
+    fm_hasher_free(r.hash);
+    exp_pump_free(r.pump);
+    fm_buf_release(&text);
+    return rc;
+}

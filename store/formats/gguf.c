@@ -1,0 +1,402 @@
+/* gguf.c - see gguf.h. Every count is checked against the bytes that are left before it is
+ * believed, so that a small file cannot ask for a large allocation. */
+#include "store/formats/gguf.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/checked.h"
+#include "store/base/map.h"
+#include "store/base/mem.h"
+
+struct fm_gguf {
+    fm_span file;
+    char *what;
+    fm_gguf_kv *kv;
+    size_t kv_count;
+    fm_map *by_key;
+    fm_gguf_tensor *tensor;
+    size_t count;
+    fm_map *by_name;
+    uint64_t alignment;
+};
+
+static const uint8_t TYPE_BYTES[FM_GGUF_TYPE_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+void fm_gguf_close(fm_gguf *g)
+{
+    if (!g)
+        return;
+    for (size_t i = 0; i < g->kv_count; i++)
+        fm_free(g->kv[i].key);
+    for (size_t i = 0; i < g->count; i++)
+        fm_free(g->tensor[i].name);
+    fm_free(g->kv);
+    fm_free(g->tensor);
+    fm_map_free(g->by_key);
+    fm_map_free(g->by_name);
+    fm_free(g->what);
+    fm_free(g);
+}
+
+const char *fm_gguf_what(const fm_gguf *g)
+{
+    return g->what;
+}
+
+size_t fm_gguf_kv_count(const fm_gguf *g)
+{
+    return g->kv_count;
+}
+
+const fm_gguf_kv *fm_gguf_kv_at(const fm_gguf *g, size_t i)
+{
+    fm_assert(i < g->kv_count);
+    return &g->kv[i];
+}
+
+const fm_gguf_kv *fm_gguf_get(const fm_gguf *g, const char *key)
+{
+    return fm_map_get(g->by_key, key, strlen(key));
+}
+
+size_t fm_gguf_count(const fm_gguf *g)
+{
+    return g->count;
+}
+
+const fm_gguf_tensor *fm_gguf_at(const fm_gguf *g, size_t i)
+{
+    fm_assert(i < g->count);
+    return &g->tensor[i];
+}
+
+const fm_gguf_tensor *fm_gguf_find(const fm_gguf *g, const char *name)
+{
+    return fm_map_get(g->by_name, name, strlen(name));
+}
+
+fm_span fm_gguf_bytes(const fm_gguf *g, const fm_gguf_tensor *t)
+{
+    return fm_span_of(g->file.data + t->at, (size_t)t->bytes);
+}
+
+/* ---- metadata ---- */
+
+static fm_status read_string(const fm_gguf *g, fm_cursor *c, uint64_t limit, const char *field,
+                             fm_span *out)
+{
+    uint64_t len = fm_cursor_u64(c);
+
+    if (!c->failed && len > limit)
+        return fm_fail(FM_ECORRUPT, "%s: %s: a text of %" PRIu64 " bytes, the limit is %" PRIu64,
+                       g->what, field, len, limit);
+    *out = fm_cursor_bytes(c, len);
+    return fm_cursor_ok(c, g->what, field);
+}
+
+/* A key or name becomes a C string: NUL inside would make two different names look equal. */
+static fm_status read_name(const fm_gguf *g, fm_cursor *c, uint64_t limit, const char *field,
+                           char **out)
+{
+    fm_span s;
+    fm_status rc = read_string(g, c, limit, field, &s);
+
+    if (rc < 0)
+        return rc;
+    if (s.len == 0 || memchr(s.data, 0, s.len))
+        return fm_fail(FM_ECORRUPT, "%s: %s is empty or holds a NUL byte", g->what, field);
+    *out = fm_strndup((const char *)s.data, s.len);
+    return *out ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status read_type(const fm_gguf *g, fm_cursor *c, const char *key, fm_gguf_type *out)
+{
+    uint32_t type = fm_cursor_u32(c);
+
+    if (type >= FM_GGUF_TYPE_COUNT)
+        return fm_fail(FM_ECORRUPT, "%s: field '%.200s' has unknown value type %" PRIu32, g->what,
+                       key, type);
+    *out = (fm_gguf_type)type;
+    return fm_cursor_ok(c, g->what, key);
+}
+
+static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, unsigned depth,
+                            fm_gguf_type *elem, uint64_t *count);
+
+static fm_status skip_value(const fm_gguf *g, fm_cursor *c, const char *key, fm_gguf_type type,
+                            unsigned depth)
+{
+    fm_span s;
+    fm_gguf_type elem;
+    uint64_t count;
+
+    if (type == FM_GGUF_STRING)
+        return read_string(g, c, FM_GGUF_MAX_STRING_BYTES, key, &s);
+    if (type == FM_GGUF_ARRAY)
+        return skip_array(g, c, key, depth + 1, &elem, &count);
+    fm_cursor_skip(c, TYPE_BYTES[type]);
+    return fm_cursor_ok(c, g->what, key);
+}
+
+static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, unsigned depth,
+                            fm_gguf_type *elem, uint64_t *count)
+{
+    uint64_t bytes = 0;
+    fm_status rc = read_type(g, c, key, elem);
+
+    if (rc < 0)
+        return rc;
+    if (depth > FM_GGUF_MAX_ARRAY_DEPTH)
+        return fm_fail(FM_ECORRUPT, "%s: field '%.200s' nests arrays too deeply", g->what, key);
+    *count = fm_cursor_u64(c);
+    if (TYPE_BYTES[*elem] > 0) {
+        if (fm_mul_overflow(&bytes, *count, TYPE_BYTES[*elem]))
+            return fm_fail(FM_ECORRUPT, "%s: field '%.200s' claims %" PRIu64 " elements", g->what,
+                           key, *count);
+        fm_cursor_skip(c, bytes);
+        return fm_cursor_ok(c, g->what, key);
+    }
+    for (uint64_t i = 0; rc == FM_OK && i < *count; i++)
+        rc = skip_value(g, c, key, *elem, depth);
+    return rc;
+}
+
+static fm_status read_kv(fm_gguf *g, fm_cursor *c)
+{
+    fm_gguf_kv *kv = &g->kv[g->kv_count];
+    size_t start;
+    void *old = NULL;
+    fm_status rc = read_name(g, c, FM_GGUF_MAX_KEY_BYTES, "a metadata key", &kv->key);
+
+    if (rc < 0)
+        return rc;
+    g->kv_count++;
+    rc = read_type(g, c, kv->key, &kv->type);
+    if (rc < 0)
+        return rc;
+    start = c->pos;
+    kv->count = 1;
+    if (kv->type == FM_GGUF_ARRAY) {
+        rc = skip_array(g, c, kv->key, 1, &kv->elem, &kv->count);
+        start += 12; /* u32 element type, u64 count */
+    } else {
+        rc = skip_value(g, c, kv->key, kv->type, 0);
+    }
+    if (rc < 0)
+        return rc;
+    kv->data = fm_span_of(g->file.data + start, c->pos - start);
+    rc = fm_map_put(g->by_key, kv->key, strlen(kv->key), kv, &old);
+    if (rc == FM_OK && old)
+        rc = fm_fail(FM_ECORRUPT, "%s: field '%.200s' is there twice", g->what, kv->key);
+    return rc;
+}
+
+/* ---- tensors ---- */
+
+static fm_dtype dtype_of_ggml(uint32_t type)
+{
+    static const struct {
+        uint32_t type;
+        fm_dtype dtype;
+    } map[] = {{0, FM_F32},   {1, FM_F16},    {2, FM_Q4_0},  {3, FM_Q4_1},  {6, FM_Q5_0},
+               {7, FM_Q5_1},  {8, FM_Q8_0},   {12, FM_Q4_K}, {13, FM_Q5_K}, {14, FM_Q6_K},
+               {24, FM_I8},   {25, FM_I16},   {26, FM_I32},  {27, FM_I64},  {28, FM_F64},
+               {30, FM_BF16}, {20, FM_IQ4_NL}};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(map); i++)
+        if (map[i].type == type)
+            return map[i].dtype;
+    return FM_DTYPE_NONE;
+}
+
+static fm_status read_shape(const fm_gguf *g, fm_cursor *c, fm_gguf_tensor *t)
+{
+    uint32_t dims = fm_cursor_u32(c);
+
+    if (dims > FM_GGUF_MAX_DIMS)
+        return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %" PRIu32 " dimensions, the limit is %u",
+                       g->what, t->name, dims, FM_GGUF_MAX_DIMS);
+    t->shape.rank = dims;
+    for (uint32_t i = 0; i < dims; i++)
+        t->shape.dim[dims - 1 - i] = fm_cursor_u64(c);
+    return fm_cursor_ok(c, g->what, t->name);
+}
+
+static fm_status read_tensor(fm_gguf *g, fm_cursor *c)
+{
+    fm_gguf_tensor *t = &g->tensor[g->count];
+    void *old = NULL;
+    uint32_t type;
+    fm_status rc = read_name(g, c, FM_MAX_NAME_BYTES, "a tensor name", &t->name);
+
+    if (rc < 0)
+        return rc;
+    g->count++;
+    rc = read_shape(g, c, t);
+    if (rc < 0)
+        return rc;
+    type = fm_cursor_u32(c);
+    t->at = fm_cursor_u64(c); /* from the data section, whose place is not known yet */
+    rc = fm_cursor_ok(c, g->what, t->name);
+    if (rc < 0)
+        return rc;
+    t->dtype = dtype_of_ggml(type);
+    if (t->dtype == FM_DTYPE_NONE)
+        return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s': ggml type %" PRIu32 " is not supported",
+                       g->what, t->name, type);
+    if (fm_tensor_bytes(&t->bytes, t->dtype, &t->shape, t->name) < 0)
+        return fm_error_prefix(FM_ECORRUPT, "%s", g->what);
+    rc = fm_map_put(g->by_name, t->name, strlen(t->name), t, &old);
+    if (rc == FM_OK && old)
+        rc = fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", g->what, t->name);
+    return rc;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const fm_gguf_tensor *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static fm_status place_tensors(fm_gguf *g, uint64_t data)
+{
+    uint64_t end = data;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < g->count; i++) {
+        fm_gguf_tensor *t = &g->tensor[i];
+        if (t->at % g->alignment != 0)
+            return fm_fail(FM_ECORRUPT,
+                           "%s: tensor '%s': offset %" PRIu64
+                           " is no multiple of the alignment %" PRIu64,
+                           g->what, t->name, t->at, g->alignment);
+        if (fm_add_overflow(&t->at, t->at, data) || t->at > g->file.len ||
+            t->bytes > g->file.len - t->at)
+            return fm_fail(FM_ECORRUPT,
+                           "%s: tensor '%s' lies outside the file (%zu bytes); is it "
+                           "truncated?",
+                           g->what, t->name, g->file.len);
+    }
+    if (g->count > 0)
+        qsort(g->tensor, g->count, sizeof *g->tensor, by_place);
+    for (size_t i = 0; i < g->count; i++) {
+        const fm_gguf_tensor *t = &g->tensor[i];
+        if (t->at < end)
+            return fm_fail(FM_ECORRUPT, "%s: tensor '%s' overlaps another", g->what, t->name);
+        end = t->at + t->bytes;
+    }
+    for (size_t i = 0; rc == FM_OK && i < g->count; i++) /* the sort moved them */
+        rc = fm_map_put(g->by_name, g->tensor[i].name, strlen(g->tensor[i].name), &g->tensor[i],
+                        NULL);
+    return rc;
+}
+
+static fm_status read_alignment(fm_gguf *g)
+{
+    bool found = false;
+    fm_status rc;
+
+    g->alignment = 32;
+    rc = fm_gguf_u64(g, "general.alignment", &g->alignment, &found);
+    if (rc < 0)
+        return rc;
+    if (g->alignment == 0 || g->alignment > FM_GGUF_MAX_ALIGNMENT ||
+        (g->alignment & (g->alignment - 1)) != 0)
+        return fm_fail(FM_ECORRUPT,
+                       "%s: field 'general.alignment' is %" PRIu64
+                       ", must be a power of two up to %u",
+                       g->what, g->alignment, FM_GGUF_MAX_ALIGNMENT);
+    return FM_OK;
+}
+
+/* The smallest metadata pair has 13 bytes, the smallest tensor record 25. */
+static fm_status check_counts(const fm_gguf *g, const fm_cursor *c, uint64_t tensors, uint64_t kvs)
+{
+    if (kvs > FM_GGUF_MAX_KV || kvs > fm_cursor_left(c) / 13)
+        return fm_fail(FM_ECORRUPT, "%s: claims %" PRIu64 " metadata fields", g->what, kvs);
+    if (tensors > FM_MAX_TENSORS || tensors > fm_cursor_left(c) / 25)
+        return fm_fail(FM_ECORRUPT, "%s: claims %" PRIu64 " tensors", g->what, tensors);
+    return FM_OK;
+}
+
+static fm_status check_version(const fm_gguf *g, uint32_t version)
+{
+    if (version == 2 || version == 3)
+        return FM_OK;
+    if (version == 1)
+        return fm_fail(FM_EUNSUPPORTED, "%s: GGUF version 1 is not supported; convert it", g->what);
+    if ((version & 0xffffu) == 0 && version != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: a big-endian GGUF is not supported", g->what);
+    return fm_fail(FM_EUNSUPPORTED, "%s: GGUF version %" PRIu32 " is not supported", g->what,
+                   version);
+}
+
+static fm_status parse_all(fm_gguf *g)
+{
+    fm_cursor c;
+    fm_span magic;
+    uint32_t version;
+    uint64_t tensors, kvs, data = 0;
+    fm_status rc;
+
+    fm_cursor_init(&c, g->file);
+    magic = fm_cursor_bytes(&c, 4);
+    version = fm_cursor_u32(&c);
+    if (c.failed || memcmp(magic.data, "GGUF", 4) != 0)
+        return fm_fail(FM_ECORRUPT, "%s: does not begin with \"GGUF\" and a version", g->what);
+    rc = check_version(g, version);
+    if (rc < 0)
+        return rc;
+    tensors = fm_cursor_u64(&c);
+    kvs = fm_cursor_u64(&c);
+    rc = fm_cursor_ok(&c, g->what, "the header");
+    if (rc == FM_OK)
+        rc = check_counts(g, &c, tensors, kvs);
+    if (rc < 0)
+        return rc;
+    g->kv = fm_calloc((size_t)kvs + 1, sizeof *g->kv);
+    g->tensor = fm_calloc((size_t)tensors + 1, sizeof *g->tensor);
+    if (!g->kv || !g->tensor)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; rc == FM_OK && i < kvs; i++)
+        rc = read_kv(g, &c);
+    if (rc == FM_OK)
+        rc = read_alignment(g);
+    for (uint64_t i = 0; rc == FM_OK && i < tensors; i++)
+        rc = read_tensor(g, &c);
+    if (rc < 0)
+        return rc;
+    if (fm_align_overflow(&data, c.pos, g->alignment))
+        return fm_fail(FM_ECORRUPT, "%s: the data section has no place", g->what);
+    return place_tensors(g, data);
+}
+
+fm_status fm_gguf_parse(fm_gguf **out, fm_span file, const char *what)
+{
+    fm_gguf *g = fm_calloc(1, sizeof *g);
+    fm_status rc = g ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (!g)
+        return rc;
+    g->file = file;
+    g->what = fm_strdup(what);
+    rc = g->what ? fm_map_new(&g->by_key) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_map_new(&g->by_name);
+    if (rc == FM_OK)
+        rc = parse_all(g);
+    if (rc < 0) {
+        fm_gguf_close(g);
+        return rc;
+    }
+    *out = g;
+    return FM_OK;
+}

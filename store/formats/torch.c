@@ -1,0 +1,407 @@
+/* torch.c - see torch.h. */
+#include "store/formats/torch.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "store/base/checked.h"
+#include "store/base/text/json.h"
+#include "store/base/map.h"
+#include "store/base/mem.h"
+#include "store/formats/torch_legacy.h"
+#include "store/formats/torch_zip.h"
+
+#define MAX_DEPTH 16u
+#define MAX_VISITS (2u * TP_MAX_VALUES) /* lists that share one another multiply */
+
+struct fm_torch {
+    fm_arena *arena;
+    const char *what;
+    fm_zip *zip;    /* NULL: the older layout */
+    fm_map *places; /* of the older layout's storages */
+    fm_torch_tensor *tensor;
+    size_t count, cap;
+    fm_map *by_name;
+};
+
+typedef struct walk {
+    fm_torch *t;
+    fm_buf name;
+    size_t visits;
+    uint32_t depth;
+} walk;
+
+bool fm_torch_is_zip(const uint8_t head[4])
+{
+    return memcmp(head, "PK\3\4", 4) == 0;
+}
+
+void fm_torch_close(fm_torch *t)
+{
+    if (!t)
+        return;
+    fm_zip_close(t->zip);
+    fm_map_free(t->places);
+    fm_map_free(t->by_name);
+    fm_free(t->tensor);
+    fm_arena_free(t->arena);
+    fm_free(t);
+}
+
+size_t fm_torch_count(const fm_torch *t)
+{
+    return t->count;
+}
+
+const fm_torch_tensor *fm_torch_at(const fm_torch *t, size_t i)
+{
+    fm_assert(i < t->count);
+    return &t->tensor[i];
+}
+
+const fm_torch_tensor *fm_torch_find(const fm_torch *t, const char *name)
+{
+    return fm_map_get(t->by_name, name, strlen(name));
+}
+
+/* ---- one tensor ---- */
+
+static fm_status bad(const walk *w, const char *why)
+{
+    return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %s", w->t->what, fm_buf_cstr(&w->name), why);
+}
+
+static bool place_of(const fm_torch *t, fm_span key, fm_torch_place *out)
+{
+    char name[80] = "data/";
+    const fm_zip_entry *e;
+
+    if (!t->zip) {
+        const fm_torch_place *p = fm_map_get(t->places, key.data, key.len);
+        if (p)
+            *out = *p;
+        return p != NULL;
+    }
+    memcpy(name + 5, key.data, key.len);
+    e = fm_zip_find(t->zip, name);
+    if (e)
+        *out = (fm_torch_place){e->at, e->bytes};
+    return e != NULL;
+}
+
+static fm_status find_storage(const walk *w, const tp_storage *s, fm_torch_place *out)
+{
+    const uint64_t elem = s->dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(s->dtype)->block_bytes;
+    uint64_t bytes;
+
+    if (s->key.len == 0 || s->key.len > 64 || memchr(s->key.data, '/', s->key.len) ||
+        memchr(s->key.data, '\0', s->key.len))
+        return bad(w, "its storage's key is no short name");
+    if (!place_of(w->t, s->key, out))
+        return bad(w, "the file lacks its storage");
+    if (fm_mul_overflow(&bytes, s->elems, elem) || bytes != out->bytes)
+        return bad(w, "its storage has another size than the pickle says");
+    return FM_OK;
+}
+
+/* Elements from the first to behind the last that the strides reach; 0 where there are none. */
+static bool reach(const tp_tensor *p, uint64_t *out)
+{
+    uint64_t last = 0;
+
+    *out = 0;
+    for (uint32_t i = 0; i < p->shape.rank; i++) {
+        uint64_t way;
+        if (p->shape.dim[i] == 0)
+            return true;
+        if (fm_mul_overflow(&way, p->shape.dim[i] - 1, p->stride[i]) ||
+            fm_add_overflow(&last, last, way))
+            return false;
+    }
+    return !fm_add_overflow(out, last, 1);
+}
+
+static bool is_row_major(const fm_shape *shape, const uint64_t *stride)
+{
+    uint64_t want = 1;
+
+    for (uint32_t i = shape->rank; i-- > 0;) {
+        if (shape->dim[i] == 0)
+            return true;
+        if (shape->dim[i] > 1 && stride[i] != want)
+            return false;
+        want *= shape->dim[i];
+    }
+    return true;
+}
+
+static fm_status add_tensor(walk *w, const tp_tensor *p)
+{
+    fm_torch *t = w->t;
+    fm_torch_tensor out = {.dtype = p->dtype, .shape = p->shape};
+    const uint64_t elem = fm_dtype_get(p->dtype)->block_bytes;
+    fm_torch_place e = {0, 0};
+    uint64_t span = 0, end = 0, elems = 0;
+    fm_status rc = FM_OK;
+
+    if (t->count == FM_MAX_TENSORS)
+        return fm_fail(FM_ELIMIT, "%s: more than %u tensors", t->what, FM_MAX_TENSORS);
+    if (w->name.len == 0 || w->name.len > FM_MAX_NAME_BYTES)
+        return fm_fail(FM_ELIMIT, "%s: a tensor name of %zu bytes; 1 to %u are allowed", t->what,
+                       w->name.len, FM_MAX_NAME_BYTES);
+    rc = find_storage(w, p->storage, &e);
+    if (rc == FM_OK)
+        rc = fm_tensor_bytes(&out.bytes, p->dtype, &p->shape, fm_buf_cstr(&w->name));
+    if (rc == FM_OK)
+        rc = fm_shape_elems(&elems, &p->shape);
+    if (rc < 0)
+        return rc;
+    if (!reach(p, &span) || (span > 0 && fm_add_overflow(&end, p->offset, span)) ||
+        fm_mul_overflow(&end, end, elem) || (elems > 0 && end > e.bytes))
+        return bad(w, "its elements lie outside of its storage");
+    out.at = elems > 0 ? e.at + p->offset * elem : e.at;
+    out.contiguous = is_row_major(&p->shape, p->stride);
+    memcpy(out.stride, p->stride, sizeof out.stride);
+    out.name = fm_arena_strndup(t->arena, fm_buf_cstr(&w->name), w->name.len);
+    rc = out.name ? fm_grow(&t->tensor, &t->cap, t->count + 1, sizeof out) : FM_ENOMEM;
+    if (rc == FM_OK)
+        t->tensor[t->count++] = out;
+    return rc;
+}
+
+/* ---- names ---- */
+
+static bool is_utf8(fm_span s)
+{
+    for (size_t i = 0; i < s.len;) {
+        size_t n = s.data[i] ? fmi_json_utf8_len(s.data + i, s.len - i) : 0;
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+static bool holds_tensors(const tp_value *v)
+{
+    return v->kind == TP_TENSOR || v->kind == TP_DICT || v->kind == TP_LIST || v->kind == TP_TUPLE;
+}
+
+static fm_status walk_value(walk *w, const tp_value *v);
+
+static fm_status walk_item(walk *w, const tp_value *key, size_t index, const tp_value *v)
+{
+    const size_t len = w->name.len;
+    fm_status rc;
+
+    if (!holds_tensors(v))
+        return FM_OK;
+    if (len > 0)
+        fm_buf_char(&w->name, '.');
+    if (!key)
+        fm_buf_printf(&w->name, "%zu", index);
+    else if (key->kind == TP_INT)
+        fm_buf_printf(&w->name, "%" PRId64, key->u.i);
+    else if (key->kind == TP_TEXT && is_utf8(key->u.text))
+        fm_buf_append(&w->name, key->u.text.data, key->u.text.len);
+    else
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: pickle: below '%s' a key is neither UTF-8 text nor an integer",
+                       w->t->what, fm_buf_cstr(&w->name));
+    rc = fm_buf_ok(&w->name);
+    if (rc == FM_OK)
+        rc = walk_value(w, v);
+    if (rc == FM_OK) {
+        w->name.len = len;
+        if (w->name.data)
+            w->name.data[len] = '\0';
+    }
+    return rc;
+}
+
+static fm_status walk_value(walk *w, const tp_value *v)
+{
+    fm_status rc = FM_OK;
+    size_t index = 0;
+
+    if (v->kind == TP_TENSOR)
+        return add_tensor(w, v->u.tensor);
+    if (w->depth == MAX_DEPTH)
+        return fm_fail(FM_ELIMIT, "%s: pickle: '%.200s...' is nested deeper than %u", w->t->what,
+                       fm_buf_cstr(&w->name), MAX_DEPTH);
+    w->depth++;
+    for (const tp_item *it = v->u.list.first; rc == FM_OK && it; it = it->next) {
+        if (++w->visits > MAX_VISITS)
+            return fm_fail(FM_ELIMIT, "%s: pickle: lists within lists stand for more than %u items",
+                           w->t->what, MAX_VISITS);
+        rc = walk_item(w, it->key, index++, it->value);
+    }
+    w->depth--;
+    return rc;
+}
+
+/* The dictionary inside a training checkpoint that holds the model; NULL: there is none. */
+static const tp_item *model_in(const tp_value *root)
+{
+    static const char *const name[] = {"state_dict", "model_state_dict", "model"};
+
+    for (const tp_item *it = root->u.list.first; it; it = it->next)
+        if (it->value->kind == TP_TENSOR)
+            return NULL;
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
+        for (const tp_item *it = root->u.list.first; it; it = it->next)
+            if (it->key->kind == TP_TEXT && fm_span_eq_str(it->key->u.text, name[i]) &&
+                it->value->kind == TP_DICT)
+                for (const tp_item *in = it->value->u.list.first; in; in = in->next)
+                    if (in->value->kind == TP_TENSOR)
+                        return it;
+    return NULL;
+}
+
+static fm_status collect(fm_torch *t, const tp_value *root)
+{
+    walk w = {.t = t};
+    const tp_item *model;
+    fm_status rc = FM_OK;
+
+    if (root->kind != TP_DICT)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: holds no dictionary of tensors; save model.state_dict()", t->what);
+    model = model_in(root);
+    fm_buf_init(&w.name, (size_t)TP_MAX_TEXT_BYTES * (MAX_DEPTH + 1));
+    if (model)
+        rc = walk_value(&w, model->value);
+    for (const tp_item *it = root->u.list.first; rc == FM_OK && it; it = it->next)
+        if (it != model)
+            rc = walk_item(&w, it->key, 0, it->value);
+    fm_buf_release(&w.name);
+    if (rc == FM_OK && t->count == 0)
+        rc = fm_fail(FM_EUNSUPPORTED, "%s: its dictionary holds no tensor", t->what);
+    return rc;
+}
+
+/* At the end: the list moves while it grows. */
+static fm_status index_names(fm_torch *t)
+{
+    fm_status rc = fm_map_new(&t->by_name);
+
+    for (size_t i = 0; rc == FM_OK && i < t->count; i++) {
+        fm_torch_tensor *p = &t->tensor[i];
+        void *old = NULL;
+        rc = fm_map_put(t->by_name, p->name, strlen(p->name), p, &old);
+        if (rc == FM_OK && old)
+            rc = fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", t->what, p->name);
+    }
+    return rc;
+}
+
+/* ---- the archive ---- */
+
+static fm_status check_archive(const fm_torch *t, fm_span *pkl)
+{
+    const fm_zip_entry *e = fm_zip_find(t->zip, "data.pkl");
+    const fm_zip_entry *order = fm_zip_find(t->zip, "byteorder");
+
+    if (fm_zip_find(t->zip, "constants.pkl"))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: a TorchScript program, not weights; save model.state_dict()", t->what);
+    if (!e)
+        return fm_fail(FM_ECORRUPT, "%s: a zip archive without data.pkl, no file of torch.save",
+                       t->what);
+    if (order && !fm_span_eq_str(fm_zip_bytes(t->zip, order), "little"))
+        return fm_fail(FM_EUNSUPPORTED, "%s: its entry 'byteorder' is not 'little'", t->what);
+    *pkl = fm_zip_bytes(t->zip, e);
+    return FM_OK;
+}
+
+static fm_status read_zip(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
+{
+    fm_span pkl = {NULL, 0};
+    fm_status rc = fm_zip_parse(&t->zip, file, t->what);
+
+    if (rc == FM_OK)
+        rc = check_archive(t, &pkl);
+    return rc == FM_OK ? tp_load(root, values, pkl, t->what) : rc;
+}
+
+static fm_status read_legacy(fm_torch *t, tp_value **root, fm_arena *values, fm_span file)
+{
+    fm_status rc = fm_map_new(&t->places);
+
+    return rc == FM_OK ? fm_torch_legacy(root, t->places, values, file, t->what) : rc;
+}
+
+fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
+{
+    fm_torch *t = fm_calloc(1, sizeof *t);
+    fm_arena *values = NULL;
+    tp_value *root = NULL;
+    fm_status rc = t ? fm_arena_new(&t->arena) : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc < 0)
+        goto fail;
+    t->what = fm_arena_strndup(t->arena, what, strlen(what));
+    rc = t->what ? fm_arena_new(&values) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_torch_is_legacy(file) ? read_legacy(t, &root, values, file)
+                                      : read_zip(t, &root, values, file);
+    if (rc == FM_OK)
+        rc = collect(t, root);
+    if (rc == FM_OK)
+        rc = index_names(t);
+    if (rc < 0)
+        goto fail;
+    fm_map_free(t->places); /* its values lie in the arena that goes */
+    t->places = NULL;
+    fm_arena_free(values);
+    *out = t;
+    return FM_OK;
+fail:
+    fm_torch_close(t);
+    fm_arena_free(values);
+    return rc;
+}
+
+/* ---- bytes ---- */
+
+/* Where element `index` of the row-major order lies. */
+static const uint8_t *element_at(const fm_torch_tensor *t, const uint8_t *file,
+                                 const uint64_t *index)
+{
+    uint64_t at = 0;
+
+    for (uint32_t i = 0; i < t->shape.rank; i++)
+        at += index[i] * t->stride[i];
+    return file + t->at + at * fm_dtype_get(t->dtype)->block_bytes;
+}
+
+void fm_torch_gather(const fm_torch_tensor *t, const uint8_t *file, uint64_t from, void *dst,
+                     uint64_t bytes)
+{
+    const uint64_t elem = fm_dtype_get(t->dtype)->block_bytes;
+    uint64_t index[FM_MAX_RANK] = {0}, left = from / elem, skip = from % elem;
+    uint8_t *to = dst;
+
+    fm_assert(bytes <= t->bytes && from <= t->bytes - bytes);
+    if (bytes == 0)
+        return;
+    if (t->contiguous) {
+        memcpy(to, file + t->at + from, (size_t)bytes);
+        return;
+    }
+    for (uint32_t i = t->shape.rank; i-- > 0; left /= t->shape.dim[i])
+        index[i] = left % t->shape.dim[i];
+    while (bytes > 0) {
+        const uint64_t n = FM_MIN(elem - skip, bytes);
+        memcpy(to, element_at(t, file, index) + skip, (size_t)n);
+        to += n;
+        bytes -= n;
+        skip = 0;
+        for (uint32_t i = t->shape.rank; i-- > 0;) {
+            if (++index[i] < t->shape.dim[i])
+                break;
+            index[i] = 0;
+        }
+    }
+}

@@ -1,0 +1,447 @@
+/* adapter.c - laying a PEFT adapter on a parent, with every module and shape checked.
+ *
+ * A PEFT key is "base_model.model." + module + ".lora_A.weight" and the like; a key without such an
+ * ending is a whole parameter (modules_to_save, biases) that takes the place of the base's. */
+#include "store/import/adapter_impl.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "store/tensor/pattern.h"
+
+#define KEY_PREFIX "base_model.model."
+
+/* ---- keys ---- */
+
+static bool cut_suffix(char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+
+    if (n <= m || strcmp(s + n - m, suffix) != 0)
+        return false;
+    s[n - m] = '\0';
+    return true;
+}
+
+/* PEFT wraps what it adapts: a bias or an embedding that it saves beside the factors is called
+ * "lm_head.base_layer.weight" and stands for "lm_head.weight". */
+static void unwrap(char *module)
+{
+    static const char wrapped[] = ".base_layer.";
+    char *p = strstr(module, wrapped);
+
+    if (p)
+        memmove(p, p + sizeof wrapped - 2, strlen(p + sizeof wrapped - 2) + 1);
+}
+
+void adp_parse_key(adp_key *out, const char *name)
+{
+    static const struct {
+        const char *suffix;
+        adp_role role;
+    } map[] = {{".lora_A.weight", ADP_LORA_A},
+               {".lora_B.weight", ADP_LORA_B},
+               {".lora_magnitude_vector", ADP_MAGNITUDE},
+               {".lora_magnitude_vector.weight", ADP_MAGNITUDE},
+               {".ia3_l", ADP_IA3},
+               {".lora_embedding_A", ADP_OTHER},
+               {".lora_embedding_B", ADP_OTHER}};
+    size_t n = strlen(KEY_PREFIX);
+
+    if (strncmp(name, KEY_PREFIX, n) == 0)
+        name += n;
+    snprintf(out->module, sizeof out->module, "%s", name);
+    out->role = strcmp(name, "prompt_embeddings") == 0 ? ADP_PROMPT : ADP_SAVED;
+    for (size_t i = 0; i < FM_ARRAY_LEN(map); i++)
+        if (cut_suffix(out->module, map[i].suffix)) {
+            out->role = map[i].role;
+            return;
+        }
+    if (strstr(out->module, ".lora_"))
+        out->role = ADP_OTHER;
+    else
+        unwrap(out->module);
+}
+
+fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char *name)
+{
+    fm_buf path;
+    fm_status rc;
+
+    *out = NULL;
+    fm_buf_init(&path, 0);
+    rc = fm_tensor_path(&path, "tensors", name);
+    if (rc == FM_OK)
+        *out = fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc == FM_ENOMEM)
+        return rc; /* what cannot be a path is absent, what was not looked for is not */
+    if (!*out && strcmp(name, "lm_head.weight") == 0)
+        *out = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
+    return FM_OK;
+}
+
+/* ---- the adapters of a tree ---- */
+
+/* "adapters/12-lora/..." */
+static bool parse_place(adp_place *out, const char *path)
+{
+    const char *p = path + strlen("adapters/"), *slash = strchr(p, '/');
+    uint32_t n = 0;
+
+    if (!slash || (size_t)(slash - path) >= sizeof out->dir)
+        return false;
+    for (; *p >= '0' && *p <= '9' && n < FM_MAX_ADAPTERS; p++)
+        n = n * 10 + (uint32_t)(*p - '0');
+    if (p == path + strlen("adapters/") || *p != '-' || p + 1 == slash ||
+        (size_t)(slash - p) > sizeof out->kind)
+        return false;
+    out->number = n;
+    snprintf(out->kind, sizeof out->kind, "%.*s", (int)(slash - p - 1), p + 1);
+    snprintf(out->dir, sizeof out->dir, "%.*s", (int)(slash - path), path);
+    return true;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const adp_place *x = a, *y = b;
+
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+fm_status adp_list(adp_place **out, size_t *count, const fm_tree *tree)
+{
+    adp_place *list = NULL, place;
+    size_t n = 0, cap = 0, begin, end;
+
+    *out = NULL;
+    *count = 0;
+    fm_tree_range(tree, "adapters/", &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        const char *path = fm_tree_at(tree, i)->path;
+        if (!parse_place(&place, path)) {
+            fm_free(list);
+            return fm_fail(FM_ECORRUPT, "tree path '%s': must begin with adapters/<n>-<kind>/",
+                           path);
+        }
+        if (n > 0 && strcmp(list[n - 1].dir, place.dir) == 0)
+            continue;
+        if (fm_grow(&list, &cap, n + 1, sizeof *list) < 0) {
+            fm_free(list);
+            return FM_ENOMEM;
+        }
+        list[n++] = place;
+    }
+    if (n > 1)
+        qsort(list, n, sizeof *list, by_number);
+    *out = list;
+    *count = n;
+    return FM_OK;
+}
+
+fm_status adp_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
+                     const adp_place *place)
+{
+    char path[128];
+    const fm_entry *e;
+    fm_buf text;
+    fm_status rc;
+
+    *out = NULL;
+    snprintf(path, sizeof path, "%s/adapter_config.json", place->dir);
+    e = fm_tree_find(tree, path);
+    if (!e || (e->kind != FM_ENTRY_FILE && !p))
+        return fm_fail(FM_ECORRUPT, "tree path '%s' is missing or larger than %u bytes", path,
+                       FM_INLINE_MAX_BYTES);
+    fm_buf_init(&text, 0);
+    rc = fm_entry_read(&text, p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(out, fm_buf_span(&text), path);
+    fm_buf_release(&text);
+    return rc;
+}
+
+/* ---- rank and scale ---- */
+
+static fm_status match_end(bool *found, const char *key, const char *field, const char *module)
+{
+    char what[96];
+    fm_status rc = FM_OK;
+
+    *found = false;
+    snprintf(what, sizeof what, "adapter_config.json: field '%s'", field);
+    for (const char *tail = module; rc == FM_OK && tail && !*found;) {
+        const char *dot = strchr(tail, '.');
+        rc = fm_pattern_matches(found, key, tail, what);
+        tail = dot && key[0] != '^' ? dot + 1 : NULL;
+    }
+    return rc;
+}
+
+/* PEFT matches a pattern as a regular expression against the end of the module's name, at a dot:
+ * re.match(rf"(.*\.)?({key})$", module). Plain names are what it writes itself. */
+static fm_status match_pattern(const fm_json **out, const fm_json *config, const char *field,
+                               const char *module)
+{
+    const fm_json *map = fm_json_get(config, field);
+    size_t n = strlen(module);
+
+    *out = NULL;
+    for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
+        const char *key = fm_json_iter_key(it);
+        size_t m = strlen(key);
+        if (fm_pattern_is_regex(key)) {
+            bool found = false;
+            fm_status rc = match_end(&found, key, field, module);
+            if (rc < 0)
+                return rc;
+            if (!*out && found)
+                *out = fm_json_iter_value(it);
+            continue;
+        }
+        if (!*out && m <= n && strcmp(module + n - m, key) == 0 &&
+            (m == n || module[n - m - 1] == '.'))
+            *out = fm_json_iter_value(it);
+    }
+    return FM_OK;
+}
+
+fm_status fm_lora_spec_of(fm_lora_spec *out, const fm_json *config, const char *module)
+{
+    const fm_json *rank = NULL, *alpha = NULL;
+    int64_t r;
+    double a;
+    fm_status rc = match_pattern(&rank, config, "rank_pattern", module);
+
+    memset(out, 0, sizeof *out);
+    if (rc == FM_OK)
+        rc = match_pattern(&alpha, config, "alpha_pattern", module);
+    if (rc < 0)
+        return rc;
+    r = fm_json_int(rank ? rank : fm_json_get(config, "r"), 0);
+    a = fm_json_real(alpha ? alpha : fm_json_get(config, "lora_alpha"), NAN);
+    if (r < 1 || r > (int64_t)FM_MAX_LORA_RANK)
+        return fm_fail(FM_EINVAL, "adapter_config.json: field 'r' of module '%s' must be 1 to %u",
+                       module, FM_MAX_LORA_RANK);
+    if (!(fabs(a) <= 1e9))
+        return fm_fail(FM_EINVAL,
+                       "adapter_config.json: field 'lora_alpha' of module '%s' must be "
+                       "a number",
+                       module);
+    out->r = (uint32_t)r;
+    if (fm_json_bool(fm_json_get(config, "use_rslora"), false))
+        out->scale = (float)(a / sqrt((double)r));
+    else
+        out->scale = (float)(a / (double)r);
+    return FM_OK;
+}
+
+/* ---- fit ---- */
+
+static fm_status misfit(const fm_entry *e, const fm_shape *base, const char *what)
+{
+    char have[160], want[160];
+
+    fm_shape_text(&e->shape, have, sizeof have);
+    fm_shape_text(base, want, sizeof want);
+    return fm_fail(FM_EBASE, "adapter tensor '%s' of shape %s does not fit the parent's %s %s",
+                   e->name, have, what, want);
+}
+
+static fm_status fit_lora(const fm_entry *e, const adp_key *key, const fm_entry *base,
+                          const fm_json *config)
+{
+    fm_lora_spec spec;
+    bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
+    fm_status rc = fm_lora_spec_of(&spec, config, key->module);
+
+    if (rc < 0)
+        return rc;
+    if (base->shape.rank != 2 || e->shape.rank != 2)
+        return misfit(e, &base->shape, "weight");
+    const uint64_t in = base->shape.dim[turned ? 0 : 1], out = base->shape.dim[turned ? 1 : 0];
+    const fm_shape want =
+        key->role == ADP_LORA_A ? (fm_shape){2, {spec.r, in}} : (fm_shape){2, {out, spec.r}};
+    return fm_shape_eq(&e->shape, &want) ? FM_OK : misfit(e, &want, "weight, which needs");
+}
+
+/* Elements only: IA3 writes [1, in] or [out, 1], DoRA [out]. */
+static fm_status fit_vector(const fm_entry *e, const adp_key *key, const fm_entry *base,
+                            const fm_json *config)
+{
+    bool turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
+    uint64_t n = 0;
+    fm_status rc = fm_shape_elems(&n, &e->shape);
+
+    if (rc < 0)
+        return rc;
+    if (base->shape.rank != 2)
+        return misfit(e, &base->shape, "weight");
+    const uint64_t in = base->shape.dim[turned ? 0 : 1], out = base->shape.dim[turned ? 1 : 0];
+    if (n != out && !(key->role == ADP_IA3 && n == in))
+        return misfit(e, &base->shape, "weight");
+    return FM_OK;
+}
+
+static fm_status fit_one(const fm_tree *parent, const fm_entry *e, const fm_json *config)
+{
+    adp_key key;
+    char weight[FM_MAX_NAME_BYTES + 16];
+    const fm_entry *base;
+    fm_status rc;
+
+    adp_parse_key(&key, e->name);
+    if (key.role == ADP_PROMPT || key.role == ADP_OTHER)
+        return FM_OK;
+    snprintf(weight, sizeof weight, "%s%s", key.module, key.role == ADP_SAVED ? "" : ".weight");
+    rc = adp_base_tensor(&base, parent, weight);
+    if (rc < 0)
+        return rc;
+    if (!base)
+        return fm_fail(FM_EBASE, "adapter tensor '%s': the parent has no '%s'", e->name, weight);
+    if (key.role == ADP_SAVED)
+        return fm_shape_eq(&e->shape, &base->shape) ? FM_OK : misfit(e, &base->shape, "parameter");
+    if (key.role == ADP_LORA_A || key.role == ADP_LORA_B)
+        return fit_lora(e, &key, base, config);
+    return fit_vector(e, &key, base, config);
+}
+
+/* A lone lora_A would be skipped by a merge and crash a run. */
+static fm_status check_pair(const fm_tree *adapter, const fm_entry *e)
+{
+    char *other, *p;
+    bool whole = true;
+    adp_key key;
+
+    adp_parse_key(&key, e->name);
+    if (key.role != ADP_LORA_A && key.role != ADP_LORA_B)
+        return FM_OK;
+    other = fm_strdup(e->path);
+    p = other ? strstr(other, "/lora_") : NULL;
+
+    if (!other)
+        return FM_ENOMEM;
+    if (p && (p[6] == 'A' || p[6] == 'B') && p[7] == '.') {
+        p[6] = p[6] == 'A' ? 'B' : 'A';
+        whole = fm_tree_find(adapter, other) != NULL;
+    }
+    fm_free(other);
+    return whole ? FM_OK : fm_fail(FM_EBASE, "adapter tensor '%s' has no partner", e->name);
+}
+
+static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const adp_place *from,
+                           const fm_json *config)
+{
+    size_t begin, end;
+    fm_status rc = FM_OK;
+
+    fm_tree_range(adapter, from->dir, &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(adapter, i);
+        if (e->kind != FM_ENTRY_TENSOR)
+            continue;
+        rc = fit_one(parent, e, config);
+        if (rc == FM_OK)
+            rc = check_pair(adapter, e);
+    }
+    return rc;
+}
+
+/* ---- laying it on ---- */
+
+static fm_status put_moved(fm_tree *tree, const fm_entry *e, const char *from, const char *to)
+{
+    fm_entry moved = *e;
+    fm_status rc;
+
+    moved.path = fm_asprintf("%s%s", to, e->path + strlen(from));
+    if (!moved.path)
+        return FM_ENOMEM;
+    rc = fm_tree_put_entry(tree, &moved);
+    fm_free(moved.path);
+    return rc;
+}
+
+static fm_status replace_source(fm_tree *tree, const fm_tree *adapter, const char *root)
+{
+    size_t begin, end;
+    fm_status rc = FM_OK;
+
+    fm_tree_range(tree, "source/", &begin, &end);
+    for (size_t i = end; rc == FM_OK && i > begin; i--)
+        rc = fm_tree_remove(tree, fm_tree_at(tree, i - 1)->path);
+    fm_tree_range(adapter, "source/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++)
+        rc = fm_tree_put_entry(tree, fm_tree_at(adapter, i));
+    if (rc == FM_OK && begin < end)
+        rc = fm_tree_put_file(tree, "source/root", fm_span_str(root));
+    return rc;
+}
+
+static fm_status warn_base(fm_buf *warning, const fm_json *config, const char *base_name)
+{
+    const char *made_for = fm_json_cstr(fm_json_get(config, "base_model_name_or_path"), NULL);
+
+    if (!warning || !base_name || !made_for || !*made_for || strcmp(made_for, base_name) == 0)
+        return FM_OK;
+    fm_buf_printf(warning, "the adapter names its base '%s'; its shapes fit '%s'", made_for,
+                  base_name);
+    return fm_buf_ok(warning);
+}
+
+static fm_status apply(fm_tree *tree, const fm_tree *adapter, const adp_place *from,
+                       uint32_t number)
+{
+    char to[80];
+    size_t begin, end;
+    fm_status rc = FM_OK;
+
+    snprintf(to, sizeof to, "adapters/%" PRIu32 "-%s", number, from->kind);
+    fm_tree_range(adapter, from->dir, &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++)
+        rc = put_moved(tree, fm_tree_at(adapter, i), from->dir, to);
+    return rc == FM_OK ? replace_source(tree, adapter, to) : rc;
+}
+
+fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
+                           const char *base_name, fm_buf *warning)
+{
+    adp_place *from = NULL, *there = NULL;
+    size_t from_count = 0, there_count = 0;
+    fm_json *config = NULL;
+    fm_tree *tree = NULL;
+    fm_status rc = adp_list(&from, &from_count, adapter);
+
+    *out = NULL;
+    if (rc == FM_OK && from_count != 1)
+        rc = fm_fail(FM_EINVAL, "an adapter's own tree must hold one adapter, this holds %zu",
+                     from_count);
+    if (rc == FM_OK)
+        rc = adp_list(&there, &there_count, parent);
+    if (rc == FM_OK && there_count >= FM_MAX_ADAPTERS)
+        rc = fm_fail(FM_ELIMIT, "the parent already holds %zu adapters", there_count);
+    if (rc == FM_OK)
+        rc = adp_config(&config, adapter, NULL, &from[0]);
+    if (rc == FM_OK)
+        rc = check_fit(parent, adapter, &from[0], config);
+    if (rc == FM_OK)
+        rc = warn_base(warning, config, base_name);
+    if (rc == FM_OK)
+        rc = fm_tree_copy(&tree, parent);
+    if (rc == FM_OK)
+        rc =
+            apply(tree, adapter, &from[0], there_count > 0 ? there[there_count - 1].number + 1 : 0);
+    fm_json_free(config);
+    fm_free(there);
+    fm_free(from);
+    if (rc < 0) {
+        fm_tree_free(tree);
+        return rc;
+    }
+    *out = tree;
+    return FM_OK;
+}

@@ -1,0 +1,343 @@
+/* gguf_config.c - config.json from GGUF metadata.
+ *
+ * A field below the architecture's prefix that is not known here may change what the model
+ * computes, so it is refused by name and not dropped. */
+#include "store/import/gguf_canon.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "store/base/math/detmath.h"
+
+static const char *const KNOWN[] = {
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "rope.scale_linear",
+    "expert_count",
+    "expert_used_count",
+};
+
+static fm_status check_fields(const gguf_dims *d, const fm_gguf *g)
+{
+    size_t n = strlen(d->arch->prefix);
+
+    for (size_t i = 0; i < fm_gguf_kv_count(g); i++) {
+        const char *key = fm_gguf_kv_at(g, i)->key;
+        bool known = strncmp(key, d->arch->prefix, n) != 0 || key[n] != '.';
+        for (size_t k = 0; !known && k < FM_ARRAY_LEN(KNOWN); k++)
+            known = strcmp(key + n + 1, KNOWN[k]) == 0;
+        if (!known)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: field '%.100s' is not known and may change what "
+                           "the model computes",
+                           fm_gguf_what(g), key);
+    }
+    return FM_OK;
+}
+
+/* The shortest decimal that reads back as the same float32: 1e-05, not 9.99999974e-06. */
+static double shortest(double v)
+{
+    char text[40];
+
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if ((double)(float)strtod(text, NULL) == v)
+            return strtod(text, NULL);
+    }
+    return v;
+}
+
+static fm_status real_or(const gguf_dims *d, const fm_gguf *g, const char *key, double *out)
+{
+    char full[128];
+    bool found = false;
+    fm_status rc = fm_gguf_f64(g, gguf_key(d, key, full), out, &found);
+
+    if (rc == FM_OK && found)
+        *out = shortest(*out);
+    return rc;
+}
+
+static fm_status set_int(fm_json *o, const char *key, uint64_t v)
+{
+    return fm_json_set(o, key, fm_json_new_int((int64_t)v));
+}
+
+static fm_status set_sizes(fm_json *o, const gguf_dims *d)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } field[] = {{"hidden_size", d->hidden},
+                 {"intermediate_size", d->inter},
+                 {"num_hidden_layers", d->layers},
+                 {"num_attention_heads", d->heads},
+                 {"num_key_value_heads", d->kv_heads},
+                 {"head_dim", d->head_dim},
+                 {"max_position_embeddings", d->context},
+                 {"vocab_size", d->vocab}};
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(field); i++)
+        rc = set_int(o, field[i].key, field[i].value);
+    return rc;
+}
+
+static fm_status set_token_ids(fm_json *o, const fm_gguf *g)
+{
+    static const char *const pair[][2] = {
+        {"tokenizer.ggml.bos_token_id", "bos_token_id"},
+        {"tokenizer.ggml.eos_token_id", "eos_token_id"},
+        {"tokenizer.ggml.padding_token_id", "pad_token_id"},
+    };
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(pair); i++) {
+        uint64_t id = 0;
+        bool found = false;
+        rc = fm_gguf_u64(g, pair[i][0], &id, &found);
+        if (rc == FM_OK && found)
+            rc = set_int(o, pair[i][1], id);
+    }
+    return rc;
+}
+
+/* A sliding window makes a llama-class file a Mistral. */
+static fm_status set_identity(fm_json *o, const gguf_dims *d, const fm_gguf *g)
+{
+    const char *type = d->arch->model_type, *class_name = d->arch->class_name;
+    char key[128];
+    uint64_t window = 0;
+    bool found = false;
+    fm_json *list = fm_json_new_array();
+    fm_status rc = fm_gguf_u64(g, gguf_key(d, "attention.sliding_window", key), &window, &found);
+
+    if (rc == FM_OK && !list)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK && found && window > 0) {
+        if (!d->arch->permutes)
+            rc = fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g), key);
+        type = "mistral";
+        class_name = "MistralForCausalLM";
+    }
+    if (rc == FM_OK)
+        rc = fm_json_push(list, fm_json_new_str(class_name));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "architectures", fm_json_ref(list));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "model_type", fm_json_new_str(type));
+    if (rc == FM_OK && found && window > 0)
+        rc = set_int(o, "sliding_window", window);
+    fm_json_free(list);
+    return rc;
+}
+
+static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
+{
+    bool bias = fm_gguf_find(g, "blk.0.attn_q.bias") != NULL;
+    bool mlp_bias = fm_gguf_find(g, "blk.0.ffn_up.bias") != NULL;
+    fm_status rc = fm_json_set(o, "hidden_act", fm_json_new_str("silu"));
+
+    if (rc == FM_OK && strcmp(d->arch->prefix, "qwen2") != 0)
+        rc = fm_json_set(o, "attention_bias", fm_json_new_bool(bias));
+    if (rc == FM_OK && strcmp(d->arch->prefix, "llama") == 0)
+        rc = fm_json_set(o, "mlp_bias", fm_json_new_bool(mlp_bias));
+    if (rc == FM_OK && strcmp(d->arch->prefix, "llama") != 0)
+        rc = fm_json_set(o, "use_sliding_window", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "dtype", fm_json_new_str("float32"));
+    return rc;
+}
+
+fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g)
+{
+    fm_json *o = fm_json_new_object();
+    double theta = 10000, eps = -1;
+    fm_status rc = o ? check_fields(d, g) : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK)
+        rc = real_or(d, g, "rope.freq_base", &theta);
+    if (rc == FM_OK)
+        rc = real_or(d, g, "attention.layer_norm_rms_epsilon", &eps);
+    if (rc == FM_OK && !(eps >= 0 && theta > 0))
+        rc = fm_fail(FM_ECORRUPT,
+                     "%s: field '%s.attention.layer_norm_rms_epsilon' is missing, or "
+                     "it or '%s.rope.freq_base' is out of range",
+                     fm_gguf_what(g), d->arch->prefix, d->arch->prefix);
+    if (rc == FM_OK)
+        rc = set_identity(o, d, g);
+    if (rc == FM_OK)
+        rc = set_sizes(o, d);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "rms_norm_eps", fm_json_new_real(eps));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "rope_theta", fm_json_new_real(theta));
+    if (rc == FM_OK)
+        rc = gguf_rope_scaling(o, d, g, theta);
+    if (rc == FM_OK)
+        rc = set_token_ids(o, g);
+    if (rc == FM_OK)
+        rc = set_flags(o, d, g);
+    if (rc < 0) {
+        fm_json_free(o);
+        return rc;
+    }
+    *out = o;
+    return FM_OK;
+}
+
+/* ---- rope scaling ---- */
+
+static double llama3_factor(double wavelen, double factor, double original)
+{
+    const double low = 1.0, high = 4.0;
+    double smooth;
+
+    if (wavelen < original / high)
+        return 1.0;
+    if (wavelen > original / low)
+        return factor;
+    smooth = (original / wavelen - low) / (high - low);
+    return 1.0 / ((1.0 - smooth) / factor + smooth);
+}
+
+/* GGUF keeps Llama 3's scaling as a table of divisors and drops the numbers that it was made from.
+ * The models in use have low 1 and high 4; the factor is the table's largest value. They are
+ * taken only when they give the whole table back. */
+static bool fits_llama3(const float *table, const gguf_dims *d, double theta, double factor,
+                        double original)
+{
+    const double pi = 3.14159265358979323846;
+
+    for (uint64_t i = 0; i < d->head_dim / 2; i++) {
+        double wavelen = 2 * pi * fm_pow(theta, (double)(2 * i) / (double)d->head_dim);
+        double want = llama3_factor(wavelen, factor, original);
+        if (!(fabs((double)table[i] - want) <= 1e-4 * want))
+            return false;
+    }
+    return true;
+}
+
+static fm_status set_llama3(fm_json *config, double factor, double original)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "rope_type", fm_json_new_str("llama3"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "factor", fm_json_new_real(factor));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "low_freq_factor", fm_json_new_real(1));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "high_freq_factor", fm_json_new_real(4));
+    if (rc == FM_OK)
+        rc = set_int(o, "original_max_position_embeddings", (uint64_t)original);
+    if (rc == FM_OK)
+        rc = fm_json_set(config, "rope_scaling", fm_json_ref(o));
+    fm_json_free(o);
+    return rc;
+}
+
+static fm_status from_rope_freqs(fm_json *config, const gguf_dims *d, const fm_gguf *g,
+                                 const fm_gguf_tensor *t, double theta)
+{
+    float *table = NULL;
+    double factor = 0;
+    uint64_t n = d->head_dim / 2;
+
+    if (t->dtype != FM_F32 || t->shape.rank != 1 || t->shape.dim[0] != n)
+        return fm_fail(FM_ECORRUPT, "%s: tensor 'rope_freqs.weight' must be %llu F32 values",
+                       fm_gguf_what(g), (unsigned long long)n);
+    table = fm_malloc((size_t)t->bytes);
+    if (!table)
+        return FM_ENOMEM;
+    memcpy(table, fm_gguf_bytes(g, t).data, (size_t)t->bytes);
+    for (uint64_t i = 0; i < n; i++)
+        factor = (double)table[i] > factor ? (double)table[i] : factor;
+    for (double original = 64; original <= 262144; original *= 2)
+        if (fits_llama3(table, d, theta, factor, original)) {
+            fm_free(table);
+            return set_llama3(config, factor, original);
+        }
+    fm_free(table);
+    return fm_fail(FM_EUNSUPPORTED, "%s: tensor 'rope_freqs.weight' is no Llama 3 scaling table",
+                   fm_gguf_what(g));
+}
+
+static fm_status set_simple(fm_json *config, const gguf_dims *d, const fm_gguf *g, const char *type)
+{
+    char key[128];
+    double factor = 0;
+    uint64_t original = 0;
+    bool found = false, has_original = false;
+    fm_json *o = fm_json_new_object();
+    fm_status rc =
+        o ? fm_gguf_f64(g, gguf_key(d, "rope.scaling.factor", key), &factor, &found) : FM_ENOMEM;
+
+    if (rc == FM_OK && (!found || !(factor > 0)))
+        rc = fm_fail(FM_ECORRUPT, "%s: field '%s' is missing or not above 0", fm_gguf_what(g), key);
+    if (rc == FM_OK)
+        rc = fm_gguf_u64(g, gguf_key(d, "rope.scaling.original_context_length", key), &original,
+                         &has_original);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "rope_type", fm_json_new_str(type));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "factor", fm_json_new_real(shortest(factor)));
+    if (rc == FM_OK && has_original)
+        rc = set_int(o, "original_max_position_embeddings", original);
+    if (rc == FM_OK)
+        rc = fm_json_set(config, "rope_scaling", fm_json_ref(o));
+    fm_json_free(o);
+    return rc;
+}
+
+fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *g, double theta)
+{
+    const fm_gguf_tensor *freqs = fm_gguf_find(g, "rope_freqs.weight");
+    char key[128];
+    fm_span type = {NULL, 0};
+    bool found = false;
+    fm_status rc = fm_gguf_str(g, gguf_key(d, "rope.scaling.type", key), &type, &found);
+
+    if (rc < 0)
+        return rc;
+    if (!found || fm_span_eq_str(type, "none")) {
+        if (fm_gguf_get(g, gguf_key(d, "rope.scale_linear", key)))
+            return fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is not supported", fm_gguf_what(g),
+                           key);
+        return freqs ? from_rope_freqs(config, d, g, freqs, theta) : FM_OK;
+    }
+    if (freqs)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: field '%s' beside tensor 'rope_freqs.weight' is not "
+                       "supported",
+                       fm_gguf_what(g), key);
+    if (fm_span_eq_str(type, "linear"))
+        return set_simple(config, d, g, "linear");
+    if (fm_span_eq_str(type, "yarn"))
+        return set_simple(config, d, g, "yarn");
+    return fm_fail(FM_EUNSUPPORTED, "%s: field '%s': '%.*s' is not supported", fm_gguf_what(g), key,
+                   (int)FM_MIN(type.len, 40u), (const char *)type.data);
+}

@@ -1,0 +1,215 @@
+/* gguf_pre.c - the rules behind `tokenizer.ggml.pre`.
+ *
+ * A GGUF only names its pre-tokenizer. Each name here stands for the pre_tokenizer of the
+ * tokenizer.json that such files are made from; an unknown name is refused, because a near miss
+ * tokenizes most texts right and some wrong. */
+#include "store/import/gguf_canon.h"
+
+#include <string.h>
+
+#define LLAMA3                                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"                      \
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define QWEN2                                                                                      \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|"                           \
+    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* Words of one case change (Mistral Nemo), and with contractions and thousands (GPT-4o). */
+#define TEKKEN_WORD                                                                                \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+#define TEKKEN_UPPER                                                                               \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define TAIL " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define SEED_CODER                                                                                 \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}|"                        \
+    " ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define DEEPSEEK_V3                                                                                \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"                                       \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|"                      \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define BLOOM                                                                                      \
+    " ?[^(\\s|.,!?\xe2\x80\xa6\xe3\x80\x82\xef\xbc\x8c\xe3\x80\x81\xe0\xa5\xa4\xdb\x94\xd8\x8c)]+"
+
+#define MAX_SPLITS 5u
+
+typedef struct pre_rule {
+    const char *name;
+    const char *split[MAX_SPLITS]; /* one after another, then ByteLevel without its own regex */
+    bool digits;                   /* each digit alone, then ByteLevel with its own */
+    bool nfc;
+    bool ignore_merges; /* a whole word of the vocabulary needs no merges */
+} pre_rule;
+
+/* "default" is what llama.cpp does with a file that names nothing else. */
+static const pre_rule RULES[] = {
+    {"default",
+     {"[\\p{P}\\$\\+<=>\\^~\\|]+",
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)", "\\p{N}+",
+      "[0-9][0-9][0-9]"},
+     false,
+     false,
+     false},
+    {"gpt-2", {NULL}, false, false, false},
+    {"gpt2", {NULL}, false, false, false},
+    {"smollm", {NULL}, true, false, false},
+    {"starcoder", {NULL}, true, false, false},
+    {"refact", {NULL}, true, false, false},
+    {"codeshell", {NULL}, true, false, false},
+    {"llama-bpe", {LLAMA3}, false, false, true},
+    {"llama3", {LLAMA3}, false, false, true},
+    {"llama-v3", {LLAMA3}, false, false, true},
+    {"phi-2", {NULL}, false, false, false},
+    {"jais", {NULL}, false, false, false},
+    {"trillion", {NULL}, false, false, false},
+    {"minerva-7b", {NULL}, true, false, false},
+    {"falcon3", {LLAMA3}, false, false, true},
+    {"pixtral", {LLAMA3}, false, false, true},
+    {"midm-2.0", {LLAMA3}, false, false, true},
+    {"tekken", {TEKKEN_WORD "|" TEKKEN_UPPER "|\\p{N}|" TAIL}, false, false, true},
+    {"gpt-4o",
+     {TEKKEN_WORD CONTRACTION "|" TEKKEN_UPPER CONTRACTION "|\\p{N}{1,3}|" TAIL},
+     false,
+     false,
+     false},
+    {"seed-coder", {SEED_CODER}, false, false, false},
+    {"deepseek-coder",
+     {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+", "\\p{N}"},
+     false,
+     false,
+     false},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}",
+      "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+",
+      DEEPSEEK_V3},
+     false,
+     false,
+     false},
+    {"bloom", {BLOOM}, false, false, false},
+    {"poro-chat", {BLOOM}, false, false, false},
+    {"gpt3-finnish", {BLOOM}, false, false, false},
+    {"viking", {BLOOM, "\\p{N}"}, false, false, false},
+    {"qwen2", {QWEN2}, false, true, false},
+    {"deepseek-r1-qwen", {QWEN2}, false, true, false},
+};
+
+static fm_status byte_level(fm_json **out, bool use_regex)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("ByteLevel")) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "trim_offsets", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "use_regex", fm_json_new_bool(use_regex));
+    return rc;
+}
+
+static fm_status digits(fm_json **out)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("Digits")) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "individual_digits", fm_json_new_bool(true));
+    return rc;
+}
+
+static fm_status split(fm_json **out, const char *regex)
+{
+    fm_json *o = fm_json_new_object(), *pattern = fm_json_new_object();
+    fm_status rc = o && pattern ? FM_OK : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(pattern, "Regex", fm_json_new_str(regex));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("Split"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pattern", fm_json_ref(pattern));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "behavior", fm_json_new_str("Isolated"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "invert", fm_json_new_bool(false));
+    fm_json_free(pattern);
+    return rc;
+}
+
+/* Consumes item, also where it is NULL (out of memory). */
+static fm_status add_step(fm_json *list, fm_json *item, fm_status rc)
+{
+    if (rc == FM_OK)
+        return fm_json_push(list, item);
+    fm_json_free(item);
+    return rc;
+}
+
+/* The steps of a rule, as the list of a Sequence. */
+static fm_status steps_of(fm_json *list, const pre_rule *rule)
+{
+    fm_json *item = NULL;
+    fm_status rc = FM_OK;
+
+    if (rule->digits) {
+        rc = digits(&item);
+        rc = add_step(list, item, rc);
+    }
+    for (size_t i = 0; rc == FM_OK && i < MAX_SPLITS && rule->split[i]; i++) {
+        rc = split(&item, rule->split[i]);
+        rc = add_step(list, item, rc);
+    }
+    if (rc == FM_OK) {
+        rc = byte_level(&item, rule->split[0] == NULL);
+        rc = add_step(list, item, rc);
+    }
+    return rc;
+}
+
+static fm_status build(fm_json **pre, const pre_rule *rule)
+{
+    fm_json *list = fm_json_new_array(), *o = NULL;
+    fm_status rc = list ? steps_of(list, rule) : FM_ENOMEM;
+
+    if (rc == FM_OK && fm_json_count(list) == 1) {
+        *pre = fm_json_ref(fm_json_at(list, 0));
+        fm_json_free(list);
+        return FM_OK;
+    }
+    o = fm_json_new_object();
+    if (rc == FM_OK && !o)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("Sequence"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pretokenizers", fm_json_ref(list));
+    fm_json_free(list);
+    *pre = o;
+    return rc;
+}
+
+fm_status gguf_pre_tokenizer(fm_json **pre, fm_json **normalizer, bool *ignore_merges,
+                             const char *name, const char *what)
+{
+    const pre_rule *rule = NULL;
+    fm_status rc;
+
+    *pre = *normalizer = NULL;
+    for (size_t i = 0; i < FM_ARRAY_LEN(RULES) && !rule; i++)
+        if (strcmp(RULES[i].name, name) == 0)
+            rule = &RULES[i];
+    if (!rule)
+        return fm_fail(FM_EUNSUPPORTED, "%s: field 'tokenizer.ggml.pre': '%s' is not known", what,
+                       name);
+    *ignore_merges = rule->ignore_merges;
+    rc = build(pre, rule);
+    if (rc == FM_OK && rule->nfc) {
+        *normalizer = fm_json_new_object();
+        rc = *normalizer ? fm_json_set(*normalizer, "type", fm_json_new_str("NFC")) : FM_ENOMEM;
+    }
+    return rc;
+}

@@ -1,0 +1,516 @@
+/* gguf_tokenizer.c - tokenizer.json, tokenizer_config.json and the chat template from a GGUF.
+ *
+ * The file holds the vocabulary, the merges and the name of the pre-tokenizer; the rules behind
+ * that name are in gguf_pre.c. Ids are the positions in the list: nothing is renumbered. */
+#include "store/import/gguf_tok.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define MAX_VOCAB 4000000u
+
+static const struct {
+    const char *key, *name;
+} SPECIAL[] = {
+    {"tokenizer.ggml.bos_token_id", "bos_token"},
+    {"tokenizer.ggml.eos_token_id", "eos_token"},
+    {"tokenizer.ggml.unknown_token_id", "unk_token"},
+    {"tokenizer.ggml.padding_token_id", "pad_token"},
+    {"tokenizer.ggml.seperator_token_id", "sep_token"}, /* the format's own spelling */
+    {"tokenizer.ggml.cls_token_id", "cls_token"},
+    {"tokenizer.ggml.mask_token_id", "mask_token"},
+};
+
+static fm_status bad(const fm_gguf *g, const char *field, const char *why)
+{
+    return fm_fail(FM_ECORRUPT, "%s: field '%s' %s", fm_gguf_what(g), field, why);
+}
+
+/* Valid UTF-8 without NUL; the JSON door would put U+FFFD where it is not, a silent change. */
+static bool is_text(fm_span s)
+{
+    size_t i = 0;
+
+    while (i < s.len) {
+        uint8_t c = s.data[i];
+        size_t n = c < 0x80                ? 1
+                   : c >= 0xc2 && c < 0xe0 ? 2
+                   : (c & 0xf0) == 0xe0    ? 3
+                   : c >= 0xf0 && c < 0xf5 ? 4
+                                           : 0;
+        uint32_t v = n == 1 ? c : c & (0xffu >> (n + 1));
+        if (n == 0 || c == 0 || n > s.len - i)
+            return false;
+        for (size_t k = 1; k < n; k++) {
+            if ((s.data[i + k] & 0xc0) != 0x80)
+                return false;
+            v = v << 6 | (s.data[i + k] & 0x3fu);
+        }
+        if ((n == 3 && (v < 0x800 || (v >= 0xd800 && v < 0xe000))) ||
+            (n == 4 && (v < 0x10000 || v > 0x10ffff)))
+            return false;
+        i += n;
+    }
+    return true;
+}
+
+static fm_status need_strings(const fm_gguf *g, const char *key, const fm_gguf_kv **out)
+{
+    const fm_gguf_kv *kv = fm_gguf_get(g, key);
+
+    if (!kv || kv->type != FM_GGUF_ARRAY || kv->elem != FM_GGUF_STRING || kv->count > MAX_VOCAB)
+        return bad(g, key, "must be a list of texts");
+    *out = kv;
+    return FM_OK;
+}
+
+static fm_status read_vocab(gguf_vocab *v, const fm_gguf *g)
+{
+    size_t at = 0;
+    fm_status rc;
+
+    memset(v, 0, sizeof *v);
+    v->g = g;
+    rc = need_strings(g, "tokenizer.ggml.tokens", &v->tokens);
+    if (rc < 0)
+        return rc;
+    v->types = fm_gguf_get(g, "tokenizer.ggml.token_type");
+    if (v->types && (v->types->type != FM_GGUF_ARRAY || v->types->elem != FM_GGUF_I32 ||
+                     v->types->count != v->tokens->count))
+        return bad(g, "tokenizer.ggml.token_type", "must be a list of I32, one for each token");
+    v->text = fm_calloc((size_t)v->tokens->count + 1, sizeof *v->text);
+    if (!v->text)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; i < v->tokens->count; i++) {
+        v->text[i] = fm_gguf_next_string(v->tokens, &at);
+        if (!is_text(v->text[i]))
+            return fm_fail(FM_ECORRUPT,
+                           "%s: field 'tokenizer.ggml.tokens': token %" PRIu64 " is no UTF-8 text",
+                           fm_gguf_what(g), i);
+    }
+    return FM_OK;
+}
+
+int64_t gguf_token_type(const gguf_vocab *v, uint64_t id)
+{
+    return v->types ? fm_gguf_int_at(v->types, id) : GGUF_TOKEN_NORMAL;
+}
+
+fm_json *gguf_token_str(const gguf_vocab *v, uint64_t id)
+{
+    return fm_json_new_strn((const char *)v->text[id].data, v->text[id].len);
+}
+
+fm_status gguf_vocab_json(fm_json **out, const gguf_vocab *v)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+    char *key = NULL;
+
+    *out = o;
+    for (uint64_t i = 0; rc == FM_OK && i < v->tokens->count; i++) {
+        key = fm_strndup((const char *)v->text[i].data, v->text[i].len);
+        rc = key ? fm_json_set(o, key, fm_json_new_int((int64_t)i)) : FM_ENOMEM;
+        fm_free(key);
+    }
+    if (rc == FM_OK && fm_json_count(o) != v->tokens->count)
+        rc = bad(v->g, "tokenizer.ggml.tokens", "holds one token twice");
+    return rc;
+}
+
+static fm_status push_merge(fm_json *list, const gguf_vocab *v, fm_span merge)
+{
+    const uint8_t *space = merge.len > 0 ? memchr(merge.data, ' ', merge.len) : NULL;
+    size_t left = space ? (size_t)(space - merge.data) : 0;
+    fm_json *pair;
+    fm_status rc;
+
+    if (!is_text(merge) || left == 0 || left + 1 == merge.len ||
+        memchr(space + 1, ' ', merge.len - left - 1))
+        return bad(v->g, "tokenizer.ggml.merges", "must hold pairs of tokens with one space");
+    pair = fm_json_new_array();
+    rc = pair ? fm_json_push(pair, fm_json_new_strn((const char *)merge.data, left)) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_push(pair, fm_json_new_strn((const char *)space + 1, merge.len - left - 1));
+    if (rc == FM_OK)
+        rc = fm_json_push(list, fm_json_ref(pair));
+    fm_json_free(pair);
+    return rc;
+}
+
+static fm_status merges_json(fm_json **out, const gguf_vocab *v)
+{
+    const fm_gguf_kv *merges = NULL;
+    size_t at = 0;
+    fm_status rc = need_strings(v->g, "tokenizer.ggml.merges", &merges);
+
+    *out = fm_json_new_array();
+    if (!*out)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; rc == FM_OK && i < merges->count; i++)
+        rc = push_merge(*out, v, fm_gguf_next_string(merges, &at));
+    return rc;
+}
+
+static fm_status model_json(fm_json **out, const gguf_vocab *v, bool ignore_merges)
+{
+    fm_json *o = fm_json_new_object(), *tokens = NULL, *merges = NULL;
+    fm_status rc = o ? gguf_vocab_json(&tokens, v) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = merges_json(&merges, v);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("BPE"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "dropout", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "unk_token", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "continuing_subword_prefix", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "end_of_word_suffix", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "fuse_unk", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "byte_fallback", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "ignore_merges", fm_json_new_bool(ignore_merges));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "vocab", fm_json_ref(tokens));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "merges", fm_json_ref(merges));
+    fm_json_free(tokens);
+    fm_json_free(merges);
+    return rc;
+}
+
+static fm_status push_added(fm_json *list, const gguf_vocab *v, uint64_t id, bool special)
+{
+    static const char *const flag[] = {"single_word", "lstrip", "rstrip"};
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "id", fm_json_new_int((int64_t)id)) : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "content", gguf_token_str(v, id));
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(flag); i++)
+        rc = fm_json_set(o, flag[i], fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "normalized", fm_json_new_bool(false));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "special", fm_json_new_bool(special));
+    if (rc == FM_OK)
+        rc = fm_json_push(list, fm_json_ref(o));
+    fm_json_free(o);
+    return rc;
+}
+
+fm_status gguf_added_json(fm_json **out, const gguf_vocab *v)
+{
+    fm_status rc = FM_OK;
+
+    *out = fm_json_new_array();
+    if (!*out)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; rc == FM_OK && v->types && i < v->tokens->count; i++) {
+        int64_t type = gguf_token_type(v, i);
+        if (type != GGUF_TOKEN_CONTROL && type != GGUF_TOKEN_USER)
+            continue;
+        if (v->text[i].len == 0)
+            return bad(v->g, "tokenizer.ggml.tokens", "holds an empty special token");
+        rc = push_added(*out, v, i, type == GGUF_TOKEN_CONTROL);
+    }
+    return rc;
+}
+
+/* ---- what is put around a text ---- */
+
+fm_status gguf_special_id(const gguf_vocab *v, const char *key, uint64_t *id, bool *found)
+{
+    fm_status rc = fm_gguf_u64(v->g, key, id, found);
+
+    if (rc == FM_OK && *found && *id >= v->tokens->count)
+        rc = bad(v->g, key, "is beyond the vocabulary");
+    return rc;
+}
+
+/* {"SpecialToken": {"id": text, "type_id": n}} or {"Sequence": {"id": "A", "type_id": n}} */
+static fm_status push_step(fm_json *list, const char *kind, fm_json *id, int64_t type_id)
+{
+    fm_json *inner = fm_json_new_object(), *outer = fm_json_new_object();
+    fm_status rc = inner && outer ? FM_OK : FM_ENOMEM;
+
+    if (rc < 0)
+        fm_json_free(id);
+    else
+        rc = fm_json_set(inner, "id", id);
+    if (rc == FM_OK)
+        rc = fm_json_set(inner, "type_id", fm_json_new_int(type_id));
+    if (rc == FM_OK)
+        rc = fm_json_set(outer, kind, fm_json_ref(inner));
+    if (rc == FM_OK)
+        rc = fm_json_push(list, fm_json_ref(outer));
+    fm_json_free(inner);
+    fm_json_free(outer);
+    return rc;
+}
+
+static fm_status template_json(fm_json **out, const gguf_wrap *w, unsigned texts)
+{
+    fm_json *list = fm_json_new_array();
+    fm_status rc = list ? FM_OK : FM_ENOMEM;
+
+    *out = list;
+    for (unsigned i = 0; rc == FM_OK && i < texts; i++) {
+        if (w->bos)
+            rc = push_step(list, "SpecialToken", gguf_token_str(w->v, w->bos_id), i);
+        if (rc == FM_OK)
+            rc = push_step(list, "Sequence", fm_json_new_str(i == 0 ? "A" : "B"), i);
+        if (rc == FM_OK && w->eos)
+            rc = push_step(list, "SpecialToken", gguf_token_str(w->v, w->eos_id), i);
+    }
+    return rc;
+}
+
+static fm_status add_special(fm_json *map, const gguf_wrap *w, uint64_t id)
+{
+    fm_json *o = fm_json_new_object(), *ids = fm_json_new_array(), *tokens = fm_json_new_array();
+    char *key = fm_strndup((const char *)w->v->text[id].data, w->v->text[id].len);
+    fm_status rc = o && ids && tokens && key ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_push(ids, fm_json_new_int((int64_t)id));
+    if (rc == FM_OK)
+        rc = fm_json_push(tokens, gguf_token_str(w->v, id));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "id", gguf_token_str(w->v, id));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "ids", fm_json_ref(ids));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "tokens", fm_json_ref(tokens));
+    if (rc == FM_OK)
+        rc = fm_json_set(map, key, fm_json_ref(o));
+    fm_free(key);
+    fm_json_free(tokens);
+    fm_json_free(ids);
+    fm_json_free(o);
+    return rc;
+}
+
+fm_status gguf_post_processor(fm_json **out, const gguf_wrap *w)
+{
+    fm_json *o = fm_json_new_object(), *map = fm_json_new_object(), *single = NULL, *pair = NULL;
+    fm_status rc = o && map ? template_json(&single, w, 1) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = template_json(&pair, w, 2);
+    if (rc == FM_OK && w->bos)
+        rc = add_special(map, w, w->bos_id);
+    if (rc == FM_OK && w->eos)
+        rc = add_special(map, w, w->eos_id);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "type", fm_json_new_str("TemplateProcessing"));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "single", fm_json_ref(single));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pair", fm_json_ref(pair));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "special_tokens", fm_json_ref(map));
+    fm_json_free(single);
+    fm_json_free(pair);
+    fm_json_free(map);
+    return rc;
+}
+
+fm_status gguf_read_wrap(gguf_wrap *w, const gguf_vocab *v, bool bos, bool eos)
+{
+    bool found = false, has_bos = false, has_eos = false;
+    fm_status rc;
+
+    memset(w, 0, sizeof *w);
+    w->v = v;
+    w->bos = bos;
+    w->eos = eos;
+    rc = fm_gguf_bool(v->g, "tokenizer.ggml.add_bos_token", &w->bos, &found);
+    if (rc == FM_OK)
+        rc = fm_gguf_bool(v->g, "tokenizer.ggml.add_eos_token", &w->eos, &found);
+    if (rc == FM_OK)
+        rc = gguf_special_id(v, "tokenizer.ggml.bos_token_id", &w->bos_id, &has_bos);
+    if (rc == FM_OK)
+        rc = gguf_special_id(v, "tokenizer.ggml.eos_token_id", &w->eos_id, &has_eos);
+    w->bos = w->bos && has_bos;
+    w->eos = w->eos && has_eos;
+    return rc;
+}
+
+/* ---- the files ---- */
+
+static fm_status decoder_json(fm_json **out)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "type", fm_json_new_str("ByteLevel")) : FM_ENOMEM;
+
+    *out = o;
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "trim_offsets", fm_json_new_bool(true));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "use_regex", fm_json_new_bool(true));
+    return rc;
+}
+
+void gguf_tok_parts_free(gguf_tok_parts *p)
+{
+    fm_json_free(p->added);
+    fm_json_free(p->normalizer);
+    fm_json_free(p->pre);
+    fm_json_free(p->post);
+    fm_json_free(p->decoder);
+    fm_json_free(p->model);
+}
+
+fm_status gguf_put_parts(fm_source *src, const gguf_tok_parts *p)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? fm_json_set(o, "version", fm_json_new_str("1.0")) : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "truncation", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "padding", fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "added_tokens", fm_json_ref(p->added));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "normalizer",
+                         p->normalizer ? fm_json_ref(p->normalizer) : fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pre_tokenizer", p->pre ? fm_json_ref(p->pre) : fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "post_processor", p->post ? fm_json_ref(p->post) : fm_json_new_null());
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "decoder", fm_json_ref(p->decoder));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "model", fm_json_ref(p->model));
+    if (rc == FM_OK)
+        rc = src_put_json(src, "tokenizer/tokenizer.json", o, FM_JSON_COMPACT);
+    fm_json_free(o);
+    return rc;
+}
+
+static fm_status put_tokenizer(fm_source *src, const gguf_vocab *v, const char *pre_name,
+                               gguf_wrap *w)
+{
+    gguf_tok_parts p = {NULL, NULL, NULL, NULL, NULL, NULL};
+    bool ignore_merges = false;
+    fm_status rc =
+        gguf_pre_tokenizer(&p.pre, &p.normalizer, &ignore_merges, pre_name, fm_gguf_what(v->g));
+
+    if (rc == FM_OK)
+        rc = gguf_read_wrap(w, v, ignore_merges, false); /* Llama 3 begins with BOS */
+    if (rc == FM_OK)
+        rc = gguf_added_json(&p.added, v);
+    if (rc == FM_OK)
+        rc = gguf_post_processor(&p.post, w);
+    if (rc == FM_OK)
+        rc = decoder_json(&p.decoder);
+    if (rc == FM_OK)
+        rc = model_json(&p.model, v, ignore_merges);
+    if (rc == FM_OK)
+        rc = gguf_put_parts(src, &p);
+    gguf_tok_parts_free(&p);
+    return rc;
+}
+
+static fm_status put_tokenizer_config(fm_source *src, const gguf_vocab *v, const gguf_wrap *w,
+                                      fm_json *o)
+{
+    fm_status rc = fm_json_set(o, "add_bos_token", fm_json_new_bool(w->bos));
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "add_eos_token", fm_json_new_bool(w->eos));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "add_prefix_space", fm_json_new_bool(false));
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(SPECIAL); i++) {
+        uint64_t id = 0;
+        bool found = false;
+        rc = gguf_special_id(v, SPECIAL[i].key, &id, &found);
+        if (rc == FM_OK && found)
+            rc = fm_json_set(o, SPECIAL[i].name, gguf_token_str(v, id));
+    }
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "clean_up_tokenization_spaces", fm_json_new_bool(false));
+    if (rc == FM_OK && !fm_json_get(o, "tokenizer_class"))
+        rc = fm_json_set(o, "tokenizer_class", fm_json_new_str("PreTrainedTokenizerFast"));
+    if (rc == FM_OK)
+        rc = src_put_json(src, "tokenizer/tokenizer_config.json", o, FM_JSON_PRETTY);
+    return rc;
+}
+
+static fm_status put_template(fm_source *src, const fm_gguf *g)
+{
+    fm_span text = {NULL, 0};
+    bool found = false;
+    fm_status rc = fm_gguf_str(g, "tokenizer.chat_template", &text, &found);
+
+    if (rc == FM_OK && found && !is_text(text))
+        rc = bad(g, "tokenizer.chat_template", "is no UTF-8 text");
+    if (rc == FM_OK && found)
+        rc = src_put_copy(src, "tokenizer/chat_template.jinja", text);
+    return rc;
+}
+
+static fm_status put_byte_level(fm_source *src, const gguf_vocab *v, gguf_wrap *w)
+{
+    fm_span pre = fm_span_str("default");
+    bool found = false;
+    fm_status rc = fm_gguf_str(v->g, "tokenizer.ggml.pre", &pre, &found);
+    char *name = rc == FM_OK ? fm_strndup((const char *)pre.data, FM_MIN(pre.len, 60u)) : NULL;
+
+    if (rc == FM_OK)
+        rc = name ? put_tokenizer(src, v, name, w) : FM_ENOMEM;
+    fm_free(name);
+    return rc;
+}
+
+static fm_status put_kind(fm_source *src, fm_span model, gguf_vocab *v, gguf_wrap *w,
+                          fm_json *config)
+{
+    if (fm_span_eq_str(model, "gpt2"))
+        return put_byte_level(src, v, w);
+    if (fm_span_eq_str(model, "llama"))
+        return gguf_put_spm(src, v, w, false, config);
+    if (fm_span_eq_str(model, "t5"))
+        return gguf_put_spm(src, v, w, true, config);
+    if (fm_span_eq_str(model, "bert"))
+        return gguf_put_wordpiece(src, v, w);
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: field 'tokenizer.ggml.model': '%.*s' is not supported "
+                   "(gpt2, llama, bert and t5 are)",
+                   fm_gguf_what(v->g), (int)FM_MIN(model.len, 40u), (const char *)model.data);
+}
+
+fm_status gguf_tokenizer(fm_source *src, const fm_gguf *g)
+{
+    fm_span model = {NULL, 0};
+    bool found = false;
+    gguf_vocab v = {NULL, NULL, NULL, NULL};
+    gguf_wrap w = {NULL, false, false, 0, 0};
+    fm_json *config = NULL;
+    fm_status rc = fm_gguf_str(g, "tokenizer.ggml.model", &model, &found);
+
+    if (rc < 0 || !found)
+        return rc;
+    config = fm_json_new_object();
+    rc = config ? read_vocab(&v, g) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = put_kind(src, model, &v, &w, config);
+    if (rc == FM_OK)
+        rc = put_tokenizer_config(src, &v, &w, config);
+    if (rc == FM_OK)
+        rc = put_template(src, g);
+    fm_json_free(config);
+    fm_free(v.text);
+    return rc;
+}

@@ -1,0 +1,254 @@
+/* source.c - opens a foreign model by its content and hands out its bytes. */
+#include <string.h>
+
+#include "store/import/source_impl.h"
+
+void fm_source_close(fm_source *src)
+{
+    if (!src)
+        return;
+    for (size_t i = 0; i < src->file_count; i++) {
+        src_file *f = src->file[i];
+        fm_st_close(f->st);
+        fm_torch_close(f->torch);
+        fm_unmap_file(&f->map);
+        fm_buf_release(&f->literal);
+        fm_free(f->part);
+    }
+    fm_free(src->file);
+    fm_free(src->tensor);
+    fm_map_free(src->by_id);
+    fm_tree_free(src->tree);
+    fm_json_free(src->left_out);
+    fm_arena_free(src->arena);
+    fm_free(src->path);
+    fm_free(src);
+}
+
+fm_source_kind fm_source_kind_of(const fm_source *src)
+{
+    return src->kind;
+}
+
+const fm_tree *fm_source_tree(const fm_source *src)
+{
+    return src->tree;
+}
+
+uint64_t fm_source_file_bytes(const fm_source *src)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < src->file_count; i++)
+        sum += src->file[i]->map.len;
+    return sum;
+}
+
+/* Row (h, j, i) of HF's order, j choosing the half, is row (h, i, j) of GGUF's: the original Llama
+ * code rotates neighbours, HF rotates element i with element i + half. */
+void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
+                      uint32_t heads)
+{
+    const uint64_t dim = rows / heads, half = dim / 2;
+
+    for (uint64_t r = 0; r < rows; r++) {
+        const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
+        memcpy(dst + (h * dim + 2 * i + j) * row_bytes, from + r * row_bytes, (size_t)row_bytes);
+    }
+}
+
+/* Row r of Hugging Face's order as it lies in the piece; see src_rows_to_gguf. */
+static const uint8_t *row_at(const src_piece *p, uint64_t r)
+{
+    const uint64_t dim = p->rows / p->heads, half = dim / 2;
+    const uint64_t h = r / dim, j = r % dim / half, i = r % dim % half;
+
+    return p->data + (h * dim + 2 * i + j) * (p->bytes / p->rows);
+}
+
+void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes)
+{
+    const uint64_t row_bytes = p->heads > 0 ? p->bytes / p->rows : 0;
+
+    if (p->view) {
+        fm_torch_gather(p->view, p->data, offset, dst, bytes);
+        return;
+    }
+    if (p->heads == 0) {
+        memcpy(dst, p->data + offset, (size_t)bytes);
+        return;
+    }
+    while (bytes > 0) {
+        const uint64_t skip = offset % row_bytes, n = FM_MIN(bytes, row_bytes - skip);
+        memcpy(dst, row_at(p, offset / row_bytes) + skip, (size_t)n);
+        dst += n;
+        offset += n;
+        bytes -= n;
+    }
+}
+
+/* The files may have changed since they were hashed, so the bytes are hashed again, and in the
+ * copy: the mapping may change between two looks. */
+static fm_status read_leaf(const fm_source *src, const fm_entry *e, const src_piece *p, uint64_t i,
+                           uint8_t *dst)
+{
+    const uint64_t at = i * FM_LEAF_BYTES, n = FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
+    fm_digest got;
+    fm_status rc;
+
+    src_piece_copy(dst, p, at, n);
+    rc = fm_sha256(&got, dst, (size_t)n);
+    if (rc == FM_OK && !fm_digest_eq(&got, &p->leaf[i]))
+        rc = fm_fail(FM_ECORRUPT, "%s: the bytes of '%s' changed while it was open", src->path,
+                     e->name ? e->name : e->path);
+    return rc;
+}
+
+static fm_status read_leaves(const fm_source *src, const fm_entry *e, const src_piece *p,
+                             uint64_t offset, uint64_t bytes, uint8_t *dst)
+{
+    uint8_t *part = NULL; /* a leaf of which not all is wanted */
+    fm_status rc = FM_OK;
+
+    while (rc == FM_OK && bytes > 0) {
+        const uint64_t i = offset / FM_LEAF_BYTES, skip = offset % FM_LEAF_BYTES;
+        const uint64_t leaf = FM_MIN(p->bytes - i * FM_LEAF_BYTES, (uint64_t)FM_LEAF_BYTES);
+        const uint64_t n = FM_MIN(bytes, leaf - skip);
+        if (n == leaf) {
+            rc = read_leaf(src, e, p, i, dst);
+        } else {
+            part = part ? part : fm_malloc(FM_LEAF_BYTES);
+            rc = part ? read_leaf(src, e, p, i, part) : FM_ENOMEM;
+            if (rc == FM_OK)
+                memcpy(dst, part + skip, (size_t)n);
+        }
+        dst += n;
+        offset += n;
+        bytes -= n;
+    }
+    fm_free(part);
+    return rc;
+}
+
+static fm_status read_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                            void *dst, unsigned flags)
+{
+    const fm_source *src = ctx;
+    const src_piece *p = fm_map_get(src->by_id, e->id.b, FM_DIGEST_BYTES);
+
+    if (!p || p->bytes != e->bytes)
+        return fm_fail(FM_ENOTFOUND, "%s: '%s' is not in this source", src->path,
+                       e->name ? e->name : e->path);
+    if (offset > p->bytes || bytes > p->bytes - offset)
+        return fm_fail(FM_EINVAL, "%s: a range beyond '%s'", src->path,
+                       e->name ? e->name : e->path);
+    fm_status rc = FM_OK;
+    if (flags & FM_RANGE_UNCHECKED)
+        src_piece_copy(dst, p, offset, bytes);
+    else
+        rc = read_leaves(src, e, p, offset, bytes, dst);
+    if (p->map) /* a model is larger than memory: what was read does not count for ever */
+        fm_map_forget(p->map, (size_t)(p->data - p->map->data) + (size_t)offset, (size_t)bytes);
+    return rc;
+}
+
+static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)
+{
+    return read_range(ctx, e, 0, e->bytes, dst, 0);
+}
+
+fm_provider fm_source_provider(const fm_source *src)
+{
+    fm_provider p = {.read = read_entry, .range = read_range};
+
+    memcpy(&p.ctx, &src, sizeof p.ctx); /* the callback reads only; the type has no const there */
+    return p;
+}
+
+/* A pickle of protocol 2 to 5. A safetensors header of 0x..80 bytes begins with the same byte, but
+ * its length then fits the file, which a pickle's first bytes never do. */
+static bool is_pickle(const uint8_t *head, uint64_t bytes)
+{
+    return head[0] == 0x80 && head[1] <= 5 && fm_get_u64(head) >= bytes;
+}
+
+/* One file: GGUF or PyTorch's by its magic, other pickles refused, safetensors else. */
+static fm_status open_file(fm_source *src)
+{
+    uint8_t head[24] = {0};
+    uint64_t bytes = 0;
+    fm_status rc = fm_file_bytes(&bytes, src->path);
+
+    src->single = true;
+    if (rc == FM_OK && bytes < 4)
+        rc = fm_fail(FM_ECORRUPT, "%s: %llu bytes are too few for a model file", src->path,
+                     (unsigned long long)bytes);
+    if (rc == FM_OK)
+        rc = fm_pread_file(src->path, 0, head, (size_t)FM_MIN(bytes, (uint64_t)sizeof head));
+    if (rc < 0)
+        return rc;
+    if (memcmp(head, "GGUF", 4) == 0)
+        return src_open_gguf(src);
+    if (fm_torch_is_zip(head) || fm_torch_is_legacy(fm_span_of(head, sizeof head)))
+        return src_open_torch(src);
+    if (is_pickle(head, bytes))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: a pickle that is no file of torch.save is not read; load it in Python "
+                       "and save the weights as safetensors",
+                       src->path);
+    size_t len = strlen(src->path);
+    if (len > 5 && strcmp(src->path + len - 5, ".gguf") == 0)
+        return fm_fail(FM_ECORRUPT,
+                       "%s: does not begin with GGUF's mark; it is another file under that name, "
+                       "or damaged",
+                       src->path);
+    return src_open_single(src);
+}
+
+static bool holds(const fm_source *src, const char *name)
+{
+    return fm_path_holds(src->path, name);
+}
+
+static fm_status open_any(fm_source *src)
+{
+    if (!fm_path_exists(src->path))
+        return fm_fail(FM_ENOTFOUND, "%s: no such file or folder", src->path);
+    if (!fm_path_is_dir(src->path))
+        return open_file(src);
+    if (holds(src, "adapter_config.json") && !holds(src, "model.safetensors") &&
+        !holds(src, "model.safetensors.index.json"))
+        return src_open_peft(src);
+    return src_open_hf(src);
+}
+
+fm_status fm_source_open(fm_source **out, const char *path)
+{
+    fm_source *src = fm_calloc(1, sizeof *src);
+    fm_status rc = src ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (!src)
+        return rc;
+    src->root = "";
+    src->path = fm_strdup(path);
+    src->left_out = fm_json_new_array();
+    if (!src->path || !src->left_out)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_arena_new(&src->arena);
+    if (rc == FM_OK)
+        rc = fm_map_new(&src->by_id);
+    if (rc == FM_OK)
+        rc = fm_tree_new(&src->tree);
+    if (rc == FM_OK)
+        rc = open_any(src);
+    if (rc == FM_OK)
+        rc = src_finish(src);
+    if (rc < 0) {
+        fm_source_close(src);
+        return rc;
+    }
+    *out = src;
+    return FM_OK;
+}

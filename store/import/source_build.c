@@ -1,0 +1,372 @@
+/* source_build.c - from mapped files and named tensors to a tree, ids and source.json. */
+#include "store/import/source_impl.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "store/base/checked.h"
+
+const char *src_strdup(fm_source *src, const char *s)
+{
+    return fm_arena_strndup(src->arena, s, strlen(s));
+}
+
+fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const char *name)
+{
+    char *path = dir ? fm_path_join(dir, name) : fm_strdup(src->path);
+    src_file *f = fm_arena_alloc(src->arena, sizeof *f);
+    fm_status rc = path && f ? FM_OK : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK && src->file_count == FM_SOURCE_MAX_FILES)
+        rc = fm_fail(FM_ELIMIT, "%s: more than %u files", src->path, FM_SOURCE_MAX_FILES);
+    if (rc == FM_OK)
+        rc = fm_grow(&src->file, &src->file_cap, src->file_count + 1, sizeof(src_file *));
+    if (rc == FM_OK) {
+        f->name = src_strdup(src, name);
+        rc = f->name ? fm_map_file(&f->map, path) : FM_ENOMEM;
+    }
+    if (rc == FM_OK) {
+        fm_buf_init(&f->literal, FM_SOURCE_MAX_LITERAL_BYTES);
+        src->file[src->file_count++] = f;
+        *out = f;
+    }
+    fm_free(path);
+    return rc;
+}
+
+src_piece *src_new_piece(fm_source *src, fm_span bytes)
+{
+    src_piece *piece = fm_arena_alloc(src->arena, sizeof *piece);
+
+    if (!piece)
+        return NULL;
+    piece->data = bytes.data;
+    piece->bytes = bytes.len;
+    piece->leaf = fm_arena_alloc(src->arena, (bytes.len / FM_LEAF_BYTES + 1) * sizeof *piece->leaf);
+    return piece->leaf ? piece : NULL;
+}
+
+static fm_status add_part(src_file *f, const src_part *part)
+{
+    fm_status rc = fm_grow(&f->part, &f->part_cap, f->part_count + 1, sizeof *f->part);
+
+    if (rc == FM_OK)
+        f->part[f->part_count++] = *part;
+    return rc;
+}
+
+/* The path of an entry below the source's root: what source.json speaks of. */
+static const char *below_root(const fm_source *src, const char *path)
+{
+    size_t n = strlen(src->root);
+
+    return n == 0 ? path : path + n + 1;
+}
+
+fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
+{
+    fm_buf path;
+    fm_status rc;
+
+    fm_buf_init(&path, 0);
+    rc = fm_tensor_path(&path, prefix, t->name);
+    if (rc == FM_OK)
+        rc = fm_grow(&src->tensor, &src->tensor_cap, src->tensor_count + 1, sizeof *t);
+    if (rc == FM_OK) {
+        t->path = src_strdup(src, fm_buf_cstr(&path));
+        t->name = src_strdup(src, t->name);
+        rc = t->path && t->name ? FM_OK : FM_ENOMEM;
+    }
+    fm_buf_release(&path);
+    if (rc == FM_OK)
+        src->tensor[src->tensor_count++] = *t;
+    return rc;
+}
+
+fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes)
+{
+    src_part part = {below_root(src, path), true, false, 0, bytes, 0};
+
+    return add_part(f, &part);
+}
+
+fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes)
+{
+    src_part part = {src_strdup(src, path), false, true, 0, bytes.len, 0};
+    fm_status rc = part.path ? src_put_bytes(src, path, bytes) : FM_ENOMEM;
+
+    return rc == FM_OK ? add_part(f, &part) : rc;
+}
+
+fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
+                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads)
+{
+    src_piece *piece = src_new_piece(src, bytes);
+    src_tensor t = {NULL, name, dtype, *shape, piece, {{0}}};
+    src_part part = {NULL, true, false, 0, bytes.len, heads};
+    fm_status rc;
+
+    if (!piece)
+        return FM_ENOMEM;
+    piece->rows = shape->rank > 0 ? shape->dim[0] : 1;
+    piece->heads = heads;
+    rc = src_queue_tensor(src, prefix, &t);
+    if (rc < 0)
+        return rc;
+    part.path = below_root(src, t.path);
+    return add_part(f, &part);
+}
+
+fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes)
+{
+    src_part part = {NULL, false, false, f->literal.len, bytes.len, 0};
+    src_part *last = f->part_count > 0 ? &f->part[f->part_count - 1] : NULL;
+    fm_buf path;
+
+    if (bytes.len == 0)
+        return FM_OK;
+    fm_buf_append(&f->literal, bytes.data, bytes.len);
+    if (fm_buf_ok(&f->literal) < 0)
+        return fm_error_prefix(fm_buf_ok(&f->literal), "%s: bytes outside of tensors", f->name);
+    if (last && !last->is_entry && !last->whole) {
+        last->bytes += bytes.len;
+        return FM_OK;
+    }
+    fm_buf_init(&path, 0);
+    fm_buf_str(&path, "source/literal/");
+    fm_path_part(&path, f->name, strlen(f->name));
+    part.path = fm_buf_ok(&path) == FM_OK ? src_strdup(src, fm_buf_cstr(&path)) : NULL;
+    fm_buf_release(&path);
+    return part.path ? add_part(f, &part) : FM_ENOMEM;
+}
+
+fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to)
+{
+    fm_span bytes = fm_span_of(f->map.data + from, (size_t)(to - from));
+    fm_buf path;
+    fm_status rc;
+
+    if (bytes.len <= FM_INLINE_MAX_BYTES)
+        return src_add_literal(src, f, bytes);
+    fm_buf_init(&path, 0);
+    fm_buf_str(&path, "source/bytes/");
+    fm_path_part(&path, f->name, strlen(f->name));
+    fm_buf_printf(&path, "/%" PRIu64, from);
+    rc = fm_buf_ok(&path);
+    if (rc == FM_OK)
+        rc = src_add_blob(src, f, fm_buf_cstr(&path), bytes);
+    fm_buf_release(&path);
+    return rc;
+}
+
+fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes)
+{
+    fm_digest id;
+    src_piece *piece;
+    fm_status rc =
+        bytes.len <= FM_INLINE_MAX_BYTES ? fm_tree_put_file(src->tree, path, bytes) : FM_ELIMIT;
+
+    if (rc != FM_ELIMIT)
+        return rc;
+    piece = src_new_piece(src, bytes);
+    if (!piece)
+        return FM_ENOMEM;
+    rc = fm_blob_id(&id, bytes, piece->leaf);
+    if (rc == FM_OK)
+        rc = fm_map_put(src->by_id, id.b, FM_DIGEST_BYTES, piece, NULL);
+    if (rc == FM_OK)
+        rc = fm_tree_put_blob(src->tree, path, &id, bytes.len);
+    return rc;
+}
+
+fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes)
+{
+    uint8_t *copy = fm_arena_alloc(src->arena, bytes.len + 1);
+
+    if (!copy)
+        return FM_ENOMEM;
+    if (bytes.len > 0)
+        memcpy(copy, bytes.data, bytes.len);
+    return src_put_bytes(src, path, fm_span_of(copy, bytes.len));
+}
+
+fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style)
+{
+    fm_buf text;
+    fm_status rc;
+
+    fm_buf_init(&text, 0);
+    rc = fm_json_write(&text, v, style);
+    fm_buf_char(&text, '\n');
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = src_put_copy(src, path, fm_buf_span(&text));
+    fm_buf_release(&text);
+    return rc;
+}
+
+const char *src_extra_path(fm_source *src, const char *name)
+{
+    const char *path = NULL;
+    fm_buf b;
+
+    fm_buf_init(&b, 0);
+    fm_buf_str(&b, "source/files");
+    for (;;) {
+        size_t n = strcspn(name, "/");
+        fm_buf_char(&b, '/');
+        fm_path_part(&b, name, n);
+        if (name[n] == '\0')
+            break;
+        name += n + 1;
+    }
+    if (fm_buf_ok(&b) == FM_OK)
+        path = src_strdup(src, fm_buf_cstr(&b));
+    fm_buf_release(&b);
+    return path;
+}
+
+fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry)
+{
+    src_part part = {NULL, is_entry, true, 0, f->map.len, 0};
+    fm_status rc = src_put_bytes(src, path, fm_span_of(f->map.data, f->map.len));
+
+    if (rc < 0)
+        return rc;
+    part.path = src_strdup(src, is_entry ? below_root(src, path) : path);
+    return part.path ? add_part(f, &part) : FM_ENOMEM;
+}
+
+fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name, const char *prefix)
+{
+    src_file *f = NULL;
+    fm_status rc = src_add_file(&f, src, dir, name);
+
+    if (rc < 0)
+        return rc;
+    rc = fm_st_parse(&f->st, fm_span_of(f->map.data, f->map.len), dir ? name : src->path);
+    if (rc < 0)
+        return rc;
+    rc = src_add_literal(src, f, fm_span_of(f->map.data, (size_t)fm_st_body(f->st)));
+    for (size_t i = 0; rc == FM_OK && i < fm_st_count(f->st); i++) {
+        const fm_st_tensor *t = fm_st_at(f->st, i);
+        rc = src_add_tensor(src, f, prefix, t->name, t->dtype, &t->shape, fm_st_bytes(f->st, t), 0);
+    }
+    return rc;
+}
+
+static fm_status put_tensors(fm_source *src)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++) {
+        const src_tensor *t = &src->tensor[i];
+        if (fm_tree_find(src->tree, t->path))
+            return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", src->path, t->name);
+        rc = fm_tree_put_tensor(src->tree, t->path, t->name, t->dtype, &t->shape, &t->id);
+        if (rc == FM_OK)
+            rc = fm_map_put(src->by_id, t->id.b, FM_DIGEST_BYTES, t->piece, NULL);
+    }
+    return rc;
+}
+
+/* ---- source.json ---- */
+
+static fm_json *part_json(const src_part *part)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, part->is_entry ? "entry" : "literal", fm_json_new_str(part->path));
+    if (rc == FM_OK && !part->whole && !part->is_entry) {
+        rc = fm_json_set(o, "at", fm_json_new_int((int64_t)part->at));
+        if (rc == FM_OK)
+            rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)part->bytes));
+    }
+    if (rc == FM_OK && part->heads > 0)
+        rc = fm_json_set(o, "rotary_heads", fm_json_new_int(part->heads));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+static fm_json *file_json(const src_file *f)
+{
+    fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
+    char hex[FM_HEX_CHARS + 1];
+    fm_status rc = o && parts ? FM_OK : FM_ENOMEM;
+
+    fm_digest_hex(&f->sha, hex);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "name", fm_json_new_str(f->name));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)f->map.len));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "sha256", fm_json_new_str(hex));
+    for (size_t i = 0; rc == FM_OK && i < f->part_count; i++)
+        rc = fm_json_push(parts, part_json(&f->part[i]));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "pieces", fm_json_ref(parts));
+    fm_json_free(parts);
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+static fm_status put_source_json(fm_source *src)
+{
+    static const char *const kind[] = {"hf", "safetensors", "gguf", "peft", "torch"};
+    fm_json *o = fm_json_new_object(), *files = fm_json_new_array();
+    fm_status rc = o && files ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "format", fm_json_new_int(1));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "kind", fm_json_new_str(kind[src->kind]));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "single", fm_json_new_bool(src->single));
+    for (size_t i = 0; rc == FM_OK && i < src->file_count; i++)
+        rc = fm_json_push(files, file_json(src->file[i]));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "files", fm_json_ref(files));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "left_out", fm_json_ref(src->left_out));
+    if (rc == FM_OK)
+        rc = src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT);
+    if (rc == FM_OK && src->root[0])
+        rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));
+    fm_json_free(files);
+    fm_json_free(o);
+    return rc;
+}
+
+static fm_status put_literals(fm_source *src)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < src->file_count; i++) {
+        const src_file *f = src->file[i];
+        for (size_t p = 0; rc == FM_OK && p < f->part_count; p++)
+            if (!f->part[p].is_entry && !f->part[p].whole && f->part[p].at == 0)
+                rc = src_put_bytes(src, f->part[p].path, fm_buf_span(&f->literal));
+    }
+    return rc;
+}
+
+fm_status src_finish(fm_source *src)
+{
+    fm_status rc = src_hash_all(src);
+
+    if (rc == FM_OK)
+        rc = put_tensors(src);
+    if (rc == FM_OK)
+        rc = put_literals(src);
+    if (rc == FM_OK)
+        rc = put_source_json(src);
+    return rc;
+}

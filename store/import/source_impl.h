@@ -1,0 +1,130 @@
+/* source_impl.h - what the readers of each kind of source share; inside store only.
+ *
+ * A reader maps its files, names the tensors in them and says of which parts each file is made;
+ * source_build.c hashes everything once and turns that into a tree, a provider and source.json. */
+#ifndef FM_STORE_SOURCE_IMPL_H
+#define FM_STORE_SOURCE_IMPL_H
+
+#include "store/base/os/io.h"
+#include "store/base/map.h"
+#include "store/base/mem.h"
+#include "store/formats/safetensors.h"
+#include "store/source.h"
+#include "store/formats/torch.h"
+
+#define FM_SOURCE_MAX_FILES 10000u
+#define FM_SOURCE_MAX_EXTRA_BYTES (64u << 20) /* files that are no model: cards, licences */
+#define FM_SOURCE_MAX_LITERAL_BYTES ((size_t)1 << 30)
+#define FM_SOURCE_JSON "source/source.json"
+/* Where source.json's entries lie ("adapters/0-lora"), in a file of its own: laying an adapter on a
+ * parent moves it, and must not need to read and write source.json for that. Absent = "". */
+#define FM_SOURCE_ROOT "source/root"
+
+/* Where an object's bytes lie. heads > 0: `rows` rows in GGUF's interleaved rotary order. */
+typedef struct src_piece {
+    const uint8_t *data;
+    uint64_t bytes;
+    uint64_t rows;
+    uint32_t heads;
+    const fm_torch_tensor *view; /* not NULL: strides; data is then the whole file's */
+    const fm_file_map *map;      /* NULL: not in a file */
+    fm_digest *leaf;             /* of each leaf in Hugging Face's order; in the arena */
+} src_piece;
+
+/* One stretch of an original file: an entry of the tree or bytes of a literal. */
+typedef struct src_part {
+    const char *path; /* entry: below root; literal: whole tree path. In the arena. */
+    bool is_entry;
+    bool whole; /* all of the literal */
+    uint64_t at, bytes;
+    uint32_t heads;
+} src_part;
+
+typedef struct src_file {
+    const char *name; /* below the exported folder, '/' between parts */
+    fm_file_map map;
+    fm_digest sha;
+    fm_st *st;       /* where it is safetensors */
+    fm_torch *torch; /* where it is of torch.save */
+    src_part *part;
+    size_t part_count, part_cap;
+    fm_buf literal; /* the bytes that are no tensor's, in order */
+} src_file;
+
+typedef struct src_tensor { /* waiting for its id */
+    const char *path, *name;
+    fm_dtype dtype;
+    fm_shape shape;
+    src_piece *piece;
+    fm_digest id;
+} src_tensor;
+
+struct fm_source {
+    fm_source_kind kind;
+    bool single; /* one file came in, not a folder */
+    char *path;
+    const char *root; /* "" or "adapters/0-lora"; in the arena */
+    fm_arena *arena;
+    fm_tree *tree;
+    fm_map *by_id; /* digest -> src_piece */
+    src_file **file;
+    size_t file_count, file_cap;
+    src_tensor *tensor;
+    size_t tensor_count, tensor_cap;
+    fm_json *left_out; /* names of files that were not taken */
+};
+
+/* Maps root_dir/name (root_dir NULL: name_path itself is `src->path`). */
+fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const char *name);
+/* Queue a tensor and the part of f that it is. prefix as for fm_tensor_path. */
+fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
+                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads);
+/* The same in two steps, for files whose tensors share bytes: queue (t->name, dtype, shape, piece
+ * given; path is set), and say which stretches of f an entry at path, or a blob put there, is. */
+fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t);
+fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes);
+fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes);
+/* Bytes of f that belong to no tensor; joined to the literal part before them. */
+fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes);
+/* The same for bytes [from, to) of the file; more than FM_INLINE_MAX_BYTES become a blob of their own,
+ * which another file may share. */
+fm_status src_add_stretch(fm_source *src, src_file *f, uint64_t from, uint64_t to);
+/* The whole of f is the tree entry at path; bytes stay in the mapping. */
+fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry);
+/* Bytes at a tree path: inline where they fit, else a blob; `bytes` must outlive src. */
+fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
+/* Likewise, from bytes that are copied. */
+fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
+fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
+/* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
+const char *src_extra_path(fm_source *src, const char *name);
+const char *src_strdup(fm_source *src, const char *s);
+/* A safetensors file: header as literal, tensors under prefix. */
+fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix);
+fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
+                              const char *prefix);
+/* Every file of dir that is not in src yet: kept whole under source/files (or where `place`
+ * says). */
+typedef const char *src_place_fn(const char *name); /* tree path, or NULL */
+fm_status src_add_extras(fm_source *src, const char *dir, src_place_fn *place);
+/* Ids of all tensors, digests of all files and leaves. */
+fm_status src_hash_all(fm_source *src);
+/* Hash, fill the tree, write source.json. */
+fm_status src_finish(fm_source *src);
+
+fm_status src_open_hf(fm_source *src);
+fm_status src_open_peft(fm_source *src);
+fm_status src_open_single(fm_source *src);
+fm_status src_open_gguf(fm_source *src);
+fm_status src_open_torch(fm_source *src);
+
+/* A piece whose leaf digests are still to be filled; NULL = ENOMEM. */
+src_piece *src_new_piece(fm_source *src, fm_span bytes);
+
+/* Bytes [offset, offset + bytes) of the piece in Hugging Face's order, not verified. */
+void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes);
+/* GGUF's order from Hugging Face's, by whole rows. rows is a multiple of 2 heads. */
+void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
+                      uint32_t heads);
+
+#endif

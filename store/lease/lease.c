@@ -1,0 +1,343 @@
+/* lease.c - leases of the living, and the gate between them and gc. */
+#include "store/lease/lease.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define HEAD_LINE "fmstore lease 1\n"
+#define LEASE_MAX_BYTES ((size_t)256 << 20)
+
+struct fmi_lease {
+    char *dir, *path;
+    fm_lock *lock;
+    bool writes;
+    fmi_condemned *condemned;
+    pthread_mutex_t mutex;
+    fm_map *held[4];
+};
+
+static const char *const hold_word[4] = {"object ", "pack ", "commit ", "git "};
+
+static size_t hold_bytes(fmi_hold kind)
+{
+    return kind == FMI_HOLD_OBJECT || kind == FMI_HOLD_PACK ? FM_DIGEST_BYTES : FMI_GIT_ID_BYTES;
+}
+
+static char *leases_dir(const char *root)
+{
+    return fm_path_join(root, "leases");
+}
+
+static fm_status gate_open_shared(fm_lock **out, const char *dir)
+{
+    char *path = fm_path_join(dir, "gate");
+    fm_status rc = path ? fm_lock_share(out, path) : FM_ENOMEM;
+    fm_free(path);
+    return rc;
+}
+
+fm_status fmi_gate_close(fm_lock **out, const char *root)
+{
+    *out = NULL;
+    char *dir = leases_dir(root), *path = dir ? fm_path_join(dir, "gate") : NULL;
+    fm_status rc = path ? fm_make_dirs(dir) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_lock_take(out, path);
+    fm_free(path);
+    fm_free(dir);
+    return rc;
+}
+
+/* ==== the owner's side ===================================================================== */
+
+static fm_status make_file(fmi_lease *l)
+{
+    uint8_t r[FMI_LEASE_NAME_CHARS / 2];
+    char name[FMI_LEASE_NAME_CHARS + 1];
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
+        return fm_fail(FM_EIO, "lease: the system gives no random bytes");
+    for (size_t i = 0; i < sizeof r; i++)
+        snprintf(name + 2 * i, 3, "%02x", r[i]);
+    l->path = fm_path_join(l->dir, name);
+    return l->path ? fm_lock_make(&l->lock, l->path) : FM_ENOMEM;
+}
+
+static fm_status write_head(fmi_lease *l, const char *what)
+{
+    fm_buf b;
+    fm_buf_init(&b, 4096);
+    fm_buf_printf(&b, HEAD_LINE "begun %lld\n%s ", (long long)time(NULL),
+                  l->writes ? "write" : "read");
+    for (size_t i = 0; what[i] && i < sizeof((fmi_lease_seen *)0)->what - 1; i++)
+        fm_buf_char(&b, (unsigned char)what[i] < ' ' || what[i] == 0x7f ? '?' : what[i]);
+    fm_buf_char(&b, '\n');
+    fm_status rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fm_lock_append(l->lock, b.data, b.len);
+    fm_buf_release(&b);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
+}
+
+/* With the gate open: what gc condemns from here on, it condemns knowing of this lease. */
+static fm_status begin_inside(fmi_lease *l, const char *root, const char *what)
+{
+    fm_status rc = make_file(l);
+    if (rc == FM_OK)
+        rc = write_head(l, what);
+    if (rc != FM_OK)
+        return rc;
+    rc = fmi_condemned_read(&l->condemned, root);
+    return rc == FM_ECORRUPT ? FM_OK : rc; /* nothing is condemned; gc begins anew */
+}
+
+fm_status fmi_lease_begin(fmi_lease **out, const char *root, bool writes, const char *what)
+{
+    *out = NULL;
+    fm_lock *gate = NULL;
+    fmi_lease *l = fm_calloc(1, sizeof *l);
+    if (!l)
+        return FM_ENOMEM;
+    pthread_mutex_init(&l->mutex, NULL);
+    l->writes = writes;
+    l->dir = leases_dir(root);
+    fm_status rc = l->dir ? FM_OK : FM_ENOMEM;
+    for (int i = 0; rc == FM_OK && i < 4; i++)
+        rc = fm_map_new(&l->held[i]);
+    if (rc == FM_OK)
+        rc = fm_make_dirs(l->dir);
+    if (rc == FM_OK)
+        rc = gate_open_shared(&gate, l->dir);
+    if (rc == FM_OK)
+        rc = begin_inside(l, root, what ? what : "");
+    fm_lock_drop(gate);
+    if (rc == FM_OK)
+        *out = l;
+    else
+        fmi_lease_end(l);
+    return rc;
+}
+
+void fmi_lease_end(fmi_lease *l)
+{
+    fm_error_state kept;
+    if (!l)
+        return;
+    fm_error_save(&kept);
+    if (l->lock) /* removed while it is locked: nobody else removes or reads it meanwhile */
+        fm_ignore(fm_remove_file(l->path), "gc removes what the dead leave");
+    fm_error_restore(&kept);
+    fm_lock_drop(l->lock);
+    for (int i = 0; i < 4; i++)
+        fm_map_free(l->held[i]);
+    fmi_condemned_free(l->condemned);
+    pthread_mutex_destroy(&l->mutex);
+    fm_free(l->path);
+    fm_free(l->dir);
+    fm_free(l);
+}
+
+bool fmi_lease_writes(const fmi_lease *l)
+{
+    return l->writes;
+}
+
+const fmi_condemned *fmi_lease_condemned(const fmi_lease *l)
+{
+    return l->condemned;
+}
+
+static fm_status new_lines(const fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count,
+                           fm_buf *b)
+{
+    static const char digit[] = "0123456789abcdef";
+    size_t bytes = hold_bytes(kind);
+    for (size_t i = 0; i < count; i++, ids += bytes) {
+        if (fm_map_has(l->held[kind], ids, bytes))
+            continue;
+        fm_buf_str(b, hold_word[kind]);
+        for (size_t k = 0; k < bytes; k++) {
+            fm_buf_char(b, digit[ids[k] >> 4]);
+            fm_buf_char(b, digit[ids[k] & 15]);
+        }
+        fm_buf_char(b, '\n');
+    }
+    return fm_buf_ok(b);
+}
+
+/* Remembered only once the lines are written: what failed is written again. */
+static fm_status remember(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
+{
+    size_t bytes = hold_bytes(kind);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < count; i++, ids += bytes)
+        rc = fm_map_put(l->held[kind], ids, bytes, l, NULL);
+    return rc;
+}
+
+fm_status fmi_lease_hold(fmi_lease *l, fmi_hold kind, const uint8_t *ids, size_t count)
+{
+    fm_buf b;
+    fm_lock *gate = NULL;
+    fm_buf_init(&b, LEASE_MAX_BYTES);
+    pthread_mutex_lock(&l->mutex);
+    fm_status rc = new_lines(l, kind, ids, count, &b);
+    if (rc == FM_OK && b.len)
+        rc = gate_open_shared(&gate, l->dir);
+    if (rc == FM_OK && b.len) {
+        rc = fm_lock_append(l->lock, b.data, b.len);
+        rc = rc == FM_OK ? rc : fm_error_prefix(rc, "lease %s", l->path);
+    }
+    if (rc == FM_OK)
+        rc = remember(l, kind, ids, count);
+    fm_lock_drop(gate);
+    pthread_mutex_unlock(&l->mutex);
+    fm_buf_release(&b);
+    return rc;
+}
+
+fm_status fmi_lease_inherit(fmi_lease *l, const fmi_lease *from)
+{
+    fm_status rc = FM_OK;
+    for (int kind = 0; from && kind < 4; kind++)
+        for (size_t i = 0; rc == FM_OK && i < fm_map_count(from->held[kind]); i++)
+            rc = fmi_lease_hold(l, (fmi_hold)kind, fm_map_key_at(from->held[kind], i).data, 1);
+    return rc;
+}
+
+/* ==== gc's side ============================================================================ */
+
+static int hex_value(uint8_t ch)
+{
+    if (ch >= '0' && ch <= '9')
+        return ch - '0';
+    return ch >= 'a' && ch <= 'f' ? ch - 'a' + 10 : -1;
+}
+
+static bool take_hold(fmi_leases *ls, fm_span line)
+{
+    for (int kind = 0; kind < 4; kind++) {
+        size_t n = strlen(hold_word[kind]), bytes = hold_bytes((fmi_hold)kind);
+        if (line.len < n || memcmp(line.data, hold_word[kind], n) != 0)
+            continue;
+        if (line.len != n + 2 * bytes)
+            return false;
+        for (size_t i = 0; i < bytes; i++) {
+            int hi = hex_value(line.data[n + 2 * i]), lo = hex_value(line.data[n + 2 * i + 1]);
+            if (hi < 0 || lo < 0)
+                return false;
+            fm_buf_u8(&ls->held[kind], (uint8_t)(hi << 4 | lo));
+        }
+        return true;
+    }
+    return false;
+}
+
+static bool take_begun(fmi_lease_seen *seen, fm_span line)
+{
+    if (line.len < 7 || line.len > 24 || memcmp(line.data, "begun ", 6) != 0)
+        return false;
+    for (size_t i = 6; i < line.len; i++) {
+        if (line.data[i] < '0' || line.data[i] > '9')
+            return false;
+        seen->begun = seen->begun * 10 + (line.data[i] - '0');
+    }
+    return true;
+}
+
+static bool take_what(fmi_lease_seen *seen, fm_span line)
+{
+    size_t n = line.len >= 6 && memcmp(line.data, "write ", 6) == 0  ? 6
+               : line.len >= 5 && memcmp(line.data, "read ", 5) == 0 ? 5
+                                                                     : 0;
+    if (n == 0 || line.len - n >= sizeof seen->what)
+        return false;
+    seen->writes = n == 6;
+    memcpy(seen->what, line.data + n, line.len - n);
+    return true;
+}
+
+/* Lines are written whole while the gate is open to their owner, so a living lease has no torn one;
+ * what is not understood is a newer fmstore's. */
+static bool take_text(fmi_leases *ls, fmi_lease_seen *seen, fm_span text)
+{
+    size_t head = strlen(HEAD_LINE);
+    if (text.len < head || memcmp(text.data, HEAD_LINE, head) != 0)
+        return false;
+    text = fm_span_of(text.data + head, text.len - head);
+    for (unsigned n = 0; text.len > 0; n++) {
+        const uint8_t *end = memchr(text.data, '\n', text.len);
+        if (!end)
+            return false;
+        fm_span line = fm_span_of(text.data, (size_t)(end - text.data));
+        bool good = n == 0   ? take_begun(seen, line)
+                    : n == 1 ? take_what(seen, line)
+                             : take_hold(ls, line);
+        if (!good)
+            return false;
+        text = fm_span_of(end + 1, text.len - line.len - 1);
+    }
+    return true;
+}
+
+static fm_status take_lease(fmi_leases *ls, size_t *cap, const char *path, const char *name)
+{
+    fm_buf text;
+    fm_buf_init(&text, LEASE_MAX_BYTES);
+    fm_status rc = fm_grow(&ls->lease, cap, ls->count + 1, sizeof *ls->lease);
+    if (rc == FM_OK)
+        rc = fm_read_file(&text, path, LEASE_MAX_BYTES);
+    if (rc == FM_OK) {
+        fmi_lease_seen *seen = &ls->lease[ls->count++];
+        memset(seen, 0, sizeof *seen);
+        snprintf(seen->name, sizeof seen->name, "%s", name);
+        if (!take_text(ls, seen, fm_buf_span(&text)))
+            rc = fm_fail(FM_ECORRUPT,
+                         "%s: a running process holds a lease that cannot be read (a newer "
+                         "fmstore's?): nothing is deleted while it runs",
+                         path);
+    }
+    fm_buf_release(&text);
+    return rc == FM_ENOTFOUND ? FM_OK : rc; /* it ended between the list and here */
+}
+
+fm_status fmi_leases_read(fmi_leases *out, const char *root)
+{
+    size_t cap = 0;
+    fm_names names = {NULL, 0};
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < 4; i++)
+        fm_buf_init(&out->held[i], 0);
+    char *dir = leases_dir(root);
+    fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
+        if (strlen(names.name[i]) != FMI_LEASE_NAME_CHARS)
+            continue;
+        char *path = fm_path_join(dir, names.name[i]);
+        if (!path)
+            rc = FM_ENOMEM;
+        else if (fm_lock_is_free(path))
+            rc = fm_remove_file(path);
+        else if (fm_path_exists(path))
+            rc = take_lease(out, &cap, path, names.name[i]);
+        fm_free(path);
+    }
+    for (int i = 0; rc == FM_OK && i < 4; i++)
+        rc = fm_buf_ok(&out->held[i]);
+    fm_names_release(&names);
+    fm_free(dir);
+    if (rc != FM_OK)
+        fmi_leases_release(out);
+    return rc;
+}
+
+void fmi_leases_release(fmi_leases *ls)
+{
+    fm_free(ls->lease);
+    for (int i = 0; i < 4; i++)
+        fm_buf_release(&ls->held[i]);
+    ls->lease = NULL;
+    ls->count = 0;
+}

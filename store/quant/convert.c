@@ -1,0 +1,28 @@
+/* convert.c - values of any type as float32. */
+#include "store/quant/dequant.h"
+#include "store/tensor/float16.h"
+
+static fm_dequant_fn *dequant_of(fm_dtype dtype)
+{
+    static fm_dequant_fn *const table[FM_DTYPE_COUNT] = {
+        [FM_Q8_0] = fm_dequant_q8_0, [FM_Q4_0] = fm_dequant_q4_0, [FM_Q4_1] = fm_dequant_q4_1,
+        [FM_Q5_0] = fm_dequant_q5_0, [FM_Q5_1] = fm_dequant_q5_1, [FM_Q4_K] = fm_dequant_q4_k,
+        [FM_Q5_K] = fm_dequant_q5_k, [FM_Q6_K] = fm_dequant_q6_k, [FM_IQ4_NL] = fm_dequant_iq4_nl,
+    };
+    return table[dtype];
+}
+
+fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n)
+{
+    const fm_dtype_info *info = fm_dtype_get(dtype);
+
+    if (n == 0)
+        return FM_OK;
+    if (!info->is_block)
+        return fmi_widen_plain(dst, dtype, src, n);
+    if (n % info->block_elems != 0)
+        return fm_fail(FM_EINVAL, "%llu elements are no whole number of %s blocks",
+                       (unsigned long long)n, info->name);
+    dequant_of(dtype)(dst, src, n / info->block_elems);
+    return FM_OK;
+}

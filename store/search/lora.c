@@ -1,0 +1,138 @@
+/* lora.c - is the tensor a weight of the path merged with an adapter that is stored? */
+#include <stdio.h>
+#include <string.h>
+
+#include "store/import/adapter_impl.h"
+#include "store/base/mem.h"
+#include "store/search/search_impl.h"
+
+#define PAIRS_MAX 4u
+
+typedef struct lora_pair {
+    uint32_t a, b; /* sources */
+    float scale;
+    bool turned;
+} lora_pair;
+
+/* "model.layers.0.mlp.up_proj.weight" -> the module, or false. */
+static bool module_of(char *out, size_t out_bytes, const char *name)
+{
+    static const char suffix[] = ".weight";
+    const size_t n = name ? strlen(name) : 0, m = sizeof suffix - 1;
+    if (n <= m || n - m >= out_bytes || strcmp(name + n - m, suffix) != 0)
+        return false;
+    memcpy(out, name, n - m);
+    out[n - m] = '\0';
+    return true;
+}
+
+static const fm_entry *factor(const fm_tree *tree, const adp_place *place, const char *module,
+                              const char *which)
+{
+    const fm_entry *e = NULL;
+    char prefix[sizeof place->dir + 16];
+    char *name = fm_asprintf("base_model.model.%s.%s.weight", module, which);
+    fm_buf path;
+    fm_buf_init(&path, 0);
+    snprintf(prefix, sizeof prefix, "%s/tensors", place->dir);
+    if (name && fm_tensor_path(&path, prefix, name) == FM_OK)
+        e = fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    fm_free(name);
+    return e && e->kind == FM_ENTRY_TENSOR ? e : NULL;
+}
+
+/* What cannot be understood is no candidate; *found then stays false. */
+static fm_status open_pair(fmi_search *s, const fm_tree *tree, const adp_place *place,
+                           const char *module, lora_pair *out, bool *found)
+{
+    const fm_entry *a = factor(tree, place, module, "lora_A");
+    const fm_entry *b = factor(tree, place, module, "lora_B");
+    fm_json *config = NULL;
+    fm_lora_spec spec;
+    if (!a || !b || adp_config(&config, tree, NULL, place) != FM_OK)
+        return FM_OK;
+    const bool known = fm_lora_spec_of(&spec, config, module) == FM_OK;
+    out->turned = fm_json_bool(fm_json_get(config, "fan_in_fan_out"), false);
+    fm_json_free(config);
+    if (!known)
+        return FM_OK;
+    out->scale = spec.scale;
+    fm_status rc = src_open(s, &a->id, &out->a);
+    if (rc == FM_OK)
+        rc = src_open(s, &b->id, &out->b);
+    *found = rc == FM_OK && out->a != UINT32_MAX && out->b != UINT32_MAX;
+    return rc;
+}
+
+static fm_status pairs_of(fmi_search *s, const fm_tree *tree, const char *module, lora_pair *pair,
+                          uint32_t *count)
+{
+    adp_place *place = NULL;
+    size_t places = 0;
+    if (adp_list(&place, &places, tree) != FM_OK)
+        return FM_OK;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < places && *count < PAIRS_MAX; i++) {
+        bool found = false;
+        rc = open_pair(s, tree, &place[i], module, &pair[*count], &found);
+        for (uint32_t k = 0; found && k < *count; k++)
+            found = pair[k].a != pair[*count].a || pair[k].b != pair[*count].b;
+        *count += found;
+    }
+    fm_free(place);
+    return rc;
+}
+
+static fm_status try_pair(fmi_search *s, uint32_t base, const lora_pair *p, unsigned rounding,
+                          double *bits)
+{
+    const uint32_t source[3] = {base, p->a, p->b};
+    uint8_t params[4];
+    uint32_t scale;
+    memcpy(&scale, &p->scale, sizeof scale);
+    fm_put_u32(params, scale);
+    const fmi_recipe r = {FMI_OP_LORA,
+                          (uint16_t)(rounding | (p->turned ? (unsigned)FMI_LORA_TURNED : 0u)),
+                          fm_span_of(params, sizeof params)};
+    return src_try(s, &r, source, 3, bits);
+}
+
+/* In a narrow dtype programs round in different places. */
+static fm_status try_roundings(fmi_search *s, uint32_t base, const lora_pair *p)
+{
+    static const unsigned flags[] = {0, FMI_LORA_NARROW_BASE,
+                                     FMI_LORA_NARROW_BASE | FMI_LORA_NARROW_FACTORS,
+                                     FMI_LORA_NARROW_FACTORS};
+    fm_status rc = FM_OK;
+    for (size_t f = 0; rc == FM_OK && f < FM_ARRAY_LEN(flags); f++)
+        for (unsigned m = FMI_LORA_F32; rc == FM_OK && m <= FMI_LORA_STEPS; m++)
+            if (s->best.bits >= SRC_EXACT)
+                rc = try_pair(s, base, p, m | flags[f], NULL);
+    return rc;
+}
+
+fm_status src_lora(fmi_search *s)
+{
+    char module[FM_MAX_NAME_BYTES + 1];
+    lora_pair pair[PAIRS_MAX];
+    uint32_t pairs = 0, base = 0, best = 0;
+    double least = 1e9;
+    const bool narrow = s->subject->form.dtype == FM_BF16 || s->subject->form.dtype == FM_F16;
+    fm_status rc = FM_OK;
+    if (!module_of(module, sizeof module, s->subject->name))
+        return FM_OK;
+    for (uint32_t t = 0; rc == FM_OK && t < s->trees && pairs < PAIRS_MAX; t++)
+        rc = pairs_of(s, s->tree[t], module, pair, &pairs);
+    for (uint32_t p = 0; rc == FM_OK && p < pairs; p++)
+        for (uint32_t w = 0; rc == FM_OK && w < s->path_sources; w++) {
+            double bits;
+            rc = try_pair(s, w, &pair[p], FMI_LORA_F32, &bits);
+            if (bits < least) {
+                least = bits;
+                base = w;
+                best = p;
+            }
+        }
+    return rc == FM_OK && least < 1e9 && narrow ? try_roundings(s, base, &pair[best]) : rc;
+}

@@ -1,0 +1,64 @@
+/* search.h - finds by itself what a new tensor is best coded against: a stored tensor, or a recipe
+ * over stored tensors (recipe/recipe.h).
+ *
+ * Only trees that were offered are looked at. Where one candidate alone is at hand it is taken if it
+ * is a relation at all. Candidates are judged by windows of one leaf of the tensor (4 of 4,096 elements); the
+ * best two by the coded size of that leaf. The work a tensor is bounded: at most 8 tensors at its
+ * path, 4 pairs of LoRA factors, 8 tensors of whose rows it may consist (64 MiB of them and 2^20
+ * rows are read), and 700 trials of windows. The same offers in the same order give the same
+ * choice. Not for sharing between threads. */
+#ifndef FM_STORE_SEARCH_H
+#define FM_STORE_SEARCH_H
+
+#include "store/pack/store_priv.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_OFFERS_MAX 64u
+
+typedef struct fmi_search fmi_search;
+
+/* known: in the store, or staged, and not condemned. */
+typedef struct fmi_search_env {
+    fm_store *store;
+    const fmi_staged *staged; /* may be NULL */
+    void *ctx;
+    fm_status (*known)(void *ctx, const fm_digest *id, bool *out);
+} fmi_search_env;
+
+/* env's staged must outlive the search. */
+FM_CHECKED fm_status fmi_search_new(fmi_search **out, const fmi_search_env *env);
+void fmi_search_free(fmi_search *s);
+/* The tree is copied. Beyond FMI_OFFERS_MAX trees it is passed over. */
+FM_CHECKED fm_status fmi_search_offer(fmi_search *s, const fm_tree *tree);
+
+/* The tree that is being put, until the next call; borrowed, NULL: none. Its tensors serve as inputs once
+ * they are stored, which is a matter of turns: 0 first, then 1, then 2. */
+void fmi_search_put_tree(fmi_search *s, const fm_tree *tree);
+FM_CHECKED fm_status fmi_search_turn(unsigned *out, const fm_tree *tree, const fm_entry *e);
+
+/* The tensor in question. leaf: the bytes of leaf i, in memory of its own or in buf
+ * (FM_LEAF_BYTES), valid until the next call. */
+typedef struct fmi_subject {
+    const char *path; /* in its tree; NULL: not known, only `parent` is tried */
+    const char *name; /* its true name; NULL: not known */
+    fmi_form form;
+    const fm_digest *parent; /* same dtype and shape, tried first; may be NULL */
+    void *ctx;
+    fm_status (*leaf)(void *ctx, uint32_t i, uint8_t *buf, fm_span *out);
+} fmi_subject;
+
+typedef struct fmi_guess {
+    fmi_recipe recipe; /* params point into the search, valid until its next call */
+    uint32_t parent_count;
+    fm_digest parent[FMI_PARENTS_MAX];
+    double
+        bits; /* a sampled element's mean distance from the prediction, in bits; -1: not judged */
+} fmi_guess;
+
+/* parent_count 0: nothing better than coding it alone. What is damaged is passed over. */
+FM_CHECKED fm_status fmi_search_run(fmi_search *s, const fmi_subject *subject, fmi_coder *coder,
+                                    fmi_guess *out);
+
+FM_END_DECLS
+#endif

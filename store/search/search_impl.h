@@ -1,0 +1,87 @@
+/* search_impl.h - what the parts of the search share; inside this folder only. */
+#ifndef FM_STORE_SEARCH_IMPL_H
+#define FM_STORE_SEARCH_IMPL_H
+
+#include "store/search/search.h"
+
+#define SRC_WINDOWS 4u
+#define SRC_WINDOW_ELEMS 4096u
+#define SRC_SOURCES_MAX 24u
+#define SRC_PATH_SOURCES_MAX 8u
+#define SRC_TRIALS_MAX 700u
+#define SRC_NOTHING_NEARER 0.3 /* bits an element: of ADAMW: nothing else comes near */
+#define SRC_EXACT 0.002        /* bits an element: nothing can be better by much */
+
+/* A stored tensor that is looked at, its chain open and a few leaves kept. */
+typedef struct src_source {
+    fm_digest id;
+    fmi_form form;
+    uint32_t depth;
+    fmi_chain chain;
+} src_source;
+
+typedef struct src_trial {
+    fmi_recipe recipe;
+    uint32_t count;
+    uint32_t source[FMI_PARENTS_MAX];
+    double bits;
+} src_trial;
+
+/* What worked for the tensor before is tried first on the next. */
+typedef struct src_habit {
+    bool set;
+    uint16_t op, mode;
+    uint32_t count;
+    uint8_t params[64];
+    size_t params_len;
+    uint32_t source[FMI_PARENTS_MAX]; /* numbers of sources at the path */
+} src_habit;
+
+struct fmi_search {
+    fmi_search_env env;
+    fm_tree *tree[FMI_OFFERS_MAX];
+    uint32_t trees;
+    src_habit habit;
+    const fm_tree *own;          /* that is being put; may be NULL */
+    struct fmi_adamw_fit *adamw; /* of the tensor before; NULL: none yet */
+    fm_buf params;               /* of the guess */
+    /* of one run */
+    const fmi_subject *subject;
+    fmi_coder *coder;
+    src_source source[SRC_SOURCES_MAX];
+    uint32_t sources, path_sources;
+    uint32_t leaf;  /* that the windows are of */
+    uint8_t *bytes; /* of that leaf */
+    size_t leaf_bytes;
+    uint64_t window_at[SRC_WINDOWS]; /* byte offsets in the tensor */
+    size_t window_bytes;
+    uint32_t windows, trials;
+    uint8_t *predicted; /* a leaf's room */
+    src_trial best, second;
+};
+
+const fm_entry *
+src_own_entry(const fmi_search *s); /* the subject in the tree that is put, or NULL */
+
+/* Opens the tensor as a source; *at UINT32_MAX where it cannot serve. Same id, same number. */
+FM_CHECKED fm_status src_open(fmi_search *s, const fm_digest *id, uint32_t *at);
+/* Judges a recipe over sources by the windows; the best two are kept, with their parameters copied.
+ * *bits may be NULL. A recipe that does not fit the sources costs nothing and is no failure. */
+FM_CHECKED fm_status src_try(fmi_search *s, const fmi_recipe *r, const uint32_t *source,
+                             uint32_t count, double *bits);
+FM_CHECKED fm_status src_read(fmi_search *s, uint32_t source, uint64_t offset, void *dst,
+                              size_t bytes);
+
+/* ---- adamw.c ---- */
+FM_CHECKED fm_status src_adamw(fmi_search *s);
+/* *out: the subject is a weight or a moment of the tree that is put. */
+FM_CHECKED fm_status src_of_checkpoint(const fmi_search *s, bool *out);
+/* ---- linear.c ---- */
+FM_CHECKED fm_status src_linear(fmi_search *s);
+/* ---- lora.c ---- */
+FM_CHECKED fm_status src_lora(fmi_search *s);
+/* ---- rows.c ---- */
+FM_CHECKED fm_status src_same_bytes(fmi_search *s, const fm_entry *e); /* reshaped, turned */
+FM_CHECKED fm_status src_rows(fmi_search *s);
+
+#endif

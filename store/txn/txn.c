@@ -1,0 +1,427 @@
+/* txn.c - a transaction: what is put goes to new packs in tmp/, and the commit makes them durable.
+ *
+ * The order of a commit is pack bytes, fsync, rename, fsync of the folder, index. A crash before
+ * the rename leaves a file in tmp/ that the next open removes; a crash after it leaves a pack that
+ * the next open indexes. Where there are several packs, none needs one that is renamed after it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "store/txn/put.h"
+
+/* ==== begin and close ====================================================================== */
+
+/* As many threads as there are processors, but no more than memory is bounded for. */
+static fm_status new_pool(fm_pool **out)
+{
+    fm_status rc = fm_pool_new(out, 0);
+
+    if (rc != FM_OK || fm_pool_threads(*out) <= FMI_TXN_THREADS_MAX)
+        return rc;
+    fm_pool_free(*out);
+    return fm_pool_new(out, FMI_TXN_THREADS_MAX);
+}
+
+fm_status fm_txn_begin(fm_txn **out, fm_store *s)
+{
+    *out = NULL;
+    fm_txn *t = fm_calloc(1, sizeof *t);
+    if (!t)
+        return FM_ENOMEM;
+    t->store = s;
+    t->roll_bytes = FMI_PACK_ROLL_BYTES;
+    fm_buf_init(&t->payload, 2 * FMI_PAYLOAD_HELD_MAX_BYTES);
+    fm_status rc = fmi_store_lease_need(s); /* before the first look at what is stored */
+    if (rc == FM_OK)
+        rc = new_pool(&t->pool);
+    if (rc != FM_OK)
+        goto fail;
+    t->threads = fm_pool_threads(t->pool);
+    t->held_max = FMI_PAYLOAD_HELD_MAX_BYTES / FM_MAX(t->threads, 2u) * 2;
+    t->held_max = FM_MAX(t->held_max, FMI_PAYLOAD_HELD_MIN_BYTES);
+    rc = FM_ENOMEM;
+    t->coder = fm_calloc(t->threads, sizeof(fmi_coder *));
+    t->slots = FM_MIN((size_t)t->threads * FMI_SLOTS_PER_THREAD, (size_t)FMI_SLOTS_MAX);
+    t->slot = fm_calloc(t->slots, sizeof *t->slot);
+    if (!t->coder || !t->slot)
+        goto fail;
+    for (size_t i = 0; i < t->slots; i++)
+        fm_buf_init(&t->slot[i].coded, (size_t)4 * FM_LEAF_BYTES);
+    rc = fm_map_new(&t->staged);
+    if (rc == FM_OK)
+        rc = fm_arena_new(&t->arena);
+    for (unsigned i = 0; rc == FM_OK && i < t->threads; i++)
+        rc = fmi_store_coder(s, &t->coder[i]);
+    if (rc != FM_OK)
+        goto fail;
+    pthread_mutex_lock(&s->mutex);
+    rc = fmi_store_look(s); /* once: what others store meanwhile is stored twice, harmlessly */
+    pthread_mutex_unlock(&s->mutex);
+    if (rc != FM_OK)
+        goto fail;
+    *out = t;
+    return FM_OK;
+fail:
+    fm_txn_close(t);
+    return rc;
+}
+
+void fm_txn_close(fm_txn *t)
+{
+    if (!t)
+        return;
+    fmi_put_drop(t);
+    fmi_search_free(t->search);
+    for (size_t i = 0; i < t->packs; i++)
+        fmi_packer_release(&t->pack[i]);
+    fm_free(t->pack);
+    fm_free(t->queue);
+    fm_pool_free(t->pool);
+    for (unsigned i = 0; t->coder && i < t->threads; i++)
+        fmi_store_coder_return(t->store, t->coder[i]);
+    fm_free(t->coder);
+    for (size_t i = 0; t->slot && i < t->slots; i++) {
+        fm_buf_release(&t->slot[i].coded);
+        fm_free(t->slot[i].raw);
+    }
+    fm_free(t->slot);
+    fm_map_free(t->staged);
+    fm_arena_free(t->arena);
+    fm_buf_release(&t->payload);
+    fm_free(t);
+}
+
+/* ==== objects in memory ==================================================================== */
+
+static fm_status hash_leaves(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const fmi_put *p = ctx;
+    fm_status rc = FM_OK;
+
+    (void)worker;
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        fm_span leaf;
+        rc = fmi_put_leaf(p, (uint32_t)i, NULL, &leaf);
+        if (rc == FM_OK)
+            rc = fm_sha256(&p->leaf[i], leaf.data, leaf.len);
+    }
+    return rc;
+}
+
+static fm_status identify(fm_txn *t, fmi_put *p)
+{
+    fm_status rc;
+
+    p->leaf = fm_malloc(((size_t)p->r.leaf_count + 1) * sizeof *p->leaf);
+    if (!p->leaf)
+        return FM_ENOMEM;
+    p->hashed = true;
+    rc = fm_pool_run(t->pool, p->r.leaf_count, 1, hash_leaves, p);
+    if (rc != FM_OK)
+        return rc;
+    return p->r.is_blob
+               ? fm_blob_id_from_leaves(&p->r.id, p->r.bytes, p->leaf)
+               : fm_tensor_id_from_leaves(&p->r.id, p->r.dtype, &p->r.shape, p->r.bytes, p->leaf);
+}
+
+static fm_status check_want(const fm_digest *id, const fm_digest *want)
+{
+    char a[FM_HEX_CHARS + 1], b[FM_HEX_CHARS + 1];
+
+    if (!want || fm_digest_eq(id, want))
+        return FM_OK;
+    fm_digest_hex(want, a);
+    fm_digest_hex(id, b);
+    return fm_fail(FM_ECORRUPT, "the bytes offered for object %s are those of %s", a, b);
+}
+
+static void count_known(fm_txn *t, uint64_t bytes)
+{
+    t->stats.objects_known++;
+    t->stats.bytes_in += bytes;
+}
+
+static fm_status put_bytes(fm_txn *t, fm_digest *id_out, const fmi_record *form, fm_span bytes,
+                           const fm_digest *parent, const fmi_guess *made, const fm_digest *want)
+{
+    fmi_put *p = fm_calloc(1, sizeof *p);
+    bool have = false;
+    fm_status rc;
+
+    if (!p)
+        return FM_ENOMEM;
+    p->r = *form;
+    p->r.bytes = bytes.len;
+    p->r.leaf_count = fmi_leaf_count(bytes.len);
+    p->bytes = bytes;
+    p->made = made;
+    rc = identify(t, p);
+    const fm_digest id = p->r.id;
+    if (rc == FM_OK)
+        rc = check_want(&id, want);
+    if (rc == FM_OK)
+        rc = fmi_txn_known(t, &id, &have);
+    if (rc != FM_OK || have) {
+        fm_free(p->leaf);
+        fm_free(p);
+    } else {
+        rc = fmi_put_add(t, p, parent);
+        if (rc == FM_OK)
+            rc = fmi_put_drain(t);
+    }
+    if (rc == FM_OK && have)
+        count_known(t, bytes.len);
+    if (rc == FM_OK)
+        *id_out = id;
+    return rc;
+}
+
+fm_status fm_txn_put_tensor(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
+                            fm_span bytes, const fm_digest *parent, const fm_digest *want)
+{
+    fmi_record form;
+    uint64_t need;
+
+    memset(id_out, 0, sizeof *id_out);
+    fm_status rc = fm_tensor_bytes(&need, dtype, shape, "tensor");
+    if (rc != FM_OK)
+        return rc;
+    if (need != bytes.len)
+        return fm_fail(FM_EINVAL, "tensor: its shape needs %llu bytes, %zu were given",
+                       (unsigned long long)need, bytes.len);
+    memset(&form, 0, sizeof form);
+    form.dtype = dtype;
+    form.shape = *shape;
+    return put_bytes(t, id_out, &form, bytes, parent, NULL, want);
+}
+
+/* Is the input there, and of this form? */
+static fm_status serves(fm_txn *t, const fm_digest *id, const fmi_record *form, bool *known,
+                        bool *alike)
+{
+    fm_object_info info;
+    fm_status rc = fmi_txn_known(t, id, known);
+    *alike = false;
+    if (rc != FM_OK || !*known)
+        return rc;
+    rc = fm_store_info(t->store, &info, id);
+    *alike = rc == FM_OK && !info.is_blob && info.dtype == form->dtype &&
+             fm_shape_eq(&info.shape, &form->shape);
+    return rc;
+}
+
+fm_status fmi_txn_put_made(fm_txn *t, fm_digest *id_out, fm_dtype dtype, const fm_shape *shape,
+                           fm_span bytes, const fmi_guess *made)
+{
+    const fmi_record form = {.dtype = dtype, .shape = *shape};
+    bool all = true, parent = false;
+    fm_status rc = FM_OK;
+
+    memset(id_out, 0, sizeof *id_out);
+    for (uint32_t k = 0; rc == FM_OK && all && k < made->parent_count; k++) {
+        bool alike = false;
+        rc = serves(t, &made->parent[k], &form, &all, &alike);
+        parent = parent || (k == 0 && alike);
+    }
+    if (rc != FM_OK)
+        return rc;
+    return put_bytes(t, id_out, &form, bytes, parent ? &made->parent[0] : NULL, all ? made : NULL,
+                     NULL);
+}
+
+fm_status fm_txn_put_blob(fm_txn *t, fm_digest *id_out, fm_span bytes, const fm_digest *want)
+{
+    fmi_record form;
+
+    memset(id_out, 0, sizeof *id_out);
+    if (bytes.len > FM_MAX_TENSOR_BYTES)
+        return fm_fail(FM_ELIMIT, "blob of %zu bytes: the most is %llu", bytes.len,
+                       (unsigned long long)FM_MAX_TENSOR_BYTES);
+    memset(&form, 0, sizeof form);
+    form.is_blob = true;
+    return put_bytes(t, id_out, &form, bytes, NULL, NULL, want);
+}
+
+/* ==== offers =============================================================================== */
+
+/* What waits to be written can be no parent yet. */
+static fm_status usable(void *ctx, const fm_digest *id, bool *out)
+{
+    fm_txn *t = ctx;
+    const fmi_staged_object *o = fm_map_get(t->staged, id->b, FM_DIGEST_BYTES);
+
+    *out = false;
+    return o && o->pending ? FM_OK : fmi_txn_known(t, id, out);
+}
+
+fm_status fm_txn_offer(fm_txn *t, const fm_tree *tree)
+{
+    fm_status rc = FM_OK;
+
+    if (!t->search) {
+        t->search_staged = (fmi_staged){t, fmi_txn_read_staged};
+        const fmi_search_env env = {t->store, &t->search_staged, t, usable};
+        rc = fmi_search_new(&t->search, &env);
+    }
+    return rc == FM_OK ? fmi_search_offer(t->search, tree) : rc;
+}
+
+/* ==== trees ================================================================================ */
+
+/* The tensor of parent_tree at the same path, where it can serve as a delta parent. */
+static fm_status parent_of(fm_txn *t, const fm_tree *parent_tree, const fm_entry *e,
+                           const fm_digest **out)
+{
+    *out = NULL;
+    const fm_entry *p = parent_tree ? fm_tree_find(parent_tree, e->path) : NULL;
+    if (!p || p->kind != FM_ENTRY_TENSOR || e->kind != FM_ENTRY_TENSOR || p->dtype != e->dtype ||
+        !fm_shape_eq(&p->shape, &e->shape) || fm_digest_eq(&p->id, &e->id))
+        return FM_OK;
+    bool have;
+    fm_status rc = fmi_txn_known(t, &p->id, &have);
+    if (rc == FM_OK && have)
+        *out = &p->id;
+    return rc;
+}
+
+static fm_status put_entry(fm_txn *t, const fm_entry *e, const fm_provider *from,
+                           const fm_tree *parent_tree)
+{
+    const fm_digest *parent;
+    bool have;
+    fm_status rc = fmi_txn_known(t, &e->id, &have);
+
+    if (rc == FM_OK && have) {
+        count_known(t, e->bytes);
+        t->done_bytes += e->bytes;
+        return FM_OK;
+    }
+    if (rc == FM_OK)
+        rc = parent_of(t, parent_tree, e, &parent);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", e->path);
+    fmi_put *p = fm_calloc(1, sizeof *p);
+    if (!p)
+        return FM_ENOMEM;
+    p->r.is_blob = e->kind == FM_ENTRY_BLOB;
+    p->r.dtype = p->r.is_blob ? FM_DTYPE_NONE : e->dtype;
+    p->r.shape = p->r.is_blob ? (fm_shape){0, {0}} : e->shape;
+    p->r.id = e->id;
+    p->r.bytes = e->bytes;
+    p->r.leaf_count = fmi_leaf_count(e->bytes);
+    p->from = from;
+    p->entry = e;
+    return fmi_put_add(t, p, parent);
+}
+
+/* Entries in the order of their paths; those that may be made of others of the tree a turn later. */
+static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *p,
+                             const fm_tree *parent_tree)
+{
+    fm_status rc = FM_OK;
+    unsigned turns = 0;
+
+    for (unsigned turn = 0; rc == FM_OK && turn <= turns; turn++) {
+        for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++) {
+            const fm_entry *e = fm_tree_at(tree, i);
+            if (e->kind == FM_ENTRY_FILE)
+                continue;
+            unsigned its = 0;
+            rc = t->search ? fmi_search_turn(&its, tree, e) : FM_OK;
+            turns = FM_MAX(turns, its);
+            if (rc == FM_OK && its == turn)
+                rc = put_entry(t, e, p, parent_tree);
+        }
+        if (rc == FM_OK)
+            rc = fmi_put_drain(t);
+    }
+    return rc;
+}
+
+fm_status fm_txn_put_tree(fm_txn *t, const fm_tree *tree, const fm_provider *p,
+                          const fm_tree *parent_tree, fm_progress_fn progress, void *ctx)
+{
+    t->done_bytes = t->total_bytes = 0;
+    for (size_t i = 0; i < fm_tree_count(tree); i++) {
+        const fm_entry *e = fm_tree_at(tree, i);
+        t->total_bytes += e->kind == FM_ENTRY_FILE ? 0 : e->bytes;
+    }
+    t->progress = progress;
+    t->progress_ctx = ctx;
+    fm_status rc = parent_tree ? fm_txn_offer(t, parent_tree) : FM_OK;
+    if (rc == FM_OK) {
+        if (t->search)
+            fmi_search_put_tree(t->search, tree);
+        rc = put_entries(t, tree, p, parent_tree);
+        if (t->search)
+            fmi_search_put_tree(t->search, NULL);
+    }
+    if (rc == FM_OK && progress && progress(ctx, t->total_bytes, t->total_bytes))
+        rc = fm_fail(FM_ECANCELLED, "stopped at the end");
+    t->progress = NULL;
+    if (rc != FM_OK) { /* what waits points into what the caller is about to close */
+        t->broken = t->broken || t->queued > 0;
+        fmi_put_drop(t);
+    }
+    return rc;
+}
+
+fm_status fm_txn_put_path(fm_txn *t, fm_tree *tree, const char *path, fm_span bytes)
+{
+    fm_status rc = fm_tree_put_file(tree, path, bytes);
+    if (rc != FM_ELIMIT)
+        return rc;
+    fm_digest id;
+    rc = fm_txn_put_blob(t, &id, bytes, NULL);
+    return rc == FM_OK ? fm_tree_put_blob(tree, path, &id, bytes.len) : rc;
+}
+
+/* ==== commit =============================================================================== */
+
+/* gc keeps off the packs from before they are there. */
+static fm_status hold_packs(fm_txn *t)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
+        fm_digest id;
+        fm_assert(fm_digest_parse(&id, t->pack[i].name, FM_HEX_CHARS));
+        rc = fmi_store_hold(t->store, FMI_HOLD_PACK, id.b, 1);
+    }
+    return rc;
+}
+
+fm_status fm_txn_commit(fm_txn *t, fm_txn_stats *stats)
+{
+    fm_lock *lock = NULL;
+    fm_status rc = FM_OK;
+    bool fresh = false;
+
+    if (stats)
+        memset(stats, 0, sizeof *stats);
+    if (t->broken)
+        return fm_fail(FM_EINVAL, "the transaction failed before; begin a new one");
+    if (t->packs) {
+        t->broken = true; /* a second commit is refused, whatever comes of this one */
+        rc = fmi_txn_seal(t);
+        if (rc == FM_OK)
+            rc = hold_packs(t);
+        if (rc == FM_OK)
+            rc = fm_lock_take(&lock, t->store->lock_path);
+    }
+    pthread_mutex_lock(&t->store->mutex);
+    fresh = lock && fmi_store_is_fresh(t->store); /* then it stays so by what follows */
+    pthread_mutex_unlock(&t->store->mutex);
+    for (size_t i = 0; rc == FM_OK && i < t->packs; i++) {
+        rc = fmi_packer_place(&t->pack[i]);
+        t->stats.bytes_stored += t->pack[i].offset;
+    }
+    pthread_mutex_lock(&t->store->mutex);
+    if (rc == FM_OK && fresh)
+        fmi_store_mark_fresh(t->store);
+    pthread_mutex_unlock(&t->store->mutex);
+    fm_lock_drop(lock);
+    if (rc == FM_OK && stats)
+        *stats = t->stats;
+    return rc;
+}

@@ -1,0 +1,516 @@
+/* assert.c - `expect` of a case: how assertions are written, weighed and put together. */
+#include "testing/assert/assert.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+#define SHOWN_BYTES ((size_t)200)  /* of an answer in a detail */
+#define WANTED_BYTES ((size_t)400) /* of what was expected */
+#define WEIGHT_MAX 1e6
+
+static const fmi_assert_type *const families[] = {
+    fmi_assert_text, fmi_assert_json, fmi_assert_markup, fmi_assert_overlap, fmi_assert_model};
+static const fmi_assert_type set_type = {.word = "assert-set",
+                                         .kind = FMI_SET,
+                                         .flags = FMI_TAKES_THRESHOLD,
+                                         .threshold = NAN,
+                                         .low = 0,
+                                         .high = 1};
+
+/* What other tools have and this one does not, so that nobody looks for a misspelling. */
+static const struct {
+    const char *word, *why;
+} refused[] = {
+    {"latency", "it depends on the machine and its neighbours, and a result is kept for all"},
+    {"cost", "nobody is paid for a token here"},
+    {"javascript", "a suite never runs code"},
+    {"python", "a suite never runs code"},
+    {"ruby", "a suite never runs code"},
+    {"webhook", "a suite never asks the network"},
+    {"is-sql", "what is SQL differs by dialect; ask with regex, or a judge"},
+    {"contains-sql", "what is SQL differs by dialect; ask with regex, or a judge"},
+    {"meteor", "it needs WordNet's synonyms; use rouge-l, bleu or gleu"},
+    {"moderation", "no such version is known; use classifier with one of yours"},
+    {"select-best", "a case is judged alone; compare versions with `fmstore test --against`"},
+    {"g-eval", "use llm-rubric"},
+};
+
+/* ---- for the families ---- */
+
+fm_span fmi_text_at(const fm_json *v, size_t i)
+{
+    return fm_json_str(fm_json_is(v, FM_JSON_ARRAY) ? fm_json_at(v, i) : v);
+}
+
+size_t fmi_text_count(const fm_json *v)
+{
+    return fm_json_is(v, FM_JSON_ARRAY) ? fm_json_count(v) : 1;
+}
+
+bool fmi_is_number(const fm_json *v)
+{
+    return fm_json_is(v, FM_JSON_INT) || fm_json_is(v, FM_JSON_REAL);
+}
+
+void fmi_set_grade(fmi_grade *out, bool holds)
+{
+    out->holds = holds;
+    out->score = holds ? 1 : 0;
+}
+
+void fmi_grade_at_least(fmi_grade *out, double score, double bound)
+{
+    out->score = FM_MIN(FM_MAX(score, 0.0), 1.0);
+    out->holds = score >= bound;
+    snprintf(out->note, sizeof out->note, "%.4g is %s %g", score,
+             out->holds ? "not below" : "below", bound);
+}
+
+static fm_status refuse(const fmi_assertion *a, const char *where, const char *what)
+{
+    return fm_fail(FM_EINVAL, "%s: expect.%s%s %s", where, a->negated ? "not-" : "", a->type->word,
+                   what);
+}
+
+fm_status fmi_want_text(const fmi_assertion *a, bool may_be_empty, const char *where)
+{
+    if (!fm_json_is(a->value, FM_JSON_STRING))
+        return refuse(a, where, "wants a string (quote numbers)");
+    if (!may_be_empty && !fmi_trim(fm_json_str(a->value)).len)
+        return refuse(a, where, "is empty: every answer would do");
+    return FM_OK;
+}
+
+fm_status fmi_want_texts(const fmi_assertion *a, bool one_will_do, const char *where)
+{
+    bool list = fm_json_is(a->value, FM_JSON_ARRAY) && fm_json_count(a->value);
+    if (one_will_do && !fm_json_is(a->value, FM_JSON_ARRAY))
+        return fmi_want_text(a, false, where);
+    for (size_t i = 0; list && i < fm_json_count(a->value); i++)
+        list = fm_json_is(fm_json_at(a->value, i), FM_JSON_STRING);
+    return list ? FM_OK : refuse(a, where, "wants a list of strings (quote numbers)");
+}
+
+/* ---- reading ---- */
+
+typedef struct reader {
+    fmi_case *c;
+    const char *where;
+    size_t total; /* assertions so far */
+    int depth;
+} reader;
+
+static const char *const beside[] = {"threshold", "weight", "metric", "model",
+                                     "n",         "type",   "value",  "assert"};
+
+static bool is_beside(const char *key)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(beside); i++)
+        if (strcmp(beside[i], key) == 0)
+            return true;
+    return false;
+}
+
+static const fmi_assert_type *type_of(const char *word)
+{
+    for (size_t f = 0; f < FM_ARRAY_LEN(families); f++)
+        for (const fmi_assert_type *t = families[f]; t->word; t++)
+            if (strcmp(t->word, word) == 0)
+                return t;
+    return strcmp(word, set_type.word) == 0 ? &set_type : NULL;
+}
+
+static fm_status unknown_word(const char *word, const char *where)
+{
+    fm_buf list;
+    fm_buf_init(&list, 4096);
+    const char *plain = strncmp(word, "not-", 4) == 0 ? word + 4 : word;
+    for (size_t i = 0; i < FM_ARRAY_LEN(refused); i++)
+        if (strcmp(refused[i].word, plain) == 0)
+            return fm_fail(FM_EUNSUPPORTED, "%s: expect: '%s' is not offered: %s", where, word,
+                           refused[i].why);
+    for (size_t f = 0; f < FM_ARRAY_LEN(families); f++)
+        for (const fmi_assert_type *t = families[f]; t->word; t++)
+            fm_buf_printf(&list, "%s%s", list.len ? ", " : "", t->word);
+    fm_status rc = fm_fail(FM_EINVAL,
+                           "%s: expect: unknown assertion '%.60s' (%s, assert-set, each also with "
+                           "not-)",
+                           where, word, fm_buf_cstr(&list));
+    fm_buf_release(&list);
+    return rc;
+}
+
+static fm_status read_number(double *out, const fm_json *spec, const char *key, double low,
+                             double high, const char *where)
+{
+    const fm_json *v = fm_json_get(spec, key);
+    if (!v)
+        return FM_OK;
+    *out = fm_json_real(v, NAN);
+    if (!fmi_is_number(v) || !(*out >= low && *out <= high))
+        return fm_fail(FM_EINVAL, "%s: expect: '%s' wants a number, %g to %g", where, key, low,
+                       high);
+    return FM_OK;
+}
+
+/* Keys that would say nothing beside this word. */
+static fm_status check_beside(const fmi_assertion *a, const fm_json *spec, const char *where)
+{
+    const fmi_assert_type *t = a->type;
+    const struct {
+        const char *key;
+        bool may, must;
+    } rule[] = {
+        {"threshold", t->flags & (FMI_TAKES_THRESHOLD | FMI_NEEDS_THRESHOLD),
+         t->flags & FMI_NEEDS_THRESHOLD},
+        {"n", t->flags & FMI_TAKES_N, false},
+        {"model", t->role != FMI_NO_HELPER, t->role != FMI_NO_HELPER},
+    };
+    for (size_t i = 0; i < FM_ARRAY_LEN(rule); i++) {
+        bool has = fm_json_get(spec, rule[i].key) != NULL;
+        if (has && !rule[i].may)
+            return fm_fail(FM_EINVAL, "%s: '%s' says nothing beside expect.%s", where, rule[i].key,
+                           t->word);
+        if (!has && rule[i].must)
+            return fm_fail(FM_EINVAL, "%s: expect.%s wants '%s'%s", where, t->word, rule[i].key,
+                           strcmp(rule[i].key, "model") == 0
+                               ? ", the full id of a version of the repository"
+                               : "");
+    }
+    return FM_OK;
+}
+
+static fm_status read_name(const char **out, const fm_json *spec, const char *key,
+                           const char *where)
+{
+    const fm_json *v = fm_json_get(spec, key);
+    const char *s = fm_json_cstr(v, NULL);
+    if (!v)
+        return FM_OK;
+    if (!s || !*s || strlen(s) > 100 || strpbrk(s, "\n\r\t"))
+        return fm_fail(FM_EINVAL, "%s: expect: '%s' wants a line of 1 to 100 bytes (quote numbers)",
+                       where, key);
+    *out = s;
+    return FM_OK;
+}
+
+static fm_status read_list(reader *r, const fm_json *list, fmi_assertion **out, size_t *count);
+
+static fm_status read_part(reader *r, fmi_assertion *a)
+{
+    if (!fm_json_is(a->value, FM_JSON_ARRAY) || !fm_json_count(a->value))
+        return fm_fail(FM_EINVAL, "%s: expect.assert-set wants a list of assertions", r->where);
+    if (r->depth >= FMI_SETS_DEEP_MAX)
+        return fm_fail(FM_ELIMIT, "%s: expect: assert-set is nested deeper than %d", r->where,
+                       FMI_SETS_DEEP_MAX);
+    r->depth++;
+    fm_status rc = read_list(r, a->value, &a->part, &a->part_count);
+    r->depth--;
+    return rc;
+}
+
+/* spec: the mapping that it stands in, for what is beside it. */
+static fm_status read_one(reader *r, fmi_assertion *a, const char *word, const fm_json *value,
+                          const fm_json *spec)
+{
+    bool negated = strncmp(word, "not-", 4) == 0;
+    const fmi_assert_type *t = type_of(negated ? word + 4 : word);
+    double n = 1;
+    if (!t)
+        return unknown_word(word, r->where);
+    if (++r->total > FMI_ASSERTIONS_MAX)
+        return fm_fail(FM_ELIMIT, "%s: more than %u assertions", r->where, FMI_ASSERTIONS_MAX);
+    *a = (fmi_assertion){.kind = t->kind,
+                         .negated = negated,
+                         .value = value,
+                         .type = t,
+                         .ignore_case = r->c->ignore_case || (t->flags & FMI_ICASE),
+                         .weight = 1,
+                         .threshold = t->threshold,
+                         .low = NAN,
+                         .high = NAN};
+    fm_status rc = check_beside(a, spec, r->where);
+    if (rc == FM_OK)
+        rc = read_number(&a->weight, spec, "weight", 0, WEIGHT_MAX, r->where);
+    if (rc == FM_OK)
+        rc = read_number(&a->threshold, spec, "threshold", t->low, t->high, r->where);
+    if (rc == FM_OK)
+        rc = read_number(&n, spec, "n", 1, 4, r->where);
+    if (rc == FM_OK && n != floor(n))
+        rc = fm_fail(FM_EINVAL, "%s: expect.%s: 'n' wants a whole number", r->where, word);
+    if (rc == FM_OK)
+        rc = read_name(&a->metric, spec, "metric", r->where);
+    if (rc == FM_OK)
+        rc = read_name(&a->model, spec, "model", r->where);
+    if (rc < 0)
+        return rc;
+    a->n = (uint32_t)n;
+    if (t->role != FMI_NO_HELPER)
+        a->helper = r->c->helper_count++;
+    if (t->flags & FMI_NEEDS_LOGPROBS)
+        r->c->wants_logprobs = true;
+    if (a->metric || a->weight < 1 || a->weight > 1 || !isnan(a->threshold) || t->role)
+        r->c->graded = true;
+    return t == &set_type ? read_part(r, a) : t->read(a, r->where);
+}
+
+/* {type: contains, value: x, weight: 2}, as promptfoo writes it. */
+static fm_status read_typed(reader *r, fmi_assertion *a, const fm_json *spec)
+{
+    const char *word = fm_json_cstr(fm_json_get(spec, "type"), NULL);
+    for (void *it = fm_json_iter(spec); it; it = fm_json_next(spec, it))
+        if (!is_beside(fm_json_iter_key(it)))
+            return fm_fail(FM_EINVAL, "%s: expect: '%s' beside 'type'", r->where,
+                           fm_json_iter_key(it));
+    if (!word)
+        return fm_fail(FM_EINVAL, "%s: expect: 'type' must be a string", r->where);
+    const char *plain = strncmp(word, "not-", 4) == 0 ? word + 4 : word;
+    const char *key = strcmp(plain, set_type.word) == 0 ? "assert" : "value";
+    const char *other = strcmp(key, "value") == 0 ? "assert" : "value";
+    if (fm_json_get(spec, other))
+        return fm_fail(FM_EINVAL, "%s: expect: '%s' says nothing with type %s", r->where, other,
+                       word);
+    return read_one(r, a, word, fm_json_get(spec, key), spec);
+}
+
+/* One mapping: words to values, or one word and what is beside it. */
+static fm_status read_mapping(reader *r, const fm_json *spec, fmi_assertion **out, size_t *count)
+{
+    size_t words = 0, others = 0;
+    for (void *it = fm_json_iter(spec); it; it = fm_json_next(spec, it))
+        is_beside(fm_json_iter_key(it)) ? others++ : words++;
+    bool typed = fm_json_get(spec, "type") != NULL;
+    if (!typed && words != 1 && others)
+        return fm_fail(FM_EINVAL,
+                       "%s: expect: weight, threshold and the like go with one assertion: write a "
+                       "list of mappings",
+                       r->where);
+    if (!typed && (fm_json_get(spec, "value") || fm_json_get(spec, "assert")))
+        return fm_fail(FM_EINVAL, "%s: expect: 'value' and 'assert' go with 'type'", r->where);
+    size_t more = typed ? 1 : words;
+    fmi_assertion *all = fm_realloc(*out, (*count + more) * sizeof *all);
+    if (!all)
+        return FM_ENOMEM;
+    *out = all;
+    fm_status rc = FM_OK;
+    for (void *it = fm_json_iter(spec); rc == FM_OK && it; it = fm_json_next(spec, it)) {
+        if (is_beside(fm_json_iter_key(it)) && !(typed && it == fm_json_iter(spec)))
+            continue;
+        fmi_assertion *a = &all[(*count)++];
+        memset(a, 0, sizeof *a);
+        rc = typed ? read_typed(r, a, spec)
+                   : read_one(r, a, fm_json_iter_key(it), fm_json_iter_value(it), spec);
+        if (typed)
+            break;
+    }
+    return rc;
+}
+
+static fm_status need_weight(const fmi_assertion *a, size_t n, const char *where)
+{
+    for (size_t i = 0; i < n; i++)
+        if (a[i].weight > 0)
+            return FM_OK;
+    return n ? fm_fail(FM_EINVAL, "%s: expect: every weight is 0: it could not fail", where)
+             : FM_OK;
+}
+
+static fm_status read_list(reader *r, const fm_json *list, fmi_assertion **out, size_t *count)
+{
+    bool many = fm_json_is(list, FM_JSON_ARRAY);
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < (many ? fm_json_count(list) : 1); i++) {
+        const fm_json *one = many ? fm_json_at(list, i) : list;
+        if (one && !fm_json_is(one, FM_JSON_OBJECT))
+            return fm_fail(FM_EINVAL, "%s: 'expect' wants assertions like {contains: text}",
+                           r->where);
+        rc = read_mapping(r, one, out, count);
+    }
+    return rc == FM_OK ? need_weight(*out, *count, r->where) : rc;
+}
+
+fm_status fmi_expect_read(fmi_case *c, const char *where)
+{
+    const fm_json *expect = fm_json_get(c->doc, "expect");
+    reader r = {.c = c, .where = where};
+    c->threshold = NAN;
+    fm_status rc = read_list(&r, expect, &c->assertion, &c->assertion_count);
+    if (rc == FM_OK && c->assertion_count == 0 && (c->kind == FMI_MFT || expect))
+        rc = fm_fail(FM_EINVAL, "%s: 'expect' is %s: the case could not fail", where,
+                     expect ? "empty" : "missing");
+    if (rc == FM_OK && c->kind == FMI_DIR && !fm_json_get(c->doc, "pairs"))
+        rc = fm_fail(FM_EINVAL,
+                     "%s: DIR compares log-probabilities: give 'continuation', or 'pairs'", where);
+    const fm_json *t = fm_json_get(c->doc, "threshold");
+    if (rc == FM_OK && t && !c->assertion_count)
+        rc = fm_fail(FM_EINVAL, "%s: 'threshold' says nothing without 'expect'", where);
+    if (rc == FM_OK && t) {
+        c->threshold = fm_json_real(t, NAN);
+        c->graded = true;
+        if (!fmi_is_number(t) || !(c->threshold > 0 && c->threshold <= 1))
+            rc = fm_fail(FM_EINVAL, "%s: 'threshold' wants a number above 0, at most 1", where);
+    }
+    return rc;
+}
+
+static void release_list(fmi_assertion *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        fmi_pattern_free(a[i].regex);
+        fmi_schema_free(a[i].schema);
+        release_list(a[i].part, a[i].part_count);
+    }
+    fm_free(a);
+}
+
+void fmi_expect_release(fmi_case *c)
+{
+    release_list(c->assertion, c->assertion_count);
+    c->assertion = NULL;
+    c->assertion_count = 0;
+}
+
+static fm_status each_helper(const fmi_assertion *a, size_t n, fmi_assertion_fn each, void *ctx)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = a[i].kind == FMI_SET               ? each_helper(a[i].part, a[i].part_count, each, ctx)
+             : a[i].type->role != FMI_NO_HELPER ? each(ctx, &a[i])
+                                                : FM_OK;
+    return rc;
+}
+
+fm_status fmi_each_helper(const fmi_case *c, fmi_assertion_fn each, void *ctx)
+{
+    return each_helper(c->assertion, c->assertion_count, each, ctx);
+}
+
+/* ---- grading ---- */
+
+static fm_status explain(const fmi_assertion *a, const fmi_answer *said, const fmi_grade *g,
+                         fm_buf *detail)
+{
+    fm_buf shown;
+    fm_span got = fmi_clip(said->text, SHOWN_BYTES);
+    fm_buf_init(&shown, 0);
+    fm_status rc = a->value ? fm_json_write(&shown, a->value, FM_JSON_COMPACT) : FM_OK;
+    fm_span want = fmi_clip(fm_buf_span(&shown), WANTED_BYTES);
+    fm_buf_printf(detail, "expected %s%s %.*s, got \"%.*s\"", a->negated ? "not-" : "",
+                  a->type->word, (int)want.len, (const char *)want.data, (int)got.len,
+                  (const char *)got.data);
+    if (g->note[0])
+        fm_buf_printf(detail, " (%s)", g->note);
+    fm_buf_release(&shown);
+    return rc == FM_OK ? fm_buf_ok(detail) : rc;
+}
+
+static void add_metric(fmi_metrics *m, const fmi_assertion *a, const fmi_grade *g)
+{
+    size_t i = 0;
+    double weight = a->weight > 0 ? a->weight : 1;
+    if (!m || !a->metric)
+        return;
+    while (i < m->count && strcmp(m->m[i].name, a->metric) != 0)
+        i++;
+    if (i == FM_ARRAY_LEN(m->m))
+        return;
+    if (i == m->count) {
+        m->m[m->count++].name = a->metric;
+        m->m[i].sum = m->m[i].weight = 0;
+    }
+    m->m[i].sum += weight * g->score;
+    m->m[i].weight += weight;
+}
+
+fm_json *fmi_metrics_json(const fmi_metrics *m)
+{
+    fm_json *o = m->count ? fm_json_new_object() : NULL;
+    for (size_t i = 0; o && i < m->count; i++)
+        if (fm_json_set(o, m->m[i].name, fm_json_new_real(m->m[i].sum / m->m[i].weight)) < 0) {
+            fm_json_free(o);
+            return NULL;
+        }
+    return o;
+}
+
+static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
+                            const fmi_answer *said, fmi_grade *out, fm_buf *detail,
+                            fmi_metrics *metrics);
+
+static fm_status grade_one(const fmi_assertion *a, const fmi_answer *said, fmi_grade *out,
+                           fm_buf *detail, fmi_metrics *metrics)
+{
+    fm_buf why; /* of a set: which part broke it */
+    fm_buf_init(&why, 0);
+    memset(out, 0, sizeof *out);
+    fm_status rc = a->kind == FMI_SET
+                       ? grade_list(a->part, a->part_count, a->threshold, said, out, &why, metrics)
+                       : a->type->check(a, said, out);
+    if (a->negated) {
+        out->holds = !out->holds;
+        out->score = 1 - out->score;
+    }
+    if (rc == FM_OK && !out->holds && detail->len == 0) {
+        if (why.len)
+            fm_buf_append(detail, why.data, why.len);
+        else
+            rc = explain(a, said, out, detail);
+    }
+    fm_buf_release(&why);
+    if (rc == FM_OK)
+        add_metric(metrics, a, out);
+    return rc;
+}
+
+/* holds: all of them, or the weighted mean of the scores where there is a threshold. */
+static fm_status grade_list(const fmi_assertion *a, size_t n, double threshold,
+                            const fmi_answer *said, fmi_grade *out, fm_buf *detail,
+                            fmi_metrics *metrics)
+{
+    double sum = 0, weight = 0;
+    bool all = true;
+    fm_status rc = FM_OK;
+    fm_buf why;
+    fm_buf_init(&why, 0);
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        fmi_grade g;
+        fm_buf ignored;
+        fm_buf_init(&ignored, 0);
+        rc = grade_one(&a[i], said, &g, a[i].weight > 0 ? &why : &ignored, metrics);
+        fm_buf_release(&ignored);
+        sum += a[i].weight * g.score;
+        weight += a[i].weight;
+        all = all && (g.holds || !(a[i].weight > 0));
+    }
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&why);
+    out->score = weight > 0 ? sum / weight : 1;
+    /* rounding of the weights must not decide */
+    out->holds = isnan(threshold) ? all : out->score >= threshold - 1e-12;
+    if (rc == FM_OK && !out->holds && detail->len == 0) {
+        if (!isnan(threshold))
+            fm_buf_printf(detail, "score %.3f is below the threshold %g: ", out->score, threshold);
+        fm_buf_append(detail, why.data, why.len);
+    }
+    fm_buf_release(&why);
+    return rc == FM_OK ? fm_buf_ok(detail) : rc;
+}
+
+fm_status fmi_expect_grade(const fmi_case *c, const fmi_answer *said, fmi_grade *out,
+                           fm_buf *detail, fmi_metrics *metrics)
+{
+    memset(out, 0, sizeof *out);
+    return grade_list(c->assertion, c->assertion_count, c->threshold, said, out, detail, metrics);
+}
+
+fm_status fmi_assert_check(const fmi_assertion *a, fm_span text, bool *holds, fm_buf *detail)
+{
+    fmi_grade g;
+    const fmi_answer said = {.text = text, .finish = ""};
+    fm_status rc = grade_one(a, &said, &g, detail, NULL);
+    *holds = g.holds;
+    return rc;
+}

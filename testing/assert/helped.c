@@ -1,0 +1,52 @@
+/* helped.c - what assertions and scorings make of another model's say: the text that it reads, a
+ * class by its label, the cosine of two vectors. */
+#include <math.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "testing/assert/assert.h"
+
+fm_status fmi_help_text(fmi_help *h, fm_span text)
+{
+    fm_buf *all = fm_realloc(h->text, (h->texts + 1) * sizeof *all);
+    if (!all)
+        return FM_ENOMEM;
+    h->text = all;
+    fm_buf_init(&all[h->texts], 0);
+    fm_buf_append(&all[h->texts], text.data, text.len);
+    return fm_buf_ok(&all[h->texts++]);
+}
+
+fm_status fmi_cosine(double *out, const float *a, const float *b, size_t n)
+{
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < n; i++) {
+        ab += (double)a[i] * (double)b[i];
+        aa += (double)a[i] * (double)a[i];
+        bb += (double)b[i] * (double)b[i];
+    }
+    *out = aa > 0 && bb > 0 ? ab / (sqrt(aa) * sqrt(bb)) : 0;
+    return isfinite(aa) && isfinite(bb) && isfinite(*out)
+               ? FM_OK
+               : fm_fail(FM_EUNSUPPORTED, "the embedder's states are not finite");
+}
+
+fm_status fmi_class_of(uint32_t *out, const fm_model *m, const char *label)
+{
+    fm_buf list;
+    fm_buf_init(&list, 4096);
+    for (uint32_t i = 0; i < fm_model_classes(m); i++) {
+        *out = i;
+        if (strcmp(fm_model_label(m, i), label) == 0) {
+            fm_buf_release(&list);
+            return FM_OK;
+        }
+        fm_buf_printf(&list, "%s%.40s", i ? ", " : "", fm_model_label(m, i));
+    }
+    fm_status rc = fm_model_classes(m)
+                       ? fm_fail(FM_EINVAL, "the version has no class '%.60s' (it has %s)", label,
+                                 fm_buf_cstr(&list))
+                       : fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
+    fm_buf_release(&list);
+    return rc;
+}

@@ -1,0 +1,199 @@
+/* foreign.c - suites of other tools as suites: which reader, the frame, and the proof that the
+ * outcome is a suite. */
+#include "testing/foreign/foreign.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+
+static const struct {
+    const char *word;
+    fm_status (*read)(fmi_foreign *f, fm_span text);
+} readers[] = {
+    {"promptfoo", fmi_foreign_promptfoo},
+    {"lm-eval", fmi_foreign_lm_eval},
+    {"checklist", fmi_foreign_checklist},
+    {"csv", fmi_foreign_csv},
+};
+
+void fmi_foreign_put(fm_status *rc, fm_json *o, const char *key, fm_json *v)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_set(o, key, v);
+    else
+        fm_json_free(v);
+}
+
+void fmi_foreign_text(fm_status *rc, fm_json *o, const char *key, fm_span text)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_set(o, key,
+                          fm_json_new_strn(text.data ? (const char *)text.data : "", text.len));
+}
+
+fm_status fmi_foreign_keep(char **to, const fm_json *v)
+{
+    const char *text = fm_json_cstr(v, NULL);
+    if (!text || !*text || *to)
+        return FM_OK;
+    *to = fm_strdup(text);
+    return *to ? FM_OK : FM_ENOMEM;
+}
+
+/* One line, no control bytes, at most 150 bytes; numbered when taken. */
+static fm_status name_case(fm_buf *out, const fmi_foreign *f, const char *name)
+{
+    fm_span s = fmi_clip(fm_span_str(name), 150);
+    fm_buf_init(out, 0);
+    for (size_t i = 0; i < s.len; i++)
+        fm_buf_char(out, s.data[i] < 0x20 || s.data[i] == 0x7f ? ' ' : (char)s.data[i]);
+    /* A name's value in the map is the last number given to it, so that many of one name are found
+     * a place at once. */
+    const size_t own = out->len;
+    uintptr_t k = (uintptr_t)fm_map_get(f->names, fm_buf_cstr(out), own);
+    fm_status rc = fm_buf_ok(out);
+    char *base = rc == FM_OK ? fm_strndup(fm_buf_cstr(out), own) : NULL;
+    if (rc == FM_OK && !base)
+        rc = FM_ENOMEM;
+    while (rc == FM_OK && fm_map_has(f->names, fm_buf_cstr(out), out->len)) {
+        out->len = own;
+        fm_buf_printf(out, "-%zu", (size_t)++k);
+        rc = fm_buf_ok(out);
+    }
+    if (rc == FM_OK && k)
+        rc = fm_map_put(f->names, base, own, (void *)k, NULL);
+    if (rc == FM_OK) /* 1: the next of this very name is -2 */
+        rc = fm_map_put(f->names, fm_buf_cstr(out), out->len, (void *)(uintptr_t)1, NULL);
+    fm_free(base);
+    return rc;
+}
+
+fm_status fmi_foreign_add(fmi_foreign *f, fm_json *c, const char *name)
+{
+    fm_buf text, own;
+    fm_json *named = fm_json_new_object();
+    fm_buf_init(&text, 0);
+    fm_status rc = name_case(&own, f, name);
+    if (rc == FM_OK && !named)
+        rc = FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_write(&text, c, FM_JSON_COMPACT);
+    if (rc == FM_OK && (text.len + 200 > f->bytes || fm_json_count(f->cases) >= FMI_CASES_MAX))
+        rc = fm_fail(FM_ELIMIT, "%s: makes more than %u cases or %zu bytes", f->what, FMI_CASES_MAX,
+                     FMI_SUITE_BYTES_MAX);
+    fmi_foreign_text(&rc, named, "name", fm_buf_span(&own));
+    for (void *it = fm_json_iter(c); it && rc == FM_OK; it = fm_json_next(c, it))
+        rc = fm_json_set(named, fm_json_iter_key(it), fm_json_ref(fm_json_iter_value(it)));
+    if (rc == FM_OK) {
+        f->bytes -= text.len + 200;
+        rc = fm_json_push(f->cases, fm_json_ref(named));
+    }
+    fm_json_free(named);
+    fm_json_free(c);
+    fm_buf_release(&text);
+    fm_buf_release(&own);
+    return rc;
+}
+
+/* By its form: JSON has CheckList's tests, YAML with `prompts` or `task`, a table else. */
+static const char *told_by(fm_span text, const char *what)
+{
+    const char *dot = strrchr(what, '.');
+    size_t at = 0;
+    while (at < text.len && strchr(" \t\r\n", text.data[at]))
+        at++;
+    if (dot && (strcmp(dot, ".csv") == 0 || strcmp(dot, ".tsv") == 0))
+        return "csv";
+    if (at < text.len && (text.data[at] == '{' || text.data[at] == '['))
+        return "checklist";
+    for (size_t i = 0; i < text.len; i++)
+        if (i == 0 || text.data[i - 1] == '\n') {
+            if (text.len - i >= 8 && memcmp(text.data + i, "prompts:", 8) == 0)
+                return "promptfoo";
+            if (text.len - i >= 7 && memcmp(text.data + i, "doc_to_", 7) == 0)
+                return "lm-eval";
+        }
+    return NULL;
+}
+
+/* What a file's own name becomes as the name of a suite. */
+static void suite_name(char out[65], const char *from)
+{
+    size_t n = 0;
+    for (; *from && n < 64; from++) {
+        bool ok = (*from >= 'a' && *from <= 'z') || (*from >= 'A' && *from <= 'Z') ||
+                  (*from >= '0' && *from <= '9') || *from == '_' || *from == '-';
+        if (ok || (n && out[n - 1] != '-'))
+            out[n++] = ok ? *from : '-';
+    }
+    while (n && out[n - 1] == '-')
+        n--;
+    out[n] = 0;
+    if (!n)
+        snprintf(out, 65, "suite");
+}
+
+static fm_status write_suite(fm_buf *out, const fmi_foreign *f)
+{
+    char name[65];
+    const char *slash = strrchr(f->what, '/'), *file = slash ? slash + 1 : f->what;
+    char *stem = fm_strndup(file, strcspn(file, "."));
+    fm_suite *check = NULL;
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_json *doc = fm_json_new_object();
+    fm_status rc = doc && stem ? FM_OK : FM_ENOMEM;
+    suite_name(name, f->opts->suite ? f->opts->suite : f->name ? f->name : stem ? stem : "");
+    fmi_foreign_put(&rc, doc, "suite", fm_json_new_str(name));
+    if (f->description)
+        fmi_foreign_put(&rc, doc, "description", fm_json_new_str(f->description));
+    fmi_foreign_put(&rc, doc, "cases", fm_json_ref(f->cases));
+    if (rc == FM_OK)
+        rc = fmi_yaml_write(&text, doc);
+    if (rc == FM_OK) {
+        rc = fm_suite_parse(&check, fm_buf_span(&text), f->what);
+        fm_suite_free(check);
+    }
+    if (rc == FM_OK) {
+        fm_buf_append(out, text.data, text.len);
+        rc = fm_buf_ok(out);
+    }
+    fm_buf_release(&text);
+    fm_json_free(doc);
+    fm_free(stem);
+    return rc;
+}
+
+fm_status fm_suite_convert(fm_buf *out, fm_span text, const char *what, const fm_foreign_opts *o)
+{
+    const char *from = o->from ? o->from : told_by(text, what);
+    size_t k = 0;
+    if (!from)
+        return fm_fail(
+            FM_EINVAL,
+            "%s: cannot tell what it is; say --from promptfoo, lm-eval, checklist or csv", what);
+    while (k < FM_ARRAY_LEN(readers) && strcmp(readers[k].word, from) != 0)
+        k++;
+    if (k == FM_ARRAY_LEN(readers))
+        return fm_fail(FM_EINVAL, "'%.40s' is no format: promptfoo, lm-eval, checklist, csv", from);
+    if (text.len > FMI_SUITE_BYTES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: has more than %zu bytes", what, FMI_SUITE_BYTES_MAX);
+    fmi_foreign f = {.what = what,
+                     .opts = o,
+                     .key = o->chat ? "chat" : "prompt",
+                     .bytes = FMI_SUITE_BYTES_MAX,
+                     .cases = fm_json_new_array()};
+    fm_status rc = f.cases ? fm_map_new(&f.names) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = readers[k].read(&f, text);
+    if (rc == FM_OK && fm_json_count(f.cases) == 0)
+        rc = fm_fail(FM_EINVAL, "%s: has no test", what);
+    if (rc == FM_OK)
+        rc = write_suite(out, &f);
+    fm_map_free(f.names);
+    fm_json_free(f.cases);
+    fm_free(f.name);
+    fm_free(f.description);
+    return rc;
+}

@@ -1,0 +1,210 @@
+/* sarif.c - SARIF 2.1.0 (OASIS): a rule per case that did not pass, a result per failure,
+ * so that what shows findings of linters shows those of models. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "testing/suite/internal.h"
+#include "testing/report.h"
+
+/* The first failure sticks in *rc; value is consumed either way. */
+static void set(fm_status *rc, fm_json *obj, const char *key, fm_json *value)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_set(obj, key, value);
+    else
+        fm_json_free(value);
+}
+
+static void push(fm_status *rc, fm_json *array, fm_json *value)
+{
+    if (*rc == FM_OK)
+        *rc = fm_json_push(array, value);
+    else
+        fm_json_free(value);
+}
+
+static fm_json *object(fm_status *rc)
+{
+    fm_json *o = fm_json_new_object();
+    if (!o && *rc == FM_OK)
+        *rc = FM_ENOMEM;
+    return o;
+}
+
+static fm_json *array(fm_status *rc)
+{
+    fm_json *a = fm_json_new_array();
+    if (!a && *rc == FM_OK)
+        *rc = FM_ENOMEM;
+    return a;
+}
+
+static fm_json *text_of(fm_status *rc, const char *text)
+{
+    fm_json *o = object(rc);
+    set(rc, o, "text", fm_json_new_str(text && text[0] ? text : "(nothing)"));
+    return o;
+}
+
+static fm_json *list_of(fm_status *rc, fm_json *one)
+{
+    fm_json *a = array(rc);
+    push(rc, a, one);
+    return a;
+}
+
+/* "suite/case": stable over runs and versions. */
+static fm_json *id_of(const fm_suite *s, const fm_case_result *r)
+{
+    fm_buf id;
+    fm_buf_init(&id, 0);
+    fm_buf_printf(&id, "%s/%s", fm_suite_name(s), r->name);
+    fm_json *v = fm_buf_ok(&id) == FM_OK ? fm_json_new_str(fm_buf_cstr(&id)) : NULL;
+    fm_buf_release(&id);
+    return v;
+}
+
+static fm_json *rule_of(fm_status *rc, const fm_suite *s, const fm_case_result *r)
+{
+    fm_json *o = object(rc), *config = object(rc), *about = object(rc);
+    set(rc, o, "id", id_of(s, r));
+    set(rc, o, "shortDescription", text_of(rc, r->name));
+    if (fm_suite_description(s)[0])
+        set(rc, o, "fullDescription", text_of(rc, fm_suite_description(s)));
+    set(rc, config, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
+    set(rc, o, "defaultConfiguration", config);
+    set(rc, about, "suite", fm_json_new_str(fm_suite_name(s)));
+    set(rc, about, "kind", fm_json_new_str(fmi_case_kind_name(s, r->at)));
+    set(rc, about, "capability", fm_json_new_str(fmi_case_capability(s, r->at)));
+    set(rc, o, "properties", about);
+    return o;
+}
+
+/* Consumes name. */
+static fm_json *location_of(fm_status *rc, const fm_suite *s, fm_json *name)
+{
+    char uri[FMI_CASE_NAME_MAX];
+    fm_json *o = object(rc), *physical = object(rc), *artifact = object(rc), *logical = object(rc);
+    snprintf(uri, sizeof uri, "suites/%s.yaml", fm_suite_name(s)); /* a-z A-Z 0-9 - _ alone */
+    set(rc, artifact, "uri", fm_json_new_str(uri));
+    set(rc, physical, "artifactLocation", artifact);
+    set(rc, o, "physicalLocation", physical);
+    set(rc, logical, "fullyQualifiedName", name);
+    set(rc, logical, "kind", fm_json_new_str("member"));
+    set(rc, o, "logicalLocations", list_of(rc, logical));
+    return o;
+}
+
+static void suppress(fm_status *rc, fm_json *o, const fm_suite *s, const fm_case_result *r)
+{
+    const fm_waiver *w = r->waived ? fm_suite_waiver(s, r->at) : NULL;
+    if (!w && !r->flaky)
+        return;
+    fm_json *one = object(rc);
+    set(rc, one, "kind", fm_json_new_str("external"));
+    set(rc, one, "justification",
+        fm_json_new_str(w ? w->reason : "flaky: its repeats under other seeds disagree"));
+    set(rc, o, "suppressions", list_of(rc, one));
+}
+
+static fm_json *result_of(fm_status *rc, const fm_suite *s, const fm_case_result *r, int64_t rule)
+{
+    fm_json *o = object(rc), *about = object(rc), *print = object(rc);
+    set(rc, o, "ruleId", id_of(s, r));
+    set(rc, o, "ruleIndex", fm_json_new_int(rule));
+    set(rc, o, "kind", fm_json_new_str("fail"));
+    set(rc, o, "level", fm_json_new_str(fm_suite_is_gate(s) ? "error" : "warning"));
+    set(rc, o, "message",
+        text_of(rc, r->detail ? r->detail : "its repeats under other seeds disagree"));
+    set(rc, o, "locations", list_of(rc, location_of(rc, s, id_of(s, r))));
+    set(rc, print, "case/v1", id_of(s, r));
+    set(rc, o, "partialFingerprints", print);
+    suppress(rc, o, s, r);
+    set(rc, about, "verdict", fm_json_new_str(r->verdict == FM_ERROR_CASE ? "error" : "fail"));
+    set(rc, about, "output", fm_json_new_str(r->output));
+    if (isfinite(r->score))
+        set(rc, about, "score", fm_json_new_real(r->score));
+    if (r->repeats) {
+        set(rc, about, "repeats", fm_json_new_int(r->repeats));
+        set(rc, about, "repeats_passed", fm_json_new_int(r->repeats_passed));
+    }
+    set(rc, o, "properties", about);
+    return o;
+}
+
+/* A measure that breaks its bound: a rule and a result of its own. */
+static fm_json *measure_id(const fm_suite *s, const fm_measure_result *m)
+{
+    fm_buf id;
+    fm_buf_init(&id, 0);
+    fm_buf_printf(&id, "%s/measure: %s", fm_suite_name(s), m->name);
+    fm_json *v = fm_buf_ok(&id) == FM_OK ? fm_json_new_str(fm_buf_cstr(&id)) : NULL;
+    fm_buf_release(&id);
+    return v;
+}
+
+static void push_measure(fm_status *rc, fm_json *rules, fm_json *results, const fm_suite *s,
+                         const fm_measure_result *m, int64_t rule)
+{
+    const char *level = fm_suite_is_gate(s) ? "error" : "warning";
+    fm_json *about = object(rc), *config = object(rc), *o = object(rc), *print = object(rc);
+    set(rc, about, "id", measure_id(s, m));
+    set(rc, about, "shortDescription", text_of(rc, m->name));
+    set(rc, config, "level", fm_json_new_str(level));
+    set(rc, about, "defaultConfiguration", config);
+    push(rc, rules, about);
+    set(rc, o, "ruleId", measure_id(s, m));
+    set(rc, o, "ruleIndex", fm_json_new_int(rule));
+    set(rc, o, "kind", fm_json_new_str("fail"));
+    set(rc, o, "level", fm_json_new_str(level));
+    set(rc, o, "message", text_of(rc, m->detail));
+    set(rc, o, "locations", list_of(rc, location_of(rc, s, measure_id(s, m))));
+    set(rc, print, "case/v1", measure_id(s, m));
+    set(rc, o, "partialFingerprints", print);
+    push(rc, results, o);
+}
+
+static fm_json *tool_of(fm_status *rc, fm_json *rules)
+{
+    fm_json *tool = object(rc), *driver = object(rc);
+    set(rc, driver, "name", fm_json_new_str("fmstore"));
+    set(rc, driver, "rules", rules);
+    set(rc, tool, "driver", driver);
+    return tool;
+}
+
+fm_status fm_report_sarif(fm_buf *out, const fm_report *r)
+{
+    const fm_report_column *c = &r->column[r->shown];
+    fm_status rc = FM_OK;
+    fm_json *log = object(&rc), *run = object(&rc), *rules = array(&rc), *results = array(&rc);
+    fm_json *details = object(&rc);
+    int64_t n = 0;
+    for (size_t k = 0; k < c->run_count; k++)
+        for (size_t i = 0; rc == FM_OK && i < c->run[k].count; i++) {
+            const fm_case_result *one = &c->run[k].result[i];
+            if (one->verdict == FM_PASS && !one->flaky)
+                continue;
+            push(&rc, rules, rule_of(&rc, c->run[k].suite, one));
+            push(&rc, results, result_of(&rc, c->run[k].suite, one, n++));
+        }
+    for (size_t k = 0; k < c->run_count; k++)
+        for (size_t i = 0; rc == FM_OK && i < c->run[k].measure_count; i++)
+            if (c->run[k].measure[i].verdict != FM_PASS)
+                push_measure(&rc, rules, results, c->run[k].suite, &c->run[k].measure[i], n++);
+    set(&rc, details, "id", fm_json_new_str(c->name));
+    if (c->id[0])
+        set(&rc, details, "description", text_of(&rc, c->id));
+    set(&rc, run, "tool", tool_of(&rc, rules));
+    set(&rc, run, "automationDetails", details);
+    set(&rc, run, "columnKind", fm_json_new_str("unicodeCodePoints"));
+    set(&rc, run, "results", results);
+    set(&rc, log, "version", fm_json_new_str("2.1.0"));
+    set(&rc, log, "runs", list_of(&rc, run));
+    if (rc == FM_OK)
+        rc = fm_json_write(out, log, FM_JSON_PRETTY);
+    fm_buf_char(out, '\n');
+    fm_json_free(log);
+    return rc == FM_OK ? fm_buf_ok(out) : rc;
+}

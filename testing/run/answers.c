@@ -1,0 +1,133 @@
+/* answers.c - what the filters of a case (suite/filters.c) make of the texts generated.
+ *
+ * As in lm-eval, every filter works on the list of answers to one prompt: regex, strip and
+ * lowercase on each, take-first and majority on the list. What is left first is the answer. */
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "testing/run/run.h"
+
+#define MATCHES_MAX 1000 /* looked at in one answer */
+
+static fm_status set_text(fm_buf *b, fm_span text)
+{
+    fm_buf now;
+    fm_buf_init(&now, 0);
+    fm_buf_append(&now, text.data, text.len);
+    fm_status rc = fm_buf_ok(&now);
+    fm_buf_release(b);
+    *b = now;
+    return rc;
+}
+
+/* The match-th of all that do not overlap, trimmed. */
+static fm_status by_regex(const fmi_filter *f, fm_buf *b)
+{
+    fm_span got, kept[101] = {{0}};
+    size_t at = 0, n = 0;
+    bool found = true;
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && found && n < MATCHES_MAX && (f->match < 0 || n <= (size_t)f->match)) {
+        rc = fmi_pattern_next(f->regex, f->pattern, fm_buf_span(b), &at, &got, &found);
+        if (rc == FM_OK && found)
+            kept[n++ % FM_ARRAY_LEN(kept)] = got;
+    }
+    if (rc < 0)
+        return rc;
+    size_t want = f->match < 0 ? n - (size_t)-f->match : (size_t)f->match; /* wraps: none */
+    return set_text(b, want < n ? fmi_trim(kept[want % FM_ARRAY_LEN(kept)])
+                                : fm_span_str(f->fallback));
+}
+
+static void to_lower(fm_buf *b)
+{
+    for (size_t i = 0; i < b->len; i++)
+        if (b->data[i] >= 'A' && b->data[i] <= 'Z')
+            b->data[i] += 32;
+}
+
+/* The first of those that are there most often. */
+static size_t majority_of(const fmi_said *s, size_t n)
+{
+    size_t best = 0, votes = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t same = 0;
+        for (size_t k = 0; k < n; k++)
+            same += fm_span_eq(fm_buf_span(&s[i].text), fm_buf_span(&s[k].text));
+        if (same > votes) {
+            best = i;
+            votes = same;
+        }
+    }
+    return best;
+}
+
+static void keep_only(fmi_said *s, size_t *n, size_t which)
+{
+    fmi_said kept = s[which];
+    fm_buf_init(&s[which].text, 0);
+    for (size_t i = 0; i < *n; i++)
+        fm_buf_release(&s[i].text);
+    s[0] = kept;
+    *n = 1;
+}
+
+static fm_status filtered(const fmi_filter *f, fmi_said *s, size_t *n)
+{
+    fm_status rc = FM_OK;
+    if (f->kind == FMI_TAKE_FIRST || f->kind == FMI_MAJORITY) {
+        keep_only(s, n, f->kind == FMI_MAJORITY ? majority_of(s, *n) : 0);
+        return FM_OK;
+    }
+    for (size_t i = 0; rc == FM_OK && i < *n; i++) {
+        if (f->kind == FMI_FILTER_REGEX)
+            rc = by_regex(f, &s[i].text);
+        else if (f->kind == FMI_STRIP)
+            rc = set_text(&s[i].text, fmi_trim(fm_buf_span(&s[i].text)));
+        else
+            to_lower(&s[i].text);
+    }
+    return rc;
+}
+
+/* The answers to one prompt become one. */
+static fm_status answer_of(fmi_said *out, const fmi_case *c, const fmi_work *w)
+{
+    fmi_said all[FMI_REPEATS_MAX];
+    size_t n = c->repeats;
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < n; i++) {
+        fm_buf_init(&all[i].text, 0);
+        fm_buf_append(&all[i].text, w[i].gen.text.data, w[i].gen.text.len);
+        all[i].work = &w[i];
+        if (rc == FM_OK)
+            rc = strcmp(w[i].gen.finish, "error") == 0
+                     ? fm_fail(FM_EUNSUPPORTED, "the engine gave up: %s",
+                               fm_buf_cstr(&w[i].gen.text))
+                     : fm_buf_ok(&all[i].text);
+    }
+    for (size_t f = 0; rc == FM_OK && f < c->filter_count; f++)
+        rc = filtered(&c->filter[f], all, &n);
+    keep_only(all, &n, 0);
+    *out = all[0];
+    return rc;
+}
+
+fm_status fmi_answers(fmi_job *j)
+{
+    fm_status rc = FM_OK;
+    j->said = fm_calloc(j->c->prompt_count, sizeof *j->said);
+    if (!j->said)
+        return FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < j->c->prompt_count; k++)
+        rc = answer_of(&j->said[k], j->c, j->work + k * j->c->repeats);
+    return rc;
+}
+
+void fmi_answers_release(fmi_job *j)
+{
+    for (size_t k = 0; j->said && k < j->c->prompt_count; k++)
+        fm_buf_release(&j->said[k].text);
+    fm_free(j->said);
+    j->said = NULL;
+}

@@ -1,0 +1,313 @@
+/* ask.c - what a model is asked for a case: prompts and continuations as tokens. */
+#include <string.h>
+
+#include "infer/prompt.h"
+#include "store/base/mem.h"
+#include "testing/run/run.h"
+
+size_t fmi_works_of(const fmi_case *c)
+{
+    switch (c->scoring) {
+    case FMI_SCORE_TEXT:
+        return c->prompt_count * c->repeats;
+    case FMI_SCORE_CHOICE:
+        /* the choices after each prompt; then, once, the choices alone */
+        return c->choice_count * (c->prompt_count + (c->normalize == FMI_LESS_ALONE));
+    case FMI_SCORE_EMBED:
+        return 2 + c->far_count;
+    case FMI_SCORE_LOGPROB:
+    case FMI_SCORE_ROLLING:
+    case FMI_SCORE_CLASS:
+        break;
+    }
+    return c->prompt_count;
+}
+
+/* The text that the model reads: as written, or through the model's chat template. */
+static fm_status chat_text(fm_buf *out, const fm_model *m, const fm_json *messages)
+{
+    fm_json *extra = NULL;
+    fm_status rc = fm_chat_extra_new(&extra, fm_model_tokenizer(m));
+    if (rc == FM_OK)
+        rc = fm_chat_render(out, fm_model_chat_template(m), messages, NULL, true, extra);
+    fm_json_free(extra);
+    return rc;
+}
+
+static fm_status user_message(fm_json **out, const fm_json *text)
+{
+    fm_json *one = fm_json_new_object();
+    fm_status rc = one && (*out = fm_json_new_array()) ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(one, "role", fm_json_new_str("user"));
+    if (rc == FM_OK)
+        rc = fm_json_set(one, "content", fm_json_ref(text));
+    if (rc == FM_OK)
+        rc = fm_json_push(*out, fm_json_ref(one));
+    fm_json_free(one);
+    return rc;
+}
+
+static fm_status prompt_text(fm_buf *out, const fmi_case *c, size_t i, const fm_model *m)
+{
+    fm_span plain = fm_json_str(c->prompt[i]);
+    fm_json *made = NULL;
+    if (c->form == FMI_PROMPT_TEXT) {
+        fm_buf_append(out, plain.data, plain.len);
+        return fm_buf_ok(out);
+    }
+    if (c->form == FMI_PROMPT_MESSAGES)
+        return chat_text(out, m, c->prompt[i]);
+    fm_status rc = user_message(&made, c->prompt[i]);
+    if (rc == FM_OK)
+        rc = chat_text(out, m, made);
+    fm_json_free(made);
+    return rc;
+}
+
+static fm_status encode_prompt(fm_ids *ids, const fmi_case *c, size_t i, const fm_model *m)
+{
+    switch (c->form) {
+    case FMI_PROMPT_TEXT:
+        return fm_prompt_text(ids, m, fm_json_str(c->prompt[i]));
+    case FMI_PROMPT_CHAT:
+        return fm_prompt_user(ids, m, fm_json_str(c->prompt[i]));
+    case FMI_PROMPT_MESSAGES:
+        return fm_prompt_chat(ids, m, c->prompt[i], NULL);
+    }
+    return FM_OK;
+}
+
+fm_status fm_suite_case_prompt(fm_ids *out, const fm_suite *s, size_t i, const fm_model *m)
+{
+    fm_assert(i < s->count);
+    return encode_prompt(out, &s->cases[i], 0, m);
+}
+
+fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, size_t i,
+                               const fm_model *m, const char *answer)
+{
+    const fm_arch *a = fm_model_arch(m);
+    const fm_tokenizer *tok = fm_model_tokenizer(m);
+    if (!tok)
+        return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
+    fm_status rc = fm_suite_case_prompt(out, s, i, m);
+    *prompt = out->count;
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(tok, fm_span_str(answer), false, out);
+    if (rc == FM_OK && (*prompt == 0 || out->count == *prompt))
+        rc = fm_fail(FM_EUNSUPPORTED, "the prompt or the answer has no tokens");
+    for (size_t k = 0; rc == FM_OK && k < out->count; k++)
+        if (out->id[k] < 0 || (uint32_t)out->id[k] >= a->vocab)
+            rc = fm_fail(FM_EUNSUPPORTED, "token %d is beyond the model's vocabulary of %u",
+                         out->id[k], a->vocab);
+    if (rc == FM_OK && out->count > a->max_positions)
+        rc = fm_fail(FM_EUNSUPPORTED, "prompt and answer are %zu tokens, the model takes %u",
+                     out->count, a->max_positions);
+    return rc;
+}
+
+static const char *continuation_of(const fmi_case *c, size_t k)
+{
+    if (c->scoring == FMI_SCORE_CHOICE)
+        return c->choice[k % c->choice_count];
+    return c->scoring == FMI_SCORE_LOGPROB ? c->continuation : NULL;
+}
+
+/* ids = prompt and continuation encoded as one text, as a reader of the whole would see it, since
+ * tokens may reach over the seam ("of " + "Paris" is "of", " Paris"). The continuation is what
+ * comes after the tokens that both encodings share. So the space that ends a prompt goes with the
+ * continuation, as in lm-eval; unlike there, a seam inside a token costs no token. */
+static fm_status encode_pair(fmi_work *w, const fmi_case *c, size_t prompt,
+                             const char *continuation, const fm_model *m)
+{
+    fm_ids alone = {0};
+    fm_buf text;
+    fm_buf_init(&text, 0);
+    fm_status rc = encode_prompt(&alone, c, prompt, m);
+    if (rc == FM_OK)
+        rc = prompt_text(&text, c, prompt, m);
+    fm_buf_str(&text, continuation);
+    if (rc == FM_OK)
+        rc = fm_buf_ok(&text);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(fm_model_tokenizer(m), fm_buf_span(&text),
+                                 c->form == FMI_PROMPT_TEXT, &w->ids);
+    while (w->prompt_len < FM_MIN(alone.count, w->ids.count) &&
+           alone.id[w->prompt_len] == w->ids.id[w->prompt_len])
+        w->prompt_len++;
+    fm_ids_release(&alone);
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status check_vocabulary(const fm_ids *ids, const fm_arch *arch)
+{
+    for (size_t i = 0; i < ids->count; i++)
+        if (ids->id[i] < 0 || (uint32_t)ids->id[i] >= arch->vocab)
+            return fm_fail(FM_EINVAL, "token %d is beyond the model's vocabulary of %u", ids->id[i],
+                           arch->vocab);
+    return FM_OK;
+}
+
+fm_status fmi_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
+{
+    fm_status rc = check_vocabulary(ids, arch);
+    if (rc == FM_OK && ids->count + answer > arch->max_positions)
+        rc = fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
+                     ids->count + answer, arch->max_positions);
+    return rc;
+}
+
+static fm_status room_for(fmi_work *w, size_t n)
+{
+    w->logprobs = fm_calloc(n, sizeof(float));
+    return w->logprobs ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status prepare_work(fmi_job *j, size_t k)
+{
+    const fmi_case *c = j->c;
+    fmi_work *w = &j->work[k];
+    size_t prompt = c->scoring == FMI_SCORE_CHOICE ? k / c->choice_count : k / c->repeats;
+    const char *continuation = continuation_of(c, k);
+    fm_status rc;
+    if (continuation) {
+        rc = encode_pair(w, c, prompt, continuation, j->model);
+    } else {
+        rc = encode_prompt(&w->ids, c, prompt, j->model);
+        w->prompt_len = w->ids.count;
+    }
+    if (rc == FM_OK && w->prompt_len == 0)
+        rc = fm_fail(FM_EINVAL, "the prompt has no token of its own before the answer");
+    if (rc == FM_OK && continuation && w->ids.count == w->prompt_len)
+        rc = fm_fail(FM_EINVAL, "the continuation '%.60s' has no tokens", continuation);
+    if (rc == FM_OK)
+        rc = fmi_check_ids(&w->ids, continuation ? 0 : c->max_tokens, fm_model_arch(j->model));
+    return rc == FM_OK && continuation ? room_for(w, w->ids.count) : rc;
+}
+
+/* All choices of a prompt are scored after the same tokens, or their sums would be of different
+ * events. */
+static void share_prefix(fmi_work *work, size_t n)
+{
+    size_t least = SIZE_MAX;
+    for (size_t k = 0; k < n; k++)
+        least = FM_MIN(least, work[k].prompt_len);
+    for (size_t k = 0; k < n; k++)
+        work[k].prompt_len = least;
+}
+
+/* ids: the text after the token that begins texts (bos, else eos), as lm-eval does it. */
+static fm_status encode_alone(fmi_work *w, fm_span text, const fm_model *m)
+{
+    const fm_tokenizer *t = fm_model_tokenizer(m);
+    if (!t)
+        return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
+    int32_t first = fm_tokenizer_bos(t) >= 0 ? fm_tokenizer_bos(t) : fm_tokenizer_eos(t);
+    if (first < 0)
+        return fm_fail(FM_EUNSUPPORTED, "the tokenizer names neither bos nor eos to begin with");
+    fm_status rc = fm_ids_push(&w->ids, first);
+    if (rc == FM_OK)
+        rc = fm_tokenizer_encode(t, text, false, &w->ids);
+    w->prompt_len = 1;
+    if (rc == FM_OK && w->ids.count < 2)
+        rc = fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
+    return rc == FM_OK ? room_for(w, w->ids.count) : rc;
+}
+
+static fm_status prepare_choices(fmi_job *j)
+{
+    const fmi_case *c = j->c;
+    size_t n = c->choice_count, after = n * c->prompt_count;
+    fm_status rc = FM_OK;
+    for (size_t k = 0; rc == FM_OK && k < after; k++)
+        rc = prepare_work(j, k);
+    for (size_t k = 0; rc == FM_OK && k < after; k += n)
+        share_prefix(j->work + k, n);
+    for (size_t k = after; rc == FM_OK && k < j->count; k++) {
+        rc = encode_alone(&j->work[k], fm_span_str(c->choice[k - after]), j->model);
+        if (rc == FM_OK)
+            rc = fmi_check_ids(&j->work[k].ids, 0, fm_model_arch(j->model));
+    }
+    return rc;
+}
+
+static fm_status prepare_rolling(fmi_job *j)
+{
+    fm_status rc = encode_alone(j->work, fm_json_str(j->c->prompt[0]), j->model);
+    return rc == FM_OK ? check_vocabulary(&j->work->ids, fm_model_arch(j->model)) : rc;
+}
+
+/* Texts for a classifier or an embedder. */
+static fm_status prepare_text(fmi_job *j, size_t k)
+{
+    const fmi_case *c = j->c;
+    fmi_work *w = &j->work[k];
+    bool classes = c->scoring == FMI_SCORE_CLASS;
+    size_t width = classes ? fm_model_classes(j->model) : fm_model_arch(j->model)->hidden;
+    fm_span text = classes || k == 0 ? fm_json_str(c->prompt[k])
+                   : k == 1          ? fm_span_str(c->near_text)
+                                     : fmi_text_at(c->far_texts, k - 2);
+    if (!width)
+        return fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
+    fm_status rc = fm_embed_encode(j->model, text, &w->ids);
+    if (rc == FM_OK)
+        rc = fmi_check_ids(&w->ids, 0, fm_model_arch(j->model));
+    if (rc == FM_OK && !w->ids.count)
+        rc = fm_fail(FM_EINVAL, "'%.60s' has no tokens", (const char *)text.data);
+    return rc == FM_OK ? room_for(w, width) : rc;
+}
+
+fm_status fmi_ask(fmi_job *j)
+{
+    fm_status rc = FM_OK;
+    switch (j->c->scoring) {
+    case FMI_SCORE_CHOICE:
+        return prepare_choices(j);
+    case FMI_SCORE_ROLLING:
+        return prepare_rolling(j);
+    case FMI_SCORE_CLASS:
+    case FMI_SCORE_EMBED:
+        for (size_t k = 0; k < j->count && rc == FM_OK; k++)
+            rc = prepare_text(j, k);
+        return rc;
+    case FMI_SCORE_TEXT:
+    case FMI_SCORE_LOGPROB:
+        break;
+    }
+    for (size_t k = 0; k < j->count && rc == FM_OK; k++)
+        rc = prepare_work(j, k);
+    return rc;
+}
+
+fm_status fmi_question(fm_buf *out, const fmi_case *c, size_t prompt)
+{
+    const fm_json *v = c->prompt[prompt];
+    if (c->form != FMI_PROMPT_MESSAGES)
+        fm_buf_str(out, fm_json_cstr(v, ""));
+    for (size_t i = 0; c->form == FMI_PROMPT_MESSAGES && i < fm_json_count(v); i++)
+        fm_buf_printf(out, "%s%s: %s", i ? "\n" : "",
+                      fm_json_cstr(fm_json_get(fm_json_at(v, i), "role"), ""),
+                      fm_json_cstr(fm_json_get(fm_json_at(v, i), "content"), ""));
+    return fm_buf_ok(out);
+}
+
+/* ---- windows ---- */
+
+size_t fmi_reach(const fmi_job *j)
+{
+    size_t most = fm_model_arch(j->model)->max_positions;
+    return j->c->window ? FM_MIN(most, (size_t)j->c->window) : most;
+}
+
+bool fmi_window(size_t count, size_t reach, size_t i, size_t *begin, size_t *from, size_t *end)
+{
+    size_t scored = i * reach; /* tokens of earlier windows; the prefix is none of them */
+    if (count < 2 || scored >= count - 1)
+        return false;
+    *end = FM_MIN(scored + reach, count - 1) + 1;
+    *from = scored + 1;
+    *begin = i ? *end - 1 - reach : 0;
+    return true;
+}

@@ -1,0 +1,319 @@
+/* aux_models.c - models of the repository that are asked about answers: opened once for a run,
+ * asked for all answers together. */
+#include "testing/run/aux_models.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "infer/prompt.h"
+#include "store/base/mem.h"
+#include "testing/run/run.h"
+
+#define REPLY_TOKENS_MIN 64u /* of a judge: room that must be left */
+#define REPLY_TOKENS_MAX 192u
+#define MODELS_MAX 64u /* of one run */
+
+void fmi_help_release(fmi_help *h)
+{
+    for (size_t i = 0; i < h->texts; i++) {
+        fm_buf_release(&h->text[i]);
+        if (h->ids)
+            fm_ids_release(&h->ids[i]);
+    }
+    fm_free(h->text);
+    fm_free(h->ids);
+    fm_free(h->out);
+    fm_gen_result_release(&h->gen);
+}
+
+void fmi_helps_release(fmi_job *j)
+{
+    for (size_t i = 0; j->help && i < j->c->prompt_count * j->c->helper_count; i++)
+        fmi_help_release(&j->help[i]);
+    fm_free(j->help);
+    j->help = NULL;
+}
+
+/* ---- the run's helpers ---- */
+
+struct fmi_helpers {
+    fm_engine *engine;
+    const fm_result_cache *env;
+    struct {
+        const char *id;
+        fm_model *model; /* NULL: it could not be opened, why says it */
+        char *why;
+    } opened[MODELS_MAX];
+    size_t models;
+    struct {
+        const char *form;
+        fm_grammar *grammar;
+    } form[8];
+    size_t forms;
+};
+
+void fmi_helpers_free(fmi_helpers *h)
+{
+    if (!h)
+        return;
+    for (size_t i = 0; i < h->models; i++) {
+        fm_model_close(h->opened[i].model);
+        fm_free(h->opened[i].why);
+    }
+    for (size_t i = 0; i < h->forms; i++)
+        fm_grammar_free(h->form[i].grammar);
+    fm_free(h);
+}
+
+static fm_status open_model(fmi_helpers *h, const char *id, fm_model **out)
+{
+    *out = NULL;
+    if (!h->env || !h->env->open)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "model '%.60s': no repository is at hand that it could be opened from", id);
+    fm_status rc = h->env->open(h->env->ctx, id, out);
+    if (rc == FM_OK && fm_model_engine(*out) != h->engine) {
+        fm_model_close(*out);
+        *out = NULL;
+        rc = fm_fail(FM_EINVAL, "model '%.60s' belongs to another engine", id);
+    }
+    return rc;
+}
+
+static fm_status model_of(fmi_helpers *h, const char *id, fm_model **out)
+{
+    size_t i = 0;
+    while (i < h->models && strcmp(h->opened[i].id, id) != 0)
+        i++;
+    if (i == MODELS_MAX)
+        return fm_fail(FM_ELIMIT, "a run asks at most %u models about its answers", MODELS_MAX);
+    if (i == h->models) {
+        fm_status rc = open_model(h, id, out);
+        if (rc == FM_ENOMEM)
+            return rc;
+        h->opened[i].id = id;
+        h->opened[i].model = *out;
+        h->opened[i].why = rc < 0 ? fm_strdup(fm_error_text()) : NULL;
+        h->models++;
+        fm_error_clear();
+    }
+    *out = h->opened[i].model;
+    return *out ? FM_OK
+                : fm_fail(FM_ENOTFOUND, "%s", h->opened[i].why ? h->opened[i].why : "no memory");
+}
+
+static fm_status grammar_of(fmi_helpers *h, const char *form, fm_grammar **out)
+{
+    fm_json *schema = NULL;
+    for (size_t i = 0; i < h->forms; i++)
+        if (h->form[i].form == form) {
+            *out = h->form[i].grammar;
+            return FM_OK;
+        }
+    fm_assert(h->forms < FM_ARRAY_LEN(h->form));
+    fm_status rc = fm_json_parse(&schema, fm_span_str(form), "judge");
+    if (rc == FM_OK)
+        rc = fm_grammar_new(out, schema, true);
+    fm_json_free(schema);
+    if (rc == FM_OK) {
+        h->form[h->forms].form = form;
+        h->form[h->forms++].grammar = *out;
+    }
+    return rc;
+}
+
+/* ---- what each is asked ---- */
+
+typedef struct asking {
+    fmi_helpers *h;
+    fmi_job *j;
+    fmi_help *help; /* of this answer */
+    fmi_answer said;
+} asking;
+
+static fm_status encode(fmi_help *h, fmi_helper_role role)
+{
+    fm_status rc = FM_OK;
+    h->ids = fm_calloc(h->texts, sizeof *h->ids);
+    if (!h->ids)
+        return FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < h->texts; i++) {
+        fm_span text = fm_buf_span(&h->text[i]);
+        if (role != FMI_JUDGE)
+            rc = fmi_trim(text).len ? fm_embed_encode(h->model, text, &h->ids[i]) : FM_OK;
+        else if (fm_model_chat_template(h->model))
+            rc = fm_prompt_user(&h->ids[i], h->model, text);
+        else
+            rc = fm_prompt_text(&h->ids[i], h->model, text);
+        if (rc == FM_OK)
+            rc = fmi_check_ids(&h->ids[i], role == FMI_JUDGE ? REPLY_TOKENS_MIN : 0,
+                               fm_model_arch(h->model));
+    }
+    return rc;
+}
+
+static fm_status ask_helper(void *ctx, const fmi_assertion *a)
+{
+    asking *x = ctx;
+    fmi_help *h = &x->help[a->helper];
+    fm_status rc = model_of(x->h, a->model, &h->model);
+    if (rc == FM_OK && a->type->role == FMI_CLASSIFIER && !fm_model_classes(h->model))
+        rc = fm_fail(FM_EUNSUPPORTED, "it has no classification head");
+    if (rc == FM_OK)
+        rc = a->type->ask(a, &x->said, h);
+    if (rc == FM_OK)
+        rc = encode(h, a->type->role);
+    if (rc == FM_OK && a->type->role != FMI_JUDGE) {
+        h->width = a->type->role == FMI_EMBEDDER ? fm_model_arch(h->model)->hidden
+                                                 : fm_model_classes(h->model);
+        h->out = fm_calloc(h->texts * h->width, sizeof *h->out);
+        if (!h->out)
+            rc = FM_ENOMEM;
+    }
+    return rc < 0 && rc != FM_ENOMEM
+               ? fm_error_prefix(rc, "expect.%s, model %.12s", a->type->word, a->model)
+               : rc;
+}
+
+static fm_status ask_all(fmi_helpers *h, fmi_job *j)
+{
+    const fmi_case *c = j->c;
+    fm_status rc = FM_OK;
+    j->help = fm_calloc(c->prompt_count * c->helper_count, sizeof *j->help);
+    if (!j->help)
+        return FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < c->prompt_count; k++) {
+        fm_buf question;
+        fm_buf_init(&question, 0);
+        rc = fmi_question(&question, c, k);
+        asking x = {h,
+                    j,
+                    j->help + k * c->helper_count,
+                    {.text = fm_buf_span(&j->said[k].text), .question = fm_buf_span(&question)}};
+        if (rc == FM_OK)
+            rc = fmi_each_helper(c, ask_helper, &x);
+        fm_buf_release(&question);
+    }
+    return rc;
+}
+
+/* ---- all of a kind at once ---- */
+
+/* The requests of some jobs to helpers. */
+typedef struct batch {
+    fmi_helpers *h;
+    fm_gen_request *gen;
+    fm_gen_result **to;
+    fm_embed_request *embed;
+    fm_classify_request *classify;
+    size_t gens, embeds, classifies;
+    fmi_help *help; /* while one answer's are gathered */
+} batch;
+
+static fm_status gather_one(void *ctx, const fmi_assertion *a)
+{
+    batch *b = ctx;
+    fmi_help *h = &b->help[a->helper];
+    fm_grammar *g = NULL;
+    fm_status rc = FM_OK;
+    if (a->type->role == FMI_JUDGE) {
+        rc = grammar_of(b->h, fmi_judge_form(a), &g);
+        b->to[b->gens] = &h->gen;
+        size_t room = fm_model_arch(h->model)->max_positions - h->ids[0].count;
+        fm_gen_request *q = &b->gen[b->gens++];
+        *q = (fm_gen_request){.model = h->model,
+                              .prompt = h->ids[0].id,
+                              .prompt_len = h->ids[0].count,
+                              .max_new = (uint32_t)FM_MIN((size_t)REPLY_TOKENS_MAX, room),
+                              .grammar = g};
+        fm_sample_defaults(&q->sampling);
+        return rc;
+    }
+    for (size_t i = 0; i < h->texts; i++) {
+        const fm_ids *ids = &h->ids[i];
+        float *out = h->out + i * h->width;
+        if (!ids->count)
+            continue;
+        if (a->type->role == FMI_EMBEDDER)
+            b->embed[b->embeds++] = (fm_embed_request){h->model, ids->id, ids->count, out};
+        else
+            b->classify[b->classifies++] =
+                (fm_classify_request){h->model, ids->id, ids->count, out};
+    }
+    return rc;
+}
+
+static size_t texts_of(const fmi_job *job, size_t jobs)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < jobs; i++)
+        for (size_t k = 0; job[i].help && k < job[i].c->prompt_count * job[i].c->helper_count; k++)
+            n += job[i].help[k].texts;
+    return n;
+}
+
+static fm_status run_batch(fmi_helpers *h, fmi_job *job, size_t jobs)
+{
+    size_t room = texts_of(job, jobs) + 1;
+    batch b = {.h = h,
+               .gen = fm_calloc(room, sizeof *b.gen),
+               .to = fm_calloc(room, sizeof *b.to),
+               .embed = fm_calloc(room, sizeof *b.embed),
+               .classify = fm_calloc(room, sizeof *b.classify)};
+    fm_status rc = b.gen && b.to && b.embed && b.classify ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < jobs; i++)
+        for (size_t k = 0;
+             rc == FM_OK && job[i].help && !job[i].broken && k < job[i].c->prompt_count; k++) {
+            b.help = job[i].help + k * job[i].c->helper_count;
+            rc = fmi_each_helper(job[i].c, gather_one, &b);
+        }
+    if (rc == FM_OK && b.embeds)
+        rc = fm_embed_many(h->engine, b.embed, b.embeds);
+    if (rc == FM_OK && b.classifies)
+        rc = fm_classify_many(h->engine, b.classify, b.classifies);
+    if (rc == FM_OK && b.gens)
+        rc = fmi_generate_all(h->engine, b.gen, b.to, b.gens);
+    fm_free(b.gen);
+    fm_free(b.to);
+    fm_free(b.embed);
+    fm_free(b.classify);
+    return rc;
+}
+
+/* One that cannot be asked spoils the batch of all: then each is asked alone. */
+static fm_status run_each(fmi_helpers *h, fmi_job *job, size_t jobs)
+{
+    fm_status rc = run_batch(h, job, jobs);
+    if (rc == FM_OK || rc == FM_ENOMEM)
+        return rc;
+    fm_error_clear();
+    rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
+        if (job[i].broken || !job[i].help)
+            continue;
+        rc = run_batch(h, &job[i], 1);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(&job[i]);
+    }
+    return rc;
+}
+
+fm_status fmi_help_all(fmi_helpers **out, fm_engine *e, const fm_result_cache *env, fmi_job *job,
+                       size_t jobs)
+{
+    fm_status rc = FM_OK;
+    *out = NULL;
+    for (size_t i = 0; rc == FM_OK && i < jobs; i++) {
+        fmi_job *j = &job[i];
+        if (j->broken || !j->c->helper_count)
+            continue;
+        if (!*out && !(*out = fm_calloc(1, sizeof **out)))
+            return FM_ENOMEM;
+        (*out)->engine = e;
+        (*out)->env = env;
+        rc = ask_all(*out, j);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(j);
+    }
+    return rc == FM_OK && *out ? run_each(*out, job, jobs) : rc;
+}

@@ -1,0 +1,311 @@
+/* runner.c - suites on models, everything in one batch.
+ *
+ * Each case on each model is a job; every prompt of a job becomes one generation or one scoring per
+ * continuation. All jobs run together (rows of a batch do not change each other's bits, and models
+ * share the products of what tensors they share), then each is judged alone. A case that cannot be
+ * asked (no chat template, a token beyond the model) is an error of that case on that model. */
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "store/base/mem.h"
+#include "testing/run/run.h"
+
+typedef struct runner {
+    fm_engine *engine;
+    fmi_job *job;
+    size_t jobs;
+    fmi_work *work;
+    size_t works;
+    fmi_helpers *helpers;
+} runner;
+
+fm_status fmi_case_error(fmi_job *j)
+{
+    fm_free(j->result->detail);
+    fm_json_free(j->result->metrics);
+    j->result->metrics = NULL;
+    j->broken = true;
+    j->result->verdict = FM_ERROR_CASE;
+    j->result->detail = fm_strdup(fm_error_text());
+    fm_error_clear();
+    return j->result->detail ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status prepare(runner *r)
+{
+    fm_status rc = FM_OK;
+    for (size_t i = 0; i < r->jobs; i++) {
+        r->job[i].count = fmi_works_of(r->job[i].c);
+        r->works += r->job[i].count;
+    }
+    r->work = fm_calloc(r->works, sizeof *r->work);
+    if (!r->work)
+        return FM_ENOMEM;
+    fmi_work *next = r->work;
+    for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
+        fmi_job *j = &r->job[i];
+        j->work = next;
+        next += j->count;
+        rc = fmi_ask(j);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(j);
+    }
+    return rc;
+}
+
+#define GENERATIONS_AT_ONCE 4096 /* what the scheduler may hold waiting is bounded */
+
+fm_status fmi_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
+                           size_t n)
+{
+    fm_gen_result *out = fm_calloc(FM_MIN(n, (size_t)GENERATIONS_AT_ONCE), sizeof *out);
+    fm_status rc = out ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i += GENERATIONS_AT_ONCE) {
+        size_t some = FM_MIN(n - i, (size_t)GENERATIONS_AT_ONCE);
+        rc = fm_generate(e, req + i, some, out);
+        for (size_t k = 0; rc == FM_OK && k < some; k++) {
+            fm_gen_result_release(to[i + k]);
+            *to[i + k] = out[k];
+        }
+    }
+    fm_free(out);
+    return rc;
+}
+
+/* The answer to a prompt, or what greedy decoding says where a continuation is asked to be it. */
+static fm_gen_request generation(const fmi_job *j, size_t k)
+{
+    const fmi_case *c = j->c;
+    const fmi_work *w = &j->work[k];
+    fm_gen_request q = {.model = j->model, .prompt = w->ids.id, .prompt_len = w->prompt_len};
+    if (c->scoring != FMI_SCORE_TEXT) {
+        q.max_new = (uint32_t)(w->ids.count - w->prompt_len);
+        q.ignore_eos = true;
+        fm_sample_defaults(&q.sampling);
+        return q;
+    }
+    q.max_new = c->max_tokens;
+    q.sampling = c->sampling;
+    q.stop = c->stop;
+    q.stop_count = c->stop_count;
+    q.want_logprobs = c->wants_logprobs;
+    if (fmi_case_samples(c))
+        q.sampling.seed += j->seed_shift + (uint64_t)(k % c->repeats) * FMI_REPEAT_STRIDE;
+    return q;
+}
+
+static fm_status run_generations(runner *r)
+{
+    fm_gen_request *req = fm_calloc(r->works, sizeof *req);
+    fm_gen_result **to = fm_calloc(r->works, sizeof *to);
+    size_t n = 0;
+    fm_status rc = req && to ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
+        const fmi_job *j = &r->job[i];
+        bool generates = j->c->scoring == FMI_SCORE_TEXT || j->c->greedy >= 0;
+        for (size_t k = 0; k < j->count && !j->broken && generates; k++) {
+            req[n] = generation(j, k);
+            to[n++] = &j->work[k].gen;
+        }
+    }
+    if (rc == FM_OK)
+        rc = fmi_generate_all(r->engine, req, to, n);
+    for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
+        fmi_job *j = &r->job[i];
+        if (j->broken || j->c->scoring != FMI_SCORE_TEXT)
+            continue;
+        rc = fmi_answers(j);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(j);
+    }
+    fm_free(req);
+    fm_free(to);
+    return rc;
+}
+
+static fm_status run_scorings(runner *r)
+{
+    fm_score_request *req = fm_calloc(r->works, sizeof *req);
+    size_t n = 0;
+    if (!req)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < r->jobs; i++) {
+        const fmi_job *j = &r->job[i];
+        bool scores = j->c->scoring == FMI_SCORE_CHOICE || j->c->scoring == FMI_SCORE_LOGPROB;
+        for (size_t k = 0; k < j->count && !j->broken && scores; k++) {
+            const fmi_work *w = &j->work[k];
+            req[n++] = (fm_score_request){.model = j->model,
+                                          .ids = w->ids.id,
+                                          .n = w->ids.count,
+                                          .logprobs = w->logprobs,
+                                          .from = w->prompt_len};
+        }
+    }
+    fm_status rc = n ? fm_score_many(r->engine, req, n) : FM_OK;
+    fm_free(req);
+    return rc;
+}
+
+static void runner_release(runner *r)
+{
+    for (size_t i = 0; i < r->works && r->work; i++) {
+        fm_ids_release(&r->work[i].ids);
+        fm_free(r->work[i].logprobs);
+        fm_gen_result_release(&r->work[i].gen);
+    }
+    for (size_t i = 0; i < r->jobs; i++) {
+        fmi_answers_release(&r->job[i]);
+        fmi_helps_release(&r->job[i]);
+    }
+    fmi_helpers_free(r->helpers);
+    fm_free(r->work);
+    fm_free(r->job);
+}
+
+/* Errors are not kept: what stood in the way may be gone tomorrow. */
+static fm_status keep(const fmi_job *j, const fm_result_cache *cache)
+{
+    fm_buf text;
+    if (!cache || !cache->put || j->result->verdict == FM_ERROR_CASE)
+        return FM_OK;
+    fm_buf_init(&text, 0);
+    fm_status rc = fmi_result_encode(&text, j->result);
+    if (rc == FM_OK)
+        rc = cache->put(cache->ctx, j->key, fm_buf_span(&text));
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status run_jobs(runner *r, const fm_result_cache *env)
+{
+    fm_status rc = prepare(r);
+    if (rc == FM_OK)
+        rc = run_generations(r);
+    if (rc == FM_OK)
+        rc = run_scorings(r);
+    if (rc == FM_OK)
+        rc = fmi_look_all(r->engine, r->job, r->jobs);
+    if (rc == FM_OK)
+        rc = fmi_help_all(&r->helpers, r->engine, env, r->job, r->jobs);
+    for (size_t i = 0; rc == FM_OK && i < r->jobs; i++) {
+        fmi_job *j = &r->job[i];
+        if (j->broken)
+            continue;
+        rc = fmi_judge(j);
+        if (rc < 0 && rc != FM_ENOMEM)
+            rc = fmi_case_error(
+                j); /* a regex that gave up, a score that is NaN: this case's error */
+        if (rc == FM_OK)
+            rc = keep(j, env);
+    }
+    return rc;
+}
+
+/* A kept result fills *result; otherwise the case becomes a job. */
+static fm_status cached_or_job(runner *r, const fm_suite_ask *ask, size_t i, fm_case_result *result,
+                               const fm_result_cache *cache)
+{
+    const fm_suite *s = ask->suite;
+    fm_buf kept;
+    fmi_job *j = &r->job[r->jobs];
+    bool kept_somewhere = cache && cache->get;
+    result->name = s->cases[i].name;
+    result->at = i;
+    result->score = NAN;
+    result->waived = fm_suite_waived(s, i);
+    result->numbers = (fm_case_numbers){NAN, NAN, NAN, NAN, NAN};
+    fm_status rc = fm_ask_result_key(j->key, ask, i);
+    fm_buf_init(&kept, 0);
+    if (rc == FM_OK && kept_somewhere)
+        rc = cache->get(cache->ctx, &kept, j->key);
+    if (rc == FM_OK && kept_somewhere)
+        rc = fmi_result_decode(result, fm_buf_span(&kept));
+    fm_buf_release(&kept);
+    if (rc == FM_ENOTFOUND || rc == FM_ECORRUPT || (rc == FM_OK && !kept_somewhere)) {
+        fm_error_clear();
+        j->c = &s->cases[i];
+        j->model = ask->model;
+        j->seed_shift = ask->seed_shift;
+        j->result = result;
+        r->jobs++;
+        rc = FM_OK;
+    }
+    return rc;
+}
+
+static size_t cases_of(const fm_suite_ask *a)
+{
+    return a->case_name ? 1 : a->pick ? a->pick_count : a->suite->count;
+}
+
+/* Room for the results of one suite on one model; *first is its first case. */
+static fm_status open_run(fm_suite_run *run, const fm_suite_ask *a, size_t *first)
+{
+    long only = a->case_name ? fm_suite_find(a->suite, a->case_name) : 0;
+    if (only < 0)
+        return fm_fail(FM_ENOTFOUND, "suite '%s' has no case '%s'", a->suite->name, a->case_name);
+    *first = (size_t)only;
+    run->suite = a->suite;
+    run->count = cases_of(a);
+    run->result = fm_calloc(run->count, sizeof *run->result);
+    return run->result ? FM_OK : FM_ENOMEM;
+}
+
+fm_status fm_suites_run(fm_suite_run *out, const fm_suite_ask *ask, size_t n,
+                        const fm_result_cache *cache)
+{
+    struct timespec t0, t1;
+    runner r = {.engine = n ? fm_model_engine(ask[0].model) : NULL};
+    size_t cases = 0, first = 0;
+    fm_status rc = FM_OK;
+    memset(out, 0, n * sizeof *out);
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    for (size_t k = 0; k < n; k++)
+        cases += cases_of(&ask[k]);
+    r.job = fm_calloc(cases, sizeof *r.job);
+    if (!r.job)
+        return FM_ENOMEM;
+    for (size_t k = 0; rc == FM_OK && k < n; k++) {
+        fm_assert(fm_model_engine(ask[k].model) == r.engine);
+        rc = open_run(&out[k], &ask[k], &first);
+        bool picked = ask[k].pick && !ask[k].case_name;
+        for (size_t i = 0; rc == FM_OK && i < out[k].count; i++)
+            rc = cached_or_job(&r, &ask[k], picked ? ask[k].pick[i] : first + i, &out[k].result[i],
+                               cache);
+    }
+    if (rc == FM_OK && r.jobs)
+        rc = run_jobs(&r, cache);
+    for (size_t k = 0; rc == FM_OK && k < n; k++)
+        rc = fmi_measures_take(&out[k]);
+    runner_release(&r);
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    for (size_t k = 0; k < n; k++) {
+        out[k].seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
+        if (rc == FM_OK)
+            fmi_run_count(&out[k]);
+        else
+            fm_suite_run_release(&out[k]);
+    }
+    return rc;
+}
+
+fm_status fm_suite_run_on(fm_suite_run *out, const fm_suite *s, fm_model *m, const char *case_name,
+                          const fm_result_cache *cache)
+{
+    const fm_suite_ask ask = {.suite = s, .model = m, .case_name = case_name};
+    return fm_suites_run(out, &ask, 1, cache);
+}
+
+void fm_suite_run_release(fm_suite_run *run)
+{
+    for (size_t i = 0; run->result && i < run->count; i++) {
+        fm_free(run->result[i].output);
+        fm_free(run->result[i].answer);
+        fm_free(run->result[i].detail);
+        fm_json_free(run->result[i].metrics);
+    }
+    fm_free(run->result);
+    fmi_measures_drop(run);
+    memset(run, 0, sizeof *run);
+}

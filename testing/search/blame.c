@@ -1,0 +1,353 @@
+/* blame.c - where in history a case began to fail: a noisy search on the graph of versions.
+ *
+ * Rounds of asks, each chosen for what it is expected to tell about the verdict (hypotheses.c),
+ * until one verdict has the wanted posterior, the runs are used up, or nothing more can be
+ * learnt. */
+#include <math.h>
+#include <string.h>
+
+#include "store/base/mem.h"
+#include "testing/search/hypotheses.h"
+
+#define MEASURE_ASKS 12u /* of node 0, where the flip rate is to be measured */
+#define FLIP_LEAST 0.01  /* a rate that is measured is never taken as none */
+#define FLIP_MOST 0.2    /* above it a case is flaky, whatever was measured */
+#define FLIP_STATED_MOST 0.45
+
+const char *fm_blame_class_word(fm_blame_class c)
+{
+    static const char *const word[] = {"passes",  "inherited",   "introduced", "reintroduced",
+                                       "exposed", "interaction", "flaky",      "cannot tell"};
+    return word[c];
+}
+
+fm_status fmi_keep_evidence(fmi_search *s, const fm_blame_evidence *e)
+{
+    fm_blame_history *out = s->out;
+    fm_status rc =
+        fm_grow(&out->evidence, &s->evidence_cap, out->evidence_count + 1, sizeof *out->evidence);
+    if (rc == FM_OK)
+        out->evidence[out->evidence_count++] = *e;
+    return rc;
+}
+
+uint64_t fmi_wrong_answer(const fmi_search *s, size_t node)
+{
+    const fm_blame_history *h = s->out;
+    uint64_t best = 0;
+    size_t most = 0;
+    for (size_t i = 0; i < h->evidence_count; i++) {
+        size_t same = 0;
+        const fm_blame_evidence *e = &h->evidence[i];
+        if (e->kind != FM_BLAME_CASE || e->node != node || e->said.verdict != FM_FAIL)
+            continue;
+        for (size_t k = 0; k <= i; k++)
+            same += h->evidence[k].kind == FM_BLAME_CASE && h->evidence[k].node == node &&
+                    h->evidence[k].said.verdict == FM_FAIL &&
+                    h->evidence[k].said.answer == e->said.answer;
+        if (same > most) {
+            most = same;
+            best = e->said.answer;
+        }
+    }
+    return best;
+}
+
+/* What one reply does to counts and worlds. */
+static fm_status take_reply(fmi_search *s, const fm_blame_ask *ask, const fm_blame_reply *said)
+{
+    const fm_blame_evidence e = {.kind = FM_BLAME_CASE,
+                                 .node = ask->node,
+                                 .repeat = ask->repeat,
+                                 .said = *said,
+                                 .round = s->out->rounds};
+    fm_status rc = fmi_keep_evidence(s, &e);
+    if (rc < 0)
+        return rc;
+    s->can[ask->node] = said->verdict != FM_ERROR_CASE && s->opts.flip_rate != 0;
+    if (said->verdict == FM_ERROR_CASE) {
+        s->unasked[ask->node] = true;
+        if (ask->node == 0)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "the case cannot be run on this version, so there is no "
+                           "failure to trace; 'fmstore test' says why");
+        return FM_OK;
+    }
+    s->failed[ask->node] += said->verdict == FM_FAIL;
+    s->passed[ask->node] += said->verdict == FM_PASS;
+    if (s->w.n)
+        fmi_worlds_learn(&s->w, ask->node, said->verdict == FM_FAIL);
+    return FM_OK;
+}
+
+fm_status fmi_ask_nodes(fmi_search *s, const size_t *node, size_t n)
+{
+    fm_blame_history *out = s->out;
+    n = FM_MIN(n, (size_t)(s->opts.max_runs - out->runs));
+    if (!n)
+        return FM_OK;
+    fm_blame_ask *ask = fm_calloc(n, sizeof *ask);
+    fm_blame_reply *said = fm_calloc(n, sizeof *said);
+    fm_status rc = ask && said ? FM_OK : FM_ENOMEM;
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        ask[i] = (fm_blame_ask){node[i], out->asks[node[i]]++};
+    if (rc == FM_OK)
+        rc = s->oracle->ask(s->oracle->ctx, ask, n, said);
+    if (rc == FM_OK) {
+        out->rounds++;
+        out->runs += (uint32_t)n;
+    }
+    for (size_t i = 0; rc == FM_OK && i < n; i++)
+        rc = take_reply(s, &ask[i], &said[i]);
+    if (rc == FM_OK && s->w.n)
+        fmi_worlds_normalize(&s->w);
+    fm_free(ask);
+    fm_free(said);
+    return rc;
+}
+
+/* ---- the first round ---- */
+
+static fm_status ask_first(fmi_search *s)
+{
+    bool measure = s->opts.flip_rate < 0;
+    size_t n = measure ? MEASURE_ASKS : 1;
+    if (s->opts.all_versions)
+        n = FM_MAX(n, (size_t)1) + s->count - 1;
+    size_t *node = fm_calloc(n, sizeof *node);
+    if (!node)
+        return FM_ENOMEM;
+    for (size_t i = 0; s->opts.all_versions && i + 1 < s->count; i++)
+        node[i] = i + 1; /* the rest of the array is node 0 */
+    fm_status rc = fmi_ask_nodes(s, node, n);
+    fm_free(node);
+    if (rc == FM_OK && measure) {
+        double few = FM_MIN(s->failed[0], s->passed[0]), all = s->failed[0] + s->passed[0];
+        s->opts.flip_rate = FM_MIN(FM_MAX((few + 0.5) / (all + 1), FLIP_LEAST), FLIP_MOST);
+    }
+    s->out->flip_rate = s->opts.flip_rate;
+    return rc;
+}
+
+static fm_status open_worlds(fmi_search *s)
+{
+    fm_status rc = fmi_worlds_init(&s->w, s->node, s->count, s->opts.flip_rate);
+    for (size_t i = 0; rc == FM_OK && i < s->out->evidence_count; i++) {
+        const fm_blame_evidence *e = &s->out->evidence[i];
+        if (e->said.verdict != FM_ERROR_CASE)
+            fmi_worlds_learn(&s->w, e->node, e->said.verdict == FM_FAIL);
+    }
+    if (rc == FM_OK)
+        fmi_worlds_normalize(&s->w);
+    return rc;
+}
+
+/* ---- the end ---- */
+
+/* Without noise, and with every version asked, nothing is left to infer; worlds may even be too
+ * few, where history broke more than three times. A version that could not be asked is taken to
+ * be as its first parent, and the doubt is said. */
+static fm_status read_outcomes(fmi_search *s, fmi_answer *top)
+{
+    uint64_t *row = fm_calloc(s->w.words, sizeof *row);
+    bool *reached = fm_calloc(s->count, sizeof *reached), doubt = false;
+    if (row && reached) {
+        for (size_t i = s->count; i-- > 0;) {
+            bool fails = s->failed[i] > s->passed[i];
+            if (s->unasked[i] && s->node[i].parent_count)
+                fails = fmi_bit(row, s->node[i].parent[0]);
+            doubt = doubt || s->unasked[i];
+            row[i / 64] |= (uint64_t)fails << (i % 64);
+        }
+        *top = fmi_worlds_classify(&s->w, row, reached);
+        top->posterior = doubt ? 0.5 : 1;
+        s->out->share[top->culprit] = top->posterior;
+    }
+    for (size_t i = 0; row && i < s->count; i++)
+        s->out->fails[i] = fmi_bit(row, i);
+    fm_status rc = row && reached ? FM_OK : FM_ENOMEM;
+    fm_free(row);
+    fm_free(reached);
+    return rc;
+}
+
+static fm_status ask_the_rest(fmi_search *s)
+{
+    size_t n = 0, *node = fm_calloc(s->count, sizeof *node);
+    if (!node)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->out->asks[i])
+            node[n++] = i;
+    fm_status rc = fmi_ask_nodes(s, node, n);
+    fm_free(node);
+    return rc;
+}
+
+static bool all_asked(const fmi_search *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->out->asks[i])
+            return false;
+    return true;
+}
+
+static bool none_unasked(const fmi_search *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->unasked[i])
+            return false;
+    return true;
+}
+
+static fm_status conclude(fmi_search *s, fmi_answer *top)
+{
+    fm_status rc = FM_OK;
+    bool still = s->opts.flip_rate == 0;
+    if (!s->w.alive)
+        rc = ask_the_rest(s);
+    if (rc == FM_OK && (!s->w.alive || (still && all_asked(s) && none_unasked(s))))
+        return read_outcomes(s, top);
+    if (rc == FM_OK) {
+        *top = fmi_worlds_top(&s->w);
+        fmi_worlds_marginals(&s->w, NULL, s->out->fails, s->out->share);
+    }
+    return rc;
+}
+
+static void fill_outcomes(fmi_search *s)
+{
+    fm_blame_history *out = s->out;
+    for (size_t i = 0; i < s->count; i++) {
+        bool fails =
+            s->failed[i] == s->passed[i] ? out->fails[i] > 0.5 : s->failed[i] > s->passed[i];
+        out->at[i] = s->unasked[i] ? FM_ERROR_CASE : fails ? FM_FAIL : FM_PASS;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        const fm_blame_node *c = &s->node[out->culprit];
+        if (!s->unasked[i])
+            continue;
+        out->uncertain = out->uncertain || out->share[i] > 0.01;
+        for (size_t p = 0; p < c->parent_count; p++)
+            out->uncertain = out->uncertain || c->parent[p] == i;
+    }
+}
+
+/* That a failure is inherited says something of every version: those that were not asked yet are
+ * asked once, in one batch, before it is believed. */
+static fm_status look_between(fmi_search *s, size_t *asked)
+{
+    size_t *node = fm_calloc(s->count, sizeof *node);
+    *asked = 0;
+    if (!node)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < s->count; i++)
+        if (s->can[i] && !s->out->asks[i])
+            node[(*asked)++] = i;
+    fm_status rc = fmi_ask_nodes(s, node, *asked);
+    fm_free(node);
+    return rc;
+}
+
+/* The search stops a little above what is wanted: a posterior is no better than its prior. */
+static fm_status run_rounds(fmi_search *s)
+{
+    double enough = 1 - (s->opts.flip_rate > 0 ? 0.3 : 0.5) * (1 - s->opts.confidence);
+    size_t pick[FMI_BATCH_MAX], n = 1;
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && n && s->w.alive && s->out->runs < s->opts.max_runs) {
+        fmi_answer top = fmi_worlds_top(&s->w);
+        if (top.posterior >= enough) {
+            if (top.kind != FMI_ANSWER_INHERITED)
+                break;
+            rc = look_between(s, &n);
+        } else {
+            rc = fmi_worlds_pick(&s->w, s->can, s->opts.round, pick, &n);
+            if (rc == FM_OK && n)
+                rc = fmi_ask_nodes(s, pick, n);
+        }
+    }
+    return rc;
+}
+
+static fm_status search_open(fmi_search *s)
+{
+    fm_blame_history *out = s->out;
+    size_t count = s->count;
+    out->source = SIZE_MAX;
+    out->at = fm_calloc(count, sizeof *out->at);
+    out->asks = fm_calloc(count, sizeof *out->asks);
+    out->fails = fm_calloc(count, sizeof *out->fails);
+    out->share = fm_calloc(count, sizeof *out->share);
+    s->failed = fm_calloc(count, sizeof *s->failed);
+    s->passed = fm_calloc(count, sizeof *s->passed);
+    s->can = fm_calloc(count, sizeof *s->can);
+    s->unasked = fm_calloc(count, sizeof *s->unasked);
+    if (!out->at || !out->asks || !out->fails || !out->share || !s->failed || !s->passed ||
+        !s->can || !s->unasked)
+        return FM_ENOMEM;
+    memset(s->can, 1, count * sizeof *s->can);
+    return FM_OK;
+}
+
+static fm_status settle_opts(fm_blame_opts *o)
+{
+    if (!(o->flip_rate == FM_BLAME_MEASURE ||
+          (o->flip_rate >= 0 && o->flip_rate <= FLIP_STATED_MOST)))
+        return fm_fail(FM_EINVAL, "a flip rate is from 0 to %.2f, got %g", FLIP_STATED_MOST,
+                       o->flip_rate);
+    if (!(o->confidence >= 0 && o->confidence < 1))
+        return fm_fail(FM_EINVAL, "a confidence is from 0 to below 1, got %g", o->confidence);
+    if (o->confidence == 0)
+        o->confidence = 0.95;
+    if (o->max_runs == 0)
+        o->max_runs = 1000;
+    if (o->round == 0)
+        o->round = o->flip_rate == 0 ? 1 : 2;
+    o->round = FM_MIN(o->round, (uint32_t)FMI_BATCH_MAX);
+    return FM_OK;
+}
+
+void fm_blame_history_release(fm_blame_history *h)
+{
+    fm_free(h->at);
+    fm_free(h->asks);
+    fm_free(h->fails);
+    fm_free(h->share);
+    fm_free(h->partner);
+    fm_free(h->evidence);
+    fm_free(h->steps);
+    memset(h, 0, sizeof *h);
+}
+
+fm_status fm_blame_search(fm_blame_history *out, const fm_blame_node *nodes, size_t count,
+                          const fm_blame_oracle *oracle, const fm_blame_opts *opts)
+{
+    fmi_search s = {.node = nodes, .count = count, .oracle = oracle, .opts = *opts, .out = out};
+    fmi_answer top = {FMI_ANSWER_PASSES, 0, 0};
+    memset(out, 0, sizeof *out);
+    fm_assert(count > 0);
+    fm_status rc = settle_opts(&s.opts);
+    if (rc == FM_OK)
+        rc = search_open(&s);
+    if (rc == FM_OK)
+        rc = ask_first(&s);
+    if (rc == FM_OK)
+        rc = open_worlds(&s);
+    if (rc == FM_OK)
+        rc = run_rounds(&s);
+    if (rc == FM_OK)
+        rc = conclude(&s, &top);
+    if (rc == FM_OK)
+        rc = fmi_blame_decide(&s, &top);
+    if (rc == FM_OK)
+        fill_outcomes(&s);
+    fmi_worlds_release(&s.w);
+    fm_free(s.failed);
+    fm_free(s.passed);
+    fm_free(s.can);
+    fm_free(s.unasked);
+    if (rc < 0)
+        fm_blame_history_release(out);
+    return rc;
+}

@@ -1,0 +1,341 @@
+/* suite.c - a suite file: its frame, its cases and templates. Cases are in suite_case.c. */
+#include <string.h>
+
+#include "store/base/map.h"
+#include "store/base/mem.h"
+#include "store/base/text/yaml.h"
+#include "testing/cases/perturb.h"
+#include "testing/suite/internal.h"
+
+typedef struct builder {
+    fm_suite *suite;
+    const char *what;
+    const fm_json *override; /* case name -> what stands for it; NULL = none */
+    fm_map *names;           /* of the cases so far */
+    fmi_expansion_room room;
+    bool filled; /* the case comes from a template */
+} builder;
+
+/* Consumes doc. */
+static fm_status add_case(void *ctx, fm_json *doc)
+{
+    builder *b = ctx;
+    fm_suite *s = b->suite;
+    fmi_case *c;
+    doc = fmi_overridden(doc, b->override);
+    if (!doc)
+        return FM_ENOMEM;
+    fm_status rc = fmi_perturb_case(&doc, &b->room, !b->filled, b->what);
+    if (rc < 0 || !doc)
+        return rc;
+    rc = s->count < FMI_CASES_MAX
+             ? fm_grow(&s->cases, &s->cap, s->count + 1, sizeof *s->cases)
+             : fm_fail(FM_ELIMIT, "%s: more than %u cases", b->what, FMI_CASES_MAX);
+    if (rc < 0) {
+        fm_json_free(doc);
+        return rc;
+    }
+    c = &s->cases[s->count];
+    rc = fmi_case_init(c, doc, fm_json_get(s->doc, "generate"), b->what);
+    if (rc < 0)
+        return rc;
+    s->count++; /* from here on the suite owns it */
+    if (fm_map_has(b->names, c->name, strlen(c->name)))
+        return fm_fail(FM_EINVAL, "%s: two cases are named '%s'", b->what, c->name);
+    return fm_map_put(b->names, c->name, strlen(c->name), c->name, NULL);
+}
+
+/* A template whose every filling was left out, since no perturbation applies, tests nothing. */
+static fm_status add_template(builder *b, const fm_json *tmpl)
+{
+    const size_t before = b->suite->count;
+    b->filled = true;
+    fm_status rc = fmi_template_expand(tmpl, b->what, &b->room, add_case, b);
+    if (rc == FM_OK && b->suite->count == before)
+        rc = fm_fail(FM_EINVAL,
+                     "%s: template '%.200s': 'perturb' finds nothing to change in any "
+                     "filling",
+                     b->what, fm_json_cstr(fm_json_get(tmpl, "name"), ""));
+    return rc;
+}
+
+static fm_status add_all(builder *b)
+{
+    const fm_json *cases = fm_json_get(b->suite->doc, "cases");
+    const fm_json *templates = fm_json_get(b->suite->doc, "templates");
+    fm_status rc = FM_OK;
+    if ((cases && !fm_json_is(cases, FM_JSON_ARRAY)) ||
+        (templates && !fm_json_is(templates, FM_JSON_ARRAY)))
+        return fm_fail(FM_EINVAL, "%s: 'cases' and 'templates' must be lists", b->what);
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(cases); i++) {
+        fm_json *doc = fm_json_copy(fm_json_at(cases, i));
+        rc = doc ? add_case(b, doc) : FM_ENOMEM;
+    }
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(templates); i++)
+        rc = add_template(b, fm_json_at(templates, i));
+    if (rc == FM_OK && b->suite->count == 0)
+        rc = fm_fail(FM_EINVAL, "%s: the suite has no case", b->what);
+    for (void *it = fm_json_iter(b->override); rc == FM_OK && it;
+         it = fm_json_next(b->override, it)) {
+        const char *name = fm_json_iter_key(it);
+        if (!fm_map_has(b->names, name, strlen(name)))
+            rc = fm_fail(FM_EINVAL, "%s: 'override' names '%.200s', which no case is called",
+                         b->what, name);
+    }
+    return rc;
+}
+
+/* A suite's name is a file name in the tree. */
+bool fmi_is_name(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 0 && n <= 64 &&
+           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == n;
+}
+
+static fm_status check_name(const char *name, const char *what)
+{
+    return fmi_is_name(name)
+               ? FM_OK
+               : fm_fail(FM_EINVAL, "%s: suite name '%.80s' wants 1 to 64 of a-z A-Z 0-9 - _", what,
+                         name);
+}
+
+/* Names, prompts and patterns go to code that ends a text at its first NUL. */
+static bool has_nul(const fm_json *v)
+{
+    fm_span s = fm_json_str(v);
+    bool found = s.len && memchr(s.data, 0, s.len);
+    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && !found && i < fm_json_count(v); i++)
+        found = has_nul(fm_json_at(v, i));
+    for (void *it = fm_json_iter(v); it && !found; it = fm_json_next(v, it))
+        found = has_nul(fm_json_iter_value(it));
+    return found;
+}
+
+static fm_status read_frame(fm_suite *s, const char *what)
+{
+    static const char *const known[] = {"suite",     "description", "gate",     "generate", "cases",
+                                        "templates", "lexicons",    "measures", NULL};
+    const char *name = NULL;
+    const fm_json *gate = fm_json_get(s->doc, "gate"),
+                  *description = fm_json_get(s->doc, "description");
+    if (!fm_json_is(s->doc, FM_JSON_OBJECT))
+        return fm_fail(FM_EINVAL, "%s: a suite is a mapping with 'suite' and 'cases'", what);
+    fm_status rc = fm_json_known_keys(s->doc, known, what);
+    if (rc == FM_OK)
+        rc = fm_json_need_str(&name, s->doc, "suite", what);
+    if (rc == FM_OK)
+        rc = check_name(name, what);
+    if (rc == FM_OK)
+        rc = fm_policy_read(&s->policy, gate, what);
+    if (rc == FM_OK && description && !fm_json_is(description, FM_JSON_STRING))
+        rc = fm_fail(FM_EINVAL, "%s: 'description' must be a string", what);
+    if (rc == FM_OK && has_nul(s->doc))
+        rc = fm_fail(FM_EINVAL, "%s: a string holds a NUL character", what);
+    if (rc == FM_OK)
+        rc = fmi_check_generate(fm_json_get(s->doc, "generate"), what);
+    if (rc == FM_OK)
+        rc = fmi_lexicons_check(fm_json_get(s->doc, "lexicons"), what);
+    if (rc < 0)
+        return rc;
+    s->name = fm_strdup(name);
+    s->description = fm_strdup(fm_json_cstr(description, ""));
+    return s->name && s->description ? FM_OK : FM_ENOMEM;
+}
+
+fm_status fmi_suite_of_doc(fm_suite **out, fm_json *doc, const fm_json *override, const char *what)
+{
+    *out = NULL;
+    fm_suite *s = fm_calloc(1, sizeof *s);
+    if (!s) {
+        fm_json_free(doc);
+        return FM_ENOMEM;
+    }
+    s->doc = doc;
+    builder b = {
+        .suite = s,
+        .what = what,
+        .override = override,
+        .room = {fm_json_get(doc, "lexicons"), FMI_EXPANDED_BYTES_MAX, FMI_EXPANSION_STEPS_MAX}};
+    fm_status rc = read_frame(s, what);
+    if (rc == FM_OK && has_nul(override))
+        rc = fm_fail(FM_EINVAL, "%s: a string of 'override' holds a NUL character", what);
+    if (rc == FM_OK)
+        rc = fm_map_new(&b.names);
+    if (rc == FM_OK)
+        rc = add_all(&b);
+    if (rc == FM_OK)
+        rc = fmi_measures_read(s, what);
+    fm_map_free(b.names);
+    if (rc < 0) {
+        fm_suite_free(s);
+        return rc;
+    }
+    *out = s;
+    return FM_OK;
+}
+
+fm_status fm_suite_parse(fm_suite **out, fm_span yaml, const char *what)
+{
+    fm_json *doc = NULL;
+    *out = NULL;
+    if (yaml.len > FMI_SUITE_BYTES_MAX)
+        return fm_fail(FM_ELIMIT, "%s: a suite has at most %zu bytes, this one %zu", what,
+                       FMI_SUITE_BYTES_MAX, yaml.len);
+    fm_status rc = fm_yaml_parse(&doc, yaml, what);
+    return rc == FM_OK ? fmi_suite_of_doc(out, doc, NULL, what) : rc;
+}
+
+fm_status fm_suite_from_prompt(fm_suite **out, const char *prompt, const char *expect, bool chat)
+{
+    fm_json *doc = fm_json_new_object(), *cases = fm_json_new_array(), *c = fm_json_new_object(),
+            *want = fm_json_new_object();
+    *out = NULL;
+    fm_status rc = doc && cases && c && want ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_json_set(want, "contains", fm_json_new_str(expect));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, "name", fm_json_new_str("prompt"));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, chat ? "chat" : "prompt", fm_json_new_str(prompt));
+    if (rc == FM_OK)
+        rc = fm_json_set(c, "expect", fm_json_ref(want));
+    if (rc == FM_OK)
+        rc = fm_json_push(cases, fm_json_ref(c));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "suite", fm_json_new_str("command-line"));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    fm_json_free(want);
+    fm_json_free(c);
+    fm_json_free(cases);
+    if (rc == FM_OK)
+        return fmi_suite_of_doc(out, doc, NULL, "--prompt");
+    fm_json_free(doc);
+    return rc;
+}
+
+void fm_suite_free(fm_suite *s)
+{
+    if (!s)
+        return;
+    for (size_t i = 0; i < s->count; i++)
+        fmi_case_release(&s->cases[i]);
+    fmi_measures_release(s);
+    fm_free(s->cases);
+    fm_free(s->waiver);
+    fm_free(s->name);
+    fm_free(s->description);
+    fm_json_free(s->doc);
+    fm_free(s);
+}
+
+const char *fm_suite_name(const fm_suite *s)
+{
+    return s->name;
+}
+
+const char *fm_suite_description(const fm_suite *s)
+{
+    return s->description;
+}
+
+bool fm_suite_is_gate(const fm_suite *s)
+{
+    return s->policy.gate;
+}
+
+const fm_policy *fm_suite_policy(const fm_suite *s)
+{
+    return &s->policy;
+}
+
+size_t fm_suite_count(const fm_suite *s)
+{
+    return s->count;
+}
+
+size_t fm_suite_measure_count(const fm_suite *s)
+{
+    return s->measure_count;
+}
+
+const char *fm_suite_case_name(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return s->cases[i].name;
+}
+
+fm_digest fm_suite_case_digest(const fm_suite *s, size_t i)
+{
+    fm_assert(i < s->count);
+    return s->cases[i].digest;
+}
+
+long fm_suite_find(const fm_suite *s, const char *case_name)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->cases[i].name, case_name) == 0)
+            return (long)i;
+    return -1;
+}
+
+/* Every string in v, whatever it lies in. */
+static fm_status texts_of(const fm_json *v, fm_status (*text)(void *ctx, fm_span text), void *ctx)
+{
+    fm_span s = fm_json_str(v);
+    fm_status rc = s.data ? text(ctx, s) : FM_OK;
+
+    for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && i < fm_json_count(v) && rc == FM_OK; i++)
+        rc = texts_of(fm_json_at(v, i), text, ctx);
+    if (rc == FM_OK && fm_json_is(v, FM_JSON_OBJECT))
+        rc = texts_of(fm_json_get(v, "content"), text, ctx);
+    return rc;
+}
+
+fm_status fm_suite_case_texts(const fm_suite *s, size_t i,
+                              fm_status (*text)(void *ctx, fm_span text), void *ctx)
+{
+    fm_assert(i < s->count);
+    const fmi_case *c = &s->cases[i];
+    fm_status rc = FM_OK;
+
+    for (size_t k = 0; k < c->prompt_count && rc == FM_OK; k++)
+        rc = texts_of(c->prompt[k], text, ctx);
+    for (size_t k = 0; k < c->assertion_count && rc == FM_OK; k++)
+        if (c->assertion[k].kind != FMI_REGEX && c->assertion[k].kind != FMI_JSON)
+            rc = texts_of(c->assertion[k].value, text, ctx);
+    if (rc == FM_OK && c->answer < c->choice_count)
+        rc = text(ctx, fm_span_str(c->choice[c->answer]));
+    if (rc == FM_OK && c->continuation)
+        rc = text(ctx, fm_span_str(c->continuation));
+    if (rc == FM_OK && c->near_text)
+        rc = text(ctx, fm_span_str(c->near_text));
+    return rc;
+}
+
+fm_status fm_suite_perturbed(fm_suite **out, const fm_suite *s, size_t i, uint64_t seed, size_t n)
+{
+    fm_json *doc = fm_json_new_object(), *cases = fm_json_new_array();
+    const fm_json *generate = fm_json_get(s->doc, "generate");
+    fm_status rc = doc && cases ? FM_OK : FM_ENOMEM;
+    fm_assert(i < s->count && n > 0 && n <= FM_PERTURBED_MAX);
+    *out = NULL;
+    if (rc == FM_OK)
+        rc = fmi_perturbed_forms(cases, &s->cases[i], seed, n);
+    if (rc == FM_OK && fm_json_count(cases) == 0)
+        rc = fm_fail(FM_ENOTFOUND, "case '%s': no perturbation changes its prompt",
+                     s->cases[i].name);
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "suite", fm_json_new_str(s->name));
+    if (rc == FM_OK && generate)
+        rc = fm_json_set(doc, "generate", fm_json_ref(generate));
+    if (rc == FM_OK)
+        rc = fm_json_set(doc, "cases", fm_json_ref(cases));
+    fm_json_free(cases);
+    if (rc == FM_OK)
+        return fmi_suite_of_doc(out, doc, NULL, s->name);
+    fm_json_free(doc);
+    return rc;
+}

@@ -1,0 +1,81 @@
+/* dataset.h - what the files of a data set share: its parts in memory, and readers of bytes to
+ * records. Inner header. */
+#ifndef FM_TRAIN_DATASET_H
+#define FM_TRAIN_DATASET_H
+
+#include "train/data/render.h"
+
+FM_BEGIN_DECLS
+
+typedef enum fmi_format {
+    FMI_FORMAT_JSON,
+    FMI_FORMAT_JSONL,
+    FMI_FORMAT_TABLE,
+    FMI_FORMAT_TEXT
+} fmi_format;
+
+typedef struct fmi_numbers { /* record numbers of one file */
+    uint32_t *item;
+    size_t count, cap;
+} fmi_numbers;
+
+typedef struct fmi_data_file {
+    char *name, *licence, *source, *split; /* the last three may be NULL */
+    fm_digest digest;                      /* of the file's bytes */
+    double weight;
+    bool held_out; /* all of it */
+    fmi_format format;
+    char separator; /* TABLE */
+    fmi_kind kind;  /* of its first example */
+    size_t records, used;
+    uint64_t tokens;
+    fmi_numbers skipped; /* asked for, sorted */
+    fmi_numbers empty;   /* without a counted token */
+    fmi_numbers held;    /* held out */
+} fmi_data_file;
+
+/* Beside every example: what the report needs and training does not. */
+typedef struct fmi_examples {
+    fm_example *item;
+    fmi_render_info *info;
+    size_t count, cap, info_cap;
+} fmi_examples;
+
+struct fm_dataset {
+    fmi_data_file *file;
+    size_t files;
+    fmi_examples train, held;
+    double eval_share;
+    fm_objective objective;
+    fm_json *labels; /* classify: {"name": number} in the order of appearance */
+    char **klass;    /* [classes] */
+    uint32_t classes;
+    bool any_number, any_word; /* labels: JSON numbers; texts that are no number */
+};
+
+/* All that training takes from d: tokens, labels, parts, classes and weights. */
+FM_CHECKED fm_status fmi_dataset_hash(const fm_dataset *d, fm_hasher *h);
+
+/* What a reader calls for each record: v is the reader's. */
+typedef struct fmi_record_sink {
+    void *ctx;
+    fm_status (*record)(void *ctx, const fm_json *v);
+} fmi_record_sink;
+
+/* RFC 4180 with the separator given: a header row of names, then one object of texts a row.
+ * FM_ECORRUPT names the line. */
+FM_CHECKED fm_status fmi_csv_records(fm_span bytes, char separator, const char *what,
+                                     const fmi_record_sink *sink);
+/* *found: the first line names, between such separators, columns that make a record. */
+FM_CHECKED fm_status fmi_csv_header(bool *found, fm_span bytes, char separator);
+
+/* ---- classes ---- */
+/* Number of the record's label among d->labels, in the order of appearance. */
+FM_CHECKED fm_status fmi_label_of(uint32_t *label, fm_dataset *d, const fm_json *record,
+                                  const char *what, size_t number);
+/* When all records are read: names in their order, klass of every example. wanted: as configured, 0
+ * where the data decide. */
+FM_CHECKED fm_status fmi_settle_classes(fm_dataset *d, uint32_t wanted);
+
+FM_END_DECLS
+#endif

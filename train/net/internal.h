@@ -1,0 +1,333 @@
+/* internal.h - what the files of train/ share: parameters, the net of a child, data as rows.
+ *
+ * A net mirrors fm_model: the same modules by name, each with the places of its trainable
+ * parameters. Frozen weights are the model's (shared through the engine's cache, so that equal
+ * pointers are equal values); weights that train have a product layout of their own, refreshed from
+ * the flat parameters after each step. pass/pass.h runs the nets of several children together. */
+#ifndef FM_TRAIN_INTERNAL_H
+#define FM_TRAIN_INTERNAL_H
+
+#include "infer/model.h"
+#include "store/source.h"
+#include "train/train.h"
+
+FM_BEGIN_DECLS
+
+#define FMI_MODULE_BYTES 160
+#define FMI_NO_LABEL (-100)
+#define FMI_PEFT_PREFIX "base_model.model."
+
+/* ---- parameters: flat device buffers, so that clipping and AdamW are one call each ---- */
+typedef struct fmi_param {
+    char *name; /* as the result names it */
+    fm_shape shape;
+    uint64_t n;
+    uint64_t at;       /* first float in p, g, m, v; a multiple of 16 */
+    fm_weight *weight; /* own product layout, NULL where none is needed */
+    float lr_scale;    /* of the learning rate: LoRA+; 1 */
+    /* Not 0: [cols / turned][rows][turned] in the buffers, of shape [rows, cols]. */
+    uint32_t turned;
+    /* Over stages (params/stage.h) `at` is where its part here begins, floats skip .. skip + here -
+     * 1 of it; else here is n. whole_at: first float in the buffers that one process has. */
+    uint64_t whole_at, skip, here;
+    uint32_t stage;     /* that updates it */
+    uint64_t per_layer; /* not 0: it is cut by layers, so many floats of each */
+} fmi_param;
+
+typedef struct fmi_params {
+    fm_backend *be;
+    fmi_param *item;
+    size_t count, cap;
+    uint64_t total; /* floats of each buffer, padding included (which stays 0) */
+    float *p, *g, *m, *v;
+    float *zero; /* zeros to copy from */
+    double *sum; /* device: fmi_params_sums */
+    /* Of several ranks (params/zero.h) this one updates its stripes and has their moments alone,
+     * one stripe behind the other: m, v [own]. comm NULL: one stripe, which is all that is here. */
+    struct fm_comm *comm;
+    uint64_t stripe, own, piece; /* piece: floats of a stripe that travel at once */
+    /* Of several stages: total counts what this one updates, comm its ranks; behind total in p and g
+     * lie `guest` floats of a tied embedding, whose head is here and which the first stage updates. */
+    struct fmi_stage *stage; /* NULL: all layers are here */
+    struct fmi_edges *edges; /* how blocks of the norm lie to the ranks */
+    uint64_t whole, guest;   /* floats of one process's buffers */
+    int32_t tied;            /* the parameter that the first and the last stage share; -1 */
+} fmi_params;
+
+FM_CHECKED fm_status fmi_params_add(fmi_params *ps, int32_t *index, const char *name,
+                                    const fm_shape *shape);
+/* After the last add. moments: m and v too. */
+FM_CHECKED fm_status fmi_params_alloc(fmi_params *ps, fm_backend *be, bool moments);
+FM_CHECKED fm_status fmi_params_put(fmi_params *ps, int32_t index, const float *host);
+/* which: ps->p, g, m or v; host has total floats. */
+FM_CHECKED fm_status fmi_params_get_all(const fmi_params *ps, const float *which, float *host);
+FM_CHECKED fm_status fmi_params_put_all(const fmi_params *ps, float *which, const float *host);
+void fmi_params_zero_grad(fmi_params *ps);
+void fmi_params_put_zeros(const fmi_params *ps, float *x, uint64_t floats);
+/* The gradient's norm in two halves: sums of squares are added to sums (device, fmi_params_sums of
+ * them, zero before), queued; once they are on the host the norm follows, over all ranks. */
+size_t fmi_params_sums(const fmi_params *ps);
+void fmi_params_squares(const fmi_params *ps, double *sums);
+FM_CHECKED fm_status fmi_params_norm(const fmi_params *ps, const double *sums, double *norm);
+/* Both at once, and the wait between them. */
+FM_CHECKED fm_status fmi_params_grad_norm(fmi_params *ps, double *norm);
+/* One AdamW step number `step` (from 1), of all ranks. The net's fmi_net_refresh follows. */
+FM_CHECKED fm_status fmi_params_step(fmi_params *ps, const fm_train_config *c, double lr,
+                                     uint64_t step, float g_scale);
+/* Values (or gradients) as a result's tensors in dtype; FM_DTYPE_NONE: as parent's tensors of the
+ * same names where those are F32, BF16 or F16, else F32. */
+FM_CHECKED fm_status fmi_params_result(const fmi_params *ps, const float *which, fm_dtype dtype,
+                                       const fm_tree *parent, fm_train_result *out);
+void fmi_params_release(fmi_params *ps);
+
+/* ---- the net ---- */
+typedef struct fmi_term { /* y += scale * (drop(x) A^T) B^T */
+    const float *a;       /* [r, in] device */
+    const float *b;       /* [out, r] device */
+    uint32_t r;
+    float scale;
+    int32_t a_param, b_param; /* -1: frozen */
+    float *u;                 /* [rows, r] x A^T, kept for the gradient; the lane's, NULL: frozen */
+    float dropout;            /* of x; 0 = none */
+    uint64_t stream;          /* of the dropout's random numbers */
+} fmi_term;
+
+typedef struct fmi_scale { /* by columns; s NULL: none */
+    const float *s;
+    int32_t param; /* -1: frozen, or made of parameters (DoRA) */
+} fmi_scale;
+
+/* y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after, as fm_linear. */
+typedef struct fmi_linear {
+    char module[FMI_MODULE_BYTES]; /* "model.layers.0.self_attn.q_proj"; empty: not in this net */
+    const fm_weight *w;
+    const float *bias; /* NULL = none */
+    uint32_t in, out;
+    int32_t w_param, bias_param;
+    bool has_bias;
+    bool transposed; /* stored [in, out]: GPT-2 */
+    fmi_term *term;
+    size_t terms, cap;
+    fmi_scale in_scale, out_scale;
+    const float *bias_after;
+    struct fmi_dora *dora; /* trained, else NULL */
+    float *
+        kept; /* [rows, out] before out_scale, where that trains; the lane's. DoRA: over the norm */
+} fmi_linear;
+
+typedef struct fmi_norm {
+    char module[FMI_MODULE_BYTES];
+    const float *gain, *bias; /* of RMS_PLUS1: 1 + w, made by fmi_net_refresh where it trains */
+    uint32_t n;               /* 0: absent */
+    bool has_bias;
+    int32_t param, bias_param;
+} fmi_norm;
+
+/* Linear modules of a layer; experts follow: FMI_EXPERTS + 3 * expert + 0 gate, 1 up, 2 down. */
+enum {
+    FMI_Q,
+    FMI_K,
+    FMI_V,
+    FMI_O,
+    FMI_GATE,
+    FMI_UP,
+    FMI_DOWN,
+    FMI_ROUTER,
+    FMI_S_GATE,
+    FMI_S_UP,
+    FMI_S_DOWN,
+    FMI_S_SWITCH,
+    FMI_EXPERTS
+};
+enum {
+    FMI_ATTN_NORM,
+    FMI_ATTN_POST,
+    FMI_MLP_NORM,
+    FMI_MLP_POST,
+    FMI_Q_NORM,
+    FMI_K_NORM,
+    FMI_NORMS
+};
+/* Of no layer (layer = FMI_OUTSIDE). */
+enum { FMI_EMBED, FMI_POSITIONS, FMI_TYPES, FMI_HEAD, FMI_DENSE, FMI_SCORE, FMI_OUTER };
+enum { FMI_EMBED_NORM, FMI_NORM, FMI_OUTER_NORMS };
+#define FMI_OUTSIDE (-1)
+
+typedef struct fmi_block {
+    fmi_linear *lin;  /* [FMI_EXPERTS + 3 * experts] */
+    uint32_t present; /* of them: modules of this layer */
+    fmi_norm norm[FMI_NORMS];
+} fmi_block;
+
+typedef enum fmi_virtual { FMI_VIRTUAL_NONE, FMI_VIRTUAL_KV, FMI_VIRTUAL_ROWS } fmi_virtual;
+
+/* Of all modules with a trained magnitude (method_dora.c): products A w [r, out], then scales and
+ * inverse norms [out] each, on the device, with a mirror on the host behind which lie parameters
+ * lo .. hi - 1. */
+typedef struct fmi_dora_set {
+    float *mem, *host;
+    uint64_t products, vectors, lo, hi;
+} fmi_dora_set;
+
+/* What trains of a whole net. */
+typedef struct fmi_depth {
+    uint32_t first;   /* lowest layer with something to train in or below it; layers: none */
+    bool embed, norm; /* something before the layers trains; the final norm does */
+} fmi_depth;
+
+typedef struct fmi_net {
+    fm_backend *be;
+    fm_arch arch;
+    uint32_t begin, end; /* layers that are here: all, or a stage's (params/stage.h) */
+    bool frozen;         /* a stem stands under what trains */
+    bool staged;         /* then modules of others are absent, and `depth` is of all */
+    fmi_depth depth;
+    uint32_t virt_from; /* layer of the first keys and values in virt_rows */
+    uint32_t lins;      /* of a block */
+    fmi_linear outer[FMI_OUTER];
+    fmi_norm outer_norm[FMI_OUTER_NORMS];
+    fmi_block *block; /* [arch.layers] */
+    /* Virtual tokens before every sequence (the parent's or trained): rows in the embeddings' place
+     * [virt, H], or keys and values [layers][2][virt][NKV*HD]. */
+    fmi_virtual virt_kind;
+    uint32_t virt;
+    int32_t virt_param;     /* -1: frozen */
+    const float *virt_rows; /* device */
+    float *virt_own;        /* device: the parent's, frozen */
+    uint32_t doras;         /* modules with a trained magnitude */
+    fmi_dora_set dora;
+    float *embed_own;     /* device: factors of the parent's terms on the embedding */
+    float *made;          /* device: scales and gains made of parameters (refresh) */
+    float *turned, *turn; /* device, host: room for a matrix stored [in, out]; host: two of it */
+    uint64_t turn_floats;
+    struct fmi_turn *turns; /* [turn_count] where the device turns it: which float goes where */
+    size_t turn_count, turn_cap;
+} fmi_net;
+
+/* Module names, shapes and nothing bound; model: bind the frozen weights and adapters of it. */
+FM_CHECKED fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                                  const fm_model *model);
+/* The same for layers begin .. end - 1 of a model of which an engine has those alone: what stands
+ * before the layers is bound where begin is 0, what stands behind them where end is all. */
+FM_CHECKED fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                                         const fm_model *model, uint32_t begin, uint32_t end);
+fmi_depth fmi_net_depth(const fmi_net *net);
+void fmi_net_release(fmi_net *net);
+/* The modules of a classification head (infer/tasks/classify.h), which the architecture does not
+ * list: FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be
+ * NULL. */
+FM_CHECKED fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model);
+fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which);
+fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which);
+/* Every linear module that the net has (layers ascending, those of no layer last), NULL at the end;
+ * every norm likewise. */
+fmi_linear *fmi_net_linear(fmi_net *net, size_t i);
+fmi_norm *fmi_net_norm(fmi_net *net, size_t i);
+/* Layer of the i-th of these, FMI_OUTSIDE for none. */
+int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l);
+/* Let the parameter `name` ("<module>.weight" or ".bias") train under the name `as`.
+ * FM_EBASE: no such module. */
+FM_CHECKED fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name,
+                                   const fm_shape *shape, const char *as);
+/* Point the modules at the parameters' memory. own_weights: matrices that train get a product
+ * layout of their own (false: gradients alone are wanted and the model's weights stand). */
+FM_CHECKED fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights);
+/* Whatever is made of parameters, after they changed: product layouts, scales, gains. */
+FM_CHECKED fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps);
+bool fmi_linear_trains(const fmi_linear *l);
+/* Something in this layer trains. */
+bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer);
+
+/* ---- batches: rows of all sequences of one child, one after another, without padding ---- */
+typedef struct fmi_seq_in {
+    const int32_t *ids, *labels; /* labels: of targets alone, else NULL is fine */
+    uint32_t len;
+} fmi_seq_in;
+
+/* What a sequence is to its example, in an array beside the sequences'. */
+typedef struct fmi_seq_of {
+    uint32_t unit, part; /* number of the example in the step; which of its texts */
+    int32_t klass;       /* of the text, from 0 */
+} fmi_seq_of;
+
+/* Which rows of a sequence an objective reads: its "labelled" ones. */
+typedef enum fmi_pick {
+    FMI_PICK_TARGETS, /* those that predict a counted token */
+    FMI_PICK_ALL,     /* every token of the text */
+    FMI_PICK_CLASS,   /* the one whose state is classified */
+    FMI_PICK_FIRST,
+    FMI_PICK_LAST,
+} fmi_pick;
+
+typedef struct fmi_batch_how {
+    uint32_t vocab;
+    bool whole;    /* every token is a row: encoders */
+    uint32_t virt; /* rows of virtual tokens before each sequence */
+    fmi_pick pick;
+    int32_t pad;     /* PICK_CLASS of a decoder: no such token; -1: none */
+    uint32_t offset; /* of positions: keys and values of virtual tokens before each */
+} fmi_batch_how;
+
+typedef struct fmi_batch {
+    uint32_t rows;      /* tokens that some counted target depends on */
+    uint32_t labels;    /* rows that are picked */
+    uint32_t seqs;      /* sequences with rows */
+    uint32_t longest;   /* positions */
+    uint64_t tokens;    /* of the sequences as given */
+    int32_t *ids, *pos; /* [rows]; id 0 for virtual rows */
+    int32_t *label_row; /* [labels] */
+    int32_t *label;     /* [labels] the token that should come next */
+    uint32_t *len;      /* [seqs] rows */
+    uint32_t *which;    /* [seqs] number of the sequence as given */
+    size_t cap[6];      /* of the arrays, in their order */
+} fmi_batch;
+/* Unless `whole`: tokens after the last target and the last token itself change nothing and are
+ * left out. */
+uint32_t fmi_seq_rows(const fmi_seq_in *s, const fmi_batch_how *how);
+uint32_t fmi_seq_labels(const fmi_seq_in *s);
+/* Rows that are picked. */
+uint32_t fmi_seq_picked(const fmi_seq_in *s, const fmi_batch_how *how);
+/* out: all zero at first; its arrays are used again from call to call. */
+FM_CHECKED fm_status fmi_batch_build(fmi_batch *out, const fmi_seq_in *s, size_t n,
+                                     const fmi_batch_how *how);
+void fmi_batch_clear(fmi_batch *b); /* no rows; its arrays stay */
+void fmi_batch_release(fmi_batch *b);
+
+/* ---- tensors and adapters of trees (method.h: what they mean) ---- */
+/* Values of same-named tensors of tree below prefix. need_all: FM_EBASE where one is missing. */
+FM_CHECKED fm_status fmi_params_load(fmi_params *ps, const fm_tree *tree, const fm_provider *p,
+                                     const char *prefix, bool need_all);
+/* The highest "adapters/<n>-<kind>/" of tree; empty when there is none. */
+FM_CHECKED fm_status fmi_top_adapter(fm_buf *prefix, const fm_tree *tree);
+/* tree without what lies under prefix (and without its tokenizer, which no gradient needs). */
+FM_CHECKED fm_status fmi_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix);
+
+/* One tensor of the tree as float32 on the host (fm_free). */
+FM_CHECKED fm_status fmi_read_f32(float **out, const fm_provider *p, const fm_entry *e);
+const fm_entry *fmi_find_tensor(const fm_tree *tree, const char *name);
+/* First 64 bits of SHA-256 over "<purpose>\n<name>": the RNG stream of a tensor. */
+FM_CHECKED fm_status fmi_stream(uint64_t *out, const char *purpose, const char *name);
+
+/* ---- schedule ---- */
+/* Steps of a run over `examples` examples. */
+uint32_t fmi_schedule_steps(const fm_train_config *c, uint64_t examples);
+double fmi_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps);
+/* PyTorch's clip_grad_norm_: what gradients are multiplied by. max_norm 0 = 1. */
+float fmi_clip_scale(double norm, double max_norm);
+
+/* ---- checkpoints ---- */
+typedef struct fmi_checkpoint {
+    fm_digest run; /* of everything that the run's bits depend on */
+    uint32_t step; /* steps done */
+    uint64_t tokens;
+    fm_json *log; /* owned by the loader's caller */
+} fmi_checkpoint;
+/* Through job's keeper; nothing is done where it has none, or where none is due. */
+FM_CHECKED fm_status fmi_checkpoint_save(const fm_train_job *job, uint32_t child,
+                                         const fmi_checkpoint *c, const fmi_params *ps);
+/* *found false (and nothing changed) where there is none of this run. FM_ECORRUPT: damaged. */
+FM_CHECKED fm_status fmi_checkpoint_load(const fm_train_job *job, uint32_t child, fmi_checkpoint *c,
+                                         fmi_params *ps, bool *found);
+
+FM_END_DECLS
+#endif

@@ -1,0 +1,393 @@
+/* method.c - what trains, by the settings or by an adapter that exists. */
+#include "train/net/method.h"
+
+#include "store/base/mem.h"
+#include "store/scaled.h"
+#include "store/tensor/pattern.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ADAPTER_CONFIG "adapter_config.json"
+
+bool fmi_method_is_adapter(fm_method m)
+{
+    return m == FM_METHOD_LORA || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
+           m == FM_METHOD_PROMPT;
+}
+
+bool fmi_method_needs_stem(const fm_train_config *c)
+{
+    if (c->method == FM_METHOD_FULL)
+        return c->freeze[0] || c->layers[0];
+    return c->method != FM_METHOD_PRETRAIN;
+}
+
+/* ---- settings that do not go together ---- */
+static fm_status needs(const char *name, const char *setting, const char *methods)
+{
+    return fm_fail(FM_EINVAL, "%s: training option %s goes with method %s", name, setting, methods);
+}
+
+static fm_status check_lora_options(const fm_train_config *c, const char *name)
+{
+    bool known = !c->bias[0] || strcmp(c->bias, "none") == 0 || strcmp(c->bias, "all") == 0 ||
+                 strcmp(c->bias, "lora_only") == 0;
+
+    if (!known)
+        return fm_fail(FM_EINVAL, "%s: training option bias: '%s' is none of none, all, lora_only",
+                       name, c->bias);
+    if (c->method == FM_METHOD_LORA)
+        return FM_OK;
+    if (c->dora)
+        return needs(name, "dora", "lora");
+    if (c->rslora)
+        return needs(name, "rslora", "lora");
+    if (c->dropout > 0.0)
+        return needs(name, "dropout", "lora");
+    if (c->loraplus < 1.0 || c->loraplus > 1.0)
+        return needs(name, "loraplus", "lora");
+    if (c->rank_pattern[0])
+        return needs(name, "rank_pattern", "lora");
+    if (c->alpha_pattern[0])
+        return needs(name, "alpha_pattern", "lora");
+    return c->bias[0] && strcmp(c->bias, "none") != 0 ? needs(name, "bias", "lora") : FM_OK;
+}
+
+fm_status fmi_method_check(const fm_train_config *c, const char *name)
+{
+    fm_method m = c->method;
+    fm_status rc = check_lora_options(c, name);
+
+    if (rc < 0)
+        return rc;
+    if (m == FM_METHOD_LORA && (c->r == 0 || !(c->alpha > 0.0)))
+        return fm_fail(FM_EINVAL, "%s: r and alpha must be above 0", name);
+    if (c->feedforward[0] && m != FM_METHOD_IA3)
+        return needs(name, "feedforward", "ia3");
+    if (c->freeze[0] && m != FM_METHOD_FULL)
+        return needs(name, "freeze", "full");
+    if (c->exclude[0] && m != FM_METHOD_LORA && m != FM_METHOD_IA3)
+        return needs(name, "exclude", "lora or ia3");
+    if (c->modules_to_save[0] && m != FM_METHOD_LORA && m != FM_METHOD_IA3)
+        return needs(name, "modules_to_save", "lora or ia3");
+    if (m == FM_METHOD_LORA && c->layers[0] && fm_pattern_is_regex(c->targets))
+        return fm_fail(FM_EINVAL,
+                       "%s: training option layers goes with names in targets; a pattern says "
+                       "itself which layers it means",
+                       name);
+    if (c->layers[0] && (m == FM_METHOD_PRETRAIN || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
+                         m == FM_METHOD_PROMPT))
+        return needs(name, "layers", "lora, bitfit or full");
+    return FM_OK;
+}
+
+/* ---- from the settings ---- */
+static fm_status declare_adapter(fmi_net *net, fmi_params *ps, const fm_train_config *c,
+                                 const fm_json *config)
+{
+    switch (c->method) {
+    case FM_METHOD_LORA:
+        return fmi_lora_declare(net, ps, c, config);
+    case FM_METHOD_IA3:
+        return fmi_ia3_declare(net, ps, c);
+    case FM_METHOD_PREFIX:
+        return fmi_virtual_declare(net, ps, FMI_VIRTUAL_KV, c->virtual_tokens);
+    case FM_METHOD_PROMPT:
+        return fmi_virtual_declare(net, ps, FMI_VIRTUAL_ROWS, c->virtual_tokens);
+    case FM_METHOD_FULL:
+    case FM_METHOD_PRETRAIN:
+    case FM_METHOD_BITFIT:
+        break;
+    }
+    return FM_OK;
+}
+
+/* ---- from an adapter ---- */
+static const char *ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s);
+    size_t t = strlen(tail);
+    return n > t && strcmp(s + n - t, tail) == 0 ? s + n - t : NULL;
+}
+
+static fmi_linear *module_of(fmi_net *net, const char *module)
+{
+    fmi_linear *l;
+
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+        if (strcmp(l->module, module) == 0)
+            return l;
+    return NULL;
+}
+
+static fm_status misfit(const char *name, const fmi_linear *l)
+{
+    return fm_fail(FM_EBASE,
+                   "%s: its shape does not fit the parent's %s of %u inputs and %u outputs", name,
+                   l->module, l->in, l->out);
+}
+
+static fm_status from_term(fmi_net *net, fmi_params *ps, const fm_json *config, const fm_entry *e,
+                           const char *peft, fmi_linear *l)
+{
+    fm_lora_spec spec;
+    uint64_t in = l == &net->outer[FMI_EMBED] ? l->out : l->in;
+    fm_status rc = fm_lora_spec_of(&spec, config, peft);
+
+    if (rc == FM_OK && (e->shape.rank != 2 || e->shape.dim[0] != spec.r || e->shape.dim[1] != in))
+        return misfit(e->name, l);
+    return rc == FM_OK ? fmi_lora_add(net, ps, l, peft, &spec, config) : rc;
+}
+
+static fm_status from_scale(fmi_net *net, fmi_params *ps, const fm_entry *e, const char *peft,
+                            fmi_linear *l)
+{
+    const fm_shape *s = &e->shape;
+    bool in = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == l->in;
+    bool out = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == l->out;
+
+    return in || out ? fmi_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
+}
+
+/* Without ".base_layer", which stands in names of modules that PEFT wrapped. */
+static void unwrap(char *out, size_t room, const char *name)
+{
+    static const char wrap[] = ".base_layer.";
+
+    (void)snprintf(out, room, "%s", name);
+    char *w = strstr(out, wrap);
+    if (w)
+        memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
+}
+
+static fm_status from_saved(fmi_net *net, fmi_params *ps, const fm_entry *e)
+{
+    char peft[FMI_MODULE_BYTES + 64];
+    char own[FMI_MODULE_BYTES + 64];
+
+    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
+    fmi_own_name(net, peft, own, sizeof(own));
+    return fmi_net_train(net, ps, own, &e->shape, e->name);
+}
+
+static fm_status from_virtual(fmi_net *net, fmi_params *ps, const fm_json *config,
+                              const fm_entry *e)
+{
+    const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
+    bool prefix = strcmp(type, "PREFIX_TUNING") == 0;
+    uint64_t n = e->shape.rank == 2 ? e->shape.dim[0] : 0;
+
+    if (!prefix && strcmp(type, "PROMPT_TUNING") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "prompt_embeddings in an adapter of peft_type '%s'", type);
+    fm_status rc = fmi_virtual_declare(net, ps, prefix ? FMI_VIRTUAL_KV : FMI_VIRTUAL_ROWS,
+                                       n <= UINT32_MAX ? (uint32_t)n : 0);
+    if (rc == FM_OK && !fm_shape_eq(&e->shape, &ps->item[net->virt_param].shape))
+        rc = fm_fail(FM_EBASE, "prompt_embeddings: %llu columns are wanted",
+                     (unsigned long long)ps->item[net->virt_param].shape.dim[1]);
+    return rc;
+}
+
+/* PEFT saves the matrix of an embedding that it adapts beside the factors: the parent's own. */
+static fm_status check_base_copy(const fmi_net *net, const fm_tree *parent, const fm_entry *e)
+{
+    char peft[FMI_MODULE_BYTES + 64];
+    char own[FMI_MODULE_BYTES + 64];
+
+    unwrap(peft, sizeof(peft), e->name + strlen(FMI_PEFT_PREFIX));
+    fmi_own_name(net, peft, own, sizeof(own));
+    const fm_entry *base = fmi_base_entry(net, parent, own);
+    if (base && fm_digest_eq(&base->id, &e->id))
+        return FM_OK;
+    return fm_fail(FM_EBASE, "%s: its values are not the parent's %s", e->name, own);
+}
+
+static fm_status from_entry(fmi_net *net, fmi_params *ps, const fm_json *config,
+                            const fm_tree *parent, const fm_entry *e)
+{
+    static const char *const follow[] = {".lora_B.weight", ".lora_embedding_B",
+                                         ".lora_magnitude_vector", ".lora_magnitude_vector.weight"};
+    static const char *const lead[] = {".lora_A.weight", ".lora_embedding_A", ".ia3_l"};
+    const char *name = e->name;
+    const char *tail = NULL;
+    size_t skip = strlen(FMI_PEFT_PREFIX);
+    char peft[FMI_MODULE_BYTES + 16];
+    char own[FMI_MODULE_BYTES + 16];
+
+    if (strcmp(name, "prompt_embeddings") == 0)
+        return from_virtual(net, ps, config, e);
+    if (strncmp(name, FMI_PEFT_PREFIX, skip) != 0)
+        return fm_fail(FM_EUNSUPPORTED, "adapter tensor %s does not begin with " FMI_PEFT_PREFIX,
+                       name);
+    for (size_t i = 0; i < FM_ARRAY_LEN(follow); i++)
+        if (ends_with(name, follow[i]))
+            return FM_OK; /* declared with its lora_A */
+    if (ends_with(name, ".base_layer.weight"))
+        return check_base_copy(net, parent, e);
+    for (size_t i = 0; !tail && i < FM_ARRAY_LEN(lead); i++)
+        tail = ends_with(name, lead[i]);
+    if (!tail)
+        return from_saved(net, ps, e);
+    (void)snprintf(peft, sizeof(peft), "%.*s", (int)((size_t)(tail - name) - skip), name + skip);
+    fmi_own_name(net, peft, own, sizeof(own));
+    fmi_linear *l = module_of(net, own);
+    if (!l)
+        return fm_fail(FM_EBASE, "%s: the parent has no such module", name);
+    if (strcmp(tail, ".ia3_l") == 0)
+        return from_scale(net, ps, e, peft, l);
+    return from_term(net, ps, config, e, peft, l);
+}
+
+static fm_status read_config(fm_json **out, const fm_tree *tree, const fm_provider *p,
+                             const char *prefix, bool *found)
+{
+    char *path = fm_asprintf("%s" ADAPTER_CONFIG, prefix);
+    const fm_entry *e = path ? fm_tree_find(tree, path) : NULL;
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+    fm_buf text;
+
+    *found = e != NULL;
+    fm_buf_init(&text, (size_t)16 << 20);
+    if (rc == FM_OK && e)
+        rc = fm_entry_read(&text, p, e);
+    if (rc == FM_OK && e)
+        rc = fm_json_parse(out, fm_buf_span(&text), path);
+    fm_buf_release(&text);
+    fm_free(path);
+    return rc;
+}
+
+static void set_dropout(fmi_net *net, float dropout)
+{
+    fmi_linear *l;
+
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+        for (size_t t = 0; t < l->terms; t++)
+            if (l->term[t].a_param >= 0 && l != &net->outer[FMI_EMBED])
+                l->term[t].dropout = dropout;
+}
+
+fm_status fmi_method_declare_from(fmi_net *net, fmi_params *ps, const fm_tree *parent,
+                                  const fm_tree *tree, const fm_provider *p, const char *prefix,
+                                  fm_json **config)
+{
+    size_t begin = 0;
+    size_t end = 0;
+    bool found = false;
+    fm_status rc = read_config(config, tree, p, prefix, &found);
+
+    if (rc == FM_OK && !found)
+        rc = fm_fail(FM_ENOTFOUND, "%s" ADAPTER_CONFIG " is missing", prefix);
+    fm_tree_range(tree, prefix, &begin, &end);
+    for (size_t i = begin; i < end && rc == FM_OK; i++)
+        if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
+            rc = from_entry(net, ps, *config, parent, fm_tree_at(tree, i));
+    set_dropout(net, 0.0f);
+    return rc;
+}
+
+/* An init with an adapter_config.json says itself which modules and ranks train. */
+static fm_status from_init(fmi_net *net, fmi_params *ps, const fmi_method *m, fm_json **config,
+                           bool *done)
+{
+    fm_buf prefix;
+    fm_status rc = FM_OK;
+
+    *done = false;
+    fm_buf_init(&prefix, FM_MAX_PATH_BYTES);
+    rc = fmi_top_adapter(&prefix, m->init);
+    if (rc == FM_OK && prefix.len > 0)
+        rc = read_config(config, m->init, m->init_p, fm_buf_cstr(&prefix), done);
+    fm_json_free(*config);
+    *config = NULL;
+    if (rc == FM_OK && *done)
+        rc = fmi_method_declare_from(net, ps, m->parent, m->init, m->init_p, fm_buf_cstr(&prefix),
+                                     config);
+    if (rc == FM_OK && *done) {
+        set_dropout(net, (float)fm_json_real(fm_json_get(*config, "lora_dropout"), 0.0));
+        fmi_loraplus(ps, m->c->loraplus);
+    }
+    fm_buf_release(&prefix);
+    return rc;
+}
+
+/* A weight that its scale would be left beside; before anything takes memory for it. */
+static fm_status check_scaled(const fmi_params *ps, const fmi_method *m)
+{
+    fm_plain *plain = NULL;
+    fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
+
+    for (size_t i = 0; rc == FM_OK && fm_plain_scales(plain) && i < ps->count; i++) {
+        const fm_entry *was = fmi_find_tensor(m->parent, ps->item[i].name);
+        const fm_entry *is = fmi_find_tensor(fm_plain_tree(plain), ps->item[i].name);
+        if (was && is && was->dtype != is->dtype)
+            rc = fm_fail(FM_EUNSUPPORTED,
+                         "%s is %s with a scale and cannot be trained itself: train an adapter, "
+                         "or export the parent with --dtype bf16 and import that",
+                         was->name, fm_dtype_get(was->dtype)->name);
+    }
+    fm_plain_close(plain);
+    return rc;
+}
+
+fm_status fmi_method_declare(fmi_net *net, fmi_params *ps, const fmi_method *m, fm_json **config)
+{
+    const fm_train_config *c = m->c;
+    bool done = false;
+    fm_status rc = FM_OK;
+
+    *config = NULL;
+    if (!fmi_method_is_adapter(c->method)) {
+        rc = c->method == FM_METHOD_BITFIT ? fmi_bitfit_declare(net, ps, c)
+                                           : fmi_full_declare(net, ps, c);
+        return rc == FM_OK ? check_scaled(ps, m) : rc;
+    }
+    if (m->init)
+        rc = from_init(net, ps, m, config, &done);
+    if (rc < 0 || done)
+        return rc;
+    rc = fmi_check_layers(c->layers, net->arch.layers);
+    if (rc == FM_OK)
+        rc = fmi_method_config(config, net, c, NULL);
+    return rc == FM_OK ? declare_adapter(net, ps, c, *config) : rc;
+}
+
+/* ---- values ---- */
+void fmi_method_bind(fmi_net *net, fmi_params *ps)
+{
+    fmi_linear *l;
+
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++) {
+        if (l->in_scale.param >= 0)
+            l->in_scale.s = ps->p + ps->item[l->in_scale.param].at;
+        if (l->out_scale.param >= 0)
+            l->out_scale.s = ps->p + ps->item[l->out_scale.param].at;
+        if (!l->dora)
+            continue;
+        l->out_scale.s = l->dora->scale;
+        l->bias_after = l->bias; /* what is scaled is W x + s B A x alone */
+        l->bias = NULL;
+    }
+    if (net->virt_param >= 0)
+        net->virt_rows = ps->p + ps->item[net->virt_param].at;
+}
+
+fm_status fmi_method_fill(fmi_net *net, fmi_params *ps, const fmi_method *m)
+{
+    fm_plain *plain = NULL;
+    fmi_method seen = *m;
+    fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
+
+    if (rc == FM_OK) {
+        seen.parent = fm_plain_tree(plain);
+        seen.p = fm_plain_provider(plain);
+    }
+    if (rc == FM_OK)
+        rc = fmi_dora_prepare(net, seen.parent, seen.p);
+    if (rc == FM_OK)
+        rc = fmi_method_begin(net, ps, &seen);
+    if (rc == FM_OK && m->init)
+        rc = fmi_params_load(ps, m->init, m->init_p, "", false);
+    fm_plain_close(plain);
+    return rc;
+}

@@ -1,0 +1,356 @@
+/* method_config.c - adapter_config.json as PEFT 0.21 writes it: every field, keys sorted. */
+#include "train/net/method.h"
+
+#include "store/tensor/pattern.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct peft_default {
+    const char *key;
+    char kind; /* n null, t true, f false, o empty object, i 16, z 0.0, s text */
+    const char *text;
+} peft_default;
+
+/* What depends on the run is filled in between. */
+static const peft_default lora_fields[] = {
+    {"alora_invocation_tokens", 'n', NULL},
+    {"alpha_pattern", 'o', NULL},
+    {"arrow_config", 'n', NULL},
+    {"auto_mapping", 'n', NULL},
+    {"base_model_name_or_path", 'n', NULL},
+    {"bias", 's', "none"},
+    {"corda_config", 'n', NULL},
+    {"ensure_weight_tying", 'f', NULL},
+    {"eva_config", 'n', NULL},
+    {"exclude_modules", 'n', NULL},
+    {"fan_in_fan_out", 'f', NULL},
+    {"inference_mode", 't', NULL},
+    {"init_lora_weights", 't', NULL},
+    {"kasa_config", 'n', NULL},
+    {"layer_replication", 'n', NULL},
+    {"layers_pattern", 'n', NULL},
+    {"layers_to_transform", 'n', NULL},
+    {"loftq_config", 'o', NULL},
+    {"lora_alpha", 'n', NULL},
+    {"lora_bias", 'f', NULL},
+    {"lora_dropout", 'z', NULL},
+    {"lora_ga_config", 'n', NULL},
+    {"megatron_config", 'n', NULL},
+    {"megatron_core", 's', "megatron.core"},
+    {"modules_to_save", 'n', NULL},
+    {"monteclora_config", 'n', NULL},
+    {"peft_type", 's', "LORA"},
+    {"peft_version", 's', "0.21.2"},
+    {"qalora_group_size", 'i', NULL},
+    {"r", 'n', NULL},
+    {"rank_pattern", 'o', NULL},
+    {"revision", 'n', NULL},
+    {"target_modules", 'n', NULL},
+    {"target_parameters", 'n', NULL},
+    {"task_type", 'n', NULL},
+    {"trainable_token_indices", 'n', NULL},
+    {"use_bdlora", 'n', NULL},
+    {"use_dora", 'f', NULL},
+    {"use_qalora", 'f', NULL},
+    {"use_rslora", 'f', NULL},
+    {"velora_config", 'n', NULL},
+};
+
+static const peft_default ia3_fields[] = {
+    {"auto_mapping", 'n', NULL},
+    {"base_model_name_or_path", 'n', NULL},
+    {"exclude_modules", 'n', NULL},
+    {"fan_in_fan_out", 'f', NULL},
+    {"feedforward_modules", 'n', NULL},
+    {"inference_mode", 't', NULL},
+    {"init_ia3_weights", 't', NULL},
+    {"modules_to_save", 'n', NULL},
+    {"peft_type", 's', "IA3"},
+    {"peft_version", 's', "0.21.2"},
+    {"revision", 'n', NULL},
+    {"target_modules", 'n', NULL},
+    {"task_type", 'n', NULL},
+};
+
+static const peft_default prefix_fields[] = {
+    {"auto_mapping", 'n', NULL},
+    {"base_model_name_or_path", 'n', NULL},
+    {"encoder_hidden_size", 'n', NULL},
+    {"inference_mode", 't', NULL},
+    {"init_weights", 'n', NULL},
+    {"modules_to_save", 'n', NULL},
+    {"num_attention_heads", 'n', NULL},
+    {"num_layers", 'n', NULL},
+    {"num_transformer_submodules", 'n', NULL},
+    {"num_virtual_tokens", 'n', NULL},
+    {"peft_type", 's', "PREFIX_TUNING"},
+    {"peft_version", 's', "0.21.2"},
+    {"prefix_projection", 'f', NULL},
+    {"revision", 'n', NULL},
+    {"task_type", 'n', NULL},
+    {"token_dim", 'n', NULL},
+};
+
+static const peft_default prompt_fields[] = {
+    {"auto_mapping", 'n', NULL},
+    {"base_model_name_or_path", 'n', NULL},
+    {"inference_mode", 't', NULL},
+    {"modules_to_save", 'n', NULL},
+    {"num_attention_heads", 'n', NULL},
+    {"num_layers", 'n', NULL},
+    {"num_transformer_submodules", 'n', NULL},
+    {"num_virtual_tokens", 'n', NULL},
+    {"peft_type", 's', "PROMPT_TUNING"},
+    {"peft_version", 's', "0.21.2"},
+    {"prompt_tuning_init", 's', "RANDOM"},
+    {"prompt_tuning_init_text", 'n', NULL},
+    {"revision", 'n', NULL},
+    {"task_type", 'n', NULL},
+    {"token_dim", 'n', NULL},
+    {"tokenizer_kwargs", 'n', NULL},
+    {"tokenizer_name_or_path", 'n', NULL},
+};
+
+static fm_json *default_value(const peft_default *d)
+{
+    switch (d->kind) {
+    case 't':
+        return fm_json_new_bool(true);
+    case 'f':
+        return fm_json_new_bool(false);
+    case 'o':
+        return fm_json_new_object();
+    case 'i':
+        return fm_json_new_int(16);
+    case 'z':
+        return fm_json_new_real(0.0);
+    case 's':
+        return fm_json_new_str(d->text);
+    default:
+        return fm_json_new_null();
+    }
+}
+
+static fm_json *number(double v)
+{
+    return v == floor(v) ? fm_json_new_int((int64_t)v) : fm_json_new_real(v);
+}
+
+/* "q_proj=4,layers.1.self_attn.v_proj=16" as PEFT's rank_pattern or alpha_pattern. */
+static fm_status set_pattern(fm_json *o, const char *setting, const char *list)
+{
+    fm_json *map = fm_json_new_object();
+    fm_status rc = map ? FM_OK : FM_ENOMEM;
+    size_t len = 0;
+
+    for (const char *item; rc == FM_OK && (item = fmi_next_name(&list, &len));) {
+        const char *eq = memchr(item, '=', len);
+        char key[FMI_MODULE_BYTES];
+        char *end = NULL;
+        double v = eq ? strtod(eq + 1, &end) : 0.0;
+        if (!eq || eq == item || end != item + len || !(v > 0.0 && v <= 1e9) ||
+            (size_t)(eq - item) >= sizeof(key)) {
+            rc = fm_fail(FM_EINVAL, "training option %s: '%.*s' is not MODULE=NUMBER", setting,
+                         (int)len, item);
+            break;
+        }
+        (void)snprintf(key, sizeof(key), "%.*s", (int)(eq - item), item);
+        rc = fm_json_set(map, key, number(v));
+    }
+    if (rc == FM_OK)
+        return fm_json_set(o, setting, map);
+    fm_json_free(map);
+    return rc;
+}
+
+static fm_json *layer_list(const char *list, uint32_t layers)
+{
+    fm_json *a = fm_json_new_array();
+    fm_status rc = a ? FM_OK : FM_ENOMEM;
+
+    for (uint32_t l = 0; l < layers && rc == FM_OK; l++)
+        if (fmi_layer_listed(list, (int32_t)l))
+            rc = fm_json_push(a, fm_json_new_int((int64_t)l));
+    if (rc == FM_OK)
+        return a;
+    fm_json_free(a);
+    return NULL;
+}
+
+/* PEFT's classes for text classification save their head under either of two names. */
+static fm_json *saved_names(const fm_train_config *c)
+{
+    char all[sizeof(c->modules_to_save) + 32];
+    bool classify = c->objective == FM_OBJECTIVE_CLASSIFY;
+
+    (void)snprintf(all, sizeof(all), "%s%s%s", c->modules_to_save,
+                   classify && c->modules_to_save[0] ? "," : "",
+                   classify ? "classifier,score" : "");
+    return all[0] ? fmi_names_json(all) : fm_json_new_null();
+}
+
+static fm_status common(fm_json *o, const fm_train_config *c, const char *base_name)
+{
+    const char *task = c->objective == FM_OBJECTIVE_CLASSIFY      ? "SEQ_CLS"
+                       : c->objective == FM_OBJECTIVE_CONTRASTIVE ? "FEATURE_EXTRACTION"
+                                                                  : "CAUSAL_LM";
+    fm_status rc = fm_json_set(o, "base_model_name_or_path", fm_json_new_str(base_name));
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "modules_to_save", saved_names(c));
+    return rc == FM_OK ? fm_json_set(o, "task_type", fm_json_new_str(task)) : rc;
+}
+
+/* A list of targets as PEFT writes it; a regular expression is a text. */
+static fm_json *target_names(fmi_net *net, const char *targets)
+{
+    if (fm_pattern_is_regex(targets))
+        return fm_json_new_str(targets);
+    return strcmp(targets, "all-linear") == 0 ? fmi_all_linear_json(net) : fmi_names_json(targets);
+}
+
+static fm_status exclude(fm_json *o, const fm_train_config *c)
+{
+    return c->exclude[0] ? fm_json_set(o, "exclude_modules", fmi_names_json(c->exclude)) : FM_OK;
+}
+
+/* "model.layers." -> "layers": the name before a layer's number, where experts are numbered too. */
+static fm_status layers_of(fm_json *o, fmi_net *net, const fm_train_config *c)
+{
+    const char *module = fmi_net_at(net, 0, FMI_Q)->module;
+    const char *number_at = strstr(module, ".0.");
+    fm_status rc = fm_json_set(o, "layers_to_transform", layer_list(c->layers, net->arch.layers));
+
+    if (rc < 0 || net->arch.sw.experts == 0 || !number_at)
+        return rc;
+    const char *name = number_at;
+    while (name > module && name[-1] != '.')
+        name--;
+    return fm_json_set(o, "layers_pattern", fm_json_new_strn(name, (size_t)(number_at - name)));
+}
+
+static bool stored_turned(const fmi_net *net)
+{
+    return fmi_net_at(net, 0, FMI_O)->transposed;
+}
+
+static fm_status lora(fm_json *o, fmi_net *net, const fm_train_config *c)
+{
+    const struct {
+        const char *key;
+        fm_json *value;
+    } set[] = {
+        {"bias", fm_json_new_str(c->bias[0] ? c->bias : "none")},
+        {"fan_in_fan_out", fm_json_new_bool(stored_turned(net))},
+        {"lora_alpha", number(c->alpha)},
+        {"lora_dropout", fm_json_new_real(c->dropout)},
+        {"r", fm_json_new_int((int64_t)c->r)},
+        {"target_modules", target_names(net, c->targets)},
+        {"use_dora", fm_json_new_bool(c->dora)},
+        {"use_rslora", fm_json_new_bool(c->rslora)},
+    };
+    fm_status rc = exclude(o, c);
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(set); i++) { /* each value is consumed, whatever happens */
+        fm_status one = fm_json_set(o, set[i].key, set[i].value);
+        rc = rc == FM_OK ? one : rc;
+    }
+    if (rc == FM_OK)
+        rc = set_pattern(o, "alpha_pattern", c->alpha_pattern);
+    if (rc == FM_OK)
+        rc = set_pattern(o, "rank_pattern", c->rank_pattern);
+    return rc == FM_OK && c->layers[0] ? layers_of(o, net, c) : rc;
+}
+
+static fm_status ia3(fm_json *o, fmi_net *net, const fm_train_config *c)
+{
+    const char *targets = NULL;
+    const char *feedforward = NULL;
+    fm_status rc = fmi_ia3_defaults(&net->arch, c, &targets, &feedforward);
+
+    if (rc == FM_OK)
+        rc = exclude(o, c);
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "target_modules", target_names(net, targets));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net)));
+    return rc == FM_OK ? fm_json_set(o, "feedforward_modules", fmi_names_json(feedforward)) : rc;
+}
+
+static fm_status virtuals(fm_json *o, const fmi_net *net, const fm_train_config *c)
+{
+    const fm_arch *a = &net->arch;
+    bool prefix = c->method == FM_METHOD_PREFIX;
+    int64_t dim = prefix ? (int64_t)a->kv_heads * a->head_dim : (int64_t)a->hidden;
+    fm_status rc =
+        fm_json_set(o, "num_virtual_tokens", fm_json_new_int((int64_t)c->virtual_tokens));
+
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "num_layers", fm_json_new_int((int64_t)a->layers));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "num_transformer_submodules", fm_json_new_int(1));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "num_attention_heads",
+                         fm_json_new_int(prefix ? (int64_t)a->kv_heads : (int64_t)a->heads));
+    if (rc == FM_OK)
+        rc = fm_json_set(o, "token_dim", fm_json_new_int(dim));
+    if (rc == FM_OK && prefix)
+        rc = fm_json_set(o, "encoder_hidden_size", fm_json_new_int(dim));
+    return rc;
+}
+
+static fm_json *with_defaults(const peft_default *f, size_t n)
+{
+    fm_json *o = fm_json_new_object();
+    fm_status rc = o ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; i < n && rc == FM_OK; i++)
+        rc = fm_json_set(o, f[i].key, default_value(&f[i]));
+    if (rc == FM_OK)
+        return o;
+    fm_json_free(o);
+    return NULL;
+}
+
+static fm_json *fields_of(fm_method m)
+{
+    switch (m) {
+    case FM_METHOD_LORA:
+        return with_defaults(lora_fields, FM_ARRAY_LEN(lora_fields));
+    case FM_METHOD_IA3:
+        return with_defaults(ia3_fields, FM_ARRAY_LEN(ia3_fields));
+    case FM_METHOD_PREFIX:
+        return with_defaults(prefix_fields, FM_ARRAY_LEN(prefix_fields));
+    case FM_METHOD_PROMPT:
+        return with_defaults(prompt_fields, FM_ARRAY_LEN(prompt_fields));
+    case FM_METHOD_FULL:
+    case FM_METHOD_PRETRAIN:
+    case FM_METHOD_BITFIT:
+        break;
+    }
+    return NULL;
+}
+
+fm_status fmi_method_config(fm_json **out, fmi_net *net, const fm_train_config *c,
+                            const char *base_name)
+{
+    fm_json *o = fields_of(c->method);
+    fm_status rc = o ? common(o, c, base_name) : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK && c->method == FM_METHOD_LORA)
+        rc = lora(o, net, c);
+    else if (rc == FM_OK && c->method == FM_METHOD_IA3)
+        rc = ia3(o, net, c);
+    else if (rc == FM_OK)
+        rc = virtuals(o, net, c);
+    if (rc < 0) {
+        fm_json_free(o);
+        return rc;
+    }
+    *out = o;
+    return FM_OK;
+}

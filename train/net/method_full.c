@@ -1,0 +1,166 @@
+/* method_full.c - parameters that train whole: a full fine-tune with frozen parts, biases alone
+ * (BitFit, Ben Zaken et al. 2021), and what an adapter saves beside its factors. */
+#include "train/net/method.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool params_has(const fmi_params *ps, const char *name)
+{
+    for (size_t i = 0; i < ps->count; i++)
+        if (strcmp(ps->item[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_bias(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 5 && strcmp(name + n - 5, ".bias") == 0;
+}
+
+/* "model.norm.weight" -> "model.norm" */
+static void module_part(const fm_param *p, char *out, size_t room)
+{
+    const char *dot = strrchr(p->name, '.');
+    (void)snprintf(out, room, "%.*s", (int)(dot ? dot - p->name : 0), p->name);
+}
+
+/* Each name of the list is a module of the parent or of something above one. */
+static fm_status check_modules(const fm_arch *a, const char *list, const char *setting,
+                               bool (*names)(const char *path, const char *list))
+{
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));) {
+        char one[FMI_MODULE_BYTES];
+        bool found = false;
+        fm_param p;
+        (void)snprintf(one, sizeof(one), "%.*s", (int)len, name);
+        for (uint32_t i = 0; !found && fm_arch_param(a, i, &p); i++) {
+            char module[FMI_MODULE_BYTES];
+            module_part(&p, module, sizeof(module));
+            found = names(module, one);
+        }
+        found = found || names(a->head_name, one);
+        if (!found)
+            return fm_fail(FM_EBASE, "%s: the parent has no module '%s'", setting, one);
+    }
+    return FM_OK;
+}
+
+fm_status fmi_full_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+{
+    fm_param p;
+    fm_status rc = check_modules(&net->arch, c->freeze, "freeze", fmi_lies_in);
+
+    if (rc == FM_OK)
+        rc = fmi_check_layers(c->layers, net->arch.layers);
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
+        char module[FMI_MODULE_BYTES];
+        module_part(&p, module, sizeof(module));
+        if (fmi_lies_in(module, c->freeze) ||
+            (p.layer >= 0 && !fmi_layer_listed(c->layers, p.layer)))
+            continue;
+        rc = fmi_net_train(net, ps, p.name, &p.shape, p.name);
+    }
+    if (rc == FM_OK && ps->count == 0)
+        rc = fm_fail(FM_EINVAL, "freeze and layers leave nothing to train");
+    return rc;
+}
+
+fm_status fmi_bitfit_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+{
+    fm_param p;
+    fm_status rc = fmi_check_layers(c->layers, net->arch.layers);
+
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++)
+        if (is_bias(p.name) &&
+            (!c->layers[0] || (p.layer >= 0 && fmi_layer_listed(c->layers, p.layer))))
+            rc = fmi_net_train(net, ps, p.name, &p.shape, p.name);
+    if (rc == FM_OK && ps->count == 0)
+        rc =
+            fm_fail(FM_EBASE, "bitfit trains biases, and this %s has none%s; use lora, ia3 or full",
+                    net->arch.family, c->layers[0] ? " in the layers asked for" : "");
+    return rc;
+}
+
+static fm_status save_param(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape)
+{
+    char peft[FMI_MODULE_BYTES + 16];
+    char as[FMI_MODULE_BYTES + 64];
+
+    fmi_peft_name(net, name, peft, sizeof(peft));
+    (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%s", peft);
+    return params_has(ps, as) ? FM_OK : fmi_net_train(net, ps, name, shape, as);
+}
+
+fm_status fmi_saved_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+{
+    const fm_arch *a = &net->arch;
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    fm_param p;
+    fm_status rc = c->objective == FM_OBJECTIVE_CLASSIFY
+                       ? FM_OK /* the head is the objective's */
+                       : check_modules(a, c->modules_to_save, "modules_to_save", fmi_is_saved);
+
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(a, i, &p); i++) {
+        char module[FMI_MODULE_BYTES];
+        module_part(&p, module, sizeof(module));
+        if (fmi_is_saved(module, c->modules_to_save))
+            rc = save_param(net, ps, p.name, &p.shape);
+    }
+    /* a tied head is no parameter of its own until it is saved */
+    if (rc == FM_OK && a->tied && head->module[0] &&
+        fmi_is_saved(head->module, c->modules_to_save)) {
+        char name[FMI_MODULE_BYTES + 16];
+        fm_shape shape = {.rank = 2, .dim = {head->out, head->in}};
+        (void)snprintf(name, sizeof(name), "%s.weight", head->module);
+        rc = save_param(net, ps, name, &shape);
+    }
+    return rc;
+}
+
+/* The linear module whose bias `name` is; NULL: a norm's. */
+static const fmi_linear *linear_of_bias(fmi_net *net, const char *name)
+{
+    size_t n = strlen(name) - strlen(".bias");
+    fmi_linear *l;
+
+    for (size_t i = 0; (l = fmi_net_linear(net, i)); i++)
+        if (strncmp(l->module, name, n) == 0 && l->module[n] == '\0')
+            return l;
+    return NULL;
+}
+
+/* PEFT wraps a module that it adapts: its bias is then base_layer's. */
+fm_status fmi_biases_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c)
+{
+    bool all = strcmp(c->bias, "all") == 0;
+    size_t before = ps->count;
+    fm_param p;
+    fm_status rc = FM_OK;
+
+    if (strcmp(c->bias, "none") == 0 || !c->bias[0])
+        return FM_OK;
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&net->arch, i, &p); i++) {
+        char as[FMI_MODULE_BYTES + 64];
+        char peft[FMI_MODULE_BYTES + 16];
+        if (!is_bias(p.name))
+            continue;
+        const fmi_linear *l = linear_of_bias(net, p.name);
+        bool wrapped = l && fmi_is_target(net, l, c, c->targets);
+        if (!all && !wrapped)
+            continue;
+        fmi_peft_name(net, p.name, peft, sizeof(peft));
+        int stem = (int)(strlen(peft) - strlen(".bias"));
+        (void)snprintf(as, sizeof(as), FMI_PEFT_PREFIX "%.*s%s.bias", stem, peft,
+                       wrapped ? ".base_layer" : "");
+        if (!fmi_is_saved(peft, c->modules_to_save))
+            rc = fmi_net_train(net, ps, p.name, &p.shape, as);
+    }
+    if (rc == FM_OK && ps->count == before)
+        rc = fm_fail(FM_EBASE, "bias=%s: the %s of this %s has no bias", c->bias,
+                     all ? "whole" : "chosen part", net->arch.family);
+    return rc;
+}

@@ -1,0 +1,182 @@
+/* method_init.c - values before the first step: PEFT's laws with our own random numbers (a tensor's
+ * are a function of the seed, its name and the place), or the parent's values. */
+#include "train/net/method.h"
+
+#include "store/base/mem.h"
+#include "store/base/math/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum law {
+    LAW_PARENT,  /* what the parent computes with */
+    LAW_ZERO,    /* B; A of an embedding */
+    LAW_ONE,     /* IA3 */
+    LAW_UNIFORM, /* A: U(-1/sqrt(in), 1/sqrt(in)), which is kaiming_uniform_(a = sqrt(5)) */
+    LAW_NORMAL,  /* N(0, 1): virtual tokens, B of an embedding */
+    LAW_NORMS,   /* of W's rows: DoRA's magnitude */
+} law;
+
+static const struct {
+    const char *end;
+    law law;
+    const char *purpose; /* of the random stream */
+} laws[] = {
+    {".lora_A.weight", LAW_UNIFORM, "lora_A"},
+    {".lora_B.weight", LAW_ZERO, ""},
+    {".lora_embedding_A", LAW_ZERO, ""},
+    {".lora_embedding_B", LAW_NORMAL, "lora_embedding_B"},
+    {".lora_magnitude_vector", LAW_NORMS, ""},
+    {".ia3_l", LAW_ONE, ""},
+    {"prompt_embeddings", LAW_NORMAL, "prompt_embeddings"},
+};
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s);
+    size_t t = strlen(tail);
+    return n >= t && strcmp(s + n - t, tail) == 0;
+}
+
+static fm_status begin_random(fmi_params *ps, int32_t index, uint64_t seed, size_t rule)
+{
+    const fmi_param *p = &ps->item[index];
+    double bound = 1.0 / sqrt((double)p->shape.dim[1]);
+    uint64_t stream = 0;
+    float *host = fm_malloc((size_t)p->n * sizeof(float));
+    fm_status rc = host ? fmi_stream(&stream, laws[rule].purpose, p->name) : FM_ENOMEM;
+
+    for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
+        host[i] = laws[rule].law == LAW_UNIFORM
+                      ? (float)((2.0 * fm_rng_uniform(seed, stream, i) - 1.0) * bound)
+                      : (float)fm_rng_normal(seed, stream, i);
+    if (rc == FM_OK)
+        rc = fmi_params_put(ps, index, host);
+    fm_free(host);
+    return rc;
+}
+
+static fm_status begin_constant(fmi_params *ps, int32_t index, float value)
+{
+    uint64_t n = ps->item[index].n;
+    float *host = fm_malloc((size_t)n * sizeof(float));
+
+    if (!host)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; i < n; i++)
+        host[i] = value;
+    fm_status rc = fmi_params_put(ps, index, host);
+    fm_free(host);
+    return rc;
+}
+
+static fm_status begin_norms(fmi_net *net, fmi_params *ps, int32_t index)
+{
+    fmi_linear *l;
+    float *host = fm_malloc((size_t)ps->item[index].n * sizeof(float));
+    fm_status rc = host ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        if (!l->dora || l->dora->magnitude != index)
+            continue;
+        for (uint32_t k = 0; k < l->out; k++)
+            host[k] = (float)sqrt(l->dora->norm2[k]);
+        rc = fmi_params_put(ps, index, host);
+    }
+    fm_free(host);
+    return rc;
+}
+
+static fm_status begin_parent(const fmi_net *net, fmi_params *ps, int32_t index,
+                              const fmi_method *m)
+{
+    static const char wrap[] = ".base_layer.";
+    const fmi_param *p = &ps->item[index];
+    size_t skip = strlen(FMI_PEFT_PREFIX);
+    char peft[FMI_MODULE_BYTES + 64];
+    char name[FMI_MODULE_BYTES + 64];
+    float *host = NULL;
+
+    (void)snprintf(peft, sizeof(peft), "%s", p->name);
+    if (strncmp(p->name, FMI_PEFT_PREFIX, skip) == 0) {
+        (void)snprintf(name, sizeof(name), "%s", p->name + skip);
+        char *w = strstr(name, wrap);
+        if (w)
+            memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
+        fmi_own_name(net, name, peft, sizeof(peft));
+    }
+    const fm_entry *e = fmi_base_entry(net, m->parent, peft);
+    if (!e)
+        return fm_fail(FM_EBASE, "the parent has no %s", peft);
+    if (!fm_shape_eq(&e->shape, &p->shape))
+        return fm_fail(FM_EBASE, "the parent's %s has another shape than its config says", peft);
+    fm_status rc = fmi_read_f32(&host, m->p, e);
+    if (rc == FM_OK)
+        rc = fmi_params_put(ps, index, host);
+    fm_free(host);
+    return rc;
+}
+
+static fm_status begin(fmi_net *net, fmi_params *ps, int32_t index, const fmi_method *m)
+{
+    const char *name = ps->item[index].name;
+
+    for (size_t r = 0; r < FM_ARRAY_LEN(laws); r++) {
+        if (!ends_with(name, laws[r].end))
+            continue;
+        if (laws[r].law == LAW_NORMS)
+            return begin_norms(net, ps, index);
+        if (laws[r].law == LAW_ZERO || laws[r].law == LAW_ONE)
+            return begin_constant(ps, index, laws[r].law == LAW_ONE ? 1.0f : 0.0f);
+        return begin_random(ps, index, m->c->seed, r);
+    }
+    return begin_parent(net, ps, index, m);
+}
+
+/* ---- pretraining ---- */
+static double initializer_range(const fm_tree *tree)
+{
+    const fm_entry *e = fm_tree_find(tree, "model.json");
+    fm_json *v = NULL;
+    double range = 0.02;
+
+    if (e && e->kind == FM_ENTRY_FILE &&
+        fm_json_parse(&v, fm_span_of(e->data, (size_t)e->bytes), "model.json") == FM_OK)
+        range = fm_json_real(fm_json_path(v, "config.initializer_range"), range);
+    fm_json_free(v);
+    return range;
+}
+
+/* Matrices N(0, initializer_range), gains 1 (Gemma's, which are added to 1: 0), biases 0. */
+static fm_status begin_new(const fmi_net *net, fmi_params *ps, int32_t index, uint64_t seed,
+                           double range)
+{
+    const fmi_param *p = &ps->item[index];
+    bool zero = ends_with(p->name, ".bias") || net->arch.sw.norm == FM_NORM_RMS_PLUS1;
+    uint64_t stream = 0;
+
+    if (p->shape.rank != 2)
+        return begin_constant(ps, index, zero ? 0.0f : 1.0f);
+    float *host = fm_malloc((size_t)p->n * sizeof(float));
+    fm_status rc = host ? fmi_stream(&stream, "init", p->name) : FM_ENOMEM;
+    for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
+        host[i] = (float)(range * fm_rng_normal(seed, stream, i));
+    if (rc == FM_OK)
+        rc = fmi_params_put(ps, index, host);
+    fm_free(host);
+    return rc;
+}
+
+fm_status fmi_method_begin(fmi_net *net, fmi_params *ps, const fmi_method *m)
+{
+    bool fresh = m->c->method == FM_METHOD_PRETRAIN;
+    double range = fresh ? initializer_range(m->parent) : 0.0;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < ps->count && rc == FM_OK; i++)
+        if (ps->item[i].here > 0)
+            rc = fresh ? begin_new(net, ps, (int32_t)i, m->c->seed, range)
+                       : begin(net, ps, (int32_t)i, m);
+    return rc;
+}

@@ -1,0 +1,166 @@
+/* method_lora.c - LoRA (Hu et al. 2021), rsLoRA, LoRA+ (Hayou et al. 2024): low-rank terms. */
+#include "train/net/method.h"
+
+#include "store/base/mem.h"
+#include "store/tensor/pattern.h"
+
+#include <stdio.h>
+#include <string.h>
+
+fm_status fmi_check_free(const fmi_linear *l)
+{
+    if (l->in_scale.s || l->out_scale.s)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "'%s' is scaled by the parent's adapter (DoRA or IA3); nothing can be put "
+                       "on top of it",
+                       l->module);
+    return FM_OK;
+}
+
+static fm_status add_factor(fmi_params *ps, int32_t *index, const char *module, const char *what,
+                            uint64_t rows, uint64_t cols)
+{
+    char name[FMI_MODULE_BYTES + 96];
+    fm_shape shape = {.rank = 2, .dim = {rows, cols}};
+
+    (void)snprintf(name, sizeof(name), FMI_PEFT_PREFIX "%s.%s", module, what);
+    return fmi_params_add(ps, index, name, &shape);
+}
+
+fm_status fmi_lora_add(fmi_net *net, fmi_params *ps, fmi_linear *l, const char *module,
+                       const fm_lora_spec *spec, const fm_json *config)
+{
+    bool embed = l == &net->outer[FMI_EMBED];
+    bool dora = fm_json_bool(fm_json_get(config, "use_dora"), false);
+    fmi_term t = {.r = spec->r, .scale = spec->scale, .a_param = -1, .b_param = -1};
+    fm_status rc = fmi_check_free(l);
+
+    if (rc == FM_OK && (l == &net->outer[FMI_POSITIONS] || l == &net->outer[FMI_TYPES]))
+        rc = fm_fail(FM_EUNSUPPORTED, "a low-rank term on '%s' is not supported", l->module);
+    if (rc == FM_OK && dora && embed)
+        rc = fm_fail(FM_EUNSUPPORTED,
+                     "dora on '%s' is not supported: only lora fits on an embedding", l->module);
+    if (rc == FM_OK && embed) { /* in: tokens; PEFT: A [r, V], B [H, r] */
+        rc = add_factor(ps, &t.a_param, module, "lora_embedding_A", spec->r, l->out);
+        if (rc == FM_OK)
+            ps->item[t.a_param].turned = 1;
+        if (rc == FM_OK)
+            rc = add_factor(ps, &t.b_param, module, "lora_embedding_B", l->in, spec->r);
+    } else if (rc == FM_OK) {
+        t.dropout = (float)fm_json_real(fm_json_get(config, "lora_dropout"), 0.0);
+        rc = add_factor(ps, &t.a_param, module, "lora_A.weight", spec->r, l->in);
+        if (rc == FM_OK)
+            rc = add_factor(ps, &t.b_param, module, "lora_B.weight", l->out, spec->r);
+        if (rc == FM_OK)
+            rc = fmi_stream(&t.stream, "dropout", l->module);
+    }
+    if (rc == FM_OK)
+        rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
+    if (rc < 0)
+        return rc;
+    l->term[l->terms++] = t;
+    return dora ? fmi_dora_add(net, ps, l, module) : FM_OK;
+}
+
+/* A row of a matrix is what the embedding of its number gives. */
+fm_status fmi_embed_terms_take(fmi_net *net, const fm_model *model)
+{
+    fmi_linear *l = &net->outer[FMI_EMBED];
+    uint32_t most = FM_MAX(l->in, l->out);
+    fm_backend *be = net->be;
+    uint64_t floats = 0;
+    void *mem = NULL;
+    void *ids = NULL;
+
+    for (uint32_t i = 0; i < model->embed.lora_count; i++)
+        floats += (uint64_t)model->embed.lora[i].r * (l->in + l->out);
+    if (floats == 0)
+        return FM_OK;
+    int32_t *host = fm_malloc(most * sizeof(*host));
+    fm_status rc = host ? be->alloc(be, &mem, (size_t)floats * sizeof(float)) : FM_ENOMEM;
+    net->embed_own = mem;
+    for (uint32_t i = 0; host && i < most; i++)
+        host[i] = (int32_t)i;
+    if (rc == FM_OK)
+        rc = be->alloc(be, &ids, most * sizeof(*host));
+    if (rc == FM_OK)
+        rc = be->upload(be, ids, host, most * sizeof(*host));
+    float *at = net->embed_own;
+    for (uint32_t i = 0; rc == FM_OK && i < model->embed.lora_count; i++) {
+        const fm_lora_term *from = &model->embed.lora[i];
+        fmi_term t = {.r = from->r, .scale = from->scale, .a_param = -1, .b_param = -1};
+        be->embed(be, at, t.r, from->a, ids, NULL, l->out);
+        t.a = at;
+        at += (size_t)t.r * l->out;
+        be->embed(be, at, t.r, from->b, ids, NULL, l->in);
+        t.b = at;
+        at += (size_t)t.r * l->in;
+        rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
+        if (rc == FM_OK)
+            l->term[l->terms++] = t;
+    }
+    if (rc == FM_OK)
+        rc = be->sync(be); /* ids are read until then */
+    if (ids)
+        be->free(be, ids);
+    fm_free(host);
+    return rc;
+}
+
+/* Every name of a pattern means a module that was chosen; a typing error would pass unseen. */
+static fm_status check_patterns(fmi_net *net, const fm_train_config *c, const fm_json *config,
+                                const char *field)
+{
+    const fm_json *map = fm_json_get(config, field);
+
+    for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
+        const char *key = fm_json_iter_key(it);
+        bool found = false;
+        fmi_linear *l;
+        for (size_t i = 0; !found && (l = fmi_net_linear(net, i)); i++)
+            found = fmi_is_target(net, l, c, c->targets) &&
+                    (fm_pattern_is_regex(key) || fmi_names_module(l->module, key, strlen(key)));
+        if (!found)
+            return fm_fail(FM_EBASE, "%s: none of the modules chosen by targets is named '%s'",
+                           field, key);
+    }
+    return FM_OK;
+}
+
+void fmi_loraplus(fmi_params *ps, double ratio)
+{
+    for (size_t i = 0; i < ps->count; i++) {
+        fmi_param *p = &ps->item[i];
+        if (p->shape.rank == 1 || strstr(p->name, ".lora_B.weight"))
+            p->lr_scale = (float)ratio;
+    }
+}
+
+fm_status fmi_lora_declare(fmi_net *net, fmi_params *ps, const fm_train_config *c,
+                           const fm_json *config)
+{
+    fmi_linear *l;
+    fm_status rc = fmi_check_targets(net, c->targets, "targets");
+
+    if (rc == FM_OK)
+        rc = check_patterns(net, c, config, "rank_pattern");
+    if (rc == FM_OK)
+        rc = check_patterns(net, c, config, "alpha_pattern");
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        fm_lora_spec spec;
+        char module[FMI_MODULE_BYTES + 16];
+        if (!fmi_is_target(net, l, c, c->targets))
+            continue;
+        fmi_peft_name(net, l->module, module, sizeof(module));
+        rc = fm_lora_spec_of(&spec, config, module);
+        if (rc == FM_OK)
+            rc = fmi_lora_add(net, ps, l, module, &spec, config);
+    }
+    if (rc == FM_OK)
+        rc = fmi_saved_declare(net, ps, c);
+    if (rc == FM_OK)
+        rc = fmi_biases_declare(net, ps, c);
+    if (rc == FM_OK)
+        fmi_loraplus(ps, c->loraplus);
+    return rc;
+}

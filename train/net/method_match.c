@@ -1,0 +1,293 @@
+/* method_match.c - which modules the settings of a method mean: PEFT's rules for names. */
+#include "train/net/method.h"
+
+#include "infer/arch/table.h"
+#include "store/base/mem.h"
+#include "store/tensor/pattern.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *fmi_next_name(const char **at, size_t *len)
+{
+    while (**at == ',' || **at == ' ')
+        (*at)++;
+    const char *name = *at;
+    *len = strcspn(name, ",");
+    *at += *len;
+    while (*len > 0 && name[*len - 1] == ' ')
+        (*len)--;
+    return *len > 0 ? name : NULL;
+}
+
+bool fmi_names_module(const char *module, const char *target, size_t len)
+{
+    size_t n = strlen(module);
+
+    if (len == 0 || n < len || memcmp(module + n - len, target, len) != 0)
+        return false;
+    return n == len || module[n - len - 1] == '.';
+}
+
+static bool is_part(const char *path, const char *name, size_t len)
+{
+    for (const char *at = path; at; at = strchr(at, '.')) {
+        at += *at == '.';
+        if (strncmp(at, name, len) == 0 && (at[len] == '\0' || at[len] == '.'))
+            return true;
+    }
+    return false;
+}
+
+bool fmi_lies_in(const char *path, const char *list)
+{
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));)
+        if (is_part(path, name, len))
+            return true;
+    return false;
+}
+
+bool fmi_is_saved(const char *path, const char *list)
+{
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));)
+        for (const char *at = path; *at; at++)
+            if (strncmp(at, name, len) == 0 && (at[len] == '\0' || at[len] == '.'))
+                return true;
+    return false;
+}
+
+/* "3" or "3-5" of the list into low, high; false: neither. */
+static bool parse_range(const char *text, size_t len, uint32_t *low, uint32_t *high)
+{
+    char own[32];
+    char *end = NULL;
+
+    if (len >= sizeof(own) || text[0] < '0' || text[0] > '9')
+        return false;
+    memcpy(own, text, len);
+    own[len] = '\0';
+    unsigned long a = strtoul(own, &end, 10);
+    unsigned long b = a;
+    if (*end == '-' && end[1] >= '0' && end[1] <= '9')
+        b = strtoul(end + 1, &end, 10);
+    if (*end || a > b || b >= FM_MAX_LAYERS)
+        return false;
+    *low = (uint32_t)a;
+    *high = (uint32_t)b;
+    return true;
+}
+
+bool fmi_layer_listed(const char *list, int32_t layer)
+{
+    uint32_t low = 0;
+    uint32_t high = 0;
+    size_t len = 0;
+
+    if (!list[0])
+        return true;
+    for (const char *name; (name = fmi_next_name(&list, &len));)
+        if (parse_range(name, len, &low, &high) && layer >= (int32_t)low && layer <= (int32_t)high)
+            return true;
+    return false;
+}
+
+fm_status fmi_check_layers(const char *list, uint32_t layers)
+{
+    uint32_t low = 0;
+    uint32_t high = 0;
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));) {
+        if (!parse_range(name, len, &low, &high))
+            return fm_fail(FM_EINVAL,
+                           "training option layers: '%.*s' is no layer and no range; "
+                           "write them as 0-3,7",
+                           (int)len, name);
+        if (high >= layers)
+            return fm_fail(FM_EBASE,
+                           "training option layers: the parent has layers 0 to %u, not %u",
+                           layers - 1, high);
+    }
+    return FM_OK;
+}
+
+static bool begins_module(const char *name, const char *module)
+{
+    size_t n = strlen(module);
+    return n > 0 && strncmp(name, module, n) == 0 && (!name[n] || name[n] == '.');
+}
+
+/* Heads stand outside of what the family's prefix names. */
+static bool of_head(const fmi_net *net, const char *name)
+{
+    return begins_module(name, net->arch.head_name) ||
+           begins_module(name, net->outer[FMI_SCORE].module);
+}
+
+void fmi_peft_name(const fmi_net *net, const char *name, char *out, size_t room)
+{
+    const fm_arch *a = &net->arch;
+    const char *usual = fmi_family_of(a)->prefix[0];
+    size_t own = strlen(a->prefix);
+
+    if (of_head(net, name) || strcmp(usual, a->prefix) == 0 || strncmp(name, a->prefix, own) != 0)
+        (void)snprintf(out, room, "%s", name);
+    else
+        (void)snprintf(out, room, "%s%s", usual, name + own);
+}
+
+void fmi_own_name(const fmi_net *net, const char *peft, char *out, size_t room)
+{
+    const fm_arch *a = &net->arch;
+    const char *const *prefix = fmi_family_of(a)->prefix;
+    const char *usual = prefix[0];
+
+    /* a class with a head may call the model inside of it otherwise: "bert.encoder" */
+    for (size_t i = 1; i < FM_ARRAY_LEN(fmi_family_of(a)->prefix) && prefix[i] && !usual[0]; i++)
+        if (strncmp(peft, prefix[i], strlen(prefix[i])) == 0)
+            usual = prefix[i];
+    size_t n = strlen(usual);
+
+    if (of_head(net, peft) || strcmp(usual, a->prefix) == 0 || strncmp(peft, usual, n) != 0)
+        (void)snprintf(out, room, "%s", peft);
+    else
+        (void)snprintf(out, room, "%s%s", a->prefix, peft + n);
+}
+
+static bool listed(const char *module, const char *list)
+{
+    size_t len = 0;
+
+    for (const char *name; (name = fmi_next_name(&list, &len));)
+        if (fmi_names_module(module, name, len))
+            return true;
+    return false;
+}
+
+bool fmi_is_target(fmi_net *net, const fmi_linear *l, const fm_train_config *c, const char *targets)
+{
+    int32_t layer = fmi_net_layer_of(net, l);
+    char name[FMI_MODULE_BYTES + 16];
+
+    fmi_peft_name(net, l->module, name, sizeof(name));
+    if (listed(name, c->exclude) || fmi_is_saved(name, c->modules_to_save))
+        return false;
+    if (c->layers[0] && (layer == FMI_OUTSIDE || !fmi_layer_listed(c->layers, layer)))
+        return false;
+    if (strcmp(targets, "all-linear") == 0)
+        return layer != FMI_OUTSIDE;
+    if (fm_pattern_is_regex(targets)) { /* fmi_check_targets has looked at it */
+        bool found = false;
+        return fm_pattern_matches(&found, targets, name, "targets") == FM_OK && found;
+    }
+    return listed(name, targets);
+}
+
+/* The part of a module's name that says what it is, in any layer and expert. */
+static const char *kind_of(const char *module)
+{
+    const char *last = strrchr(module, '.');
+    const char *kind = last ? last + 1 : module;
+
+    /* BERT's are all named dense: of the pooler, too, which is no module here */
+    if (strcmp(kind, "dense") != 0 || !last)
+        return kind;
+    for (kind = last; kind > module && kind[-1] != '.';)
+        kind--;
+    return kind;
+}
+
+static bool has_text(const fm_json *a, const char *text)
+{
+    for (size_t i = 0; i < fm_json_count(a); i++)
+        if (strcmp(fm_json_cstr(fm_json_at(a, i), ""), text) == 0)
+            return true;
+    return false;
+}
+
+fm_json *fmi_all_linear_json(fmi_net *net)
+{
+    fm_json *a = fm_json_new_array();
+    fm_status rc = a ? FM_OK : FM_ENOMEM;
+    fmi_linear *l;
+
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        const char *kind = kind_of(l->module);
+        if (fmi_net_layer_of(net, l) != FMI_OUTSIDE && !has_text(a, kind))
+            rc = fm_json_push(a, fm_json_new_str(kind));
+    }
+    if (rc == FM_OK)
+        return a;
+    fm_json_free(a);
+    return NULL;
+}
+
+fm_json *fmi_names_json(const char *list)
+{
+    fm_json *a = fm_json_new_array();
+    fm_status rc = a ? FM_OK : FM_ENOMEM;
+    size_t len = 0;
+
+    for (const char *name; rc == FM_OK && (name = fmi_next_name(&list, &len));)
+        rc = fm_json_push(a, fm_json_new_strn(name, len));
+    if (rc == FM_OK)
+        return a;
+    fm_json_free(a);
+    return NULL;
+}
+
+static fm_status no_such_module(fmi_net *net, const char *setting, const char *name, size_t len)
+{
+    fm_buf have;
+    fm_json *all = fmi_all_linear_json(net);
+
+    fm_buf_init(&have, 4096);
+    for (size_t i = 0; i < fm_json_count(all); i++)
+        fm_buf_printf(&have, "%s, ", fm_json_cstr(fm_json_at(all, i), ""));
+    fm_json_free(all);
+    fm_status rc = fm_fail(FM_EBASE, "%s: the parent has no module '%.*s'; it has %s%s", setting,
+                           (int)len, name, fm_buf_cstr(&have), net->arch.head_name);
+    fm_buf_release(&have);
+    return rc;
+}
+
+static fm_status check_pattern(fmi_net *net, const char *pattern, const char *setting)
+{
+    bool found = false;
+    fmi_linear *l;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && !found && (l = fmi_net_linear(net, i)); i++) {
+        char own[FMI_MODULE_BYTES + 16];
+        fmi_peft_name(net, l->module, own, sizeof(own));
+        rc = fm_pattern_matches(&found, pattern, own, setting);
+    }
+    return rc == FM_OK && !found ? no_such_module(net, setting, pattern, strlen(pattern)) : rc;
+}
+
+fm_status fmi_check_targets(fmi_net *net, const char *list, const char *setting)
+{
+    size_t len = 0;
+
+    if (strcmp(list, "all-linear") == 0)
+        return FM_OK;
+    if (fm_pattern_is_regex(list))
+        return check_pattern(net, list, setting);
+    for (const char *name; (name = fmi_next_name(&list, &len));) {
+        bool found = false;
+        fmi_linear *l;
+        for (size_t i = 0; !found && (l = fmi_net_linear(net, i)); i++) {
+            char own[FMI_MODULE_BYTES + 16];
+            fmi_peft_name(net, l->module, own, sizeof(own));
+            found = fmi_names_module(own, name, len);
+        }
+        if (!found)
+            return no_such_module(net, setting, name, len);
+    }
+    return FM_OK;
+}

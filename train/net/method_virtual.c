@@ -1,0 +1,74 @@
+/* method_virtual.c - prefix tuning (Li and Liang 2021): keys and values of virtual positions;
+ * prompt tuning (Lester et al. 2021): rows in the place of their embeddings. As in PEFT prefix rows
+ * are [layers][2][kv heads * head_dim], not turned by rope; text goes on behind them. */
+#include "train/net/method.h"
+
+#include "store/base/mem.h"
+
+#include <string.h>
+
+/* Stored [virt][layers * 2][kv]; a layer's keys are read as one matrix. */
+static void turn(float *out, const float *rows, uint32_t virt, size_t parts, size_t kv)
+{
+    for (size_t v = 0; v < virt; v++)
+        for (size_t i = 0; i < parts; i++)
+            memcpy(out + (i * virt + v) * kv, rows + (v * parts + i) * kv, kv * sizeof(float));
+}
+
+fm_status fmi_virtual_take(fmi_net *net, const fm_model *model)
+{
+    const fm_arch *a = &net->arch;
+    size_t kv = (size_t)a->kv_heads * a->head_dim;
+    size_t width = model->virtual_is_kv ? 2 * kv * a->layers : a->hidden;
+    size_t bytes = model->virtual_len * width * sizeof(float);
+    void *mem = NULL;
+
+    if (model->virtual_len == 0)
+        return FM_OK;
+    float *host = fm_memdup(model->virtual_rows, bytes);
+    fm_status rc = host ? net->be->alloc(net->be, &mem, bytes) : FM_ENOMEM;
+    net->virt_own = mem;
+    if (rc == FM_OK && model->virtual_is_kv)
+        turn(host, model->virtual_rows, model->virtual_len, 2 * (size_t)a->layers, kv);
+    if (rc == FM_OK)
+        rc = net->be->upload(net->be, mem, host, bytes);
+    fm_free(host);
+    net->virt_rows = net->virt_own;
+    net->virt = model->virtual_len;
+    net->virt_kind = model->virtual_is_kv ? FMI_VIRTUAL_KV : FMI_VIRTUAL_ROWS;
+    return rc;
+}
+
+void fmi_virtual_how(const fmi_net *net, fmi_batch_how *how)
+{
+    how->vocab = net->arch.vocab;
+    how->virt = net->virt_kind == FMI_VIRTUAL_ROWS ? net->virt : 0;
+    how->offset = net->virt_kind == FMI_VIRTUAL_KV ? net->virt : 0;
+}
+
+fm_status fmi_virtual_declare(fmi_net *net, fmi_params *ps, fmi_virtual kind, uint32_t tokens)
+{
+    const fm_arch *a = &net->arch;
+    uint64_t kv = (uint64_t)a->kv_heads * a->head_dim;
+    uint64_t width = kind == FMI_VIRTUAL_KV ? 2 * kv * a->layers : a->hidden;
+    fm_shape shape = {.rank = 2, .dim = {tokens, width}};
+
+    if (net->virt > 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "the parent has virtual tokens already; a second adapter with virtual "
+                       "tokens is not supported");
+    if (a->sw.encoder)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "virtual tokens (prefix or prompt tuning) before an encoder's text are not "
+                       "supported");
+    if (tokens < 1 || tokens >= a->max_positions)
+        return fm_fail(FM_EINVAL, "virtual_tokens: %u leave no room in the model's %u positions",
+                       tokens, a->max_positions);
+    fm_status rc = fmi_params_add(ps, &net->virt_param, "prompt_embeddings", &shape);
+    if (rc == FM_OK) {
+        ps->item[net->virt_param].turned = kind == FMI_VIRTUAL_KV ? (uint32_t)kv : 0;
+        net->virt_kind = kind;
+        net->virt = tokens;
+    }
+    return rc;
+}

@@ -1,0 +1,721 @@
+/* net.c - the modules of a model by name, and which of their parameters train.
+ *
+ * The list of parameters that infer has (fm_arch_param) says which modules there are; a place in it
+ * is a weight or bias of one of ours. */
+#include "train/net/method.h"
+
+#include "infer/tasks/classify.h"
+
+#include "store/base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what a place of the architecture is here ---- */
+typedef enum part_kind { PART_WEIGHT, PART_BIAS, PART_GAIN, PART_NORM_BIAS } part_kind;
+
+typedef struct part {
+    fm_place place;
+    part_kind kind;
+    uint32_t which; /* FMI_Q.., FMI_ATTN_NORM.., FMI_EMBED.., FMI_EMBED_NORM.. */
+} part;
+
+static const part parts[] = {
+    {FM_P_EMBED, PART_WEIGHT, FMI_EMBED},
+    {FM_P_POSITIONS, PART_WEIGHT, FMI_POSITIONS},
+    {FM_P_TYPES, PART_WEIGHT, FMI_TYPES},
+    {FM_P_EMBED_NORM, PART_GAIN, FMI_EMBED_NORM},
+    {FM_P_EMBED_NORM_B, PART_NORM_BIAS, FMI_EMBED_NORM},
+    {FM_P_NORM, PART_GAIN, FMI_NORM},
+    {FM_P_NORM_B, PART_NORM_BIAS, FMI_NORM},
+    {FM_P_HEAD, PART_WEIGHT, FMI_HEAD},
+    {FM_P_ATTN_NORM, PART_GAIN, FMI_ATTN_NORM},
+    {FM_P_ATTN_NORM_B, PART_NORM_BIAS, FMI_ATTN_NORM},
+    {FM_P_ATTN_POST, PART_GAIN, FMI_ATTN_POST},
+    {FM_P_ATTN_POST_B, PART_NORM_BIAS, FMI_ATTN_POST},
+    {FM_P_MLP_NORM, PART_GAIN, FMI_MLP_NORM},
+    {FM_P_MLP_NORM_B, PART_NORM_BIAS, FMI_MLP_NORM},
+    {FM_P_MLP_POST, PART_GAIN, FMI_MLP_POST},
+    {FM_P_MLP_POST_B, PART_NORM_BIAS, FMI_MLP_POST},
+    {FM_P_Q_NORM, PART_GAIN, FMI_Q_NORM},
+    {FM_P_K_NORM, PART_GAIN, FMI_K_NORM},
+    {FM_P_Q, PART_WEIGHT, FMI_Q},
+    {FM_P_Q_B, PART_BIAS, FMI_Q},
+    {FM_P_K, PART_WEIGHT, FMI_K},
+    {FM_P_K_B, PART_BIAS, FMI_K},
+    {FM_P_V, PART_WEIGHT, FMI_V},
+    {FM_P_V_B, PART_BIAS, FMI_V},
+    {FM_P_O, PART_WEIGHT, FMI_O},
+    {FM_P_O_B, PART_BIAS, FMI_O},
+    {FM_P_GATE, PART_WEIGHT, FMI_GATE},
+    {FM_P_GATE_B, PART_BIAS, FMI_GATE},
+    {FM_P_UP, PART_WEIGHT, FMI_UP},
+    {FM_P_UP_B, PART_BIAS, FMI_UP},
+    {FM_P_DOWN, PART_WEIGHT, FMI_DOWN},
+    {FM_P_DOWN_B, PART_BIAS, FMI_DOWN},
+    {FM_P_ROUTER, PART_WEIGHT, FMI_ROUTER},
+    {FM_P_X_GATE, PART_WEIGHT, FMI_EXPERTS},
+    {FM_P_X_UP, PART_WEIGHT, FMI_EXPERTS + 1},
+    {FM_P_X_DOWN, PART_WEIGHT, FMI_EXPERTS + 2},
+    {FM_P_S_GATE, PART_WEIGHT, FMI_S_GATE},
+    {FM_P_S_UP, PART_WEIGHT, FMI_S_UP},
+    {FM_P_S_DOWN, PART_WEIGHT, FMI_S_DOWN},
+    {FM_P_S_SWITCH, PART_WEIGHT, FMI_S_SWITCH},
+};
+
+static const part *part_of(fm_place place)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(parts); i++)
+        if (parts[i].place == place)
+            return &parts[i];
+    fm_assert(false);
+    return NULL;
+}
+
+fmi_linear *fmi_net_at(const fmi_net *net, int32_t layer, uint32_t which)
+{
+    if (layer == FMI_OUTSIDE)
+        return (fmi_linear *)(uintptr_t)&net->outer[which];
+    fm_assert(which < net->lins);
+    return &net->block[layer].lin[which];
+}
+
+fmi_norm *fmi_net_norm_at(const fmi_net *net, int32_t layer, uint32_t which)
+{
+    if (layer == FMI_OUTSIDE)
+        return (fmi_norm *)(uintptr_t)&net->outer_norm[which];
+    return &net->block[layer].norm[which];
+}
+
+static uint32_t which_linear(const part *at, const fm_param *p)
+{
+    return at->which >= FMI_EXPERTS && p->layer >= 0 ? at->which + 3 * p->expert : at->which;
+}
+
+/* ---- modules ---- */
+/* The module's name: the parameter's without its last word. */
+static void module_name(char *out, const char *param)
+{
+    const char *dot = strrchr(param, '.');
+    size_t n = dot ? (size_t)(dot - param) : strlen(param);
+    (void)snprintf(out, FMI_MODULE_BYTES, "%.*s", (int)n, param);
+}
+
+static void declare_part(fmi_net *net, const fm_param *p)
+{
+    const part *at = part_of(p->place);
+
+    if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
+        fmi_linear *l = fmi_net_at(net, p->layer, which_linear(at, p));
+        module_name(l->module, p->name);
+        l->has_bias = l->has_bias || at->kind == PART_BIAS;
+        if (at->kind == PART_BIAS)
+            return;
+        l->transposed = p->transposed;
+        l->out = (uint32_t)p->shape.dim[p->transposed ? 1 : 0];
+        l->in = (uint32_t)p->shape.dim[p->transposed ? 0 : 1];
+        return;
+    }
+    fmi_norm *n = fmi_net_norm_at(net, p->layer, at->which);
+    module_name(n->module, p->name);
+    n->n = (uint32_t)p->shape.dim[0];
+    n->has_bias = n->has_bias || at->kind == PART_NORM_BIAS;
+}
+
+static void no_params(fmi_linear *l, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        l[i].w_param = -1;
+        l[i].bias_param = -1;
+        l[i].in_scale.param = -1;
+        l[i].out_scale.param = -1;
+    }
+}
+
+static void no_norm_params(fmi_norm *n, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        n[i].param = -1;
+        n[i].bias_param = -1;
+    }
+}
+
+static fm_status declare_all(fmi_net *net)
+{
+    const fm_arch *a = &net->arch;
+    fm_param p;
+
+    net->lins = FMI_EXPERTS + 3 * a->sw.experts;
+    net->virt_param = -1;
+    net->block = fm_calloc(a->layers, sizeof(*net->block));
+    if (!net->block)
+        return FM_ENOMEM;
+    no_params(net->outer, FMI_OUTER);
+    no_norm_params(net->outer_norm, FMI_OUTER_NORMS);
+    for (uint32_t l = 0; l < a->layers; l++) {
+        net->block[l].lin = fm_calloc(net->lins, sizeof(fmi_linear));
+        if (!net->block[l].lin)
+            return FM_ENOMEM;
+        no_params(net->block[l].lin, net->lins);
+        no_norm_params(net->block[l].norm, FMI_NORMS);
+    }
+    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++)
+        declare_part(net, &p);
+    for (uint32_t l = 0; l < a->layers; l++)
+        for (uint32_t k = 0; k < net->lins; k++)
+            net->block[l].present += net->block[l].lin[k].module[0] != '\0';
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    if (!head->module[0] && !a->sw.encoder) { /* tied: a module without a parameter of its own */
+        (void)snprintf(head->module, sizeof(head->module), "%s", a->head_name);
+        head->in = a->hidden;
+        head->out = a->vocab;
+    }
+    return FM_OK;
+}
+
+/* ---- the parent's weights ---- */
+static fm_status add_term(fmi_linear *l, const fmi_term *t)
+{
+    fm_status rc = fm_grow(&l->term, &l->cap, l->terms + 1, sizeof(*l->term));
+
+    if (rc == FM_OK)
+        l->term[l->terms++] = *t;
+    return rc;
+}
+
+static fm_status take_linear(const fm_backend *be, fmi_linear *l, const fm_linear *from)
+{
+    fm_status rc = FM_OK;
+
+    if (!l->module[0] || !from->w)
+        return FM_OK;
+    l->w = from->w;
+    l->bias = from->bias;
+    l->in_scale.s = from->in_scale;
+    l->out_scale.s = from->out_scale;
+    l->bias_after = from->bias_after;
+    for (uint32_t i = 0; i < from->lora_count && rc == FM_OK; i++) {
+        const fm_lora_term *t = &from->lora[i];
+        rc = add_term(l, &(fmi_term){.a = be->weight_floats(t->a),
+                                     .b = be->weight_floats(t->b),
+                                     .r = t->r,
+                                     .scale = t->scale,
+                                     .a_param = -1,
+                                     .b_param = -1});
+    }
+    return rc;
+}
+
+static fm_status take_experts(const fmi_net *net, fmi_block *b, const fm_experts *x)
+{
+    fm_status rc = take_linear(net->be, &b->lin[FMI_ROUTER], &x->router);
+    const fm_linear *const shared[] = {&x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(shared) && rc == FM_OK; i++)
+        rc = take_linear(net->be, &b->lin[FMI_S_GATE + i], shared[i]);
+    for (uint32_t e = 0; e < net->arch.sw.experts && rc == FM_OK; e++) {
+        fmi_linear *l = &b->lin[FMI_EXPERTS + 3 * e];
+        rc = take_linear(net->be, &l[0], &x->gate[e]);
+        if (rc == FM_OK)
+            rc = take_linear(net->be, &l[1], &x->up[e]);
+        if (rc == FM_OK)
+            rc = take_linear(net->be, &l[2], &x->down[e]);
+    }
+    return rc;
+}
+
+static fm_status take_block(const fmi_net *net, fmi_block *b, const fm_layer *from)
+{
+    const fm_linear *const lin[] = {&from->q,    &from->k,  &from->v,   &from->o,
+                                    &from->gate, &from->up, &from->down};
+    fm_status rc = FM_OK;
+
+    for (uint32_t i = 0; i < FM_ARRAY_LEN(lin) && rc == FM_OK; i++)
+        rc = take_linear(net->be, &b->lin[i], lin[i]);
+    if (rc == FM_OK && from->experts)
+        rc = take_experts(net, b, from->experts);
+    b->norm[FMI_ATTN_NORM].gain = from->attn_norm;
+    b->norm[FMI_ATTN_NORM].bias = from->attn_norm_b;
+    b->norm[FMI_ATTN_POST].gain = from->attn_post;
+    b->norm[FMI_ATTN_POST].bias = from->attn_post_b;
+    b->norm[FMI_MLP_NORM].gain = from->mlp_norm;
+    b->norm[FMI_MLP_NORM].bias = from->mlp_norm_b;
+    b->norm[FMI_MLP_POST].gain = from->mlp_post;
+    b->norm[FMI_MLP_POST].bias = from->mlp_post_b;
+    b->norm[FMI_Q_NORM].gain = from->q_norm;
+    b->norm[FMI_K_NORM].gain = from->k_norm;
+    return rc;
+}
+
+static fm_status take_before(fmi_net *net, const fm_model *model)
+{
+    fm_linear embed = model->embed; /* its terms lie otherwise */
+
+    net->outer_norm[FMI_EMBED_NORM].gain = model->embed_norm;
+    net->outer_norm[FMI_EMBED_NORM].bias = model->embed_norm_b;
+    embed.lora_count = 0;
+    fm_status rc = take_linear(net->be, &net->outer[FMI_EMBED], &embed);
+    if (rc == FM_OK)
+        rc = fmi_embed_terms_take(net, model);
+    if (rc == FM_OK)
+        rc = take_linear(net->be, &net->outer[FMI_POSITIONS], &model->positions);
+    net->outer[FMI_TYPES].bias = model->types; /* row 0, added to every row */
+    return rc;
+}
+
+static fm_status take_model(fmi_net *net, const fm_model *model)
+{
+    fm_status rc = net->begin == 0 ? take_before(net, model) : FM_OK;
+
+    if (rc == FM_OK && net->end == net->arch.layers) {
+        net->outer_norm[FMI_NORM].gain = model->norm;
+        net->outer_norm[FMI_NORM].bias = model->norm_b;
+        rc = take_linear(net->be, &net->outer[FMI_HEAD], &model->head);
+    }
+    for (uint32_t l = net->begin; l < net->end && rc == FM_OK; l++)
+        rc = take_block(net, &net->block[l], &model->layers[l]);
+    return rc == FM_OK ? fmi_virtual_take(net, model) : rc;
+}
+
+fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_arch *arch,
+                              const fm_model *model, uint32_t begin, uint32_t end)
+{
+    memset(net, 0, sizeof(*net));
+    net->be = be;
+    net->arch = *arch;
+    net->begin = begin;
+    net->end = end;
+    net->frozen = model != NULL;
+    fm_status rc = declare_all(net);
+    return rc == FM_OK && model ? take_model(net, model) : rc;
+}
+
+fm_status fmi_net_init(fmi_net *net, fm_backend *be, const fm_arch *arch, const fm_model *model)
+{
+    if (model && fm_engine_batch_stages(model->engine) > 1) {
+        memset(net, 0, sizeof(*net));
+        return fm_fail(FM_EUNSUPPORTED, "this needs whole models, and the engine has the layers of "
+                                        "a stage alone");
+    }
+    return fmi_net_init_layers(net, be, arch, model, 0, arch->layers);
+}
+
+/* ---- matrices stored [in, out] ---- */
+typedef struct fmi_turn { /* of one shape: float i of the turned matrix is float index[i] */
+    uint32_t in, out;
+    int32_t *index; /* device */
+} fmi_turn;
+
+static fmi_turn *turn_of(const fmi_net *net, const fmi_linear *l)
+{
+    for (size_t i = 0; i < net->turn_count; i++)
+        if (net->turns[i].in == l->in && net->turns[i].out == l->out)
+            return &net->turns[i];
+    return NULL;
+}
+
+/* A host that does not see the device's memory must not carry every matrix to and fro. */
+static fm_status put_turn(fmi_net *net, const fmi_linear *l)
+{
+    size_t n = (size_t)l->in * l->out;
+    void *mem = NULL;
+
+    if (net->be->host_visible || turn_of(net, l))
+        return FM_OK;
+    fm_status rc = n > INT32_MAX ? fm_fail(FM_ELIMIT, "%s: too large to be turned", l->module)
+                                 : fm_grow(&net->turns, &net->turn_cap, net->turn_count + 1,
+                                           sizeof(*net->turns));
+    int32_t *host = rc == FM_OK ? fm_calloc(n, sizeof(*host)) : NULL;
+    if (rc == FM_OK)
+        rc = host ? net->be->alloc(net->be, &mem, n * sizeof(*host)) : FM_ENOMEM;
+    if (rc == FM_OK)
+        net->turns[net->turn_count++] = (fmi_turn){.in = l->in, .out = l->out, .index = mem};
+    for (size_t o = 0; rc == FM_OK && o < l->out; o++)
+        for (size_t i = 0; i < l->in; i++)
+            host[o * l->in + i] = (int32_t)(i * l->out + o);
+    if (rc == FM_OK)
+        rc = net->be->upload(net->be, mem, host, n * sizeof(*host));
+    fm_free(host);
+    return rc;
+}
+
+static void free_turns(fmi_net *net)
+{
+    for (size_t i = 0; i < net->turn_count; i++)
+        net->be->free(net->be, net->turns[i].index);
+    fm_free(net->turns);
+}
+
+void fmi_net_release(fmi_net *net)
+{
+    fmi_linear *l;
+
+    for (size_t i = 0; net->block && (l = fmi_net_linear(net, i)); i++) {
+        fm_free(l->term);
+        fmi_dora_free(l->dora);
+    }
+    fmi_dora_release(net);
+    for (uint32_t k = 0; net->block && k < net->arch.layers; k++)
+        fm_free(net->block[k].lin);
+    fm_free(net->block);
+    if (net->made)
+        net->be->free(net->be, net->made);
+    if (net->virt_own)
+        net->be->free(net->be, net->virt_own);
+    if (net->embed_own)
+        net->be->free(net->be, net->embed_own);
+    free_turns(net);
+    fm_free(net->turn);
+    memset(net, 0, sizeof(*net));
+}
+
+/* ---- classes ---- */
+static void class_module(fmi_linear *l, const char *name, uint32_t out, uint32_t in, bool bias)
+{
+    if (!name[0])
+        return;
+    (void)snprintf(l->module, sizeof(l->module), "%s", name);
+    l->in = in;
+    l->out = out;
+    l->has_bias = bias;
+}
+
+fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model)
+{
+    fmi_class_names names;
+    const fmi_class_head *head = model ? fmi_model_class_head(model) : NULL;
+    uint32_t h = net->arch.hidden;
+    fm_status rc = FM_OK;
+
+    fmi_class_names_of(&names, &net->arch);
+    class_module(&net->outer[FMI_DENSE], names.dense, h, h, names.bias);
+    class_module(&net->outer[FMI_SCORE], names.out, classes, h, names.bias);
+    if (head && head->classes != classes)
+        return fm_fail(FM_EBASE, "the parent's classification head has %u classes, not %u",
+                       head->classes, classes);
+    if (head)
+        rc = take_linear(net->be, &net->outer[FMI_DENSE], &head->dense);
+    return rc == FM_OK && head ? take_linear(net->be, &net->outer[FMI_SCORE], &head->out) : rc;
+}
+
+/* ---- walking ---- */
+fmi_linear *fmi_net_linear(fmi_net *net, size_t i)
+{
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        const fmi_block *b = &net->block[l];
+        if (i >= b->present) {
+            i -= b->present;
+            continue;
+        }
+        for (uint32_t k = 0; k < net->lins; k++)
+            if (b->lin[k].module[0] && i-- == 0)
+                return &b->lin[k];
+    }
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        if (net->outer[k].module[0] && i-- == 0)
+            return &net->outer[k];
+    return NULL;
+}
+
+fmi_norm *fmi_net_norm(fmi_net *net, size_t i)
+{
+    for (uint32_t l = 0; l < net->arch.layers; l++)
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            if (net->block[l].norm[k].n > 0 && i-- == 0)
+                return &net->block[l].norm[k];
+    for (uint32_t k = 0; k < FMI_OUTER_NORMS; k++)
+        if (net->outer_norm[k].n > 0 && i-- == 0)
+            return &net->outer_norm[k];
+    return NULL;
+}
+
+int32_t fmi_net_layer_of(const fmi_net *net, const fmi_linear *l)
+{
+    for (uint32_t i = 0; i < net->arch.layers; i++)
+        if (l >= net->block[i].lin && l < net->block[i].lin + net->lins)
+            return (int32_t)i;
+    return FMI_OUTSIDE;
+}
+
+bool fmi_linear_trains(const fmi_linear *l)
+{
+    bool any =
+        l->w_param >= 0 || l->bias_param >= 0 || l->in_scale.param >= 0 || l->out_scale.param >= 0;
+
+    for (size_t i = 0; i < l->terms; i++)
+        any = any || l->term[i].a_param >= 0 || l->term[i].b_param >= 0;
+    return any;
+}
+
+bool fmi_net_layer_trains(const fmi_net *net, uint32_t layer)
+{
+    const fmi_block *b = &net->block[layer];
+    bool any = net->virt_kind == FMI_VIRTUAL_KV && net->virt_param >= 0;
+
+    for (uint32_t i = 0; i < net->lins; i++)
+        any = any || fmi_linear_trains(&b->lin[i]);
+    for (uint32_t i = 0; i < FMI_NORMS; i++)
+        any = any || b->norm[i].param >= 0 || b->norm[i].bias_param >= 0;
+    return any;
+}
+
+fmi_depth fmi_net_depth(const fmi_net *net)
+{
+    const fmi_norm *norm = &net->outer_norm[FMI_NORM];
+    const fmi_norm *embed_norm = &net->outer_norm[FMI_EMBED_NORM];
+    fmi_depth d = {.norm = norm->param >= 0 || norm->bias_param >= 0};
+
+    if (net->staged)
+        return net->depth;
+    d.embed = fmi_linear_trains(&net->outer[FMI_EMBED]) ||
+              fmi_linear_trains(&net->outer[FMI_POSITIONS]) ||
+              fmi_linear_trains(&net->outer[FMI_TYPES]) || embed_norm->param >= 0 ||
+              embed_norm->bias_param >= 0 ||
+              (net->virt_kind == FMI_VIRTUAL_ROWS && net->virt_param >= 0);
+    while (!d.embed && d.first < net->arch.layers && !fmi_net_layer_trains(net, d.first))
+        d.first++;
+    return d;
+}
+
+/* ---- what trains ---- */
+static int32_t *place_of(fmi_net *net, const fm_param *p)
+{
+    const part *at = part_of(p->place);
+
+    switch (at->kind) {
+    case PART_WEIGHT:
+        return &fmi_net_at(net, p->layer, which_linear(at, p))->w_param;
+    case PART_BIAS:
+        return &fmi_net_at(net, p->layer, which_linear(at, p))->bias_param;
+    case PART_GAIN:
+        return &fmi_net_norm_at(net, p->layer, at->which)->param;
+    case PART_NORM_BIAS:
+        return &fmi_net_norm_at(net, p->layer, at->which)->bias_param;
+    }
+    return NULL;
+}
+
+/* A tied head has no parameter of its own, but may train beside a frozen embedding. */
+static int32_t *tied_head(fmi_net *net, const char *name, fm_shape *want)
+{
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    size_t n = strlen(head->module);
+
+    if (n == 0 || strncmp(name, head->module, n) != 0 || strcmp(name + n, ".weight") != 0)
+        return NULL;
+    *want = (fm_shape){.rank = 2, .dim = {head->out, head->in}};
+    return &head->w_param;
+}
+
+/* "<module>.weight" or ".bias" of the classification head. */
+static int32_t *class_head(fmi_net *net, const char *name, fm_shape *want)
+{
+    for (uint32_t k = FMI_DENSE; k <= FMI_SCORE; k++) {
+        fmi_linear *l = &net->outer[k];
+        size_t n = strlen(l->module);
+        if (n == 0 || strncmp(name, l->module, n) != 0)
+            continue;
+        bool bias = strcmp(name + n, ".bias") == 0;
+        if (!bias && strcmp(name + n, ".weight") != 0)
+            continue;
+        *want = bias ? (fm_shape){.rank = 1, .dim = {l->out}}
+                     : (fm_shape){.rank = 2, .dim = {l->out, l->in}};
+        return bias ? &l->bias_param : &l->w_param;
+    }
+    return NULL;
+}
+
+fm_status fmi_net_train(fmi_net *net, fmi_params *ps, const char *name, const fm_shape *shape,
+                        const char *as)
+{
+    fm_shape want = {0};
+    char have_text[128];
+    char want_text[128];
+    fm_param p;
+    int32_t *place = NULL;
+
+    if (fm_arch_param_named(&net->arch, name, &p)) {
+        place = place_of(net, &p);
+        want = p.shape;
+    } else {
+        place = tied_head(net, name, &want);
+        if (!place)
+            place = class_head(net, name, &want);
+    }
+    if (!place)
+        return fm_fail(FM_EBASE, "%s: the parent has no parameter of this name", name);
+    if (!fm_shape_eq(&want, shape)) {
+        fm_shape_text(shape, have_text, sizeof(have_text));
+        fm_shape_text(&want, want_text, sizeof(want_text));
+        return fm_fail(FM_EBASE, "%s: shape %s, the parent needs %s", name, have_text, want_text);
+    }
+    return fmi_params_add(ps, place, as, shape);
+}
+
+/* ---- binding ---- */
+/* Weights are made from zeros here and filled by fmi_net_refresh once values are in place. */
+static fm_status own_weight(fmi_params *ps, fmi_param *p, const fmi_linear *l)
+{
+    void *zero = fm_calloc((size_t)p->n, sizeof(float));
+    fm_status rc = FM_ENOMEM;
+
+    if (zero && !p->weight)
+        rc = ps->be->weight_new(ps->be, &p->weight, FM_ROLE_LINEAR, FM_F32, l->out, l->in, zero);
+    fm_free(zero);
+    return rc;
+}
+
+static fm_status bind_linear(fmi_linear *l, fmi_params *ps, bool own, bool types)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < l->terms; i++) {
+        fmi_term *t = &l->term[i];
+        if (t->a_param >= 0)
+            t->a = ps->p + ps->item[t->a_param].at;
+        if (t->b_param >= 0)
+            t->b = ps->p + ps->item[t->b_param].at;
+    }
+    if (own && l->bias_param >= 0)
+        l->bias = ps->p + ps->item[l->bias_param].at;
+    if (own && l->w_param >= 0 && types) { /* its first row alone is used, as a bias */
+        l->bias = ps->p + ps->item[l->w_param].at;
+    } else if (own && l->w_param >= 0) {
+        rc = own_weight(ps, &ps->item[l->w_param], l);
+        l->w = ps->item[l->w_param].weight;
+    }
+    return rc;
+}
+
+/* Room for what is made of parameters: gains 1 + w behind as many ones as the widest has, and a
+ * matrix that is stored [in, out], turned. Gains point to theirs. */
+static fm_status make_room(fmi_net *net, const fmi_params *ps)
+{
+    bool plus1 = net->arch.sw.norm == FM_NORM_RMS_PLUS1;
+    uint64_t ones = 0, gains = 0, turned = 0, at;
+    void *mem = NULL;
+    fmi_linear *l;
+    fmi_norm *n;
+
+    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+        if (n->param >= 0) {
+            ones = FM_MAX(ones, ((uint64_t)n->n + 15) / 16 * 16);
+            gains += ((uint64_t)n->n + 15) / 16 * 16;
+        }
+    fm_status rc = FM_OK;
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+        if (l->transposed && l->w_param >= 0) {
+            turned = FM_MAX(turned, ps->item[l->w_param].n);
+            rc = put_turn(net, l);
+        }
+    if (rc < 0 || ones + gains + turned == 0)
+        return rc;
+    rc = net->be->alloc(net->be, &mem, (ones + gains + turned) * sizeof(float));
+    net->made = mem;
+    if (rc < 0)
+        return rc;
+    uint64_t host_turns = net->be->host_visible ? 2 * turned : 0;
+    net->turn = fm_calloc(FM_MAX(FM_MAX(host_turns, ones), (uint64_t)1), sizeof(float));
+    if (!net->turn)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; i < ones; i++)
+        net->turn[i] = 1.0f;
+    if (ones > 0)
+        rc = net->be->upload(net->be, net->made, net->turn, ones * sizeof(float));
+    at = ones;
+    for (size_t i = 0; plus1 && (n = fmi_net_norm(net, i)); i++)
+        if (n->param >= 0) {
+            n->gain = net->made + at;
+            at += ((uint64_t)n->n + 15) / 16 * 16;
+        }
+    net->turned = net->made + at;
+    net->turn_floats = turned;
+    return rc;
+}
+
+fm_status fmi_net_bind(fmi_net *net, fmi_params *ps, bool own_weights)
+{
+    fm_status rc = FM_OK;
+    fmi_linear *l;
+    fmi_linear *embed = &net->outer[FMI_EMBED];
+    fmi_linear *head = &net->outer[FMI_HEAD];
+    fmi_norm *n;
+
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++)
+        rc = bind_linear(l, ps, own_weights, l == &net->outer[FMI_TYPES]);
+    if (rc == FM_OK && own_weights)
+        rc = make_room(net, ps);
+    for (size_t i = 0; rc == FM_OK && own_weights && (n = fmi_net_norm(net, i)); i++) {
+        if (n->param >= 0 && net->arch.sw.norm != FM_NORM_RMS_PLUS1)
+            n->gain = ps->p + ps->item[n->param].at;
+        if (n->bias_param >= 0)
+            n->bias = ps->p + ps->item[n->bias_param].at;
+    }
+    /* A tied head trains as the embedding; beside a frozen stem each may train on its own. */
+    bool adapts = head->w && head->w != embed->w;
+    if (rc == FM_OK && net->arch.tied && head->w_param < 0 && embed->w_param >= 0 && !adapts) {
+        head->w = embed->w;
+        head->w_param = embed->w_param;
+    }
+    if (rc == FM_OK)
+        rc = fmi_dora_room(net, ps);
+    if (rc == FM_OK)
+        fmi_method_bind(net, ps);
+    return rc;
+}
+
+/* A matrix of [in, out] as the product layout wants it. */
+static fm_status refresh_turned(fmi_net *net, fmi_params *ps, const fmi_linear *l)
+{
+    const fmi_param *p = &ps->item[l->w_param];
+    fm_backend *be = ps->be;
+    const fmi_turn *turn = turn_of(net, l);
+    float *from = net->turn, *to = net->turn + net->turn_floats;
+
+    if (turn) {
+        be->copy_rows(be, net->turned, 1, ps->p + p->at, 1, turn->index, (uint32_t)p->n, 1);
+        be->weight_update(be, p->weight, net->turned);
+        return FM_OK;
+    }
+    fm_status rc = be->download(be, from, ps->p + p->at, p->n * sizeof(float));
+
+    for (size_t i = 0; rc == FM_OK && i < l->in; i++)
+        for (size_t o = 0; o < l->out; o++)
+            to[o * l->in + i] = from[i * l->out + o];
+    if (rc == FM_OK)
+        rc = be->upload(be, net->turned, to, p->n * sizeof(float));
+    if (rc == FM_OK)
+        be->weight_update(be, p->weight, net->turned);
+    return rc;
+}
+
+static float *made_gain(const fmi_net *net, const fmi_norm *n)
+{
+    return net->made + (n->gain - net->made);
+}
+
+fm_status fmi_net_refresh(fmi_net *net, fmi_params *ps)
+{
+    fm_status rc = FM_OK;
+    fmi_linear *l;
+    fmi_norm *n;
+
+    for (size_t i = 0; rc == FM_OK && (l = fmi_net_linear(net, i)); i++) {
+        bool tied = l == &net->outer[FMI_HEAD] && l->w_param == net->outer[FMI_EMBED].w_param;
+        if (l->w_param < 0 || !ps->item[l->w_param].weight || tied)
+            continue;
+        if (l->transposed)
+            rc = refresh_turned(net, ps, l);
+        else
+            ps->be->weight_update(ps->be, ps->item[l->w_param].weight,
+                                  ps->p + ps->item[l->w_param].at);
+    }
+    for (size_t i = 0; net->made && rc == FM_OK && (n = fmi_net_norm(net, i)); i++) {
+        if (n->param < 0 || net->arch.sw.norm != FM_NORM_RMS_PLUS1)
+            continue;
+        float *gain = made_gain(net, n);
+        ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
+        ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
+    }
+    return rc == FM_OK ? fmi_dora_refresh(net, ps) : rc;
+}

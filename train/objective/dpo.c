@@ -1,0 +1,62 @@
+/* dpo.c - preferences (Rafailov et al. 2023): the policy's rows and those of the frozen
+ * reference go through one pass; pairs are neighbouring sequences of one example. */
+#include "train/objective/objective.h"
+
+#include "store/base/mem.h"
+
+const fmi_objective fmi_reference = {.name = "reference", .head = true};
+
+/* Sums, in ascending rows, of log p under the policy less that under the reference. */
+static double gained(const float *row, const float *ref, uint32_t from, uint32_t to)
+{
+    double sum = 0.0;
+
+    for (uint32_t i = from; i < to; i++)
+        sum += (double)ref[i] - (double)row[i];
+    return sum;
+}
+
+/* Labelled rows of sequence k end before this one. */
+static uint32_t labels_end(const fmi_batch *b, uint32_t at, uint32_t row_end)
+{
+    while (at < b->labels && (uint32_t)b->label_row[at] < row_end)
+        at++;
+    return at;
+}
+
+static fm_status dpo_weigh(fmi_pass *p, fmi_lane *lane, const float *row_loss, float *weigh,
+                           double *loss)
+{
+    fmi_goal *g = lane->objective_ctx;
+    const fmi_batch *b = &lane->batch;
+    const float *ref = p->host_loss + g->aux.label0;
+    uint32_t row = 0, at = 0, first = 0; /* first: label of the chosen text of the pair in hand */
+    const fmi_seq_of *chosen = NULL;
+
+    fm_assert(g->aux.labels == b->labels);
+    for (uint32_t i = 0; i < b->labels; i++)
+        weigh[i] = 0.0f;
+    for (uint32_t k = 0; k < b->seqs; k++) {
+        const fmi_seq_of *s = &lane->of[b->which[k]];
+        uint32_t begin = at;
+        double slope;
+        row += b->len[k];
+        at = labels_end(b, at, row);
+        if (s->part == 0) {
+            chosen = s;
+            first = begin;
+            continue;
+        }
+        if (!chosen || chosen->unit != s->unit || s->part != 1)
+            continue; /* a text without a target has no rows: nothing to prefer */
+        double margin = gained(row_loss, ref, first, begin) - gained(row_loss, ref, begin, at);
+        *loss += fmi_dpo_loss(margin, g->c->dpo_beta, &slope);
+        g->hits += margin > 0.0;
+        g->tried++;
+        for (uint32_t i = first; i < at; i++) /* d margin / d row_loss is -1, of the rejected 1 */
+            weigh[i] = (float)((i < begin ? -slope : slope) * (double)lane->dloss);
+    }
+    return FM_OK;
+}
+
+const fmi_objective fmi_dpo = {.name = "dpo", .head = true, .weigh = dpo_weigh};

@@ -1,0 +1,266 @@
+/* objective.c - what every objective shares: rows of examples, frozen lanes, memory. */
+#include "train/objective/objective.h"
+#include "train/params/stage.h"
+
+#include "store/base/mem.h"
+
+#include <string.h>
+
+/* ---- examples ---- */
+size_t fmi_goal_seqs(fmi_seq_in *out, fmi_seq_of *of, const fm_example *e, uint32_t unit)
+{
+    uint32_t parts = e->parts > 1 ? e->parts : 1;
+    uint32_t at = 0;
+
+    for (uint32_t k = 0; k < parts; k++) {
+        uint32_t len = parts > 1 ? e->part_len[k] : e->len;
+        out[k] = (fmi_seq_in){
+            .ids = e->ids + at, .labels = e->labels ? e->labels + at : NULL, .len = len};
+        of[k] = (fmi_seq_of){.unit = unit, .part = k, .klass = e->klass};
+        at += len;
+    }
+    return parts;
+}
+
+uint32_t fmi_goal_parts(const fm_train_job *job)
+{
+    fm_objective o = job->config.objective;
+    bool pairs = o == FM_OBJECTIVE_DPO || o == FM_OBJECTIVE_CONTRASTIVE;
+
+    return job->batch_parts > 0 ? job->batch_parts : pairs ? 2 : 1;
+}
+
+uint64_t fmi_goal_units(const fm_train_config *c, const fmi_seq_in *s, const fmi_seq_of *of,
+                        size_t n)
+{
+    bool tokens = c->objective == FM_OBJECTIVE_NEXT_TOKEN || c->objective == FM_OBJECTIVE_DISTILL;
+    uint64_t units = 0;
+
+    for (size_t i = 0; i < n; i++)
+        units += tokens ? fmi_seq_labels(&s[i]) : of[i].part == 0;
+    return units;
+}
+
+/* ---- how data become rows ---- */
+static fm_status how_contrastive(fmi_goal *g, fmi_batch_how *how, const fm_provider *p,
+                                 const fm_arch *arch)
+{
+    static const struct {
+        const char *name;
+        fmi_pool_mode mode;
+    } known[] = {{"mean", FMI_POOL_MEAN}, {"cls", FMI_POOL_FIRST}, {"last", FMI_POOL_LAST}};
+    fmi_pooling own;
+    fm_status rc = fmi_pooling_read(&own, g->job->parent, p, arch, g->job->name);
+    bool found = strcmp(g->c->pooling, "auto") == 0;
+
+    if (rc < 0)
+        return rc;
+    if (found && own.refused[0])
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s; say which with pooling=mean, cls or last",
+                       g->job->name, own.refused);
+    g->mode = own.mode;
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        if (strcmp(g->c->pooling, known[i].name) == 0) {
+            g->mode = known[i].mode;
+            found = true;
+        }
+    if (!found)
+        return fm_fail(FM_EINVAL, "%s: pooling '%s' is none of auto, mean, cls, last", g->job->name,
+                       g->c->pooling);
+    how->pick = g->mode == FMI_POOL_MEAN    ? FMI_PICK_ALL
+                : g->mode == FMI_POOL_FIRST ? FMI_PICK_FIRST
+                                            : FMI_PICK_LAST;
+    return FM_OK;
+}
+
+fm_status fmi_goal_how(fmi_goal *g, fmi_batch_how *how, const fm_train_job *job,
+                       const fm_provider *p, const fm_arch *arch)
+{
+    fm_objective o = job->config.objective;
+    bool texts = o == FM_OBJECTIVE_CLASSIFY || o == FM_OBJECTIVE_CONTRASTIVE;
+    fm_status rc = FM_OK;
+
+    memset(g, 0, sizeof(*g));
+    g->job = job;
+    g->c = &job->config;
+    how->whole = arch->sw.encoder;
+    how->pad = arch->pad;
+    if (!texts && (arch->sw.encoder || arch->headless))
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s has no language head; train it with objective=%s",
+                       job->name, arch->family,
+                       arch->sw.encoder ? "contrastive or classify" : "classify");
+    if (o == FM_OBJECTIVE_CLASSIFY)
+        how->pick = FMI_PICK_CLASS;
+    if (o == FM_OBJECTIVE_CONTRASTIVE)
+        rc = how_contrastive(g, how, p, arch);
+    if (rc == FM_OK && (o == FM_OBJECTIVE_DISTILL) != (job->teacher != NULL))
+        return fm_fail(FM_EINVAL, "%s: a teacher goes with objective=distill, and it needs one",
+                       job->name);
+    if (rc == FM_OK && job->config.method == FM_METHOD_PRETRAIN && o == FM_OBJECTIVE_DPO)
+        return fm_fail(FM_EINVAL, "%s: dpo needs a parent that was trained", job->name);
+    return rc;
+}
+
+/* ---- frozen lanes ---- */
+static fm_status open_aux(fmi_goal *g, const fm_model *model, const fmi_objective *objective)
+{
+    const fm_arch *a = fm_model_arch(model), *mine = &g->lane->net->arch;
+    fmi_lane *lane = &g->aux;
+
+    if (a->vocab != mine->vocab)
+        return fm_fail(FM_EINVAL,
+                       "%s: the teacher has %u tokens, the parent %u; they must speak "
+                       "the same vocabulary",
+                       g->job->name, a->vocab, mine->vocab);
+    const fmi_net *net = g->lane->net;
+    if (net->staged && !fmi_same_shape(a, mine))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: over stages a teacher has the parent's architecture; leave --stages "
+                       "out",
+                       g->job->name);
+    fm_status rc = fmi_net_init_layers(&g->aux_net, g->be, a, model, net->staged ? net->begin : 0,
+                                       net->staged ? net->end : a->layers);
+    if (rc < 0)
+        return rc;
+    if (net->staged)
+        fmi_stage_leave(&g->aux_net);
+    *lane = (fmi_lane){.net = &g->aux_net,
+                       .c = g->c,
+                       .objective = objective,
+                       .objective_ctx = g,
+                       .most = g->lane->most};
+    if (a->max_positions < lane->most.longest)
+        return fm_fail(FM_ELIMIT, "%s: examples of %u tokens, the teacher has %u positions",
+                       g->job->name, lane->most.longest + 1, a->max_positions);
+    return fmi_same_shape(a, mine) ? FM_OK
+                                   : fmi_pass_new(&g->own, g->be, &lane, 1, &lane->most, false);
+}
+
+static fm_status open_dpo(fmi_goal *g, const fm_provider *p, fm_model *stem)
+{
+    fm_status rc = FM_OK;
+
+    if (!stem) {
+        rc = fm_model_load(&g->aux_model, g->e, g->job->parent, p, g->job->name);
+        stem = g->aux_model;
+    }
+    return rc == FM_OK ? open_aux(g, stem, &fmi_reference) : rc;
+}
+
+static fm_status open_distill(fmi_goal *g)
+{
+    const fm_provider *p = g->job->teacher_provider;
+
+    if (!p)
+        return fm_fail(FM_EINVAL, "%s: the teacher has no provider", g->job->name);
+    fm_status rc = fm_model_load(&g->aux_model, g->e, g->job->teacher, p, "teacher");
+    return rc == FM_OK ? open_aux(g, g->aux_model, &fmi_teacher) : rc;
+}
+
+/* ---- memory of objectives over states ---- */
+static fm_status open_contrastive(fmi_goal *g)
+{
+    size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
+    size_t seqs = g->lane->most.seqs;
+
+    g->sums =
+        fm_calloc(2 * seqs * h + fmi_infonce_work((uint32_t)seqs, (uint32_t)seqs, (uint32_t)h),
+                  sizeof(double));
+    if (!g->be->host_visible) {
+        g->x = fm_calloc(rows * h, sizeof(float));
+        g->dx = fm_calloc(rows * h, sizeof(float));
+    }
+    return g->sums && (g->be->host_visible || (g->x && g->dx)) ? FM_OK : FM_ENOMEM;
+}
+
+static fm_status open_classify(fmi_goal *g)
+{
+    size_t rows = g->lane->most.labels, h = g->lane->net->arch.hidden;
+    size_t classes = g->lane->net->outer[FMI_SCORE].out;
+    void *room = NULL;
+    fm_status rc = g->be->alloc(g->be, &room, rows * (2 * h + classes) * sizeof(float));
+
+    g->room = room;
+    g->host = fm_calloc(rows * classes, sizeof(float));
+    return rc == FM_OK && !g->host ? FM_ENOMEM : rc;
+}
+
+fm_status fmi_goal_open(fmi_goal *g, fm_engine *e, const fm_provider *p, fmi_lane *lane,
+                        fm_model *stem)
+{
+    static const fmi_objective *const objective[] = {&fmi_next_token, &fmi_classify,
+                                                     &fmi_contrastive, &fmi_dpo, &fmi_distill};
+
+    g->e = e;
+    g->be = fm_engine_backend(e);
+    g->lane = lane;
+    lane->objective = objective[g->c->objective];
+    lane->objective_ctx = g;
+    switch (g->c->objective) {
+    case FM_OBJECTIVE_CLASSIFY:
+        return open_classify(g);
+    case FM_OBJECTIVE_CONTRASTIVE:
+        return open_contrastive(g);
+    case FM_OBJECTIVE_DPO:
+        return open_dpo(g, p, stem);
+    case FM_OBJECTIVE_DISTILL:
+        if (lane->ps)
+            return open_distill(g);
+        lane->objective = &fmi_next_token; /* an evaluation: of the text, not of the teacher */
+        return FM_OK;
+    case FM_OBJECTIVE_NEXT_TOKEN:
+        break;
+    }
+    return FM_OK;
+}
+
+void fmi_goal_release(fmi_goal *g)
+{
+    fmi_pass_free(g->own);
+    fmi_batch_release(&g->aux.batch);
+    fmi_net_release(&g->aux_net);
+    fm_model_close(g->aux_model);
+    if (g->room)
+        g->be->free(g->be, g->room);
+    fm_free(g->all.vec);
+    fm_free(g->all.dvec);
+    fm_free(g->sums);
+    fm_free(g->x);
+    fm_free(g->dx);
+    fm_free(g->host);
+    memset(g, 0, sizeof(*g));
+}
+
+/* ---- steps ---- */
+size_t fmi_goal_lanes(fmi_goal *g, fmi_lane *lanes[2])
+{
+    bool two = g->aux_net.block && !g->own;
+
+    lanes[0] = g->lane;
+    lanes[1] = two ? &g->aux : NULL;
+    return two ? 2 : 1;
+}
+
+fmi_batch_how fmi_goal_aux_how(const fmi_goal *g)
+{
+    fmi_batch_how how = g->how;
+
+    how.virt = g->aux_net.virt_kind == FMI_VIRTUAL_ROWS ? g->aux_net.virt : 0;
+    how.offset = g->aux_net.virt_kind == FMI_VIRTUAL_KV ? g->aux_net.virt : 0;
+    return how;
+}
+
+fm_status fmi_goal_load(fmi_goal *g)
+{
+    fmi_lane *aux = &g->aux;
+    fmi_batch_how how = g->how;
+
+    fmi_batch_clear(&aux->batch);
+    for (uint32_t k = 0; how.pick == FMI_PICK_CLASS && k < g->lane->batch.labels; k++)
+        g->lane->batch.label[k] = g->lane->of[g->lane->batch.which[k]].klass;
+    if (!g->aux_net.block || g->lane->batch.rows == 0)
+        return FM_OK;
+    how = fmi_goal_aux_how(g);
+    fm_status rc = fmi_batch_build(&aux->batch, g->lane->in, g->lane->ins, &how);
+    return rc == FM_OK && g->own ? fmi_pass_states(g->own, &aux, 1) : rc;
+}

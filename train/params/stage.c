@@ -1,0 +1,268 @@
+/* stage.c - the ranks as stages; what of a net and its parameters a stage holds. */
+#include "train/params/stage.h"
+
+#include "store/base/mem.h"
+#include "train/net/method.h"
+
+#include <string.h>
+
+/* ---- life ---- */
+fm_status fmi_stage_open(fmi_stage **out, fm_engine *e)
+{
+    uint32_t stages = fm_engine_batch_stages(e), member[FM_COMM_MAX_RANKS];
+
+    *out = NULL;
+    if (stages == 1)
+        return FM_OK;
+    fmi_stage *s = fm_calloc(1, sizeof(*s));
+    if (!s)
+        return FM_ENOMEM;
+    s->all = fm_engine_batch_ranks(e);
+    s->rank = fm_comm_rank(s->all);
+    s->stages = stages;
+    s->wide = fm_comm_size(s->all) / stages;
+    s->mine = s->rank / s->wide;
+    for (uint32_t i = 0; i < s->wide; i++)
+        member[i] = s->mine * s->wide + i;
+    fm_status rc = FM_OK;
+    if (s->wide > 1)
+        rc = fm_comm_group(&s->group, s->all, fm_engine_backend(e), member, s->wide);
+    if (rc < 0) {
+        fm_free(s);
+        return rc;
+    }
+    *out = s;
+    return FM_OK;
+}
+
+void fmi_stage_free(fmi_stage *s)
+{
+    if (!s)
+        return;
+    fm_comm_free(s->group);
+    fm_free(s);
+}
+
+static fm_status refuse(const char *name, const char *what)
+{
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: %s cannot train over stages; leave --stages out: the ranks then share the "
+                   "examples",
+                   name, what);
+}
+
+fm_status fm_train_check_stages(const fm_train_config *c, const char *name)
+{
+    switch (c->objective) {
+    case FM_OBJECTIVE_CONTRASTIVE:
+        return refuse(name, "objective=contrastive, whose loss is over all texts of a step,");
+    case FM_OBJECTIVE_CLASSIFY:
+    case FM_OBJECTIVE_DPO:
+    case FM_OBJECTIVE_DISTILL:
+    case FM_OBJECTIVE_NEXT_TOKEN:
+        break;
+    }
+    return FM_OK;
+}
+
+fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *name)
+{
+    return fmi_deal_of(&s->deal, a, s->stages, name);
+}
+
+bool fmi_stage_is_last(const fmi_stage *s)
+{
+    return s->mine + 1 == s->stages;
+}
+
+uint32_t fmi_stage_end_rank(const fmi_stage *s)
+{
+    return (s->stages - 1) * s->wide;
+}
+
+/* ---- which stage a parameter belongs to ---- */
+static void note(fmi_params *ps, int32_t param, uint32_t stage)
+{
+    if (param >= 0)
+        ps->item[param].stage = stage;
+}
+
+static void note_linear(fmi_params *ps, const fmi_linear *l, uint32_t stage)
+{
+    note(ps, l->w_param, stage);
+    note(ps, l->bias_param, stage);
+    note(ps, l->in_scale.param, stage);
+    note(ps, l->out_scale.param, stage);
+    for (size_t i = 0; i < l->terms; i++) {
+        note(ps, l->term[i].a_param, stage);
+        note(ps, l->term[i].b_param, stage);
+    }
+    if (l->dora)
+        note(ps, l->dora->magnitude, stage);
+}
+
+static void note_norm(fmi_params *ps, const fmi_norm *n, uint32_t stage)
+{
+    note(ps, n->param, stage);
+    note(ps, n->bias_param, stage);
+}
+
+static bool is_behind(uint32_t which)
+{
+    return which == FMI_HEAD || which == FMI_DENSE || which == FMI_SCORE;
+}
+
+void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
+{
+    uint32_t last = s->stages - 1;
+
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        uint32_t stage = fmi_deal_stage(&s->deal, l);
+        for (uint32_t k = 0; k < net->lins; k++)
+            note_linear(ps, &net->block[l].lin[k], stage);
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            note_norm(ps, &net->block[l].norm[k], stage);
+    }
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        note_linear(ps, &net->outer[k], is_behind(k) ? last : 0);
+    note_norm(ps, &net->outer_norm[FMI_EMBED_NORM], 0);
+    note_norm(ps, &net->outer_norm[FMI_NORM], last);
+    note(ps, net->virt_param, 0);
+    if (net->virt_param >= 0 && net->virt_kind == FMI_VIRTUAL_KV)
+        ps->item[net->virt_param].per_layer = ps->item[net->virt_param].n / net->arch.layers;
+}
+
+/* ---- places ---- */
+/* Floats begin .. begin + n - 1 of a parameter that a stage updates, padding behind its last
+ * included. */
+static uint64_t part_of(const fmi_stage *s, const fmi_param *p, uint32_t stage, uint64_t *begin)
+{
+    uint64_t padded = (p->n + 15u) & ~(uint64_t)15u;
+
+    *begin = 0;
+    if (!p->per_layer)
+        return p->stage == stage ? padded : 0;
+    *begin = s->deal.begin[stage] * p->per_layer;
+    uint64_t end = s->deal.begin[stage + 1] * p->per_layer;
+    return (end == p->n ? padded : end) - *begin;
+}
+
+fm_status fmi_stage_extents(fmi_extent **out, size_t *count, uint64_t *total, const fmi_params *ps,
+                            uint32_t stage)
+{
+    fmi_extent *e = fm_calloc(ps->count, sizeof(*e));
+    uint64_t local = 0, begin;
+    size_t n = 0;
+
+    *out = e;
+    *count = 0;
+    if (!e)
+        return FM_ENOMEM;
+    for (size_t i = 0; i < ps->count; i++) {
+        const fmi_param *p = &ps->item[i];
+        uint64_t floats = part_of(ps->stage, p, stage, &begin), at = p->whole_at + begin;
+        if (floats == 0)
+            continue;
+        if (n > 0 && e[n - 1].at + e[n - 1].n == at)
+            e[n - 1].n += floats;
+        else
+            e[n++] = (fmi_extent){.at = at, .n = floats, .local = local};
+        local += (floats + 15u) & ~(uint64_t)15u;
+    }
+    *count = n;
+    *total = local;
+    return FM_OK;
+}
+
+static fm_status place_all(fmi_params *ps)
+{
+    const fmi_stage *s = ps->stage;
+    uint64_t local = 0;
+
+    for (size_t i = 0; i < ps->count; i++) {
+        fmi_param *p = &ps->item[i];
+        if (p->per_layer % 16 != 0)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: %llu floats a layer, which stages cannot cut; virtual_tokens times "
+                           "2 heads of keys must be a multiple of 16",
+                           p->name, (unsigned long long)p->per_layer);
+        uint64_t floats = part_of(s, p, s->mine, &p->skip);
+        p->here = FM_MIN(floats, p->n - FM_MIN(p->n, p->skip));
+        p->at = local;
+        local += floats;
+    }
+    ps->whole = ps->total;
+    ps->total = local;
+    if (ps->tied >= 0 && fmi_stage_is_last(s)) {
+        fmi_param *p = &ps->item[ps->tied];
+        p->at = ps->total;
+        p->here = p->n;
+        ps->guest = (p->n + 15u) & ~(uint64_t)15u;
+    }
+    return FM_OK;
+}
+
+/* ---- modules of other stages ---- */
+static void leave_linear(fmi_net *net, fmi_linear *l)
+{
+    net->doras -= l->dora != NULL;
+    fmi_dora_free(l->dora);
+    fm_free(l->term);
+    memset(l, 0, sizeof(*l));
+    l->w_param = l->bias_param = l->in_scale.param = l->out_scale.param = -1;
+}
+
+static void leave_norm(fmi_norm *n)
+{
+    memset(n, 0, sizeof(*n));
+    n->param = n->bias_param = -1;
+}
+
+void fmi_stage_leave(fmi_net *net)
+{
+    net->staged = true;
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        if (l >= net->begin && l < net->end)
+            continue;
+        for (uint32_t k = 0; k < net->lins; k++)
+            leave_linear(net, &net->block[l].lin[k]);
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            leave_norm(&net->block[l].norm[k]);
+        net->block[l].present = 0;
+    }
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        if (is_behind(k) ? net->end < net->arch.layers : net->begin > 0)
+            leave_linear(net, &net->outer[k]);
+    if (net->begin > 0)
+        leave_norm(&net->outer_norm[FMI_EMBED_NORM]);
+    if (net->end < net->arch.layers)
+        leave_norm(&net->outer_norm[FMI_NORM]);
+}
+
+bool fmi_stage_ties(const fmi_net *net)
+{
+    const fmi_linear *head = &net->outer[FMI_HEAD], *embed = &net->outer[FMI_EMBED];
+
+    return net->arch.tied && embed->w_param >= 0 && !net->frozen &&
+           (head->w_param < 0 || head->w_param == embed->w_param);
+}
+
+fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
+{
+    fmi_linear *embed = &net->outer[FMI_EMBED], *head = &net->outer[FMI_HEAD];
+
+    ps->stage = s;
+    fmi_stage_note(s, net, ps);
+    net->depth = fmi_net_depth(net);
+    /* As fmi_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
+     * stem the last stage alone sees the head, so who trains decides, not what is bound. */
+    bool tied = fmi_stage_ties(net);
+    ps->tied = tied ? embed->w_param : -1;
+    if (tied)
+        head->w_param = embed->w_param;
+    if (net->virt_param >= 0)
+        net->virt_from = net->virt_kind == FMI_VIRTUAL_KV ? net->begin : 0;
+    fm_status rc = place_all(ps);
+    fmi_stage_leave(net);
+    return rc;
+}

@@ -1,0 +1,218 @@
+/* block_attention.c - the attention branch of a layer, forward and backward: products (apart or
+ * fused), head norms, rotary positions, attention, the output product. Mirrors infer's. */
+#include "train/pass/pass.h"
+
+/* q, k and v of all rows, or their gradients; where they lie. */
+typedef struct qkv {
+    float *q, *k, *v;
+    size_t ldq, ldk;
+} qkv;
+
+static size_t q_width(const fm_arch *a)
+{
+    return (size_t)a->heads * a->head_dim;
+}
+static size_t kv_width(const fm_arch *a)
+{
+    return (size_t)a->kv_heads * a->head_dim;
+}
+static size_t fused_width(const fm_arch *a)
+{
+    return q_width(a) + 2 * kv_width(a);
+}
+
+static qkv saved(const fm_arch *a, const fmi_slot *s)
+{
+    size_t q = q_width(a), kv = kv_width(a), ld = fused_width(a);
+
+    if (a->sw.fused == FM_FUSED_QKV)
+        return (qkv){s->fused, s->fused + q, s->fused + q + kv, ld, ld};
+    return (qkv){s->q, s->k, s->v, q, kv};
+}
+
+static qkv gradients(const fmi_pass *p)
+{
+    const fm_arch *a = &p->arch;
+    bool fused = a->sw.fused == FM_FUSED_QKV;
+    size_t ld = fused_width(a);
+
+    return (qkv){p->dq, p->dk, p->dv, fused ? ld : q_width(a), fused ? ld : kv_width(a)};
+}
+
+static fm_attn_train attention_of(const fmi_pass *p, const fmi_slot *s, uint32_t layer)
+{
+    const fm_arch *a = &p->arch;
+    qkv t = saved(a, s);
+    bool slides = (a->sw.layer[layer] & FM_LAYER_SLIDES) && !a->sw.encoder;
+
+    return (fm_attn_train){.nh = a->heads,
+                           .nkv = a->kv_heads,
+                           .hd = a->head_dim,
+                           .window = slides ? a->window : 0,
+                           .encoder = a->sw.encoder,
+                           .scale = a->sw.attn_scale,
+                           .softcap = a->sw.attn_softcap,
+                           .seq = p->seq,
+                           .q = t.q,
+                           .k = t.k,
+                           .v = t.v,
+                           .ldq = t.ldq,
+                           .ldk = t.ldk,
+                           .out = s->attn,
+                           .lse = s->lse};
+}
+
+static uint32_t seqs_of(fmi_parts ps)
+{
+    const fmi_lane *last = ps.p[ps.n - 1].lane;
+    return last->seq0 + last->batch.seqs;
+}
+
+/* Where only the first elements of a head turn, head by head. */
+static void rotate(fmi_pass *p, uint32_t layer, float *x, size_t ld, uint32_t rows, uint32_t heads,
+                   bool inverse)
+{
+    const fm_switches *sw = &p->arch.sw;
+    uint32_t hd = p->arch.head_dim, turns = sw->rotary_dim;
+    bool slides = sw->layer[layer] & FM_LAYER_SLIDES;
+    const float *cos = slides ? p->cos_slide : p->cos, *sin = slides ? p->sin_slide : p->sin;
+
+    if (sw->no_rope || (sw->layer[layer] & FM_LAYER_NO_ROPE))
+        return;
+    if (turns == hd)
+        p->be->rope(p->be, x, ld, p->pos, cos, sin, rows, heads, hd, inverse);
+    for (uint32_t h = 0; turns < hd && h < heads; h++)
+        p->be->rope(p->be, x + (size_t)h * hd, ld, p->pos, cos, sin, rows, 1, turns, inverse);
+}
+
+/* GPT-NeoX's product gives (q, k, v) of one head after another; back: the same of gradients. */
+static void deal_heads(fmi_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
+{
+    uint32_t hd = p->arch.head_dim;
+    size_t ld = 3 * t->ldq;
+    float *apart[3] = {t->q, t->k, t->v};
+
+    for (uint32_t h = 0; h < p->arch.heads; h++)
+        for (uint32_t i = 0; i < 3; i++) {
+            float *one = apart[i] + (size_t)h * hd, *all = fused + ((size_t)h * 3 + i) * hd;
+            if (back)
+                p->be->copy_rows(p->be, all, ld, one, t->ldq, NULL, rows, hd);
+            else
+                p->be->copy_rows(p->be, one, t->ldq, all, ld, NULL, rows, hd);
+        }
+}
+
+static fm_status project(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x)
+{
+    const fm_arch *a = &p->arch;
+    fmi_slot *s = fmi_slot_of(p, layer);
+    bool normed = a->sw.qk != FM_QK_NONE, heads = a->sw.fused == FM_FUSED_QKV_HEADS;
+    const fmi_out apart[] = {{FMI_Q, normed ? s->qraw : s->q, q_width(a)},
+                             {FMI_K, normed ? s->kraw : s->k, kv_width(a)},
+                             {FMI_V, s->v, kv_width(a)}};
+    const fmi_out fused = {FMI_Q, heads ? p->fused : s->fused, fused_width(a)};
+    qkv t = saved(a, s);
+
+    if (a->sw.fused == FM_FUSED_NONE)
+        return fmi_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3);
+    fm_status rc = fmi_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1);
+    if (rc == FM_OK && heads)
+        deal_heads(p, &t, p->fused, ps.rows, false);
+    return rc;
+}
+
+static void norm_heads(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
+{
+    const fm_arch *a = &p->arch;
+    bool whole = a->sw.qk == FM_QK_ALL;
+    uint32_t hd = a->head_dim, q = whole ? 1 : a->heads, k = whole ? 1 : a->kv_heads;
+
+    if (a->sw.qk == FM_QK_NONE)
+        return;
+    fmi_norms(p, ps, l, FMI_Q_NORM, s->q, s->qraw, s->qrstd, q, whole ? a->heads * hd : hd);
+    fmi_norms(p, ps, l, FMI_K_NORM, s->k, s->kraw, s->krstd, k, whole ? a->kv_heads * hd : hd);
+}
+
+static void norm_heads_grad(fmi_pass *p, fmi_parts ps, int32_t l, fmi_slot *s)
+{
+    const fm_arch *a = &p->arch;
+    bool whole = a->sw.qk == FM_QK_ALL;
+    uint32_t hd = a->head_dim, q = whole ? 1 : a->heads, k = whole ? 1 : a->kv_heads;
+
+    if (a->sw.qk == FM_QK_NONE)
+        return;
+    fmi_norms_grad(p, ps, l, FMI_Q_NORM, p->dqraw, false, p->dq, s->qraw, s->qrstd, q,
+                   whole ? a->heads * hd : hd);
+    fmi_norms_grad(p, ps, l, FMI_K_NORM, p->dkraw, false, p->dk, s->kraw, s->krstd, k,
+                   whole ? a->kv_heads * hd : hd);
+}
+
+fm_status fmi_attention_forward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *x, float *y)
+{
+    const fm_arch *a = &p->arch;
+    fmi_slot *s = fmi_slot_of(p, layer);
+    qkv at = saved(a, s);
+    const fmi_out out = {FMI_O, y, a->hidden};
+    fm_status rc = project(p, ps, layer, x);
+
+    if (rc < 0)
+        return rc;
+    norm_heads(p, ps, (int32_t)layer, s);
+    rotate(p, layer, at.q, at.ldq, ps.rows, a->heads, false);
+    rotate(p, layer, at.k, at.ldk, ps.rows, a->kv_heads, false);
+    fm_attn_train t = attention_of(p, s, layer);
+    t.rows = ps.rows;
+    t.seqs = seqs_of(ps);
+    fmi_virtual_layer(p, ps, layer, false);
+    p->be->self_attention(p->be, &t);
+    return fmi_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
+}
+
+fm_status fmi_attention_backward(fmi_pass *p, fmi_parts ps, uint32_t layer, const float *dy)
+{
+    const fm_arch *a = &p->arch;
+    fmi_slot *s = fmi_slot_of(p, layer);
+    qkv d = gradients(p);
+    size_t q = q_width(a);
+    const fmi_out out = {FMI_O, (float *)(uintptr_t)dy, a->hidden};
+    fm_status rc = fmi_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1);
+
+    if (rc < 0)
+        return rc;
+    fm_attn_train t = attention_of(p, s, layer);
+    t.rows = ps.rows;
+    t.seqs = seqs_of(ps);
+    t.dout = p->dattn;
+    t.dq = d.q;
+    t.dk = d.k;
+    t.dv = d.v;
+    fmi_virtual_layer(p, ps, layer, true);
+    p->be->self_attention_grad(p->be, &t);
+    rotate(p, layer, d.q, d.ldq, ps.rows, a->heads, true);
+    rotate(p, layer, d.k, d.ldk, ps.rows, a->kv_heads, true);
+    norm_heads_grad(p, ps, (int32_t)layer, s);
+    if (a->sw.fused == FM_FUSED_QKV_HEADS)
+        deal_heads(p, &d, p->dfused, ps.rows, true);
+    return FM_OK;
+}
+
+/* Gradients of q, k and v to their input: dh set, and what trains. */
+fm_status fmi_attention_input_grad(fmi_pass *p, fmi_parts ps, uint32_t layer, float *dh,
+                                   const float *x)
+{
+    const fm_arch *a = &p->arch;
+    const fmi_out apart[] = {
+        {FMI_Q, p->dqraw, q_width(a)}, {FMI_K, p->dkraw, kv_width(a)}, {FMI_V, p->dv, kv_width(a)}};
+    const fmi_out fused = {FMI_Q, p->dfused, fused_width(a)};
+    bool one = a->sw.fused != FM_FUSED_NONE;
+
+    return fmi_linears_grad(p, ps, (int32_t)layer, dh, a->hidden, false, x, a->hidden,
+                            one ? &fused : apart, one ? 1 : 3);
+}
+
+/* A linear that is not there trains nothing. */
+bool fmi_attention_input_trains(fmi_parts ps, uint32_t layer)
+{
+    const fmi_out in[] = {{FMI_Q, NULL, 0}, {FMI_K, NULL, 0}, {FMI_V, NULL, 0}};
+    return fmi_linears_train(ps, (int32_t)layer, in, 3);
+}

@@ -1,0 +1,343 @@
+/* head.c - losses of the lanes of a pass, and the gradient of every row behind the last layer.
+ *
+ * The picked rows of all lanes are gathered and normed together. Those of objectives over tokens go
+ * through the language head, a chunk of rows at a time: logits become their own gradient in place.
+ * An objective whose rows' weights follow from all of their losses (DPO) gets the gradient of unit
+ * weights, which is scaled by rows where the head is frozen; where it trains, the head runs once
+ * more with the weights known. Objectives over states get them as they are. */
+#include "train/pass/pass.h"
+
+#include "store/base/mem.h"
+
+const fmi_objective fmi_next_token = {.name = "next_token", .head = true};
+
+static bool head_trains(const fmi_lane *l)
+{
+    return l->ps && fmi_linear_trains(&l->net->outer[FMI_HEAD]);
+}
+
+/* Its head waits for the weights. */
+static bool waits(const fmi_lane *l)
+{
+    return l->objective->weigh && head_trains(l);
+}
+
+static fmi_part part_of(fmi_lane *l, uint32_t at, uint32_t begin, uint32_t end)
+{
+    return (fmi_part){.lane = l,
+                      .begin = begin - at,
+                      .count = end - begin,
+                      .u0 = begin - l->label0,
+                      .deeper = l->deep};
+}
+
+/* Lanes' picked rows as parts of rows at .. at + n - 1 of the picked. */
+static fmi_parts label_parts(fmi_pass *p, uint32_t at, uint32_t n)
+{
+    fmi_parts ps = {p->head_part, 0, 0};
+
+    for (size_t i = 0; i < p->lanes; i++) {
+        fmi_lane *l = p->lane[i];
+        uint32_t begin = FM_MAX(l->label0, at);
+        uint32_t end = FM_MIN(l->label0 + l->labels, at + n);
+        if (!l->labels || begin >= end)
+            continue;
+        p->head_part[ps.n++] = part_of(l, at, begin, end);
+        ps.rows += end - begin;
+    }
+    return ps;
+}
+
+/* ---- logits ---- */
+/* As infer's: divided, then capped. */
+static void finish_logits(fmi_pass *p, float *logits, uint32_t n)
+{
+    const fm_arch *a = &p->arch;
+
+    if (a->sw.logit_divisor != 1.0f)
+        p->be->scale(p->be, logits, 1.0f / a->sw.logit_divisor, (uint64_t)n * a->vocab);
+    if (a->sw.logit_softcap > 0.0f)
+        p->be->softcap(p->be, logits, a->vocab, n, a->vocab, a->sw.logit_softcap);
+}
+
+static fm_status logits_of(fmi_pass *p, fmi_parts ps, const float *h, float *logits, uint32_t n)
+{
+    const fmi_out out = {FMI_HEAD, logits, p->arch.vocab};
+    fm_status rc = fmi_linears_forward(p, ps, FMI_OUTSIDE, h, p->arch.hidden, &out, 1);
+
+    if (rc == FM_OK)
+        finish_logits(p, logits, n);
+    return rc;
+}
+
+fm_status fmi_head_logits(fmi_pass *p, fmi_lane *lane, uint32_t at, uint32_t n, float *logits)
+{
+    fmi_part part = part_of(lane, lane->label0 + at, lane->label0 + at, lane->label0 + at + n);
+    fmi_parts ps = {&part, 1, n};
+    return logits_of(p, ps, p->hl + (size_t)(lane->label0 + at) * p->arch.hidden, logits, n);
+}
+
+/* Before the losses, and after them: what finish_logits did, backwards. */
+static void keep_logits(fmi_pass *p, uint32_t n)
+{
+    uint32_t v = p->arch.vocab;
+
+    if (p->capped)
+        p->be->copy_rows(p->be, p->capped, v, p->logits, v, NULL, n, v);
+}
+
+static void unfinish_logits(fmi_pass *p, uint32_t n)
+{
+    const fm_arch *a = &p->arch;
+
+    if (p->capped)
+        p->be->softcap_grad(p->be, p->logits, a->vocab, p->capped, a->vocab, n, a->vocab,
+                            a->sw.logit_softcap);
+    if (a->sw.logit_divisor != 1.0f)
+        p->be->scale(p->be, p->logits, 1.0f / a->sw.logit_divisor, (uint64_t)n * a->vocab);
+}
+
+/* The gradient of logits of a chunk at `at`, to dl and the gradients of the head. */
+static fm_status logits_grad(fmi_pass *p, fmi_parts ps, uint32_t at)
+{
+    size_t h = p->arch.hidden;
+    const fmi_out out = {FMI_HEAD, p->logits, p->arch.vocab};
+
+    return fmi_linears_grad(p, ps, FMI_OUTSIDE, p->dl + at * h, h, false, p->hl + at * h, h, &out,
+                            1);
+}
+
+/* Losses of one part; its logits become the gradient. */
+static fm_status part_loss(fmi_pass *p, const fmi_part *part, uint32_t at)
+{
+    fmi_lane *l = part->lane;
+    uint32_t v = p->arch.vocab;
+    float *logits = p->logits + (size_t)part->begin * v;
+    float *loss = p->loss + at + part->begin;
+
+    if (l->objective->rows)
+        return l->objective->rows(p, l, part->u0, part->count, logits, loss);
+    p->be->cross_entropy(p->be, loss, logits, v, p->label + at + part->begin, part->count, v,
+                         l->objective->weigh ? 1.0f : l->dloss);
+    return FM_OK;
+}
+
+/* One chunk of rows that go through the head: logits, losses, the gradient of hl in dl. */
+static fm_status chunk_pass(fmi_pass *p, uint32_t at, uint32_t n)
+{
+    fmi_parts ps = label_parts(p, at, n), grads;
+    fm_status rc = logits_of(p, ps, p->hl + (size_t)at * p->arch.hidden, p->logits, n);
+
+    if (rc < 0)
+        return rc;
+    keep_logits(p, n);
+    for (uint32_t i = 0; i < ps.n && rc == FM_OK; i++)
+        rc = part_loss(p, &ps.p[i], at);
+    unfinish_logits(p, n);
+    for (uint32_t i = 0, j; i < ps.n && rc == FM_OK; i = j) { /* stretches that wait for nothing */
+        grads = (fmi_parts){ps.p + i, 0, 0};
+        for (j = i; j < ps.n && !waits(ps.p[j].lane); j++, grads.n++)
+            grads.rows += ps.p[j].count;
+        if (grads.n == 0)
+            j++;
+        else
+            rc = logits_grad(p, grads, at);
+    }
+    return rc;
+}
+
+/* ---- weights that follow from the losses ---- */
+/* Rows i .. i + n - 1 of x, of the picked, times their weights: those take their losses' place on
+ * the device. */
+static fm_status scale_by_weight(fmi_pass *p, float *x, uint32_t n, uint32_t i, uint32_t width)
+{
+    fm_status rc = p->be->upload(p->be, p->loss + i, p->host_weigh + i, n * sizeof(float));
+
+    p->be->scale_rows(p->be, x, width, x, width, p->loss + i, n, width);
+    return rc;
+}
+
+/* The head again, for a lane whose head trains: rows weigh what p->host_weigh says. */
+static fm_status chunk_again(fmi_pass *p, fmi_lane *l, uint32_t at, uint32_t n)
+{
+    uint32_t v = p->arch.vocab, row = l->label0 + at;
+    fmi_part part = part_of(l, row, row, row + n);
+    fmi_parts ps = {&part, 1, n};
+    fm_status rc = fmi_head_logits(p, l, at, n, p->logits);
+
+    if (rc < 0)
+        return rc;
+    keep_logits(p, n);
+    p->be->cross_entropy(p->be, p->loss + row, p->logits, v, p->label + row, n, v, 1.0f);
+    rc = scale_by_weight(p, p->logits, n, row, v);
+    unfinish_logits(p, n);
+    return rc == FM_OK ? logits_grad(p, ps, row) : rc;
+}
+
+static fm_status weigh(fmi_pass *p, fmi_lane *l)
+{
+    size_t h = p->arch.hidden;
+    fm_status rc =
+        l->objective->weigh(p, l, p->host_loss + l->label0, p->host_weigh + l->label0, &l->loss);
+
+    for (uint32_t at = 0; rc == FM_OK && waits(l) && at < l->labels; at += p->chunk)
+        rc = chunk_again(p, l, at, FM_MIN(p->chunk, l->labels - at));
+    if (rc == FM_OK && !waits(l) && l->deep)
+        rc = scale_by_weight(p, p->dl + l->label0 * h, l->labels, l->label0, (uint32_t)h);
+    return rc;
+}
+
+/* ---- losses that wait ---- */
+bool fmi_puts_off(const fmi_pass *p, const fmi_lane *lane)
+{
+    return p->tally && lane->later && !lane->objective->weigh;
+}
+
+fm_status fmi_put_off(fmi_pass *p, const fmi_lane *lane)
+{
+    fmi_tally *t = p->tally;
+    uint32_t n = lane->labels;
+    fm_status rc = fm_grow(&t->entry, &t->cap, t->count + 1, sizeof(*t->entry));
+
+    if (rc < 0)
+        return rc;
+    fm_assert(t->used + n <= t->room);
+    p->be->copy_rows(p->be, t->rows + t->used, n, p->loss + lane->label0, n, NULL, 1, n);
+    t->entry[t->count++] = (struct fmi_put_off){.into = lane->later, .at = t->used, .n = n};
+    t->used += n;
+    return FM_OK;
+}
+
+/* As they are summed where nothing waits: row by row, then the sum to the others. */
+void fmi_tally_settle(fmi_tally *t, const float *rows)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        double sum = 0.0;
+        for (uint32_t k = 0; k < t->entry[i].n; k++)
+            sum += (double)rows[t->entry[i].at + k];
+        *t->entry[i].into += sum;
+    }
+    t->count = 0;
+    t->used = 0;
+}
+
+static bool over_logits(const fmi_lane *l)
+{
+    return l->objective->head && !l->objective->silent && l->labels > 0;
+}
+
+static fm_status sum_losses(fmi_pass *p, uint32_t rows)
+{
+    fm_backend *be = p->be;
+    fm_status rc = FM_OK;
+    bool needed = false;
+
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+        const fmi_lane *l = p->lane[i];
+        if (over_logits(l) && fmi_puts_off(p, l))
+            rc = fmi_put_off(p, l);
+        else
+            needed = needed || over_logits(l);
+    }
+    if (rc == FM_OK && needed)
+        rc = be->download(be, p->host_loss, p->loss, rows * sizeof(float));
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+        fmi_lane *l = p->lane[i];
+        bool known = over_logits(l) && !l->objective->weigh && !fmi_puts_off(p, l);
+        for (uint32_t k = 0; known && k < l->labels; k++)
+            l->loss += (double)p->host_loss[l->label0 + k];
+    }
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++)
+        if (p->lane[i]->objective->weigh && p->lane[i]->labels)
+            rc = weigh(p, p->lane[i]);
+    return rc;
+}
+
+/* ---- the whole ---- */
+void fmi_head_states(fmi_pass *p)
+{
+    size_t h = p->arch.hidden;
+    uint32_t r = p->labels;
+
+    p->be->copy_rows(p->be, p->xl, h, p->xout, h, p->label_row, r, (uint32_t)h);
+    if (p->arch.sw.encoder) /* its last layer ends with a norm */
+        p->be->copy_rows(p->be, p->hl, h, p->xl, h, NULL, r, (uint32_t)h);
+    else
+        fmi_norms(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, p->xl, p->rstdl, 1,
+                  (uint32_t)h);
+}
+
+/* Rows of lanes of which something in the layers or below them trains: the first ones. */
+static uint32_t rows_below(const fmi_pass *p)
+{
+    uint32_t rows = 0;
+
+    for (size_t i = 0; i < p->lanes && p->lane[i]->first < p->arch.layers; i++)
+        rows += p->lane[i]->batch.rows;
+    return rows;
+}
+
+/* dl -> gradient of xl, in hl (no longer needed), then back to all rows: those that are not picked
+ * take the row of zeros that follows. */
+static void spread(fmi_pass *p)
+{
+    size_t h = p->arch.hidden;
+    uint32_t r = p->labels;
+
+    if (r > 0 && p->arch.sw.encoder)
+        p->be->copy_rows(p->be, p->hl, h, p->dl, h, NULL, r, (uint32_t)h);
+    else if (r > 0)
+        fmi_norms_grad(p, label_parts(p, 0, r), FMI_OUTSIDE, FMI_NORM, p->hl, false, p->dl, p->xl,
+                       p->rstdl, 1, (uint32_t)h);
+    p->be->copy_rows(p->be, p->hl + (size_t)r * h, h, p->zero, h, NULL, 1, (uint32_t)h);
+    uint32_t rows = rows_below(p);
+    if (rows > 0)
+        p->be->copy_rows(p->be, p->dx, h, p->hl, h, p->back, rows, (uint32_t)h);
+}
+
+static fm_status over_states(fmi_pass *p)
+{
+    size_t h = p->arch.hidden;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
+        fmi_lane *l = p->lane[i];
+        if (l->objective->states && l->labels)
+            rc = l->objective->states(p, l, p->hl + l->label0 * h, p->dl + l->label0 * h, &l->loss);
+    }
+    return rc;
+}
+
+/* Stretches of lanes whose rows go through the language head, chunk by chunk. */
+static fm_status over_tokens(fmi_pass *p)
+{
+    fm_status rc = FM_OK;
+    uint32_t last = 0;
+
+    for (size_t i = 0, j; i < p->lanes && rc == FM_OK; i = j) {
+        uint32_t begin = p->lane[i]->label0, end = begin;
+        for (j = i; j < p->lanes; j++) {
+            const fmi_objective *o = p->lane[j]->objective;
+            if (!o->head || o->silent)
+                break;
+            end = p->lane[j]->label0 + p->lane[j]->labels;
+        }
+        for (uint32_t at = begin; at < end && rc == FM_OK; at += p->chunk)
+            rc = chunk_pass(p, at, FM_MIN(p->chunk, end - at));
+        last = FM_MAX(last, end);
+        j = FM_MAX(j, i + 1);
+    }
+    return rc == FM_OK && last > 0 ? sum_losses(p, last) : rc;
+}
+
+fm_status fmi_head(fmi_pass *p)
+{
+    if (p->labels > 0)
+        fmi_head_states(p);
+    fm_status rc = over_tokens(p);
+    if (rc == FM_OK)
+        rc = over_states(p);
+    if (rc == FM_OK)
+        spread(p);
+    return rc;
+}

@@ -1,0 +1,447 @@
+/* linears.c - linear layers over the rows of several children, forward and backward.
+ *
+ * Neighbouring parts that hold the same weight and bias are one product; all products that share x
+ * are one call, and so are all low-rank terms. A row's result does not depend on how rows are
+ * grouped. Gradients of parameters are sums over one lane's rows. */
+#include "train/pass/pass.h"
+
+#include "store/base/mem.h"
+
+#define BACKS_MAX 64u
+
+static fmi_linear *lin_of(const fmi_part *part, int32_t layer, uint32_t which)
+{
+    return fmi_net_at(part->lane->net, layer, which);
+}
+
+bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+{
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++)
+            if (fmi_linear_trains(lin_of(&ps.p[i], layer, out[o].which)))
+                return true;
+    return false;
+}
+
+/* Parts from i on that hold the same weight (and, forward, the same bias): one stretch of rows.
+ * Parts that go alone are left out, ending it. */
+static uint32_t same_weight(fmi_parts ps, uint32_t i, int32_t layer, uint32_t which, bool forward,
+                            uint32_t *rows)
+{
+    const fmi_linear *first = lin_of(&ps.p[i], layer, which);
+    uint32_t j = i;
+
+    *rows = 0;
+    for (; j < ps.n; j++) {
+        const fmi_linear *l = lin_of(&ps.p[j], layer, which);
+        bool alone = forward ? fmi_scales_input(l) : fmi_goes_alone(l);
+        if (alone || l->w != first->w || (forward && l->bias != first->bias))
+            break;
+        *rows += ps.p[j].count;
+    }
+    return j;
+}
+
+/* ---- low-rank terms ---- */
+static fm_status term_room(fmi_pass *p, size_t n)
+{
+    return fm_grow(&p->term, &p->term_cap, n, sizeof(*p->term));
+}
+
+static size_t most_terms(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t outs)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++)
+            most = FM_MAX(most, lin_of(&ps.p[i], layer, out[o].which)->terms);
+    return most;
+}
+
+/* Kept where the gradient needs it; else in the room of du, one piece for each term of the call. */
+float *fmi_place_u(fmi_pass *p, const fmi_term *t, const fmi_part *part, uint64_t *at)
+{
+    if (t->u && part->lane->ps)
+        return t->u + (size_t)part->u0 * t->r;
+    float *u = p->du + *at;
+    *at += (uint64_t)part->count * t->r;
+    fm_assert(*at <= p->du_floats);
+    return u;
+}
+
+fm_term fmi_term_on(const fmi_part *part, const fmi_linear *l, const fmi_term *t, const float *x,
+                    size_t ldx)
+{
+    return (fm_term){.a = t->a,
+                     .b = t->b,
+                     .in = l->in,
+                     .out = l->out,
+                     .r = t->r,
+                     .m = part->count,
+                     .scale = t->scale,
+                     .x = x,
+                     .ldx = ldx};
+}
+
+/* The k-th terms of all linears into p->term; their number. */
+static uint32_t list_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                           const fmi_out *out, uint32_t outs, size_t k)
+{
+    uint32_t n = 0;
+    uint64_t at = 0;
+
+    for (uint32_t o = 0; o < outs; o++) {
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            if (l->terms <= k || fmi_scales_input(l) || l->term[k].dropout > 0.0f)
+                continue;
+            const fmi_term *t = &l->term[k];
+            fm_term *one = &p->term[n++];
+            *one = fmi_term_on(part, l, t, x + part->begin * ldx, ldx);
+            one->y = out[o].y + part->begin * out[o].ldy;
+            one->ldy = out[o].ldy;
+            one->u = fmi_place_u(p, t, part, &at);
+        }
+    }
+    return n;
+}
+
+/* The products and the first terms of all linears, which a device may take at once, then what other
+ * terms there are. */
+static fm_status products_and_terms(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
+                                    size_t ldx, uint32_t in, const fmi_out *out, uint32_t outs,
+                                    uint32_t products, const fm_swiglu *made)
+{
+    fm_backend *be = p->be;
+    size_t most = most_terms(ps, layer, out, outs);
+    fm_status rc = most > 0 ? term_room(p, (size_t)ps.n * outs) : FM_OK;
+
+    if (rc < 0)
+        return rc;
+    uint32_t n = most > 0 ? list_terms(p, ps, layer, x, ldx, out, outs, 0) : 0;
+    if (n > 0 && products > 0 && be->products_terms) {
+        be->products_terms(be, x, ldx, in, p->product, products, p->term, n, made);
+    } else {
+        if (made)
+            be->swiglu(be, made->x, made->gate, made->up, made->n);
+        if (products > 0)
+            be->products(be, x, ldx, in, p->product, products);
+        if (n > 0)
+            be->terms(be, p->term, n);
+    }
+    for (size_t k = 1; k < most; k++)
+        be->terms(be, p->term, list_terms(p, ps, layer, x, ldx, out, outs, k));
+    return FM_OK;
+}
+
+static float *grad_of(const fmi_part *part, int32_t param)
+{
+    return fmi_lane_grad(part->lane, param);
+}
+
+/* A term's gradients over a part's rows; du is the caller's to add. */
+static fm_term back_term(const fmi_part *part, const fmi_linear *l, const fmi_term *t, float *dx,
+                         size_t lddx, const float *x, size_t ldx, const fmi_out *out)
+{
+    fm_term one = fmi_term_on(part, l, t, x ? x + part->begin * ldx : NULL, ldx);
+
+    one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
+    one.dy = out->y + part->begin * out->ldy;
+    one.lddy = out->ldy;
+    one.da = grad_of(part, t->a_param);
+    one.db = grad_of(part, t->b_param);
+    one.dx = dx && part->deeper ? dx + part->begin * lddx : NULL;
+    one.lddx = lddx;
+    return one;
+}
+
+static fm_status terms_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const float *x, size_t ldx, const fmi_out *out)
+{
+    size_t most = most_terms(ps, layer, out, 1);
+    fm_status rc = most > 0 ? term_room(p, ps.n) : FM_OK;
+
+    for (size_t k = 0; k < most && rc == FM_OK; k++) {
+        uint32_t n = 0;
+        uint64_t at = 0;
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out->which);
+            if (l->terms <= k || fmi_goes_alone(l))
+                continue;
+            const fmi_term *t = &l->term[k];
+            fm_term *one = &p->term[n++];
+            *one = back_term(part, l, t, dx, lddx, x, ldx, out);
+            one->du = p->du + at;
+            at += (uint64_t)part->count * t->r;
+            fm_assert(at <= p->du_floats);
+        }
+        p->be->terms_grad(p->be, p->term, n);
+    }
+    return rc;
+}
+
+static fm_status watch_out(fmi_pass *p, fmi_parts ps, int32_t layer, const char *what,
+                           const fmi_out *out)
+{
+    const fmi_linear *l = lin_of(&ps.p[0], layer, out->which);
+    return fmi_watch_rows(p, what, l->module, out->y + ps.p[0].begin * out->ldy, out->ldy, ps.rows,
+                          l->out);
+}
+
+/* ---- forward ---- */
+static fm_status forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmi_out *out, uint32_t outs, const fm_swiglu *made)
+{
+    uint32_t n = 0;
+    uint32_t in = 0;
+
+    for (uint32_t o = 0; o < outs; o++) {
+        for (uint32_t i = 0, j; i < ps.n; i = j) {
+            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            uint32_t rows;
+            in = l->in;
+            j = same_weight(ps, i, layer, out[o].which, true, &rows);
+            if (rows == 0) {
+                j = i + 1;
+                continue;
+            }
+            p->product[n++] = (fm_product){.y = out[o].y,
+                                           .ldy = out[o].ldy,
+                                           .w = l->w,
+                                           .bias = l->bias,
+                                           .first = ps.p[i].begin,
+                                           .m = rows};
+        }
+    }
+    fm_status rc = products_and_terms(p, ps, layer, x, ldx, in, out, outs, n, made);
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++)
+        rc = fmi_alone_forward(p, ps, layer, x, ldx, &out[o]);
+    for (uint32_t o = 0; p->watch && o < outs && rc == FM_OK; o++)
+        rc = watch_out(p, ps, layer, "the output", &out[o]);
+    return rc;
+}
+
+/* Linears of which nothing but their product and first term reads x. */
+static bool reads_once(fmi_parts ps, int32_t layer, const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_linear *l = lin_of(&ps.p[i], layer, out->which);
+        if (l->terms > 1 || fmi_scales_input(l) || (l->terms > 0 && l->term[0].dropout > 0.0f))
+            return false;
+    }
+    return true;
+}
+
+fm_status fmi_linears_made(fmi_pass *p, fmi_parts ps, int32_t layer, const fm_swiglu *x, size_t ldx,
+                           const fmi_out *out)
+{
+    if (reads_once(ps, layer, out))
+        return forward(p, ps, layer, x->x, ldx, out, 1, x);
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return forward(p, ps, layer, x->x, ldx, out, 1, NULL);
+}
+
+fm_status fmi_linears_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                              const fmi_out *out, uint32_t outs)
+{
+    return forward(p, ps, layer, x, ldx, out, outs, NULL);
+}
+
+/* ---- backward ---- */
+/* Neighbours that want the gradient of x and hold the same weight. */
+static void dx_of(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                  const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n;) {
+        uint32_t end = i;
+        while (end < ps.n && ps.p[end].deeper &&
+               !fmi_goes_alone(lin_of(&ps.p[end], layer, out->which)))
+            end++;
+        fmi_parts want = {ps.p, end, 0};
+        uint32_t rows;
+        if (end == i) {
+            i++;
+            continue;
+        }
+        uint32_t j = same_weight(want, i, layer, out->which, false, &rows);
+        size_t begin = ps.p[i].begin;
+        p->be->linear_dx(p->be, dx + begin * lddx, lddx, out->y + begin * out->ldy, out->ldy,
+                         lin_of(&ps.p[i], layer, out->which)->w, rows, add);
+        i = j;
+    }
+}
+
+static void weight_grads(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                         const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_part *part = &ps.p[i];
+        const fmi_linear *l = lin_of(part, layer, out->which);
+        const float *dy = out->y + part->begin * out->ldy;
+        if (!part->lane->ps || fmi_goes_alone(l))
+            continue;
+        if (l->w_param >= 0)
+            p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
+                             ldx, part->count, l->out, l->in, l->transposed);
+        if (l->bias_param >= 0)
+            p->be->bias_grad(p->be, grad_of(part, l->bias_param), dy, out->ldy, part->count,
+                             l->out);
+    }
+}
+
+/* Products and terms of all outs at once, where the device has that: linears are plain and have a
+ * term or none. A linear without a term is none of a device's gain, unless another has one. */
+static bool goes_at_once(const fmi_pass *p, fmi_parts ps, int32_t layer, const fmi_out *out,
+                         uint32_t outs)
+{
+    bool any = false;
+
+    if (!p->be->linears_dx || p->watch || (size_t)ps.n * outs > BACKS_MAX)
+        return false;
+    for (uint32_t i = 0; i < ps.n; i++)
+        for (uint32_t o = 0; o < outs; o++) {
+            const fmi_linear *l = lin_of(&ps.p[i], layer, out[o].which);
+            if (!ps.p[i].deeper || fmi_goes_alone(l) || l->terms > 1)
+                return false;
+            any = any || l->terms > 0;
+        }
+    return any;
+}
+
+static void grad_at_once(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx, bool add,
+                         const float *x, size_t ldx, const fmi_out *out, uint32_t outs,
+                         const fm_swiglu *made)
+{
+    fm_back list[BACKS_MAX] = {0};
+    uint64_t at = 0;
+    uint32_t n = 0;
+
+    for (uint32_t o = 0; o < outs; o++)
+        for (uint32_t i = 0; i < ps.n; i++) {
+            const fmi_part *part = &ps.p[i];
+            const fmi_linear *l = lin_of(part, layer, out[o].which);
+            fm_back *b = &list[n++];
+            *b = (fm_back){.dy = out[o].y + part->begin * out[o].ldy,
+                           .lddy = out[o].ldy,
+                           .w = l->w,
+                           .first = part->begin,
+                           .m = part->count,
+                           .add = add || o > 0};
+            if (l->terms == 0)
+                continue;
+            b->term = back_term(part, l, &l->term[0], dx, lddx, x, ldx, &out[o]);
+            b->term.du = p->du + at;
+            at += (uint64_t)part->count * l->term[0].r;
+            fm_assert(at <= p->du_floats);
+        }
+    p->be->linears_dx(p->be, dx, lddx, list, n, made);
+    for (uint32_t o = 0; o < outs; o++)
+        weight_grads(p, ps, layer, x, ldx, &out[o]);
+}
+
+fm_status fmi_linears_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                           bool add, const float *x, size_t ldx, const fmi_out *out, uint32_t outs)
+{
+    fm_status rc = FM_OK;
+
+    if (dx && goes_at_once(p, ps, layer, out, outs)) {
+        grad_at_once(p, ps, layer, dx, lddx, add, x, ldx, out, outs, NULL);
+        return FM_OK;
+    }
+    for (uint32_t o = 0; o < outs && rc == FM_OK; o++) {
+        if (p->watch)
+            rc = watch_out(p, ps, layer, "the gradient of the output", &out[o]);
+        if (dx)
+            dx_of(p, ps, layer, dx, lddx, add || o > 0, &out[o]);
+        weight_grads(p, ps, layer, x, ldx, &out[o]);
+        if (rc == FM_OK)
+            rc = terms_backward(p, ps, layer, dx, lddx, x, ldx, &out[o]);
+        if (rc == FM_OK)
+            rc = fmi_alone_backward(p, ps, layer, dx, lddx, add || o > 0, x, ldx, &out[o]);
+    }
+    return rc;
+}
+
+fm_status fmi_linears_made_grad(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                                const fm_swiglu *x, size_t ldx, const fmi_out *out)
+{
+    bool trains = false;
+
+    for (uint32_t i = 0; i < ps.n; i++)
+        trains = trains || lin_of(&ps.p[i], layer, out->which)->w_param >= 0;
+    if (!trains && goes_at_once(p, ps, layer, out, 1)) {
+        grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);
+        return FM_OK;
+    }
+    p->be->swiglu(p->be, x->x, x->gate, x->up, x->n);
+    return fmi_linears_grad(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1);
+}
+
+/* ---- norms ---- */
+static fmi_norm *norm_of(const fmi_part *part, int32_t layer, uint32_t which)
+{
+    return fmi_net_norm_at(part->lane->net, layer, which);
+}
+
+/* Head norms are RMS in every family. */
+static bool is_layernorm(const fmi_pass *p, uint32_t which, int32_t layer)
+{
+    bool head = layer != FMI_OUTSIDE && (which == FMI_Q_NORM || which == FMI_K_NORM);
+    return p->arch.sw.norm == FM_NORM_LAYER && !head;
+}
+
+static bool same_norm(const fmi_norm *a, const fmi_norm *b)
+{
+    return a->gain == b->gain && a->bias == b->bias;
+}
+
+void fmi_norms(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *y, const float *x,
+               float *rstd, uint32_t per_row, uint32_t h)
+{
+    for (uint32_t i = 0, j; i < ps.n; i = j) {
+        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        uint32_t m = 0;
+        for (j = i; j < ps.n && same_norm(norm_of(&ps.p[j], layer, which), n); j++)
+            m += ps.p[j].count;
+        size_t at = (size_t)ps.p[i].begin * per_row;
+        if (is_layernorm(p, which, layer))
+            p->be->layernorm(p->be, y + at * h, x + at * h, n->gain, n->bias, m * per_row, h, h,
+                             p->arch.eps);
+        else
+            p->be->rmsnorm(p->be, y + at * h, x + at * h, n->gain, rstd ? rstd + at : NULL,
+                           m * per_row, h, h, p->arch.eps);
+    }
+}
+
+void fmi_norms_grad(fmi_pass *p, fmi_parts ps, int32_t layer, uint32_t which, float *dx, bool add,
+                    const float *dy, const float *x, const float *rstd, uint32_t per_row,
+                    uint32_t h)
+{
+    for (uint32_t i = 0, j; i < ps.n; i = j) {
+        const fmi_norm *n = norm_of(&ps.p[i], layer, which);
+        uint32_t m = 0;
+        if (!ps.p[i].deeper) {
+            j = i + 1;
+            continue;
+        }
+        for (j = i; j < ps.n; j++) { /* what trains is summed over its lane alone */
+            const fmi_norm *other = norm_of(&ps.p[j], layer, which);
+            bool alone =
+                n->param >= 0 || other->param >= 0 || n->bias_param >= 0 || other->bias_param >= 0;
+            if (!same_norm(other, n) || !ps.p[j].deeper || (j > i && alone))
+                break;
+            m += ps.p[j].count;
+        }
+        size_t at = (size_t)ps.p[i].begin * per_row;
+        float *dgain = grad_of(&ps.p[i], n->param);
+        if (is_layernorm(p, which, layer))
+            p->be->layernorm_grad(p->be, dx + at * h, dgain, grad_of(&ps.p[i], n->bias_param),
+                                  dy + at * h, x + at * h, n->gain, m * per_row, h, h, p->arch.eps,
+                                  add);
+        else
+            p->be->rmsnorm_grad(p->be, dx + at * h, dgain, dy + at * h, x + at * h, n->gain,
+                                rstd + at, m * per_row, h, h, add);
+    }
+}

@@ -1,0 +1,310 @@
+/* linears_alone.c - what a linear layer does beside its product and plain low-rank terms: scales of
+ * its input (IA3) and output (IA3, DoRA), and terms whose input is dropped out. Part by part, since
+ * each has its own x or dy:
+ *   y = ((x * in_scale) W^T + bias + terms) * out_scale + bias_after
+ * DoRA with dropout is PEFT's, xd = drop(x):
+ *   y = (xd W^T + terms(xd)) * out_scale + (x - xd) W^T + bias
+ * DoRA's norm is a constant of the gradient (PEFT detaches it); its magnitude's gradient is the sum
+ * of dy times what was scaled over the norm. */
+#include "train/pass/pass.h"
+
+#include "store/base/math/rng.h"
+#include "train/net/method.h"
+
+static bool drops_out(const fmi_linear *l)
+{
+    for (size_t t = 0; t < l->terms; t++)
+        if (l->term[t].dropout > 0.0f)
+            return true;
+    return false;
+}
+
+static bool dora_drops(const fmi_linear *l)
+{
+    return l->dora && drops_out(l);
+}
+
+bool fmi_scales_input(const fmi_linear *l)
+{
+    return l->in_scale.s || dora_drops(l);
+}
+
+bool fmi_goes_alone(const fmi_linear *l)
+{
+    return l->in_scale.s || l->out_scale.s || l->bias_after || drops_out(l);
+}
+
+uint64_t fmi_alone_floats(const fmi_lane *lane)
+{
+    const fmi_linear *head = &lane->net->outer[FMI_HEAD];
+    uint64_t most = 0;
+    fmi_linear *l;
+
+    for (size_t i = 0; (l = fmi_net_linear(lane->net, i)); i++) {
+        uint64_t rows = l == head ? lane->most.labels : lane->most.rows;
+        if (fmi_goes_alone(l))
+            most = FM_MAX(most, rows * FM_MAX(l->in, l->out));
+    }
+    return most;
+}
+
+/* The mask is a function of the child's seed, the module, the step, the row in it, the column. */
+static void drop(fmi_pass *p, const fmi_part *part, const fmi_term *t, float *y, size_t ldy,
+                 const float *x, size_t ldx, uint32_t n, bool accumulate)
+{
+    const fmi_lane *lane = part->lane;
+    uint64_t stream = fm_rng_u64(t->stream, lane->step, 0);
+
+    p->be->dropout(p->be, y, ldy, x, ldx, part->count, n, t->dropout, lane->c->seed, stream,
+                   lane->row_base + part->u0, accumulate);
+}
+
+/* ---- forward ---- */
+static void term_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const fmi_term *t,
+                         const float *x, size_t ldx, float *y, size_t ldy)
+{
+    uint64_t at = 0;
+
+    if (t->dropout > 0.0f) {
+        drop(p, part, t, p->alone[1], l->in, x, ldx, l->in, false);
+        x = p->alone[1];
+        ldx = l->in;
+    }
+    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    one.y = y;
+    one.ldy = ldy;
+    one.u = fmi_place_u(p, t, part, &at);
+    p->be->terms(p->be, &one, 1);
+}
+
+/* The output's scale, and before it a copy of what is scaled, for the scale's gradient. */
+static void scale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l, float *y,
+                         size_t ldy, const float *bias)
+{
+    fm_backend *be = p->be;
+
+    if (l->kept) {
+        float *kept = l->kept + (size_t)part->u0 * l->out;
+        be->copy_rows(be, kept, l->out, y, ldy, NULL, part->count, l->out);
+        if (l->dora)
+            be->affine(be, kept, l->out, l->out, l->dora->inv, NULL, 0, part->count, NULL);
+    }
+    if (l->out_scale.s || bias)
+        be->affine(be, y, ldy, l->out, l->out_scale.s, bias, 0, part->count, NULL);
+}
+
+/* y[rows, n] += x[rows, n], of other strides. */
+static void add_rows(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx, uint32_t m,
+                     uint32_t n)
+{
+    if (ldy == n && ldx == n)
+        be->add(be, y, x, (uint64_t)m * n);
+    for (uint32_t i = 0; (ldy != n || ldx != n) && i < m; i++)
+        be->add(be, y + i * ldy, x + i * ldx, n);
+}
+
+static void dora_forward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const float *x,
+                         size_t ldx, float *y, size_t ldy)
+{
+    fm_backend *be = p->be;
+    const fmi_term *t = &l->term[l->dora->term];
+    float *xd = p->alone[1];
+    float *rest = p->alone[2];
+    const fm_product dropped = {.y = y, .ldy = ldy, .w = l->w, .m = part->count};
+    const fm_product other = {
+        .y = p->alone[0], .ldy = l->out, .w = l->w, .bias = l->bias_after, .m = part->count};
+    fmi_term plain = *t;
+
+    drop(p, part, t, xd, l->in, x, ldx, l->in, false);
+    be->copy_rows(be, rest, l->in, xd, l->in, NULL, part->count, l->in);
+    be->scale(be, rest, -1.0f, (uint64_t)part->count * l->in);
+    add_rows(be, rest, l->in, x, ldx, part->count, l->in);
+    be->products(be, xd, l->in, l->in, &dropped, 1);
+    plain.dropout = 0.0f;
+    term_forward(p, part, l, &plain, xd, l->in, y, ldy);
+    scale_output(p, part, l, y, ldy, NULL);
+    be->products(be, rest, l->in, l->in, &other, 1);
+    add_rows(be, y, ldy, p->alone[0], l->out, part->count, l->out);
+}
+
+fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x, size_t ldx,
+                            const fmi_out *out)
+{
+    fm_backend *be = p->be;
+
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_part *part = &ps.p[i];
+        const fmi_linear *l = fmi_net_at(part->lane->net, layer, out->which);
+        const float *in = x + part->begin * ldx;
+        float *y = out->y + part->begin * out->ldy;
+        size_t ldin = ldx;
+        if (!fmi_goes_alone(l))
+            continue;
+        if (dora_drops(l)) {
+            dora_forward(p, part, l, in, ldx, y, out->ldy);
+            continue;
+        }
+        if (l->in_scale.s) {
+            be->copy_rows(be, p->alone[0], l->in, in, ldx, NULL, part->count, l->in);
+            be->affine(be, p->alone[0], l->in, l->in, l->in_scale.s, NULL, 0, part->count, NULL);
+            in = p->alone[0];
+            ldin = l->in;
+            fm_product one = {
+                .y = y, .ldy = out->ldy, .w = l->w, .bias = l->bias, .m = part->count};
+            be->products(be, in, ldin, l->in, &one, 1);
+        }
+        for (size_t t = 0; t < l->terms; t++)
+            if (l->in_scale.s || l->term[t].dropout > 0.0f)
+                term_forward(p, part, l, &l->term[t], in, ldin, y, out->ldy);
+        scale_output(p, part, l, y, out->ldy, l->bias_after);
+    }
+    return FM_OK;
+}
+
+/* ---- backward ---- */
+typedef struct grads { /* of one part: dy behind the output's scale, dx before the input's */
+    const float *dy;
+    size_t lddy;
+    float *dx; /* NULL: nobody wants it */
+    size_t lddx;
+    bool add;
+} grads;
+
+/* dense [m, n], to where the gradient is wanted: set, or added to. */
+static void give_dx(fm_backend *be, const grads *g, const float *dense, uint32_t m, uint32_t n)
+{
+    if (g->add)
+        add_rows(be, g->dx, g->lddx, dense, n, m, n);
+    else
+        be->copy_rows(be, g->dx, g->lddx, dense, n, NULL, m, n);
+}
+
+static void term_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const fmi_term *t,
+                          const grads *g, const float *x, size_t ldx)
+{
+    bool dropped = t->dropout > 0.0f;
+    float *da = fmi_lane_grad(part->lane, t->a_param);
+
+    if (dropped && da) {
+        drop(p, part, t, p->alone[2], l->in, x, ldx, l->in, false);
+        x = p->alone[2];
+        ldx = l->in;
+    }
+    fm_term one = fmi_term_on(part, l, t, x, ldx);
+    one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
+    one.dy = g->dy;
+    one.lddy = g->lddy;
+    one.du = p->du;
+    one.da = da;
+    one.db = fmi_lane_grad(part->lane, t->b_param);
+    one.dx = dropped ? NULL : g->dx;
+    one.lddx = g->lddx;
+    p->be->terms_grad(p->be, &one, 1);
+    if (!dropped || !g->dx)
+        return;
+    if (!da) /* then du has not been made */
+        p->be->gemm(p->be, p->du, t->r, g->dy, g->lddy, false, t->b, t->r, false, part->count, t->r,
+                    l->out, t->scale, false);
+    p->be->gemm(p->be, p->alone[2], l->in, p->du, t->r, false, t->a, l->in, false, part->count,
+                l->in, t->r, 1.0f, false);
+    drop(p, part, t, g->dx, g->lddx, p->alone[2], l->in, l->in, true);
+}
+
+/* dy behind the scale of the output, and that scale's gradient. */
+static void unscale_output(fmi_pass *p, const fmi_part *part, const fmi_linear *l, grads *g)
+{
+    int32_t param = l->dora ? l->dora->magnitude : l->out_scale.param;
+
+    if (!l->out_scale.s)
+        return;
+    p->be->scale_grad(p->be, p->alone[0], l->out, fmi_lane_grad(part->lane, param), g->dy, g->lddy,
+                      l->kept ? l->kept + (size_t)part->u0 * l->out : NULL, l->out, l->out_scale.s,
+                      part->count, l->out);
+    g->dy = p->alone[0];
+    g->lddy = l->out;
+}
+
+/* dx = dy W + drop(dy' (W + terms) - dy W), dy' behind the scale. */
+static void dora_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, const grads *g,
+                          const float *x, size_t ldx)
+{
+    fm_backend *be = p->be;
+    const fmi_term *t = &l->term[l->dora->term];
+    float *xd = p->alone[2];
+    float *d = p->alone[1];
+    uint64_t n = (uint64_t)part->count * l->in;
+    fmi_term plain = *t;
+    grads own = *g;
+
+    plain.dropout = 0.0f;
+    unscale_output(p, part, l, &own); /* in alone[0] */
+    own.dx = g->dx ? d : NULL;
+    own.lddx = l->in;
+    if (g->dx)
+        be->linear_dx(be, d, l->in, own.dy, own.lddy, l->w, part->count, false);
+    drop(p, part, t, xd, l->in, x, ldx, l->in, false);
+    term_backward(p, part, l, &plain, &own, xd, l->in);
+    if (!g->dx)
+        return;
+    float *direct = p->alone[0];
+    be->linear_dx(be, direct, l->in, g->dy, g->lddy, l->w, part->count, false);
+    give_dx(be, g, direct, part->count, l->in);
+    be->scale(be, direct, -1.0f, n);
+    be->add(be, d, direct, n);
+    drop(p, part, t, g->dx, g->lddx, d, l->in, l->in, true);
+}
+
+static void part_backward(fmi_pass *p, const fmi_part *part, const fmi_linear *l, grads *g,
+                          const float *x, size_t ldx)
+{
+    fm_backend *be = p->be;
+    grads own = *g;
+    float *dbias = fmi_lane_grad(part->lane, l->bias_param);
+    float *dscale = fmi_lane_grad(part->lane, l->in_scale.param);
+
+    if (dbias && l->bias_after)
+        be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
+    if (dora_drops(l)) {
+        dora_backward(p, part, l, g, x, ldx);
+        return;
+    }
+    unscale_output(p, part, l, &own);
+    if (dbias && !l->bias_after)
+        be->bias_grad(be, dbias, own.dy, own.lddy, part->count, l->out);
+    if (l->w_param >= 0)
+        be->linear_dw(be, fmi_lane_grad(part->lane, l->w_param), own.dy, own.lddy, x, ldx,
+                      part->count, l->out, l->in, l->transposed);
+    if (l->in_scale.s) {
+        own.dx = g->dx || dscale ? p->alone[1] : NULL;
+        own.lddx = l->in;
+        own.add = false;
+    }
+    if (own.dx)
+        be->linear_dx(be, own.dx, own.lddx, own.dy, own.lddy, l->w, part->count, own.add);
+    for (size_t t = 0; t < l->terms; t++)
+        term_backward(p, part, l, &l->term[t], &own, x, ldx);
+    if (!l->in_scale.s || !own.dx)
+        return;
+    be->scale_grad(be, g->dx ? own.dx : NULL, l->in, dscale, own.dx, l->in, x, ldx, l->in_scale.s,
+                   part->count, l->in);
+    if (g->dx)
+        give_dx(be, g, own.dx, part->count, l->in);
+}
+
+fm_status fmi_alone_backward(fmi_pass *p, fmi_parts ps, int32_t layer, float *dx, size_t lddx,
+                             bool add, const float *x, size_t ldx, const fmi_out *out)
+{
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmi_part *part = &ps.p[i];
+        const fmi_linear *l = fmi_net_at(part->lane->net, layer, out->which);
+        if (!fmi_goes_alone(l))
+            continue;
+        grads g = {.dy = out->y + part->begin * out->ldy,
+                   .lddy = out->ldy,
+                   .dx = dx && part->deeper ? dx + part->begin * lddx : NULL,
+                   .lddx = lddx,
+                   .add = add};
+        part_backward(p, part, l, &g, x ? x + part->begin * ldx : NULL, ldx);
+    }
+    return FM_OK;
+}

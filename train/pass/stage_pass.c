@@ -1,0 +1,131 @@
+/* stage_pass.c - a pass over a stage's layers: what comes from its neighbours and goes to them. */
+#include "train/params/stage.h"
+
+static uint64_t rows_of(const fmi_pass *p, const fmi_lane *const *lane, size_t n, uint32_t below)
+{
+    uint64_t rows = 0;
+
+    for (size_t i = 0; i < n; i++)
+        rows += lane[i]->first < below ? lane[i]->batch.rows : 0;
+    return rows * p->arch.hidden;
+}
+
+fmi_rows_to fmi_stage_rows(const fmi_pass *p, const fmi_lane *const *lane, size_t n, uint32_t layer)
+{
+    return (fmi_rows_to){
+        .on = (size_t)rows_of(p, lane, n, UINT32_MAX) * sizeof(float),
+        .back = (size_t)rows_of(p, lane, n, layer) * sizeof(float),
+    };
+}
+
+fm_status fmi_stage_swap(const fmi_stage *s, bool next, const float *send, size_t to, float *recv,
+                         size_t from)
+{
+    uint32_t peer = next ? s->rank + s->wide : s->rank - s->wide;
+    const void *part[FM_COMM_MAX_RANKS] = {NULL};
+    void *got[FM_COMM_MAX_RANKS] = {NULL};
+    size_t out[FM_COMM_MAX_RANKS] = {0}, in[FM_COMM_MAX_RANKS] = {0};
+
+    part[peer] = send;
+    out[peer] = to;
+    got[peer] = recv;
+    in[peer] = from;
+    return fm_comm_exchange(s->all, part, out, got, in);
+}
+
+/* ---- a tied embedding that trains ---- */
+/* Its gradient, between the first stage and the last, for each lane that has one. */
+static fm_status pass_tied(fmi_pass *p, bool send, bool others_follow)
+{
+    const fmi_stage *s = p->stage;
+    uint32_t peer =
+        s->mine == 0 ? fmi_stage_end_rank(s) + s->rank : s->rank - fmi_stage_end_rank(s);
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
+        fmi_lane *l = p->lane[i];
+        if (!l->ps || l->ps->tied < 0 || (others_follow && !l->goes_on))
+            continue;
+        const fmi_param *tied = &l->ps->item[l->ps->tied];
+        float *g = l->ps->g + tied->at;
+        size_t bytes = (size_t)tied->n * sizeof(float);
+        rc = send ? fm_comm_send(s->all, g, bytes, peer) : fm_comm_recv(s->all, g, bytes, peer);
+    }
+    return rc;
+}
+
+/* Before the head: what the passes before gave, the rows' part with it. */
+static fm_status take_tied(fmi_pass *p)
+{
+    const fmi_stage *s = p->stage;
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < p->lanes; i++) {
+        fmi_lane *l = p->lane[i];
+        if (!l->ps || l->ps->tied < 0 || !l->went_before)
+            continue;
+        const fmi_param *tied = &l->ps->item[l->ps->tied];
+        rc = fm_comm_recv(s->all, l->ps->g + tied->at, (size_t)tied->n * sizeof(float),
+                          s->rank - fmi_stage_end_rank(s));
+    }
+    return rc;
+}
+
+fm_status fmi_stage_head_and_layers(fmi_pass *p)
+{
+    bool last = fmi_stage_is_last(p->stage);
+    fm_status rc = last ? take_tied(p) : FM_OK;
+
+    if (rc == FM_OK && last)
+        rc = fmi_head(p);
+    return rc == FM_OK ? fmi_layers_backward(p) : rc;
+}
+
+/* The last stage's part follows when its gradient has gone on: the first waits for that first. */
+fm_status fmi_stage_embed(fmi_pass *p)
+{
+    fm_status rc = FM_OK;
+
+    if (fmi_stage_is_last(p->stage))
+        return pass_tied(p, true, false);
+    if (p->begin > 0)
+        return FM_OK;
+    rc = pass_tied(p, false, false);
+    if (rc < 0)
+        return rc;
+    fmi_embed_backward(p);
+    return pass_tied(p, true, true);
+}
+
+/* ---- one pass after the other ---- */
+static fmi_rows_to rows_at(const fmi_pass *p, uint32_t layer)
+{
+    return fmi_stage_rows(p, (const fmi_lane *const *)p->lane, p->lanes, layer);
+}
+
+fm_status fmi_stage_forward(fmi_pass *p)
+{
+    fm_status rc = FM_OK;
+
+    if (p->begin > 0)
+        rc = fmi_stage_swap(p->stage, false, NULL, 0, fmi_slot_of(p, p->begin)->xin,
+                            rows_at(p, p->begin).on);
+    if (rc == FM_OK)
+        rc = fmi_layers_forward(p);
+    if (rc == FM_OK && p->end < p->arch.layers)
+        rc = fmi_stage_swap(p->stage, true, p->xout, rows_at(p, p->end).on, NULL, 0);
+    return rc;
+}
+
+fm_status fmi_stage_backward(fmi_pass *p)
+{
+    fm_status rc = FM_OK;
+
+    if (p->end < p->arch.layers)
+        rc = fmi_stage_swap(p->stage, true, NULL, 0, p->dx, rows_at(p, p->end).back);
+    if (rc == FM_OK)
+        rc = fmi_stage_head_and_layers(p);
+    if (rc == FM_OK && p->begin > 0)
+        rc = fmi_stage_swap(p->stage, false, p->dx, rows_at(p, p->begin).back, NULL, 0);
+    return rc == FM_OK ? fmi_stage_embed(p) : rc;
+}

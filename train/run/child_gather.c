@@ -1,0 +1,158 @@
+/* child_gather.c - a contrastive loss over all shards of a micro-batch.
+ *
+ * The negatives of an anchor are all other texts of its micro-batch, whoever computes them. So the
+ * vectors of a step are known before its gradients: each rank computes those of its shards, all
+ * ranks gather them, each computes the losses of whole micro-batches (in double, in the order of
+ * one shard) and keeps the gradients of all vectors, of which its own go back through the pass.
+ * That is the gradient of the whole loss, and not, as where other ranks' vectors are constants, a
+ * part of it. Vectors are computed once more for their gradients (Gao et al. 2021), unless the pass
+ * that computed them still stands. */
+#include "train/run/child.h"
+
+#include "store/base/mem.h"
+
+#include <string.h>
+
+static bool has_rows(const fmi_child *ch, size_t i)
+{
+    return fmi_seq_rows(&ch->seq[i], &ch->how) > 0;
+}
+
+/* Vectors of a rank's shards, packed one after another, and back. Returns how many. */
+static size_t pack(const fmi_child *ch, uint32_t rank, double *packed, bool out)
+{
+    size_t h = ch->net.arch.hidden, count = 0;
+
+    for (uint32_t s = rank * ch->shards.own; s < (rank + 1) * ch->shards.own; s++)
+        for (size_t k = 0; k < ch->micros; k++) {
+            size_t begin, end;
+            fmi_child_part(ch, k, s, &begin, &end);
+            size_t floats = (end - begin) * h;
+            if (packed && out)
+                memcpy(packed + count * h, ch->goal.all.vec + begin * h, floats * sizeof(double));
+            else if (packed)
+                memcpy(ch->goal.all.vec + begin * h, packed + count * h, floats * sizeof(double));
+            count += end - begin;
+        }
+    return count;
+}
+
+static fm_status exchange(fmi_child *ch)
+{
+    fm_comm *comm = ch->shards.comm;
+    uint32_t ranks = fm_comm_size(comm);
+    size_t h = ch->net.arch.hidden, most = 0;
+
+    for (uint32_t r = 0; r < ranks; r++)
+        most = FM_MAX(most, pack(ch, r, NULL, true));
+    size_t bytes = most * h * sizeof(double);
+    double *own = fm_calloc(most * h, sizeof(double));
+    double *got = fm_calloc(most * h * ranks, sizeof(double));
+    fm_status rc = fm_comm_agree(comm, own && got ? FM_OK : FM_ENOMEM);
+    if (rc == FM_OK) {
+        (void)pack(ch, fm_comm_rank(comm), own, true);
+        rc = fm_comm_collect(comm, got, own, bytes);
+    }
+    for (uint32_t r = 0; rc == FM_OK && r < ranks; r++)
+        (void)pack(ch, r, got + r * most * h, false);
+    fm_free(own);
+    fm_free(got);
+    return rc;
+}
+
+/* Between the order of sequences and that of anchors, positives, negatives. */
+static void lay_out(const fmi_child *ch, size_t begin, size_t end, size_t anchors, double *laid,
+                    double *vec, bool out)
+{
+    size_t h = ch->net.arch.hidden, seen[3] = {0};
+
+    for (size_t i = begin; i < end; i++) {
+        uint32_t part = ch->of[i].part;
+        if (!has_rows(ch, i))
+            continue;
+        double *at = laid + (part * anchors + seen[part]++) * h;
+        memcpy(out ? at : vec + i * h, out ? vec + i * h : at, h * sizeof(double));
+    }
+}
+
+static fm_status micro_loss(fmi_child *ch, size_t begin, size_t end)
+{
+    size_t h = ch->net.arch.hidden, n = 0, anchors = 0, negatives = 0;
+    fmi_gathered *a = &ch->goal.all;
+
+    for (size_t i = begin; i < end; i++) {
+        uint32_t part = ch->of[i].part;
+        bool there = has_rows(ch, i);
+        n += there;
+        anchors += there && part == 0;
+        negatives += there && part == 2;
+    }
+    if (anchors == 0)
+        return FM_OK;
+    size_t cands = anchors + negatives, floats = n * h;
+    size_t work = fmi_infonce_work((uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
+    double *v = fm_calloc(2 * floats + work, sizeof(double)), *dv = v + floats;
+    if (!v)
+        return FM_ENOMEM;
+    lay_out(ch, begin, end, anchors, v, a->vec, true);
+    fmi_infonce c = fmi_contrastive_loss(ch->c, (uint32_t)anchors, (uint32_t)cands, (uint32_t)h);
+    c.anchor = v;
+    c.cand = v + anchors * h;
+    c.dloss = (double)ch->lane.dloss;
+    c.danchor = dv;
+    c.dcand = dv + anchors * h;
+    c.work = dv + floats;
+    fmi_infonce_run(&c);
+    a->loss += c.loss;
+    lay_out(ch, begin, end, anchors, dv, a->dvec, false);
+    fm_free(v);
+    return FM_OK;
+}
+
+/* Vectors of this rank's shards. *stands: the pass still has the rows of the last of them. */
+static fm_status embed(fmi_child *ch, fmi_pass *p, bool *stands)
+{
+    fm_status rc = FM_OK;
+
+    *stands = false;
+    for (uint32_t s = 0; rc == FM_OK && s < ch->shards.own; s++) {
+        fmi_child_begin_shard(ch, ch->shards.first + s);
+        for (size_t k = 0; rc == FM_OK && k < ch->micros; k++) {
+            fmi_lane *lane = &ch->lane;
+            rc = fmi_child_load_micro(ch, k);
+            *stands = rc == FM_OK && lane->batch.rows > 0;
+            if (!*stands)
+                continue;
+            rc = fmi_pass_states(p, &lane, 1);
+            if (rc == FM_OK)
+                rc = fmi_contrastive_vectors(p, lane);
+            lane->row_base += lane->batch.rows;
+        }
+    }
+    return rc;
+}
+
+fm_status fmi_child_gather(fmi_child *ch, fmi_pass *p, bool *stands)
+{
+    fmi_gathered *a = &ch->goal.all;
+    size_t floats = ch->seqs * ch->net.arch.hidden;
+    fm_status rc = fm_grow(&a->vec, &a->vec_cap, floats, sizeof(double));
+
+    *stands = false;
+    if (rc == FM_OK)
+        rc = fm_grow(&a->dvec, &a->dvec_cap, floats, sizeof(double));
+    if (rc == FM_OK) {
+        memset(a->vec, 0, floats * sizeof(double));
+        memset(a->dvec, 0, floats * sizeof(double));
+        rc = embed(ch, p, stands);
+    }
+    if (ch->shards.comm)
+        rc = fm_comm_agree(ch->shards.comm, rc);
+    if (rc == FM_OK && ch->shards.comm)
+        rc = exchange(ch);
+    a->loss = 0.0;
+    for (size_t k = 0; rc == FM_OK && k < ch->micros; k++)
+        rc = micro_loss(ch, k > 0 ? ch->ends[k - 1] : 0, ch->ends[k]);
+    a->given = rc == FM_OK;
+    return rc;
+}

@@ -1,0 +1,265 @@
+/* stage_plan.c - see stage_plan.h. Memory is counted as it would be laid out; a layer's time is the
+ * measured one's, so stages differ by their layers and the last one's head. */
+#include "train/run/stage_plan.h"
+
+#include "store/base/mem.h"
+
+#include <string.h>
+
+typedef struct asked {
+    fmi_stage s;
+    const fm_plan *whole;
+    fmi_child *child;
+    size_t n;
+    const fmi_pass *pass;
+    const fm_topology *t;
+} asked;
+
+/* ---- what is frozen ---- */
+static bool has(const fmi_stage *s, const fm_arch *a, const fm_param *p, uint32_t stage)
+{
+    bool last = stage + 1 == s->stages;
+
+    if (p->layer >= 0)
+        return fmi_deal_stage(&s->deal, (uint32_t)p->layer) == stage;
+    if (p->place == FM_P_EMBED && a->tied && last)
+        return true;
+    bool behind = p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD;
+    return behind ? last : stage == 0;
+}
+
+/* By its share of the parameters. */
+static uint64_t stem_of(const asked *q, uint32_t stage)
+{
+    const fm_arch *a = &q->pass->arch;
+    uint64_t all = 0, here = 0, n;
+    fm_param p;
+
+    for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
+        if (fm_shape_elems(&n, &p.shape) != FM_OK)
+            continue;
+        all += n;
+        here += has(&q->s, a, &p, stage) ? n : 0;
+    }
+    return all > 0 ? (uint64_t)((double)q->whole->stem_bytes * (double)here / (double)all) : 0;
+}
+
+/* ---- what trains ---- */
+static fm_status floats_of(const asked *q, fmi_child *ch, uint32_t stage, uint64_t *out)
+{
+    fmi_extent *e = NULL;
+    size_t count;
+
+    ch->ps.stage = (fmi_stage *)(uintptr_t)&q->s;
+    fm_status rc = fmi_stage_extents(&e, &count, out, &ch->ps, stage);
+    ch->ps.stage = NULL;
+    fm_free(e);
+    return rc;
+}
+
+static uint64_t layouts_of(const fmi_child *ch, uint32_t stage)
+{
+    uint64_t floats = 0;
+
+    for (size_t i = 0; i < ch->ps.count; i++)
+        if (ch->ps.item[i].weight && ch->ps.item[i].stage == stage)
+            floats += ch->ps.item[i].n;
+    return floats;
+}
+
+/* Floats of other ranks' shards, of each, that come at once. */
+static uint64_t piece_of(const asked *q, const fmi_child *ch, uint64_t floats)
+{
+    bool host = q->t->inside == FM_LINK_HOST;
+    return q->s.wide > 1 ? fm_train_stripe(floats, q->s.wide, ch->c->shards, host) : 0;
+}
+
+static fm_status state_of(const asked *q, fm_stage_plan *out, uint32_t stage, uint64_t *shards)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < q->n; i++) {
+        fmi_child *ch = &q->child[i];
+        uint64_t floats = 0, own = ch->c->shards / q->s.wide;
+        rc = floats_of(q, ch, stage, &floats);
+        uint64_t waits = q->s.wide > 1 ? own - 1 : ch->c->shards > 1;
+        uint64_t held = 2 * floats + 2 * floats / q->s.wide + waits * floats;
+        held += (ch->c->shards - own) * piece_of(q, ch, floats);
+        held += layouts_of(ch, stage);
+        if (fmi_stage_ties(&ch->net) && stage + 1 == q->s.stages) /* values, gradient, layout */
+            held += 3 * ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n;
+        out->trains += floats;
+        out->state_bytes += held * sizeof(float);
+        fm_traffic one = {{0}, {0}}; /* gradients of each shard, then values */
+        fm_traffic_exchange(&one, q->t, q->s.wide, floats / q->s.wide * sizeof(float));
+        for (size_t l = 0; q->s.wide > 1 && l < FM_LINKS; l++)
+            shards[l] += one.bytes[l] * (own + 1);
+    }
+    return rc;
+}
+
+/* ---- activations ---- */
+/* Floats of a pass over a stage; kin: of another one beside it. */
+static fm_status pass_floats(fmi_pass *p, bool kin, uint64_t *floats)
+{
+    fmi_pass first = *p;
+
+    p->kin = kin ? &first : NULL;
+    return fmi_pass_plan(p, NULL, floats);
+}
+
+static fm_status activations_of(const asked *q, fm_stage_plan *out)
+{
+    fmi_pass p = *q->pass;
+    uint64_t one = 0, more = 0;
+
+    p.begin = out->begin;
+    p.end = out->end;
+    p.low = FM_MIN(FM_MAX(p.lowest, p.begin), p.end);
+    uint32_t slots = fmi_pass_slots(&p);
+    p.slot = fm_calloc(slots, sizeof(*p.slot));
+    p.saved = fm_calloc(slots, sizeof(*p.saved));
+    fm_status rc = p.slot && p.saved ? FM_OK : FM_ENOMEM;
+    for (uint32_t i = 0; rc == FM_OK && i < slots; i++)
+        p.saved[i] = q->pass->saved[p.low + i > p.lowest ? p.low + i - p.lowest : 0];
+    if (rc == FM_OK)
+        rc = pass_floats(&p, false, &one);
+    if (rc == FM_OK)
+        rc = pass_floats(&p, true, &more);
+    out->activation_bytes = (one + (out->kept - 1) * more) * sizeof(float);
+    fm_free(p.slot);
+    fm_free(p.saved);
+    return rc;
+}
+
+/* ---- what moves ---- */
+static fm_status rows_of(const asked *q, fm_stage_plan *out, uint32_t stage)
+{
+    uint64_t steps = FM_MAX(q->whole->steps, 1u);
+    uint64_t on = 0, back = 0;
+
+    if (stage + 1 == q->s.stages)
+        return FM_OK;
+    for (size_t i = 0; i < q->n; i++) {
+        fmi_child *ch = &q->child[i];
+        uint64_t rows = 0;
+        for (uint32_t k = 0; k < ch->steps; k++) {
+            fm_status rc = fmi_child_load_step(ch, k);
+            for (size_t j = 0; rc == FM_OK && j < ch->seqs; j++)
+                rows += fmi_seq_rows(&ch->seq[j], &ch->how);
+            if (rc < 0)
+                return rc;
+        }
+        on += rows;
+        back += ch->lane.first < out->end ? rows : 0;
+    }
+    uint64_t row = (uint64_t)q->pass->arch.hidden * sizeof(float);
+    out->on_bytes = on * row / steps / q->s.wide;
+    out->back_bytes = back * row / steps / q->s.wide;
+    return FM_OK;
+}
+
+static fm_link link_of(const asked *q, uint32_t stage)
+{
+    uint32_t node = FM_MAX(q->t->ranks / FM_MAX(q->t->nodes, 1u), 1u);
+
+    for (uint32_t d = 0; d < q->s.wide; d++) {
+        uint32_t r = stage * q->s.wide + d;
+        if (r / node != (r + q->s.wide) / node)
+            return FM_LINK_NET;
+    }
+    return q->t->inside;
+}
+
+static double seconds_of(const asked *q, const fm_stage_plan *s)
+{
+    bool net = s->link == FM_LINK_NET;
+    double rate = net ? q->t->net_bytes_s : q->t->inside_bytes_s;
+    double wait = net ? q->t->net_latency_s : q->t->inside_latency_s;
+    return rate > 0.0 ? (double)FM_MAX(s->on_bytes, s->back_bytes) / rate + wait : 0.0;
+}
+
+/* ---- the whole ---- */
+static void count_passes(const asked *q, fm_stages_plan *out)
+{
+    uint64_t passes = 1, vocab = 0;
+
+    for (size_t i = 0; i < q->n; i++) {
+        const fmi_child *ch = &q->child[i];
+        uint64_t shards = ch->c->shards / q->s.wide, micros = ch->most_micros;
+        passes = FM_MAX(passes, shards * micros);
+        if (fmi_stage_ties(
+                &ch->net)) /* a shard's micro-batches: there, and back but for the last */
+            vocab +=
+                ch->ps.item[ch->net.outer[FMI_EMBED].w_param].n * (shards * (2 * micros - 1) + 1);
+    }
+    out->passes = (uint32_t)FM_MIN(passes, (uint64_t)UINT32_MAX);
+    out->tied_bytes = vocab * sizeof(float);
+    out->bubble = (double)(q->s.stages - 1) / ((double)out->passes + q->s.stages - 1);
+}
+
+static void count_time(const asked *q, fm_stages_plan *out)
+{
+    const fm_plan *w = q->whole;
+    double steps = FM_MAX(w->steps, 1u), most = 0.0, sum = 0.0, hops = 0.0, layers = 0.0;
+    double here = (double)(q->t->shared ? q->t->nodes : q->t->ranks); /* processors that work */
+
+    for (uint32_t s = 0; s < out->stages; s++)
+        layers += out->stage[s].end - out->stage[s].begin;
+    double per = (w->seconds - w->head_s - w->update_s) / steps / layers;
+    for (uint32_t s = 0; s < out->stages; s++) {
+        fm_stage_plan *p = &out->stage[s];
+        double own = per * (p->end - p->begin) + (s + 1 == out->stages ? w->head_s / steps : 0.0);
+        p->pass_s = own / q->s.wide / out->passes * (out->stages * q->s.wide) / here;
+        most = FM_MAX(most, p->pass_s);
+        sum += p->pass_s;
+        hops += s + 1 < out->stages ? seconds_of(q, p) / out->passes : 0.0;
+    }
+    out->wait_s = sum - most + 2 * hops;
+    out->step_s = out->passes * most + out->wait_s + w->update_s / steps / here;
+}
+
+fm_status fmi_stages_plan(fm_stages_plan *out, const fm_plan *whole, fmi_child *child, size_t n,
+                          const fmi_pass *pass, const fm_topology *t, uint32_t stages)
+{
+    asked q = {.whole = whole, .child = child, .n = n, .pass = pass, .t = t};
+
+    memset(out, 0, sizeof(*out));
+    if (stages == 0 || stages > FM_STAGE_PLANS || t->ranks % stages != 0)
+        return fm_fail(FM_EINVAL, "%u ranks are not %u equal stages", t->ranks, stages);
+    q.s.stages = out->stages = stages;
+    q.s.wide = out->wide = t->ranks / stages;
+    fm_status rc = fmi_stage_deal(&q.s, &pass->arch, "the parent");
+    for (size_t i = 0; rc == FM_OK && i < n; i++) {
+        rc = fm_train_check_stages(child[i].c, child[i].job->name);
+        if (rc == FM_OK && child[i].c->shards % q.s.wide != 0)
+            rc = fm_fail(FM_EINVAL, "%s: %u shards cannot be dealt to %u ranks evenly",
+                         child[i].job->name, child[i].c->shards, q.s.wide);
+        if (rc == FM_OK)
+            fmi_stage_note(&q.s, &child[i].net, &child[i].ps);
+    }
+    if (rc < 0)
+        return rc;
+    count_passes(&q, out);
+    for (uint32_t s = 0; rc == FM_OK && s < stages; s++) {
+        fm_stage_plan *p = &out->stage[s];
+        uint64_t shards[FM_LINKS] = {0};
+        p->begin = q.s.deal.begin[s];
+        p->end = q.s.deal.begin[s + 1];
+        p->kept = FM_MIN(stages - s, out->passes);
+        p->stem_bytes = stem_of(&q, s);
+        p->link = s + 1 < stages ? link_of(&q, s) : FM_LINK_SELF;
+        rc = state_of(&q, p, s, shards);
+        if (rc == FM_OK)
+            rc = activations_of(&q, p);
+        if (rc == FM_OK)
+            rc = rows_of(&q, p, s);
+        uint64_t bytes = 0;
+        for (size_t l = 0; l < FM_LINKS; l++)
+            bytes += shards[l];
+        out->shard_bytes = FM_MAX(out->shard_bytes, bytes);
+    }
+    if (rc == FM_OK)
+        count_time(&q, out);
+    return rc;
+}
