@@ -1,4 +1,4 @@
-/* engine.h - the inside of engines, models and sequences, for the files that run them. */
+/* engine.h - inside of the engine: what model.c, engine.c, scheduler.c and score.c share. */
 #ifndef FM_INFER_ENGINE_H
 #define FM_INFER_ENGINE_H
 
