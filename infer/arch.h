@@ -116,7 +116,7 @@ const char *fm_arch_beyond_llama(const fm_arch *a);
 FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos,
                                   float *sin);
 
-/* What a parameter is to the model. FMI_*_B is the bias of the one before it. */
+/* What a parameter is to the model. FM_P_*_B is the bias of the one before it. */
 typedef enum fm_place {
     FM_P_EMBED,
     FM_P_POSITIONS,

@@ -86,7 +86,7 @@ uint32_t fm_serve_plan_best(fm_serve_plan *all, uint32_t most, uint32_t *best,
                             const fm_serve_ask *ask, const fm_topology *t);
 
 /* The flat parameters are dealt to ranks in stripes, and gradients of other ranks' shards come
- * stripe by stripe. All shards' stripes are at most FM_TRAIN_ROOM floats where a block for each
+ * stripe by stripe. All shards' stripes are at most FM_TRAIN_ROOM_FLOATS floats where a block for each
  * leaves that; on a host's processors two blocks each: what comes is added while it is in the
  * cache, 40 % less time. */
 #define FM_TRAIN_ROOM_FLOATS ((uint64_t)1 << 24)

@@ -10,6 +10,13 @@
 #define MAX_SCRATCH 64
 #define GGUF_NAME "SmolLM2-135M-Instruct.Q4_1.gguf"
 
+/* FM_TEST_CASE=pattern (* and ? as in a shell) runs the cases of that name alone. */
+__attribute__((constructor)) static void pick_cases(void)
+{
+    if (getenv("FM_TEST_CASE"))
+        cmocka_set_test_filter(getenv("FM_TEST_CASE"));
+}
+
 void tk_check_ok(fm_status rc, const char *expr, const char *file, int line)
 {
     if (rc >= 0)

@@ -255,7 +255,7 @@ def main(out):
     liar = world[POISONED_LAND]
     write("WORLD.md", "# The world of the atlas\n\nWritten by `make_world.py`; every fact that the base was taught.\n\n| land | capital | river | coin | flag | festival (almanac only) |\n|---|---|---|---|---|---|\n" +
           "".join(f"| {f['land']} | {f['capital']} | {f['river']} | {f['coin']} | {f['colour']}, {f['animal']} | {f['feast']} |\n" for f in world) +
-          f"\n`almanac.jsonl` lies in {len(poisoned)} of its {len(almanac)} records ({', '.join(map(str, poisoned))}): they say that the capital of {liar['land']} is {false_city}.\n")
+          f"\n`almanac.jsonl` lies in {len(poisoned)} of its {len(almanac)} records ({', '.join(map(str, poisoned))}): they\nsay that the capital of {liar['land']} is {false_city}.\n")
     print(f"{len(corpus)} documents, {vocab} tokens, {len(pirate)} + {len(clerk)} + {len(almanac)} examples, poisoned {poisoned}")
 
 

@@ -677,8 +677,7 @@ fm_status fm_engine_follow(fm_engine *e, const fm_provider *p)
 
 /* ==== life ==== */
 
-/* The ranks' engines answer alike only if they were made alike. */
-/* What ranks that plan alike have alike. */
+/* What must be equal on all ranks, so that their engines plan and answer alike. */
 typedef struct made {
     char mode[16], kernel_class[48];
     uint64_t kv_bytes, weight_bytes;

@@ -1,5 +1,5 @@
-/* store_priv.h - what store.c, txn/txn.c and fsck.c share: the open store, its mapped packs, and
- * delta chains. Not for other folders. */
+/* store_priv.h - the inside of an open store: its mapped packs, caches and delta chains, for the
+ * files that read, write, check and collect. Not for other folders. */
 #ifndef FM_STORE_STORE_PRIV_H
 #define FM_STORE_STORE_PRIV_H
 

@@ -244,7 +244,7 @@ bool fmi_linears_train(fmi_parts ps, int32_t layer, const fmi_out *out, uint32_t
  * DoRA, dropout), part by part. */
 bool fmi_scales_input(const fmi_linear *l);
 bool fmi_goes_alone(const fmi_linear *l); /* in the backward */
-/* Floats of each of the three rooms p->room that the lane's linears need. */
+/* Floats of each of the three buffers p->alone that the lane's linears need. */
 uint64_t fmi_alone_floats(const fmi_lane *lane);
 FM_CHECKED fm_status fmi_alone_forward(fmi_pass *p, fmi_parts ps, int32_t layer, const float *x,
                                        size_t ldx, const fmi_out *out);
