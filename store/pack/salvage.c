@@ -1,35 +1,25 @@
 /* salvage.c - packs that are damaged or were cut off: their records are self-describing and carry
- * checksums, so each whose head is sound goes into a pack that can be read.
- * Where all of them are, that pack has the damaged one's very name and takes its place; else the
- * damaged one stays, for the quarantine. A pack whose name is the SHA-256 of its bytes is not
- * damaged: a newer fmstore wrote it, and it is left alone. */
+ * checksums, so each that decodes goes into a pack that can be read. Where all of them do, that pack
+ * has the damaged one's very name and takes its place; else the damaged one stays, for the
+ * quarantine. A pack whose name is the SHA-256 of its bytes is not damaged: a newer fmstore wrote
+ * it, and it is left alone. */
 #include <string.h>
 
 #include "store/pack/pack_writer.h"
 
 typedef struct salvage {
     fm_store *s;
+    const char *name;
     const fm_file_map *map;
+    fmi_coder *coder;
+    uint8_t *leaf; /* FM_LEAF_BYTES */
     fmi_packer packer;
     uint32_t features;
-    uint64_t records;
+    uint64_t records; /* that decode, and were copied */
+    int64_t row;
+    bool frame; /* header or footer are wrong, so that nothing of the pack can be read as it is */
+    bool fault; /* a record is, or the footer does not match the records */
 } salvage;
-
-static fm_status count_record(void *ctx, uint64_t offset, const fmi_record *r)
-{
-    salvage *v = ctx;
-    (void)offset;
-    v->records++;
-    if (r->recipe.op != FMI_OP_NONE)
-        v->features |= FMI_PACK_RECIPES;
-    return FM_OK;
-}
-
-static fm_status copy_record(void *ctx, uint64_t offset, const fmi_record *r)
-{
-    salvage *v = ctx;
-    return fmi_packer_copy(&v->packer, r, v->map->data + offset);
-}
 
 static fm_status pass_over(void *ctx, uint64_t offset, const fmi_record *r)
 {
@@ -41,62 +31,139 @@ static fm_status pass_over(void *ctx, uint64_t offset, const fmi_record *r)
 
 static fm_status note_fault(void *ctx, const char *text)
 {
+    salvage *v = ctx;
     (void)text;
-    *(bool *)ctx = true;
+    v->fault = true;
     return FM_OK;
 }
 
-/* It cannot be read as it is, and that is damage: the bytes are not what the name says. */
-static fm_status is_damaged(const fm_file_map *map, const char *name, bool *yes)
+/* Damage: it cannot be read as it is, and the bytes are not what the name says. */
+static fm_status is_damaged(salvage *v, bool *yes)
 {
     fm_digest sum;
     char hex[FM_HEX_CHARS + 1];
-    fmi_pack_visitor v = {yes, pass_over, note_fault};
-    *yes = false;
-    fm_status rc = fmi_pack_walk(fm_span_of(map->data, map->len), name, &v);
-    *yes = *yes || rc == FM_ECORRUPT || rc == FM_EVERSION;
+    fmi_pack_visitor look = {v, pass_over, note_fault};
+    fm_status rc = fmi_pack_walk(fm_span_of(v->map->data, v->map->len), v->name, &look);
+    v->frame = rc == FM_ECORRUPT || rc == FM_EVERSION;
+    *yes = v->frame || v->fault;
     if (!*yes)
         return rc;
     fm_error_clear();
-    rc = fm_sha256(&sum, map->data, map->len);
+    rc = fm_sha256(&sum, v->map->data, v->map->len);
     fm_digest_hex(&sum, hex);
-    *yes = strcmp(hex, name) != 0;
+    *yes = strcmp(hex, v->name) != 0;
     return rc;
 }
 
-static fm_status copy_pack(salvage *v, const char *name, bool *copied)
+static fm_status index_record(void *ctx, uint64_t offset, const fmi_record *r)
 {
-    fm_span bytes = fm_span_of(v->map->data, v->map->len);
-    fmi_pack_visitor count = {v, count_record, NULL}, copy = {v, copy_record, NULL};
-    fm_status rc = fmi_pack_salvage(bytes, name, &count);
-    *copied = false;
-    if (rc != FM_OK || v->records == 0)
+    salvage *v = ctx;
+    if (r->recipe.op != FMI_OP_NONE)
+        v->features |= FMI_PACK_RECIPES;
+    return fmi_index_put_object(v->s->index, v->row, offset, r);
+}
+
+/* Its records are found for a while, since they may be coded against each other: reading goes by
+ * the index and compares every leaf with its digest. */
+static fm_status show(salvage *v)
+{
+    bool known;
+    fmi_pack_visitor index = {v, index_record, NULL};
+    pthread_mutex_lock(&v->s->mutex);
+    fm_status rc = fmi_index_begin(v->s->index);
+    if (rc == FM_OK) {
+        rc = fmi_index_put_pack(v->s->index, v->name, v->map->len, true, &v->row, &known);
+        if (rc == FM_OK)
+            rc = fmi_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &index);
+        rc = fmi_index_end(v->s->index, rc);
+    }
+    pthread_mutex_unlock(&v->s->mutex);
+    return rc;
+}
+
+static fm_status hide(salvage *v)
+{
+    bool known;
+    pthread_mutex_lock(&v->s->mutex);
+    fm_status rc = fmi_index_begin(v->s->index);
+    if (rc == FM_OK) {
+        rc = fmi_index_put_pack(v->s->index, v->name, v->map->len, false, &v->row, &known);
+        rc = fmi_index_end(v->s->index, rc);
+    }
+    pthread_mutex_unlock(&v->s->mutex);
+    return rc;
+}
+
+/* What does not decode stays where it is. */
+static fm_status copy_record(void *ctx, uint64_t offset, const fmi_record *r)
+{
+    salvage *v = ctx;
+    fmi_chain ch;
+    fm_status rc = fmi_chain_from(&ch, v->s, r, NULL);
+    if (rc == FM_OK) {
+        for (uint32_t i = 0; rc == FM_OK && i < r->leaf_count; i++)
+            rc = fmi_chain_leaf(&ch, v->coder, i, v->leaf);
+        fmi_chain_release(&ch);
+    }
+    if (rc == FM_ECORRUPT || rc == FM_EBASE || rc == FM_EVERSION || rc == FM_ENOTFOUND) {
+        fm_error_clear();
+        return FM_OK;
+    }
+    v->records += rc == FM_OK;
+    return rc == FM_OK ? fmi_packer_copy(&v->packer, r, v->map->data + offset) : rc;
+}
+
+/* A pack that lost records and can be read as it is gains nothing: the quarantine copies it. */
+static fm_status place(salvage *v, bool *same)
+{
+    fm_lock *lock = NULL;
+    fm_status rc = fmi_packer_seal(&v->packer);
+    *same = rc == FM_OK && strcmp(v->packer.name, v->name) == 0;
+    if (rc != FM_OK || (!v->frame && !*same))
+        return rc;
+    rc = fm_lock_take(&lock, v->s->lock_path);
+    if (rc == FM_OK)
+        rc = fmi_packer_place(&v->packer);
+    fm_lock_drop(lock);
+    return rc;
+}
+
+static fm_status copy_pack(salvage *v, uint64_t *packs)
+{
+    bool same = false;
+    fmi_pack_visitor copy = {v, copy_record, NULL};
+    fm_status rc = show(v);
+    if (rc != FM_OK)
         return rc;
     rc = fmi_packer_begin(&v->packer, v->s, v->features);
     if (rc == FM_OK)
-        rc = fmi_pack_salvage(bytes, name, &copy);
-    if (rc == FM_OK)
-        rc = fmi_packer_publish(&v->packer);
-    *copied = rc == FM_OK;
+        rc = fmi_pack_salvage(fm_span_of(v->map->data, v->map->len), v->name, &copy);
+    if (rc == FM_OK && v->records)
+        rc = place(v, &same);
+    *packs += rc == FM_OK && v->records && (v->frame || same);
     fmi_packer_release(&v->packer);
+    if (v->frame && !same) {
+        fm_status hidden = hide(v);
+        rc = rc == FM_OK ? hidden : rc;
+    }
     return rc;
 }
 
-static fm_status look_at(fm_store *s, const char *name, uint64_t *packs)
+static fm_status look_at(fm_store *s, fmi_coder *coder, uint8_t *leaf, const char *name,
+                         uint64_t *packs)
 {
     fm_file_map map = {NULL, 0};
-    salvage v = {.s = s, .map = &map};
-    bool damaged = false, copied = false;
+    salvage v = {.s = s, .name = name, .map = &map, .coder = coder, .leaf = leaf};
+    bool damaged = false;
     char *path = fmi_store_pack_path(s, name);
     fm_status rc = path ? fm_map_verified(&map, path) : FM_ENOMEM;
     fm_free(path);
     if (rc == FM_ENOTFOUND) /* removed since it was listed */
         return FM_OK;
     if (rc == FM_OK)
-        rc = is_damaged(&map, name, &damaged);
+        rc = is_damaged(&v, &damaged);
     if (rc == FM_OK && damaged)
-        rc = copy_pack(&v, name, &copied);
-    *packs += copied;
+        rc = copy_pack(&v, packs);
     fm_unmap_verified(&map);
     return rc;
 }
@@ -104,13 +171,19 @@ static fm_status look_at(fm_store *s, const char *name, uint64_t *packs)
 fm_status fm_store_salvage(fm_store *s, uint64_t *packs)
 {
     fm_names files = {NULL, 0};
+    fmi_coder *coder = NULL;
+    uint8_t *leaf = fm_malloc(FM_LEAF_BYTES);
     *packs = 0;
-    fm_status rc = fm_list_dir(&files, s->packs_dir);
+    fm_status rc = leaf ? fmi_store_coder(s, &coder) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_list_dir(&files, s->packs_dir);
     for (size_t i = 0; rc == FM_OK && i < files.count; i++) {
         char name[FM_HEX_CHARS + 1];
         if (fmi_is_pack_name(files.name[i], name))
-            rc = look_at(s, name, packs);
+            rc = look_at(s, coder, leaf, name, packs);
     }
     fm_names_release(&files);
+    fmi_store_coder_return(s, coder);
+    fm_free(leaf);
     return rc;
 }

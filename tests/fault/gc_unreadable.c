@@ -53,19 +53,20 @@ static void expect(fm_store *s, unsigned variant, const fm_digest *id)
     assert_memory_equal(got, want, BYTES);
 }
 
-static fm_oid branch(fm_repo *r, const char *name, const fm_digest *id)
+/* old: what the branch pointed to, NULL: it is new. */
+static fm_oid branch(fm_repo *r, const char *name, const fm_digest *id, const fm_oid *old)
 {
     fm_shape shape = {1, {ELEMS}};
     fm_tree *tree;
     char ref[64];
-    fm_commit_opts o = {.kind = "import", .message = name, .time = KIT_TIME};
+    fm_commit_opts o = {.kind = "import", .message = name, .time = KIT_TIME + (old != NULL)};
     fm_oid oid;
     tk_ok(fm_tree_new(&tree));
     tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str("{\"format\":1}")));
     tk_ok(fm_tree_put_tensor(tree, "tensors/x.weight", "x.weight", FM_BF16, &shape, id));
     tk_ok(fm_version_commit(r, &oid, tree, &o));
     snprintf(ref, sizeof ref, "refs/heads/%s", name);
-    tk_ok(fm_ref_update(r, ref, &oid, NULL, "made"));
+    tk_ok(fm_ref_update(r, ref, &oid, old, "made"));
     fm_tree_free(tree);
     return oid;
 }
@@ -111,7 +112,9 @@ static bench make(void)
     b.pack = new_pack(b.dir, &before);
     fm_names_release(&before);
     b.stray = put(b.r, 7, NULL);
-    branch(b.r, "child", &b.child);
+    fm_oid first =
+        branch(b.r, "child", &b.child, NULL); /* so that its reflog has what may expire */
+    branch(b.r, "child", &b.child, &first);
     fm_object_info info;
     tk_ok(fm_store_info(fm_repo_store(b.r), &info, &b.child));
     assert_int_equal(info.chain_depth, 1);
@@ -174,10 +177,21 @@ static void is_whole(const bench *b)
     fm_repo_close(r);
 }
 
-/* Damage is done already: gc and repack must refuse by name and leave all packs as they are. */
+static void read_log(const bench *b, fm_buf *out)
+{
+    char *path = fm_path_join(b->dir, "lineage.git/logs/refs/heads/child");
+    fm_buf_init(out, 0);
+    tk_ok(fm_read_file(out, path, 1 << 20));
+    fm_free(path);
+}
+
+/* Damage is done already: gc and repack must refuse by name and leave packs and reflogs as they
+ * are. */
 static void must_refuse(const bench *b, fm_status want, const char *say)
 {
+    fm_buf log, log_after;
     fm_names before = packs_of(b->dir);
+    read_log(b, &log);
     for (int repack = 0; repack < 2; repack++) {
         fm_status rc = collect(b, repack, "now");
         if (rc != want)
@@ -189,6 +203,10 @@ static void must_refuse(const bench *b, fm_status want, const char *say)
         assert_non_null(strstr(fm_error_text(), say));
     }
     fm_names after = packs_of(b->dir);
+    read_log(b, &log_after);
+    assert_int_equal(log.len, log_after.len);
+    fm_buf_release(&log);
+    fm_buf_release(&log_after);
     assert_int_equal(before.count, after.count);
     for (size_t i = 0; i < before.count; i++)
         assert_string_equal(before.name[i], after.name[i]);
@@ -499,7 +517,7 @@ static void beside_a_writer(void **state)
                 fm_store_lease(fm_repo_store(r), true, "test") != FM_OK)
                 _exit(1);
             fm_digest hidden = put(r, 100 + 2 * n, NULL), id = put(r, 101 + 2 * n, &hidden);
-            branch(r, name, &id);
+            branch(r, name, &id, NULL);
             fm_repo_close(r);
         }
         _exit(0);
@@ -574,6 +592,50 @@ static void a_damaged_frame_is_mended_from_its_records(void **state)
     end(&b);
 }
 
+/* Two records in one pack, of which one has rotted with the frame: the other one is saved, and the
+ * rotten one is not copied. */
+static void only_what_decodes_is_saved(void **state)
+{
+    bench b = make();
+    uint8_t bytes[2][BYTES];
+    fm_shape shape = {1, {ELEMS}};
+    fm_digest id[2];
+    fm_repair_report report;
+    fm_repo *r;
+    fm_txn *t;
+    fm_buf sound;
+    (void)state;
+    tk_ok(fm_repo_open(&r, b.dir));
+    fm_names before = packs_of(b.dir);
+    tk_ok(fm_txn_begin(&t, fm_repo_store(r)));
+    for (unsigned i = 0; i < 2; i++) {
+        fill(bytes[i], 20 + i);
+        tk_ok(
+            fm_txn_put_tensor(t, &id[i], FM_BF16, &shape, fm_span_of(bytes[i], BYTES), NULL, NULL));
+    }
+    tk_ok(fm_txn_commit(t, NULL));
+    fm_txn_close(t);
+    fm_repo_close(r);
+    char *path = new_pack(b.dir, &before);
+    fm_names_release(&before);
+    fm_buf_init(&sound, 0);
+    tk_ok(fm_read_file(&sound, path, 1 << 24));
+    fm_free(b.pack);
+    b.pack = path;
+    memset(sound.data + sound.len - 200, 0, 200); /* the footer, and the last record's payload */
+    write_pack(&b, sound.data, sound.len);
+    tk_ok(fm_repo_open(&r, b.dir));
+    tk_ok(fm_repo_repair(r, b.dir, &report));
+    assert_int_equal(report.packs, 1);
+    expect(fm_repo_store(r), 20, &id[0]);
+    fm_repo_close(r);
+    tk_ok(fm_repo_open(&r, b.dir));
+    assert_false(fm_store_has(fm_repo_store(r), &id[1]));
+    fm_repo_close(r);
+    fm_buf_release(&sound);
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +650,7 @@ int main(void)
         cmocka_unit_test(a_pack_that_comes_meanwhile_stops_the_deletion),
         cmocka_unit_test(beside_a_writer),
         cmocka_unit_test(a_damaged_frame_is_mended_from_its_records),
+        cmocka_unit_test(only_what_decodes_is_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
