@@ -15,6 +15,7 @@
 #define FMI_FORMAT 1   /* repository format; SCHEMA.md */
 #define FMI_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */
 #define FMI_RESULTS_REF "refs/fmstore/results"
+#define FMI_INCOMING "refs/fmstore/incoming-" /* results being merged; and who fetched them */
 #define FMI_NOTES_REF "refs/notes/fmstore"
 #define FMI_LOST_PREFIX "refs/fmstore/lost/"
 #define FMI_MAX_REV_BYTES 512u
@@ -111,6 +112,9 @@ FM_CHECKED fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *
 FM_CHECKED fm_status fmi_author(char **out, fm_repo *r, const char *given);
 FM_CHECKED fm_status fmi_commit_clock(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
 FM_CHECKED fm_status fmi_version_of(fm_version *out, git_commit *commit);
+
+/* The model tree of a commit, read as nobody's: fm_version_tree, and fsck. */
+FM_CHECKED fm_status fmi_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit);
 
 typedef struct fmi_tree_visitor {
     /* False skips the folder. NULL: all are entered. */

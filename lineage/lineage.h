@@ -148,12 +148,24 @@ FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit)
 /* ---- health ---- */
 /* The store's fsck, then: git's packs have the bytes of their checksums; every ref reads; every
  * commit, tree, blob reachable from one reads; every pointer is in the store with the same dtype,
- * shape and size; results agree (lineage.sqlite is made again where they do not). */
+ * shape and size; every version opens and can be exported (fm_version_tree, fm_export_check, no
+ * tensor read); results agree (lineage.sqlite is made again where they do not). What looks like a
+ * fault is looked at again, with refs and gc held still, before it is told: writers may run. */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
-/* As fsck without full, but the packs that were longest not decoded are: `percent` of all bytes. */
-FM_CHECKED fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out,
-                                         fm_fault_fn fault, void *ctx);
+/* Called once for each distinct tree of a model, after it was opened; a failure is told as a fault
+ * of the version, but FM_ENOMEM and FM_ECANCELLED, which end the walk. */
+typedef fm_status (*fm_fsck_version_fn)(void *ctx, const fm_version *v, const fm_tree *tree);
+typedef struct fm_fsck_opts {
+    bool full; /* decode every object */
+    unsigned
+        share; /* else, unless 0: the packs that were longest not decoded, so many percent of all
+                     * bytes */
+    fm_fsck_version_fn version; /* NULL: what lineage can judge alone */
+    fm_fault_fn fault;
+    void *ctx; /* of both */
+} fm_fsck_opts;
+FM_CHECKED fm_status fm_repo_fsck_as(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out);
 /* Each pointer of each version that names an object which is missing or which fsck found damaged
  * (or a parent of it): rev is "main~2" or the beginning of an id, as people type it. */
 typedef fm_status (*fm_damage_fn)(void *ctx, const char *rev, const char *path, const fm_entry *e);
