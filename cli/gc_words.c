@@ -24,6 +24,9 @@ static void print_rest(const fm_gc_report *r)
                (ull)r->git_gone);
     if (r->reflog_entries)
         printf("%-12s %llu entries dropped\n", "reflogs", (ull)r->reflog_entries);
+    if (r->no_room)
+        printf("%-12s packs that must be written anew first are as they were: run gc again\n",
+               "no room");
     if (r->bad_objects)
         printf("%-12s %llu objects do not decode; their packs were left alone: run fsck\n",
                "damaged", (ull)r->bad_objects);
@@ -127,6 +130,7 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     set_int(&rc, o, "git_deleted", r->git_gone);
     set_int(&rc, o, "reflog_entries_dropped", r->reflog_entries);
     set_int(&rc, o, "writers", r->writers);
+    out_set(&rc, o, "no_room", fm_json_new_bool(r->no_room));
     for (size_t i = 0; i < r->keepers; i++) {
         fm_json *k = fm_json_new_object();
         out_set(&rc, k, "name", fm_json_new_str(r->keeper[i].name));

@@ -228,6 +228,7 @@ typedef struct fm_gc_report {
     uint64_t git_new, git_gone; /* git objects condemned, deleted */
     uint64_t reflog_entries;    /* dropped */
     uint64_t writers;           /* leases of writers that lived */
+    bool no_room; /* the disk is full: what must be written anew first is left to the next run */
 } fm_gc_report;
 /* Waits for another gc or repack of this repository. FM_ECORRUPT, FM_EVERSION: what a ref reaches
  * cannot be read to its end; nothing was deleted. FM_ECANCELLED: by progress; run again to finish.
