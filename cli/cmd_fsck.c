@@ -112,7 +112,7 @@ static fm_status repair(cli *c, fsck_run *s)
     fm_gc_opts opts = fm_gc_defaults();
     fm_gc_report report;
     opts.quarantine = true;
-    opts.prune = opts.reflog = "never";
+    opts.prune = opts.reflog = opts.checkpoints = "never";
     fm_store_lease_end(fm_repo_store(c->repo)); /* the repair's own */
     rc = fm_repo_gc(c->repo, &opts, &report);
     s->set_aside = rc == FM_OK;

@@ -11,7 +11,8 @@
 #include "store/base/hash.h"
 #include "store/base/mem.h"
 
-static fm_status read_object(cli *c, const fm_tree *tree, const char *path, fm_json **out)
+static fm_status read_json(cli *c, const fm_tree *tree, const char *path, fm_json_type type,
+                           fm_json **out)
 {
     fm_buf text;
     const fm_entry *e = fm_tree_find(tree, path);
@@ -22,8 +23,9 @@ static fm_status read_object(cli *c, const fm_tree *tree, const char *path, fm_j
     fm_status rc = cli_entry_bytes(c, e, &text);
     if (rc == FM_OK)
         rc = fm_json_parse(out, fm_buf_span(&text), path);
-    if (rc == FM_OK && !fm_json_is(*out, FM_JSON_OBJECT))
-        rc = fm_fail(FM_ECORRUPT, "tree path '%s': is no JSON object", path);
+    if (rc == FM_OK && !fm_json_is(*out, type))
+        rc = fm_fail(FM_ECORRUPT, "tree path '%s': is no JSON %s", path,
+                     type == FM_JSON_OBJECT ? "object" : "array");
     fm_buf_release(&text);
     return rc;
 }
@@ -56,7 +58,7 @@ static fm_status check_recipe(fsck_versions *s, const fm_version *v, const fm_tr
     *merged = false;
     if (!v->recipe && !fm_tree_find(tree, "recipe.json"))
         return FM_OK;
-    fm_status rc = read_object(s->c, tree, "recipe.json", &recipe);
+    fm_status rc = read_json(s->c, tree, "recipe.json", FM_JSON_OBJECT, &recipe);
     if (rc == FM_OK && v->recipe)
         rc = check_digest(v, recipe);
     *merged = strcmp(fm_json_cstr(fm_json_get(recipe, "operation"), ""), "merge") == 0;
@@ -114,9 +116,9 @@ static fm_status check_suites(fsck_versions *s, const fm_tree *tree)
 static fm_status check_state(fsck_versions *s, const fm_tree *tree)
 {
     fm_json *about = NULL, *log = NULL;
-    fm_status rc = read_object(s->c, tree, "checkpoint.json", &about);
+    fm_status rc = read_json(s->c, tree, "checkpoint.json", FM_JSON_OBJECT, &about);
     if (rc == FM_OK)
-        rc = read_object(s->c, tree, "train_log.json", &log);
+        rc = read_json(s->c, tree, "train_log.json", FM_JSON_ARRAY, &log);
     fm_json_free(about);
     fm_json_free(log);
     return rc;

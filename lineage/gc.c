@@ -11,7 +11,7 @@
 typedef struct gc_run {
     fm_repo *r;
     const fm_gc_opts *opts;
-    int64_t now, prune, reflog;
+    int64_t now, prune, reflog, checkpoints;
     fmi_gc *gc;
     fmi_reach reach;
     git_oid *packed; /* objects in git's packs */
@@ -218,7 +218,11 @@ static fm_status run(gc_run *g, fm_gc_report *out)
     fm_status rc = g->opts->quarantine ? fm_repo_damage(g->r, refuse_damage, NULL) : FM_OK;
     if (rc == FM_OK)
         rc = expire_reflogs(g, &out->reflog_entries);
-
+    if (rc == FM_OK)
+        rc = fmi_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
+                                    g->opts->dry_run, out);
+    if (for_want_of_room(rc))
+        rc = FM_OK;
     if (rc == FM_OK)
         rc = open_store(g);
     if (rc == FM_OK)
@@ -253,6 +257,8 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     rc = time_of(&g, &g.prune, opts->prune, "gc.pruneExpire", "2.weeks.ago");
     if (rc == FM_OK)
         rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
+    if (rc == FM_OK)
+        rc = time_of(&g, &g.checkpoints, opts->checkpoints, "gc.checkpointExpire", "2.weeks.ago");
     if (rc == FM_OK && !opts->dry_run)
         fmi_room_let_go(r->path);
     if (rc == FM_OK && !opts->dry_run)
@@ -277,5 +283,8 @@ void fm_gc_report_release(fm_gc_report *report)
     for (size_t i = 0; i < report->keepers; i++)
         fm_free(report->keeper[i].name);
     fm_free(report->keeper);
+    for (size_t i = 0; i < report->trainings; i++)
+        fm_free(report->training[i].subject);
+    fm_free(report->training);
     memset(report, 0, sizeof *report);
 }

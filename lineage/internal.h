@@ -163,6 +163,11 @@ FM_CHECKED fm_status fmi_rows_begin(fmi_rows *ix); /* takes SQLite's write lock 
 FM_CHECKED fm_status fmi_rows_commit(fmi_rows *ix);
 void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 
+/* ---- checkpoints.c ---- */
+/* Those whose last state is of that time or before, unless they are trained just now; kept_too: also
+ * what is marked FM_CHECKPOINTS_KEPT. Then files of dead trainings' locks. */
+FM_CHECKED fm_status fmi_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
+                                            fm_gc_report *out);
 /* ---- results.c ---- */
 FM_CHECKED fm_status fmi_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fmi_results_renew(fm_repo *r); /* SQLite made again from the ref */

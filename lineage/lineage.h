@@ -91,6 +91,14 @@ typedef fm_status (*fm_ref_fn)(void *ctx, const char *name, const fm_oid *oid);
 /* Names that start with prefix, sorted. An annotated tag is peeled. */
 FM_CHECKED fm_status fm_ref_each(fm_repo *r, const char *prefix, fm_ref_fn fn, void *ctx);
 
+/* States of trainings: FM_CHECKPOINTS "<run>/<step>". Who trains holds the flock of the run's file,
+ * fm_checkpoint_lock (fm_free). FM_CHECKPOINTS_KEPT "<run>": a person wants them kept, so age alone
+ * does not make gc drop them. run: the first FM_RUN_CHARS hex digits of what its bits depend on. */
+#define FM_RUN_CHARS 20u
+#define FM_CHECKPOINTS "refs/fmstore/checkpoints/"
+#define FM_CHECKPOINTS_KEPT "refs/fmstore/kept/"
+char *fm_checkpoint_lock(const fm_repo *r, const char *run);
+
 /* ---- history ---- */
 typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
 /* Newest first, parents after children, streaming; NULL start: all branches and tags. (A foreign
@@ -192,6 +200,9 @@ typedef struct fm_gc_opts {
                            * 2.weeks.ago */
     const char
         *reflog;     /* entries of reflogs before it go; NULL: gc.reflogExpire, else 90.days.ago */
+    const char *checkpoints; /* states of trainings that do not run and had their last state before
+                              * it: the names go. NULL: gc.checkpointExpire, else 2.weeks.ago, and
+                              * none that are to be kept */
     bool repack;     /* fold small packs into few; gc alone rewrites those mostly dead */
     bool repack_all; /* every pack */
     uint32_t depth;  /* longest delta chain after repack; FM_GC_ANY_DEPTH: as it is */
@@ -210,7 +221,13 @@ typedef struct fm_gc_keeper {
     uint64_t objects; /* that it alone reaches */
     uint64_t bytes;   /* of these, on disk */
 } fm_gc_keeper;
+typedef struct fm_gc_training {
+    char *subject; /* of its last state: "checkpoint of x after step 7" */
+    uint64_t states, bytes;
+} fm_gc_training;
 typedef struct fm_gc_report {
+    fm_gc_training *training; /* whose states' names were dropped; dry run: would be */
+    size_t trainings, training_cap;
     fm_gc_keeper *keeper; /* of every name that was looked at */
     size_t keepers;
     uint64_t versions; /* reached */
