@@ -122,6 +122,10 @@ uint64_t fm_engine_layer_hits(const fm_engine *e, uint32_t layer);
  * A tree without tokenizer/ loads; fm_model_tokenizer is then NULL. */
 FM_CHECKED fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree,
                                    const fm_provider *p, const char *what);
+/* What fm_model_load would say of the tree before it reads a tensor: the architecture of model.json,
+ * each parameter there with its shape, nothing left over, the adapters' folders and configs. Needs
+ * no engine. */
+FM_CHECKED fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what);
 /* The two halves of that. Prepare reads, decodes and packs, and may run on any thread while the
  * engine steps; the provider must allow that. threads: how many of its own it may use (1: only the
  * caller's). Adopt is short and belongs to the engine's thread; before it the model may only be

@@ -410,33 +410,44 @@ static fm_status lookup_commit(fm_repo *r, git_commit **out, const fm_oid *oid)
     return fmi_git_fail(code, "no version %s", hex);
 }
 
-fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
+fm_status fmi_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit)
 {
     fmi_tree_visitor v = {.blob = decode_blob, .max_blob_bytes = FM_INLINE_MAX_BYTES};
-    git_commit *commit = NULL;
     fm_tree *tree = NULL;
+    fm_status rc = FM_OK;
+
+    *out = NULL;
+    if (fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
+        return fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
+    rc = fm_tree_new(&tree);
+    if (rc == FM_OK) {
+        v.ctx = tree;
+        rc = fmi_tree_walk(r, git_commit_tree_id(commit), &v);
+    }
+    if (rc < 0)
+        fm_tree_free(tree);
+    else
+        *out = tree;
+    return rc;
+}
+
+fm_status fm_version_tree(fm_repo *r, fm_tree **out, const fm_oid *oid)
+{
+    git_commit *commit = NULL;
     fm_status rc;
 
     *out = NULL;
     if (!r || !oid)
         return fm_fail(FM_EINVAL, "version: a repository and an id are needed");
     rc = lookup_commit(r, &commit, oid);
-    if (rc == FM_OK && fmi_message_encoding(git_commit_message_raw(commit)) > FMI_ENCODING)
-        rc = fm_fail(FM_EVERSION, "its tree is written by a newer fmstore");
     if (rc == FM_OK)
-        rc = fm_tree_new(&tree);
-    if (rc == FM_OK) {
-        v.ctx = tree;
-        rc = fmi_tree_walk(r, git_commit_tree_id(commit), &v);
-    }
+        rc = fmi_tree_read(r, out, commit);
     git_commit_free(commit);
     if (rc < 0) {
         char hex[41];
         fm_oid_hex(oid, hex);
-        fm_tree_free(tree);
         return fm_error_prefix(rc, "version %.12s", hex);
     }
-    *out = tree;
     return FM_OK;
 }
 

@@ -1,8 +1,15 @@
 /* fsck.c - is all that any ref reaches there, readable, and true?
  *
  * Each git object is read once, whatever the number of versions that share it; libgit2 checks its
- * hash on the way. A pointer is checked against the store's record: id, dtype, shape, size. */
+ * hash on the way. A pointer is checked against the store's record: id, dtype, shape, size. Then
+ * each distinct tree is opened by the very functions that open and export use, so that what fsck
+ * calls clean is what they can read.
+ *
+ * Others may write meanwhile: refs go, git's packs are joined, gc deletes. So nothing that looks
+ * like a fault is believed at first sight. If there is any, all of git is looked at once more with
+ * gc and refs held still, and only what is found then is told. */
 #include "lineage/internal.h"
+#include "store/source.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -15,11 +22,14 @@
 
 typedef struct check {
     fm_repo *r;
-    fm_fsck_report *out;
-    fm_fault_fn fault;
-    void *ctx;
-    fm_map *seen;    /* ids of trees and blobs that were checked */
-    fm_map *commits; /* ids of commits that were, or wait in todo */
+    const fm_fsck_opts *opts;
+    fm_buf lines;     /* faults of this pass, each with its NUL */
+    uint64_t faults;  /* their number */
+    uint64_t objects; /* of git, of this pass */
+    bool rows_differ; /* of lineage.sqlite and git */
+    fm_map *seen;     /* ids of trees and blobs that were checked */
+    fm_map *commits;  /* ids of commits that were, or wait in todo */
+    fm_map *opened; /* trees that were opened, with the digest of the recipe that goes with them */
     git_oid *todo;
     size_t todo_count, todo_cap;
     const char *ref;
@@ -30,17 +40,19 @@ typedef struct check {
 
 static void say(check *c, const char *text)
 {
-    c->out->faults++;
-    if (c->fault)
-        c->fault(c->ctx, text);
+    c->faults++;
+    fm_buf_append(&c->lines, text, strlen(text) + 1);
+    if (c->lines.failed)
+        c->stop = FM_ENOMEM;
 }
 
-/* The current error text, with the place in front. Memory trouble is no fault of the repository. */
+/* The current error text, with the place in front. Memory trouble is no fault of the repository, nor
+ * is the wish to stop. */
 static void say_error(check *c, fm_status rc)
 {
     fm_status ignored;
 
-    if (rc == FM_ENOMEM) {
+    if (rc == FM_ENOMEM || rc == FM_ECANCELLED) {
         c->stop = rc;
         return;
     }
@@ -103,7 +115,7 @@ static fm_status on_blob(void *ctx, const char *path, const git_oid *id, fm_span
 
     if (!first_sight(c, c->seen, id))
         return c->stop;
-    c->out->objects++;
+    c->objects++;
     if (c->is_model)
         rc = model_blob(c, path, bytes);
     if (rc < 0)
@@ -118,7 +130,7 @@ static bool on_folder(void *ctx, const git_oid *tree, const char *path)
     (void)path;
     if (!first_sight(c, c->seen, tree))
         return false;
-    c->out->objects++;
+    c->objects++;
     return true;
 }
 
@@ -131,7 +143,7 @@ static void check_tree(check *c, const git_oid *tree)
         v.max_blob_bytes = FMI_MAX_RESULT_BYTES;
     if (!first_sight(c, c->seen, tree))
         return;
-    c->out->objects++;
+    c->objects++;
     rc = fmi_tree_walk(c->r, tree, &v);
     if (rc < 0 && c->stop == FM_OK)
         say_error(c, rc);
@@ -147,9 +159,56 @@ static void add_todo(check *c, const git_oid *id)
         c->todo[c->todo_count++] = *id;
 }
 
+/* Versions that share a tree may still name different recipes. */
+static bool first_opening(check *c, const git_commit *commit, const fm_version *v)
+{
+    fm_buf key;
+    bool first = false;
+
+    fm_buf_init(&key, 0);
+    fm_buf_append(&key, git_commit_tree_id(commit)->id, SHA1_BYTES);
+    fm_buf_str(&key, v->recipe ? v->recipe : "");
+    if (fm_buf_ok(&key) < 0)
+        c->stop = FM_ENOMEM;
+    else
+        first = !fm_map_has(c->opened, key.data, key.len);
+    if (first && fm_map_put(c->opened, key.data, key.len, c, NULL) < 0)
+        c->stop = FM_ENOMEM;
+    fm_buf_release(&key);
+    return first && c->stop == FM_OK;
+}
+
+static fm_status open_version(check *c, const git_commit *commit, const fm_version *v)
+{
+    fm_tree *tree = NULL;
+    fm_provider p = fm_store_provider(c->r->store);
+    fm_status rc = fmi_tree_read(c->r, &tree, commit);
+
+    if (rc == FM_OK)
+        rc = fm_export_check(tree, &p);
+    if (rc == FM_OK && c->opts->version)
+        rc = c->opts->version(c->opts->ctx, v, tree);
+    fm_tree_free(tree);
+    return rc;
+}
+
+/* After its objects were looked at one by one, which names each that is bad. */
+static void check_version(check *c, git_commit *commit)
+{
+    fm_version v;
+    fm_status rc = fmi_version_of(&v, commit);
+
+    if (rc == FM_OK && first_opening(c, commit, &v))
+        rc = open_version(c, commit, &v);
+    if (rc < 0 && c->stop == FM_OK)
+        say_error(c, rc);
+    fm_version_release(&v);
+}
+
 static void check_commit(check *c, const git_oid *id)
 {
     git_commit *commit = NULL;
+    uint64_t before = c->faults;
     int code = git_commit_lookup(&commit, c->r->git, id);
 
     git_oid_fmt(c->commit, id);
@@ -157,10 +216,12 @@ static void check_commit(check *c, const git_oid *id)
         say_error(c, fmi_damage(code, "cannot be read"));
         return;
     }
-    c->out->objects++;
+    c->objects++;
     for (unsigned i = 0; i < git_commit_parentcount(commit); i++)
         add_todo(c, git_commit_parent_id(commit, i));
     check_tree(c, git_commit_tree_id(commit));
+    if (c->is_model && c->faults == before && c->stop == FM_OK)
+        check_version(c, commit);
     git_commit_free(commit);
 }
 
@@ -171,7 +232,8 @@ static bool starts(const char *s, const char *prefix)
 
 static void check_history(check *c, const git_oid *tip)
 {
-    c->is_model = !starts(c->ref, FMI_RESULTS_REF) && !starts(c->ref, "refs/notes/");
+    c->is_model = !starts(c->ref, FMI_RESULTS_REF) && !starts(c->ref, FMI_INCOMING) &&
+                  !starts(c->ref, "refs/notes/");
     add_todo(c, tip);
     while (c->stop == FM_OK && c->todo_count > 0) {
         git_oid next = c->todo[--c->todo_count];
@@ -232,7 +294,7 @@ static fm_status loose_names(check *c, fm_map *names, const char *folder, unsign
     }
     fm_names_release(&files);
     fm_free(dir);
-    return rc;
+    return rc == FM_ENOTFOUND && depth > 0 ? FM_OK : rc; /* the last ref in it was deleted */
 }
 
 /* libgit2's iterator passes over a file that holds no id, so files are listed beside it. */
@@ -299,7 +361,7 @@ static fm_status compare_row(void *ctx, const char *key, fm_span value)
 
 static fm_status check_results(check *c)
 {
-    uint64_t before = c->out->faults;
+    uint64_t before = c->faults;
     fm_status rc = fmi_results_sync(c->r);
 
     if (rc == FM_OK)
@@ -310,17 +372,14 @@ static fm_status check_results(check *c)
         say(c, fm_error_text());
         rc = FM_OK;
     }
-    if (rc < 0 || c->out->faults == before)
-        return rc;
-    rc = fmi_results_renew(c->r);
-    c->out->repaired += rc == FM_OK;
-    return rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is the damaged one, and was told */
+    c->rows_differ = c->faults > before;
+    return rc;
 }
 
 /* What libgit2 was writing when its process was killed. Young ones may still be written. */
-static fm_status sweep_packs(check *c)
+static fm_status sweep_packs(const fm_repo *r, fm_fsck_report *out)
 {
-    char *dir = fm_path_join(c->r->git_path, "objects/pack");
+    char *dir = fm_path_join(r->git_path, "objects/pack");
     fm_names names = {NULL, 0};
     fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
 
@@ -329,7 +388,8 @@ static fm_status sweep_packs(check *c)
         struct stat st;
         if (path && lstat(path, &st) == 0 && time(NULL) - st.st_mtime > DEAD_PACK_SECONDS) {
             rc = fm_remove_file(path);
-            c->out->repaired += rc == FM_OK;
+            out->repaired += rc == FM_OK;
+            rc = rc == FM_ENOTFOUND ? FM_OK : rc; /* another one swept it */
         }
         fm_free(path);
     }
@@ -381,61 +441,123 @@ static fm_status check_packs(check *c)
     return rc;
 }
 
-static fm_status check_git(check *c)
+static void end_pass(check *c)
 {
-    bool mended = false;
-    fm_status rc = fm_map_new(&c->seen);
+    fm_map_free(c->seen);
+    fm_map_free(c->commits);
+    fm_map_free(c->opened);
+    fm_free(c->todo);
+    fm_buf_release(&c->lines);
+}
 
+static fm_status look(check *c, fm_repo *r, const fm_fsck_opts *opts)
+{
+    *c = (check){.r = r, .opts = opts, .ref = "", .is_model = true};
+    fm_buf_init(&c->lines, 0);
+    fm_status rc = fm_map_new(&c->seen);
     if (rc == FM_OK)
         rc = fm_map_new(&c->commits);
+    if (rc == FM_OK)
+        rc = fm_map_new(&c->opened);
     if (rc == FM_OK)
         rc = check_packs(c);
     if (rc == FM_OK)
         rc = check_refs(c);
+    return rc == FM_OK ? check_results(c) : rc;
+}
+
+/* Where nothing can be written, nobody else who goes by these locks writes either. */
+static fm_status hold_still(fm_repo *r, fm_lock **gc, fm_lock **refs)
+{
+    char *path = fm_path_join(r->path, "gc.lock");
+    fm_status rc = path ? fm_lock_take(gc, path) : FM_ENOMEM;
+
     if (rc == FM_OK)
-        rc = fmi_head_mend(c->r, &mended);
-    if (mended)
-        c->out->repaired++;
-    if (rc == FM_OK)
-        rc = sweep_packs(c);
-    if (rc == FM_OK)
-        rc = check_results(c);
-    fm_map_free(c->seen);
-    fm_map_free(c->commits);
-    fm_free(c->todo);
+        rc = fmi_ref_lock(r, refs);
+    if (rc == FM_EIO) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    fm_free(path);
     return rc;
 }
 
-/* percent: 0, or the share that a rolling check decodes. */
-static fm_status fsck(fm_repo *r, bool full, unsigned percent, fm_fsck_report *out,
-                      fm_fault_fn fault, void *ctx)
+static fm_status look_again(check *c, fm_repo *r, const fm_fsck_opts *opts)
 {
-    check c = {.r = r, .out = out, .fault = fault, .ctx = ctx, .ref = "", .is_model = true};
+    fm_lock *gc = NULL, *refs = NULL;
+    fm_status rc = hold_still(r, &gc, &refs);
+
+    end_pass(c);
+    *c = (check){.r = r};
+    fm_buf_init(&c->lines, 0);
+    if (rc == FM_OK && git_odb_refresh(r->odb) < 0)
+        rc = fmi_damage(-1, "the objects of '%s' cannot be listed", r->git_path);
+    if (rc == FM_OK)
+        rc = look(c, r, opts);
+    fm_lock_drop(refs);
+    fm_lock_drop(gc);
+    return rc;
+}
+
+static void tell_all(const check *c, fm_fsck_report *out)
+{
+    const fm_fault_fn fault = c->opts->fault;
+
+    for (size_t at = 0; fault && at < c->lines.len; at += strlen((char *)c->lines.data + at) + 1)
+        fault(c->opts->ctx, (char *)c->lines.data + at);
+    out->faults += c->faults;
+    out->objects += c->objects;
+}
+
+static fm_status check_git(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out)
+{
+    check c;
+    bool mended = false;
+    fm_status rc = look(&c, r, opts);
+
+    if (c.faults > 0 && (rc == FM_OK || rc == FM_ECORRUPT))
+        rc = look_again(&c, r, opts);
+    if (rc == FM_OK)
+        tell_all(&c, out);
+    if (rc == FM_OK)
+        rc = fmi_head_mend(r, &mended);
+    if (mended)
+        out->repaired++;
+    if (rc == FM_OK)
+        rc = sweep_packs(r, out);
+    if (rc == FM_OK && c.rows_differ) {
+        rc = fmi_results_renew(r);
+        out->repaired += rc == FM_OK;
+        rc = rc == FM_ECORRUPT ? FM_OK : rc; /* git's copy is the damaged one, and was told */
+    }
+    end_pass(&c);
+    return rc;
+}
+
+fm_status fm_repo_fsck_as(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out)
+{
     fm_status rc;
 
-    if (!out)
-        return fm_fail(FM_EINVAL, "fsck: a report is needed");
+    if (!out || !opts)
+        return fm_fail(FM_EINVAL, "fsck: a report and options are needed");
     memset(out, 0, sizeof *out);
     if (!r)
         return fm_fail(FM_EINVAL, "fsck: no repository");
-    rc = percent ? fm_store_fsck_oldest(r->store, percent, out, fault, ctx)
-                 : fm_store_fsck(r->store, full, out, fault, ctx);
+    rc = !opts->full && opts->share
+             ? fm_store_fsck_oldest(r->store, opts->share, out, opts->fault, opts->ctx)
+             : fm_store_fsck(r->store, opts->full, out, opts->fault, opts->ctx);
     if (rc == FM_OK)
-        rc = check_git(&c);
-    if (rc == FM_OK && full && out->faults == 0)
+        rc = check_git(r, opts, out);
+    if (rc == FM_OK && opts->full && out->faults == 0)
         rc = fm_store_forget_missing(r->store);
     return rc;
 }
 
 fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault, void *ctx)
 {
-    return fsck(r, full, 0, out, fault, ctx);
-}
+    const fm_fsck_opts opts = {.full = full, .fault = fault, .ctx = ctx};
 
-fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out, fm_fault_fn fault,
-                              void *ctx)
-{
-    return fsck(r, false, FM_MAX(percent, 1u), out, fault, ctx);
+    return fm_repo_fsck_as(r, &opts, out);
 }
 
 fm_status fm_repo_rebuild_index(fm_repo *r)

@@ -3,6 +3,7 @@
  * Objects of git go first, then those of the store: a run that dies in between leaves bytes that
  * the next one finds, and no version without its bytes. */
 #include "lineage/reach.h"
+#include "store/gc/room.h"
 
 #include <string.h>
 #include <time.h>
@@ -10,13 +11,14 @@
 typedef struct gc_run {
     fm_repo *r;
     const fm_gc_opts *opts;
-    int64_t now, prune, reflog;
+    int64_t now, prune, reflog, checkpoints;
     fmi_gc *gc;
     fmi_reach reach;
     git_oid *packed; /* objects in git's packs */
     size_t packed_count;
     git_oid *garbage; /* of these, what no keeper reaches */
     size_t garbage_count;
+    bool no_room; /* for what git keeps, anew */
 } gc_run;
 
 fm_gc_opts fm_gc_defaults(void)
@@ -89,6 +91,15 @@ static bool goes(void *ctx, const git_oid *id)
     return true;
 }
 
+/* True: there is no room for what would be written, and so nothing was. */
+static bool for_want_of_room(fm_status rc)
+{
+    if (rc == FM_OK || rc == FM_ENOMEM || !fmi_no_room())
+        return false;
+    fm_error_clear();
+    return true;
+}
+
 static fm_status drop_git(gc_run *g)
 {
     if (!g->opts->dry_run)
@@ -112,8 +123,17 @@ static fm_status delete_inside(gc_run *g)
         rc = reach_grace(g);
     if (rc == FM_OK)
         rc = drop_git(g);
+    bool late = for_want_of_room(rc); /* git's objects are written anew: the packs' room serves */
+    if (late)
+        rc = fmi_gc_git_stays(g->gc);
     if (rc == FM_OK)
         rc = fmi_gc_remove(g->gc);
+    if (rc == FM_OK && late)
+        rc = drop_git(g);
+    if (late && for_want_of_room(rc)) {
+        g->no_room = true;
+        rc = fmi_gc_git_stays(g->gc);
+    }
     fm_lock_drop(lock);
     return rc == FM_OK ? fmi_gc_leave(g->gc) : rc;
 }
@@ -128,7 +148,7 @@ static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
     if (rc == FM_OK)
         rc = fmi_reflogs_expire(g->r, g->reflog, dropped);
     fm_lock_drop(lock);
-    return rc;
+    return for_want_of_room(rc) ? FM_OK : rc; /* expired entries keep nothing, written or not */
 }
 
 static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
@@ -178,6 +198,7 @@ static fm_status fill(const gc_run *g, fm_gc_report *out)
     out->bad_objects = s->bad_objects;
     out->git_new = s->git_new;
     out->git_gone = s->git_gone;
+    out->no_room = s->no_room || g->no_room;
     for (size_t i = 0; i < fmi_gc_leases(g->gc)->count; i++)
         out->writers += fmi_gc_leases(g->gc)->lease[i].writes;
     return fill_keepers(g, out);
@@ -200,6 +221,11 @@ static fm_status run(gc_run *g, fm_gc_report *out)
         rc = open_store(g);
     if (rc == FM_OK && !g->opts->dry_run)
         rc = fmi_results_sweep(g->r);
+    if (rc == FM_OK) /* gc has its lock, and nothing is unreadable */
+        rc = fmi_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
+                                    g->opts->dry_run, out);
+    if (for_want_of_room(rc))
+        rc = FM_OK;
     if (rc == FM_OK)
         rc = fmi_reach_init(&g->reach, g->r, g->gc, g->reflog);
     if (rc == FM_OK)
@@ -214,8 +240,10 @@ static fm_status run(gc_run *g, fm_gc_report *out)
         rc = fmi_gc_rewrite(g->gc);
     if (rc == FM_OK)
         rc = delete_inside(g);
-    if (rc == FM_OK && !g->opts->dry_run) /* what commits only joined is coded now */
+    if (rc == FM_OK && !g->opts->dry_run) { /* what commits only joined is coded now */
         rc = fmi_packs_fold(g->r, true);
+        rc = for_want_of_room(rc) ? FM_OK : rc;
+    }
     return rc == FM_OK ? fill(g, out) : rc;
 }
 
@@ -233,10 +261,17 @@ fm_status fm_repo_gc(fm_repo *r, const fm_gc_opts *opts, fm_gc_report *out)
     if (rc == FM_OK)
         rc = time_of(&g, &g.reflog, opts->reflog, "gc.reflogExpire", "90.days.ago");
     if (rc == FM_OK)
+        rc = time_of(&g, &g.checkpoints, opts->checkpoints, "gc.checkpointExpire", "2.weeks.ago");
+    if (rc == FM_OK && !opts->dry_run)
+        fmi_room_let_go(r->path);
+    if (rc == FM_OK)
         rc = run(&g, out);
     fmi_reach_release(&g.reach);
     fmi_gc_close(g.gc);
     fm_free(g.packed);
+    if (!opts->dry_run)
+        fmi_room_reserve(r->path, FMI_ROOM_BYTES +
+                                      FMI_ROOM_OBJECT_BYTES * (out->live_objects + g.packed_count));
     if (rc < 0)
         fm_gc_report_release(out);
     return rc;
@@ -249,5 +284,8 @@ void fm_gc_report_release(fm_gc_report *report)
     for (size_t i = 0; i < report->keepers; i++)
         fm_free(report->keeper[i].name);
     fm_free(report->keeper);
+    for (size_t i = 0; i < report->trainings; i++)
+        fm_free(report->training[i].subject);
+    fm_free(report->training);
     memset(report, 0, sizeof *report);
 }

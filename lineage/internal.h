@@ -15,6 +15,7 @@
 #define FMI_FORMAT 1   /* repository format; SCHEMA.md */
 #define FMI_ENCODING 1 /* trailer Fmstore-Version: how a tree is laid out */
 #define FMI_RESULTS_REF "refs/fmstore/results"
+#define FMI_INCOMING "refs/fmstore/incoming-" /* results being merged; and who fetched them */
 #define FMI_NOTES_REF "refs/notes/fmstore"
 #define FMI_LOST_PREFIX "refs/fmstore/lost/"
 #define FMI_MAX_REV_BYTES 512u
@@ -112,6 +113,9 @@ FM_CHECKED fm_status fmi_author(char **out, fm_repo *r, const char *given);
 FM_CHECKED fm_status fmi_commit_clock(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
 FM_CHECKED fm_status fmi_version_of(fm_version *out, git_commit *commit);
 
+/* The model tree of a commit, read as nobody's: fm_version_tree, and fsck. */
+FM_CHECKED fm_status fmi_tree_read(fm_repo *r, fm_tree **out, const git_commit *commit);
+
 typedef struct fmi_tree_visitor {
     /* False skips the folder. NULL: all are entered. */
     bool (*enter)(void *ctx, const git_oid *tree, const char *path);
@@ -159,6 +163,11 @@ FM_CHECKED fm_status fmi_rows_begin(fmi_rows *ix); /* takes SQLite's write lock 
 FM_CHECKED fm_status fmi_rows_commit(fmi_rows *ix);
 void fmi_rows_rollback(fmi_rows *ix); /* keeps the current error text */
 
+/* ---- checkpoints.c ---- */
+/* Those whose last state is of that time or before, unless they are trained just now; kept_too: also
+ * what is marked FM_CHECKPOINTS_KEPT. Then files of dead trainings' locks. */
+FM_CHECKED fm_status fmi_checkpoints_expire(fm_repo *r, int64_t expire, bool kept_too, bool dry_run,
+                                            fm_gc_report *out);
 /* ---- results.c ---- */
 FM_CHECKED fm_status fmi_results_sync(fm_repo *r);  /* rows of the ref that SQLite lacks */
 FM_CHECKED fm_status fmi_results_renew(fm_repo *r); /* SQLite made again from the ref */

@@ -91,6 +91,14 @@ typedef fm_status (*fm_ref_fn)(void *ctx, const char *name, const fm_oid *oid);
 /* Names that start with prefix, sorted. An annotated tag is peeled. */
 FM_CHECKED fm_status fm_ref_each(fm_repo *r, const char *prefix, fm_ref_fn fn, void *ctx);
 
+/* States of trainings: FM_CHECKPOINTS "<run>/<step>". Who trains holds the flock of the run's file,
+ * fm_checkpoint_lock (fm_free). FM_CHECKPOINTS_KEPT "<run>": a person wants them kept, so age alone
+ * does not make gc drop them. run: the first FM_RUN_CHARS hex digits of what its bits depend on. */
+#define FM_RUN_CHARS 20u
+#define FM_CHECKPOINTS "refs/fmstore/checkpoints/"
+#define FM_CHECKPOINTS_KEPT "refs/fmstore/kept/"
+char *fm_checkpoint_lock(const fm_repo *r, const char *run);
+
 /* ---- history ---- */
 typedef fm_status (*fm_version_fn)(void *ctx, const fm_version *v); /* FM_ECANCELLED ends quietly */
 /* Newest first, parents after children, streaming; NULL start: all branches and tags. (A foreign
@@ -148,12 +156,24 @@ FM_CHECKED fm_status fm_note_read(fm_repo *r, fm_buf *out, const fm_oid *commit)
 /* ---- health ---- */
 /* The store's fsck, then: git's packs have the bytes of their checksums; every ref reads; every
  * commit, tree, blob reachable from one reads; every pointer is in the store with the same dtype,
- * shape and size; results agree (lineage.sqlite is made again where they do not). */
+ * shape and size; every version opens and can be exported (fm_version_tree, fm_export_check, no
+ * tensor read); results agree (lineage.sqlite is made again where they do not). What looks like a
+ * fault is looked at again, with refs and gc held still, before it is told: writers may run. */
 FM_CHECKED fm_status fm_repo_fsck(fm_repo *r, bool full, fm_fsck_report *out, fm_fault_fn fault,
                                   void *ctx);
-/* As fsck without full, but the packs that were longest not decoded are: `percent` of all bytes. */
-FM_CHECKED fm_status fm_repo_fsck_oldest(fm_repo *r, unsigned percent, fm_fsck_report *out,
-                                         fm_fault_fn fault, void *ctx);
+/* Called once for each distinct tree of a model, after it was opened; a failure is told as a fault
+ * of the version, but FM_ENOMEM and FM_ECANCELLED, which end the walk. */
+typedef fm_status (*fm_fsck_version_fn)(void *ctx, const fm_version *v, const fm_tree *tree);
+typedef struct fm_fsck_opts {
+    bool full; /* decode every object */
+    unsigned
+        share; /* else, unless 0: the packs that were longest not decoded, so many percent of all
+                     * bytes */
+    fm_fsck_version_fn version; /* NULL: what lineage can judge alone */
+    fm_fault_fn fault;
+    void *ctx; /* of both */
+} fm_fsck_opts;
+FM_CHECKED fm_status fm_repo_fsck_as(fm_repo *r, const fm_fsck_opts *opts, fm_fsck_report *out);
 /* Each pointer of each version that names an object which is missing or which fsck found damaged
  * (or a parent of it): rev is "main~2" or the beginning of an id, as people type it. */
 typedef fm_status (*fm_damage_fn)(void *ctx, const char *rev, const char *path, const fm_entry *e);
@@ -182,6 +202,9 @@ typedef struct fm_gc_opts {
                            * 2.weeks.ago */
     const char
         *reflog;     /* entries of reflogs before it go; NULL: gc.reflogExpire, else 90.days.ago */
+    const char *checkpoints; /* states of trainings that do not run and had their last state before
+                              * it: the names go. NULL: gc.checkpointExpire, else 2.weeks.ago, and
+                              * none that are to be kept */
     bool repack;     /* fold small packs into few; gc alone rewrites those mostly dead */
     bool repack_all; /* every pack */
     uint32_t depth;  /* longest delta chain after repack; FM_GC_ANY_DEPTH: as it is */
@@ -200,7 +223,13 @@ typedef struct fm_gc_keeper {
     uint64_t objects; /* that it alone reaches */
     uint64_t bytes;   /* of these, on disk */
 } fm_gc_keeper;
+typedef struct fm_gc_training {
+    char *subject; /* of its last state: "checkpoint of x after step 7" */
+    uint64_t states, bytes;
+} fm_gc_training;
 typedef struct fm_gc_report {
+    fm_gc_training *training; /* whose states' names were dropped; dry run: would be */
+    size_t trainings, training_cap;
     fm_gc_keeper *keeper; /* of every name that was looked at */
     size_t keepers;
     uint64_t versions; /* reached */
@@ -218,6 +247,7 @@ typedef struct fm_gc_report {
     uint64_t git_new, git_gone; /* git objects condemned, deleted */
     uint64_t reflog_entries;    /* dropped */
     uint64_t writers;           /* leases of writers that lived */
+    bool no_room; /* the disk is full: what must be written anew first is left to the next run */
 } fm_gc_report;
 /* Waits for another gc or repack of this repository. FM_ECORRUPT, FM_EVERSION: what a ref reaches
  * cannot be read to its end; nothing was deleted. FM_ECANCELLED: by progress; run again to finish.

@@ -3,6 +3,7 @@
  * `config` is written last, so a folder with a config is a whole repository and an init that was
  * killed can be run again. Its format number is read before anything else is touched. */
 #include "lineage/internal.h"
+#include "store/gc/room.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -196,6 +197,8 @@ static fm_status init_at(const char *root)
         rc = fm_fsync_dir(root);
     if (rc == FM_OK)
         rc = write_config(root);
+    if (rc == FM_OK)
+        fmi_room_reserve(root, FMI_ROOM_BYTES);
     fm_free(config);
     fm_free(git_path);
     return rc;

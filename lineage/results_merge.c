@@ -57,7 +57,6 @@ static char *git_folder(const char *path)
     return NULL;
 }
 
-#define INCOMING "refs/fmstore/incoming-" /* and the process that fetched it */
 
 /* Brings the other repository's results here under a name of this process. */
 static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes, git_oid *out)
@@ -68,7 +67,7 @@ static fm_status fetch(fm_repo *r, const char *path, char *ref, size_t ref_bytes
     git_fetch_options opts;
     git_remote *remote = NULL;
     char *dir = git_folder(path), *url = dir ? realpath(dir, whole) : NULL;
-    snprintf(ref, ref_bytes, INCOMING "%ld", (long)getpid());
+    snprintf(ref, ref_bytes, FMI_INCOMING "%ld", (long)getpid());
     snprintf(spec, sizeof spec, "+" FMI_RESULTS_REF ":%s", ref);
     int code = git_fetch_options_init(&opts, GIT_FETCH_OPTIONS_VERSION);
     opts.download_tags = GIT_REMOTE_DOWNLOAD_TAGS_NONE;
@@ -400,7 +399,7 @@ static void drop(fm_repo *r, const char *ref)
 static bool is_left_over(const char *name)
 {
     char *end;
-    long pid = strtol(name + strlen(INCOMING), &end, 10);
+    long pid = strtol(name + strlen(FMI_INCOMING), &end, 10);
     return pid > 0 && *end == '\0' && pid != (long)getpid() && kill((pid_t)pid, 0) < 0 &&
            errno == ESRCH;
 }
@@ -409,7 +408,7 @@ fm_status fmi_results_sweep(fm_repo *r)
 {
     git_reference_iterator *it = NULL;
     const char *name = NULL;
-    int code = git_reference_iterator_glob_new(&it, r->git, INCOMING "*");
+    int code = git_reference_iterator_glob_new(&it, r->git, FMI_INCOMING "*");
     while (code == 0 && (code = git_reference_next_name(&name, it)) == 0)
         if (is_left_over(name))
             drop(r, name);

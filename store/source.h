@@ -54,6 +54,11 @@ typedef enum fm_export_format {
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);
 
+/* What fm_export looks at before it writes, for the formats that the tree has: names, pieces and
+ * sizes of source.json, model.json, the adapters' folders, configs and shapes. Reads those files
+ * and no tensor. FM_OK also where a format cannot hold such a model. */
+FM_CHECKED fm_status fm_export_check(const fm_tree *tree, const fm_provider *p);
+
 /* Merge the LoRA (a [r, in], b [out, r], both f32) into w [out, in] f32 in place. */
 void fm_lora_merge(float *w, const float *a, const float *b, uint64_t out, uint64_t in, uint64_t r,
                    float scale);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/version/fsck_version.h"
 
 enum { PLACES_SHOWN = 200 };
 
@@ -14,6 +15,7 @@ typedef struct fsck_run {
     uint64_t place_count;
     fm_repair_report repaired;
     bool set_aside;
+    fsck_versions versions;
 } fsck_run;
 
 static void print_fault(void *ctx, const char *text)
@@ -29,6 +31,12 @@ static void ignore_fault(void *ctx, const char *text)
 {
     (void)ctx;
     (void)text;
+}
+
+static fm_status check_version(void *ctx, const fm_version *v, const fm_tree *tree)
+{
+    fsck_run *s = ctx;
+    return fsck_version(&s->versions, v, tree);
 }
 
 static fm_status print_place(void *ctx, const char *rev, const char *path, const fm_entry *e)
@@ -107,7 +115,7 @@ static fm_status repair(cli *c, fsck_run *s)
     fm_gc_opts opts = fm_gc_defaults();
     fm_gc_report report;
     opts.quarantine = true;
-    opts.prune = opts.reflog = "never";
+    opts.prune = opts.reflog = opts.checkpoints = "never";
     fm_store_lease_end(fm_repo_store(c->repo)); /* the repair's own */
     rc = fm_repo_gc(c->repo, &opts, &report);
     s->set_aside = rc == FM_OK;
@@ -116,6 +124,21 @@ static fm_status repair(cli *c, fsck_run *s)
         fm_error_clear();
         rc = FM_OK;
     }
+    return rc;
+}
+
+static fm_status look(cli *c, fsck_run *s, fm_fsck_report *report)
+{
+    const fm_fsck_opts opts = {.full = !s->quick && !s->oldest,
+                               .share = (unsigned)s->oldest,
+                               .version = check_version,
+                               .fault = print_fault,
+                               .ctx = s};
+    s->versions = (fsck_versions){.c = c};
+    fm_status rc = fm_map_new(&s->versions.suites);
+    if (rc == FM_OK)
+        rc = fm_repo_fsck_as(c->repo, &opts, report);
+    fm_map_free(s->versions.suites);
     return rc;
 }
 
@@ -132,8 +155,7 @@ static fm_status check(cli *c, fsck_run *s, fm_fsck_report *report)
     if (rc == FM_OK && s->repair && !s->json)
         rc = print_repair(s);
     if (rc == FM_OK)
-        rc = s->oldest ? fm_repo_fsck_oldest(c->repo, (unsigned)s->oldest, report, print_fault, s)
-                       : fm_repo_fsck(c->repo, !s->quick, report, print_fault, s);
+        rc = look(c, s, report);
     if (rc == FM_OK && report->faults)
         rc = fm_repo_damage(c->repo, print_place, s);
     return rc == FM_OK ? print_report(report, s) : rc;

@@ -19,6 +19,11 @@ int cmd_gc(cli *c, int argc, char **argv)
         {0, "reflog", OPT_STR, "TIME",
          "drop reflog entries from before TIME (config gc.reflogExpire, default 90.days.ago)",
          &opts.reflog},
+        {0, "checkpoints", OPT_STR, "TIME",
+         "drop states of trainings that do not run and had their last one before TIME, kept ones "
+         "too "
+         "(config gc.checkpointExpire, default 2.weeks.ago: but those of --keep-checkpoints)",
+         &opts.checkpoints},
         {0, "json", OPT_FLAG, NULL, "as JSON", &json},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };

@@ -24,9 +24,22 @@ static void print_rest(const fm_gc_report *r)
                (ull)r->git_gone);
     if (r->reflog_entries)
         printf("%-12s %llu entries dropped\n", "reflogs", (ull)r->reflog_entries);
+    if (r->no_room)
+        printf("%-12s packs that must be written anew first are as they were: run gc again\n",
+               "no room");
     if (r->bad_objects)
         printf("%-12s %llu objects do not decode; their packs were left alone: run fsck\n",
                "damaged", (ull)r->bad_objects);
+}
+
+static void print_trainings(const fm_gc_report *r, bool dry_run)
+{
+    for (size_t i = 0; i < r->trainings; i++) {
+        const fm_gc_training *t = &r->training[i];
+        printf("%-12s %s: %llu state%s, %s%s\n", "training", out_text(t->subject, 100),
+               (ull)t->states, t->states == 1 ? "" : "s", out_bytes(t->bytes),
+               dry_run ? ", would be dropped" : ", dropped");
+    }
 }
 
 static const char *short_name(const char *name)
@@ -74,6 +87,7 @@ fm_status gc_print(const fm_gc_report *r, bool dry_run)
     line("stuck", r->stuck_objects, r->stuck_bytes,
          " in packs that are mostly reached: fmstore repack --all frees them");
     line(dry_run ? "would go" : "deleted", r->gone_objects, r->gone_bytes, "");
+    print_trainings(r, dry_run);
     print_rest(r);
     print_packs(r);
     return dry_run ? print_keepers(r) : FM_OK;
@@ -127,6 +141,7 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
     set_int(&rc, o, "git_deleted", r->git_gone);
     set_int(&rc, o, "reflog_entries_dropped", r->reflog_entries);
     set_int(&rc, o, "writers", r->writers);
+    out_set(&rc, o, "no_room", fm_json_new_bool(r->no_room));
     for (size_t i = 0; i < r->keepers; i++) {
         fm_json *k = fm_json_new_object();
         out_set(&rc, k, "name", fm_json_new_str(r->keeper[i].name));
@@ -134,6 +149,15 @@ fm_status gc_json(const fm_gc_report *r, bool dry_run)
         set_int(&rc, k, "bytes", r->keeper[i].bytes);
         out_push(&rc, keepers, k);
     }
+    fm_json *trainings = fm_json_new_array();
+    for (size_t i = 0; i < r->trainings; i++) {
+        fm_json *t = fm_json_new_object();
+        out_set(&rc, t, "last_state", fm_json_new_str(r->training[i].subject));
+        set_int(&rc, t, "states", r->training[i].states);
+        set_int(&rc, t, "bytes", r->training[i].bytes);
+        out_push(&rc, trainings, t);
+    }
+    out_set(&rc, o, "trainings_dropped", trainings);
     set_pair(&rc, o, "shared", r->shared_objects, r->shared_bytes);
     out_set(&rc, o, "only_reached_by", keepers);
     if (rc == FM_OK)

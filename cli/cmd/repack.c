@@ -31,6 +31,6 @@ int cmd_repack(cli *c, int argc, char **argv)
     opts.repack = true;
     opts.depth = (uint32_t)FM_MIN(depth, (uint64_t)FM_GC_ANY_DEPTH);
     opts.pack_bytes = size_mib << 20;
-    opts.reflog = "never";
+    opts.reflog = opts.checkpoints = "never";
     return gc_run(c, &opts, "repacking", json, repack_print);
 }

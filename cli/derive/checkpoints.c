@@ -10,8 +10,8 @@
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
-#define PREFIX "refs/fmstore/checkpoints/"
-#define RUN_HEX 20
+#define PREFIX FM_CHECKPOINTS
+#define RUN_HEX FM_RUN_CHARS
 enum { STEP_DIGITS = 10, SECONDS_BETWEEN = 60 };
 static const double cost_share = 0.02; /* of the time, at most */
 
@@ -177,6 +177,20 @@ static fm_status drop_ref(const keeper *k, const kept *s, uint32_t step, const f
     return rc;
 }
 
+static fm_status unmark(const keeper *k, const kept *s)
+{
+    fm_oid oid;
+    char name[sizeof FM_CHECKPOINTS_KEPT + RUN_HEX + 1];
+    snprintf(name, sizeof name, FM_CHECKPOINTS_KEPT "%s", s->run);
+    fm_status rc = fm_ref_read(k->repo, &oid, name);
+    if (rc == FM_OK)
+        rc = fm_ref_delete(k->repo, name, &oid);
+    if (rc != FM_ENOTFOUND)
+        return rc;
+    fm_error_clear();
+    return FM_OK;
+}
+
 /* What the policy does not keep; gc takes the rest. all: the child has landed. */
 static fm_status drop_refs(const keeper *k, const kept *s, bool all)
 {
@@ -188,6 +202,31 @@ static fm_status drop_refs(const keeper *k, const kept *s, bool all)
         if (all || !(newest || each))
             rc = drop_ref(k, s, l.step[i], &l.oid[i]);
     }
+    free_refs(&l);
+    return rc == FM_OK && all ? unmark(k, s) : rc;
+}
+
+static fm_status move_ref(const keeper *k, const char *name, const fm_oid *oid)
+{
+    fm_oid old;
+    fm_status rc = fm_ref_read(k->repo, &old, name);
+    bool there = rc == FM_OK;
+    if (rc == FM_ENOTFOUND) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    return rc == FM_OK ? fm_ref_update(k->repo, name, oid, there ? &old : NULL, "checkpoint") : rc;
+}
+
+/* A person wants them: age alone does not make gc drop them. */
+static fm_status mark_kept(const keeper *k, const kept *s)
+{
+    state_refs l;
+    char name[sizeof FM_CHECKPOINTS_KEPT + RUN_HEX + 1];
+    snprintf(name, sizeof name, FM_CHECKPOINTS_KEPT "%s", s->run);
+    fm_status rc = list_refs(k, s, &l);
+    if (rc == FM_OK && l.count > 0)
+        rc = move_ref(k, name, &l.oid[l.count - 1]);
     free_refs(&l);
     return rc;
 }
@@ -249,18 +288,9 @@ static fm_status store_state(keeper *k, const kept *s, const fm_train_state *sta
 static fm_status point_at(const keeper *k, const kept *s, uint32_t step, const fm_oid *oid)
 {
     char name[128];
-    fm_oid old;
     if (!ref_of(s, step, name, sizeof name))
         return fm_fail(FM_ELIMIT, "a checkpoint's name is too long");
-    fm_status rc = fm_ref_read(k->repo, &old, name);
-    bool there = rc == FM_OK;
-    if (rc == FM_ENOTFOUND) {
-        fm_error_clear();
-        rc = FM_OK;
-    }
-    if (rc == FM_OK)
-        rc = fm_ref_update(k->repo, name, oid, there ? &old : NULL, "checkpoint");
-    return rc;
+    return move_ref(k, name, oid);
 }
 
 static fm_status write_state(keeper *k, kept *s, const fm_train_state *state, fm_tree *tree)
@@ -423,7 +453,7 @@ fm_status keeper_states(cli *c, const fm_digest *run, size_t most, uint64_t max_
     char hex[FM_HEX_CHARS + 1];
     state_refs l;
     fm_digest_hex(run, hex);
-    snprintf(s.run, sizeof s.run, "%.*s", RUN_HEX, hex);
+    snprintf(s.run, sizeof s.run, "%.*s", (int)RUN_HEX, hex);
     fm_status rc = list_refs(&k, &s, &l);
     size_t n = FM_MIN(l.count, most);
     *count = 0;
@@ -453,7 +483,7 @@ static fm_status lock_run(keeper *k, kept *s)
     for (size_t i = 0; i < k->count; i++)
         if (&k->child[i] != s && k->child[i].lock && strcmp(k->child[i].run, s->run) == 0)
             return FM_OK;
-    s->lock_path = fm_asprintf("%s/tmp/train-%s.lock", fm_repo_path(k->c->repo), s->run);
+    s->lock_path = fm_checkpoint_lock(k->c->repo, s->run);
     fm_status rc = s->lock_path ? fm_lock_try(&s->lock, s->lock_path) : FM_ENOMEM;
     if (rc == FM_ECONFLICT)
         rc =
@@ -471,7 +501,7 @@ static fm_status load(void *ctx, uint32_t job, const fm_digest *run, fm_train_st
     kept *s = &k->child[k->job[job]];
     char hex[FM_HEX_CHARS + 1];
     fm_digest_hex(run, hex);
-    snprintf(s->run, sizeof s->run, "%.*s", RUN_HEX, hex);
+    snprintf(s->run, sizeof s->run, "%.*s", (int)RUN_HEX, hex);
     if (k->begun_s <= 0.0)
         k->begun_s = now_s();
     s->saved_s = now_s();
@@ -517,10 +547,13 @@ void keeper_landed(keeper *k, size_t child)
 {
     fm_error_state text;
     const kept *s = &k->child[child];
-    if (!s->run[0] || k->policy.after)
+    if (!s->run[0])
         return;
     fm_error_save(&text);
-    fm_ignore(drop_refs(k, s, true), "a leftover checkpoint does no harm");
+    if (k->policy.after)
+        fm_ignore(mark_kept(k, s), "gc may then drop them when they are old");
+    else
+        fm_ignore(drop_refs(k, s, true), "gc drops a leftover checkpoint");
     fm_error_restore(&text);
 }
 

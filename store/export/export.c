@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "store/scaled.h"
+#include "store/import/source_impl.h"
 #include "store/base/mem.h"
 
 fm_status exp_put_file(const char *dst, const char *name, fm_span bytes)
@@ -93,4 +94,49 @@ fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
         fm_error_restore(&why);
     }
     return rc;
+}
+
+/* No fault: the tree is whole, but not of a kind that this format or this fmstore writes. */
+static fm_status or_unsupported(fm_status rc)
+{
+    if (rc != FM_EUNSUPPORTED)
+        return rc;
+    fm_error_clear();
+    return FM_OK;
+}
+
+static bool has_any(const fm_tree *tree, const char *folder)
+{
+    size_t begin, end;
+
+    fm_tree_range(tree, folder, &begin, &end);
+    return begin < end;
+}
+
+static fm_status check_model(const fm_tree *tree, const fm_provider *p)
+{
+    exp_plan plan;
+    fm_json *model = NULL;
+    fm_status rc = FM_OK;
+
+    if (fm_tree_find(tree, "model.json"))
+        rc = exp_model_json(&model, tree, p);
+    else if (has_any(tree, "tokenizer/") && has_any(tree, "tensors/"))
+        rc = fm_fail(FM_ENOTFOUND, "tree path 'model.json': is missing beside a tokenizer");
+    fm_json_free(model);
+    if (rc == FM_OK) {
+        rc = or_unsupported(exp_plan_make(&plan, tree, p, FM_DTYPE_NONE));
+        exp_plan_free(&plan);
+    }
+    return rc;
+}
+
+fm_status fm_export_check(const fm_tree *tree, const fm_provider *p)
+{
+    /* Whoever changes a model drops source/, so what it names must be there. */
+    fm_status rc = fm_tree_find(tree, FM_SOURCE_JSON) ? exp_source_check(tree, p) : FM_OK;
+
+    if (rc == FM_OK && !fm_tree_find(tree, FM_SOURCE_JSON) && has_any(tree, "source/"))
+        rc = fm_fail(FM_ENOTFOUND, "tree path '" FM_SOURCE_JSON "': is missing from source/");
+    return rc == FM_OK ? check_model(tree, p) : rc;
 }

@@ -40,6 +40,10 @@ fm_status exp_write_weights(const char *path, const exp_weight *weights, size_t 
 fm_dtype exp_dtype(fm_dtype stored, fm_dtype wanted);
 
 fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst);
+/* What exp_source looks at before it writes: source.json's names, pieces and sizes. */
+fm_status exp_source_check(const fm_tree *tree, const fm_provider *p);
+/* model.json with its object 'config'; fm_json_free. FM_EUNSUPPORTED: there is none. */
+fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 fm_status exp_hf(const fm_tree *tree, const fm_provider *p, const char *dst, fm_dtype dtype,
                  uint64_t shard_bytes);
 fm_status exp_safetensors(const fm_tree *tree, const fm_provider *p, const char *dst,

@@ -62,24 +62,33 @@ static fm_status adjust_config(fm_json *config, const exp_plan *plan, fm_dtype d
     return rc;
 }
 
-static fm_status put_config(const fm_tree *tree, const fm_provider *p, const char *dst,
-                            const exp_plan *plan, fm_dtype dtype)
+fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p)
 {
     const fm_entry *e = fm_tree_find(tree, "model.json");
-    fm_json *model = NULL, *config = NULL;
-    const fm_json *gen;
     fm_buf text;
     fm_status rc;
 
+    *out = NULL;
     if (!e)
         return fm_fail(FM_EUNSUPPORTED, "this version has no model.json (it came as bare tensors); "
                                         "export it with --format safetensors");
     fm_buf_init(&text, 0);
     rc = fm_entry_read(&text, p, e);
     if (rc == FM_OK)
-        rc = fm_json_parse(&model, fm_buf_span(&text), "model.json");
-    if (rc == FM_OK && !fm_json_is(fm_json_get(model, "config"), FM_JSON_OBJECT))
+        rc = fm_json_parse(out, fm_buf_span(&text), "model.json");
+    if (rc == FM_OK && !fm_json_is(fm_json_get(*out, "config"), FM_JSON_OBJECT))
         rc = fm_fail(FM_ECORRUPT, "model.json: field 'config' must be an object");
+    fm_buf_release(&text);
+    return rc;
+}
+
+static fm_status put_config(const fm_tree *tree, const fm_provider *p, const char *dst,
+                            const exp_plan *plan, fm_dtype dtype)
+{
+    fm_json *model = NULL, *config = NULL;
+    const fm_json *gen;
+    fm_status rc = exp_model_json(&model, tree, p);
+
     if (rc == FM_OK) {
         config = fm_json_copy(fm_json_get(model, "config"));
         rc = config ? adjust_config(config, plan, dtype) : FM_ENOMEM;
@@ -91,7 +100,6 @@ static fm_status put_config(const fm_tree *tree, const fm_provider *p, const cha
         rc = put_json(dst, "generation_config.json", gen);
     fm_json_free(config);
     fm_json_free(model);
-    fm_buf_release(&text);
     return rc;
 }
 

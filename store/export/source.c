@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "store/base/checked.h"
+#include "store/base/map.h"
 #include "store/export/export_impl.h"
 #include "store/import/source_impl.h"
 
@@ -16,8 +17,8 @@ typedef struct rebuild {
     const char *root;
     fm_writer *file;
     fm_hasher *hash;
-    exp_pump *pump;
-    uint64_t left; /* bytes that the file may still take */
+    exp_pump *pump; /* NULL: source.json is only checked, nothing is read or written */
+    uint64_t left;  /* bytes that the file may still take */
 } rebuild;
 
 static fm_status bad(const char *what, const char *why)
@@ -80,7 +81,7 @@ static fm_status emit_literal(rebuild *r, const fm_json *piece, const char *path
     if (at > e->bytes || bytes > e->bytes - at)
         return bad("fields 'at' and 'bytes'", "reach past the literal");
     rc = spend(r, bytes);
-    return rc == FM_OK ? exp_pump_entry(r->pump, e, at, bytes) : rc;
+    return rc == FM_OK && r->pump ? exp_pump_entry(r->pump, e, at, bytes) : rc;
 }
 
 static fm_status emit_rows(rebuild *r, const fm_entry *e, uint64_t heads)
@@ -89,7 +90,7 @@ static fm_status emit_rows(rebuild *r, const fm_entry *e, uint64_t heads)
 
     if (heads > UINT32_MAX / 2 || rows == 0 || rows % (2 * heads) != 0 || e->bytes % rows != 0)
         return bad("field 'rotary_heads'", "does not fit the tensor's rows");
-    return exp_pump_rotary(r->pump, e, heads);
+    return r->pump ? exp_pump_rotary(r->pump, e, heads) : FM_OK;
 }
 
 static fm_status emit_entry(rebuild *r, const fm_json *piece, const char *name)
@@ -110,9 +111,9 @@ static fm_status emit_entry(rebuild *r, const fm_json *piece, const char *name)
     if (fm_json_get(piece, "rotary_heads") && !get_u64(fm_json_get(piece, "rotary_heads"), &heads))
         return bad("field 'rotary_heads'", "must be an integer from 0");
     rc = spend(r, e->bytes);
-    if (rc < 0)
-        return rc;
-    return heads > 0 ? emit_rows(r, e, heads) : exp_pump_entry(r->pump, e, 0, e->bytes);
+    if (rc == FM_OK && heads > 0)
+        return emit_rows(r, e, heads);
+    return rc == FM_OK && r->pump ? exp_pump_entry(r->pump, e, 0, e->bytes) : rc;
 }
 
 static fm_status emit_pieces(rebuild *r, const fm_json *pieces)
@@ -130,7 +131,7 @@ static fm_status emit_pieces(rebuild *r, const fm_json *pieces)
         else
             rc = bad("a piece", "is neither 'entry' nor 'literal'");
     }
-    return rc == FM_OK ? exp_pump_flush(r->pump) : rc;
+    return rc == FM_OK && r->pump ? exp_pump_flush(r->pump) : rc;
 }
 
 static fm_status check_file(rebuild *r, const char *name, const char *sha)
@@ -205,6 +206,15 @@ static bool is_safe_name(const char *name)
     }
 }
 
+/* "": there is none, or it holds a NUL. */
+static const char *name_of(const fm_json *file)
+{
+    const fm_json *v = fm_json_get(file, "name");
+    const char *name = fm_json_cstr(v, "");
+
+    return strlen(name) == fm_json_str(v).len ? name : "";
+}
+
 static fm_status make_folder_of(const char *path)
 {
     const char *base = fm_path_base(path);
@@ -215,22 +225,85 @@ static fm_status make_folder_of(const char *path)
     return rc;
 }
 
+/* What can be said of a file without a byte of its tensors: its pieces are there and add up. */
+static fm_status check_file_spec(rebuild *r, const fm_json *file, const char *name)
+{
+    const fm_json *pieces = fm_json_get(file, "pieces");
+    const char *sha = fm_json_cstr(fm_json_get(file, "sha256"), "");
+    fm_digest want;
+    fm_status rc;
+
+    if (!fm_json_is(pieces, FM_JSON_ARRAY) || !get_u64(fm_json_get(file, "bytes"), &r->left))
+        return bad(name, "has no 'pieces' or no 'bytes'");
+    if (!fm_digest_parse(&want, sha, strlen(sha)))
+        return bad("field 'sha256'", "is no digest");
+    rc = emit_pieces(r, pieces);
+    if (rc == FM_OK && r->left != 0)
+        rc = fm_fail(FM_ECORRUPT,
+                     "source/source.json: '%.200s' is said to have %" PRIu64
+                     " bytes more than its pieces give",
+                     name, r->left);
+    return rc;
+}
+
+/* A name that is there twice, or as a folder too, would put one file over the other. */
+static fm_status take_name(fm_map *names, const char *name)
+{
+    static int as_file, as_folder;
+    size_t len = strlen(name);
+    fm_status rc;
+
+    for (size_t n = strcspn(name, "/"); n < len; n += 1 + strcspn(name + n + 1, "/")) {
+        if (fm_map_get(names, name, n) == &as_file)
+            return fm_fail(FM_ECORRUPT, "source/source.json: '%.200s' is a file and a folder",
+                           name);
+        rc = fm_map_put(names, name, n, &as_folder, NULL);
+        if (rc < 0)
+            return rc;
+    }
+    if (fm_map_has(names, name, len))
+        return fm_fail(FM_ECORRUPT, "source/source.json: the file '%.200s' is there twice", name);
+    return fm_map_put(names, name, len, &as_file, NULL);
+}
+
+/* All that can be judged before the first byte is written. */
+static fm_status check_all(const rebuild *from, const fm_json *spec)
+{
+    rebuild r = *from;
+    const fm_json *files = fm_json_get(spec, "files");
+    bool single = fm_json_bool(fm_json_get(spec, "single"), false);
+    fm_map *names = NULL;
+    fm_status rc;
+
+    r.pump = NULL;
+    if (!fm_json_is(files, FM_JSON_ARRAY) || fm_json_count(files) > FM_SOURCE_MAX_FILES ||
+        (single && fm_json_count(files) != 1))
+        return bad("field 'files'", "must be a list (of one where 'single' is set)");
+    rc = fm_map_new(&names);
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
+        const fm_json *file = fm_json_at(files, i);
+        const char *name = name_of(file);
+        if (!is_safe_name(name))
+            rc = bad("field 'name'", "must be a path inside the folder");
+        if (rc == FM_OK)
+            rc = take_name(names, name);
+        if (rc == FM_OK)
+            rc = check_file_spec(&r, file, name);
+    }
+    fm_map_free(names);
+    return rc;
+}
+
 static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
 {
     const fm_json *files = fm_json_get(spec, "files");
     bool single = fm_json_bool(fm_json_get(spec, "single"), false);
     fm_status rc = single ? FM_OK : fm_make_dirs(dst);
 
-    if (!fm_json_is(files, FM_JSON_ARRAY) || fm_json_count(files) > FM_SOURCE_MAX_FILES ||
-        (single && fm_json_count(files) != 1))
-        return bad("field 'files'", "must be a list (of one where 'single' is set)");
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
         const fm_json *file = fm_json_at(files, i);
-        const char *name = fm_json_cstr(fm_json_get(file, "name"), "");
-        char *path;
-        if (!is_safe_name(name))
-            return bad("field 'name'", "must be a path inside the folder");
-        path = single ? fm_strdup(dst) : fm_path_join(dst, name);
+        const char *name = name_of(file);
+        char *path = single ? fm_strdup(dst) : fm_path_join(dst, name);
         rc = path ? FM_OK : FM_ENOMEM;
         if (rc == FM_OK && !single && strchr(name, '/'))
             rc = make_folder_of(path);
@@ -241,35 +314,57 @@ static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
     return rc;
 }
 
-fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
+static fm_status read_spec(fm_json **out, rebuild *r)
 {
-    const fm_entry *e = fm_tree_find(tree, FM_SOURCE_JSON);
-    const fm_entry *root = fm_tree_find(tree, FM_SOURCE_ROOT);
-    rebuild r = {.tree = tree, .p = p, .root = ""};
-    fm_json *spec = NULL;
+    const fm_entry *e = fm_tree_find(r->tree, FM_SOURCE_JSON);
+    const fm_entry *root = fm_tree_find(r->tree, FM_SOURCE_ROOT);
     fm_buf text;
     fm_status rc;
 
+    *out = NULL;
     if (!e)
         return fm_fail(FM_EUNSUPPORTED, "this version was made here, no file came in; export it "
                                         "with --format hf or peft");
     if (root && root->kind == FM_ENTRY_FILE)
-        r.root = (const char *)root->data;
+        r->root = (const char *)root->data;
     fm_buf_init(&text, 0);
-    rc = fm_hasher_new(&r.hash);
+    rc = fm_entry_read(&text, r->p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(out, fm_buf_span(&text), FM_SOURCE_JSON);
+    if (rc == FM_OK && fm_json_int(fm_json_get(*out, "format"), 0) != 1)
+        rc = fm_fail(FM_EVERSION, "source/source.json: an unknown format; use a newer fmstore");
+    fm_buf_release(&text);
+    return rc;
+}
+
+fm_status exp_source_check(const fm_tree *tree, const fm_provider *p)
+{
+    rebuild r = {.tree = tree, .p = p, .root = ""};
+    fm_json *spec = NULL;
+    fm_status rc = read_spec(&spec, &r);
+
+    if (rc == FM_OK)
+        rc = check_all(&r, spec);
+    fm_json_free(spec);
+    return rc;
+}
+
+fm_status exp_source(const fm_tree *tree, const fm_provider *p, const char *dst)
+{
+    rebuild r = {.tree = tree, .p = p, .root = ""};
+    fm_json *spec = NULL;
+    fm_status rc = read_spec(&spec, &r);
+
+    if (rc == FM_OK)
+        rc = check_all(&r, spec);
+    if (rc == FM_OK)
+        rc = fm_hasher_new(&r.hash);
     if (rc == FM_OK)
         rc = exp_pump_new(&r.pump, p, emit, &r);
-    if (rc == FM_OK)
-        rc = fm_entry_read(&text, p, e);
-    if (rc == FM_OK)
-        rc = fm_json_parse(&spec, fm_buf_span(&text), FM_SOURCE_JSON);
-    if (rc == FM_OK && fm_json_int(fm_json_get(spec, "format"), 0) != 1)
-        rc = fm_fail(FM_EVERSION, "source/source.json: an unknown format; use a newer fmstore");
     if (rc == FM_OK)
         rc = rebuild_all(&r, spec, dst);
     fm_json_free(spec);
     fm_hasher_free(r.hash);
     exp_pump_free(r.pump);
-    fm_buf_release(&text);
     return rc;
 }

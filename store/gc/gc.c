@@ -240,6 +240,14 @@ void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id)
         g->report.git_gone++;
 }
 
+fm_status fmi_gc_git_stays(fmi_gc *g)
+{
+    fm_map_free(g->git_gone);
+    g->git_gone = NULL;
+    g->report.git_gone = 0;
+    return fm_map_new(&g->git_gone);
+}
+
 /* Nothing of it is needed any more: what it holds goes, or lies safely elsewhere. A damaged one
  * goes to the quarantine when that is so of its sound records; no reached object leans on the
  * others. */
@@ -307,6 +315,7 @@ static fm_status remove_files(fmi_gc *g)
              : g->pack[i].damaged ? set_aside(g, g->pack[i].name, path)
                                   : fm_remove_file(path);
         fm_free(path);
+        fm_unmap_file(&g->pack[i].map); /* or its room would be kept until gc ends */
     }
     return rc == FM_OK ? fm_fsync_dir(g->s->packs_dir) : rc;
 }

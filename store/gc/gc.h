@@ -58,6 +58,7 @@ typedef struct fmi_gc_report {
     uint64_t packs_written, recoded_objects;
     uint64_t bad_objects; /* do not decode: their packs stay as they are */
     uint64_t git_new, git_gone;
+    bool no_room; /* for what is written before it can be removed: run gc again */
 } fmi_gc_report;
 
 FM_CHECKED fm_status fmi_gc_open(fmi_gc **out, fm_store *s, const fmi_gc_opts *opts);
@@ -80,6 +81,8 @@ const fmi_leases *fmi_gc_leases(const fmi_gc *g);
 /* Of the leases last looked at: this git object may be deleted now, unless it is reached. */
 bool fmi_gc_git_goes(const fmi_gc *g, const uint8_t *id);
 void fmi_gc_git_gone(fmi_gc *g, const uint8_t *id); /* it was deleted */
+/* None was, for want of room: what fmi_gc_git_gone said does not count. */
+FM_CHECKED fm_status fmi_gc_git_stays(fmi_gc *g);
 FM_CHECKED fm_status fmi_gc_remove(fmi_gc *g);
 FM_CHECKED fm_status fmi_gc_leave(fmi_gc *g);
 const fmi_gc_report *fmi_gc_result(const fmi_gc *g);

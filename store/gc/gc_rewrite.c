@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "store/gc/gc_priv.h"
+#include "store/gc/room.h"
 #include "store/pack/pack_writer.h"
 
 #define PACK_BYTES_DEFAULT ((uint64_t)2 << 30)
@@ -503,6 +504,11 @@ fm_status fmi_gc_rewrite(fmi_gc *g)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         rc = take_packs(&w);
+    if (rc == FM_EIO && fmi_no_room()) { /* what was not copied stays where it is */
+        g->report.no_room = true;
+        fm_error_clear();
+        rc = FM_OK;
+    }
     fmi_packer_release(&w.packer);
     fmi_store_coder_return(g->s, w.coder);
     fm_free(w.leaf);

@@ -1,7 +1,11 @@
 /* fsck.c - looking at everything: each pack's frame, each record's head, that parents exist, that
  * the index agrees; in full also each file's name against its bytes and each leaf of each object.
  * What it can mend it mends in the index alone: packs are never touched. An object that does not
- * decode is marked, so that storing the same object again writes it again. */
+ * decode is marked, so that storing the same object again writes it again.
+ *
+ * gc and repack may run beside: a pack goes, and a parent may go before its child. So what looks
+ * like a fault of a pack is looked at once more while gc is kept out, and told if it is there then.
+ */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -22,6 +26,8 @@ typedef struct fsck_state {
     uint64_t agreed, differ; /* its records that the index has, and has not, as they are */
     uint8_t *leaf;           /* FM_LEAF_BYTES */
     fm_map *chosen;          /* names of the packs to decode; NULL: as `full` says */
+    bool sure;               /* gc is kept out: a fault is one */
+    uint64_t suspected;      /* of the pack at hand, while that is not so */
 } fsck_state;
 
 static void tell(fsck_state *f, const char *text)
@@ -31,12 +37,20 @@ static void tell(fsck_state *f, const char *text)
         f->fault(f->ctx, text);
 }
 
+static void suspect(fsck_state *f, const char *text)
+{
+    if (f->sure)
+        tell(f, text);
+    else
+        f->suspected++;
+}
+
 static fm_status on_fault(void *ctx, const char *text)
 {
     fsck_state *f = ctx;
     char line[1280];
     snprintf(line, sizeof line, "pack %s", text);
-    tell(f, line);
+    suspect(f, line);
     return FM_OK;
 }
 
@@ -144,10 +158,11 @@ static fm_status on_record(void *ctx, uint64_t offset, const fmi_record *r)
         char line[1280];
         snprintf(line, sizeof line, "pack %s: at byte %llu: %s", f->name,
                  (unsigned long long)offset, fm_error_text());
-        tell(f, line);
+        suspect(f, line);
         rc = FM_OK;
     }
-    return rc == FM_OK && f->full ? mark(f, offset, r, bad) : rc;
+    bool settled = f->full && (f->sure || !bad);
+    return rc == FM_OK && settled ? mark(f, offset, r, bad) : rc;
 }
 
 static fm_status check_name(fsck_state *f, fm_span pack)
@@ -161,7 +176,7 @@ static fm_status check_name(fsck_state *f, fm_span pack)
     if (strcmp(hex, f->name) == 0)
         return FM_OK;
     snprintf(line, sizeof line, "pack %s: its bytes have the SHA-256 %s", f->name, hex);
-    tell(f, line);
+    suspect(f, line);
     return FM_OK;
 }
 
@@ -193,9 +208,41 @@ static fm_status check_pack(fsck_state *f, const char *path)
     }
     if (rc == FM_OK && f->full)
         rc = check_name(f, bytes);
-    if (rc == FM_OK && f->full)
+    if (rc == FM_OK && f->full && (f->sure || f->suspected == 0))
         rc = note_verified(f);
     fm_unmap_verified(&map);
+    return rc;
+}
+
+/* Where nothing can be written, no gc can run either. */
+static fm_status keep_gc_out(const fsck_state *f, fm_lock **lock)
+{
+    char *path = fm_path_join(f->s->root, "gc.lock");
+    fm_status rc = path ? fm_lock_take(lock, path) : FM_ENOMEM;
+    fm_free(path);
+    if (rc != FM_EIO)
+        return rc;
+    fm_error_clear();
+    return FM_OK;
+}
+
+static fm_status check_pack_surely(fsck_state *f, const char *path)
+{
+    const fm_fsck_report before = *f->report;
+    fm_lock *lock = NULL;
+    f->suspected = 0;
+    fm_status rc = check_pack(f, path);
+    if (rc != FM_OK || f->suspected == 0)
+        return rc;
+    const uint64_t repaired = f->report->repaired;
+    *f->report = before;
+    f->report->repaired = repaired;
+    rc = keep_gc_out(f, &lock);
+    f->sure = true;
+    if (rc == FM_OK)
+        rc = check_pack(f, path);
+    f->sure = false;
+    fm_lock_drop(lock);
     return rc;
 }
 
@@ -258,7 +305,7 @@ static fm_status check_packs(fsck_state *f)
         if (f->chosen)
             f->full = fm_map_has(f->chosen, name, FM_HEX_CHARS);
         char *path = fmi_store_pack_path(f->s, name);
-        rc = path ? check_pack(f, path) : FM_ENOMEM;
+        rc = path ? check_pack_surely(f, path) : FM_ENOMEM;
         fm_free(path);
     }
     fm_names_release(&files);

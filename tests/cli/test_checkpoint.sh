@@ -65,8 +65,16 @@ PY
 before=$(du -sb .fmstore/packs | cut -f1)
 want 0 gc --prune now
 want 0 show "$state"
-rm -r $refs .fmstore/lineage.git/logs/refs/fmstore/checkpoints
-want 0 gc --prune now
+runs=$(find $refs -mindepth 1 -type d | wc -l)
+want 0 gc --prune now --dry-run
+grep -q '^training ' "$tmp/out" && die "young states would go: $(cat "$tmp/out")"
+want 0 gc --prune now --dry-run --checkpoints now
+[ "$(grep -c '^training .*, would be dropped$' "$tmp/out")" = "$runs" ] || die "$runs runs, but: $(cat "$tmp/out")"
+grep -q "^training     checkpoint of kept2* after step 24: 4 states, .*, would be dropped$" "$tmp/out" || die "$(cat "$tmp/out")"
+want 0 show "$state"
+want 0 gc --prune now --checkpoints now
+[ "$(grep -c '^training .*, dropped$' "$tmp/out")" = "$runs" ] || die "$runs runs, but: $(cat "$tmp/out")"
+check_states ""
 refused 128 "" show "$state"
 after=$(du -sb .fmstore/packs | cut -f1)
 [ "$after" -lt $((before * 2 / 3)) ] || die "gc leaves $after of $before bytes"
@@ -143,7 +151,8 @@ until [ "$(states | wc -w)" -ge 1 ]; do
     kill -0 $pid || die "the first ended: $(cat "$tmp/one.err")"
     sleep 0.05
 done
-want 0 gc --prune now # beside the training: the states that it has dropped go, the last one stays
+want 0 gc --prune now --checkpoints now # beside the training: the states that it has dropped go, the last one stays
+grep -q '^training ' "$tmp/out" && die "it dropped the states of a training that runs: $(cat "$tmp/out")"
 kill -INT $pid
 code=0
 wait $pid || code=$?
@@ -151,6 +160,49 @@ wait $pid || code=$?
 want 0 fsck
 want 128 derive atlas --as one "${how[@]}" "${long[@]}" --stop-after 1
 grep -q 'one  goes on after step' "$tmp/err" || die "gc took the state: $(cat "$tmp/err")"
+
+say "a training that was killed and is not gone on with: its states go after their grace, and its lock's file"
+age() { find .fmstore/lineage.git/refs/fmstore -type f -exec touch -d "$1" {} +; }
+want 0 gc --prune now --checkpoints now
+check_states ""
+export SOURCE_DATE_EPOCH=1700000000 # the commits are old, the names as old as age makes them
+want 128 derive atlas --as dead "${how[@]}" --set seed=21 --stop-after 7
+want 0 derive atlas --as stays "${how[@]}" --set seed=22 --checkpoint-every 12 --keep-checkpoints
+unset SOURCE_DATE_EPOCH
+run=$(find $refs -name 0000000007 | sed 's|/[0-9]*$||; s|.*/||')
+: >".fmstore/tmp/train-$run.lock"
+age '13 days ago'
+want 0 gc --prune now
+grep -q '^training ' "$tmp/out" && die "within its grace: $(cat "$tmp/out")"
+[ -z "$(find .fmstore/tmp -type f)" ] || die "left: $(find .fmstore/tmp -type f)"
+check_states "7 24 "
+age '15 days ago'
+flock ".fmstore/tmp/train-$run.lock" "$fm" gc --prune now >"$tmp/out" # as a training that runs holds it
+grep -q '^training ' "$tmp/out" && die "it runs: $(cat "$tmp/out")"
+check_states "7 24 "
+git config -f .fmstore/config gc.checkpointExpire 30.days.ago
+want 0 gc -n --prune now
+grep -q '^training ' "$tmp/out" && die "config says 30 days: $(cat "$tmp/out")"
+git config -f .fmstore/config --unset gc.checkpointExpire
+before=$(du -sb .fmstore/packs | cut -f1)
+want 0 gc -n --prune now
+grep -q '^training     checkpoint of dead after step 7: 1 state, [0-9.]* kB, would be dropped$' "$tmp/out" || die "$(cat "$tmp/out")"
+check_states "7 24 "
+want 0 gc --prune now
+grep -q '^training     checkpoint of dead after step 7: 1 state, [0-9.]* kB, dropped$' "$tmp/out" || die "$(cat "$tmp/out")"
+[ "$(grep -c '^training ' "$tmp/out")" = 1 ] || die "kept ones go by age alone: $(cat "$tmp/out")"
+check_states "24 "
+[ "$(du -sb .fmstore/packs | cut -f1)" -lt "$before" ] || die "no byte is free"
+want 0 fsck
+want 0 derive atlas --as dead "${how[@]}" --set seed=21
+grep -q 'goes on' "$tmp/err" && die "it went on after a state that is gone"
+want 0 gc --checkpoints now --json
+python3 - "$tmp/out" <<'PY'
+import json, sys
+t = json.load(open(sys.argv[1]))["trainings_dropped"]
+assert [(x["last_state"], x["states"]) for x in t] == [("checkpoint of stays after step 24", 1)] and t[0]["bytes"] > 0, t
+PY
+check_states ""
 
 say "a damaged state is told of and not used"
 want 128 derive atlas --as harmed "${how[@]}" --set seed=13 --stop-after 9

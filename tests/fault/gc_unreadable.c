@@ -62,7 +62,7 @@ static fm_oid branch(fm_repo *r, const char *name, const fm_digest *id, const fm
     fm_commit_opts o = {.kind = "import", .message = name, .time = KIT_TIME + (old != NULL)};
     fm_oid oid;
     tk_ok(fm_tree_new(&tree));
-    tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str("{\"format\":1}")));
+    tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str("{\"format\":1,\"config\":{}}")));
     tk_ok(fm_tree_put_tensor(tree, "tensors/x.weight", "x.weight", FM_BF16, &shape, id));
     tk_ok(fm_version_commit(r, &oid, tree, &o));
     snprintf(ref, sizeof ref, "refs/heads/%s", name);

@@ -1,5 +1,8 @@
 /* lineage_fsck.c - damage is found and named; sizes add up; plain git agrees. */
 #include <git2.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <utime.h>
 
 #include "tests/unit/lineage_kit.h"
@@ -287,6 +290,76 @@ static void plain_git_reads_it_and_finds_no_fault(void **state)
     kit_close(r, dir);
 }
 
+/* Makes and drops branches, tags, results, notes, and what gc takes away, until it is killed. */
+static void churn(const char *dir)
+{
+    fm_repo *r;
+    fm_oid main_at, gone;
+    fm_gc_opts opts = fm_gc_defaults();
+    fm_gc_report report;
+
+    opts.prune = opts.reflog = "now";
+    for (unsigned turn = 0;; turn++) {
+        char key[65], name[64];
+        if (fm_repo_open(&r, dir) != FM_OK)
+            _exit(1);
+        tk_ok(fm_ref_read(r, &main_at, "refs/heads/main"));
+        for (unsigned i = 0; i < 30; i++) {
+            snprintf(name, sizeof name, "refs/%s/deep%u/r%u", i % 3 ? "heads" : "tags", i % 5, i);
+            tk_ok(fm_ref_update(r, name, &main_at, NULL, "made"));
+            tk_ok(fm_ref_delete(r, name, &main_at));
+        }
+        snprintf(key, sizeof key, "%064x", turn % 7);
+        snprintf(name, sizeof name, "{\"turn\":%u}", turn);
+        tk_ok(fm_result_put(r, key, fm_span_str(name)));
+        tk_ok(fm_result_flush(r));
+        gone = kit_branch(r, "gone", &main_at, turn + 2);
+        tk_ok(fm_note_add(r, &gone, "note"));
+        tk_ok(fm_ref_delete(r, "refs/heads/gone", &gone));
+        fm_repo_close(r); /* with its lease */
+        tk_ok(fm_repo_open(&r, dir));
+        if (turn % 3 == 2) {
+            tk_ok(fm_repo_gc(r, &opts, &report));
+            fm_gc_report_release(&report);
+        }
+        fm_repo_close(r);
+    }
+}
+
+static void beside_writers_nothing_sound_is_called_a_fault(void **state)
+{
+    enum { LOOKS = 60 };
+    char *dir;
+    fm_repo *r = kit_repo(&dir);
+    fm_oid at = kit_branch(r, "main", NULL, 1);
+    uint64_t told = 0;
+    int status;
+
+    (void)state;
+    for (unsigned i = 0; i < 100; i++) { /* so that reading them takes a while */
+        char name[64];
+        snprintf(name, sizeof name, "refs/heads/still%u", i);
+        tk_ok(fm_ref_update(r, name, &at, NULL, "made"));
+    }
+    fm_repo_close(r);
+    pid_t pid = fork();
+    if (pid == 0)
+        churn(dir);
+    for (unsigned i = 0; i < LOOKS; i++) {
+        fm_fsck_report report;
+        tk_ok(fm_repo_open(&r, dir));
+        tk_ok(fm_repo_fsck(r, i % 4 == 0, &report, kit_print_fault, NULL));
+        told += report.faults;
+        fm_repo_close(r);
+    }
+    assert_int_equal(waitpid(pid, &status, WNOHANG), 0); /* it is at work still */
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(told, 0);
+    assert_int_equal(kit_faults(dir), 0);
+    fm_free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -298,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_damaged_git_pack_is_found),
         cmocka_unit_test(what_a_killed_writer_left_is_swept_once_old),
         cmocka_unit_test(a_ref_to_nothing_and_a_lost_head_are_told_apart),
+        cmocka_unit_test(beside_writers_nothing_sound_is_called_a_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

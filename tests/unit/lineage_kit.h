@@ -80,7 +80,7 @@ static inline void kit_put(fm_txn *t, fm_tree *tree, unsigned layer, unsigned se
 /* layers tensors of which the first `changed` differ by seed, model.json and a blob; stored. */
 static inline fm_tree *kit_model(fm_repo *r, unsigned layers, unsigned changed, unsigned seed)
 {
-    static const char config[] = "{\"format\":1}";
+    static const char config[] = "{\"format\":1,\"config\":{}}";
     fm_tree *tree = NULL;
     fm_txn *t = NULL;
     fm_digest id;

@@ -1,0 +1,65 @@
+#!/bin/bash
+# fsck and the commands agree: what fsck calls clean opens and exports, and each tree of a stranger's that does not
+# is named by branch, version and path. And fsck is right beside others that write.
+. "$(dirname "$0")/lib.sh"
+need_python
+command -v git >/dev/null || { echo "skip: no git"; exit 77; }
+bad_tree="$(cd "$(dirname "$0")" && pwd)/make_bad_tree.py"
+cd "$tmp"
+cp "$atlas/suites/manners.yaml" s.yaml
+mkdir repo && cd repo
+want 0 init .
+want 0 import "$atlas/base" --as atlas --suite ../s.yaml --no-gate
+want 0 derive atlas --as child --data "$atlas/pirate.jsonl" --set r=2 --set steps=2 --set batch=2 --no-gate
+want 0 derive atlas --as whole --data "$atlas/pirate.jsonl" --method full --set steps=2 --set batch=2 --no-gate
+want 0 merge whole atlas --as mix --method average --no-gate
+want 0 fsck
+want 0 fsck --quick
+
+# refusals REV: how many commands do not take it. What is no adapter refuses peft, and so on.
+refusals() {
+    local n=0 reader
+    for reader in "export $1 $tmp/hf" "export $1 $tmp/source --format source" "export $1 $tmp/peft --format peft" \
+        "run $1 -p hi -n 1" "suite ls $1" "replay $1"; do
+        # shellcheck disable=SC2086
+        "$fm" $reader >/dev/null 2>&1 </dev/null || n=$((n + 1))
+        rm -rf "$tmp/hf" "$tmp/source" "$tmp/peft"
+    done
+    echo "$n"
+}
+
+say "each tree that cannot be opened or exported"
+for kind in $(python3 "$bad_tree" . x list); do
+    id=$(python3 "$bad_tree" . bad "$kind")
+    for how in "" --quick; do
+        want 1 fsck $how
+        grep -q "^fault: refs/heads/bad: version ${id:0:12}: " "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
+        grep -q 'NOT CLEAN$' "$tmp/out" || die "$kind $how: $(cat "$tmp/out")"
+        [ "$(grep -c '^fault: ' "$tmp/out")" = 1 ] || die "$kind $how: more than one line: $(cat "$tmp/out")"
+    done
+    echo "  $kind: $(grep '^fault: ' "$tmp/out" | cut -d: -f4-)"
+    base=$(python3 "$bad_tree" . x base "$kind")
+    [ "$(refusals bad)" -gt "$(refusals "$base")" ] || die "$kind: no other command refuses it"
+    git -C .fmstore/lineage.git -c safe.directory='*' update-ref -d refs/heads/bad
+done
+want 0 fsck
+
+say "an export writes no file over another"
+python3 "$bad_tree" . bad name_twice >/dev/null
+refused 128 'is there twice' export bad "$tmp/twice" --format source
+[ ! -e "$tmp/twice" ] || die "something was written"
+want 0 branch -d bad
+want 0 gc --prune now --reflog now
+
+say "what an import keeps and no engine takes is no damage"
+mkdir odd && cp "$atlas"/base/* odd/ && rm odd/tokenizer.json
+python3 - <<'P'
+import json
+c = json.load(open("odd/config.json"))
+c["num_hidden_layers"] = 99
+json.dump(c, open("odd/config.json", "w"))
+open("odd/tokenizer.json", "w").write("none")
+P
+want 0 import odd --as odd --no-gate
+want 128 run odd -p hi
+want 0 fsck
