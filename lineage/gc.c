@@ -151,6 +151,13 @@ static fm_status expire_reflogs(gc_run *g, uint64_t *dropped)
     return for_want_of_room(rc) ? FM_OK : rc; /* expired entries keep nothing, written or not */
 }
 
+static fm_status expire_checkpoints(const gc_run *g, fm_gc_report *out)
+{
+    fm_status rc = fmi_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
+                                          g->opts->dry_run, out);
+    return for_want_of_room(rc) ? FM_OK : rc;
+}
+
 static fm_status fill_keepers(const gc_run *g, fm_gc_report *out)
 {
     const fmi_reach *x = &g->reach;
@@ -221,11 +228,8 @@ static fm_status run(gc_run *g, fm_gc_report *out)
         rc = open_store(g);
     if (rc == FM_OK && !g->opts->dry_run)
         rc = fmi_results_sweep(g->r);
-    if (rc == FM_OK) /* gc has its lock, and nothing is unreadable */
-        rc = fmi_checkpoints_expire(g->r, g->checkpoints, g->opts->checkpoints != NULL,
-                                    g->opts->dry_run, out);
-    if (for_want_of_room(rc))
-        rc = FM_OK;
+    if (rc == FM_OK)
+        rc = expire_checkpoints(g, out);
     if (rc == FM_OK)
         rc = fmi_reach_init(&g->reach, g->r, g->gc, g->reflog);
     if (rc == FM_OK)

@@ -127,8 +127,6 @@ static fm_status check_state(fsck_versions *s, const fm_tree *tree)
 fm_status fsck_version(fsck_versions *s, const fm_version *v, const fm_tree *tree)
 {
     bool merged = false;
-    if (cli_interrupted)
-        return fm_fail(FM_ECANCELLED, "stopped");
     if (strcmp(v->kind, "checkpoint") == 0)
         return check_state(s, tree);
     fm_status rc = check_recipe(s, v, tree, &merged);

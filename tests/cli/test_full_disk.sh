@@ -61,3 +61,4 @@ rm "$disk/fill"
 want 0 gc --prune now --reflog now
 [ "$(packs)" = 2 ] || die "$(packs) packs are left: $(cat "$tmp/out")"
 whole
+echo "all hold"
