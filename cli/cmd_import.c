@@ -150,7 +150,7 @@ import im = {0 };
         return code;
     if (!im.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
-    cli_catch_interrupts();
+    cli_catch_interrupts(true);
     fm_status rc = cli_lease(c, true, "import");
     if (rc == FM_OK)
         rc = check_words(c, &im);

@@ -8,22 +8,27 @@
 #include <unistd.h>
 
 #include "cli/ranks.h"
+#include "store/base/cancel.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
 #define PATIENCE_S 600u
 
 volatile int cli_interrupted;
+static volatile sig_atomic_t all_reading_stops;
 
 static void on_signal(int sig)
 {
     (void)sig;
     cli_interrupted = 1;
+    if (all_reading_stops)
+        fm_cancel(true);
 }
 
-void cli_catch_interrupts(void)
+void cli_catch_interrupts(bool reading_too)
 {
     struct sigaction sa;
+    all_reading_stops = reading_too;
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_signal;
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */

@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "store/base/cancel.h"
+
 /* ---- write ---- */
 
 static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
@@ -38,6 +40,9 @@ static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_
 
     fm_buf_init(&b, 0);
     for (size_t i = begin; rc == FM_OK && i < end;) {
+        rc = fm_go_on();
+        if (rc < 0)
+            break;
         const fm_entry *e = fm_tree_at(tree, i);
         const char *name = e->path + skip;
         size_t len = strcspn(name, "/"), next = i + 1;

@@ -246,7 +246,9 @@ fm_status fm_st_parse(fm_st **out, fm_span file, const char *what)
         goto fail;
     rc = fm_json_parse(&root, fm_span_of(file.data + 8, (size_t)st->body - 8), what);
     if (rc < 0)
-        rc = rc == FM_ENOMEM ? rc : fm_error_prefix(FM_ECORRUPT, "safetensors header");
+        rc = rc == FM_ENOMEM || rc == FM_ECANCELLED
+                 ? rc
+                 : fm_error_prefix(FM_ECORRUPT, "safetensors header");
     if (rc == FM_OK && !fm_json_is(root, FM_JSON_OBJECT))
         rc = fm_fail(FM_ECORRUPT, "%s: the header is no JSON object", what);
     if (rc == FM_OK)

@@ -18,6 +18,7 @@ void fm_source_close(fm_source *src)
     fm_free(src->file);
     fm_free(src->tensor);
     fm_map_free(src->by_id);
+    fm_map_free(src->file_by_name);
     fm_tree_free(src->tree);
     fm_json_free(src->left_out);
     fm_arena_free(src->arena);
@@ -239,6 +240,8 @@ fm_status fm_source_open(fm_source **out, const char *path)
         rc = fm_arena_new(&src->arena);
     if (rc == FM_OK)
         rc = fm_map_new(&src->by_id);
+    if (rc == FM_OK)
+        rc = fm_map_new(&src->file_by_name);
     if (rc == FM_OK)
         rc = fm_tree_new(&src->tree);
     if (rc == FM_OK)

@@ -2,8 +2,10 @@
 #include "store/source_impl.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
 
 const char *src_strdup(fm_source *src, const char *s)
@@ -26,7 +28,12 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
         f->name = src_strdup(src, name);
         rc = f->name ? fm_map_file(&f->map, path) : FM_ENOMEM;
     }
+    if (rc == FM_OK)
+        rc = fm_map_put(src->file_by_name, name, strlen(name), f, NULL);
+    if (rc < 0 && f)
+        fm_unmap_file(&f->map);
     if (rc == FM_OK) {
+        f->first_tensor = f->end_tensor = src->tensor_count;
         fm_buf_init(&f->literal, FM_SOURCE_MAX_LITERAL_BYTES);
         src->file[src->file_count++] = f;
         *out = f;
@@ -79,8 +86,10 @@ fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
         rc = t->path && t->name ? FM_OK : FM_ENOMEM;
     }
     fm_buf_release(&path);
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
         src->tensor[src->tensor_count++] = *t;
+        src->file[src->file_count - 1]->end_tensor = src->tensor_count;
+    }
     return rc;
 }
 
@@ -257,12 +266,25 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
     return rc;
 }
 
+static int by_path(const void *a, const void *b)
+{
+    const src_tensor *x = a, *y = b;
+
+    return strcmp(x->path, y->path);
+}
+
+/* In the tree's order: a tree that grows at its front moves all of its entries each time. */
 static fm_status put_tensors(fm_source *src)
 {
     fm_status rc = FM_OK;
 
+    if (src->tensor_count > 0)
+        qsort(src->tensor, src->tensor_count, sizeof *src->tensor, by_path);
     for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++) {
         const src_tensor *t = &src->tensor[i];
+        rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         if (fm_tree_find(src->tree, t->path))
             return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", src->path, t->name);
         rc = fm_tree_put_tensor(src->tree, t->path, t->name, t->dtype, &t->shape, &t->id);

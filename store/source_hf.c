@@ -47,10 +47,7 @@ static fm_status parse_in(fm_json **out, const fm_source *src, const char *name,
 
 static bool already_taken(const fm_source *src, const char *name)
 {
-    for (size_t i = 0; i < src->file_count; i++)
-        if (strcmp(src->file[i]->name, name) == 0)
-            return true;
-    return false;
+    return fm_map_has(src->file_by_name, name, strlen(name));
 }
 
 /* Other forms of the weights, optimizer states: not the model that was imported. */
@@ -243,13 +240,12 @@ static fm_status add_shards(fm_source *src, const weights_form *form, const fm_j
     }
     for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), "");
-        for (size_t i = 0; i < src->file_count; i++)
-            if (strcmp(src->file[i]->name, file) == 0 &&
-                !file_holds(src->file[i], fm_json_iter_key(it)))
-                return fm_fail(FM_ECORRUPT,
-                               "%s/%s: tensor '%.200s', which the index places here, "
-                               "is missing",
-                               src->path, file, fm_json_iter_key(it));
+        const src_file *f = fm_map_get(src->file_by_name, file, strlen(file));
+        if (f && !file_holds(f, fm_json_iter_key(it)))
+            return fm_fail(FM_ECORRUPT,
+                           "%s/%s: tensor '%.200s', which the index places here, "
+                           "is missing",
+                           src->path, file, fm_json_iter_key(it));
     }
     return rc;
 }

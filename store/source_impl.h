@@ -48,6 +48,7 @@ typedef struct src_file {
     fm_torch *torch; /* where it is of torch.save */
     src_part *part;
     size_t part_count, part_cap;
+    size_t first_tensor, end_tensor; /* those that were queued while it was the last file */
     fm_buf literal; /* the bytes that are no tensor's, in order */
 } src_file;
 
@@ -69,6 +70,7 @@ struct fm_source {
     fm_map *by_id; /* digest -> src_piece */
     src_file **file;
     size_t file_count, file_cap;
+    fm_map *file_by_name;
     src_tensor *tensor;
     size_t tensor_count, tensor_cap;
     fm_json *left_out; /* names of files that were not taken */
