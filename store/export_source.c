@@ -215,29 +215,55 @@ static fm_status make_folder_of(const char *path)
     return rc;
 }
 
+static fm_status rebuild_one(rebuild *r, const fm_json *file, const char *name, bool single,
+                             const char *dst)
+{
+    char *path = single ? fm_strdup(dst) : fm_path_join(dst, name);
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && !single && strchr(name, '/'))
+        rc = make_folder_of(path);
+    if (rc == FM_OK)
+        rc = rebuild_file(r, file, name, path);
+    fm_free(path);
+    return rc;
+}
+
+/* A file may not take the place of another one. */
+static fm_status check_name(fm_map *names, const char *name)
+{
+    void *old = NULL;
+    fm_status rc;
+
+    if (!is_safe_name(name))
+        return bad("field 'name'", "must be a path inside the folder");
+    rc = fm_map_put(names, name, strlen(name), names, &old);
+    return rc == FM_OK && old ? bad("field 'name'", "is that of two files") : rc;
+}
+
 static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
 {
     const fm_json *files = fm_json_get(spec, "files");
     bool single = fm_json_bool(fm_json_get(spec, "single"), false);
+    fm_map *names = NULL;
     fm_status rc = single ? FM_OK : fm_make_dirs(dst);
 
     if (!fm_json_is(files, FM_JSON_ARRAY) || fm_json_count(files) > FM_SOURCE_MAX_FILES ||
         (single && fm_json_count(files) != 1))
         return bad("field 'files'", "must be a list (of one where 'single' is set)");
+    if (rc == FM_OK)
+        rc = fm_map_new(&names);
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
         const fm_json *file = fm_json_at(files, i);
-        const char *name = fm_json_cstr(fm_json_get(file, "name"), "");
-        char *path;
-        if (!is_safe_name(name))
-            return bad("field 'name'", "must be a path inside the folder");
-        path = single ? fm_strdup(dst) : fm_path_join(dst, name);
-        rc = path ? FM_OK : FM_ENOMEM;
-        if (rc == FM_OK && !single && strchr(name, '/'))
-            rc = make_folder_of(path);
+        char *name = NULL;
+        rc = src_name_get(&name, file);
         if (rc == FM_OK)
-            rc = rebuild_file(r, file, name, path);
-        fm_free(path);
+            rc = check_name(names, name);
+        if (rc == FM_OK)
+            rc = rebuild_one(r, file, name, single, dst);
+        fm_free(name);
     }
+    fm_map_free(names);
     return rc;
 }
 

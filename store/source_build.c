@@ -316,6 +316,79 @@ static fm_json *part_json(const src_part *part)
     return NULL;
 }
 
+fm_status src_name_put(fm_json *file, const char *name)
+{
+    const size_t len = strlen(name);
+    fm_buf b;
+    fm_status rc;
+    size_t n = 1;
+
+    for (size_t i = 0; i < len && n; i += n)
+        n = fmi_json_utf8_len((const uint8_t *)name + i, len - i);
+    if (n)
+        return fm_json_set(file, "name", fm_json_new_str(name));
+    fm_buf_init(&b, 0);
+    for (size_t i = 0; i < len; i++) {
+        const unsigned char c = (unsigned char)name[i];
+        if (c < 0x20 || c >= 0x7f || c == '%')
+            fm_buf_printf(&b, "%%%02X", c);
+        else
+            fm_buf_char(&b, (char)c);
+    }
+    rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fm_json_set(file, "name_escaped", fm_json_new_str(fm_buf_cstr(&b)));
+    fm_buf_release(&b);
+    return rc;
+}
+
+static int hex_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* In place. False where an escape is broken or stands for NUL. */
+static bool unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s; s++) {
+        int high, low;
+        if (*s != '%') {
+            *to++ = *s;
+            continue;
+        }
+        high = hex_digit((uint8_t)s[1]);
+        low = high >= 0 ? hex_digit((uint8_t)s[2]) : -1;
+        if (low < 0 || high + low == 0)
+            return false;
+        *to++ = (char)(high << 4 | low);
+        s += 2;
+    }
+    *to = '\0';
+    return true;
+}
+
+fm_status src_name_get(char **out, const fm_json *file)
+{
+    const fm_json *escaped = fm_json_get(file, "name_escaped");
+    const fm_span s = fm_json_str(escaped ? escaped : fm_json_get(file, "name"));
+
+    *out = NULL;
+    if (!s.data || memchr(s.data, '\0', s.len) || (escaped && fm_json_get(file, "name")))
+        return fm_fail(FM_ECORRUPT, "source/source.json: a file needs one of the texts 'name' and "
+                                    "'name_escaped', without NUL");
+    *out = fm_strndup((const char *)s.data, s.len);
+    if (!*out)
+        return FM_ENOMEM;
+    if (!escaped || unescape(*out))
+        return FM_OK;
+    fm_free(*out);
+    *out = NULL;
+    return fm_fail(FM_ECORRUPT, "source/source.json: field 'name_escaped' holds a '%%' that begins "
+                                "no escape of two digits");
+}
+
 static fm_json *file_json(const src_file *f)
 {
     fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
@@ -324,7 +397,7 @@ static fm_json *file_json(const src_file *f)
 
     fm_digest_hex(&f->sha, hex);
     if (rc == FM_OK)
-        rc = fm_json_set(o, "name", fm_json_new_str(f->name));
+        rc = src_name_put(o, f->name);
     if (rc == FM_OK)
         rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)f->map.len));
     if (rc == FM_OK)

@@ -98,6 +98,10 @@ fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
 /* Likewise, from bytes that are copied. */
 fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
 fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
+/* A file's name in its entry of source.json: "name", or where it is no UTF-8 "name_escaped", with %XX for
+ * '%' and whatever is not printable ASCII. get: owned; FM_ECORRUPT. */
+fm_status src_name_put(fm_json *file, const char *name);
+fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "store/base/json.h"
 #include "store/base/mem.h"
 
 struct fm_tree {
@@ -325,19 +326,22 @@ static bool must_escape(unsigned char c)
 
 /* One part. "%00" stands for the empty part: a name cannot hold NUL, so it is free. A leading dot
  * would hide the file or make ".git"; a trailing dot or space is dropped by some file systems;
- * '~' and ':' make short names and streams that git refuses (GIT~1). */
+ * '~' and ':' make short names and streams that git refuses (GIT~1). Bytes that are no UTF-8 could not
+ * stand in JSON. */
 void fm_path_part(fm_buf *out, const char *part, size_t len)
 {
     if (len == 0)
         fm_buf_str(out, "%00");
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0, n; i < len; i += n) {
         unsigned char c = (unsigned char)part[i];
         bool dot_first = i == 0 && c == '.';
         bool ends = i == len - 1 && (c == '.' || c == ' ');
-        if (must_escape(c) || dot_first || ends)
+        n = fmi_json_utf8_len((const uint8_t *)part + i, len - i);
+        if (n == 0 || must_escape(c) || dot_first || ends)
             fm_buf_printf(out, "%%%02X", c);
         else
-            fm_buf_char(out, (char)c);
+            fm_buf_append(out, part + i, n);
+        n = FM_MAX(n, (size_t)1);
     }
 }
 

@@ -95,6 +95,84 @@ static void a_model_folder_comes_back_whole(void **state)
     fm_free(out);
 }
 
+/* Latin-1, lone bytes, control bytes, and names that look like those as they are written down. */
+static void files_of_any_name_come_back(void **state)
+{
+    static const char *const name[] = {"\xff\xfe.txt",
+                                       "caf\xe9",
+                                       "\xc3\xa9t\xe9",
+                                       "%FF%FE.txt",
+                                       "\x01\x1b[31m",
+                                       "a\nb\x7f.txt",
+                                       "\xed\xa0\x80.surrogate",
+                                       "\xe2\x80\xae.bidi",
+                                       "100%\xff",
+                                       "%",
+                                       "\\x5c",
+                                       "\xef\xbf\xbd\xef\xbf\xbd.txt"};
+    char *in = dir_in("in"), *out = dir_in("out");
+    (void)state;
+    fx_hf_folder(in);
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
+        fx_text(in, name[i], name[i]);
+    fx_round_trip(in, out);
+    fx_same_folder(in, out);
+    fx_same_folder(out, in);
+    fm_free(in);
+    fm_free(out);
+}
+
+/* source.json of a stranger: a name leads nowhere else, and stands for one file. */
+static void names_in_a_hostile_source_json_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "\"name\":\"../evil\"",
+        "\"name\":\"/abs\"",
+        "\"name\":\"a/../../b\"",
+        "\"name\":\"x\\u0000y\"",
+        "\"name\":3",
+        "\"name\":\"\"",
+        "\"nome\":\"a\"",
+        "\"name_escaped\":\"%2E%2E%2Fevil\"",
+        "\"name_escaped\":\"%2E%2E/evil\"",
+        "\"name_escaped\":\"%2Fabs\"",
+        "\"name_escaped\":\"a%00\"",
+        "\"name_escaped\":\"a%f\"",
+        "\"name_escaped\":\"a%\"",
+        "\"name_escaped\":\"a%ff\"",
+        "\"name_escaped\":\"a\",\"name\":\"a\"",
+        "\"name\":\"a\",\"bytes\":0,\"pieces\":[],\"sha256\":\""
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"},"
+        "{\"name_escaped\":\"%61\"",
+    };
+    const fm_provider none = {.read = NULL};
+    char *out = dir_in("out");
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        fm_tree *tree = NULL;
+        char *json =
+            fm_asprintf("{\"format\":1,\"kind\":\"hf\",\"single\":false,\"files\":[{%s,"
+                        "\"bytes\":0,\"pieces\":[],\"sha256\":\"e3b0c44298fc1c149afbf4c8996fb"
+                        "92427ae41e4649b934ca495991b7852b855\"}]}",
+                        bad[i]);
+        char *dst = fm_asprintf("%s/%zu/deep", out, i), *above = fm_asprintf("%s/%zu", out, i);
+        fm_names names = {NULL, 0};
+        tk_ok(fm_tree_new(&tree));
+        tk_ok(fm_tree_put_file(tree, "source/source.json", fm_span_str(json)));
+        tk_fails(fm_export(tree, &none, dst, FM_EXPORT_SOURCE, FM_DTYPE_NONE), FM_ECORRUPT, "name");
+        if (fm_path_exists(above))
+            tk_ok(fm_list_dir(&names, above));
+        for (size_t n = 0; n < names.count; n++)
+            assert_string_equal(names.name[n], "deep");
+        fm_names_release(&names);
+        fm_tree_free(tree);
+        fm_free(json);
+        fm_free(above);
+        fm_free(dst);
+    }
+    fm_free(out);
+}
+
 static void shards_are_one_model_and_come_back(void **state)
 {
     char *in = dir_in("in"), *out = dir_in("out"), *file = fm_path_join(in, "whole.safetensors");
@@ -302,6 +380,8 @@ int main(void)
         cmocka_unit_test(what_is_no_model_is_refused),
         cmocka_unit_test(a_header_of_0x80_bytes_is_no_pickle),
         cmocka_unit_test(a_model_folder_comes_back_whole),
+        cmocka_unit_test(files_of_any_name_come_back),
+        cmocka_unit_test(names_in_a_hostile_source_json_are_refused),
         cmocka_unit_test(shards_are_one_model_and_come_back),
         cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),
         cmocka_unit_test(a_tensor_in_two_shards_is_refused),
