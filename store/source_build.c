@@ -20,6 +20,8 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
     fm_status rc = path && f ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
+    if (rc == FM_OK && dir)
+        rc = src_check_link(src, dir, name);
     if (rc == FM_OK && src->file_count == FM_SOURCE_MAX_FILES)
         rc = fm_fail(FM_ELIMIT, "%s: more than %u files", src->path, FM_SOURCE_MAX_FILES);
     if (rc == FM_OK)
@@ -416,8 +418,8 @@ static fm_json *file_json(const src_file *f)
 static fm_status put_source_json(fm_source *src)
 {
     static const char *const kind[] = {"hf", "safetensors", "gguf", "peft", "torch"};
-    fm_json *o = fm_json_new_object(), *files = fm_json_new_array();
-    fm_status rc = o && files ? FM_OK : FM_ENOMEM;
+    fm_json *o = fm_json_new_object(), *files = fm_json_new_array(), *left = fm_json_new_array();
+    fm_status rc = o && files && left ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK)
         rc = fm_json_set(o, "format", fm_json_new_int(1));
@@ -429,12 +431,15 @@ static fm_status put_source_json(fm_source *src)
         rc = fm_json_push(files, file_json(src->file[i]));
     if (rc == FM_OK)
         rc = fm_json_set(o, "files", fm_json_ref(files));
+    for (size_t i = 0; rc == FM_OK && i < src->left_out_count; i++)
+        rc = fm_json_push(left, fm_json_new_str(src->left_out[i].name));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "left_out", fm_json_ref(src->left_out));
+        rc = fm_json_set(o, "left_out", fm_json_ref(left));
     if (rc == FM_OK)
         rc = src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT);
     if (rc == FM_OK && src->root[0])
         rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));
+    fm_json_free(left);
     fm_json_free(files);
     fm_json_free(o);
     return rc;

@@ -73,7 +73,9 @@ struct fm_source {
     fm_map *file_by_name;
     src_tensor *tensor;
     size_t tensor_count, tensor_cap;
-    fm_json *left_out; /* names of files that were not taken */
+    fm_left_out *left_out;
+    size_t left_out_count, left_out_cap;
+    char *real, *blobs; /* of a folder: where its links may lead; blobs NULL: nowhere else */
 };
 
 /* Maps root_dir/name (root_dir NULL: name_path itself is `src->path`). */
@@ -105,6 +107,8 @@ fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
+/* A file of the folder: no link that leads out of it. FM_EINVAL names link and target. */
+fm_status src_check_link(const fm_source *src, const char *dir, const char *name);
 /* A safetensors file: header as literal, tensors under prefix. */
 fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix);
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
