@@ -10,6 +10,7 @@
 #include "cli/ranks.h"
 #include "store/base/cancel.h"
 #include "store/base/io.h"
+#include "store/base/markup.h"
 #include "store/base/mem.h"
 
 #define PATIENCE_S 600u
@@ -79,12 +80,16 @@ void cli_say_error(void)
 {
     char line[16 + 4 * 1024]; /* an error has up to 1,023 bytes */
     size_t n = (size_t)snprintf(line, sizeof(line), "fmstore: ");
-    for (const char *p = fm_error_text(); *p && n + 5 < sizeof(line); p++) {
-        unsigned char ch = (unsigned char)*p;
-        if (ch < 0x20 || ch == 0x7f)
-            n += (size_t)snprintf(line + n, sizeof(line) - n, "\\x%02x", ch);
-        else
-            line[n++] = *p;
+    const char *text = fm_error_text();
+    for (size_t left = strlen(text), used; left && n + 5 < sizeof(line);
+         text += used, left -= used) {
+        used = fm_markup_shown(text, left);
+        memcpy(line + n, text, used);
+        n += used;
+        if (used == 0) {
+            used = 1;
+            n += (size_t)snprintf(line + n, sizeof(line) - n, "\\x%02x", (unsigned char)*text);
+        }
     }
     line[n++] = '\n';
     fwrite(line, 1, n, stderr);
