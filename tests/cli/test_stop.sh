@@ -31,6 +31,9 @@ stopped() {
     local got=0 begin
     "$fm" import "$3" --as x --no-gate >"$tmp/out" 2>"$tmp/err" </dev/null &
     local pid=$!
+    until (((0x$(sed -n 's/^SigCgt:\s*//p' /proc/$pid/status) >> 14) & 1)); do # SIGTERM is caught
+        sleep 0.02
+    done
     sleep "$2"
     kill -"$1" $pid 2>/dev/null || die "the import of $3 had ended: $(cat "$tmp/err")"
     begin=$(date +%s)
