@@ -497,6 +497,13 @@ static void steps_that_lengthen_the_text_have_a_limit(void **state)
     tk_fails(fm_tokenizer_encode(t, fm_span_str("\xc3\xa9"), false, &ids), FM_ELIMIT,
              "pre-tokenizers make the text longer");
     fm_tokenizer_close(t);
+    /* each place of a text is compared with as much as an added token has */
+    fm_buf_clear(&json);
+    fm_buf_printf(&json,
+                  "{\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"%01024d\"},"
+                  "\"added_tokens\":[{\"id\":5,\"content\":\"x\"}]," MODEL "}",
+                  0);
+    refused(fm_buf_cstr(&json), FM_ELIMIT, "1025 bytes when normalized");
     chain(&json, "decoder", "decoders", replace, 14);
     refused(fm_buf_cstr(&json), FM_ELIMIT, "decoder: step 11 of 14");
     fm_buf_release(&json);
