@@ -252,6 +252,8 @@ static void replace_all(fm_buf *out, fm_span text, fm_span from, fm_span to)
 {
     size_t done = 0;
 
+    if (text.len == 0)
+        return;
     while (done < text.len) {
         const uint8_t *p = memmem(text.data + done, text.len - done, from.data, from.len);
         if (!p)

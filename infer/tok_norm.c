@@ -538,7 +538,7 @@ fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span
         if (rc < 0)
             return rc;
         fmi_grew(&s->grow_left, out->len, b->len);
-        *out = fm_buf_span(b);
+        *out = fm_span_of(fm_buf_cstr(b), b->len); /* never NULL, so that steps may add to it */
     }
     return FM_OK;
 }
