@@ -355,7 +355,9 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
         git_filemode_t mode = git_tree_entry_filemode(e);
         size_t at = len;
 
-        rc = push_name(w, &at, e);
+        rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = push_name(w, &at, e);
         if (rc == FM_OK && ++w->nodes > FMI_MAX_WALK_NODES)
             rc = fm_fail(FM_ECORRUPT, "tree path '%s': more than %u objects in one tree", w->path,
                          FMI_MAX_WALK_NODES);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
@@ -190,6 +191,9 @@ static fm_status parse_all(fm_st *st, const fm_json *root)
         return FM_ENOMEM;
     for (void *it = fm_json_iter(root); it && rc == FM_OK; it = fm_json_next(root, it)) {
         const char *name = fm_json_iter_key(it);
+        rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         if (strcmp(name, "__metadata__") == 0) {
             rc = check_metadata(st, fm_json_iter_value(it));
             continue;
