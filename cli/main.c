@@ -1,5 +1,6 @@
 /* main.c - the command table. One command, one file; this one finds it and gives the exit code. */
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -223,6 +224,8 @@ static int run_command(cli *c, int argc, char **argv)
 int main(int argc, char **argv)
 {
     cli c = {.dir = ".", .argv = argv};
+    (void)signal(SIGXFSZ,
+                 SIG_IGN); /* ulimit -f: a write then fails, and is told and cleaned up after */
     int at = global_options(&c, argc, argv);
     int code = at < 0 ? -1 - at : EXIT_USAGE;
     if (at == argc)

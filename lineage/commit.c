@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "store/base/cancel.h"
+
 /* ---- write ---- */
 
 static fm_status put_blob(fm_repo *r, const fm_entry *e, git_oid *out)
@@ -38,6 +40,9 @@ static fm_status put_folder(fm_repo *r, const fm_tree *tree, size_t begin, size_
 
     fm_buf_init(&b, 0);
     for (size_t i = begin; rc == FM_OK && i < end;) {
+        rc = fm_go_on();
+        if (rc < 0)
+            break;
         const fm_entry *e = fm_tree_at(tree, i);
         const char *name = e->path + skip;
         size_t len = strcspn(name, "/"), next = i + 1;
@@ -350,7 +355,9 @@ static fm_status walk_folder(tree_walk *w, const git_oid *id, size_t len)
         git_filemode_t mode = git_tree_entry_filemode(e);
         size_t at = len;
 
-        rc = push_name(w, &at, e);
+        rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = push_name(w, &at, e);
         if (rc == FM_OK && ++w->nodes > FMI_MAX_WALK_NODES)
             rc = fm_fail(FM_ECORRUPT, "tree path '%s': more than %u objects in one tree", w->path,
                          FMI_MAX_WALK_NODES);

@@ -87,6 +87,9 @@ FM_CHECKED fm_status fm_ref_read(fm_repo *r, fm_oid *out, const char *name); /* 
 FM_CHECKED fm_status fm_ref_delete(fm_repo *r, const char *name, const fm_oid *old);
 /* "heads" name valid as a branch (git's rules)? FM_EINVAL says why not. */
 FM_CHECKED fm_status fm_branch_name_check(const char *name);
+/* ... and fit for a new branch or tag: shown as what it is (fm_markup_shown), and no 7 or more digits that
+ * could begin a version's id. Names that are there already may be otherwise. */
+FM_CHECKED fm_status fm_branch_name_fit(const char *name);
 typedef fm_status (*fm_ref_fn)(void *ctx, const char *name, const fm_oid *oid);
 /* Names that start with prefix, sorted. An annotated tag is peeled. */
 FM_CHECKED fm_status fm_ref_each(fm_repo *r, const char *prefix, fm_ref_fn fn, void *ctx);

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "store/base/text/markup.h"
+
 #define HEADS "refs/heads/"
 #define MOVED_LOOKS 8u
 #define STALE_LOCK_SECONDS 5
@@ -77,6 +79,23 @@ fm_status fm_branch_name_check(const char *name)
         part += n + 1;
     }
     return fault ? bad_name(name, fault) : FM_OK;
+}
+
+fm_status fm_branch_name_fit(const char *name)
+{
+    fm_status rc = fm_branch_name_check(name);
+
+    if (rc < 0)
+        return rc;
+    for (size_t left = strlen(name), n; left > 0; left -= n) {
+        n = fm_markup_shown(name + strlen(name) - left, left);
+        if (n == 0)
+            return bad_name(name, "holds a control character, a mark that turns the direction of "
+                                  "writing, or bytes that are no UTF-8");
+    }
+    if (strlen(name) >= 7 && strspn(name, "0123456789abcdefABCDEF") == strlen(name))
+        return bad_name(name, "could be the beginning of a version's id; add another letter");
+    return FM_OK;
 }
 
 static fm_status check_ref_name(const char *name)

@@ -24,13 +24,20 @@ typedef enum fm_source_kind {
 
 typedef struct fm_source fm_source; /* immutable once open; provider is thread-safe */
 
-/* Detects by content. Hashes every byte once. Refuses with file, field, reason. */
+/* Detects by content. Hashes every byte once. Refuses with file, field, reason; of a folder also links
+ * that lead out of it, but those of a snapshot in Hugging Face's cache into its blobs/. */
 FM_CHECKED fm_status fm_source_open(fm_source **out, const char *path);
 void fm_source_close(fm_source *src);
 fm_source_kind fm_source_kind_of(const fm_source *src);
 const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
 fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
 uint64_t fm_source_file_bytes(const fm_source *src);  /* sum of the original files */
+
+/* What of a folder was not taken, in the order of names: a stranger's name, and why in words. */
+typedef struct fm_left_out {
+    const char *name, *why;
+} fm_left_out;
+const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count); /* borrowed */
 
 /* An adapter (its own tree, entries under adapters/0-<kind>/) laid on a parent: a copy of parent
  * with the adapter at the next free number, the parent's source/ replaced by the adapter's.

@@ -8,22 +8,28 @@
 #include <unistd.h>
 
 #include "cli/base/ranks.h"
+#include "store/base/cancel.h"
 #include "store/base/os/io.h"
+#include "store/base/text/markup.h"
 #include "store/base/mem.h"
 
 #define PATIENCE_S 600u
 
 volatile int cli_interrupted;
+static volatile sig_atomic_t all_reading_stops;
 
 static void on_signal(int sig)
 {
     (void)sig;
     cli_interrupted = 1;
+    if (all_reading_stops)
+        fm_cancel(true);
 }
 
-void cli_catch_interrupts(void)
+void cli_catch_interrupts(bool reading_too)
 {
     struct sigaction sa;
+    all_reading_stops = reading_too;
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_signal;
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */
@@ -74,12 +80,16 @@ void cli_say_error(void)
 {
     char line[16 + 4 * 1024]; /* an error has up to 1,023 bytes */
     size_t n = (size_t)snprintf(line, sizeof(line), "fmstore: ");
-    for (const char *p = fm_error_text(); *p && n + 5 < sizeof(line); p++) {
-        unsigned char ch = (unsigned char)*p;
-        if (ch < 0x20 || ch == 0x7f)
-            n += (size_t)snprintf(line + n, sizeof(line) - n, "\\x%02x", ch);
-        else
-            line[n++] = *p;
+    const char *text = fm_error_text();
+    for (size_t left = strlen(text), used; left && n + 5 < sizeof(line);
+         text += used, left -= used) {
+        used = fm_markup_shown(text, left);
+        memcpy(line + n, text, used);
+        n += used;
+        if (used == 0) {
+            used = 1;
+            n += (size_t)snprintf(line + n, sizeof(line) - n, "\\x%02x", (unsigned char)*text);
+        }
     }
     line[n++] = '\n';
     fwrite(line, 1, n, stderr);

@@ -46,7 +46,10 @@ fm_status out_json(fm_json *v);
  * consumed either way. */
 void out_set(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
 void out_push(fm_status *rc, fm_json *array, fm_json *value);
-/* Text with control bytes made visible, cut at max bytes with an ellipsis; ring of buffers. */
+/* Text of a stranger: what would steer the terminal or turn the writing's direction is made visible.
+ * Cut at max bytes (500 at most) with an ellipsis; ring of buffers. */
 const char *out_text(const char *s, size_t max);
+/* ... and uncut, to stdout, with a newline behind it. */
+void out_line(const char *s, size_t len);
 
 #endif

@@ -86,7 +86,7 @@ static fm_status look(blame_more *m, const parts *p)
         rc = blame_data(m->b);
     m->seconds += blame_now_s() - began;
     if (p->trace || p->steps || p->repairs) /* these look at cli_interrupted */
-        cli_catch_interrupts();
+        cli_catch_interrupts(false);
     if (rc == FM_OK && p->trace)
         rc = blame_trace(m);
     if (rc == FM_OK && p->steps)

@@ -165,7 +165,7 @@ int cmd_derive(cli *c, int argc, char **argv)
         return code;
     if (ranks_mine() > 0 && (o.how.plan || o.how.check_data))
         return EXIT_YES; /* rank 0 says it */
-    cli_catch_interrupts();
+    cli_catch_interrupts(false);
     o.how.gate = !o.no_gate;
     fm_status rc =
         o.family_file ? family_read(&f, o.family_file) : one_child(&f, &o, n ? parent : NULL);

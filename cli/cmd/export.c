@@ -56,7 +56,7 @@ static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
             w.total += fm_tree_at(tree, i)->bytes;
     pthread_mutex_init(&w.mutex, NULL);
     out_bar_begin(&w.bar, "writing");
-    cli_catch_interrupts();
+    cli_catch_interrupts(true);
     fm_status rc = fm_export(tree, &p, dst, format, dtype);
     out_progress_end();
     pthread_mutex_destroy(&w.mutex);

@@ -176,7 +176,7 @@ int gc_run(cli *c, fm_gc_opts *opts, const char *doing, bool json,
            fm_status (*print)(const fm_gc_report *r, bool dry_run))
 {
     fm_gc_report report;
-    cli_catch_interrupts();
+    cli_catch_interrupts(false);
     opts->progress = show_progress;
     opts->ctx = (void *)(uintptr_t)doing;
     fm_status rc = cli_open(c);

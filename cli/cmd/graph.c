@@ -79,8 +79,9 @@ static fm_status link_children(family *f)
 
 static void print_node(const node *n, const char *lead, const char *branch)
 {
-    printf("%s%s%s%s%s  %s  %s: %s", lead, branch, out_c(OUT_BOLD), n->names[0] ? n->names : "-",
-           out_c(OUT_PLAIN), cli_short_oid(&n->v.oid), n->v.kind, n->v.subject);
+    printf("%s%s%s%s%s  %s  %s: %s", lead, branch, out_c(OUT_BOLD),
+           n->names[0] ? out_text(n->names, 500) : "-", out_c(OUT_PLAIN), cli_short_oid(&n->v.oid),
+           out_text(n->v.kind, 60), out_text(n->v.subject, 500));
     for (uint32_t i = 1; i < n->v.parent_count; i++)
         printf(" (and from %s)", cli_short_oid(&n->v.parent[i]));
     putchar('\n');

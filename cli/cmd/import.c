@@ -22,6 +22,19 @@ static bool show_bytes(void *ctx, uint64_t done, uint64_t total)
     return cli_interrupted != 0;
 }
 
+/* What stays behind is told: an import that drops it without a word looks whole. */
+static void tell_left_out(const fm_source *src)
+{
+    enum { SHOWN = 20 };
+    size_t count;
+    const fm_left_out *left = fm_source_left_out(src, &count);
+    for (size_t i = 0; i < FM_MIN(count, (size_t)SHOWN); i++)
+        fprintf(stderr, "  note: not imported: '%s', %s\n", out_text(left[i].name, 200),
+                left[i].why);
+    if (count > SHOWN)
+        fprintf(stderr, "  note: not imported: %zu more\n", count - SHOWN);
+}
+
 /* The tree to store: the source's own, or its adapter laid on the parent. Suites are inherited. */
 static fm_status compose(import *im)
 {
@@ -150,7 +163,7 @@ import im = {0 };
         return code;
     if (!im.name)
         return cli_usage_error(c, "--as NAME is missing: what should the branch be called?");
-    cli_catch_interrupts();
+    cli_catch_interrupts(true);
     fm_status rc = cli_lease(c, true, "import");
     if (rc == FM_OK)
         rc = check_words(c, &im);
@@ -163,6 +176,8 @@ import im = {0 };
     out_progress_end();
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
+    if (rc == FM_OK)
+        tell_left_out(im.source);
     if (rc == FM_OK)
         rc = compose(&im);
     if (rc == FM_OK)

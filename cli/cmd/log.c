@@ -16,10 +16,10 @@ static void print_version(const fm_version *v)
     char hex[41];
     fm_oid_hex(&v->oid, hex);
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
-    printf("Kind:    %s\n", v->kind);
+    printf("Kind:    %s\n", out_text(v->kind, 60));
     for (uint32_t i = 0; i < v->parent_count; i++)
         printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
-    printf("Author:  %s\nDate:    %s\n", v->author, out_date(v->time));
+    printf("Author:  %s\nDate:    %s\n", out_text(v->author, 400), out_date(v->time));
     if (v->recipe)
         printf("Recipe:  %.16s\n", v->recipe);
     if (v->data)
@@ -27,7 +27,8 @@ static void print_version(const fm_version *v)
     putchar('\n');
     for (const char *p = v->message; *p;) {
         size_t len = strcspn(p, "\n");
-        printf("    %.*s\n", (int)len, p);
+        fputs("    ", stdout);
+        out_line(p, len);
         p += len + (p[len] == '\n');
     }
     putchar('\n');
@@ -43,7 +44,7 @@ static fm_status each(void *ctx, const fm_version *v)
         return fm_json_push(s->array, version_json(v));
     if (s->oneline)
         printf("%s%s%s %-9s %s\n", out_c(OUT_YELLOW), cli_short_oid(&v->oid), out_c(OUT_PLAIN),
-               v->kind, v->subject);
+               out_text(v->kind, 60), out_text(v->subject, 500));
     else
         print_version(v);
     return FM_OK;

@@ -62,7 +62,7 @@ static void entry_row(out_table *t, const fm_entry *e)
     out_cell_right(t, "%s", out_bytes(e->bytes));
     out_cell(t, "%s", e->kind == FM_ENTRY_TENSOR ? fm_dtype_get(e->dtype)->name : "");
     out_cell(t, "%s", shape);
-    out_cell(t, "%s", e->path);
+    out_cell(t, "%s", out_text(e->path, 500));
     out_end_row(t);
 }
 

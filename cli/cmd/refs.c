@@ -17,10 +17,10 @@ static fm_status add_ref_row(void *ctx, const char *name, const fm_oid *oid)
     fm_status rc = fm_version_read(list->c->repo, &v, oid);
     if (rc < 0)
         return rc;
-    out_cell(list->table, "%s", shown);
+    out_cell(list->table, "%s", out_text(shown, 300));
     out_cell(list->table, "%s", cli_short_oid(oid));
-    out_cell(list->table, "%s", v.kind);
-    out_cell(list->table, "%s", v.subject);
+    out_cell(list->table, "%s", out_text(v.kind, 60));
+    out_cell(list->table, "%s", out_text(v.subject, 500));
     out_end_row(list->table);
     fm_version_release(&v);
     return FM_OK;
@@ -41,6 +41,8 @@ static fm_status make_ref(cli *c, const char *space, const char *name, const cha
     char ref[300];
     fm_oid oid;
     fm_status rc = full_name(ref, sizeof ref, space, name);
+    if (rc == FM_OK)
+        rc = fm_branch_name_fit(name);
     if (rc == FM_OK)
         rc = cli_resolve(c, rev, &oid, NULL);
     if (rc == FM_OK && space[0] == 'h') /* a name that is taken is a mistake here, no race lost */

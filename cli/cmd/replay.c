@@ -136,7 +136,7 @@ int cmd_replay(cli *c, int argc, char **argv)
     ancestry a = {0};
     fm_json *list = json ? fm_json_new_array() : NULL;
     fm_status rc = json && !list ? FM_ENOMEM : FM_OK;
-    cli_catch_interrupts();
+    cli_catch_interrupts(false);
     if (rc == FM_OK)
         rc = cli_lease(c, false, "replay");
     if (rc == FM_OK)

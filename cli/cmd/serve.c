@@ -182,7 +182,7 @@ int cmd_serve(cli *c, int argc, char **argv)
         return cli_exit(plan_all(c, args[0], topology, (uint32_t)max_running));
     catalog k = {.c = c, .only = args, .count = n};
     fm_buf_init(&key, 8192);
-    cli_catch_interrupts();
+    cli_catch_interrupts(false);
     fm_status rc = cli_open(c);
     if (rc == FM_OK)
         rc = fm_repo_open(&k.repo, c->dir);

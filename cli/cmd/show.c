@@ -86,7 +86,7 @@ static void print_recipe(const fm_json *recipe)
     if (!recipe)
         return;
     const fm_json *data = fm_json_get(recipe, "data");
-    printf("Recipe:  %s", fm_json_cstr(fm_json_get(recipe, "operation"), "?"));
+    printf("Recipe:  %s", out_text(fm_json_cstr(fm_json_get(recipe, "operation"), "?"), 60));
     const fm_json *cfg = fm_json_get(recipe, "config");
     for (void *it = fm_json_iter(cfg); it; it = fm_json_next(cfg, it)) {
         static const char *const shown[] = {"r", "alpha", "lr", "steps", "epochs", "batch", "seed"};
@@ -99,10 +99,10 @@ static void print_recipe(const fm_json *recipe)
     for (size_t i = 0; i < fm_json_count(data); i++) {
         const fm_json *d = fm_json_at(data, i);
         printf("Data:    %s, %lld of %lld records, sha256 %.16s\n",
-               fm_json_cstr(fm_json_get(d, "name"), "?"),
+               out_text(fm_json_cstr(fm_json_get(d, "name"), "?"), 300),
                (long long)fm_json_int(fm_json_get(d, "used"), 0),
                (long long)fm_json_int(fm_json_get(d, "records"), 0),
-               fm_json_cstr(fm_json_get(d, "sha256"), ""));
+               out_text(fm_json_cstr(fm_json_get(d, "sha256"), ""), 100));
     }
 }
 
@@ -111,7 +111,7 @@ static void print_paths(const fm_tree *tree, const char *prefix, const char *lab
     size_t begin, end;
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end; i++)
-        printf("%s%s\n", label, fm_tree_at(tree, i)->path);
+        printf("%s%s\n", label, out_text(fm_tree_at(tree, i)->path, 500));
 }
 
 static fm_status show_json(const fm_version *v, const fm_tree *tree, const summary *s,
@@ -143,10 +143,12 @@ static void show_text(cli *c, const fm_version *v, const fm_tree *tree, const su
     char hex[41];
     fm_oid_hex(&v->oid, hex);
     printf("%sversion %s%s\n", out_c(OUT_YELLOW), hex, out_c(OUT_PLAIN));
-    printf("Kind:    %s\n", v->kind);
+    printf("Kind:    %s\n", out_text(v->kind, 60));
     for (uint32_t i = 0; i < v->parent_count; i++)
         printf("Parent:  %s\n", cli_short_oid(&v->parent[i]));
-    printf("Author:  %s\nDate:    %s\n\n    %s\n\n", v->author, out_date(v->time), v->subject);
+    printf("Author:  %s\nDate:    %s\n\n    ", out_text(v->author, 400), out_date(v->time));
+    out_line(v->subject, strlen(v->subject));
+    putchar('\n');
     print_arch(tree);
     print_summary(s);
     print_recipe(recipe);

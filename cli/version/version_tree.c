@@ -40,7 +40,7 @@ fm_status tree_drop_history(fm_tree *tree)
 fm_status branch_must_be_new(cli *c, const char *name)
 {
     fm_oid there;
-    fm_status rc = fm_branch_name_check(name);
+    fm_status rc = fm_branch_name_fit(name);
     char *ref = rc == FM_OK ? fm_asprintf("refs/heads/%s", name) : NULL;
     if (rc == FM_OK)
         rc = ref ? fm_ref_read(c->repo, &there, ref) : FM_ENOMEM;
@@ -174,9 +174,10 @@ fm_status version_land(cli *c, const landing *l, const fm_oid *oid, const test_t
         rc = note_tests(c, oid, tally);
     if (rc < 0)
         return rc;
-    if (!l->quiet)
-        printf("%s%s%s  %s  %.*s\n", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN),
-               cli_short_oid(oid), (int)strcspn(l->commit.message, "\n"), l->commit.message);
+    if (!l->quiet) {
+        printf("%s%s%s  %s  ", out_c(OUT_BOLD), l->branch, out_c(OUT_PLAIN), cli_short_oid(oid));
+        out_line(l->commit.message, strcspn(l->commit.message, "\n"));
+    }
     fflush(stdout); /* in its place among the talk; main looks at the stream's error */
     hint_repack(c);
     return FM_OK;

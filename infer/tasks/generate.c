@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 #define RUN_TOGETHER 64u
@@ -56,7 +57,9 @@ static fm_status run(fm_scheduler *s, const fm_gen_request *req, size_t n, colle
     }
     bool busy = n > 0;
     while (busy) {
-        fm_status rc = fm_scheduler_step(s, &busy);
+        fm_status rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = fm_scheduler_step(s, &busy);
         if (rc != FM_OK)
             return rc;
     }

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 
 #define LOGIT_FLOATS (16u << 20) /* of one step: 64 MiB */
@@ -170,7 +171,9 @@ static fm_status run(fm_engine *e, fm_row *row, room all, job *j, size_t n)
 {
     for (;;) {
         uint32_t rows = 0;
-        fm_status rc = gather(row, all, j, n, SIZE_MAX, &rows);
+        fm_status rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = gather(row, all, j, n, SIZE_MAX, &rows);
         if (rc != FM_OK || rows == 0)
             return rc;
         rc = fm_engine_step(e, row, rows);

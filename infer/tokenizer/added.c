@@ -128,6 +128,9 @@ fm_status fmi_added_build(fmi_added *a, const fmi_norms *ns, fmi_scratch *s)
         fm_span text = fm_span_of(a->tok[i].text, a->tok[i].len);
         if (a->tok[i].normalized)
             rc = fmi_norms_run(ns, s, text, &text);
+        if (rc == FM_OK && text.len > FMI_TOK_PIECE_MAX)
+            rc = fm_fail(FM_ELIMIT, "%s[%zu]: 'content' of %zu bytes when normalized (at most %d)",
+                         field, i, text.len, FMI_TOK_PIECE_MAX);
         if (rc == FM_OK) {
             a->tok[i].shown = fm_strndup((const char *)text.data, text.len);
             a->tok[i].shown_len = text.len;

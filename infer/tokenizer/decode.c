@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 #define DECODED_MAX ((size_t)1 << 30) /* bytes of all tokens */
 #define STRIP_MAX (1 << 20)
 
@@ -250,6 +252,8 @@ static void replace_all(fm_buf *out, fm_span text, fm_span from, fm_span to)
 {
     size_t done = 0;
 
+    if (text.len == 0)
+        return;
     while (done < text.len) {
         const uint8_t *p = memmem(text.data + done, text.len - done, from.data, from.len);
         if (!p)
@@ -402,7 +406,9 @@ static bool run_step(const fmi_decode_step *p, fm_span text, unsigned form, fm_b
     return true;
 }
 
-static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form, fm_buf *out)
+/* grow_left: bytes by which steps may still make tokens longer. */
+static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form, size_t *grow_left,
+                              fm_buf *out)
 {
     fm_buf tmp[2];
     fm_status rc = FM_OK;
@@ -415,9 +421,16 @@ static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form,
         if (&d->step[i] == d->strip)
             break; /* of the joined text */
         fm_buf_clear(b);
+        b->max = fmi_room(text.len, *grow_left);
         more = run_step(&d->step[i], text, form, b);
+        fmi_grew(grow_left, text.len, b->len);
         text = fm_buf_span(b);
         rc = fm_buf_ok(b);
+        if (rc == FM_ELIMIT)
+            rc = fm_fail(rc,
+                         "%s: step %zu of %zu makes the tokens longer by more than %d times their "
+                         "length and 1 MiB",
+                         field, i + 1, d->count, FMI_TOK_GROW_TIMES);
     }
     if (rc == FM_OK && text.len > 0)
         fm_buf_append(out, text.data, text.len);
@@ -428,14 +441,21 @@ static fm_status decode_token(const fmi_decoder *d, fm_span text, unsigned form,
 
 fm_status fmi_decoder_prepare(fmi_decoder *d, const fm_span *text, size_t count)
 {
+    size_t bytes = 0;
+
+    for (size_t id = 0; id < count; id++)
+        bytes += text[id].len;
     for (unsigned f = 0; f < FM_ARRAY_LEN(d->form); f++) {
+        size_t grow_left = FMI_TOK_GROW_TIMES * bytes + FMI_TOK_GROW_MORE;
         if (((f & FMI_FORM_FIRST) && !d->by_first) || ((f & FMI_FORM_LAST) && !d->by_last))
             continue;
         d->form[f].off = fm_calloc(count + 1, sizeof *d->form[f].off);
         if (!d->form[f].off)
             return FM_ENOMEM;
         for (size_t id = 0; id < count; id++) {
-            fm_status rc = text[id].data ? decode_token(d, text[id], f, &d->form[f].bytes) : FM_OK;
+            fm_status rc = fm_go_on();
+            if (rc == FM_OK && text[id].data)
+                rc = decode_token(d, text[id], f, &grow_left, &d->form[f].bytes);
             if (rc < 0)
                 return rc;
             d->form[f].off[id + 1] = (uint32_t)d->form[f].bytes.len;

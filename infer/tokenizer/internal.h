@@ -14,6 +14,10 @@
 #define FMI_TOK_TEMPLATE_MAX 64   /* ids around a text */
 #define FMI_TOK_PIECE_MAX 1024    /* bytes of a token in a prefix tree: bounds the work per byte */
 #define FMI_TOK_PTREE_MAX ((size_t)1 << 27) /* bytes of all of them */
+/* Steps that change a text (normalizers, pre-tokenizers; decoders the vocabulary) may make it longer
+ * by this much in all, or a few steps in a row make a gigabyte of a line. Real ones triple it. */
+#define FMI_TOK_GROW_TIMES 8
+#define FMI_TOK_GROW_MORE ((size_t)1 << 20)
 
 /* ---- regular expressions (regex.c) ---- */
 typedef struct fmi_regex fmi_regex;         /* compiled; immutable */
@@ -21,7 +25,8 @@ typedef struct fmi_regex_run fmi_regex_run; /* one caller's match state */
 /* literal: the pattern is plain text. `field` names it in errors. */
 fm_status fmi_regex_new(fmi_regex **out, fm_span pattern, bool literal, const char *field);
 void fmi_regex_free(fmi_regex *re);
-fm_status fmi_regex_run_new(fmi_regex_run **out);
+/* For texts of so many bytes: all their matches together have a limit of steps. */
+fm_status fmi_regex_run_new(fmi_regex_run **out, size_t text_bytes);
 void fmi_regex_run_free(fmi_regex_run *run);
 /* First match in subject at or after `from`. *found false: none. subject is valid UTF-8. */
 fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subject, size_t from,
@@ -86,6 +91,7 @@ typedef struct fmi_scratch {
     fm_buf norm[2];
     bool first_segment; /* what is normalised begins the text */
     bool head_lost;     /* the last normalising dropped the beginning of the text */
+    size_t grow_left;   /* bytes by which steps may still make the text longer */
     fmi_regex_run *run;
     struct fmi_symbol *sym;
     size_t sym_cap;
@@ -98,6 +104,17 @@ typedef struct fmi_scratch {
     struct fmi_spm_pair *spm_pair;
     size_t spm_pair_cap;
 } fmi_scratch;
+
+/* What a step may write that reads so many bytes. */
+static inline size_t fmi_room(size_t in, size_t grow_left)
+{
+    return FM_MIN(in + grow_left, FM_TOK_TEXT_MAX * 4);
+}
+static inline void fmi_grew(size_t *grow_left, size_t in, size_t out)
+{
+    if (out > in)
+        *grow_left -= FM_MIN(out - in, *grow_left);
+}
 
 /* ---- normalizers (normalize.c) ---- */
 /* A table of replacements compiled by SentencePiece: a double array over texts, and the replacements

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "store/base/cancel.h"
+
 fm_status fmi_need_bool(bool *out, const fm_json *obj, const char *key, bool dflt,
                         const char *field)
 {
@@ -497,6 +499,29 @@ static fm_status run_one(const fmi_norm *n, fmi_scratch *s, fm_span in, fm_buf *
     return fm_fail(FM_EUNSUPPORTED, "tokenizer: unknown normalizer");
 }
 
+static fm_status too_long(fmi_norm_kind kind, size_t step, size_t steps)
+{
+    static const char *const name[] = {
+        [FMI_NORM_NFC] = "NFC",
+        [FMI_NORM_NFD] = "NFD",
+        [FMI_NORM_NFKC] = "NFKC",
+        [FMI_NORM_NFKD] = "NFKD",
+        [FMI_NORM_LOWERCASE] = "Lowercase",
+        [FMI_NORM_PREPEND] = "Prepend",
+        [FMI_NORM_REPLACE] = "Replace",
+        [FMI_NORM_BYTE_LEVEL] = "ByteLevel",
+        [FMI_NORM_BERT_CHINESE] = "BertNormalizer",
+        [FMI_NORM_PRECOMPILED] = "Precompiled",
+        [FMI_NORM_SPM] = "SentencePiece's",
+    };
+    const char *which = (size_t)kind < FM_ARRAY_LEN(name) ? name[kind] : NULL;
+
+    return fm_fail(FM_ELIMIT,
+                   "tokenizer: normalizer %s (step %zu of %zu) makes the text longer by more than "
+                   "%d times its length and 1 MiB",
+                   which ? which : "?", step, steps, FMI_TOK_GROW_TIMES);
+}
+
 fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span *out)
 {
     *out = in;
@@ -504,10 +529,16 @@ fm_status fmi_norms_run(const fmi_norms *ns, fmi_scratch *s, fm_span in, fm_span
     for (size_t i = 0; i < ns->count; i++) {
         fm_buf *b = &s->norm[i & 1];
         fm_buf_clear(b);
-        fm_status rc = run_one(&ns->step[i], s, *out, b);
+        b->max = fmi_room(out->len, s->grow_left);
+        fm_status rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = run_one(&ns->step[i], s, *out, b);
+        if (b->failed == FM_ELIMIT)
+            return too_long(ns->step[i].kind, i + 1, ns->count);
         if (rc < 0)
             return rc;
-        *out = fm_buf_span(b);
+        fmi_grew(&s->grow_left, out->len, b->len);
+        *out = fm_span_of(fm_buf_cstr(b), b->len); /* never NULL, so that steps may add to it */
     }
     return FM_OK;
 }

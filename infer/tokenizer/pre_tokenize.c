@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 static const char field[] = "tokenizer.json: pre_tokenizer";
 
 /* GPT-2's word pattern. */
@@ -429,6 +431,16 @@ static void put_bytes(fm_buf *out, const uint8_t *s, size_t len)
     out->data[out->len] = 0;
 }
 
+static fm_status grown(const fm_buf *b)
+{
+    return b->failed == FM_ELIMIT
+               ? fm_fail(FM_ELIMIT,
+                         "tokenizer: the pre-tokenizers make the text longer by more than %d times "
+                         "its length and 1 MiB",
+                         FMI_TOK_GROW_TIMES)
+               : fm_buf_ok(b);
+}
+
 /* Takes s->a to s->b with the text rewritten. */
 static fm_status byte_level(const fmi_pre *p, fmi_scratch *s)
 {
@@ -438,7 +450,7 @@ static fm_status byte_level(const fmi_pre *p, fmi_scratch *s)
     fmi_pre split = *p;
 
     split.behavior = FMI_ISOLATED;
-    fm_buf_init(&prefixed, FM_TOK_TEXT_MAX * 2);
+    fm_buf_init(&prefixed, fmi_room(s->a.text.len, s->grow_left));
     if (p->prefix_space) {
         for (size_t i = 0; i < s->a.count; i++) {
             fmi_piece *q = &s->a.p[i];
@@ -449,7 +461,7 @@ static fm_status byte_level(const fmi_pre *p, fmi_scratch *s)
             q->off = off;
             q->len = prefixed.len - off;
         }
-        rc = fm_buf_ok(&prefixed);
+        rc = grown(&prefixed);
         fm_buf old = s->a.text;
         s->a.text = prefixed;
         prefixed = old;
@@ -464,7 +476,7 @@ static fm_status byte_level(const fmi_pre *p, fmi_scratch *s)
     }
     fm_buf_release(&prefixed);
     fm_free(cut.p);
-    return rc < 0 ? rc : fm_buf_ok(&s->b.text);
+    return rc < 0 ? rc : grown(&s->b.text);
 }
 
 static void put_metaspace(const fmi_pre *p, fm_buf *out, fm_span text, bool prepend)
@@ -488,14 +500,14 @@ static fm_status metaspace(const fmi_pre *p, fmi_scratch *s, bool first)
     fm_status rc = FM_OK;
 
     split.behavior = FMI_MERGED_NEXT;
-    fm_buf_init(&tmp.text, FM_TOK_TEXT_MAX * 4);
+    fm_buf_init(&tmp.text, fmi_room(s->a.text.len, s->grow_left));
     for (size_t i = 0; i < s->a.count && rc == FM_OK; i++) {
         fm_span text = fm_span_of(s->a.text.data + s->a.p[i].off, s->a.p[i].len);
         bool prepend = p->prepend == FMI_PREPEND_ALWAYS ||
                        (p->prepend == FMI_PREPEND_FIRST && first && s->a.p[i].off == 0);
         size_t off = tmp.text.len;
         put_metaspace(p, &tmp.text, text, prepend);
-        rc = fm_buf_ok(&tmp.text);
+        rc = grown(&tmp.text);
         if (rc == FM_OK)
             rc = fmi_pieces_add(&tmp, off, tmp.text.len - off);
     }
@@ -548,9 +560,13 @@ fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first)
 {
     for (size_t i = 0; i < ps->count; i++) {
         const fmi_pre *p = &ps->step[i];
-        fm_status rc;
+        size_t len = s->a.text.len;
+        fm_status rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         s->b.count = 0;
         fm_buf_clear(&s->b.text);
+        s->b.text.max = fmi_room(len, s->grow_left);
         if (p->kind == FMI_PRE_BYTE_LEVEL)
             rc = byte_level(p, s);
         else if (p->kind == FMI_PRE_METASPACE)
@@ -559,6 +575,7 @@ fm_status fmi_pres_run(const fmi_pres *ps, fmi_scratch *s, bool first)
             rc = border_step(p, s);
         if (rc < 0)
             return rc;
+        fmi_grew(&s->grow_left, len, s->b.text.len);
         fmi_pieces swap = s->a;
         s->a = s->b;
         s->b = swap;

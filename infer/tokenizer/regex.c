@@ -10,7 +10,12 @@
 #include <pcre2.h>
 #include <string.h>
 
-#define MATCH_LIMIT 10000000u
+/* PCRE2 does not tell how many steps a match took, so a match begins with few and is made again with
+ * ten times as many. What was in vain is counted, for all matches of a text together. */
+#define MATCH_STEPS 1000u
+#define MATCH_STEPS_MAX 10000000u
+#define TEXT_STEPS ((size_t)100000000) /* ... and as many for each byte of the text: */
+#define BYTE_STEPS 16u
 #define JIT_STACK_MAX ((size_t)8 << 20)
 
 struct fmi_regex {
@@ -23,6 +28,7 @@ struct fmi_regex {
 struct fmi_regex_run {
     pcre2_general_context *gctx;
     pcre2_match_context *mctx;
+    size_t steps_left;
     pcre2_match_data *md;
     pcre2_jit_stack *stack;
 };
@@ -384,7 +390,7 @@ void fmi_regex_free(fmi_regex *re)
     fm_free(re);
 }
 
-fm_status fmi_regex_run_new(fmi_regex_run **out)
+fm_status fmi_regex_run_new(fmi_regex_run **out, size_t text_bytes)
 {
     fmi_regex_run *run = fm_calloc(1, sizeof *run);
 
@@ -398,7 +404,7 @@ fm_status fmi_regex_run_new(fmi_regex_run **out)
         fmi_regex_run_free(run);
         return fm_fail(FM_ENOMEM, "out of memory");
     }
-    pcre2_set_match_limit(run->mctx, MATCH_LIMIT);
+    run->steps_left = TEXT_STEPS + BYTE_STEPS * text_bytes;
     *out = run;
     return FM_OK;
 }
@@ -429,6 +435,17 @@ static int match(const fmi_regex *re, fmi_regex_run *run, fm_span s, size_t from
     return pcre2_jit_match(re->code, s.data, s.len, from, 0, run->md, run->mctx);
 }
 
+static int match_within(const fmi_regex *re, fmi_regex_run *run, fm_span s, size_t from)
+{
+    for (uint32_t steps = MATCH_STEPS;; steps *= 10) {
+        pcre2_set_match_limit(run->mctx, steps);
+        int n = match(re, run, s, from);
+        if (n != PCRE2_ERROR_MATCHLIMIT || steps >= MATCH_STEPS_MAX || steps > run->steps_left)
+            return n;
+        run->steps_left -= steps;
+    }
+}
+
 fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subject, size_t from,
                          bool *found, size_t *begin, size_t *end)
 {
@@ -445,7 +462,7 @@ fm_status fmi_regex_next(const fmi_regex *re, fmi_regex_run *run, fm_span subjec
         *found = true;
         return FM_OK;
     }
-    int n = match(re, run, subject, from);
+    int n = match_within(re, run, subject, from);
     if (n == PCRE2_ERROR_NOMATCH)
         return FM_OK;
     if (n == PCRE2_ERROR_NOMEMORY)

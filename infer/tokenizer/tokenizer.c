@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 fm_status fm_ids_push(fm_ids *ids, int32_t id)
 {
     if (ids->count == ids->cap) {
@@ -21,14 +23,15 @@ void fm_ids_release(fm_ids *ids)
     memset(ids, 0, sizeof *ids);
 }
 
-static fm_status scratch_init(fmi_scratch *s)
+static fm_status scratch_init(fmi_scratch *s, size_t text_bytes)
 {
     memset(s, 0, sizeof *s);
     fm_buf_init(&s->a.text, FM_TOK_TEXT_MAX * 4);
     fm_buf_init(&s->b.text, FM_TOK_TEXT_MAX * 4);
     fm_buf_init(&s->norm[0], FM_TOK_TEXT_MAX * 4);
     fm_buf_init(&s->norm[1], FM_TOK_TEXT_MAX * 4);
-    return fmi_regex_run_new(&s->run);
+    s->grow_left = FMI_TOK_GROW_TIMES * text_bytes + FMI_TOK_GROW_MORE;
+    return fmi_regex_run_new(&s->run, text_bytes);
 }
 
 static void scratch_release(fmi_scratch *s)
@@ -274,11 +277,20 @@ static fm_status read_json(fm_tokenizer *t, const fm_json *root)
     return fmi_model_parse(&t->model, fm_json_get(root, "model"));
 }
 
+static size_t added_bytes(const fmi_added *a)
+{
+    size_t sum = 0;
+
+    for (size_t i = 0; i < a->count; i++)
+        sum += a->tok[i].len;
+    return sum;
+}
+
 /* root: tokenizer.json; NULL: the parts are there already. */
 static fm_status finish(fm_tokenizer *t, const fm_json *root, const fm_json *config)
 {
     fmi_scratch scratch;
-    fm_status rc = scratch_init(&scratch);
+    fm_status rc = scratch_init(&scratch, added_bytes(&t->added));
 
     if (rc < 0)
         return rc;
@@ -363,6 +375,7 @@ static fm_status encode_words(const fm_tokenizer *t, fmi_scratch *s, fm_span tex
 {
     s->a.count = 0;
     fm_buf_clear(&s->a.text);
+    s->a.text.max = fmi_room(text.len, s->grow_left);
     fm_buf_append(&s->a.text, text.data, text.len);
     fm_status rc = fm_buf_ok(&s->a.text);
     if (rc == FM_OK)
@@ -385,6 +398,9 @@ static fm_status encode_segment(const fm_tokenizer *t, fmi_scratch *s, fm_span t
     fm_status rc = fmi_norms_run(&t->norms, s, text, &scan.text);
 
     while (rc == FM_OK && fmi_added_next(&scan, &seg)) {
+        rc = fm_go_on();
+        if (rc < 0)
+            break;
         if (seg.id >= 0)
             rc = fm_ids_push(out, seg.id);
         else
@@ -408,7 +424,7 @@ static fm_status encode_at(const fm_tokenizer *t, fmi_added_scan scan, bool add_
                        FM_TOK_TEXT_MAX);
     if (valid != text.len)
         return fm_fail(FM_EINVAL, "encode: text is not UTF-8 at byte %zu", valid);
-    rc = scratch_init(&s);
+    rc = scratch_init(&s, text.len);
     for (size_t i = 0; add_special && i < t->prefix_count && rc == FM_OK; i++)
         rc = fm_ids_push(out, t->prefix[i]);
     while (rc == FM_OK && fmi_added_next(&scan, &seg)) {

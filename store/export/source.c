@@ -206,15 +206,6 @@ static bool is_safe_name(const char *name)
     }
 }
 
-/* "": there is none, or it holds a NUL. */
-static const char *name_of(const fm_json *file)
-{
-    const fm_json *v = fm_json_get(file, "name");
-    const char *name = fm_json_cstr(v, "");
-
-    return strlen(name) == fm_json_str(v).len ? name : "";
-}
-
 static fm_status make_folder_of(const char *path)
 {
     const char *base = fm_path_base(path);
@@ -255,14 +246,14 @@ static fm_status take_name(fm_map *names, const char *name)
 
     for (size_t n = strcspn(name, "/"); n < len; n += 1 + strcspn(name + n + 1, "/")) {
         if (fm_map_get(names, name, n) == &as_file)
-            return fm_fail(FM_ECORRUPT, "source/source.json: '%.200s' is a file and a folder",
+            return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is a file and a folder",
                            name);
         rc = fm_map_put(names, name, n, &as_folder, NULL);
         if (rc < 0)
             return rc;
     }
     if (fm_map_has(names, name, len))
-        return fm_fail(FM_ECORRUPT, "source/source.json: the file '%.200s' is there twice", name);
+        return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is there twice", name);
     return fm_map_put(names, name, len, &as_file, NULL);
 }
 
@@ -282,15 +273,31 @@ static fm_status check_all(const rebuild *from, const fm_json *spec)
     rc = fm_map_new(&names);
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
         const fm_json *file = fm_json_at(files, i);
-        const char *name = name_of(file);
-        if (!is_safe_name(name))
+        char *name = NULL;
+        rc = src_name_get(&name, file);
+        if (rc == FM_OK && !is_safe_name(name))
             rc = bad("field 'name'", "must be a path inside the folder");
         if (rc == FM_OK)
             rc = take_name(names, name);
         if (rc == FM_OK)
             rc = check_file_spec(&r, file, name);
+        fm_free(name);
     }
     fm_map_free(names);
+    return rc;
+}
+
+static fm_status rebuild_one(rebuild *r, const fm_json *file, const char *name, bool single,
+                             const char *dst)
+{
+    char *path = single ? fm_strdup(dst) : fm_path_join(dst, name);
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+
+    if (rc == FM_OK && !single && strchr(name, '/'))
+        rc = make_folder_of(path);
+    if (rc == FM_OK)
+        rc = rebuild_file(r, file, name, path);
+    fm_free(path);
     return rc;
 }
 
@@ -302,14 +309,11 @@ static fm_status rebuild_all(rebuild *r, const fm_json *spec, const char *dst)
 
     for (size_t i = 0; rc == FM_OK && i < fm_json_count(files); i++) {
         const fm_json *file = fm_json_at(files, i);
-        const char *name = name_of(file);
-        char *path = single ? fm_strdup(dst) : fm_path_join(dst, name);
-        rc = path ? FM_OK : FM_ENOMEM;
-        if (rc == FM_OK && !single && strchr(name, '/'))
-            rc = make_folder_of(path);
+        char *name = NULL;
+        rc = src_name_get(&name, file);
         if (rc == FM_OK)
-            rc = rebuild_file(r, file, name, path);
-        fm_free(path);
+            rc = rebuild_one(r, file, name, single, dst);
+        fm_free(name);
     }
     return rc;
 }

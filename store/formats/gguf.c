@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
@@ -158,8 +159,11 @@ static fm_status skip_array(const fm_gguf *g, fm_cursor *c, const char *key, uns
         fm_cursor_skip(c, bytes);
         return fm_cursor_ok(c, g->what, key);
     }
-    for (uint64_t i = 0; rc == FM_OK && i < *count; i++)
-        rc = skip_value(g, c, key, *elem, depth);
+    for (uint64_t i = 0; rc == FM_OK && i < *count; i++) {
+        rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = skip_value(g, c, key, *elem, depth);
+    }
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
@@ -190,6 +191,9 @@ static fm_status parse_all(fm_st *st, const fm_json *root)
         return FM_ENOMEM;
     for (void *it = fm_json_iter(root); it && rc == FM_OK; it = fm_json_next(root, it)) {
         const char *name = fm_json_iter_key(it);
+        rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         if (strcmp(name, "__metadata__") == 0) {
             rc = check_metadata(st, fm_json_iter_value(it));
             continue;
@@ -246,7 +250,9 @@ fm_status fm_st_parse(fm_st **out, fm_span file, const char *what)
         goto fail;
     rc = fm_json_parse(&root, fm_span_of(file.data + 8, (size_t)st->body - 8), what);
     if (rc < 0)
-        rc = rc == FM_ENOMEM ? rc : fm_error_prefix(FM_ECORRUPT, "safetensors header");
+        rc = rc == FM_ENOMEM || rc == FM_ECANCELLED
+                 ? rc
+                 : fm_error_prefix(FM_ECORRUPT, "safetensors header");
     if (rc == FM_OK && !fm_json_is(root, FM_JSON_OBJECT))
         rc = fm_fail(FM_ECORRUPT, "%s: the header is no JSON object", what);
     if (rc == FM_OK)

@@ -4,15 +4,18 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "store/base/buf.h"
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
-#include "store/base/text/json.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 #include "store/formats/torch_legacy.h"
 #include "store/formats/torch_zip.h"
 
 #define MAX_DEPTH 16u
-#define MAX_VISITS (2u * TP_MAX_VALUES) /* lists that share one another multiply */
+#define MAX_VISITS (2u * TP_MAX_VALUES) /* lists that share one another multiply ... */
+#define WORK_TIMES 64u                  /* ... within so many times the file's bytes */
+#define WORK_MORE ((uint64_t)1 << 20)   /* ... and these */
 
 struct fm_torch {
     fm_arena *arena;
@@ -24,11 +27,18 @@ struct fm_torch {
     fm_map *by_name;
 };
 
+typedef struct step {
+    const tp_value *key; /* NULL: of a list */
+    size_t index;
+} step;
+
 typedef struct walk {
     fm_torch *t;
-    fm_buf name;
+    step way[MAX_DEPTH + 1]; /* from the root to the value at hand */
+    uint32_t steps;
     size_t visits;
-    uint32_t depth;
+    uint64_t work, max_work; /* visits, and bytes of names */
+    fm_buf name;             /* what name_it made of the way */
 } walk;
 
 bool fm_torch_is_zip(const uint8_t head[4])
@@ -64,16 +74,57 @@ const fm_torch_tensor *fm_torch_find(const fm_torch *t, const char *name)
     return fm_map_get(t->by_name, name, strlen(name));
 }
 
+/* ---- names and work ---- */
+
+/* A key may be long and used very often, so a name is made only where one is asked for, and of each
+ * key no more than tells that the name is too long. */
+static const char *name_it(walk *w)
+{
+    fm_buf_clear(&w->name);
+    for (uint32_t i = 0; i < w->steps; i++) {
+        const tp_value *key = w->way[i].key;
+        if (w->name.len > 0)
+            fm_buf_char(&w->name, '.');
+        if (!key)
+            fm_buf_printf(&w->name, "%zu", w->way[i].index);
+        else if (key->kind == TP_INT)
+            fm_buf_printf(&w->name, "%" PRId64, key->u.i);
+        else
+            fm_buf_append(&w->name, key->u.text.data,
+                          FM_MIN(key->u.text.len, (size_t)FM_MAX_NAME_BYTES + 1));
+    }
+    return fm_buf_cstr(&w->name);
+}
+
+static fm_status spend(walk *w, uint64_t work)
+{
+    w->work += work;
+    if (w->work > w->max_work)
+        return fm_fail(FM_ELIMIT,
+                       "%s: pickle: its lists and dictionaries share one another and so stand for "
+                       "more than %u times the file's bytes",
+                       w->t->what, WORK_TIMES);
+    return fm_go_on();
+}
+
+static fm_status visit(walk *w)
+{
+    if (++w->visits > MAX_VISITS)
+        return fm_fail(FM_ELIMIT, "%s: pickle: lists within lists stand for more than %u items",
+                       w->t->what, MAX_VISITS);
+    return spend(w, 1);
+}
+
 /* ---- one tensor ---- */
 
-static fm_status bad(const walk *w, const char *why)
+static fm_status bad(walk *w, const char *why)
 {
-    return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %s", w->t->what, fm_buf_cstr(&w->name), why);
+    return fm_fail(FM_ECORRUPT, "%s: tensor '%s': %s", w->t->what, name_it(w), why);
 }
 
 static bool place_of(const fm_torch *t, fm_span key, fm_torch_place *out)
 {
-    char name[80] = "data/";
+    char name[TP_MAX_KEY_BYTES + 8] = "data/";
     const fm_zip_entry *e;
 
     if (!t->zip) {
@@ -89,13 +140,12 @@ static bool place_of(const fm_torch *t, fm_span key, fm_torch_place *out)
     return e != NULL;
 }
 
-static fm_status find_storage(const walk *w, const tp_storage *s, fm_torch_place *out)
+static fm_status find_storage(walk *w, const tp_storage *s, fm_torch_place *out)
 {
     const uint64_t elem = s->dtype == FM_DTYPE_NONE ? 1 : fm_dtype_get(s->dtype)->block_bytes;
     uint64_t bytes;
 
-    if (s->key.len == 0 || s->key.len > 64 || memchr(s->key.data, '/', s->key.len) ||
-        memchr(s->key.data, '\0', s->key.len))
+    if (memchr(s->key.data, '/', s->key.len) || memchr(s->key.data, '\0', s->key.len))
         return bad(w, "its storage's key is no short name");
     if (!place_of(w->t, s->key, out))
         return bad(w, "the file lacks its storage");
@@ -146,10 +196,17 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
 
     if (t->count == FM_MAX_TENSORS)
         return fm_fail(FM_ELIMIT, "%s: more than %u tensors", t->what, FM_MAX_TENSORS);
-    if (w->name.len == 0 || w->name.len > FM_MAX_NAME_BYTES)
-        return fm_fail(FM_ELIMIT, "%s: a tensor name of %zu bytes; 1 to %u are allowed", t->what,
-                       w->name.len, FM_MAX_NAME_BYTES);
-    rc = find_storage(w, p->storage, &e);
+    name_it(w);
+    rc = fm_buf_ok(&w->name);
+    if (rc == FM_OK && w->name.len == 0)
+        rc = fm_fail(FM_ELIMIT, "%s: a tensor has an empty name", t->what);
+    if (rc == FM_OK && w->name.len > FM_MAX_NAME_BYTES)
+        rc = fm_fail(FM_ELIMIT, "%s: tensor '%.200s...': a name of more than %u bytes", t->what,
+                     fm_buf_cstr(&w->name), FM_MAX_NAME_BYTES);
+    if (rc == FM_OK)
+        rc = spend(w, w->name.len);
+    if (rc == FM_OK)
+        rc = find_storage(w, p->storage, &e);
     if (rc == FM_OK)
         rc = fm_tensor_bytes(&out.bytes, p->dtype, &p->shape, fm_buf_cstr(&w->name));
     if (rc == FM_OK)
@@ -169,18 +226,7 @@ static fm_status add_tensor(walk *w, const tp_tensor *p)
     return rc;
 }
 
-/* ---- names ---- */
-
-static bool is_utf8(fm_span s)
-{
-    for (size_t i = 0; i < s.len;) {
-        size_t n = s.data[i] ? fmi_json_utf8_len(s.data + i, s.len - i) : 0;
-        if (n == 0)
-            return false;
-        i += n;
-    }
-    return true;
-}
+/* ---- the values that hold tensors ---- */
 
 static bool holds_tensors(const tp_value *v)
 {
@@ -191,31 +237,18 @@ static fm_status walk_value(walk *w, const tp_value *v);
 
 static fm_status walk_item(walk *w, const tp_value *key, size_t index, const tp_value *v)
 {
-    const size_t len = w->name.len;
-    fm_status rc;
+    fm_status rc = visit(w);
 
-    if (!holds_tensors(v))
-        return FM_OK;
-    if (len > 0)
-        fm_buf_char(&w->name, '.');
-    if (!key)
-        fm_buf_printf(&w->name, "%zu", index);
-    else if (key->kind == TP_INT)
-        fm_buf_printf(&w->name, "%" PRId64, key->u.i);
-    else if (key->kind == TP_TEXT && is_utf8(key->u.text))
-        fm_buf_append(&w->name, key->u.text.data, key->u.text.len);
-    else
+    if (rc < 0 || !holds_tensors(v))
+        return rc;
+    if (key && key->kind != TP_INT && !(key->kind == TP_TEXT && key->utf8))
         return fm_fail(FM_EUNSUPPORTED,
-                       "%s: pickle: below '%s' a key is neither UTF-8 text nor an integer",
-                       w->t->what, fm_buf_cstr(&w->name));
-    rc = fm_buf_ok(&w->name);
+                       "%s: pickle: below '%.200s' a key is neither UTF-8 text nor an integer",
+                       w->t->what, name_it(w));
+    w->way[w->steps++] = (step){key, index};
+    rc = walk_value(w, v);
     if (rc == FM_OK)
-        rc = walk_value(w, v);
-    if (rc == FM_OK) {
-        w->name.len = len;
-        if (w->name.data)
-            w->name.data[len] = '\0';
-    }
+        w->steps--;
     return rc;
 }
 
@@ -226,50 +259,61 @@ static fm_status walk_value(walk *w, const tp_value *v)
 
     if (v->kind == TP_TENSOR)
         return add_tensor(w, v->u.tensor);
-    if (w->depth == MAX_DEPTH)
+    if (w->steps > MAX_DEPTH)
         return fm_fail(FM_ELIMIT, "%s: pickle: '%.200s...' is nested deeper than %u", w->t->what,
-                       fm_buf_cstr(&w->name), MAX_DEPTH);
-    w->depth++;
-    for (const tp_item *it = v->u.list.first; rc == FM_OK && it; it = it->next) {
-        if (++w->visits > MAX_VISITS)
-            return fm_fail(FM_ELIMIT, "%s: pickle: lists within lists stand for more than %u items",
-                           w->t->what, MAX_VISITS);
+                       name_it(w), MAX_DEPTH);
+    for (const tp_item *it = v->u.list.first; rc == FM_OK && it; it = it->next)
         rc = walk_item(w, it->key, index++, it->value);
+    return rc;
+}
+
+static fm_status holds_tensor_itself(walk *w, const tp_value *dict, bool *out)
+{
+    fm_status rc = FM_OK;
+
+    *out = false;
+    for (const tp_item *it = dict->u.list.first; rc == FM_OK && !*out && it; it = it->next) {
+        *out = it->value->kind == TP_TENSOR;
+        rc = visit(w);
     }
-    w->depth--;
     return rc;
 }
 
 /* The dictionary inside a training checkpoint that holds the model; NULL: there is none. */
-static const tp_item *model_in(const tp_value *root)
+static fm_status model_in(walk *w, const tp_value *root, const tp_item **out)
 {
     static const char *const name[] = {"state_dict", "model_state_dict", "model"};
+    bool plain = false, found = false;
+    fm_status rc = holds_tensor_itself(w, root, &plain);
 
-    for (const tp_item *it = root->u.list.first; it; it = it->next)
-        if (it->value->kind == TP_TENSOR)
-            return NULL;
-    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
-        for (const tp_item *it = root->u.list.first; it; it = it->next)
-            if (it->key->kind == TP_TEXT && fm_span_eq_str(it->key->u.text, name[i]) &&
-                it->value->kind == TP_DICT)
-                for (const tp_item *in = it->value->u.list.first; in; in = in->next)
-                    if (in->value->kind == TP_TENSOR)
-                        return it;
-    return NULL;
+    *out = NULL;
+    for (size_t i = 0; rc == FM_OK && !plain && i < FM_ARRAY_LEN(name); i++)
+        for (const tp_item *it = root->u.list.first; rc == FM_OK && it; it = it->next) {
+            if (it->key->kind != TP_TEXT || !fm_span_eq_str(it->key->u.text, name[i]) ||
+                it->value->kind != TP_DICT)
+                continue;
+            rc = holds_tensor_itself(w, it->value, &found);
+            if (found) {
+                *out = it;
+                return rc;
+            }
+        }
+    return rc;
 }
 
-static fm_status collect(fm_torch *t, const tp_value *root)
+static fm_status collect(fm_torch *t, const tp_value *root, size_t file_bytes)
 {
     walk w = {.t = t};
-    const tp_item *model;
-    fm_status rc = FM_OK;
+    const tp_item *model = NULL;
+    fm_status rc;
 
     if (root->kind != TP_DICT)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: holds no dictionary of tensors; save model.state_dict()", t->what);
-    model = model_in(root);
-    fm_buf_init(&w.name, (size_t)TP_MAX_TEXT_BYTES * (MAX_DEPTH + 1));
-    if (model)
+    w.max_work = WORK_TIMES * (uint64_t)FM_MIN(file_bytes, TP_MAX_PICKLE_BYTES) + WORK_MORE;
+    fm_buf_init(&w.name, 0);
+    rc = model_in(&w, root, &model);
+    if (rc == FM_OK && model)
         rc = walk_value(&w, model->value);
     for (const tp_item *it = root->u.list.first; rc == FM_OK && it; it = it->next)
         if (it != model)
@@ -347,7 +391,7 @@ fm_status fm_torch_parse(fm_torch **out, fm_span file, const char *what)
         rc = fm_torch_is_legacy(file) ? read_legacy(t, &root, values, file)
                                       : read_zip(t, &root, values, file);
     if (rc == FM_OK)
-        rc = collect(t, root);
+        rc = collect(t, root, file.len);
     if (rc == FM_OK)
         rc = index_names(t);
     if (rc < 0)

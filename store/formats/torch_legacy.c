@@ -65,8 +65,9 @@ static fm_status add_place(fm_map *places, const fm_map *width, fm_arena *arena,
                            const tp_value *key, fm_span *left, const uint8_t *file,
                            const char *what)
 {
-    const uint32_t *elem =
-        key->kind == TP_TEXT ? fm_map_get(width, key->u.text.data, key->u.text.len) : NULL;
+    const uint32_t *elem = key->kind == TP_TEXT && key->u.text.len <= TP_MAX_KEY_BYTES
+                               ? fm_map_get(width, key->u.text.data, key->u.text.len)
+                               : NULL;
     fm_torch_place *p = fm_arena_alloc(arena, sizeof *p);
     void *old = NULL;
     fm_status rc;

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
+#include "store/base/text/json.h"
+
 /* ---- the names that a pickle may speak ---- */
 
 typedef enum name_kind {
@@ -153,6 +156,17 @@ static fm_status push_int(machine *m, int64_t i)
     return push(m, v);
 }
 
+static bool is_utf8(fm_span s)
+{
+    for (size_t i = 0; i < s.len;) {
+        size_t n = s.data[i] ? fmi_json_utf8_len(s.data + i, s.len - i) : 0;
+        if (n == 0)
+            return false;
+        i += n;
+    }
+    return true;
+}
+
 static fm_status push_text(machine *m, tp_kind kind, uint64_t len)
 {
     fm_span text = fm_cursor_bytes(&m->in, len);
@@ -164,8 +178,10 @@ static fm_status push_text(machine *m, tp_kind kind, uint64_t len)
         return fm_fail(FM_ELIMIT, "%s: pickle: a text of more than %u bytes", m->what,
                        TP_MAX_TEXT_BYTES);
     v = new_value(m, kind);
-    if (v && kind == TP_TEXT)
+    if (v && kind == TP_TEXT) {
         v->u.text = text;
+        v->utf8 = is_utf8(text);
+    }
     return push(m, v);
 }
 
@@ -429,6 +445,8 @@ static fm_status op_persid(machine *m)
     if (id->count == 6 && !is_a(arg(id, 5), TP_OTHER))
         return bad(m, "a view of a storage");
     s->key = key->u.text;
+    if (s->key.len == 0 || s->key.len > TP_MAX_KEY_BYTES)
+        return bad(m, "a storage whose key is no short name");
     s->dtype = g->dtype;
     s->next = m->storages;
     m->storages = s;
@@ -711,7 +729,9 @@ static fm_status run(machine *m)
     while (rc == FM_OK && !m->stopped) {
         if (fm_cursor_left(&m->in) == 0)
             return bad(m, "ends without its end mark");
-        rc = step(m);
+        rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = step(m);
         if (rc == FM_OK && m->in.failed)
             rc = bad(m, "ends in the middle of an opcode");
     }

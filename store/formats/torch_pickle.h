@@ -18,6 +18,7 @@ FM_BEGIN_DECLS
 #define TP_MAX_VALUES 4000000u
 #define TP_MAX_STACK 1000000u
 #define TP_MAX_TEXT_BYTES (1u << 20)
+#define TP_MAX_KEY_BYTES 64u /* of a storage */
 
 typedef enum tp_kind {
     TP_OTHER, /* None, a float, bytes, a long integer: no weight depends on it */
@@ -42,7 +43,7 @@ struct tp_item {
 };
 
 typedef struct tp_storage {
-    fm_span key;                   /* "0": the entry data/0 */
+    fm_span key;                   /* "0": the entry data/0; 1 to TP_MAX_KEY_BYTES */
     fm_dtype dtype;                /* FM_DTYPE_NONE: untyped bytes */
     uint64_t elems;                /* bytes where untyped */
     const struct tp_storage *next; /* the one named before it */
@@ -58,6 +59,7 @@ typedef struct tp_tensor { /* sizes and strides in elements, as claimed: nothing
 
 struct tp_value { /* all in the caller's arena; lists and dictionaries may hold themselves */
     tp_kind kind;
+    bool utf8;    /* TEXT: it is UTF-8 without NUL; looked at once, however often it is used */
     size_t count; /* of items */
     union {
         int64_t i; /* BOOL, INT */

@@ -10,10 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/tensor/pattern.h"
 
 #define KEY_PREFIX "base_model.model."
+/* Each pattern of a config is tried on each tensor: what both files may ask for together. */
+#define MAX_REGEX_TRIES 20000u
+#define MAX_NAME_TRIES 1000000000u
 
 /* ---- keys ---- */
 
@@ -194,6 +198,8 @@ static fm_status match_pattern(const fm_json **out, const fm_json *config, const
     for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it)) {
         const char *key = fm_json_iter_key(it);
         size_t m = strlen(key);
+        if (fm_go_on() < 0)
+            return FM_ECANCELLED;
         if (fm_pattern_is_regex(key)) {
             bool found = false;
             fm_status rc = match_end(&found, key, field, module);
@@ -333,6 +339,24 @@ static fm_status check_pair(const fm_tree *adapter, const fm_entry *e)
     return whole ? FM_OK : fm_fail(FM_EBASE, "adapter tensor '%s' has no partner", e->name);
 }
 
+static fm_status check_patterns(const fm_json *config, size_t tensors)
+{
+    static const char *const field[] = {"rank_pattern", "alpha_pattern"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(field); i++) {
+        const fm_json *map = fm_json_get(config, field[i]);
+        size_t regexes = 0, all = fm_json_count(map);
+        for (void *it = fm_json_iter(map); it; it = fm_json_next(map, it))
+            regexes += fm_pattern_is_regex(fm_json_iter_key(it));
+        if (regexes * tensors > MAX_REGEX_TRIES || all * tensors > MAX_NAME_TRIES)
+            return fm_fail(FM_ELIMIT,
+                           "adapter_config.json: field '%s' has %zu patterns, %zu of them regular "
+                           "expressions, for %zu tensors, which is too many; write plain names",
+                           field[i], all, regexes, tensors);
+    }
+    return FM_OK;
+}
+
 static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const adp_place *from,
                            const fm_json *config)
 {
@@ -340,6 +364,7 @@ static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const 
     fm_status rc = FM_OK;
 
     fm_tree_range(adapter, from->dir, &begin, &end);
+    rc = check_patterns(config, end - begin);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         const fm_entry *e = fm_tree_at(adapter, i);
         if (e->kind != FM_ENTRY_TENSOR)

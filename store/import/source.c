@@ -18,8 +18,11 @@ void fm_source_close(fm_source *src)
     fm_free(src->file);
     fm_free(src->tensor);
     fm_map_free(src->by_id);
+    fm_map_free(src->file_by_name);
     fm_tree_free(src->tree);
-    fm_json_free(src->left_out);
+    fm_free(src->left_out);
+    fm_free(src->real);
+    fm_free(src->blobs);
     fm_arena_free(src->arena);
     fm_free(src->path);
     fm_free(src);
@@ -157,6 +160,12 @@ static fm_status read_entry(void *ctx, const fm_entry *e, void *dst)
     return read_range(ctx, e, 0, e->bytes, dst, 0);
 }
 
+const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count)
+{
+    *count = src->left_out_count;
+    return src->left_out;
+}
+
 fm_provider fm_source_provider(const fm_source *src)
 {
     fm_provider p = {.read = read_entry, .range = read_range};
@@ -205,6 +214,45 @@ static fm_status open_file(fm_source *src)
     return src_open_single(src);
 }
 
+/* The folder's own place. In Hugging Face's cache, models--<org>--<name>/snapshots/<revision>/ holds
+ * links to models--<org>--<name>/blobs/<digest>. */
+static fm_status find_bounds(fm_source *src)
+{
+    fm_status rc = fm_path_real(&src->real, src->path);
+    const char *at = rc == FM_OK ? src->real : "";
+
+    while ((at = strstr(at, "/models--"))) {
+        const char *model = ++at, *end = strchr(model, '/');
+        if (!end || strncmp(end, "/snapshots/", 11) != 0)
+            continue;
+        src->blobs = fm_asprintf("%.*s/blobs", (int)(end - src->real), src->real);
+        return src->blobs ? FM_OK : FM_ENOMEM;
+    }
+    return rc;
+}
+
+static bool lies_in(const char *path, const char *dir)
+{
+    const size_t n = dir ? strlen(dir) : 0;
+
+    return dir && strncmp(path, dir, n) == 0 && (path[n] == '/' || (n == 1 && path[n] != 0));
+}
+
+fm_status src_check_link(const fm_source *src, const char *dir, const char *name)
+{
+    char *path = fm_path_join(dir, name), *real = NULL;
+    fm_status rc = path ? fm_path_real(&real, path) : FM_ENOMEM;
+
+    if (rc == FM_OK && !lies_in(real, src->real) && !lies_in(real, src->blobs))
+        rc = fm_fail(FM_EINVAL,
+                     "%s: is a link to '%s', outside of the folder, and could be any file; if it "
+                     "belongs to the model, put a copy in its place",
+                     path, real);
+    fm_free(path);
+    fm_free(real);
+    return rc;
+}
+
 static bool holds(const fm_source *src, const char *name)
 {
     return fm_path_holds(src->path, name);
@@ -216,6 +264,9 @@ static fm_status open_any(fm_source *src)
         return fm_fail(FM_ENOTFOUND, "%s: no such file or folder", src->path);
     if (!fm_path_is_dir(src->path))
         return open_file(src);
+    fm_status rc = find_bounds(src);
+    if (rc < 0)
+        return rc;
     if (holds(src, "adapter_config.json") && !holds(src, "model.safetensors") &&
         !holds(src, "model.safetensors.index.json"))
         return src_open_peft(src);
@@ -232,13 +283,14 @@ fm_status fm_source_open(fm_source **out, const char *path)
         return rc;
     src->root = "";
     src->path = fm_strdup(path);
-    src->left_out = fm_json_new_array();
-    if (!src->path || !src->left_out)
+    if (!src->path)
         rc = FM_ENOMEM;
     if (rc == FM_OK)
         rc = fm_arena_new(&src->arena);
     if (rc == FM_OK)
         rc = fm_map_new(&src->by_id);
+    if (rc == FM_OK)
+        rc = fm_map_new(&src->file_by_name);
     if (rc == FM_OK)
         rc = fm_tree_new(&src->tree);
     if (rc == FM_OK)

@@ -2,8 +2,10 @@
 #include "store/import/source_impl.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/checked.h"
 
 const char *src_strdup(fm_source *src, const char *s)
@@ -18,6 +20,8 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
     fm_status rc = path && f ? FM_OK : FM_ENOMEM;
 
     *out = NULL;
+    if (rc == FM_OK && dir)
+        rc = src_check_link(src, dir, name);
     if (rc == FM_OK && src->file_count == FM_SOURCE_MAX_FILES)
         rc = fm_fail(FM_ELIMIT, "%s: more than %u files", src->path, FM_SOURCE_MAX_FILES);
     if (rc == FM_OK)
@@ -26,7 +30,12 @@ fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const ch
         f->name = src_strdup(src, name);
         rc = f->name ? fm_map_file(&f->map, path) : FM_ENOMEM;
     }
+    if (rc == FM_OK)
+        rc = fm_map_put(src->file_by_name, name, strlen(name), f, NULL);
+    if (rc < 0 && f)
+        fm_unmap_file(&f->map);
     if (rc == FM_OK) {
+        f->first_tensor = f->end_tensor = src->tensor_count;
         fm_buf_init(&f->literal, FM_SOURCE_MAX_LITERAL_BYTES);
         src->file[src->file_count++] = f;
         *out = f;
@@ -79,8 +88,10 @@ fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
         rc = t->path && t->name ? FM_OK : FM_ENOMEM;
     }
     fm_buf_release(&path);
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
         src->tensor[src->tensor_count++] = *t;
+        src->file[src->file_count - 1]->end_tensor = src->tensor_count;
+    }
     return rc;
 }
 
@@ -257,12 +268,25 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
     return rc;
 }
 
+static int by_path(const void *a, const void *b)
+{
+    const src_tensor *x = a, *y = b;
+
+    return strcmp(x->path, y->path);
+}
+
+/* In the tree's order: a tree that grows at its front moves all of its entries each time. */
 static fm_status put_tensors(fm_source *src)
 {
     fm_status rc = FM_OK;
 
+    if (src->tensor_count > 0)
+        qsort(src->tensor, src->tensor_count, sizeof *src->tensor, by_path);
     for (size_t i = 0; rc == FM_OK && i < src->tensor_count; i++) {
         const src_tensor *t = &src->tensor[i];
+        rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         if (fm_tree_find(src->tree, t->path))
             return fm_fail(FM_ECORRUPT, "%s: tensor '%s' is there twice", src->path, t->name);
         rc = fm_tree_put_tensor(src->tree, t->path, t->name, t->dtype, &t->shape, &t->id);
@@ -294,6 +318,79 @@ static fm_json *part_json(const src_part *part)
     return NULL;
 }
 
+fm_status src_name_put(fm_json *file, const char *name)
+{
+    const size_t len = strlen(name);
+    fm_buf b;
+    fm_status rc;
+    size_t n = 1;
+
+    for (size_t i = 0; i < len && n; i += n)
+        n = fmi_json_utf8_len((const uint8_t *)name + i, len - i);
+    if (n)
+        return fm_json_set(file, "name", fm_json_new_str(name));
+    fm_buf_init(&b, 0);
+    for (size_t i = 0; i < len; i++) {
+        const unsigned char c = (unsigned char)name[i];
+        if (c < 0x20 || c >= 0x7f || c == '%')
+            fm_buf_printf(&b, "%%%02X", c);
+        else
+            fm_buf_char(&b, (char)c);
+    }
+    rc = fm_buf_ok(&b);
+    if (rc == FM_OK)
+        rc = fm_json_set(file, "name_escaped", fm_json_new_str(fm_buf_cstr(&b)));
+    fm_buf_release(&b);
+    return rc;
+}
+
+static int hex_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* In place. False where an escape is broken or stands for NUL. */
+static bool unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s; s++) {
+        int high, low;
+        if (*s != '%') {
+            *to++ = *s;
+            continue;
+        }
+        high = hex_digit((uint8_t)s[1]);
+        low = high >= 0 ? hex_digit((uint8_t)s[2]) : -1;
+        if (low < 0 || high + low == 0)
+            return false;
+        *to++ = (char)(high << 4 | low);
+        s += 2;
+    }
+    *to = '\0';
+    return true;
+}
+
+fm_status src_name_get(char **out, const fm_json *file)
+{
+    const fm_json *escaped = fm_json_get(file, "name_escaped");
+    const fm_span s = fm_json_str(escaped ? escaped : fm_json_get(file, "name"));
+
+    *out = NULL;
+    if (!s.data || memchr(s.data, '\0', s.len) || (escaped && fm_json_get(file, "name")))
+        return fm_fail(FM_ECORRUPT, "source/source.json: a file needs one of the texts 'name' and "
+                                    "'name_escaped', without NUL");
+    *out = fm_strndup((const char *)s.data, s.len);
+    if (!*out)
+        return FM_ENOMEM;
+    if (!escaped || unescape(*out))
+        return FM_OK;
+    fm_free(*out);
+    *out = NULL;
+    return fm_fail(FM_ECORRUPT, "source/source.json: field 'name_escaped' holds a '%%' that begins "
+                                "no escape of two digits");
+}
+
 static fm_json *file_json(const src_file *f)
 {
     fm_json *o = fm_json_new_object(), *parts = fm_json_new_array();
@@ -302,7 +399,7 @@ static fm_json *file_json(const src_file *f)
 
     fm_digest_hex(&f->sha, hex);
     if (rc == FM_OK)
-        rc = fm_json_set(o, "name", fm_json_new_str(f->name));
+        rc = src_name_put(o, f->name);
     if (rc == FM_OK)
         rc = fm_json_set(o, "bytes", fm_json_new_int((int64_t)f->map.len));
     if (rc == FM_OK)
@@ -321,8 +418,8 @@ static fm_json *file_json(const src_file *f)
 static fm_status put_source_json(fm_source *src)
 {
     static const char *const kind[] = {"hf", "safetensors", "gguf", "peft", "torch"};
-    fm_json *o = fm_json_new_object(), *files = fm_json_new_array();
-    fm_status rc = o && files ? FM_OK : FM_ENOMEM;
+    fm_json *o = fm_json_new_object(), *files = fm_json_new_array(), *left = fm_json_new_array();
+    fm_status rc = o && files && left ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK)
         rc = fm_json_set(o, "format", fm_json_new_int(1));
@@ -334,12 +431,15 @@ static fm_status put_source_json(fm_source *src)
         rc = fm_json_push(files, file_json(src->file[i]));
     if (rc == FM_OK)
         rc = fm_json_set(o, "files", fm_json_ref(files));
+    for (size_t i = 0; rc == FM_OK && i < src->left_out_count; i++)
+        rc = fm_json_push(left, fm_json_new_str(src->left_out[i].name));
     if (rc == FM_OK)
-        rc = fm_json_set(o, "left_out", fm_json_ref(src->left_out));
+        rc = fm_json_set(o, "left_out", fm_json_ref(left));
     if (rc == FM_OK)
         rc = src_put_json(src, FM_SOURCE_JSON, o, FM_JSON_COMPACT);
     if (rc == FM_OK && src->root[0])
         rc = fm_tree_put_file(src->tree, FM_SOURCE_ROOT, fm_span_str(src->root));
+    fm_json_free(left);
     fm_json_free(files);
     fm_json_free(o);
     return rc;

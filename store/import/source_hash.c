@@ -3,6 +3,7 @@
  * what was hashed is let go of at once. Files go in parallel. */
 #include <stdlib.h>
 
+#include "store/base/cancel.h"
 #include "store/base/os/pool.h"
 #include "store/import/source_impl.h"
 
@@ -39,6 +40,9 @@ static fm_status hash_leaves(walk *w, src_tensor *t, fm_hasher *whole)
     for (uint64_t i = 0; rc == FM_OK && i < leaf_count(p->bytes); i++) {
         const uint64_t at = i * FM_LEAF_BYTES;
         const size_t n = (size_t)FM_MIN(p->bytes - at, (uint64_t)FM_LEAF_BYTES);
+        rc = fm_go_on();
+        if (rc < 0)
+            return rc;
         if (is_moved(p))
             src_piece_copy(w->scratch, p, at, n);
         const fm_span leaf = fm_span_of(is_moved(p) ? w->scratch : p->data + at, n);
@@ -59,7 +63,9 @@ static fm_status hash_gap(walk *w, uint64_t at, uint64_t end)
 
     for (; rc == FM_OK && at < end; at += GAP_BYTES) {
         const size_t n = (size_t)FM_MIN(end - at, (uint64_t)GAP_BYTES);
-        rc = fm_hasher_update(w->whole, w->file->map.data + at, n);
+        rc = fm_go_on();
+        if (rc == FM_OK)
+            rc = fm_hasher_update(w->whole, w->file->map.data + at, n);
         let_go(w, w->file->map.data + at, n);
     }
     return rc;
@@ -76,11 +82,11 @@ static int by_place(const void *a, const void *b)
 /* The tensors that lie in the file as they are, in its order. */
 static src_tensor **tensors_in(fm_source *src, const src_file *f, size_t *count)
 {
-    src_tensor **list = fm_malloc((src->tensor_count + 1) * sizeof(src_tensor *));
+    src_tensor **list = fm_malloc((f->end_tensor - f->first_tensor + 1) * sizeof(src_tensor *));
     const uint8_t *begin = f->map.data, *end = begin + f->map.len;
 
     *count = 0;
-    for (size_t i = 0; list && i < src->tensor_count; i++) {
+    for (size_t i = f->first_tensor; list && i < f->end_tensor; i++) {
         const src_piece *p = src->tensor[i].piece;
         if (!p->view && p->bytes > 0 && p->data >= begin && p->data < end)
             list[(*count)++] = &src->tensor[i];

@@ -32,7 +32,11 @@ static bool holds(const fm_source *src, const char *name)
 static fm_status parse_in(fm_json **out, const fm_source *src, const char *name, size_t max_bytes)
 {
     char *path = fm_path_join(src->path, name);
-    fm_status rc = path ? fm_json_parse_file(out, path, max_bytes) : FM_ENOMEM;
+    fm_status rc = path ? src_check_link(src, src->path, name) : FM_ENOMEM;
+
+    *out = NULL;
+    if (rc == FM_OK)
+        rc = fm_json_parse_file(out, path, max_bytes);
 
     fm_free(path);
     if (rc == FM_OK && !fm_json_is(*out, FM_JSON_OBJECT)) {
@@ -47,10 +51,7 @@ static fm_status parse_in(fm_json **out, const fm_source *src, const char *name,
 
 static bool already_taken(const fm_source *src, const char *name)
 {
-    for (size_t i = 0; i < src->file_count; i++)
-        if (strcmp(src->file[i]->name, name) == 0)
-            return true;
-    return false;
+    return fm_map_has(src->file_by_name, name, strlen(name));
 }
 
 /* Other forms of the weights, optimizer states: not the model that was imported. */
@@ -72,9 +73,16 @@ static const char *place_nowhere(const char *name)
     return NULL;
 }
 
-static fm_status leave_out(fm_source *src, const char *name)
+static fm_status leave_out(fm_source *src, const char *name, const char *why)
 {
-    return fm_json_push(src->left_out, fm_json_new_str(name));
+    const fm_left_out left = {src_strdup(src, name), why};
+    fm_status rc = left.name ? fm_grow(&src->left_out, &src->left_out_cap, src->left_out_count + 1,
+                                       sizeof left)
+                             : FM_ENOMEM;
+
+    if (rc == FM_OK)
+        src->left_out[src->left_out_count++] = left;
+    return rc;
 }
 
 static fm_status add_extra_file(fm_source *src, const char *dir, const char *name,
@@ -133,9 +141,11 @@ static fm_status add_extra(fm_source *src, const char *dir, const char *name, sr
         return rc;
     if (is_dir)
         return top && is_module_folder(name) ? add_module_folder(src, dir, name)
-                                             : leave_out(src, name);
-    if (is_other_weights(name) || bytes > FM_SOURCE_MAX_EXTRA_BYTES)
-        return leave_out(src, name);
+                                             : leave_out(src, name, "a folder");
+    if (is_other_weights(name))
+        return leave_out(src, name, "another form of the weights");
+    if (bytes > FM_SOURCE_MAX_EXTRA_BYTES)
+        return leave_out(src, name, "more than 64 MiB beside the weights");
     return add_extra_file(src, dir, name, place);
 }
 
@@ -243,13 +253,12 @@ static fm_status add_shards(fm_source *src, const weights_form *form, const fm_j
     }
     for (void *it = fm_json_iter(map); rc == FM_OK && it; it = fm_json_next(map, it)) {
         const char *file = fm_json_cstr(fm_json_iter_value(it), "");
-        for (size_t i = 0; i < src->file_count; i++)
-            if (strcmp(src->file[i]->name, file) == 0 &&
-                !file_holds(src->file[i], fm_json_iter_key(it)))
-                return fm_fail(FM_ECORRUPT,
-                               "%s/%s: tensor '%.200s', which the index places here, "
-                               "is missing",
-                               src->path, file, fm_json_iter_key(it));
+        const src_file *f = fm_map_get(src->file_by_name, file, strlen(file));
+        if (f && !file_holds(f, fm_json_iter_key(it)))
+            return fm_fail(FM_ECORRUPT,
+                           "%s/%s: tensor '%.200s', which the index places here, "
+                           "is missing",
+                           src->path, file, fm_json_iter_key(it));
     }
     return rc;
 }

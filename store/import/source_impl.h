@@ -48,6 +48,7 @@ typedef struct src_file {
     fm_torch *torch; /* where it is of torch.save */
     src_part *part;
     size_t part_count, part_cap;
+    size_t first_tensor, end_tensor; /* those that were queued while it was the last file */
     fm_buf literal; /* the bytes that are no tensor's, in order */
 } src_file;
 
@@ -69,9 +70,12 @@ struct fm_source {
     fm_map *by_id; /* digest -> src_piece */
     src_file **file;
     size_t file_count, file_cap;
+    fm_map *file_by_name;
     src_tensor *tensor;
     size_t tensor_count, tensor_cap;
-    fm_json *left_out; /* names of files that were not taken */
+    fm_left_out *left_out;
+    size_t left_out_count, left_out_cap;
+    char *real, *blobs; /* of a folder: where its links may lead; blobs NULL: nowhere else */
 };
 
 /* Maps root_dir/name (root_dir NULL: name_path itself is `src->path`). */
@@ -96,9 +100,15 @@ fm_status src_put_bytes(fm_source *src, const char *path, fm_span bytes);
 /* Likewise, from bytes that are copied. */
 fm_status src_put_copy(fm_source *src, const char *path, fm_span bytes);
 fm_status src_put_json(fm_source *src, const char *path, const fm_json *v, fm_json_style style);
+/* A file's name in its entry of source.json: "name", or where it is no UTF-8 "name_escaped", with %XX for
+ * '%' and whatever is not printable ASCII. get: owned; FM_ECORRUPT. */
+fm_status src_name_put(fm_json *file, const char *name);
+fm_status src_name_get(char **out, const fm_json *file);
 /* "source/files/<name escaped>" in the arena; NULL = ENOMEM. */
 const char *src_extra_path(fm_source *src, const char *name);
 const char *src_strdup(fm_source *src, const char *s);
+/* A file of the folder: no link that leads out of it. FM_EINVAL names link and target. */
+fm_status src_check_link(const fm_source *src, const char *dir, const char *name);
 /* A safetensors file: header as literal, tensors under prefix. */
 fm_status src_add_torch(fm_source *src, const char *dir, const char *name, const char *prefix);
 fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,

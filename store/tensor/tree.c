@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "store/base/text/json.h"
 #include "store/base/mem.h"
 
 struct fm_tree {
@@ -140,11 +141,28 @@ static fm_status check_path(const char *path)
     return FM_OK;
 }
 
-/* No path may be a file and a folder at once: git could not hold the tree. */
-static fm_status check_folders(const fm_tree *tree, const char *path)
+/* Bytes of path up to the last '/' that both have in common. */
+static size_t shared_folders(const char *path, const char *other)
+{
+    size_t shared = 0;
+
+    for (size_t i = 0; path[i] && path[i] == other[i]; i++)
+        if (path[i] == '/')
+            shared = i + 1;
+    return shared;
+}
+
+/* No path may be a file and a folder at once: git could not hold the tree. The folders of the entries
+ * around `at` are none; a name may have hundreds, which most entries share. */
+static fm_status check_folders(const fm_tree *tree, const char *path, size_t at)
 {
     char prefix[FM_MAX_PATH_BYTES + 2];
-    size_t len = strlen(path), i;
+    size_t len = strlen(path), known = 0, i;
+
+    if (at > 0)
+        known = shared_folders(path, tree->entry[at - 1]->path);
+    if (at < tree->count)
+        known = FM_MAX(known, shared_folders(path, tree->entry[at]->path));
 
     memcpy(prefix, path, len);
     memcpy(prefix + len, "/", 2);
@@ -152,7 +170,7 @@ static fm_status check_folders(const fm_tree *tree, const char *path)
     if (i < tree->count && strncmp(tree->entry[i]->path, prefix, len + 1) == 0)
         return fm_fail(FM_EINVAL, "tree path '%s' is also the folder of '%s'", path,
                        tree->entry[i]->path);
-    for (i = 0; i < len; i++) {
+    for (i = known; i < len; i++) {
         if (path[i] != '/')
             continue;
         prefix[i] = '\0';
@@ -175,7 +193,7 @@ static fm_status insert(fm_tree *tree, fm_entry *e)
         tree->entry[at] = e;
         return FM_OK;
     }
-    rc = check_folders(tree, e->path);
+    rc = check_folders(tree, e->path, at);
     if (rc == FM_OK)
         rc = fm_grow(&tree->entry, &tree->cap, tree->count + 1, sizeof(fm_entry *));
     if (rc < 0) {
@@ -325,19 +343,22 @@ static bool must_escape(unsigned char c)
 
 /* One part. "%00" stands for the empty part: a name cannot hold NUL, so it is free. A leading dot
  * would hide the file or make ".git"; a trailing dot or space is dropped by some file systems;
- * '~' and ':' make short names and streams that git refuses (GIT~1). */
+ * '~' and ':' make short names and streams that git refuses (GIT~1). Bytes that are no UTF-8 could not
+ * stand in JSON. */
 void fm_path_part(fm_buf *out, const char *part, size_t len)
 {
     if (len == 0)
         fm_buf_str(out, "%00");
-    for (size_t i = 0; i < len; i++) {
+    for (size_t i = 0, n; i < len; i += n) {
         unsigned char c = (unsigned char)part[i];
         bool dot_first = i == 0 && c == '.';
         bool ends = i == len - 1 && (c == '.' || c == ' ');
-        if (must_escape(c) || dot_first || ends)
+        n = fmi_json_utf8_len((const uint8_t *)part + i, len - i);
+        if (n == 0 || must_escape(c) || dot_first || ends)
             fm_buf_printf(out, "%%%02X", c);
         else
-            fm_buf_char(out, (char)c);
+            fm_buf_append(out, part + i, n);
+        n = FM_MAX(n, (size_t)1);
     }
 }
 

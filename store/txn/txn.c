@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/txn/put.h"
 
@@ -327,6 +328,9 @@ static fm_status put_entries(fm_txn *t, const fm_tree *tree, const fm_provider *
             if (e->kind == FM_ENTRY_FILE)
                 continue;
             unsigned its = 0;
+            rc = fm_go_on();
+            if (rc < 0)
+                break;
             rc = t->search ? fmi_search_turn(&its, tree, e) : FM_OK;
             turns = FM_MAX(turns, its);
             if (rc == FM_OK && its == turn)

@@ -51,6 +51,19 @@ for f in ../empty.gguf ../text.gguf ../folder ../nowhere /dev/null "$atlas/suite
     bad 128 "" import "$f" --as x
 done
 
+say "a folder whose link leads out of it; what is not taken of a sound one is told"
+cp -r "$atlas/base" ../link
+ln -s /etc/passwd ../link/extra.txt
+bad 128 "link to '/etc/passwd', outside of the folder" import ../link --as x
+rm ../link/extra.txt
+mkdir ../link/sub ../link/.hidden
+touch ../link/x.onnx
+want 0 -C ../ init other
+want 0 -C ../other import ../link --as x --no-gate
+for left in "'sub', a folder" "'.hidden', a folder" "'x.onnx', another form"; do
+    grep -q "note: not imported: $left" "$tmp/err" || die "not told: $left: $(cat "$tmp/err")"
+done
+
 say "data that cannot be trained on"
 : >../empty.jsonl
 echo '{"instruction": 3}' >../types.jsonl

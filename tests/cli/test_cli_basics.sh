@@ -104,6 +104,48 @@ python3 -m json.tool <"$tmp/out" >/dev/null
 refused 128 "fmstore ls atlas" cat atlas:no/such/file
 refused 128 "fmstore ls atlas" ls atlas:no/such/folder
 
+say "a message is shown, not obeyed: controls, C1 controls and marks of direction; JSON is exact"
+nasty=$'\e]0;owned\a and \xc2\x9b31m, \xe2\x80\xae turned, \xd8\x9c'
+want 0 import "$atlas/base" --as nasty --no-gate -m "$nasty"$'\n\nbody \e[2J\x7f'
+cp "$tmp/out" "$tmp/shown"
+for c in "log nasty" "log --oneline" "show nasty" graph branch ls; do
+    # shellcheck disable=SC2086
+    want 0 $c
+    cat "$tmp/out" >>"$tmp/shown"
+done
+grep -q '\\x1b]0;owned\\x07 and' "$tmp/shown" || die "the message is not shown"
+grep -q 'body \\x1b\[2J\\x7f' "$tmp/shown" || die "the message's body is not shown"
+! grep -q -P '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8-\xae]|\xd8\x9c' "$tmp/shown" ||
+    die "raw control characters: $(grep -a -P '[\x00-\x08\x0b-\x1f\x7f]|\xe2\x80' "$tmp/shown" | od -c | head)"
+want 0 log nasty --json
+NASTY=$nasty python3 -c 'import json, os, sys
+message = json.load(open(sys.argv[1]))[0]["message"]
+assert message.split("\n")[0] == os.environ["NASTY"], message' "$tmp/out"
+want 0 branch -d nasty
+
+say "a new name is shown as it is, and is no beginning of an id; one that is there can go"
+refused 128 "turns the direction" branch $'a\xe2\x80\xaeb' atlas
+refused 128 "turns the direction" tag $'a\xc2\x85b' atlas
+refused 128 "no UTF-8" branch $'a\xff' atlas
+refused 128 "beginning of a version's id" branch b59b3ece5a atlas
+refused 128 "beginning of a version's id" import "$atlas/base" --as 1234567 --no-gate
+want 0 branch decade atlas
+want 0 branch -m decade b59b3ecy
+want 0 branch -d b59b3ecy
+git -C .fmstore/lineage.git update-ref refs/heads/b59b3ece5a "$("$fm" log atlas -n 1 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["id"])')"
+want 0 branch -d b59b3ece5a
+
+say "a limit of the file size is an error that is told, and nothing is left"
+python3 -c 'import json, os, struct, sys
+head = json.dumps({"w": {"dtype": "U8", "shape": [3000000], "data_offsets": [0, 3000000]}}).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(head)) + head + os.urandom(3000000))' "$tmp/random.safetensors"
+packs=$(ls -A .fmstore/packs .fmstore/tmp)
+got=0
+(ulimit -f 1000 && "$fm" import "$tmp/random.safetensors" --as big --no-gate >"$tmp/out" 2>"$tmp/err") || got=$?
+[ $got = 128 ] || die "exit code $got under ulimit -f"
+grep -q 'File too large' "$tmp/err" || die "the limit is not told: $(cat "$tmp/err")"
+[ "$packs" = "$(ls -A .fmstore/packs .fmstore/tmp)" ] || die "something was left: $(ls -A .fmstore/tmp)"
+
 say "names: branch, tag, move, delete, bring back"
 want 0 branch twin child
 refused 128 "already" branch twin atlas

@@ -82,3 +82,21 @@ if command -v git >/dev/null; then
 fi
 want 0 fsck
 echo "all hold"
+
+say "files whose names are no UTF-8, or hold control bytes, come out under their very names"
+cp -r "$atlas/base" ../names
+python3 - <<'PY'
+import os
+for name in (b"\xff\xfe.txt", b"caf\xe9", b"%FF%FE.txt", b"a\x1b[31mb\n.txt", "\ufffd\ufffd.txt".encode()):
+    with open(b"../names/" + name, "wb") as f:
+        f.write(name)
+os.symlink("caf\u00e9".encode("latin-1"), b"../names/link")
+PY
+want 0 import ../names --as names --no-gate
+want 0 fsck
+want 0 export names ../names.out --format source
+diff -r ../names ../names.out
+cp "$atlas/base/model.safetensors" $'../\xe9.safetensors'
+want 0 import $'../\xe9.safetensors' --as single --no-gate
+want 0 export single ../single.out --format source
+cmp ../single.out "$atlas/base/model.safetensors"

@@ -83,6 +83,20 @@ static void what_does_not_fit_the_parent_is_refused_by_name(void **state)
             FX_ADAPTER, 4, FM_EUNSUPPORTED, "(?=up)");
 }
 
+/* Each is tried on each tensor, so that two files of some megabytes would take days. */
+static void patterns_times_tensors_have_a_limit(void **state)
+{
+    fm_buf b;
+    (void)state;
+    fm_buf_init(&b, 0);
+    fm_buf_str(&b, "{\"peft_type\": \"LORA\", \"r\": 3, \"lora_alpha\": 1, \"alpha_pattern\": {");
+    for (int i = 0; i < 6000; i++)
+        fm_buf_printf(&b, "%s\"%x*\":1", i > 0 ? "," : "", (unsigned)i);
+    fm_buf_str(&b, "}}");
+    refused(fm_buf_cstr(&b), FX_ADAPTER, 4, FM_ELIMIT, "6000 of them regular expressions");
+    fm_buf_release(&b);
+}
+
 static void a_second_adapter_gets_the_next_number(void **state)
 {
     pair p;
@@ -308,6 +322,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_does_not_fit_the_parent_is_refused_by_name),
+        cmocka_unit_test(patterns_times_tensors_have_a_limit),
         cmocka_unit_test(a_second_adapter_gets_the_next_number),
         cmocka_unit_test(rank_and_scale_follow_pefts_rules),
         cmocka_unit_test(patterns_are_regular_expressions),

@@ -2,6 +2,7 @@
 #include "tests/format/fixtures.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #include "store/formats/gguf.h"
 
@@ -93,6 +94,195 @@ static void a_model_folder_comes_back_whole(void **state)
     fm_source_close(src);
     fm_free(in);
     fm_free(out);
+}
+
+/* Latin-1, lone bytes, control bytes, and names that look like those as they are written down. */
+static void files_of_any_name_come_back(void **state)
+{
+    static const char *const name[] = {"\xff\xfe.txt",
+                                       "caf\xe9",
+                                       "\xc3\xa9t\xe9",
+                                       "%FF%FE.txt",
+                                       "\x01\x1b[31m",
+                                       "a\nb\x7f.txt",
+                                       "\xed\xa0\x80.surrogate",
+                                       "\xe2\x80\xae.bidi",
+                                       "100%\xff",
+                                       "%",
+                                       "\\x5c",
+                                       "\xef\xbf\xbd\xef\xbf\xbd.txt"};
+    char *in = dir_in("in"), *out = dir_in("out");
+    (void)state;
+    fx_hf_folder(in);
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++)
+        fx_text(in, name[i], name[i]);
+    fx_round_trip(in, out);
+    fx_same_folder(in, out);
+    fx_same_folder(out, in);
+    fm_free(in);
+    fm_free(out);
+}
+
+/* source.json of a stranger: a name leads nowhere else, and stands for one file. */
+static void names_in_a_hostile_source_json_are_refused(void **state)
+{
+    static const char *const bad[] = {
+        "\"name\":\"../evil\"",
+        "\"name\":\"/abs\"",
+        "\"name\":\"a/../../b\"",
+        "\"name\":\"x\\u0000y\"",
+        "\"name\":3",
+        "\"name\":\"\"",
+        "\"nome\":\"a\"",
+        "\"name_escaped\":\"%2E%2E%2Fevil\"",
+        "\"name_escaped\":\"%2E%2E/evil\"",
+        "\"name_escaped\":\"%2Fabs\"",
+        "\"name_escaped\":\"a%00\"",
+        "\"name_escaped\":\"a%f\"",
+        "\"name_escaped\":\"a%\"",
+        "\"name_escaped\":\"a%ff\"",
+        "\"name_escaped\":\"a\",\"name\":\"a\"",
+        "\"name\":\"a\",\"bytes\":0,\"pieces\":[],\"sha256\":\""
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855\"},"
+        "{\"name_escaped\":\"%61\"",
+    };
+    const fm_provider none = {.read = NULL};
+    char *out = dir_in("out");
+    (void)state;
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        fm_tree *tree = NULL;
+        char *json =
+            fm_asprintf("{\"format\":1,\"kind\":\"hf\",\"single\":false,\"files\":[{%s,"
+                        "\"bytes\":0,\"pieces\":[],\"sha256\":\"e3b0c44298fc1c149afbf4c8996fb"
+                        "92427ae41e4649b934ca495991b7852b855\"}]}",
+                        bad[i]);
+        char *dst = fm_asprintf("%s/%zu/deep", out, i), *above = fm_asprintf("%s/%zu", out, i);
+        fm_names names = {NULL, 0};
+        tk_ok(fm_tree_new(&tree));
+        tk_ok(fm_tree_put_file(tree, "source/source.json", fm_span_str(json)));
+        tk_fails(fm_export(tree, &none, dst, FM_EXPORT_SOURCE, FM_DTYPE_NONE), FM_ECORRUPT, "name");
+        if (fm_path_exists(above))
+            tk_ok(fm_list_dir(&names, above));
+        for (size_t n = 0; n < names.count; n++)
+            assert_string_equal(names.name[n], "deep");
+        fm_names_release(&names);
+        fm_tree_free(tree);
+        fm_free(json);
+        fm_free(above);
+        fm_free(dst);
+    }
+    fm_free(out);
+}
+
+/* name in dir becomes a link; an empty target: away. */
+static void make_link(const char *dir, const char *name, const char *target)
+{
+    char *path = fm_path_join(dir, name);
+    tk_ok(fm_remove_file(path));
+    if (target[0])
+        assert_int_equal(symlink(target, path), 0);
+    fm_free(path);
+}
+
+static void links_out_of_the_folder_are_refused(void **state)
+{
+    static const char *const bad[][2] = {{"extra.txt", "/etc/passwd"},
+                                         {"extra.txt", "../secret"},
+                                         {"config.json", "../secret"},
+                                         {"generation_config.json", "../secret"},
+                                         {"tokenizer.json", "../in2/x"}, /* in2 begins like in */
+                                         {"model.safetensors", "../model.safetensors"},
+                                         {"extra.txt", "step"},
+                                         {"1_Pooling", "../pooling"}};
+    char *top = dir_in("top"), *in = fm_path_join(top, "in"), *out = dir_in("out");
+    char *in2 = fm_path_join(top, "in2"), *pooling = fm_path_join(top, "pooling");
+    fm_source *src = NULL;
+    (void)state;
+    tk_ok(fm_make_dirs(in2));
+    tk_ok(fm_make_dirs(pooling));
+    fx_text(top, "secret", "{}");
+    fx_text(in2, "x", "{}");
+    fx_text(pooling, "config.json", "{}");
+    fx_safetensors(top, "model.safetensors", FX_MODEL, FM_ARRAY_LEN(FX_MODEL));
+    for (size_t i = 0; i < FM_ARRAY_LEN(bad); i++) {
+        fx_hf_folder(in);
+        make_link(in, "step", "../secret");
+        if (strcmp(bad[i][1], "step") != 0)
+            make_link(in, "step", "");
+        make_link(in, bad[i][0], bad[i][1]);
+        tk_fails(fm_source_open(&src, in), FM_EINVAL, bad[i][0]);
+        assert_non_null(strstr(fm_error_text(), "outside of the folder"));
+        make_link(in, "step", "");
+        make_link(in, bad[i][0], "");
+    }
+    fx_hf_folder(in);
+    make_link(in, "MODEL_CARD.md", "README.md"); /* inside: as if it were that file */
+    make_link(top, "way", "in");
+    char *way = fm_path_join(top, "way");
+    fx_round_trip(way, out);
+    fm_free(way);
+    fm_free(top);
+    fm_free(in);
+    fm_free(in2);
+    fm_free(pooling);
+    fm_free(out);
+}
+
+/* models--a--b/snapshots/<revision>/x -> ../../blobs/<digest> */
+static void a_snapshot_in_hugging_faces_cache_is_imported(void **state)
+{
+    char *cache = dir_in("cache"), *out = dir_in("out");
+    char *model = fm_path_join(cache, "models--org--tiny"), *blobs = fm_path_join(model, "blobs");
+    char *other = fm_path_join(cache, "models--org--other"),
+         *in = fm_path_join(model, "snapshots/1f");
+    char *theirs = fm_path_join(other, "blobs");
+    fm_names names;
+    fm_source *src = NULL;
+    (void)state;
+    fx_hf_folder(blobs);
+    fx_hf_folder(theirs);
+    tk_ok(fm_make_dirs(in));
+    tk_ok(fm_list_dir(&names, blobs));
+    for (size_t i = 0; i < names.count; i++) {
+        char *target = fm_asprintf("../../blobs/%s", names.name[i]);
+        make_link(in, names.name[i], target);
+        fm_free(target);
+    }
+    fm_names_release(&names);
+    fx_round_trip(in, out);
+    make_link(in, "README.md", "../../../models--org--other/blobs/README.md");
+    tk_fails(fm_source_open(&src, in), FM_EINVAL, "README.md");
+    make_link(in, "README.md", "../../blobs/README.md");
+    make_link(blobs, "README.md", "/etc/passwd");
+    tk_fails(fm_source_open(&src, in), FM_EINVAL, "/etc/passwd");
+    fm_free(cache);
+    fm_free(out);
+    fm_free(model);
+    fm_free(blobs);
+    fm_free(other);
+    fm_free(in);
+    fm_free(theirs);
+}
+
+static void what_is_left_out_is_told(void **state)
+{
+    char *in = dir_in("in"), *sub = fm_path_join(in, "sub");
+    fm_source *src = NULL;
+    size_t count;
+    (void)state;
+    fx_hf_folder(in);
+    tk_ok(fm_make_dirs(sub));
+    fx_text(in, "model.onnx", "x");
+    tk_ok(fm_source_open(&src, in));
+    const fm_left_out *left = fm_source_left_out(src, &count);
+    assert_int_equal(count, 2);
+    assert_string_equal(left[0].name, "model.onnx");
+    assert_string_equal(left[0].why, "another form of the weights");
+    assert_string_equal(left[1].name, "sub");
+    assert_string_equal(left[1].why, "a folder");
+    fm_source_close(src);
+    fm_free(in);
+    fm_free(sub);
 }
 
 static void shards_are_one_model_and_come_back(void **state)
@@ -302,6 +492,11 @@ int main(void)
         cmocka_unit_test(what_is_no_model_is_refused),
         cmocka_unit_test(a_header_of_0x80_bytes_is_no_pickle),
         cmocka_unit_test(a_model_folder_comes_back_whole),
+        cmocka_unit_test(files_of_any_name_come_back),
+        cmocka_unit_test(names_in_a_hostile_source_json_are_refused),
+        cmocka_unit_test(links_out_of_the_folder_are_refused),
+        cmocka_unit_test(a_snapshot_in_hugging_faces_cache_is_imported),
+        cmocka_unit_test(what_is_left_out_is_told),
         cmocka_unit_test(shards_are_one_model_and_come_back),
         cmocka_unit_test(an_index_must_stay_in_its_folder_and_tell_the_truth),
         cmocka_unit_test(a_tensor_in_two_shards_is_refused),

@@ -4,7 +4,9 @@
 #include "tests/format/torch_kit.h"
 
 #include <stdio.h>
+#include <time.h>
 
+#include "store/base/cancel.h"
 #include "store/formats/torch.h"
 
 static char *golden(const char *name, const char *end)
@@ -236,6 +238,89 @@ static void bombs_end_at_their_limits(void **state)
     fm_buf_release(&b);
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void put_long_key(fm_buf *b, size_t bytes)
+{
+    fm_buf_char(b, 'X');
+    fm_buf_u32(b, (uint32_t)bytes);
+    memset(fm_buf_extend(b, bytes), 'k', bytes);
+    fm_buf_append(b, "q\0", 2);
+}
+
+/* Work is counted in bytes: a key of 1 MiB that four bytes use again costs four bytes. */
+static void a_long_key_used_often_costs_little(void **state)
+{
+    const double begin = now_s();
+    fm_buf b;
+    (void)state;
+    fm_buf_init(&b, 0);
+    fm_buf_str(&b, "\x80\2}("); /* memo 0: the key; 1: an empty dictionary */
+    put_long_key(&b, 1u << 20);
+    fm_buf_str(&b, "}q\1");
+    for (size_t i = 0; i < 400000; i++)
+        fm_buf_append(&b, "h\0h\1", 4);
+    fm_buf_str(&b, "u.");
+    refuse_pickle(b.data, b.len, FM_EUNSUPPORTED, "holds no tensor");
+    fm_buf_clear(&b);
+    fm_buf_str(&b, "\x80\2}("); /* dictionaries without a tensor, offered as the model */
+    fm_buf_str(&b, "X\5");
+    fm_buf_append(&b, "\0\0\0modelq\0", 10);
+    fm_buf_str(&b, "}q\1(");
+    for (size_t i = 0; i < 100000; i++)
+        fm_buf_append(&b, "h\0N", 3);
+    fm_buf_char(&b, 'u');
+    for (size_t i = 0; i < 100000; i++)
+        fm_buf_append(&b, "h\0h\1", 4);
+    fm_buf_str(&b, "u.");
+    refuse_pickle(b.data, b.len, FM_ELIMIT, "stand for more");
+    fm_buf_release(&b);
+    assert_true(now_s() - begin < 5.0); /* 0.1 s; once hours */
+}
+
+/* Few tensors under few keys, which are long and nested, make very many names. */
+static void names_from_shared_dictionaries_have_a_limit(void **state)
+{
+    const pk_tensor t = {.elems = 6, .rank = 1, .size = {6}, .stride = {1}};
+    fm_buf b;
+    (void)state;
+    fm_buf_init(&b, 0);
+    fm_buf_str(&b, "\x80\2}(");
+    put_long_key(&b, 500);
+    fm_buf_str(&b, "}("); /* 1: a dictionary of 1,000 names of one tensor */
+    pk_int(&b, 0);
+    pk_put_tensor(&b, &t);
+    fm_buf_str(&b, "q\2");
+    for (int i = 1; i < 1000; i++) {
+        pk_int(&b, i);
+        fm_buf_append(&b, "h\2", 2);
+    }
+    fm_buf_str(&b, "uq\1");
+    for (int i = 0; i < 1000; i++)
+        fm_buf_append(&b, "h\0h\1", 4);
+    fm_buf_str(&b, "u.");
+    refuse_pickle(b.data, b.len, FM_ELIMIT, "times the file's bytes");
+    fm_buf_release(&b);
+}
+
+static void a_request_to_stop_ends_the_reading(void **state)
+{
+    const pk_tensor t = {.elems = 6, .rank = 1, .size = {6}, .stride = {1}};
+    fm_buf b;
+    (void)state;
+    fm_buf_init(&b, 0);
+    pk_one(&b, &t);
+    fm_cancel(true);
+    refuse_pickle(b.data, b.len, FM_ECANCELLED, "stopped on request");
+    fm_cancel(false);
+    fm_buf_release(&b);
+}
+
 static void tensors_outside_of_their_storage_are_refused(void **state)
 {
     static const struct {
@@ -428,6 +513,9 @@ int main(void)
         cmocka_unit_test(what_is_no_weights_is_refused_by_name),
         cmocka_unit_test(pickles_that_call_or_lie_are_refused),
         cmocka_unit_test(bombs_end_at_their_limits),
+        cmocka_unit_test(a_long_key_used_often_costs_little),
+        cmocka_unit_test(names_from_shared_dictionaries_have_a_limit),
+        cmocka_unit_test(a_request_to_stop_ends_the_reading),
         cmocka_unit_test(tensors_outside_of_their_storage_are_refused),
         cmocka_unit_test(an_expanded_view_has_a_limit),
         cmocka_unit_test(archives_that_lie_are_refused),

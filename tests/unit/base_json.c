@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "store/base/cancel.h"
+
 static fm_json *parsed(const char *text)
 {
     fm_json *v;
@@ -319,6 +321,37 @@ static void files_are_read_within_their_limit(void **state)
     fm_free(dir);
 }
 
+/* Two spaces a level would make 4 MB of these 4 kB. */
+static void deep_values_are_not_indented_without_end(void **state)
+{
+    fm_json *v = NULL, *again = NULL;
+    fm_buf text, out;
+    (void)state;
+    fm_buf_init(&text, 0);
+    fm_buf_init(&out, 0);
+    memset(fm_buf_extend(&text, 2000), '[', 2000);
+    memset(fm_buf_extend(&text, 2000), ']', 2000);
+    tk_ok(fm_json_parse(&v, fm_buf_span(&text), "deep"));
+    tk_ok(fm_json_write(&out, v, FM_JSON_PRETTY));
+    assert_true(out.len < 300000);
+    tk_ok(fm_json_parse(&again, fm_buf_span(&out), "again"));
+    assert_true(fm_json_equal(v, again));
+    fm_json_free(v);
+    fm_json_free(again);
+    fm_buf_release(&text);
+    fm_buf_release(&out);
+}
+
+static void a_request_to_stop_ends_the_reading(void **state)
+{
+    fm_json *v = NULL;
+    (void)state;
+    fm_cancel(true);
+    tk_fails(fm_json_parse(&v, fm_span_str("[1, 2]"), "x"), FM_ECANCELLED, "stopped on request");
+    fm_cancel(false);
+    assert_null(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -335,6 +368,8 @@ int main(void)
         cmocka_unit_test(reals_read_back_bit_for_bit),
         cmocka_unit_test(trees_are_built_and_shared_by_reference),
         cmocka_unit_test(building_with_bad_arguments_is_refused_and_leaks_nothing),
+        cmocka_unit_test(deep_values_are_not_indented_without_end),
+        cmocka_unit_test(a_request_to_stop_ends_the_reading),
         cmocka_unit_test(files_are_read_within_their_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -459,6 +459,77 @@ static void long_words_take_linear_time(void **state)
 }
 
 /* Marks in falling classes: putting them in order must not take quadratic time either. */
+/* {"<part>": {"type": "Sequence", "<list>": [step, step, ...]}, MODEL} */
+static void chain(fm_buf *out, const char *part, const char *list, const char *step, int times)
+{
+    fm_buf_clear(out);
+    fm_buf_printf(out, "{\"%s\":{\"type\":\"Sequence\",\"%s\":[", part, list);
+    for (int i = 0; i < times; i++)
+        fm_buf_printf(out, "%s%s", i > 0 ? "," : "", step);
+    fm_buf_str(out, "]}," MODEL "}");
+}
+
+/* Each step makes the text some times longer, and a few in a row a gigabyte of one letter. */
+static void steps_that_lengthen_the_text_have_a_limit(void **state)
+{
+    static const char replace[] =
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaa\"}";
+    static const char bytes[] = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+                                "\"trim_offsets\":true,\"use_regex\":false}";
+    fm_tokenizer *t;
+    fm_ids ids = {0};
+    fm_buf json;
+    (void)state;
+    fm_buf_init(&json, 0);
+    chain(&json, "normalizer", "normalizers", replace, 10);
+    tk_ok(open_text(&t, fm_buf_cstr(&json)));
+    tk_fails(fm_tokenizer_encode(t, fm_span_str("banana"), false, &ids), FM_ELIMIT,
+             "normalizer Replace (step 10 of 10)");
+    fm_tokenizer_close(t);
+    chain(&json, "normalizer", "normalizers", replace, 3); /* sound: 64 letters for one */
+    tk_ok(open_text(&t, fm_buf_cstr(&json)));
+    tk_ok(fm_tokenizer_encode(t, fm_span_str("aba"), false, &ids));
+    assert_int_equal(ids.count, 64 + 64); /* 63 of "a", "ab", 64 of "a" */
+    fm_tokenizer_close(t);
+    ids.count = 0;
+    chain(&json, "pre_tokenizer", "pretokenizers", bytes, 24);
+    tk_ok(open_text(&t, fm_buf_cstr(&json)));
+    tk_fails(fm_tokenizer_encode(t, fm_span_str("\xc3\xa9"), false, &ids), FM_ELIMIT,
+             "pre-tokenizers make the text longer");
+    fm_tokenizer_close(t);
+    /* each place of a text is compared with as much as an added token has */
+    fm_buf_clear(&json);
+    fm_buf_printf(&json,
+                  "{\"normalizer\":{\"type\":\"Prepend\",\"prepend\":\"%01024d\"},"
+                  "\"added_tokens\":[{\"id\":5,\"content\":\"x\"}]," MODEL "}",
+                  0);
+    refused(fm_buf_cstr(&json), FM_ELIMIT, "1025 bytes when normalized");
+    chain(&json, "decoder", "decoders", replace, 14);
+    refused(fm_buf_cstr(&json), FM_ELIMIT, "decoder: step 11 of 14");
+    fm_buf_release(&json);
+    fm_ids_release(&ids);
+}
+
+/* Millions of steps a word are within a match's limit, but not a thousand times in one text. */
+static void matches_of_one_text_have_a_limit_together(void **state)
+{
+    char json[512];
+    fm_tokenizer *t;
+    fm_ids ids = {0};
+    fm_buf text;
+    (void)state;
+    fm_buf_init(&text, 0);
+    split_with(json, sizeof json, "(?:(?:a+a+)+c|.)");
+    tk_ok(open_text(&t, json));
+    tk_ok(fm_tokenizer_encode(t, fm_span_str("aaaaaaaaaaaaaaaaaab"), false, &ids));
+    for (int i = 0; i < 2000; i++)
+        fm_buf_str(&text, "aaaaaaaaaaaaaaaaaaaaab");
+    tk_fails(fm_tokenizer_encode(t, fm_buf_span(&text), false, &ids), FM_ELIMIT, "gave up");
+    fm_tokenizer_close(t);
+    fm_buf_release(&text);
+    fm_ids_release(&ids);
+}
+
 static void long_runs_of_marks_take_linear_time(void **state)
 {
     static const char form[] =
@@ -549,6 +620,8 @@ int main(void)
         cmocka_unit_test(special_tokens_can_be_skipped_or_treated_as_text),
         cmocka_unit_test(a_long_word_is_merged_like_a_short_one),
         cmocka_unit_test(long_words_take_linear_time),
+        cmocka_unit_test(steps_that_lengthen_the_text_have_a_limit),
+        cmocka_unit_test(matches_of_one_text_have_a_limit_together),
         cmocka_unit_test(long_runs_of_marks_take_linear_time),
         cmocka_unit_test(every_failed_allocation_is_reported),
         cmocka_unit_test(failed_allocations_of_other_kinds_are_reported),

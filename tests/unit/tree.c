@@ -91,6 +91,7 @@ static void names_become_paths(void **state)
     path_is("100%\n.a ", "tensors/100%25%0A.a%20");
     path_is("a.", "tensors/a%2E");
     path_is("\xc3\xa9.w", "tensors/\xc3\xa9.w");
+    path_is("\xff\xc3.\xed\xa0\x80", "tensors/%FF%C3.%ED%A0%80");
 }
 
 static void names_beyond_the_limit_are_refused(void **state)

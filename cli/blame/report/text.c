@@ -56,7 +56,7 @@ void blame_print_history(const blame_more *m)
     printf("\nverdict  %s%s%s\n", out_c(OUT_BOLD), text, out_c(OUT_PLAIN));
     if (b->history.verdict == FM_BLAME_PASSES)
         return;
-    printf("         %s\n", b->version[b->history.culprit].subject);
+    printf("         %s\n", out_text(b->version[b->history.culprit].subject, 500));
     if (b->history.uncertain)
         printf("         a version in between cannot be run here; it may have begun there\n");
     if (b->history.note[0])

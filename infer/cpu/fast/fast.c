@@ -2,6 +2,9 @@
  * products of its own. The instruction set is chosen here and nowhere else. */
 #include "infer/cpu/fast/fast.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -12,12 +15,22 @@ typedef struct isa_choice {
     bool present;
 } isa_choice;
 
+#if defined(__x86_64__)
+/* Asked of the processor itself: clang 14's __builtin_cpu_supports does not know the word. Its
+ * registers are AVX's, which the caller asks for. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 /* Best first. __builtin_cpu_supports also asks whether the system saves the registers. */
 static isa_choice choose_kern(const char *isa)
 {
 #if defined(__x86_64__)
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __builtin_cpu_supports("f16c");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 
 #define WITH_SHA __attribute__((target("sha,sse4.1,ssse3")))
@@ -20,10 +21,11 @@ static const uint32_t ROUND[64] __attribute__((aligned(16))) = {
 
 bool fmb_sha_usable(void)
 {
-    unsigned a, b = 0, c, d;
+    unsigned a, b, c, d;
 
-    __asm__("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
-    return (b >> 29 & 1) && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) /* older processors have no such leaf */
+        return false;
+    return (b & bit_SHA) && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
 }
 
 /* The state as the instructions want it: ABEF and CDGH. */

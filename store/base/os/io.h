@@ -74,6 +74,8 @@ FM_CHECKED fm_status fm_touch_file(const char *path);
  * file system keeps no such times. */
 FM_CHECKED fm_status fm_mark_time(int64_t *out, const char *path);
 char *fm_path_join(const char *a, const char *b); /* fm_free; NULL = ENOMEM */
+/* Absolute, every link followed; owned. FM_ENOTFOUND, FM_EIO. */
+FM_CHECKED fm_status fm_path_real(char **out, const char *path);
 const char *fm_path_base(const char *path);       /* after the last '/', borrowed */
 
 /* Names in a folder but "." and "..", in byte order. */

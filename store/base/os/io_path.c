@@ -43,6 +43,17 @@ char *fmi_io_folder(const char *path)
     return fm_strndup(path, len);
 }
 
+fm_status fm_path_real(char **out, const char *path)
+{
+    char real[PATH_MAX];
+
+    *out = NULL;
+    if (!realpath(path, real))
+        return fmi_io_fail("follow the links of", path);
+    *out = fm_strdup(real);
+    return *out ? FM_OK : FM_ENOMEM;
+}
+
 bool fm_path_exists(const char *path)
 {
     struct stat st;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define INDENT_MAX 32u               /* levels: deeper ones would make a long text of a short one */
 #define EXACT_INT 9007199254740992.0 /* 2^53: integral reals below are exact integers */
 
 /* ==== the allocator door ==== */
@@ -400,7 +401,7 @@ static void new_line(fm_buf *out, fm_json_style style, unsigned depth)
     if (style != FM_JSON_PRETTY)
         return;
     fm_buf_char(out, '\n');
-    for (unsigned i = 0; i < depth; i++)
+    for (unsigned i = 0; i < FM_MIN(depth, INDENT_MAX); i++)
         fm_buf_str(out, "  ");
 }
 

@@ -6,6 +6,7 @@
  * that jansson's own recursion (free, copy, compare) can bear too. */
 #include "store/base/text/json.h"
 
+#include "store/base/cancel.h"
 #include "store/base/os/io.h"
 #include "store/base/mem.h"
 
@@ -351,6 +352,9 @@ static fm_status value(fm_json **out, struct parser *s, unsigned depth)
     fm_status rc;
 
     *out = NULL;
+    rc = fm_go_on();
+    if (rc < 0)
+        return rc;
     if (depth >= FM_JSON_MAX_DEPTH)
         return fm_fail(FM_ELIMIT, "%s: line %zu: nested deeper than %d", s->what, s->line,
                        FM_JSON_MAX_DEPTH);

@@ -18,6 +18,23 @@ static size_t xml_char(const uint8_t *p, size_t left)
     return n;
 }
 
+size_t fm_markup_shown(const char *text, size_t left)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    const size_t n = left > 0 ? fmi_json_utf8_len(p, left) : 0;
+
+    if (n == 1 && (p[0] < 0x20 || p[0] == 0x7f))
+        return 0;
+    if (n == 2 && ((p[0] == 0xC2 && p[1] < 0xA0) || (p[0] == 0xD8 && p[1] == 0x9C)))
+        return 0;
+    if (n == 3 && p[0] == 0xE2 && p[1] == 0x80 &&
+        (p[2] == 0x8E || p[2] == 0x8F || (p[2] >= 0xA8 && p[2] <= 0xAE)))
+        return 0;
+    if (n == 3 && p[0] == 0xE2 && p[1] == 0x81 && p[2] >= 0xA6 && p[2] <= 0xA9)
+        return 0;
+    return n;
+}
+
 static const char *reference_of(uint8_t c)
 {
     switch (c) {

@@ -4,6 +4,7 @@
  * deep tree ("billion laughs"). An alias is a deep copy: the tree stays a tree. */
 #include "store/base/text/yaml.h"
 
+#include "store/base/cancel.h"
 #include "store/base/map.h"
 #include "store/base/mem.h"
 
@@ -42,9 +43,13 @@ static fm_status fail_at(fm_status status, const struct reader *r, yaml_mark_t a
 
 static fm_status next_event(struct reader *r, yaml_event_t *event)
 {
-    if (yaml_parser_parse(&r->parser, event))
+    fm_status rc = fm_go_on();
+
+    if (rc == FM_OK && yaml_parser_parse(&r->parser, event))
         return FM_OK;
     memset(event, 0, sizeof(*event));
+    if (rc < 0)
+        return rc;
     if (r->parser.error == YAML_MEMORY_ERROR)
         return fm_fail(FM_ENOMEM, "%s: out of memory while parsing YAML", r->what);
     return fail_at(FM_ECORRUPT, r, r->parser.problem_mark,
