@@ -27,6 +27,8 @@
 #define DISCARD_FACTOR 16 /* a body of that many limits is cut off instead of read to its end */
 #define BODIES_FACTOR 32  /* all bodies being read together, in limits of one */
 #define SSE_BLOCK 16384
+#define FILL_BYTES ((size_t)64 << 10)   /* of an answer that leaves in pieces, formatted ahead */
+#define WHOLE_BYTES ((size_t)512 << 10) /* a longer answer leaves in pieces */
 
 /* ==== sending ==== */
 
@@ -90,18 +92,14 @@ static enum MHD_Result send_json(fmi_job *j, const fm_json *o)
     return MHD_NO;
 }
 
-static enum MHD_Result send_answer(fmi_job *j)
-{
-    fm_buf text;
-    fm_buf_init(&text, 0);
-    if ((j->ask.kind == FMI_ASK_EMBED ? fmi_vectors_write : fmi_answer_write)(&text, j) == FM_OK)
-        return send_buf(j, 200, &text, "application/json");
-    fm_buf_release(&text);
-    fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
-    return send_fault(j);
-}
-
 /* ==== streaming ==== */
+
+static fm_status fill(fmi_job *j, size_t most)
+{
+    if (j->ask.stream)
+        return fmi_sse_fill(j, most);
+    return j->ask.kind == FMI_ASK_EMBED ? fmi_vectors_fill(j, most) : fmi_answer_fill(j, most);
+}
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
 {
@@ -112,7 +110,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
     if (j->out_at == j->out.len) {
         fm_buf_clear(&j->out);
         j->out_at = 0;
-        if (!j->stream_over && fmi_sse_fill(j) < 0)
+        if (!j->stream_over && fill(j, FILL_BYTES) < 0)
             n = MHD_CONTENT_READER_END_WITH_ERROR;
     }
     size_t left = FM_MIN(j->out.len - j->out_at, max);
@@ -135,18 +133,36 @@ static void stream_done(void *cls)
     fmi_job_unref(cls);
 }
 
-static enum MHD_Result send_stream(fmi_job *j)
+static struct MHD_Response *make_stream(fmi_job *j)
 {
     fmi_job_ref(j);
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, SSE_BLOCK, read_stream, j, stream_done);
-    if (!r) {
+    if (!r)
         fmi_job_unref(j);
+    return r;
+}
+
+static enum MHD_Result send_stream(fmi_job *j)
+{
+    struct MHD_Response *r = make_stream(j);
+    if (!r)
         return MHD_NO;
-    }
     add_header(r, "Cache-Control", "no-cache");
     add_header(r, "X-Accel-Buffering", "no");
     return queue_response(j, 200, r, "text/event-stream; charset=utf-8");
+}
+
+/* A long answer is written as it leaves, in chunks: its length is not known before. */
+static enum MHD_Result send_answer(fmi_job *j)
+{
+    fm_status rc = fill(j, WHOLE_BYTES);
+    if (rc == FM_OK && !j->stream_over)
+        return queue_response(j, 200, make_stream(j), "application/json");
+    if (rc == FM_OK)
+        return send_buf(j, 200, &j->out, "application/json");
+    fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
+    return send_fault(j);
 }
 
 /* ==== from the body to prompts ==== */

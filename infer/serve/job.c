@@ -7,6 +7,8 @@
 
 #include "store/base/mem.h"
 
+#define TRIM_BYTES ((size_t)1 << 20) /* after such a request freed memory goes back to the system */
+
 void fmi_job_ref(fmi_job *j)
 {
     atomic_fetch_add(&j->refs, 1);
@@ -21,10 +23,23 @@ static void free_choice(fmi_choice *c)
     fm_buf_release(&c->text);
 }
 
+/* Roughly what the request took, of the heaps of all threads that had it. */
+static size_t bytes_of(const fmi_job *j)
+{
+    size_t n = j->body_seen + j->out.cap;
+    for (size_t i = 0; i < j->choices; i++) {
+        const fmi_choice *c = &j->choice[i];
+        n += c->cap * sizeof(*c->token) + c->tops_cap * sizeof(*c->top) + c->text.cap;
+    }
+    return n + (j->ask.kind == FMI_ASK_EMBED ? j->answer_bytes : 0);
+}
+
 void fmi_job_unref(fmi_job *j)
 {
     if (!j || atomic_fetch_sub(&j->refs, 1) != 1)
         return;
+    bool large = bytes_of(j) >= TRIM_BYTES;
+    atomic_fetch_sub(&j->server->answer_bytes, j->answer_bytes);
     if (j->admitted)
         fmi_server_leave(j->server, j->admitted);
     fmi_models_unpin(j->res);
@@ -38,6 +53,8 @@ void fmi_job_unref(fmi_job *j)
     fm_buf_release(&j->out);
     (void)pthread_mutex_destroy(&j->lock);
     fm_free(j);
+    if (large)
+        fm_mem_trim();
 }
 
 /* The connection cannot be closed while it is suspended, so conn is alive here. */

@@ -102,6 +102,14 @@ get "$url/metrics" >metrics.txt
 check "answers are counted" grep -q '^fmstore_requests_total{code="200"} [1-9]' metrics.txt
 check "versions are resident once" grep -q '^fmstore_models_resident 2$' metrics.txt
 
+# A long answer with all of its alternatives takes little memory: its text is written as it leaves.
+peak() { sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
+before=$(peak)
+get "$url/v1/completions" -o long.json -d '{"model":"atlas","prompt":"x","n":128,"max_tokens":120,
+    "ignore_eos":true,"logprobs":20}'
+check "the answer is long" [ "$(stat -c %s long.json)" -gt 6000000 ]
+check "it takes little memory" [ $(($(peak) - before)) -lt 40000 ]
+
 kill -INT "$server"
 wait "$server"
 code=$?

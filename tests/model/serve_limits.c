@@ -1,0 +1,181 @@
+/* What one client may take of the server: memory of answers, places, time, and what a web page may
+ * ask for. */
+#include "tests/model/serve_kit.h"
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+
+static sk_family family;
+
+static int setup(void **state)
+{
+    (void)state;
+    sk_family_init(&family);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    sk_family_free(&family);
+    return 0;
+}
+
+static void want_status(int fd, int status, const char *needle)
+{
+    sk_reply r;
+    sk_read(&r, fd);
+    if (r.status != status || !strstr(fm_buf_cstr(&r.body), needle))
+        fail_msg("%d, not %d with '%s': %s", r.status, status, needle, fm_buf_cstr(&r.body));
+    assert_true(status != 503 || strstr(r.head, "Retry-After: "));
+    sk_release(&r);
+}
+
+/* ==== memory of answers ==== */
+
+static const char *const asked[] = {
+    HI ",\"logprobs\":true,\"top_logprobs\":20,\"return_token_ids\":true",
+    "\"prompt\":[\"a\",\"b\"],\"logprobs\":20,\"return_token_ids\":true"};
+
+static fm_json *ask_n(uint16_t port, int form, unsigned n, unsigned seed, bool *pieces)
+{
+    char body[512];
+    sk_reply r;
+    (void)snprintf(body, sizeof(body),
+                   "{\"model\":\"m1\",%s,\"n\":%u,\"seed\":%u,\"max_tokens\":50,"
+                   "\"ignore_eos\":true}",
+                   asked[form], n, seed);
+    sk_ask(&r, port, "POST", form ? TEXT : CHAT, "", body);
+    assert_int_equal(r.status, 200);
+    *pieces = strstr(r.head, "chunked") != NULL;
+    fm_json *o = sk_json(&r);
+    sk_release(&r);
+    return o;
+}
+
+/* Choice i draws with seed + i, so that a long answer is made of the choices of short ones. */
+static void long_answers_leave_in_pieces(void **state)
+{
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    for (int form = 0; form < 2; form++) {
+        bool pieces;
+        unsigned n = form ? 24 : 20;
+        fm_json *all = ask_n(p, form, n, 100, &pieces);
+        const fm_json *choices = fm_json_get(all, "choices");
+        assert_true(pieces);
+        assert_int_equal(fm_json_count(choices), form ? 2 * n : n);
+        assert_int_equal(fm_json_int(fm_json_path(all, "usage.completion_tokens"), 0),
+                         50 * fm_json_count(choices));
+        for (unsigned i = 0; i < n; i += 7) {
+            fm_json *one = ask_n(p, form, 1, 100 + i, &pieces);
+            const fm_json *a = fm_json_at(choices, i),
+                          *b = fm_json_at(fm_json_get(one, "choices"), 0);
+            static const char *const same[] = {
+                "message", "text", "logprobs", "finish_reason", "prompt_token_ids", "token_ids"};
+            assert_false(pieces);
+            assert_int_equal(fm_json_int(fm_json_get(a, "index"), -1), i);
+            assert_int_equal(fm_json_count(fm_json_get(a, "token_ids")), 50);
+            for (size_t k = 0; k < FM_ARRAY_LEN(same); k++)
+                assert_true(fm_json_equal(fm_json_get(a, same[k]), fm_json_get(b, same[k])));
+            fm_json_free(one);
+        }
+        fm_json_free(all);
+    }
+    sk_stop(&s);
+}
+
+static size_t tokens_of(const fm_json *choice)
+{
+    return fm_json_count(fm_json_path(choice, "logprobs.tokens"));
+}
+
+/* Whoever reads late gets what piled up in chunks of a bounded size. */
+static void late_readers_get_small_chunks(void **state)
+{
+    sk_server s;
+    sk_reply r;
+    fm_buf text;
+    size_t most = 0, tokens = 0;
+    bool done = false;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    int fd = sk_begin(p, "POST", TEXT, "",
+                      "{\"model\":\"m0\",\"prompt\":\"a\",\"n\":2,\"seed\":7,\"max_tokens\":3000,"
+                      "\"logprobs\":20,\"ignore_eos\":true,\"stream\":true}");
+    sk_wait_metric(p, "requests_running", 2);
+    sk_wait_metric(p, "requests_running", 0);
+    sk_read(&r, fd);
+    assert_int_equal(r.status, 200);
+    fm_buf_init(&text, 0);
+    for (const char *at = fm_buf_cstr(&r.body); (at = strstr(at, "data: ")); at++) {
+        fm_json *e = NULL;
+        done = strncmp(at, "data: [DONE]", 12) == 0;
+        if (done)
+            break;
+        tk_ok(
+            fm_json_parse(&e, fm_span_of(at + 6, (size_t)(strstr(at, "\n\n") - at - 6)), "event"));
+        const fm_json *c = fm_json_at(fm_json_get(e, "choices"), 0);
+        fm_span piece = fm_json_str(fm_json_get(c, "text"));
+        most = FM_MAX(most, tokens_of(c));
+        tokens += tokens_of(c);
+        if (fm_json_int(fm_json_get(c, "index"), -1) == 0)
+            fm_buf_append(&text, piece.data, piece.len);
+        fm_json_free(e);
+    }
+    assert_true(done);
+    assert_int_equal(tokens, 6000);
+    assert_true(most > 1 && most <= 64);
+    fm_json *whole = sk_post(p, TEXT,
+                             "{\"model\":\"m0\",\"prompt\":\"a\",\"seed\":7,\"max_tokens\":3000,"
+                             "\"ignore_eos\":true}");
+    fm_span want = fm_json_str(fm_json_get(fm_json_at(fm_json_get(whole, "choices"), 0), "text"));
+    assert_true(fm_span_eq(fm_buf_span(&text), want));
+    fm_json_free(whole);
+    fm_buf_release(&text);
+    sk_release(&r);
+    sk_stop(&s);
+}
+
+#define LARGE                                                                                      \
+    "{\"model\":\"m0\",\"prompt\":\"a\",\"n\":20,\"max_tokens\":60000,\"logprobs\":20,"            \
+    "\"ignore_eos\":true,\"stream\":true}" /* 221 MB at most, of 302 */
+
+static void answers_together_have_a_bound(void **state)
+{
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    want_status(sk_begin(p, "POST", TEXT, "",
+                         "{\"model\":\"m0\",\"prompt\":\"a\",\"n\":128,\"max_tokens\":60000,"
+                         "\"logprobs\":20}"),
+                400, "'max_tokens'");
+    int fd = sk_begin(p, "POST", TEXT, "", LARGE);
+    sk_wait_metric(p, "requests_running", 20);
+    want_status(sk_begin(p, "POST", TEXT, "", LARGE), 503, "'max_tokens'");
+    fm_json_free(sk_post(p, TEXT, "{\"model\":\"m0\",\"prompt\":\"a\",\"logprobs\":20}"));
+    (void)close(fd);
+    sk_wait_metric(p, "requests_running", 0);
+    fd = sk_begin(p, "POST", TEXT, "", LARGE);
+    sk_wait_metric(p, "requests_running", 20); /* there is room again */
+    (void)close(fd);
+    sk_stop(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(long_answers_leave_in_pieces),
+        cmocka_unit_test(late_readers_get_small_chunks),
+        cmocka_unit_test(answers_together_have_a_bound),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
