@@ -63,6 +63,8 @@ typedef struct fmi_resident {
     fmi_job *waiting; /* until it is ready; a reference each, oldest first */
     double parked;    /* since when it waits for others to end; 0: it does not */
     bool for_memory;  /* parked for that, not for a place among max_models */
+    bool alone;       /* when its load began no other was in memory or on its way, but kept ones */
+    uint64_t opened;  /* server->opened then */
     struct fmi_resident *next;
     /* what the loader is given and says */
     char *name; /* that it was first asked for by, for errors */
@@ -269,6 +271,7 @@ struct fm_server {
     uint32_t residents, loading; /* both counts hold those that are not ready */
     fmi_kept *kept;
     uint64_t use_clock;
+    uint64_t opened; /* loads that ended well */
 
     atomic_bool stop;      /* asked for */
     atomic_bool refusing;  /* no new requests */

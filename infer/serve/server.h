@@ -12,7 +12,7 @@
  *
  * Memory is the engine's weight_bytes_max and max_models: where a load does not fit, models without
  * requests are closed, the one not used for longest first, pinned ones never; where all are busy
- * the request is answered 503 with Retry-After, and 400 where no closing could help. */
+ * the request is answered 503 with Retry-After, and 400 where it did not fit alone. */
 #ifndef FM_INFER_SERVE_SERVER_H
 #define FM_INFER_SERVE_SERVER_H
 
