@@ -21,7 +21,6 @@
 #include "store/base/mem.h"
 
 #define THREADS 4u
-#define IDLE_SECONDS 60u
 #define SPARE_CONNECTIONS 128u /* beyond those that wait or run: health, metrics, idle ones */
 #define MEMORY_PER_CONNECTION ((size_t)64 << 10)
 #define DISCARD_FACTOR 16 /* a body of that many limits is cut off instead of read to its end */
@@ -528,6 +527,7 @@ static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *u
 static enum MHD_Result take_body(fmi_job *j, const char *data, size_t n)
 {
     fm_server *s = j->server;
+    fmi_conns_body(&s->conns, j->conn, n);
     j->body_seen += n;
     if (j->body_seen / DISCARD_FACTOR > s->opts.max_body_bytes)
         return MHD_NO;
@@ -558,6 +558,8 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         if (!j)
             return MHD_NO;
         check_head(j, url, method);
+        if (!fmi_conns_head(&j->server->conns, conn) && j->route != FMI_ROUTE_HEALTH)
+            fmi_job_fail(j, 503, "queue_full", NULL, "too many requests of this client; try again");
         /* whoever asks before sending a body is told before sending it */
         return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
     }
@@ -566,6 +568,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         *upload_len = 0;
         return take_body(j, upload, n);
     }
+    fmi_conns_asked(&j->server->conns, conn);
     return advance(j);
 }
 
@@ -574,10 +577,10 @@ static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
 {
     fm_server *s = cls;
     fmi_job *j = *con_cls;
-    (void)conn;
     if (!j)
         return;
     *con_cls = NULL;
+    fmi_conns_answered(&s->conns, conn);
     release_body(j);
     (void)pthread_mutex_lock(&j->lock);
     /* an answer that went out in full is not a client that left */
@@ -610,13 +613,12 @@ static struct MHD_Daemon *listen_at(fm_server *s, const struct addrinfo *ai)
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     if (ai->ai_family == AF_INET6)
         flags |= MHD_USE_IPv6;
-    unsigned connections = FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u);
-    return MHD_start_daemon(flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR,
-                            ai->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, completed, s,
-                            MHD_OPTION_THREAD_POOL_SIZE, THREADS, MHD_OPTION_CONNECTION_TIMEOUT,
-                            IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
-                            connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                            MEMORY_PER_CONNECTION, MHD_OPTION_END);
+    return MHD_start_daemon(
+        flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, ai->ai_addr,
+        MHD_OPTION_NOTIFY_COMPLETED, completed, s, MHD_OPTION_THREAD_POOL_SIZE, THREADS,
+        MHD_OPTION_CONNECTION_TIMEOUT, FMI_CONN_IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
+        s->conns.places, MHD_OPTION_NOTIFY_CONNECTION, fmi_conns_notify, &s->conns,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, MHD_OPTION_END);
 }
 
 fm_status fmi_http_start(fm_server *s)
@@ -624,6 +626,10 @@ fm_status fmi_http_start(fm_server *s)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *ai = NULL;
     char port[8];
+    fm_status rc = fmi_conns_init(
+        &s->conns, FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u) + SPARE_CONNECTIONS);
+    if (rc < 0)
+        return rc;
     (void)snprintf(port, sizeof(port), "%u", s->opts.port);
     int bad = getaddrinfo(s->host, port, &hints, &ai);
     if (bad)
@@ -647,4 +653,5 @@ void fmi_http_stop(fm_server *s)
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
+    fmi_conns_destroy(&s->conns);
 }

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "infer/serve/conns.h"
 #include "infer/serve/openai.h"
 #include "infer/serve/server.h"
 
@@ -266,6 +267,7 @@ struct fm_server {
     fm_engine *engine;
     fm_scheduler *scheduler;
     struct MHD_Daemon *daemon;
+    fmi_conns conns;
     fmi_metrics metrics;
     fmi_resident *resident;
     uint32_t residents, loading; /* both counts hold those that are not ready */

@@ -232,6 +232,7 @@ static fm_status turn(fm_server *s, double idle, double *looked)
     if (now - *looked >= LOOK_FOR_DEPARTED) {
         *looked = now;
         fmi_batch_drop_departed(s);
+        fmi_conns_sweep(&s->conns);
     }
     if (working(s))
         rc = fmi_batch_step(s);

@@ -1,5 +1,6 @@
 /* What one client may take of the server: memory of answers, places, time, and what a web page may
  * ask for. */
+#include "infer/serve/internal.h"
 #include "tests/model/serve_kit.h"
 
 #define CHAT "/v1/chat/completions"
@@ -170,12 +171,127 @@ static void answers_together_have_a_bound(void **state)
     sk_stop(&s);
 }
 
+/* ==== places and time ==== */
+
+static double now_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds until the server hangs up on a client that goes on sending a byte at a time. */
+static double dribble(uint16_t port, const char *head)
+{
+    double begun = now_s();
+    int fd = sk_connect(port);
+    char c;
+    sk_send(fd, head, strlen(head));
+    while (now_s() - begun < 20.0 && recv(fd, &c, 1, MSG_DONTWAIT) != 0) {
+        sk_pause_ms(50);
+        if (send(fd, "a", 1, MSG_NOSIGNAL) < 0)
+            break;
+    }
+    (void)close(fd);
+    return now_s() - begun;
+}
+
+static void bytes_do_not_put_off_a_deadline(void **state)
+{
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    s.server->conns.head_s = s.server->conns.body_s = 1.0;
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    double head = dribble(p, "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\nX-a: ");
+    double body = dribble(p, "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\n"
+                             "Content-Length: 4000\r\n\r\n");
+    assert_true(head > 0.9 && head < 10.0);
+    assert_true(body > 0.9 && body < 10.0);
+    /* what runs or waits has none, and neither has whoever sends as fast as a slow line */
+    int fd = sk_begin(p, "POST", TEXT, "",
+                      "{\"model\":\"m0\",\"prompt\":\"a\",\"ignore_eos\":"
+                      "true,\"max_tokens\":60000,\"stream\":true}");
+    sk_wait_metric(p, "requests_running", 1);
+    char spaces[2048];
+    memset(spaces, ' ', sizeof(spaces));
+    int slow = sk_begin(p, "POST", TEXT, "Content-Length: 20522\r\n", NULL);
+    for (int i = 0; i < 10; i++) {
+        sk_send(slow, spaces, sizeof(spaces));
+        sk_pause_ms(200);
+    }
+    sk_send(slow, "{\"model\":\"m0\",\"prompt\":\"a\",\"max_tokens\":1}", 42);
+    want_status(slow, 200, "\"usage\"");
+    assert_true(sk_metric(p, "requests_running") > 0.5);
+    (void)close(fd);
+    sk_stop(&s);
+}
+
+#define CROWD 300
+
+static void a_crowd_that_says_nothing_shuts_nobody_out(void **state)
+{
+    sk_server s;
+    sk_reply r;
+    int crowd[CROWD];
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    o.max_running = o.max_queue = 1; /* 130 places */
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    for (int i = 0; i < CROWD; i++) {
+        crowd[i] = sk_connect(p);
+        sk_send(crowd[i], "GET /health HTTP/1.1\r\nX-a: ", 28);
+    }
+    double begun = now_s();
+    sk_ask(&r, p, "GET", "/health", "", NULL);
+    assert_int_equal(r.status, 200);
+    assert_true(now_s() - begun < 20.0);
+    sk_release(&r);
+    for (int i = 0; i < CROWD; i++)
+        (void)close(crowd[i]);
+    sk_stop(&s);
+}
+
+static void a_client_has_a_share_of_the_places(void **state)
+{
+    sk_server s;
+    sk_reply r;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_open(&s, &family, &o, 0);
+    assert_int_equal(s.server->conns.places, 32 + 256 + 128);
+    assert_int_equal(s.server->conns.share, 312);
+    s.server->conns.share = 2;
+    sk_go(&s);
+    uint16_t p = fm_server_port(s.server);
+    int one = sk_begin(p, "POST", TEXT, "", LARGE);
+    sk_wait_metric(p, "requests_running", 20);
+    int two = sk_begin(p, "POST", TEXT, "Content-Length: 10\r\n", NULL);
+    while (sk_ask(&r, p, "GET", "/v1/models", "", NULL), r.status == 200)
+        sk_release(&r);
+    assert_int_equal(r.status, 503);
+    assert_non_null(strstr(fm_buf_cstr(&r.body), "of this client"));
+    sk_release(&r);
+    sk_ask(&r, p, "GET", "/health", "", NULL);
+    assert_int_equal(r.status, 200);
+    sk_release(&r);
+    (void)close(one);
+    (void)close(two);
+    sk_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(long_answers_leave_in_pieces),
         cmocka_unit_test(late_readers_get_small_chunks),
         cmocka_unit_test(answers_together_have_a_bound),
+        cmocka_unit_test(bytes_do_not_put_off_a_deadline),
+        cmocka_unit_test(a_crowd_that_says_nothing_shuts_nobody_out),
+        cmocka_unit_test(a_client_has_a_share_of_the_places),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
