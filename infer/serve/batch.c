@@ -49,7 +49,7 @@ static void keep_finish(fmi_choice *c, const fm_gen_event *ev)
     if (ev->error)
         fmi_job_fail(j, 500, "generation_failed", NULL, ev->error);
     else if (strcmp(c->finish, "cancelled") == 0)
-        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+        fmi_job_fail_cancelled(j);
 }
 
 static bool on_event(void *ctx, const fm_gen_event *ev)

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "infer/prompt.h"
+#include "infer/serve/heads.h"
 #include "store/base/mem.h"
 
 #define THREADS 4u
@@ -50,7 +51,7 @@ static enum MHD_Result queue_response(fmi_job *j, unsigned code, struct MHD_Resp
         add_header(r, "Allow", j->route >= FMI_ROUTE_COMPLETIONS ? "POST" : "GET, HEAD");
     if (code == 503)
         add_header(r, "Retry-After", "1");
-    if (atomic_load(&j->server->refusing))
+    if (j->close || atomic_load(&j->server->refusing))
         add_header(r, "Connection", "close");
     enum MHD_Result ok = MHD_queue_response(j->conn, code, r);
     MHD_destroy_response(r);
@@ -411,17 +412,9 @@ static bool key_fits(const fmi_job *j)
  * key; its requests carry that name. */
 static bool host_fits(const fmi_job *j)
 {
-    static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = header(j, "Host");
-    if (!j->server->local || j->server->opts.api_key || !host)
-        return true;
-    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    if (n == strlen(j->server->host) && strncasecmp(host, j->server->host, n) == 0)
-        return true;
-    for (size_t i = 0; i < FM_ARRAY_LEN(local); i++)
-        if (n == strlen(local[i]) && strncasecmp(host, local[i], n) == 0)
-            return true;
-    return false;
+    return !j->server->local || j->server->opts.api_key || !host ||
+           fmi_host_local(host, j->server->host);
 }
 
 /* Lenient: what curl sends unasked goes too; what is surely no JSON does not. */
@@ -463,6 +456,10 @@ static void check_head(fmi_job *j, const char *url, const char *method)
     else if (!host_fits(j))
         fmi_job_fail(j, 403, "foreign_host", NULL,
                      "this server is for this machine alone; its Host header must say so");
+    else if (post && !j->server->opts.api_key && !fmi_origin_fits(j->conn))
+        fmi_job_fail(j, 403, "foreign_origin", NULL,
+                     "web pages of other sites may not ask here; behind a proxy, let it pass the "
+                     "Host header on or set an API key");
     else if (j->route != FMI_ROUTE_HEALTH && !key_fits(j))
         fmi_job_fail(j, 401, "invalid_api_key", NULL,
                      "wrong or missing API key; send 'Authorization: Bearer KEY'");
@@ -560,6 +557,12 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         check_head(j, url, method);
         if (!fmi_conns_head(&j->server->conns, conn) && j->route != FMI_ROUTE_HEALTH)
             fmi_job_fail(j, 503, "queue_full", NULL, "too many requests of this client; try again");
+        if (!fmi_framing_fits(conn)) { /* nobody knows where its body ends: this connection does */
+            fmi_job_fail(j, 400, "bad_framing", NULL,
+                         "give one Content-Length, or Transfer-Encoding, and not both");
+            j->close = true;
+            return send_fault(j);
+        }
         /* whoever asks before sending a body is told before sending it */
         return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
     }

@@ -184,6 +184,7 @@ struct fmi_job {
     double begun;    /* monotonic seconds */
     fmi_route route;
     char *name; /* of GET /v1/models/{name} */
+    bool close; /* the connection ends with the answer */
 
     fm_buf body; /* HTTP side, while reading */
     size_t body_seen;
@@ -219,6 +220,8 @@ void fmi_job_give_back(fmi_job *j, fmi_stage next);
 bool fmi_job_client_left(fmi_job *j);
 unsigned fmi_job_http_of(fm_status rc);
 const char *fmi_job_question(const fmi_job *j); /* the field that holds what is asked */
+/* It ends before its answer is whole: its client left (499, to nobody), or the server ends. */
+void fmi_job_fail_cancelled(fmi_job *j);
 /* A fault about the model, from the thread's error. */
 void fmi_job_fail_model(fmi_job *j, fm_status rc);
 /* Records the fault once; the thread's error text where text is NULL. Lock held or not needed. */

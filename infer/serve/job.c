@@ -118,13 +118,22 @@ const char *fmi_job_question(const fmi_job *j)
     return field[j->ask.kind];
 }
 
+void fmi_job_fail_cancelled(fmi_job *j)
+{
+    if (j->gone)
+        fmi_job_fail(j, 499, "client_left", NULL, "the client left before its answer was whole");
+    else
+        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+}
+
 void fmi_job_fail_model(fmi_job *j, fm_status rc)
 {
-    unsigned http = fmi_job_http_of(rc);
+    unsigned http = rc == FM_EIO ? 503 : fmi_job_http_of(rc); /* a disk may come back */
     fmi_job_fail(j, http,
-                 http == 404   ? "model_not_found"
-                 : http == 503 ? "models_busy"
-                               : "model_not_usable",
+                 http == 404    ? "model_not_found"
+                 : rc == FM_EIO ? "model_not_readable"
+                 : http == 503  ? "models_busy"
+                                : "model_not_usable",
                  "model", NULL);
 }
 

@@ -369,7 +369,7 @@ void fmi_models_drop_waiting(fm_server *s, bool all)
                 continue;
             }
             *at = j->next_queued;
-            fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+            fmi_job_fail_cancelled(j);
             fmi_job_give_back(j, FMI_FAILED);
             fmi_job_unref(j);
         }

@@ -113,6 +113,11 @@ uint16_t fm_server_port(const fm_server *s)
     return s->port;
 }
 
+bool fm_server_local(const fm_server *s)
+{
+    return s->local;
+}
+
 fm_status fm_server_preload(fm_server *s, const char *name)
 {
     fm_status rc = fmi_models_load_now(s, name, false);

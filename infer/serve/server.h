@@ -52,6 +52,7 @@ typedef struct fm_server fm_server;
 /* Binds and listens; FM_EIO names host and port. */
 FM_CHECKED fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts);
 uint16_t fm_server_port(const fm_server *s);
+bool fm_server_local(const fm_server *s); /* only this machine reaches it */
 /* Load a model ahead of its first request; before fm_server_run. */
 FM_CHECKED fm_status fm_server_preload(fm_server *s, const char *name);
 /* As preload, and whatever version the name means is never closed to make room, from the time it is

@@ -64,7 +64,7 @@ void fmi_vectors_cancel(fmi_job *j)
 {
     (void)pthread_mutex_lock(&j->lock);
     if (j->left)
-        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+        fmi_job_fail_cancelled(j);
     j->left = 0;
     (void)pthread_mutex_unlock(&j->lock);
 }

@@ -116,4 +116,42 @@ code=$?
 server=
 check "Ctrl-C ends it with 0, not $code" [ "$code" = 0 ]
 check "nothing was printed to stderr" [ ! -s serve.err ]
+# start ARGUMENT...: another server; its address in $url once it listens, "" where it ended.
+start() {
+    url=
+    "$fm" -C repo serve --port 0 "$@" >serve.out 2>serve.err &
+    server=$!
+    while [ -z "$url" ] && kill -0 "$server" 2>/dev/null; do
+        url=$(sed -n 's|.*\(http://[^ ]*\).*|\1|p' serve.out)
+        sleep 0.05
+    done
+}
+stop() {
+    kill -INT "$server"
+    wait "$server"
+    server=
+}
+
+printf ' \t \n' >blank
+start --api-key-file "$tmp/blank"
+check "a key of blanks is refused" grep -q 'holds no key' serve.err
+[ -z "$url" ] || stop
+server=
+
+start --host 0.0.0.0
+check "a server that anybody reaches says so" grep -q 'api-key-file' serve.err
+mv repo away
+check "a repository that is away is 503" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"atlas","prompt":"x"}')" = 503 ]
+mv away repo
+check "and is read when it is back" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"atlas","prompt":"x","max_tokens":1}')" = 200 ]
+check "an unknown name stays 404" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"nobody","prompt":"x"}')" = 404 ]
+stop
+
+if [ -s /proc/net/if_inet6 ]; then
+    start --host ::1
+    check "an IPv6 address has brackets" grep -q 'http://\[::1\]:[0-9]' serve.out
+    check "and is one that can be asked" [ "$(status -g "$url/health")" = 200 ]
+    check "loopback says nothing more" [ ! -s serve.err ]
+    stop
+fi
 exit $failed

@@ -283,6 +283,131 @@ static void a_client_has_a_share_of_the_places(void **state)
     sk_stop(&s);
 }
 
+/* ==== who asks ==== */
+
+/* The status of a request that is sent as it stands. */
+static int status_of(uint16_t port, const char *request)
+{
+    sk_reply r;
+    int fd = sk_connect(port);
+    sk_send(fd, request, strlen(request));
+    sk_read(&r, fd);
+    int status = r.status;
+    sk_release(&r);
+    return status;
+}
+
+static int post_with(uint16_t port, const char *headers)
+{
+    sk_reply r;
+    sk_ask(&r, port, "POST", TEXT, headers, "{\"model\":\"m0\",\"prompt\":\"a\",\"max_tokens\":1}");
+    int status = r.status;
+    sk_release(&r);
+    return status;
+}
+
+static void pages_of_other_sites_may_not_ask(void **state)
+{
+    static const struct {
+        const char *headers;
+        int status;
+    } table[] = {
+        {"Content-Type: text/plain\r\nOrigin: http://evil.com\r\n", 403},
+        {"Content-Type: application/x-www-form-urlencoded\r\nOrigin: null\r\n", 403},
+        {"Content-Type: application/json\r\nOrigin: https://localhost.evil.com\r\n", 403},
+        {"Origin: http://127.0.0.1:80.evil.com\r\n", 403},
+        {"Sec-Fetch-Site: cross-site\r\n", 403},
+        {"Content-Type: application/x-www-form-urlencoded\r\n", 200}, /* curl -d */
+        {"Content-Type: text/plain\r\n", 200},
+        {"Origin: http://localhost\r\nSec-Fetch-Site: same-origin\r\n", 200},
+        {"Origin: http://127.0.0.1:3000\r\nSec-Fetch-Site: cross-site\r\n", 200},
+        {"Origin: https://[::1]:3000\r\n", 200},
+        {"Sec-Fetch-Site: none\r\n", 200},
+    };
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    for (size_t i = 0; i < FM_ARRAY_LEN(table); i++) {
+        int status = post_with(p, table[i].headers);
+        if (status != table[i].status)
+            fail_msg("%s: %d, not %d", table[i].headers, status, table[i].status);
+    }
+    sk_stop(&s);
+    o.api_key = "sesame"; /* a page does not have it */
+    sk_start(&s, &family, &o);
+    assert_int_equal(post_with(fm_server_port(s.server),
+                               "Origin: https://ui.example\r\nAuthorization: Bearer sesame\r\n"),
+                     200);
+    sk_stop(&s);
+}
+
+static void hosts_are_whole_names(void **state)
+{
+    static const struct {
+        const char *host;
+        int status;
+    } table[] = {{"[::1]evil.com", 403},     {"[::1]", 200},      {"[::1]:8080", 200},
+                 {"localhost.evil", 403},    {"localhost:", 200}, {"LOCALHOST:80", 200},
+                 {"localhost:80.evil", 403}, {"127.0.0.1", 200},  {"127.0.0.1.evil.com:80", 403}};
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    for (size_t i = 0; i < FM_ARRAY_LEN(table); i++) {
+        char text[160];
+        (void)snprintf(text, sizeof(text),
+                       "GET /health HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+                       table[i].host);
+        int status = status_of(fm_server_port(s.server), text);
+        if (status != table[i].status)
+            fail_msg("%s: %d, not %d", table[i].host, status, table[i].status);
+    }
+    sk_stop(&s);
+}
+
+/* sk_read reads to the end of the connection: that it returns says that it was closed. */
+static void bodies_of_two_lengths_end_the_connection(void **state)
+{
+    static const char head[] = "POST " TEXT " HTTP/1.1\r\nHost: localhost\r\n";
+    static const char *const lengths[] = {
+        "Content-Length: 2\r\nContent-Length: 30\r\n\r\n{}",
+        "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n2\r\n{}\r\n0\r\n\r\n"};
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    for (size_t i = 0; i < FM_ARRAY_LEN(lengths); i++) {
+        char text[256];
+        double begun = now_s();
+        (void)snprintf(text, sizeof(text), "%s%s", head, lengths[i]);
+        int status = status_of(fm_server_port(s.server), text);
+        if (status != 400 || now_s() - begun > 20.0)
+            fail_msg("%s: %d after %g s", lengths[i], status, now_s() - begun);
+    }
+    sk_stop(&s);
+}
+
+static void clients_that_left_are_no_503(void **state)
+{
+    sk_server s;
+    fm_server_opts o = sk_opts(&family);
+    (void)state;
+    sk_start(&s, &family, &o);
+    uint16_t p = fm_server_port(s.server);
+    int fd = sk_begin(p, "POST", TEXT, "",
+                      "{\"model\":\"m0\",\"prompt\":\"a\",\"max_tokens\":60000,"
+                      "\"ignore_eos\":true}");
+    sk_wait_metric(p, "requests_running", 1);
+    (void)close(fd);
+    sk_wait_metric(p, "requests_total{code=\"499\"}", 1);
+    assert_true(sk_metric(p, "requests_total{code=\"503\"}") < 0);
+    sk_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -292,6 +417,10 @@ int main(void)
         cmocka_unit_test(bytes_do_not_put_off_a_deadline),
         cmocka_unit_test(a_crowd_that_says_nothing_shuts_nobody_out),
         cmocka_unit_test(a_client_has_a_share_of_the_places),
+        cmocka_unit_test(pages_of_other_sites_may_not_ask),
+        cmocka_unit_test(hosts_are_whole_names),
+        cmocka_unit_test(bodies_of_two_lengths_end_the_connection),
+        cmocka_unit_test(clients_that_left_are_no_503),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -207,7 +207,7 @@ static void a_client_may_leave_while_its_model_loads(void **state)
     sk_wait_metric(p, "models_loading", 1);
     int stays = begin_ask(p, "m1", SHORT);
     (void)close(gone);
-    sk_wait_metric(p, "requests_total{code=\"503\"}", 1); /* to nobody */
+    sk_wait_metric(p, "requests_total{code=\"499\"}", 1); /* to nobody */
     atomic_store(&gate.closed, false);
     finish_ask(stays, 1);
     sk_stop(&s);
