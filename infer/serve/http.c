@@ -236,14 +236,6 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
     return FM_OK;
 }
 
-/* Further answers to the same prompt. */
-static fm_status copy_prompt(fmi_choice *to, const fmi_choice *from)
-{
-    to->prompt = fm_memdup(from->prompt, from->prompt_len * sizeof(*from->prompt));
-    to->prompt_len = from->prompt_len;
-    return to->prompt ? FM_OK : FM_ENOMEM;
-}
-
 static fm_status encode(fmi_job *j)
 {
     size_t n = (j->ask.chat ? 1 : j->ask.prompts) * j->ask.n;
@@ -257,8 +249,8 @@ static fm_status encode(fmi_job *j)
         c->job = j;
         fm_buf_init(&c->text, 0);
         if (i % j->ask.n) {
-            if (copy_prompt(c, c - 1) < 0)
-                return FM_ENOMEM;
+            c->prompt = c[-1].prompt;
+            c->prompt_len = c[-1].prompt_len;
             continue;
         }
         fm_status rc = encode_one(j, i / j->ask.n, &ids);

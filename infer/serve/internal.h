@@ -126,7 +126,7 @@ typedef struct fmi_token {
 
 typedef struct fmi_choice {
     fmi_job *job;
-    int32_t *prompt;
+    int32_t *prompt; /* owned by the first of the answers to it */
     size_t prompt_len;
     uint32_t cached; /* tokens of it that the prefix cache saved computing */
     uint64_t id;     /* the scheduler's; 0: not there */

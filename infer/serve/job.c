@@ -14,9 +14,10 @@ void fmi_job_ref(fmi_job *j)
     atomic_fetch_add(&j->refs, 1);
 }
 
-static void free_choice(fmi_choice *c)
+static void free_choice(fmi_choice *c, bool owns)
 {
-    fm_free(c->prompt);
+    if (owns)
+        fm_free(c->prompt);
     fm_free(c->token);
     fm_free(c->top);
     fm_free(c->vector);
@@ -44,7 +45,7 @@ void fmi_job_unref(fmi_job *j)
         fmi_server_leave(j->server, j->admitted);
     fmi_models_unpin(j->res);
     for (size_t i = 0; i < j->choices; i++)
-        free_choice(&j->choice[i]);
+        free_choice(&j->choice[i], i % j->ask.n == 0);
     fm_free(j->choice);
     fm_free(j->name);
     fm_json_free(j->listing);

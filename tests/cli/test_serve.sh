@@ -110,6 +110,12 @@ get "$url/v1/completions" -o long.json -d '{"model":"atlas","prompt":"x","n":128
 check "the answer is long" [ "$(stat -c %s long.json)" -gt 6000000 ]
 check "it takes little memory" [ $(($(peak) - before)) -lt 40000 ]
 
+# One prompt is kept once, however many answers it gets.
+python3 -c 'print("{\"model\":\"atlas\",\"n\":128,\"prompt\":[" + "5," * 500000 + "5]}")' >ids.json
+before=$(peak)
+check "too long a prompt is 400" [ "$(status "$url/v1/completions" -d @ids.json)" = 400 ]
+check "it is not copied for each answer" [ $(($(peak) - before)) -lt 120000 ]
+
 kill -INT "$server"
 wait "$server"
 code=$?
@@ -119,6 +125,7 @@ check "nothing was printed to stderr" [ ! -s serve.err ]
 # start ARGUMENT...: another server; its address in $url once it listens, "" where it ended.
 start() {
     url=
+    : >serve.out
     "$fm" -C repo serve --port 0 "$@" >serve.out 2>serve.err &
     server=$!
     while [ -z "$url" ] && kill -0 "$server" 2>/dev/null; do
@@ -147,7 +154,7 @@ check "and is read when it is back" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/com
 check "an unknown name stays 404" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"nobody","prompt":"x"}')" = 404 ]
 stop
 
-if [ -s /proc/net/if_inet6 ]; then
+if grep -q "^0*1 " /proc/net/if_inet6 2>/dev/null; then
     start --host ::1
     check "an IPv6 address has brackets" grep -q 'http://\[::1\]:[0-9]' serve.out
     check "and is one that can be asked" [ "$(status -g "$url/health")" = 200 ]
