@@ -22,8 +22,8 @@ FM_BEGIN_DECLS
 
 typedef struct fm_server_catalog {
     void *ctx;
-    /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404. Cheap: called per request. On
-     * the engine thread, as list. */
+    /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404; FM_EIO, it could not be read:
+     * 503. Cheap: called per request. On the engine thread, as list. */
     fm_status (*resolve)(void *ctx, const char *name, char version[65]);
     /* The version's tree; the caller frees it. On the loading thread, beside the others. */
     fm_status (*tree)(void *ctx, const char *version, fm_tree **out);
