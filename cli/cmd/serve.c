@@ -34,6 +34,9 @@ static fm_status resolve(void *ctx, const char *name, char version[65])
     if (!allowed(k, name))
         return fm_fail(FM_ENOTFOUND, "model '%s' is not served here", name);
     fm_status rc = fm_rev_resolve(k->c->repo, &oid, name);
+    if (rc == FM_ENOTFOUND && !fm_path_is_dir(fm_repo_path(k->c->repo)))
+        return fm_fail(FM_EIO, "model '%s' cannot be looked up: the repository is not at %s", name,
+                       fm_repo_path(k->c->repo));
     if (rc == FM_OK)
         fm_oid_hex(&oid, version);
     return rc;
@@ -87,9 +90,14 @@ static fm_status read_key(const char *path, fm_buf *key)
     fm_status rc = fm_read_file(key, path, 4096);
     if (rc < 0)
         return rc;
-    key->len = strcspn(fm_buf_cstr(key), "\r\n");
-    if (key->len == 0)
+    const char *text = fm_buf_cstr(key);
+    size_t end = strcspn(text, "\r\n"), from = strspn(text, " \t");
+    while (end > from && (text[end - 1] == ' ' || text[end - 1] == '\t'))
+        end--; /* nobody can send blanks at the end of a header */
+    if (end <= from)
         return fm_fail(FM_EINVAL, "%s: holds no key on its first line", path);
+    memmove(key->data, key->data + from, end - from);
+    key->len = end - from;
     key->data[key->len] = 0;
     return FM_OK;
 }
@@ -201,8 +209,15 @@ int cmd_serve(cli *c, int argc, char **argv)
         rc = begin(&server, &k, &opts, &pins);
     }
     if (rc == FM_OK) {
-        printf("serving on http://%s:%u  (Ctrl-C stops)\n", opts.host, fm_server_port(server));
+        bool v6 = strchr(opts.host, ':') != NULL;
+        printf("serving on http://%s%s%s:%u  (Ctrl-C stops)\n", v6 ? "[" : "", opts.host,
+               v6 ? "]" : "", fm_server_port(server));
         fflush(stdout);
+        if (!key_file && !fm_server_local(server))
+            fprintf(stderr,
+                    "note: whoever reaches %s can use this server; --api-key-file asks for "
+                    "a key\n",
+                    opts.host);
         rc = fm_server_run(server, &cli_interrupted);
     }
     fm_server_free(server);

@@ -1,5 +1,9 @@
 /* answer.c - the JSON that goes back: errors, whole answers, and the pieces that chunks share.
- * Runs on HTTP threads; tokenizers are immutable, so token texts are looked up here. */
+ * Runs on HTTP threads; tokenizers are immutable, so token texts are looked up here.
+ *
+ * A whole answer is written piece by piece as it is sent. What is kept of it is what the engine
+ * said (24 bytes a token and 8 an alternative); its text may be a hundred times that, and a JSON
+ * tree of all of it eleven times the text. */
 #include "infer/serve/internal.h"
 
 #include <math.h>
@@ -90,22 +94,6 @@ fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc)
     return o;
 }
 
-fm_json *fmi_answer_ids(const int32_t *id, size_t n, fm_status *rc)
-{
-    fm_json *list = fm_json_new_array();
-    for (size_t i = 0; i < n; i++)
-        fmi_add(rc, list, fm_json_new_int(id[i]));
-    return list;
-}
-
-fm_json *fmi_answer_token_ids(const fmi_choice *c, size_t from, fm_status *rc)
-{
-    fm_json *list = fm_json_new_array();
-    for (size_t i = from; i < c->count; i++)
-        fmi_add(rc, list, fm_json_new_int(c->token[i].id));
-    return list;
-}
-
 static double shown(float logprob)
 {
     double x = (double)logprob;
@@ -137,22 +125,30 @@ static fm_json *chat_token(const fmi_job *j, int32_t id, float logprob, fm_statu
     return o;
 }
 
-static fm_json *chat_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, fm_status *rc)
+static fm_json *chat_entry(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc)
 {
-    fm_json *o = fm_json_new_object(), *content = fm_json_new_array();
-    for (size_t i = from; i < c->count; i++) {
-        const fmi_token *t = &c->token[i];
-        fm_json *one = chat_token(j, t->id, t->logprob, rc), *tops = fm_json_new_array();
-        for (uint32_t k = 0; k < t->top_count; k++) {
-            const fm_logprob *l = &c->top[t->top0 + k];
-            fmi_add(rc, tops, chat_token(j, l->token, l->logprob, rc));
-        }
-        fmi_put(rc, one, "top_logprobs", tops);
-        fmi_add(rc, content, one);
+    fm_json *one = chat_token(j, t->id, t->logprob, rc), *tops = fm_json_new_array();
+    for (uint32_t k = 0; k < t->top_count; k++) {
+        const fm_logprob *l = &c->top[t->top0 + k];
+        fmi_add(rc, tops, chat_token(j, l->token, l->logprob, rc));
     }
-    fmi_put(rc, o, "content", content);
-    fmi_put(rc, o, "refusal", fm_json_new_null());
-    return o;
+    fmi_put(rc, one, "top_logprobs", tops);
+    return one;
+}
+
+static fm_json *text_token(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc)
+{
+    (void)c;
+    (void)rc;
+    return token_text(j, t->id);
+}
+
+static fm_json *text_value(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc)
+{
+    (void)j;
+    (void)c;
+    (void)rc;
+    return fm_json_new_real(shown(t->logprob));
 }
 
 /* {text: logprob}; of two tokens with one text (both ill-formed alone, say) the likelier stays. */
@@ -170,67 +166,172 @@ static fm_json *text_tops(const fmi_job *j, const fmi_choice *c, const fmi_token
     return o;
 }
 
-static fm_json *text_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, fm_status *rc)
+static fm_json *text_offset(const fmi_job *j, const fmi_choice *c, const fmi_token *t,
+                            fm_status *rc)
 {
-    fm_json *o = fm_json_new_object();
-    fm_json *tokens = fm_json_new_array(), *values = fm_json_new_array();
-    fm_json *tops = fm_json_new_array(), *offsets = fm_json_new_array();
-    for (size_t i = from; i < c->count; i++) {
-        const fmi_token *t = &c->token[i];
-        fmi_add(rc, tokens, token_text(j, t->id));
-        fmi_add(rc, values, fm_json_new_real(shown(t->logprob)));
-        fmi_add(rc, tops, text_tops(j, c, t, rc));
-        fmi_add(rc, offsets, fm_json_new_int((int64_t)t->text_at));
-    }
-    fmi_put(rc, o, "tokens", tokens);
-    fmi_put(rc, o, "token_logprobs", values);
-    fmi_put(rc, o, "top_logprobs", tops);
-    fmi_put(rc, o, "text_offset", offsets);
-    return o;
+    (void)j;
+    (void)c;
+    (void)rc;
+    return fm_json_new_int(t->text_at);
 }
 
-fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, fm_status *rc)
+/* What "logprobs" holds: one list or several, each with an entry a token. */
+typedef struct list {
+    const char *name; /* NULL: no more */
+    fm_json *(*entry)(const fmi_job *j, const fmi_choice *c, const fmi_token *t, fm_status *rc);
+} list;
+
+static const list chat_lists[] = {{"content", chat_entry}, {NULL, NULL}};
+static const list text_lists[] = {{"tokens", text_token},
+                                  {"token_logprobs", text_value},
+                                  {"top_logprobs", text_tops},
+                                  {"text_offset", text_offset},
+                                  {NULL, NULL}};
+
+static const list *lists_of(const fmi_job *j)
 {
-    if (!j->ask.logprobs)
+    return j->ask.chat ? chat_lists : text_lists;
+}
+
+fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, size_t to,
+                             fm_status *rc)
+{
+    if (!j->ask.logprobs || from == to)
         return fm_json_new_null();
-    return j->ask.chat ? chat_logprobs(j, c, from, rc) : text_logprobs(j, c, from, rc);
+    fm_json *o = fm_json_new_object();
+    for (const list *l = lists_of(j); l->name; l++) {
+        fm_json *entries = fm_json_new_array();
+        for (size_t i = from; i < to; i++)
+            fmi_add(rc, entries, l->entry(j, c, &c->token[i], rc));
+        fmi_put(rc, o, l->name, entries);
+    }
+    if (j->ask.chat)
+        fmi_put(rc, o, "refusal", fm_json_new_null());
+    return o;
 }
 
 /* ==== whole answers ==== */
 
-static fm_json *whole_choice(const fmi_job *j, size_t i, fm_status *rc)
+/* Consumes v. */
+static fm_status write_value(fm_buf *out, fm_json *v, fm_status rc)
 {
-    const fmi_choice *c = &j->choice[i];
-    fm_json *o = fm_json_new_object();
-    fm_json *text = fm_json_new_strn(fm_buf_cstr(&c->text), c->text.len);
-    fmi_put(rc, o, "index", fm_json_new_int((int64_t)i));
-    if (j->ask.chat) {
-        fm_json *m = fm_json_new_object();
-        fmi_put(rc, m, "role", fm_json_new_str("assistant"));
-        fmi_put(rc, m, "content", text);
-        fmi_put(rc, o, "message", m);
-    } else {
-        fmi_put(rc, o, "text", text);
-    }
-    fmi_put(rc, o, "logprobs", fmi_answer_logprobs(j, c, 0, rc));
-    fmi_put(rc, o, "finish_reason", fm_json_new_str(c->finish));
-    if (j->ask.token_ids) {
-        fmi_put(rc, o, "prompt_token_ids", fmi_answer_ids(c->prompt, c->prompt_len, rc));
-        fmi_put(rc, o, "token_ids", fmi_answer_token_ids(c, 0, rc));
-    }
-    return o;
+    if (rc == FM_OK)
+        rc = v ? fm_json_write(out, v, FM_JSON_COMPACT) : FM_ENOMEM;
+    fm_json_free(v);
+    return rc;
 }
 
-fm_status fmi_answer_write(fm_buf *out, fmi_job *j)
+/* An object that goes on. Consumes it. */
+static fm_status write_open(fm_buf *out, fm_json *object, fm_status rc)
 {
-    fm_status rc = FM_OK;
-    fm_json *o = fmi_answer_base(j, false, &rc), *choices = fm_json_new_array();
-    for (size_t i = 0; i < j->choices; i++)
-        fmi_add(&rc, choices, whole_choice(j, i, &rc));
-    fmi_put(&rc, o, "choices", choices);
-    fmi_put(&rc, o, "usage", fmi_answer_usage(j, &rc));
+    rc = write_value(out, object, rc);
     if (rc == FM_OK)
-        rc = fm_json_write(out, o, FM_JSON_COMPACT);
-    fm_json_free(o);
+        out->len--; /* its brace */
     return rc;
+}
+
+static void write_prompt_ids(fm_buf *out, const fmi_choice *c)
+{
+    fm_buf_str(out, ",\"prompt_token_ids\":[");
+    for (size_t i = 0; i < c->prompt_len; i++)
+        fm_buf_printf(out, "%s%d", i ? "," : "", c->prompt[i]);
+    fm_buf_str(out, "],\"token_ids\":[");
+    for (size_t i = 0; i < c->count; i++)
+        fm_buf_printf(out, "%s%d", i ? "," : "", c->token[i].id);
+    fm_buf_char(out, ']');
+}
+
+static fm_status begin_choice(fm_buf *out, const fmi_job *j, size_t i)
+{
+    const fmi_choice *c = &j->choice[i];
+    fm_status rc = FM_OK;
+    fm_json *o = fm_json_new_object();
+    fm_json *text = fm_json_new_strn(fm_buf_cstr(&c->text), c->text.len);
+    fmi_put(&rc, o, "index", fm_json_new_int((int64_t)i));
+    if (j->ask.chat) {
+        fm_json *m = fm_json_new_object();
+        fmi_put(&rc, m, "role", fm_json_new_str("assistant"));
+        fmi_put(&rc, m, "content", text);
+        fmi_put(&rc, o, "message", m);
+    } else {
+        fmi_put(&rc, o, "text", text);
+    }
+    if (i)
+        fm_buf_char(out, ',');
+    rc = write_open(out, o, rc);
+    fm_buf_str(out, ",\"logprobs\":");
+    fm_buf_str(out, j->ask.logprobs ? "{" : "null");
+    return rc;
+}
+
+/* Entries of the list that c is at, up to its end or until out holds most. */
+static fm_status fill_list(fm_buf *out, const fmi_job *j, fmi_choice *c, size_t most)
+{
+    const list *l = &lists_of(j)[c->list];
+    fm_status rc = FM_OK;
+    if (c->sent_token == 0)
+        fm_buf_printf(out, "%s\"%s\":[", c->list ? "," : "", l->name);
+    while (c->sent_token < c->count) {
+        fm_status one = FM_OK;
+        fm_json *v = l->entry(j, c, &c->token[c->sent_token], &one);
+        if (c->sent_token++)
+            fm_buf_char(out, ',');
+        rc = write_value(out, v, one);
+        if (rc < 0 || out->len >= most)
+            break;
+    }
+    if (c->sent_token < c->count || rc < 0)
+        return rc;
+    fm_buf_char(out, ']');
+    c->sent_token = 0;
+    c->list++;
+    return rc;
+}
+
+static fm_status end_choice(fm_buf *out, const fmi_job *j, const fmi_choice *c)
+{
+    if (j->ask.logprobs)
+        fm_buf_str(out, j->ask.chat ? ",\"refusal\":null}" : "}");
+    fm_buf_str(out, ",\"finish_reason\":");
+    fm_status rc = write_value(out, fm_json_new_str(c->finish), FM_OK);
+    if (j->ask.token_ids)
+        write_prompt_ids(out, c);
+    fm_buf_char(out, '}');
+    return rc;
+}
+
+static fm_status fill_choice(fm_buf *out, const fmi_job *j, size_t i, size_t most)
+{
+    fmi_choice *c = &j->choice[i];
+    fm_status rc = c->began ? FM_OK : begin_choice(out, j, i);
+    c->began = true;
+    while (rc == FM_OK && j->ask.logprobs && lists_of(j)[c->list].name && out->len < most)
+        rc = fill_list(out, j, c, most);
+    if (rc < 0 || (j->ask.logprobs && lists_of(j)[c->list].name))
+        return rc;
+    c->ended = true;
+    return end_choice(out, j, c);
+}
+
+fm_status fmi_answer_fill(fmi_job *j, size_t most)
+{
+    fm_buf *out = &j->out;
+    fm_status rc = FM_OK;
+    if (j->filled == 0 && !j->choice[0].began) {
+        fm_json *base = fmi_answer_base(j, false, &rc);
+        rc = write_open(out, base, rc);
+        fm_buf_str(out, ",\"choices\":[");
+    }
+    while (rc == FM_OK && j->filled < j->choices && out->len < most) {
+        rc = fill_choice(out, j, j->filled, most);
+        j->filled += j->choice[j->filled].ended;
+    }
+    if (rc < 0 || j->filled < j->choices)
+        return rc;
+    j->stream_over = true;
+    fm_buf_str(out, "],\"usage\":");
+    fm_json *usage = fmi_answer_usage(j, &rc);
+    rc = write_value(out, usage, rc);
+    fm_buf_char(out, '}');
+    return rc == FM_OK ? fm_buf_ok(out) : rc;
 }

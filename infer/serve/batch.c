@@ -28,7 +28,8 @@ static fm_status keep_token(fmi_choice *c, const fm_gen_event *ev)
                                        .logprob = ev->logprob,
                                        .top0 = (uint32_t)c->tops,
                                        .top_count = ev->top_count,
-                                       .text_at = c->text_chars};
+                                       .text_at = (uint32_t)c->text_chars,
+                                       .text_end = (uint32_t)c->text.len};
     if (ev->top_count)
         memcpy(c->top + c->tops, ev->top, ev->top_count * sizeof(*c->top));
     c->tops += ev->top_count;
@@ -48,7 +49,7 @@ static void keep_finish(fmi_choice *c, const fm_gen_event *ev)
     if (ev->error)
         fmi_job_fail(j, 500, "generation_failed", NULL, ev->error);
     else if (strcmp(c->finish, "cancelled") == 0)
-        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+        fmi_job_fail_cancelled(j);
 }
 
 static bool on_event(void *ctx, const fm_gen_event *ev)
@@ -124,10 +125,50 @@ static fm_status start(fm_server *s, fmi_job *j, fmi_choice *c)
     return fm_scheduler_add(s->scheduler, &q, &c->id);
 }
 
+/* The most that may be kept of j's answers until they are sent. */
+static size_t answer_bytes(const fmi_job *j)
+{
+    const fm_arch *a = fm_model_arch(j->res->model);
+    const fmi_ask *q = &j->ask;
+    size_t token = sizeof(fmi_token) + (q->logprobs ? q->top_logprobs * sizeof(fm_logprob) : 0);
+    size_t bytes = 0;
+    for (size_t i = 0; i < j->choices; i++) {
+        size_t left = a->max_positions - FM_MIN(j->choice[i].prompt_len, a->max_positions);
+        bytes += q->kind == FMI_ASK_EMBED ? a->hidden * sizeof(float)
+                                          : FM_MIN(q->max_tokens, left) * token;
+    }
+    return bytes;
+}
+
+/* Answers wait in memory for readers that may be slow: together they have a bound. */
+static fm_status reserve_answer(fm_server *s, fmi_job *j)
+{
+    size_t bytes = answer_bytes(j);
+    size_t sequences = (size_t)s->opts.max_running + s->opts.max_queue;
+    size_t most = FM_MAX(sequences * FMI_ANSWER_BYTES_EACH, FMI_ANSWER_BYTES_MIN);
+    if (bytes <= most - FM_MIN(atomic_load(&s->answer_bytes), most)) {
+        atomic_fetch_add(&s->answer_bytes, bytes);
+        j->answer_bytes = bytes;
+        return FM_OK;
+    }
+    bool embed = j->ask.kind == FMI_ASK_EMBED, never = bytes > most;
+    fm_status rc = fm_fail(
+        FM_ELIMIT, "the answer may take %zu MiB of memory (%s), and %s %zu MiB%s", bytes >> 20,
+        embed ? "texts of 'input' x the model's width"
+              : "prompts x 'n' x 'max_tokens' x alternatives of 'logprobs'",
+        never ? "all answers together may take" : "the answers in flight leave less than that of",
+        most >> 20, never ? "" : "; try again");
+    (void)pthread_mutex_lock(&j->lock);
+    fmi_job_fail(j, never ? 400 : 503, never ? "invalid_value" : "queue_full",
+                 embed ? "input" : "n", NULL);
+    (void)pthread_mutex_unlock(&j->lock);
+    return rc;
+}
+
 static void serve_run(fm_server *s, fmi_job *j)
 {
     size_t in = 0;
-    fm_status rc = FM_OK;
+    fm_status rc = reserve_answer(s, j);
     size_t started = 0;
     while (started < j->choices && rc == FM_OK) {
         if (j->ask.kind != FMI_ASK_EMBED)

@@ -18,15 +18,17 @@
 #include <time.h>
 
 #include "infer/prompt.h"
+#include "infer/serve/heads.h"
 #include "store/base/mem.h"
 
 #define THREADS 4u
-#define IDLE_SECONDS 60u
 #define SPARE_CONNECTIONS 128u /* beyond those that wait or run: health, metrics, idle ones */
 #define MEMORY_PER_CONNECTION ((size_t)64 << 10)
 #define DISCARD_FACTOR 16 /* a body of that many limits is cut off instead of read to its end */
 #define BODIES_FACTOR 32  /* all bodies being read together, in limits of one */
 #define SSE_BLOCK 16384
+#define FILL_BYTES ((size_t)64 << 10)   /* of an answer that leaves in pieces, formatted ahead */
+#define WHOLE_BYTES ((size_t)512 << 10) /* a longer answer leaves in pieces */
 
 /* ==== sending ==== */
 
@@ -49,7 +51,7 @@ static enum MHD_Result queue_response(fmi_job *j, unsigned code, struct MHD_Resp
         add_header(r, "Allow", j->route >= FMI_ROUTE_COMPLETIONS ? "POST" : "GET, HEAD");
     if (code == 503)
         add_header(r, "Retry-After", "1");
-    if (atomic_load(&j->server->refusing))
+    if (j->close || atomic_load(&j->server->refusing))
         add_header(r, "Connection", "close");
     enum MHD_Result ok = MHD_queue_response(j->conn, code, r);
     MHD_destroy_response(r);
@@ -90,18 +92,14 @@ static enum MHD_Result send_json(fmi_job *j, const fm_json *o)
     return MHD_NO;
 }
 
-static enum MHD_Result send_answer(fmi_job *j)
-{
-    fm_buf text;
-    fm_buf_init(&text, 0);
-    if ((j->ask.kind == FMI_ASK_EMBED ? fmi_vectors_write : fmi_answer_write)(&text, j) == FM_OK)
-        return send_buf(j, 200, &text, "application/json");
-    fm_buf_release(&text);
-    fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
-    return send_fault(j);
-}
-
 /* ==== streaming ==== */
+
+static fm_status fill(fmi_job *j, size_t most)
+{
+    if (j->ask.stream)
+        return fmi_sse_fill(j, most);
+    return j->ask.kind == FMI_ASK_EMBED ? fmi_vectors_fill(j, most) : fmi_answer_fill(j, most);
+}
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
 {
@@ -112,7 +110,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *dst, size_t max)
     if (j->out_at == j->out.len) {
         fm_buf_clear(&j->out);
         j->out_at = 0;
-        if (!j->stream_over && fmi_sse_fill(j) < 0)
+        if (!j->stream_over && fill(j, FILL_BYTES) < 0)
             n = MHD_CONTENT_READER_END_WITH_ERROR;
     }
     size_t left = FM_MIN(j->out.len - j->out_at, max);
@@ -135,18 +133,36 @@ static void stream_done(void *cls)
     fmi_job_unref(cls);
 }
 
-static enum MHD_Result send_stream(fmi_job *j)
+static struct MHD_Response *make_stream(fmi_job *j)
 {
     fmi_job_ref(j);
     struct MHD_Response *r =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, SSE_BLOCK, read_stream, j, stream_done);
-    if (!r) {
+    if (!r)
         fmi_job_unref(j);
+    return r;
+}
+
+static enum MHD_Result send_stream(fmi_job *j)
+{
+    struct MHD_Response *r = make_stream(j);
+    if (!r)
         return MHD_NO;
-    }
     add_header(r, "Cache-Control", "no-cache");
     add_header(r, "X-Accel-Buffering", "no");
     return queue_response(j, 200, r, "text/event-stream; charset=utf-8");
+}
+
+/* A long answer is written as it leaves, in chunks: its length is not known before. */
+static enum MHD_Result send_answer(fmi_job *j)
+{
+    fm_status rc = fill(j, WHOLE_BYTES);
+    if (rc == FM_OK && !j->stream_over)
+        return queue_response(j, 200, make_stream(j), "application/json");
+    if (rc == FM_OK)
+        return send_buf(j, 200, &j->out, "application/json");
+    fmi_job_fail(j, 500, "out_of_memory", NULL, NULL);
+    return send_fault(j);
 }
 
 /* ==== from the body to prompts ==== */
@@ -220,14 +236,6 @@ static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
     return FM_OK;
 }
 
-/* Further answers to the same prompt. */
-static fm_status copy_prompt(fmi_choice *to, const fmi_choice *from)
-{
-    to->prompt = fm_memdup(from->prompt, from->prompt_len * sizeof(*from->prompt));
-    to->prompt_len = from->prompt_len;
-    return to->prompt ? FM_OK : FM_ENOMEM;
-}
-
 static fm_status encode(fmi_job *j)
 {
     size_t n = (j->ask.chat ? 1 : j->ask.prompts) * j->ask.n;
@@ -241,8 +249,8 @@ static fm_status encode(fmi_job *j)
         c->job = j;
         fm_buf_init(&c->text, 0);
         if (i % j->ask.n) {
-            if (copy_prompt(c, c - 1) < 0)
-                return FM_ENOMEM;
+            c->prompt = c[-1].prompt;
+            c->prompt_len = c[-1].prompt_len;
             continue;
         }
         fm_status rc = encode_one(j, i / j->ask.n, &ids);
@@ -396,17 +404,9 @@ static bool key_fits(const fmi_job *j)
  * key; its requests carry that name. */
 static bool host_fits(const fmi_job *j)
 {
-    static const char *const local[] = {"localhost", "127.0.0.1", "[::1]"};
     const char *host = header(j, "Host");
-    if (!j->server->local || j->server->opts.api_key || !host)
-        return true;
-    size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    if (n == strlen(j->server->host) && strncasecmp(host, j->server->host, n) == 0)
-        return true;
-    for (size_t i = 0; i < FM_ARRAY_LEN(local); i++)
-        if (n == strlen(local[i]) && strncasecmp(host, local[i], n) == 0)
-            return true;
-    return false;
+    return !j->server->local || j->server->opts.api_key || !host ||
+           fmi_host_local(host, j->server->host);
 }
 
 /* Lenient: what curl sends unasked goes too; what is surely no JSON does not. */
@@ -448,6 +448,10 @@ static void check_head(fmi_job *j, const char *url, const char *method)
     else if (!host_fits(j))
         fmi_job_fail(j, 403, "foreign_host", NULL,
                      "this server is for this machine alone; its Host header must say so");
+    else if (post && !j->server->opts.api_key && !fmi_origin_fits(j->conn))
+        fmi_job_fail(j, 403, "foreign_origin", NULL,
+                     "web pages of other sites may not ask here; behind a proxy, let it pass the "
+                     "Host header on or set an API key");
     else if (j->route != FMI_ROUTE_HEALTH && !key_fits(j))
         fmi_job_fail(j, 401, "invalid_api_key", NULL,
                      "wrong or missing API key; send 'Authorization: Bearer KEY'");
@@ -512,6 +516,7 @@ static fmi_job *job_new(fm_server *s, struct MHD_Connection *conn, const char *u
 static enum MHD_Result take_body(fmi_job *j, const char *data, size_t n)
 {
     fm_server *s = j->server;
+    fmi_conns_body(&s->conns, j->conn, n);
     j->body_seen += n;
     if (j->body_seen / DISCARD_FACTOR > s->opts.max_body_bytes)
         return MHD_NO;
@@ -542,6 +547,14 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         if (!j)
             return MHD_NO;
         check_head(j, url, method);
+        if (!fmi_conns_head(&j->server->conns, conn) && j->route != FMI_ROUTE_HEALTH)
+            fmi_job_fail(j, 503, "queue_full", NULL, "too many requests of this client; try again");
+        if (!fmi_framing_fits(conn)) { /* nobody knows where its body ends: this connection does */
+            fmi_job_fail(j, 400, "bad_framing", NULL,
+                         "give one Content-Length, or Transfer-Encoding, and not both");
+            j->close = true;
+            return send_fault(j);
+        }
         /* whoever asks before sending a body is told before sending it */
         return j->fault.http && header(j, "Expect") ? send_fault(j) : MHD_YES;
     }
@@ -550,6 +563,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *conn, const char
         *upload_len = 0;
         return take_body(j, upload, n);
     }
+    fmi_conns_asked(&j->server->conns, conn);
     return advance(j);
 }
 
@@ -558,10 +572,10 @@ static void completed(void *cls, struct MHD_Connection *conn, void **con_cls,
 {
     fm_server *s = cls;
     fmi_job *j = *con_cls;
-    (void)conn;
     if (!j)
         return;
     *con_cls = NULL;
+    fmi_conns_answered(&s->conns, conn);
     release_body(j);
     (void)pthread_mutex_lock(&j->lock);
     /* an answer that went out in full is not a client that left */
@@ -594,13 +608,12 @@ static struct MHD_Daemon *listen_at(fm_server *s, const struct addrinfo *ai)
     unsigned flags = MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME;
     if (ai->ai_family == AF_INET6)
         flags |= MHD_USE_IPv6;
-    unsigned connections = FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u);
-    return MHD_start_daemon(flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR,
-                            ai->ai_addr, MHD_OPTION_NOTIFY_COMPLETED, completed, s,
-                            MHD_OPTION_THREAD_POOL_SIZE, THREADS, MHD_OPTION_CONNECTION_TIMEOUT,
-                            IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
-                            connections + SPARE_CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                            MEMORY_PER_CONNECTION, MHD_OPTION_END);
+    return MHD_start_daemon(
+        flags, s->opts.port, NULL, NULL, handle, s, MHD_OPTION_SOCK_ADDR, ai->ai_addr,
+        MHD_OPTION_NOTIFY_COMPLETED, completed, s, MHD_OPTION_THREAD_POOL_SIZE, THREADS,
+        MHD_OPTION_CONNECTION_TIMEOUT, FMI_CONN_IDLE_SECONDS, MHD_OPTION_CONNECTION_LIMIT,
+        s->conns.places, MHD_OPTION_NOTIFY_CONNECTION, fmi_conns_notify, &s->conns,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY_PER_CONNECTION, MHD_OPTION_END);
 }
 
 fm_status fmi_http_start(fm_server *s)
@@ -608,6 +621,10 @@ fm_status fmi_http_start(fm_server *s)
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *ai = NULL;
     char port[8];
+    fm_status rc = fmi_conns_init(
+        &s->conns, FM_MIN(s->opts.max_running + s->opts.max_queue, 65536u) + SPARE_CONNECTIONS);
+    if (rc < 0)
+        return rc;
     (void)snprintf(port, sizeof(port), "%u", s->opts.port);
     int bad = getaddrinfo(s->host, port, &hints, &ai);
     if (bad)
@@ -631,4 +648,5 @@ void fmi_http_stop(fm_server *s)
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
+    fmi_conns_destroy(&s->conns);
 }

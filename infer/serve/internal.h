@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "infer/serve/conns.h"
 #include "infer/serve/openai.h"
 #include "infer/serve/server.h"
 
@@ -63,6 +64,8 @@ typedef struct fmi_resident {
     fmi_job *waiting; /* until it is ready; a reference each, oldest first */
     double parked;    /* since when it waits for others to end; 0: it does not */
     bool for_memory;  /* parked for that, not for a place among max_models */
+    bool alone;       /* when its load began no other was in memory or on its way, but kept ones */
+    uint64_t opened;  /* server->opened then */
     struct fmi_resident *next;
     /* what the loader is given and says */
     char *name; /* that it was first asked for by, for errors */
@@ -107,16 +110,23 @@ fmi_resident *fmi_loader_take(fm_server *s);
 
 /* ---- jobs ---- */
 
+/* All answers that are kept until they are sent, by the most that they may come to: so much for each
+ * sequence that may wait or run (one of 4,096 tokens with 20 alternatives each takes three quarters
+ * of it), but not less than MIN. */
+#define FMI_ANSWER_BYTES_EACH ((size_t)1 << 20)
+#define FMI_ANSWER_BYTES_MIN ((size_t)256 << 20)
+
 typedef struct fmi_token {
     int32_t id;
     float logprob;
     uint32_t top0, top_count; /* within choice->top */
-    size_t text_at;           /* code points of the answer before it */
+    uint32_t text_at;         /* code points of the answer before it */
+    uint32_t text_end;        /* bytes of the answer's text once it was there */
 } fmi_token;
 
 typedef struct fmi_choice {
     fmi_job *job;
-    int32_t *prompt;
+    int32_t *prompt; /* owned by the first of the answers to it */
     size_t prompt_len;
     uint32_t cached; /* tokens of it that the prefix cache saved computing */
     uint64_t id;     /* the scheduler's; 0: not there */
@@ -128,8 +138,9 @@ typedef struct fmi_choice {
     fm_logprob *top;
     size_t tops, tops_cap;
     size_t text_chars;            /* code points of all tokens so far */
-    size_t sent_text, sent_token; /* streaming: what went out */
-    bool began, ended;            /* streaming: first and last chunk went out */
+    size_t sent_text, sent_token; /* what went out; sent_token: of the list that is being written */
+    unsigned list;                /* whole answers: of "logprobs", which is being written */
+    bool began, ended;            /* first and last piece went out */
     float *vector;                /* embeddings: [hidden] */
 } fmi_choice;
 
@@ -173,6 +184,7 @@ struct fmi_job {
     double begun;    /* monotonic seconds */
     fmi_route route;
     char *name; /* of GET /v1/models/{name} */
+    bool close; /* the connection ends with the answer */
 
     fm_buf body; /* HTTP side, while reading */
     size_t body_seen;
@@ -189,9 +201,11 @@ struct fmi_job {
     fmi_choice *choice; /* [choices] */
     size_t choices, left;
     bool first_token;
-    fm_buf out; /* streaming: formatted, not yet sent */
+    fm_buf out; /* formatted, not yet sent */
     size_t out_at;
+    size_t filled; /* whole answers: choices that are in it, or went out */
     bool stream_over;
+    size_t answer_bytes; /* counted in server->answer_bytes */
 
     fmi_job *next_queued, *next_active;
 };
@@ -206,6 +220,8 @@ void fmi_job_give_back(fmi_job *j, fmi_stage next);
 bool fmi_job_client_left(fmi_job *j);
 unsigned fmi_job_http_of(fm_status rc);
 const char *fmi_job_question(const fmi_job *j); /* the field that holds what is asked */
+/* It ends before its answer is whole: its client left (499, to nobody), or the server ends. */
+void fmi_job_fail_cancelled(fmi_job *j);
 /* A fault about the model, from the thread's error. */
 void fmi_job_fail_model(fmi_job *j, fm_status rc);
 /* Records the fault once; the thread's error text where text is NULL. Lock held or not needed. */
@@ -214,23 +230,26 @@ void fmi_job_fail(fmi_job *j, unsigned http, const char *code, const char *param
 /* ---- answer.c: what goes back ---- */
 
 FM_CHECKED fm_status fmi_fault_write(fm_buf *out, const fmi_fault *f);
-FM_CHECKED fm_status fmi_answer_write(fm_buf *out, fmi_job *j);
+/* Appends the next pieces of the whole answer to j->out until it holds most bytes, at least one;
+ * sets j->stream_over at the end. Lock held, or nobody else has j any more. */
+FM_CHECKED fm_status fmi_answer_fill(fmi_job *j, size_t most);
+
 /* ---- vectors.c: embeddings ---- */
 
 /* Engine thread: the next step of the oldest job that wants vectors, if there is one. */
 void fmi_vectors_step(fm_server *s);
 void fmi_vectors_cancel(fmi_job *j); /* engine thread: what is not computed will not be */
-FM_CHECKED fm_status fmi_vectors_write(fm_buf *out, fmi_job *j);
+FM_CHECKED fm_status fmi_vectors_fill(fmi_job *j, size_t most); /* as fmi_answer_fill */
 
-/* ---- sse.c: appends to j->out whatever is new; sets j->stream_over at the end. Lock held. ---- */
-FM_CHECKED fm_status fmi_sse_fill(fmi_job *j);
+/* ---- sse.c: appends to j->out what is new, until it holds most bytes; sets j->stream_over at the
+ * end. Lock held. ---- */
+FM_CHECKED fm_status fmi_sse_fill(fmi_job *j, size_t most);
 
 /* Pieces of answers that sse.c uses too. */
 fm_json *fmi_answer_base(const fmi_job *j, bool chunk, fm_status *rc);
 fm_json *fmi_answer_usage(const fmi_job *j, fm_status *rc);
-fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, fm_status *rc);
-fm_json *fmi_answer_ids(const int32_t *id, size_t n, fm_status *rc);
-fm_json *fmi_answer_token_ids(const fmi_choice *c, size_t from, fm_status *rc);
+fm_json *fmi_answer_logprobs(const fmi_job *j, const fmi_choice *c, size_t from, size_t to,
+                             fm_status *rc);
 /* Keeps the first failure; value is consumed. */
 void fmi_put(fm_status *rc, fm_json *obj, const char *key, fm_json *value);
 void fmi_add(fm_status *rc, fm_json *array, fm_json *value);
@@ -251,11 +270,13 @@ struct fm_server {
     fm_engine *engine;
     fm_scheduler *scheduler;
     struct MHD_Daemon *daemon;
+    fmi_conns conns;
     fmi_metrics metrics;
     fmi_resident *resident;
     uint32_t residents, loading; /* both counts hold those that are not ready */
     fmi_kept *kept;
     uint64_t use_clock;
+    uint64_t opened; /* loads that ended well */
 
     atomic_bool stop;      /* asked for */
     atomic_bool refusing;  /* no new requests */
@@ -263,6 +284,7 @@ struct fm_server {
     atomic_bool working;   /* sequences run: the loader takes one CPU, not all */
     atomic_bool no_loads;  /* the loader is to end */
     atomic_size_t body_bytes;
+    atomic_size_t answer_bytes; /* most that the answers in flight may come to */
 
     pthread_mutex_t lock; /* below */
     pthread_cond_t wake;

@@ -7,29 +7,45 @@
 
 #include "store/base/mem.h"
 
+#define TRIM_BYTES ((size_t)1 << 20) /* after such a request freed memory goes back to the system */
+
 void fmi_job_ref(fmi_job *j)
 {
     atomic_fetch_add(&j->refs, 1);
 }
 
-static void free_choice(fmi_choice *c)
+static void free_choice(fmi_choice *c, bool owns)
 {
-    fm_free(c->prompt);
+    if (owns)
+        fm_free(c->prompt);
     fm_free(c->token);
     fm_free(c->top);
     fm_free(c->vector);
     fm_buf_release(&c->text);
 }
 
+/* Roughly what the request took, of the heaps of all threads that had it. */
+static size_t bytes_of(const fmi_job *j)
+{
+    size_t n = j->body_seen + j->out.cap;
+    for (size_t i = 0; i < j->choices; i++) {
+        const fmi_choice *c = &j->choice[i];
+        n += c->cap * sizeof(*c->token) + c->tops_cap * sizeof(*c->top) + c->text.cap;
+    }
+    return n + (j->ask.kind == FMI_ASK_EMBED ? j->answer_bytes : 0);
+}
+
 void fmi_job_unref(fmi_job *j)
 {
     if (!j || atomic_fetch_sub(&j->refs, 1) != 1)
         return;
+    bool large = bytes_of(j) >= TRIM_BYTES;
+    atomic_fetch_sub(&j->server->answer_bytes, j->answer_bytes);
     if (j->admitted)
         fmi_server_leave(j->server, j->admitted);
     fmi_models_unpin(j->res);
     for (size_t i = 0; i < j->choices; i++)
-        free_choice(&j->choice[i]);
+        free_choice(&j->choice[i], i % j->ask.n == 0);
     fm_free(j->choice);
     fm_free(j->name);
     fm_json_free(j->listing);
@@ -38,6 +54,8 @@ void fmi_job_unref(fmi_job *j)
     fm_buf_release(&j->out);
     (void)pthread_mutex_destroy(&j->lock);
     fm_free(j);
+    if (large)
+        fm_mem_trim();
 }
 
 /* The connection cannot be closed while it is suspended, so conn is alive here. */
@@ -101,13 +119,22 @@ const char *fmi_job_question(const fmi_job *j)
     return field[j->ask.kind];
 }
 
+void fmi_job_fail_cancelled(fmi_job *j)
+{
+    if (j->gone)
+        fmi_job_fail(j, 499, "client_left", NULL, "the client left before its answer was whole");
+    else
+        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+}
+
 void fmi_job_fail_model(fmi_job *j, fm_status rc)
 {
-    unsigned http = fmi_job_http_of(rc);
+    unsigned http = rc == FM_EIO ? 503 : fmi_job_http_of(rc); /* a disk may come back */
     fmi_job_fail(j, http,
-                 http == 404   ? "model_not_found"
-                 : http == 503 ? "models_busy"
-                               : "model_not_usable",
+                 http == 404    ? "model_not_found"
+                 : rc == FM_EIO ? "model_not_readable"
+                 : http == 503  ? "models_busy"
+                                : "model_not_usable",
                  "model", NULL);
 }
 

@@ -79,7 +79,7 @@ static void put_histogram(fm_buf *out, const char *name, const char *help, const
 
 static void put_codes(fm_buf *out, const fmi_metrics *m)
 {
-    head(out, "requests_total", "counter", "HTTP answers by status code.");
+    head(out, "requests_total", "counter", "HTTP answers by status code (499: the client left).");
     for (size_t i = 0; i < FMI_MAX_CODES && m->by_code[i].code; i++)
         fm_buf_printf(out, "fmstore_requests_total{code=\"%u\"} %" PRIu64 "\n", m->by_code[i].code,
                       m->by_code[i].count);

@@ -81,8 +81,10 @@ static fm_status add(fm_server *s, const char *name, const char *version, fmi_re
     }
     memcpy(r->version, version, sizeof(r->version));
     r->name = copy;
-    r->next = s->resident;
-    s->resident = r;
+    fmi_resident **at = &s->resident; /* oldest first: who waits longest is looked at first */
+    while (*at)
+        at = &(*at)->next;
+    *at = r;
     s->residents++;
     s->loading++;
     *out = r;
@@ -158,6 +160,23 @@ static void count_load(fm_server *s, const fmi_resident *r, fm_status rc)
     (void)pthread_mutex_unlock(&s->metrics.lock);
 }
 
+static void begin_load(fm_server *s, fmi_resident *r)
+{
+    r->alone = true;
+    for (const fmi_resident *o = s->resident; o; o = o->next)
+        if (o != r && o->kept == 0 && (o->ready || o->parked <= 0))
+            r->alone = false;
+    r->opened = s->opened;
+    r->parked = 0;
+    fmi_loader_put(s, r);
+}
+
+/* Its load lacked memory though nothing was there that could be closed. */
+static bool never_fits(const fm_server *s, const fmi_resident *r)
+{
+    return r->alone && r->opened == s->opened;
+}
+
 /* After fmi_load: FM_OK and r is ready; *again: something was closed for it, load once more. */
 static fm_status conclude(fm_server *s, fmi_resident *r, bool *again)
 {
@@ -179,6 +198,7 @@ static fm_status conclude(fm_server *s, fmi_resident *r, bool *again)
     if (rc < 0)
         return rc;
     r->ready = true;
+    s->opened++;
     r->used = ++s->use_clock;
     s->loading--;
     return FM_OK;
@@ -222,34 +242,49 @@ static uint32_t parked_for_place(const fm_server *s)
     return n;
 }
 
+static bool all_places_kept(const fm_server *s)
+{
+    uint32_t n = 0;
+    for (const fmi_resident *r = s->resident; r; r = r->next)
+        n += r->kept > 0;
+    return n >= s->opts.max_models;
+}
+
+/* What a load lacked says nothing about now: others may have been closed since, for somebody else.
+ * It is begun again whenever there is less in its way, and final only where nothing was. */
+static bool look_at_one(fm_server *s, fmi_resident *r)
+{
+    if (!r->waiting) { /* nobody wants it any more */
+        remove_one(s, r);
+        return true;
+    }
+    bool busy = any_busy(s), loads = any_load(s);
+    bool never = r->for_memory ? never_fits(s, r) : all_places_kept(s);
+    bool room = r->for_memory ? !never && (close_oldest(s) || (!busy && !loads))
+                              : has_place(s, s->residents - parked_for_place(s));
+    if (room) {
+        begin_load(s, r);
+        return true;
+    }
+    if (!never && (loads || !busy || fmi_server_now() - r->parked < PARK_SECONDS))
+        return false;
+    fm_status rc = FM_ELIMIT;
+    if (r->for_memory)
+        fm_error_restore(&r->error);
+    else
+        rc = no_place(s);
+    if (never) /* waiting would not help */
+        rc = fm_error_prefix(FM_EUNSUPPORTED, "the server's memory is too small");
+    give_up(s, r, rc);
+    return true;
+}
+
 /* true: the list has changed, look again. */
 static bool look_at_parked(fm_server *s)
 {
-    for (fmi_resident *r = s->resident; r; r = r->next) {
-        if (r->parked <= 0)
-            continue;
-        if (!r->waiting) { /* nobody wants it any more */
-            remove_one(s, r);
+    for (fmi_resident *r = s->resident; r; r = r->next)
+        if (r->parked > 0 && look_at_one(s, r))
             return true;
-        }
-        bool busy = any_busy(s), loads = any_load(s);
-        if (r->for_memory ? close_oldest(s) : has_place(s, s->residents - parked_for_place(s))) {
-            r->parked = 0;
-            fmi_loader_put(s, r);
-            return true;
-        }
-        if (loads || (busy && fmi_server_now() - r->parked < PARK_SECONDS))
-            continue;
-        fm_status rc = FM_ELIMIT;
-        if (r->for_memory)
-            fm_error_restore(&r->error);
-        else
-            rc = no_place(s);
-        if (!busy) /* waiting would not help */
-            rc = fm_error_prefix(FM_EUNSUPPORTED, "the server's memory is too small");
-        give_up(s, r, rc);
-        return true;
-    }
     return false;
 }
 
@@ -260,7 +295,7 @@ void fmi_models_settle(fm_server *s)
         bool again;
         fm_status rc = conclude(s, r, &again);
         if (again) {
-            fmi_loader_put(s, r);
+            begin_load(s, r);
             continue;
         }
         if (rc == FM_ELIMIT) {
@@ -303,7 +338,7 @@ void fmi_models_want(fm_server *s, fmi_job *j)
         bool place = has_place(s, s->residents - parked_for_place(s));
         rc = add(s, j->ask.model, version, &r);
         if (rc == FM_OK && place)
-            fmi_loader_put(s, r);
+            begin_load(s, r);
         else if (rc == FM_OK)
             r->parked = fmi_server_now();
     }
@@ -334,7 +369,7 @@ void fmi_models_drop_waiting(fm_server *s, bool all)
                 continue;
             }
             *at = j->next_queued;
-            fmi_job_fail(j, 503, "shutting_down", NULL, "the server is shutting down");
+            fmi_job_fail_cancelled(j);
             fmi_job_give_back(j, FMI_FAILED);
             fmi_job_unref(j);
         }

@@ -113,6 +113,11 @@ uint16_t fm_server_port(const fm_server *s)
     return s->port;
 }
 
+bool fm_server_local(const fm_server *s)
+{
+    return s->local;
+}
+
 fm_status fm_server_preload(fm_server *s, const char *name)
 {
     fm_status rc = fmi_models_load_now(s, name, false);
@@ -232,6 +237,7 @@ static fm_status turn(fm_server *s, double idle, double *looked)
     if (now - *looked >= LOOK_FOR_DEPARTED) {
         *looked = now;
         fmi_batch_drop_departed(s);
+        fmi_conns_sweep(&s->conns);
     }
     if (working(s))
         rc = fmi_batch_step(s);

@@ -12,7 +12,7 @@
  *
  * Memory is the engine's weight_bytes_max and max_models: where a load does not fit, models without
  * requests are closed, the one not used for longest first, pinned ones never; where all are busy
- * the request is answered 503 with Retry-After, and 400 where no closing could help. */
+ * the request is answered 503 with Retry-After, and 400 where it did not fit alone. */
 #ifndef FM_INFER_SERVE_SERVER_H
 #define FM_INFER_SERVE_SERVER_H
 
@@ -22,8 +22,8 @@ FM_BEGIN_DECLS
 
 typedef struct fm_server_catalog {
     void *ctx;
-    /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404. Cheap: called per request. On
-     * the engine thread, as list. */
+    /* Name -> version id (hex, NUL-terminated). FM_ENOTFOUND: 404; FM_EIO, it could not be read:
+     * 503. Cheap: called per request. On the engine thread, as list. */
     fm_status (*resolve)(void *ctx, const char *name, char version[65]);
     /* The version's tree; the caller frees it. On the loading thread, beside the others. */
     fm_status (*tree)(void *ctx, const char *version, fm_tree **out);
@@ -52,6 +52,7 @@ typedef struct fm_server fm_server;
 /* Binds and listens; FM_EIO names host and port. */
 FM_CHECKED fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opts);
 uint16_t fm_server_port(const fm_server *s);
+bool fm_server_local(const fm_server *s); /* only this machine reaches it */
 /* Load a model ahead of its first request; before fm_server_run. */
 FM_CHECKED fm_status fm_server_preload(fm_server *s, const char *name);
 /* As preload, and whatever version the name means is never closed to make room, from the time it is

@@ -1,11 +1,15 @@
 /* sse.c - streamed answers as server-sent events.
  *
- * Answers pile up in the job; a chunk is whatever came since the last one, so a slow reader gets
- * fewer and larger chunks and the batch never waits for it. Pieces of text are whole code points
- * (the engine sees to that), so that the chunks joined are the text of the answer not streamed. */
+ * Answers pile up in the job; a chunk is what came since the last one, so a slow reader gets fewer
+ * and larger chunks and the batch never waits for it. A chunk has TOKENS_PER_CHUNK tokens at most,
+ * and chunks are made as the socket takes them, so that they take little memory beside the answer.
+ * Pieces of text are whole code points (the engine sees to that), so that the chunks joined are the
+ * text of the answer not streamed. */
 #include "infer/serve/internal.h"
 
 #include <string.h>
+
+#define TOKENS_PER_CHUNK 64u
 
 static fm_status emit(fmi_job *j, fm_json *o, fm_status rc)
 {
@@ -19,9 +23,9 @@ static fm_status emit(fmi_job *j, fm_json *o, fm_status rc)
 }
 
 /* The text of one chunk: into "text", or into a delta whose first names the role. */
-static void put_text(fm_json *o, const fmi_job *j, fmi_choice *c, fm_status *rc)
+static void put_text(fm_json *o, const fmi_job *j, fmi_choice *c, size_t end, fm_status *rc)
 {
-    size_t n = c->text.len - c->sent_text;
+    size_t n = end - c->sent_text;
     fm_json *text = fm_json_new_strn(fm_buf_cstr(&c->text) + c->sent_text, n);
     if (!j->ask.chat) {
         fmi_put(rc, o, "text", text);
@@ -37,28 +41,37 @@ static void put_text(fm_json *o, const fmi_job *j, fmi_choice *c, fm_status *rc)
     fmi_put(rc, o, "delta", delta);
 }
 
+static fm_json *token_ids(const fmi_choice *c, size_t from, size_t to, fm_status *rc)
+{
+    fm_json *list = fm_json_new_array();
+    for (size_t i = from; i < to; i++)
+        fmi_add(rc, list, fm_json_new_int(c->token[i].id));
+    return list;
+}
+
 static fm_status choice_chunk(fmi_job *j, size_t i, bool last)
 {
     fmi_choice *c = &j->choice[i];
     fm_status rc = FM_OK;
     fm_json *base = fmi_answer_base(j, true, &rc), *choices = fm_json_new_array();
     fm_json *o = fm_json_new_object();
-    bool tokens = c->count > c->sent_token;
+    bool wordy = j->ask.logprobs || j->ask.token_ids;
+    size_t from = c->sent_token, to = wordy ? FM_MIN(c->count, from + TOKENS_PER_CHUNK) : c->count;
+    size_t text_end = to < c->count ? c->token[to - 1].text_end : c->text.len;
     fmi_put(&rc, o, "index", fm_json_new_int((int64_t)i));
-    put_text(o, j, c, &rc);
-    fmi_put(&rc, o, "logprobs",
-            tokens ? fmi_answer_logprobs(j, c, c->sent_token, &rc) : fm_json_new_null());
+    put_text(o, j, c, text_end, &rc);
+    fmi_put(&rc, o, "logprobs", fmi_answer_logprobs(j, c, from, to, &rc));
     fmi_put(&rc, o, "finish_reason", last ? fm_json_new_str(c->finish) : fm_json_new_null());
     if (j->ask.token_ids)
-        fmi_put(&rc, o, "token_ids", fmi_answer_token_ids(c, c->sent_token, &rc));
+        fmi_put(&rc, o, "token_ids", token_ids(c, from, to, &rc));
     fmi_add(&rc, choices, o);
     fmi_put(&rc, base, "choices", choices);
     if (j->ask.include_usage)
         fmi_put(&rc, base, "usage", fm_json_new_null());
     c->began = true;
     c->ended = last;
-    c->sent_text = c->text.len;
-    c->sent_token = c->count;
+    c->sent_text = text_end;
+    c->sent_token = to;
     return emit(j, base, rc);
 }
 
@@ -79,21 +92,26 @@ static fm_status error_event(fmi_job *j)
     return rc == FM_OK ? fm_buf_ok(&j->out) : rc;
 }
 
-static fm_status fill_choice(fmi_job *j, size_t i)
+static bool has_more(const fmi_job *j, const fmi_choice *c)
 {
-    fmi_choice *c = &j->choice[i];
     bool tokens = (j->ask.logprobs || j->ask.token_ids) && c->count > c->sent_token;
+    return (!c->began && j->ask.chat) || c->text.len > c->sent_text || tokens;
+}
+
+static fm_status fill_choice(fmi_job *j, size_t i, size_t most)
+{
+    const fmi_choice *c = &j->choice[i];
     fm_status rc = FM_OK;
-    if (c->ended)
-        return FM_OK;
-    if ((!c->began && j->ask.chat) || c->text.len > c->sent_text || tokens)
-        rc = choice_chunk(j, i, false);
-    if (rc == FM_OK && c->done)
-        rc = choice_chunk(j, i, true);
+    while (rc == FM_OK && !c->ended && j->out.len < most) {
+        bool more = has_more(j, c);
+        if (!more && !c->done)
+            break;
+        rc = choice_chunk(j, i, !more);
+    }
     return rc;
 }
 
-fm_status fmi_sse_fill(fmi_job *j)
+fm_status fmi_sse_fill(fmi_job *j, size_t most)
 {
     fm_status rc = FM_OK;
     if (j->fault.http) { /* the head of the answer said 200 long ago */
@@ -101,8 +119,8 @@ fm_status fmi_sse_fill(fmi_job *j)
         return error_event(j);
     }
     for (size_t i = 0; i < j->choices && rc == FM_OK; i++)
-        rc = fill_choice(j, i);
-    if (rc < 0 || j->left > 0)
+        rc = fill_choice(j, i, most);
+    if (rc < 0 || j->left > 0 || j->out.len >= most) /* room again: the next call goes on */
         return rc;
     j->stream_over = true;
     if (j->ask.include_usage)

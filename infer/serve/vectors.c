@@ -64,7 +64,7 @@ void fmi_vectors_cancel(fmi_job *j)
 {
     (void)pthread_mutex_lock(&j->lock);
     if (j->left)
-        fmi_job_fail(j, 503, "shutting_down", NULL, "the server ended before this answer did");
+        fmi_job_fail_cancelled(j);
     j->left = 0;
     (void)pthread_mutex_unlock(&j->lock);
 }
@@ -106,30 +106,52 @@ static fm_json *as_numbers(const float *v, size_t n, fm_status *rc)
     return list;
 }
 
-fm_status fmi_vectors_write(fm_buf *out, fmi_job *j)
+static fm_status write_vector(fm_buf *out, const fmi_job *j, size_t i)
 {
     fm_status rc = FM_OK;
-    size_t tokens = 0, hidden = fm_model_arch(j->res->model)->hidden;
-    fm_json *o = fm_json_new_object(), *data = fm_json_new_array(), *usage = fm_json_new_object();
-    for (size_t i = 0; i < j->choices; i++) {
-        const fmi_choice *c = &j->choice[i];
-        fm_json *one = fm_json_new_object();
-        tokens += c->prompt_len;
-        fmi_put(&rc, one, "object", fm_json_new_str("embedding"));
-        fmi_put(&rc, one, "index", fm_json_new_int((int64_t)i));
-        fmi_put(&rc, one, "embedding",
-                j->ask.base64 ? as_base64(c->vector, hidden) : as_numbers(c->vector, hidden, &rc));
-        fmi_add(&rc, data, one);
-    }
-    fmi_put(&rc, o, "object", fm_json_new_str("list"));
-    fmi_put(&rc, o, "data", data);
+    size_t hidden = fm_model_arch(j->res->model)->hidden;
+    const float *v = j->choice[i].vector;
+    fm_json *one = fm_json_new_object();
+    fmi_put(&rc, one, "object", fm_json_new_str("embedding"));
+    fmi_put(&rc, one, "index", fm_json_new_int((int64_t)i));
+    fmi_put(&rc, one, "embedding",
+            j->ask.base64 ? as_base64(v, hidden) : as_numbers(v, hidden, &rc));
+    fm_buf_str(out, i ? "," : "{\"object\":\"list\",\"data\":[");
+    if (rc == FM_OK)
+        rc = fm_json_write(out, one, FM_JSON_COMPACT);
+    fm_json_free(one);
+    return rc;
+}
+
+static fm_status write_end(fm_buf *out, const fmi_job *j)
+{
+    fm_status rc = FM_OK;
+    size_t tokens = 0;
+    fm_json *o = fm_json_new_object(), *usage = fm_json_new_object();
+    for (size_t i = 0; i < j->choices; i++)
+        tokens += j->choice[i].prompt_len;
     fmi_put(&rc, o, "model", fm_json_new_str(j->ask.model));
     fmi_put(&rc, o, "system_fingerprint", fm_json_new_str(j->res->version));
     fmi_put(&rc, usage, "prompt_tokens", fm_json_new_int((int64_t)tokens));
     fmi_put(&rc, usage, "total_tokens", fm_json_new_int((int64_t)tokens));
     fmi_put(&rc, o, "usage", usage);
+    size_t at = out->len;
     if (rc == FM_OK)
         rc = fm_json_write(out, o, FM_JSON_COMPACT);
+    if (rc == FM_OK)
+        out->data[at] = ','; /* instead of its brace: it goes on with the object of the list */
     fm_json_free(o);
     return rc;
+}
+
+fm_status fmi_vectors_fill(fmi_job *j, size_t most)
+{
+    fm_status rc = FM_OK;
+    while (rc == FM_OK && j->filled < j->choices && j->out.len < most)
+        rc = write_vector(&j->out, j, j->filled++);
+    if (rc < 0 || j->filled < j->choices)
+        return rc;
+    j->stream_over = true;
+    fm_buf_char(&j->out, ']');
+    return write_end(&j->out, j);
 }

@@ -6,6 +6,7 @@
 
 #include "store/base/checked.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -93,6 +94,13 @@ void *fm_aligned_alloc(size_t align_bytes, size_t bytes)
 void fm_free(void *ptr)
 {
     free(ptr);
+}
+
+void fm_mem_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 #define ZEROED_HEAD 64u /* before the pointer: bytes mapped, 0 = from the heap */

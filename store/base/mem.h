@@ -18,6 +18,9 @@ char *fm_strndup(const char *s, size_t len); /* copies len bytes and a NUL */
 char *fm_asprintf(const char *fmt, ...) FM_PRINTF(1, 2);
 void *fm_memdup(const void *src, size_t bytes);
 void fm_free(void *ptr);
+/* Gives freed memory back to the system, from every thread's part of the heap: for after something
+ * large has gone. Costs about a millisecond. */
+void fm_mem_trim(void);
 
 /* 64-byte aligned zeros. Large ones take memory only where they are touched, in huge pages where the
  * system has them, so that a whole budget can be reserved at once. Freed by fm_zeroed_free alone. */

@@ -246,14 +246,16 @@ static fm_status take_name(fm_map *names, const char *name)
 
     for (size_t n = strcspn(name, "/"); n < len; n += 1 + strcspn(name + n + 1, "/")) {
         if (fm_map_get(names, name, n) == &as_file)
-            return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is a file and a folder",
+            return fm_fail(FM_ECORRUPT,
+                           "source/source.json: field 'name': '%.200s' is a file and a folder",
                            name);
         rc = fm_map_put(names, name, n, &as_folder, NULL);
         if (rc < 0)
             return rc;
     }
     if (fm_map_has(names, name, len))
-        return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is there twice", name);
+        return fm_fail(FM_ECORRUPT, "source/source.json: field 'name': '%.200s' is there twice",
+                       name);
     return fm_map_put(names, name, len, &as_file, NULL);
 }
 

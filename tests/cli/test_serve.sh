@@ -102,10 +102,63 @@ get "$url/metrics" >metrics.txt
 check "answers are counted" grep -q '^fmstore_requests_total{code="200"} [1-9]' metrics.txt
 check "versions are resident once" grep -q '^fmstore_models_resident 2$' metrics.txt
 
+# A long answer with all of its alternatives takes little memory: its text is written as it leaves.
+peak() { sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$server/status"; }
+before=$(peak)
+get "$url/v1/completions" -o long.json -d '{"model":"atlas","prompt":"x","n":128,"max_tokens":120,
+    "ignore_eos":true,"logprobs":20}'
+check "the answer is long" [ "$(stat -c %s long.json)" -gt 6000000 ]
+check "it takes little memory" [ $(($(peak) - before)) -lt 40000 ]
+
+# One prompt is kept once, however many answers it gets.
+python3 -c 'print("{\"model\":\"atlas\",\"n\":128,\"prompt\":[" + "5," * 500000 + "5]}")' >ids.json
+before=$(peak)
+check "too long a prompt is 400" [ "$(status "$url/v1/completions" -d @ids.json)" = 400 ]
+check "it is not copied for each answer" [ $(($(peak) - before)) -lt 120000 ]
+
 kill -INT "$server"
 wait "$server"
 code=$?
 server=
 check "Ctrl-C ends it with 0, not $code" [ "$code" = 0 ]
 check "nothing was printed to stderr" [ ! -s serve.err ]
+# start ARGUMENT...: another server; its address in $url once it listens, "" where it ended.
+start() {
+    url=
+    : >serve.out
+    "$fm" -C repo serve --port 0 "$@" >serve.out 2>serve.err &
+    server=$!
+    while [ -z "$url" ] && kill -0 "$server" 2>/dev/null; do
+        url=$(sed -n 's|.*\(http://[^ ]*\).*|\1|p' serve.out)
+        sleep 0.05
+    done
+}
+stop() {
+    kill -INT "$server"
+    wait "$server"
+    server=
+}
+
+printf ' \t \n' >blank
+start --api-key-file "$tmp/blank"
+check "a key of blanks is refused" grep -q 'holds no key' serve.err
+[ -z "$url" ] || stop
+server=
+
+start --host 0.0.0.0
+check "a server that anybody reaches says so" grep -q 'api-key-file' serve.err
+mv repo away
+check "a repository that is away is 503" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"atlas","prompt":"x"}')" = 503 ]
+mv away repo
+check "and is read when it is back" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"atlas","prompt":"x","max_tokens":1}')" = 200 ]
+check "an unknown name stays 404" [ "$(status "${url/0.0.0.0/127.0.0.1}/v1/completions" -d '{"model":"nobody","prompt":"x"}')" = 404 ]
+stop
+
+if grep -q "^0*1 " /proc/net/if_inet6 2>/dev/null; then
+    start --host ::1
+    check "an IPv6 address has brackets" grep -q 'http://\[::1\]:[0-9]' serve.out
+    check "and is one that can be asked" [ "$(status -g "$url/health")" = 200 ]
+    check "loopback says nothing more" [ ! -s serve.err ]
+    stop
+fi
 exit $failed
