@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/ranks.h"
+#include "infer/chat.h"
 #include "store/base/io.h"
 #include "store/base/mem.h"
 
@@ -21,9 +22,18 @@ static void on_signal(int sig)
     cli_interrupted = 1;
 }
 
+static bool interrupted(void *ctx)
+{
+    (void)ctx;
+    return cli_interrupted;
+}
+
 void cli_catch_interrupts(void)
 {
+    static fm_chat_watch watch = {.stop = interrupted};
     struct sigaction sa;
+    (void)fm_chat_watch_set(
+        &watch); /* all templates are rendered on this thread, the server's aside */
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_signal;
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */

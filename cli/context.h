@@ -68,7 +68,7 @@ fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_t
 const char *cli_short_oid(const fm_oid *oid);           /* 10 hex digits, ring of buffers */
 fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; limit 64 MiB */
 void cli_say_error(void);                               /* that line alone */
-/* Set by Ctrl-C; long work looks at it through progress callbacks. */
+/* Set by Ctrl-C; long work looks at it through progress callbacks, chat templates by themselves. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupts(void);
 
