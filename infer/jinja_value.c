@@ -23,7 +23,7 @@ fm_status jj_work(jj_ctx *c, uint64_t n)
         return FM_OK;
     c->look_at = c->work + LOOK_EVERY;
     if (c->watch && c->watch->stop && c->watch->stop(c->watch->ctx))
-        return jj_error(c, FM_ECANCELLED, "stopped while the template was rendered");
+        return fm_fail(FM_ECANCELLED, "stopped while it was rendered");
     return FM_OK;
 }
 
