@@ -117,8 +117,10 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
     rc = fm_arena_new(&c.arena);
     if (rc < 0)
         return rc;
-    fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
     rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
+    /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
+    fm_buf_init(
+        &text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
     if (rc == FM_OK)
         rc = jj_exec(&c, t->root);
     if (rc == FM_OK)

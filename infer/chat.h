@@ -8,7 +8,10 @@
  * Work is what is done, not what is written: nodes evaluated, values visited and compared, bytes
  * copied, searched, mapped and printed, each at a price (jinja.h) of about a nanosecond a unit. So
  * the bound is one on time, about a second of a CPU, whatever the template does. It does not grow
- * with the messages: 2,000 of them with 1 MB of text take real templates some hundredths of it. */
+ * with the messages: 2,000 of them with 1 MB of text take real templates some hundredths of it.
+ *
+ * The rendered text has a bound of its own, since it is tokenized next, at 0.1 to 0.3 us a byte:
+ * FM_CHAT_OUTPUT_ALWAYS and FM_CHAT_OUTPUT_FACTOR times the memory of the values that were given. */
 #ifndef FM_INFER_CHAT_H
 #define FM_INFER_CHAT_H
 
@@ -17,7 +20,9 @@
 FM_BEGIN_DECLS
 
 #define FM_CHAT_SOURCE_MAX ((size_t)1 << 20) /* bytes of a template */
-#define FM_CHAT_OUTPUT_MAX ((size_t)64 << 20)
+#define FM_CHAT_OUTPUT_MAX ((size_t)64 << 20) /* bytes of a text, in between too */
+#define FM_CHAT_OUTPUT_ALWAYS ((size_t)4 << 20)
+#define FM_CHAT_OUTPUT_FACTOR 4
 #define FM_CHAT_WORK_MAX UINT64_C(1000000000) /* units of work in one rendering */
 
 typedef struct fm_chat_template fm_chat_template; /* immutable once open: share between threads */

@@ -227,6 +227,32 @@ static void long_conversations_take_little_of_it(void **state)
     fm_free(path);
 }
 
+/* A megabyte of text is given back four times; nothing makes tens of megabytes out of little. */
+static void the_text_is_bounded_by_what_was_given(void **state)
+{
+    static const char four[] = "{% for i in range(4) %}{% for m in messages %}{{ m.content }}{% "
+                               "endfor %}{% endfor %}";
+    fm_json *m = long_talk(2, 2000000);
+    fm_chat_template *t = NULL;
+    fm_buf out;
+    (void)state;
+
+    fm_buf_init(&out, 0);
+    tk_ok(render(&out, "{{ 'a' * 4194304 }}", NULL));
+    assert_int_equal(out.len, 4194304);
+    fm_buf_clear(&out);
+    tk_fails(render(&out, "{{ 'a' * 5000000 }}", NULL), FM_ELIMIT, "t: more than 42");
+    tk_fails(render(&out, "{% for i in range(50) %}{{ 'a' * 100000 }}{% endfor %}", NULL),
+             FM_ELIMIT, "t: more than 42");
+    assert_int_equal(out.len, 0);
+    tk_ok(fm_chat_template_open(&t, fm_span_str(four), "t"));
+    tk_ok(fm_chat_render(&out, t, m, NULL, true, NULL));
+    assert_int_equal(out.len, 16000000);
+    fm_chat_template_close(t);
+    fm_json_free(m);
+    fm_buf_release(&out);
+}
+
 static bool stop_at_third(void *ctx)
 {
     int *asked = ctx;
@@ -800,6 +826,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bombs_end_within_their_work),
         cmocka_unit_test(long_conversations_take_little_of_it),
+        cmocka_unit_test(the_text_is_bounded_by_what_was_given),
         cmocka_unit_test(a_watch_ends_a_rendering),
         cmocka_unit_test(drawn_templates_end_within_their_work),
     };
