@@ -14,6 +14,7 @@
 #define JJ_EVAL_DEPTH 1000                /* nested evaluations, macro calls included */
 #define JJ_VALUE_DEPTH 100                /* nesting of a value that is printed or compared */
 #define JJ_TOKENS_MAX 1000000             /* of one template */
+#define JJ_NAME_MAX 255                   /* bytes: names are compared whenever one is looked up */
 #define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
 #define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
 

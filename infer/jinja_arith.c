@@ -154,7 +154,11 @@ static fm_status float_power(jj_ctx *c, jj_val *out, double a, double b)
 static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
 {
     double r = a, rest = 0;
+    bool divides = op == JJ_FLOORDIV || op == JJ_MOD; /* fmod goes bit by bit */
+    fm_status rc = jj_work(c, divides ? 10 * JJ_CALL : 0);
 
+    if (rc < 0)
+        return rc;
     if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
         return jj_error(c, FM_EINVAL, "division by zero");
     if (op == JJ_ADD)

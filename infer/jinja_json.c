@@ -32,7 +32,7 @@ static void escape_unicode(fm_buf *out, uint32_t cp)
 static fm_status put_string(const dump *d, jj_val v)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
-    fm_status rc = jj_work_by(d->c, v.u.s.n, 2 * JJ_CHAR);
+    fm_status rc = jj_work_by(d->c, v.u.s.n, 3 * JJ_CHAR);
 
     if (rc < 0)
         return rc;

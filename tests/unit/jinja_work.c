@@ -162,6 +162,28 @@ static void bombs_end_within_their_work(void **state)
     }
 }
 
+/* Looking a name up compares it with others: their length is bounded when the template is opened. */
+static void long_names_are_refused(void **state)
+{
+    fm_buf source, out;
+    (void)state;
+
+    fm_buf_init(&out, 0);
+    for (int n = 255; n <= 256; n++) {
+        fm_buf_init(&source, 0);
+        fm_buf_printf(&source, "{{ %0*d }}", n, 0);
+        for (int i = 0; i < n; i++)
+            source.data[3 + i] = 'a';
+        if (n == 255)
+            tk_ok(render(&out, fm_buf_cstr(&source), NULL));
+        else
+            tk_fails(render(&out, fm_buf_cstr(&source), NULL), FM_ELIMIT,
+                     "t: line 1: a name of more than 255 bytes");
+        fm_buf_release(&source);
+    }
+    fm_buf_release(&out);
+}
+
 /* ==== what real templates need ==== */
 
 static fm_json *long_talk(size_t turns, size_t bytes_each)
@@ -825,6 +847,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bombs_end_within_their_work),
+        cmocka_unit_test(long_names_are_refused),
         cmocka_unit_test(long_conversations_take_little_of_it),
         cmocka_unit_test(the_text_is_bounded_by_what_was_given),
         cmocka_unit_test(a_watch_ends_a_rendering),
