@@ -205,7 +205,9 @@ fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
             digits = key.u.s.p[k] >= '0' && key.u.s.p[k] <= '9';
             number = number * 10 + (key.u.s.p[k] - '0');
         }
-        rc = jj_get_item(c, out, in, digits ? jj_int(number) : key);
+        rc = jj_work(c, 2 * JJ_NODE);
+        if (rc == FM_OK)
+            rc = jj_get_item(c, out, in, digits ? jj_int(number) : key);
         i += n + 1;
     }
     return rc;

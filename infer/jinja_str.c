@@ -461,7 +461,10 @@ static fm_status justify(jj_ctx *c, jj_val *out, jj_val s, const char *how, cons
 {
     jj_val fill = a->count > 1 ? a->pos[1] : jj_str(" ", 1);
     fm_buf b;
+    fm_status rc = jj_work(c, s.u.s.n + (fill.type == JJ_STRING ? fill.u.s.n : 0));
 
+    if (rc < 0)
+        return rc;
     if (a->pos[0].type != JJ_INT || fill.type != JJ_STRING || jj_chars(fill) != 1)
         return jj_error(c, FM_EINVAL, "%s needs a width and one character", how);
     int64_t pad = a->pos[0].u.i - (int64_t)jj_chars(s);
@@ -471,7 +474,7 @@ static fm_status justify(jj_ctx *c, jj_val *out, jj_val s, const char *how, cons
         *out = s;
         return FM_OK;
     }
-    fm_status rc = jj_work_by(c, (uint64_t)pad, JJ_CHAR);
+    rc = jj_work_by(c, (uint64_t)pad, JJ_CHAR);
     if (rc < 0)
         return rc;
     int64_t left = how[0] == 'r' ? pad : how[0] == 'c' ? pad / 2 + (pad & a->pos[0].u.i & 1) : 0;

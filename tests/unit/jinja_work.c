@@ -113,6 +113,9 @@ static const struct {
     {"grouped_zeros", MANY "{{ '{:0100000,d}'.format(i) | first }}{% endfor %}"},
     {"float_digits", MANY "{{ '{:.100000f}'.format(1e300) | first }}{% endfor %}"},
     {"floats", "{% for j in range(100000) %}" MANY "{{ 1.1e300 * i }}{% endfor %}{% endfor %}"},
+    {"center_long", LONG MANY "{{ s | center(100) | first }}{% endfor %}"},
+    {"fmod", "{% for j in range(100000) %}" MANY "{% if 1e308 % 3e-308 %}{% endif %}{% endfor %}{% "
+             "endfor %}"},
     {"round",
      "{% for j in range(100000) %}" MANY "{{ 1e300 | round(300) }}{% endfor %}{% endfor %}"},
     {"width", MANY "{{ '%100000s' | format('a') | first }}{% endfor %}"},
