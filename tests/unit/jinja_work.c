@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HANG_SECONDS 120 /* of all tests: a rendering without end is killed, not waited for */
+#define HANG_SECONDS 600 /* of all tests: a rendering without end is killed, not waited for */
 #define SMALL_WORK 30000000u
 
 /* ==== rendering ==== */
@@ -686,10 +686,10 @@ static bool plain(draw *d, uint64_t n)
     uint64_t values = FM_ARRAY_LEN(large), ops = FM_ARRAY_LEN(filters) + FM_ARRAY_LEN(methods) +
                                                  FM_ARRAY_LEN(is_tests) + FM_ARRAY_LEN(items) +
                                                  FM_ARRAY_LEN(operators);
-    uint64_t op = n / values;
-    const char *v = large[n % values];
+    uint64_t op = n % ops;
+    const char *v = large[n / ops % values];
 
-    if (op >= ops)
+    if (n >= ops * values)
         return false;
     put_set_up(d, below(d, 4) ? 50000 : 5000000);
     if (below(d, 3))
