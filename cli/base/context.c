@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/base/ranks.h"
+#include "infer/chat.h"
 #include "store/base/cancel.h"
 #include "store/base/os/io.h"
 #include "store/base/text/markup.h"
@@ -26,10 +27,18 @@ static void on_signal(int sig)
         fm_cancel(true);
 }
 
+static bool interrupted(void *ctx)
+{
+    (void)ctx;
+    return cli_interrupted;
+}
+
 void cli_catch_interrupts(bool reading_too)
 {
+    static fm_chat_watch watch = {.stop = interrupted};
     struct sigaction sa;
     all_reading_stops = reading_too;
+    (void)fm_chat_watch_set(&watch); /* this thread renders all templates, but for a server's */
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = on_signal;
     sa.sa_flags = (int)SA_RESETHAND; /* a second Ctrl-C ends the program the hard way */

@@ -68,8 +68,9 @@ fm_status cli_open_tokenizer(cli *c, const fm_tree *tree, const char *what, fm_t
 const char *cli_short_oid(const fm_oid *oid);           /* 10 hex digits, ring of buffers */
 fm_status cli_read_stdin_line(fm_buf *line, bool *end); /* without its newline; limit 64 MiB */
 void cli_say_error(void);                               /* that line alone */
-/* Set by Ctrl-C; long work looks at it through progress callbacks. reading_too: fm_go_on refuses then,
- * for commands that only end; others go on reading to leave their work as it should be. */
+/* Set by Ctrl-C; long work looks at it through progress callbacks, chat templates by themselves.
+ * reading_too: fm_go_on refuses then, for commands that only end; others go on reading to leave their
+ * work as it should be. */
 extern volatile int cli_interrupted;
 void cli_catch_interrupts(bool reading_too);
 

@@ -44,6 +44,11 @@ static fm_status repeat(jj_ctx *c, jj_val *out, jj_val s, int64_t times)
 {
     fm_buf b;
 
+    if (times > 0) {
+        fm_status rc = jj_work_by(c, (uint64_t)times, s.u.s.n ? s.u.s.n + JJ_CHAR : 0);
+        if (rc < 0)
+            return rc;
+    }
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (int64_t i = 0; i < times && s.u.s.n > 0 && b.failed == FM_OK; i++)
         fm_buf_append(&b, s.u.s.p, s.u.s.n);
@@ -55,11 +60,9 @@ static fm_status repeat_list(jj_ctx *c, jj_val *out, jj_val list, int64_t times)
     fm_status rc = jj_list_new(c, out);
 
     out->type = list.type;
-    for (int64_t k = 0; rc == FM_OK && k < times && list.u.list->count > 0; k++) {
-        rc = jj_step(c);
+    for (int64_t k = 0; rc == FM_OK && k < times && list.u.list->count > 0; k++)
         for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++)
             rc = jj_list_push(c, out->u.list, list.u.list->v[i]);
-    }
     return rc;
 }
 
@@ -151,7 +154,11 @@ static fm_status float_power(jj_ctx *c, jj_val *out, double a, double b)
 static fm_status float_op(jj_ctx *c, jj_val *out, jj_op op, double a, double b)
 {
     double r = a, rest = 0;
+    bool divides = op == JJ_FLOORDIV || op == JJ_MOD; /* fmod goes bit by bit */
+    fm_status rc = jj_work(c, divides ? 10 * JJ_CALL : 0);
 
+    if (rc < 0)
+        return rc;
     if ((op == JJ_DIV || op == JJ_FLOORDIV || op == JJ_MOD) && b == 0.0)
         return jj_error(c, FM_EINVAL, "division by zero");
     if (op == JJ_ADD)
@@ -213,8 +220,9 @@ fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b)
     fm_status rc;
 
     if (op == JJ_EQ || op == JJ_NE) {
-        *out = jj_equal(a, b, 0) == (op == JJ_EQ);
-        return jj_step(c);
+        rc = jj_equal(c, out, a, b);
+        *out = *out == (op == JJ_EQ);
+        return rc;
     }
     if (op == JJ_IN || op == JJ_NOT_IN) {
         rc = jj_contains(c, out, a, b);
@@ -223,7 +231,7 @@ fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b)
     }
     if (a.type == JJ_UNDEFINED || b.type == JJ_UNDEFINED)
         return jj_bad_operands(c, "order", a, b);
-    rc = jj_compare(c, &order, a, b, false);
+    rc = jj_compare(c, &order, a, b);
     *out = op == JJ_LT   ? order < 0
            : op == JJ_LE ? order <= 0
            : op == JJ_GT ? order > 0

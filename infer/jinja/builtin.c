@@ -223,6 +223,8 @@ static fm_status strftime_now(jj_ctx *c, jj_val *out, const jj_args *a)
     fm_buf b;
     fm_status rc = jj_need_str(c, f, "strftime_now");
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, f.u.s.n, JJ_CALL);
     if (rc < 0)
         return rc;
     fm_buf_init(&b, 4096);

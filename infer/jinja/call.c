@@ -9,6 +9,10 @@
 
 static fm_status add_keyword(jj_ctx *c, jj_args *a, const char **kw, const char *name, jj_val v)
 {
+    fm_status rc = jj_work_by(c, a->kw_count + 1, strlen(name) + JJ_ITEM);
+
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < a->kw_count; i++)
         if (strcmp(kw[i], name) == 0)
             return jj_error(c, FM_EINVAL, "argument '%s' is given twice", name);
@@ -133,7 +137,8 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
         bool given = i < a->count;
         jj_val v = given ? a->pos[i] : jj_undefined(param->name);
         caller = caller || strcmp(param->name, "caller") == 0;
-        for (size_t k = 0; k < a->kw_count; k++) {
+        rc = jj_work_by(c, a->kw_count + 1, JJ_ITEM);
+        for (size_t k = 0; rc == FM_OK && k < a->kw_count; k++) {
             if (strcmp(a->kw[k], param->name) != 0)
                 continue;
             if (given)
@@ -142,7 +147,7 @@ static fm_status bind_parameters(jj_ctx *c, const jj_node *def, const jj_args *a
             v = a->kw_value[k];
             given = used[k] = true;
         }
-        if (!given && param->a)
+        if (rc == FM_OK && !given && param->a)
             rc = jj_eval(c, &v, param->a);
         if (rc == FM_OK)
             rc = jj_assign(c, param->name, v);
@@ -270,9 +275,11 @@ fm_status jj_call_node(jj_ctx *c, jj_val *out, const jj_node *n, const jj_val *c
     if (!method)
         return jj_call_value(c, out, f, &a);
     /* a method, unless a mapping holds something callable there */
-    const jj_val *held = self.type == JJ_NAMESPACE || self.type == JJ_DICT
-                             ? jj_dict_get(self.u.dict, n->a->name, strlen(n->a->name))
-                             : NULL;
+    const jj_val *held = NULL;
+    if (self.type == JJ_NAMESPACE || self.type == JJ_DICT)
+        rc = jj_dict_get(c, &held, self.u.dict, n->a->name, strlen(n->a->name));
+    if (rc < 0)
+        return rc;
     if (held && (held->type == JJ_MACRO || held->type == JJ_BUILTIN || held->type == JJ_JOINER))
         return jj_call_value(c, out, *held, &a);
     return jj_method(c, out, self, n->a->name, &a);

@@ -96,7 +96,7 @@ static fm_status slice(jj_ctx *c, jj_val *out, const jj_node *n)
                        : v.u.list->range[0] + (k == 0 ? first : end) * v.u.list->range[2];
         return rc;
     }
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* its characters were counted as they were listed */
     for (size_t k = 0; k < out->u.list->count; k++)
         fm_buf_append(&b, out->u.list->v[k].u.s.p, out->u.list->v[k].u.s.n);
     return jj_buf_str(c, out, &b);
@@ -216,12 +216,9 @@ static fm_status eval_kind(jj_ctx *c, jj_val *out, const jj_node *n)
         *out = n->value;
         return FM_OK;
     case JJ_N_NAME:
-        if (!jj_lookup(c, n->name, out))
-            *out = jj_undefined(n->name);
-        return FM_OK;
+        return jj_lookup(c, n->name, out);
     case JJ_N_CAPTURED:
-        fm_assert(jj_lookup(c, "", out));
-        return FM_OK;
+        return jj_lookup(c, "", out);
     case JJ_N_LIST:
     case JJ_N_TUPLE:
     case JJ_N_DICT:
@@ -272,7 +269,7 @@ fm_status jj_enter(jj_ctx *c, const jj_node *n)
     if (c->depth >= JJ_EVAL_DEPTH)
         return jj_error(c, FM_ELIMIT, "template recurses deeper than %d", JJ_EVAL_DEPTH);
     c->depth++;
-    return jj_step(c);
+    return jj_work(c, JJ_NODE);
 }
 
 fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n)

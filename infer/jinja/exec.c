@@ -9,29 +9,39 @@
 
 /* ---- scopes ---- */
 
-bool jj_lookup(const jj_ctx *c, const char *name, jj_val *out)
+fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out)
 {
+    fm_status rc;
+
     for (const jj_scope *s = c->scope; s; s = s->parent) {
+        rc = jj_work_by(c, s->count + 1, JJ_ITEM);
+        if (rc < 0)
+            return rc;
         for (size_t i = s->count; i-- > 0;) {
             if (strcmp(s->var[i].name, name) != 0)
                 continue;
             *out = s->var[i].value;
-            return true;
+            return FM_OK;
         }
     }
-    return jj_builtin_find(c, name, out);
+    if (!jj_builtin_find(c, name, out))
+        *out = jj_undefined(name);
+    return FM_OK;
 }
 
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v)
 {
     jj_scope *s = c->scope;
+    fm_status rc = jj_work_by(c, s->count + 1, JJ_ITEM);
 
-    for (size_t i = 0; i < s->count; i++) {
+    for (size_t i = 0; rc == FM_OK && i < s->count; i++) {
         if (strcmp(s->var[i].name, name) != 0)
             continue;
         s->var[i].value = v;
         return FM_OK;
     }
+    if (rc < 0)
+        return rc;
     if (s->count == s->cap) {
         size_t cap = s->cap ? 2 * s->cap : 4;
         jj_var *bigger = jj_alloc(c, cap * sizeof *bigger);
@@ -66,7 +76,10 @@ static fm_status assign_to(jj_ctx *c, const jj_node *to, jj_val v)
     if (to->kind == JJ_N_NAME)
         return jj_assign(c, to->name, v);
     if (to->kind == JJ_N_ATTR) {
-        if (!jj_lookup(c, to->a->name, &ns) || ns.type != JJ_NAMESPACE)
+        fm_status rc = jj_lookup(c, to->a->name, &ns);
+        if (rc < 0)
+            return rc;
+        if (ns.type != JJ_NAMESPACE)
             return jj_error(c, FM_EINVAL, "'%s' is no namespace, so its '%s' cannot be set",
                             to->a->name, to->name);
         return jj_dict_put(c, ns.u.dict, jj_str(to->name, strlen(to->name)), v);
@@ -295,12 +308,21 @@ static fm_status exec_if(jj_ctx *c, const jj_node *n, jj_flow *f)
     return n->c ? jj_run(c, n->c, f) : FM_OK;
 }
 
+static fm_status put_text(jj_ctx *c, const jj_node *n)
+{
+    fm_status rc = jj_work(c, n->len);
+
+    if (rc < 0)
+        return rc;
+    fm_buf_append(c->out, n->name, n->len);
+    return fm_buf_ok(c->out);
+}
+
 static fm_status exec_kind(jj_ctx *c, const jj_node *n, jj_flow *f)
 {
     switch ((int)n->kind) {
     case JJ_N_TEXT:
-        fm_buf_append(c->out, n->name, n->len);
-        return fm_buf_ok(c->out);
+        return put_text(c, n);
     case JJ_N_OUTPUT:
         return exec_output(c, n);
     case JJ_N_BODY:

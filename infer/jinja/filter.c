@@ -30,9 +30,10 @@ static fm_status f_length(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
     if (rc < 0)
         return rc;
-    if (in.type == JJ_STRING)
-        *out = jj_int((int64_t)jj_chars(in));
-    else if (jj_is_seq(in) || in.type == JJ_VIEW)
+    if (in.type == JJ_STRING) {
+        rc = jj_work(c, in.u.s.n);
+        *out = jj_int(rc == FM_OK ? (int64_t)jj_chars(in) : 0);
+    } else if (jj_is_seq(in) || in.type == JJ_VIEW)
         *out = jj_int((int64_t)in.u.list->count);
     else if (in.type == JJ_DICT)
         *out = jj_int((int64_t)in.u.dict->count);
@@ -40,7 +41,7 @@ static fm_status f_length(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         *out = jj_int(0);
     else
         return jj_error(c, FM_EINVAL, "length of %s", jj_type_name(in));
-    return FM_OK;
+    return rc;
 }
 
 static fm_status f_items(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -124,7 +125,7 @@ static fm_status f_reverse(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         out->type = JJ_GEN;
     if (rc < 0 || in.type != JJ_STRING)
         return rc;
-    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
+    fm_buf_init(&b, FM_CHAT_OUTPUT_MAX); /* counted as they were listed */
     for (size_t i = 0; i < out->u.list->count; i++)
         fm_buf_append(&b, out->u.list->v[i].u.s.p, out->u.list->v[i].u.s.n);
     return jj_buf_str(c, out, &b);
@@ -248,7 +249,7 @@ static fm_status f_rejectattr(jj_ctx *c, jj_val *out, jj_val in, const jj_args *
     return pick(c, out, in, a, true, false);
 }
 
-/* Stable merge by (key, order); every comparison counts as a step. */
+/* Stable merge by (key, order). */
 static fm_status merge_sort(jj_ctx *c, jj_pair *p, jj_pair *tmp, size_t n, bool reverse)
 {
     size_t half = n / 2, i = 0, k = half, at = 0;
@@ -258,9 +259,11 @@ static fm_status merge_sort(jj_ctx *c, jj_pair *p, jj_pair *tmp, size_t n, bool 
     fm_status rc = merge_sort(c, p, tmp, half, reverse);
     if (rc == FM_OK)
         rc = merge_sort(c, p + half, tmp, n - half, reverse);
+    if (rc == FM_OK)
+        rc = jj_work_by(c, n, JJ_ITEM);
     while (rc == FM_OK && i < half && k < n) {
         int order;
-        rc = jj_compare(c, &order, p[i].key, p[k].key, false);
+        rc = jj_compare(c, &order, p[i].key, p[k].key);
         bool first = reverse ? order >= 0 : order <= 0;
         tmp[at++] = first ? p[i++] : p[k++];
     }
@@ -294,8 +297,11 @@ static fm_status folded(jj_ctx *c, jj_val *io, bool fold)
     if (!fold || io->type != JJ_STRING)
         return FM_OK;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    jj_lower(&b, *io);
-    return jj_buf_str(c, io, &b);
+    fm_status rc = jj_lower(c, &b, *io);
+    if (rc == FM_OK)
+        return jj_buf_str(c, io, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 /* The values at attributes "a,b" as a list. */
@@ -325,6 +331,9 @@ static fm_status keys_of(jj_ctx *c, jj_val *out, jj_val list, jj_val attr, bool 
 
     for (size_t i = 0; rc == FM_OK && i < list.u.list->count; i++) {
         jj_val v = list.u.list->v[i];
+        rc = jj_work(c, attr.type == JJ_STRING ? attr.u.s.n : 0);
+        if (rc < 0)
+            break;
         if (attr.type == JJ_STRING && memchr(attr.u.s.p, ',', attr.u.s.n))
             rc = many_keys(c, &v, list.u.list->v[i], attr, fold);
         else if (attr.type != JJ_UNDEFINED && attr.type != JJ_NONE)
@@ -411,7 +420,7 @@ static fm_status extreme(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a, in
     *out = jj_undefined("an item of an empty list");
     for (size_t i = 1; i < list.u.list->count; i++) {
         int order;
-        rc = jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best], false);
+        rc = jj_compare(c, &order, keys.u.list->v[i], keys.u.list->v[best]);
         if (rc < 0)
             return rc;
         if (order * want > 0)
@@ -541,7 +550,10 @@ static fm_status f_groupby(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     if (rc == FM_OK)
         rc = jj_list_new(c, out);
     for (size_t i = 0; rc == FM_OK && i < items.u.list->count; i++) {
-        if (i == 0 || !jj_equal(keys.u.list->v[i - 1], keys.u.list->v[i], 0)) {
+        bool same = false;
+        if (i > 0)
+            rc = jj_equal(c, &same, keys.u.list->v[i - 1], keys.u.list->v[i]);
+        if (rc == FM_OK && !same) {
             jj_val real, list;
             rc = jj_attr_path(c, &real, items.u.list->v[i], attr);
             if (rc == FM_OK)
@@ -605,7 +617,7 @@ int jj_filter_find(const char *name)
 fm_status jj_filter_run(jj_ctx *c, jj_val *out, int fn, jj_val in, const jj_args *a)
 {
     const int own = (int)FM_ARRAY_LEN(filters);
-    fm_status rc = jj_step(c);
+    fm_status rc = jj_work(c, JJ_CALL);
 
     *out = jj_none();
     if (rc < 0)

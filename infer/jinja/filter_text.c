@@ -53,11 +53,11 @@ static fm_status change_case(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    if (upper)
-        jj_upper(&b, s);
-    else
-        jj_lower(&b, s);
-    return jj_buf_str(c, out, &b);
+    rc = upper ? jj_upper(c, &b, s) : jj_lower(c, &b, s);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 static fm_status f_upper(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -92,10 +92,12 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = begin(c, &s, in, a, "title", NULL, 0);
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, s.u.s.n, JJ_MAP);
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    for (size_t i = 0; i < s.u.s.n;) {
+    for (size_t i = 0; rc == FM_OK && i < s.u.s.n;) {
         uint32_t cp;
         size_t n = jj_put_case(&b, s, i, JJ_UPPER), e;
         (void)fmi_utf8_next((const uint8_t *)s.u.s.p + i, &cp);
@@ -107,10 +109,13 @@ static fm_status f_title(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
             if (starts_words(cp))
                 break;
         }
-        jj_lower(&b, jj_str(s.u.s.p + i, e - i));
+        rc = jj_lower(c, &b, jj_str(s.u.s.p + i, e - i));
         i = e;
     }
-    return jj_buf_str(c, out, &b);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 static fm_status f_replace(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -135,16 +140,20 @@ static fm_status f_tojson(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     return jj_tojson(c, out, in, a);
 }
 
-static void join_lines(fm_buf *b, const jj_list *lines, size_t from, jj_val pad, bool blank)
+static fm_status join_lines(jj_ctx *c, fm_buf *b, const jj_list *lines, jj_val pad, bool blank)
 {
-    for (size_t i = from; i < lines->count; i++) {
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < lines->count; i++) {
         jj_val line = lines->v[i];
+        rc = jj_work(c, 2 * JJ_ITEM + pad.u.s.n + line.u.s.n);
         if (i > 0)
             fm_buf_char(b, '\n');
         if (i > 0 && (blank || line.u.s.n > 0))
             fm_buf_append(b, pad.u.s.p, pad.u.s.n);
         fm_buf_append(b, line.u.s.p, line.u.s.n);
     }
+    return rc;
 }
 
 /* As jinja2: a newline is put behind the text before it is split into lines. */
@@ -156,15 +165,19 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
 
     if (rc == FM_OK)
         rc = jj_need_str(c, in, "indent");
+    if (rc == FM_OK)
+        rc = jj_work(c, in.u.s.n);
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     if (width.type == JJ_STRING) {
         pad = width;
     } else if (width.type == JJ_INT) {
+        rc = jj_work_by(c, (uint64_t)FM_MAX(FM_MIN(width.u.i, 100000), 0), JJ_CHAR);
         for (int64_t i = 0; i < width.u.i && i < 100000; i++)
             fm_buf_char(&b, ' ');
-        rc = jj_str_copy(c, &pad, b.data, b.len);
+        if (rc == FM_OK)
+            rc = jj_str_copy(c, &pad, b.data, b.len);
         fm_buf_clear(&b);
     }
     fm_buf_append(&b, in.u.s.p, in.u.s.n);
@@ -180,8 +193,11 @@ static fm_status f_indent(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     }
     if (jj_truth(jj_arg(a, 1, "first")))
         fm_buf_append(&b, pad.u.s.p, pad.u.s.n);
-    join_lines(&b, lines.u.list, 0, pad, jj_truth(jj_arg(a, 2, "blank")));
-    return jj_buf_str(c, out, &b);
+    rc = join_lines(c, &b, lines.u.list, pad, jj_truth(jj_arg(a, 2, "blank")));
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 static fm_status f_center(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -200,6 +216,8 @@ static fm_status f_escape(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     fm_buf b;
     fm_status rc = begin(c, &s, in, a, "escape", NULL, 0);
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
@@ -246,6 +264,10 @@ static fm_status f_truncate(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
         end = jj_str("...", 3);
     if (rc == FM_OK)
         rc = jj_need_str(c, in, "truncate");
+    if (rc == FM_OK)
+        rc = jj_work_by(c, in.u.s.n, 4);
+    if (rc == FM_OK)
+        rc = jj_work_by(c, end.u.s.n, 4);
     if (rc == FM_OK && (most < (int64_t)jj_chars(end) || leeway < 0))
         return jj_error(c, FM_EINVAL, "truncate: expected length and leeway to fit");
     if (rc < 0)
@@ -273,6 +295,8 @@ static fm_status f_wordcount(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a
     bool inside = false;
     fm_status rc = begin(c, &s, in, a, "wordcount", NULL, 0);
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
     for (size_t i = 0; rc == FM_OK && i < s.u.s.n;) {
         uint32_t cp;
         i += fmi_utf8_next((const uint8_t *)s.u.s.p + i, &cp);
@@ -295,6 +319,8 @@ static fm_status f_filesizeformat(jj_ctx *c, jj_val *out, jj_val in, const jj_ar
 
     if (rc == FM_OK && !jj_is_number(in))
         return jj_error(c, FM_EUNSUPPORTED, "filesizeformat of %s", jj_type_name(in));
+    if (rc == FM_OK)
+        rc = jj_work(c, JJ_REAL);
     if (rc < 0)
         return rc;
     bytes = jj_number(in);
@@ -312,9 +338,11 @@ static fm_status f_filesizeformat(jj_ctx *c, jj_val *out, jj_val in, const jj_ar
     return jj_buf_str(c, out, &b);
 }
 
-static void quote(fm_buf *b, jj_val s, bool query)
+static fm_status quote(jj_ctx *c, fm_buf *b, jj_val s, bool query)
 {
-    for (size_t i = 0; i < s.u.s.n; i++) {
+    fm_status rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
+
+    for (size_t i = 0; rc == FM_OK && i < s.u.s.n; i++) {
         unsigned char ch = (unsigned char)s.u.s.p[i];
         bool safe = (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') ||
                     (ch >= '0' && ch <= '9') || (ch && strchr("_.-~", ch)) || (!query && ch == '/');
@@ -323,8 +351,9 @@ static void quote(fm_buf *b, jj_val s, bool query)
         else if (query && ch == ' ')
             fm_buf_char(b, '+');
         else
-            fm_buf_printf(b, "%%%02X", ch);
+            jj_put_hex(b, "%", ch, 2, true);
     }
+    return rc;
 }
 
 static fm_status quote_pair(jj_ctx *c, fm_buf *b, jj_val key, jj_val value, bool first)
@@ -337,10 +366,9 @@ static fm_status quote_pair(jj_ctx *c, fm_buf *b, jj_val key, jj_val value, bool
         return rc;
     if (!first)
         fm_buf_char(b, '&');
-    quote(b, key, true);
+    rc = quote(c, b, key, true);
     fm_buf_char(b, '=');
-    quote(b, value, true);
-    return FM_OK;
+    return rc < 0 ? rc : quote(c, b, value, true);
 }
 
 static fm_status f_urlencode(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
@@ -365,7 +393,7 @@ static fm_status f_urlencode(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a
     } else if (rc == FM_OK) {
         rc = jj_as_text(c, &s, in);
         if (rc == FM_OK)
-            quote(&b, s, false);
+            rc = quote(c, &b, s, false);
     }
     if (rc == FM_OK)
         return jj_buf_str(c, out, &b);
@@ -383,6 +411,10 @@ static fm_status plain_number(jj_ctx *c, jj_val in, char **out)
     fm_status rc = jj_trim(c, &t, in, jj_none(), true, true);
 
     *out = NULL;
+    if (rc == FM_OK)
+        rc = jj_work_by(c, t.u.s.n, 2 * JJ_CHAR);
+    if (rc == FM_OK)
+        rc = jj_work(c, JJ_CALL);
     if (rc == FM_OK)
         rc = jj_str_copy(c, &t, t.u.s.p, t.u.s.n);
     if (rc < 0 || t.u.s.n == 0)
@@ -542,6 +574,9 @@ static fm_status f_round(jj_ctx *c, jj_val *out, jj_val in, const jj_args *a)
     if (!jj_is_number(in) ||
         (precision.type != JJ_UNDEFINED && precision.type != JJ_INT && precision.type != JJ_BOOL))
         return jj_error(c, FM_EINVAL, "round needs a number and a whole precision");
+    rc = jj_work(c, JJ_REAL);
+    if (rc < 0)
+        return rc;
     if (strcmp(how, "common") == 0) {
         *out = in.type == JJ_FLOAT ? jj_float(round_real(in.u.f, p))
                                    : jj_int(round_whole(jj_whole(in), p));

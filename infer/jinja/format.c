@@ -115,13 +115,17 @@ static void zero_grouped(fm_buf *body, const layout *l, size_t head, size_t ever
         if (body->data[i] != (uint8_t)l->group)
             fm_buf_u8(&digits, body->data[i]);
     int64_t room = l->width - (int64_t)head - (int64_t)(body->len - whole);
-    while ((int64_t)(digits.len + (digits.len - 1) / every) < room) {
-        fm_buf_char(&digits, '0');
-        memmove(digits.data + 1, digits.data, digits.len - 1);
-        digits.data[0] = '0';
-    }
+    size_t n = digits.len;
+    while ((int64_t)(n + (n - 1) / every) < room)
+        n++;
     fm_buf all;
     fm_buf_init(&all, 0);
+    for (size_t i = digits.len; i < n; i++)
+        fm_buf_char(&all, '0');
+    fm_buf_append(&all, digits.data, digits.len);
+    fm_buf_clear(&digits);
+    fm_buf_append(&digits, all.data, all.len);
+    fm_buf_clear(&all);
     group_digits(&all, fm_buf_cstr(&digits), digits.len, l->group, every);
     fm_buf_append(&all, body->data + whole, body->len - whole);
     fm_buf_clear(body);
@@ -297,11 +301,25 @@ static fm_status text_of(percent *x, jj_val *out, jj_val v, bool repr)
     return rc;
 }
 
+/* What a field of l costs beside its value's text. */
+static fm_status count_field(jj_ctx *c, const layout *l, jj_val v)
+{
+    bool real = v.type == JJ_FLOAT || strchr("eEfFgG%", l->type ? l->type : 's');
+    int64_t room = FM_MAX(l->width, 0) + FM_MAX(l->precision, 0);
+    fm_status rc = jj_work_by(c, (uint64_t)room, real ? 8 * JJ_CHAR : 3 * JJ_CHAR);
+
+    if (rc == FM_OK && v.type == JJ_STRING)
+        rc = jj_work_by(c, v.u.s.n, 2);
+    return rc < 0 ? rc : jj_work(c, real ? JJ_REAL : JJ_CALL);
+}
+
 static fm_status percent_value(percent *x, fm_buf *out, layout *l, bool minus, jj_val v)
 {
     jj_val t;
-    fm_status rc;
+    fm_status rc = count_field(x->c, l, v);
 
+    if (rc < 0)
+        return rc;
     l->align = minus ? '<' : 0;
     if (l->type == 's' || l->type == 'r' || l->type == 'c') {
         bool code = l->type == 'c' && v.type == JJ_INT;
@@ -311,6 +329,8 @@ static fm_status percent_value(percent *x, fm_buf *out, layout *l, bool minus, j
             return jj_error(x->c, FM_EUNSUPPORTED, "%%c of a number is not implemented");
         rc = text_of(x, &t, v, l->type == 'r');
         l->align = minus ? '<' : '>';
+        if (rc == FM_OK)
+            rc = jj_work_by(x->c, t.u.s.n, 2);
         if (rc == FM_OK)
             put_text(out, l, t);
         return rc;
@@ -340,7 +360,10 @@ static fm_status key_value(percent *x, jj_val *out)
     if (!end || x->args.type != JJ_DICT)
         return jj_error(x->c, FM_EINVAL, "a format with keys needs a mapping");
     size_t n = (size_t)(end - x->p);
-    const jj_val *hit = jj_dict_get(x->args.u.dict, x->p, n);
+    const jj_val *hit;
+    fm_status rc = jj_dict_get(x->c, &hit, x->args.u.dict, x->p, n);
+    if (rc < 0)
+        return rc;
     if (!hit)
         return jj_error(x->c, FM_EINVAL, "the mapping has no '%.*s'", (int)FM_MIN(n, (size_t)80),
                         x->p);
@@ -399,6 +422,8 @@ fm_status jj_percent(jj_ctx *c, jj_val *out, jj_val format, jj_val args)
     fm_buf b;
     fm_status rc = jj_list_new(c, &x.list);
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, format.u.s.n, JJ_CHAR);
     if (rc == FM_OK && args.type == JJ_TUPLE)
         x.list = args;
     else if (rc == FM_OK)
@@ -489,6 +514,9 @@ static fm_status format_value(jj_ctx *c, fm_buf *out, jj_val v, const char *spec
 
     if (rc < 0 || n == 0)
         return rc < 0 ? rc : jj_to_text(c, out, v);
+    rc = count_field(c, &l, v);
+    if (rc < 0)
+        return rc;
     if (v.type == JJ_STRING) {
         if ((l.type && l.type != 's') || l.align == '=' || l.sign || l.alt || l.group)
             return jj_error(c, FM_EINVAL, "a format that does not fit a string");
@@ -533,11 +561,16 @@ static fm_status first_part(braces *x, jj_val *out, const char *p, size_t n)
             return jj_error(x->c, FM_EINVAL, "fields are numbered by hand and automatically");
         x->next = -1;
     } else {
-        for (size_t k = 0; k < x->a->kw_count; k++)
-            if (strlen(x->a->kw[k]) == n && memcmp(x->a->kw[k], p, n) == 0) {
+        for (size_t k = 0; k < x->a->kw_count; k++) {
+            size_t len = strlen(x->a->kw[k]);
+            fm_status rc = jj_work(x->c, JJ_ITEM + len);
+            if (rc < 0)
+                return rc;
+            if (len == n && memcmp(x->a->kw[k], p, n) == 0) {
                 *out = x->a->kw_value[k];
                 return FM_OK;
             }
+        }
         return jj_error(x->c, FM_EINVAL, "format has no argument '%.*s'",
                         (int)FM_MIN(n, (size_t)80), p);
     }
@@ -610,7 +643,8 @@ static fm_status one_field(braces *x, fm_buf *out, const char *p, size_t n, int 
 
 static fm_status format_into(braces *x, fm_buf *out, const char *p, size_t n, int depth)
 {
-    fm_status rc = depth > 2 ? jj_error(x->c, FM_EINVAL, "formats nested too deep") : FM_OK;
+    fm_status rc = depth > 2 ? jj_error(x->c, FM_EINVAL, "formats nested too deep")
+                             : jj_work_by(x->c, n + 1, 2 * JJ_CHAR);
 
     for (size_t i = 0; rc == FM_OK && i < n;) {
         if (p[i] != '{' && p[i] != '}') {

@@ -14,6 +14,7 @@
 #define JJ_EVAL_DEPTH 1000                /* nested evaluations, macro calls included */
 #define JJ_VALUE_DEPTH 100                /* nesting of a value that is printed or compared */
 #define JJ_TOKENS_MAX 1000000             /* of one template */
+#define JJ_NAME_MAX 255                   /* bytes: names are compared whenever one is looked up */
 #define JJ_MEMORY_MAX ((size_t)256 << 20) /* of values in one rendering */
 #define JJ_RANGE_MAX 100000               /* as jinja2's sandbox */
 
@@ -137,8 +138,9 @@ struct jj_macro {
 enum { JJ_USES_CALLER = 1, JJ_USES_VARARGS = 2, JJ_USES_KWARGS = 4 };
 typedef struct jj_ctx {
     fm_arena *arena;
-    size_t bytes; /* taken from arena */
-    uint64_t steps;
+    size_t bytes;                     /* taken from arena */
+    uint64_t work, work_max, look_at; /* done; the most; when the watch is asked next */
+    const fm_chat_watch *watch;       /* or NULL */
     int depth, loop_depth;
     uint32_t line; /* of the node being evaluated */
     fm_buf *out;
@@ -148,8 +150,26 @@ typedef struct jj_ctx {
 } jj_ctx;
 
 fm_status jj_error(const jj_ctx *c, fm_status rc, const char *fmt, ...) FM_PRINTF(3, 4);
-fm_status jj_step(jj_ctx *c);            /* counts one unit of work */
-void *jj_alloc(jj_ctx *c, size_t bytes); /* NULL with the error set: ENOMEM or ELIMIT */
+/* What things cost, in units of FM_CHAT_WORK_MAX. A byte that is copied, compared or searched: 1. */
+enum {
+    JJ_ITEM = 8,     /* a value that is visited or stored */
+    JJ_PAIR = 14,    /* two that are compared */
+    JJ_CHAR = 8,     /* a byte of text that is decoded and classified, or written alone */
+    JJ_MAP = 32,     /* one whose case is mapped */
+    JJ_HIT = 64,     /* a part of a text that is found, and the search begun anew */
+    JJ_NODE = 48,    /* an expression or a statement */
+    JJ_CALL = 160,   /* a name that is looked for in a table; a whole number that is printed */
+    JJ_REAL = 15000, /* a number with a point that is read or printed */
+};
+/* Counts n units: FM_ELIMIT where they are more than are left, FM_ECANCELLED where the watch says
+ * so. Every loop whose length a template or its input decides is counted, before it runs: by itself
+ * or, where that is a multiple of what it calls, by that. */
+fm_status jj_work(jj_ctx *c, uint64_t n);
+/* The same for `times` things of `each`. */
+fm_status jj_work_by(jj_ctx *c, uint64_t times, uint64_t each);
+/* Counts its bytes, but leaves it to the next jj_work to end the rendering. NULL with the error
+ * set: ENOMEM or ELIMIT. */
+void *jj_alloc(jj_ctx *c, size_t bytes);
 fm_status jj_alloc_status(const jj_ctx *c);
 
 jj_val jj_none(void);
@@ -164,26 +184,34 @@ fm_status jj_list_new(jj_ctx *c, jj_val *out);
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v);
 fm_status jj_dict_new(jj_ctx *c, jj_val *out);
 fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v);
-const jj_val *jj_dict_get(const jj_dict *d, const char *key, size_t n); /* NULL: absent */
+/* *out NULL: absent */
+fm_status jj_dict_get(jj_ctx *c, const jj_val **out, const jj_dict *d, const char *key, size_t n);
 fm_status jj_from_json(jj_ctx *c, jj_val *out, const fm_json *v);
 
 const char *jj_type_name(jj_val v);
 bool jj_truth(jj_val v);
 bool jj_is_number(jj_val v); /* BOOL, INT, FLOAT */
 double jj_number(jj_val v);
-bool jj_equal(jj_val a, jj_val b, int depth);
+fm_status jj_equal(jj_ctx *c, bool *out, jj_val a, jj_val b);
 /* <0, 0, >0 into *order; error unless both are numbers or both strings (lists: elementwise). */
-fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case);
+fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b);
 fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay);
 fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v);         /* str() */
 fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth); /* repr() */
 fm_status jj_tojson(jj_ctx *c, jj_val *out, jj_val in, const struct jj_args *a);
 fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v); /* iterate: characters, keys, items */
-size_t jj_chars(jj_val str);                            /* code points */
-size_t jj_char_offset(jj_val str, size_t index);        /* byte offset of code point index */
-void jj_lower(fm_buf *out, jj_val str);
-void jj_upper(fm_buf *out, jj_val str);
+/* Both look at every byte; who calls them counts that. */
+size_t jj_chars(jj_val str);                     /* code points */
+size_t jj_char_offset(jj_val str, size_t index); /* byte offset of code point index */
+fm_status jj_lower(jj_ctx *c, fm_buf *out, jj_val str);
+fm_status jj_upper(jj_ctx *c, fm_buf *out, jj_val str);
 void jj_float_text(fm_buf *out, double f); /* Python's repr */
+void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits, bool upper);
+/* Counts all searches for part in s, each from behind the last hit (and JJ_HIT and part for that).
+ */
+fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part);
+/* Counts, and finds the first place of part within s, NULL: none. */
+fm_status jj_find(jj_ctx *c, const char **out, jj_val s, jj_val part);
 
 /* ---- tree (parse.c) ---- */
 typedef enum jj_kind {
@@ -321,7 +349,7 @@ fm_status jj_compare_op(jj_ctx *c, bool *out, jj_op op, jj_val a, jj_val b);
 
 /* ---- evaluation (eval.c), calls (call.c), statements (exec.c) ---- */
 typedef enum jj_flow { JJ_NEXT, JJ_BREAK, JJ_CONTINUE } jj_flow;
-bool jj_lookup(const jj_ctx *c, const char *name, jj_val *out);
+fm_status jj_lookup(jj_ctx *c, const char *name, jj_val *out); /* undefined: not found */
 fm_status jj_assign(jj_ctx *c, const char *name, jj_val v);
 fm_status jj_enter(jj_ctx *c, const jj_node *n); /* depth + 1; the caller takes it back */
 fm_status jj_eval(jj_ctx *c, jj_val *out, const jj_node *n);
@@ -356,7 +384,7 @@ fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, cons
 bool jj_is_str_method(const char *name);
 fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep_ends);
 fm_status jj_center(jj_ctx *c, jj_val *out, jj_val s, jj_val width);
-bool jj_all_case(jj_val s, bool upper);
+fm_status jj_all_case(jj_ctx *c, bool *out, jj_val s, bool upper);
 bool jj_is_word(uint32_t cp); /* \w of Python's re */
 
 /* ---- filters of text (filter_text.c) ---- */

@@ -24,24 +24,25 @@ static void put_span(fm_buf *out, fm_span s)
 
 static void escape_unicode(fm_buf *out, uint32_t cp)
 {
-    if (cp < 0x10000)
-        fm_buf_printf(out, "\\u%04x", cp);
-    else
-        fm_buf_printf(out, "\\u%04x\\u%04x", 0xd800 + ((cp - 0x10000) >> 10),
-                      0xdc00 + ((cp - 0x10000) & 0x3ff));
+    if (cp >= 0x10000)
+        jj_put_hex(out, "\\u", 0xd800 + ((cp - 0x10000) >> 10), 4, false);
+    jj_put_hex(out, "\\u", cp < 0x10000 ? cp : 0xdc00 + ((cp - 0x10000) & 0x3ff), 4, false);
 }
 
-static void put_string(const dump *d, jj_val v)
+static fm_status put_string(const dump *d, jj_val v)
 {
     static const char from[] = "\"\\\n\r\t\f\b", to[] = "\"\\nrtfb";
+    fm_status rc = jj_work_by(d->c, v.u.s.n, 3 * JJ_CHAR);
 
+    if (rc < 0)
+        return rc;
     fm_buf_char(d->out, '"');
     for (size_t i = 0; i < v.u.s.n;) {
         uint32_t cp;
         size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
         const char *hit = cp && cp < 0x80 ? strchr(from, (int)cp) : NULL;
         if (hit)
-            fm_buf_printf(d->out, "\\%c", to[hit - from]);
+            fm_buf_append(d->out, (char[]){'\\', to[hit - from]}, 2);
         else if (cp < 0x20 || (d->ascii && cp > 0x7e))
             escape_unicode(d->out, cp);
         else
@@ -49,22 +50,27 @@ static void put_string(const dump *d, jj_val v)
         i += n;
     }
     fm_buf_char(d->out, '"');
+    return fm_buf_ok(d->out);
 }
 
-static void put_break(const dump *d, int level)
+static fm_status put_break(const dump *d, int level)
 {
+    fm_status rc = FM_OK;
+
     if (!d->pretty)
-        return;
+        return rc;
     fm_buf_char(d->out, '\n');
-    for (int i = 0; i < level; i++)
+    rc = jj_work_by(d->c, (uint64_t)level, JJ_ITEM + d->indent.len);
+    for (int i = 0; rc == FM_OK && i < level; i++)
         put_span(d->out, d->indent);
+    return rc;
 }
 
 static fm_status put_scalar(const dump *d, jj_val v)
 {
     if (v.type == JJ_STRING)
-        put_string(d, v);
-    else if (v.type == JJ_NONE)
+        return put_string(d, v);
+    if (v.type == JJ_NONE)
         fm_buf_str(d->out, "null");
     else if (v.type == JJ_BOOL)
         fm_buf_str(d->out, v.u.b ? "true" : "false");
@@ -79,10 +85,8 @@ static fm_status put_scalar(const dump *d, jj_val v)
 
 static fm_status put_key(const dump *d, jj_val key)
 {
-    if (key.type == JJ_STRING) {
-        put_string(d, key);
-        return fm_buf_ok(d->out);
-    }
+    if (key.type == JJ_STRING)
+        return put_string(d, key);
     if (key.type == JJ_TUPLE)
         return jj_error(d->c, FM_EINVAL, "a tuple cannot be a key in JSON");
     fm_buf_char(d->out, '"');
@@ -101,18 +105,20 @@ static fm_status put_container(const dump *d, jj_val v, int level)
 
     fm_buf_char(d->out, dict ? '{' : '[');
     for (size_t i = 0; i < n && rc == FM_OK; i++) {
-        if (i > 0)
+        rc = jj_work(d->c, d->item.len + d->key.len);
+        if (rc == FM_OK && i > 0)
             put_span(d->out, d->item);
-        put_break(d, level + 1);
-        if (dict) {
+        if (rc == FM_OK)
+            rc = put_break(d, level + 1);
+        if (rc == FM_OK && dict) {
             rc = put_key(d, v.u.dict->p[i].key);
             put_span(d->out, d->key);
         }
         if (rc == FM_OK)
             rc = put_value(d, dict ? v.u.dict->p[i].value : v.u.list->v[i], level + 1);
     }
-    if (n > 0)
-        put_break(d, level);
+    if (rc == FM_OK && n > 0)
+        rc = put_break(d, level);
     fm_buf_char(d->out, dict ? '}' : ']');
     return rc < 0 ? rc : fm_buf_ok(d->out);
 }
@@ -129,7 +135,7 @@ static fm_status sorted(const dump *d, jj_val *io)
         jj_pair p = copy.u.dict->p[i];
         size_t at = i;
         for (int order = 1; at > 0; at--) {
-            rc = jj_compare(d->c, &order, copy.u.dict->p[at - 1].key, p.key, false);
+            rc = jj_compare(d->c, &order, copy.u.dict->p[at - 1].key, p.key);
             if (rc < 0 || order <= 0)
                 break;
             copy.u.dict->p[at] = copy.u.dict->p[at - 1];
@@ -142,7 +148,7 @@ static fm_status sorted(const dump *d, jj_val *io)
 
 static fm_status put_value(const dump *d, jj_val v, int level)
 {
-    fm_status rc = jj_step(d->c);
+    fm_status rc = jj_work(d->c, 2 * JJ_ITEM);
 
     if (rc < 0 || (v.type != JJ_DICT && v.type != JJ_LIST && v.type != JJ_TUPLE))
         return rc < 0 ? rc : put_scalar(d, v);

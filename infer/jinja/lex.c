@@ -313,6 +313,8 @@ static fm_status name(lexer *x)
 
     while (is_name(at(x, n)))
         n++;
+    if (n > JJ_NAME_MAX)
+        return fm_fail(FM_ELIMIT, "line %u: a name of more than %d bytes", x->line, JJ_NAME_MAX);
     char *s = fm_arena_strndup(x->arena, x->s + x->pos, n);
     fm_status rc = s ? push(x, JJ_T_NAME, s, n, NULL) : FM_ENOMEM;
     advance(x, n);

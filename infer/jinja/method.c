@@ -134,10 +134,11 @@ fm_status jj_get_attr(jj_ctx *c, jj_val *out, jj_val v, const char *name)
         return FM_OK;
     if (is_method(v.type, name))
         return jj_error(c, FM_EUNSUPPORTED, "method '%s' is used without a call", name);
-    const jj_val *hit = jj_dict_get(v.u.dict, name, strlen(name));
-    if (hit)
+    const jj_val *hit;
+    fm_status rc = jj_dict_get(c, &hit, v.u.dict, name, strlen(name));
+    if (rc == FM_OK && hit)
         *out = *hit;
-    return FM_OK;
+    return rc;
 }
 
 static bool index_of(jj_val key, size_t count, size_t *out)
@@ -153,7 +154,10 @@ static bool index_of(jj_val key, size_t count, size_t *out)
 fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key)
 {
     size_t i;
+    fm_status rc = jj_work(c, JJ_ITEM + (v.type == JJ_STRING ? 3 * v.u.s.n : 0));
 
+    if (rc < 0)
+        return rc;
     *out = jj_undefined(key.type == JJ_STRING ? key.u.s.p : NULL);
     if (v.type == JJ_UNDEFINED)
         return undefined_base(c, v, key.type == JJ_STRING ? key.u.s.p : "item");
@@ -168,18 +172,17 @@ fm_status jj_get_item(jj_ctx *c, jj_val *out, jj_val v, jj_val key)
             *out = jj_str(v.u.s.p + b, e - b);
         }
     } else if (v.type == JJ_DICT) {
-        for (i = 0; i < v.u.dict->count; i++) {
-            if (!jj_equal(v.u.dict->p[i].key, key, 0))
-                continue;
-            *out = v.u.dict->p[i].value;
-            break;
-        }
+        bool hit = false;
+        for (i = 0; rc == FM_OK && !hit && i < v.u.dict->count; i++)
+            rc = jj_equal(c, &hit, v.u.dict->p[i].key, key);
+        if (rc == FM_OK && hit)
+            *out = v.u.dict->p[i - 1].value;
     } else if (key.type == JJ_STRING) {
         jj_val name = key; /* a slice of a string does not end in NUL */
-        fm_status rc = jj_str_copy(c, &name, key.u.s.p, key.u.s.n);
+        rc = jj_str_copy(c, &name, key.u.s.p, key.u.s.n);
         return rc < 0 ? rc : jj_get_attr(c, out, v, name.u.s.p);
     }
-    return FM_OK;
+    return rc;
 }
 
 fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
@@ -190,6 +193,8 @@ fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
     if (path.type == JJ_INT)
         return jj_get_item(c, out, v, path);
     rc = jj_need_str(c, path, "attribute");
+    if (rc == FM_OK)
+        rc = jj_work_by(c, path.u.s.n, 2);
     for (size_t i = 0; rc == FM_OK && i <= path.u.s.n;) {
         const char *dot = memchr(path.u.s.p + i, '.', path.u.s.n - i);
         size_t n = dot ? (size_t)(dot - path.u.s.p) - i : path.u.s.n - i;
@@ -200,7 +205,9 @@ fm_status jj_attr_path(jj_ctx *c, jj_val *out, jj_val v, jj_val path)
             digits = key.u.s.p[k] >= '0' && key.u.s.p[k] <= '9';
             number = number * 10 + (key.u.s.p[k] - '0');
         }
-        rc = jj_get_item(c, out, in, digits ? jj_int(number) : key);
+        rc = jj_work(c, 2 * JJ_NODE);
+        if (rc == FM_OK)
+            rc = jj_get_item(c, out, in, digits ? jj_int(number) : key);
         i += n + 1;
     }
     return rc;
@@ -245,8 +252,11 @@ static fm_status dict_copy(jj_ctx *c, jj_val *out, const jj_dict *d)
 static fm_status dict_method(jj_ctx *c, jj_val *out, jj_val self, const char *name,
                              const jj_args *a)
 {
-    const jj_val *held = jj_dict_get(self.u.dict, name, strlen(name));
+    const jj_val *held;
+    fm_status rc = jj_dict_get(c, &held, self.u.dict, name, strlen(name));
 
+    if (rc < 0)
+        return rc;
     if (a->count + a->kw_count == 0 &&
         (strcmp(name, "items") == 0 || strcmp(name, "keys") == 0 || strcmp(name, "values") == 0))
         return dict_items(c, out, self.u.dict, name);
@@ -259,10 +269,13 @@ static fm_status dict_method(jj_ctx *c, jj_val *out, jj_val self, const char *na
     if (a->pos[0].type == JJ_LIST || a->pos[0].type == JJ_DICT)
         return jj_error(c, FM_EINVAL, "%s cannot be a key", jj_type_name(a->pos[0]));
     *out = a->count == 2 ? a->pos[1] : jj_none();
-    for (size_t i = 0; i < self.u.dict->count; i++)
-        if (jj_equal(self.u.dict->p[i].key, a->pos[0], 0))
+    for (size_t i = 0; rc == FM_OK && i < self.u.dict->count; i++) {
+        bool hit;
+        rc = jj_equal(c, &hit, self.u.dict->p[i].key, a->pos[0]);
+        if (hit)
             *out = self.u.dict->p[i].value;
-    return FM_OK;
+    }
+    return rc;
 }
 
 static fm_status list_copy(jj_ctx *c, jj_val *out, const jj_list *l)
@@ -284,7 +297,11 @@ static fm_status list_method(jj_ctx *c, jj_val *out, jj_val self, const char *na
     if (a->count != 1 || (strcmp(name, "index") != 0 && strcmp(name, "count") != 0))
         return jj_error(c, FM_EUNSUPPORTED, "list method '%s' is not allowed in templates", name);
     for (size_t i = 0; i < self.u.list->count; i++) {
-        if (!jj_equal(self.u.list->v[i], a->pos[0], 0))
+        bool hit;
+        fm_status rc = jj_equal(c, &hit, self.u.list->v[i], a->pos[0]);
+        if (rc < 0)
+            return rc;
+        if (!hit)
             continue;
         if (name[0] == 'i') {
             *out = jj_int((int64_t)i);
@@ -299,6 +316,7 @@ static fm_status list_method(jj_ctx *c, jj_val *out, jj_val self, const char *na
 static fm_status loop_method(jj_ctx *c, jj_val *out, jj_loop *l, const char *name, const jj_args *a)
 {
     jj_val seen;
+    bool same = false;
 
     if (strcmp(name, "cycle") == 0 && a->kw_count == 0) {
         if (a->count == 0)
@@ -311,9 +329,11 @@ static fm_status loop_method(jj_ctx *c, jj_val *out, jj_loop *l, const char *nam
     fm_status rc = jj_list_new(c, &seen);
     for (size_t i = 0; rc == FM_OK && i < a->count; i++)
         rc = jj_list_push(c, seen.u.list, a->pos[i]);
+    if (rc == FM_OK && l->any_changed)
+        rc = jj_equal(c, &same, l->changed, seen);
     if (rc < 0)
         return rc;
-    *out = jj_bool(!l->any_changed || !jj_equal(l->changed, seen, 0));
+    *out = jj_bool(!same);
     l->changed = seen;
     l->any_changed = true;
     return FM_OK;
@@ -337,7 +357,11 @@ static fm_status cycler_method(jj_ctx *c, jj_val *out, jj_list *l, const char *n
 
 fm_status jj_method(jj_ctx *c, jj_val *out, jj_val self, const char *name, const jj_args *a)
 {
+    fm_status rc = jj_work(c, JJ_CALL);
+
     *out = jj_none();
+    if (rc < 0)
+        return rc;
     if (self.type == JJ_STRING)
         return jj_str_method(c, out, self, name, a);
     if (self.type == JJ_DICT)

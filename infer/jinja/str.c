@@ -16,18 +16,18 @@ static bool is_space(uint32_t cp) /* Python also counts the separators U+001C to
     return fmi_is_space(cp) || (cp >= 0x1c && cp <= 0x1f);
 }
 
-static bool in_set(jj_val chars, uint32_t cp)
+static fm_status in_set(jj_ctx *c, bool *out, jj_val chars, uint32_t cp)
 {
     uint32_t have;
+    bool set = chars.type == JJ_STRING;
+    fm_status rc = jj_work_by(c, 1 + (set ? chars.u.s.n : 0), JJ_CHAR);
 
-    if (chars.type != JJ_STRING)
-        return is_space(cp);
-    for (size_t i = 0; i < chars.u.s.n;) {
+    *out = !set && is_space(cp);
+    for (size_t i = 0; rc == FM_OK && set && !*out && i < chars.u.s.n;) {
         i += next_cp(chars, i, &have);
-        if (have == cp)
-            return true;
+        *out = have == cp;
     }
-    return false;
+    return rc;
 }
 
 fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, bool right)
@@ -35,26 +35,35 @@ fm_status jj_trim(jj_ctx *c, jj_val *out, jj_val s, jj_val chars, bool left, boo
     const uint8_t *p = (const uint8_t *)s.u.s.p;
     size_t b = 0, e = s.u.s.n;
     uint32_t cp;
+    bool in = true;
+    fm_status rc = FM_OK;
 
     if (chars.type != JJ_STRING && chars.type != JJ_UNDEFINED && chars.type != JJ_NONE)
         return jj_error(c, FM_EINVAL, "strip needs a string, not %s", jj_type_name(chars));
-    while (left && b < e) {
+    while (rc == FM_OK && left && in && b < e) {
         size_t n = fmi_utf8_next(p + b, &cp);
-        if (!in_set(chars, cp))
-            break;
-        b += n;
+        rc = in_set(c, &in, chars, cp);
+        b += in ? n : 0;
     }
-    while (right && e > b) {
+    in = true;
+    while (rc == FM_OK && right && in && e > b) {
         size_t k = e - 1;
         while (k > b && (p[k] & 0xc0) == 0x80)
             k--;
         fmi_utf8_next(p + k, &cp);
-        if (!in_set(chars, cp))
-            break;
-        e = k;
+        rc = in_set(c, &in, chars, cp);
+        e = in ? k : e;
     }
     *out = jj_str(s.u.s.p + b, e - b);
-    return FM_OK;
+    return rc;
+}
+
+/* jj_count_search backwards, where every place may compare the whole part. */
+static fm_status count_search_back(jj_ctx *c, jj_val s, jj_val part)
+{
+    size_t places = s.u.s.n >= part.u.s.n ? s.u.s.n - part.u.s.n + 1 : 0;
+
+    return jj_work_by(c, places, 4 + part.u.s.n / 16);
 }
 
 fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, jj_val count)
@@ -66,20 +75,24 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
     fm_status rc = jj_need_str(c, from, "replace");
     if (rc == FM_OK)
         rc = jj_need_str(c, to, "replace");
+    if (rc == FM_OK)
+        rc = jj_count_search(c, s, from);
     if (rc < 0)
         return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    while (left != 0 && from.u.s.n > 0 && i < s.u.s.n) {
+    while (rc == FM_OK && left != 0 && from.u.s.n > 0 && i < s.u.s.n) {
         const char *hit = memmem(s.u.s.p + i, s.u.s.n - i, from.u.s.p, from.u.s.n);
         if (!hit)
             break;
+        rc = jj_work(c, JJ_HIT + from.u.s.n + to.u.s.n);
         fm_buf_append(&b, s.u.s.p + i, (size_t)(hit - s.u.s.p) - i);
         fm_buf_append(&b, to.u.s.p, to.u.s.n);
         i = (size_t)(hit - s.u.s.p) + from.u.s.n;
         left--;
     }
-    for (; from.u.s.n == 0 && left != 0; left--) { /* before every character and at the end */
-        uint32_t cp;
+    for (; rc == FM_OK && from.u.s.n == 0 && left != 0; left--) {
+        uint32_t cp; /* before every character and at the end */
+        rc = jj_work(c, 2 * JJ_CHAR + to.u.s.n);
         fm_buf_append(&b, to.u.s.p, to.u.s.n);
         if (i >= s.u.s.n)
             break;
@@ -88,7 +101,10 @@ fm_status jj_replace(jj_ctx *c, jj_val *out, jj_val s, jj_val from, jj_val to, j
         i += n;
     }
     fm_buf_append(&b, s.u.s.p + i, s.u.s.n - i);
-    return jj_buf_str(c, out, &b);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 /* whole: str.title (a capital after whatever is not cased); else only the first character. */
@@ -96,7 +112,10 @@ fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
 {
     fm_buf b;
     bool start = true;
+    fm_status rc = jj_work_by(c, s.u.s.n, JJ_MAP);
 
+    if (rc < 0)
+        return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < s.u.s.n;) {
         uint32_t cp;
@@ -111,7 +130,10 @@ fm_status jj_title(jj_ctx *c, jj_val *out, jj_val s, bool whole)
 static fm_status change(jj_ctx *c, jj_val *out, jj_val s, const char *how)
 {
     fm_buf b;
+    fm_status rc = jj_work_by(c, s.u.s.n, how[0] == 'c' ? 2 * JJ_MAP : JJ_MAP);
 
+    if (rc < 0)
+        return rc;
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
     for (size_t i = 0; i < s.u.s.n;) {
         uint32_t cp;
@@ -135,13 +157,15 @@ static fm_status change(jj_ctx *c, jj_val *out, jj_val s, const char *how)
 static fm_status split_on(jj_ctx *c, jj_list *list, jj_val s, jj_val sep, int64_t max)
 {
     size_t i = 0;
-    fm_status rc = FM_OK;
+    fm_status rc = jj_count_search(c, s, sep);
 
     while (rc == FM_OK && max-- != 0) {
         const char *hit = memmem(s.u.s.p + i, s.u.s.n - i, sep.u.s.p, sep.u.s.n);
         if (!hit)
             break;
-        rc = jj_list_push(c, list, jj_str(s.u.s.p + i, (size_t)(hit - s.u.s.p) - i));
+        rc = jj_work(c, JJ_HIT + sep.u.s.n);
+        if (rc == FM_OK)
+            rc = jj_list_push(c, list, jj_str(s.u.s.p + i, (size_t)(hit - s.u.s.p) - i));
         i = (size_t)(hit - s.u.s.p) + sep.u.s.n;
     }
     return rc < 0 ? rc : jj_list_push(c, list, jj_str(s.u.s.p + i, s.u.s.n - i));
@@ -156,6 +180,18 @@ static size_t last_of(const char *p, size_t n, jj_val part)
     return SIZE_MAX;
 }
 
+/* The first or the last place of part; SIZE_MAX: none. */
+static fm_status place_of(jj_ctx *c, size_t *at, jj_val s, jj_val part, bool last)
+{
+    const char *hit = NULL;
+    fm_status rc = last ? count_search_back(c, s, part) : jj_find(c, &hit, s, part);
+
+    *at = hit ? (size_t)(hit - s.u.s.p) : SIZE_MAX;
+    if (rc == FM_OK && last)
+        *at = last_of(s.u.s.p, s.u.s.n, part);
+    return rc;
+}
+
 static void turn_round(jj_list *list)
 {
     for (size_t i = 0; i < list->count / 2; i++) {
@@ -168,7 +204,7 @@ static void turn_round(jj_list *list)
 static fm_status rsplit_on(jj_ctx *c, jj_list *list, jj_val s, jj_val sep, int64_t max)
 {
     size_t end = s.u.s.n;
-    fm_status rc = FM_OK;
+    fm_status rc = count_search_back(c, s, sep);
 
     while (rc == FM_OK && max-- != 0) {
         size_t at = last_of(s.u.s.p, end, sep);
@@ -252,6 +288,9 @@ static fm_status split(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a, bool 
         return right ? rsplit_on(c, out->u.list, s, sep, n) : split_on(c, out->u.list, s, sep, n);
     if (sep.type != JJ_NONE && sep.type != JJ_UNDEFINED)
         return jj_error(c, FM_EINVAL, "split needs a string, not %s", jj_type_name(sep));
+    rc = jj_work_by(c, s.u.s.n, JJ_CHAR);
+    if (rc < 0)
+        return rc;
     return right ? rsplit_spaces(c, out->u.list, s, n) : split_spaces(c, out->u.list, s, n);
 }
 
@@ -273,6 +312,8 @@ fm_status jj_lines(jj_ctx *c, jj_val *out, jj_val s, bool keep)
     size_t begin = 0, i = 0;
     fm_status rc = jj_list_new(c, out);
 
+    if (rc == FM_OK)
+        rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
     while (rc == FM_OK && i < s.u.s.n) {
         size_t n = break_at(s, i);
         if (n > 0) {
@@ -298,9 +339,9 @@ static fm_status partition(jj_ctx *c, jj_val *out, jj_val s, jj_val sep, bool ri
         rc = jj_list_new(c, out);
     if (rc < 0)
         return rc;
+    size_t at;
     out->type = JJ_TUPLE;
-    const char *hit = memmem(s.u.s.p, s.u.s.n, sep.u.s.p, sep.u.s.n);
-    size_t at = right ? last_of(s.u.s.p, s.u.s.n, sep) : hit ? (size_t)(hit - s.u.s.p) : SIZE_MAX;
+    rc = place_of(c, &at, s, sep, right);
     jj_val none = jj_str("", 0), part[3] = {s, none, none};
     if (at != SIZE_MAX) {
         part[0] = jj_str(s.u.s.p, at);
@@ -351,8 +392,13 @@ static fm_status has_affix(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a, b
     bool inside = within(&s, a, 1, &skipped), hit = inside && affix(s, part, front);
 
     if (part.type == JJ_TUPLE) {
-        for (size_t i = 0; i < part.u.list->count && !hit; i++)
-            hit = inside && affix(s, part.u.list->v[i], front);
+        for (size_t i = 0; i < part.u.list->count && !hit; i++) {
+            jj_val one = part.u.list->v[i];
+            fm_status rc = jj_work(c, JJ_ITEM + (one.type == JJ_STRING ? one.u.s.n : 0));
+            if (rc < 0)
+                return rc;
+            hit = inside && affix(s, one, front);
+        }
     } else if (part.type != JJ_STRING) {
         return jj_need_str(c, part, front ? "startswith" : "endswith");
     }
@@ -360,19 +406,21 @@ static fm_status has_affix(jj_ctx *c, jj_val *out, jj_val s, const jj_args *a, b
     return FM_OK;
 }
 
-static int64_t count_of(jj_val s, jj_val part)
+static fm_status count_of(jj_ctx *c, int64_t *n, jj_val s, jj_val part)
 {
-    int64_t n = 0;
+    fm_status rc = jj_count_search(c, s, part);
 
+    *n = 0;
     if (part.u.s.n == 0)
-        return (int64_t)jj_chars(s) + 1;
-    for (size_t i = 0; i < s.u.s.n; n++) {
+        *n = (int64_t)jj_chars(s) + 1;
+    for (size_t i = 0; rc == FM_OK && part.u.s.n > 0 && i < s.u.s.n; ++*n) {
         const char *hit = memmem(s.u.s.p + i, s.u.s.n - i, part.u.s.p, part.u.s.n);
         if (!hit)
             break;
         i = (size_t)(hit - s.u.s.p) + part.u.s.n;
+        rc = jj_work(c, JJ_HIT + part.u.s.n);
     }
-    return n;
+    return rc;
 }
 
 /* find, rfind, index, rindex, count */
@@ -386,14 +434,17 @@ static fm_status search(jj_ctx *c, jj_val *out, jj_val s, const char *how, const
     if (rc < 0)
         return rc;
     if (how[0] == 'c') {
-        *out = jj_int(inside ? count_of(s, part) : 0);
-        return FM_OK;
+        found = 0;
+        if (inside)
+            rc = count_of(c, &found, s, part);
+        *out = jj_int(found);
+        return rc;
     }
     if (inside) {
-        const char *hit = part.u.s.n ? memmem(s.u.s.p, s.u.s.n, part.u.s.p, part.u.s.n) : s.u.s.p;
-        size_t at = how[0] == 'r' ? last_of(s.u.s.p, s.u.s.n, part)
-                    : hit         ? (size_t)(hit - s.u.s.p)
-                                  : SIZE_MAX;
+        size_t at;
+        rc = place_of(c, &at, s, part, how[0] == 'r');
+        if (rc < 0)
+            return rc;
         if (at != SIZE_MAX)
             found = skipped + (int64_t)jj_chars(jj_str(s.u.s.p, at));
     }
@@ -410,7 +461,10 @@ static fm_status justify(jj_ctx *c, jj_val *out, jj_val s, const char *how, cons
 {
     jj_val fill = a->count > 1 ? a->pos[1] : jj_str(" ", 1);
     fm_buf b;
+    fm_status rc = jj_work(c, s.u.s.n + (fill.type == JJ_STRING ? fill.u.s.n : 0));
 
+    if (rc < 0)
+        return rc;
     if (a->pos[0].type != JJ_INT || fill.type != JJ_STRING || jj_chars(fill) != 1)
         return jj_error(c, FM_EINVAL, "%s needs a width and one character", how);
     int64_t pad = a->pos[0].u.i - (int64_t)jj_chars(s);
@@ -420,6 +474,9 @@ static fm_status justify(jj_ctx *c, jj_val *out, jj_val s, const char *how, cons
         *out = s;
         return FM_OK;
     }
+    rc = jj_work_by(c, (uint64_t)pad, JJ_CHAR);
+    if (rc < 0)
+        return rc;
     int64_t left = how[0] == 'r' ? pad : how[0] == 'c' ? pad / 2 + (pad & a->pos[0].u.i & 1) : 0;
     size_t sign = 0;
     if (how[0] == 'z') {
@@ -449,12 +506,15 @@ static fm_status expand_tabs(jj_ctx *c, jj_val *out, jj_val s, jj_val size)
 
     if (every > 1000)
         return jj_error(c, FM_ELIMIT, "tabs of more than 1000");
+    fm_status rc = jj_work_by(c, s.u.s.n, JJ_CHAR);
     fm_buf_init(&b, FM_CHAT_OUTPUT_MAX);
-    for (size_t i = 0; i < s.u.s.n;) {
+    for (size_t i = 0; rc == FM_OK && i < s.u.s.n;) {
         uint32_t cp;
         size_t n = next_cp(s, i, &cp);
         if (cp == '\t') {
-            for (int64_t k = every > 0 ? every - column % every : 0; k > 0; k--, column++)
+            int64_t k = every > 0 ? every - column % every : 0;
+            rc = jj_work_by(c, (uint64_t)k, JJ_CHAR);
+            for (; rc == FM_OK && k > 0; k--, column++)
                 fm_buf_char(&b, ' ');
         } else {
             fm_buf_append(&b, s.u.s.p + i, n);
@@ -462,7 +522,10 @@ static fm_status expand_tabs(jj_ctx *c, jj_val *out, jj_val s, jj_val size)
         }
         i += n;
     }
-    return jj_buf_str(c, out, &b);
+    if (rc == FM_OK)
+        return jj_buf_str(c, out, &b);
+    fm_buf_release(&b);
+    return rc;
 }
 
 static fm_status join_strings(jj_ctx *c, jj_val *out, jj_val sep, jj_val list)
@@ -475,6 +538,8 @@ static fm_status join_strings(jj_ctx *c, jj_val *out, jj_val sep, jj_val list)
     for (size_t i = 0; rc == FM_OK && i < items.u.list->count; i++) {
         jj_val v = items.u.list->v[i];
         rc = jj_need_str(c, v, "join");
+        if (rc == FM_OK)
+            rc = jj_work(c, 2 * JJ_ITEM + sep.u.s.n + v.u.s.n);
         if (rc < 0)
             break;
         if (i > 0)
@@ -557,7 +622,7 @@ static bool all_of(jj_val s, bool (*fn)(uint32_t), bool empty)
 }
 
 /* islower, isupper: all that is cased is so, and something is. */
-bool jj_all_case(jj_val s, bool upper)
+static bool all_case(jj_val s, bool upper)
 {
     bool any = false;
 
@@ -570,6 +635,14 @@ bool jj_all_case(jj_val s, bool upper)
         any = any || k == (upper ? UTF8PROC_CATEGORY_LU : UTF8PROC_CATEGORY_LL);
     }
     return any;
+}
+
+fm_status jj_all_case(jj_ctx *c, bool *out, jj_val s, bool upper)
+{
+    fm_status rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
+
+    *out = rc == FM_OK && all_case(s, upper);
+    return rc;
 }
 
 static bool is_title(jj_val s)
@@ -605,7 +678,7 @@ static bool kind_test(jj_val s, const char *name, bool *out)
             return true;
         }
     if (strcmp(name, "islower") == 0 || strcmp(name, "isupper") == 0) {
-        *out = jj_all_case(s, name[2] == 'u');
+        *out = all_case(s, name[2] == 'u');
     } else if (strcmp(name, "istitle") == 0) {
         *out = is_title(s);
     } else if (strcmp(name, "isidentifier") == 0) {
@@ -706,7 +779,9 @@ static fm_status format_map(jj_ctx *c, jj_val *out, jj_val s, jj_val map)
         jj_val key = map.u.dict->p[i].key;
         if (key.type != JJ_STRING)
             continue;
-        fm_status rc = jj_str_copy(c, &key, key.u.s.p, key.u.s.n);
+        fm_status rc = jj_work(c, JJ_ITEM);
+        if (rc == FM_OK)
+            rc = jj_str_copy(c, &key, key.u.s.p, key.u.s.n);
         if (rc < 0)
             return rc;
         kw[a.kw_count] = key.u.s.p;
@@ -775,7 +850,10 @@ bool jj_is_str_method(const char *name)
 fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, const jj_args *a)
 {
     bool yes;
+    fm_status rc = jj_work_by(c, s.u.s.n, 4); /* most methods look at every byte once or twice */
 
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < FM_ARRAY_LEN(methods); i++) {
         if (strcmp(methods[i].name, name) != 0)
             continue;
@@ -788,6 +866,9 @@ fm_status jj_str_method(jj_ctx *c, jj_val *out, jj_val s, const char *name, cons
                             methods[i].least, methods[i].most);
         return run(c, out, s, i, a);
     }
+    rc = jj_work_by(c, s.u.s.n, 2 * JJ_CHAR);
+    if (rc < 0)
+        return rc;
     if (!kind_test(s, name, &yes))
         return jj_error(c, FM_EUNSUPPORTED, "string method '%s' is not implemented", name);
     if (a->count + a->kw_count > 0)

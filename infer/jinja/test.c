@@ -137,36 +137,35 @@ static fm_status int_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val by)
 
     if (rc == FM_OK)
         rc = jj_binary(c, &rest, JJ_MOD, v, divisor);
-    *out = rc == FM_OK && jj_equal(rest, jj_int(t == T_ODD), 0);
-    return rc;
+    return rc < 0 ? rc : jj_equal(c, out, rest, jj_int(t == T_ODD));
 }
 
 static fm_status case_test(jj_ctx *c, bool *out, jj_val v, bool upper)
 {
     fm_status rc = jj_as_text(c, &v, v);
 
-    *out = rc == FM_OK && jj_all_case(v, upper);
-    return rc;
+    return rc < 0 ? rc : jj_all_case(c, out, v, upper);
 }
 
 /* Python's `is`: small values are one object each, other literals are not. */
-static bool same(jj_val a, jj_val b)
+static fm_status same(jj_ctx *c, bool *out, jj_val a, jj_val b)
 {
+    *out = false;
     if (a.type != b.type)
-        return false;
-    if (a.type == JJ_NONE || a.type == JJ_BOOL)
-        return jj_equal(a, b, 0);
+        return FM_OK;
     if (a.type == JJ_DICT || a.type == JJ_NAMESPACE)
-        return a.u.dict == b.u.dict;
-    if (jj_is_seq(a) || a.type == JJ_VIEW || a.type == JJ_GEN)
-        return a.u.list == b.u.list;
-    return jj_equal(a, b, 0);
+        *out = a.u.dict == b.u.dict;
+    else if (jj_is_seq(a) || a.type == JJ_VIEW || a.type == JJ_GEN)
+        *out = a.u.list == b.u.list;
+    else
+        return jj_equal(c, out, a, b);
+    return FM_OK;
 }
 
 static fm_status order_test(jj_ctx *c, bool *out, int t, jj_val v, jj_val other)
 {
     int order;
-    fm_status rc = jj_compare(c, &order, v, other, false);
+    fm_status rc = jj_compare(c, &order, v, other);
 
     *out = t == T_LT ? order < 0 : t == T_LE ? order <= 0 : t == T_GT ? order > 0 : order >= 0;
     return rc;
@@ -176,7 +175,7 @@ fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)
 {
     int t = tests[fn].test;
     size_t want = t >= T_EQ && t != T_ODD && t != T_EVEN ? 1 : 0;
-    fm_status rc = jj_step(c);
+    fm_status rc = jj_work(c, JJ_CALL);
 
     *out = false;
     if (rc == FM_OK && (a->count != want || a->kw_count > 0))
@@ -191,13 +190,12 @@ fm_status jj_test_run(jj_ctx *c, bool *out, int fn, jj_val in, const jj_args *a)
     }
     jj_val other = jj_arg(a, 0, NULL);
     if (t == T_EQ || t == T_NE) {
-        *out = jj_equal(in, other, 0) == (t == T_EQ);
-        return FM_OK;
+        rc = jj_equal(c, out, in, other);
+        *out = *out == (t == T_EQ);
+        return rc;
     }
-    if (t == T_SAMEAS) {
-        *out = same(in, other);
-        return FM_OK;
-    }
+    if (t == T_SAMEAS)
+        return same(c, out, in, other);
     if (t == T_IN)
         return jj_contains(c, out, in, other);
     if (t >= T_ODD)

@@ -8,16 +8,36 @@
 
 #include "infer/tokenizer/internal.h"
 
-fm_status jj_step(jj_ctx *c)
+#define LOOK_EVERY 2000000u /* units between two looks at the watch: one or two milliseconds */
+
+fm_status jj_work(jj_ctx *c, uint64_t n)
 {
-    if (++c->steps > FM_CHAT_STEPS_MAX)
-        return jj_error(c, FM_ELIMIT, "template runs longer than %u steps", FM_CHAT_STEPS_MAX);
+    uint64_t left = c->work < c->work_max ? c->work_max - c->work : 0;
+
+    if (n > left)
+        return jj_error(c, FM_ELIMIT,
+                        "the template does too much: more than %llu million units of work",
+                        (unsigned long long)(c->work_max / 1000000));
+    c->work += n;
+    if (c->work < c->look_at)
+        return FM_OK;
+    c->look_at = c->work + LOOK_EVERY;
+    if (c->watch && c->watch->stop && c->watch->stop(c->watch->ctx))
+        return fm_fail(FM_ECANCELLED, "stopped while it was rendered");
     return FM_OK;
+}
+
+fm_status jj_work_by(jj_ctx *c, uint64_t times, uint64_t each)
+{
+    uint64_t n;
+
+    return jj_work(c, __builtin_mul_overflow(times, each, &n) ? UINT64_MAX : n);
 }
 
 void *jj_alloc(jj_ctx *c, size_t bytes)
 {
     c->bytes += bytes;
+    c->work += bytes;
     return c->bytes > JJ_MEMORY_MAX ? NULL : fm_arena_alloc(c->arena, bytes);
 }
 
@@ -120,8 +140,10 @@ fm_status jj_list_new(jj_ctx *c, jj_val *out)
 
 fm_status jj_list_push(jj_ctx *c, jj_list *l, jj_val v)
 {
-    fm_status rc = grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
+    fm_status rc = jj_work(c, JJ_ITEM);
 
+    if (rc == FM_OK)
+        rc = grow(c, &l->v, &l->cap, l->count, sizeof *l->v);
     if (rc == FM_OK)
         l->v[l->count++] = v;
     return rc;
@@ -140,7 +162,11 @@ fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
     if (key.type == JJ_LIST || key.type == JJ_DICT)
         return jj_error(c, FM_EINVAL, "%s cannot be a key", jj_type_name(key));
     for (size_t i = 0; i < d->count; i++) {
-        if (!jj_equal(d->p[i].key, key, 0))
+        bool same;
+        fm_status rc = jj_equal(c, &same, d->p[i].key, key);
+        if (rc < 0)
+            return rc;
+        if (!same)
             continue;
         d->p[i].value = v;
         return FM_OK;
@@ -150,17 +176,24 @@ fm_status jj_dict_put(jj_ctx *c, jj_dict *d, jj_val key, jj_val v)
         return rc;
     d->p[d->count].key = key;
     d->p[d->count++].value = v;
-    return jj_step(c);
+    return jj_work(c, JJ_ITEM);
 }
 
-const jj_val *jj_dict_get(const jj_dict *d, const char *key, size_t n)
+fm_status jj_dict_get(jj_ctx *c, const jj_val **out, const jj_dict *d, const char *key, size_t n)
 {
+    *out = NULL;
     for (size_t i = 0; i < d->count; i++) {
         const jj_val *k = &d->p[i].key;
-        if (k->type == JJ_STRING && k->u.s.n == n && memcmp(k->u.s.p, key, n) == 0)
-            return &d->p[i].value;
+        bool maybe = k->type == JJ_STRING && k->u.s.n == n;
+        fm_status rc = jj_work(c, JJ_ITEM + (maybe ? n : 0));
+        if (rc < 0)
+            return rc;
+        if (maybe && memcmp(k->u.s.p, key, n) == 0) {
+            *out = &d->p[i].value;
+            return FM_OK;
+        }
     }
-    return NULL;
+    return FM_OK;
 }
 
 static fm_status from_array(jj_ctx *c, jj_val *out, const fm_json *v)
@@ -188,6 +221,8 @@ static fm_status from_object(jj_ctx *c, jj_val *out, const fm_json *v)
         rc = jj_str_copy(c, &k, key, strlen(key));
         if (rc == FM_OK)
             rc = jj_from_json(c, &item, fm_json_iter_value(it));
+        if (rc == FM_OK)
+            rc = jj_work(c, JJ_ITEM);
         if (rc == FM_OK)
             rc = grow(c, &d->p, &d->cap, d->count, sizeof *d->p);
         if (rc < 0)
@@ -285,46 +320,41 @@ static int64_t as_int(jj_val v)
     return v.type == JJ_BOOL ? v.u.b : v.u.i;
 }
 
-static bool dicts_equal(const jj_dict *a, const jj_dict *b, int depth)
+static fm_status equal_at(jj_ctx *c, bool *out, jj_val a, jj_val b, int depth);
+
+static fm_status dicts_equal(jj_ctx *c, bool *out, const jj_dict *a, const jj_dict *b, int depth)
 {
-    if (a->count != b->count)
-        return false;
-    for (size_t i = 0; i < a->count; i++) {
+    fm_status rc = FM_OK;
+
+    *out = a->count == b->count;
+    for (size_t i = 0; rc == FM_OK && *out && i < a->count; i++) {
+        bool found = false;
         size_t k = 0;
-        while (k < b->count && !jj_equal(a->p[i].key, b->p[k].key, depth + 1))
-            k++;
-        if (k == b->count || !jj_equal(a->p[i].value, b->p[k].value, depth + 1))
-            return false;
+        for (; rc == FM_OK && !found && k < b->count; k++)
+            rc = equal_at(c, &found, a->p[i].key, b->p[k].key, depth + 1);
+        *out = found;
+        if (rc == FM_OK && found)
+            rc = equal_at(c, out, a->p[i].value, b->p[k - 1].value, depth + 1);
     }
-    return true;
+    return rc;
 }
 
-bool jj_equal(jj_val a, jj_val b, int depth)
+static fm_status lists_equal(jj_ctx *c, bool *out, const jj_list *a, const jj_list *b, int depth)
 {
-    if (depth > JJ_VALUE_DEPTH)
-        return false;
-    if (jj_is_number(a) && jj_is_number(b)) {
-        if (a.type != JJ_FLOAT && b.type != JJ_FLOAT)
-            return as_int(a) == as_int(b);
-        return jj_number(a) == jj_number(b);
-    }
-    if (a.type != b.type)
-        return false;
+    fm_status rc = FM_OK;
+
+    *out = a->count == b->count;
+    for (size_t i = 0; rc == FM_OK && *out && i < a->count; i++)
+        rc = equal_at(c, out, a->v[i], b->v[i], depth + 1);
+    return rc;
+}
+
+/* Values that hold no others. */
+static bool plain_equal(jj_val a, jj_val b)
+{
     switch (a.type) {
     case JJ_STRING:
         return a.u.s.n == b.u.s.n && memcmp(a.u.s.p, b.u.s.p, a.u.s.n) == 0;
-    case JJ_LIST:
-    case JJ_TUPLE:
-    case JJ_RANGE:
-    case JJ_VIEW:
-        if (a.u.list->count != b.u.list->count)
-            return false;
-        for (size_t i = 0; i < a.u.list->count; i++)
-            if (!jj_equal(a.u.list->v[i], b.u.list->v[i], depth + 1))
-                return false;
-        return true;
-    case JJ_DICT:
-        return dicts_equal(a.u.dict, b.u.dict, depth);
     case JJ_NAMESPACE:
         return a.u.dict == b.u.dict;
     case JJ_MACRO:
@@ -337,6 +367,11 @@ bool jj_equal(jj_val a, jj_val b, int depth)
     case JJ_CYCLER:
     case JJ_JOINER:
         return a.u.list == b.u.list;
+    case JJ_LIST:
+    case JJ_TUPLE:
+    case JJ_RANGE:
+    case JJ_VIEW:
+    case JJ_DICT:
     case JJ_UNDEFINED:
     case JJ_NONE:
     case JJ_BOOL:
@@ -345,6 +380,37 @@ bool jj_equal(jj_val a, jj_val b, int depth)
         break;
     }
     return true;
+}
+
+/* A list may hold another one many times, so that a small value takes a walk without end: every
+ * pair that is looked at counts. */
+static fm_status equal_at(jj_ctx *c, bool *out, jj_val a, jj_val b, int depth)
+{
+    bool texts = a.type == JJ_STRING && b.type == JJ_STRING && a.u.s.n == b.u.s.n;
+    fm_status rc = jj_work(c, JJ_PAIR + (texts ? a.u.s.n : 0));
+
+    *out = false;
+    if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
+        return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
+    if (rc < 0)
+        return rc;
+    if (jj_is_number(a) && jj_is_number(b))
+        *out = a.type != JJ_FLOAT && b.type != JJ_FLOAT ? as_int(a) == as_int(b)
+                                                        : jj_number(a) == jj_number(b);
+    else if (a.type != b.type)
+        return FM_OK;
+    else if (jj_is_seq(a) || a.type == JJ_VIEW)
+        return lists_equal(c, out, a.u.list, b.u.list, depth);
+    else if (a.type == JJ_DICT)
+        return dicts_equal(c, out, a.u.dict, b.u.dict, depth);
+    else
+        *out = plain_equal(a, b);
+    return FM_OK;
+}
+
+fm_status jj_equal(jj_ctx *c, bool *out, jj_val a, jj_val b)
+{
+    return equal_at(c, out, a, b, 0);
 }
 
 static int sign(double d)
@@ -360,27 +426,10 @@ static int compare_bytes(const char *a, size_t an, const char *b, size_t bn)
     return r ? r : (an > bn) - (an < bn);
 }
 
-static fm_status compare_folded(jj_ctx *c, int *order, jj_val a, jj_val b)
+static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, int depth)
 {
-    fm_buf x, y;
-
-    fm_buf_init(&x, FM_CHAT_OUTPUT_MAX);
-    fm_buf_init(&y, FM_CHAT_OUTPUT_MAX);
-    jj_lower(&x, a);
-    jj_lower(&y, b);
-    fm_status rc = fm_buf_ok(&x);
-    if (rc == FM_OK)
-        rc = fm_buf_ok(&y);
-    if (rc == FM_OK)
-        *order = compare_bytes(fm_buf_cstr(&x), x.len, fm_buf_cstr(&y), y.len);
-    fm_buf_release(&x);
-    fm_buf_release(&y);
-    return rc < 0 ? rc : jj_step(c);
-}
-
-static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case, int depth)
-{
-    fm_status rc = jj_step(c);
+    bool texts = a.type == JJ_STRING && b.type == JJ_STRING;
+    fm_status rc = jj_work(c, JJ_PAIR + (texts ? FM_MIN(a.u.s.n, b.u.s.n) : 0));
 
     *order = 0;
     if (rc < 0)
@@ -394,9 +443,7 @@ static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold
             *order = sign(jj_number(a) - jj_number(b));
         return FM_OK;
     }
-    if (a.type == JJ_STRING && b.type == JJ_STRING) {
-        if (fold_case)
-            return compare_folded(c, order, a, b);
+    if (texts) {
         *order = compare_bytes(a.u.s.p, a.u.s.n, b.u.s.p, b.u.s.n);
         return FM_OK;
     }
@@ -404,48 +451,72 @@ static fm_status compare_at(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold
         return jj_error(c, FM_EINVAL, "cannot order %s and %s", jj_type_name(a), jj_type_name(b));
     size_t an = a.u.list->count, bn = b.u.list->count;
     for (size_t i = 0; i < an && i < bn; i++) { /* the first pair that differs decides */
-        if (jj_equal(a.u.list->v[i], b.u.list->v[i], depth + 1))
-            continue;
-        return compare_at(c, order, a.u.list->v[i], b.u.list->v[i], false, depth + 1);
+        bool same;
+        rc = equal_at(c, &same, a.u.list->v[i], b.u.list->v[i], depth + 1);
+        if (rc < 0)
+            return rc;
+        if (!same)
+            return compare_at(c, order, a.u.list->v[i], b.u.list->v[i], depth + 1);
     }
     *order = (an > bn) - (an < bn);
     return FM_OK;
 }
 
-fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b, bool fold_case)
+fm_status jj_compare(jj_ctx *c, int *order, jj_val a, jj_val b)
 {
-    return compare_at(c, order, a, b, fold_case, 0);
+    return compare_at(c, order, a, b, 0);
+}
+
+/* The C library looks for parts of up to 256 bytes by a hash of two, and compares the rest at each
+ * place where that fits; for longer ones in linear time. */
+fm_status jj_count_search(jj_ctx *c, jj_val s, jj_val part)
+{
+    fm_status rc = jj_work(c, part.u.s.n);
+
+    return rc < 0 ? rc : jj_work_by(c, s.u.s.n, 1 + FM_MIN(part.u.s.n, (size_t)256) / 16);
+}
+
+fm_status jj_find(jj_ctx *c, const char **out, jj_val s, jj_val part)
+{
+    fm_status rc = jj_count_search(c, s, part);
+
+    *out = NULL;
+    if (rc == FM_OK && part.u.s.n <= s.u.s.n)
+        *out = part.u.s.n ? memmem(s.u.s.p, s.u.s.n, part.u.s.p, part.u.s.n) : s.u.s.p;
+    return rc;
 }
 
 fm_status jj_contains(jj_ctx *c, bool *out, jj_val needle, jj_val hay)
 {
+    const char *hit;
+    fm_status rc = FM_OK;
+
     *out = false;
     if (hay.type == JJ_STRING) {
         if (needle.type != JJ_STRING)
             return jj_error(c, FM_EINVAL, "'in <string>' needs a string, not %s",
                             jj_type_name(needle));
-        *out =
-            needle.u.s.n == 0 || (hay.u.s.n >= needle.u.s.n &&
-                                  memmem(hay.u.s.p, hay.u.s.n, needle.u.s.p, needle.u.s.n) != NULL);
-        return FM_OK;
+        rc = jj_find(c, &hit, hay, needle);
+        *out = hit != NULL;
+        return rc;
     }
     if (hay.type == JJ_UNDEFINED)
         return FM_OK;
     if (hay.type == JJ_GEN) { /* used up as far as it is looked at */
-        while (hay.u.list->at < hay.u.list->count && !*out)
-            *out = jj_equal(needle, hay.u.list->v[hay.u.list->at++], 0);
-        return FM_OK;
+        while (rc == FM_OK && hay.u.list->at < hay.u.list->count && !*out)
+            rc = jj_equal(c, out, needle, hay.u.list->v[hay.u.list->at++]);
+        return rc;
     }
     if (jj_is_seq(hay) || hay.type == JJ_VIEW) {
-        for (size_t i = 0; i < hay.u.list->count && !*out; i++)
-            *out = jj_equal(needle, hay.u.list->v[i], 0);
-        return FM_OK;
+        for (size_t i = 0; rc == FM_OK && i < hay.u.list->count && !*out; i++)
+            rc = jj_equal(c, out, needle, hay.u.list->v[i]);
+        return rc;
     }
     if (hay.type != JJ_DICT)
         return jj_error(c, FM_EINVAL, "%s cannot contain anything", jj_type_name(hay));
-    for (size_t i = 0; i < hay.u.dict->count && !*out; i++)
-        *out = jj_equal(needle, hay.u.dict->p[i].key, 0);
-    return FM_OK;
+    for (size_t i = 0; rc == FM_OK && i < hay.u.dict->count && !*out; i++)
+        rc = jj_equal(c, out, needle, hay.u.dict->p[i].key);
+    return rc;
 }
 
 /* ---- text ---- */
@@ -480,6 +551,12 @@ void jj_float_text(fm_buf *out, double f)
 
 static fm_status scalar_text(jj_ctx *c, fm_buf *out, jj_val v)
 {
+    fm_status rc = jj_work(c, v.type == JJ_STRING  ? v.u.s.n
+                              : v.type == JJ_FLOAT ? JJ_REAL
+                                                   : JJ_CALL);
+
+    if (rc < 0)
+        return rc;
     switch (v.type) {
     case JJ_UNDEFINED:
         return FM_OK;
@@ -526,6 +603,13 @@ fm_status jj_to_text(jj_ctx *c, fm_buf *out, jj_val v)
     return scalar_text(c, out, v);
 }
 
+void jj_put_hex(fm_buf *out, const char *head, uint32_t v, int digits, bool upper)
+{
+    fm_buf_str(out, head);
+    while (digits-- > 0)
+        fm_buf_char(out, (upper ? "0123456789ABCDEF" : "0123456789abcdef")[v >> 4 * digits & 15]);
+}
+
 static void repr_string(fm_buf *out, jj_val v)
 {
     bool dq = memchr(v.u.s.p, '\'', v.u.s.n) && !memchr(v.u.s.p, '"', v.u.s.n);
@@ -535,13 +619,21 @@ static void repr_string(fm_buf *out, jj_val v)
     for (size_t i = 0; i < v.u.s.n;) {
         size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);
         if (cp == '\\' || cp == quote)
-            fm_buf_printf(out, "\\%c", (char)cp);
+            fm_buf_append(out, (char[]){'\\', (char)cp}, 2);
         else if (cp == '\n' || cp == '\t' || cp == '\r')
             fm_buf_str(out, cp == '\n' ? "\\n" : cp == '\t' ? "\\t" : "\\r");
         else if (jj_is_printable(cp))
             fm_buf_append(out, v.u.s.p + i, n);
         else
-            fm_buf_printf(out, cp < 0x100 ? "\\x%02x" : cp < 0x10000 ? "\\u%04x" : "\\U%08x", cp);
+            jj_put_hex(out,
+                       cp < 0x100     ? "\\x"
+                       : cp < 0x10000 ? "\\u"
+                                      : "\\U",
+                       cp,
+                       cp < 0x100     ? 2
+                       : cp < 0x10000 ? 4
+                                      : 8,
+                       false);
         i += n;
     }
     fm_buf_char(out, (char)quote);
@@ -578,7 +670,9 @@ static fm_status repr_items(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 
 fm_status jj_repr(jj_ctx *c, fm_buf *out, jj_val v, int depth)
 {
-    fm_status rc = jj_step(c);
+    fm_status rc = v.type == JJ_RANGE
+                       ? jj_work(c, JJ_CALL)
+                       : jj_work_by(c, v.type == JJ_STRING ? v.u.s.n + 1 : 1, 2 * JJ_CHAR);
 
     if (rc == FM_OK && depth > JJ_VALUE_DEPTH)
         return jj_error(c, FM_ELIMIT, "value nested deeper than %d", JJ_VALUE_DEPTH);
@@ -688,20 +782,23 @@ size_t jj_put_case(fm_buf *out, jj_val str, size_t at, jj_case to)
     return n;
 }
 
-static void map_case(fm_buf *out, jj_val str, jj_case to)
+static fm_status map_case(jj_ctx *c, fm_buf *out, jj_val str, jj_case to)
 {
-    for (size_t i = 0; i < str.u.s.n;)
+    fm_status rc = jj_work_by(c, str.u.s.n, JJ_MAP);
+
+    for (size_t i = 0; rc == FM_OK && i < str.u.s.n;)
         i += jj_put_case(out, str, i, to);
+    return rc;
 }
 
-void jj_lower(fm_buf *out, jj_val str)
+fm_status jj_lower(jj_ctx *c, fm_buf *out, jj_val str)
 {
-    map_case(out, str, JJ_LOWER);
+    return map_case(c, out, str, JJ_LOWER);
 }
 
-void jj_upper(fm_buf *out, jj_val str)
+fm_status jj_upper(jj_ctx *c, fm_buf *out, jj_val str)
 {
-    map_case(out, str, JJ_UPPER);
+    return map_case(c, out, str, JJ_UPPER);
 }
 
 bool jj_is_seq(jj_val v)
@@ -738,6 +835,7 @@ fm_status jj_as_list(jj_ctx *c, jj_val *out, jj_val v)
     }
     if (v.type != JJ_STRING)
         return jj_error(c, FM_EINVAL, "%s cannot be iterated", jj_type_name(v));
+    rc = jj_work_by(c, v.u.s.n, JJ_CHAR);
     for (size_t i = 0; i < v.u.s.n && rc == FM_OK;) {
         uint32_t cp;
         size_t n = fmi_utf8_next((const uint8_t *)v.u.s.p + i, &cp);

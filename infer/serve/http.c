@@ -17,7 +17,6 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "infer/prompt.h"
 #include "infer/serve/heads.h"
 #include "store/base/mem.h"
 
@@ -165,7 +164,7 @@ static enum MHD_Result send_answer(fmi_job *j)
     return send_fault(j);
 }
 
-/* ==== from the body to prompts ==== */
+/* ==== the body ==== */
 
 /* To the engine thread with the connection suspended, or straight to the refusal. */
 static enum MHD_Result hand_over(fmi_job *j, fmi_stage stage)
@@ -219,60 +218,6 @@ static void parse(fmi_job *j)
         j->admitted = n;
     else
         fmi_job_fail(j, 503, "queue_full", NULL, "too many requests are waiting; try again");
-}
-
-static fm_status encode_one(const fmi_job *j, size_t i, fm_ids *ids)
-{
-    const fm_model *m = j->res->model;
-    if (j->ask.chat)
-        return fm_prompt_messages(ids, m, j->ask.messages, j->ask.tools, j->ask.variables);
-    fmi_prompt *p = &j->ask.prompt[i];
-    if (p->text.data && j->ask.kind == FMI_ASK_EMBED)
-        return fm_embed_encode(m, p->text, ids);
-    if (p->text.data)
-        return fm_prompt_text(ids, m, p->text);
-    *ids = (fm_ids){p->ids, p->count, p->count}; /* moves */
-    p->ids = NULL;
-    return FM_OK;
-}
-
-static fm_status encode(fmi_job *j)
-{
-    size_t n = (j->ask.chat ? 1 : j->ask.prompts) * j->ask.n;
-    j->choice = fm_calloc(n, sizeof(*j->choice));
-    if (!j->choice)
-        return FM_ENOMEM;
-    j->choices = j->left = n;
-    for (size_t i = 0; i < n; i++) {
-        fmi_choice *c = &j->choice[i];
-        fm_ids ids = {0};
-        c->job = j;
-        fm_buf_init(&c->text, 0);
-        if (i % j->ask.n) {
-            c->prompt = c[-1].prompt;
-            c->prompt_len = c[-1].prompt_len;
-            continue;
-        }
-        fm_status rc = encode_one(j, i / j->ask.n, &ids);
-        c->prompt = ids.id;
-        c->prompt_len = ids.count;
-        if (rc == FM_OK && ids.count == 0)
-            rc = fm_fail(FM_EINVAL, "'%s' is empty, and this model begins with no token of its own",
-                         fmi_job_question(j));
-        if (rc < 0)
-            return rc;
-    }
-    return FM_OK;
-}
-
-static enum MHD_Result run_found(fmi_job *j)
-{
-    fm_status rc = encode(j);
-    fmi_ask_drop_texts(&j->ask);
-    if (rc == FM_OK)
-        return hand_over(j, FMI_RUN);
-    fmi_job_fail(j, rc == FM_ENOMEM ? 500 : 400, "invalid_value", fmi_job_question(j), NULL);
-    return send_fault(j);
 }
 
 /* ==== stages ==== */
@@ -343,16 +288,15 @@ static enum MHD_Result advance(fmi_job *j)
         return after_read(j);
     case FMI_LISTED:
         return send_json(j, j->listing);
-    case FMI_FOUND:
-        return run_found(j);
     case FMI_RUNNING:
         return after_run(j);
     case FMI_FAILED:
         return send_fault(j);
     case FMI_LIST:
     case FMI_FIND:
+    case FMI_FOUND:
     case FMI_RUN:
-        break; /* the engine has it; we are suspended */
+        break; /* others have it; we are suspended */
     }
     return MHD_NO;
 }

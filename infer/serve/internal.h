@@ -1,9 +1,9 @@
 /* internal.h - one request on its way between threads, and what the files of this folder share.
  *
- * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, encodes,
- * formats and sends; the engine side (the caller of fm_server_run) resolves, adopts and generates.
- * A job is handed to the engine through the server's queue while its connection is suspended, and
- * handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
+ * A job belongs to two sides. The HTTP side (a libmicrohttpd thread) reads, parses, formats and
+ * sends; the engine side (the caller of fm_server_run) resolves, adopts and generates, and has
+ * threads of prepare.c encode the prompts in between. A job is handed to the engine through the
+ * server's queue while its connection is suspended, and handed back by resuming it. What both touch at the same time lies behind job->lock. Lock order:
  * job, then server. */
 #ifndef FM_INFER_SERVE_INTERNAL_H
 #define FM_INFER_SERVE_INTERNAL_H
@@ -161,7 +161,7 @@ typedef enum fmi_stage {
     FMI_LIST,    /* engine: describe models */
     FMI_LISTED,  /* HTTP: answer */
     FMI_FIND,    /* engine: resolve and pin the model */
-    FMI_FOUND,   /* HTTP: encode the prompts */
+    FMI_FOUND,   /* prepare.c: encode the prompts */
     FMI_RUN,     /* engine: generate */
     FMI_RUNNING, /* HTTP: stream, or wait for the end */
     FMI_FAILED   /* HTTP: send fault */
@@ -182,6 +182,7 @@ struct fmi_job {
     char id[40];
     int64_t created; /* unix seconds */
     double begun;    /* monotonic seconds */
+    double found;    /* when its model was; likewise */
     fmi_route route;
     char *name; /* of GET /v1/models/{name} */
     bool close; /* the connection ends with the answer */
@@ -277,6 +278,7 @@ struct fm_server {
     fmi_kept *kept;
     uint64_t use_clock;
     uint64_t opened; /* loads that ended well */
+    struct fmi_prepare *prepare;
 
     atomic_bool stop;      /* asked for */
     atomic_bool refusing;  /* no new requests */

@@ -4,7 +4,7 @@
  * what it does not share. A new one is loaded before an old one is closed: its tensors are often
  * the very ones that the old one holds. Only where the budget for weights refuses is an idle one
  * closed first; what was read by then stays in the cache, so the second try goes on there. */
-#include "infer/serve/internal.h"
+#include "infer/serve/prepare.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -145,7 +145,7 @@ static void give(fm_server *s, fmi_job *j, fmi_resident *r)
     (void)pthread_mutex_lock(&j->lock);
     j->res = r;
     (void)pthread_mutex_unlock(&j->lock);
-    fmi_job_give_back(j, FMI_FOUND);
+    fmi_prepare_put(s, j);
 }
 
 /* ==== loads ==== */

@@ -4,6 +4,7 @@
  * a job, or a version on its way to the loader and back. The queue is bounded at admission:
  * sequences that are waiting or running are counted from parsing to the last byte sent. */
 #include "infer/serve/batch.h"
+#include "infer/serve/prepare.h"
 
 #include <errno.h>
 #include <string.h>
@@ -98,6 +99,8 @@ fm_status fm_server_new(fm_server **out, fm_engine *e, const fm_server_opts *opt
         rc = fm_scheduler_new(&s->scheduler, e, opts->max_running);
     if (rc == FM_OK)
         rc = fmi_loader_start(s);
+    if (rc == FM_OK)
+        rc = fmi_prepare_start(s);
     if (rc == FM_OK)
         rc = fmi_http_start(s);
     if (rc < 0) {
@@ -263,6 +266,7 @@ static void give_up(fm_server *s)
 {
     fm_error_state kept;
     fm_error_save(&kept);
+    fmi_prepare_stop(s);
     refuse_queue(s);
     fm_error_restore(&kept);
     fmi_batch_abandon(s, "engine_lost", fm_error_text(), false);
@@ -283,6 +287,7 @@ static fm_status wind_up(fm_server *s)
             nap();
         rc = turn(s, 0, &looked);
     }
+    fmi_prepare_stop(s);
     refuse_queue(s);
     fmi_batch_cancel_all(s);
     while (rc == FM_OK && working(s))
@@ -309,6 +314,7 @@ void fm_server_abandon(fm_server *s, const char *text)
 {
     atomic_store(&s->refusing, true);
     fmi_batch_abandon(s, "device_hangs", text, true);
+    fmi_prepare_stop(s);
     refuse_queue(s);
     let_answers_leave(s);
 }
@@ -318,6 +324,7 @@ void fm_server_free(fm_server *s)
     if (!s)
         return;
     atomic_store(&s->refusing, true);
+    fmi_prepare_free(s);
     refuse_queue(s);
     fmi_batch_cancel_all(s);
     fm_scheduler_free(s->scheduler); /* what still runs ends "cancelled" and is resumed */

@@ -6,7 +6,7 @@
  *
  * libmicrohttpd's threads only parse, queue and stream; one engine thread (the caller of
  * fm_server_run) owns the engine, resolves names and runs steps; one loading thread reads models
- * while it does, first come first served. The folder knows no repository: names are resolved
+ * while it does, first come first served; four threads render templates and tokenize. The folder knows no repository: names are resolved
  * through callbacks. A name is resolved anew at each request; requests in flight stay on the
  * version they began with; answers carry it as "system_fingerprint".
  *

@@ -89,13 +89,27 @@ static fm_status globals(jj_ctx *c, const fm_json *messages, const fm_json *tool
     return rc;
 }
 
+static _Thread_local fm_chat_watch *watched_by;
+
+fm_chat_watch *fm_chat_watch_set(fm_chat_watch *w)
+{
+    fm_chat_watch *before = watched_by;
+
+    watched_by = w;
+    return before;
+}
+
 fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *messages,
                          const fm_json *tools_or_null, bool add_generation_prompt,
                          const fm_json *extra_or_null)
 {
     jj_scope scope = {.parent = NULL};
     fm_buf text;
-    jj_ctx c = {.scope = &scope, .out = &text};
+    fm_chat_watch *w = watched_by;
+    jj_ctx c = {.scope = &scope,
+                .out = &text,
+                .watch = w,
+                .work_max = w && w->work_max ? w->work_max : FM_CHAT_WORK_MAX};
     fm_status rc;
 
     if (!fm_json_is(messages, FM_JSON_ARRAY))
@@ -103,8 +117,10 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
     rc = fm_arena_new(&c.arena);
     if (rc < 0)
         return rc;
-    fm_buf_init(&text, FM_CHAT_OUTPUT_MAX);
     rc = globals(&c, messages, tools_or_null, add_generation_prompt, extra_or_null);
+    /* c.bytes: the values of what was given, at most JJ_MEMORY_MAX */
+    fm_buf_init(
+        &text, FM_MIN(FM_CHAT_OUTPUT_ALWAYS + c.bytes * FM_CHAT_OUTPUT_FACTOR, FM_CHAT_OUTPUT_MAX));
     if (rc == FM_OK)
         rc = jj_exec(&c, t->root);
     if (rc == FM_OK)
@@ -115,6 +131,8 @@ fm_status fm_chat_render(fm_buf *out, const fm_chat_template *t, const fm_json *
     } else if (rc != FM_ENOMEM) {
         rc = fm_error_prefix(rc, "%s", t->what);
     }
+    if (w)
+        w->work = c.work;
     fm_buf_release(&text);
     fm_arena_free(c.arena);
     return rc;

@@ -292,8 +292,8 @@ static fm_status run_each(fmi_helpers *h, fmi_job *job, size_t jobs)
         if (job[i].broken || !job[i].help)
             continue;
         rc = run_batch(h, &job[i], 1);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(&job[i]);
+        if (rc < 0)
+            rc = fmi_case_error(&job[i], rc);
     }
     return rc;
 }
@@ -312,8 +312,8 @@ fm_status fmi_help_all(fmi_helpers **out, fm_engine *e, const fm_result_cache *e
         (*out)->engine = e;
         (*out)->env = env;
         rc = ask_all(*out, j);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(j);
+        if (rc < 0)
+            rc = fmi_case_error(j, rc);
     }
     return rc == FM_OK && *out ? run_each(*out, job, jobs) : rc;
 }

@@ -36,8 +36,9 @@ typedef struct fmi_job {
 } fmi_job;
 
 /* runner.c */
-/* The error of this thread becomes the case's. */
-fm_status fmi_case_error(fmi_job *j);
+/* The error of this thread, rc, becomes the case's; lack of memory and a stop are the run's and come
+ * back. */
+fm_status fmi_case_error(fmi_job *j, fm_status rc);
 fm_status fmi_generate_all(fm_engine *e, const fm_gen_request *req, fm_gen_result *const *to,
                            size_t n);
 

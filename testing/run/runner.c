@@ -20,8 +20,10 @@ typedef struct runner {
     fmi_helpers *helpers;
 } runner;
 
-fm_status fmi_case_error(fmi_job *j)
+fm_status fmi_case_error(fmi_job *j, fm_status rc)
 {
+    if (rc == FM_ENOMEM || rc == FM_ECANCELLED)
+        return rc;
     fm_free(j->result->detail);
     fm_json_free(j->result->metrics);
     j->result->metrics = NULL;
@@ -48,8 +50,8 @@ static fm_status prepare(runner *r)
         j->work = next;
         next += j->count;
         rc = fmi_ask(j);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(j);
+        if (rc < 0)
+            rc = fmi_case_error(j, rc);
     }
     return rc;
 }
@@ -116,8 +118,8 @@ static fm_status run_generations(runner *r)
         if (j->broken || j->c->scoring != FMI_SCORE_TEXT)
             continue;
         rc = fmi_answers(j);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(j);
+        if (rc < 0)
+            rc = fmi_case_error(j, rc);
     }
     fm_free(req);
     fm_free(to);
@@ -193,9 +195,8 @@ static fm_status run_jobs(runner *r, const fm_result_cache *env)
         if (j->broken)
             continue;
         rc = fmi_judge(j);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(
-                j); /* a regex that gave up, a score that is NaN: this case's error */
+        if (rc < 0)
+            rc = fmi_case_error(j, rc); /* a regex that gave up, a score that is NaN */
         if (rc == FM_OK)
             rc = keep(j, env);
     }

@@ -119,8 +119,8 @@ fm_status fmi_look_all(fm_engine *e, fmi_job *job, size_t jobs)
         rc = run_windows(e, &job[i], 1);
         if (rc == FM_OK)
             rc = run_texts(e, &job[i], 1);
-        if (rc < 0 && rc != FM_ENOMEM)
-            rc = fmi_case_error(&job[i]);
+        if (rc < 0)
+            rc = fmi_case_error(&job[i], rc);
     }
     return rc;
 }

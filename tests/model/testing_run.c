@@ -377,6 +377,28 @@ static void a_model_of_nan_has_errors_and_no_verdicts(void **state)
     fm_suite_free(s);
 }
 
+static bool stop_now(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+/* What was not asked has no result, and above all no error that would be kept. */
+static void a_stopped_rendering_stops_the_run(void **state)
+{
+    const sk_world *w = *state;
+    fm_suite *s;
+    fm_suite_run run = {0};
+    fm_chat_watch watch = {.stop = stop_now};
+    tk_ok(fm_suite_from_prompt(&s, "Who are you?", "never said", true));
+    fm_chat_watch *before = fm_chat_watch_set(&watch);
+    fm_status rc = fm_suite_run_on(&run, s, w->model, NULL, NULL);
+    (void)fm_chat_watch_set(before);
+    tk_fails(rc, FM_ECANCELLED, "stopped");
+    fm_suite_run_release(&run);
+    fm_suite_free(s);
+}
+
 static void a_model_without_tokenizer_has_errors(void **state)
 {
     const sk_world *w = *state;
@@ -410,6 +432,7 @@ int main(void)
         cmocka_unit_test(damaged_kept_results_are_run_again),
         cmocka_unit_test(keys_follow_the_case_not_its_place),
         cmocka_unit_test(keys_follow_model_and_tokenizer),
+        cmocka_unit_test(a_stopped_rendering_stops_the_run),
         cmocka_unit_test(a_model_without_tokenizer_has_errors),
         cmocka_unit_test(a_model_of_nan_has_errors_and_no_verdicts),
     };

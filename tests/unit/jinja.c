@@ -123,9 +123,9 @@ static void hostile_templates_end(void **state)
     (void)state;
 
     fails("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-          FM_ELIMIT, NULL); /* memory or steps, whichever is first */
+          FM_ELIMIT, NULL); /* memory or work, whichever is first */
     fails("{% set r = range(99999) %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
-          FM_ELIMIT, "steps");
+          FM_ELIMIT, "too much");
     fails("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", FM_ELIMIT, "deeper");
     fails("{% macro f() %}{{ caller() }}{% endmacro %}{% macro g() %}{% call f() %}{{ g() }}{% "
           "endcall %}"
