@@ -1,5 +1,5 @@
 /* pass.c - one pass over the stem for the rows of several children: lanes, memory, the run. */
-#include "train/params/stage.h"
+#include "train/pass/stage_pass.h"
 
 #include "store/base/mem.h"
 
