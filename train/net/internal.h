@@ -149,7 +149,7 @@ FM_CHECKED fm_status fmi_net_init_layers(fmi_net *net, fm_backend *be, const fm_
                                          const fm_model *model, uint32_t begin, uint32_t end);
 fmi_depth fmi_net_depth(const fmi_net *net);
 void fmi_net_release(fmi_net *net);
-/* The modules of a classification head (infer/tasks/classify.h), which the architecture does not
+/* The modules of a classification head (infer/model/class_head.h), which the architecture does not
  * list: FMI_DENSE where the family has one, FMI_SCORE; frozen values from model, which may be
  * NULL. */
 FM_CHECKED fm_status fmi_net_add_classes(fmi_net *net, uint32_t classes, const fm_model *model);
