@@ -40,10 +40,13 @@ struct fm_repo {
     fmi_rows *rows; /* opened at first use */
 };
 
+/* ---- util.c ---- */
 /* "<text>: <what libgit2 says>" with the status that git's code stands for. */
 fm_status fmi_git_fail(int code, const char *fmt, ...) FM_PRINTF(2, 3);
 /* As fmi_git_fail, but a missing or broken object is damage, not a wrong question. */
 fm_status fmi_damage(int code, const char *fmt, ...) FM_PRINTF(2, 3);
+/* One mover of refs at a time. */
+FM_CHECKED fm_status fmi_ref_lock(fm_repo *r, fm_lock **out);
 
 static inline git_oid fmi_git_oid(const fm_oid *oid)
 {
@@ -108,7 +111,7 @@ typedef struct fmi_commit {
     const char *message; /* whole, with trailers */
 } fmi_commit;
 FM_CHECKED fm_status fmi_commit_put(fm_repo *r, git_oid *out, const fmi_commit *c);
-/* "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
+/* author.c: "Name <mail>": given, or environment, or config, or fmstore's own. fm_free. */
 FM_CHECKED fm_status fmi_author(char **out, fm_repo *r, const char *given);
 FM_CHECKED fm_status fmi_commit_clock(int64_t *out); /* SOURCE_DATE_EPOCH or the clock */
 FM_CHECKED fm_status fmi_version_of(fm_version *out, git_commit *commit);
@@ -132,7 +135,6 @@ FM_CHECKED fm_status fmi_message_read(fm_version *out, const char *message);
 uint32_t fmi_message_encoding(const char *message); /* Fmstore-Version; 0 = not ours */
 
 /* ---- refs.c ---- */
-FM_CHECKED fm_status fmi_ref_lock(fm_repo *r, fm_lock **out);
 /* The id a ref holds, unpeeled; *exists false where there is none. */
 FM_CHECKED fm_status fmi_ref_peek(fm_repo *r, git_oid *out, bool *exists, const char *name);
 /* Under the lock; old NULL = must not exist. FM_EEXISTS or FM_ECONFLICT when it has moved. */

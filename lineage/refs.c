@@ -112,12 +112,6 @@ static fm_status check_ref_name(const char *name)
 
 /* ---- one mover at a time ---- */
 
-fm_status fmi_ref_lock(fm_repo *r, fm_lock **out)
-{
-    *out = NULL;
-    return fm_lock_take(out, r->lock_path);
-}
-
 static bool stale(const char *path)
 {
     struct stat st;

@@ -2,166 +2,9 @@
 #ifndef FM_INFER_ENGINE_H
 #define FM_INFER_ENGINE_H
 
-#include <pthread.h>
-
-#include "infer/tasks/classify.h"
-#include "infer/model/stage_split.h"
-#include "infer/tasks/embed.h"
-#include "infer/kv/kvcache.h"
-#include "infer/model.h"
-#include "infer/kv/prefix_cache.h"
-#include "infer/trace.h"
-#include "infer/model/weights.h"
+#include "infer/model/state.h"
 
 FM_BEGIN_DECLS
-
-/* Everything that rows must have in common to go through one pass: sizes, not weights. Interned
- * per engine, so equal pointers mean equal shapes. */
-typedef struct fmi_geom {
-    uint32_t hidden, inter, layers, heads, kv_heads, head_dim, window;
-    float eps;
-    bool qk_norm;
-    fm_switches sw;
-    fmi_deal deal;
-    uint32_t begin, here;     /* this rank's layers: begin .. begin + here - 1 */
-    fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
-    fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST]; /* [stages], likewise */
-    uint64_t stamp; /* the step that seqs belongs to */
-    uint32_t seqs;  /* sequences of it */
-    struct fmi_geom *next;
-} fmi_geom;
-
-/* A rotary table, shared by the models with the same settings. */
-typedef struct fmi_rope {
-    fm_rope of;
-    uint32_t dim, positions;
-    float *cos, *sin; /* device, [positions, dim/2] */
-    uint32_t refs;
-    struct fmi_rope *next;
-} fmi_rope;
-
-/* Of layer l; rows: those that stand before it. */
-static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
-{
-    return g->lane[fmi_deal_stage(&g->deal, l)];
-}
-static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)
-{
-    return g->row_lane[fmi_deal_stage(&g->deal, l)];
-}
-
-#define FMI_SAVES 4u /* residual streams kept of a block */
-
-typedef struct fmi_mirror fmi_mirror; /* ranks_leader.c */
-typedef struct fmi_text fmi_text;     /* a tokenizer and its template: model/text_cache.c */
-
-/* fm_model.priv */
-typedef struct fmi_model_priv {
-    fm_arch local;   /* of the shard that this rank holds; with one rank the model's */
-    fmi_deal deal;   /* of its layers to the stages */
-    uint32_t mirror; /* its number among the ranks */
-    fm_buf told;     /* what they need to make it */
-    fmi_geom *geom;
-    fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
-    fmi_text *text;
-    fmi_pooling pooling;
-    fmi_class_head classifier;
-    fm_digest asked[FM_ASK_KINDS]; /* of what each kind of question depends on */
-    fmi_cached **held;             /* references taken from the cache, each entry once */
-    size_t held_count, held_cap;
-    float **own; /* device vectors of its own: scales computed from tensors */
-    size_t own_count, own_cap;
-    uint64_t bytes_alone;  /* what its weights take without other models */
-    uint64_t serial;       /* among all that were ever adopted */
-    bool adopted;          /* counted by the engine, geom is set */
-    uint32_t seqs;         /* open sequences */
-    int32_t *virtual_page; /* [layers, pages of virtual_len], held; NULL until first needed */
-    fm_digest *kv_key, *stream_key; /* [layers], [layers + 1]: model/layer_key.c; one allocation */
-    uint32_t *parts;                /* [layers]: other models that part from this one there */
-    uint32_t save[FMI_SAVES - 1];   /* layers before which the residual stream is of use to them */
-    uint32_t saves;
-    fm_model *next; /* of the engine's */
-    uint64_t stamp; /* the step that run belongs to */
-    uint32_t run;
-} fmi_model_priv;
-
-static inline fmi_model_priv *fmi_priv(const fm_model *m)
-{
-    return (fmi_model_priv *)m->priv;
-}
-
-/* A page's worth of positions of a sequence. */
-typedef struct fmi_block {
-    uint32_t first; /* its rows begin at this layer: below, K and V come from the cache */
-    int32_t from;   /* held: the residual stream there, -1: not needed */
-    fmi_node *node; /* held while it is incomplete: its place in the cache, NULL: none yet */
-    struct {
-        uint32_t layer; /* >= 1 */
-        int32_t page;   /* held: takes the residual stream before that layer, -1: none */
-    } save[FMI_SAVES];
-} fmi_block;
-
-struct fm_seq {
-    fm_model *model;
-    uint32_t len;     /* tokens; fm_seq_len */
-    uint32_t base;    /* virtual positions before them */
-    int32_t *page;    /* [layers, page_cap], of which page_count of each layer are held */
-    fmi_block *block; /* [page_cap] */
-    uint32_t page_count, page_cap;
-    int32_t *token; /* [known], known >= len: what is to come too, as far as somebody told */
-    uint32_t known;
-    uint32_t whole;      /* tokens in complete blocks */
-    fmi_node *node;      /* held: their place in the cache */
-    bool uncached;       /* takes nothing from the cache, gives nothing to it */
-    const fm_hook *hook; /* [hooks] borrowed; trace.h */
-    size_t hooks;
-    uint32_t skipped;              /* tokens of which nothing was computed */
-    uint32_t want_begin, want_end; /* tokens whose logits are wanted lie in here */
-    uint64_t version;              /* of its page table: no two tables of an engine have the same */
-    uint64_t stamp;                /* the step that the two below belong to */
-    uint32_t pending;              /* rows of it */
-    uint32_t number;               /* among its sequences of one shape class */
-    uint32_t mirror;               /* its number among the ranks */
-};
-
-typedef struct fmi_step fmi_step; /* workspace of steps: engine/step/step.c */
-
-struct fm_engine {
-    fm_engine_opts opts;
-    fm_pool *pool;
-    fm_backend *be;
-    struct fmi_patience *patience; /* watchdog.h; NULL: with any step */
-    struct fm_comm *comm;       /* borrowed, NULL: models are not split */
-    struct fm_comm *batch_comm; /* likewise: batches are not split */
-    fmi_mirror *mirror;         /* NULL: one rank */
-    /* pipeline.h: stages (1: none) and which of them this rank is in; its ranks, which split the
-     * stage's layers: comm itself where there is one stage. */
-    uint32_t stages, stage;
-    struct fm_comm *group;
-    char kernel_class[64];
-    fmi_weights *weights;
-    fmi_artefacts *artefacts; /* NULL without cache_dir */
-    fmi_kv *kv;
-    fmi_prefix *prefix; /* NULL: switched off */
-    fmi_geom *geoms;
-    fm_model *first_model; /* adopted ones */
-    pthread_mutex_t share; /* the two below: models are prepared on other threads */
-    fmi_rope *ropes;
-    fmi_text *texts;
-    fmi_step *step;
-    fm_tap_fn tap;
-    void *tap_ctx;
-    uint32_t models, seqs;
-    uint64_t bytes_unshared;
-    uint64_t stamp;    /* of the step that is being planned */
-    uint64_t failures; /* syncs that told of one: what is queued then may have been lost */
-    uint64_t model_clock;
-    uint64_t table_clock;
-    uint64_t steps, rows, gemm_groups, layer_rows;
-    uint64_t replayed; /* steps that the device ran again from what it had kept */
-    uint64_t prefix_queries, prefix_hits; /* tokens */
-    uint64_t layer_hits[FM_MAX_LAYERS];   /* blocks */
-};
 
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_deal *d);
 /* Any thread, as fmi_text_bind. which: 0 of full layers, 1 of sliding ones; layers: the most of a
@@ -169,8 +12,6 @@ FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a,
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
                                  uint32_t layers);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);
-void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
-void fmi_texts_free(fm_engine *e);
 
 FM_CHECKED fm_status fmi_step_new(fmi_step **out, fm_engine *e);
 void fmi_step_free(fmi_step *s);
@@ -207,15 +48,6 @@ void fmi_seq_learn(fm_seq *s, uint32_t at, int32_t token);
 void fmi_seq_confirm(fm_seq *s, uint32_t len);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
-
-/* ---- model/layer_key.c ---- */
-
-/* kv_key and stream_key of m, and who parts from whom; the engine's thread. */
-FM_CHECKED fm_status fmi_layer_keys(fm_model *m);
-void fmi_layer_keys_drop(fm_model *m);
-/* Whether b finds in the cache what a leaves there: all layers, or those below one where the
- * residual stream is kept. */
-bool fmi_leaves_for(const fm_model *a, const fm_model *b);
 
 /* ---- virtual_tokens.c ---- */
 

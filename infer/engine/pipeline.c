@@ -49,41 +49,6 @@ void fmi_pipe_free(fm_engine *e)
     e->group = e->comm;
 }
 
-/* ==== what a stage holds ==== */
-
-int32_t fmi_pipe_place(const fm_param *p)
-{
-    if (p->layer >= 0)
-        return p->layer;
-    return p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD
-               ? FMI_BEHIND_LAYERS
-               : FMI_BEFORE_LAYERS;
-}
-
-bool fmi_pipe_holds(const fm_model *m, int32_t place)
-{
-    const fm_engine *e = m->engine;
-    if (place == FMI_BEFORE_LAYERS)
-        return e->stage == 0;
-    if (place == FMI_BEHIND_LAYERS)
-        return e->stage + 1 == e->stages;
-    return fmi_deal_stage(&fmi_priv(m)->deal, (uint32_t)place) == e->stage;
-}
-
-bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin)
-{
-    if (m->engine->stages == 1)
-        return true;
-    if (lin == &m->head)
-        return fmi_pipe_holds(m, FMI_BEHIND_LAYERS);
-    if (lin == &m->embed || lin == &m->positions)
-        return fmi_pipe_holds(m, FMI_BEFORE_LAYERS);
-    for (uint32_t l = 0; l < m->arch.layers; l++)
-        if (fmi_layer_has(&m->layers[l], m->arch.sw.experts, lin))
-            return fmi_pipe_holds(m, (int32_t)l);
-    return true;
-}
-
 /* ==== micro-batches ==== */
 
 uint32_t fmi_pipe_micro_rows(bool host)

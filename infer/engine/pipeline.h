@@ -18,6 +18,8 @@
 #ifndef FM_INFER_PIPELINE_H
 #define FM_INFER_PIPELINE_H
 
+#include "infer/engine/join.h"
+#include "infer/engine/ranks_leader.h"
 #include "infer/model/shard.h"
 
 FM_BEGIN_DECLS
@@ -28,13 +30,6 @@ FM_CHECKED fm_status fmi_pipe_new(fm_engine *e);
 /* The ranks of this stage as a group; once comm is attached to the device. */
 FM_CHECKED fm_status fmi_pipe_group(fm_engine *e);
 void fmi_pipe_free(fm_engine *e);
-
-/* Where a parameter stands: in layer l >= 0, before all layers, or behind them. */
-enum { FMI_BEFORE_LAYERS = -1, FMI_BEHIND_LAYERS = -2 };
-int32_t fmi_pipe_place(const fm_param *p);
-/* Whether this rank's stage has what stands there; a linear layer of the model likewise. */
-bool fmi_pipe_holds(const fm_model *m, int32_t place);
-bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin);
 
 /* After rows are ordered: cuts the runs of each pass into micro-batches, each a pass of its own. A
  * text of an encoder stays whole. */

@@ -12,6 +12,7 @@
  * all. A block whose last row is done is put into the cache. Within a step a block never begins
  * higher than the one before it, so that rows can be sorted by their first layer and those of one
  * sequence still stand by position. */
+#include "infer/engine/ranks_leader.h"
 #include "infer/model/shard.h"
 
 #include <string.h>

@@ -8,7 +8,7 @@
  * bit, and whose stream[l] are equal the same residual stream before it. Weights count by their
  * ids, vectors that have none (computed scales) by their values. Settings count by exclusion: the
  * whole fm_arch but the fields below. A field that somebody adds to a layer stops the build here. */
-#include "infer/engine/engine.h"
+#include "infer/model/model_bind.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* model_bind.h - what engine/models.c and adapter.c share while a tree is bound.
+/* model_bind.h - what engine/models.c and the files of this folder share while a tree is bound.
  *
  * Binding may run beside a stepping engine, on another thread: it uses the weights cache, rotary
  * tables and texts (which lock), and of the backend what may be called from any thread; never an
@@ -6,7 +6,7 @@
 #ifndef FM_INFER_MODEL_BIND_H
 #define FM_INFER_MODEL_BIND_H
 
-#include "infer/engine/engine.h"
+#include "infer/model/state.h"
 #include "store/base/map.h"
 
 FM_BEGIN_DECLS
@@ -41,6 +41,11 @@ typedef struct fmi_binder {
     uint32_t adapters;
 } fmi_binder;
 
+/* ---- bind.c ---- */
+
+/* Every tensor of the tree in its place in the model; what was read is told to digest, whose end is
+ * the model's. */
+FM_CHECKED fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest);
 /* e's tensor, held until the model closes. */
 FM_CHECKED fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form);
 /* Of a slice of e's tensor (shard.h). */
@@ -61,15 +66,15 @@ void fmi_read_ahead(fmi_binder *b);
 /* The form in which the cache holds a parameter's tensor. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p);
 
-/* tasks/embed.c: reads how states are pooled; what is not understood is refused when one asks. */
+/* pooling.c: reads how states are pooled; what is not understood is refused when one asks. */
 FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 
-/* engine/models.c: what the sizes and settings of an architecture say. */
+/* what the sizes and settings of an architecture say. */
 FM_CHECKED fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a);
 /* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
 FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
 
-/* tasks/classify.c: binds a classification head where the tree or an adapter has one. */
+/* class_head.c: binds a classification head where the tree or an adapter has one. */
 FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
 /* Whether a tensor of this name is of such a head. */
 bool fmi_class_tensor(const fm_arch *a, const char *tensor);
@@ -91,6 +96,8 @@ void fmi_layers_free(fm_model *m);
 
 /* Tokenizer, chat template and text_digest of the tree, shared through the engine. */
 FM_CHECKED fm_status fmi_text_bind(fmi_binder *b);
+void fmi_text_drop(fm_engine *e, fmi_text *t); /* NULL is fine */
+void fmi_texts_free(fm_engine *e);
 /* The trie of the model's vocabulary, made at the first call. FM_EINVAL: no tokenizer. */
 FM_CHECKED fm_status fmi_text_trie(const fm_token_trie **out, const fm_model *m);
 

@@ -1,5 +1,5 @@
 /* shard.c - which part of a model a rank holds, and the tensors of that part. */
-#include "infer/engine/pipeline.h"
+#include "infer/model/shard.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -403,70 +403,37 @@ int32_t fmi_token_here(const fm_model *m, int32_t token)
     return token >= begin && token < begin + per ? token - begin : per;
 }
 
-/* ==== in a pass ==== */
+/* ==== what a stage holds ==== */
 
-fm_status fmi_join_ranks(fmi_pass *p, float *x)
+int32_t fmi_pipe_place(const fm_param *p)
 {
-    fm_comm *c = p->e->group;
-    return fm_comm_size(c) > 1 ? fm_comm_all_reduce(c, x, (uint64_t)p->m * p->g->hidden) : FM_OK;
+    if (p->layer >= 0)
+        return p->layer;
+    return p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD
+               ? FMI_BEHIND_LAYERS
+               : FMI_BEFORE_LAYERS;
 }
 
-static uint32_t per_rank(uint32_t vocab, uint32_t ranks)
+bool fmi_pipe_holds(const fm_model *m, int32_t place)
 {
-    return (vocab + ranks - 1) / ranks;
+    const fm_engine *e = m->engine;
+    if (place == FMI_BEFORE_LAYERS)
+        return e->stage == 0;
+    if (place == FMI_BEHIND_LAYERS)
+        return e->stage + 1 == e->stages;
+    return fmi_deal_stage(&fmi_priv(m)->deal, (uint32_t)place) == e->stage;
 }
 
-size_t fmi_vocab_here(const fm_engine *e, uint32_t vocab)
+bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin)
 {
-    return (size_t)per_rank(vocab, fm_comm_size(e->group)) + 1;
-}
-
-size_t fmi_logits_here(const fmi_pass *p)
-{
-    size_t most = 0;
-    for (uint32_t i = 0; i < p->want.n; i++)
-        if (p->want.p[i].model->head.w)
-            most = FM_MAX(most, fmi_vocab_here(p->e, p->want.p[i].model->arch.vocab));
-    return most;
-}
-
-void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count, const float *from,
-                      size_t ld, uint32_t r)
-{
-    fm_backend *be = s->e->be;
-    uint32_t vocab = m->arch.vocab, per = per_rank(vocab, fm_comm_size(s->e->group));
-    uint32_t begin = FM_MIN(vocab, per * r), n = FM_MIN(per, vocab - begin);
-    if (m->head.w && n)
-        be->copy_rows(be, s->logits + at * s->ld + begin, s->ld, from, ld, NULL, count, n);
-}
-
-/* Columns of rank r for all rows, part by part. */
-static void place_logits(fmi_pass *p, const float *from, size_t ld, uint32_t r)
-{
-    for (uint32_t i = 0; i < p->want.n; i++) {
-        const fmi_part *part = &p->want.p[i];
-        fmi_place_logits(p->s, part->model, p->want0 + (size_t)part->begin, part->count,
-                         from + part->begin * ld, ld, r);
-    }
-}
-
-fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld)
-{
-    fm_comm *c = p->e->group;
-    uint32_t rank = fm_comm_rank(c), ranks = fm_comm_size(c);
-    size_t floats = (size_t)p->w * ld, bytes = floats * sizeof(float);
-    const void *part[FM_COMM_MAX_RANKS] = {NULL};
-    void *got[FM_COMM_MAX_RANKS] = {NULL};
-    size_t out[FM_COMM_MAX_RANKS] = {0}, in[FM_COMM_MAX_RANKS] = {0};
-    float *room = (float *)(uintptr_t)here;
-    for (uint32_t r = 1; r < ranks; r++) {
-        part[0] = here;
-        out[0] = rank ? bytes : 0;
-        got[r] = rank ? NULL : room + r * floats;
-        in[r] = rank ? 0 : bytes;
-    }
-    fm_status rc = fm_comm_exchange(c, part, out, got, in);
-    for (uint32_t r = 0; rc == FM_OK && rank == 0 && r < ranks; r++)
-        place_logits(p, room + r * floats, ld, r);
-    return rc;
+    if (m->engine->stages == 1)
+        return true;
+    if (lin == &m->head)
+        return fmi_pipe_holds(m, FMI_BEHIND_LAYERS);
+    if (lin == &m->embed || lin == &m->positions)
+        return fmi_pipe_holds(m, FMI_BEFORE_LAYERS);
+    for (uint32_t l = 0; l < m->arch.layers; l++)
+        if (fmi_layer_has(&m->layers[l], m->arch.sw.experts, lin))
+            return fmi_pipe_holds(m, (int32_t)l);
+    return true;
 }

@@ -23,7 +23,6 @@
 
 #include "infer/comm.h"
 #include "infer/model/model_bind.h"
-#include "infer/engine/step/step.h"
 
 FM_BEGIN_DECLS
 
@@ -79,58 +78,15 @@ FM_CHECKED fm_status fmi_cut_floats(float **out, const float *whole, const fmi_c
 /* Rows [len, layers, 2, kv heads * head size] of all heads to those of the shard, in place. */
 void fmi_cut_virtual(const fm_model *m, float *rows, uint32_t len);
 
+/* Where a parameter stands: in layer l >= 0, before all layers, or behind them. */
+enum { FMI_BEFORE_LAYERS = -1, FMI_BEHIND_LAYERS = -2 };
+int32_t fmi_pipe_place(const fm_param *p);
+/* Whether this rank's stage has what stands there; a linear layer of the model likewise. */
+bool fmi_pipe_holds(const fm_model *m, int32_t place);
+bool fmi_pipe_holds_linear(const fm_model *m, const fm_linear *lin);
+
 /* The row of this rank's embedding that stands for a token: zeros where another rank has it. */
 int32_t fmi_token_here(const fm_model *m, int32_t token);
-
-/* ---- in a pass ---- */
-
-/* x [m, hidden] summed over the ranks. */
-FM_CHECKED fm_status fmi_join_ranks(fmi_pass *p, float *x);
-/* Floats of a row of logits that this rank computes; then rank 0 puts those of all where they
- * belong. With stages: engine/pipeline.h. */
-size_t fmi_logits_here(const fmi_pass *p);
-FM_CHECKED fm_status fmi_gather_logits(fmi_pass *p, const float *here, size_t ld);
-/* Those of a model with a vocabulary of so many tokens: see fmi_logits_here. */
-size_t fmi_vocab_here(const fm_engine *e, uint32_t vocab);
-/* Columns of rank r of the group, for rows [at, at + count) of the step's logits, all of model m:
- * from [count, ld]. */
-void fmi_place_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count, const float *from,
-                      size_t ld, uint32_t r);
-/* What a family does to them then: a divisor, a cap. */
-void fmi_finish_logits(fmi_step *s, const fm_model *m, size_t at, uint32_t count);
-
-/* ---- keeping in step (engine/ranks_leader.c); all of them cost nothing with one rank ---- */
-
-/* After be, opts and comm are set: checks that the ranks were made alike. */
-FM_CHECKED fm_status fmi_mirror_new(fm_engine *e);
-void fmi_mirror_free(fm_engine *e); /* the leader's: the others end */
-/* Remembers what the others need to make this model. */
-FM_CHECKED fm_status fmi_mirror_prepare(fm_model *m, const fm_tree *tree, const char *what);
-/* The leader's model is adopted: all make it; rc is the worst of all. */
-FM_CHECKED fm_status fmi_mirror_adopt(fm_model *m);
-void fmi_mirror_close(fm_model *m);
-/* Before a step, when it is planned (rc: how that went) and, where the first was FM_OK, behind it
- * with what became of it here: returns what became of it on all. */
-FM_CHECKED fm_status fmi_mirror_step(fm_engine *e, const fm_row *rows, uint32_t n);
-FM_CHECKED fm_status fmi_mirror_planned(fmi_step *s, uint32_t n, fm_status rc);
-FM_CHECKED fm_status fmi_mirror_end(fm_engine *e, fm_status rc);
-void fmi_mirror_undone(fm_engine *e); /* behind a step that failed */
-/* Before a sequence opens and, where that was FM_OK, behind it: *s is closed and NULL where it
- * failed elsewhere. */
-FM_CHECKED fm_status fmi_mirror_open(fm_model *m);
-FM_CHECKED fm_status fmi_mirror_opened(fm_model *m, fm_seq **s, fm_status rc);
-typedef enum fmi_deed {
-    FMI_DEED_EXPECT,
-    FMI_DEED_TELL,
-    FMI_DEED_WANT,
-    FMI_DEED_ADOPT,
-    FMI_DEED_RESERVE,
-    FMI_DEED_REWIND,
-    FMI_DEED_CLOSE,
-    FMI_DEED_UNCACHE
-} fmi_deed;
-/* What happens to a sequence between steps. */
-void fmi_mirror_deed(fm_seq *s, fmi_deed deed, uint32_t a, int32_t b);
 
 FM_END_DECLS
 #endif

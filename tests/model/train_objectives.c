@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "infer/tasks/classify.h"
+#include "infer/model/class_head.h"
 #include "train/run/child.h"
 
 #define T 12u /* tokens of a row of the references */

@@ -4,7 +4,7 @@
  * gradient; they are left out, as is the last token, which has nothing to predict. */
 #include "train/net/internal.h"
 
-#include "infer/tasks/classify.h"
+#include "infer/model/class_head.h"
 #include "store/base/mem.h"
 
 #include <string.h>

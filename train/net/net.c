@@ -4,7 +4,7 @@
  * is a weight or bias of one of ours. */
 #include "train/net/method.h"
 
-#include "infer/tasks/classify.h"
+#include "infer/model/class_head.h"
 
 #include "store/base/mem.h"
 

@@ -2,7 +2,7 @@
  * with a head that its data need. */
 #include "train/objective/objective.h"
 
-#include "infer/tasks/classify.h"
+#include "infer/model/class_head.h"
 #include "store/base/mem.h"
 #include "store/base/math/rng.h"
 

@@ -1,6 +1,6 @@
 /* objective.c - what every objective shares: rows of examples, frozen lanes, memory. */
 #include "train/objective/objective.h"
-#include "train/params/stage.h"
+#include "train/pass/stage_pass.h"
 
 #include "store/base/mem.h"
 

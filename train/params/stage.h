@@ -31,7 +31,6 @@
 
 #include "infer/model/stage_split.h"
 #include "train/params/zero.h"
-#include "train/pass/pass.h"
 
 FM_BEGIN_DECLS
 
@@ -50,15 +49,9 @@ FM_CHECKED fm_status fmi_stage_deal(fmi_stage *s, const fm_arch *a, const char *
 bool fmi_stage_is_last(const fmi_stage *s);
 uint32_t fmi_stage_end_rank(const fmi_stage *s); /* first rank of the last stage */
 
-/* ---- what a stage holds (stage.c) ---- */
-/* Once all that trains is declared, and before memory: modules of other stages leave the net, and
- * the parameters get their places here. */
-FM_CHECKED fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps);
-/* Modules of other stages leave a net of which nothing trains. */
-void fmi_stage_leave(fmi_net *net);
-/* Which stage each parameter belongs to; whether head and embedding train as one. */
-void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps);
-bool fmi_stage_ties(const fmi_net *net);
+/* ---- places (stage.c) ---- */
+/* Once each parameter's stage is known: where its floats lie here. */
+FM_CHECKED fm_status fmi_stage_place(fmi_params *ps);
 /* Of one process's buffers: floats at .. at + n - 1 lie here from `local` on. */
 typedef struct fmi_extent {
     uint64_t at, n, local;
@@ -83,25 +76,6 @@ FM_CHECKED fm_status fmi_stage_collect(const fmi_params *ps, const float *x, boo
 FM_CHECKED fm_status fmi_stage_tell_tied(fmi_params *ps);
 /* What the last stage said of the last ones: of all ranks. */
 FM_CHECKED fm_status fmi_stage_tell(const fmi_stage *s, void *x, size_t bytes);
-
-/* ---- a pass (pass/stage_pass.c) ---- */
-/* Bytes of a pass's rows that go to a neighbour: forward of all rows, back of those of lanes with
- * something to train below the layer that the neighbours meet at. */
-typedef struct fmi_rows_to {
-    size_t on, back;
-} fmi_rows_to;
-fmi_rows_to fmi_stage_rows(const fmi_pass *p, const fmi_lane *const *lane, size_t n,
-                           uint32_t layer);
-/* Rows of the pass come from the stage before, are run, and go on: one after the other, where no
- * backward is interleaved (what is held out, a step that is explained). */
-FM_CHECKED fm_status fmi_stage_forward(fmi_pass *p);
-FM_CHECKED fm_status fmi_stage_backward(fmi_pass *p);
-/* The parts of it: head (of the last stage) and layers; tied embedding and rows before them. */
-FM_CHECKED fm_status fmi_stage_head_and_layers(fmi_pass *p);
-FM_CHECKED fm_status fmi_stage_embed(fmi_pass *p);
-/* Between neighbours: sends and receives at once; a NULL or 0: nothing. to, from: bytes. */
-FM_CHECKED fm_status fmi_stage_swap(const fmi_stage *s, bool next, const float *send, size_t to,
-                                    float *recv, size_t from);
 
 FM_END_DECLS
 #endif

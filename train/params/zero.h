@@ -24,7 +24,7 @@
 
 #include "infer/comm.h"
 #include "infer/parallel_plan.h"
-#include "train/net/internal.h"
+#include "train/params/params.h"
 
 FM_BEGIN_DECLS
 

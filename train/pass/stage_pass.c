@@ -1,5 +1,5 @@
 /* stage_pass.c - a pass over a stage's layers: what comes from its neighbours and goes to them. */
-#include "train/params/stage.h"
+#include "train/pass/stage_pass.h"
 
 static uint64_t rows_of(const fmi_pass *p, const fmi_lane *const *lane, size_t n, uint32_t below)
 {

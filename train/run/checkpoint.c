@@ -2,7 +2,7 @@
  *
  * "p/NAME", "m/NAME", "v/NAME" for every parameter that trains; read back in any order. On
  * a backend whose memory the host sees they lie where they are; else they are downloaded. */
-#include "train/params/stage.h"
+#include "train/pass/stage_pass.h"
 
 #include "store/base/mem.h"
 

@@ -4,11 +4,11 @@
 
 #include "train/objective/objective.h"
 #include "train/data/order.h"
-#include "train/params/stage.h"
+#include "train/pass/stage_pass.h"
 
 FM_BEGIN_DECLS
 
-/* objective/eval.c: examples held out, as frozen rows of a pass of their own over the child's
+/* eval.c: examples held out, as frozen rows of a pass of their own over the child's
  * net. */
 typedef struct fmi_eval fmi_eval;
 

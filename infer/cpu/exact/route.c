@@ -1,5 +1,5 @@
 /* route.c - the choice of experts (route.h), and the operations around it. */
-#include "infer/device/route.h"
+#include "infer/cpu/route.h"
 
 #include <string.h>
 

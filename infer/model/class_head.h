@@ -1,10 +1,10 @@
-/* classify.h - a head that names a class of a whole text; inside of infer, and for train.
+/* class_head.h - a head that names a class of a whole text; inside of infer, and for train.
  *
  * As transformers' ...ForSequenceClassification: decoders score the state of the last token that is
  * no padding (`score.weight`, no bias); BERT turns the first token's state by its pooler and tanh
  * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. */
-#ifndef FM_INFER_CLASSIFY_H
-#define FM_INFER_CLASSIFY_H
+#ifndef FM_INFER_CLASS_HEAD_H
+#define FM_INFER_CLASS_HEAD_H
 
 #include "infer/model.h"
 

@@ -1,0 +1,356 @@
+/* bind.c - the tensors of a tree bound to a model, by name.
+ *
+ * Every parameter that the architecture names must be there with its shape, and every tensor of the
+ * tree must be used or be known to be without effect: a leftover tensor would mean that we compute
+ * something else than the model's author did. Adapter parsing is in adapter.c. */
+#include "infer/model/shard.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "infer/arch/table.h"
+#include "store/base/mem.h"
+
+/* ==== taking tensors ==== */
+
+fm_status fmi_hold(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form)
+{
+    const fmi_slice all = {0};
+    return fmi_hold_slice(b, out, e, form, &all);
+}
+
+fm_status fmi_hold_slice(fmi_binder *b, fmi_cached **out, const fm_entry *e, fmi_form form,
+                         const fmi_slice *slice)
+{
+    const fmi_model_priv *p = fmi_priv(b->m);
+    fmi_cached *w = NULL;
+    fm_digest id;
+    *out = NULL;
+    form = fmi_form_here(form, slice);
+    fm_status rc = fmi_slice_id(&id, e, slice);
+    for (size_t i = 0; rc == FM_OK && i < p->held_count; i++)
+        if (p->held[i]->form == form && fm_digest_eq(&p->held[i]->id, &id)) {
+            *out = p->held[i]; /* tied, or read ahead */
+            return FM_OK;
+        }
+    if (rc == FM_OK)
+        rc = fmi_take_slice(b->m->engine->weights, &w, e, form, b->p, slice);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", b->what);
+    rc = fmi_held(b->m, w);
+    *out = rc == FM_OK ? w : NULL;
+    return rc;
+}
+
+fm_status fmi_held(fm_model *m, fmi_cached *w)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_status rc = fm_grow(&p->held, &p->held_cap, p->held_count + 1, sizeof(fmi_cached *));
+    bool again = false;
+    for (size_t i = 0; i < p->held_count; i++)
+        again = again || p->held[i] == w;
+    if (again || rc != FM_OK) {
+        fmi_weights_drop(m->engine->weights, w);
+        return again ? FM_OK : rc;
+    }
+    p->bytes_alone += w->bytes;
+    p->held[p->held_count++] = w;
+    return FM_OK;
+}
+
+fm_status fmi_find_entry(fmi_binder *b, const fm_entry **out, const char *name)
+{
+    *out = fm_map_get(b->replaced, name, strlen(name));
+    if (*out)
+        return FM_OK;
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    if (rc == FM_OK)
+        *out = fm_tree_find(b->tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc == FM_OK && !*out)
+        rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, name);
+    return rc;
+}
+
+fm_status fmi_read_floats(fmi_binder *b, float **out, const fm_entry *e)
+{
+    uint64_t n = 0, bytes = 0;
+    *out = NULL;
+    if (e->kind != FM_ENTRY_TENSOR)
+        return fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
+    fm_status rc = fm_shape_elems(&n, &e->shape);
+    if (rc == FM_OK)
+        rc = fm_tensor_bytes(&bytes, e->dtype, &e->shape, e->name);
+    if (rc != FM_OK)
+        return fm_error_prefix(rc, "%s", b->what);
+    void *raw = fm_aligned_alloc(64, (size_t)bytes);
+    float *wide = fm_malloc((size_t)n * sizeof(float));
+    rc = raw && wide ? b->p->read(b->p->ctx, e, raw) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_to_f32(wide, e->dtype, raw, n);
+    fm_free(raw);
+    if (rc != FM_OK) {
+        fm_free(wide);
+        return fm_error_prefix(rc, "%s: tensor '%s'", b->what, e->name);
+    }
+    *out = wide;
+    return FM_OK;
+}
+
+fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n)
+{
+    fmi_model_priv *p = fmi_priv(m);
+    fm_backend *be = m->engine->be;
+    void *v = NULL;
+    *out = NULL;
+    fm_status rc = fm_grow(&p->own, &p->own_cap, p->own_count + 1, sizeof(float *));
+    if (rc == FM_OK)
+        rc = be->alloc(be, &v, (size_t)n * sizeof(float));
+    if (rc != FM_OK)
+        return rc;
+    p->own[p->own_count++] = v;
+    p->bytes_alone += (uint64_t)n * sizeof(float);
+    *out = v;
+    return be->upload(be, v, host, (size_t)n * sizeof(float));
+}
+
+static fm_status check_shape(const fmi_binder *b, const fm_entry *e, const fm_param *p)
+{
+    if (fm_shape_eq(&e->shape, &p->shape))
+        return FM_OK;
+    char have[96], want[96];
+    fm_shape_text(&e->shape, have, sizeof(have));
+    fm_shape_text(&p->shape, want, sizeof(want));
+    return fm_fail(FM_EBASE, "%s: tensor '%s' has shape %s, the config says %s", b->what, p->name,
+                   have, want);
+}
+
+/* ==== places of parameters ==== */
+
+static void set_linear(fm_model *m, fm_linear *lin, const fmi_cached *w, const fm_param *p)
+{
+    const fmi_slice slice = fmi_slice_of_param(m, p);
+    const fm_shape here = fmi_slice_shape(&p->shape, &slice);
+    lin->w = w->w;
+    lin->id = w->id;
+    lin->transposed = p->transposed;
+    lin->out = (uint32_t)here.dim[p->transposed ? 1 : 0];
+    lin->in = (uint32_t)here.dim[p->transposed ? 0 : 1];
+}
+
+/* A matrix is a linear layer, but the token types: of them the first row is added as it is. */
+fmi_form fmi_form_of(const fm_arch *a, const fm_param *p)
+{
+    if (p->is_matrix && p->place != FM_P_TYPES)
+        return p->transposed ? FMI_MATRIX_T : FMI_MATRIX;
+    bool gain = a->sw.norm == FM_NORM_RMS_PLUS1 &&
+                (p->place == FM_P_NORM || p->place == FM_P_ATTN_NORM ||
+                 p->place == FM_P_ATTN_POST || p->place == FM_P_MLP_NORM ||
+                 p->place == FM_P_MLP_POST || p->place == FM_P_Q_NORM || p->place == FM_P_K_NORM);
+    return gain ? FMI_VECTOR_PLUS1 : FMI_VECTOR;
+}
+
+static void set_param(fm_model *m, const fm_param *p, const fmi_cached *w)
+{
+    fm_linear *lin = fmi_linear_at(m, p);
+    if (!lin)
+        *fmi_vector_at(m, p) = w->v;
+    else if (p->is_matrix)
+        set_linear(m, lin, w, p);
+    else
+        lin->bias = w->v;
+    if (p->place == FM_P_ATTN_NORM)
+        m->layers[p->layer].attn_norm_id = w->id;
+    if (p->place == FM_P_MLP_NORM)
+        m->layers[p->layer].mlp_norm_id = w->id;
+}
+
+static fm_status bind_param(fmi_binder *b, const fm_param *p, fm_hasher *digest)
+{
+    const fm_entry *e = NULL;
+    fmi_cached *w = NULL;
+    fm_status rc = fmi_find_entry(b, &e, p->name);
+    if (rc == FM_OK)
+        rc = check_shape(b, e, p);
+    const fmi_slice slice = fmi_slice_of_param(b->m, p);
+    bool here = fmi_param_is_here(b->m, p);
+    if (rc == FM_OK && here)
+        rc = fmi_hold_slice(b, &w, e, fmi_form_of(&b->m->arch, p), &slice);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    if (rc == FM_OK && here)
+        set_param(b->m, p, w);
+    return rc;
+}
+
+/* A tied head is the base's embedding, unless an adapter brought its own; an embedding that an
+ * adapter replaced does not change the head (PEFT keeps the original module tied). */
+static fm_status bind_tied_head(fmi_binder *b, fm_hasher *digest)
+{
+    fm_param p;
+    bool there = fm_arch_param(&b->m->arch, 0, &p);
+    fm_assert(there);
+    char own[40];
+    (void)snprintf(own, sizeof(own), "%s.weight", b->m->arch.head_name);
+    const fm_entry *e = fm_map_get(b->replaced, own, strlen(own));
+    fm_buf path;
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", p.name);
+    if (rc == FM_OK && !e)
+        e = fm_tree_find(b->tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc == FM_OK && !e)
+        rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s' is missing", b->what, p.name);
+    fmi_cached *w = NULL;
+    if (rc == FM_OK)
+        rc = check_shape(b, e, &p);
+    fmi_slice slice = fmi_slice_of_param(b->m, &p); /* the embedding's, but the last stage's */
+    slice.elsewhere = !fmi_pipe_holds(b->m, FMI_BEHIND_LAYERS);
+    if (rc == FM_OK)
+        rc = fmi_hold_slice(b, &w, e, FMI_MATRIX, &slice);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(digest, e->id.b, sizeof(e->id.b));
+    if (rc == FM_OK)
+        set_linear(b->m, &b->m->head, w, &p);
+    return rc;
+}
+
+/* ==== leftovers ==== */
+
+static bool is_head(const fm_arch *a, const char *name, size_t len)
+{
+    size_t n = strlen(a->head_name);
+    return n > 0 && len == n + 7 && memcmp(name, a->head_name, n) == 0 &&
+           memcmp(name + n, ".weight", 7) == 0;
+}
+
+/* A head beside a tied embedding is not read by the model; frequencies are computed. */
+static bool without_effect(const fm_arch *a, const char *name)
+{
+    return (a->tied && is_head(a, name, strlen(name))) || fmi_family_ignores(a, name);
+}
+
+static fm_status check_leftovers(fmi_binder *b)
+{
+    fm_map *known = NULL;
+    fm_status rc = fm_map_new(&known);
+    fm_param p;
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
+        rc = fm_map_put(known, p.name, strlen(p.name), b, NULL);
+    size_t begin = 0, end = 0;
+    fm_tree_range(b->tree, "tensors/", &begin, &end);
+    for (size_t i = begin; rc == FM_OK && i < end; i++) {
+        const fm_entry *e = fm_tree_at(b->tree, i);
+        if (e->kind != FM_ENTRY_TENSOR)
+            rc = fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
+        else if (!fm_map_has(known, e->name, strlen(e->name)) &&
+                 !fmi_class_tensor(&b->m->arch, e->name) && !without_effect(&b->m->arch, e->name))
+            rc =
+                fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' belongs to nothing that %s computes here",
+                        b->what, e->name, b->m->arch.family);
+    }
+    for (size_t i = 0; rc == FM_OK && i < fm_map_count(b->replaced); i++) {
+        fm_span name = fm_map_key_at(b->replaced, i);
+        char text[FM_MAX_NAME_BYTES + 1];
+        (void)snprintf(text, sizeof(text), "%.*s", (int)name.len, (const char *)name.data);
+        bool head = is_head(&b->m->arch, text, name.len) || /* a tied model's */
+                    fmi_class_tensor(&b->m->arch, text);
+        if (!head && !fm_map_has(known, name.data, name.len))
+            rc = fm_fail(FM_EBASE, "%s: an adapter replaces '%.*s', which the model lacks", b->what,
+                         (int)name.len, (const char *)name.data);
+    }
+    fm_map_free(known);
+    return rc;
+}
+
+/* ==== digest ==== */
+
+/* Kept as it was for what it can say, so that results stay found. */
+static int digest_llama(char *text, size_t cap, const fm_arch *a)
+{
+    const fm_rope *r = &a->rope[0];
+    bool llama3 = r->kind == FM_ROPE_LLAMA3;
+    return snprintf(text, cap,
+                    "fmstore forward 1\n%s %u %u %u %u %u %u %u %u %u\n%a %d%d%d%d%d\n"
+                    "%a %d %a %a %a %u\n%d %d\n",
+                    a->family, a->vocab, a->hidden, a->inter, a->layers, a->heads, a->kv_heads,
+                    a->head_dim, a->max_positions, a->window, (double)a->eps, a->tied, a->qkv_bias,
+                    a->o_bias, a->mlp_bias, a->qk_norm, r->theta, llama3, r->factor, r->low,
+                    r->high, r->original, a->bos, a->pad);
+}
+
+static fm_status digest_rope(fm_hasher *h, const fm_rope *r)
+{
+    char text[256];
+    int n = snprintf(text, sizeof(text), "rope %d %u %a %a %a %a %a", (int)r->kind, r->original,
+                     r->theta, r->factor, r->low, r->high, r->attention);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    fm_status rc = fm_hasher_update(h, text, (size_t)n);
+    for (size_t i = 0; rc == FM_OK && r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor);
+         i++) {
+        n = snprintf(text, sizeof(text), " %a", (double)r->divisor[i]);
+        rc = fm_hasher_update(h, text, (size_t)n);
+    }
+    return rc;
+}
+
+static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
+{
+    const fm_switches *s = &a->sw;
+    char text[512];
+    int n = snprintf(
+        text, sizeof(text),
+        "switches %d %d %d %d %d %d%d%d%d%d%d%d%d%d %u %u %u %u %u %u %a %a %a %a %a %a\n",
+        (int)s->norm, (int)s->order, (int)s->act, (int)s->qk, (int)s->fused, s->plain_mlp,
+        s->fused_mlp, s->no_rope, s->positions, s->types, s->embed_norm, s->encoder, s->renormalise,
+        s->shared_expert, s->rotary_dim, s->position_offset, s->experts, s->chosen, s->expert_inter,
+        s->shared_inter, (double)s->embed_scale, (double)s->residual_scale, (double)s->attn_scale,
+        (double)s->attn_softcap, (double)s->logit_softcap, (double)s->logit_divisor);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    fm_status rc = fm_hasher_update(h, text, (size_t)n);
+    if (rc == FM_OK)
+        rc = fm_hasher_update(h, s->layer, a->layers);
+    for (size_t i = 0; rc == FM_OK && i < FM_ARRAY_LEN(a->rope); i++)
+        rc = digest_rope(h, &a->rope[i]);
+    return rc;
+}
+
+fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a)
+{
+    char text[1024];
+    int n = digest_llama(text, sizeof(text), a);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    fm_status rc = fm_hasher_update(h, text, (size_t)n);
+    for (uint32_t i = 0; i < a->eos_count && rc == FM_OK; i++) {
+        uint8_t id[4];
+        fm_put_u32(id, (uint32_t)a->eos[i]);
+        rc = fm_hasher_update(h, id, sizeof(id));
+    }
+    return rc == FM_OK && fm_arch_beyond_llama(a) ? digest_switches(h, a) : rc;
+}
+
+/* ==== the whole ==== */
+
+fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest)
+{
+    fm_param p;
+    fm_status rc = fmi_digest_arch(digest, &b->m->arch);
+    if (rc == FM_OK && fm_pool_threads(b->pool) > 1)
+        fmi_read_ahead(b);
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++)
+        rc = bind_param(b, &p, digest);
+    if (rc == FM_OK && b->m->arch.tied)
+        rc = bind_tied_head(b, digest);
+    b->m->head.split = true;
+    if (rc == FM_OK)
+        rc = check_leftovers(b);
+    if (rc == FM_OK)
+        rc = fmi_adapters_bind(b, digest);
+    if (rc == FM_OK)
+        rc = fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]);
+    if (rc == FM_OK)
+        rc = fmi_class_bind(b, digest);
+    return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;
+}

@@ -1,0 +1,151 @@
+/* pooling.c - how a model's states become one vector.
+ *
+ * What a folder of sentence-transformers says is followed: modules.json, the pooling's config.json,
+ * sentence_bert_config.json. Silent folders get what their kind is used with: an encoder the
+ * normalised mean over its tokens (as MiniLM documents), a decoder its last token's state. */
+#include "infer/model/pooling.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "infer/model/model_bind.h"
+
+#define MAX_SETTINGS_BYTES (1u << 20)
+#define MAX_MODULES 16u
+
+typedef struct from {
+    const fm_tree *tree;
+    const fm_provider *p;
+    const char *what;
+} from;
+
+/* source/files/<name> of the tree as JSON; *out NULL where there is none. */
+static fm_status read_settings(fm_json **out, const from *b, const char *name)
+{
+    char path[256];
+    *out = NULL;
+    int n = snprintf(path, sizeof(path), "source/files/%s", name);
+    const fm_entry *e = n > 0 && (size_t)n < sizeof(path) ? fm_tree_find(b->tree, path) : NULL;
+    if (!e || e->kind == FM_ENTRY_TENSOR)
+        return FM_OK;
+    fm_buf text;
+    fm_buf_init(&text, MAX_SETTINGS_BYTES);
+    fm_status rc = fm_entry_read(&text, b->p, e);
+    if (rc == FM_OK)
+        rc = fm_json_parse(out, fm_buf_span(&text), name);
+    fm_buf_release(&text);
+    return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", b->what);
+}
+
+static FM_PRINTF(2, 3) void refuse(fmi_pooling *p, const char *format, ...)
+{
+    va_list args;
+    if (p->refused[0])
+        return;
+    va_start(args, format);
+    (void)vsnprintf(p->refused, sizeof(p->refused), format, args);
+    va_end(args);
+}
+
+static void read_pooling(fmi_pooling *p, const fm_json *c)
+{
+    static const struct {
+        const char *key, *name;
+        fmi_pool_mode mode;
+    } known[] = {{"pooling_mode_mean_tokens", "mean", FMI_POOL_MEAN},
+                 {"pooling_mode_cls_token", "cls", FMI_POOL_FIRST},
+                 {"pooling_mode_lasttoken", "lasttoken", FMI_POOL_LAST}};
+    uint32_t on = 0;
+    const char *name = fm_json_cstr(fm_json_get(c, "pooling_mode"), NULL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+        if (name ? strcmp(name, known[i].name) == 0
+                 : fm_json_bool(fm_json_get(c, known[i].key), false)) {
+            p->mode = known[i].mode;
+            on++;
+        }
+    for (void *it = fm_json_iter(c); it; it = fm_json_next(c, it)) {
+        const char *key = fm_json_iter_key(it);
+        bool is_known = strncmp(key, "pooling_mode_", 13) != 0;
+        for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
+            is_known = is_known || strcmp(known[i].key, key) == 0;
+        if (!is_known && fm_json_bool(fm_json_iter_value(it), false))
+            refuse(p, "%s is not supported; mean_tokens, cls_token, lasttoken are", key);
+    }
+    if (on != 1)
+        refuse(p, "the pooling must be one of mean_tokens, cls_token, lasttoken");
+}
+
+/* "sentence_transformers.models.Pooling" is "Pooling". */
+static const char *class_of(const fm_json *module)
+{
+    const char *type = fm_json_cstr(fm_json_get(module, "type"), "");
+    const char *dot = strrchr(type, '.');
+    return dot ? dot + 1 : type;
+}
+
+static fm_status read_module(fmi_pooling *p, const from *b, const fm_json *module)
+{
+    const char *type = class_of(module), *path = fm_json_cstr(fm_json_get(module, "path"), "");
+    fm_json *c = NULL;
+    char file[200];
+    if (strcmp(type, "Transformer") == 0)
+        return FM_OK;
+    if (strcmp(type, "Normalize") == 0) {
+        p->normalise = true;
+        return FM_OK;
+    }
+    if (strcmp(type, "Pooling") != 0) {
+        refuse(p, "modules.json: a module of type '%.60s' is not supported", type);
+        return FM_OK;
+    }
+    (void)snprintf(file, sizeof(file), "%.150s/config.json", path);
+    fm_status rc = read_settings(&c, b, file);
+    if (rc == FM_OK && fm_json_is(c, FM_JSON_OBJECT))
+        read_pooling(p, c);
+    else
+        refuse(p, "modules.json names '%.100s', which the version lacks", file);
+    fm_json_free(c);
+    return rc;
+}
+
+static fm_status read_modules(fmi_pooling *p, const from *b)
+{
+    fm_json *all = NULL;
+    fm_status rc = read_settings(&all, b, "modules.json");
+    size_t n = fm_json_is(all, FM_JSON_ARRAY) ? fm_json_count(all) : 0;
+    if (n > MAX_MODULES)
+        refuse(p, "modules.json lists too many modules");
+    if (n)
+        p->normalise = false;
+    for (size_t i = 0; rc == FM_OK && i < FM_MIN(n, (size_t)MAX_MODULES); i++)
+        rc = read_module(p, b, fm_json_at(all, i));
+    fm_json_free(all);
+    return rc;
+}
+
+fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provider *p,
+                           const fm_arch *a, const char *what)
+{
+    const from b = {tree, p, what};
+    bool encoder = a->sw.encoder;
+    fm_json *c = NULL;
+    *out = (fmi_pooling){.mode = encoder ? FMI_POOL_MEAN : FMI_POOL_LAST,
+                         .normalise = encoder,
+                         .tokens_max = a->max_positions};
+    fm_status rc = read_modules(out, &b);
+    if (rc == FM_OK)
+        rc = read_settings(&c, &b, "sentence_bert_config.json");
+    int64_t most = fm_json_int(fm_json_get(c, "max_seq_length"), 0);
+    if (most > 0 && most < out->tokens_max)
+        out->tokens_max = (uint32_t)most;
+    if (fm_json_bool(fm_json_get(c, "do_lower_case"), false))
+        refuse(out, "sentence_bert_config.json: do_lower_case is not supported");
+    fm_json_free(c);
+    return rc;
+}
+
+fm_status fmi_pooling_bind(fmi_binder *b)
+{
+    return fmi_pooling_read(&fmi_priv(b->m)->pooling, b->tree, b->p, &b->m->arch, b->what);
+}

@@ -1,0 +1,124 @@
+/* stage_net.c - what of a net a stage holds. */
+#include "train/net/stage_net.h"
+
+#include "store/base/mem.h"
+#include "train/net/method.h"
+
+#include <string.h>
+
+/* ---- which stage a parameter belongs to ---- */
+static void note(fmi_params *ps, int32_t param, uint32_t stage)
+{
+    if (param >= 0)
+        ps->item[param].stage = stage;
+}
+
+static void note_linear(fmi_params *ps, const fmi_linear *l, uint32_t stage)
+{
+    note(ps, l->w_param, stage);
+    note(ps, l->bias_param, stage);
+    note(ps, l->in_scale.param, stage);
+    note(ps, l->out_scale.param, stage);
+    for (size_t i = 0; i < l->terms; i++) {
+        note(ps, l->term[i].a_param, stage);
+        note(ps, l->term[i].b_param, stage);
+    }
+    if (l->dora)
+        note(ps, l->dora->magnitude, stage);
+}
+
+static void note_norm(fmi_params *ps, const fmi_norm *n, uint32_t stage)
+{
+    note(ps, n->param, stage);
+    note(ps, n->bias_param, stage);
+}
+
+static bool is_behind(uint32_t which)
+{
+    return which == FMI_HEAD || which == FMI_DENSE || which == FMI_SCORE;
+}
+
+void fmi_stage_note(const fmi_stage *s, const fmi_net *net, fmi_params *ps)
+{
+    uint32_t last = s->stages - 1;
+
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        uint32_t stage = fmi_deal_stage(&s->deal, l);
+        for (uint32_t k = 0; k < net->lins; k++)
+            note_linear(ps, &net->block[l].lin[k], stage);
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            note_norm(ps, &net->block[l].norm[k], stage);
+    }
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        note_linear(ps, &net->outer[k], is_behind(k) ? last : 0);
+    note_norm(ps, &net->outer_norm[FMI_EMBED_NORM], 0);
+    note_norm(ps, &net->outer_norm[FMI_NORM], last);
+    note(ps, net->virt_param, 0);
+    if (net->virt_param >= 0 && net->virt_kind == FMI_VIRTUAL_KV)
+        ps->item[net->virt_param].per_layer = ps->item[net->virt_param].n / net->arch.layers;
+}
+
+/* ---- modules of other stages ---- */
+static void leave_linear(fmi_net *net, fmi_linear *l)
+{
+    net->doras -= l->dora != NULL;
+    fmi_dora_free(l->dora);
+    fm_free(l->term);
+    memset(l, 0, sizeof(*l));
+    l->w_param = l->bias_param = l->in_scale.param = l->out_scale.param = -1;
+}
+
+static void leave_norm(fmi_norm *n)
+{
+    memset(n, 0, sizeof(*n));
+    n->param = n->bias_param = -1;
+}
+
+void fmi_stage_leave(fmi_net *net)
+{
+    net->staged = true;
+    for (uint32_t l = 0; l < net->arch.layers; l++) {
+        if (l >= net->begin && l < net->end)
+            continue;
+        for (uint32_t k = 0; k < net->lins; k++)
+            leave_linear(net, &net->block[l].lin[k]);
+        for (uint32_t k = 0; k < FMI_NORMS; k++)
+            leave_norm(&net->block[l].norm[k]);
+        net->block[l].present = 0;
+    }
+    for (uint32_t k = 0; k < FMI_OUTER; k++)
+        if (is_behind(k) ? net->end < net->arch.layers : net->begin > 0)
+            leave_linear(net, &net->outer[k]);
+    if (net->begin > 0)
+        leave_norm(&net->outer_norm[FMI_EMBED_NORM]);
+    if (net->end < net->arch.layers)
+        leave_norm(&net->outer_norm[FMI_NORM]);
+}
+
+bool fmi_stage_ties(const fmi_net *net)
+{
+    const fmi_linear *head = &net->outer[FMI_HEAD], *embed = &net->outer[FMI_EMBED];
+
+    return net->arch.tied && embed->w_param >= 0 && !net->frozen &&
+           (head->w_param < 0 || head->w_param == embed->w_param);
+}
+
+fm_status fmi_stage_keep(fmi_stage *s, fmi_net *net, fmi_params *ps)
+{
+    fmi_linear *embed = &net->outer[FMI_EMBED], *head = &net->outer[FMI_HEAD];
+
+    ps->stage = s;
+    fmi_stage_note(s, net, ps);
+    net->depth = fmi_net_depth(net);
+    /* As fmi_net_bind ties them: where nothing is frozen the head has no weight yet. Of a frozen
+     * stem the last stage alone sees the head, so who trains decides, not what is bound. */
+    bool tied = fmi_stage_ties(net);
+    ps->tied = tied ? embed->w_param : -1;
+    if (tied)
+        head->w_param = embed->w_param;
+    if (net->virt_param >= 0)
+        net->virt_from = net->virt_kind == FMI_VIRTUAL_KV ? net->begin : 0;
+    fm_status rc = fmi_stage_place(ps);
+    fmi_stage_leave(net);
+    return rc;
+}
