@@ -50,40 +50,6 @@ static fm_status bind(fmi_binder *b)
     return rc;
 }
 
-static fm_status check_params(fmi_binder *b)
-{
-    fm_param p;
-    fm_status rc = fm_arch_of_tree(&b->m->arch, b->tree, b->what);
-    if (rc == FM_OK)
-        rc = fmi_adapters_find(b);
-    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&b->m->arch, i, &p); i++) {
-        const fm_entry *e = NULL;
-        rc = fmi_find_entry(b, &e, p.name);
-        if (rc == FM_OK)
-            rc = check_shape(b, e, &p);
-    }
-    return rc == FM_OK ? check_leftovers(b) : rc;
-}
-
-fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what)
-{
-    fm_plain *plain = NULL;
-    fm_model *m = fm_calloc(1, sizeof(*m));
-    fm_status rc = m ? fm_plain_open(&plain, tree, p, what) : FM_ENOMEM;
-    if (rc == FM_OK) {
-        fmi_binder b = {
-            .m = m, .tree = fm_plain_tree(plain), .p = fm_plain_provider(plain), .what = what};
-        rc = fm_map_new(&b.replaced);
-        if (rc == FM_OK)
-            rc = check_params(&b);
-        fmi_adapters_release(&b);
-        fm_map_free(b.replaced);
-    }
-    fm_plain_close(plain);
-    fm_free(m);
-    return rc;
-}
-
 /* pool: threads that may read, NULL = this one. Touches nothing of the engine but what locks. */
 static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                          const char *what, fm_pool *pool)
